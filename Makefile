@@ -1,0 +1,45 @@
+# What people and CI run. `make` alone lists the targets.
+
+SHELL := /bin/bash
+GO ?= go
+export GOFLAGS := -buildvcs=false
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: bootstrap
+bootstrap: ## install what is missing on this machine (Debian or Ubuntu, as root)
+	@scripts/bootstrap.sh
+
+.PHONY: build
+build: ## build the programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: bootstrap build ## a two-node cluster on this machine, with two pods that talk
+	@scripts/demo.sh
+
+.PHONY: down
+down: ## take the demo's cluster away
+	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to take down"; fi
+
+.PHONY: test
+test: bootstrap lint test-unit e2e ## everything: lint, unit tests, tests on real parts, the lab
+
+.PHONY: test-unit
+test-unit: ## every test but the lab's; as root none is skipped
+	$(GO) test -race -timeout 20m ./cmd/... ./pkg/... ./test/lab/... ./test/ovstest/... ./test/apitest/...
+
+.PHONY: e2e
+e2e: build ## packets through a real cluster in the lab (root)
+	$(GO) test -count=1 -timeout 40m ./test/e2e/...
+
+.PHONY: lint
+lint: ## golangci-lint with the design's rules
+	$(GO) vet ./...
+	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
+
+.PHONY: bench
+bench: build ## figures, as ratios to a floor or a peer in the same run
+	$(GO) test -run '^$$' -bench . -benchtime 200ms ./pkg/...

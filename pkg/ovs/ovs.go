@@ -1,0 +1,67 @@
+// Package ovs is everything that touches Open vSwitch: one bridge, its ports in OVSDB and its flows in OpenFlow.
+//
+// The flow model and its text form are those of github.com/digitalocean/go-openvswitch; what that lacks is added here
+// by implementing its Match and Action interfaces.
+package ovs
+
+import (
+	"context"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+)
+
+// The flow model.
+type (
+	Flow   = goovs.Flow
+	Match  = goovs.Match
+	Action = goovs.Action
+)
+
+// Interface programs one bridge. Implementations are safe for concurrent use. Every call ends when its
+// context does.
+type Interface interface {
+	// EnsureBridge creates the bridge when it is missing and corrects what differs. It never deletes a bridge: a
+	// datapath type other than the wanted one is an error (IsDatapathMismatch), since changing it would drop every port.
+	EnsureBridge(ctx context.Context, b Bridge) error
+
+	// ListPorts returns the bridge's ports, the bridge's own local port excepted, sorted by name.
+	ListPorts(ctx context.Context) ([]Port, error)
+
+	// AddPort adds the port, or corrects an existing one of that name, and returns it once vswitchd has given it an
+	// OpenFlow port number. When vswitchd refuses the interface, the port is removed again and the error
+	// says vswitchd's reason (IsPortError).
+	AddPort(ctx context.Context, p Port) (Port, error)
+
+	// DeletePort removes the port. A port that is not there is no error.
+	DeletePort(ctx context.Context, name string) error
+
+	// NewTransaction returns an empty transaction for Run.
+	NewTransaction() *Transaction
+
+	// Run applies the transaction in one bundle: all of it or nothing. A flow that the switch refuses is
+	// named in the error (*FlowError).
+	Run(ctx context.Context, tx *Transaction) error
+
+	// Replace makes the bridge's flow tables equal to the given flows with one bundle that holds only the difference. Flows that are already
+	// there keep their counters.
+	Replace(ctx context.Context, flows []*Flow) error
+}
+
+// Bridge is the wanted state of the bridge.
+type Bridge struct {
+	Name         string
+	DatapathType string         // "system" or "netdev"
+	TableNames   map[int]string // shown by `ovs-ofctl --names`; must be unique, or OVS shows none
+}
+
+// Port is a port with its one interface.
+type Port struct {
+	Name        string
+	Type        string            // interface type: "" for a system device such as a veth, "internal", "vxlan"
+	Options     map[string]string // interface options, such as remote_ip=flow
+	OFPort      int               // wanted number in AddPort (0: any); given number in results, -1 if vswitchd could not open the device
+	MTURequest  int               // bytes; 0: leave alone
+	MAC         string            // pinned address of an internal port; "": leave alone
+	ExternalIDs map[string]string // what the agent remembers of the port
+	Error       string            // vswitchd's reason when OFPort is -1
+}

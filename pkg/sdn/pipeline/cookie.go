@@ -1,0 +1,73 @@
+package pipeline
+
+import (
+	"fmt"
+	"hash/fnv"
+)
+
+// Kind says what sort of object a flow was compiled from. It is the first byte of the flow's cookie, so
+// `ovs-ofctl dump-flows br0 cookie=0x02…/0xff…` lists one kind. Numbers are never reused.
+type Kind uint8
+
+// The kinds of owner.
+const (
+	KindShared     Kind = 0x01 // a flow that several owners contribute to
+	KindNode       Kind = 0x02 // the node's static flows
+	KindHostSubnet Kind = 0x03 // a peer node
+	KindPod        Kind = 0x04 // a local pod's sandbox
+	KindService    Kind = 0x05 // a service
+	KindMulticast  Kind = 0x06 // replication lists
+)
+
+func (k Kind) String() string {
+	switch k {
+	case KindShared:
+		return "shared"
+	case KindNode:
+		return "node"
+	case KindHostSubnet:
+		return "hostsubnet"
+	case KindPod:
+		return "pod"
+	case KindService:
+		return "service"
+	case KindMulticast:
+		return "multicast"
+	}
+	return fmt.Sprintf("kind(%#02x)", uint8(k))
+}
+
+// Owner names the cluster object that desired state was compiled from.
+type Owner struct {
+	Kind Kind
+	Key  string // unique within the kind: a node's name, namespace/name, a sandbox id
+}
+
+func (o Owner) String() string {
+	return o.Kind.String() + " " + o.Key
+}
+
+// A cookie is 64 bits:
+//
+//	63      56 55                                     0
+//	+---------+---------------------------------------+
+//	|  kind   |   FNV-1a of the key, upper 56 bits    |
+//	+---------+---------------------------------------+
+const cookieHashBits = 56
+
+// Cookie returns the cookie of the owner's flows. It is never 0, which is what foreign flows carry.
+func (o Owner) Cookie() uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(o.Key)) // never fails (hash.Hash)
+	return uint64(o.Kind)<<cookieHashBits | h.Sum64()>>(64-cookieHashBits)
+}
+
+// SharedCookie marks a flow that more than one owner contributes to.
+func SharedCookie() uint64 {
+	return uint64(KindShared) << cookieHashBits
+}
+
+// CookieKind returns the kind of owner that a cookie stands for.
+func CookieKind(cookie uint64) Kind {
+	return Kind(cookie >> cookieHashBits)
+}

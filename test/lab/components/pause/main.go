@@ -1,0 +1,34 @@
+// pause is process 1 of a pod's sandbox. It holds the pod's namespaces open, reaps what other containers orphan
+// into a shared PID namespace, and ends at once when the runtime stops the sandbox. As process 1 it must ask for
+// those signals: the kernel delivers none to it by default.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			return
+		}
+		reap()
+	}
+}
+
+// reap collects every child that has ended: one SIGCHLD may stand for several.
+func reap() {
+	for {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return
+		}
+	}
+}
