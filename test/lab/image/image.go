@@ -7,7 +7,6 @@ package image
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -47,17 +46,7 @@ func (i *Image) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]manifestItem{{Config: p.configDigest + ".json", RepoTags: []string{i.Ref}, Layers: []string{layerName}}})
-	if err != nil {
-		return fmt.Errorf("image %s: %w", i.Ref, err)
-	}
-	archive := tar.NewWriter(w)
-	if err := errors.Join(
-		p.writeLayer(archive),
-		writeFile(archive, p.configDigest+".json", p.config),
-		writeFile(archive, "manifest.json", manifest),
-		archive.Close(),
-	); err != nil {
+	if err := p.write(w, i.Ref); err != nil {
 		return fmt.Errorf("image %s: %w", i.Ref, err)
 	}
 	return nil
@@ -103,6 +92,26 @@ func (i *Image) plan() (*plan, error) {
 	return p, nil
 }
 
+func (p *plan) write(w io.Writer, ref string) error {
+	manifest, err := json.Marshal([]manifestItem{{Config: p.configName(), RepoTags: []string{ref}, Layers: []string{layerName}}})
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(w)
+	if err := p.writeLayer(archive); err != nil {
+		return err
+	}
+	if err := writeFile(archive, p.configName(), p.config); err != nil {
+		return err
+	}
+	if err := writeFile(archive, "manifest.json", manifest); err != nil {
+		return err
+	}
+	return archive.Close()
+}
+
+func (p *plan) configName() string { return p.configDigest + ".json" }
+
 func (p *plan) writeLayer(archive *tar.Writer) error {
 	if err := archive.WriteHeader(header(layerName, tar.TypeReg, 0o644, p.layerSize)); err != nil {
 		return err
@@ -121,7 +130,7 @@ func writeFile(archive *tar.Writer, name string, data []byte) error {
 	if err := archive.WriteHeader(header(name, tar.TypeReg, 0o644, int64(len(data)))); err != nil {
 		return err
 	}
-	_, err := io.Copy(archive, bytes.NewReader(data))
+	_, err := archive.Write(data)
 	return err
 }
 

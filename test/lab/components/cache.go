@@ -1,0 +1,174 @@
+package components
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// keepUnused is how long what no build has asked for stays in the cache.
+	keepUnused = 14 * 24 * time.Hour
+	// unfinished starts the names of folders whose content is still being made.
+	unfinished = "unfinished-"
+	// keyLength is in hex digits: 64 bits, plenty to tell a few dozen folders apart.
+	keyLength = 16
+)
+
+// cache keeps finished files. Each lies in a folder called NAME-KEY under its own name, so that a key's change
+// makes a new folder and what runs from the old one goes on. A folder appears complete or not at all.
+type cache struct {
+	dir      string
+	progress func(format string, args ...any)
+}
+
+// key is the digest of everything that a file is made from.
+type key struct{ hash.Hash }
+
+func newKey(parts ...string) key { return key{sha256.New()}.add(parts...) }
+
+// add takes parts in such that no two lists of parts give the same key.
+func (k key) add(parts ...string) key {
+	fmt.Fprintf(k, "%d\n", len(parts))
+	for _, p := range parts {
+		fmt.Fprintf(k, "%d %s", len(p), p)
+	}
+	return k
+}
+
+func (k key) String() string { return hex.EncodeToString(k.Sum(nil))[:keyLength] }
+
+// get returns the path of the file for key, which build writes if the cache has none. Only one build runs at a time,
+// whatever the number of processes: the machine has no room for two such builds.
+func (c cache) get(ctx context.Context, name string, k key, build func(path string) error) (string, error) {
+	folder := filepath.Join(c.dir, name+"-"+k.String())
+	file := filepath.Join(folder, name)
+	if has(folder, file) {
+		return file, nil
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache folder, as root or elsewhere: %w", err)
+	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if has(folder, file) { // made by whoever had the lock
+		return file, nil
+	}
+	if err := c.prune(); err != nil {
+		return "", fmt.Errorf("prune the cache: %w", err)
+	}
+	temporary, err := os.MkdirTemp(c.dir, unfinished+name+"-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(temporary)
+	if err := os.Chmod(temporary, 0o755); err != nil {
+		return "", err
+	}
+	if err := build(filepath.Join(temporary, name)); err != nil {
+		return "", err
+	}
+	if err := flush(filepath.Join(temporary, name)); err != nil {
+		return "", err
+	}
+	if err := os.Rename(temporary, folder); err != nil {
+		return "", err
+	}
+	return file, nil
+}
+
+// has tells whether the cache holds the file, and marks its folder as used.
+func has(folder, file string) bool {
+	if _, err := os.Stat(file); err != nil {
+		return false // whatever is wrong, making it anew will say so
+	}
+	now := time.Now()
+	_ = os.Chtimes(folder, now, now) // a reader without the right to this only brings its pruning nearer
+	return true
+}
+
+// lock waits for the cache's lock, which ends with the process that holds it.
+func (c cache) lock(ctx context.Context) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for attempt := 0; ; attempt++ {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if attempt == 0 {
+			c.progress("waiting for another build to finish (it holds %s)", f.Name())
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// prune removes what killed builds left, and what has not been used for long. It needs the lock: whatever is
+// unfinished then, nobody is working on.
+func (c cache) prune() error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		folder := filepath.Join(c.dir, e.Name())
+		if !strings.HasPrefix(e.Name(), unfinished) && !c.unused(folder) {
+			continue
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unused tells whether folder is one of ours, NAME-KEY with NAME inside, that was last asked for long ago. The user
+// may have chosen a cache folder with other things in it.
+func (c cache) unused(folder string) bool {
+	base := filepath.Base(folder)
+	cut := len(base) - keyLength - len("-")
+	if cut <= 0 || base[cut] != '-' {
+		return false
+	}
+	if _, err := hex.DecodeString(base[cut+1:]); err != nil {
+		return false
+	}
+	if _, err := os.Stat(filepath.Join(folder, base[:cut])); err != nil {
+		return false
+	}
+	info, err := os.Stat(folder)
+	return err == nil && time.Since(info.ModTime()) > keepUnused
+}
+
+// flush brings a file to the disk, so that a power cut does not leave a finished folder with an empty file.
+func flush(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
