@@ -1,0 +1,59 @@
+package ovs
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// GotoTable continues with the given table, 1 to 254. OpenFlow allows only tables above the flow's own, and nothing
+// behind it in the action list.
+func GotoTable(table int) Action {
+	return gotoTable(table)
+}
+
+type gotoTable int
+
+func (a gotoTable) MarshalText() ([]byte, error) {
+	if a < 1 || a > maxTable {
+		return nil, fmt.Errorf("goto_table:%d: the table must be 1 to %d", int(a), maxTable)
+	}
+	return fmt.Appendf(nil, "goto_table:%d", int(a)), nil
+}
+
+func (a gotoTable) GoString() string {
+	return fmt.Sprintf("ovs.GotoTable(%d)", int(a))
+}
+
+// noteUnit and noteFirst: a note's bytes fill an 8-byte aligned Nicira action whose header leaves 6 bytes in the first unit
+// (struct nx_action_note in OVS's ofp-actions.c).
+const (
+	noteFirst = 6
+	noteUnit  = 8
+)
+
+// Note does nothing with the packet: it carries bytes for whoever reads the flow. OVS pads them with zeros to 6, 14,
+// 22 … bytes; the text is that of the padded note, so that it equals what the switch gives back.
+func Note(b []byte) Action {
+	n := noteFirst
+	for n < len(b) {
+		n += noteUnit
+	}
+	padded := make([]byte, n)
+	copy(padded, b)
+	return note(padded)
+}
+
+type note []byte
+
+func (a note) MarshalText() ([]byte, error) {
+	octets := make([]string, len(a))
+	for i := range a {
+		octets[i] = hex.EncodeToString(a[i : i+1])
+	}
+	return []byte("note:" + strings.Join(octets, ".")), nil
+}
+
+func (a note) GoString() string {
+	return fmt.Sprintf("ovs.Note(%#v)", []byte(a))
+}
