@@ -1,0 +1,67 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// match is what a flow looks for; arp, ip and transport make one, from narrows it to a port.
+type match struct {
+	protocol goovs.Protocol
+	inPort   int
+	fields   []ovs.Match
+}
+
+func anything() match { return match{} }
+
+func arp(fields ...ovs.Match) match {
+	return match{protocol: goovs.ProtocolARP, fields: fields}
+}
+
+func ip(fields ...ovs.Match) match {
+	return match{protocol: goovs.ProtocolIPv4, fields: fields}
+}
+
+func udp(fields ...ovs.Match) match {
+	return match{protocol: goovs.ProtocolUDPv4, fields: fields}
+}
+
+func (m match) from(port int) match {
+	m.inPort = port
+	return m
+}
+
+// add appends a flow to the state.
+func (s *State) add(table, priority int, m match, actions ...ovs.Action) {
+	s.Flows = append(s.Flows, &ovs.Flow{
+		Table:    table,
+		Priority: priority,
+		Protocol: m.protocol,
+		InPort:   m.inPort,
+		Matches:  m.fields,
+		Actions:  actions,
+	})
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+func loadVNID(vnid uint32, register string) ovs.Action {
+	return goovs.Load(fmt.Sprintf("%#x", vnid), register)
+}
+
+func loadPort(port int) ovs.Action {
+	return goovs.Load(strconv.Itoa(port), regOutput)
+}
+
+// toNode tags the packet with its source VNID and sends it through the tunnel; more nodes may follow.
+func toNode(vtep netip.Addr) []ovs.Action {
+	return []ovs.Action{
+		goovs.SetField(vtep.String(), "tun_dst"),
+		goovs.Output(PortVXLAN),
+	}
+}

@@ -1,0 +1,142 @@
+package pipeline
+
+import (
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// Node is what every compiled object of one node depends on.
+type Node struct {
+	Mode            config.Mode
+	ClusterNetworks []netip.Prefix
+	ServiceNetwork  netip.Prefix
+	Subnets         []netip.Prefix // this node's own
+	VXLANPort       uint16
+}
+
+// Gateway is the address that tun0 has in a subnet of the node: the first one.
+func Gateway(subnet netip.Prefix) netip.Addr {
+	return subnet.Masked().Addr().Next()
+}
+
+func (n Node) gateways() []netip.Prefix {
+	var g []netip.Prefix
+	for _, s := range n.Subnets {
+		g = append(g, single(Gateway(s)))
+	}
+	return g
+}
+
+// multicastRange is RFC 5771's 224.0.0.0/4.
+func multicastRange() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4)
+}
+
+// Static compiles the flows that depend on no other object, the version note among them.
+func (n Node) Static() (State, error) {
+	var s State
+	n.classify(&s)
+	n.route(&s)
+	n.deliver(&s)
+	note, err := versionNote(n.Mode, s.Flows)
+	if err != nil {
+		return State{}, err
+	}
+	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
+	return s, nil
+}
+
+// classify compiles how packets come in: tables 0 to 27.
+func (n Node) classify(s *State) {
+	toTunnelIngress := []ovs.Action{goovs.Move(tunID, regSourceVNID), ovs.GotoTable(tableTunnelIngress)}
+	for _, cluster := range n.ClusterNetworks {
+		for _, subnet := range n.Subnets {
+			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(cluster), ovs.ARPTargetIP(subnet)).from(PortVXLAN), toTunnelIngress...)
+		}
+		s.add(tableClassify, 200, ip(ovs.IPSource(cluster)).from(PortVXLAN), toTunnelIngress...)
+	}
+	s.add(tableClassify, 150, anything().from(PortVXLAN), goovs.Drop())
+
+	for _, gateway := range n.gateways() {
+		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableRoute))
+		for _, cluster := range n.ClusterNetworks {
+			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(gateway), ovs.ARPTargetIP(cluster)).from(PortTun), ovs.GotoTable(tableRoute))
+		}
+	}
+	for _, subnet := range n.Subnets {
+		for _, cluster := range n.ClusterNetworks {
+			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), ovs.GotoTable(tableServiceReturn))
+		}
+	}
+	s.add(tableClassify, 250, ip(ovs.IPDestination(multicastRange())).from(PortTun), goovs.Drop())
+	s.add(tableClassify, 200, ip().from(PortTun), ovs.GotoTable(tableRoute))
+	s.add(tableClassify, 150, anything().from(PortTun), goovs.Drop())
+
+	s.add(tableClassify, 100, arp(), ovs.GotoTable(tablePodIngress))
+	s.add(tableClassify, 100, ip(), ovs.GotoTable(tablePodIngress))
+	s.add(tableClassify, 0, anything(), goovs.Drop())
+
+	s.add(tableTunnelIngress, 0, anything(), goovs.Drop())
+
+	// A pod's own VXLAN would leave masqueraded as this node, which peers trust.
+	s.add(tablePodIngress, 200, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
+	s.add(tablePodIngress, 0, anything(), goovs.Drop())
+
+	s.add(tableServiceReturn, 0, anything(), goovs.Drop())
+	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
+}
+
+// route compiles where packets go: table 30.
+func (n Node) route(s *State) {
+	for _, gateway := range n.gateways() {
+		s.add(tableRoute, 300, arp(ovs.ARPTargetIP(gateway)), goovs.Output(PortTun))
+		s.add(tableRoute, 300, ip(ovs.IPDestination(gateway)), goovs.Output(PortTun))
+	}
+	for _, subnet := range n.Subnets {
+		s.add(tableRoute, 200, arp(ovs.ARPTargetIP(subnet)), ovs.GotoTable(tableARPLocal))
+		s.add(tableRoute, 200, ip(ovs.IPDestination(subnet)), ovs.GotoTable(tableLocalPod))
+	}
+	for _, cluster := range n.ClusterNetworks {
+		s.add(tableRoute, 100, arp(ovs.ARPTargetIP(cluster)), ovs.GotoTable(tableARPRemote))
+		s.add(tableRoute, 100, ip(ovs.IPDestination(cluster)), ovs.GotoTable(tableRemote))
+	}
+	s.add(tableRoute, 100, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.GotoTable(tableService))
+	s.add(tableRoute, 50, ip(ovs.IPDestination(multicastRange())).from(PortVXLAN), ovs.GotoTable(tableMulticastPods))
+	s.add(tableRoute, 25, ip(ovs.IPDestination(multicastRange())), ovs.GotoTable(tableMulticastEgress))
+	s.add(tableRoute, 1, ip(), ovs.GotoTable(tableEgressFirewall))
+	s.add(tableRoute, 0, anything(), goovs.Drop())
+}
+
+// deliver compiles how packets leave: tables 40 to 120.
+func (n Node) deliver(s *State) {
+	s.add(tableARPLocal, 0, anything(), goovs.Drop())
+	s.add(tableARPRemote, 0, anything(), goovs.Drop())
+
+	// VNID 0 reaches every service; the host's proxy takes it from there.
+	s.add(tableService, 200, ip(ovs.Reg(0, 0)), goovs.Output(PortTun))
+	s.add(tableService, 0, anything(), goovs.Drop())
+
+	s.add(tableLocalPod, 0, anything(), goovs.Drop())
+
+	// A node always reaches its own pods: kubelet's probes.
+	for _, gateway := range n.gateways() {
+		s.add(tableIsolation, 300, ip(ovs.IPSource(gateway)), goovs.OutputField(regOutput))
+	}
+	if n.Mode == config.ModeSubnet {
+		s.add(tableIsolation, 200, anything(), goovs.OutputField(regOutput))
+	}
+	s.add(tableIsolation, 0, anything(), goovs.Drop())
+
+	s.add(tableRemote, 0, anything(), goovs.Drop())
+
+	s.add(tableEgressFirewall, 0, anything(), ovs.GotoTable(tableEgressIP))
+	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
+
+	s.add(tableMulticastEgress, 0, anything(), goovs.Drop())
+	s.add(tableMulticastNodes, 0, anything(), goovs.Drop())
+	s.add(tableMulticastPods, 0, anything(), goovs.Drop())
+}

@@ -1,0 +1,41 @@
+package pipeline
+
+import (
+	"net"
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// Pod is a local pod, as its port shows it.
+type Pod struct {
+	OFPort int
+	MAC    net.HardwareAddr
+	Addrs  []netip.Addr
+	VNID   uint32
+}
+
+// Pod compiles a local pod: what it may send, and how to reach it.
+func (n Node) Pod(p Pod) State {
+	var s State
+	mac := p.MAC.String()
+	vnid := loadVNID(p.VNID, regSourceVNID)
+	for _, addr := range p.Addrs {
+		source := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr))}
+		toService := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr)), ovs.IPDestination(n.ServiceNetwork)}
+
+		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), vnid, ovs.GotoTable(tableService))
+		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), vnid, ovs.GotoTable(tableEgressPolicy))
+		s.add(tablePodIngress, 100, arp(
+			goovs.DataLinkSource(mac), ovs.ARPSourceIP(single(addr)), goovs.ARPSourceHardwareAddress(p.MAC),
+		).from(p.OFPort), vnid, ovs.GotoTable(tableRoute))
+
+		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), vnid, ovs.GotoTable(tableEgressPolicy))
+		s.add(tableARPLocal, 100, arp(ovs.ARPTargetIP(single(addr))), goovs.Output(p.OFPort))
+		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
+			loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort), ovs.GotoTable(tableIsolation))
+	}
+	return s
+}

@@ -1,0 +1,42 @@
+package pipeline
+
+import (
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// Service is a service that the host's proxy balances.
+type Service struct {
+	ClusterIPs []netip.Addr
+	Ports      []ServicePort
+	VNID       uint32
+}
+
+// ServicePort is one port of a service.
+type ServicePort struct {
+	Protocol goovs.Protocol // tcp, udp or sctp
+	Port     uint16
+}
+
+// ProtocolSCTP is the OVS name that go-openvswitch lacks.
+const ProtocolSCTP goovs.Protocol = "sctp"
+
+// Service compiles who may reach the service through the host's proxy: its VNID is judged in table 80 with tun0 as
+// the output port.
+func (n Node) Service(svc Service) State {
+	var s State
+	toProxy := []ovs.Action{loadVNID(svc.VNID, regDestVNID), loadPort(PortTun), ovs.GotoTable(tableIsolation)}
+	for _, addr := range svc.ClusterIPs {
+		for _, port := range svc.Ports {
+			s.add(tableService, 100, match{protocol: port.Protocol, fields: []ovs.Match{
+				ovs.IPDestination(single(addr)), goovs.TransportDestinationPort(port.Port),
+			}}, toProxy...)
+		}
+		// Later fragments carry no port.
+		s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(goovs.IPFragFlagLater)), toProxy...)
+	}
+	return s
+}

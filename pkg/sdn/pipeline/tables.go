@@ -1,0 +1,89 @@
+// Package pipeline compiles cluster objects into the flows of br0. Every function here is pure: the same input gives
+// the same flows, in the same order, with no client and no I/O.
+//
+// The pipeline. A packet enters at the top, and every table ends in an explicit drop or default.
+//
+//	 0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0 ─────────┐
+//	      │  └────tun0────▶ 25 service-return ── the host's proxy sent it back; reg0 ──┐  │
+//	      │       (from the node itself: straight to 30)                               │  │
+//	      └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
+//	                              │ to a service                        ▼              │  │
+//	                              ▼                              27 egress-policy ◀────┘  │
+//	                         60 service                                 │                 │
+//	                              │ to tun0, the host's proxy           ▼                 │
+//	                              │                                30 route ◀─────────────┘
+//	                              ▼                                     │
+//	  ┌──────────┬────────────┬───────────┬───────────┬─────────────────┴┬──────────────┐
+//	  ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
+//	  40         50           70          90          60                 100            110
+//	  arp-local  arp-remote   local-pod   remote      service            egress-        multicast-egress
+//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80 or tun0       firewall       111 multicast-nodes
+//	                          port → reg2                                101 egress-ip  → vxlan0
+//	                          ▼                                          → tun0         120 multicast-pods
+//	                          80 isolation → reg2                                       → ports
+//
+//	253 version ── one note: the plugin id, then a hash of the static flows
+//
+// Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port.
+package pipeline
+
+// The tables. The numbers are OpenShift SDN's; people know them by heart.
+const (
+	tableClassify        = 0
+	tableTunnelIngress   = 10
+	tablePodIngress      = 20
+	tableServiceReturn   = 25
+	tableEgressPolicy    = 27
+	tableRoute           = 30
+	tableARPLocal        = 40
+	tableARPRemote       = 50
+	tableService         = 60
+	tableLocalPod        = 70
+	tableIsolation       = 80
+	tableRemote          = 90
+	tableEgressFirewall  = 100
+	tableEgressIP        = 101
+	tableMulticastEgress = 110
+	tableMulticastNodes  = 111
+	tableMulticastPods   = 120
+	tableVersion         = 253 // 254 is reserved by OVS for its own use
+)
+
+// Ports with a fixed OpenFlow number.
+const (
+	PortVXLAN = 1 // vxlan0
+	PortTun   = 2 // tun0, the host's door to the pods
+)
+
+// Registers, by the names that load, move and output take.
+const (
+	regSourceVNID = "NXM_NX_REG0[]"
+	regDestVNID   = "NXM_NX_REG1[]"
+	regOutput     = "NXM_NX_REG2[]"
+	tunID         = "NXM_NX_TUN_ID[0..31]"
+)
+
+// TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
+// when two tables share a name.
+func TableNames() map[int]string {
+	return map[int]string{
+		tableClassify:        "classify",
+		tableTunnelIngress:   "tunnel-ingress",
+		tablePodIngress:      "pod-ingress",
+		tableServiceReturn:   "service-return",
+		tableEgressPolicy:    "egress-policy",
+		tableRoute:           "route",
+		tableARPLocal:        "arp-local",
+		tableARPRemote:       "arp-remote",
+		tableService:         "service",
+		tableLocalPod:        "local-pod",
+		tableIsolation:       "isolation",
+		tableRemote:          "remote",
+		tableEgressFirewall:  "egress-firewall",
+		tableEgressIP:        "egress-ip",
+		tableMulticastEgress: "multicast-egress",
+		tableMulticastNodes:  "multicast-nodes",
+		tableMulticastPods:   "multicast-pods",
+		tableVersion:         "version",
+	}
+}
