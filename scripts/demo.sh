@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The demo: a two-node cluster on this machine, two pods on two nodes that talk, and how to look around.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lab=bin/ovsdn-lab
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+[ "$(id -u)" = 0 ] || { echo "The lab makes network namespaces: run this as root (sudo make demo)." >&2; exit 1; }
+
+say "A cluster of two nodes"
+"$lab" up
+
+say "Two pods on two nodes"
+"$lab" kubectl -- apply -f "$PWD/docs/examples/two-pods.yaml"
+"$lab" kubectl -- wait --for=condition=Ready pod/ping-1 pod/ping-2 --timeout=120s
+"$lab" kubectl -- get hostsubnets
+"$lab" kubectl -- get pods -o wide
+
+ip_of() { "$lab" kubectl -- get pod "$1" -o 'jsonpath={.status.podIP}'; }
+one=$(ip_of ping-1) two=$(ip_of ping-2)
+# The first packet to a new neighbour may be lost while the tunnel resolves it (userspace datapath).
+"$lab" kubectl -- exec ping-1 -- ping -c 1 -W 2 "$two" > /dev/null || true
+
+say "ping-1 ($one, node1) pings ping-2 ($two, node2) through VXLAN"
+"$lab" kubectl -- exec ping-1 -- ping -c 3 "$two"
+say "and back"
+"$lab" kubectl -- exec ping-2 -- ping -c 3 "$one"
+
+say "How node1's switch takes packets to ping-2: ovs-ofctl --names dump-flows br0"
+"$lab" exec node1 -- ovs-ofctl -O OpenFlow13 --names --no-stats dump-flows br0 | grep -E 'table=("?remote"?|"?route"?|"?pod-ingress"?),'
+
+cat <<EOF
+
+Look around:
+  $lab kubectl -- get pods -A -o wide
+  $lab kubectl -- exec -it ping-1 -- sh
+  $lab exec node1 -- ovs-ofctl --names dump-flows br0
+  $lab exec node1 -- ovs-appctl ofproto/trace br0 in_port=tun0,ip,nw_dst=$one
+  $lab exec outside -- ip address
+  $lab status
+Take it away again:
+  sudo make down
+EOF
