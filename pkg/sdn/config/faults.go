@@ -1,0 +1,63 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// faults collects what is wrong with an object, each fault with the field that has it.
+type faults []error
+
+func (f *faults) add(field string, err error) {
+	if err != nil {
+		*f = append(*f, fmt.Errorf("%s: %w", field, err))
+	}
+}
+
+func (f *faults) addf(field, format string, args ...any) {
+	f.add(field, fmt.Errorf(format, args...))
+}
+
+func (f *faults) join() error { return errors.Join(*f...) }
+
+// prefix reads an IPv4 range and says whether it could.
+func (f *faults) prefix(field, s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil || !p.Addr().Is4():
+		f.addf(field, "%q is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14", s)
+		return netip.Prefix{}, false
+	case p != p.Masked():
+		f.addf(field, "%s has bits set behind its mask: write %s", p, p.Masked())
+		return netip.Prefix{}, false
+	}
+	return p, true
+}
+
+// usable reports ranges that hosts treat specially.
+func (f *faults) usable(field string, p netip.Prefix) {
+	for _, r := range []struct {
+		cidr, what string
+	}{
+		{"0.0.0.0/8", "\"this network\""},
+		{"127.0.0.0/8", "loopback"},
+		{"169.254.0.0/16", "link-local"},
+		{"224.0.0.0/4", "multicast"},
+	} {
+		if special := netip.MustParsePrefix(r.cidr); p.Overlaps(special) {
+			f.addf(field, "%s overlaps %s (%s), which can't be routed: choose a private range, such as one in 10.0.0.0/8", p, special, r.what)
+		}
+	}
+}
+
+// hostBits reports a host length that leaves no node a subnet, or no pod an address.
+func (f *faults) hostBits(field string, bits uint32, p netip.Prefix) {
+	room := p.Addr().BitLen() - p.Bits()
+	switch {
+	case room < minHostBits:
+		f.addf(field, "%s is too small to be a cluster network: choose /%d or larger", p, p.Addr().BitLen()-minHostBits)
+	case bits < minHostBits || bits > maxHostBits || int(bits) > room:
+		f.addf(field, "%d host bits don't fit %s: choose %d to %d", bits, p, minHostBits, min(room, maxHostBits))
+	}
+}
