@@ -88,12 +88,11 @@ func (p program) env() []string {
 // program returns the path of the finished program.
 func (b *builder) program(ctx context.Context, p program) (string, error) {
 	dir := filepath.Join(b.modules, p.dir)
-	sources, err := readSources(dir)
+	k, err := b.programKey(p)
 	if err != nil {
 		return "", err
 	}
-	key := newKey(b.toolchain.version).add(p.env()...).add(p.flags()...).add(sources...)
-	return b.cache.get(ctx, p.name, key, func(out string) error {
+	return b.cache.get(ctx, p.name, k, func(out string) error {
 		logFile := filepath.Join(b.cache.dir, "logs", p.name+".log")
 		b.progress("building %s (%s if Go has nothing cached; log in %s)", p.name, p.cold, logFile)
 		start := time.Now()
@@ -103,6 +102,14 @@ func (b *builder) program(ctx context.Context, p program) (string, error) {
 		b.progress("built %s in %s", p.name, time.Since(start).Round(100*time.Millisecond))
 		return nil
 	})
+}
+
+func (b *builder) programKey(p program) (key, error) {
+	sources, err := readSources(filepath.Join(b.modules, p.dir))
+	if err != nil {
+		return key{}, err
+	}
+	return newKey(b.toolchain.version).add(p.env()...).add(p.flags()...).add(sources...), nil
 }
 
 // readSources returns the names and contents of the files in dir that a build depends on. Everything else comes from

@@ -11,13 +11,17 @@ import (
 )
 
 func main() {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
-	for s := range signals {
-		if s != syscall.SIGCHLD {
+	// A channel of its own, so that a burst of ended children can't crowd out the order to stop.
+	stop, child := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(child, syscall.SIGCHLD)
+	for {
+		select {
+		case <-stop:
 			return
+		case <-child:
+			reap()
 		}
-		reap()
 	}
 }
 
