@@ -2,12 +2,13 @@ package controlplane
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,8 @@ import (
 // establishTimeout bounds the wait for new kinds.
 const establishTimeout = 30 * time.Second
 
-// Apply puts every object of the folder's YAML files into the cluster by server-side apply, in the files' order, and
-// waits until new kinds can be used. Kustomizations are passed over.
+// Apply puts every object of the folder's YAML files into the cluster by server-side apply, namespaces and new kinds
+// first and else in the files' order, and waits until new kinds can be used. Kustomizations are passed over.
 func Apply(ctx context.Context, config *rest.Config, folder fs.FS) error {
 	files, err := fs.Glob(folder, "*.yaml")
 	if err != nil {
@@ -39,6 +40,7 @@ func Apply(ctx context.Context, config *rest.Config, folder fs.FS) error {
 	if err != nil {
 		return err
 	}
+	var all []manifest
 	for _, file := range files {
 		content, err := fs.ReadFile(folder, file)
 		if err != nil {
@@ -46,15 +48,35 @@ func Apply(ctx context.Context, config *rest.Config, folder fs.FS) error {
 		}
 		objects, err := decode(content)
 		if err != nil {
-			return fmt.Errorf("manifest %s: %w", path.Base(file), err)
+			return fmt.Errorf("manifest %s: %w", file, err)
 		}
 		for _, object := range objects {
-			if err := applier.apply(ctx, object); err != nil {
-				return fmt.Errorf("manifest %s: apply %s %s: %w", path.Base(file), object.GetKind(), object.GetName(), err)
-			}
+			all = append(all, manifest{file: file, object: object})
+		}
+	}
+	// What others need comes first.
+	slices.SortStableFunc(all, func(a, b manifest) int { return cmp.Compare(a.rank(), b.rank()) })
+	for _, m := range all {
+		if err := applier.apply(ctx, m.object); err != nil {
+			return fmt.Errorf("manifest %s: apply %s %s: %w", m.file, m.object.GetKind(), m.object.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// manifest is an object and the file that it comes from.
+type manifest struct {
+	file   string
+	object *unstructured.Unstructured
+}
+
+func (m manifest) rank() int {
+	switch m.object.GetKind() {
+	case "Namespace", "CustomResourceDefinition":
+		return 0
+	default:
+		return 1
+	}
 }
 
 func decode(content []byte) ([]*unstructured.Unstructured, error) {

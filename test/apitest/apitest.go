@@ -1,0 +1,64 @@
+// Package apitest gives a Go test a real API server: etcd and kube-apiserver on the loopback interface, with this
+// project's own kinds. There is no controller manager, so nothing deletes objects with their owners, makes
+// service accounts or runs pods. It takes some seconds: start one for a test function and use many namespaces in it.
+package apitest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ovsdn/ovsdn/test/lab/checkout"
+	"github.com/ovsdn/ovsdn/test/lab/components"
+	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+)
+
+// Start returns the configuration of an administrator's client, not throttled. The API server ends with the test.
+// The first call on a machine builds Kubernetes, which takes minutes. The test fails when anything does.
+func Start(tb testing.TB) *rest.Config {
+	tb.Helper()
+	return StartControlPlane(tb).RESTConfig()
+}
+
+// StartControlPlane is Start for tests that need more than an administrator.
+func StartControlPlane(tb testing.TB) *controlplane.ControlPlane {
+	tb.Helper()
+	root, err := checkout.Root(".")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	set, err := components.Build(tb.Context(), components.Options{SourceDir: root, Progress: tb.Logf})
+	if err != nil {
+		tb.Fatalf("build Kubernetes: %v", err)
+	}
+	// Not tb.TempDir, whose long path may not fit into the address of a unix socket.
+	dir, err := os.MkdirTemp("", "apitest")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("remove what the API server wrote: %v", err)
+		}
+	})
+	cp, err := controlplane.Start(tb.Context(), controlplane.Config{Kube: set.Kube, Dir: dir})
+	if err != nil {
+		tb.Fatalf("start an API server: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			tb.Errorf("stop the API server: %v", err)
+		}
+	})
+	if err := applyCRDs(tb.Context(), cp.RESTConfig(), root); err != nil {
+		tb.Fatal(err)
+	}
+	return cp
+}
+
+func applyCRDs(ctx context.Context, config *rest.Config, root string) error {
+	return controlplane.Apply(ctx, config, os.DirFS(filepath.Join(root, "deploy", "crds")))
+}
