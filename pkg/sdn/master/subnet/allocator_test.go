@@ -1,0 +1,399 @@
+package subnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+func network(cidr string, hostBits int) config.ClusterNetwork {
+	return config.ClusterNetwork{Prefix: netip.MustParsePrefix(cidr), HostBits: hostBits}
+}
+
+func allocator(networks ...config.ClusterNetwork) *Allocator { return NewAllocator(networks) }
+
+// wantNext allocates and compares.
+func wantNext(t *testing.T, a *Allocator, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		p, err := a.Allocate("holder of " + w)
+		if err != nil {
+			t.Fatalf("want %s: %v", w, err)
+		}
+		if p.String() != w {
+			t.Fatalf("got %s, want %s", p, w)
+		}
+	}
+}
+
+func wantFull(t *testing.T, a *Allocator) {
+	t.Helper()
+	p, err := a.Allocate("one too many")
+	if _, full := errors.AsType[*FullError](err); !full {
+		t.Fatalf("got %s, %v; want a FullError", p, err)
+	}
+}
+
+// fill allocates as often and returns the subnets.
+func fill(t *testing.T, a *Allocator, n int) []string {
+	t.Helper()
+	var list []string
+	for i := range n {
+		p, err := a.Allocate(fmt.Sprint("node", i))
+		if err != nil {
+			t.Fatalf("after %d: %v", i, err)
+		}
+		list = append(list, p.String())
+	}
+	return list
+}
+
+func TestOrderIsOpenShifts(t *testing.T) {
+	list := func(n int, format string, step int) []string {
+		var l []string
+		for i := range n {
+			l = append(l, fmt.Sprintf(format, i*step))
+		}
+		return l
+	}
+	for _, tc := range []struct {
+		cidr     string
+		hostBits int
+		want     []string
+		subnets  int // in all
+	}{
+		// The default of OpenShift 4.
+		{"10.128.0.0/14", 9, []string{
+			"10.128.0.0/23", "10.129.0.0/23", "10.130.0.0/23", "10.131.0.0/23",
+			"10.128.2.0/23", "10.129.2.0/23", "10.130.2.0/23", "10.131.2.0/23", "10.128.4.0/23",
+		}, 512},
+		{"10.1.0.0/16", 6, append(append(list(256, "10.1.%d.0/26", 1), list(256, "10.1.%d.64/26", 1)...), "10.1.0.128/26"), 1024},
+		{"10.1.0.0/16", 8, list(256, "10.1.%d.0/24", 1), 256},
+		{"10.1.0.0/16", 10, list(64, "10.1.%d.0/22", 4), 64},
+		{"10.0.0.0/14", 10, []string{
+			"10.0.0.0/22", "10.1.0.0/22", "10.2.0.0/22", "10.3.0.0/22",
+			"10.0.4.0/22", "10.1.4.0/22", "10.2.4.0/22", "10.3.4.0/22", "10.0.8.0/22",
+		}, 256},
+		{"10.1.0.0/16", 14, list(4, "10.1.%d.0/18", 64), 4},
+		{"10.1.0.0/16", 16, []string{"10.1.0.0/16"}, 1},
+		// The subnets stay within one octet: nothing to rotate.
+		{"10.1.2.0/24", 6, list(4, "10.1.2.%d/26", 64), 4},
+		// One bit beyond it.
+		{"10.1.2.0/23", 6, []string{
+			"10.1.2.0/26", "10.1.3.0/26", "10.1.2.64/26", "10.1.3.64/26", "10.1.2.128/26", "10.1.3.128/26", "10.1.2.192/26", "10.1.3.192/26",
+		}, 8},
+	} {
+		t.Run(fmt.Sprint(tc.cidr, " ", tc.hostBits), func(t *testing.T) {
+			a := allocator(network(tc.cidr, tc.hostBits))
+			got := fill(t, a, tc.subnets)
+			wantFull(t, a)
+			if diff := cmp.Diff(tc.want, got[:len(tc.want)]); diff != "" {
+				t.Error(diff)
+			}
+			slices.Sort(got)
+			if n := len(slices.Compact(got)); n != tc.subnets {
+				t.Errorf("%d different subnets, want %d", n, tc.subnets)
+			}
+		})
+	}
+}
+
+func TestStartsBehindTheLastOneGiven(t *testing.T) {
+	a := allocator(network("10.1.0.0/16", 14))
+	wantNext(t, a, "10.1.0.0/18", "10.1.64.0/18")
+	a.Release("holder of 10.1.0.0/18")
+	a.Release("holder of 10.1.64.0/18")
+	wantNext(t, a, "10.1.128.0/18", "10.1.192.0/18")
+	// Around the end.
+	wantNext(t, a, "10.1.0.0/18", "10.1.64.0/18")
+	wantFull(t, a)
+	// A full range begins anew, as OpenShift's does.
+	a.Release("holder of 10.1.192.0/18")
+	a.Release("holder of 10.1.64.0/18")
+	wantNext(t, a, "10.1.64.0/18", "10.1.192.0/18")
+	wantFull(t, a)
+}
+
+func TestWrapsPastWhatIsTaken(t *testing.T) {
+	a := allocator(network("10.1.0.0/16", 6))
+	fill(t, a, 513)
+	a.spans[0].next = 1023
+	wantNext(t, a, "10.1.255.192/26", "10.1.1.128/26")
+}
+
+func TestRangesInOrder(t *testing.T) {
+	a := allocator(network("10.1.0.0/24", 7), network("10.9.0.0/24", 6), network("10.2.0.0/24", 8))
+	wantNext(t, a, "10.1.0.0/25", "10.1.0.128/25",
+		"10.9.0.0/26", "10.9.0.64/26")
+	a.Release("holder of 10.1.0.128/25")
+	wantNext(t, a, "10.1.0.128/25", "10.9.0.128/26", "10.9.0.192/26", "10.2.0.0/24")
+	_, err := a.Allocate("node")
+	if diff := cmp.Diff("no subnet is free in the cluster network "+
+		"10.1.0.0/24 with 7 host bits, 10.9.0.0/24 with 6 host bits, 10.2.0.0/24 with 8 host bits", fmt.Sprint(err)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The predecessor handed out subnets that overlapped marked ones of another length.
+func TestSkipsAllThatOverlaps(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		marked  []string
+		want    []string
+		network config.ClusterNetwork
+	}{
+		{
+			name:    "smaller, larger, odd and foreign",
+			network: network("10.1.0.0/20", 8),
+			marked:  []string{"10.1.0.128/25", "10.1.4.0/22", "10.1.9.7/32", "10.1.10.0/24", "10.1.11.0/24", "192.0.2.0/24", "fd00::/8"},
+			want: []string{"10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24", "10.1.8.0/24",
+				"10.1.12.0/24", "10.1.13.0/24", "10.1.14.0/24", "10.1.15.0/24"},
+		},
+		{
+			name:    "in rotated order",
+			network: network("10.1.0.0/22", 7),
+			marked:  []string{"10.1.0.0/23", "10.1.2.129/32"},
+			want:    []string{"10.1.2.0/25", "10.1.3.0/25", "10.1.3.128/25"},
+		},
+		{name: "the range", network: network("10.1.0.0/22", 7), marked: []string{"10.1.0.0/22"}},
+		{name: "more than the range", network: network("10.1.0.0/22", 7), marked: []string{"0.0.0.0/0"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := allocator(tc.network)
+			for _, m := range tc.marked {
+				a.MarkAllocated(m, netip.MustParsePrefix(m))
+			}
+			wantNext(t, a, tc.want...)
+			wantFull(t, a)
+			for _, m := range tc.marked {
+				a.Release(m)
+			}
+			for _, w := range tc.want {
+				a.Release("holder of " + w)
+			}
+			fill(t, a, 1<<(tc.network.SubnetBits()-tc.network.Prefix.Bits()))
+		})
+	}
+}
+
+func TestHolders(t *testing.T) {
+	p := netip.MustParsePrefix
+	a := allocator(network("10.1.0.0/16", 8))
+	a.MarkAllocated("node1", p("10.1.1.0/24"))
+	a.MarkAllocated("node2", p("10.1.1.0/24"), p("10.1.1.128/25"))
+	a.MarkAllocated("node3", p("10.1.0.0/23"))
+	a.MarkAllocated("node4", p("10.1.2.0/24"))
+	for _, tc := range []struct {
+		holder, subnet string
+		want           []Hold
+	}{
+		{"node1", "10.1.1.0/24", []Hold{{"node3", p("10.1.0.0/23")}, {"node2", p("10.1.1.0/24")}, {"node2", p("10.1.1.128/25")}}},
+		{"node2", "10.1.1.128/25", []Hold{{"node3", p("10.1.0.0/23")}, {"node1", p("10.1.1.0/24")}}},
+		{"node4", "10.1.2.0/24", nil},
+		{"node4", "10.1.2.77/31", nil},
+		{"", "10.1.1.77/32", []Hold{{"node3", p("10.1.0.0/23")}, {"node1", p("10.1.1.0/24")}, {"node2", p("10.1.1.0/24")}}},
+		{"", "0.0.0.0/0", []Hold{{"node3", p("10.1.0.0/23")}, {"node1", p("10.1.1.0/24")}, {"node2", p("10.1.1.0/24")},
+			{"node2", p("10.1.1.128/25")}, {"node4", p("10.1.2.0/24")}}},
+	} {
+		if diff := cmp.Diff(tc.want, a.Overlapping(tc.holder, p(tc.subnet)), comparePrefixes); diff != "" {
+			t.Errorf("%s but %q: %s", tc.subnet, tc.holder, diff)
+		}
+	}
+
+	a.MarkAllocated("node2", p("10.1.7.0/24"))
+	if diff := cmp.Diff([]netip.Prefix{p("10.1.7.0/24")}, a.HeldBy("node2"), comparePrefixes); diff != "" {
+		t.Error(diff)
+	}
+	a.Release("node1")
+	a.Release("nobody")
+	if got := a.Overlapping("", p("10.1.1.0/24")); len(got) != 1 || got[0].Holder != "node3" {
+		t.Errorf("10.1.1.0/24 overlaps %v", got)
+	}
+	a.Release("node3")
+	wantNext(t, a, "10.1.0.0/24", "10.1.1.0/24", "10.1.3.0/24")
+}
+
+// A /8 with 2 host bits has four million subnets. Neither memory nor time may go with them.
+func TestLargeRangeIsLazy(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	a := allocator(network("10.0.0.0/8", 2))
+	wantNext(t, a, "10.0.0.0/30", "10.0.1.0/30")
+	a.MarkAllocated("nearly all", netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("10.128.0.0/10"),
+		netip.MustParsePrefix("10.192.0.0/11"), netip.MustParsePrefix("10.224.0.0/12"))
+	wantNext(t, a, "10.240.0.0/30")
+	a.MarkAllocated("the rest", netip.MustParsePrefix("10.240.0.0/12"))
+	wantFull(t, a)
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+		t.Errorf("%d bytes allocated on the way", used)
+	}
+	runtime.KeepAlive(a)
+}
+
+// model is the obvious allocator: it looks at every subnet in turn, by the formula as OpenShift documents it.
+type model struct {
+	networks []config.ClusterNetwork
+	next     []uint32
+	held     map[string][]netip.Prefix
+}
+
+func (m *model) subnet(n config.ClusterNetwork, place uint32) netip.Prefix {
+	subnetBits := n.SubnetBits() - n.Prefix.Bits()
+	offset := place << n.HostBits
+	if h := n.HostBits; h%8 != 0 && (h-1)/8 != (h+subnetBits-1)/8 {
+		left := 8 - h%8
+		offset = place<<h<<left&(1<<(32-n.Prefix.Bits())-1) | place<<h>>(subnetBits-left)&((1<<left-1)<<h)
+	}
+	base := n.Prefix.Addr().As4()
+	var addr [4]byte
+	binary.BigEndian.PutUint32(addr[:], binary.BigEndian.Uint32(base[:])|offset)
+	return netip.PrefixFrom(netip.AddrFrom4(addr), n.SubnetBits())
+}
+
+func (m *model) isFree(p netip.Prefix) bool {
+	for _, held := range m.held {
+		if slices.ContainsFunc(held, p.Overlaps) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *model) allocate(holder string) (netip.Prefix, bool) {
+	for i, n := range m.networks {
+		count := uint32(1) << (n.SubnetBits() - n.Prefix.Bits())
+		for k := range count {
+			place := (m.next[i] + k) % count
+			if p := m.subnet(n, place); m.isFree(p) {
+				m.next[i] = place + 1
+				m.held[holder] = append(m.held[holder], p)
+				return p, true
+			}
+		}
+		m.next[i] = 0
+	}
+	return netip.Prefix{}, false
+}
+
+func TestAllocatorIsTheModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		// Small disjoint ranges in 10.0.0.0/8, of every host length, so that they run full.
+		var networks []config.ClusterNetwork
+		for i := range rapid.IntRange(1, 3).Draw(t, "ranges") {
+			bits := rapid.IntRange(9, 28).Draw(t, "mask bits")
+			hostBits := rapid.IntRange(max(2, 32-bits-6), 32-bits).Draw(t, "host bits")
+			networks = append(networks, network(fmt.Sprintf("%d.0.0.0/%d", 10+i, bits), hostBits))
+		}
+		a, m := NewAllocator(networks), &model{networks: networks, next: make([]uint32, len(networks)), held: map[string][]netip.Prefix{}}
+		holder := rapid.StringMatching(`node[0-9]`)
+		prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
+			n := rapid.SampledFrom(networks).Draw(t, "range")
+			if rapid.IntRange(0, 20).Draw(t, "absurd") == 0 {
+				return netip.MustParsePrefix(rapid.SampledFrom([]string{"0.0.0.0/0", "10.0.0.0/7", "::/0", "192.0.2.0/24"}).Draw(t, "prefix"))
+			}
+			base := n.Prefix.Addr().As4()
+			var addr [4]byte
+			binary.BigEndian.PutUint32(addr[:], binary.BigEndian.Uint32(base[:])+
+				rapid.Uint32Range(0, 1<<(32-n.Prefix.Bits())-1).Draw(t, "offset"))
+			return netip.PrefixFrom(netip.AddrFrom4(addr), rapid.IntRange(n.Prefix.Bits(), 32).Draw(t, "bits")).Masked()
+		})
+		t.Repeat(map[string]func(*rapid.T){
+			"allocate": func(t *rapid.T) {
+				h := holder.Draw(t, "holder")
+				got, err := a.Allocate(h)
+				want, ok := m.allocate(h)
+				if got != want || (err == nil) != ok {
+					t.Fatalf("got %s (%v), want %s (%v)", got, err, want, ok)
+				}
+			},
+			"fill": func(t *rapid.T) {
+				for range rapid.IntRange(1, 100).Draw(t, "times") {
+					got, _ := a.Allocate("crowd")
+					if want, _ := m.allocate("crowd"); got != want {
+						t.Fatalf("got %s, want %s", got, want)
+					}
+				}
+			},
+			"mark": func(t *rapid.T) {
+				h := holder.Draw(t, "holder")
+				list := rapid.SliceOfN(prefix, 0, 3).Draw(t, "subnets")
+				a.MarkAllocated(h, list...)
+				m.held[h] = list
+			},
+			"release": func(t *rapid.T) {
+				h := rapid.OneOf(holder, rapid.Just("crowd")).Draw(t, "holder")
+				a.Release(h)
+				delete(m.held, h)
+			},
+			"restart": func(t *rapid.T) {
+				a = NewAllocator(networks)
+				for h, list := range m.held {
+					a.MarkAllocated(h, list...)
+				}
+				clear(m.next)
+			},
+			"": func(t *rapid.T) {
+				for h, list := range m.held {
+					if diff := cmp.Diff(list, a.HeldBy(h), comparePrefixes, cmpopts.EquateEmpty()); diff != "" {
+						t.Fatalf("%s: %s", h, diff)
+					}
+				}
+				p := prefix.Draw(t, "asked")
+				want := map[Hold]int{}
+				for h, list := range m.held {
+					for _, q := range list {
+						if h != "node1" && q.Overlaps(p) {
+							want[Hold{h, q}]++
+						}
+					}
+				}
+				got := map[Hold]int{}
+				for _, h := range a.Overlapping("node1", p) {
+					got[h]++
+				}
+				if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+					t.Fatalf("overlaps of %s: %s", p, diff)
+				}
+			},
+		})
+	})
+}
+
+// Nothing is left of the tree when nothing is held.
+func TestLineForgets(t *testing.T) {
+	a := allocator(network("10.128.0.0/14", 9))
+	for i, p := range []string{"10.128.0.0/23", "10.129.0.0/16", "10.130.0.1/32", "0.0.0.0/0"} {
+		a.MarkAllocated(fmt.Sprint(i), netip.MustParsePrefix(p))
+	}
+	for i := range 4 {
+		a.Release(fmt.Sprint(i))
+	}
+	if a.spans[0].line.root != nil || len(a.holds) != 0 || len(a.byHolder) != 0 {
+		t.Errorf("left: %+v", a)
+	}
+}
+
+var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
+
+func BenchmarkAllocateThousands(b *testing.B) {
+	for b.Loop() {
+		a := allocator(network("10.128.0.0/10", 9))
+		for i := range 5000 {
+			if _, err := a.Allocate(fmt.Sprint("node", i)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
