@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// killedGrace is what processes have to be gone after SIGKILL.
+const killedGrace = 20 * time.Second
+
+// Down removes all that belongs to the lab of that name, whatever state it is in, and says whether there was anything. It
+// believes what it finds on the machine, not what the lab's state says.
+func Down(ctx context.Context, name string, progress func(format string, args ...any)) (existed bool, err error) {
+	if err := validateName(name); err != nil {
+		return false, err
+	}
+	l := &Lab{name: name}
+	lock, err := acquire(ctx, l.path(), progress)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err == nil {
+		defer lock.Close()
+		existed = true
+	}
+	netns, err := netNSNames(name)
+	if err != nil {
+		return existed, err
+	}
+	existed = existed || len(netns) > 0
+	if err := l.killMachines(ctx, l.path(), l.cgroup()); err != nil {
+		return existed, fmt.Errorf("take lab %s down: %w", name, err)
+	}
+	var errs []error
+	for _, n := range netns {
+		errs = append(errs, removeNetNS(n))
+	}
+	errs = append(errs, os.RemoveAll(l.path()))
+	if err := errors.Join(errs...); err != nil {
+		return existed, fmt.Errorf("take lab %s down: %w", name, err)
+	}
+	removeShared()
+	return existed, nil
+}
+
+// killMachines ends the machines in the folder and below it, with all their processes and mounts.
+func (l *Lab) killMachines(ctx context.Context, dir, cgroup string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, killedGrace, fmt.Errorf("gave up after %v", killedGrace))
+	defer cancel()
+	if err := machine.KillAll(dir); err != nil {
+		return err
+	}
+	return machine.RemoveCgroup(ctx, cgroup)
+}
+
+// removeShared removes the folders that labs have in common if this was the last. While there are others, it fails, as
+// it should.
+func removeShared() {
+	if os.Remove(stateRoot) == nil {
+		_ = os.Remove(machine.NetNSDir)
+		machine.RemoveEmptyCgroup(cgroupRoot)
+	}
+}

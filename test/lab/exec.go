@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+
+	"github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// ExecArgs is the command line that runs a command on a machine: a node, Outside or ControlPlane. Its environment
+// should be machine.ExecEnv.
+func (l *Lab) ExecArgs(ctx context.Context, machineName string, command ...string) ([]string, error) {
+	control, err := l.control(machineName)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := control.PID(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s of lab %s: %w: \"ovsdn-lab up\" starts what is missing", machineName, l.name, err)
+	}
+	return machine.ExecArgs(pid, command), nil
+}
+
+// Command is a command on a machine, for callers who want its input and output themselves. The end of the context
+// kills it.
+func (l *Lab) Command(ctx context.Context, machineName string, command ...string) (*exec.Cmd, error) {
+	args, err := l.ExecArgs(ctx, machineName, command...)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = machine.ExecEnv()
+	// The command in the machine outlives nsenter when that is killed, and may keep the pipes open.
+	cmd.WaitDelay = killedGrace
+	return cmd, nil
+}
+
+// Exec runs a command on a machine and returns its output. An error that is an *exec.ExitError has its exit status.
+func (l *Lab) Exec(ctx context.Context, machineName string, command ...string) (stdout, stderr string, err error) {
+	cmd, err := l.Command(ctx, machineName, command...)
+	if err != nil {
+		return "", "", err
+	}
+	return output(cmd)
+}
+
+// Kubectl runs kubectl on the host, as administrator.
+func (l *Lab) Kubectl(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	command := l.KubectlArgs(args...)
+	return output(exec.CommandContext(ctx, command[0], command[1:]...))
+}
+
+// KubectlArgs is the command line of kubectl for this lab.
+func (l *Lab) KubectlArgs(args ...string) []string {
+	return append([]string{l.state.Programs.Kube, "kubectl", "--kubeconfig", l.kubeconfigPath()}, args...)
+}
+
+func output(cmd *exec.Cmd) (string, string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	return stdout.String(), stderr.String(), err
+}

@@ -1,0 +1,138 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/lab/logtail"
+)
+
+// NetNSDir is where named network namespaces are, as for ip-netns(8).
+const NetNSDir = "/run/netns"
+
+// initLog is the name of PID 1 among the logs.
+const initLog = "init"
+
+// Config is what starts a machine.
+type Config struct {
+	Spec Spec
+	// Program calls Init and Run under InitVerb and RunVerb.
+	Program string
+	// Forward is a listener of the host, for Spec.Forward. The machine gets a copy of it.
+	Forward *os.File
+}
+
+// startTimeout is for a machine to get so far that it can be entered.
+const startTimeout = 30 * time.Second
+
+// Launch starts a machine that is not running, and returns when it can be entered, while its units are still starting. The
+// machine outlives this process.
+func Launch(ctx context.Context, config Config) error {
+	spec := &config.Spec
+	if err := spec.validate(); err != nil {
+		return fmt.Errorf("specification of %s: %w", spec.Name, err)
+	}
+	for _, dir := range []string{spec.Dir, spec.Logs} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the folders of %s: %w", spec.Name, err)
+		}
+	}
+	if err := spec.write(); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(spec.Log(initLog), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", spec.Name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(config.Program, InitVerb, spec.Dir)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	if config.Forward != nil {
+		cmd.ExtraFiles = []*os.File{config.Forward}
+	}
+	cmd.SysProcAttr = &unix.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+	}
+	// A child starts in the network namespace of the thread that starts it.
+	if err := ns.WithNetNSPath(filepath.Join(NetNSDir, spec.NetNS), func(ns.NetNS) error { return cmd.Start() }); err != nil {
+		return fmt.Errorf("start %s: %w", spec.Name, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := waitRunning(ctx, spec.Dir, ended); err != nil {
+		return fmt.Errorf("start %s: %w\n%s", spec.Name, err, logtail.Last(spec.Log(initLog)))
+	}
+	return nil
+}
+
+func waitRunning(ctx context.Context, dir string, ended <-chan error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not running after %v", startTimeout))
+	defer cancel()
+	control := NewControl(dir)
+	ticker := time.NewTicker(socketInterval)
+	defer ticker.Stop()
+	for {
+		if _, err := control.PID(ctx); err == nil || !errors.Is(err, ErrNotRunning) {
+			return err
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("its PID 1 ended: %w", err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// ExecArgs is a command line that runs another one inside the machine of that PID 1. Its environment is the caller's
+// to set, see ExecEnv.
+func ExecArgs(pid int, command []string) []string {
+	args := []string{"nsenter", "--target", strconv.Itoa(pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wd", "--"}
+	return append(args, command...)
+}
+
+// ExecEnv is the environment of a command in a machine. Of the caller's it keeps the terminal's type.
+func ExecEnv() []string {
+	env := []string{"PATH=" + searchPath, "HOME=/root", "LANG=C.UTF-8"}
+	if term, ok := os.LookupEnv("TERM"); ok {
+		env = append(env, "TERM="+term)
+	}
+	return env
+}
+
+// KillAll ends the machines whose folders are dir or below it, also those that never came so far as to enter their
+// cgroup. It returns when the kernel has taken the signals; RemoveCgroup waits for the processes.
+func KillAll(dir string) error {
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	var errs []error
+	for _, path := range processes {
+		content, err := os.ReadFile(path)
+		if err != nil || !isMachine(strings.Split(string(content), "\x00"), dir) {
+			continue // Processes end while we look.
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}

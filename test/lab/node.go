@@ -1,0 +1,270 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/ovsdn/ovsdn/test/lab/components"
+	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+	"github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// productDir is where a machine sees the folder with the product's programs.
+const productDir = "/opt/ovsdn/bin"
+
+// Where a node's parts find each other.
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	containerdConfig = "/etc/containerd/config.toml"
+	ovsdbSocket      = "/var/run/openvswitch/db.sock"
+	ovsDB            = "/etc/openvswitch/conf.db"
+	kubeDir          = "/etc/kubernetes"
+)
+
+// Names of the units that up starts when the API server is there.
+const (
+	kubeletUnit   = "kubelet"
+	kubeProxyUnit = "kube-proxy"
+	agentUnit     = "ovsdn-node"
+)
+
+// baseSpec is what all machines have in common.
+func (l *Lab) baseSpec(name string, addr netip.Addr) machine.Spec {
+	return machine.Spec{
+		Name: name, Dir: l.machineDir(name), Logs: l.LogDir(),
+		NetNS: netnsName(l.name, name), Cgroup: l.cgroup(name),
+		Files: map[string]string{
+			"/etc/hostname": name + "\n",
+			"/etc/hosts":    fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", addr, name),
+			// Pods inherit it. Nobody answers here, at once.
+			"/etc/resolv.conf": "nameserver 127.0.0.1\n",
+		},
+		Binds: []machine.Bind{
+			{Source: l.state.BinDir, Target: productDir},
+			{Source: l.state.Programs.Kube, Target: l.state.Programs.Kube},
+			{Source: l.state.Programs.Agnhost, Target: "/usr/local/bin/agnhost"},
+		},
+	}
+}
+
+func (l *Lab) outsideSpec() machine.Spec {
+	spec := l.baseSpec(Outside, OutsideAddr())
+	spec.Units = []machine.Unit{task("network",
+		[]string{"ip", "link", "set", "lo", "up"},
+		[]string{"ip", "address", "replace", OutsideAddr().String() + "/32", "dev", "lo"},
+		[]string{"ip", "address", "replace", outsideFabricAddr().String() + "/24", "dev", uplink},
+		[]string{"ip", "link", "set", uplink, "up"},
+	)}
+	return spec
+}
+
+// nodeSpec makes a new key pair for the node each time.
+func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, error) {
+	name, addr := nodeName(number), nodeAddr(number)
+	spec := l.baseSpec(name, addr)
+	programs := l.state.Programs
+	for target, source := range map[string]string{
+		"kubelet": programs.Kube, "kube-proxy": programs.Kube, "containerd": programs.Containerd,
+		"containerd-shim-runc-v2": programs.Shim, "ctr": programs.Ctr, "runc": programs.Runc,
+	} {
+		spec.Binds = append(spec.Binds, machine.Bind{Source: source, Target: "/usr/local/bin/" + target})
+	}
+	spec.Binds = append(spec.Binds, machine.Bind{Source: l.imageDir(), Target: l.imageDir()})
+	spec.Empty = []string{"/etc/cni/net.d", "/opt/cni/bin", "/var/log", "/etc/containerd", kubeDir}
+	spec.Disks = []string{"/var/lib/containerd", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/ovsdn", "/etc/openvswitch"}
+	// The kubelet sets these, and they are the host's.
+	spec.Sysctls = map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0",
+		"kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	}
+	if err := l.addNodeFiles(&spec, plane, name, addr); err != nil {
+		return machine.Spec{}, err
+	}
+	images, err := l.images()
+	if err != nil {
+		return machine.Spec{}, err
+	}
+	spec.Units = append(l.ovsUnits(name, addr), runtimeUnits(images)...)
+	spec.Units = append(spec.Units,
+		machine.Unit{Name: kubeletUnit, Manual: true, After: []string{"images"}, Commands: [][]string{{
+			"kubelet", "--config=" + kubeDir + "/kubelet.yaml", "--kubeconfig=" + kubeDir + "/kubelet.kubeconfig",
+			"--node-ip=" + addr.String(), "--hostname-override=" + name,
+		}}},
+		machine.Unit{Name: kubeProxyUnit, Manual: true, After: []string{"underlay"}, Commands: [][]string{{
+			"kube-proxy", "--config=" + kubeDir + "/kube-proxy.yaml",
+		}}},
+	)
+	spec.Units = append(spec.Units,
+		// A link, so that the next build is in use at once.
+		task("cni-plugin", []string{"ln", "-sf", productDir + "/ovsdn-cni", "/opt/cni/bin/ovsdn-cni"}),
+		machine.Unit{Name: agentUnit, Manual: true, After: []string{"underlay", "cni-plugin"}, Commands: [][]string{{
+			productDir + "/ovsdn-node", "--kubeconfig", l.productKubeconfig(name, agentUnit), "--node-name", name,
+			"--datapath", string(l.state.Shape.Datapath), "--service-proxy", string(l.state.Shape.ServiceProxy), "-v=2",
+		}}},
+	)
+	return spec, nil
+}
+
+// ovsUnits bring up Open vSwitch and the node's address. The userspace datapath sends tunnel packets only through a bridge
+// of its own that has the node's address; with the kernel's the address is on the interface itself.
+func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
+	units := []machine.Unit{
+		task("ovsdb", []string{"mkdir", "-p", filepath.Dir(ovsdbSocket)},
+			// The database outlives a restart of the node.
+			[]string{"sh", "-c", "test -e " + ovsDB + " || ovsdb-tool create " + ovsDB + " /usr/share/openvswitch/vswitch.ovsschema"}),
+		{Name: "ovsdb-server", After: []string{"ovsdb"}, Socket: ovsdbSocket, Commands: [][]string{{
+			"ovsdb-server", ovsDB, "--remote=punix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
+		}}},
+		task("ovs-init", []string{"ovs-vsctl", "--no-wait", "init"},
+			[]string{"ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:hostname=" + name}),
+		{Name: "ovs-vswitchd", After: []string{"ovs-init"}, Commands: [][]string{{
+			"ovs-vswitchd", "unix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
+		}}},
+	}
+	units[2].After = []string{"ovsdb-server"}
+	owner := uplink
+	underlay := task("underlay", []string{"ip", "link", "set", "lo", "up"}, []string{"ip", "link", "set", uplink, "up"})
+	if l.state.Shape.Datapath == Netdev {
+		owner = "br-ex"
+		underlay.Commands = append(underlay.Commands, []string{
+			"ovs-vsctl", "--timeout=20", "--may-exist", "add-br", owner,
+			"--", "set", "bridge", owner, "datapath_type=netdev", "fail_mode=standalone", "other_config:hwaddr=" + macOf(addr).String(),
+			"--", "--may-exist", "add-port", owner, uplink,
+		})
+	}
+	underlay.Commands = append(underlay.Commands,
+		[]string{"ip", "address", "replace", addr.String() + "/24", "dev", owner},
+		[]string{"ip", "link", "set", owner, "up"},
+		[]string{"ip", "route", "replace", "default", "via", controlPlaneAddr().String()},
+		[]string{"ip", "route", "replace", outsideNetwork, "via", outsideFabricAddr().String()},
+	)
+	underlay.After = []string{"ovs-vswitchd"}
+	return append(units, underlay)
+}
+
+// runtimeUnits bring up containerd with the images.
+func runtimeUnits(images []string) []machine.Unit {
+	load := task("images")
+	load.After = []string{"containerd"}
+	for _, image := range images {
+		load.Commands = append(load.Commands, importCommand(image))
+	}
+	return []machine.Unit{
+		{Name: "containerd", Socket: containerdSocket, Commands: [][]string{{"containerd", "--config", containerdConfig}}},
+		load,
+	}
+}
+
+func importCommand(archive string) []string {
+	return []string{"ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", archive}
+}
+
+func (l *Lab) addNodeFiles(spec *machine.Spec, plane *controlplane.Plane, name string, addr netip.Addr) error {
+	pair, err := plane.IssueNode(name, addr)
+	if err != nil {
+		return err
+	}
+	kubelet, err := plane.Kubeconfig(plane.URL(), controlplane.Credentials{Pair: pair})
+	if err != nil {
+		return err
+	}
+	proxyPair, err := plane.Issue("system:kube-proxy")
+	if err != nil {
+		return err
+	}
+	proxy, err := plane.Kubeconfig(plane.URL(), controlplane.Credentials{Pair: proxyPair})
+	if err != nil {
+		return err
+	}
+	for path, content := range map[string]string{
+		containerdConfig:                   containerdTOML(),
+		kubeDir + "/ca.crt":                string(plane.AuthorityPEM()),
+		kubeDir + "/kubelet.crt":           string(pair.Cert),
+		kubeDir + "/kubelet.key":           string(pair.Key),
+		kubeDir + "/kubelet.kubeconfig":    string(kubelet),
+		kubeDir + "/kubelet.yaml":          kubeletYAML(),
+		kubeDir + "/kube-proxy.kubeconfig": string(proxy),
+		kubeDir + "/kube-proxy.yaml":       kubeProxyYAML(name, l.state.Shape.ClusterNetwork),
+	} {
+		spec.Files[path] = content
+	}
+	return nil
+}
+
+// containerdTOML: no AppArmor, since a node has no profiles; no score below the own one, which would need more rights than
+// nested machines have; and no plugins that look for file systems or services that are not there.
+func containerdTOML() string {
+	return `version = 3
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.differ.v1.erofs",
+  "io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp",
+]
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "` + components.PauseRef + `"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/opt/cni/bin"]
+  conf_dir = "/etc/cni/net.d"
+  # There is no other plugin here than the one under test, so none for the loopback interface.
+  use_internal_loopback = true
+[plugins."io.containerd.metadata.v1.bolt"]
+  no_sync = true
+`
+}
+
+// kubeletYAML: the disk and the image store are the host's, whose fill level is no reason to evict a pod here.
+func kubeletYAML() string {
+	return `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://` + containerdSocket + `
+failCgroupV1: false
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+failSwapOn: false
+localStorageCapacityIsolation: false
+evictionHard: {imagefs.available: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%"}
+imageGCHighThresholdPercent: 100
+makeIPTablesUtilChains: false
+readOnlyPort: 0
+clusterDomain: cluster.local
+maxPods: 250
+serializeImagePulls: false
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: ` + kubeDir + `/ca.crt}
+authorization: {mode: Webhook}
+tlsCertFile: ` + kubeDir + `/kubelet.crt
+tlsPrivateKeyFile: ` + kubeDir + `/kubelet.key
+`
+}
+
+// kubeProxyYAML: conntrack's limits are the host's and stay as they are.
+func kubeProxyYAML(node string, clusterNetwork netip.Prefix) string {
+	return `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: ` + node + `
+clusterCIDR: ` + clusterNetwork.String() + `
+clientConnection: {kubeconfig: ` + kubeDir + `/kube-proxy.kubeconfig}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+healthzBindAddress: 127.0.0.1:10256
+metricsBindAddress: 127.0.0.1:10249
+`
+}
+
+// productKubeconfig is where one of the product's programs finds its kubeconfig, on the host and in its machine.
+func (l *Lab) productKubeconfig(machineName, program string) string {
+	return filepath.Join(l.machineDir(machineName), program+".kubeconfig")
+}
+
+// hasProgram says whether one of the product's programs has been built.
+func (l *Lab) hasProgram(name string) bool {
+	_, err := os.Stat(filepath.Join(l.state.BinDir, name))
+	return err == nil
+}

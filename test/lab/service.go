@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// Service is a process of a machine that its PID 1 looks after: started again a second after it ends, unless stopped.
+type Service struct {
+	machine, name string
+	control       *machine.Control
+}
+
+// Service of a node, of Outside or of ControlPlane. Nodes have kubelet, kube-proxy, containerd, ovsdb-server,
+// ovs-vswitchd and ovsdn-node; the control plane has etcd, kube-apiserver, kube-controller-manager, kube-scheduler
+// and ovsdn-controller.
+func (l *Lab) Service(machineName, name string) (*Service, error) {
+	control, err := l.control(machineName)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{machine: machineName, name: name, control: control}, nil
+}
+
+// Start returns when the process has been started.
+func (s *Service) Start(ctx context.Context) error { return s.do(ctx, machine.Start) }
+
+// Stop sends SIGTERM, then SIGKILL, and returns when the process is gone. It stays so until Start.
+func (s *Service) Stop(ctx context.Context) error { return s.do(ctx, machine.Stop) }
+
+// Restart is Stop and Start.
+func (s *Service) Restart(ctx context.Context) error { return s.do(ctx, machine.Restart) }
+
+// Kill sends SIGKILL and returns when the process is gone. It comes back by itself.
+func (s *Service) Kill(ctx context.Context) error { return s.do(ctx, machine.Kill) }
+
+// Do is any of these by name.
+func (s *Service) Do(ctx context.Context, action machine.Action) error { return s.do(ctx, action) }
+
+// Status says what the service does now.
+func (s *Service) Status(ctx context.Context) (machine.Status, error) {
+	status, err := s.control.Unit(ctx, s.name)
+	if err != nil {
+		return machine.Status{}, fmt.Errorf("status of %s on %s: %w", s.name, s.machine, err)
+	}
+	return status, nil
+}
+
+func (s *Service) do(ctx context.Context, action machine.Action) error {
+	if err := s.control.Do(ctx, s.name, action); err != nil {
+		return fmt.Errorf("%s %s on %s: %w", action, s.name, s.machine, err)
+	}
+	return nil
+}
+
+// Units are all units of a machine.
+func (l *Lab) Units(ctx context.Context, machineName string) ([]machine.Status, error) {
+	control, err := l.control(machineName)
+	if err != nil {
+		return nil, err
+	}
+	units, err := control.Units(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("units of %s: %w", machineName, err)
+	}
+	return units, nil
+}
