@@ -1,0 +1,92 @@
+package cniserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// ConfigName is the configuration's file name in the runtime's directory (/etc/cni/net.d by default). Runtimes take
+// the first in lexical order.
+const ConfigName = "10-ovsdn.conflist"
+
+// configList is the file, with libcni's field names. PluginConf can't be used to write it: it writes fields that are empty.
+type configList struct {
+	CNIVersion  string         `json:"cniVersion"`
+	CNIVersions []string       `json:"cniVersions"`
+	Name        string         `json:"name"`
+	Plugins     []configPlugin `json:"plugins"`
+}
+
+type configPlugin struct {
+	Type         string          `json:"type"`
+	Capabilities map[string]bool `json:"capabilities"`
+	Socket       string          `json:"socket,omitempty"`
+}
+
+// WriteConfig writes the network configuration into the runtime's directory, which makes the node Ready: call it when the
+// agent serves. The runtime sees the whole file or none. A file with the right content is left alone.
+func WriteConfig(dir, socket string) error {
+	plugin := configPlugin{Type: "ovsdn-cni", Capabilities: map[string]bool{}}
+	if socket != DefaultSocket {
+		plugin.Socket = socket
+	}
+	content, err := json.MarshalIndent(configList{
+		// 1.0.0, and what else the plugin speaks beside it: a runtime of CNI 1.0 ignores the list but fails on a
+		// cniVersion above its own; one of CNI 1.1 takes the highest of the list that it knows.
+		CNIVersion:  "1.0.0",
+		CNIVersions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
+		Name:        "ovsdn",
+		Plugins:     []configPlugin{plugin},
+	}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the CNI configuration: %w", err)
+	}
+	content = append(content, '\n')
+	path := filepath.Join(dir, ConfigName)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	if err := writeAtomically(path, content); err != nil {
+		return fmt.Errorf("write the CNI configuration: %w", err)
+	}
+	return nil
+}
+
+// RemoveConfig takes the configuration away, so that the runtime calls the node not ready. No file is no error.
+func RemoveConfig(dir string) error {
+	err := os.Remove(filepath.Join(dir, ConfigName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the CNI configuration: %w", err)
+	}
+	return nil
+}
+
+// writeAtomically writes to a sibling that runtimes don't load (they want .conf, .conflist or .json), then renames it.
+func writeAtomically(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	temp := filepath.Join(dir, "."+filepath.Base(path)+".tmp") // one name: a crash leaves at most one
+	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

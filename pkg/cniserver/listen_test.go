@@ -1,0 +1,94 @@
+package cniserver
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestListen(t *testing.T) {
+	dir := filepath.Join(shortDir(t), "run")
+	socket := filepath.Join(dir, "cni.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{dir: os.ModeDir | 0o700, socket: os.ModeSocket | 0o600} {
+		if st, err := os.Stat(path); err != nil || st.Mode() != want {
+			t.Errorf("%s: mode %v, want %v (%v)", path, st.Mode(), want, err)
+		}
+	}
+	if _, err := Listen(socket); !IsInUse(err) {
+		t.Errorf("a second agent: %v", err)
+	}
+	conn, err := net.Dial("unix", socket) // the second agent did no harm
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestListenReplacesStaleSocket(t *testing.T) {
+	socket := filepath.Join(shortDir(t), "cni.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	if _, err := net.Dial("unix", socket); err == nil {
+		t.Fatal("the socket is not stale")
+	}
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+func TestListenRefuses(t *testing.T) {
+	public := filepath.Join(shortDir(t), "public")
+	if err := os.Mkdir(public, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(public, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(shortDir(t), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(public, "s"):           "can be changed by others",
+		"/" + strings.Repeat("x", 107):       "longer than the 107 bytes",
+		filepath.Join(file, "s"):             unix.ENOTDIR.Error(),
+		filepath.Join(shortDir(t), "no\x00"): unix.EINVAL.Error(),
+	} {
+		l, err := Listen(path)
+		if err == nil {
+			l.Close()
+			t.Errorf("%q was taken", path)
+			continue
+		}
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", path, err, want)
+		}
+	}
+}

@@ -1,0 +1,371 @@
+package cniserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// verbs is a handler made of functions.
+type verbs struct {
+	add func(context.Context, *Request) (*current.Result, error)
+	del func(context.Context, *Request) error
+}
+
+func (v verbs) Add(ctx context.Context, r *Request) (*current.Result, error) { return v.add(ctx, r) }
+func (v verbs) Del(ctx context.Context, r *Request) error                    { return v.del(ctx, r) }
+func (v verbs) Check(context.Context, *Request) error                        { return nil }
+func (v verbs) GC(context.Context, *Request) error                           { return nil }
+func (v verbs) Status(context.Context) error {
+	return types.NewError(types.ErrPluginNotAvailable, "not yet", "")
+}
+
+// run serves the handler for as long as the test.
+func run(t *testing.T, h Handler, drain, undo time.Duration) (socket string, stop func() error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root") // only root may call
+	}
+	socket = filepath.Join(shortDir(t), "cni.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, l, h, drain, undo) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-served
+	})
+	t.Cleanup(func() { _ = stop() })
+	return socket, stop
+}
+
+// shortDir is a directory whose sockets fit into a socket address, which t.TempDir's may not.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func request(command string) *Request {
+	return &Request{
+		Command: command, ContainerID: "abc", Netns: "/run/netns/x", IfName: "eth0", Args: "A=b", Path: "/opt/cni/bin",
+		Config: json.RawMessage(testConfig),
+	}
+}
+
+func TestServe(t *testing.T) {
+	want := &current.Result{CNIVersion: "1.1.0", Interfaces: []*current.Interface{{Name: "eth0", Sandbox: "/run/netns/x"}}}
+	socket, stop := run(t, verbs{
+		add: func(ctx context.Context, r *Request) (*current.Result, error) {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("no deadline")
+			}
+			if r.ContainerID != "abc" || r.IfName != "eth0" || r.Netns != "/run/netns/x" || r.Args != "A=b" || string(r.Config) != testConfig {
+				t.Errorf("got %+v", r)
+			}
+			return want, nil
+		},
+		del: func(context.Context, *Request) error { return errors.New("the switch is on fire") },
+	}, time.Second, time.Second)
+
+	got, err := Call(t.Context(), socket, request(CommandAdd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ADD (-want +got):\n%s", diff)
+	}
+	if _, err := Call(t.Context(), socket, request(CommandCheck)); err != nil {
+		t.Error(err)
+	}
+	_, err = Call(t.Context(), socket, request(CommandDel))
+	if code(t, err) != types.ErrInternal || !strings.Contains(err.Error(), "on fire") {
+		t.Errorf("DEL: %v", err)
+	}
+	_, err = Call(t.Context(), socket, request(CommandStatus))
+	if code(t, err) != types.ErrPluginNotAvailable || err.Error() != "not yet" {
+		t.Errorf("STATUS: %v", err)
+	}
+	bad := request(CommandAdd)
+	bad.ContainerID = "a/b"
+	if _, err = Call(t.Context(), socket, bad); code(t, err) != types.ErrInvalidEnvironmentVariables {
+		t.Errorf("ADD of a/b: %v", err)
+	}
+	huge := request(CommandAdd)
+	huge.Args = strings.Repeat("x", maxRequestBytes)
+	if _, err = Call(t.Context(), socket, huge); code(t, err) != types.ErrDecodingFailure {
+		t.Errorf("ADD of more than a request may have: %v", err)
+	}
+
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestServeAnswersOnlyItsPath(t *testing.T) {
+	socket, _ := run(t, verbs{}, time.Second, time.Second)
+	for _, request := range []string{"GET /cni HTTP/1.1", "POST / HTTP/1.1", "nonsense"} {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, request+"\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 40") {
+			t.Errorf("%s: %q, %v", request, answer, err)
+		}
+	}
+}
+
+func TestCallWithoutAgent(t *testing.T) {
+	dir := shortDir(t)
+	for command, want := range map[string]uint{
+		CommandAdd:    types.ErrTryAgainLater,
+		CommandDel:    types.ErrTryAgainLater,
+		CommandStatus: types.ErrPluginNotAvailable,
+	} {
+		socket := filepath.Join(dir, "none.sock")
+		_, err := Call(t.Context(), socket, request(command))
+		if code(t, err) != want {
+			t.Errorf("%s: %v", command, err)
+		}
+		for _, part := range []string{socket, "is ovsdn-node running on this node?"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not say %q", command, err, part)
+			}
+		}
+	}
+}
+
+// The agent dies, or hangs, while it has the request.
+func TestCallOfDyingAgent(t *testing.T) {
+	socket := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			conn.Close()
+		}
+	}()
+	if _, err := Call(t.Context(), socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater {
+		t.Errorf("dead: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := Call(ctx, socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("hung: %v", err)
+	}
+}
+
+func TestPluginGoneEndsContext(t *testing.T) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	socket, _ := run(t, verbs{add: func(ctx context.Context, _ *Request) (*current.Result, error) {
+		close(started)
+		<-ctx.Done()
+		close(ended)
+		return nil, ctx.Err()
+	}}, time.Second, time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-started
+		cancel()
+	}()
+	if _, err := Call(ctx, socket, request(CommandAdd)); err == nil {
+		t.Error("no error")
+	}
+	<-ended
+}
+
+func TestTimeoutOfPluginIsAgents(t *testing.T) {
+	remaining := make(chan time.Duration, 1)
+	socket, _ := run(t, verbs{add: func(ctx context.Context, _ *Request) (*current.Result, error) {
+		deadline, _ := ctx.Deadline()
+		remaining <- time.Until(deadline)
+		return &current.Result{CNIVersion: "1.1.0"}, nil
+	}}, time.Second, time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := Call(ctx, socket, request(CommandAdd)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-remaining; got > 30*time.Second || got < 10*time.Second {
+		t.Errorf("the agent thinks it has %s", got)
+	}
+}
+
+func TestStop(t *testing.T) {
+	t.Run("waits for requests", func(t *testing.T) {
+		started, release := make(chan struct{}), make(chan struct{})
+		socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
+			close(started)
+			<-release
+			return ctx.Err()
+		}}, time.Minute, time.Minute)
+		answered := make(chan error, 1)
+		go func() {
+			_, err := Call(t.Context(), socket, request(CommandDel))
+			answered <- err
+		}()
+		<-started
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }()
+		// No plugin comes in any more, and no other agent either, since a request is still running.
+		waitFor(t, func() bool {
+			_, err := os.Stat(socket)
+			return errors.Is(err, os.ErrNotExist)
+		})
+		if l, err := Listen(socket); !IsInUse(err) {
+			t.Errorf("another agent could start: %v", err)
+			l.Close()
+		}
+		close(release)
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		l, err := Listen(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	})
+	t.Run("cancels what takes too long", func(t *testing.T) {
+		started := make(chan struct{})
+		socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
+			close(started)
+			<-ctx.Done()
+			return ctx.Err()
+		}}, time.Millisecond, time.Minute)
+		answered := make(chan error, 1)
+		go func() {
+			_, err := Call(t.Context(), socket, request(CommandDel))
+			answered <- err
+		}()
+		<-started
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if err := <-answered; code(t, err) != types.ErrTryAgainLater {
+			t.Error(err)
+		}
+	})
+	t.Run("leaves what never ends", func(t *testing.T) {
+		started, release := make(chan struct{}), make(chan struct{})
+		socket, stop := run(t, verbs{del: func(context.Context, *Request) error {
+			close(started)
+			<-release
+			return nil
+		}}, time.Millisecond, time.Millisecond)
+		answered := make(chan error, 1)
+		go func() {
+			_, err := Call(t.Context(), socket, request(CommandDel))
+			answered <- err
+		}()
+		<-started
+		if err := stop(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("stop: %v", err)
+		}
+		close(release)
+		if err := <-answered; code(t, err) != types.ErrTryAgainLater {
+			t.Error(err)
+		}
+	})
+}
+
+func waitFor(t *testing.T, condition func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("waited in vain")
+		}
+	}
+}
+
+// Root's thread takes another uid, which the kernel records at connect, and the file modes that would stop it are opened.
+func TestOtherUsersAreRefused(t *testing.T) {
+	socket, _ := run(t, verbs{}, time.Second, time.Second)
+	for path, mode := range map[string]os.FileMode{filepath.Dir(socket): 0o755, socket: 0o666} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const nobody = 65534
+	type answer struct {
+		text []byte
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+			answers <- answer{err: errno}
+			return
+		}
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			answers <- answer{err: err}
+			return
+		}
+		defer conn.Close()
+		body := `{"command":"STATUS","config":` + testConfig + `}`
+		post, err := http.NewRequest(http.MethodPost, "http://x"+requestPath, strings.NewReader(body))
+		if err == nil {
+			err = post.Write(conn)
+		}
+		text, readErr := io.ReadAll(conn)
+		answers <- answer{text, errors.Join(err, readErr)}
+	}()
+	got := <-answers
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	if !strings.HasPrefix(string(got.text), "HTTP/1.1 403") || !strings.Contains(string(got.text), "uid 65534 may not call") {
+		t.Errorf("answer:\n%s", got.text)
+	}
+}
