@@ -1,0 +1,444 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// small has four addresses to give: .2 to .5, behind the gateway.
+const small = "10.128.0.0/29"
+
+func open(t testing.TB, dir string, subnets ...string) *IPAM {
+	t.Helper()
+	i, err := Open(dir, "ovsdn", prefixes(subnets...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := i.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return i
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+func allocate(t *testing.T, i *IPAM, id string) netip.Addr {
+	t.Helper()
+	got, err := i.Allocate(t.Context(), id, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 {
+		t.Fatalf("got %v, want one address", got)
+	}
+	return got[0]
+}
+
+func list(t *testing.T, i *IPAM) []Lease {
+	t.Helper()
+	leases, err := i.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leases
+}
+
+func TestAllocate(t *testing.T) {
+	i := open(t, t.TempDir(), small)
+	for n, want := range addrs("10.128.0.2", "10.128.0.3", "10.128.0.4", "10.128.0.5", "10.128.0.6") {
+		if got := allocate(t, i, fmt.Sprintf("c%d", n)); got != want {
+			t.Errorf("%d: got %s, want %s", n, got, want)
+		}
+	}
+	_, err := i.Allocate(t.Context(), "one-more", "eth0")
+	if !IsFull(err) {
+		t.Errorf("full: %v", err)
+	}
+	if _, err := i.Allocate(t.Context(), "c0", "eth0"); !IsHeld(err) {
+		t.Errorf("twice: %v", err)
+	}
+	for range 2 {
+		if err := i.Release(t.Context(), "c1", "eth0"); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := allocate(t, i, "c9"); got != netip.MustParseAddr("10.128.0.3") {
+		t.Errorf("got %s, want the only free one", got)
+	}
+}
+
+// A freed address is not the next one given: something may still talk to its last holder.
+func TestReuseIsLate(t *testing.T) {
+	i := open(t, t.TempDir(), small)
+	first := allocate(t, i, "a")
+	if err := i.Release(t.Context(), "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		if got := allocate(t, i, fmt.Sprint(n)); got == first {
+			t.Fatalf("%s was given again as number %d", got, n)
+		}
+	}
+}
+
+func TestDualStackAndSeveralSubnets(t *testing.T) {
+	i := open(t, t.TempDir(), "10.128.0.0/30", "fd00::/126", "10.130.0.0/30")
+	// 10.x.0.1 is a gateway; IPv6 has no broadcast address.
+	for _, want := range [][]netip.Addr{addrs("10.128.0.2", "fd00::2"), addrs("10.130.0.2", "fd00::3")} {
+		got, err := i.Allocate(t.Context(), want[0].String(), "eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Error(diff)
+		}
+	}
+	// One family full: the other's address is given back.
+	if _, err := i.Allocate(t.Context(), "full", "eth0"); !IsFull(err) {
+		t.Errorf("full: %v", err)
+	}
+	if got := len(list(t, i)); got != 4 {
+		t.Errorf("%d leases, want 4", got)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for name, subnets := range map[string][]netip.Prefix{
+		"none":      nil,
+		"invalid":   {{}},
+		"host bits": prefixes("10.128.0.1/24"),
+		"too small": prefixes("10.128.0.0/31"),
+		"overlap":   prefixes("10.128.0.0/24", "10.128.0.0/23"),
+	} {
+		if i, err := Open(t.TempDir(), "ovsdn", subnets); err == nil {
+			i.Close()
+			t.Errorf("%s: no error", name)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := Open(file, "ovsdn", prefixes(small)); err == nil {
+		i.Close()
+		t.Error("a file for a directory: no error")
+	}
+}
+
+func TestRestart(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	a, b := allocate(t, i, "a"), allocate(t, i, "b")
+	if err := i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i = open(t, dir, small)
+	want := []Lease{{a, "a", "eth0"}, {b, "b", "eth0"}}
+	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := i.Allocate(t.Context(), "a", "eth0"); !IsHeld(err) {
+		t.Errorf("after the restart: %v", err)
+	}
+	if got := allocate(t, i, "c"); got != netip.MustParseAddr("10.128.0.4") {
+		t.Errorf("got %s, want the one behind the last", got)
+	}
+	if err := i.Release(t.Context(), "a", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(list(t, i)); got != 2 {
+		t.Errorf("%d leases, want 2", got)
+	}
+}
+
+func TestReserve(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	addr := netip.MustParseAddr("10.128.0.4")
+	for range 2 {
+		if err := i.Reserve(t.Context(), addr, "a", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := i.Reserve(t.Context(), addr, "b", "eth0"); !IsConflict(err) {
+		t.Errorf("another's: %v", err)
+	}
+	// A power cut can leave an empty file.
+	torn := netip.MustParseAddr("10.128.0.5")
+	if err := os.WriteFile(filepath.Join(dir, "ovsdn", torn.String()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l := list(t, i); !l[1].Damaged() {
+		t.Errorf("%+v is not damaged", l[1])
+	}
+	if err := i.Reserve(t.Context(), torn, "c", "eth0"); err != nil {
+		t.Error(err)
+	}
+	want := []Lease{{addr, "a", "eth0"}, {torn, "c", "eth0"}}
+	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	for _, id := range []string{"a", "c"} {
+		if err := i.Release(t.Context(), id, "eth0"); err != nil {
+			t.Error(err)
+		}
+	}
+	if l := list(t, i); len(l) > 0 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	held := allocate(t, i, "a")
+	torn := netip.MustParseAddr("10.128.0.5")
+	if err := os.WriteFile(filepath.Join(dir, "ovsdn", torn.String()), []byte("\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []netip.Addr{held, torn} {
+		if err := i.Discard(t.Context(), addr); err != nil {
+			t.Error(err)
+		}
+	}
+	if l := list(t, i); len(l) != 1 || l[0].Addr != held {
+		t.Errorf("left: %v, want only %s", l, held)
+	}
+}
+
+// The directory's disk is full: nothing half-done stays. A file in place of the note of the last address is as bad.
+func TestFailedReserveLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	if err := os.Mkdir(filepath.Join(dir, "ovsdn", "last_reserved_ip.0"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.Allocate(t.Context(), "a", "eth0"); err == nil || IsFull(err) {
+		t.Errorf("got %v", err)
+	}
+	if l := list(t, i); len(l) > 0 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+func TestEndedContext(t *testing.T) {
+	i := open(t, t.TempDir(), small)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := i.Allocate(ctx, "a", "eth0"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The stock plugin reads and writes the same directory.
+func TestHostLocalAgrees(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	ours := allocate(t, i, "ours")
+
+	store, err := disk.New("ovsdn", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	subnet := netip.MustParsePrefix(small)
+	ranges := allocator.RangeSet{{Subnet: types.IPNet{IP: subnet.Addr().AsSlice(), Mask: net.CIDRMask(29, 32)}}}
+	if err := ranges.Canonicalize(); err != nil {
+		t.Fatal(err)
+	}
+	stock := allocator.NewIPAllocator(&ranges, store, 0)
+
+	if ips := store.GetByID("ours", "eth0"); len(ips) != 1 || ips[0].String() != ours.String() {
+		t.Errorf("host-local finds %v, want %s", ips, ours)
+	}
+	if _, err := stock.Get("ours", "eth0", nil); err == nil {
+		t.Error("host-local gives a second address")
+	}
+	theirs, err := stock.Get("theirs", "eth0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs.Address.IP.String() != "10.128.0.3" {
+		t.Errorf("host-local gives %s, want the one behind ours", theirs.Address.IP)
+	}
+	if got := allocate(t, i, "ours2"); got != netip.MustParseAddr("10.128.0.4") {
+		t.Errorf("got %s, want the one behind theirs", got)
+	}
+	if err := i.Release(t.Context(), "theirs", "eth0"); err != nil {
+		t.Error(err)
+	}
+	if err := stock.Release("ours", "eth0"); err != nil {
+		t.Error(err)
+	}
+	if l := list(t, i); len(l) != 1 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+func TestConcurrentAllocations(t *testing.T) {
+	i := open(t, t.TempDir(), "10.128.0.0/24")
+	var wg sync.WaitGroup
+	for n := range 32 {
+		wg.Go(func() {
+			for range 10 {
+				id := fmt.Sprint(n)
+				if _, err := i.Allocate(t.Context(), id, "eth0"); err != nil {
+					t.Error(err)
+				}
+				if err := i.Release(t.Context(), id, "eth0"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if l := list(t, i); len(l) > 0 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+// Against a model: no address is held twice or outside the subnet, full means full, and a restart changes nothing.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		dir, err := os.MkdirTemp("", "ipam")
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		subnets := prefixes(small, "10.129.0.0/30")
+		const capacity = 5 + 1
+		reopen := func() *IPAM {
+			i, err := Open(dir, "ovsdn", subnets)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return i
+		}
+		i := reopen()
+		defer func() { i.Close() }()
+		model := map[string]netip.Addr{}
+		id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"})
+		r.Repeat(map[string]func(*rapid.T){
+			"allocate": func(r *rapid.T) {
+				id := id.Draw(r, "id")
+				got, err := i.Allocate(context.Background(), id, "eth0")
+				switch _, held := model[id]; {
+				case held:
+					if !IsHeld(err) {
+						r.Fatalf("held: %v", err)
+					}
+				case len(model) == capacity:
+					if !IsFull(err) {
+						r.Fatalf("full: %v", err)
+					}
+				case err != nil:
+					r.Fatal(err)
+				default:
+					if !subnets[0].Contains(got[0]) && !subnets[1].Contains(got[0]) {
+						r.Fatalf("%s is in no subnet", got[0])
+					}
+					for other, addr := range model {
+						if addr == got[0] {
+							r.Fatalf("%s is %s's", addr, other)
+						}
+					}
+					model[id] = got[0]
+				}
+			},
+			"release": func(r *rapid.T) {
+				id := id.Draw(r, "id")
+				if err := i.Release(context.Background(), id, "eth0"); err != nil {
+					r.Fatal(err)
+				}
+				delete(model, id)
+			},
+			"restart": func(r *rapid.T) {
+				if err := i.Close(); err != nil {
+					r.Fatal(err)
+				}
+				i = reopen()
+			},
+			"": func(r *rapid.T) {
+				leases, err := i.List()
+				if err != nil {
+					r.Fatal(err)
+				}
+				got := map[string]netip.Addr{}
+				for _, l := range leases {
+					got[l.ContainerID] = l.Addr
+				}
+				if diff := cmp.Diff(model, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+					r.Fatal(diff)
+				}
+			},
+		})
+	})
+}
+
+func FuzzParseLease(f *testing.F) {
+	f.Add([]byte("abc\r\neth0"))
+	f.Add([]byte("abc"))
+	f.Add([]byte("\r\n"))
+	f.Add([]byte("../abc\r\na/b"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l := parseLease(netip.MustParseAddr("10.128.0.2"), data)
+		if l.Damaged() {
+			if l != (Lease{Addr: l.Addr}) {
+				t.Errorf("half damaged: %+v", l)
+			}
+			return
+		}
+		// What is taken for a container's id and interface is safe in file and device names.
+		if utils.ValidateContainerID(l.ContainerID) != nil || strings.ContainsAny(l.IfName, "/ \n") {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+func BenchmarkAllocateRelease(b *testing.B) {
+	i := open(b, b.TempDir(), "10.128.0.0/23")
+	for n := range 250 {
+		if _, err := i.Allocate(b.Context(), fmt.Sprint(n), "eth0"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := i.Allocate(b.Context(), "x", "eth0"); err != nil {
+			b.Fatal(err)
+		}
+		if err := i.Release(b.Context(), "x", "eth0"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
