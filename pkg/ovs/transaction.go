@@ -15,6 +15,7 @@ type Transaction struct {
 type operation struct {
 	verb verb
 	flow *Flow
+	key  Key
 	text string // what follows the verb in the script
 }
 
@@ -28,15 +29,15 @@ const (
 
 // Add adds the flow. A flow of the same key is overwritten.
 func (tx *Transaction) Add(f *Flow) {
-	text, err := FlowText(f)
-	tx.push(operation{verb: verbAdd, flow: f, text: text}, err)
+	key, text, err := flowText(f)
+	tx.push(operation{verb: verbAdd, flow: f, key: key, text: text}, err)
 }
 
 // Delete removes the flow with f's key; the cookie, actions and time-outs of f do not matter. A flow that is not there
 // is no error.
 func (tx *Transaction) Delete(f *Flow) {
-	k, err := FlowKey(f)
-	tx.push(operation{verb: verbDelete, flow: f, text: k.String()}, err)
+	key, err := FlowKey(f)
+	tx.push(operation{verb: verbDelete, flow: f, key: key, text: key.String()}, err)
 }
 
 func (tx *Transaction) push(op operation, err error) {
@@ -68,4 +69,23 @@ func (tx *Transaction) String() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// wantedOnce turns the flows of a replacement into additions. Two flows of one key are an error: the second would overwrite
+// the first.
+func wantedOnce(flows []*Flow) ([]operation, error) {
+	tx := Transaction{ops: make([]operation, 0, len(flows))}
+	seen := make(map[Key]bool, len(flows))
+	for _, f := range flows {
+		tx.Add(f)
+		if tx.err != nil {
+			return nil, tx.err
+		}
+		op := tx.ops[len(tx.ops)-1]
+		if seen[op.key] {
+			return nil, &FlowError{Flow: op.text, Key: op.key, Reason: "it is wanted twice; the second would overwrite the first"}
+		}
+		seen[op.key] = true
+	}
+	return tx.ops, nil
 }

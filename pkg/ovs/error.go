@@ -1,0 +1,70 @@
+package ovs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// FlowError says that the switch, or the program that talks to it, refused a flow. Nothing of the transaction that
+// held it was applied.
+type FlowError struct {
+	Flow   string // the flow's text, as FlowText or Key.String gives it
+	Key    Key    // of that flow
+	Reason string // Open vSwitch's: OFPBAC_BAD_OUT_GROUP, or a sentence
+}
+
+func (e *FlowError) Error() string {
+	return fmt.Sprintf("Open vSwitch refused the flow %s: %s", e.Flow, e.Reason)
+}
+
+// PortError says that vswitchd could not set up a port's interface.
+type PortError struct {
+	Port   string
+	Reason string // vswitchd's, such as "could not open network device … (No such device)"
+}
+
+func (e *PortError) Error() string {
+	return fmt.Sprintf("Open vSwitch refused the port %s: %s", e.Port, e.Reason)
+}
+
+// IsPortError reports whether vswitchd refused a port. A retry helps only after what it names has changed.
+func IsPortError(err error) bool {
+	var e *PortError
+	return errors.As(err, &e)
+}
+
+type datapathMismatchError struct {
+	bridge    string
+	got, want string
+}
+
+func (e *datapathMismatchError) Error() string {
+	return fmt.Sprintf("bridge %s has datapath type %q, wanted is %q: changing it would drop every port; drain the node, "+
+		"remove the bridge with `ovs-vsctl del-br %s` and start again", e.bridge, e.got, e.want, e.bridge)
+}
+
+// IsDatapathMismatch reports whether a bridge exists with another datapath type than the wanted one.
+func IsDatapathMismatch(err error) bool {
+	var e *datapathMismatchError
+	return errors.As(err, &e)
+}
+
+// unavailableError says that Open vSwitch does not run or does not answer.
+type unavailableError struct {
+	err error
+}
+
+func (e *unavailableError) Error() string {
+	return fmt.Sprintf("Open vSwitch does not answer (check that ovsdb-server and ovs-vswitchd run): %v", e.err)
+}
+
+func (e *unavailableError) Unwrap() error {
+	return e.err
+}
+
+// IsUnavailable reports whether Open vSwitch was not there or did not answer in time, so that the same call may succeed
+// later. Whether the change was made is then unknown.
+func IsUnavailable(err error) bool {
+	var e *unavailableError
+	return errors.As(err, &e)
+}

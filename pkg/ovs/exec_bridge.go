@@ -1,0 +1,175 @@
+package ovs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// protocolVersions are those that br0 speaks: 1.0 for a bare `ovs-ofctl`, 1.3 for people's habits, 1.4 for bundles, 1.5 for groups.
+const protocolVersions = "OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15"
+
+// failModeSecure keeps vswitchd from installing a NORMAL flow of its own.
+const failModeSecure = "secure"
+
+// datapathSystem is what OVSDB also writes as "".
+const datapathSystem = "system"
+
+// EnsureBridge implements Interface.
+func (e *Exec) EnsureBridge(ctx context.Context, b Bridge) error {
+	if b.Name != e.bridge {
+		return fmt.Errorf("this backend programs bridge %q, not %q", e.bridge, b.Name)
+	}
+	if err := b.validate(); err != nil {
+		return err
+	}
+	is, err := e.readBridge(ctx)
+	if err != nil {
+		return fmt.Errorf("read bridge %s: %w", b.Name, err)
+	}
+	if is.exists && is.datapathType != b.DatapathType {
+		return &datapathMismatchError{bridge: b.Name, got: is.datapathType, want: b.DatapathType}
+	}
+	args, err := bridgeCommands(b, is)
+	if err != nil || len(args) == 0 {
+		return err
+	}
+	if _, err := e.vsctl(ctx, args...); err != nil {
+		return fmt.Errorf("set up bridge %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// validate refuses what Open vSwitch would take and then not show.
+func (b Bridge) validate() error {
+	if b.Name == "" {
+		return fmt.Errorf("bridge: the name is empty")
+	}
+	if b.DatapathType != datapathSystem && b.DatapathType != "netdev" {
+		return fmt.Errorf("bridge %s: datapath type %q is neither system nor netdev", b.Name, b.DatapathType)
+	}
+	owner := make(map[string]int, len(b.TableNames))
+	for _, id := range slices.Sorted(maps.Keys(b.TableNames)) {
+		name := b.TableNames[id]
+		if id < 0 || id > maxTable {
+			return fmt.Errorf("bridge %s: table %d is not in 0 to %d", b.Name, id, maxTable)
+		}
+		if name == "" {
+			return fmt.Errorf("bridge %s: the name of table %d is empty", b.Name, id)
+		}
+		if other, taken := owner[name]; taken {
+			return fmt.Errorf("bridge %s: tables %d and %d have the same name %q", b.Name, other, id, name)
+		}
+		owner[name] = id
+	}
+	return nil
+}
+
+// bridgeState is the bridge as it is in OVSDB.
+type bridgeState struct {
+	exists       bool
+	datapathType string
+	failMode     string
+	protocols    string
+	tableNames   map[int]string
+}
+
+func (e *Exec) readBridge(ctx context.Context) (bridgeState, error) {
+	var is bridgeState
+	out, err := e.vsctl(ctx,
+		"--", "--columns=datapath_type,fail_mode,protocols,flow_tables", "find", "Bridge", "name="+e.bridge,
+		"--", "--columns=_uuid,name", "list", "Flow_Table")
+	if err != nil {
+		return is, err
+	}
+	tables, err := decodeTables(out, 2)
+	if err != nil {
+		return is, err
+	}
+	bridges, flowTables := tables[0], tables[1]
+	if len(bridges) == 0 {
+		return is, nil
+	}
+	names := make(map[string]string, len(flowTables)) // by uuid
+	for _, r := range flowTables {
+		id, err := r.text("_uuid")
+		if err != nil {
+			return is, err
+		}
+		if names[id], err = r.text("name"); err != nil {
+			return is, err
+		}
+	}
+	return decodeBridge(bridges[0], names)
+}
+
+func decodeBridge(r row, names map[string]string) (bridgeState, error) {
+	is := bridgeState{exists: true}
+	var err error
+	if is.datapathType, err = r.text("datapath_type"); err != nil {
+		return is, err
+	}
+	if is.datapathType == "" {
+		is.datapathType = datapathSystem
+	}
+	if is.failMode, err = r.text("fail_mode"); err != nil {
+		return is, err
+	}
+	protocols, err := r.texts("protocols")
+	if err != nil {
+		return is, err
+	}
+	slices.Sort(protocols)
+	is.protocols = strings.Join(protocols, ",")
+	flowTables, err := r.pairs("flow_tables")
+	if err != nil {
+		return is, err
+	}
+	is.tableNames = make(map[int]string, len(flowTables))
+	for id, uuid := range flowTables {
+		n, err := strconv.Atoi(id)
+		if err != nil {
+			return is, fmt.Errorf("OVSDB column flow_tables: %w", err)
+		}
+		is.tableNames[n] = names[uuid]
+	}
+	return is, nil
+}
+
+// bridgeCommands returns what ovs-vsctl must do, in one transaction, to make the bridge as wanted: creation and fail mode together, so
+// that it never forwards by itself.
+func bridgeCommands(b Bridge, is bridgeState) ([]string, error) {
+	var create, set, rows []string
+	if !is.exists {
+		create = []string{"--", "--may-exist", "add-br", b.Name}
+	}
+	if is.datapathType != b.DatapathType {
+		set = append(set, "datapath_type="+b.DatapathType)
+	}
+	if is.failMode != failModeSecure {
+		set = append(set, "fail_mode="+failModeSecure)
+	}
+	if is.protocols != protocolVersions {
+		set = append(set, "protocols="+protocolVersions)
+	}
+	if !maps.Equal(is.tableNames, b.TableNames) {
+		// New rows for all; OVSDB collects the old ones, since nothing refers to them any more.
+		var members []string
+		for _, id := range slices.Sorted(maps.Keys(b.TableNames)) {
+			name, err := vsctlString(b.TableNames[id])
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, "--", fmt.Sprintf("--id=@table%d", id), "create", "Flow_Table", "name="+name)
+			members = append(members, fmt.Sprintf("%d=@table%d", id, id))
+		}
+		set = append(set, "flow_tables={"+strings.Join(members, ",")+"}")
+	}
+	if len(set) == 0 {
+		return nil, nil
+	}
+	return slices.Concat(create, rows, []string{"--", "set", "Bridge", b.Name}, set), nil
+}

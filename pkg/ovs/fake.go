@@ -1,0 +1,374 @@
+package ovs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Fake is an in-memory Interface for tests. It keeps flows and ports by the rules of the real switch and fails where that
+// fails; the same contract tests run against both.
+type Fake struct {
+	// RefuseFlow, when set, is asked about each flow that is about to be added. A reason other than "" refuses it.
+	RefuseFlow func(f *Flow) string
+	// BeforeBundle, when set, runs before each bundle is applied, and may block. Its error is returned instead of applying.
+	BeforeBundle func(ctx context.Context) error
+
+	mu          sync.Mutex
+	name        string
+	bridge      *Bridge // nil until EnsureBridge
+	ports       map[string]Port
+	lastOFPort  int
+	noDevice    map[string]bool
+	flows       map[Key]*Flow
+	texts       map[Key]string
+	unavailable bool
+	bundles     int
+	changes     int
+}
+
+var _ Interface = (*Fake)(nil)
+
+// NewFake returns a switch without the bridge: EnsureBridge makes it, as on the real one.
+func NewFake(bridge string) *Fake {
+	return &Fake{
+		name:     bridge,
+		ports:    map[string]Port{},
+		noDevice: map[string]bool{},
+		flows:    map[Key]*Flow{},
+		texts:    map[Key]string{},
+	}
+}
+
+// SetUnavailable makes every call fail as if Open vSwitch did not run, or ends that.
+func (f *Fake) SetUnavailable(unavailable bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unavailable = unavailable
+}
+
+// Restart is a restart of vswitchd: the flows are gone, OVSDB is not.
+func (f *Fake) Restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.flows)
+	clear(f.texts)
+}
+
+// AddDevice undoes RemoveDevice.
+func (f *Fake) AddDevice(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.noDevice, name)
+}
+
+// RemoveDevice makes adding a system port of that name fail: there is no such device. All other devices exist.
+func (f *Fake) RemoveDevice(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.noDevice[name] = true
+}
+
+// Flows returns the texts of the flows on the switch, ordered by table, falling priority and match.
+func (f *Fake) Flows() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(f.texts), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Match, b.Match))
+	})
+	texts := make([]string, len(keys))
+	for i, k := range keys {
+		texts[i] = f.texts[k]
+	}
+	return texts
+}
+
+// Bundles returns how many bundles with at least one change were applied.
+func (f *Fake) Bundles() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.bundles
+}
+
+// Changes returns how many flows were added, rewritten or deleted so far.
+func (f *Fake) Changes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changes
+}
+
+// Bridge returns what EnsureBridge last asked for, or false before that.
+func (f *Fake) Bridge() (Bridge, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.bridge == nil {
+		return Bridge{}, false
+	}
+	return *f.bridge, true
+}
+
+// answer is the state of mind in which every call begins. The caller holds the lock.
+func (f *Fake) answer(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if f.unavailable {
+		return &unavailableError{errors.New("the fake was told so")}
+	}
+	return nil
+}
+
+// EnsureBridge implements Interface.
+func (f *Fake) EnsureBridge(ctx context.Context, b Bridge) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if b.Name != f.name {
+		return fmt.Errorf("this backend programs bridge %q, not %q", f.name, b.Name)
+	}
+	if err := b.validate(); err != nil {
+		return err
+	}
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	if f.bridge != nil && f.bridge.DatapathType != b.DatapathType {
+		return &datapathMismatchError{bridge: b.Name, got: f.bridge.DatapathType, want: b.DatapathType}
+	}
+	b.TableNames = maps.Clone(b.TableNames)
+	f.bridge = &b
+	return nil
+}
+
+// ListPorts implements Interface.
+func (f *Fake) ListPorts(ctx context.Context) ([]Port, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return nil, err
+	}
+	if f.bridge == nil {
+		return nil, f.errNoBridge()
+	}
+	var ports []Port
+	for _, name := range slices.Sorted(maps.Keys(f.ports)) {
+		ports = append(ports, clonePort(f.ports[name]))
+	}
+	return ports, nil
+}
+
+func (f *Fake) errNoBridge() error {
+	return fmt.Errorf("bridge %s does not exist; EnsureBridge makes it", f.name)
+}
+
+func clonePort(p Port) Port {
+	p.Options, p.ExternalIDs = maps.Clone(p.Options), maps.Clone(p.ExternalIDs)
+	return p
+}
+
+// AddPort implements Interface.
+func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
+	if _, err := interfaceCommand(p); err != nil {
+		return Port{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return Port{}, err
+	}
+	if f.bridge == nil {
+		return Port{}, f.errNoBridge()
+	}
+	old, exists := f.ports[p.Name]
+	if exists && mustRemake(old, p) {
+		delete(f.ports, p.Name)
+		exists = false
+	}
+	if reason := f.refusePort(p); reason != "" {
+		delete(f.ports, p.Name)
+		return Port{}, &PortError{Port: p.Name, Reason: reason}
+	}
+	p = clonePort(p)
+	if exists {
+		// What the caller leaves alone stays.
+		p.MTURequest = cmp.Or(p.MTURequest, old.MTURequest)
+		p.MAC = cmp.Or(p.MAC, old.MAC)
+		p.OFPort = cmp.Or(p.OFPort, old.OFPort)
+	}
+	if p.OFPort == 0 {
+		p.OFPort = f.nextOFPort()
+	}
+	if len(p.Options) == 0 {
+		p.Options = nil
+	}
+	if len(p.ExternalIDs) == 0 {
+		p.ExternalIDs = nil
+	}
+	p.Error = ""
+	f.ports[p.Name] = p
+	return clonePort(p), nil
+}
+
+// refusePort returns vswitchd's reason not to set the port up, "" if it has none.
+func (f *Fake) refusePort(p Port) string {
+	switch p.Type {
+	case "":
+		if f.noDevice[p.Name] {
+			return fmt.Sprintf("could not open network device %s (No such device)", p.Name)
+		}
+	case "internal":
+	case "vxlan":
+		if p.Options["remote_ip"] == "" {
+			return fmt.Sprintf("%s: vxlan type requires valid 'remote_ip' argument", p.Name)
+		}
+	default:
+		return fmt.Sprintf("could not open network device %s (Address family not supported by protocol)", p.Name)
+	}
+	for _, q := range f.ports {
+		if q.Name != p.Name && p.OFPort != 0 && q.OFPort == p.OFPort {
+			return fmt.Sprintf("it got another OpenFlow port, since %d is taken", p.OFPort)
+		}
+	}
+	return ""
+}
+
+// nextOFPort returns a free number, the last one given last: like vswitchd, it reuses a number late.
+func (f *Fake) nextOFPort() int {
+	taken := make(map[int]bool, len(f.ports))
+	for _, q := range f.ports {
+		taken[q.OFPort] = true
+	}
+	for {
+		f.lastOFPort = f.lastOFPort%maxPort + 1
+		if !taken[f.lastOFPort] {
+			return f.lastOFPort
+		}
+	}
+}
+
+// DeletePort implements Interface.
+func (f *Fake) DeletePort(ctx context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == "" || name == f.name {
+		return fmt.Errorf("delete port %q of bridge %s: that is not a port of ours", name, f.name)
+	}
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	delete(f.ports, name)
+	return nil
+}
+
+// NewTransaction implements Interface.
+func (f *Fake) NewTransaction() *Transaction {
+	return &Transaction{}
+}
+
+// Run implements Interface.
+func (f *Fake) Run(ctx context.Context, tx *Transaction) error {
+	if tx.err != nil {
+		return tx.err
+	}
+	if len(tx.ops) == 0 {
+		return nil
+	}
+	return f.bundle(ctx, tx.ops)
+}
+
+// Replace implements Interface.
+func (f *Fake) Replace(ctx context.Context, flows []*Flow) error {
+	wanted, err := wantedOnce(flows)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	keep := make(map[Key]bool, len(wanted))
+	var difference []operation
+	for _, op := range wanted {
+		keep[op.key] = true
+		if f.texts[op.key] != op.text {
+			difference = append(difference, op)
+		}
+	}
+	for k, flow := range f.flows {
+		if !keep[k] {
+			difference = append(difference, operation{verb: verbDelete, flow: flow, key: k, text: k.String()})
+		}
+	}
+	f.mu.Unlock()
+	return f.bundle(ctx, difference)
+}
+
+// bundle applies all operations or none.
+func (f *Fake) bundle(ctx context.Context, ops []operation) error {
+	if f.BeforeBundle != nil {
+		if err := f.BeforeBundle(ctx); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	if f.bridge == nil {
+		return &unavailableError{f.errNoBridge()} // its socket does not exist
+	}
+	for _, op := range ops {
+		if op.verb != verbAdd {
+			continue
+		}
+		if reason := f.refuseFlow(op.flow); reason != "" {
+			return &FlowError{Flow: op.text, Key: op.key, Reason: reason}
+		}
+	}
+	before := f.changes
+	for _, op := range ops {
+		_, exists := f.flows[op.key]
+		switch op.verb {
+		case verbAdd:
+			flow := *op.flow
+			f.flows[op.key], f.texts[op.key] = &flow, op.text
+			f.changes++
+		case verbDelete:
+			delete(f.flows, op.key)
+			delete(f.texts, op.key)
+			if exists {
+				f.changes++
+			}
+		}
+	}
+	if f.changes > before {
+		f.bundles++
+	}
+	return nil
+}
+
+// refuseFlow returns the switch's reason not to take the flow, "" if it has none.
+func (f *Fake) refuseFlow(flow *Flow) string {
+	for _, a := range flow.Actions {
+		b, err := a.MarshalText()
+		if err != nil {
+			return err.Error()
+		}
+		name, arg, _ := strings.Cut(string(b), ":")
+		switch name {
+		case "goto_table":
+			if to, err := strconv.Atoi(arg); err != nil || to <= flow.Table {
+				return "actions are invalid with specified match (OFPBIC_BAD_TABLE_ID)"
+			}
+		case "group":
+			return "OFPBAC_BAD_OUT_GROUP" // there are no groups yet
+		}
+	}
+	if f.RefuseFlow != nil {
+		return f.RefuseFlow(flow)
+	}
+	return ""
+}
