@@ -2,6 +2,8 @@
 
 SHELL := /bin/bash
 GO ?= go
+# sudo's PATH seldom has the place that Go's own installation instructions name.
+export PATH := $(PATH):/usr/local/go/bin
 export GOFLAGS := -buildvcs=false
 
 .PHONY: help
