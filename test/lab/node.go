@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/ovsdn/ovsdn/test/lab/components"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -32,21 +33,30 @@ const (
 
 // baseSpec is what all machines have in common.
 func (l *Lab) baseSpec(name string, addr netip.Addr) machine.Spec {
-	return machine.Spec{
+	spec := machine.Spec{
 		Name: name, Dir: l.machineDir(name), Logs: l.LogDir(),
-		NetNS: netnsName(l.name, name), Cgroup: l.cgroup(name),
+		NetNS: netnsName(l.name, name), Cgroup: l.cgroup(name), Links: map[string]string{},
 		Files: map[string]string{
 			"/etc/hostname": name + "\n",
 			"/etc/hosts":    fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", addr, name),
 			// Pods inherit it. Nobody answers here, at once.
 			"/etc/resolv.conf": "nameserver 127.0.0.1\n",
 		},
-		Binds: []machine.Bind{
-			{Source: l.state.BinDir, Target: productDir},
-			{Source: l.state.Programs.Kube, Target: l.state.Programs.Kube},
-			{Source: l.state.Programs.Agnhost, Target: "/usr/local/bin/agnhost"},
-		},
+		Binds: []machine.Bind{{Source: l.state.BinDir, Target: productDir}},
 	}
+	addProgram(&spec, "kube", l.state.Programs.Kube)
+	addProgram(&spec, "agnhost", l.state.Programs.Agnhost)
+	return spec
+}
+
+// addProgram puts a program of the host into the search path. It is a link into a folder that is shown at the same
+// place, not the file itself: runc runs a copy of itself that it takes from the folder below any mount.
+func addProgram(spec *machine.Spec, name, path string) {
+	dir := machine.Bind{Source: filepath.Dir(path), Target: filepath.Dir(path)}
+	if !slices.Contains(spec.Binds, dir) {
+		spec.Binds = append(spec.Binds, dir)
+	}
+	spec.Links["/usr/local/bin/"+name] = path
 }
 
 func (l *Lab) outsideSpec() machine.Spec {
@@ -65,11 +75,11 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 	name, addr := nodeName(number), nodeAddr(number)
 	spec := l.baseSpec(name, addr)
 	programs := l.state.Programs
-	for target, source := range map[string]string{
+	for program, path := range map[string]string{
 		"kubelet": programs.Kube, "kube-proxy": programs.Kube, "containerd": programs.Containerd,
 		"containerd-shim-runc-v2": programs.Shim, "ctr": programs.Ctr, "runc": programs.Runc,
 	} {
-		spec.Binds = append(spec.Binds, machine.Bind{Source: source, Target: "/usr/local/bin/" + target})
+		addProgram(&spec, program, path)
 	}
 	spec.Binds = append(spec.Binds, machine.Bind{Source: l.imageDir(), Target: l.imageDir()})
 	spec.Empty = []string{"/etc/cni/net.d", "/opt/cni/bin", "/var/log", "/etc/containerd", kubeDir}

@@ -32,6 +32,7 @@ func enterRoot(spec *Spec) error {
 		{"change the root", r.pivot},
 		{"shadow the host's sysctls", r.shadowSysctls},
 		{"write files", r.writeFiles},
+		{"write links", r.writeLinks},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -191,16 +192,36 @@ func (r *root) shadowSysctls() error {
 
 func (r *root) writeFiles() error {
 	for path, content := range r.spec.Files {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
 		// The host's may be a link to where nothing is now.
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := makeRoom(path); err != nil {
 			return err
 		}
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (r *root) writeLinks() error {
+	for path, target := range r.spec.Links {
+		if err := makeRoom(path); err != nil {
+			return err
+		}
+		if err := os.Symlink(target, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRoom leaves nothing at the path but its folder.
+func makeRoom(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

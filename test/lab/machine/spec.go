@@ -31,6 +31,8 @@ type Spec struct {
 	Empty []string `json:",omitempty"`
 	// Disks are folders that outlive a restart of the machine, kept in Dir.
 	Disks []string `json:",omitempty"`
+	// Links are symbolic, by path.
+	Links map[string]string `json:",omitempty"`
 	// Files are written before anything starts, by path.
 	Files map[string]string `json:",omitempty"`
 	// Sysctls hold these values for whoever reads or writes them inside. The kernel's are not touched: these are
