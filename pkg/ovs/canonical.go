@@ -208,6 +208,8 @@ func (fs *fields) printProtocol() {
 
 func (fs *fields) satisfies(n needs) bool {
 	ip := fs.eth == ethIPv4 || fs.eth == ethIPv6
+	// Later fragments carry no transport header.
+	header := ip && fs.text[fieldNWFrag] != "nw_frag=later"
 	switch n {
 	case needsNothing:
 		return true
@@ -220,17 +222,17 @@ func (fs *fields) satisfies(n needs) bool {
 	case needsIP:
 		return ip
 	case needsTransport:
-		return ip && (fs.proto == protoTCP || fs.proto == protoUDP || fs.proto == protoSCTP)
+		return header && (fs.proto == protoTCP || fs.proto == protoUDP || fs.proto == protoSCTP)
 	case needsTCP:
-		return ip && fs.proto == protoTCP
+		return header && fs.proto == protoTCP
 	case needsUDP:
-		return ip && fs.proto == protoUDP
+		return header && fs.proto == protoUDP
 	case needsSCTP:
-		return ip && fs.proto == protoSCTP
+		return header && fs.proto == protoSCTP
 	case needsICMP:
-		return fs.eth == ethIPv4 && fs.proto == protoICMP || fs.satisfies(needsICMPv6)
+		return header && fs.eth == ethIPv4 && fs.proto == protoICMP || fs.satisfies(needsICMPv6)
 	case needsICMPv6:
-		return fs.eth == ethIPv6 && fs.proto == protoICMPv6
+		return header && fs.eth == ethIPv6 && fs.proto == protoICMPv6
 	}
 	return false
 }

@@ -29,8 +29,9 @@ const (
 // It runs the programs itself: go-openvswitch's Client takes no context, and its bundles know neither strict deletes nor
 // which flow the switch refused.
 type Exec struct {
-	bridge string
-	runDir string
+	bridge  string
+	runDir  string
+	timeout time.Duration // of one program, but for Replace
 }
 
 var _ Interface = (*Exec)(nil)
@@ -38,7 +39,7 @@ var _ Interface = (*Exec)(nil)
 // NewExec returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
 // test's).
 func NewExec(bridge, runDir string) *Exec {
-	return &Exec{bridge: bridge, runDir: runDir}
+	return &Exec{bridge: bridge, runDir: runDir, timeout: programTimeout}
 }
 
 // NewTransaction implements Interface.
@@ -67,8 +68,8 @@ func (e *programError) Unwrap() error {
 // vsctl runs ovs-vsctl with the commands in one transaction and returns what it printed.
 func (e *Exec) vsctl(ctx context.Context, args ...string) ([]byte, error) {
 	socket := filepath.Join(e.runDir, "db.sock")
-	args = append([]string{timeoutFlag(programTimeout), "--db=unix:" + socket, "--format=json"}, args...)
-	return run(ctx, programTimeout, socket, nil, "ovs-vsctl", args...)
+	args = append([]string{timeoutFlag(e.timeout), "--db=unix:" + socket, "--format=json"}, args...)
+	return run(ctx, e.timeout, socket, nil, "ovs-vsctl", args...)
 }
 
 // ofctl runs ovs-ofctl on the bridge with a script as its standard input.
@@ -88,9 +89,9 @@ func timeoutFlag(d time.Duration) string {
 // IsUnavailable.
 func run(ctx context.Context, timeout time.Duration, socket string, stdin *strings.Reader, program string, args ...string) ([]byte, error) {
 	// The program's own alarm comes first, except when it hangs in the kernel.
-	ctx, cancel := context.WithTimeout(ctx, timeout+killDelay)
+	limited, cancel := context.WithTimeout(ctx, timeout+killDelay)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(limited, program, args...)
 	cmd.WaitDelay = killDelay
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -103,9 +104,9 @@ func run(ctx context.Context, timeout time.Duration, socket string, stdin *strin
 	}
 	failed := &programError{program: program, stderr: strings.TrimSpace(stderr.String()), err: err}
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
+	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%w: %w", failed, ctx.Err())
-	case ctx.Err() != nil || timedOut(err) || !answers(ctx, socket):
+	case limited.Err() != nil || timedOut(err) || !answers(limited, socket):
 		return nil, &unavailableError{failed}
 	}
 	return nil, failed

@@ -15,7 +15,7 @@ func (e *Exec) Run(ctx context.Context, tx *Transaction) error {
 	if len(tx.ops) == 0 {
 		return nil
 	}
-	err := e.ofctl(ctx, programTimeout, tx.String(), "--bundle", "add-flows")
+	err := e.ofctl(ctx, e.timeout, tx.String(), "--bundle", "add-flows")
 	return explain(err, tx.ops)
 }
 
@@ -93,8 +93,12 @@ func refusedBySwitch(line string, ops []operation) (operation, string, bool) {
 	if !ok {
 		return operation{}, "", false
 	}
+	wanted := verbDelete
+	if strings.HasPrefix(mod, "ADD ") {
+		wanted = verbAdd
+	}
 	for _, op := range ops {
-		if op.key == key {
+		if op.verb == wanted && op.key == key {
 			return op, reason, true
 		}
 	}

@@ -160,7 +160,7 @@ func (e *Exec) createPort(ctx context.Context, name string, add []string) error 
 	if !IsUnavailable(err) && ctx.Err() == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), programTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.timeout)
 	defer cancel()
 	_, undoErr := e.vsctl(ctx, "--no-wait", "--", "--if-exists", "del-port", e.bridge, name)
 	if undoErr != nil {

@@ -17,7 +17,7 @@ const (
 	fieldCTMark
 	fieldProtocol // the word that stands for dl_type and nw_proto: ip, tcp6, arp …
 	fieldReg0
-	fieldTunID = iota + maxReg // reg1 to reg15 lie between
+	fieldTunID fieldID = iota + maxReg // reg1 to reg15 lie between
 	fieldTunSrc
 	fieldTunDst
 	fieldTunIPv6Src

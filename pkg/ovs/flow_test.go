@@ -145,6 +145,7 @@ func TestFlowKeyRefuses(t *testing.T) {
 		{"ARP address in IP", match("ip", goovs.ARPSourceProtocolAddress("10.0.0.1"))},
 		{"port without transport", match("ip", goovs.TransportDestinationPort(80))},
 		{"UDP port in TCP", match("tcp", goovs.UDPDestinationPort(80))},
+		{"port of later fragments", match("tcp", goovs.TransportDestinationPort(80), goovs.IPFrag(goovs.IPFragFlagLater))},
 		{"two ports", match("tcp", goovs.TransportDestinationPort(80), goovs.TransportDestinationPort(81))},
 		{"two protocols", match("tcp", goovs.NetworkProtocol(17))},
 		{"two families", match("ip", goovs.DataLinkType(0x86dd))},

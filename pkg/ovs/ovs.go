@@ -18,18 +18,23 @@ type (
 )
 
 // Interface programs one bridge. Implementations are safe for concurrent use. Every call ends when its
-// context does.
+// context does, with an error that wraps the context's. When Open vSwitch does not run or does not answer, the error
+// satisfies IsUnavailable.
 type Interface interface {
-	// EnsureBridge creates the bridge when it is missing and corrects what differs. It never deletes a bridge: a
-	// datapath type other than the wanted one is an error (IsDatapathMismatch), since changing it would drop every port.
+	// EnsureBridge creates the bridge in fail mode secure when it is missing, and corrects what differs. Nothing is written
+	// when nothing does. Flows stay, unless the fail mode had to be corrected: vswitchd flushes them then. It never
+	// deletes a bridge: a datapath type other than the wanted one is an error (IsDatapathMismatch), since changing it would
+	// drop every port.
 	EnsureBridge(ctx context.Context, b Bridge) error
 
 	// ListPorts returns the bridge's ports, the bridge's own local port excepted, sorted by name.
 	ListPorts(ctx context.Context) ([]Port, error)
 
 	// AddPort adds the port, or corrects an existing one of that name, and returns it once vswitchd has given it an
-	// OpenFlow port number. When vswitchd refuses the interface, the port is removed again and the error
-	// says vswitchd's reason (IsPortError).
+	// OpenFlow port number. Options and external IDs replace the former ones. The existing port of a system device is made
+	// anew, perhaps with another number: the device may have been replaced under its name, which vswitchd does not notice.
+	// When vswitchd refuses the interface, or gives it another number than the wanted one, the port is removed again
+	// and the error says why (IsPortError). When vswitchd does not answer in time, a new port is taken back.
 	AddPort(ctx context.Context, p Port) (Port, error)
 
 	// DeletePort removes the port. A port that is not there is no error.
@@ -39,11 +44,13 @@ type Interface interface {
 	NewTransaction() *Transaction
 
 	// Run applies the transaction in one bundle: all of it or nothing. A flow that the switch refuses is
-	// named in the error (*FlowError).
+	// named in the error (*FlowError). After any other error, the end of the context included, the bundle may have been
+	// applied or not.
 	Run(ctx context.Context, tx *Transaction) error
 
-	// Replace makes the bridge's flow tables equal to the given flows with one bundle that holds only the difference. Flows that are already
-	// there keep their counters.
+	// Replace makes the bridge's flow tables equal to the given flows with one bundle that holds only the difference.
+	// Flows that are already there keep their counters. Two flows of one key are an error (*FlowError). Errors are as
+	// Run's.
 	Replace(ctx context.Context, flows []*Flow) error
 }
 

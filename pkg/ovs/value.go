@@ -59,6 +59,8 @@ func (f field) canonicalInt(v, mask string, masked bool) (string, error) {
 	switch {
 	case m == 0:
 		return "", nil
+	case m != all && f.form == formMaskedDecimal:
+		return fmt.Sprintf("0x%x/0x%x", n, m), nil
 	case m != all:
 		return hexText(n) + "/" + hexText(m), nil
 	case f.form == formHex:
@@ -67,7 +69,7 @@ func (f field) canonicalInt(v, mask string, masked bool) (string, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// hexText is C's %#x, which Open vSwitch prints with: zero has no prefix.
+// hexText is C's %#x, with which Open vSwitch prints most numbers: zero has no prefix.
 func hexText(n uint64) string {
 	if n == 0 {
 		return "0"
