@@ -1,0 +1,146 @@
+package hostnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"k8s.io/klog/v2/ktesting"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// inNetNS moves the test into a network namespace of its own, with lo up, until the test ends.
+func inNetNS(t *testing.T) ns.NetNS {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	runtime.LockOSThread()
+	before, err := ns.GetCurrentNS()
+	must(t, err)
+	netns := newNetNS(t)
+	must(t, netns.Set())
+	t.Cleanup(func() {
+		if err := before.Set(); err != nil {
+			t.Errorf("leave the network namespace: %v", err)
+			return // the thread stays locked, and ends with the test
+		}
+		before.Close()
+		runtime.UnlockOSThread()
+	})
+	return netns
+}
+
+func newNetNS(t *testing.T) ns.NetNS {
+	t.Helper()
+	netns, err := ns.TempNetNS()
+	must(t, err)
+	t.Cleanup(func() { netns.Close() })
+	must(t, netns.Do(func(ns.NetNS) error {
+		return netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo"}})
+	}))
+	return netns
+}
+
+// background runs f in the namespace until the test ends.
+func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := netns.Set(); err != nil {
+			done <- err
+			return
+		}
+		f(ctx)
+		done <- nil
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// eventually waits until the condition holds. Nothing that the tests wait for takes near as long.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !condition() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within 10 seconds: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// sh runs a command and returns what it prints.
+func sh(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-ec", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails unless the error's text has all the parts.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", parts)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("the error does not say %q: %v", p, err)
+		}
+	}
+}
+
+func prefixes(s ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range s {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
+}
+
+// addInterface makes an interface that is up; the MAC may be nil. It is a tap, as tun0 is in OVS's userspace datapath.
+func addInterface(t *testing.T, name string, mac net.HardwareAddr, addrs ...string) netlink.Link {
+	t.Helper()
+	link := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP}
+	must(t, netlink.LinkAdd(link))
+	if mac != nil {
+		must(t, netlink.LinkSetHardwareAddr(link, mac))
+	}
+	must(t, netlink.LinkSetUp(link))
+	for _, a := range addrs {
+		addr, err := netlink.ParseAddr(a)
+		must(t, err)
+		must(t, netlink.AddrAdd(link, addr))
+	}
+	return link
+}

@@ -1,0 +1,170 @@
+package hostnet
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+// network is a node with what Sync makes of it, pods 10.128.0.2 and 10.128.0.3 behind tun0, and a host outside,
+// 192.0.2.1. The node is 192.0.2.10. tun0 is a veth here, and the pods share one namespace: the bridge is not in question.
+type network struct {
+	pods, outside ns.NetNS
+}
+
+func newNetwork(t *testing.T, c FirewallConfig) network {
+	inNetNS(t)
+	n := network{pods: newNetNS(t), outside: newNetNS(t)}
+	veth := func(name string, mac net.HardwareAddr, peer ns.NetNS) {
+		link := &netlink.Veth{
+			LinkAttrs:     netlink.LinkAttrs{Name: name, HardwareAddr: mac},
+			PeerName:      "eth0",
+			PeerNamespace: netlink.NsFd(int(peer.Fd())),
+		}
+		must(t, netlink.LinkAdd(link))
+	}
+	veth(Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")), n.pods)
+	veth("eth0", nil, n.outside)
+	sh(t, "ip addr add 192.0.2.10/24 dev eth0; ip link set eth0 up")
+	must(t, n.outside.Do(func(ns.NetNS) error {
+		sh(t, "ip addr add 192.0.2.1/24 dev eth0; ip link set eth0 up")
+		return nil
+	}))
+	must(t, n.pods.Do(func(ns.NetNS) error {
+		sh(t, "ip addr add 10.128.0.2/14 dev eth0; ip addr add 10.128.0.3/32 dev eth0; ip link set eth0 up; ip route add default via 10.128.0.1")
+		return nil
+	}))
+	syncTun0(t, node1())
+	// A host that forwards nothing by itself, with kube-proxy's 172.30.0.10 on it.
+	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
+	f, err := NewFirewall(c)
+	must(t, err)
+	syncFirewall(t, f)
+	return n
+}
+
+// udp opens a socket in the namespace.
+func udp(t *testing.T, netns ns.NetNS, addr string) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	must(t, netns.Do(func(ns.NetNS) (err error) {
+		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		return err
+	}))
+	t.Cleanup(func() { conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	return conn
+}
+
+func send(t *testing.T, from *net.UDPConn, to string) {
+	t.Helper()
+	_, err := from.WriteToUDPAddrPort([]byte("hello"), netip.MustParseAddrPort(to))
+	must(t, err)
+}
+
+// sender waits for a packet and returns whom it came from.
+func sender(t *testing.T, conn *net.UDPConn) netip.AddrPort {
+	t.Helper()
+	_, from, err := conn.ReadFromUDPAddrPort(make([]byte, 100))
+	must(t, err)
+	return from
+}
+
+func TestPodToTheWorldIsMasqueraded(t *testing.T) {
+	n := newNetwork(t, openShift())
+	pod, server := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:53")
+	send(t, pod, "192.0.2.1:53")
+	from := sender(t, server)
+	if from.Addr() != netip.MustParseAddr("192.0.2.10") {
+		t.Errorf("the outside sees %s", from)
+	}
+	send(t, server, from.String())
+	if from := sender(t, pod); from != netip.MustParseAddrPort("192.0.2.1:53") {
+		t.Errorf("the pod is answered by %s", from)
+	}
+}
+
+func TestPodReachesItsNode(t *testing.T) {
+	n := newNetwork(t, openShift())
+	here, err := ns.GetCurrentNS()
+	must(t, err)
+	defer here.Close()
+	pod, kubelet := udp(t, n.pods, "10.128.0.2:5000"), udp(t, here, "192.0.2.10:10250")
+	send(t, pod, "192.0.2.10:10250")
+	if from := sender(t, kubelet); from.Addr() != netip.MustParseAddr("10.128.0.2") {
+		t.Errorf("the node sees %s", from)
+	}
+}
+
+func TestServiceAnswersThroughTheNode(t *testing.T) {
+	c := openShift()
+	c.MasqueradeServices = true
+	n := newNetwork(t, c)
+	sh(t, "iptables -t nat -A PREROUTING -d 172.30.0.10 -p udp --dport 53 -j DNAT --to-destination 10.128.0.3:5353")
+	pod, endpoint := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.pods, "10.128.0.3:5353")
+	send(t, pod, "172.30.0.10:53")
+	from := sender(t, endpoint)
+	if from.Addr() != netip.MustParseAddr("10.128.0.1") {
+		t.Errorf("the endpoint sees %s", from)
+	}
+	send(t, endpoint, from.String())
+	if from := sender(t, pod); from != netip.MustParseAddrPort("172.30.0.10:53") {
+		t.Errorf("the pod is answered by %s", from)
+	}
+	// In by tun0, out by tun0: the kernel decides on a redirect before it forwards.
+	if got := icmp(t, "OutRedirects"); got != "0" {
+		t.Errorf("the node sent the pod %s redirects past the service", got)
+	}
+}
+
+func TestNobodyReachesVTEPsThroughServices(t *testing.T) {
+	n := newNetwork(t, openShift())
+	// A peer node's VTEP as an endpoint, behind a service and behind a node port; and what kube-proxy
+	// accepts in table filter.
+	sh(t, `iptables -t nat -A PREROUTING -d 172.30.0.10 -p udp --dport 53 -j DNAT --to-destination 192.0.2.1:4789
+		iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 192.0.2.1:4789
+		iptables -t nat -A POSTROUTING -d 192.0.2.1 -p udp --dport 4789 -j MASQUERADE
+		iptables -I FORWARD -j ACCEPT`)
+	pod, outside := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:5000")
+	send(t, pod, "172.30.0.10:53")
+	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0" })
+	send(t, outside, "192.0.2.10:30053")
+	eventually(t, "the outside's packet is dropped", func() bool { return dropped(t) == "1 1" })
+}
+
+// dropped returns the packet counters of the guard's DROPs.
+func dropped(t *testing.T) string {
+	t.Helper()
+	return strings.Join(strings.Fields(sh(t, `iptables -t mangle -nvxL OVSDN-GUARD | awk '$3 == "DROP" { print $1 }'`)), " ")
+}
+
+// icmp returns one of the namespace's ICMP counters.
+func icmp(t *testing.T, name string) string {
+	t.Helper()
+	snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+	must(t, err)
+	var names []string
+	for line := range strings.Lines(string(snmp)) {
+		f := strings.Fields(line)
+		if f[0] != "Icmp:" {
+			continue
+		}
+		if names == nil {
+			names = f
+			continue
+		}
+		for i, n := range names {
+			if n == name {
+				return f[i]
+			}
+		}
+	}
+	t.Fatalf("no ICMP counter %s in %s", name, snmp)
+	return ""
+}

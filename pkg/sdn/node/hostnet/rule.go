@@ -1,0 +1,167 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rule is a rule's matches and target, word by word, in the order and the spelling in which `iptables -S` prints
+// them: that is what rules are compared by.
+type Rule []string
+
+// Chain is a chain of ours, and the built-in one that jumps to it.
+type Chain struct {
+	Table   string // "nat"
+	Name    string // "OVSDN-MASQUERADE"
+	BuiltIn string // "POSTROUTING"
+	Comment string // on the jump
+	Rules   []Rule
+}
+
+// Jump is the rule in the built-in chain.
+func (c Chain) Jump() Rule {
+	return Rule{"-m", "comment", "--comment", c.Comment, "-j", c.Name}
+}
+
+// Ruleset is chains in the order in which they are made.
+type Ruleset []Chain
+
+// String prints the rules as iptables-save does.
+func (r Ruleset) String() string {
+	var b strings.Builder
+	var tables []string
+	for _, c := range r {
+		if !slices.Contains(tables, c.Table) {
+			tables = append(tables, c.Table)
+		}
+	}
+	for _, table := range tables {
+		fmt.Fprintf(&b, "*%s\n", table)
+		for _, c := range r {
+			if c.Table == table {
+				fmt.Fprintf(&b, ":%s - [0:0]\n", c.Name)
+			}
+		}
+		for _, c := range r {
+			if c.Table == table {
+				fmt.Fprintf(&b, "-A %s %s\n", c.BuiltIn, c.Jump())
+			}
+		}
+		for _, c := range r {
+			for _, rule := range c.Rules {
+				if c.Table == table {
+					fmt.Fprintf(&b, "-A %s %s\n", c.Name, rule)
+				}
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String()
+}
+
+func (r Rule) String() string {
+	words := make([]string, len(r))
+	for i, w := range r {
+		words[i] = quote(w)
+	}
+	return strings.Join(words, " ")
+}
+
+// target is the chain or verdict that the rule jumps to.
+func (r Rule) target() string {
+	if i := slices.Index(r, "-j"); i >= 0 && i+1 < len(r) {
+		return r[i+1]
+	}
+	return ""
+}
+
+func (r Rule) equal(other Rule) bool { return slices.Equal(r, other) }
+
+func containsRule(rules []Rule, r Rule) bool { return slices.ContainsFunc(rules, r.equal) }
+
+// parseRule reads a line of `iptables -S CHAIN`. Lines that declare the chain are not rules.
+func parseRule(line string) (r Rule, ok bool, err error) {
+	words, err := splitWords(line)
+	if err != nil {
+		return nil, false, fmt.Errorf("read what iptables lists: %w: %s", err, line)
+	}
+	if len(words) < 2 || words[0] != "-A" {
+		return nil, false, nil
+	}
+	return words[2:], true, nil
+}
+
+// quote writes a word so that splitWords reads it back.
+func quote(word string) string {
+	if word != "" && !strings.ContainsAny(word, " \t\"\\'") {
+		return word
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
+}
+
+// splitWords takes apart what iptables prints: words that hold anything unusual are in double quotes, and in them
+// a backslash takes the next character as it is.
+func splitWords(s string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	inWord, inQuotes, escaped := false, false, false
+	for _, b := range []byte(s) {
+		switch {
+		case escaped:
+			word.WriteByte(b)
+			escaped = false
+		case b == '\\' && inQuotes:
+			escaped = true
+		case b == '"':
+			inQuotes = !inQuotes
+			inWord = true
+		case !inQuotes && (b == ' ' || b == '\t'):
+			if inWord {
+				words = append(words, word.String())
+				word.Reset()
+				inWord = false
+			}
+		default:
+			word.WriteByte(b)
+			inWord = true
+		}
+	}
+	if inQuotes {
+		return nil, errors.New("a quote is not closed")
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// edit is one change of a chain: the rule inserted before position at, or, without a rule, the one at that
+// position deleted. Positions count from 1 and are those at the time of the edit.
+type edit struct {
+	at     int
+	insert Rule
+}
+
+// edits returns the changes, one rule each, that turn a chain from have into want. All insertions come before all
+// deletions, so that at no time a rule that is in both is missing.
+func edits(have, want []Rule) []edit {
+	var inserts, deletes []edit
+	at := 1
+	for i, j := 0, 0; i < len(have) || j < len(want); {
+		switch {
+		case i < len(have) && j < len(want) && have[i].equal(want[j]):
+			i, j = i+1, j+1
+		case i < len(have) && !containsRule(want[j:], have[i]):
+			deletes = append(deletes, edit{at: at})
+			i++
+		default:
+			inserts = append(inserts, edit{at: at, insert: want[j]})
+			j++
+		}
+		at++
+	}
+	slices.Reverse(deletes) // from the end, so that positions before stay
+	return append(inserts, deletes...)
+}

@@ -1,0 +1,73 @@
+package hostnet
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestParseRule(t *testing.T) {
+	for line, want := range map[string]Rule{
+		`-A FORWARD -j DROP`: {"-j", "DROP"},
+		`-A FORWARD`:         {},
+		`-A X -m comment --comment "a \"b\" \\ c"`:  {"-m", "comment", "--comment", `a "b" \ c`},
+		`-A X -m comment --comment "kube\'s" -j Y`:  {"-m", "comment", "--comment", "kube's", "-j", "Y"},
+		`-A X -m comment --comment "" -j Y`:         {"-m", "comment", "--comment", "", "-j", "Y"},
+		`-P FORWARD ACCEPT`:                         nil,
+		`-N OVSDN-INPUT`:                            nil,
+		`# Warning: iptables-legacy tables present`: nil,
+		``: nil,
+	} {
+		got, ok, err := parseRule(line)
+		if err != nil || ok != (want != nil) || !cmp.Equal(got, want) && len(want) > 0 {
+			t.Errorf("%s: %q, %v, %v; want %q", line, got, ok, err, want)
+		}
+	}
+	_, _, err := parseRule(`-A X --comment "open`)
+	wantError(t, err, "quote is not closed", "-A X")
+}
+
+func FuzzParseRule(f *testing.F) {
+	f.Add(`-A OVSDN-INPUT -p udp -m udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`)
+	f.Add(`-A X "\\" '" \`)
+	f.Fuzz(func(t *testing.T, line string) {
+		r, ok, err := parseRule(line)
+		if err != nil || !ok {
+			return
+		}
+		again, _, err := parseRule("-A X " + r.String())
+		if err != nil || !slices.Equal(r, again) {
+			t.Errorf("%q is written as %s, which reads %q, %v", r, r, again, err)
+		}
+	})
+}
+
+// TestEdits checks on random chains that edits lead where they should, and that no rule which is in the chain
+// before and after is ever missing on the way.
+func TestEdits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chain := rapid.SliceOfN(rapid.Map(rapid.SampledFrom([]string{"A", "B", "C", "D"}), func(s string) Rule { return Rule{s} }), 0, 6)
+		have, want := chain.Draw(t, "have"), chain.Draw(t, "want")
+		now := slices.Clone(have)
+		for _, e := range edits(have, want) {
+			if e.insert != nil {
+				now = slices.Insert(now, e.at-1, e.insert)
+			} else {
+				now = slices.Delete(now, e.at-1, e.at)
+			}
+			for _, r := range have {
+				if containsRule(want, r) && !containsRule(now, r) {
+					t.Fatalf("%q is missing from %q on the way from %q to %q", r, now, have, want)
+				}
+			}
+		}
+		if !slices.EqualFunc(now, want, Rule.equal) {
+			t.Fatalf("from %q comes %q, want %q", have, now, want)
+		}
+		if slices.EqualFunc(have, want, Rule.equal) && len(edits(have, want)) > 0 {
+			t.Fatalf("edits although nothing differs")
+		}
+	})
+}

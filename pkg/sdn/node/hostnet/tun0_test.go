@@ -1,0 +1,275 @@
+package hostnet
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func node1() Tun0Config {
+	return Tun0Config{
+		Subnets:         prefixes("10.128.0.0/23"),
+		ClusterNetworks: prefixes("10.128.0.0/14"),
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		MTU:             1450,
+	}
+}
+
+// tun0State is what `ip` says about tun0, in the order of its words.
+type tun0State struct {
+	Link      string
+	Addresses []string
+	Routes    []string
+}
+
+func stateOfTun0(t *testing.T) tun0State {
+	t.Helper()
+	var s tun0State
+	for _, word := range []string{"mtu 1450", "UP"} {
+		if strings.Contains(sh(t, "ip link show dev tun0"), word) {
+			s.Link += word + " "
+		}
+	}
+	for line := range strings.Lines(sh(t, "ip -o addr show dev tun0 | grep -v 'inet6 fe80' || true")) {
+		f := strings.Fields(line) // 2: tun0 inet 10.128.0.1/23 …
+		a := f[3]
+		if strings.Contains(line, "noprefixroute") {
+			a += " noprefixroute"
+		}
+		s.Addresses = append(s.Addresses, a)
+	}
+	for line := range strings.Lines(sh(t, "ip route show dev tun0; ip -6 route show dev tun0 | grep -v fe80 || true")) {
+		s.Routes = append(s.Routes, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
+	}
+	slices.Sort(s.Routes)
+	return s
+}
+
+func wantState(t *testing.T, want tun0State) {
+	t.Helper()
+	if diff := cmp.Diff(want, stateOfTun0(t)); diff != "" {
+		t.Errorf("tun0 differs (-want +got):\n%s", diff)
+	}
+}
+
+func node1State() tun0State {
+	return tun0State{
+		Link:      "mtu 1450 UP ",
+		Addresses: []string{"10.128.0.1/23 noprefixroute"},
+		Routes:    []string{"10.128.0.0/14 scope link", "172.30.0.0/16"},
+	}
+}
+
+// syncTun0 syncs, and once more, which must change nothing.
+func syncTun0(t *testing.T, c Tun0Config) []string {
+	t.Helper()
+	tun0 := NewTun0(c)
+	changes, err := tun0.Sync(t.Context())
+	must(t, err)
+	again, err := tun0.Sync(t.Context())
+	must(t, err)
+	if len(again) > 0 {
+		t.Errorf("the second Sync changed %q", again)
+	}
+	return changes
+}
+
+func TestTun0(t *testing.T) {
+	inNetNS(t)
+	mac := MAC(netip.MustParseAddr("10.128.0.1"))
+	addInterface(t, Tun0Name, mac)
+	sh(t, "ip link set tun0 down; sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.ip_forward=0")
+
+	changes := syncTun0(t, node1())
+	wantState(t, node1State())
+	for _, want := range []string{"MTU 1450 (was 1500)", "up", "address 10.128.0.1/23 added", "route 10.128.0.0/14 added", "route 172.30.0.0/16 added",
+		"sysctl net/ipv4/ip_forward=1 (was 0)", "sysctl net/ipv6/conf/tun0/disable_ipv6=1 (was 0)"} {
+		if !slices.Contains(changes, want) {
+			t.Errorf("changes %q do not have %q", changes, want)
+		}
+	}
+	got := sh(t, "cd /proc/sys/net; cat ipv4/ip_forward ipv4/conf/tun0/rp_filter ipv4/conf/tun0/arp_announce ipv4/conf/all/send_redirects ipv4/conf/tun0/send_redirects")
+	if want := "1\n2\n2\n0\n0\n"; got != want {
+		t.Errorf("sysctls are %q, want %q", got, want)
+	}
+	// The kernel itself must agree on what asks for pods and with which source.
+	if got := sh(t, "ip route get 10.131.2.3"); !strings.Contains(got, "dev tun0 src 10.128.0.1") {
+		t.Errorf("the way to a pod is %s", got)
+	}
+	if got := sh(t, "ip route get 172.30.0.1"); !strings.Contains(got, "dev tun0 src 10.128.0.1") {
+		t.Errorf("the way to a service is %s", got)
+	}
+}
+
+func TestTun0RemovesWhatIsStale(t *testing.T) {
+	for _, test := range []struct{ name, before string }{
+		{"addresses", "ip addr add 10.99.0.1/24 dev tun0; ip addr add 10.128.0.1/24 dev tun0"},
+		{"our address is the secondary of a stale one", "ip addr add 10.128.0.9/23 dev tun0; ip addr add 10.128.0.1/23 dev tun0 noprefixroute"},
+		{"the kernel's route to the node's subnet", "ip addr add 10.128.0.1/23 dev tun0"},
+		{"routes", `ip addr add 10.128.0.1/23 dev tun0 noprefixroute
+			ip route add 10.99.0.0/16 dev tun0; ip route add default dev tun0; ip route add blackhole 10.98.0.0/16`},
+		{"another metric", "ip route add 10.128.0.0/14 dev tun0 metric 50; ip route add 172.30.0.0/16 dev tun0 metric 7"},
+		{"another scope", "ip route add 10.128.0.0/14 dev tun0 scope global; ip route add 172.30.0.0/16 dev tun0 scope link"},
+		{"another source", `ip addr add 10.128.0.1/23 dev tun0; ip addr add 10.99.0.1/32 dev tun0
+			ip route add 10.128.0.0/14 dev tun0 src 10.99.0.1`},
+		{"a gateway", "ip addr add 10.128.0.1/23 dev tun0; ip route add 172.30.0.0/16 via 10.128.0.7 dev tun0"},
+		{"another interface has the route", "ip route add 10.128.0.0/14 dev eth0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inNetNS(t)
+			addInterface(t, "eth0", nil, "192.0.2.10/24")
+			addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+			sh(t, test.before)
+			syncTun0(t, node1())
+			got := stateOfTun0(t)
+			// An address keeps its flags as long as it lives.
+			for i, a := range got.Addresses {
+				got.Addresses[i] = strings.TrimSuffix(a, " noprefixroute") + " noprefixroute"
+			}
+			if diff := cmp.Diff(node1State(), got); diff != "" {
+				t.Errorf("tun0 differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTun0WithSeveralNetworks(t *testing.T) {
+	inNetNS(t)
+	addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+	c := node1()
+	c.Subnets = prefixes("10.128.0.0/23", "10.64.3.0/24", "fd00:10:128::/64")
+	c.ClusterNetworks = prefixes("10.128.0.0/14", "10.64.0.0/16", "fd00:10::/32")
+	syncTun0(t, c)
+	wantState(t, tun0State{
+		Link:      "mtu 1450 UP ",
+		Addresses: []string{"10.128.0.1/23 noprefixroute", "10.64.3.1/24 noprefixroute", "fd00:10:128::1/64 noprefixroute"},
+		Routes:    []string{"10.128.0.0/14 scope link", "10.64.0.0/16 scope link", "172.30.0.0/16", "fd00:10::/32 metric 1024 pref medium"},
+	})
+	// The node's subnets may change under a running tun0.
+	c = node1()
+	c.Subnets = prefixes("10.128.0.0/24")
+	syncTun0(t, c)
+	want := node1State()
+	want.Addresses = []string{"10.128.0.1/24 noprefixroute"}
+	wantState(t, want)
+}
+
+func TestTun0Errors(t *testing.T) {
+	t.Run("missing", func(t *testing.T) {
+		inNetNS(t)
+		_, err := NewTun0(node1()).Sync(t.Context())
+		wantError(t, err, "find tun0", "ovs-vsctl show")
+	})
+	t.Run("somebody else's", func(t *testing.T) {
+		inNetNS(t)
+		mac := MAC(netip.MustParseAddr("10.200.0.1"))
+		addInterface(t, Tun0Name, mac, "10.8.0.1/24")
+		before := stateOfTun0(t)
+		_, err := NewTun0(node1()).Sync(t.Context())
+		wantError(t, err, `MAC "0a:58:0a:c8:00:01"`, `"0a:58:0a:80:00:01"`)
+		wantState(t, before)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		inNetNS(t)
+		addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if changes, err := NewTun0(node1()).Sync(ctx); !errors.Is(err, context.Canceled) || len(changes) > 0 {
+			t.Errorf("changed %q, %v", changes, err)
+		}
+	})
+}
+
+func TestReadOnlySysctls(t *testing.T) {
+	inNetNS(t)
+	addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+	syncTun0(t, node1())
+
+	done := make(chan struct{})
+	netns, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer netns.Close()
+	go func() { // its thread gets another mount namespace, and ends with it
+		defer close(done)
+		if err := readOnlyProcSys(int(netns.Fd())); err != nil {
+			t.Error(err)
+			return
+		}
+		if changes, err := NewTun0(node1()).Sync(t.Context()); err != nil || len(changes) > 0 {
+			t.Errorf("nothing to write: changed %q, %v", changes, err)
+		}
+		_, err := sysctl{"net/ipv4/ip_forward", "0"}.ensure()
+		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
+			t.Errorf("read-only, but: %v", err)
+			return
+		}
+		wantError(t, err, "net/ipv4/ip_forward is 1", "changed to 0", "/etc/sysctl.d")
+	}()
+	<-done
+
+	if _, err := (sysctl{"net/ipv4/no_such_thing", "1"}).ensure(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing sysctl: %v", err)
+	}
+	if change, err := (sysctl{"net/ipv7/no_such_thing", "1"}).ensureIfThere(); err != nil || change != "" {
+		t.Errorf("a missing sysctl that may be missing: %q, %v", change, err)
+	}
+}
+
+func TestTun0Run(t *testing.T) {
+	const others = "ip link add eth0 type veth peer name eth1; ip addr add 192.0.2.10/24 dev eth0; ip link set eth0 up; ip link set eth1 up; "
+	for _, test := range []struct{ name, harm string }{
+		{"address removed", "ip addr flush dev tun0"},
+		{"address added", "ip addr add 10.7.7.7/24 dev tun0"},
+		{"down", "ip link set tun0 down"},
+		{"MTU", "ip link set tun0 mtu 1300"},
+		{"route removed", "ip route del 172.30.0.0/16"},
+		{"route added", "ip route add 10.99.0.0/16 dev tun0"},
+		{"route taken over", others + "ip route replace 10.128.0.0/14 dev eth0"},
+		{"made anew", "ip tuntap del tun0 mode tap; ip tuntap add tun0 mode tap; ip link set tun0 address 0a:58:0a:80:00:01"},
+		{"forwarding", "sysctl -qw net.ipv4.ip_forward=0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			netns := inNetNS(t)
+			addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+			right := func() bool {
+				if !strings.Contains(sh(t, "ip link show"), "tun0") {
+					return false
+				}
+				return cmp.Equal(node1State(), stateOfTun0(t)) && sh(t, "cat /proc/sys/net/ipv4/ip_forward") == "1\n"
+			}
+			// No poll: what is restored was noticed.
+			background(t, netns, func(ctx context.Context) { NewTun0(node1()).Run(ctx, time.Hour) })
+			eventually(t, "Run sets tun0 up", right)
+			sh(t, test.harm)
+			eventually(t, "Run restores tun0", right)
+		})
+	}
+}
+
+// readOnlyProcSys gives the calling goroutine's thread, for good, a read-only /proc/sys, in the network namespace.
+func readOnlyProcSys(netns int) error {
+	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+}
