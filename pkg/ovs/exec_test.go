@@ -25,7 +25,7 @@ func startBridge(t *testing.T) (*ovstest.Switch, *ovs.Exec) {
 	t.Helper()
 	s := ovstest.Start(t)
 	e := ovs.NewExec(ovstest.Bridge, s.RunDir)
-	must(t, e.EnsureBridge(t.Context(), bridge))
+	must(t, e.EnsureBridge(t.Context(), bridge()))
 	return s, e
 }
 
@@ -52,13 +52,13 @@ func TestEnsureBridgeCorrectsOnlyWhatDiffers(t *testing.T) {
 	must(t, e.Replace(t.Context(), []*ovs.Flow{kept}))
 
 	before := get("get", "open_vswitch", ".", "next_cfg")
-	must(t, e.EnsureBridge(t.Context(), bridge))
+	must(t, e.EnsureBridge(t.Context(), bridge()))
 	if after := get("get", "open_vswitch", ".", "next_cfg"); after != before {
 		t.Errorf("a second call wrote to OVSDB: next_cfg %s → %s", before, after)
 	}
 
 	s.VSCtl(t, "set", "bridge", ovstest.Bridge, "protocols=OpenFlow10,OpenFlow14")
-	b := bridge
+	b := bridge()
 	b.TableNames = maps.Clone(b.TableNames)
 	b.TableNames[10], b.TableNames[20] = "renamed", "pod-ingress"
 	must(t, e.EnsureBridge(t.Context(), b))
@@ -84,7 +84,7 @@ func TestEnsureBridgeTakesOverAnAlienBridge(t *testing.T) {
 	s.VSCtl(t, "set", "bridge", ovstest.Bridge, "protocols=OpenFlow10,OpenFlow14")
 	s.OFCtl(t, "add-flow", ovstest.Bridge, "table=3,priority=7,actions=drop")
 	e := ovs.NewExec(ovstest.Bridge, s.RunDir)
-	must(t, e.EnsureBridge(t.Context(), bridge))
+	must(t, e.EnsureBridge(t.Context(), bridge()))
 	if diff := s.Diff(t, nil); diff != "" {
 		t.Errorf("vswitchd used to drop all flows, the NORMAL one too, when the fail mode changes; now: %s", diff)
 	}
@@ -167,16 +167,16 @@ func TestAddPortOpensAReplacedDevice(t *testing.T) {
 
 func TestUnconfirmedPortIsTakenBack(t *testing.T) {
 	s, e := startBridge(t)
-	must1(t)(e.AddPort(t.Context(), tun))
+	must1(t)(e.AddPort(t.Context(), tun()))
 	ovs.SetTimeout(e, time.Second)
 	resume := s.PauseVSwitchd(t)
-	_, err := e.AddPort(t.Context(), vxlan)
+	_, err := e.AddPort(t.Context(), vxlan())
 	if !ovs.IsUnavailable(err) {
 		t.Errorf("time-out: got %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err = e.AddPort(ctx, vxlan); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err = e.AddPort(ctx, vxlan()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the caller's deadline: got %v", err)
 	}
 	tx := e.NewTransaction()
@@ -187,7 +187,7 @@ func TestUnconfirmedPortIsTakenBack(t *testing.T) {
 	resume()
 	ports, err := e.ListPorts(t.Context())
 	must(t, err)
-	if diff := cmp.Diff([]ovs.Port{tun}, ports); diff != "" {
+	if diff := cmp.Diff([]ovs.Port{tun()}, ports); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
 }
@@ -202,13 +202,13 @@ func TestExecWithoutOpenVSwitch(t *testing.T) {
 		t.Errorf("Replace without the bridge: %v", err)
 	}
 	s.StopDB(t)
-	if err := e.EnsureBridge(t.Context(), bridge); !ovs.IsUnavailable(err) {
+	if err := e.EnsureBridge(t.Context(), bridge()); !ovs.IsUnavailable(err) {
 		t.Errorf("EnsureBridge: %v", err)
 	}
 	if _, err := e.ListPorts(t.Context()); !ovs.IsUnavailable(err) {
 		t.Errorf("ListPorts: %v", err)
 	}
-	if _, err := e.AddPort(t.Context(), tun); !ovs.IsUnavailable(err) {
+	if _, err := e.AddPort(t.Context(), tun()); !ovs.IsUnavailable(err) {
 		t.Errorf("AddPort: %v", err)
 	}
 	if err := e.DeletePort(t.Context(), "tun0"); !ovs.IsUnavailable(err) {

@@ -1,0 +1,327 @@
+package ovs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+func bridge() ovs.Bridge {
+	return ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: map[int]string{0: "classify", 10: "tunnel-ingress"}}
+}
+
+func vxlan() ovs.Port {
+	return ovs.Port{Name: "vxlan0", Type: "vxlan", OFPort: 1, Options: map[string]string{"remote_ip": "flow", "key": "flow"}}
+}
+
+func tun() ovs.Port {
+	return ovs.Port{Name: "tun0", Type: "internal", OFPort: 2, MTURequest: 1450, MAC: "0a:58:0a:80:00:01"}
+}
+
+func flow(table, priority int, source string, actions ...ovs.Action) *ovs.Flow {
+	return &ovs.Flow{
+		Table: table, Priority: priority, Protocol: goovs.ProtocolIPv4, Cookie: 7,
+		Matches: []ovs.Match{ovs.IPSource(netip.MustParsePrefix(source))}, Actions: actions,
+	}
+}
+
+type contractCase struct {
+	method string
+	name   string
+	test   func(t *testing.T, b backend)
+}
+
+// contract is the contract. Each says which method it is about, so that TestContractIsComplete knows whether one is missing.
+func contract() []contractCase {
+	return []contractCase{
+		{"EnsureBridge", "twice", func(t *testing.T, b backend) {
+			must(t, b.Replace(t.Context(), []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+			must(t, b.EnsureBridge(t.Context(), bridge()))
+			wantFlows(t, b, flow(0, 1, "10.0.0.1/32", goovs.Drop()))
+		}},
+		{"EnsureBridge", "other datapath", func(t *testing.T, b backend) {
+			must(t, b.Replace(t.Context(), []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+			other := bridge()
+			other.DatapathType = "system"
+			if err := b.EnsureBridge(t.Context(), other); !ovs.IsDatapathMismatch(err) {
+				t.Errorf("got %v, want a datapath mismatch", err)
+			}
+			wantFlows(t, b, flow(0, 1, "10.0.0.1/32", goovs.Drop()))
+		}},
+		{"EnsureBridge", "bad input", func(t *testing.T, b backend) {
+			for _, bad := range []ovs.Bridge{
+				{Name: "br-other", DatapathType: "netdev"},
+				{Name: ovstest.Bridge, DatapathType: "dpdk"},
+				{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: map[int]string{1: "same", 2: "same"}},
+				{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: map[int]string{254: "hidden"}},
+				{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: map[int]string{1: ""}},
+			} {
+				if err := b.EnsureBridge(t.Context(), bad); err == nil {
+					t.Errorf("%+v: got no error", bad)
+				}
+			}
+		}},
+		{"ListPorts", "none", func(t *testing.T, b backend) { wantPorts(t, b) }},
+		{"ListPorts", "sorted by name", func(t *testing.T, b backend) {
+			must1(t)(b.AddPort(t.Context(), vxlan()))
+			must1(t)(b.AddPort(t.Context(), tun()))
+			wantPorts(t, b, tun(), vxlan())
+		}},
+		{"AddPort", "returns what it made", func(t *testing.T, b backend) {
+			for _, want := range []ovs.Port{vxlan(), tun()} {
+				got := must1(t)(b.AddPort(t.Context(), want))
+				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			}
+		}},
+		{"AddPort", "external IDs of any text", func(t *testing.T, b backend) {
+			b.addDevice(t, "veth1")
+			p := ovs.Port{Name: "veth1", ExternalIDs: map[string]string{
+				"pod": `a "quoted", {braced}=[value] \ with ünïcode`, "empty": "", `k"e=y,`: "v", "multi": "two\nlines", "html": "<&>", "true": "true", "7": "7",
+			}}
+			got := must1(t)(b.AddPort(t.Context(), p))
+			if got.OFPort < 1 {
+				t.Errorf("OFPort %d", got.OFPort)
+			}
+			p.OFPort = got.OFPort
+			wantPorts(t, b, p)
+		}},
+		{"AddPort", "replaces maps, leaves the rest", func(t *testing.T, b backend) {
+			p := tun()
+			p.ExternalIDs = map[string]string{"old": "1", "kept": "1"}
+			must1(t)(b.AddPort(t.Context(), p))
+			must1(t)(b.AddPort(t.Context(), ovs.Port{Name: tun().Name, Type: tun().Type, ExternalIDs: map[string]string{"kept": "2"}}))
+			p.ExternalIDs = map[string]string{"kept": "2"}
+			wantPorts(t, b, p)
+			must1(t)(b.AddPort(t.Context(), ovs.Port{Name: tun().Name, Type: tun().Type}))
+			p.ExternalIDs = nil
+			wantPorts(t, b, p)
+		}},
+		{"AddPort", "no device", func(t *testing.T, b backend) {
+			b.addDevice(t, "veth2")
+			b.removeDevice(t, "veth2")
+			if _, err := b.AddPort(t.Context(), ovs.Port{Name: "veth2"}); !ovs.IsPortError(err) {
+				t.Errorf("got %v, want a port error", err)
+			}
+			wantPorts(t, b)
+		}},
+		{"AddPort", "the device went and came back", func(t *testing.T, b backend) {
+			b.addDevice(t, "veth3")
+			must1(t)(b.AddPort(t.Context(), ovs.Port{Name: "veth3"}))
+			b.removeDevice(t, "veth3")
+			if _, err := b.AddPort(t.Context(), ovs.Port{Name: "veth3"}); !ovs.IsPortError(err) {
+				t.Errorf("without its device: got %v, want a port error", err)
+			}
+			wantPorts(t, b)
+			b.addDevice(t, "veth3")
+			got := must1(t)(b.AddPort(t.Context(), ovs.Port{Name: "veth3"}))
+			if got.OFPort < 1 {
+				t.Errorf("OFPort %d", got.OFPort)
+			}
+		}},
+		{"AddPort", "unknown type, then the right one", func(t *testing.T, b backend) {
+			if _, err := b.AddPort(t.Context(), ovs.Port{Name: "tun0", Type: "no-such-type"}); !ovs.IsPortError(err) {
+				t.Errorf("got %v, want a port error", err)
+			}
+			wantPorts(t, b)
+			must1(t)(b.AddPort(t.Context(), tun()))
+			wantPorts(t, b, tun())
+		}},
+		{"AddPort", "another type", func(t *testing.T, b backend) {
+			p := vxlan()
+			p.Name = tun().Name
+			must1(t)(b.AddPort(t.Context(), p))
+			must1(t)(b.AddPort(t.Context(), tun()))
+			wantPorts(t, b, tun())
+		}},
+		{"AddPort", "vxlan without remote", func(t *testing.T, b backend) {
+			if _, err := b.AddPort(t.Context(), ovs.Port{Name: "vxlan0", Type: "vxlan"}); !ovs.IsPortError(err) {
+				t.Errorf("got %v, want a port error", err)
+			}
+			wantPorts(t, b)
+		}},
+		{"AddPort", "number taken", func(t *testing.T, b backend) {
+			must1(t)(b.AddPort(t.Context(), tun()))
+			p := vxlan()
+			p.OFPort = tun().OFPort
+			if _, err := b.AddPort(t.Context(), p); !ovs.IsPortError(err) {
+				t.Errorf("got %v, want a port error", err)
+			}
+			wantPorts(t, b, tun())
+		}},
+		{"AddPort", "another number", func(t *testing.T, b backend) {
+			must1(t)(b.AddPort(t.Context(), tun()))
+			p := tun()
+			p.OFPort = 9
+			must1(t)(b.AddPort(t.Context(), p))
+			wantPorts(t, b, p)
+		}},
+		{"AddPort", "bad input", func(t *testing.T, b backend) {
+			for _, p := range []ovs.Port{
+				{},
+				{Name: "sixteen-bytes-xx"},
+				{Name: "--all"},
+				{Name: "p", OFPort: -1},
+				{Name: "p", OFPort: 65535},
+				{Name: "p", MAC: "0a:58"},
+				{Name: "p", ExternalIDs: map[string]string{"k": "nul\x00"}},
+				{Name: "p", Options: map[string]string{"k": "\xff"}},
+			} {
+				if _, err := b.AddPort(t.Context(), p); err == nil {
+					t.Errorf("%+v: got no error", p)
+				}
+			}
+			wantPorts(t, b)
+		}},
+		{"AddPort", "cancelled, on an existing port", func(t *testing.T, b backend) {
+			must1(t)(b.AddPort(t.Context(), tun()))
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := b.AddPort(ctx, tun()); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			wantPorts(t, b, tun())
+		}},
+		{"DeletePort", "and again", func(t *testing.T, b backend) {
+			must1(t)(b.AddPort(t.Context(), tun()))
+			must(t, b.DeletePort(t.Context(), tun().Name))
+			must(t, b.DeletePort(t.Context(), tun().Name))
+			wantPorts(t, b)
+		}},
+		{"DeletePort", "the bridge's own", func(t *testing.T, b backend) {
+			if err := b.DeletePort(t.Context(), ovstest.Bridge); err == nil {
+				t.Error("got no error")
+			}
+		}},
+		{"NewTransaction", "first error is kept", func(t *testing.T, b backend) {
+			tx := b.NewTransaction()
+			tx.Add(flow(0, 1, "10.0.0.1/32"))
+			tx.Add(flow(0, 1, "10.0.0.2/32", goovs.Drop()))
+			first := tx.Err()
+			if first == nil || tx.NumOperations() != 0 {
+				t.Errorf("a flow without actions: error %v, %d operations", first, tx.NumOperations())
+			}
+			if err := b.Run(t.Context(), tx); !errors.Is(err, first) {
+				t.Errorf("Run: got %v, want %v", err, first)
+			}
+			wantFlows(t, b)
+		}},
+		{"Run", "nothing", func(t *testing.T, b backend) {
+			must(t, b.Run(t.Context(), b.NewTransaction()))
+		}},
+		{"Run", "add, overwrite, delete", func(t *testing.T, b backend) {
+			one, two := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(3, 1, "10.0.0.1/32", goovs.Output(3))
+			run(t, b, func(tx *ovs.Transaction) { tx.Add(one); tx.Add(two) })
+			wantFlows(t, b, one, two)
+			changed := flow(0, 1, "10.0.0.1/32", ovs.GotoTable(3))
+			changed.Cookie = 8
+			absent := flow(9, 1, "10.0.0.1/32")
+			run(t, b, func(tx *ovs.Transaction) { tx.Add(changed); tx.Delete(two); tx.Delete(absent) })
+			wantFlows(t, b, changed)
+		}},
+		{"Run", "in order", func(t *testing.T, b backend) {
+			one, two := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(0, 1, "10.0.0.1/32", goovs.Output(3))
+			run(t, b, func(tx *ovs.Transaction) { tx.Add(one); tx.Delete(one); tx.Add(two) })
+			wantFlows(t, b, two)
+		}},
+		{"Run", "a strict delete spares its neighbours", func(t *testing.T, b backend) {
+			all := []*ovs.Flow{
+				flow(0, 1, "10.0.0.0/8", goovs.Drop()), flow(0, 2, "10.0.0.0/8", goovs.Drop()), flow(1, 1, "10.0.0.0/8", goovs.Drop()),
+				flow(0, 1, "10.0.0.1/32", goovs.Drop()), {Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}},
+			}
+			must(t, b.Replace(t.Context(), all))
+			run(t, b, func(tx *ovs.Transaction) { tx.Delete(all[4]); tx.Delete(all[0]) })
+			wantFlows(t, b, all[1:4]...)
+		}},
+		{"Run", "all or nothing, and names the flow", func(t *testing.T, b backend) {
+			good := flow(0, 1, "10.0.0.1/32", goovs.Drop())
+			must(t, b.Replace(t.Context(), []*ovs.Flow{good}))
+			for name, bad := range map[string]*ovs.Flow{
+				"refused by the switch":    flow(3, 6, "10.0.0.2/32", group(99)),
+				"default priority":         flow(0, 32768, "10.0.0.2/32", group(99)),
+				"every packet":             {Actions: []ovs.Action{group(99)}},
+				"refused by ovs-ofctl":     flow(3, 6, "10.0.0.2/32", ovs.GotoTable(2)),
+				"a goto to its own table":  flow(3, 6, "10.0.0.2/32", ovs.GotoTable(3)),
+				"a long match with cookie": longFlow(group(99)),
+			} {
+				tx := b.NewTransaction()
+				tx.Delete(good)
+				tx.Add(flow(3, 6, "10.0.0.3/32", goovs.Drop()))
+				tx.Add(bad)
+				tx.Add(flow(3, 7, "10.0.0.3/32", goovs.Drop()))
+				wantFlowError(t, name, b.Run(t.Context(), tx), bad)
+				wantFlows(t, b, good)
+			}
+		}},
+		{"Run", "cancelled", func(t *testing.T, b backend) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			tx := b.NewTransaction()
+			tx.Add(flow(0, 1, "10.0.0.1/32", goovs.Drop()))
+			if err := b.Run(ctx, tx); !errors.Is(err, context.Canceled) || ovs.IsUnavailable(err) {
+				t.Errorf("got %v", err)
+			}
+			wantFlows(t, b)
+		}},
+		{"Replace", "difference", func(t *testing.T, b backend) {
+			one, two, three := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(0, 1, "10.0.0.2/32", goovs.Drop()), longFlow(goovs.Drop())
+			must(t, b.Replace(t.Context(), []*ovs.Flow{one, two}))
+			wantFlows(t, b, one, two)
+			must(t, b.Replace(t.Context(), []*ovs.Flow{three, two}))
+			wantFlows(t, b, two, three)
+			must(t, b.Replace(t.Context(), nil))
+			wantFlows(t, b)
+		}},
+		{"Replace", "every sort of action", func(t *testing.T, b backend) {
+			f := flow(0, 1, "10.0.0.1/32",
+				goovs.Move("NXM_NX_REG0[]", "NXM_NX_TUN_ID[0..31]"), goovs.SetField("192.0.2.1", "tun_dst"), goovs.Load("0x64", "NXM_NX_REG1[]"),
+				ovs.Note([]byte{0, 0xaa}), goovs.OutputField("NXM_NX_REG2[]"), goovs.Output(1), goovs.ConnectionTracking("commit,zone=1,table=30"), ovs.GotoTable(30))
+			f.IdleTimeout = 300
+			must(t, b.Replace(t.Context(), []*ovs.Flow{f}))
+			wantFlows(t, b, f)
+		}},
+		{"Replace", "two flows of one key", func(t *testing.T, b backend) {
+			one, two := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(0, 1, "10.0.0.1/32", goovs.Output(3))
+			wantFlowError(t, "twice", b.Replace(t.Context(), []*ovs.Flow{one, two}), two)
+			wantFlows(t, b)
+		}},
+		{"Replace", "all or nothing, and names the flow", func(t *testing.T, b backend) {
+			good, bad := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(3, 6, "10.0.0.2/32", group(99))
+			must(t, b.Replace(t.Context(), []*ovs.Flow{good}))
+			wantFlowError(t, "group", b.Replace(t.Context(), []*ovs.Flow{flow(1, 1, "10.0.0.1/32", goovs.Drop()), bad}), bad)
+			wantFlows(t, b, good)
+		}},
+	}
+}
+
+// group is an action that the switch refuses, since there is no such group.
+func group(id int) ovs.Action { return groupAction(id) }
+
+type groupAction int
+
+func (a groupAction) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "group:%d", int(a)), nil }
+func (a groupAction) GoString() string             { return fmt.Sprintf("group(%d)", int(a)) }
+
+// longFlow has a match that is longer than the part of a request that an OpenFlow error must carry.
+func longFlow(actions ...ovs.Action) *ovs.Flow {
+	return &ovs.Flow{
+		Table: 27, Priority: 1234, Protocol: goovs.ProtocolTCPv6, InPort: 12, Cookie: 0x0400000000000009,
+		Matches: []ovs.Match{
+			ovs.IPSource(netip.MustParsePrefix("fd00:1:2:3::/64")), ovs.IPDestination(netip.MustParsePrefix("fd00:1:2:3::77/128")),
+			goovs.TransportDestinationMaskedPort(0x1f90, 0xfff0), ovs.Reg(0, 1), ovs.Reg(1, 77), goovs.ConnectionTrackingState("+trk", "+new"),
+			goovs.DataLinkSource("0a:58:0a:80:00:02"), goovs.Metadata(7), goovs.TunnelID(9), goovs.FieldMatch("nw_tos", "184"),
+		},
+		Actions: actions,
+	}
+}
+
