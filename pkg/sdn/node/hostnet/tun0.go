@@ -18,7 +18,7 @@ import (
 
 // Tun0Config is the wanted state of tun0 and of the host's routes into the pod network.
 type Tun0Config struct {
-	Subnets         []netip.Prefix // the node's own; tun0 is the gateway of each, and has the first one's MAC
+	Subnets         []netip.Prefix // the node's own, masked, at least one; tun0 is the gateway of each, and has the first one's MAC
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	MTU             int // bytes
