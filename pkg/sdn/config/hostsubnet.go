@@ -67,16 +67,22 @@ func ParseHostIP(s string) (netip.Addr, error) {
 func (n *Network) CheckHostSubnet(h *HostSubnet) error {
 	var f faults
 	for _, s := range h.Subnets {
-		c, ok := n.clusterNetworkOf(s.Addr())
-		switch {
-		case !ok || s.Bits() < c.Prefix.Bits():
-			f.addf("subnet", "%s lies outside of the cluster network %s", s, n.ranges())
-		case s.Bits() != c.SubnetBits():
-			f.addf("subnet", "%s is a /%d, but in the cluster network %s a node has a /%d", s, s.Bits(), c, c.SubnetBits())
-		}
+		f.add("subnet", n.CheckSubnet(s))
 	}
 	f.add("hostIP", n.CheckHostIP(h.HostIP))
 	return f.join()
+}
+
+// CheckSubnet says whether a node can have the subnet: whether it lies inside a cluster network and has its host length.
+func (n *Network) CheckSubnet(s netip.Prefix) error {
+	c, ok := n.clusterNetworkOf(s.Addr())
+	switch {
+	case !ok || s.Bits() < c.Prefix.Bits():
+		return fmt.Errorf("%s lies outside of the cluster network %s", s, n.ranges())
+	case s.Bits() != c.SubnetBits():
+		return fmt.Errorf("%s is a /%d, but in the cluster network %s a node has a /%d", s, s.Bits(), c, c.SubnetBits())
+	}
+	return nil
 }
 
 // CheckHostIP says whether a node's address lies outside of all that the network uses.

@@ -25,7 +25,7 @@ func TestParseHostSubnet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+	if diff := cmp.Diff(want, got, comparePrefixes()); diff != "" {
 		t.Error(diff)
 	}
 
@@ -37,7 +37,7 @@ func TestParseHostSubnet(t *testing.T) {
 	if err != nil {
 		t.Fatalf("an external machine that waits for its subnet: %v", err)
 	}
-	if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+	if diff := cmp.Diff(want, got, comparePrefixes()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -21,7 +21,9 @@ func prefixes(s ...string) []netip.Prefix {
 	return list
 }
 
-var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
+func comparePrefixes() cmp.Option {
+	return cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
+}
 
 // object returns a ClusterNetwork as OpenShift makes it.
 func object() *networkv1.ClusterNetwork {
@@ -99,7 +101,7 @@ func TestParseNetwork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+			if diff := cmp.Diff(want, got, comparePrefixes()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -273,7 +275,7 @@ func FuzzParseNetwork(f *testing.F) {
 		if err != nil {
 			t.Fatalf("its own object does not parse: %v", err)
 		}
-		if diff := cmp.Diff(n, again, comparePrefixes); diff != "" {
+		if diff := cmp.Diff(n, again, comparePrefixes()); diff != "" {
 			t.Error(diff)
 		}
 	})

@@ -205,13 +205,13 @@ func TestHolders(t *testing.T) {
 		{"", "0.0.0.0/0", []Hold{{"node3", p("10.1.0.0/23")}, {"node1", p("10.1.1.0/24")}, {"node2", p("10.1.1.0/24")},
 			{"node2", p("10.1.1.128/25")}, {"node4", p("10.1.2.0/24")}}},
 	} {
-		if diff := cmp.Diff(tc.want, a.Overlapping(tc.holder, p(tc.subnet)), comparePrefixes); diff != "" {
+		if diff := cmp.Diff(tc.want, a.Overlapping(tc.holder, p(tc.subnet)), comparePrefixes()); diff != "" {
 			t.Errorf("%s but %q: %s", tc.subnet, tc.holder, diff)
 		}
 	}
 
 	a.MarkAllocated("node2", p("10.1.7.0/24"))
-	if diff := cmp.Diff([]netip.Prefix{p("10.1.7.0/24")}, a.HeldBy("node2"), comparePrefixes); diff != "" {
+	if diff := cmp.Diff([]netip.Prefix{p("10.1.7.0/24")}, a.HeldBy("node2"), comparePrefixes()); diff != "" {
 		t.Error(diff)
 	}
 	a.Release("node1")
@@ -346,7 +346,7 @@ func TestAllocatorIsTheModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				for h, list := range m.held {
-					if diff := cmp.Diff(list, a.HeldBy(h), comparePrefixes, cmpopts.EquateEmpty()); diff != "" {
+					if diff := cmp.Diff(list, a.HeldBy(h), comparePrefixes(), cmpopts.EquateEmpty()); diff != "" {
 						t.Fatalf("%s: %s", h, diff)
 					}
 				}
@@ -363,7 +363,7 @@ func TestAllocatorIsTheModel(t *testing.T) {
 				for _, h := range a.Overlapping("node1", p) {
 					got[h]++
 				}
-				if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+				if diff := cmp.Diff(want, got, comparePrefixes()); diff != "" {
 					t.Fatalf("overlaps of %s: %s", p, diff)
 				}
 			},
@@ -385,7 +385,9 @@ func TestLineForgets(t *testing.T) {
 	}
 }
 
-var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
+func comparePrefixes() cmp.Option {
+	return cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
+}
 
 func BenchmarkAllocateThousands(b *testing.B) {
 	for b.Loop() {

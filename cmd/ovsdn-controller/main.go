@@ -1,0 +1,124 @@
+// Command ovsdn-controller is the master: it runs once in a cluster, keeps ClusterNetwork `default`, and gives every node
+// its HostSubnet.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0 // also when told to stop
+	exitFailed = 1
+	exitUsage  = 2 // the flags are wrong: starting again won't help
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// usageError is a fault of the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	defer klog.Flush()
+	err := cmd.ExecuteContext(klog.NewContext(ctx, klog.Background()))
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", cmd.Name(), err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for the flags.\n", cmd.Name())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func command() *cobra.Command {
+	cfg := master.Defaults()
+	var kubeconfig, server string
+	cmd := &cobra.Command{
+		Use:   "ovsdn-controller",
+		Short: "Keep the cluster's network configuration and give every node its HostSubnet",
+		Long: "ovsdn-controller creates ClusterNetwork `default` from its flags when there is none; one that exists is followed,\n" +
+			"whatever the flags say. Then it gives every node a HostSubnet, and frees it after the node.\n" +
+			"What is wrong is said in Events on the node or the ClusterNetwork, and waited out.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.NoArgs(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var loadErr error
+			cfg.REST, loadErr = restConfig(kubeconfig, server)
+			if loadErr != nil {
+				cfg.REST = &rest.Config{} // so that Validate speaks of the other flags only
+			}
+			if err := errors.Join(loadErr, cfg.Validate()); err != nil {
+				return usageError{err}
+			}
+			return master.Run(cmd.Context(), cfg)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+
+	f := cmd.Flags()
+	f.StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
+	f.StringVar(&server, "kube-apiserver", "", "URL of the API server; in a pod, never leave it to the service network that this project builds")
+	f.StringSliceVar(&cfg.ClusterNetworks, "cluster-network", cfg.ClusterNetworks, "`CIDR` that nodes get their subnets from; repeat it for more, in the order of use")
+	f.Uint32Var(&cfg.HostBits, "host-bits", cfg.HostBits, "bits of address that a node's subnet leaves to its pods: 9 makes a /23")
+	f.StringVar(&cfg.ServiceNetwork, "service-network", cfg.ServiceNetwork, "`CIDR` of the service IPs, as kube-apiserver has it")
+	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "what isolates pods: subnet (nothing), multitenant or networkpolicy")
+	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
+	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "largest packet of pods, in `bytes` (default: every node decides by its underlay)")
+	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	f.AddGoFlag(klogFlags.Lookup("v"))
+	return cmd
+}
+
+// restConfig returns the way to the API server: the kubeconfig's or, in a pod, the service account's, at the server's
+// own URL if one is given.
+func restConfig(kubeconfig, server string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		c, err := clientcmd.BuildConfigFromFlags(server, kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+		}
+		return c, nil
+	}
+	c, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no --kubeconfig, and not in a pod that could do without: %w", err)
+	}
+	if server != "" {
+		c.Host = server
+	}
+	return c, nil
+}

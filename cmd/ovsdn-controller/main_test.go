@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// asController makes this test binary the program, so that its signals and exit codes can be seen from outside.
+const asController = "OVSDN_TEST_AS_CONTROLLER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asController) != "" {
+		main()
+	}
+	m.Run() // go test exits with its result
+}
+
+// kubeconfig leads to a server that is never there.
+func kubeconfig(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	content := `{apiVersion: v1, kind: Config, current-context: x,
+clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestBadFlags(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	config := kubeconfig(t)
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string // lines on standard error
+	}{
+		{"unknown flag", []string{"--nonsense"}, []string{"ovsdn-controller: unknown flag: --nonsense"}},
+		{"argument", []string{"nonsense"}, []string{`ovsdn-controller: unknown command "nonsense" for "ovsdn-controller"`}},
+		{"no number", []string{"--vxlan-port", "70000"}, []string{
+			`ovsdn-controller: invalid argument "70000" for "--vxlan-port" flag: strconv.ParseUint: parsing "70000": value out of range`,
+		}},
+		{"mode of a later version", []string{"--kubeconfig", config, "--mode", "networkpolicy"}, []string{
+			"ovsdn-controller: mode networkpolicy is not in this version yet: choose subnet",
+		}},
+		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1"}, []string{
+			"ovsdn-controller: --kubeconfig /nowhere: stat /nowhere: no such file or directory",
+			"clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14",
+			"serviceNetwork: 172.30.0.0/16 overlaps the cluster network 172.30.0.0/20: choose ranges that are disjoint",
+			"mtu: 1 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			if code := run(t.Context(), tc.args, &stderr, &stderr); code != exitUsage {
+				t.Errorf("exit code %d, want %d", code, exitUsage)
+			}
+			want := append(tc.want, "Run 'ovsdn-controller --help' for the flags.", "")
+			if diff := cmp.Diff(want, strings.Split(stderr.String(), "\n")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A pod in which nothing tells where the API server is.
+func TestNoServer(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var stderr bytes.Buffer
+	if code := run(t.Context(), nil, &stderr, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "no --kubeconfig") {
+		t.Errorf("exit code %d: %s", code, &stderr)
+	}
+}
+
+// The program waits for an API server that is not there, and ends with 0 when it is told to, by either signal.
+func TestStopsOnSignal(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig", kubeconfig(t))
+			cmd.Env = append(os.Environ(), asController+"=1")
+			stderr, err := cmd.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }) // ends the loop below
+			defer late.Stop()
+			waiting := false
+			for lines := bufio.NewScanner(stderr); lines.Scan(); {
+				if !waiting && strings.Contains(lines.Text(), "No network configuration yet") {
+					waiting = true
+					if err := cmd.Process.Signal(signal); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := cmd.Wait(); err != nil || !waiting {
+				t.Errorf("waited for the server: %v; ended with: %v", waiting, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,72 @@
+// Package master is what runs once in a cluster: it keeps the ClusterNetwork, and runs the small controllers that give
+// nodes and namespaces what they need of it.
+package master
+
+import (
+	"errors"
+	"fmt"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// Config is what the master is started with. The network is only the wish for a new cluster: a ClusterNetwork that
+// exists is followed instead.
+type Config struct {
+	REST            *rest.Config // how to reach the API server
+	ClusterNetworks []string     // CIDRs that nodes get their subnets from, in this order
+	HostBits        uint32       // bits of address that a node's subnet leaves to its pods
+	ServiceNetwork  string       // CIDR
+	Mode            string       // short or full name
+	VXLANPort       uint16       // in UDP
+	MTU             uint32       // bytes, of pods; 0: the nodes decide
+	Workers         int          // nodes that are served at the same time
+}
+
+// Defaults returns OpenShift's network, and all but the way to the API server.
+func Defaults() Config {
+	return Config{
+		ClusterNetworks: []string{"10.128.0.0/14"},
+		HostBits:        9,
+		ServiceNetwork:  "172.30.0.0/16",
+		Mode:            config.ModeSubnet.String(),
+		VXLANPort:       config.DefaultVXLANPort,
+		Workers:         8,
+	}
+}
+
+// Validate joins all that is wrong.
+func (c Config) Validate() error {
+	var errs []error
+	if c.REST == nil {
+		errs = append(errs, errors.New("no API server to talk to"))
+	}
+	if c.Workers < 1 {
+		errs = append(errs, fmt.Errorf("%d workers do nothing: give at least 1", c.Workers))
+	}
+	network, err := c.network()
+	if err != nil {
+		errs = append(errs, err)
+	} else if !supported(network.Mode) {
+		errs = append(errs, fmt.Errorf("mode %s is not in this version yet: choose %s", network.Mode, config.ModeSubnet))
+	}
+	return errors.Join(errs...)
+}
+
+// supported says whether this version isolates pods as the mode demands.
+func supported(m config.Mode) bool { return m == config.ModeSubnet }
+
+// network returns the network that the configuration wishes for.
+func (c Config) network() (*config.Network, error) {
+	port := uint32(c.VXLANPort)
+	o := &networkv1.ClusterNetwork{PluginName: c.Mode, ServiceNetwork: c.ServiceNetwork, VXLANPort: &port}
+	for _, cidr := range c.ClusterNetworks {
+		o.ClusterNetworks = append(o.ClusterNetworks, networkv1.ClusterNetworkEntry{CIDR: cidr, HostSubnetLength: c.HostBits})
+	}
+	if c.MTU != 0 {
+		o.MTU = &c.MTU
+	}
+	return config.ParseNetwork(o)
+}

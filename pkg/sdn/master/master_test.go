@@ -1,0 +1,740 @@
+package master_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+)
+
+const patience = 30 * time.Second
+
+// cluster is a real API server, seen by an administrator, and the master's own way to it.
+type cluster struct {
+	kube    kubernetes.Interface
+	network networkclient.Interface
+	admin   *rest.Config
+	master  *rest.Config
+}
+
+// TestMaster runs the master against a real API server, with the rights that deploy/rbac gives it and no more.
+func TestMaster(t *testing.T) {
+	admin := apitest.Start(t)
+	if err := controlplane.Apply(t.Context(), admin, os.DirFS("../../../deploy/rbac")); err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := networkclient.NewForConfig(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := rest.CopyConfig(admin)
+	own.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:ovsdn-system:ovsdn-controller",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:ovsdn-system", "system:authenticated"},
+	}
+	c := &cluster{kube: kube, network: network, admin: admin, master: own}
+	for _, tc := range []struct {
+		name string
+		test func(*testing.T, *cluster)
+	}{
+		{"creates the ClusterNetwork from its flags", testCreatesClusterNetwork},
+		{"follows a ClusterNetwork that differs from its flags", testFollowsStoredNetwork},
+		{"waits for a broken ClusterNetwork to be mended", testWaitsForMend},
+		{"gives subnets in OpenShift's order", testOrder},
+		{"survives restarts and what happened meanwhile", testRestart},
+		{"follows a node's address", testAddress},
+		{"says what is wrong with an edited HostSubnet", testEdited},
+		{"says when the range is full and goes on when it is not", testFull},
+		{"keeps out of external machines' subnets", testExternal},
+		{"writes nothing that the CRDs refuse", testCRDs},
+		{"waits for the API server", testWaitsForServer},
+		{"waits for the CRDs", testWaitsForCRDs}, // the last: it takes them away
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Cleanup(func() { c.wipe(t) })
+			tc.test(t, c)
+		})
+	}
+}
+
+// log collects log lines.
+type log struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *log) contains(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.lines, func(line string) bool { return strings.Contains(line, s) })
+}
+
+// run starts the master and returns what stops it, which the test may leave to its end. The test fails if the master
+// ends by itself, with an error, or leaves something running.
+func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
+	t.Helper()
+	cfg := master.Defaults()
+	cfg.REST = c.master
+	if edit != nil {
+		edit(&cfg)
+	}
+	l = &log{}
+	logger := funcr.New(func(prefix, args string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, prefix+args)
+	}, funcr.Options{})
+
+	before := goleak.IgnoreCurrent()
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
+	ended := make(chan error, 1)
+	go func() { ended <- master.Run(ctx, cfg) }()
+	stop = sync.OnceFunc(func() {
+		select {
+		case err := <-ended:
+			t.Errorf("the master ended by itself: %v", err)
+		default:
+			cancel()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("the master: %v", err)
+				}
+			case <-time.After(patience):
+				t.Error("the master does not stop")
+			}
+		}
+		c.disconnect()
+		if err := goleak.Find(before); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(strings.Join(l.lines, "\n"))
+		}
+	})
+	t.Cleanup(stop)
+	return l, stop
+}
+
+// disconnect ends the administrator's connections, whose goroutines are not the master's leak.
+func (c *cluster) disconnect() {
+	for _, client := range []rest.Interface{c.kube.CoreV1().RESTClient(), c.network.NetworkV1().RESTClient()} {
+		if r, ok := client.(*rest.RESTClient); ok {
+			r.Client.CloseIdleConnections()
+		}
+	}
+}
+
+// wipe deletes all that tests and the master made.
+func (c *cluster) wipe(t *testing.T) {
+	ctx := context.Background() // the test's has ended
+	all, now := metav1.ListOptions{}, metav1.DeleteOptions{}
+	for _, err := range []error{
+		c.kube.CoreV1().Nodes().DeleteCollection(ctx, now, all),
+		c.kube.CoreV1().Events("default").DeleteCollection(ctx, now, all),
+		c.network.NetworkV1().HostSubnets().DeleteCollection(ctx, now, all),
+		c.network.NetworkV1().ClusterNetworks().DeleteCollection(ctx, now, all),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// eventually fails the test with the last error if there still is one in the end.
+func eventually(t *testing.T, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
+
+func must[T any](o T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+}
+
+func (c *cluster) addNode(t *testing.T, name, internalIP string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: internalIP}}
+	return must(c.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}))(t)
+}
+
+func (c *cluster) deleteNode(t *testing.T, name string) {
+	t.Helper()
+	if err := c.kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostSubnet waits until the name's HostSubnet is as demanded.
+func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.HostSubnet) error) *networkv1.HostSubnet {
+	t.Helper()
+	var hs *networkv1.HostSubnet
+	eventually(t, func(ctx context.Context) (err error) {
+		if hs, err = c.network.NetworkV1().HostSubnets().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if demand == nil {
+			return nil
+		}
+		return demand(hs)
+	})
+	return hs
+}
+
+func (c *cluster) hostSubnets(t *testing.T) map[string]networkv1.HostSubnet {
+	t.Helper()
+	byName := map[string]networkv1.HostSubnet{}
+	for _, hs := range must(c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{}))(t).Items {
+		byName[hs.Name] = hs
+	}
+	return byName
+}
+
+// waitCount waits until there are so many HostSubnets and returns them.
+func (c *cluster) waitCount(t *testing.T, n int) map[string]networkv1.HostSubnet {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		if got := len(c.hostSubnets(t)); got != n {
+			return fmt.Errorf("%d HostSubnets, want %d", got, n)
+		}
+		return nil
+	})
+	return c.hostSubnets(t)
+}
+
+func has(subnet string) func(*networkv1.HostSubnet) error {
+	return func(hs *networkv1.HostSubnet) error {
+		if hs.Subnet != subnet {
+			return fmt.Errorf("%s has %s, want %s", hs.Name, hs.Subnet, subnet)
+		}
+		return nil
+	}
+}
+
+// event waits for a warning about the object that contains the text.
+func (c *cluster) event(t *testing.T, kind, name, reason, text string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		list, err := c.kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name + ",reason=" + reason,
+		})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, e := range list.Items {
+			if e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, text) {
+				return nil
+			}
+			got = append(got, e.Message)
+		}
+		return fmt.Errorf("no %s about %s %s that says %q; there are: %q", reason, kind, name, text, got)
+	})
+}
+
+func (c *cluster) clusterNetwork(t *testing.T) *networkv1.ClusterNetwork {
+	t.Helper()
+	var o *networkv1.ClusterNetwork
+	eventually(t, func(ctx context.Context) (err error) {
+		o, err = c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return o
+}
+
+func testCreatesClusterNetwork(t *testing.T, c *cluster) {
+	c.run(t, func(cfg *master.Config) {
+		cfg.ClusterNetworks = []string{"10.128.0.0/14", "10.1.0.0/16"}
+		cfg.MTU = 1400
+	})
+	got := c.clusterNetwork(t)
+	if len(got.ManagedFields) != 1 || got.ManagedFields[0].Manager != "ovsdn-controller" {
+		t.Errorf("the User-Agent does not name the controller: %v", got.ManagedFields)
+	}
+	port, mtu := uint32(4789), uint32(1400)
+	want := &networkv1.ClusterNetwork{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Network:    "10.128.0.0/14", HostSubnetLength: 9,
+		ServiceNetwork: "172.30.0.0/16",
+		PluginName:     "redhat/openshift-ovs-subnet",
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{
+			{CIDR: "10.128.0.0/14", HostSubnetLength: 9}, {CIDR: "10.1.0.0/16", HostSubnetLength: 9},
+		},
+		VXLANPort: &port, MTU: &mtu,
+	}
+	got.ObjectMeta = metav1.ObjectMeta{Name: got.Name}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// store creates a ClusterNetwork with this mode, range and 9 host bits.
+func (c *cluster) store(t *testing.T, mode, cidr string) *networkv1.ClusterNetwork {
+	t.Helper()
+	o := &networkv1.ClusterNetwork{
+		ObjectMeta:      metav1.ObjectMeta{Name: "default"},
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: cidr, HostSubnetLength: 9}},
+		ServiceNetwork:  "172.30.0.0/16", PluginName: mode,
+	}
+	return must(c.network.NetworkV1().ClusterNetworks().Create(t.Context(), o, metav1.CreateOptions{}))(t)
+}
+
+func testFollowsStoredNetwork(t *testing.T, c *cluster) {
+	stored := c.store(t, "redhat/openshift-ovs-multitenant", "10.9.0.0/16")
+	c.addNode(t, "node1", "192.0.2.1")
+	c.run(t, nil)
+	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
+	c.event(t, "ClusterNetwork", "default", "DiffersFromFlags",
+		"mode is multitenant, not subnet; cluster network is [10.9.0.0/16 with 9 host bits], not [10.128.0.0/14 with 9 host bits]")
+	c.event(t, "ClusterNetwork", "default", "UnsupportedMode", "mode multitenant is not in this version yet")
+	if got := c.clusterNetwork(t).ResourceVersion; got != stored.ResourceVersion {
+		t.Error("the stored ClusterNetwork was written to")
+	}
+}
+
+func testWaitsForMend(t *testing.T, c *cluster) {
+	stored := c.store(t, "subnet", "10.9.0.7/16")
+	c.addNode(t, "node1", "192.0.2.1")
+	c.run(t, nil)
+	c.event(t, "ClusterNetwork", "default", "InvalidClusterNetwork", "10.9.0.7/16 has bits set behind its mask: write 10.9.0.0/16")
+	stored.ClusterNetworks[0].CIDR = "10.9.0.0/16"
+	must(c.network.NetworkV1().ClusterNetworks().Update(t.Context(), stored, metav1.UpdateOptions{}))(t)
+	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
+}
+
+func testOrder(t *testing.T, c *cluster) {
+	c.run(t, nil)
+	for i, want := range []string{
+		"10.128.0.0/23", "10.129.0.0/23", "10.130.0.0/23", "10.131.0.0/23", "10.128.2.0/23", "10.129.2.0/23",
+	} {
+		name := fmt.Sprint("node", i+1)
+		node := c.addNode(t, name, fmt.Sprint("192.0.2.", i+1))
+		got := c.hostSubnet(t, name, nil)
+		got.ObjectMeta = metav1.ObjectMeta{Name: got.Name, Annotations: got.Annotations}
+		if diff := cmp.Diff(&networkv1.HostSubnet{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pod.network.openshift.io/node-uid": string(node.UID)}},
+			Host:       name, HostIP: fmt.Sprint("192.0.2.", i+1), Subnet: want,
+		}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	// A freed one comes again only after all others.
+	c.deleteNode(t, "node2")
+	c.waitCount(t, 5)
+	c.addNode(t, "node7", "192.0.2.7")
+	c.hostSubnet(t, "node7", has("10.130.2.0/23"))
+}
+
+func testRestart(t *testing.T, c *cluster) {
+	const count = 50
+	nodes := map[string]*corev1.Node{}
+	for i := range count {
+		name := fmt.Sprint("node", i+1)
+		nodes[name] = c.addNode(t, name, fmt.Sprint("192.0.2.", i+1))
+	}
+	_, stop := c.run(t, nil)
+	first := c.waitCount(t, count)
+
+	// Fifty disjoint subnets, the first fifty in order.
+	var want, got []string
+	for i := range count {
+		want = append(want, fmt.Sprintf("10.%d.%d.0/23", 128+i%4, i/4*2))
+	}
+	for name, hs := range first {
+		got = append(got, hs.Subnet)
+		if uid := hs.Annotations[networkv1.NodeUIDAnnotation]; uid != string(nodes[name].UID) {
+			t.Errorf("%s is made for UID %q, not %q", name, uid, nodes[name].UID)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	stop()
+
+	// While the master is down, one node goes, one is made anew under its name, one changes its address, one comes.
+	c.deleteNode(t, "node7")
+	c.deleteNode(t, "node8")
+	reborn := c.addNode(t, "node8", "192.0.2.88")
+	moved := nodes["node9"]
+	moved.Status.Addresses[0].Address = "192.0.2.99"
+	must(c.kube.CoreV1().Nodes().UpdateStatus(t.Context(), moved, metav1.UpdateOptions{}))(t)
+	c.addNode(t, "node51", "192.0.2.51")
+
+	c.run(t, nil)
+	c.hostSubnet(t, "node8", func(hs *networkv1.HostSubnet) error {
+		if hs.Annotations[networkv1.NodeUIDAnnotation] != string(reborn.UID) || hs.HostIP != "192.0.2.88" {
+			return fmt.Errorf("node8 still has the HostSubnet of its namesake: %+v", hs)
+		}
+		return nil
+	})
+	c.hostSubnet(t, "node9", func(hs *networkv1.HostSubnet) error {
+		if hs.HostIP != "192.0.2.99" || hs.Subnet != first["node9"].Subnet {
+			return fmt.Errorf("node9 has %s at %s", hs.Subnet, hs.HostIP)
+		}
+		return nil
+	})
+	second := c.waitCount(t, count)
+	subnets := map[string]string{}
+	for name, hs := range second {
+		if other, twice := subnets[hs.Subnet]; twice {
+			t.Errorf("%s and %s both have %s", name, other, hs.Subnet)
+		}
+		subnets[hs.Subnet] = name
+		if before, ok := first[name]; ok && name != "node8" && name != "node9" && before.ResourceVersion != hs.ResourceVersion {
+			t.Errorf("%s was written to: %s, was %s", name, hs.Subnet, before.Subnet)
+		}
+	}
+	if _, ok := second["node7"]; ok {
+		t.Error("node7 is gone but has a HostSubnet")
+	}
+	if _, ok := second["node51"]; !ok {
+		t.Error("node51 has no HostSubnet")
+	}
+}
+
+func testAddress(t *testing.T, c *cluster) {
+	c.run(t, nil)
+	node := c.addNode(t, "node1", "fd00::1")
+	c.event(t, "Node", "node1", "NodeAddressUnusable", "is no IPv4 address")
+	for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
+		node.Status.Addresses[0].Address = address
+		node = must(c.kube.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))(t)
+		c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
+			if hs.HostIP != address {
+				return fmt.Errorf("host IP is %s, want %s", hs.HostIP, address)
+			}
+			return nil
+		})
+	}
+	hs := c.hostSubnet(t, "node1", nil)
+	hs.HostIP = "192.0.2.200"
+	must(c.network.NetworkV1().HostSubnets().Update(t.Context(), hs, metav1.UpdateOptions{}))(t)
+	c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
+		if hs.HostIP != "192.0.2.2" {
+			return errors.New("the address written by hand is still there")
+		}
+		return nil
+	})
+}
+
+func testEdited(t *testing.T, c *cluster) {
+	c.run(t, nil)
+	for i := range 2 {
+		c.addNode(t, fmt.Sprint("node", i+1), fmt.Sprint("192.0.2.", i+1))
+		c.hostSubnet(t, fmt.Sprint("node", i+1), nil)
+	}
+	write := func(subnet string) *networkv1.HostSubnet {
+		t.Helper()
+		var hs *networkv1.HostSubnet
+		eventually(t, func(ctx context.Context) (err error) {
+			if hs, err = c.network.NetworkV1().HostSubnets().Get(ctx, "node1", metav1.GetOptions{}); err != nil {
+				return err
+			}
+			hs.Subnet = subnet
+			hs, err = c.network.NetworkV1().HostSubnets().Update(ctx, hs, metav1.UpdateOptions{})
+			return err
+		})
+		return hs
+	}
+	for subnet, complaint := range map[string]string{
+		"10.9.0.0/23":   "10.9.0.0/23 lies outside of the cluster network 10.128.0.0/14: write back 10.128.0.0/23",
+		"10.130.0.0/24": "is a /24, but in the cluster network 10.128.0.0/14 with 9 host bits a node has a /23: write back 10.128.0.0/23",
+		"10.129.0.0/23": "10.129.0.0/23 overlaps 10.129.0.0/23 of HostSubnet node2: write back 10.128.0.0/23",
+		"10.128.0.9/23": "10.128.0.9/23 has bits set behind its mask: write 10.128.0.0/23",
+	} {
+		edited := write(subnet)
+		c.event(t, "Node", "node1", "InvalidHostSubnet", complaint)
+		if now := c.hostSubnet(t, "node1", nil); now.ResourceVersion != edited.ResourceVersion {
+			t.Errorf("the edited HostSubnet was overwritten: %+v", now)
+		}
+		write("10.128.0.0/23")
+	}
+	// What was claimed in between is free again, and the node's own is not.
+	c.addNode(t, "node3", "192.0.2.3")
+	c.hostSubnet(t, "node3", has("10.130.0.0/23"))
+
+	// Deleted, it is made anew with what the node had.
+	write("10.9.0.0/23")
+	if err := c.network.NetworkV1().HostSubnets().Delete(t.Context(), "node1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
+}
+
+func testFull(t *testing.T, c *cluster) {
+	c.run(t, func(cfg *master.Config) { cfg.ClusterNetworks = []string{"10.128.0.0/22"} })
+	c.addNode(t, "node1", "192.0.2.1")
+	c.addNode(t, "node2", "192.0.2.2")
+	had := c.waitCount(t, 2)["node1"].Subnet
+	c.addNode(t, "node3", "192.0.2.3")
+	c.event(t, "Node", "node3", "NoHostSubnet", "no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits")
+	c.deleteNode(t, "node1")
+	c.hostSubnet(t, "node3", has(had))
+}
+
+func testExternal(t *testing.T, c *cluster) {
+	external := &networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "f5", Annotations: map[string]string{networkv1.AssignHostSubnetAnnotation: "true"}},
+		Host:       "f5", HostIP: "192.0.2.100", Subnet: "10.128.0.0/23",
+	}
+	byHand := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "byhand"}, Host: "byhand", HostIP: "192.0.2.101", Subnet: "10.129.1.0/24"}
+	for _, hs := range []*networkv1.HostSubnet{external, byHand} {
+		must(c.network.NetworkV1().HostSubnets().Create(t.Context(), hs, metav1.CreateOptions{}))(t)
+	}
+	before := c.hostSubnets(t)
+	c.run(t, nil)
+	c.addNode(t, "node1", "192.0.2.1")
+	c.hostSubnet(t, "node1", has("10.130.0.0/23"))
+	after := c.hostSubnets(t)
+	delete(after, "node1")
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What our parsers accept the CRDs must too, or the master's writes would fail; what the CRDs refuse ours must refuse.
+func testCRDs(t *testing.T, c *cluster) {
+	ctx := t.Context()
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	compare := func(what string, crd, ours error) {
+		t.Helper()
+		if crd != nil && !apierrors.IsInvalid(crd) {
+			t.Fatal(crd)
+		}
+		if crd != nil && ours == nil {
+			t.Errorf("%s: we accept what the CRD refuses: %v", what, crd)
+		}
+	}
+	var accepted int
+	for _, hostIP := range []string{"192.0.2.1", "192.0.02.1", "192.0.2.256", "192.0.2", "", "fd00::1", "::ffff:192.0.2.1", "127.0.0.1", "x"} {
+		for _, subnet := range []string{"10.128.0.0/23", "10.128.0.1/23", "10.128.0.0/033", "10.128.0.0/33", "10.128.0.0", "", "0.0.0.0/0", "fd00::/64", "x"} {
+			o := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Host: "node1", HostIP: hostIP, Subnet: subnet}
+			_, crd := c.network.NetworkV1().HostSubnets().Create(ctx, o, dry)
+			_, ours := config.ParseHostSubnet(o)
+			compare(fmt.Sprintf("HostSubnet %q %q", hostIP, subnet), crd, ours)
+			if ours == nil {
+				accepted++
+			}
+		}
+	}
+	for _, cidr := range []string{"10.128.0.0/14", "10.128.0.1/14", "10.128.0.0/33", "0.0.0.0/0", "10.0.0.0/8", "", "fd00::/48"} {
+		for _, bits := range []uint32{0, 1, 2, 9, 18, 24, 30, 31, 32} {
+			for _, port := range []uint32{0, 1, 4789, 65535, 65536} {
+				for _, mtu := range []uint32{0, 575, 576, 1450, 65485, 65536, 65537} {
+					o := &networkv1.ClusterNetwork{
+						ObjectMeta:      metav1.ObjectMeta{Name: "default"},
+						ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: cidr, HostSubnetLength: bits}},
+						ServiceNetwork:  "172.30.0.0/16", PluginName: "subnet", VXLANPort: &port, MTU: &mtu,
+					}
+					network, ours := config.ParseNetwork(o)
+					if ours != nil && (port != 4789 || mtu != 1450) {
+						continue // one reason is enough, and thousands of calls are not quick
+					}
+					_, crd := c.network.NetworkV1().ClusterNetworks().Create(ctx, o, dry)
+					compare(fmt.Sprintf("ClusterNetwork %q %d %d %d", cidr, bits, port, mtu), crd, ours)
+					if ours == nil {
+						accepted++
+						if _, err := c.network.NetworkV1().ClusterNetworks().Create(ctx, network.Object(), dry); err != nil {
+							t.Errorf("the CRD refuses the object of %+v: %v", network, err)
+						}
+					}
+				}
+			}
+		}
+	}
+	if accepted < 20 {
+		t.Errorf("only %d accepted: this compares nothing", accepted)
+	}
+}
+
+func testWaitsForServer(t *testing.T, c *cluster) {
+	server := must(url.Parse(c.master.Host))(t)
+	// A port that nobody listens on yet.
+	listener := must(net.Listen("tcp", net.JoinHostPort(server.Hostname(), "0")))(t)
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, stop := c.run(t, func(cfg *master.Config) {
+		cfg.REST = rest.CopyConfig(cfg.REST)
+		cfg.REST.Host = "https://" + address
+	})
+	eventually(t, func(context.Context) error {
+		if !l.contains("No network configuration yet") {
+			return errors.New("the log says nothing of the API server")
+		}
+		return nil
+	})
+	c.addNode(t, "node1", "192.0.2.1")
+	listener = must(net.Listen("tcp", address))(t)
+	closeProxy := forward(listener, server.Host)
+	defer closeProxy()
+	c.hostSubnet(t, "node1", nil)
+	closeProxy()
+	stop()
+}
+
+// forward copies connections to another address until it is closed.
+func forward(listener net.Listener, to string) (stop func()) {
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	running.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				in.Close()
+				return
+			}
+			mu.Lock()
+			open = append(open, in, out)
+			mu.Unlock()
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				running.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1]) // ends with either connection
+					pair[0].Close()
+				})
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		listener.Close()
+		mu.Lock()
+		for _, conn := range open {
+			conn.Close()
+		}
+		mu.Unlock()
+		running.Wait()
+	})
+}
+
+func testWaitsForCRDs(t *testing.T, c *cluster) {
+	client := must(dynamic.NewForConfig(c.admin))(t)
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	for _, name := range []string{"hostsubnets.network.openshift.io", "clusternetworks.network.openshift.io"} {
+		if err := crds.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func(ctx context.Context) error {
+			if _, err := crds.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%s is still there: %w", name, err)
+			}
+			return nil
+		})
+	}
+	eventually(t, func(ctx context.Context) error {
+		_, err := c.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("HostSubnets are still served: %w", err)
+		}
+		return nil
+	})
+	l, _ := c.run(t, nil)
+	eventually(t, func(context.Context) error {
+		if !l.contains("apply the manifests in deploy/crds") {
+			return errors.New("the log says nothing of the CRDs")
+		}
+		return nil
+	})
+	c.addNode(t, "node1", "192.0.2.1")
+	if err := controlplane.Apply(t.Context(), c.admin, os.DirFS("../../../deploy/crds")); err != nil {
+		t.Fatal(err)
+	}
+	c.hostSubnet(t, "node1", nil)
+}
+
+// Every fault of the flags is reported.
+func TestConfigValidate(t *testing.T) {
+	good := master.Defaults()
+	good.REST = &rest.Config{}
+	if err := good.Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	for _, tc := range []struct {
+		name string
+		edit func(*master.Config)
+		want string
+	}{
+		{"a mode that comes later", func(c *master.Config) { c.Mode = "multitenant" }, "mode multitenant is not in this version yet: choose subnet"},
+		{"its full name", func(c *master.Config) { c.Mode = "redhat/openshift-ovs-networkpolicy" }, "mode networkpolicy is not in this version yet: choose subnet"},
+		{"all at once", func(c *master.Config) {
+			c.REST, c.Workers, c.ClusterNetworks, c.HostBits, c.VXLANPort = nil, 0, []string{"10.128.0.1/14", "10.129.0.0/16"}, 17, 0
+		}, `no API server to talk to
+0 workers do nothing: give at least 1
+clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14
+clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.129.0.0/16: choose 2 to 16
+vxlanPort: 0 is no UDP port: choose one from 1 to 65535 (4789 is usual)`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := good
+			tc.edit(&cfg)
+			err := cfg.Validate()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
+				t.Error(diff)
+			}
+			if err := master.Run(t.Context(), cfg); err == nil {
+				t.Error("Run starts with it")
+			}
+		})
+	}
+}

@@ -1,0 +1,21 @@
+package subnet
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Reasons of Events. People and alerts match them: they don't change.
+const (
+	reasonNoAddress = "NodeAddressUnusable" // the node has no address that others can tunnel to
+	reasonNoSubnet  = "NoHostSubnet"        // the node can't be given one
+	reasonInvalid   = "InvalidHostSubnet"   // it has one that can't be used
+)
+
+// warn puts an error where people look for it, and returns it, so that it is logged and tried again.
+func (c *Controller) warn(about runtime.Object, reason string, err error) error {
+	c.Events.Event(about, corev1.EventTypeWarning, reason, strings.ReplaceAll(err.Error(), "\n", "; "))
+	return err
+}
