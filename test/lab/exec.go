@@ -5,9 +5,15 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
+
+// execGrace is what a command's own children have to let go of its output when it has ended.
+const execGrace = 2 * time.Second
 
 // ExecArgs is the command line that runs a command on a machine: a node, Outside or ControlPlane. Its environment
 // should be machine.ExecEnv.
@@ -32,8 +38,10 @@ func (l *Lab) Command(ctx context.Context, machineName string, command ...string
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = machine.ExecEnv()
-	// The command in the machine outlives nsenter when that is killed, and may keep the pipes open.
-	cmd.WaitDelay = killedGrace
+	// nsenter's child would outlive it, and keep the pipes open.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = execGrace
 	return cmd, nil
 }
 

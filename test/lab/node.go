@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"os"
@@ -38,7 +39,9 @@ func (l *Lab) baseSpec(name string, addr netip.Addr) machine.Spec {
 		NetNS: netnsName(l.name, name), Cgroup: l.cgroup(name), Links: map[string]string{},
 		Files: map[string]string{
 			"/etc/hostname": name + "\n",
-			"/etc/hosts":    fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", addr, name),
+			// Else all nodes would tell the API server the host's.
+			"/etc/machine-id": fmt.Sprintf("%x", sha256.Sum256([]byte(l.name+"/"+name)))[:32] + "\n",
+			"/etc/hosts":      fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", addr, name),
 			// Pods inherit it. Nobody answers here, at once.
 			"/etc/resolv.conf": "nameserver 127.0.0.1\n",
 		},

@@ -166,18 +166,16 @@ func (u *up) waitNodes(ctx context.Context, numbers []int, what string, wanted f
 
 // explainNodes says what to look at when nodes are not as wanted.
 func (u *up) explainNodes(missing []int, what string, err error) error {
-	var lines []string
+	machines := []string{ControlPlane}
 	for _, number := range missing {
-		name := nodeName(number)
-		lines = append(lines, fmt.Sprintf("%s is not %s", name, what))
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if err := u.notUp(ctx, name); err != nil {
-			lines = append(lines, err.Error())
-		}
-		cancel()
+		machines = append(machines, nodeName(number))
 	}
-	return fmt.Errorf("%w: %s\nlook at the logs of kubelet and ovsdn-node in %s, and at \"ovsdn-lab kubectl --name %s -- describe nodes\"",
-		err, strings.Join(lines, "\n"), u.LogDir(), u.name)
+	problems := []error{fmt.Errorf("not %s: %s: %w", what, strings.Join(machines[1:], ", "), err)}
+	for _, name := range machines {
+		problems = append(problems, u.check(name))
+	}
+	problems = append(problems, fmt.Errorf("look at the logs of ovsdn-controller, ovsdn-node and kubelet in %s, and at \"ovsdn-lab --name %s kubectl -- describe nodes\"", u.LogDir(), u.name))
+	return errors.Join(problems...)
 }
 
 func nodeReady(node *corev1.Node) bool {

@@ -24,24 +24,24 @@ type Options struct {
 	Progress func(format string, args ...any)
 }
 
-// Shape is what cannot be changed while a lab is up.
+// Shape is what cannot be changed while a lab is up. Its JSON names are those of the flags.
 type Shape struct {
 	// Nodes is how many the lab starts with. Default 2.
-	Nodes int
+	Nodes int `json:"nodes"`
 	// Mode of the network. Default subnet.
-	Mode Mode
+	Mode Mode `json:"mode"`
 	// ServiceProxy says who balances services. Default external.
-	ServiceProxy ServiceProxy
+	ServiceProxy ServiceProxy `json:"service-proxy"`
 	// ClusterNetwork is where pods' addresses come from. Default 10.128.0.0/14.
-	ClusterNetwork netip.Prefix
+	ClusterNetwork netip.Prefix `json:"cluster-network"`
 	// HostBits is how many bits of an address a node gives out itself. Default 9.
-	HostBits int
+	HostBits int `json:"host-bits"`
 	// ServiceNetwork is where services' addresses come from. Default 172.30.0.0/16.
-	ServiceNetwork netip.Prefix
+	ServiceNetwork netip.Prefix `json:"service-network"`
 	// Datapath of Open vSwitch. Default netdev.
-	Datapath Datapath
+	Datapath Datapath `json:"datapath"`
 	// ControlPlaneOnly brings up etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and no network.
-	ControlPlaneOnly bool
+	ControlPlaneOnly bool `json:"control-plane-only"`
 }
 
 // Mode is a short name of a network mode, see the design's table.
@@ -209,7 +209,7 @@ func (s *Shape) validateNetworks() []error {
 	return errs
 }
 
-// difference names the flags in which a wanted shape differs from what is there.
+// difference says in which flags a wanted shape differs from what is there.
 func (s Shape) difference(wanted Shape) ([]string, error) {
 	have, err := s.fields()
 	if err != nil {
@@ -222,7 +222,7 @@ func (s Shape) difference(wanted Shape) ([]string, error) {
 	var differing []string
 	for name, value := range have {
 		if string(value) != string(want[name]) {
-			differing = append(differing, fmt.Sprintf("%s is %s, not %s", name, value, want[name]))
+			differing = append(differing, fmt.Sprintf("--%s is %s, not %s", name, value, want[name]))
 		}
 	}
 	slices.Sort(differing)

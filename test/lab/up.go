@@ -23,6 +23,7 @@ const (
 	apiTimeout     = 2 * time.Minute
 	machineTimeout = 2 * time.Minute
 	nodesTimeout   = 3 * time.Minute
+	checkTimeout   = 2 * time.Second
 )
 
 // Up brings a lab up and returns when it can be used: when its nodes are ready, if the network agent has been built, or else
@@ -166,7 +167,7 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("gave up after %v", apiTimeout))
 	defer cancel()
 	if err := controlplane.WaitReady(ctx, config); err != nil {
-		return errors.Join(err, u.notUp(context.WithoutCancel(ctx), ControlPlane))
+		return errors.Join(err, u.check(ControlPlane))
 	}
 	if err := u.startUnits(ctx, ControlPlane, controllerManagerUnit, schedulerUnit); err != nil {
 		return err
@@ -188,11 +189,14 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	return u.startUnits(ctx, ControlPlane, controllerUnit)
 }
 
-// notUp describes the units of a machine that are not up.
-func (u *up) notUp(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+// check says which unit of a machine is not up, for errors about what that led to.
+func (u *up) check(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return machine.NewControl(u.machineDir(name)).WaitUp(ctx)
+	if err := machine.NewControl(u.machineDir(name)).Check(ctx); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // ensureControlPlane starts the control plane's machine unless it runs.

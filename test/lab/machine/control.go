@@ -125,16 +125,13 @@ func (c *Control) PID(ctx context.Context) (int, error) {
 // waitInterval is between two looks at the units.
 const waitInterval = 30 * time.Millisecond
 
-// WaitUp returns when every unit is up that starts by itself or that somebody has started. It fails when a task has
-// failed, or with the end of the context, and says which unit it was and what its log says.
+// WaitUp returns when Check finds nothing. It fails when a task has failed, or with the end of the context, and says
+// which unit it was and what its log says.
 func (c *Control) WaitUp(ctx context.Context) error {
 	ticker := time.NewTicker(waitInterval)
 	defer ticker.Stop()
 	for {
-		units, err := c.Units(ctx)
-		if err == nil {
-			err = notUp(units)
-		}
+		err := c.Check(ctx)
 		var unit *UnitError
 		if err == nil || errors.As(err, &unit) && unit.Status.Task && unit.Status.State == Failed {
 			return err
@@ -145,6 +142,15 @@ func (c *Control) WaitUp(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// Check fails when a unit is not up that starts by itself or that somebody has started.
+func (c *Control) Check(ctx context.Context) error {
+	units, err := c.Units(ctx)
+	if err != nil {
+		return err
+	}
+	return notUp(units)
 }
 
 // notUp returns an error for a unit that is not up. A failed one comes first, since others may wait for it.

@@ -67,10 +67,12 @@ type supervisor struct {
 	reaper *reaper
 	units  map[string]*unit
 	order  []*unit
+	// restartDelay and stopGrace are constants but for tests.
+	restartDelay, stopGrace time.Duration
 }
 
 func newSupervisor(spec *Spec) *supervisor {
-	s := &supervisor{reaper: newReaper(), units: map[string]*unit{}}
+	s := &supervisor{reaper: newReaper(), units: map[string]*unit{}, restartDelay: restartDelay, stopGrace: stopGrace}
 	for _, u := range spec.Units {
 		added := &unit{
 			spec: u, supervisor: s, requests: make(chan request), ready: make(chan struct{}),

@@ -126,7 +126,9 @@ func (l *loop) start() error {
 	}
 	l.set(func(s *Status) {
 		s.State, s.PID = Starting, l.process.pid
-		s.Starts++
+		if l.next == 0 {
+			s.Starts++
+		}
 		if !l.spec.Task && l.spec.Socket == "" {
 			s.State = Up
 		}
@@ -181,7 +183,7 @@ func (l *loop) afterFailure() {
 		l.wanted = false
 		return
 	}
-	l.delay = time.After(restartDelay)
+	l.delay = time.After(l.supervisor.restartDelay)
 }
 
 // forget notes how the process has ended.
@@ -237,7 +239,7 @@ func (l *loop) terminate() {
 	l.supervisor.reaper.signal(l.process, unix.SIGTERM)
 	select {
 	case <-l.process.done:
-	case <-time.After(stopGrace):
+	case <-time.After(l.supervisor.stopGrace):
 		l.supervisor.reaper.signal(l.process, unix.SIGKILL)
 		<-l.process.done
 	}

@@ -1,0 +1,247 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/lab/checkout"
+	"github.com/ovsdn/ovsdn/test/lab/components"
+)
+
+// testTimeout is for everything that a test does with a lab, except for the first build of the components.
+const testTimeout = 5 * time.Minute
+
+// needRoot skips, builds what a lab needs, and takes the lab down when the test ends, whatever happened.
+func needRoot(t *testing.T, name string) (binDir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	binDir = t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binDir+"/", "github.com/ovsdn/ovsdn/cmd/ovsdn-lab")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build ovsdn-lab: %v\n%s", err, output)
+	}
+	root, err := checkout.Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On a new machine it takes minutes, which is not the lab's fault.
+	if _, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf}); err != nil {
+		t.Fatal(err)
+	}
+	down(t, name)
+	t.Cleanup(func() { down(t, name) })
+	return binDir
+}
+
+// down works after the test's own context has ended.
+func down(t *testing.T, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := Down(ctx, name, t.Logf); err != nil {
+		t.Errorf("down: %v", err)
+	}
+	for _, left := range leftovers(t, name) {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// leftovers lists what there is of the lab anywhere on this machine.
+func leftovers(t *testing.T, name string) []string {
+	t.Helper()
+	var found []string
+	if entries, err := os.ReadDir(filepath.Join(stateRoot, name)); err == nil {
+		found = append(found, fmt.Sprintf("folder with %d entries", len(entries)))
+	}
+	for _, root := range []string{"/sys/fs/cgroup", "/run/netns"} {
+		_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			// Other groups come and go meanwhile.
+			if err == nil && isOfLab(path, name) {
+				found = append(found, path)
+			}
+			return nil
+		})
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if isOfLab(line, name) {
+			found = append(found, "mount "+line)
+		}
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		// One that is dead is only waiting for the host's own PID 1 to take note.
+		if status, err := os.ReadFile(filepath.Join(process, "status")); err != nil || bytes.Contains(status, []byte("State:\tZ")) {
+			continue
+		}
+		for _, file := range []string{"cmdline", "cgroup", "mountinfo"} {
+			// Processes end while we look.
+			content, err := os.ReadFile(filepath.Join(process, file))
+			if err == nil && isOfLab(string(content), name) {
+				command, _ := os.ReadFile(filepath.Join(process, "cmdline"))
+				found = append(found, fmt.Sprintf("process %s (%q), by its %s", process, bytes.ReplaceAll(command, []byte{0}, []byte{' '}), file))
+				break
+			}
+		}
+	}
+	links, err := os.ReadDir("/sys/class/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if link.Name() == fabricBridge || strings.HasPrefix(link.Name(), "v-") {
+			found = append(found, "interface "+link.Name())
+		}
+	}
+	return found
+}
+
+func isOfLab(text, name string) bool {
+	for _, mark := range []string{stateRoot + "/" + name, cgroupRoot + "/" + name, "ovsdn-" + name + "-"} {
+		if _, after, ok := strings.Cut(text, mark); ok && (after == "" || strings.ContainsAny(after[:1], "/ \n\x00") || strings.HasSuffix(mark, "-")) {
+			return true
+		}
+	}
+	return false
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestControlPlaneOnly(t *testing.T) {
+	const name = "t-cp"
+	binDir := needRoot(t, name)
+	ctx := testContext(t)
+	o := Options{Name: name, Shape: Shape{ControlPlaneOnly: true}, BinDir: binDir, Progress: t.Logf}
+	l, err := Up(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := l.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The controller manager makes it.
+	waitFor(t, "the default service account", func() error {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if stdout, stderr, err := l.Kubectl(ctx, "get", "namespace", "default", "-o", "name"); err != nil || stdout != "namespace/default\n" {
+		t.Errorf("kubectl: %q, %q, %v", stdout, stderr, err)
+	}
+	if stdout, _, err := l.Exec(ctx, ControlPlane, "hostname"); err != nil || stdout != ControlPlane+"\n" {
+		t.Errorf("exec hostname: %q, %v", stdout, err)
+	}
+
+	// A dead control plane comes back with what it knew, at the same port.
+	control, err := l.control(ControlPlane)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := control.PID(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Exec(ctx, ControlPlane, "true"); err == nil {
+		t.Error("exec in a dead machine succeeds")
+	}
+	if _, err := Up(ctx, o); err != nil {
+		t.Fatalf("repair: %v", err)
+	}
+	if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		t.Errorf("after the repair: %v", err)
+	}
+
+	o.HostBits = 8
+	if _, err := Up(ctx, o); err == nil || !strings.Contains(err.Error(), "--host-bits is 9, not 8") {
+		t.Errorf("up with other options: %v", err)
+	}
+}
+
+func TestDownOfNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if existed, err := Down(t.Context(), "t-nothing", t.Logf); existed || err != nil {
+		t.Errorf("down of nothing: %v, %v", existed, err)
+	}
+	if _, err := Down(t.Context(), "../x", t.Logf); err == nil {
+		t.Error("down of a bad name succeeds")
+	}
+}
+
+// TestKilledUp kills up at each of its steps. What it leaves must go with down.
+func TestKilledUp(t *testing.T) {
+	const name = "t-kill"
+	binDir := needRoot(t, name)
+	ctx := testContext(t)
+	for _, step := range []string{"components", "fabric", Outside, "node1", "control plane"} {
+		t.Run(step, func(t *testing.T) {
+			up := exec.CommandContext(ctx, filepath.Join(binDir, selfProgram), "up", "--name", name)
+			lines, err := up.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := up.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for reader := bufio.NewScanner(lines); reader.Scan(); {
+				if strings.Contains(reader.Text(), "s  "+step+" (") {
+					if err := up.Process.Kill(); err != nil {
+						t.Error(err)
+					}
+					break
+				}
+			}
+			if err := up.Wait(); err == nil {
+				t.Errorf("up ended before it could be killed in step %q", step)
+			}
+			down(t, name)
+		})
+	}
+}
+
+func waitFor(t *testing.T, what string, try func() error) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
