@@ -74,7 +74,7 @@ func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duratio
 	if err != nil {
 		err = fmt.Errorf("stop serving CNI on %s: requests did not end: %w", l.path, errors.Join(err, server.Close()))
 	}
-	<-served
+	_ = <-served // http.ErrServerClosed
 	return err
 }
 
