@@ -74,7 +74,9 @@ func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duratio
 	if err != nil {
 		err = fmt.Errorf("stop serving CNI on %s: requests did not end: %w", l.path, errors.Join(err, server.Close()))
 	}
-	_ = <-served // http.ErrServerClosed
+	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
 	return err
 }
 
