@@ -68,24 +68,25 @@ func (a *Allocator) Allocate(holder string) (netip.Prefix, error) {
 }
 
 // MarkAllocated makes the holder hold exactly these subnets. They need not be subnets that Allocate gives out: other
-// lengths are fine, and so are ranges outside of the cluster network and subnets that others hold.
-func (a *Allocator) MarkAllocated(holder string, subnets ...netip.Prefix) {
+// lengths are fine, and so are ranges outside of the cluster network and subnets that others hold. It returns
+// whether the holder gave anything back.
+func (a *Allocator) MarkAllocated(holder string, subnets ...netip.Prefix) (freed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if slices.Equal(a.byHolder[holder], subnets) {
-		return
+	before := a.byHolder[holder]
+	if slices.Equal(before, subnets) {
+		return false
 	}
 	a.release(holder)
 	for _, p := range subnets {
 		a.hold(holder, p.Masked())
 	}
+	return slices.ContainsFunc(before, func(p netip.Prefix) bool { return !slices.Contains(a.byHolder[holder], p) })
 }
 
-// Release frees all that the holder holds. Holding nothing is no error.
-func (a *Allocator) Release(holder string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.release(holder)
+// Release frees all that the holder holds, and returns whether that is anything.
+func (a *Allocator) Release(holder string) (freed bool) {
+	return a.MarkAllocated(holder)
 }
 
 // HeldBy returns what the holder holds, in the order in which it was marked or given.

@@ -2,6 +2,7 @@ package subnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -26,10 +28,13 @@ import (
 )
 
 const (
-	// What fails is tried again after 200 ms, and from then on at half the pace each time, to a minute: soon enough
-	// for who mends the cause and watches, and few enough Events for who doesn't.
-	firstRetry = 200 * time.Millisecond
+	// What fails is tried again after 100 ms, and from then on at half the pace each time, to a minute.
+	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Minute
+
+	// What people must mend is tried again when the node, its HostSubnet or the free space changes, and is said again at
+	// this pace: Events are gone after an hour, and the recorder lets one in five minutes pass for an object.
+	complaintInterval = 5 * time.Minute
 
 	// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
 	syncTimeout = 30 * time.Second
@@ -52,6 +57,7 @@ type Controller struct {
 	synced      []cache.InformerSynced
 	queue       workqueue.TypedRateLimitingInterface[string] // names of nodes and of HostSubnets, which are the same
 	allocator   *Allocator
+	waiting     waiting
 }
 
 // New returns a controller for the network that hears of changes from the informers. Its caller starts them, then Run.
@@ -66,6 +72,7 @@ func New(clients Clients, network *config.Network, nodes coreinformers.NodeInfor
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "hostsubnets"}),
 		allocator: NewAllocator(network.ClusterNetworks),
+		waiting:   waiting{present: map[string]bool{}},
 	}
 	for _, i := range []struct {
 		informer cache.SharedInformer
@@ -151,18 +158,22 @@ func (c *Controller) work(ctx context.Context) bool {
 	defer cancel()
 
 	err := c.sync(attempt, name)
-	if err == nil {
-		c.queue.Forget(name)
-		return true
-	}
 	if ctx.Err() != nil {
 		return false
 	}
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+	switch _, told := errors.AsType[complaint](err); {
+	case err == nil:
+		c.queue.Forget(name)
+	case told:
+		logger.Error(err, "The node's HostSubnet is not in order")
+		c.queue.Forget(name)
+		c.queue.AddAfter(name, wait.Jitter(complaintInterval, 0.2))
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		logger.V(2).Info("Somebody else wrote meanwhile, trying again", "err", err)
-	} else {
-		logger.Error(err, "The node's HostSubnet is not in order, trying again")
+		c.queue.AddRateLimited(name)
+	default:
+		logger.Error(err, "The node's HostSubnet could not be seen to, trying again")
+		c.queue.AddRateLimited(name)
 	}
-	c.queue.AddRateLimited(name)
 	return true
 }

@@ -14,8 +14,13 @@ const (
 	reasonInvalid   = "InvalidHostSubnet"   // it has one that can't be used
 )
 
-// warn puts an error where people look for it, and returns it, so that it is logged and tried again.
+// complaint is an error that people have to mend, and that they have been told of.
+type complaint struct{ error }
+
+func (c complaint) Unwrap() error { return c.error }
+
+// warn puts an error where people look for it, and returns it as a complaint.
 func (c *Controller) warn(about runtime.Object, reason string, err error) error {
 	c.Events.Event(about, corev1.EventTypeWarning, reason, strings.ReplaceAll(err.Error(), "\n", "; "))
-	return err
+	return complaint{err}
 }

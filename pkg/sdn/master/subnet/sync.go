@@ -26,7 +26,8 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	}
 	switch {
 	case hs == nil && node == nil:
-		c.allocator.Release(name)
+		c.waiting.remove(name)
+		c.wakeAfter(c.allocator.Release(name))
 		return nil
 	case hs == nil:
 		return c.create(ctx, node)
@@ -92,10 +93,10 @@ func (c *Controller) create(ctx context.Context, node *corev1.Node) error {
 	}
 	subnet, ok := c.former(node.Name)
 	if ok {
-		c.allocator.MarkAllocated(node.Name, subnet)
+		c.wakeAfter(c.allocator.MarkAllocated(node.Name, subnet))
 	} else {
-		c.allocator.Release(node.Name)
-		if subnet, err = c.allocator.Allocate(node.Name); err != nil {
+		c.wakeAfter(c.allocator.Release(node.Name))
+		if subnet, err = c.allocate(node.Name); err != nil {
 			return c.warn(node, reasonNoSubnet, fmt.Errorf("%w: add a range to ClusterNetwork %s, or delete nodes that are gone",
 				err, networkv1.ClusterNetworkDefault))
 		}
@@ -128,14 +129,14 @@ func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) error
 	if err != nil {
 		return fmt.Errorf("delete HostSubnet %s of a node that is gone: %w", hs.Name, err)
 	}
-	c.allocator.Release(hs.Name)
+	c.wakeAfter(c.allocator.Release(hs.Name))
 	klog.FromContext(ctx).Info("Freed the subnet of a node that is gone", "subnet", hs.Subnet, "nodeUID", ownerUID(hs))
 	return nil
 }
 
 // stepAside keeps out of a subnet that people manage: an external machine's, or one made by hand for no node.
 func (c *Controller) stepAside(hs *networkv1.HostSubnet, node *corev1.Node) error {
-	c.allocator.MarkAllocated(hs.Name, claims(hs)...)
+	c.wakeAfter(c.allocator.MarkAllocated(hs.Name, claims(hs)...))
 	var errs []error
 	if _, err := config.ParseHostSubnet(hs); err != nil {
 		errs = append(errs, c.warn(hs, reasonInvalid, err))
@@ -189,7 +190,7 @@ func (c *Controller) judge(node *corev1.Node, hs *networkv1.HostSubnet) error {
 		err = c.overlaps(hs.Name, h.Subnets)
 	}
 	if err == nil {
-		c.allocator.MarkAllocated(hs.Name, h.Subnets...)
+		c.wakeAfter(c.allocator.MarkAllocated(hs.Name, h.Subnets...))
 		return nil
 	}
 	err = fmt.Errorf("HostSubnet %s can't be used: %w", hs.Name, err)

@@ -445,3 +445,44 @@ func TestHeartbeatsAreNoWork(t *testing.T) {
 		t.Errorf("%d queued after another address", n)
 	}
 }
+
+// Those that wait are woken one after the other, as long as there is space, and not when nothing came free.
+func TestFreedSpaceWakesWhoWaits(t *testing.T) {
+	f := newFixture(t, scene{held: map[string]string{"old": "10.128.0.0/22"}})
+	for _, name := range []string{"node1", "node2", "node3"} {
+		if p, err := f.allocate(name); err == nil {
+			t.Fatalf("%s is given %s of a full range", name, p)
+		}
+	}
+	woken := func() (names []string) {
+		for f.queue.Len() > 0 {
+			name, _ := f.queue.Get()
+			f.queue.Done(name)
+			names = append(names, name)
+		}
+		return names
+	}
+	if got := woken(); got != nil {
+		t.Fatalf("woken: %v", got)
+	}
+	if err := f.sync(t.Context(), "old"); err != nil { // its node and HostSubnet are gone: two subnets
+		t.Fatal(err)
+	}
+	for _, want := range []string{"node1", "node2"} {
+		if diff := cmp.Diff([]string{want}, woken()); diff != "" {
+			t.Fatal(diff)
+		}
+		if _, err := f.allocate(want); err != nil {
+			t.Fatalf("%s: %v", want, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"node3"}, woken()); diff != "" { // in vain
+		t.Error(diff)
+	}
+	if _, err := f.allocate("node3"); err == nil {
+		t.Error("node3 is given one too many")
+	}
+	if got := woken(); got != nil {
+		t.Errorf("woken though nothing came free: %v", got)
+	}
+}
