@@ -1,0 +1,289 @@
+package master_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+)
+
+const patience = 30 * time.Second
+
+// cluster is a real API server, seen by an administrator, and the master's own way to it.
+type cluster struct {
+	kube    kubernetes.Interface
+	network networkclient.Interface
+	admin   *rest.Config
+	master  *rest.Config
+}
+
+// log collects log lines.
+type log struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *log) contains(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.lines, func(line string) bool { return strings.Contains(line, s) })
+}
+
+// run starts the master and returns what stops it, which the test may leave to its end. The test fails if the master
+// ends by itself, with an error, or leaves something running.
+func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
+	t.Helper()
+	cfg := master.Defaults()
+	cfg.REST = c.master
+	if edit != nil {
+		edit(&cfg)
+	}
+	l = &log{}
+	logger := funcr.New(func(prefix, args string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, prefix+args)
+	}, funcr.Options{})
+
+	before := goleak.IgnoreCurrent()
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
+	ended := make(chan error, 1)
+	go func() { ended <- master.Run(ctx, cfg) }()
+	stop = sync.OnceFunc(func() {
+		select {
+		case err := <-ended:
+			t.Errorf("the master ended by itself: %v", err)
+		default:
+			cancel()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("the master: %v", err)
+				}
+			case <-time.After(patience):
+				t.Error("the master does not stop")
+			}
+		}
+		c.disconnect()
+		if err := goleak.Find(before); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(strings.Join(l.lines, "\n"))
+		}
+	})
+	t.Cleanup(stop)
+	return l, stop
+}
+
+// disconnect ends the administrator's connections, whose goroutines are not the master's leak.
+func (c *cluster) disconnect() {
+	for _, client := range []rest.Interface{c.kube.CoreV1().RESTClient(), c.network.NetworkV1().RESTClient()} {
+		if r, ok := client.(*rest.RESTClient); ok {
+			r.Client.CloseIdleConnections()
+		}
+	}
+}
+
+// wipe deletes all that tests and the master made.
+func (c *cluster) wipe(t *testing.T) {
+	ctx := context.Background() // the test's has ended
+	all, now := metav1.ListOptions{}, metav1.DeleteOptions{}
+	for _, err := range []error{
+		c.kube.CoreV1().Nodes().DeleteCollection(ctx, now, all),
+		c.kube.CoreV1().Events("default").DeleteCollection(ctx, now, all),
+		c.network.NetworkV1().HostSubnets().DeleteCollection(ctx, now, all),
+		c.network.NetworkV1().ClusterNetworks().DeleteCollection(ctx, now, all),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// eventually fails the test with the last error if there still is one in the end.
+func eventually(t *testing.T, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
+
+func must[T any](o T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+}
+
+func (c *cluster) addNode(t *testing.T, name, internalIP string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: internalIP}}
+	return must(c.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}))(t)
+}
+
+func (c *cluster) deleteNode(t *testing.T, name string) {
+	t.Helper()
+	if err := c.kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostSubnet waits until the name's HostSubnet is as demanded.
+func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.HostSubnet) error) *networkv1.HostSubnet {
+	t.Helper()
+	var hs *networkv1.HostSubnet
+	eventually(t, func(ctx context.Context) (err error) {
+		if hs, err = c.network.NetworkV1().HostSubnets().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if demand == nil {
+			return nil
+		}
+		return demand(hs)
+	})
+	return hs
+}
+
+func (c *cluster) hostSubnets(t *testing.T) map[string]networkv1.HostSubnet {
+	t.Helper()
+	byName := map[string]networkv1.HostSubnet{}
+	for _, hs := range must(c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{}))(t).Items {
+		byName[hs.Name] = hs
+	}
+	return byName
+}
+
+// waitCount waits until there are so many HostSubnets and returns them.
+func (c *cluster) waitCount(t *testing.T, n int) map[string]networkv1.HostSubnet {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		if got := len(c.hostSubnets(t)); got != n {
+			return fmt.Errorf("%d HostSubnets, want %d", got, n)
+		}
+		return nil
+	})
+	return c.hostSubnets(t)
+}
+
+func has(subnet string) func(*networkv1.HostSubnet) error {
+	return func(hs *networkv1.HostSubnet) error {
+		if hs.Subnet != subnet {
+			return fmt.Errorf("%s has %s, want %s", hs.Name, hs.Subnet, subnet)
+		}
+		return nil
+	}
+}
+
+// event waits for a warning about the object that contains the text.
+func (c *cluster) event(t *testing.T, kind, name, reason, text string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		list, err := c.kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name + ",reason=" + reason,
+		})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, e := range list.Items {
+			if e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, text) {
+				return nil
+			}
+			got = append(got, e.Message)
+		}
+		return fmt.Errorf("no %s about %s %s that says %q; there are: %q", reason, kind, name, text, got)
+	})
+}
+
+func (c *cluster) clusterNetwork(t *testing.T) *networkv1.ClusterNetwork {
+	t.Helper()
+	var o *networkv1.ClusterNetwork
+	eventually(t, func(ctx context.Context) (err error) {
+		o, err = c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return o
+}
+
+// store creates a ClusterNetwork with this mode, range and 9 host bits.
+func (c *cluster) store(t *testing.T, mode, cidr string) *networkv1.ClusterNetwork {
+	t.Helper()
+	o := &networkv1.ClusterNetwork{
+		ObjectMeta:      metav1.ObjectMeta{Name: "default"},
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: cidr, HostSubnetLength: 9}},
+		ServiceNetwork:  "172.30.0.0/16", PluginName: mode,
+	}
+	return must(c.network.NetworkV1().ClusterNetworks().Create(t.Context(), o, metav1.CreateOptions{}))(t)
+}
+
+// forward copies connections to another address until it is closed.
+func forward(listener net.Listener, to string) (stop func()) {
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	running.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				in.Close()
+				return
+			}
+			mu.Lock()
+			open = append(open, in, out)
+			mu.Unlock()
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				running.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1]) // ends with either connection
+					pair[0].Close()
+				})
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		listener.Close()
+		mu.Lock()
+		for _, conn := range open {
+			conn.Close()
+		}
+		mu.Unlock()
+		running.Wait()
+	})
+}

@@ -1,0 +1,49 @@
+package master_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+)
+
+// Every fault of the flags is reported.
+func TestConfigValidate(t *testing.T) {
+	good := master.Defaults()
+	good.REST = &rest.Config{}
+	if err := good.Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	for _, tc := range []struct {
+		name string
+		edit func(*master.Config)
+		want string
+	}{
+		{"a mode that comes later", func(c *master.Config) { c.Mode = "multitenant" }, "mode multitenant is not in this version yet: choose subnet"},
+		{"its full name", func(c *master.Config) { c.Mode = "redhat/openshift-ovs-networkpolicy" }, "mode networkpolicy is not in this version yet: choose subnet"},
+		{"all at once", func(c *master.Config) {
+			c.REST, c.Workers, c.ClusterNetworks, c.HostBits, c.VXLANPort = nil, 0, []string{"10.128.0.1/14", "10.129.0.0/16"}, 17, 0
+		}, `no API server to talk to
+0 workers do nothing: give at least 1
+clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14
+clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.129.0.0/16: choose 2 to 16
+vxlanPort: 0 is no UDP port: choose one from 1 to 65535 (4789 is usual)`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := good
+			tc.edit(&cfg)
+			err := cfg.Validate()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
+				t.Error(diff)
+			}
+			if err := master.Run(t.Context(), cfg); err == nil {
+				t.Error("Run starts with it")
+			}
+		})
+	}
+}
