@@ -324,4 +324,3 @@ func longFlow(actions ...ovs.Action) *ovs.Flow {
 		Actions: actions,
 	}
 }
-

@@ -1,0 +1,177 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// write brings the switch up to date with what is queued now. After an error the changes are queued again and
+// a full replacement is due.
+func (s *Store) write(ctx context.Context) error {
+	changes, asked, full := s.take()
+	var rest []*change
+	var err error
+	switch {
+	case full:
+		rest, err = s.replace(ctx, changes)
+	case len(changes) > 0:
+		rest, err = s.apply(ctx, changes)
+	}
+	s.putBack(rest)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.asked++ // what the switch has is unknown now
+	case full:
+		s.synced = asked
+	}
+	return err
+}
+
+// take empties the queue.
+func (s *Store) take() (changes []*change, asked uint64, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changes, s.queue = s.queue, nil
+	clear(s.queued)
+	s.busy = make(map[pipeline.Owner]bool, len(changes))
+	for _, c := range changes {
+		s.busy[c.owner] = true
+		c.old = s.current[c.owner]
+	}
+	return changes, s.asked, s.asked != s.synced
+}
+
+// putBack queues changes again that could not be tried, before those that came meanwhile. One that was overtaken leaves only
+// those who wait for it.
+func (s *Store) putBack(changes []*change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = nil
+	var again []*change
+	for _, c := range changes {
+		if newer := s.queued[c.owner]; newer != nil {
+			newer.commits = slices.Concat(c.commits, newer.commits)
+			continue
+		}
+		s.queued[c.owner] = c
+		again = append(again, c)
+	}
+	s.queue = slices.Concat(again, s.queue)
+}
+
+// finish takes note of changes that are on the switch.
+func (s *Store) finish(changes []*change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range changes {
+		if len(c.new) == 0 {
+			delete(s.current, c.owner)
+		} else {
+			s.current[c.owner] = c.new
+		}
+		delete(s.busy, c.owner)
+		c.complete(nil)
+	}
+}
+
+// apply sends the changes in one bundle. Those that the switch refuses, and those in conflict, fail and are left out. After an error it
+// returns the changes that are still to be done.
+func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, err error) {
+	r := newRound(s.table, changes)
+	for {
+		tx := s.bridge.NewTransaction()
+		r.transaction(tx)
+		err := s.bridge.Run(ctx, tx)
+		if err == nil {
+			s.finish(r.commit())
+			return nil, nil
+		}
+		var refused *ovs.FlowError
+		if !errors.As(err, &refused) {
+			return r.revert(), err
+		}
+		blamed := r.blame(refused.Key)
+		if alive := r.alive(); len(alive) == 1 {
+			blamed = alive
+		}
+		if len(blamed) == 0 {
+			return s.applyOneByOne(ctx, r.revert())
+		}
+		for _, c := range blamed {
+			r.fail(c, err)
+		}
+	}
+}
+
+// applyOneByOne finds the bad changes of a group when the refused flow does not tell.
+func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*change, err error) {
+	for i := range changes {
+		if rest, err = s.apply(ctx, changes[i:i+1]); err != nil {
+			return append(rest, changes[i+1:]...), err
+		}
+	}
+	return nil, nil
+}
+
+// replace makes the whole bridge equal to the table with the changes. A flow that is refused fails the changes that want it. Where
+// there are none, its owners' flows were on the switch before: the owners lose their state, so that the others' can be
+// there. Nobody waits for that, so it is logged.
+func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, err error) {
+	r := newRound(s.table, changes)
+	for {
+		err := s.bridge.Replace(ctx, s.table.flows())
+		if err == nil {
+			for key := range s.table {
+				s.table.commit(key)
+			}
+			s.finish(r.commit())
+			return nil, nil
+		}
+		var refused *ovs.FlowError
+		if !errors.As(err, &refused) {
+			return r.revert(), err
+		}
+		blamed := r.blame(refused.Key)
+		for _, c := range blamed {
+			r.fail(c, err)
+		}
+		if len(blamed) > 0 || s.evict(ctx, r, refused) {
+			continue
+		}
+		rest := r.revert()
+		if len(rest) == 0 {
+			return nil, err
+		}
+		// One of the changes may be the culprit: first without them.
+		if _, err := s.replace(ctx, nil); err != nil {
+			return rest, err
+		}
+		return s.applyOneByOne(ctx, rest)
+	}
+}
+
+// evict takes the owners of a flow that was accepted once, and is refused now, off the table.
+func (s *Store) evict(ctx context.Context, r *round, refused *ovs.FlowError) bool {
+	e := s.table[refused.Key]
+	if e == nil {
+		return false
+	}
+	owners := slices.SortedFunc(maps.Keys(e.owners), compareOwners)
+	for _, owner := range owners {
+		s.mu.Lock()
+		old := s.current[owner]
+		s.mu.Unlock()
+		klog.FromContext(ctx).Error(refused, "A flow that was on the switch is refused now; nothing of its owner will be there", "owner", owner)
+		r.evict(owner, old)
+	}
+	return len(owners) > 0
+}
