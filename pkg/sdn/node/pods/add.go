@@ -1,0 +1,203 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// Annotations by which kubelet ties a static pod to its mirror in the API, which has another UID: both hold the static
+// pod's UID. (k8s.io/kubernetes/pkg/kubelet/types, ConfigHashAnnotationKey and ConfigMirrorAnnotationKey.)
+const (
+	annotationConfigHash   = "kubernetes.io/config.hash"
+	annotationConfigMirror = "kubernetes.io/config.mirror"
+)
+
+// Add attaches the interface. It returns when the pod's flows are on the switch. When it fails, or its context ends, it
+// leaves nothing behind.
+func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Result, error) {
+	logger := klog.FromContext(ctx).WithValues("sandbox", req.ContainerID, "interface", req.IfName)
+	ctx = klog.NewContext(ctx, logger)
+	start := time.Now()
+	pod, err := m.add(ctx, req)
+	if err != nil {
+		logger.Error(err, "Could not attach the pod", "args", req.Args)
+		return nil, asCNIError(err)
+	}
+	logger.V(1).Info("Pod attached", "pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs,
+		"ofport", pod.OFPort, "duration", time.Since(start))
+	return m.result(pod), nil
+}
+
+func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) {
+	if err := m.starting(); err != nil {
+		return Pod{}, err
+	}
+	args, err := parseArgs(req.Args)
+	if err != nil {
+		return Pod{}, err
+	}
+	if args.sandbox != "" && args.sandbox != req.ContainerID {
+		return Pod{}, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, req.ContainerID)
+	}
+	a := Attachment{req.ContainerID, req.IfName}
+	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
+	if err != nil {
+		return Pod{}, fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
+	}
+	defer unlock()
+	if old, ok := m.get(a); ok {
+		return Pod{}, types.NewError(types.ErrInvalidEnvironmentVariables,
+			fmt.Sprintf("sandbox %s already has %s with %v: DEL must come before another ADD", a.Sandbox, a.IfName, old.Addrs), "")
+	}
+
+	object, err := m.object(ctx, args)
+	if err != nil {
+		return Pod{}, err
+	}
+	netns, err := m.links.Open(req.Netns)
+	if err != nil {
+		return Pod{}, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
+	}
+	defer netns.Close()
+
+	pod := Pod{
+		Attachment: a,
+		Netns:      req.Netns,
+		Namespace:  object.Namespace,
+		Name:       object.Name,
+		UID:        string(object.UID),
+	}
+	if pod.Addrs, err = m.allocate(ctx, a); err != nil {
+		return Pod{}, err
+	}
+	// From here on there is something to undo.
+	if err := m.attach(ctx, netns, &pod); err != nil {
+		if undoErr := m.undo(ctx, a); undoErr != nil {
+			err = fmt.Errorf("%w; and could not undo it: %w", err, undoErr)
+		}
+		return Pod{}, err
+	}
+	m.remember(pod)
+	return pod, nil
+}
+
+// object looks the pod up, and makes sure that it is the one that the runtime means: a name can have a new owner.
+func (m *Manager) object(ctx context.Context, args kubeArgs) (*corev1.Pod, error) {
+	pod, err := m.pods.Get(ctx, args.namespace, args.name)
+	if apierrors.IsNotFound(err) {
+		return nil, types.NewError(types.ErrUnknownContainer,
+			fmt.Sprintf("pod %s/%s, which node %s is to run, is not in the Kubernetes API: it may have been deleted meanwhile",
+				args.namespace, args.name, m.NodeName), err.Error())
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrTryAgainLater,
+			fmt.Sprintf("node %s can't look up pod %s/%s in the Kubernetes API", m.NodeName, args.namespace, args.name), err.Error())
+	}
+	if args.uid != "" && args.uid != string(pod.UID) &&
+		args.uid != pod.Annotations[annotationConfigHash] && args.uid != pod.Annotations[annotationConfigMirror] {
+		return nil, types.NewError(types.ErrUnknownContainer,
+			fmt.Sprintf("pod %s/%s on node %s has been replaced: the sandbox is for the pod with UID %s, the Kubernetes API has %s",
+				args.namespace, args.name, m.NodeName, args.uid, pod.UID), "")
+	}
+	return pod, nil
+}
+
+// allocate takes addresses. If the attachment has some though it is not attached, an ADD or DEL died: it is removed first.
+func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+	addrs, err := m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
+	if ipam.IsHeld(err) {
+		if err := m.remove(ctx, a); err != nil {
+			return nil, fmt.Errorf("remove what an earlier request left: %w", err)
+		}
+		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
+	}
+	switch {
+	case ipam.IsFull(err):
+		return nil, types.NewError(types.ErrTryAgainLater,
+			fmt.Sprintf("node %s has no address left: delete pods from it, or give it a larger subnet", m.NodeName), err.Error())
+	case ctx.Err() != nil:
+		return nil, err
+	case err != nil:
+		return nil, types.NewError(types.ErrIOFailure, "could not take an address", err.Error())
+	}
+	return addrs, nil
+}
+
+// attach makes the device, the port and the flows. The port gets its number while the pod's end is being configured.
+func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
+	i := m.network(*pod)
+	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
+		return fmt.Errorf("create the veth pair: %w", err)
+	}
+	both, bothCtx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		if err := m.links.Configure(bothCtx, netns, i); err != nil {
+			return fmt.Errorf("configure %s in %s: %w", i.Name, pod.Netns, err)
+		}
+		return nil
+	})
+	both.Go(func() error {
+		port, err := m.bridge.AddPort(bothCtx, pod.port())
+		if err != nil {
+			return fmt.Errorf("add the port: %w", err)
+		}
+		pod.OFPort = port.OFPort
+		return nil
+	})
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	if err := m.flows.set(ctx, *pod); err != nil {
+		return fmt.Errorf("install the pod's flows: %w", err)
+	}
+	return ctx.Err() // nobody may be left to hear of the success
+}
+
+// undo removes what a failed ADD made. The runtime's time may be over, so it has its own. What it can't remove, the runtime's
+// DEL or the sweep at the agent's start does: the address file stays until then.
+func (m *Manager) undo(ctx context.Context, a Attachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.undoTime)
+	defer cancel()
+	return m.remove(ctx, a)
+}
+
+// result is the answer to ADD, in the newest form; the plugin converts it.
+func (m *Manager) result(pod Pod) *current.Result {
+	i := m.network(pod)
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{
+			{Name: pod.HostVeth(), Mtu: i.MTU},
+			{Name: pod.IfName, Mac: i.MAC.String(), Mtu: i.MTU, Sandbox: pod.Netns},
+		},
+	}
+	for _, addr := range i.Addrs {
+		result.IPs = append(result.IPs, &current.IPConfig{
+			Interface: current.Int(1), // index in Interfaces
+			Address:   ipNet(addr),
+			Gateway:   pipeline.Gateway(addr).AsSlice(),
+		})
+	}
+	for _, r := range i.Routes {
+		route := &types.Route{Dst: ipNet(r.To)}
+		if r.Via.IsValid() {
+			route.GW = r.Via.AsSlice()
+		}
+		result.Routes = append(result.Routes, route)
+	}
+	return result
+}

@@ -1,0 +1,281 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// loopbackIndex is lo's in every network namespace: the kernel makes it first (include/net/net_namespace.h, LOOPBACK_IFINDEX).
+const loopbackIndex = 1
+
+// addrGenModeNone keeps the kernel from making an IPv6 link-local address (IN6_ADDR_GEN_MODE_NONE in linux/if_link.h): no
+// duplicate detection to wait for, no router solicitations from thousands of veths. Unlike disable_ipv6 it leaves ::1 and
+// dual-stack sockets to the pod; unlike both it needs no writable /proc/sys, and one netlink message sets it.
+const addrGenModeNone = 1
+
+// Kernel makes devices by netlink, in the network namespace of the calling process.
+type Kernel struct{}
+
+var _ Links = Kernel{}
+
+// Open implements Links.
+func (Kernel) Open(path string) (ns.NetNS, error) {
+	pod, err := ns.GetNS(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a network namespace: %w", path, err)
+	}
+	if err := checkNamespace(pod); err != nil {
+		return nil, errors.Join(err, pod.Close())
+	}
+	return pod, nil
+}
+
+// checkNamespace accepts network namespaces other than the agent's own.
+func checkNamespace(pod ns.NetNS) error {
+	// Statfs, which ns.GetNS looks at, can't tell the kinds of namespace apart (ioctl_nsfs(2)).
+	if kind, err := unix.IoctlRetInt(int(pod.Fd()), unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
+		return fmt.Errorf("%s is not a network namespace", pod.Path())
+	}
+	// Namespaces are equal when device and inode are (namespaces(7)). The agent's is that of the thread, not of the process
+	// (see ns.GetCurrentNS); whoever changes it never gives a thread back with another.
+	var own, other unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
+		return os.NewSyscallError("stat /proc/thread-self/ns/net", err)
+	}
+	if err := unix.Fstat(int(pod.Fd()), &other); err != nil {
+		return os.NewSyscallError("fstat "+pod.Path(), err)
+	}
+	if own.Dev == other.Dev && own.Ino == other.Ino {
+		return fmt.Errorf("%s is the node's network namespace, a pod with hostNetwork must not be attached", pod.Path())
+	}
+	return nil
+}
+
+// Create implements Links.
+func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = hostVeth
+	attrs.MTU = i.MTU
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName = i.Name
+	veth.PeerHardwareAddr = i.MAC
+	veth.PeerNamespace = netlink.NsFd(pod.Fd()) // made there, not moved
+
+	err = h.LinkAdd(veth)
+	if errors.Is(err, unix.EEXIST) {
+		// Either name can be the one in use.
+		if err := deleteLink(h, hostVeth); err != nil {
+			return err
+		}
+		err = h.LinkAdd(veth)
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s already has an interface %s", pod.Path(), i.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("%s with peer %s in %s: %w", hostVeth, i.Name, pod.Path(), err)
+	}
+	return setUp(h, veth)
+}
+
+// Configure implements Links.
+func (Kernel) Configure(ctx context.Context, pod ns.NetNS, i Interface) error {
+	return pod.Do(func(ns.NetNS) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open netlink: %w", err)
+		}
+		defer h.Close()
+
+		link, err := h.LinkByName(i.Name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", i.Name, err)
+		}
+		if i.NoChecksums {
+			if err := disableTXChecksums(i.Name); err != nil {
+				return err
+			}
+		}
+		for _, addr := range i.Addrs {
+			address := ipNet(addr)
+			if err := h.AddrAdd(link, &netlink.Addr{IPNet: &address, Flags: addrFlags(addr.Addr().Is4())}); err != nil {
+				return fmt.Errorf("add address %s: %w", addr, err)
+			}
+		}
+		if err := setUp(h, link); err != nil {
+			return err
+		}
+		lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loopbackIndex}}
+		if err := h.LinkSetUp(lo); err != nil {
+			return fmt.Errorf("set lo up: %w", err)
+		}
+		for _, r := range i.Routes {
+			route := kernelRoute(link.Attrs().Index, r)
+			if err := h.RouteAdd(&route); err != nil {
+				return fmt.Errorf("add route to %s: %w", r.To, err)
+			}
+		}
+		return nil
+	})
+}
+
+// addrFlags: no route for the prefix, see Manager.network; for IPv6 no duplicate detection, the address is ours alone.
+func addrFlags(is4 bool) int {
+	if is4 {
+		return unix.IFA_F_NOPREFIXROUTE
+	}
+	return unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
+}
+
+func kernelRoute(index int, r Route) netlink.Route {
+	to := ipNet(r.To)
+	route := netlink.Route{LinkIndex: index, Dst: &to, Scope: netlink.SCOPE_UNIVERSE}
+	if r.Via.IsValid() {
+		route.Gw = r.Via.AsSlice()
+	} else if r.To.Addr().Is4() { // IPv6 routes have no scope
+		route.Scope = netlink.SCOPE_LINK
+	}
+	return route
+}
+
+// setUp sets a link up that makes no IPv6 address of its own.
+func setUp(h netlinksafe.Handle, link netlink.Link) error {
+	name := link.Attrs().Name
+	// EAFNOSUPPORT: IPv6 is off in the kernel, or the MTU is below its minimum.
+	if err := h.LinkSetIP6AddrGenMode(link, addrGenModeNone); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return fmt.Errorf("set addrgenmode none on %s: %w", name, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// Delete implements Links.
+func (Kernel) Delete(ctx context.Context, hostVeth string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	return deleteLink(h, hostVeth)
+}
+
+func deleteLink(h netlinksafe.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	// ENODEV: it went with its namespace meanwhile.
+	if err := h.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	return nil
+}
+
+// List implements Links.
+func (Kernel) List(ctx context.Context) (map[string]bool, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	links, err := netlinksafe.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	names := make(map[string]bool, len(links))
+	for _, l := range links {
+		names[l.Attrs().Name] = true
+	}
+	return names, nil
+}
+
+// Verify implements Links.
+func (Kernel) Verify(ctx context.Context, pod ns.NetNS, i Interface) error {
+	return pod.Do(func(ns.NetNS) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open netlink: %w", err)
+		}
+		defer h.Close()
+		link, err := h.LinkByName(i.Name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", i.Name, err)
+		}
+		return errors.Join(verifyLink(link, i), verifyAddrs(link, i), verifyRoutes(h, link, i))
+	})
+}
+
+func verifyLink(link netlink.Link, i Interface) error {
+	var errs []error
+	a := link.Attrs()
+	if a.Flags&net.FlagUp == 0 {
+		errs = append(errs, fmt.Errorf("%s is down", i.Name))
+	}
+	if a.HardwareAddr.String() != i.MAC.String() {
+		errs = append(errs, fmt.Errorf("%s has MAC %s, not %s", i.Name, a.HardwareAddr, i.MAC))
+	}
+	return errors.Join(errs...)
+}
+
+func verifyAddrs(link netlink.Link, i Interface) error {
+	addrs, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", i.Name, err)
+	}
+	var errs []error
+	for _, want := range i.Addrs {
+		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == want.String() }) {
+			errs = append(errs, fmt.Errorf("%s lacks address %s", i.Name, want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func verifyRoutes(h netlinksafe.Handle, link netlink.Link, i Interface) error {
+	routes, err := h.RouteList(link, nl.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list routes of %s: %w", i.Name, err)
+	}
+	var errs []error
+	for _, r := range i.Routes {
+		want := kernelRoute(link.Attrs().Index, r)
+		if !slices.ContainsFunc(routes, func(got netlink.Route) bool {
+			return got.Dst != nil && got.Dst.String() == want.Dst.String() && got.Gw.Equal(want.Gw)
+		}) {
+			errs = append(errs, fmt.Errorf("%s lacks the route to %s", i.Name, r.To))
+		}
+	}
+	return errors.Join(errs...)
+}

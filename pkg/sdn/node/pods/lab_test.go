@@ -1,0 +1,390 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apitypes "k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(klog.Logger{}) // discards: most tests are about errors
+	goleak.VerifyTestMain(m)
+}
+
+// node is what a test's agents come and go on: kernel, switch and disk outlive them.
+type node struct {
+	host    ns.NetNS // the node's network namespace, a new one
+	bridge  ovs.Interface
+	flows   func() []string // on the switch
+	ipamDir string
+	options Options
+	api     api
+}
+
+// agent is one life of the agent.
+type agent struct {
+	*Manager
+
+	faults *faults
+	store  *store.Store
+}
+
+func options() Options {
+	return Options{
+		NodeName:        "node1",
+		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")},
+		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		MTU:             1450,
+		Datapath:        DatapathNetdev,
+	}
+}
+
+// newNode makes a node with a fake switch.
+func newNode(t testing.TB) *node {
+	t.Helper()
+	fake := ovs.NewFake("br0")
+	n := &node{host: newNetns(t), bridge: fake, flows: fake.Flows, ipamDir: t.TempDir(), options: options(), api: api{}}
+	n.ensureBridge(t)
+	return n
+}
+
+func (n *node) ensureBridge(t testing.TB) {
+	t.Helper()
+	err := n.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: DatapathNetdev, TableNames: pipeline.TableNames()})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newNetns makes a network namespace that lives as long as the test. It skips the test without root.
+func newNetns(t testing.TB) ns.NetNS {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	netns, err := ns.TempNetNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netns.Close() }) // may be closed by the test
+	return netns
+}
+
+// path returns a path of the namespace: it has no name in the file system.
+func path(netns ns.NetNS) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), netns.Fd()) }
+
+// compiler is the pipeline's.
+func (n *node) compiler() pipeline.Node {
+	return pipeline.Node{
+		Mode:            config.ModeSubnet,
+		ClusterNetworks: n.options.ClusterNetworks,
+		ServiceNetwork:  n.options.ServiceNetwork,
+		Subnets:         n.options.Subnets,
+		VXLANPort:       config.DefaultVXLANPort,
+	}
+}
+
+// start starts an agent that lives until the test ends or the returned function is called.
+func (n *node) start(t testing.TB) (*agent, func()) {
+	t.Helper()
+	a, stop := n.boot(t)
+	if err := a.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a, stop
+}
+
+// boot is start without Recover.
+func (n *node) boot(t testing.TB) (*agent, func()) {
+	t.Helper()
+	addresses, err := ipam.Open(n.ipamDir, "ovsdn", n.options.Subnets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flows := store.New(n.bridge)
+	a := &agent{faults: &faults{}, store: flows}
+	a.Manager, err = New(n.options, Seams{
+		Pods:    n.api,
+		IPAM:    faultyIPAM{addresses, a.faults},
+		Links:   faultyLinks{hostLinks{n.host, Kernel{}}, a.faults},
+		Switch:  faultySwitch{n.bridge, a.faults},
+		Flows:   flows,
+		Compile: n.compiler().Pod,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.flows = faultyFlows{a.flows, a.faults}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := flows.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the flow store: %v", err)
+		}
+	}()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		<-done
+		addresses.Close()
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+// residue returns what is on the node of pods: leases, ports, flows and devices.
+func (n *node) residue(t testing.TB) []string {
+	t.Helper()
+	entries, err := os.ReadDir(n.ipamDir + "/ovsdn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err == nil {
+			found = append(found, "lease "+e.Name())
+		}
+	}
+	ports, err := n.bridge.ListPorts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ports {
+		if p.ExternalIDs[IDSandbox] != "" {
+			found = append(found, "port "+p.Name)
+		}
+	}
+	for _, f := range n.flows() {
+		found = append(found, "flow "+f)
+	}
+	for _, d := range devices(t, n.host) {
+		if strings.HasPrefix(d, "veth") {
+			found = append(found, "device "+d)
+		}
+	}
+	return found
+}
+
+// devices returns the names of the namespace's devices.
+func devices(t testing.TB, netns ns.NetNS) []string {
+	t.Helper()
+	var names []string
+	if err := netns.Do(func(ns.NetNS) error {
+		links, err := netlinksafe.LinkList()
+		for _, l := range links {
+			names = append(names, l.Attrs().Name)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// hostLinks runs Kernel as if the node's namespace were the process's.
+type hostLinks struct {
+	host ns.NetNS
+	Kernel
+}
+
+func (l hostLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error {
+	return l.host.Do(func(ns.NetNS) error { return l.Kernel.Create(ctx, pod, hostVeth, i) })
+}
+
+func (l hostLinks) Delete(ctx context.Context, hostVeth string) error {
+	return l.host.Do(func(ns.NetNS) error { return l.Kernel.Delete(ctx, hostVeth) })
+}
+
+func (l hostLinks) List(ctx context.Context) (names map[string]bool, err error) {
+	err = l.host.Do(func(ns.NetNS) error {
+		names, err = l.Kernel.List(ctx)
+		return err
+	})
+	return names, err
+}
+
+// api is the pods that the API server has, by namespace/name.
+type api map[string]*corev1.Pod
+
+func (a api) Get(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	if name == "unreachable" {
+		return nil, apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "get", 1)
+	}
+	if p, ok := a[namespace+"/"+name]; ok {
+		return p, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+}
+
+// addPod puts a pod into the API and returns the ADD request for it.
+func (n *node) addPod(name string, netns ns.NetNS) *cniserver.Request {
+	uid := "uid-of-" + name
+	n.api["default/"+name] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: apitypes.UID(uid)}}
+	sandbox := "sandbox-of-" + name
+	return &cniserver.Request{
+		Command:     cniserver.CommandAdd,
+		ContainerID: sandbox,
+		Netns:       path(netns),
+		IfName:      "eth0",
+		Args: fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+			name, sandbox, uid),
+		Config: []byte(`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}`),
+	}
+}
+
+// faults makes steps fail. A step's name is asked for before and after it.
+type faults struct {
+	mu    sync.Mutex
+	point string // "before create", "after flows"
+	then  func() // nil: the step fails
+	kill  bool   // the fault is death
+	dead  bool   // every step fails, as if the agent were gone
+}
+
+var errInjected = errors.New("injected")
+
+// at makes one point fail. With kill, all later steps fail too, so that nothing is undone.
+func (f *faults) at(point string, kill bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.point, f.kill, f.then = point, kill, nil
+}
+
+// cancelAt calls cancel at the point, which does not fail by itself.
+func (f *faults) cancelAt(point string, cancel func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.point, f.kill, f.then = point, false, cancel
+}
+
+func (f *faults) hit(point string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
+		return errInjected
+	}
+	if f.point != point {
+		return nil
+	}
+	f.point, f.dead = "", f.kill
+	if f.then != nil {
+		f.then()
+		return nil
+	}
+	return errInjected
+}
+
+// around runs a step between its two fault points.
+func (f *faults) around(step string, run func() error) error {
+	if err := f.hit("before " + step); err != nil {
+		return err
+	}
+	if err := run(); err != nil {
+		return err
+	}
+	return f.hit("after " + step)
+}
+
+type faultyIPAM struct {
+	*ipam.IPAM
+	*faults
+}
+
+func (i faultyIPAM) Allocate(ctx context.Context, id, ifName string) (addrs []netip.Addr, err error) {
+	err = i.around("allocate", func() error {
+		addrs, err = i.IPAM.Allocate(ctx, id, ifName)
+		return err
+	})
+	return addrs, err
+}
+
+func (i faultyIPAM) Release(ctx context.Context, id, ifName string) error {
+	return i.around("release", func() error { return i.IPAM.Release(ctx, id, ifName) })
+}
+
+type faultyLinks struct {
+	Links
+	*faults
+}
+
+func (l faultyLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error {
+	return l.around("create", func() error { return l.Links.Create(ctx, pod, hostVeth, i) })
+}
+
+func (l faultyLinks) Configure(ctx context.Context, pod ns.NetNS, i Interface) error {
+	return l.around("configure", func() error { return l.Links.Configure(ctx, pod, i) })
+}
+
+func (l faultyLinks) Delete(ctx context.Context, hostVeth string) error {
+	return l.around("delete", func() error { return l.Links.Delete(ctx, hostVeth) })
+}
+
+type faultySwitch struct {
+	Switch
+	*faults
+}
+
+func (s faultySwitch) AddPort(ctx context.Context, p ovs.Port) (got ovs.Port, err error) {
+	err = s.around("add port", func() error {
+		got, err = s.Switch.AddPort(ctx, p)
+		return err
+	})
+	return got, err
+}
+
+func (s faultySwitch) DeletePort(ctx context.Context, name string) error {
+	return s.around("delete port", func() error { return s.Switch.DeletePort(ctx, name) })
+}
+
+type faultyFlows struct {
+	podFlows
+	*faults
+}
+
+func (f faultyFlows) set(ctx context.Context, p Pod) error {
+	return f.around("flows", func() error { return f.podFlows.set(ctx, p) })
+}
+
+func (f faultyFlows) remove(a Attachment) func(context.Context) error {
+	if err := f.hit("before delete flows"); err != nil {
+		return func(context.Context) error { return err }
+	}
+	gone := f.podFlows.remove(a)
+	return func(ctx context.Context) error {
+		return errors.Join(gone(ctx), f.hit("after delete flows"))
+	}
+}
+
+// noFlows is a switch that takes everything and keeps nothing.
+type noFlows struct{}
+
+func (noFlows) set(context.Context, Pod) error { return nil }
+func (noFlows) propose(Pod)                    {}
+func (noFlows) remove(Attachment) func(context.Context) error {
+	return func(context.Context) error { return nil }
+}

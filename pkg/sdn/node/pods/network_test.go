@@ -1,0 +1,145 @@
+package pods
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/safchain/ethtool"
+)
+
+func TestOptions(t *testing.T) {
+	if err := options().Validate(); err != nil {
+		t.Error(err)
+	}
+	err := Options{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, Datapath: "magic"}.Validate()
+	for _, text := range []string{"MTU 0", `datapath "magic"`, "service network is missing", "10.1.0.0/24 is in none of the cluster networks"} {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v does not say %q", err, text)
+		}
+	}
+	if _, err := New(options(), Seams{}); err == nil || !strings.Contains(err.Error(), "seam") {
+		t.Errorf("without seams: %v", err)
+	}
+}
+
+func TestNetworkOfPod(t *testing.T) {
+	route := func(to, via string) Route {
+		r := Route{To: netip.MustParsePrefix(to)}
+		if via != "" {
+			r.Via = netip.MustParseAddr(via)
+		}
+		return r
+	}
+	for _, tt := range []struct {
+		name     string
+		subnets  string
+		clusters string
+		service  string
+		addrs    string
+		prefixes string
+		routes   []Route
+	}{
+		{
+			name: "usual", subnets: "10.128.2.0/23", clusters: "10.128.0.0/14", service: "172.30.0.0/16",
+			addrs: "10.128.3.7", prefixes: "10.128.3.7/23",
+			routes: []Route{
+				route("10.128.0.0/14", ""), route("224.0.0.0/4", ""),
+				route("172.30.0.0/16", "10.128.2.1"), route("0.0.0.0/0", "10.128.2.1"),
+			},
+		},
+		{
+			name: "several cluster networks and subnets", subnets: "10.128.2.0/23 10.4.0.0/26", clusters: "10.128.0.0/14 10.4.0.0/16",
+			service: "172.30.0.0/16", addrs: "10.4.0.9", prefixes: "10.4.0.9/26",
+			routes: []Route{
+				route("10.128.0.0/14", ""), route("10.4.0.0/16", ""), route("224.0.0.0/4", ""),
+				route("172.30.0.0/16", "10.4.0.1"), route("0.0.0.0/0", "10.4.0.1"),
+			},
+		},
+		{
+			name: "two families", subnets: "10.128.2.0/23 fd00:1::/64", clusters: "10.128.0.0/14 fd00::/16", service: "172.30.0.0/16",
+			addrs: "10.128.2.2 fd00:1::2", prefixes: "10.128.2.2/23 fd00:1::2/64",
+			routes: []Route{
+				route("10.128.0.0/14", ""), route("224.0.0.0/4", ""),
+				route("172.30.0.0/16", "10.128.2.1"), route("0.0.0.0/0", "10.128.2.1"),
+				route("fd00::/16", ""), route("::/0", "fd00:1::1"),
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var pod Pod
+			for _, a := range strings.Fields(tt.addrs) {
+				pod.Addrs = append(pod.Addrs, netip.MustParseAddr(a))
+			}
+			m := &Manager{Options: Options{
+				Subnets: prefixes(tt.subnets), ClusterNetworks: prefixes(tt.clusters), ServiceNetwork: netip.MustParsePrefix(tt.service),
+			}}
+			got := m.network(pod)
+			compare := cmp.Options{equateAddrs(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
+			if diff := cmp.Diff(prefixes(tt.prefixes), got.Addrs, compare); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.routes, got.Routes, compare); diff != "" {
+				t.Errorf("routes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func prefixes(text string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range strings.Fields(text) {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+// Only the userspace datapath needs checksums made in the pod.
+func TestChecksumOffload(t *testing.T) {
+	for datapath, want := range map[string]bool{DatapathSystem: true, DatapathNetdev: false} {
+		n := newNode(t)
+		n.options.Datapath = datapath
+		a, _ := n.start(t)
+		pod := newNetns(t)
+		req := n.addPod("web", pod)
+		add(t, a, req)
+		if err := pod.Do(func(ns.NetNS) error {
+			tool, err := ethtool.NewEthtool()
+			if err != nil {
+				return err
+			}
+			defer tool.Close()
+			features, err := tool.Features("eth0")
+			if got := features["tx-checksum-ip-generic"]; got != want {
+				t.Errorf("datapath %s: TX checksum offload is %v", datapath, got)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		del(t, a, req)
+	}
+}
+
+// The kernel takes two families' addresses and routes, and no duplicate detection holds them up.
+func TestDualStack(t *testing.T) {
+	n := newNode(t)
+	n.options.Subnets = prefixes("10.128.2.0/23 fd00:1::/64")
+	n.options.ClusterNetworks = prefixes("10.128.0.0/14 fd00::/16")
+	a, _ := n.boot(t)
+	a.flows = noFlows{} // the pipeline is IPv4's for now
+	if err := a.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	req := n.addPod("web", newNetns(t))
+	if got := add(t, a, req); len(got.IPs) != 2 || got.IPs[1].Address.String() != "fd00:1::2/64" {
+		t.Errorf("addresses %v", got.IPs)
+	}
+	if err := a.Check(t.Context(), req); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	del(t, a, req)
+	n.wantClean(t)
+}

@@ -1,0 +1,136 @@
+package pods
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// Attachment is one interface of one sandbox in the pod network. All names in the system follow from it.
+type Attachment struct {
+	Sandbox string // container id
+	IfName  string // in the pod
+}
+
+// Owner is the attachment's name in the flow store. Sandboxes have one interface, eth0, when Kubernetes calls, so the
+// sandbox id does; a further interface of the same sandbox needs its name too.
+func (a Attachment) Owner() pipeline.Owner {
+	key := a.Sandbox
+	if a.IfName != defaultIfName {
+		key += "/" + a.IfName
+	}
+	return pipeline.Owner{Kind: pipeline.KindPod, Key: key}
+}
+
+const defaultIfName = "eth0"
+
+// HostVeth is the name of the host's end of the veth pair, 15 characters, the most that Linux allows. It follows from the
+// attachment, so that it can be found when nothing was remembered.
+func (a Attachment) HostVeth() string {
+	sum := sha256.Sum256([]byte(a.Sandbox + "/" + a.IfName))
+	return "veth" + hex.EncodeToString(sum[:])[:11]
+}
+
+// Pod is an attached pod, as its port's external_ids remember it.
+type Pod struct {
+	Attachment
+
+	Netns     string // path
+	Namespace string
+	Name      string
+	UID       string
+	Addrs     []netip.Addr // IPv4 first
+	OFPort    int
+}
+
+// The external_ids of a pod's interface in OVSDB. They are documented and other programs read them: never rename one.
+const (
+	IDSandbox   = "sandbox"       // container id; its presence makes the port a pod's
+	IDIfName    = "ifname"        // the interface's name in the pod
+	IDNetns     = "netns"         // path
+	IDNamespace = "pod-namespace" //
+	IDName      = "pod-name"      //
+	IDUID       = "pod-uid"       //
+	IDIP        = "ip"            // addresses, separated by commas
+	IDMAC       = "mac"           //
+)
+
+// MAC is 0a:58, locally administered, then the last four bytes of the first address: unique as long as the address is.
+func (p Pod) MAC() net.HardwareAddr {
+	ip := p.Addrs[0].AsSlice()
+	return append(net.HardwareAddr{0x0a, 0x58}, ip[len(ip)-4:]...)
+}
+
+func (p Pod) compare(other Pod) int {
+	return cmp.Or(
+		strings.Compare(p.Namespace, other.Namespace),
+		strings.Compare(p.Name, other.Name),
+		strings.Compare(p.Sandbox, other.Sandbox),
+		strings.Compare(p.IfName, other.IfName),
+	)
+}
+
+func (p Pod) port() ovs.Port {
+	addrs := make([]string, len(p.Addrs))
+	for i, a := range p.Addrs {
+		addrs[i] = a.String()
+	}
+	return ovs.Port{
+		Name: p.HostVeth(),
+		ExternalIDs: map[string]string{
+			IDSandbox:   p.Sandbox,
+			IDIfName:    p.IfName,
+			IDNetns:     p.Netns,
+			IDNamespace: p.Namespace,
+			IDName:      p.Name,
+			IDUID:       p.UID,
+			IDIP:        strings.Join(addrs, ","),
+			IDMAC:       p.MAC().String(),
+		},
+	}
+}
+
+// podOf reads a pod from its port.
+func podOf(port ovs.Port) (Pod, error) {
+	ids := port.ExternalIDs
+	p := Pod{
+		Attachment: Attachment{Sandbox: ids[IDSandbox], IfName: ids[IDIfName]},
+		Netns:      ids[IDNetns],
+		Namespace:  ids[IDNamespace],
+		Name:       ids[IDName],
+		UID:        ids[IDUID],
+		OFPort:     port.OFPort,
+	}
+	if err := utils.ValidateContainerID(p.Sandbox); err != nil {
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDSandbox, port.Name, err)
+	}
+	if err := utils.ValidateInterfaceName(p.IfName); err != nil {
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIfName, port.Name, err)
+	}
+	if want := p.HostVeth(); port.Name != want {
+		return Pod{}, fmt.Errorf("external_ids of port %s are those of port %s", port.Name, want)
+	}
+	for text := range strings.SplitSeq(ids[IDIP], ",") {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIP, port.Name, err)
+		}
+		if addr.Zone() != "" || addr.Is4In6() {
+			return Pod{}, fmt.Errorf("external_ids:%s of port %s: %s can't be a pod's address", IDIP, port.Name, addr)
+		}
+		p.Addrs = append(p.Addrs, addr)
+	}
+	if mac := p.MAC().String(); mac != ids[IDMAC] {
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s is %q, its address asks for %s", IDMAC, port.Name, ids[IDMAC], mac)
+	}
+	return p, nil
+}

@@ -1,0 +1,106 @@
+package pods
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+func equateAddrs() cmp.Option { return cmp.Comparer(func(a, b netip.Addr) bool { return a == b }) }
+
+func testPod() Pod {
+	return Pod{
+		Attachment: Attachment{Sandbox: "0123456789abcdef", IfName: "eth0"},
+		Netns:      "/run/netns/x", Namespace: "default", Name: "web", UID: "1-2",
+		Addrs:  []netip.Addr{netip.MustParseAddr("10.128.2.2"), netip.MustParseAddr("fd00::2")},
+		OFPort: 7,
+	}
+}
+
+func TestPodSurvivesItsPort(t *testing.T) {
+	want := testPod()
+	port := want.port()
+	port.OFPort = want.OFPort
+	got, err := podOf(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, equateAddrs()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Names that other agents, and people, rely on: they must never change.
+func TestNames(t *testing.T) {
+	p := testPod()
+	if got, want := p.HostVeth(), "veth60373cf9024"; got != want {
+		t.Errorf("host veth %s, want %s", got, want)
+	}
+	if got, want := p.MAC().String(), "0a:58:0a:80:02:02"; got != want {
+		t.Errorf("MAC %s, want %s", got, want)
+	}
+	if got, want := p.Owner(), (pipeline.Owner{Kind: pipeline.KindPod, Key: "0123456789abcdef"}); got != want {
+		t.Errorf("owner %v, want %v", got, want)
+	}
+	second := Attachment{p.Sandbox, "net1"}
+	if second.Owner() == p.Owner() || second.HostVeth() == p.HostVeth() {
+		t.Error("two interfaces of a sandbox share a name")
+	}
+}
+
+func TestPodOfDamagedPort(t *testing.T) {
+	for _, tt := range []struct {
+		name, key, value string
+		text             string
+	}{
+		{"no interface", IDIfName, "", IDIfName},
+		{"sandbox with slash", IDSandbox, "a/b", IDSandbox},
+		{"another sandbox", IDSandbox, "abc", "are those of port"},
+		{"no address", IDIP, "", IDIP},
+		{"no IP address", IDIP, "10.128.2.300", IDIP},
+		{"an address too many", IDIP, "10.128.2.2,", IDIP},
+		{"address with zone", IDIP, "fe80::1%eth0", "can't be a pod's address"},
+		{"IPv4 in IPv6", IDIP, "::ffff:10.128.2.2", "can't be a pod's address"},
+		{"another MAC", IDMAC, "0a:58:0a:80:02:03", "its address asks for 0a:58:0a:80:02:02"},
+	} {
+		port := testPod().port()
+		port.ExternalIDs[tt.key] = tt.value
+		if _, err := podOf(port); err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), port.Name) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+func FuzzPodOf(f *testing.F) {
+	good := testPod().port().ExternalIDs
+	f.Add(good[IDSandbox], good[IDIfName], good[IDIP], good[IDMAC])
+	f.Add("a/b", "eth0", "10.128.2.2,", "")
+	f.Fuzz(func(t *testing.T, sandbox, ifName, ip, mac string) {
+		ids := maps.Clone(good)
+		maps.Copy(ids, map[string]string{IDSandbox: sandbox, IDIfName: ifName, IDIP: ip, IDMAC: mac})
+		port := ovs.Port{Name: Attachment{sandbox, ifName}.HostVeth(), OFPort: 3, ExternalIDs: ids}
+		p, err := podOf(port)
+		if err != nil {
+			return
+		}
+		if utils.ValidateContainerID(p.Sandbox) != nil || utils.ValidateInterfaceName(p.IfName) != nil || len(p.Addrs) == 0 {
+			t.Errorf("%+v", p)
+		}
+		again := p.port()
+		again.OFPort = 3
+		q, err := podOf(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(p, q, equateAddrs()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -1,0 +1,681 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+func add(t testing.TB, a *agent, req *cniserver.Request) *current.Result {
+	t.Helper()
+	result, err := a.Add(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func del(t testing.TB, a *agent, req *cniserver.Request) {
+	t.Helper()
+	if err := a.Del(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) wantClean(t testing.TB) {
+	t.Helper()
+	if found := n.residue(t); len(found) > 0 {
+		t.Errorf("left on the node:\n%s", strings.Join(found, "\n"))
+	}
+}
+
+func code(err error) uint {
+	var e *types.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.Code
+	default:
+		return types.ErrInternal
+	}
+}
+
+func TestAdd(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	pod := newNetns(t)
+	req := n.addPod("web", pod)
+	got := add(t, a, req)
+
+	hostVeth := Attachment{req.ContainerID, "eth0"}.HostVeth()
+	address := ipNet(netip.MustParsePrefix("10.128.2.2/23"))
+	want := &current.Result{
+		CNIVersion: "1.1.0",
+		Interfaces: []*current.Interface{
+			{Name: hostVeth, Mtu: 1450},
+			{Name: "eth0", Mac: "0a:58:0a:80:02:02", Mtu: 1450, Sandbox: req.Netns},
+		},
+		IPs: []*current.IPConfig{{Interface: current.Int(1), Address: address, Gateway: netip.MustParseAddr("10.128.2.1").AsSlice()}},
+		Routes: []*types.Route{
+			{Dst: ipNet(netip.MustParsePrefix("10.128.0.0/14"))},
+			{Dst: ipNet(netip.MustParsePrefix("224.0.0.0/4"))},
+			{Dst: ipNet(netip.MustParsePrefix("172.30.0.0/16")), GW: netip.MustParseAddr("10.128.2.1").AsSlice()},
+			{Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), GW: netip.MustParseAddr("10.128.2.1").AsSlice()},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
+	}
+
+	wantInterface(t, pod)
+	ports, err := n.bridge.ListPorts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPorts := []ovs.Port{{Name: hostVeth, OFPort: 1, ExternalIDs: map[string]string{
+		"sandbox": req.ContainerID, "ifname": "eth0", "netns": req.Netns,
+		"pod-namespace": "default", "pod-name": "web", "pod-uid": "uid-of-web",
+		"ip": "10.128.2.2", "mac": "0a:58:0a:80:02:02",
+	}}}
+	if diff := cmp.Diff(wantPorts, ports); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+	if flows := n.flows(); len(flows) == 0 {
+		t.Error("no flows")
+	}
+	if pods := a.Pods(); len(pods) != 1 || pods[0].Name != "web" || pods[0].OFPort != 1 {
+		t.Errorf("Pods: %+v", pods)
+	}
+	if err := a.Check(t.Context(), req); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	// A second ADD of the same sandbox is the runtime's mistake and does no harm.
+	if _, err := a.Add(t.Context(), req); code(err) != types.ErrInvalidEnvironmentVariables {
+		t.Errorf("second ADD: %v", err)
+	}
+	if err := a.Check(t.Context(), req); err != nil {
+		t.Errorf("CHECK after a second ADD: %v", err)
+	}
+
+	for range 2 {
+		del(t, a, req)
+		n.wantClean(t)
+	}
+	if got := devices(t, pod); !slices.Equal(got, []string{"lo"}) {
+		t.Errorf("devices in the pod after DEL: %v", got)
+	}
+	if err := a.Check(t.Context(), req); code(err) != types.ErrUnknownContainer {
+		t.Errorf("CHECK after DEL: %v", err)
+	}
+	if pods := a.Pods(); len(pods) != 0 {
+		t.Errorf("Pods after DEL: %+v", pods)
+	}
+}
+
+// wantInterface checks what the kernel has, from inside the pod.
+func wantInterface(t *testing.T, pod ns.NetNS) {
+	t.Helper()
+	if err := pod.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		if a := link.Attrs(); a.MTU != 1450 || a.HardwareAddr.String() != "0a:58:0a:80:02:02" || a.OperState != netlink.OperUp {
+			t.Errorf("eth0: MTU %d, MAC %s, %s", a.MTU, a.HardwareAddr, a.OperState)
+		}
+		lo, err := netlinksafe.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, l := range []netlink.Link{link, lo} {
+			addrs, err := netlinksafe.AddrList(l, netlink.FAMILY_ALL)
+			if err != nil {
+				return err
+			}
+			for _, addr := range addrs {
+				got = append(got, l.Attrs().Name+" "+addr.IPNet.String())
+			}
+		}
+		// No link-local IPv6 address, so nobody waits for duplicate detection; but ::1 stays.
+		if diff := cmp.Diff([]string{"eth0 10.128.2.2/23", "lo 127.0.0.1/8", "lo ::1/128"}, got); diff != "" {
+			t.Errorf("addresses (-want +got):\n%s", diff)
+		}
+		routes, err := netlinksafe.RouteList(link, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		got = nil
+		for _, r := range routes {
+			got = append(got, fmt.Sprintf("%s via %v %s", r.Dst, r.Gw, r.Scope))
+		}
+		want := []string{
+			"0.0.0.0/0 via 10.128.2.1 universe",
+			"10.128.0.0/14 via <nil> link",
+			"172.30.0.0/16 via 10.128.2.1 universe",
+			"224.0.0.0/4 via <nil> link",
+		}
+		if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+			t.Errorf("routes (-want +got):\n%s", diff)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAddRefuses(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	pod := newNetns(t)
+	good := *n.addPod("web", pod)
+	n.api["default/static-node1"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "static-node1", UID: "mirror",
+		Annotations: map[string]string{"kubernetes.io/config.mirror": "static", "kubernetes.io/config.hash": "static"},
+	}}
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := func(name, uid string) func(*cniserver.Request) {
+		return func(r *cniserver.Request) {
+			r.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + name + ";K8S_POD_UID=" + uid
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*cniserver.Request)
+		code   uint
+		text   string
+	}{
+		{"no CNI_ARGS", func(r *cniserver.Request) { r.Args = "" }, types.ErrInvalidEnvironmentVariables, "must name the pod"},
+		{"another sandbox", func(r *cniserver.Request) { r.ContainerID = "other" }, types.ErrInvalidEnvironmentVariables, "CNI_CONTAINERID is \"other\""},
+		{"not in the API", args("ghost", "x"), types.ErrUnknownContainer, "pod default/ghost, which node node1 is to run, is not in the Kubernetes API"},
+		{"API does not answer", args("unreachable", "x"), types.ErrTryAgainLater, "node node1 can't look up pod default/unreachable"},
+		{"replaced", args("web", "uid-of-predecessor"), types.ErrUnknownContainer, "for the pod with UID uid-of-predecessor, the Kubernetes API has uid-of-web"},
+		{"static pod of another life", args("static-node1", "before"), types.ErrUnknownContainer, "replaced"},
+		{"netns missing", func(r *cniserver.Request) { r.Netns = "/run/netns/none" }, types.ErrInvalidNetNS, "/run/netns/none"},
+		{"netns is a file", func(r *cniserver.Request) { r.Netns = file }, types.ErrInvalidNetNS, file + " is not a network namespace"},
+		{"netns is the node's", func(r *cniserver.Request) { r.Netns = "/proc/thread-self/ns/net" }, types.ErrInvalidNetNS, "is the node's network namespace"},
+		{"netns is no netns", func(r *cniserver.Request) { r.Netns = "/proc/self/ns/mnt" }, types.ErrInvalidNetNS, "/proc/self/ns/mnt is not a network namespace"},
+		{"netns is in /proc, but none", func(r *cniserver.Request) { r.Netns = "/proc/version" }, types.ErrInvalidNetNS, "/proc/version is not a network namespace"},
+		{"interface exists", func(r *cniserver.Request) { r.IfName = "lo" }, types.ErrInternal, "already has an interface lo"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			req := good
+			tt.change(&req)
+			_, err := a.Add(t.Context(), &req)
+			if code(err) != tt.code || err == nil || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("code %d, want %d with %q: %v", code(err), tt.code, tt.text, err)
+			}
+			n.wantClean(t)
+		})
+	}
+	t.Run("static pod by its own UID", func(t *testing.T) {
+		req := good
+		args("static-node1", "static")(&req)
+		add(t, a, &req)
+		if pods := a.Pods(); len(pods) != 1 || pods[0].UID != "mirror" {
+			t.Errorf("Pods: %+v", pods)
+		}
+		del(t, a, &req)
+	})
+	t.Run("a runtime that gives no UID", func(t *testing.T) {
+		req := good
+		req.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web"
+		add(t, a, &req)
+		del(t, a, &req)
+	})
+	n.wantClean(t)
+}
+
+func TestNoAddressLeft(t *testing.T) {
+	n := newNode(t)
+	n.options.Subnets = []netip.Prefix{netip.MustParsePrefix("10.128.2.0/30")} // one address
+	a, _ := n.start(t)
+	first := n.addPod("first", newNetns(t))
+	second := n.addPod("second", newNetns(t))
+	add(t, a, first)
+	_, err := a.Add(t.Context(), second)
+	if code(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "node node1 has no address left") {
+		t.Errorf("got %v", err)
+	}
+	del(t, a, first)
+	add(t, a, second)
+	del(t, a, second)
+	n.wantClean(t)
+}
+
+// The points at which an ADD can fail or die, in order. Configure and add port run at the same time.
+func addPoints() []string {
+	var points []string
+	for _, step := range []string{"allocate", "create", "configure", "add port", "flows"} {
+		points = append(points, "before "+step, "after "+step)
+	}
+	return points
+}
+
+func delPoints() []string {
+	var points []string
+	for _, step := range []string{"delete flows", "delete port", "delete", "release"} {
+		points = append(points, "before "+step, "after "+step)
+	}
+	return points
+}
+
+func TestFailedAddLeavesNothing(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	pod := newNetns(t)
+	req := n.addPod("web", pod)
+	for _, point := range addPoints() {
+		if point == "after allocate" {
+			continue // an allocation that fails leaves nothing by itself, see package ipam
+		}
+		t.Run(point, func(t *testing.T) {
+			a.faults.at(point, false)
+			if _, err := a.Add(t.Context(), req); !errors.Is(err, errInjected) && code(err) != types.ErrIOFailure {
+				t.Errorf("got %v", err)
+			}
+			n.wantClean(t)
+			if got := devices(t, pod); !slices.Equal(got, []string{"lo"}) {
+				t.Errorf("devices in the pod: %v", got)
+			}
+		})
+		t.Run("time is over "+point, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			a.faults.cancelAt(point, cancel)
+			if _, err := a.Add(ctx, req); err == nil {
+				t.Error("no error")
+			}
+			n.wantClean(t)
+		})
+	}
+	add(t, a, req)
+	del(t, a, req)
+	n.wantClean(t)
+}
+
+// A step of DEL fails, so the runtime repeats DEL.
+func TestFailedDelIsRepeated(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	for _, point := range delPoints() {
+		t.Run(point, func(t *testing.T) {
+			add(t, a, req)
+			a.faults.at(point, false)
+			if err := a.Del(t.Context(), req); !errors.Is(err, errInjected) {
+				t.Errorf("got %v", err)
+			}
+			del(t, a, req)
+			n.wantClean(t)
+		})
+	}
+}
+
+// The agent dies between any two steps. Its successor makes good of it, and DEL, which the runtime repeats, succeeds.
+func TestDeadAgent(t *testing.T) {
+	for verb, points := range map[string][]string{"ADD": addPoints(), "DEL": delPoints()} {
+		for _, point := range points {
+			t.Run(verb+" "+point, func(t *testing.T) {
+				n := newNode(t)
+				pod := newNetns(t)
+				req := n.addPod("web", pod)
+				first, stop := n.start(t)
+				if verb == "DEL" {
+					add(t, first, req)
+				}
+				first.faults.at(point, true)
+				var err error
+				if verb == "ADD" {
+					_, err = first.Add(t.Context(), req)
+				} else {
+					err = first.Del(t.Context(), req)
+				}
+				if err == nil {
+					t.Fatal("no error")
+				}
+				stop()
+
+				second, _ := n.start(t)
+				if len(second.Pods()) == 0 && len(n.residue(t)) > len(n.flows()) {
+					t.Errorf("the successor left %v", n.residue(t))
+				}
+				del(t, second, req)
+				n.wantClean(t)
+				if got := devices(t, pod); !slices.Equal(got, []string{"lo"}) {
+					t.Errorf("devices in the pod: %v", got)
+				}
+			})
+		}
+	}
+}
+
+func TestDelWithoutNetns(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	pod := newNetns(t)
+	req := n.addPod("web", pod)
+	add(t, a, req)
+	if err := pod.Close(); err != nil {
+		t.Fatal(err)
+	}
+	req.Netns, req.Args = "", ""
+	del(t, a, req)
+	n.wantClean(t)
+}
+
+func TestRestart(t *testing.T) {
+	n := newNode(t)
+	first, stop := n.start(t)
+	var requests []*cniserver.Request
+	for _, name := range []string{"a", "b", "c"} {
+		req := n.addPod(name, newNetns(t))
+		add(t, first, req)
+		requests = append(requests, req)
+	}
+	before := first.Pods()
+	stop()
+
+	second, _ := n.start(t)
+	if diff := cmp.Diff(before, second.Pods(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("pods after the restart (-want +got):\n%s", diff)
+	}
+	req := n.addPod("d", newNetns(t))
+	add(t, second, req)
+	if pods := second.Pods(); len(pods) != 4 || pods[3].Addrs[0] != netip.MustParseAddr("10.128.2.5") {
+		t.Errorf("pods after a further ADD: %+v", pods)
+	}
+	for _, r := range append(requests, req) {
+		if err := second.Check(t.Context(), r); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		del(t, second, r)
+	}
+	n.wantClean(t)
+}
+
+func TestRecoverSweeps(t *testing.T) {
+	n := newNode(t)
+	first, stop := n.start(t)
+	gone, lost, damaged, torn := n.addPod("gone", newNetns(t)), n.addPod("lost", newNetns(t)), n.addPod("damaged", newNetns(t)), n.addPod("torn", newNetns(t))
+	for _, r := range []*cniserver.Request{gone, lost, damaged, torn} {
+		add(t, first, r)
+	}
+	stop()
+
+	veth := func(r *cniserver.Request) string { return Attachment{r.ContainerID, r.IfName}.HostVeth() }
+	// The machine was rebooted: no device.
+	if err := (hostLinks{n.host, Kernel{}}).Delete(t.Context(), veth(gone)); err != nil {
+		t.Fatal(err)
+	}
+	// The address file is lost or torn.
+	if err := os.Remove(n.ipamDir + "/ovsdn/10.128.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(n.ipamDir+"/ovsdn/10.128.2.5", 0); err != nil {
+		t.Fatal(err)
+	}
+	// Someone played with external_ids.
+	port := ovs.Port{Name: veth(damaged), ExternalIDs: map[string]string{IDSandbox: damaged.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"}}
+	if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+	// A file that names nobody and is nobody's, and a lease whose sandbox never got a port.
+	if err := os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.1", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.2", []byte("nobody\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Not a pod's.
+	if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "tun0", Type: "internal"}); err != nil {
+		t.Fatal(err)
+	}
+
+	second, _ := n.start(t)
+	var names []string
+	for _, p := range second.Pods() {
+		names = append(names, p.Name)
+	}
+	if diff := cmp.Diff([]string{"lost", "torn"}, names); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	var kept []string
+	for _, r := range n.residue(t) {
+		if !strings.HasPrefix(r, "flow ") {
+			kept = append(kept, r)
+		}
+	}
+	want := []string{
+		"lease 10.128.2.3", "lease 10.128.2.4", "lease 10.128.2.5",
+		"port " + veth(lost), "port " + veth(damaged), "port " + veth(torn),
+		"device " + veth(lost), "device " + veth(damaged), "device " + veth(torn),
+	}
+	if diff := cmp.Diff(want, kept, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+	for _, r := range []*cniserver.Request{gone, lost, damaged, torn} {
+		del(t, second, r)
+	}
+	n.wantClean(t)
+}
+
+func TestNothingBeforeRecover(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.boot(t)
+	req := n.addPod("web", newNetns(t))
+	if _, err := a.Add(t.Context(), req); code(err) != types.ErrTryAgainLater {
+		t.Errorf("ADD: %v", err)
+	}
+	for name, call := range map[string]func(context.Context, *cniserver.Request) error{"DEL": a.Del, "CHECK": a.Check, "GC": a.GC} {
+		if err := call(t.Context(), req); code(err) != types.ErrTryAgainLater {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := a.Status(t.Context()); code(err) != types.ErrPluginNotAvailable {
+		t.Errorf("STATUS: %v", err)
+	}
+	if err := a.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Status(t.Context()); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
+}
+
+func TestCheckFindsDamage(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	pod := newNetns(t)
+	req := n.addPod("web", pod)
+	add(t, a, req)
+	defer del(t, a, req)
+	inPod := func(change func(netlink.Link) error) func() error {
+		return func() error {
+			return pod.Do(func(ns.NetNS) error {
+				link, err := netlinksafe.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return change(link)
+			})
+		}
+	}
+	address := ipNet(netip.MustParsePrefix("10.128.2.2/23"))
+	service := ipNet(netip.MustParsePrefix("172.30.0.0/16"))
+	for _, damage := range []struct {
+		text string
+		do   func() error
+	}{
+		{"lacks the route to 172.30.0.0/16", inPod(func(l netlink.Link) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: &service})
+		})},
+		{"lacks address 10.128.2.2/23", inPod(func(l netlink.Link) error {
+			return netlink.AddrDel(l, &netlink.Addr{IPNet: &address})
+		})},
+		{"eth0 is down", inPod(netlink.LinkSetDown)},
+	} {
+		if err := a.Check(t.Context(), req); err != nil && strings.Contains(err.Error(), damage.text) {
+			t.Fatalf("before the damage: %v", err)
+		}
+		if err := damage.do(); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Check(t.Context(), req); err == nil || !strings.Contains(err.Error(), damage.text) {
+			t.Errorf("want %q: %v", damage.text, err)
+		}
+	}
+	other := n.addPod("other", newNetns(t))
+	add(t, a, other)
+	defer del(t, a, other)
+	if err := n.bridge.DeletePort(t.Context(), Attachment{other.ContainerID, "eth0"}.HostVeth()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Check(t.Context(), other); err == nil || !strings.Contains(err.Error(), "the bridge has no port") {
+		t.Errorf("without port: %v", err)
+	}
+}
+
+func TestGC(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	keep, drop := n.addPod("keep", newNetns(t)), n.addPod("drop", newNetns(t))
+	add(t, a, keep)
+	add(t, a, drop)
+	req := &cniserver.Request{Command: cniserver.CommandGC, Config: fmt.Appendf(nil,
+		`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni","cni.dev/valid-attachments":[{"containerID":%q,"ifname":"eth0"}]}`, keep.ContainerID)}
+	if err := a.GC(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if pods := a.Pods(); len(pods) != 1 || pods[0].Name != "keep" {
+		t.Errorf("pods: %+v", pods)
+	}
+	if err := a.Check(t.Context(), keep); err != nil {
+		t.Error(err)
+	}
+	del(t, a, keep)
+	n.wantClean(t)
+}
+
+func TestParallel(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	requests := make([]*cniserver.Request, 32)
+	for i := range requests {
+		requests[i] = n.addPod(fmt.Sprintf("pod%d", i), newNetns(t))
+	}
+	var wg sync.WaitGroup
+	for _, req := range requests {
+		wg.Go(func() {
+			for range 2 {
+				if _, err := a.Add(t.Context(), req); err != nil {
+					t.Error(err)
+				}
+				if err := a.Del(t.Context(), req); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n.wantClean(t)
+}
+
+// ADD and DEL of one sandbox at the same time: each sees the other's all or nothing.
+func TestOneSandboxInTurn(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, err := a.Add(t.Context(), req); err != nil && code(err) != types.ErrInvalidEnvironmentVariables {
+				t.Errorf("ADD: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := a.Del(t.Context(), req); err != nil {
+				t.Errorf("DEL: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	del(t, a, req)
+	n.wantClean(t)
+}
+
+// While Open vSwitch is away requests fail in time, and the runtime's next ones succeed.
+func TestOVSAway(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	a.undoTime = 20 * time.Millisecond
+	req, late := n.addPod("web", newNetns(t)), n.addPod("late", newNetns(t))
+	add(t, a, req)
+	away := n.bridge.(interface{ SetUnavailable(bool) })
+	away.SetUnavailable(true)
+	if _, err := a.Add(t.Context(), late); code(err) != types.ErrTryAgainLater {
+		t.Errorf("ADD: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := a.Del(ctx, req); code(err) != types.ErrTryAgainLater {
+		t.Errorf("DEL: %v", err)
+	}
+	if got := devices(t, n.host); slices.ContainsFunc(got, func(d string) bool { return strings.HasPrefix(d, "veth") }) {
+		t.Errorf("devices could have gone without Open vSwitch: %v", got)
+	}
+	away.SetUnavailable(false)
+	a.store.Resync()
+	del(t, a, req)
+	add(t, a, late)
+	del(t, a, late)
+	n.wantClean(t)
+}
+
+// A request that hangs holds up neither other sandboxes nor, past their time, requests of its own sandbox.
+func TestHungRequestHoldsUpOnlyItsSandbox(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	hung, other := n.addPod("hung", newNetns(t)), n.addPod("other", newNetns(t))
+	unlock, err := a.sandboxes.lock(t.Context(), hung.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(t, a, other)
+	del(t, a, other)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := a.Del(ctx, hung); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("DEL of the hung sandbox: %v", err)
+	}
+	unlock()
+	add(t, a, hung)
+	del(t, a, hung)
+	if len(a.sandboxes.locks) != 0 {
+		t.Errorf("%d locks are left", len(a.sandboxes.locks))
+	}
+}

@@ -1,0 +1,99 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// Seams is what the manager works with.
+type Seams struct {
+	Pods    Pods
+	IPAM    IPAM
+	Links   Links // Kernel, outside tests
+	Switch  Switch
+	Flows   Flows
+	Compile func(pipeline.Pod) pipeline.State
+}
+
+func (s Seams) validate() error {
+	if s.Pods == nil || s.IPAM == nil || s.Links == nil || s.Switch == nil || s.Flows == nil || s.Compile == nil {
+		return errors.New("a seam is missing")
+	}
+	return nil
+}
+
+// Pods finds pods in the Kubernetes API. A pod that is not there is an apierrors.IsNotFound error. Every other
+// error, such as an API server that does not answer, makes the runtime come again.
+type Pods interface {
+	Get(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+}
+
+// IPAM gives out addresses (*ipam.IPAM).
+type IPAM interface {
+	Allocate(ctx context.Context, containerID, ifName string) ([]netip.Addr, error)
+	Reserve(ctx context.Context, addr netip.Addr, containerID, ifName string) error
+	Release(ctx context.Context, containerID, ifName string) error
+	Discard(ctx context.Context, addr netip.Addr) error
+	List() ([]ipam.Lease, error)
+}
+
+// Switch is the part of ovs.Interface that ports need.
+type Switch interface {
+	ListPorts(ctx context.Context) ([]ovs.Port, error)
+	AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error)
+	DeletePort(ctx context.Context, name string) error
+}
+
+// Flows holds desired state (*store.Store).
+type Flows interface {
+	Set(pipeline.Owner, pipeline.State) *store.Commit
+	Delete(pipeline.Owner) *store.Commit
+}
+
+// Links makes and removes network devices.
+type Links interface {
+	// Open opens a pod's network namespace. The agent's own is refused.
+	Open(path string) (ns.NetNS, error)
+
+	// Create makes the veth pair with one end in the pod's namespace and sets the host's end up. A pair that an
+	// earlier attempt left under the host's name is replaced.
+	Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error
+
+	// Configure sets the pod's end up: address, routes, checksum offload. It also sets the loopback up.
+	Configure(ctx context.Context, pod ns.NetNS, i Interface) error
+
+	// Verify compares the pod's end with what Configure made, and says what differs.
+	Verify(ctx context.Context, pod ns.NetNS, i Interface) error
+
+	// Delete removes the veth pair. One that is not there is no error.
+	Delete(ctx context.Context, hostVeth string) error
+
+	// List returns the names of the host's devices.
+	List(ctx context.Context) (map[string]bool, error)
+}
+
+// Interface is how the pod's end of the veth pair looks.
+type Interface struct {
+	Name        string
+	MAC         net.HardwareAddr
+	MTU         int            // bytes, of both ends
+	Addrs       []netip.Prefix // with the length of the node's subnet
+	Routes      []Route
+	NoChecksums bool // TX checksum offload is switched off
+}
+
+// Route is a route in the pod.
+type Route struct {
+	To  netip.Prefix
+	Via netip.Addr // zero: on-link
+}
