@@ -150,6 +150,11 @@ func TestFailedAddLeavesNothingOnOVS(t *testing.T) {
 	n.wantClean(t)
 }
 
+func TestParallelOnOVS(t *testing.T) {
+	n, _ := newOVSNode(t)
+	parallel(t, n, 16)
+}
+
 func BenchmarkAddDel(b *testing.B) {
 	n, _ := newOVSNode(b)
 	a, _ := n.start(b)

@@ -582,9 +582,13 @@ func TestGC(t *testing.T) {
 }
 
 func TestParallel(t *testing.T) {
-	n := newNode(t)
+	parallel(t, newNode(t), 32)
+}
+
+func parallel(t *testing.T, n *node, pods int) {
+	t.Helper()
 	a, _ := n.start(t)
-	requests := make([]*cniserver.Request, 32)
+	requests := make([]*cniserver.Request, pods)
 	for i := range requests {
 		requests[i] = n.addPod(fmt.Sprintf("pod%d", i), newNetns(t))
 	}
