@@ -18,15 +18,10 @@ type Node struct {
 	VXLANPort       uint16
 }
 
-// Gateway is the address that tun0 has in a subnet of the node: the first one.
-func Gateway(subnet netip.Prefix) netip.Addr {
-	return subnet.Masked().Addr().Next()
-}
-
 func (n Node) gateways() []netip.Prefix {
 	var g []netip.Prefix
 	for _, s := range n.Subnets {
-		g = append(g, single(Gateway(s)))
+		g = append(g, single(config.Gateway(s)))
 	}
 	return g
 }

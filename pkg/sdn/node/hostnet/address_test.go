@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // host has two interfaces, a loopback address that it announces, and what the pod network makes.
@@ -14,7 +16,7 @@ func host(t *testing.T) {
 	addInterface(t, "eth0", nil, "192.0.2.10/24", "192.0.2.11/24")
 	addInterface(t, "eth1", nil, "198.51.100.10/24")
 	addInterface(t, "bare", nil)
-	addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")), "10.128.0.1/23")
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")), "10.128.0.1/23")
 	addInterface(t, bridge, nil, "10.9.9.9/24")
 	sh(t, "ip link set eth0 mtu 1400; ip addr add 203.0.113.5/32 dev lo")
 }

@@ -19,22 +19,6 @@ const Tun0Name = "tun0"
 // bridge is the bridge's own local port. It carries nothing: table 0 drops what it sends.
 const bridge = "br0"
 
-// Gateway returns the address that tun0 has in a node's subnet: the first one, .1 of an OpenShift subnet.
-func Gateway(subnet netip.Prefix) netip.Addr {
-	return subnet.Masked().Addr().Next()
-}
-
-// MAC returns the address that tun0 is pinned to: 0a:58 and the gateway's four bytes, as every pod's is made. It
-// follows from the IP so that what pods have in their ARP tables outlives a reboot of the node. It is nil for IPv6.
-func MAC(gateway netip.Addr) net.HardwareAddr {
-	gateway = gateway.Unmap()
-	if !gateway.Is4() {
-		return nil
-	}
-	ip := gateway.As4()
-	return net.HardwareAddr{0x0a, 0x58, ip[0], ip[1], ip[2], ip[3]}
-}
-
 // toIPNet is for the netlink package, which has not heard of netip.
 func toIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -1,7 +1,6 @@
 package hostnet
 
 import (
-	"net/netip"
 	"testing"
 )
 
@@ -27,29 +26,4 @@ func TestMTU(t *testing.T) {
 	wantError(t, err, "MTU -1 is too small")
 	_, err = MTU(eth0(600), 0)
 	wantError(t, err, "eth0 has MTU 600", "leaves 550", "--iface")
-}
-
-func TestMAC(t *testing.T) {
-	for ip, want := range map[string]string{
-		"10.128.0.1":      "0a:58:0a:80:00:01",
-		"::ffff:10.1.2.3": "0a:58:0a:01:02:03",
-		"fd00::1":         "",
-	} {
-		if got := MAC(netip.MustParseAddr(ip)).String(); got != want {
-			t.Errorf("%s: %s, want %s", ip, got, want)
-		}
-	}
-}
-
-func TestGateway(t *testing.T) {
-	for subnet, want := range map[string]string{
-		"10.128.2.0/23":   "10.128.2.1",
-		"10.128.3.7/23":   "10.128.2.1",
-		"10.1.0.64/26":    "10.1.0.65",
-		"fd00:0:0:1::/64": "fd00:0:0:1::1",
-	} {
-		if got := Gateway(netip.MustParsePrefix(subnet)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s: %s, want %s", subnet, got, want)
-		}
-	}
 }

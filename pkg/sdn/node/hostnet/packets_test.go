@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // network is a node with what Sync makes of it, pods 10.128.0.2 and 10.128.0.3 behind tun0, and a host outside,
@@ -29,7 +31,7 @@ func newNetwork(t *testing.T, c FirewallConfig) network {
 		}
 		must(t, netlink.LinkAdd(link))
 	}
-	veth(Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")), n.pods)
+	veth(Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")), n.pods)
 	veth("eth0", nil, n.outside)
 	sh(t, "ip addr add 192.0.2.10/24 dev eth0; ip link set eth0 up")
 	must(t, n.outside.Do(func(ns.NetNS) error {

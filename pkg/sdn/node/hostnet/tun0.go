@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // Tun0Config is the wanted state of tun0 and of the host's routes into the pod network.
@@ -43,7 +45,7 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("find %s, which Open vSwitch should have made (`ovs-vsctl show` says why not): %w", Tun0Name, err)
 	}
-	if want, have := MAC(Gateway(t.config.Subnets[0])), link.Attrs().HardwareAddr; want != nil && !bytes.Equal(have, want) {
+	if want, have := config.MAC(config.Gateway(t.config.Subnets[0])), link.Attrs().HardwareAddr; want != nil && !bytes.Equal(have, want) {
 		return nil, fmt.Errorf("interface %s has the MAC %q, not the port's %q: if it belongs to something else, such as a VPN, rename that one", Tun0Name, have, want)
 	}
 	// In this order: settings before the interface can send, addresses before routes, which the kernel drops with an
@@ -161,7 +163,7 @@ func (t *Tun0) removeAddresses(link netlink.Link) (changes []string, err error) 
 func (t *Tun0) gateways() []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range t.config.Subnets {
-		all = append(all, netip.PrefixFrom(Gateway(s), s.Bits()))
+		all = append(all, netip.PrefixFrom(config.Gateway(s), s.Bits()))
 	}
 	return all
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 func node1() Tun0Config {
@@ -86,7 +88,7 @@ func syncTun0(t *testing.T, c Tun0Config) []string {
 
 func TestTun0(t *testing.T) {
 	inNetNS(t)
-	mac := MAC(netip.MustParseAddr("10.128.0.1"))
+	mac := config.MAC(netip.MustParseAddr("10.128.0.1"))
 	addInterface(t, Tun0Name, mac)
 	sh(t, "ip link set tun0 down; sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.ip_forward=0")
 
@@ -128,7 +130,7 @@ func TestTun0RemovesWhatIsStale(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inNetNS(t)
 			addInterface(t, "eth0", nil, "192.0.2.10/24")
-			addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+			addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 			sh(t, test.before)
 			syncTun0(t, node1())
 			got := stateOfTun0(t)
@@ -145,7 +147,7 @@ func TestTun0RemovesWhatIsStale(t *testing.T) {
 
 func TestTun0WithSeveralNetworks(t *testing.T) {
 	inNetNS(t)
-	addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	c := node1()
 	c.Subnets = prefixes("10.128.0.0/23", "10.64.3.0/24", "fd00:10:128::/64")
 	c.ClusterNetworks = prefixes("10.128.0.0/14", "10.64.0.0/16", "fd00:10::/32")
@@ -172,7 +174,7 @@ func TestTun0Errors(t *testing.T) {
 	})
 	t.Run("somebody else's", func(t *testing.T) {
 		inNetNS(t)
-		mac := MAC(netip.MustParseAddr("10.200.0.1"))
+		mac := config.MAC(netip.MustParseAddr("10.200.0.1"))
 		addInterface(t, Tun0Name, mac, "10.8.0.1/24")
 		before := stateOfTun0(t)
 		_, err := NewTun0(node1()).Sync(t.Context())
@@ -181,7 +183,7 @@ func TestTun0Errors(t *testing.T) {
 	})
 	t.Run("stopped", func(t *testing.T) {
 		inNetNS(t)
-		addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+		addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if changes, err := NewTun0(node1()).Sync(ctx); !errors.Is(err, context.Canceled) || len(changes) > 0 {
@@ -192,7 +194,7 @@ func TestTun0Errors(t *testing.T) {
 
 func TestReadOnlySysctls(t *testing.T) {
 	inNetNS(t)
-	addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	syncTun0(t, node1())
 
 	done := make(chan struct{})
@@ -240,7 +242,7 @@ func TestTun0Run(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			netns := inNetNS(t)
-			addInterface(t, Tun0Name, MAC(netip.MustParseAddr("10.128.0.1")))
+			addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 			right := func() bool {
 				if !strings.Contains(sh(t, "ip link show"), "tun0") {
 					return false

@@ -16,7 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // Annotations by which kubelet ties a static pod to its mirror in the API, which has another UID: both hold the static
@@ -189,7 +189,7 @@ func (m *Manager) result(pod Pod) *current.Result {
 		result.IPs = append(result.IPs, &current.IPConfig{
 			Interface: current.Int(1), // index in Interfaces
 			Address:   ipNet(addr),
-			Gateway:   pipeline.Gateway(addr).AsSlice(),
+			Gateway:   config.Gateway(addr).AsSlice(),
 		})
 	}
 	for _, r := range i.Routes {

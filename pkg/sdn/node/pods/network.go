@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // multicast is IPv4's (RFC 5771). It is on-link, or the kernel would send it to the gateway's MAC.
@@ -41,7 +41,7 @@ func (m *Manager) routes(prefix netip.Prefix) []Route {
 	if prefix.Addr().Is4() {
 		routes = append(routes, Route{To: multicast()})
 	}
-	via := pipeline.Gateway(prefix)
+	via := config.Gateway(prefix)
 	if sameFamily(m.ServiceNetwork.Addr(), via) {
 		routes = append(routes, Route{To: m.ServiceNetwork.Masked(), Via: via})
 	}

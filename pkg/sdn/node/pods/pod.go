@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -64,11 +65,8 @@ const (
 	IDMAC       = "mac"           //
 )
 
-// MAC is 0a:58, locally administered, then the last four bytes of the first address: unique as long as the address is.
-func (p Pod) MAC() net.HardwareAddr {
-	ip := p.Addrs[0].AsSlice()
-	return append(net.HardwareAddr{0x0a, 0x58}, ip[len(ip)-4:]...)
-}
+// MAC follows from the first address, and is unique as long as that is.
+func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
 
 func (p Pod) compare(other Pod) int {
 	return cmp.Or(

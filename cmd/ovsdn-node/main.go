@@ -1,0 +1,99 @@
+// ovsdn-node is the node agent: it keeps br0 as the cluster asks, and sets pods up when the CNI plugin calls.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// errUsage marks what the user typed wrong.
+var errUsage = errors.New("usage") //nolint:gochecknoglobals // a sentinel error
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	defer klog.Flush()
+
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "ovsdn-node:", err)
+		if errors.Is(err, errUsage) {
+			return exitUsage
+		}
+		return exitFailed
+	}
+	return 0
+}
+
+func command() *cobra.Command {
+	cfg := node.Defaults()
+	var kubeconfig, apiserver string
+
+	cmd := &cobra.Command{
+		Use:           "ovsdn-node",
+		Short:         "The node agent of ovsdn",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.Validate(); err != nil {
+				return errors.Join(errUsage, err)
+			}
+			client, err := clientConfig(kubeconfig, apiserver)
+			if err != nil {
+				return errors.Join(errUsage, err)
+			}
+			return node.Run(cmd.Context(), cfg, client)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errors.Join(errUsage, err) })
+
+	f := cmd.Flags()
+	f.StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server; empty: the pod's service account")
+	f.StringVar(&apiserver, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's; not an address of the service network")
+	f.StringVar(&cfg.NodeName, "node-name", cfg.NodeName, "name of this node's Node object")
+	f.StringVar(&cfg.NodeIP, "node-ip", "", "this node's address; empty: found by --iface, --iface-regex or the default route")
+	f.StringVar(&cfg.Iface, "iface", "", "the interface with this node's address")
+	f.StringVar(&cfg.IfaceRegex, "iface-regex", "", "a regular expression that names that interface")
+	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods in bytes; 0: the ClusterNetwork's, else the underlay's less 50")
+	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
+	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "who balances services: external (kube-proxy on the node)")
+	f.StringVar(&cfg.CNISocket, "cni-socket", cfg.CNISocket, "unix socket that the CNI plugin calls")
+	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "where the container runtime looks for CNI configurations")
+	f.StringVar(&cfg.IPAMDir, "ipam-dir", cfg.IPAMDir, "where the addresses in use are kept, in host-local's format")
+
+	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(logging)
+	f.AddGoFlag(logging.Lookup("v"))
+	return cmd
+}
+
+func clientConfig(kubeconfig, apiserver string) (*rest.Config, error) {
+	c, err := clientcmd.BuildConfigFromFlags(apiserver, kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w (outside a cluster, give --kubeconfig)", err)
+	}
+	c.UserAgent = rest.DefaultKubernetesUserAgent()
+	// client-go's 5 a second would queue the pods of a node that starts up; each ADD asks at most once.
+	c.QPS, c.Burst = 50, 100
+	return c, nil
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+)
+
+// ServiceProxy says who balances services.
+type ServiceProxy string
+
+// ServiceProxyExternal: kube-proxy on the host.
+const ServiceProxyExternal ServiceProxy = "external"
+
+// Config is what the agent is started with.
+type Config struct {
+	NodeName     string       // the Node object's name
+	NodeIP       string       // this node's address; empty: found out
+	Iface        string       // the interface with the node's address; empty: found out
+	IfaceRegex   string       // the same by a regular expression
+	MTU          int          // bytes, of pods and tun0; 0: the ClusterNetwork's, else the underlay's less 50
+	Datapath     string       // OVS datapath type of br0
+	ServiceProxy ServiceProxy // who balances services
+	CNISocket    string       // where the CNI plugin finds the agent
+	CNIConfDir   string       // where the container runtime looks for CNI configurations
+	IPAMDir      string       // where host-local's files lie, in a folder of the network's name
+}
+
+// Defaults returns the configuration that flags change.
+func Defaults() Config {
+	host, _ := os.Hostname() // without one, Validate asks for --node-name
+	return Config{
+		NodeName:     host,
+		Datapath:     "system",
+		ServiceProxy: ServiceProxyExternal,
+		CNISocket:    cniserver.DefaultSocket,
+		CNIConfDir:   "/etc/cni/net.d",
+		IPAMDir:      "/var/lib/cni/networks",
+	}
+}
+
+// Validate returns all that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if c.NodeName == "" {
+		fault("--node-name: the host has no name; give the Node object's")
+	} else if msgs := validation.IsDNS1123Subdomain(c.NodeName); len(msgs) > 0 {
+		fault("--node-name=%q: %s", c.NodeName, msgs[0])
+	}
+	if c.NodeIP != "" {
+		if _, err := netip.ParseAddr(c.NodeIP); err != nil {
+			fault("--node-ip: %w", err)
+		}
+	}
+	if c.IfaceRegex != "" {
+		if _, err := regexp.Compile(c.IfaceRegex); err != nil {
+			fault("--iface-regex: %w", err)
+		}
+	}
+	given := 0
+	for _, s := range []string{c.NodeIP, c.Iface, c.IfaceRegex} {
+		if s != "" {
+			given++
+		}
+	}
+	if given > 1 {
+		fault("--node-ip, --iface and --iface-regex exclude each other: give one")
+	}
+	// RFC 791: every host must take 576 bytes; an IPv4 packet has at most 65,535.
+	if c.MTU != 0 && (c.MTU < 576 || c.MTU > 65535) {
+		fault("--mtu=%d: must be from 576 to 65535, or 0 to find it out", c.MTU)
+	}
+	if c.Datapath != "system" && c.Datapath != "netdev" {
+		fault("--datapath=%q: must be system (the kernel's) or netdev (userspace)", c.Datapath)
+	}
+	switch c.ServiceProxy {
+	case ServiceProxyExternal:
+	case "ovs":
+		fault("--service-proxy=ovs is not in this version yet: use external, with kube-proxy on the node")
+	default:
+		fault("--service-proxy=%q: must be external", c.ServiceProxy)
+	}
+	for flag, path := range map[string]string{"--cni-socket": c.CNISocket, "--cni-conf-dir": c.CNIConfDir, "--ipam-dir": c.IPAMDir} {
+		if path == "" || path[0] != '/' {
+			fault("%s=%q: must be an absolute path", flag, path)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// selector is how hostnet takes the flags that choose the node's address.
+func (c Config) selector() (hostnet.Selector, error) {
+	s := hostnet.Selector{Iface: c.Iface, IfaceRegex: c.IfaceRegex}
+	if c.NodeIP != "" {
+		ip, err := netip.ParseAddr(c.NodeIP)
+		if err != nil {
+			return s, fmt.Errorf("--node-ip: %w", err)
+		}
+		s.NodeIP = ip
+	}
+	return s, nil
+}

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConfigValidate(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*Config)
+		want   []string // what the message must say; none: valid
+	}{
+		{"defaults", func(*Config) {}, nil},
+		{"netdev", func(c *Config) { c.Datapath = "netdev" }, nil},
+		{"no name", func(c *Config) { c.NodeName = "" }, []string{"--node-name"}},
+		{"bad name", func(c *Config) { c.NodeName = "Node_1" }, []string{"--node-name"}},
+		{"bad ip", func(c *Config) { c.NodeIP = "10.0.0" }, []string{"--node-ip"}},
+		{"bad regex", func(c *Config) { c.IfaceRegex = "eth[" }, []string{"--iface-regex"}},
+		{"two selectors", func(c *Config) { c.NodeIP = "10.0.0.1"; c.Iface = "eth0" }, []string{"exclude each other"}},
+		{"small mtu", func(c *Config) { c.MTU = 100 }, []string{"--mtu=100"}},
+		{"bad datapath", func(c *Config) { c.Datapath = "kernel" }, []string{"system", "netdev"}},
+		{"later proxy", func(c *Config) { c.ServiceProxy = "ovs" }, []string{"not in this version yet", "external"}},
+		{"unknown proxy", func(c *Config) { c.ServiceProxy = "x" }, []string{"--service-proxy"}},
+		{"relative socket", func(c *Config) { c.CNISocket = "cni.sock" }, []string{"--cni-socket", "absolute"}},
+		{"all faults at once", func(c *Config) { c.MTU = -1; c.Datapath = "x"; c.NodeIP = "?" },
+			[]string{"--mtu", "--datapath", "--node-ip"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Defaults()
+			c.NodeName = "node1"
+			tc.change(&c)
+			err := c.Validate()
+			if len(tc.want) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,317 @@
+// Package node is the node agent: it waits for what the cluster says of this node, sets the host and the bridge up, and
+// keeps both so while it serves CNI.
+//
+// The order, and why: the network's shape and this node's HostSubnet first, since all else depends on them. Then the bridge
+// with its two fixed ports and the host around it. Then every object is compiled into the store and the bridge made
+// equal in one bundle, which after a restart changes nothing. Only then the CNI socket opens, and last the CNI
+// configuration is written, which makes kubelet call the node ready. Nothing is torn down when the agent stops: pods go on.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+)
+
+// bridgeName is OpenShift SDN's; people's habits know it.
+const bridgeName = "br0"
+
+// Back-off of a set-up that failed.
+const (
+	retryFirst = time.Second
+	retryLast  = 30 * time.Second
+)
+
+// errChanged ends a round: the network or this node's place in it is another now.
+var errChanged = errors.New("the node's network changed") //nolint:gochecknoglobals // a sentinel error
+
+// Run is the agent. It returns nil when the context ends, and an error only for what no waiting mends: an interface
+// flag that fits nothing on this host, or another agent that holds the node.
+func Run(ctx context.Context, cfg Config, client *rest.Config) error {
+	kube, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	network, err := networkclient.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	selector, err := cfg.selector()
+	if err != nil {
+		return err
+	}
+	a := &agent{
+		Config:   cfg,
+		selector: selector,
+		kube:     kube,
+		network:  network,
+		bridge:   ovs.NewExec(bridgeName, ovs.DefaultRunDir),
+		reporter: newReporter(ctx, kube, cfg.NodeName),
+	}
+	defer a.reporter.stop()
+	return a.run(ctx)
+}
+
+type agent struct {
+	Config
+	selector hostnet.Selector
+	kube     kubernetes.Interface
+	network  networkclient.Interface
+	bridge   ovs.Interface
+	reporter *reporter
+}
+
+// run repeats rounds: a new one when the network changed, or when a round failed.
+func (a *agent) run(ctx context.Context) error {
+	// A flag that fits nothing is the one fault that is known before the cluster is asked.
+	if _, err := hostnet.Pick(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
+		a.reporter.warn(reasonFailed, err)
+		return err
+	}
+	delay := wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+	for {
+		started := time.Now()
+		err := a.round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errChanged):
+			klog.FromContext(ctx).Info("Setting up anew", "reason", err)
+			continue
+		}
+		klog.FromContext(ctx).Error(err, "The node's network is not set up, will try again")
+		a.reporter.warn(reasonFailed, err)
+		if time.Since(started) > retryLast {
+			delay = wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(delay.Step()):
+		}
+	}
+}
+
+// caches are the informers of one round.
+type caches struct {
+	network networkinformers.SharedInformerFactory
+	cluster informers.SharedInformerFactory // services
+	local   informers.SharedInformerFactory // pods of this node
+}
+
+func (a *agent) newCaches() *caches {
+	own := fields.OneTermEqualSelector("spec.nodeName", a.NodeName).String()
+	c := &caches{
+		network: networkinformers.NewSharedInformerFactory(a.network, 0),
+		cluster: informers.NewSharedInformerFactory(a.kube, 0),
+		local: informers.NewSharedInformerFactoryWithOptions(a.kube, 0,
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own })),
+	}
+	// Asking for an informer is what makes Start run it.
+	c.network.Network().V1().ClusterNetworks().Informer()
+	c.network.Network().V1().HostSubnets().Informer()
+	c.cluster.Core().V1().Services().Informer()
+	c.local.Core().V1().Pods().Informer()
+	return c
+}
+
+func (c *caches) start(ctx context.Context) {
+	c.network.Start(ctx.Done())
+	c.cluster.Start(ctx.Done())
+	c.local.Start(ctx.Done())
+}
+
+// shutdown waits for the informers, whose context must have ended.
+func (c *caches) shutdown() {
+	c.network.Shutdown()
+	c.cluster.Shutdown()
+	c.local.Shutdown()
+}
+
+// sync waits until everything is known that the bridge depends on: a bridge made equal to half of the cluster
+// would cut the other half off.
+func (c *caches) sync(ctx context.Context) error {
+	for _, ok := range c.network.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return ctx.Err()
+		}
+	}
+	for _, factory := range []informers.SharedInformerFactory{c.cluster, c.local} {
+		for _, ok := range factory.WaitForCacheSync(ctx.Done()) {
+			if !ok {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// round sets the node up and serves until the context ends or something does not hold any more.
+func (a *agent) round(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	caches := a.newCaches()
+	defer caches.shutdown() // after cancel
+	defer cancel(nil)
+	caches.start(ctx)
+
+	network, err := waitFor(ctx, caches.network.Network().V1().ClusterNetworks().Informer(), a.waiting(ctx),
+		func() (*config.Network, error) { return a.clusterNetwork(caches) })
+	if err != nil {
+		return err
+	}
+	own, err := waitFor(ctx, caches.network.Network().V1().HostSubnets().Informer(), a.waiting(ctx),
+		func() (*config.HostSubnet, error) { return a.hostSubnet(caches, network) })
+	if err != nil {
+		return err
+	}
+	if err := a.watchOwn(cancel, caches, network, own); err != nil {
+		return err
+	}
+	err = a.serve(ctx, caches, network, own)
+	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
+		return cause
+	}
+	return err
+}
+
+// waiting says what the agent waits for where people look: its log, and Events on the Node.
+func (a *agent) waiting(ctx context.Context) func(error) {
+	return func(reason error) {
+		klog.FromContext(ctx).Info("Waiting", "reason", reason.Error())
+		a.reporter.warn(reasonWaiting, reason)
+	}
+}
+
+func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
+	o, err := c.network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no ClusterNetwork %q yet: ovsdn-controller makes it; is it running?", networkv1.ClusterNetworkDefault)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ClusterNetwork %s: %w", networkv1.ClusterNetworkDefault, err)
+	}
+	n, err := config.ParseNetwork(o)
+	if err != nil {
+		return nil, fmt.Errorf("ClusterNetwork %s is not usable, correct it: %w", o.Name, err)
+	}
+	if n.Mode != config.ModeSubnet {
+		return nil, fmt.Errorf("ClusterNetwork %s wants mode %s, which is not in this version yet: use %s", o.Name, n.Mode, config.ModeSubnet)
+	}
+	return n, nil
+}
+
+func (a *agent) hostSubnet(c *caches, network *config.Network) (*config.HostSubnet, error) {
+	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("node %s has no HostSubnet yet: ovsdn-controller makes it when the Node is there; is it running, and is --node-name right?", a.NodeName)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("HostSubnet %s: %w", a.NodeName, err)
+	}
+	h, err := config.ParseHostSubnet(o)
+	if err == nil {
+		err = network.CheckHostSubnet(h)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("HostSubnet %s is not usable, correct or delete it: %w", o.Name, err)
+	}
+	return h, nil
+}
+
+// watchOwn ends the round when the network or this node's HostSubnet becomes another one. An edit that makes either
+// unusable is reported, and what was set up stays.
+func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) error {
+	look := func(any) {
+		n, err := a.clusterNetwork(c)
+		if err == nil && !sameNetwork(n, network) {
+			changed(fmt.Errorf("%w: ClusterNetwork was edited", errChanged))
+			return
+		}
+		if err == nil {
+			var h *config.HostSubnet
+			if h, err = a.hostSubnet(c, n); err == nil && !sameHostSubnet(h, own) {
+				changed(fmt.Errorf("%w: HostSubnet %s was edited", errChanged, a.NodeName))
+				return
+			}
+		}
+		if err != nil {
+			a.reporter.warn(reasonWaiting, err)
+		}
+	}
+	if _, err := c.network.Network().V1().ClusterNetworks().Informer().AddEventHandler(handlerOf(networkv1.ClusterNetworkDefault, look)); err != nil {
+		return fmt.Errorf("watching the ClusterNetwork: %w", err)
+	}
+	if _, err := c.network.Network().V1().HostSubnets().Informer().AddEventHandler(handlerOf(a.NodeName, look)); err != nil {
+		return fmt.Errorf("watching the HostSubnet: %w", err)
+	}
+	return nil
+}
+
+// underlay finds where the node's tunnels end, which must be where its peers send to.
+func (a *agent) underlay(network *config.Network, own *config.HostSubnet) (hostnet.Underlay, int, error) {
+	selector := a.selector
+	if selector == (hostnet.Selector{}) {
+		// Not told otherwise: the address that the peers know decides, if it is one of ours.
+		selector.NodeIP = own.HostIP
+	}
+	underlay, err := hostnet.Pick(selector)
+	if err != nil {
+		return underlay, 0, err
+	}
+	if underlay.Addr != own.HostIP {
+		return underlay, 0, fmt.Errorf("peers send to %s (HostSubnet %s, from the Node's InternalIP), but this agent was told to use %s: start kubelet with --node-ip=%s, or change --node-ip, --iface or --iface-regex",
+			own.HostIP, own.Node, underlay, underlay.Addr)
+	}
+	if err := hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork); err != nil {
+		return underlay, 0, err
+	}
+	given := a.MTU
+	if given == 0 {
+		given = network.MTU
+	}
+	mtu, err := hostnet.MTU(underlay, given)
+	return underlay, mtu, err
+}
+
+func prefixesOf(n *config.Network) []netip.Prefix {
+	var p []netip.Prefix
+	for _, c := range n.ClusterNetworks {
+		p = append(p, c.Prefix)
+	}
+	return p
+}
+
+// podGetter finds pods of this node in the cache, and asks the API for one that the cache has not seen yet: kubelet may
+// be quicker than our watch.
+type podGetter struct {
+	lister corelisters.PodLister
+	kube   kubernetes.Interface
+}
+
+func (g podGetter) Get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := g.lister.Pods(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return g.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	return pod, err
+}

@@ -1,0 +1,148 @@
+// Package peers keeps the switch in step with the other nodes' HostSubnets.
+package peers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networklisters "github.com/openshift/client-go/network/listers/network/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// multicastKey stands in the queue for the replication list, which all peers together make. No node can have
+// this name: it is no DNS subdomain.
+const multicastKey = "*multicast"
+
+// multicastDelay lets a burst of HostSubnets become one new list.
+const multicastDelay = 200 * time.Millisecond
+
+// workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
+const workers = 16
+
+// Peers compiles HostSubnets other than this node's own.
+type Peers struct {
+	self    string
+	network *config.Network
+	node    pipeline.Node
+	lister  networklisters.HostSubnetLister
+	store   *store.Store
+	loop    *reconcile.Loop
+
+	mu    sync.Mutex
+	vteps map[string]netip.Addr // by node
+}
+
+// New returns the feature; informer is that of lister.
+func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
+	informer cache.SharedIndexInformer, st *store.Store) (*Peers, error) {
+	p := &Peers{self: self, network: network, node: node, lister: lister, store: st, vteps: map[string]netip.Addr{}}
+	p.loop = reconcile.New("peers", workers, p.serve)
+	if _, err := p.loop.Watch(informer); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Prime puts all peers into the store without waiting for the switch. The informer must have synced.
+func (p *Peers) Prime(ctx context.Context) error {
+	all, err := p.lister.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing HostSubnets: %w", err)
+	}
+	for _, o := range all {
+		// What can't be compiled is reported by serve, which sees every key once more.
+		if _, err := p.set(ctx, o.Name); err != nil {
+			klog.FromContext(ctx).V(2).Info("Left out for now", "hostsubnet", o.Name, "reason", err)
+		}
+	}
+	p.setMulticast()
+	return nil
+}
+
+// Run follows the HostSubnets until the context ends.
+func (p *Peers) Run(ctx context.Context) { p.loop.Run(ctx) }
+
+func (p *Peers) serve(ctx context.Context, key string) error {
+	if key == multicastKey {
+		return p.setMulticast().Wait(ctx)
+	}
+	commit, err := p.set(ctx, key)
+	if err != nil || commit == nil {
+		return err
+	}
+	return commit.Wait(ctx)
+}
+
+// set compiles one HostSubnet, present or gone. It returns nil when there is nothing to do. One that is wrong keeps
+// its former state: a typing error must not cut a node off.
+func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
+	if name == p.self {
+		return nil, nil
+	}
+	owner := pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
+	o, err := p.lister.Get(name)
+	if apierrors.IsNotFound(err) {
+		p.forget(name)
+		return p.store.Delete(owner), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("HostSubnet %s: %w", name, err)
+	}
+	h, err := p.parse(o)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
+		return nil, nil // only an edit of the object helps, and that comes as an event
+	}
+	p.remember(name, h.HostIP)
+	return p.store.Set(owner, p.node.Peer(pipeline.Peer{VTEP: h.HostIP, Subnets: h.Subnets})), nil
+}
+
+func (p *Peers) parse(o *networkv1.HostSubnet) (*config.HostSubnet, error) {
+	h, err := config.ParseHostSubnet(o)
+	if err != nil {
+		return nil, err
+	}
+	return h, p.network.CheckHostSubnet(h)
+}
+
+func (p *Peers) remember(name string, vtep netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.vteps[name] != vtep {
+		p.vteps[name] = vtep
+		p.loop.AddAfter(multicastKey, multicastDelay)
+	}
+}
+
+func (p *Peers) forget(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.vteps[name]; ok {
+		delete(p.vteps, name)
+		p.loop.AddAfter(multicastKey, multicastDelay)
+	}
+}
+
+func (p *Peers) setMulticast() *store.Commit {
+	p.mu.Lock()
+	vteps := make([]netip.Addr, 0, len(p.vteps))
+	for _, vtep := range p.vteps {
+		vteps = append(vteps, vtep)
+	}
+	p.mu.Unlock()
+	slices.SortFunc(vteps, netip.Addr.Compare)
+	return p.store.Set(pipeline.Owner{Kind: pipeline.KindMulticast, Key: "nodes"}, p.node.MulticastNodes(slices.Compact(vteps)))
+}

@@ -1,0 +1,231 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// ipamNetwork is the folder of host-local's files.
+const ipamNetwork = "ovsdn"
+
+// hostCheck is how often the host's settings are looked at when nothing tells of a change.
+const hostCheck = 10 * time.Second
+
+// serve brings the node from a known HostSubnet to a served CNI socket, and stays until the context ends or a part fails.
+func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, own *config.HostSubnet) error {
+	started := time.Now()
+	underlay, mtu, err := a.underlay(network, own)
+	if err != nil {
+		return err
+	}
+	if err := a.setUpBridge(ctx, network, own, mtu); err != nil {
+		return err
+	}
+	tun, firewall, err := a.setUpHost(ctx, network, own, mtu)
+	if err != nil {
+		return err
+	}
+	if err := c.sync(ctx); err != nil {
+		return err
+	}
+
+	compiler := pipeline.Node{
+		Mode:            network.Mode,
+		ClusterNetworks: prefixesOf(network),
+		ServiceNetwork:  network.ServiceNetwork,
+		Subnets:         own.Subnets,
+		VXLANPort:       network.VXLANPort,
+	}
+	st := store.New(a.bridge)
+	static, err := compiler.Static()
+	if err != nil {
+		return fmt.Errorf("static flows: %w", err)
+	}
+	written := []*store.Commit{st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)}
+
+	hostSubnets := c.network.Network().V1().HostSubnets()
+	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), st)
+	if err != nil {
+		return err
+	}
+	serviceInformer := c.cluster.Core().V1().Services()
+	services, err := services.New(compiler, serviceInformer.Lister(), serviceInformer.Informer(), st)
+	if err != nil {
+		return err
+	}
+	addresses, err := ipam.Open(a.IPAMDir, ipamNetwork, own.Subnets)
+	if err != nil {
+		return err
+	}
+	defer addresses.Close()
+	manager, err := pods.New(pods.Options{
+		NodeName:        a.NodeName,
+		Subnets:         own.Subnets,
+		ClusterNetworks: compiler.ClusterNetworks,
+		ServiceNetwork:  compiler.ServiceNetwork,
+		MTU:             mtu,
+		Datapath:        a.Datapath,
+	}, pods.Seams{
+		Pods:    podGetter{c.local.Core().V1().Pods().Lister(), a.kube},
+		IPAM:    addresses,
+		Links:   pods.Kernel{},
+		Switch:  a.bridge,
+		Flows:   st,
+		Compile: compiler.Pod,
+	})
+	if err != nil {
+		return err
+	}
+
+	// The first replacement of the bridge's flows must hold all of them.
+	if err := peers.Prime(ctx); err != nil {
+		return err
+	}
+	if err := services.Prime(); err != nil {
+		return err
+	}
+	if err := manager.Recover(ctx); err != nil {
+		return err
+	}
+
+	socket, err := cniserver.Listen(a.CNISocket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return st.Run(ctx) })
+	group.Go(func() error { peers.Run(ctx); return nil })
+	group.Go(func() error { services.Run(ctx); return nil })
+	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
+	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })
+	group.Go(func() error {
+		for _, commit := range written {
+			if err := commit.Wait(ctx); err != nil {
+				return fmt.Errorf("bridge %s: %w", bridgeName, err)
+			}
+		}
+		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started))
+		return cniserver.Serve(ctx, socket, manager)
+	})
+	group.Go(func() error {
+		if err := written[0].Wait(ctx); err != nil {
+			return nil // said above
+		}
+		if err := cniserver.WriteConfig(a.CNIConfDir, a.CNISocket); err != nil {
+			return err
+		}
+		a.reporter.say(reasonReady, fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %d", own.Subnets, underlay, mtu))
+		return nil
+	})
+	return group.Wait()
+}
+
+// setUpBridge makes br0 with its two fixed ports. Flows are the store's.
+func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *config.HostSubnet, mtu int) error {
+	if err := a.bridge.EnsureBridge(ctx, ovs.Bridge{
+		Name:         bridgeName,
+		DatapathType: a.Datapath,
+		TableNames:   pipeline.TableNames(),
+	}); err != nil {
+		return err
+	}
+	options := map[string]string{"remote_ip": "flow", "key": "flow"}
+	if network.VXLANPort != config.DefaultVXLANPort {
+		options["dst_port"] = strconv.Itoa(int(network.VXLANPort))
+	}
+	for _, port := range []ovs.Port{
+		{Name: "vxlan0", Type: "vxlan", Options: options, OFPort: pipeline.PortVXLAN},
+		{
+			Name: hostnet.Tun0Name, Type: "internal", OFPort: pipeline.PortTun, MTURequest: mtu,
+			MAC: config.MAC(config.Gateway(own.Subnets[0])).String(),
+		},
+	} {
+		got, err := a.bridge.AddPort(ctx, port)
+		if err != nil {
+			return err
+		}
+		if got.OFPort != port.OFPort {
+			return fmt.Errorf("port %s of %s has OpenFlow number %d, it must be %d: another port holds that number; `ovs-vsctl del-port` it", port.Name, bridgeName, got.OFPort, port.OFPort)
+		}
+	}
+	return nil
+}
+
+// setUpHost makes the host route to the pods, and let them through.
+func (a *agent) setUpHost(ctx context.Context, network *config.Network, own *config.HostSubnet, mtu int) (*hostnet.Tun0, *hostnet.Firewall, error) {
+	log := klog.FromContext(ctx)
+	tun := hostnet.NewTun0(hostnet.Tun0Config{
+		Subnets:         own.Subnets,
+		ClusterNetworks: prefixesOf(network),
+		ServiceNetwork:  network.ServiceNetwork,
+		MTU:             mtu,
+	})
+	changes, err := tun.Sync(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	log.Info("Host interface is right", "interface", hostnet.Tun0Name, "changed", changes)
+
+	firewall, err := hostnet.NewFirewall(hostnet.FirewallConfig{
+		ClusterNetworks: prefixesOf(network),
+		VXLANPort:       network.VXLANPort,
+		// Sources are judged in no table of mode subnet (docs/decisions/0002).
+		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && network.Mode == config.ModeSubnet,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	changes, err = firewall.Sync(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	log.Info("Host firewall is right", "changed", changes)
+	return tun, firewall, nil
+}
+
+// handlerOf calls look for every event of the object of that name.
+func handlerOf(name string, look func(any)) cache.FilteringResourceEventHandler {
+	return cache.FilteringResourceEventHandler{
+		FilterFunc: func(obj any) bool {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				return gone.Key == name
+			}
+			o, ok := obj.(metav1.Object)
+			return ok && o.GetName() == name
+		},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    look,
+			UpdateFunc: func(_, obj any) { look(obj) },
+			DeleteFunc: look,
+		},
+	}
+}
+
+func sameNetwork(a, b *config.Network) bool { return reflect.DeepEqual(a, b) }
+
+func sameHostSubnet(a, b *config.HostSubnet) bool {
+	return a.HostIP == b.HostIP && slices.EqualFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) bool { return x == y })
+}

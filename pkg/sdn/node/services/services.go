@@ -1,0 +1,104 @@
+// Package services keeps table 60 in step with the cluster's services while the host's own proxy balances them
+// (--service-proxy=external).
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
+const workers = 16
+
+// Services compiles services into the flows that lead to the host's proxy.
+type Services struct {
+	node   pipeline.Node
+	lister corelisters.ServiceLister
+	store  *store.Store
+	loop   *reconcile.Loop
+}
+
+// New returns the feature; informer is that of lister.
+func New(node pipeline.Node, lister corelisters.ServiceLister, informer cache.SharedIndexInformer, st *store.Store) (*Services, error) {
+	s := &Services{node: node, lister: lister, store: st}
+	s.loop = reconcile.New("services", workers, s.serve)
+	if _, err := s.loop.Watch(informer); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Prime puts all services into the store without waiting for the switch. The informer must have synced.
+func (s *Services) Prime() error {
+	all, err := s.lister.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing Services: %w", err)
+	}
+	for _, svc := range all {
+		s.set(svc)
+	}
+	return nil
+}
+
+// Run follows the services until the context ends.
+func (s *Services) Run(ctx context.Context) { s.loop.Run(ctx) }
+
+func (s *Services) serve(ctx context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return fmt.Errorf("service key %q: %w", key, err)
+	}
+	svc, err := s.lister.Services(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return s.store.Delete(owner(namespace, name)).Wait(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("service %s: %w", key, err)
+	}
+	return s.set(svc).Wait(ctx)
+}
+
+func (s *Services) set(svc *corev1.Service) *store.Commit {
+	return s.store.Set(owner(svc.Namespace, svc.Name), s.node.Service(parse(svc)))
+}
+
+func owner(namespace, name string) pipeline.Owner {
+	return pipeline.Owner{Kind: pipeline.KindService, Key: namespace + "/" + name}
+}
+
+// parse takes what the pipeline needs. A headless service has no address ("None"), an ExternalName none at all.
+func parse(svc *corev1.Service) pipeline.Service {
+	var out pipeline.Service
+	for _, text := range svc.Spec.ClusterIPs {
+		if addr, err := netip.ParseAddr(text); err == nil && addr.Is4() {
+			out.ClusterIPs = append(out.ClusterIPs, addr)
+		}
+	}
+	for _, port := range svc.Spec.Ports {
+		out.Ports = append(out.Ports, pipeline.ServicePort{Protocol: protocol(port.Protocol), Port: uint16(port.Port)})
+	}
+	return out
+}
+
+func protocol(p corev1.Protocol) goovs.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return goovs.ProtocolUDPv4
+	case corev1.ProtocolSCTP:
+		return pipeline.ProtocolSCTP
+	default:
+		return goovs.ProtocolTCPv4 // the API's default
+	}
+}

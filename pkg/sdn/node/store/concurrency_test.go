@@ -1,0 +1,127 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// churn sets and deletes random states of n owners at the same time, and then a last one for each, which it waits for. Owners
+// share a flow. It returns the seed, for the failure message.
+func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
+	t.Helper()
+	seed = rand.Uint64()
+	t.Logf("seed %d", seed)
+	var owners sync.WaitGroup
+	for i := range n {
+		owners.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			owner := pod(fmt.Sprint(i))
+			random := func() pipeline.State {
+				st := flows(flow(0, ovs.GotoTable(30)))
+				for range rng.IntN(5) {
+					st.Flows = append(st.Flows, flow(100*(i+1)+len(st.Flows), goovs.Output(1+rng.IntN(3))))
+				}
+				return st
+			}
+			for range rounds {
+				var c *Commit
+				if rng.IntN(4) == 0 {
+					c = s.Delete(owner)
+				} else {
+					c = s.Set(owner, random())
+				}
+				if rng.IntN(3) == 0 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(3000))*time.Microsecond)
+					_ = c.Wait(ctx) // the end of ctx is as good as the commit's
+					cancel()
+				}
+			}
+			if err := s.Set(owner, random()).Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	owners.Wait()
+	return seed
+}
+
+func TestConcurrentOwnersAndOutages(t *testing.T) {
+	f := newFake(t)
+	s := start(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	var outages sync.WaitGroup
+	outages.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ctx.Err() == nil; n++ {
+			<-tick.C
+			f.SetUnavailable(n%3 == 0)
+			if n%7 == 0 {
+				f.Restart()
+				s.Resync()
+			}
+		}
+		f.SetUnavailable(false)
+	})
+	churn(t, s, 20, 200)
+	cancel()
+	outages.Wait()
+	s.Resync()
+	must(t, s.Set(pod("last"), flows(flow(9, goovs.Drop()))))
+
+	var want []string
+	for _, flow := range s.table.flows() {
+		text, err := ovs.FlowText(flow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, text)
+	}
+	if diff := cmp.Diff(want, f.Flows(), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("flows (-want +got):\n%s", diff)
+	}
+	if n := len(s.current); n != 21 {
+		t.Errorf("the store has %d owners, want 21", n)
+	}
+	if !slices.ContainsFunc(want, func(s string) bool { return strings.Contains(s, fmt.Sprintf("cookie=0x%x,", pipeline.SharedCookie())) }) {
+		t.Error("no flow is shared")
+	}
+}
+
+// A change costs by its own size, whatever else the store holds.
+func BenchmarkSet(b *testing.B) {
+	for _, others := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("owners=%d", others), func(b *testing.B) {
+			s := New(newFake(b))
+			s.Resync()
+			for i := range others {
+				s.Set(pod(fmt.Sprint(i)), flows(flow(2*i, goovs.Output(1)), flow(2*i+1, goovs.Output(1))))
+			}
+			if err := s.write(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			owner := pod("one")
+			n := 0
+			for b.Loop() {
+				n++
+				s.Set(owner, flows(flow(60_000, goovs.Output(n))))
+				if err := s.write(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// sayAgain is how often the agent repeats what it waits for.
+const sayAgain = 30 * time.Second
+
+// waitFor returns what try gives once it gives no error, and asks it again whenever the informer tells of a change. say is told why
+// the agent waits, when the reason changes and every now and then.
+func waitFor[T any](ctx context.Context, informer cache.SharedIndexInformer, say func(error), try func() (T, error)) (T, error) {
+	var none T
+	changed := make(chan struct{}, 1)
+	poke := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default: // one look is due already
+		}
+	}
+	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    poke,
+		UpdateFunc: func(_, obj any) { poke(obj) },
+		DeleteFunc: poke,
+	})
+	if err != nil {
+		return none, fmt.Errorf("watching: %w", err)
+	}
+	defer func() {
+		if err := informer.RemoveEventHandler(reg); err != nil {
+			klog.FromContext(ctx).Error(err, "Informer keeps a handler that is not needed any more")
+		}
+	}()
+
+	again := time.NewTicker(sayAgain)
+	defer again.Stop()
+	var said string
+	for {
+		got, err := try()
+		if err == nil {
+			return got, nil
+		}
+		if said != err.Error() {
+			said = err.Error()
+			say(err)
+		}
+		select {
+		case <-ctx.Done():
+			return none, ctx.Err()
+		case <-changed:
+		case <-again.C:
+			said = ""
+		}
+	}
+}

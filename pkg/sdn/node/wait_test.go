@@ -1,0 +1,63 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWaitForTakesWhatComesLater(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	client := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	services := factory.Core().V1().Services()
+	services.Informer()
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+
+	said := make(chan error, 10)
+	got := make(chan string, 1)
+	go func() {
+		name, err := waitFor(ctx, services.Informer(), func(err error) { said <- err }, func() (string, error) {
+			svc, err := services.Lister().Services("ns").Get("svc")
+			if err != nil {
+				return "", err
+			}
+			return svc.Name, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- name
+	}()
+	if err := <-said; err == nil {
+		t.Error("no reason was given")
+	}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}}
+	if _, err := client.CoreV1().Services("ns").Create(ctx, svc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if name := <-got; name != "svc" {
+		t.Errorf("got %q", name)
+	}
+	cancel()
+	factory.Shutdown()
+}
+
+func TestWaitForEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	informer := factory.Core().V1().Services().Informer()
+	_, err := waitFor(ctx, informer, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
