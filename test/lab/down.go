@@ -12,7 +12,7 @@ import (
 )
 
 // killedGrace is what processes have to be gone after SIGKILL.
-const killedGrace = 20 * time.Second
+const killedGrace = time.Minute
 
 // Down removes all that belongs to the lab of that name, whatever state it is in, and says whether there was anything. It
 // believes what it finds on the machine, not what the lab's state says.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -225,6 +226,107 @@ func TestKilledUp(t *testing.T) {
 			}
 			down(t, name)
 		})
+	}
+}
+
+func TestNodesOfALab(t *testing.T) {
+	const name = "t-nodes"
+	binDir := needRoot(t, name)
+	ctx := testContext(t)
+	o := Options{Name: name, Shape: Shape{Nodes: 1}, BinDir: binDir, Progress: t.Logf}
+	l, err := Up(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := l.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var exit *exec.ExitError
+	if _, stderr, err := l.Exec(ctx, "node1", "sh", "-c", "echo oops >&2; exit 7"); !errors.As(err, &exit) || exit.ExitCode() != 7 || stderr != "oops\n" {
+		t.Errorf("exec exit 7: %q, %v", stderr, err)
+	}
+	// The node's address answers on the fabric, from the bridge that owns it.
+	if stdout, stderr, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "1", "-W", "5", "172.31.0.11"); err != nil {
+		t.Errorf("ping node1 from outside: %v\n%s%s", err, stdout, stderr)
+	}
+	if stdout, stderr, err := l.Exec(ctx, "node1", "busybox", "ping", "-c", "1", "-W", "5", OutsideAddr().String()); err != nil {
+		t.Errorf("ping outside from node1: %v\n%s%s", err, stdout, stderr)
+	}
+	canceled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := l.Exec(canceled, "node1", "sleep", "4321"); err == nil {
+		t.Error("a command outlives its context")
+	}
+	if stdout, _, err := l.Exec(ctx, "node1", "pgrep", "-f", "^sleep 4321"); err == nil {
+		t.Errorf("the process of a canceled command is still there: %s", stdout)
+	}
+
+	// Open vSwitch and the node's address survive each other's restarts.
+	vswitchd, err := l.Service("node1", "ovs-vswitchd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := vswitchd.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "ping after ovs-vswitchd was killed", func() error {
+		_, _, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "1", "-W", "1", "172.31.0.11")
+		return err
+	})
+
+	added, err := l.AddNode(ctx, t.Logf)
+	if err != nil || added != "node2" {
+		t.Fatalf("add-node: %q, %v", added, err)
+	}
+	if err := l.RemoveNode(ctx, "node1", t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil || len(nodes.Items) != 1 || nodes.Items[0].Name != "node2" {
+		t.Errorf("nodes after node1 was removed: %v, %v", nodes, err)
+	}
+	if err := l.RemoveNode(ctx, "node1", t.Logf); err == nil {
+		t.Error("node1 was removed twice")
+	}
+
+	// A dead node comes back with its disks.
+	if _, stderr, err := l.Exec(ctx, "node2", "touch", "/var/lib/kubelet/mark"); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	control, err := l.control("node2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := control.PID(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Up(ctx, o); err != nil {
+		t.Fatalf("repair: %v", err)
+	}
+	if _, stderr, err := l.Exec(ctx, "node2", "test", "-e", "/var/lib/kubelet/mark"); err != nil {
+		t.Errorf("the disk is another one: %v: %s", err, stderr)
+	}
+}
+
+// An agent that cannot run must be seen in the error, and soon.
+func TestAgentThatEnds(t *testing.T) {
+	const name = "t-agent"
+	binDir := needRoot(t, name)
+	script := "#!/bin/sh\necho no such interface: eth9\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(binDir, agentUnit), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(testContext(t), patience/2)
+	defer cancel()
+	_, err := Up(ctx, Options{Name: name, Shape: Shape{Nodes: 1}, BinDir: binDir, Progress: t.Logf})
+	if err == nil || !strings.Contains(err.Error(), "no such interface: eth9") {
+		t.Errorf("up: %v", err)
 	}
 }
 

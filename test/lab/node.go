@@ -20,6 +20,7 @@ const productDir = "/opt/ovsdn/bin"
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	containerdConfig = "/etc/containerd/config.toml"
+	underlayBridge   = "br-ex"
 	ovsdbSocket      = "/var/run/openvswitch/db.sock"
 	ovsDB            = "/etc/openvswitch/conf.db"
 	kubeDir          = "/etc/kubernetes"
@@ -131,6 +132,8 @@ func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
 			"ovsdb-server", ovsDB, "--remote=punix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
 		}}},
 		task("ovs-init", []string{"ovs-vsctl", "--no-wait", "init"},
+			// Left by the node's last run. Only what is new in the database is waited for until it is on the host.
+			[]string{"ovs-vsctl", "--no-wait", "--if-exists", "del-br", underlayBridge},
 			[]string{"ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:hostname=" + name}),
 		{Name: "ovs-vswitchd", After: []string{"ovs-init"}, Commands: [][]string{{
 			"ovs-vswitchd", "unix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
@@ -140,11 +143,14 @@ func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
 	owner := uplink
 	underlay := task("underlay", []string{"ip", "link", "set", "lo", "up"}, []string{"ip", "link", "set", uplink, "up"})
 	if l.state.Shape.Datapath == Netdev {
-		owner = "br-ex"
+		owner = underlayBridge
 		underlay.Commands = append(underlay.Commands, []string{
 			"ovs-vsctl", "--timeout=20", "--may-exist", "add-br", owner,
 			"--", "set", "bridge", owner, "datapath_type=netdev", "fail_mode=standalone", "other_config:hwaddr=" + macOf(addr).String(),
 			"--", "--may-exist", "add-port", owner, uplink,
+			// The kernel sees what arrives at the uplink too, and would take or route a copy of every packet.
+		}, []string{
+			"nft", `add table netdev uplink; add chain netdev uplink ingress { type filter hook ingress device "` + uplink + `" priority 0; policy drop; }`,
 		})
 	}
 	underlay.Commands = append(underlay.Commands,

@@ -137,7 +137,11 @@ func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
 
 // waitNodes returns when all the nodes are as wanted.
 func (u *up) waitNodes(ctx context.Context, numbers []int, what string, wanted func(*corev1.Node) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+	machines := []string{ControlPlane}
+	for _, number := range numbers {
+		machines = append(machines, nodeName(number))
+	}
+	ctx, cancel := u.bePatient(ctx, machines...)
 	defer cancel()
 	client, err := u.Client()
 	if err != nil {
@@ -145,8 +149,8 @@ func (u *up) waitNodes(ctx context.Context, numbers []int, what string, wanted f
 	}
 	ticker := time.NewTicker(nodesInterval)
 	defer ticker.Stop()
+	missing := numbers
 	for {
-		var missing []int
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err == nil {
 			missing = slices.DeleteFunc(slices.Clone(numbers), func(number int) bool {
@@ -158,7 +162,7 @@ func (u *up) waitNodes(ctx context.Context, numbers []int, what string, wanted f
 		}
 		select {
 		case <-ctx.Done():
-			return u.explainNodes(missing, what, errors.Join(err, context.Cause(ctx)))
+			return u.explainNodes(missing, what, context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}
@@ -170,9 +174,12 @@ func (u *up) explainNodes(missing []int, what string, err error) error {
 	for _, number := range missing {
 		machines = append(machines, nodeName(number))
 	}
-	problems := []error{fmt.Errorf("not %s: %s: %w", what, strings.Join(machines[1:], ", "), err)}
-	for _, name := range machines {
-		problems = append(problems, u.check(name))
+	problems := []error{fmt.Errorf("%s: not %s: %w", strings.Join(machines[1:], ", "), what, err)}
+	// The log of a unit that ends again and again is quoted already.
+	if unit := (*machine.UnitError)(nil); !errors.As(err, &unit) {
+		for _, name := range machines {
+			problems = append(problems, u.check(name))
+		}
 	}
 	problems = append(problems, fmt.Errorf("look at the logs of ovsdn-controller, ovsdn-node and kubelet in %s, and at \"ovsdn-lab --name %s kubectl -- describe nodes\"", u.LogDir(), u.name))
 	return errors.Join(problems...)

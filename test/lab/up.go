@@ -18,14 +18,6 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
-// How long things may take, several times what they take on two busy cores.
-const (
-	apiTimeout     = 2 * time.Minute
-	machineTimeout = 2 * time.Minute
-	nodesTimeout   = 3 * time.Minute
-	checkTimeout   = 2 * time.Second
-)
-
 // Up brings a lab up and returns when it can be used: when its nodes are ready, if the network agent has been built, or else
 // registered. In a lab that is up already it starts what is missing.
 func Up(ctx context.Context, o Options) (*Lab, error) {
@@ -164,7 +156,7 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("gave up after %v", apiTimeout))
+	ctx, cancel := u.bePatient(ctx, ControlPlane)
 	defer cancel()
 	if err := controlplane.WaitReady(ctx, config); err != nil {
 		return errors.Join(err, u.check(ControlPlane))
@@ -187,16 +179,6 @@ func (u *up) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	return u.startUnits(ctx, ControlPlane, controllerUnit)
-}
-
-// check says which unit of a machine is not up, for errors about what that led to.
-func (u *up) check(name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
-	defer cancel()
-	if err := machine.NewControl(u.machineDir(name)).Check(ctx); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
 }
 
 // ensureControlPlane starts the control plane's machine unless it runs.
@@ -274,7 +256,7 @@ func (u *up) ensureMachine(ctx context.Context, name string, specify func() (mac
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("gave up after %v", machineTimeout))
+	ctx, cancel := u.bePatient(ctx, name)
 	defer cancel()
 	return machine.NewControl(u.machineDir(name)).WaitUp(ctx)
 }

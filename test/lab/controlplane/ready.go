@@ -13,6 +13,9 @@ import (
 // pollInterval is how often something that is about to be ready is asked.
 const pollInterval = 50 * time.Millisecond
 
+// tryTimeout is for one try at an API server that is busy starting.
+const tryTimeout = 10 * time.Second
+
 // WaitReady returns when the API server says that it is ready, or with the last reason why it is not.
 func WaitReady(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
@@ -20,7 +23,7 @@ func WaitReady(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
 	return poll(ctx, "kube-apiserver is not ready", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})

@@ -1,0 +1,75 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// How long to wait is for slow machines, like emulated ones. What is broken is found out earlier: a service that
+// ends again and again.
+const (
+	patience      = 6 * time.Minute
+	maxStarts     = 5
+	crashInterval = 500 * time.Millisecond
+	checkTimeout  = 5 * time.Second
+)
+
+// bePatient returns a context for waiting on what the units of machines do. It ends when that is hopeless, and its cause
+// says why.
+func (l *Lab) bePatient(ctx context.Context, machines ...string) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
+	ctx, giveUp := context.WithCancelCause(ctx)
+	for _, name := range machines {
+		go func() {
+			if err := l.findCrashLoop(ctx, name); err != nil {
+				giveUp(err)
+			}
+		}()
+	}
+	return ctx, func() {
+		giveUp(nil)
+		stop()
+	}
+}
+
+// findCrashLoop returns when a service has ended too often, or without an error when the context ends.
+func (l *Lab) findCrashLoop(ctx context.Context, name string) error {
+	control := machine.NewControl(l.machineDir(name))
+	before := map[string]int{}
+	ticker := time.NewTicker(crashInterval)
+	defer ticker.Stop()
+	for first := true; ; {
+		// A machine that does not answer yet, or no more, is found out by those who wait for it.
+		units, err := control.Units(ctx)
+		if err == nil {
+			for _, u := range units {
+				if first {
+					before[u.Name] = u.Starts
+				}
+				if !u.Task && u.State == machine.Failed && u.Starts-before[u.Name] >= maxStarts {
+					return fmt.Errorf("%s: ends again and again: %w", name, &machine.UnitError{Status: u})
+				}
+			}
+			first = false
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// check says which unit of a machine is not up, for errors about what that led to.
+func (l *Lab) check(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	err := machine.NewControl(l.machineDir(name)).Check(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
