@@ -55,6 +55,15 @@ func TestRestartOfTheAgentSendsNothing(t *testing.T) {
 	}
 	stop()
 	sw.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet=ffffffffffff0a580a8000010806 actions=resubmit(,0)")
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(sw.OFCtl(t, "dump-flows", ovstest.Bridge), "n_packets=1,") {
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatal("the packet was not counted")
+		}
+	}
 	before := stats(t, sw)
 
 	second := New(bridge)
