@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"runtime"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -39,7 +40,7 @@ func (l *Lab) ensureFabric() error {
 		return err
 	}
 	return l.inFabric(func() error {
-		if _, err := netlink.LinkByName(fabricBridge); err == nil {
+		if _, err := netlinksafe.LinkByName(fabricBridge); err == nil {
 			return nil
 		}
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fabricBridge, HardwareAddr: macOf(controlPlaneAddr())}}
@@ -65,7 +66,7 @@ func (l *Lab) attach(name string, addr netip.Addr) error {
 	}
 	defer inside.Close()
 	return l.inFabric(func() error {
-		bridge, err := netlink.LinkByName(fabricBridge)
+		bridge, err := netlinksafe.LinkByName(fabricBridge)
 		if err != nil {
 			return fmt.Errorf("find the fabric's bridge: %w", err)
 		}
@@ -101,7 +102,7 @@ func disableTXChecksum(port string) error {
 // detach removes a machine's network namespace and its interface on the fabric, if they are there.
 func (l *Lab) detach(name string) error {
 	err := l.inFabric(func() error {
-		port, err := netlink.LinkByName(portName(name))
+		port, err := netlinksafe.LinkByName(portName(name))
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
