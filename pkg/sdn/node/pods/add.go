@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
 // Annotations by which kubelet ties a static pod to its mirror in the API, which has another UID: both hold the static
