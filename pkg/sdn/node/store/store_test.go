@@ -248,16 +248,13 @@ func TestBadFlowsAreRefusedAtOnce(t *testing.T) {
 // Two owners may swap their flows in one bundle.
 func TestSwapInOneBundle(t *testing.T) {
 	f := newFake(t)
-	release := hold(f)
 	s := start(t, f)
 	a, b := pod("a"), pod("b")
-	first := []*Commit{s.Set(a, flows(flow(1, goovs.Output(1)))), s.Set(b, flows(flow(2, goovs.Output(2))))}
-	release()
-	for _, c := range first {
-		must(t, c)
-	}
-	release = hold(f)
-	busy := s.Set(pod("busy"), flows(flow(9, goovs.Drop()))) // under way while the swap is queued
+	must(t, s.Set(a, flows(flow(1, goovs.Output(1)))))
+	must(t, s.Set(b, flows(flow(2, goovs.Output(2)))))
+	entered, release := hold(f)
+	busy := s.Set(pod("busy"), flows(flow(9, goovs.Drop())))
+	<-entered // while this is under way, the swap is queued
 	swap := []*Commit{s.Set(a, flows(flow(2, goovs.Output(1)))), s.Set(b, flows(flow(1, goovs.Output(2))))}
 	release()
 	must(t, busy)
@@ -267,10 +264,11 @@ func TestSwapInOneBundle(t *testing.T) {
 	wantFlows(t, f, text(t, b.Cookie(), flow(1, goovs.Output(2))), text(t, a.Cookie(), flow(2, goovs.Output(1))), text(t, pod("busy").Cookie(), flow(9, goovs.Drop())))
 }
 
-// hold makes the next bundle wait until release is called.
-func hold(f *ovs.Fake) (release func()) {
-	gate := make(chan struct{})
+// hold makes bundles wait until release is called; entered says that one does.
+func hold(f *ovs.Fake) (entered <-chan struct{}, release func()) {
+	gate, waiting := make(chan struct{}), make(chan struct{}, 100)
 	f.BeforeBundle = func(ctx context.Context) error {
+		waiting <- struct{}{}
 		select {
 		case <-gate:
 			return nil
@@ -278,20 +276,14 @@ func hold(f *ovs.Fake) (release func()) {
 			return ctx.Err()
 		}
 	}
-	return func() { close(gate) }
+	return waiting, func() { close(gate) }
 }
 
 func TestGroupCommit(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
-	entered := make(chan struct{}, 10)
-	gate := make(chan struct{})
-	f.BeforeBundle = func(context.Context) error {
-		entered <- struct{}{}
-		<-gate
-		return nil
-	}
+	entered, release := hold(f)
 	before := f.Bundles()
 	commits := []*Commit{s.Set(pod("b"), flows(flow(2, goovs.Output(2))))}
 	<-entered // b's bundle is under way
@@ -299,7 +291,7 @@ func TestGroupCommit(t *testing.T) {
 		commits = append(commits, s.Set(pod(fmt.Sprint(n)), flows(flow(100+n, goovs.Output(n)))))
 	}
 	overtaken := s.Set(pod("49"), flows(flow(149, goovs.Output(1000))))
-	close(gate)
+	release()
 	for _, c := range append(commits, overtaken) {
 		must(t, c)
 	}
@@ -326,17 +318,15 @@ func refusePort(port int) func(*ovs.Flow) string {
 func TestOnlyTheRefusedChangeFails(t *testing.T) {
 	f := newFake(t)
 	f.RefuseFlow = refusePort(13)
-	release := hold(f)
 	s := start(t, f)
 	good, bad, late := pod("good"), pod("bad"), pod("late")
-	commits := []*Commit{s.Set(good, flows(flow(1, goovs.Output(1)))), s.Set(bad, flows(flow(2, goovs.Output(2)))), s.Set(late, flows(flow(3, goovs.Output(3))))}
-	release()
-	for _, c := range commits {
-		must(t, c)
+	for n, owner := range []pipeline.Owner{good, bad, late} {
+		must(t, s.Set(owner, flows(flow(n+1, goovs.Output(n+1)))))
 	}
-	release = hold(f)
+	entered, release := hold(f)
 	busy := s.Set(pod("busy"), flows(flow(9, goovs.Drop())))
-	commits = []*Commit{s.Set(good, flows(flow(1, goovs.Output(11)))), s.Set(bad, flows(flow(20, goovs.Output(2)), flow(2, goovs.Output(13)))), s.Set(late, flows(flow(4, goovs.Output(4))))}
+	<-entered
+	commits := []*Commit{s.Set(good, flows(flow(1, goovs.Output(11)))), s.Set(bad, flows(flow(20, goovs.Output(2)), flow(2, goovs.Output(13)))), s.Set(late, flows(flow(4, goovs.Output(4))))}
 	release()
 	must(t, busy)
 	must(t, commits[0])
@@ -380,11 +370,12 @@ func TestCulpritIsFoundWithoutAName(t *testing.T) {
 		t.Run(fmt.Sprintf("in the first replacement %t", first), func(t *testing.T) {
 			f := newFake(t)
 			f.RefuseFlow = refusePort(13)
-			release := hold(f)
+			entered, release := hold(f)
 			s := New(mute{f})
 			if !first {
-				run(t, s)
 				s.Set(pod("busy"), flows(flow(9, goovs.Drop())))
+				run(t, s)
+				<-entered
 			}
 			good, bad, late := s.Set(pod("good"), flows(flow(1, goovs.Output(1)))), s.Set(pod("bad"), flows(flow(2, goovs.Output(13)))), s.Set(pod("late"), flows(flow(3, goovs.Output(3))))
 			if first {
