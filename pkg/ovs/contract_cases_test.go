@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -56,6 +57,12 @@ func contract() []contractCase {
 				t.Errorf("got %v, want a datapath mismatch", err)
 			}
 			wantFlows(t, b, flow(0, 1, "10.0.0.1/32", goovs.Drop()))
+		}},
+		{"EnsureBridge", "no names, then names again", func(t *testing.T, b backend) {
+			nameless := bridge()
+			nameless.TableNames = nil
+			must(t, b.EnsureBridge(t.Context(), nameless))
+			must(t, b.EnsureBridge(t.Context(), bridge()))
 		}},
 		{"EnsureBridge", "bad input", func(t *testing.T, b backend) {
 			for _, bad := range []ovs.Bridge{
@@ -165,6 +172,26 @@ func contract() []contractCase {
 			p.OFPort = 9
 			must1(t)(b.AddPort(t.Context(), p))
 			wantPorts(t, b, p)
+		}},
+		{"AddPort", "many at once", func(t *testing.T, b backend) {
+			const n = 8
+			var ports [n]ovs.Port
+			var errs [n]error
+			var adds sync.WaitGroup
+			for i := range n {
+				p := ovs.Port{Name: fmt.Sprintf("int%d", i), Type: "internal", ExternalIDs: map[string]string{"n": fmt.Sprint(i)}}
+				adds.Go(func() { ports[i], errs[i] = b.AddPort(t.Context(), p) })
+			}
+			adds.Wait()
+			numbers := map[int]bool{}
+			for i := range n {
+				must(t, errs[i])
+				numbers[ports[i].OFPort] = true
+			}
+			if len(numbers) != n {
+				t.Errorf("%d different numbers for %d ports: %v", len(numbers), n, numbers)
+			}
+			wantPorts(t, b, ports[:]...)
 		}},
 		{"AddPort", "bad input", func(t *testing.T, b backend) {
 			for _, p := range []ovs.Port{

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -64,7 +66,7 @@ func newExecBackend(t *testing.T) backend {
 		},
 		removeDevice: func(t *testing.T, name string) {
 			inNS(t, func() error {
-				link, err := netlink.LinkByName(name)
+				link, err := netlinksafe.LinkByName(name)
 				if err != nil {
 					return err
 				}
@@ -74,6 +76,10 @@ func newExecBackend(t *testing.T) backend {
 		diff: s.Diff,
 		stop: s.StopVSwitchd,
 	}
+}
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
 }
 
 func TestFakeContract(t *testing.T) { testContract(t, newFakeBackend) }

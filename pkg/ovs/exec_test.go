@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
@@ -139,7 +140,7 @@ func TestAddPortOpensAReplacedDevice(t *testing.T) {
 	for range 2 {
 		must(t, s.NS.Do(func(ns.NetNS) error {
 			veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth1"}, PeerName: "peer1"}
-			if old, err := netlink.LinkByName(veth.Name); err == nil {
+			if old, err := netlinksafe.LinkByName(veth.Name); err == nil {
 				if err := netlink.LinkDel(old); err != nil {
 					return err
 				}
@@ -153,7 +154,7 @@ func TestAddPortOpensAReplacedDevice(t *testing.T) {
 		must(t, e.Replace(t.Context(), nil))
 		must(t, e.Replace(t.Context(), []*ovs.Flow{{Cookie: 1, Actions: []ovs.Action{goovs.Drop()}}}))
 		must(t, s.NS.Do(func(ns.NetNS) error { // its IPv6 stack has something to say when it comes up
-			peer, err := netlink.LinkByName("peer1")
+			peer, err := netlinksafe.LinkByName("peer1")
 			if err != nil {
 				return err
 			}

@@ -261,7 +261,7 @@ func (s *Switch) Diff(t testing.TB, want []*ovs.Flow) string {
 	const differ = 2 // diff-flows' exit code
 	out, err := s.Command(ctx, "ovs-ofctl", "--timeout=30", "-O", "OpenFlow14", "diff-flows", Bridge, name).CombinedOutput()
 	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == differ) {
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != differ) {
 		t.Fatalf("ovs-ofctl diff-flows: %v\n%s", err, out)
 	}
 	return string(out)

@@ -367,7 +367,7 @@ func (m *model) Check(t *rapid.T) {
 			t.Fatalf("the store has %v for %s, want %v", m.store.current[o], o, w)
 		}
 	}
-	if len(m.store.queue) != len(m.waiting) || len(m.store.queued) != len(m.waiting) || m.store.busy != nil && len(m.store.busy) > 0 {
+	if len(m.store.queue) != len(m.waiting) || len(m.store.queued) != len(m.waiting) || len(m.store.busy) > 0 {
 		t.Fatalf("queue %d, queued %d, busy %d; want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.busy), len(m.waiting), len(m.waiting))
 	}
 	for key, e := range m.store.table {

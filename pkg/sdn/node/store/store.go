@@ -44,7 +44,7 @@ type Store struct {
 func New(bridge ovs.Interface) *Store {
 	return &Store{
 		bridge:  bridge,
-		backoff: wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 10 * time.Second},
+		backoff: wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
 		current: map[pipeline.Owner]state{},
 		queued:  map[pipeline.Owner]*change{},
 		changed: make(chan struct{}, 1),
@@ -55,12 +55,9 @@ func New(bridge ovs.Interface) *Store {
 
 // A Commit is a change on its way to the switch.
 type Commit struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-func newCommit() *Commit {
-	return &Commit{done: make(chan struct{})}
+	owner pipeline.Owner
+	done  chan struct{}
+	err   error // valid once done is closed
 }
 
 func (c *Commit) complete(err error) {
@@ -81,14 +78,14 @@ func (c *Commit) Wait(ctx context.Context) error {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the flows to reach the switch: %w", ctx.Err())
+		return fmt.Errorf("wait for the flows of %s to reach the switch: %w", c.owner, ctx.Err())
 	}
 }
 
 // Set makes st the owner's state, in place of its former one. The flows must not be changed afterwards; their
 // cookies do not matter.
 func (s *Store) Set(owner pipeline.Owner, st pipeline.State) *Commit {
-	commit := newCommit()
+	commit := &Commit{owner: owner, done: make(chan struct{})}
 	wanted, err := compile(st)
 	if err != nil {
 		commit.complete(fmt.Errorf("%s: %w", owner, err))
