@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"strings"
 	"text/tabwriter"
@@ -188,6 +190,9 @@ func printUnits(cmd *cobra.Command, name string, units []machine.Status) error {
 func withLab(name *string, do func(*cobra.Command, *lab.Lab, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		l, err := lab.Open(*name)
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("labs are root's: use sudo: %w", err)
+		}
 		if err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func Down(ctx context.Context, name string, progress func(format string, args ..
 func (l *Lab) killMachines(ctx context.Context, dir, cgroup string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, killedGrace, fmt.Errorf("gave up after %v", killedGrace))
 	defer cancel()
-	if err := machine.KillAll(dir); err != nil {
+	if err := machine.KillAll(ctx, dir); err != nil {
 		return err
 	}
 	return machine.RemoveCgroup(ctx, cgroup)

@@ -263,6 +263,11 @@ func TestNodesOfALab(t *testing.T) {
 		t.Errorf("the process of a canceled command is still there: %s", stdout)
 	}
 
+	// What nobody waits for goes with the lab, see needRoot.
+	if _, stderr, err := l.Exec(ctx, Outside, "sh", "-c", "sleep 4322 >/dev/null 2>&1 &"); err != nil {
+		t.Errorf("start a process outside: %v: %s", err, stderr)
+	}
+
 	// Open vSwitch and the node's address survive each other's restarts.
 	vswitchd, err := l.Service("node1", "ovs-vswitchd")
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 const module = "github.com/ovsdn/ovsdn"
 
-// Root is the nearest folder, from start upward, with this module's go.mod.
+// Root is the nearest folder, from start upward, with this module's go.mod and the lab's sources: a copy of go.mod alone
+// is not a checkout.
 func Root(start string) (string, error) {
 	dir, err := filepath.Abs(start)
 	if err != nil {
@@ -47,8 +48,13 @@ func isRoot(dir string) (bool, error) {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if name, ok := strings.CutPrefix(lines.Text(), "module "); ok {
-			return strings.TrimSpace(name) == module, nil
+			return strings.TrimSpace(name) == module && isDir(filepath.Join(dir, "test", "lab")), nil
 		}
 	}
 	return false, nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

@@ -20,11 +20,15 @@ func TestRoot(t *testing.T) {
 		return dir
 	}
 	want := write("tree", module)
+	if err := os.MkdirAll(filepath.Join(want, "test", "lab"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	// The modules inside the tree are not its root.
 	inner := write("tree/inner", module+"/inner")
+	copied := write("tree/copied", module)
 	foreign := write("foreign", "example.test/other")
 
-	for _, start := range []string{want, inner} {
+	for _, start := range []string{want, inner, copied} {
 		got, err := Root(start)
 		if err != nil || got != want {
 			t.Errorf("Root(%s) = %q, %v, want %q", start, got, err, want)

@@ -35,6 +35,9 @@ type Config struct {
 // startTimeout is for a machine to get so far that it can be entered.
 const startTimeout = 30 * time.Second
 
+// endInterval is how long a wait for a process goes on at most after its context has ended.
+const endInterval = 100 * time.Millisecond
+
 // Launch starts a machine that is not running, and returns when it can be entered, while its units are still starting. The
 // machine outlives this process.
 func Launch(ctx context.Context, config Config) error {
@@ -114,25 +117,52 @@ func ExecEnv() []string {
 }
 
 // KillAll ends the machines whose folders are dir or below it, also those that never came so far as to enter their
-// cgroup. It returns when the kernel has taken the signals; RemoveCgroup waits for the processes.
-func KillAll(dir string) error {
+// cgroup. It returns when they are gone, and with them all processes in them, whoever started those.
+func KillAll(ctx context.Context, dir string) error {
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
 	}
+	var killed []int // by their file descriptors
 	var errs []error
 	for _, path := range processes {
-		content, err := os.ReadFile(path)
-		if err != nil || !isMachine(strings.Split(string(content), "\x00"), dir) {
-			continue // Processes end while we look.
-		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if err != nil {
 			continue
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		// First the descriptor, then the look at the command line, so that both are about the same process.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // Processes end while we look.
+		}
+		content, err := os.ReadFile(path)
+		if err != nil || !isMachine(strings.Split(string(content), "\x00"), dir) {
+			errs = append(errs, unix.Close(fd))
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
 		}
+		killed = append(killed, fd)
+	}
+	for _, fd := range killed {
+		errs = append(errs, waitEnd(ctx, fd), unix.Close(fd))
 	}
 	return errors.Join(errs...)
+}
+
+// waitEnd returns when the process has ended. That of a PID 1 is the last of its machine.
+func waitEnd(ctx context.Context, pidfd int) error {
+	for {
+		poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, int(endInterval.Milliseconds()))
+		switch {
+		case n > 0:
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("wait for a killed process: %w", err)
+		case ctx.Err() != nil:
+			return fmt.Errorf("wait for a killed process: %w", context.Cause(ctx))
+		}
+	}
 }

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestBadInput(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string // part of the error
+	}{
+		{[]string{"up", "--mode", "multitenant"}, "--mode multitenant: not in this version yet"},
+		{[]string{"up", "--service-proxy", "ovs"}, "--service-proxy ovs: not in this version yet"},
+		{[]string{"up", "--cluster-network", "10.128.0.0"}, "--cluster-network"},
+		{[]string{"up", "--name", "Big"}, "--name"},
+		{[]string{"up", "extra"}, "extra"},
+		{[]string{"exec", "node1"}, "requires at least 2 arg"},
+		{[]string{"remove-node"}, "accepts 1 arg"},
+		{[]string{"sideways"}, "sideways"},
+	} {
+		root := newRoot()
+		root.SetArgs(test.args)
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&out)
+		err := root.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v: error %v does not contain %q", test.args, err, test.want)
+		}
+	}
+}
+
+// The help of up names what there is in this version.
+func TestHelp(t *testing.T) {
+	root := newRoot()
+	root.SetArgs([]string{"up", "--help"})
+	var out bytes.Buffer
+	root.SetOut(&out)
+	if err := root.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"in this version there is subnet", "--host-bits", "--name"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("help does not contain %q:\n%s", want, out.String())
+		}
+	}
+}
