@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// A program that can't run with what it was given ends at once, and says what to do.
+func TestBadFlags(t *testing.T) {
+	c := newCluster(t)
+	agent := c.agentArgs(t, node1)
+	controller := c.serviceArgs(t, lab.ControlPlane, controllerService)
+	for _, tc := range []struct {
+		name    string
+		machine string
+		command []string
+		code    int
+		says    []string
+	}{
+		{"interface", node1, slices.Concat(agent, []string{"--iface=nosuch"}), 1, []string{"nosuch", "--iface", "br-ex", c.addr(t, node1).String()}},
+		{"interface pattern", node1, slices.Concat(agent, []string{"--iface-regex=^nosuch"}), 1, []string{"--iface-regex", "br-ex"}},
+		{"address", node1, slices.Concat(agent, []string{"--node-ip=192.0.2.77"}), 1, []string{"192.0.2.77", "--node-ip", "br-ex"}},
+		{"agent's flag", node1, slices.Concat(agent, []string{"--no-such-flag"}), 2, []string{"--no-such-flag"}},
+		{"agent's datapath", node1, slices.Concat(agent, []string{"--datapath=x"}), 2, []string{"--datapath", "netdev"}},
+		{"controller's flag", lab.ControlPlane, slices.Concat(controller, []string{"--no-such-flag"}), 2, []string{"--no-such-flag"}},
+		{"network that does not parse", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=nonsense"}), 2, []string{"nonsense", "no IPv4 range"}},
+		{"network with bits behind its mask", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=10.128.0.5/14"}), 2, []string{"10.128.0.5/14", "10.128.0.0/14"}},
+		{"network in the services'", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=172.16.0.0/12"}), 2, []string{"172.16.0.0/12", "overlaps", "172.30.0.0/16"}},
+		{"host bits", lab.ControlPlane, slices.Concat(controller, []string{"--host-bits=40"}), 2, []string{"host", "40"}},
+		{"mode", lab.ControlPlane, slices.Concat(controller, []string{"--mode=x"}), 2, []string{"subnet", "multitenant"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+			defer cancel()
+			stdout, stderr, err := c.Exec(ctx, tc.machine, tc.command...)
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != tc.code {
+				t.Fatalf("it ends with %v, want exit status %d: %s%s", err, tc.code, stdout, stderr)
+			}
+			if !saysAll(stderr, tc.says) {
+				t.Errorf("it does not say all of %q: %s", tc.says, stderr)
+			}
+		})
+	}
+}
+
+// A ClusterNetwork that somebody broke is told on every node, and pods go on.
+func TestBrokenClusterNetwork(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	networks := x.network.NetworkV1().ClusterNetworks()
+	edit := func(ctx context.Context, cidr string) error {
+		patch := fmt.Appendf(nil, `{"clusterNetworks":[{"CIDR":%q,"hostSubnetLength":9}]}`, cidr)
+		_, err := networks.Patch(ctx, "default", apitypes.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		if err := edit(ctx, x.Shape().ClusterNetwork.String()); err != nil {
+			t.Error(err)
+		}
+	})
+	began := time.Now()
+	if err := edit(t.Context(), "10.128.0.5/14"); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []string{node1, node2} {
+		x.warned(t, began, "Node", node, "ClusterNetwork", "10.128.0.0/14")
+	}
+	if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
+		t.Errorf("the nodes changed (-before +now):\n%s", diff)
+	}
+	meet(t, x.a.netns, x.c.addr)
+	if err := edit(t.Context(), x.Shape().ClusterNetwork.String()); err != nil {
+		t.Fatal(err)
+	}
+	x.run(t, x.namespace, netexec("later", node1))
+}
+
+// A host that routes the cluster network elsewhere is left as it is, and told so.
+func TestClusterNetworkOverlapsRoute(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node2)
+	const route = "10.131.0.0/24"
+	x.exec(t, node2, "ip", "route", "add", "blackhole", route)
+	remove := func(ctx context.Context) error {
+		_, err := x.tryExec(ctx, node2, "ip", "route", "del", "blackhole", route)
+		return err
+	}
+	removed := false
+	t.Cleanup(func() {
+		if !removed {
+			within(t, syncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
+		}
+	})
+	began := time.Now()
+	x.service(t, node2, agentService, (*lab.Service).Restart)
+	x.warned(t, began, "Node", node2, x.Shape().ClusterNetwork.String(), "overlaps", route, "remove the route")
+	if diff := cmp.Diff(before, x.footprints(t, node2)); diff != "" {
+		t.Errorf("the node changed (-before +now):\n%s", diff)
+	}
+	meet(t, x.a.netns, x.c.addr)
+
+	removed = true
+	within(t, syncTime, "remove the route", remove)
+	pods := x.run(t, x.namespace, netexec("later", node2))
+	meet(t, x.a.netns, pods[0].addr)
+}
+
+// What the runtime asks for and can't be had is a CNI error, and leaves nothing.
+func TestBadCNIRequests(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1)
+	config := x.cniConfig(t, node1)
+	netns := strings.TrimPrefix(string(x.b.netns), x.node1.root)
+	args := func(name string) string {
+		return fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=e2e", x.namespace, name)
+	}
+	for _, tc := range []struct {
+		name   string
+		args   string
+		netns  string
+		config string
+		code   uint
+		says   []string
+	}{
+		{"pod that is not in the API", args("nosuch"), netns, config, types.ErrUnknownContainer, []string{x.namespace + "/nosuch", node1}},
+		{"netns that does not exist", args("a"), "/run/netns/nosuch", config, types.ErrInvalidNetNS, []string{"/run/netns/nosuch"}},
+		{"netns that is none", args("a"), "/etc/hostname", config, types.ErrInvalidNetNS, []string{"/etc/hostname"}},
+		{"the node's own netns", args("a"), "/proc/1/ns/net", config, types.ErrInvalidNetNS, []string{"/proc/1/ns/net"}},
+		{"no pod at all", "", "/run/netns/nosuch", config, types.ErrInvalidEnvironmentVariables, []string{"K8S_POD_NAME"}},
+		{"configuration that does not parse", args("a"), "/run/netns/nosuch", "{", types.ErrDecodingFailure, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := x.callPlugin(t, node1, map[string]string{
+				"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "e2e", "CNI_IFNAME": "eth0", "CNI_NETNS": tc.netns, "CNI_ARGS": tc.args, "CNI_PATH": "/opt/cni/bin",
+			}, tc.config)
+			if got == nil {
+				t.Fatal("it succeeds")
+			}
+			if got.Code != tc.code || !saysAll(got.Msg+" "+got.Details, tc.says) {
+				t.Errorf("it says %d: %s: %s\nwant code %d and %q", got.Code, got.Msg, got.Details, tc.code, tc.says)
+			}
+			if diff := cmp.Diff(before, x.footprints(t, node1)); diff != "" {
+				t.Errorf("the node changed (-before +now):\n%s", diff)
+			}
+		})
+	}
+	t.Run("DEL of what never was", func(t *testing.T) {
+		if err := x.callPlugin(t, node1, map[string]string{
+			"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "e2e", "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/nosuch", "CNI_PATH": "/opt/cni/bin",
+		}, config); err != nil {
+			t.Errorf("it fails: %v", err)
+		}
+	})
+}
+
+// cniConfig is what the runtime passes to the plugin: the list's entry, with its name and a version that it knows.
+func (c *cluster) cniConfig(t *testing.T, node string) string {
+	t.Helper()
+	var list struct {
+		CNIVersion string
+		Name       string
+		Plugins    []map[string]any
+	}
+	file := strings.TrimSpace(c.exec(t, node, "sh", "-c", "ls /etc/cni/net.d/*.conflist"))
+	if err := json.Unmarshal([]byte(c.exec(t, node, "cat", file)), &list); err != nil || len(list.Plugins) != 1 {
+		t.Fatalf("%s is not as expected: %+v, %v", filepath.Base(file), list, err)
+	}
+	list.Plugins[0]["cniVersion"], list.Plugins[0]["name"] = list.CNIVersion, list.Name
+	config, err := json.Marshal(list.Plugins[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(config)
+}
+
+// callPlugin runs the plugin as a runtime does, and returns its error if it has one.
+func (c *cluster) callPlugin(t *testing.T, node string, env map[string]string, config string) *types.Error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	defer cancel()
+	command := []string{"env"}
+	for name, value := range env {
+		command = append(command, name+"="+value)
+	}
+	cmd, err := c.Command(ctx, node, append(command, "/opt/cni/bin/ovsdn-cni")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = strings.NewReader(config)
+	out, err := cmd.Output()
+	if err == nil {
+		return nil
+	}
+	said := new(types.Error)
+	if parseErr := json.Unmarshal(out, said); parseErr != nil || said.Code == 0 {
+		t.Fatalf("it ends with %v, and its output is no CNI error: %s", err, out)
+	}
+	return said
+}

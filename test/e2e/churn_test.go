@@ -1,0 +1,36 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// Pods that come and go leave nothing: no flow, no port, no device, no address.
+func TestChurn(t *testing.T) {
+	const waves, pods = 2, 100
+	c := newCluster(t)
+	c.settle(t)
+	before := c.footprints(t, node1, node2)
+	d := c.deploy(t, c.namespace(t))
+	for range waves {
+		d.scale(t, pods)
+		d.reaches(t, pods)
+		grown := 0
+		for node, now := range c.footprints(t, node1, node2) {
+			more := len(now.Leases) - len(before[node].Leases)
+			t.Logf("%s has %d pods more", node, more)
+			if ports := len(now.Ports) - len(before[node].Ports); ports != more {
+				t.Errorf("%s has %d addresses more in use, but %d ports", node, more, ports)
+			}
+			grown += more
+		}
+		if grown != pods {
+			t.Errorf("%d pods use %d addresses", pods, grown)
+		}
+		d.scale(t, 0)
+		d.reaches(t, 0)
+		began := time.Now()
+		c.returnsTo(t, before)
+		t.Logf("the nodes are as before %.1fs later", time.Since(began).Seconds())
+	}
+}

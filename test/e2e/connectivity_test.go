@@ -1,0 +1,439 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// trio is two pods on the first node and one on the second.
+type trio struct {
+	*cluster
+	namespace string
+	a, b, c   pod
+	node1     machine
+	node2     machine
+	outside   machine
+}
+
+func newTrio(t *testing.T) *trio {
+	t.Helper()
+	c := newCluster(t)
+	ns := c.namespace(t)
+	pods := c.run(t, ns, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	x := &trio{
+		cluster: c, namespace: ns, a: pods[0], b: pods[1], c: pods[2],
+		node1: c.machine(t, node1), node2: c.machine(t, node2), outside: c.machine(t, lab.Outside),
+	}
+	meet(t, x.a.netns, x.c.addr)
+	return x
+}
+
+// end is one end of a path.
+type end struct {
+	name  string
+	netns wire.NetNS
+	addr  netip.Addr
+}
+
+func (p pod) end() end { return end{name: "pod " + p.name, netns: p.netns, addr: p.addr} }
+
+func (x *trio) nodeEnd(t *testing.T, m machine) end {
+	t.Helper()
+	return end{name: m.name, netns: m.netns, addr: x.addr(t, m.name)}
+}
+
+// TestConnectivity covers every kind of path with every kind of packet. The pods' readiness, without which the test does not begin, shows
+// that kubelet's probes arrive.
+func TestConnectivity(t *testing.T) {
+	x := newTrio(t)
+	a, b, c := x.a.end(), x.b.end(), x.c.end()
+	one, two := x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)
+	outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
+	gateway1 := x.a.gateway()
+
+	for _, path := range []struct {
+		from, to end
+		source   netip.Addr // as the other end sees it
+	}{
+		{a, b, a.addr},
+		{b, a, b.addr},
+		{a, c, a.addr},
+		{c, a, c.addr},
+		{one, a, gateway1},
+		{one, c, gateway1},
+		{two, a, x.c.gateway()},
+		{a, one, a.addr},
+		// The underlay does not know pods.
+		{a, two, one.addr},
+		{c, one, two.addr},
+		{a, outside, one.addr},
+		{c, outside, two.addr},
+	} {
+		t.Run(fmt.Sprintf("%s to %s", path.from.name, path.to.name), func(t *testing.T) {
+			meet(t, path.from.netns, path.to.addr)
+			t.Run("ping", func(t *testing.T) { testPings(t, path.from, path.to) })
+			t.Run("tcp", func(t *testing.T) { testTCP(t, path.from, path.to, path.source) })
+			t.Run("udp", func(t *testing.T) { testUDP(t, path.from, path.to, path.source) })
+		})
+	}
+	for _, path := range [][2]end{{a, b}, {a, c}, {c, a}} {
+		t.Run(fmt.Sprintf("sctp from %s to %s", path[0].name, path[1].name), func(t *testing.T) {
+			testSCTP(t, path[0], path[1])
+		})
+	}
+}
+
+// podMTU is the underlay's 1500 less VXLAN's 50.
+const podMTU = 1450
+
+func testPings(t *testing.T, from, to end) {
+	for _, e := range []wire.Echo{
+		{},
+		{Bytes: 1400, DontFragment: true},
+		{Bytes: podMTU, DontFragment: true},
+		{Bytes: 4000},
+	} {
+		within(t, packetTime, fmt.Sprintf("%+v", e), func(ctx context.Context) error { return from.netns.Ping(ctx, to.addr, e) })
+	}
+	if !strings.HasPrefix(from.name, "pod ") {
+		return // A node's own interface takes more.
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	defer cancel()
+	if err := from.netns.Ping(ctx, to.addr, wire.Echo{Bytes: podMTU + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
+		t.Errorf("a packet of %d bytes that must not be fragmented: %v, want %v", podMTU+1, err, unix.EMSGSIZE)
+	}
+}
+
+// bulkBytes fill many windows, and take a moment through the userspace datapath.
+const bulkBytes = 4 << 20
+
+// testTCP sends a lot, each way, and compares sums.
+func testTCP(t *testing.T, from, to end, source netip.Addr) {
+	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	type arrival struct {
+		from netip.Addr
+		sum  [sha256.Size]byte
+		err  error
+	}
+	arrived := make(chan arrival, 1)
+	go func() {
+		var a arrival
+		a.from, a.sum, a.err = echoTCP(l)
+		arrived <- a
+	}()
+
+	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	defer cancel()
+	data := make([]byte, bulkBytes)
+	rand.Read(data) // never fails (crypto/rand)
+	conn, err := from.netns.DialContext(ctx, "tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sum, err := exchange(ctx, conn, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := <-arrived
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	if want := sha256.Sum256(data); got.sum != want || sum != want {
+		t.Errorf("sent %x, there arrived %x, and came back %x", want, got.sum, sum)
+	}
+	if got.from != source {
+		t.Errorf("the connection comes from %s, want %s", got.from, source)
+	}
+}
+
+// echoTCP sends a connection's bytes back, and returns where it came from and the sum of the bytes.
+func echoTCP(l net.Listener) (from netip.Addr, sum [sha256.Size]byte, err error) {
+	conn, err := l.Accept()
+	if err != nil {
+		return from, sum, err
+	}
+	defer conn.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(conn, hash), conn); err != nil {
+		return from, sum, err
+	}
+	hash.Sum(sum[:0])
+	return conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), sum, nil
+}
+
+// exchange sends all data while it reads what comes back.
+func exchange(ctx context.Context, conn net.Conn, data []byte) (sum [sha256.Size]byte, err error) {
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return sum, err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(data)
+		sent <- errors.Join(err, conn.(*net.TCPConn).CloseWrite())
+	}()
+	hash := sha256.New()
+	_, err = io.Copy(hash, conn)
+	hash.Sum(sum[:0])
+	return sum, errors.Join(err, <-sent)
+}
+
+// testUDP sends datagrams of one packet and of several.
+func testUDP(t *testing.T, from, to end, source netip.Addr) {
+	server, err := to.netns.ListenPacket("udp4", netip.AddrPortFrom(to.addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	sources := make(chan netip.Addr, 1)
+	go echoUDP(server, sources)
+
+	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	defer cancel()
+	conn, err := from.netns.DialContext(ctx, "udp4", server.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, size := range []int{1, 1400, 4000} {
+		if err := askUDP(ctx, conn, size); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+			continue
+		}
+		if got := <-sources; got != source {
+			t.Errorf("%d bytes come from %s, want %s", size, got, source)
+		}
+	}
+}
+
+// echoUDP sends datagrams back until the socket closes, and says where each came from.
+func echoUDP(server net.PacketConn, sources chan<- netip.Addr) {
+	buffer := make([]byte, 1<<16)
+	for {
+		length, from, err := server.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		select {
+		case sources <- from.(*net.UDPAddr).AddrPort().Addr().Unmap():
+		default: // nobody has looked at the one before
+		}
+		if _, err := server.WriteTo(buffer[:length], from); err != nil {
+			return
+		}
+	}
+}
+
+// askUDP sends one datagram and compares what comes back.
+func askUDP(ctx context.Context, conn net.Conn, size int) error {
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	data := make([]byte, size)
+	rand.Read(data) // never fails (crypto/rand)
+	if _, err := conn.Write(data); err != nil {
+		return err
+	}
+	back := make([]byte, 1<<16)
+	length, err := conn.Read(back)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(back[:length], data) {
+		return fmt.Errorf("other bytes came back, %d of them", length)
+	}
+	return nil
+}
+
+// The types of the first two chunks of an association (RFC 9260).
+const (
+	sctpInit    = 1
+	sctpInitACK = 2
+)
+
+// testSCTP begins an association by hand, since the kernel may have no SCTP: INIT there, INIT ACK back.
+func testSCTP(t *testing.T, from, to end) {
+	open := func(e end) net.PacketConn {
+		conn, err := e.netns.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolSCTP), e.addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := conn.SetDeadline(time.Now().Add(packetTime)); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	client, server := open(from), open(to)
+	chunk := make([]byte, 16)
+	rand.Read(chunk) // never fails (crypto/rand)
+	for _, step := range []struct {
+		name     string
+		from, to net.PacketConn
+		packet   []byte
+	}{
+		{"INIT", client, server, wire.SCTP(40000, 9, sctpInit, chunk)},
+		{"INIT ACK", server, client, wire.SCTP(9, 40000, sctpInitACK, chunk)},
+	} {
+		if _, err := step.from.WriteTo(step.packet, step.to.LocalAddr()); err != nil {
+			t.Fatalf("send %s: %v", step.name, err)
+		}
+		got := make([]byte, 1<<16)
+		length, source, err := step.to.ReadFrom(got)
+		if err != nil {
+			t.Fatalf("%s does not arrive: %v", step.name, err)
+		}
+		if !bytes.Equal(got[:length], step.packet) {
+			t.Errorf("%s arrives as %x, it was sent as %x", step.name, got[:length], step.packet)
+		}
+		if want := step.from.LocalAddr().String(); source.String() != want {
+			t.Errorf("%s comes from %s, want %s", step.name, source, want)
+		}
+	}
+}
+
+// A service is reached through kube-proxy, wherever its endpoints are.
+func TestServices(t *testing.T) {
+	x := newTrio(t)
+	ends := []end{x.a.end(), x.b.end(), x.c.end(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)}
+	tcp := x.expose(t, x.namespace, "tcp", servicePort{"TCP", 80, httpPort}, x.b, x.c)
+	udp := x.expose(t, x.namespace, "udp", servicePort{"UDP", 53, udpPort}, x.b, x.c)
+	for _, from := range ends {
+		t.Run("tcp from "+from.name, func(t *testing.T) {
+			reachesBoth(t, func(ctx context.Context) (string, error) { return hostnameHTTP(ctx, from.netns, tcp, 80) })
+		})
+		t.Run("udp from "+from.name, func(t *testing.T) {
+			reachesBoth(t, func(ctx context.Context) (string, error) { return hostnameUDP(ctx, from.netns, udp, 53) })
+		})
+	}
+	t.Run("fragments", func(t *testing.T) { testServiceFragments(t, x) })
+	t.Run("kubernetes", func(t *testing.T) {
+		for _, from := range ends {
+			within(t, packetTime, from.name, func(ctx context.Context) error { return x.greetAPIServer(ctx, from.netns) })
+		}
+	})
+}
+
+// reachesBoth asks until both endpoints have answered. Once the first has, no request may fail.
+func reachesBoth(t *testing.T, ask func(context.Context) (string, error)) {
+	t.Helper()
+	eventually(t, syncTime, "the service answers", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := ask(ctx)
+		return err
+	})
+	answers := map[string]int{}
+	for range 100 { // Fair coins show one side only once in 2^99.
+		within(t, packetTime, "the service answers", func(ctx context.Context) error {
+			name, err := ask(ctx)
+			answers[name]++
+			return err
+		})
+		if t.Failed() || answers["b"] > 0 && answers["c"] > 0 {
+			return
+		}
+	}
+	t.Errorf("the endpoints answered %v, want some of b and some of c", answers)
+}
+
+func hostnameHTTP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint16) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(to, port).String()+"/hostname", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := from.HTTP().Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+func hostnameUDP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint16) (string, error) {
+	conn, err := from.DialContext(ctx, "udp4", netip.AddrPortFrom(to, port).String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte("hostname")); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 1<<10)
+	length, err := conn.Read(buffer)
+	return string(buffer[:length]), err
+}
+
+// testServiceFragments asks a service with datagrams that take several packets, of which only the first has ports.
+func testServiceFragments(t *testing.T, x *trio) {
+	for _, endpoint := range []pod{x.b, x.c} {
+		server, err := endpoint.netns.ListenPacket("udp4", netip.AddrPortFrom(endpoint.addr, 0).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		go echoUDP(server, make(chan netip.Addr))
+		target := server.LocalAddr().(*net.UDPAddr).Port
+		service := x.expose(t, x.namespace, "large-"+endpoint.name, servicePort{"UDP", 7, int32(target)}, endpoint)
+		eventually(t, syncTime, "the service with endpoint "+endpoint.name+" answers", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			conn, err := x.a.netns.DialContext(ctx, "udp4", netip.AddrPortFrom(service, 7).String())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return askUDP(ctx, conn, 4000)
+		})
+	}
+}
+
+// greetAPIServer makes a TLS connection to service kubernetes and checks that it is the API server's.
+func (c *cluster) greetAPIServer(ctx context.Context, from wire.NetNS) error {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	authority := x509.NewCertPool()
+	if !authority.AppendCertsFromPEM(config.CAData) {
+		return errors.New("the kubeconfig has no authority")
+	}
+	first := c.Shape().ServiceNetwork.Addr().Next()
+	conn, err := from.DialContext(ctx, "tcp4", net.JoinHostPort(first.String(), strconv.Itoa(443)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return tls.Client(conn, &tls.Config{RootCAs: authority, ServerName: "kubernetes.default.svc"}).HandshakeContext(ctx)
+}

@@ -1,0 +1,44 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// warned waits for a warning about an object, given since a time, that says all of the words.
+func (c *cluster) warned(t *testing.T, since time.Time, kind, name string, words ...string) {
+	t.Helper()
+	eventually(t, syncTime, fmt.Sprintf("a warning about %s %s that says %q", kind, name, words), func(ctx context.Context) error {
+		events, err := c.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var others []string
+		for _, e := range events.Items {
+			// Events know seconds only.
+			if e.Type != corev1.EventTypeWarning || e.LastTimestamp.Time.Before(since.Truncate(time.Second)) {
+				continue
+			}
+			if saysAll(e.Message, words) {
+				return nil
+			}
+			others = append(others, e.Reason+": "+e.Message)
+		}
+		return fmt.Errorf("it has %q", others)
+	})
+}
+
+func saysAll(text string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,317 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// What people who know OpenShift SDN expect to see on a node, and nothing beside it.
+func TestSwitchFacts(t *testing.T) {
+	c := newCluster(t)
+	// Services of namespaces that are being deleted may still go.
+	eventually(t, podTime, "the flows of "+node1, func(ctx context.Context) error {
+		want := c.expectedFlows(t)
+		flows, err := c.dumpFlows(ctx, node1, "-O", "OpenFlow13")
+		if err != nil {
+			return err
+		}
+		got := map[string][]string{}
+		for table := range want {
+			got[table] = tableOf(flows, table)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got)\n%s", diff)
+		}
+		return nil
+	})
+
+	flows := c.flows(t, node1)
+	version := tableOf(flows, "253")
+	if len(version) != 1 || !strings.HasPrefix(version[0], " actions=note:00.") {
+		t.Errorf("table 253 has %q, want one note that begins with mode subnet's 00", version)
+	}
+	t.Run("without -O", func(t *testing.T) {
+		within(t, syncTime, "ovs-ofctl dump-flows br0", func(ctx context.Context) error {
+			plain, err := c.dumpFlows(ctx, node1)
+			if err == nil && len(plain) != len(flows) {
+				err = fmt.Errorf("it shows %d flows, with -O OpenFlow13 there are %d", len(plain), len(flows))
+			}
+			return err
+		})
+	})
+	t.Run("names", func(t *testing.T) {
+		within(t, syncTime, "ovs-ofctl --names dump-flows br0", func(ctx context.Context) error {
+			named, err := c.dumpFlows(ctx, node1, "-O", "OpenFlow13", "--names")
+			if err != nil {
+				return err
+			}
+			seen := map[string]bool{}
+			for _, f := range named {
+				seen[f.table] = true
+			}
+			for _, name := range []string{
+				"classify", "tunnel-ingress", "pod-ingress", "service-return", "egress-policy", "route", "arp-local", "arp-remote", "service",
+				"local-pod", "isolation", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "version",
+			} {
+				if !seen[name] {
+					err = fmt.Errorf("no flow is in a table called %q: there are %v", name, seen)
+				}
+				delete(seen, name)
+			}
+			if len(seen) > 0 {
+				err = fmt.Errorf("there are tables %v beside the known ones", seen)
+			}
+			return err
+		})
+	})
+}
+
+// expectedFlows follow from the API's objects, by table.
+func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
+	t.Helper()
+	want := map[string][]string{
+		"10": {"priority=0 actions=drop"},
+		"50": {"priority=0 actions=drop"},
+		"60": {"priority=0 actions=drop", "priority=200,ip,reg0=0 actions=output:2"},
+		"80": {
+			"priority=0 actions=drop",
+			"priority=200 actions=output:NXM_NX_REG2[]",
+			fmt.Sprintf("priority=300,ip,nw_src=%s actions=output:NXM_NX_REG2[]", c.gateway(t, node1)),
+		},
+		"90": {"priority=0 actions=drop"},
+	}
+	add := func(table, format string, args ...any) {
+		want[table] = append(want[table], fmt.Sprintf(format, args...))
+	}
+	hostSubnets, err := c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replicate := "move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],"
+	for _, h := range hostSubnets.Items {
+		if h.Name == node1 {
+			continue
+		}
+		tunnel := "move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + h.HostIP + "->tun_dst,output:1"
+		add("10", "priority=100,tun_src=%s actions=goto_table:30", h.HostIP)
+		add("50", "priority=100,arp,arp_tpa=%s actions=%s", h.Subnet, tunnel)
+		add("90", "priority=100,ip,nw_dst=%s actions=%s", h.Subnet, tunnel)
+		replicate += "set_field:" + h.HostIP + "->tun_dst,output:1,"
+	}
+	want["111"] = []string{"priority=0 actions=drop", "priority=100 actions=" + replicate + "goto_table:120"}
+
+	services, err := c.kube.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const toProxy = "load:0->NXM_NX_REG1[],load:0x2->NXM_NX_REG2[],goto_table:80"
+	for _, s := range services.Items {
+		for _, p := range s.Spec.Ports {
+			add("60", "priority=100,%s,nw_dst=%s,tp_dst=%d actions=%s", strings.ToLower(string(p.Protocol)), s.Spec.ClusterIP, p.Port, toProxy)
+		}
+		add("60", "priority=100,ip,nw_dst=%s,nw_frag=later actions=%s", s.Spec.ClusterIP, toProxy)
+	}
+	for _, flows := range want {
+		slices.Sort(flows)
+	}
+	return want
+}
+
+// subnet is a node's.
+func (c *cluster) subnet(t *testing.T, node string) netip.Prefix {
+	t.Helper()
+	h, err := c.network.NetworkV1().HostSubnets().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subnet, err := netip.ParsePrefix(h.Subnet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return subnet
+}
+
+// gateway is tun0's address on a node.
+func (c *cluster) gateway(t *testing.T, node string) netip.Addr {
+	t.Helper()
+	return c.subnet(t, node).Addr().Next()
+}
+
+func TestBridgeFacts(t *testing.T) {
+	c := newCluster(t)
+	for _, tc := range []struct {
+		table, record, column, want string
+	}{
+		{"Bridge", "br0", "fail_mode", "secure"},
+		{"Bridge", "br0", "protocols", "[OpenFlow10, OpenFlow13, OpenFlow14, OpenFlow15]"},
+		{"Bridge", "br0", "datapath_type", string(c.Shape().Datapath)},
+		{"Interface", "vxlan0", "ofport", "1"},
+		{"Interface", "vxlan0", "type", "vxlan"},
+		{"Interface", "vxlan0", "options", "{key=flow, remote_ip=flow}"},
+		{"Interface", "tun0", "ofport", "2"},
+		{"Interface", "tun0", "type", "internal"},
+	} {
+		got := strings.TrimSpace(c.exec(t, node1, "ovs-vsctl", "get", tc.table, tc.record, tc.column))
+		if got != tc.want {
+			t.Errorf("%s of %s %s is %s, want %s", tc.column, tc.table, tc.record, got, tc.want)
+		}
+	}
+}
+
+func TestHostFacts(t *testing.T) {
+	c := newCluster(t)
+	for _, node := range []string{node1, node2} {
+		t.Run(node, func(t *testing.T) {
+			subnet, gateway := c.subnet(t, node), c.gateway(t, node)
+			if err := c.machine(t, node).netns.Do(func() error { return checkTun0(subnet, gateway, c.Shape()) }); err != nil {
+				t.Error(err)
+			}
+			for name, want := range map[string]string{
+				"net.ipv4.ip_forward":              "1",
+				"net.ipv4.conf.tun0.rp_filter":     "2",
+				"net.ipv4.conf.tun0.arp_announce":  "2",
+				"net.ipv4.conf.all.send_redirects": "0",
+			} {
+				if got := strings.TrimSpace(c.exec(t, node, "sysctl", "-n", name)); got != want {
+					t.Errorf("sysctl %s is %s, want %s", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// checkTun0 compares tun0 and the routes by it with what OpenShift SDN had.
+func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
+	link, err := netlink.LinkByName("tun0")
+	if err != nil {
+		return err
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	type tun0 struct {
+		MTU       int
+		MAC       string
+		Up        bool
+		Addresses []string
+		Routes    []string
+	}
+	got := tun0{MTU: link.Attrs().MTU, MAC: link.Attrs().HardwareAddr.String(), Up: link.Attrs().Flags&net.FlagUp != 0}
+	for _, a := range addrs {
+		got.Addresses = append(got.Addresses, a.IPNet.String())
+	}
+	for _, r := range routes {
+		if r.LinkIndex == link.Attrs().Index {
+			got.Routes = append(got.Routes, fmt.Sprintf("%s scope %s", r.Dst, r.Scope))
+		} else if r.Dst.String() == subnet.String() {
+			got.Routes = append(got.Routes, fmt.Sprintf("%s by another interface", r.Dst))
+		}
+	}
+	slices.Sort(got.Routes)
+	want := tun0{
+		MTU: podMTU, MAC: macOf(gateway).String(), Up: true,
+		Addresses: []string{netip.PrefixFrom(gateway, subnet.Bits()).String()},
+		Routes:    []string{shape.ClusterNetwork.String() + " scope link", shape.ServiceNetwork.String() + " scope universe"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		return fmt.Errorf("tun0 (-want +got):\n%s", diff)
+	}
+	return nil
+}
+
+// The firewall lets pods through, and comes back when something flushes it.
+func TestFirewall(t *testing.T) {
+	x := newTrio(t)
+	checkFirewall(t, x.cluster, node1)
+
+	t.Run("flushed", func(t *testing.T) {
+		x.exec(t, node1, "iptables", "-t", "nat", "-F")
+		x.exec(t, node1, "iptables", "-F")
+		began := time.Now()
+		checkFirewall(t, x.cluster, node1)
+		t.Logf("the rules are back after %v", time.Since(began))
+		outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
+		testTCP(t, x.a.end(), outside, x.addr(t, node1))
+	})
+	t.Run("deleted", func(t *testing.T) {
+		x.exec(t, node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")
+		checkFirewall(t, x.cluster, node2)
+		ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+		defer cancel()
+		if err := x.c.netns.Ping(ctx, lab.OutsideAddr(), wire.Echo{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// checkFirewall waits for the rules that OpenShift SDN's users know, in whatever chain they are, as long as packets get there.
+func checkFirewall(t *testing.T, c *cluster, node string) {
+	t.Helper()
+	cluster := c.Shape().ClusterNetwork.String()
+	for _, tc := range []struct {
+		table, chain string
+		words        []string // in this order, with others between
+	}{
+		{"nat", "POSTROUTING", []string{"-s", cluster, "!", "-d", cluster, "-j", "MASQUERADE"}},
+		{"filter", "INPUT", []string{"-p", "udp", "--dport", "4789", "-j", "ACCEPT"}},
+		{"filter", "INPUT", []string{"-i", "tun0", "-j", "ACCEPT"}},
+		{"filter", "FORWARD", []string{"-s", cluster, "-j", "ACCEPT"}},
+		{"filter", "FORWARD", []string{"-d", cluster, "-j", "ACCEPT"}},
+	} {
+		// A few seconds, so that pods need not wait for long.
+		eventually(t, packetTime, fmt.Sprintf("%s lets pass %q", node, tc.words), func(ctx context.Context) error {
+			rules, err := c.tryExec(ctx, node, "iptables", "-t", tc.table, "-S")
+			if err != nil {
+				return err
+			}
+			if !reachable(rules, tc.chain, tc.words) {
+				return fmt.Errorf("no such rule is reached from %s of table %s:\n%s", tc.chain, tc.table, rules)
+			}
+			return nil
+		})
+	}
+}
+
+// reachable says whether a chain, or one that it jumps to, has a rule with these words in this order.
+func reachable(rules, chain string, words []string) bool {
+	for line := range strings.Lines(rules) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || fields[0] != "-A" || fields[1] != chain {
+			continue
+		}
+		if inOrder(fields[2:], words) {
+			return true
+		}
+		if target := fields[len(fields)-1]; fields[len(fields)-2] == "-j" && strings.Contains(rules, "-N "+target+"\n") && reachable(rules, target, words) {
+			return true
+		}
+	}
+	return false
+}
+
+func inOrder(fields, words []string) bool {
+	for _, f := range fields {
+		if len(words) > 0 && f == words[0] {
+			words = words[1:]
+		}
+	}
+	return len(words) == 0
+}

@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	networkv1 "github.com/openshift/api/network/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// The first nodes get the subnets that OpenShift SDN would have given them.
+func TestAllocationOrder(t *testing.T) {
+	c := newCluster(t)
+	got := map[netip.Prefix]bool{}
+	for _, node := range []string{node1, node2} {
+		got[c.subnet(t, node)] = true
+	}
+	// Which of the two registers first is chance.
+	want := map[netip.Prefix]bool{netip.MustParsePrefix("10.128.0.0/23"): true, netip.MustParsePrefix("10.129.0.0/23"): true}
+	if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A node that joins is reached by everybody, and a node that leaves is forgotten by everybody.
+func TestNodeComesAndGoes(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	added := x.addNode(t)
+	subnet := x.subnet(t, added)
+	d := x.run(t, x.namespace, netexec("d", added))[0]
+	if !subnet.Contains(d.addr) {
+		t.Errorf("pod %s on %s has the address %s, which is not of %s", d.name, added, d.addr, subnet)
+	}
+	for _, path := range [][2]end{
+		{x.a.end(), d.end()}, {x.c.end(), d.end()}, {d.end(), x.a.end()}, {d.end(), x.c.end()},
+	} {
+		meet(t, path[0].netns, path[1].addr)
+		testTCP(t, path[0], path[1], path[0].addr)
+	}
+	for _, m := range []machine{x.node1, x.node2} {
+		meet(t, m.netns, d.addr)
+	}
+
+	x.leave(t, d, added)
+	x.returnsTo(t, before)
+	eventually(t, syncTime, "its HostSubnet goes", func(ctx context.Context) error {
+		hostSubnets, err := x.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{})
+		if err == nil && len(hostSubnets.Items) != 2 {
+			err = fmt.Errorf("there are %d", len(hostSubnets.Items))
+		}
+		return err
+	})
+	t.Run("subnet is free", func(t *testing.T) {
+		// The controller warns of HostSubnets that overlap. First what it must not mind, then what it must.
+		began := time.Now()
+		x.makeHostSubnet(t, "reuses", "172.31.0.200", subnet.String())
+		x.makeHostSubnet(t, "overlaps", "172.31.0.201", x.subnet(t, node2).String())
+		x.warned(t, began, "HostSubnet", "overlaps", "overlaps", node2)
+		events, err := x.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=HostSubnet,involvedObject.name=reuses"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events.Items {
+			t.Errorf("the subnet of a node that is gone can't be used: %s: %s", e.Reason, e.Message)
+		}
+	})
+}
+
+// makeHostSubnet makes one for a machine that there is not, which goes with the test.
+func (c *cluster) makeHostSubnet(t *testing.T, name, hostIP, subnet string) {
+	t.Helper()
+	_, err := c.network.NetworkV1().HostSubnets().Create(t.Context(), &networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name, HostIP: hostIP, Subnet: subnet,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		if err := c.network.NetworkV1().HostSubnets().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// editHostSubnet changes fields, as `kubectl edit` would.
+func (c *cluster) editHostSubnet(t *testing.T, name string, fields map[string]string) {
+	t.Helper()
+	var pairs []string
+	for field, value := range fields {
+		pairs = append(pairs, fmt.Sprintf("%q:%q", field, value))
+	}
+	patch := []byte("{" + strings.Join(pairs, ",") + "}")
+	if _, err := c.network.NetworkV1().HostSubnets().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Nodes that swap their addresses pass through a moment in which both have the same one.
+func TestHostIPsSwapped(t *testing.T) {
+	c := newCluster(t)
+	c.settle(t)
+	before := c.footprints(t, node1)
+	const left, right = "172.31.0.201", "172.31.0.202"
+	const leftSubnet, rightSubnet = "10.131.200.0/23", "10.131.202.0/23"
+	t.Run("swapped", func(t *testing.T) {
+		c.makeHostSubnet(t, "left", left, leftSubnet)
+		c.makeHostSubnet(t, "right", right, rightSubnet)
+		eventually(t, syncTime, "tunnels lead to both", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: right}))
+		c.editHostSubnet(t, "left", map[string]string{"hostIP": right})
+		c.editHostSubnet(t, "right", map[string]string{"hostIP": left})
+		eventually(t, syncTime, "tunnels are swapped", c.tunnels(node1, map[string]string{leftSubnet: right, rightSubnet: left}))
+		// And once more with time in between.
+		c.editHostSubnet(t, "left", map[string]string{"hostIP": left})
+		eventually(t, syncTime, "tunnels lead to one", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: left}))
+		c.editHostSubnet(t, "right", map[string]string{"hostIP": right})
+		eventually(t, syncTime, "tunnels are swapped back", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: right}))
+	})
+	c.returnsTo(t, before)
+}
+
+// tunnels finds fault unless a node sends to the subnets through these addresses, takes packets from these, and of the
+// made-up ones from no other.
+func (c *cluster) tunnels(node string, want map[string]string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		if err != nil {
+			return err
+		}
+		expect := func(table, text string) {
+			if !slices.Contains(tableOf(flows, table), text) {
+				err = errors.Join(err, fmt.Errorf("table %s has no %q", table, text))
+			}
+		}
+		sources := map[string]bool{}
+		for subnet, vtep := range want {
+			sources[vtep] = true
+			actions := " actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + vtep + "->tun_dst,output:1"
+			expect("10", "priority=100,tun_src="+vtep+" actions=goto_table:30")
+			expect("50", "priority=100,arp,arp_tpa="+subnet+actions)
+			expect("90", "priority=100,ip,nw_dst="+subnet+actions)
+		}
+		known := 0
+		for _, f := range tableOf(flows, "10") {
+			if strings.Contains(f, "tun_src=172.31.0.20") {
+				known++
+			}
+		}
+		if known != len(sources) {
+			err = errors.Join(err, fmt.Errorf("table 10 knows %d of the made-up sources, want %d", known, len(sources)))
+		}
+		return err
+	}
+}
+
+// A typing error in a HostSubnet is told where people look, and cuts nobody off.
+func TestHostSubnetNonsense(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	old := x.subnet(t, node2).String()
+	pings, err := x.a.netns.PingEvery(t.Context(), pingInterval, x.c.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, subnet string
+	}{
+		{"outside of the cluster network", "192.168.0.0/23"},
+		{"of another size", "10.140.0.0/24"},
+		{"with bits behind the mask", "10.129.0.77/23"},
+		{"no network at all", "10.129.0.0/0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			began := time.Now()
+			x.editHostSubnet(t, node2, map[string]string{"subnet": tc.subnet})
+			x.warned(t, began, "Node", node2, "HostSubnet "+node2, "write back "+old)
+			if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
+				t.Errorf("the nodes changed (-before +now):\n%s", diff)
+			}
+		})
+		x.editHostSubnet(t, node2, map[string]string{"subnet": old})
+	}
+	t.Run("an address of nobody", func(t *testing.T) {
+		// This the controller knows better.
+		x.editHostSubnet(t, node2, map[string]string{"hostIP": "172.31.0.77"})
+		x.corrected(t, node2)
+	})
+	sent, lost, err := pings.Stop()
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d pings, %d lost", sent, len(lost))
+	// While the address is wrong, packets go there.
+	x.returnsTo(t, before)
+}
+
+// corrected waits until the controller has written back what it knows better than who edited a HostSubnet.
+func (c *cluster) corrected(t *testing.T, node string) {
+	t.Helper()
+	want := c.addr(t, node).String()
+	eventually(t, syncTime, "the HostSubnet is corrected", func(ctx context.Context) error {
+		h, err := c.network.NetworkV1().HostSubnets().Get(ctx, node, metav1.GetOptions{})
+		if err == nil && (h.HostIP != want || h.Host != node) {
+			err = fmt.Errorf("it is for host %s at %s", h.Host, h.HostIP)
+		}
+		return err
+	})
+}
+
+// A controller that starts again gives nobody another subnet.
+func TestControllerKilled(t *testing.T) {
+	c := newCluster(t)
+	subnets := func() map[string]string {
+		all := map[string]string{}
+		hostSubnets, err := c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range hostSubnets.Items {
+			all[h.Name] = h.HostIP + " " + h.Subnet
+		}
+		return all
+	}
+	before := subnets()
+	for range 2 {
+		c.service(t, lab.ControlPlane, controllerService, (*lab.Service).Kill)
+		// Whatever it does wrong at its start, it has done when it corrects this.
+		c.editHostSubnet(t, node1, map[string]string{"host": "somebody-else"})
+		c.corrected(t, node1)
+		if diff := cmp.Diff(before, subnets()); diff != "" {
+			t.Errorf("the HostSubnets changed (-before +now):\n%s", diff)
+		}
+	}
+}

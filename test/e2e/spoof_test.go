@@ -1,0 +1,325 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+)
+
+// Every packet of these tests carries the marker and a name of its own, by which captures know it again. Marker and name are text, so
+// that they show in whatever the packet gets wrapped in.
+const marker = "ovsdn-e2e-spoof:"
+
+func token(name string) []byte { return []byte(marker + name + ";") }
+
+// Flows that count what pods must not send.
+const (
+	spoofDrop = "priority=0 actions=drop"
+	vxlanDrop = "priority=200,udp,tp_dst=4789 actions=drop"
+)
+
+// watch is a capture and where it is.
+type watch struct {
+	place   string
+	capture *wire.Capture
+}
+
+// watchers record on pods' interfaces and on the machines' interfaces to the underlay.
+func watchers(t *testing.T, pods []pod, machines []machine) (all []watch) {
+	t.Helper()
+	add := func(place string, n wire.NetNS) {
+		capture, err := n.Capture("eth0", []byte(marker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, watch{place, capture})
+	}
+	for _, p := range pods {
+		add("pod "+p.name, p.netns)
+	}
+	for _, m := range machines {
+		add(m.name, m.netns)
+	}
+	return all
+}
+
+// nobodySaw fails for each of the names that any capture has. All captures end.
+func nobodySaw(t *testing.T, all []watch, names []string) {
+	t.Helper()
+	for _, w := range all {
+		if err := w.capture.Close(); err != nil {
+			t.Errorf("capture at %s: %v", w.place, err)
+		}
+		for _, name := range names {
+			if frames := w.capture.Frames(token(name)); len(frames) > 0 {
+				t.Errorf("%q got to %s, for example as %x", name, w.place, frames[0])
+			}
+		}
+	}
+}
+
+// saw waits for a packet at a place.
+func saw(t *testing.T, all []watch, place, name string, again func() error) {
+	t.Helper()
+	eventually(t, packetTime, fmt.Sprintf("%q gets to %s", name, place), func(context.Context) error {
+		if err := again(); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range all {
+			if w.place == place && len(w.capture.Frames(token(name))) > 0 {
+				return nil
+			}
+		}
+		return errors.New("it has not")
+	})
+}
+
+// attack is a frame that a pod sends and must not get through.
+type attack struct {
+	name  string
+	frame []byte
+}
+
+// attack sends frames out of pod a and proves, by packets that are allowed and come after, that the path was open.
+func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
+	t.Helper()
+	all := watchers(t, []pod{x.b, x.c}, []machine{x.node1, x.node2, x.outside})
+	inject, err := x.a.netns.Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	before := packets(t, x.flows(t, node1), "20", drop)
+	var names []string
+	for _, a := range attacks {
+		if err := inject.Send(a.frame); err != nil {
+			t.Fatalf("%s: %v", a.name, err)
+		}
+		names = append(names, a.name)
+	}
+	for _, to := range []pod{x.b, x.c} {
+		legitimate := wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(x.a.addr, 7), netip.AddrPortFrom(to.addr, 7), token("legitimate")))
+		saw(t, all, "pod "+to.name, "legitimate", func() error { return inject.Send(legitimate) })
+	}
+	nobodySaw(t, all, names)
+	eventually(t, syncTime, "the drops are counted", func(context.Context) error {
+		if got := packets(t, x.flows(t, node1), "20", drop) - before; got < uint64(len(attacks)) {
+			return fmt.Errorf("%q in table 20 counted %d of %d", drop, got, len(attacks))
+		}
+		return nil
+	})
+}
+
+// A pod that says it is somebody else gets nowhere.
+func TestSpoofedSource(t *testing.T) {
+	x := newTrio(t)
+	stranger := net.HardwareAddr{0x0a, 0x58, 10, 99, 99, 99}
+	var attacks []attack
+	for _, to := range []pod{x.b, x.c} {
+		udp := func(source netip.Addr, name string) []byte {
+			return wire.UDPPacket(netip.AddrPortFrom(source, 7), netip.AddrPortFrom(to.addr, 7), token(name))
+		}
+		for _, s := range []struct {
+			what string
+			mac  net.HardwareAddr
+			ip   netip.Addr
+		}{
+			{"the IP of the pod beside it", x.a.mac, x.b.addr},
+			{"the IP of a pod on another node", x.a.mac, x.c.addr},
+			{"an IP that nobody has", x.a.mac, lastOf(x.a.addr)},
+			{"the gateway's IP", x.a.mac, x.a.gateway()},
+			{"its node's IP", x.a.mac, x.addr(t, node1)},
+			{"an IP of the world", x.a.mac, netip.MustParseAddr("192.0.2.99")},
+			{"a MAC that nobody has", stranger, x.a.addr},
+			{"the MAC of the pod beside it", x.b.mac, x.a.addr},
+			{"the gateway's MAC", macOf(x.a.gateway()), x.a.addr},
+			{"MAC and IP of the pod beside it", x.b.mac, x.b.addr},
+			{"MAC and IP of the gateway", macOf(x.a.gateway()), x.a.gateway()},
+		} {
+			name := s.what + " to " + to.name
+			attacks = append(attacks,
+				attack{name, wire.Ethernet(to.mac, s.mac, wire.TypeIPv4, udp(s.ip, name))},
+				attack{name + ", tagged", wire.Ethernet(to.mac, s.mac, wire.TypeVLAN, wire.VLAN(7, wire.TypeIPv4, udp(s.ip, name+", tagged")))})
+		}
+	}
+	toWorld := "the IP of the pod beside it to the world"
+	attacks = append(attacks, attack{toWorld, wire.Ethernet(macOf(x.a.gateway()), x.a.mac, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(x.b.addr, 7), netip.MustParseAddrPort("192.0.2.1:7"), token(toWorld)))})
+	x.attack(t, spoofDrop, attacks)
+}
+
+// lastOf is the last address of a pod's subnet, which is given out last.
+func lastOf(pod netip.Addr) netip.Addr {
+	bytes := netip.PrefixFrom(pod, 23).Masked().Addr().As4()
+	return netip.AddrFrom4([4]byte{bytes[0], bytes[1], bytes[2] + 1, 254})
+}
+
+// A pod can't make others send to it what is not its own.
+func TestSpoofedARP(t *testing.T) {
+	x := newTrio(t)
+	gateway := x.a.gateway()
+	var attacks []attack
+	add := func(name string, dst, src net.HardwareAddr, p wire.ARP) {
+		attacks = append(attacks, attack{name, wire.Ethernet(dst, src, wire.TypeARP, p.Packet(token(name)))})
+	}
+	for _, to := range []pod{x.b, x.c} {
+		for _, claim := range []struct {
+			who string
+			ip  netip.Addr
+		}{{"the gateway", gateway}, {"the pod beside it", x.b.addr}, {"a pod on another node", x.c.addr}, {"its node", x.addr(t, node1)}} {
+			add(fmt.Sprintf("answers %s for %s", to.name, claim.who), to.mac, x.a.mac, wire.ARP{
+				Operation: wire.ARPReply, SenderMAC: x.a.mac, SenderIP: claim.ip, TargetMAC: to.mac, TargetIP: to.addr,
+			})
+			add(fmt.Sprintf("asks %s as %s", to.name, claim.who), wire.Broadcast(), x.a.mac, wire.ARP{
+				Operation: wire.ARPRequest, SenderMAC: x.a.mac, SenderIP: claim.ip, TargetIP: to.addr,
+			})
+		}
+		add("asks "+to.name+" with another's MAC inside", wire.Broadcast(), x.a.mac, wire.ARP{
+			Operation: wire.ARPRequest, SenderMAC: x.b.mac, SenderIP: x.a.addr, TargetIP: to.addr,
+		})
+		add("asks "+to.name+" with another's MAC outside", wire.Broadcast(), x.b.mac, wire.ARP{
+			Operation: wire.ARPRequest, SenderMAC: x.a.mac, SenderIP: x.a.addr, TargetIP: to.addr,
+		})
+	}
+	for _, operation := range []uint16{wire.ARPRequest, wire.ARPReply} {
+		add(fmt.Sprintf("announces itself as the gateway, operation %d", operation), wire.Broadcast(), x.a.mac, wire.ARP{
+			Operation: operation, SenderMAC: x.a.mac, SenderIP: gateway, TargetMAC: wire.Broadcast(), TargetIP: gateway,
+		})
+		add(fmt.Sprintf("announces itself as a pod on another node, operation %d", operation), wire.Broadcast(), x.a.mac, wire.ARP{
+			Operation: operation, SenderMAC: x.a.mac, SenderIP: x.c.addr, TargetMAC: wire.Broadcast(), TargetIP: x.c.addr,
+		})
+	}
+	x.attack(t, spoofDrop, attacks)
+}
+
+// A pod that makes VXLAN packets by itself can't speak for its node, whose address they would leave with.
+func TestPodMadeVXLAN(t *testing.T) {
+	x := newTrio(t)
+	t.Run("to nodes", func(t *testing.T) {
+		var attacks []attack
+		for _, vtep := range []netip.Addr{x.addr(t, node2), x.addr(t, node1), x.c.gateway(), x.a.gateway()} {
+			name := "VXLAN to " + vtep.String()
+			attacks = append(attacks, attack{name, x.toGateway(wire.UDPPacket(x.vxlanPorts(vtep, 4789, name)))})
+		}
+		x.attack(t, vxlanDrop, attacks)
+	})
+	t.Run("in fragments", func(t *testing.T) { testVXLANInFragments(t, x) })
+	t.Run("through a service", func(t *testing.T) { testVXLANThroughService(t, x) })
+}
+
+// vxlanPorts is a datagram whose inner frame would reach pod c from a pod of another namespace, say.
+func (x *trio) vxlanPorts(vtep netip.Addr, port uint16, name string) (src, dst netip.AddrPort, payload []byte) {
+	inner := wire.Ethernet(x.c.mac, x.b.mac, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(x.b.addr, 7), netip.AddrPortFrom(x.c.addr, 7), token(name)))
+	return netip.AddrPortFrom(x.a.addr, 50000), netip.AddrPortFrom(vtep, port), wire.VXLAN(0, inner)
+}
+
+// toGateway is a frame from pod a to where its default route leads.
+func (x *trio) toGateway(packet []byte) []byte {
+	return wire.Ethernet(macOf(x.a.gateway()), x.a.mac, wire.TypeIPv4, packet)
+}
+
+// testVXLANInFragments sends datagrams to a node's VXLAN port in pieces, and to another port of it, where they must arrive.
+func testVXLANInFragments(t *testing.T, x *trio) {
+	listener, err := x.node2.netns.ListenPacket("udp4", netip.AddrPortFrom(x.addr(t, node2), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	allowed := uint16(listener.LocalAddr().(*net.UDPAddr).Port)
+	all := watchers(t, []pod{x.b, x.c}, []machine{x.node2})
+	inject, err := x.a.netns.Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	id := uint16(0)
+	send := func(port uint16, size int, reverse bool, name string) []byte {
+		id++
+		src, dst, payload := x.vxlanPorts(x.addr(t, node2), port, name)
+		header := wire.IPv4{Src: src.Addr(), Dst: dst.Addr(), Protocol: wire.ProtocolUDP, ID: id}
+		fragments := header.Fragments(wire.UDP(src, dst, payload), size)
+		if reverse {
+			slices.Reverse(fragments)
+		}
+		for _, f := range fragments {
+			if err := inject.Send(x.toGateway(f)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return payload
+	}
+	var names []string
+	for _, size := range []int{8, 16, 48, 104} {
+		for _, reverse := range []bool{false, true} {
+			name := fmt.Sprintf("VXLAN in fragments of %d, from the end: %v", size, reverse)
+			names = append(names, name)
+			send(4789, size, reverse, name)
+			want := send(allowed, size, reverse, "allowed")
+			if err := listener.SetReadDeadline(time.Now().Add(packetTime)); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 1<<10)
+			length, _, err := listener.ReadFrom(got)
+			if err != nil || !bytes.Equal(got[:length], want) {
+				t.Errorf("fragments of %d, from the end: %v: the allowed datagram arrives as %x: %v", size, reverse, got[:length], err)
+			}
+		}
+	}
+	nobodySaw(t, all, names)
+}
+
+// testVXLANThroughService sends to services whose endpoints are nodes' VXLAN ports: the host's proxy would make it the node's own VXLAN.
+// A service with an endpoint beside, on another port of the same node, shows that the way is open.
+func testVXLANThroughService(t *testing.T, x *trio) {
+	const port = 5000
+	listener, err := x.node2.netns.ListenPacket("udp4", netip.AddrPortFrom(x.addr(t, node2), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	allowed := int32(listener.LocalAddr().(*net.UDPAddr).Port)
+	services := map[string]netip.Addr{}
+	for _, node := range []string{node1, node2} {
+		services[node] = x.exposeAddr(t, x.namespace, "vtep-of-"+node, servicePort{"UDP", port, 4789}, x.addr(t, node))
+	}
+	// The last, so that kube-proxy has the others when it has this.
+	open := x.exposeAddr(t, x.namespace, "open", servicePort{"UDP", port, allowed}, x.addr(t, node2))
+
+	all := watchers(t, []pod{x.b, x.c}, []machine{x.node2})
+	inject, err := x.a.netns.Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	send := func(service netip.Addr, id uint16, name string) (err error) {
+		src, dst, payload := x.vxlanPorts(service, port, name)
+		header := wire.IPv4{Src: src.Addr(), Dst: dst.Addr(), Protocol: wire.ProtocolUDP, ID: id}
+		for _, p := range append(header.Fragments(wire.UDP(src, dst, payload), 48), wire.UDPPacket(src, dst, payload)) {
+			err = errors.Join(err, inject.Send(x.toGateway(p)))
+		}
+		return err
+	}
+	saw(t, all, node2, "open", func() error { return send(open, 1, "open") })
+	var names []string
+	for node, service := range services {
+		for round := range 10 {
+			name := fmt.Sprintf("VXLAN through a service to %s, %d", node, round)
+			names = append(names, name)
+			if err := send(service, uint16(10+round), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	saw(t, all, node2, "afterwards", func() error { return send(open, 2, "afterwards") })
+	nobodySaw(t, all, names)
+}

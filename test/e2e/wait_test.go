@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// How long things may take before a test fails, several times what they take on two busy cores.
+const (
+	// packetTime is a packet's, its neighbour lookups and a retry included.
+	packetTime = 5 * time.Second
+	// syncTime is for a change of an object or of the host to reach the switch.
+	syncTime = 20 * time.Second
+	// podTime is for some pods to start or to end.
+	podTime = 60 * time.Second
+	// nodeTime is for a node to come or to go.
+	nodeTime = 2 * time.Minute
+)
+
+// pollInterval is between two looks.
+const pollInterval = 50 * time.Millisecond
+
+// eventually returns when the function has no fault to find any more. Its last fault is the test's.
+func eventually(t *testing.T, within time.Duration, what string, look func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		err := look(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %v: %v", what, within, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// within runs the function with a deadline, and fails the test on its error.
+func within(t *testing.T, limit time.Duration, what string, do func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}

@@ -1,0 +1,177 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net"
+	"net/netip"
+)
+
+// Ethernet types (IEEE 802).
+const (
+	TypeIPv4 = 0x0800
+	TypeARP  = 0x0806
+	TypeVLAN = 0x8100
+	TypeIPv6 = 0x86dd
+)
+
+// IP protocols (IANA).
+const (
+	ProtocolICMP = 1
+	ProtocolUDP  = 17
+	ProtocolSCTP = 132
+)
+
+// ARP operations (RFC 826).
+const (
+	ARPRequest = 1
+	ARPReply   = 2
+)
+
+// Broadcast is Ethernet's address of everybody.
+func Broadcast() net.HardwareAddr { return net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
+
+// Ethernet makes a frame.
+func Ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byte {
+	frame := append(append([]byte{}, dst...), src...)
+	frame = binary.BigEndian.AppendUint16(frame, etherType)
+	return append(frame, payload...)
+}
+
+// VLAN makes the payload of a frame of TypeVLAN.
+func VLAN(id, etherType uint16, payload []byte) []byte {
+	tag := binary.BigEndian.AppendUint16(nil, id)
+	return append(binary.BigEndian.AppendUint16(tag, etherType), payload...)
+}
+
+// ARP is an ARP packet for Ethernet and IPv4.
+type ARP struct {
+	Operation uint16
+	SenderMAC net.HardwareAddr
+	SenderIP  netip.Addr
+	TargetMAC net.HardwareAddr
+	TargetIP  netip.Addr
+}
+
+// Packet is the payload of a frame of TypeARP. Receivers ignore the trailer, by which a capture knows it again.
+func (a ARP) Packet(trailer []byte) []byte {
+	target := a.TargetMAC
+	if target == nil {
+		target = make(net.HardwareAddr, 6)
+	}
+	p := []byte{0, 1, 8, 0, 6, 4} // Ethernet, IPv4, and the lengths of their addresses
+	p = binary.BigEndian.AppendUint16(p, a.Operation)
+	p = append(append(p, a.SenderMAC...), a.SenderIP.AsSlice()...)
+	p = append(append(p, target...), a.TargetIP.AsSlice()...)
+	return append(p, trailer...)
+}
+
+// IPv4 is a header.
+type IPv4 struct {
+	Src, Dst netip.Addr
+	Protocol byte
+	ID       uint16
+	Offset   int // of a fragment, in bytes
+	More     bool
+}
+
+// Packet is the packet with that payload.
+func (h IPv4) Packet(payload []byte) []byte {
+	const more = 0x2000
+	p := []byte{0x45, 0}
+	p = binary.BigEndian.AppendUint16(p, uint16(20+len(payload)))
+	p = binary.BigEndian.AppendUint16(p, h.ID)
+	flags := uint16(h.Offset / 8)
+	if h.More {
+		flags |= more
+	}
+	p = binary.BigEndian.AppendUint16(p, flags)
+	p = append(p, 64, h.Protocol, 0, 0)
+	p = append(append(p, h.Src.AsSlice()...), h.Dst.AsSlice()...)
+	binary.BigEndian.PutUint16(p[10:], checksum(p))
+	return append(p, payload...)
+}
+
+// Fragments is the packet in pieces with at most size bytes of payload each, which must be a multiple of 8.
+func (h IPv4) Fragments(payload []byte, size int) [][]byte {
+	var all [][]byte
+	for offset := 0; offset < len(payload); offset += size {
+		end := min(offset+size, len(payload))
+		h.Offset, h.More = offset, end < len(payload)
+		all = append(all, h.Packet(payload[offset:end]))
+	}
+	return all
+}
+
+// UDP is a datagram: the payload of an IPv4 packet of ProtocolUDP.
+func UDP(src, dst netip.AddrPort, payload []byte) []byte {
+	d := binary.BigEndian.AppendUint16(nil, src.Port())
+	d = binary.BigEndian.AppendUint16(d, dst.Port())
+	d = binary.BigEndian.AppendUint16(d, uint16(8+len(payload)))
+	d = append(append(d, 0, 0), payload...)
+
+	pseudo := append(append([]byte{}, src.Addr().AsSlice()...), dst.Addr().AsSlice()...)
+	pseudo = append(pseudo, 0, ProtocolUDP)
+	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(d)))
+	sum := checksum(append(pseudo, d...))
+	if sum == 0 {
+		sum = 0xffff // RFC 768: 0 means none
+	}
+	binary.BigEndian.PutUint16(d[6:], sum)
+	return d
+}
+
+// UDPPacket is a whole IPv4 packet with a datagram.
+func UDPPacket(src, dst netip.AddrPort, payload []byte) []byte {
+	return IPv4{Src: src.Addr(), Dst: dst.Addr(), Protocol: ProtocolUDP}.Packet(UDP(src, dst, payload))
+}
+
+// SCTP is a packet with one chunk (RFC 9260): the payload of an IPv4 packet of ProtocolSCTP.
+func SCTP(srcPort, dstPort uint16, chunkType byte, chunk []byte) []byte {
+	p := binary.BigEndian.AppendUint16(nil, srcPort)
+	p = binary.BigEndian.AppendUint16(p, dstPort)
+	p = append(p, 0, 0, 0, 1, 0, 0, 0, 0) // verification tag, checksum
+	p = append(p, chunkType, 0)
+	p = binary.BigEndian.AppendUint16(p, uint16(4+len(chunk)))
+	p = append(p, chunk...)
+	for len(p)%4 != 0 {
+		p = append(p, 0)
+	}
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
+
+// VXLAN is the payload of a datagram to a VTEP (RFC 7348).
+func VXLAN(vni uint32, frame []byte) []byte {
+	const vniIsValid = 0x08
+	p := []byte{vniIsValid, 0, 0, 0}
+	return append(binary.BigEndian.AppendUint32(p, vni<<8), frame...)
+}
+
+func icmpEcho(kind byte, id, number uint16, payload []byte) []byte {
+	m := []byte{kind, 0, 0, 0}
+	m = binary.BigEndian.AppendUint16(m, id)
+	m = binary.BigEndian.AppendUint16(m, number)
+	m = append(m, payload...)
+	binary.BigEndian.PutUint16(m[2:], checksum(m))
+	return m
+}
+
+// ICMPEcho is an echo request: the payload of an IPv4 packet of ProtocolICMP.
+func ICMPEcho(payload []byte) []byte { return icmpEcho(icmpEchoRequest, 1, 1, payload) }
+
+// checksum is the Internet's (RFC 1071).
+func checksum(data []byte) uint16 {
+	var sum uint32
+	for len(data) > 1 {
+		sum += uint32(binary.BigEndian.Uint16(data))
+		data = data[2:]
+	}
+	if len(data) == 1 {
+		sum += uint32(data[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

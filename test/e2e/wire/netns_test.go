@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// newNetNS is a namespace of the test's own, with its loopback up.
+func newNetNS(t *testing.T) NetNS {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan error)
+	go func() {
+		// The thread ends with this goroutine, since it is in the wrong namespace.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			made <- err
+			return
+		}
+		made <- unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	n := NetNS(path)
+	if err := n.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestPing(t *testing.T) {
+	n := newNetNS(t)
+	self := netip.MustParseAddr("127.0.0.1")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for _, e := range []Echo{{}, {Bytes: 1400, DontFragment: true}, {Bytes: 40000}} {
+		if err := n.Ping(ctx, self, e); err != nil {
+			t.Errorf("%+v: %v", e, err)
+		}
+	}
+	if err := n.Ping(ctx, netip.MustParseAddr("192.0.2.1"), Echo{}); err == nil {
+		t.Error("a ping to where no route leads was answered")
+	}
+}
+
+func TestPingEvery(t *testing.T) {
+	n := newNetNS(t)
+	pings, err := n.PingEvery(t.Context(), time.Millisecond, netip.MustParseAddr("127.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pings.answers() < 20 {
+		<-pings.progress
+	}
+	sent, lost, err := pings.Stop()
+	if err != nil || len(lost) > 0 || sent < 20 {
+		t.Errorf("sent %d, lost %v, error %v", sent, lost, err)
+	}
+}
+
+func TestCapture(t *testing.T) {
+	n := newNetNS(t)
+	capture, err := n.Capture("lo", []byte("marked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inject, err := n.Inject("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	from, to := netip.MustParseAddrPort("127.0.0.1:5"), netip.MustParseAddrPort("127.0.0.1:6")
+	for _, payload := range []string{"unseen", "marked one", "marked two"} {
+		if err := inject.Send(Ethernet(make([]byte, 6), make([]byte, 6), TypeIPv4, UDPPacket(from, to, []byte(payload)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.After(5 * time.Second); len(capture.Frames([]byte("marked two"))) == 0; {
+		select {
+		case <-deadline:
+			t.Fatal("the frame does not arrive")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := capture.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(capture.Frames([]byte("marked one"))) == 0 || len(capture.Frames([]byte("unseen"))) != 0 {
+		t.Errorf("captured %q", capture.Frames(nil))
+	}
+}
