@@ -21,18 +21,18 @@ func (f *faults) addf(field, format string, args ...any) {
 
 func (f *faults) join() error { return errors.Join(*f...) }
 
-// prefix reads an IPv4 range and says whether it could.
+// prefix reads an IPv4 range and says whether it could. One with bits behind its mask is a fault, but it is clear what
+// range is meant, so that what else is wrong with that can be reported too.
 func (f *faults) prefix(field, s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil || !p.Addr().Is4():
+	if err != nil || !p.Addr().Is4() {
 		f.addf(field, "%q is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14", s)
 		return netip.Prefix{}, false
-	case p != p.Masked():
-		f.addf(field, "%s has bits set behind its mask: write %s", p, p.Masked())
-		return netip.Prefix{}, false
 	}
-	return p, true
+	if p != p.Masked() {
+		f.addf(field, "%s has bits set behind its mask: write %s", p, p.Masked())
+	}
+	return p.Masked(), true
 }
 
 // usable reports ranges that hosts treat specially.
@@ -51,8 +51,15 @@ func (f *faults) usable(field string, p netip.Prefix) {
 	}
 }
 
-// hostBits reports a host length that leaves no node a subnet, or no pod an address.
+// hostBits reports a host length that leaves no node a subnet, or no pod an address. Of a range that could not be read
+// (the zero Prefix) it is judged by itself.
 func (f *faults) hostBits(field string, bits uint32, p netip.Prefix) {
+	if !p.IsValid() {
+		if bits < minHostBits || bits > maxHostBits {
+			f.addf(field, "%d host bits make no subnet: choose %d to %d", bits, minHostBits, maxHostBits)
+		}
+		return
+	}
 	room := p.Addr().BitLen() - p.Bits()
 	switch {
 	case room < minHostBits:

@@ -22,6 +22,16 @@ func IsExternal(o *networkv1.HostSubnet) bool {
 	return ok
 }
 
+// ProposedAnnotation marks a HostSubnet whose subnet is not the node's yet: ovsdn-controller has written it, but not yet
+// made sure that nobody else has it. It goes within milliseconds, or the HostSubnet does. Nobody may use the subnet before.
+const ProposedAnnotation = "ovsdn.io/proposed"
+
+// IsProposed says whether the subnet is not the node's yet. Its readers take such an object for none at all.
+func IsProposed(o *networkv1.HostSubnet) bool {
+	_, ok := o.Annotations[ProposedAnnotation]
+	return ok
+}
+
 // ParseHostSubnet reads a HostSubnet object. The error joins all its faults. Whether the subnet fits
 // the cluster network is CheckHostSubnet's to say.
 func ParseHostSubnet(o *networkv1.HostSubnet) (*HostSubnet, error) {
@@ -35,6 +45,9 @@ func ParseHostSubnet(o *networkv1.HostSubnet) (*HostSubnet, error) {
 	f.add("hostIP", err)
 	h.HostIP = addr
 
+	if IsProposed(o) {
+		f.addf("subnet", "%s is only proposed: ovsdn-controller will confirm it, or choose another", o.Subnet)
+	}
 	if o.Subnet != "" || !IsExternal(o) {
 		if subnet, ok := f.prefix("subnet", o.Subnet); ok {
 			h.Subnets = []netip.Prefix{subnet}

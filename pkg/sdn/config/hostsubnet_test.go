@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -84,6 +85,18 @@ func TestParseHostSubnetFaults(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestProposedHostSubnetIsNotUsed(t *testing.T) {
+	o := hostSubnet()
+	if IsProposed(o) {
+		t.Error("a HostSubnet is taken for a proposal")
+	}
+	o.Annotations[ProposedAnnotation] = ""
+	_, err := ParseHostSubnet(o)
+	if diff := cmp.Diff("subnet: 10.128.0.0/23 is only proposed: ovsdn-controller will confirm it, or choose another", fmt.Sprint(err)); diff != "" || !IsProposed(o) {
+		t.Error(diff)
 	}
 }
 

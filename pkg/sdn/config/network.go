@@ -64,11 +64,11 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 
 	for _, e := range entries(o, &f) {
 		prefix, ok := f.prefix(e.field, e.CIDR)
+		f.hostBits(e.bitsField, e.HostSubnetLength, prefix)
 		if !ok {
 			continue
 		}
-		// Entries with wrong host bits stay in, so that their overlaps are reported too.
-		f.hostBits(e.bitsField, e.HostSubnetLength, prefix)
+		// Entries with faults stay in as far as they can be read, so that their overlaps are reported too.
 		f.usable(e.field, prefix)
 		for _, other := range n.ClusterNetworks {
 			if prefix.Overlaps(other.Prefix) {

@@ -138,6 +138,21 @@ func TestParseNetworkFaults(t *testing.T) {
 		{"absurd host bits", one("10.128.0.0/14", math.MaxUint32), []string{
 			"clusterNetworks[0].hostSubnetLength: 4294967295 host bits don't fit 10.128.0.0/14: choose 2 to 18",
 		}},
+		{"nothing right about a range", func(o *networkv1.ClusterNetwork) {
+			o.ClusterNetworks = append(o.ClusterNetworks,
+				networkv1.ClusterNetworkEntry{CIDR: "10.129.0.1/16", HostSubnetLength: 17},
+				networkv1.ClusterNetworkEntry{CIDR: "10.1.0.0", HostSubnetLength: 31})
+			o.ServiceNetwork = "10.129.2.3/24"
+		}, []string{
+			"clusterNetworks[1].CIDR: 10.129.0.1/16 has bits set behind its mask: write 10.129.0.0/16",
+			"clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.129.0.0/16: choose 2 to 16",
+			"clusterNetworks[1].CIDR: 10.129.0.0/16 overlaps 10.128.0.0/14: ranges of the cluster network must be disjoint",
+			`clusterNetworks[2].CIDR: "10.1.0.0" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			"clusterNetworks[2].hostSubnetLength: 31 host bits make no subnet: choose 2 to 30",
+			"serviceNetwork: 10.129.2.3/24 has bits set behind its mask: write 10.129.2.0/24",
+			"serviceNetwork: 10.129.2.0/24 overlaps the cluster network 10.128.0.0/14: choose ranges that are disjoint",
+			"serviceNetwork: 10.129.2.0/24 overlaps the cluster network 10.129.0.0/16: choose ranges that are disjoint",
+		}},
 		{"tiny range", one("10.128.0.0/31", 2), []string{
 			"clusterNetworks[0].hostSubnetLength: 10.128.0.0/31 is too small to be a cluster network: choose /30 or larger",
 		}},
