@@ -301,17 +301,20 @@ func prefixesOf(n *config.Network) []netip.Prefix {
 	return p
 }
 
-// podGetter finds pods of this node in the cache, and asks the API for one that the cache has not seen yet: kubelet may
-// be quicker than our watch.
-type podGetter struct {
+// podFinder finds pods of this node.
+type podFinder struct {
 	lister corelisters.PodLister
 	kube   kubernetes.Interface
 }
 
-func (g podGetter) Get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	pod, err := g.lister.Pods(namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return g.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+func (f podFinder) Cached(namespace, name string) *corev1.Pod {
+	pod, err := f.lister.Pods(namespace).Get(name)
+	if err != nil { // the cache knows no other error than that it has no such pod
+		return nil
 	}
-	return pod, err
+	return pod
+}
+
+func (f podFinder) Get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return f.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }

@@ -35,6 +35,13 @@ const hostCheck = 10 * time.Second
 // serve brings the node from a known HostSubnet to a served CNI socket, and stays until the context ends or a part fails.
 func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, own *config.HostSubnet) error {
 	started := time.Now()
+	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
+	// Plugins wait in its backlog meanwhile.
+	socket, err := cniserver.Listen(a.CNISocket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
 	underlay, mtu, err := a.underlay(network, own)
 	if err != nil {
 		return err
@@ -62,7 +69,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return fmt.Errorf("static flows: %w", err)
 	}
-	written := []*store.Commit{st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)}
+	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	hostSubnets := c.network.Network().V1().HostSubnets()
 	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), st)
@@ -87,7 +94,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		MTU:             mtu,
 		Datapath:        a.Datapath,
 	}, pods.Seams{
-		Pods:    podGetter{c.local.Core().V1().Pods().Lister(), a.kube},
+		Pods:    podFinder{c.local.Core().V1().Pods().Lister(), a.kube},
 		IPAM:    addresses,
 		Links:   pods.Kernel{},
 		Switch:  a.bridge,
@@ -109,36 +116,26 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		return err
 	}
 
-	socket, err := cniserver.Listen(a.CNISocket)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return st.Run(ctx) })
+	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	group.Go(func() error { return st.Run(writing) })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })
 	group.Go(func() error {
-		for _, commit := range written {
-			if err := commit.Wait(ctx); err != nil {
-				return fmt.Errorf("bridge %s: %w", bridgeName, err)
-			}
+		defer stopWriting()
+		if err := written.Wait(ctx); err != nil {
+			return fmt.Errorf("bridge %s: %w", bridgeName, err)
 		}
 		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started))
-		return cniserver.Serve(ctx, socket, manager)
-	})
-	group.Go(func() error {
-		if err := written[0].Wait(ctx); err != nil {
-			return nil // said above
-		}
 		if err := cniserver.WriteConfig(a.CNIConfDir, a.CNISocket); err != nil {
 			return err
 		}
 		a.reporter.say(reasonReady, fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %d", own.Subnets, underlay, mtu))
-		return nil
+		return cniserver.Serve(ctx, socket, manager)
 	})
 	return group.Wait()
 }

@@ -97,6 +97,9 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 
 // object looks the pod up, and makes sure that it is the one that the runtime means: a name can have a new owner.
 func (m *Manager) object(ctx context.Context, args kubeArgs) (*corev1.Pod, error) {
+	if pod := m.pods.Cached(args.namespace, args.name); pod != nil && args.mean(pod) {
+		return pod, nil
+	}
 	pod, err := m.pods.Get(ctx, args.namespace, args.name)
 	if apierrors.IsNotFound(err) {
 		return nil, types.NewError(types.ErrUnknownContainer,
@@ -107,8 +110,7 @@ func (m *Manager) object(ctx context.Context, args kubeArgs) (*corev1.Pod, error
 		return nil, types.NewError(types.ErrTryAgainLater,
 			fmt.Sprintf("node %s can't look up pod %s/%s in the Kubernetes API", m.NodeName, args.namespace, args.name), err.Error())
 	}
-	if args.uid != "" && args.uid != string(pod.UID) &&
-		args.uid != pod.Annotations[annotationConfigHash] && args.uid != pod.Annotations[annotationConfigMirror] {
+	if !args.mean(pod) {
 		return nil, types.NewError(types.ErrUnknownContainer,
 			fmt.Sprintf("pod %s/%s on node %s has been replaced: the sandbox is for the pod with UID %s, the Kubernetes API has %s",
 				args.namespace, args.name, m.NodeName, args.uid, pod.UID), "")

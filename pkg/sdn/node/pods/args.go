@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -65,4 +66,11 @@ func (a kubeArgs) validate() error {
 
 func invalidArgs(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS can't be used", fmt.Sprintf(format, args...))
+}
+
+// mean reports whether the pod is the one that the runtime means. kubelet knows a static pod by the hash of its file, which
+// its mirror in the API has as an annotation.
+func (a kubeArgs) mean(pod *corev1.Pod) bool {
+	return a.uid == "" || a.uid == string(pod.UID) ||
+		a.uid == pod.Annotations[annotationConfigHash] || a.uid == pod.Annotations[annotationConfigMirror]
 }

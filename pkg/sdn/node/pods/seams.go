@@ -32,9 +32,13 @@ func (s Seams) validate() error {
 	return nil
 }
 
-// Pods finds pods in the Kubernetes API. A pod that is not there is an apierrors.IsNotFound error. Every other
-// error, such as an API server that does not answer, makes the runtime come again.
+// Pods finds pods in the Kubernetes API.
 type Pods interface {
+	// Cached returns the pod as it was last heard of, nil if it was not. It may be late: kubelet has its own watch.
+	Cached(namespace, name string) *corev1.Pod
+
+	// Get asks the API server. A pod that is not there is an apierrors.IsNotFound error. Every other error, such as a server
+	// that does not answer, makes the runtime come again.
 	Get(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 

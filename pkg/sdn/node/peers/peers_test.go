@@ -1,0 +1,206 @@
+package peers
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	"github.com/openshift/client-go/network/clientset/versioned/fake"
+	networklisters "github.com/openshift/client-go/network/listers/network/v1"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const soon = 10 * time.Second
+
+func hostSubnet(node, hostIP, subnet string) *networkv1.HostSubnet {
+	return &networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: node}, Host: node, HostIP: hostIP, Subnet: subnet,
+	}
+}
+
+// listOnly tells the reflector that the fake client can't stream its lists.
+type listOnly struct{ cache.ListerWatcher }
+
+func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
+
+// fixture runs the feature on a fake switch, as the agent of node1.
+type fixture struct {
+	*testing.T
+	client networkclient.Interface
+	bridge *ovs.Fake
+}
+
+func start(t *testing.T, objects ...*networkv1.HostSubnet) *fixture {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &fixture{T: t, client: fake.NewSimpleClientset(), bridge: ovs.NewFake("br0")}
+	if err := f.bridge.EnsureBridge(ctx, ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		f.create(o)
+	}
+	network := &config.Network{
+		Mode:            config.ModeSubnet,
+		ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		VXLANPort:       config.DefaultVXLANPort,
+	}
+	informer := cache.NewSharedIndexInformer(listOnly{&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return f.client.NetworkV1().HostSubnets().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return f.client.NetworkV1().HostSubnets().Watch(ctx, o)
+		},
+	}}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
+	st := store.New(f.bridge)
+	p, err := New("node1", network, pipeline.Node{Mode: network.Mode},
+		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		t.Fatal("the cache did not sync")
+	}
+	if err := p.Prime(ctx); err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { p.Run(ctx) })
+	running.Go(func() {
+		if err := st.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return f
+}
+
+func (f *fixture) create(o *networkv1.HostSubnet) {
+	f.Helper()
+	if _, err := f.client.NetworkV1().HostSubnets().Create(f.Context(), o, metav1.CreateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) update(o *networkv1.HostSubnet) {
+	f.Helper()
+	if _, err := f.client.NetworkV1().HostSubnets().Update(f.Context(), o, metav1.UpdateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// want waits until the flows of the remote table say exactly this: subnet → VTEP, and the replication list.
+func (f *fixture) want(multicast string, remote map[string]string) {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.Context(), soon)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, list := f.state()
+		equal := list == multicast && len(got) == len(remote)
+		for subnet, vtep := range remote {
+			equal = equal && got[subnet] == vtep
+		}
+		if equal {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			f.Fatalf("the switch has %v and replicates to %q, want %v and %q", got, list, remote, multicast)
+		case <-tick.C:
+		}
+	}
+}
+
+func between(s, from, to string) string {
+	_, rest, _ := strings.Cut(s, from)
+	in, _, _ := strings.Cut(rest, to)
+	return in
+}
+
+func (f *fixture) state() (remote map[string]string, multicast string) {
+	remote = map[string]string{}
+	for _, flow := range f.bridge.Flows() {
+		switch {
+		case strings.Contains(flow, "table=90"):
+			remote[between(flow, "nw_dst=", ",")] = between(flow, "set_field:", "->")
+		case strings.Contains(flow, "table=111"):
+			var vteps []string
+			for _, part := range strings.Split(flow, "set_field:")[1:] {
+				vtep, _, _ := strings.Cut(part, "->")
+				vteps = append(vteps, vtep)
+			}
+			multicast = strings.Join(vteps, " ")
+		}
+	}
+	return remote, multicast
+}
+
+func TestNodesComeChangeAndGo(t *testing.T) {
+	f := start(t,
+		hostSubnet("node1", "172.31.0.11", "10.128.0.0/23"), // this node's own is no peer
+		hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+	f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
+
+	f.create(hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+
+	f.update(hostSubnet("node3", "172.31.0.23", "10.130.0.0/23"))
+	f.want("172.31.0.12 172.31.0.23", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.23"})
+
+	if err := f.client.NetworkV1().HostSubnets().Delete(t.Context(), "node3", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
+}
+
+func TestTwoNodesSwapAddresses(t *testing.T) {
+	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"), hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+
+	f.update(hostSubnet("node2", "172.31.0.13", "10.129.0.0/23"))
+	f.update(hostSubnet("node3", "172.31.0.12", "10.130.0.0/23"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13", "10.130.0.0/23": "172.31.0.12"})
+
+	known := slices.DeleteFunc(f.bridge.Flows(), func(flow string) bool { return !strings.Contains(flow, "tun_src=") })
+	if len(known) != 2 {
+		t.Errorf("known tunnel sources are %v", known)
+	}
+}
+
+func TestSubnetPassesFromNodeToNode(t *testing.T) {
+	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+	// The new holder is heard of first: it waits until the old one is gone.
+	f.create(hostSubnet("node3", "172.31.0.13", "10.129.0.0/23"))
+	if err := f.client.NetworkV1().HostSubnets().Delete(t.Context(), "node2", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.want("172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13"})
+}
+
+func TestNonsenseKeepsWhatWas(t *testing.T) {
+	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+	f.update(hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"))
+	f.create(hostSubnet("node3", "172.31.0.13", "10.130.0.0/23")) // seen later than the nonsense
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+}
