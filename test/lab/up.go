@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ovsdn/ovsdn/test/lab/components"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -93,7 +95,28 @@ func (u *up) run(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return u.finish(ctx)
+	if err := u.finish(ctx); err != nil {
+		return err
+	}
+	return u.step("namespaces ready", func() error { return u.waitDefaultAccount(ctx) })
+}
+
+// waitDefaultAccount returns when pods can be made in namespace default: the API server refuses them until
+// kube-controller-manager has given the namespace its account.
+func (u *up) waitDefaultAccount(ctx context.Context) error {
+	ctx, cancel := u.bePatient(ctx, ControlPlane)
+	defer cancel()
+	client, err := u.Client()
+	if err != nil {
+		return err
+	}
+	if err := wait.PollUntilContextCancel(ctx, nodesInterval, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, nil
+	}); err != nil {
+		return errors.Join(fmt.Errorf("service account default/default: %w", context.Cause(ctx)), u.check(ControlPlane))
+	}
+	return nil
 }
 
 // recall reads what is there, or notes what is wanted.
