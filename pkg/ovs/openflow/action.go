@@ -1,0 +1,245 @@
+package openflow
+
+import (
+	"fmt"
+)
+
+// An Action is one step of what a flow or a bucket does with a packet. The implementations are the action types of this package,
+// as values, not pointers.
+type Action interface {
+	// Kind tells the types apart.
+	Kind() Kind
+
+	appendWire(b []byte, v Version) ([]byte, error)
+	appendText(b []byte) []byte
+}
+
+// Kind is a type of action.
+type Kind uint8
+
+// The kinds.
+const (
+	KindUnknown Kind = iota
+	KindOutput
+	KindOutputField
+	KindController
+	KindGroup
+	KindResubmit
+	KindMove
+	KindLoad
+	KindSetField
+	KindPushVLAN
+	KindPopVLAN
+	KindSetTTL
+	KindDecTTL
+	KindCT
+	KindCTClear
+	KindNAT
+	KindLearn
+	KindConjunction
+	KindNote
+	KindCheckPktLarger
+	numKinds
+)
+
+func (k Kind) String() string {
+	names := [numKinds]string{
+		KindUnknown: "unknown", KindOutput: "output", KindOutputField: "output:field", KindController: "controller",
+		KindGroup: "group", KindResubmit: "resubmit", KindMove: "move", KindLoad: "load", KindSetField: "set_field",
+		KindPushVLAN: "push_vlan", KindPopVLAN: "pop_vlan", KindSetTTL: "mod_nw_ttl", KindDecTTL: "dec_ttl", KindCT: "ct",
+		KindCTClear: "ct_clear", KindNAT: "nat", KindLearn: "learn", KindConjunction: "conjunction", KindNote: "note",
+		KindCheckPktLarger: "check_pkt_larger",
+	}
+	if k < numKinds {
+		return names[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// Action types (OpenFlow 1.4.1, 7.2.4, ofp_action_type; 28 since 1.5).
+const (
+	actionOutput       = 0
+	actionPushVLAN     = 17
+	actionPopVLAN      = 18
+	actionGroup        = 22
+	actionSetTTL       = 23
+	actionDecTTL       = 24
+	actionSetField     = 25
+	actionCopyField    = 28
+	actionExperimenter = 0xffff
+)
+
+// Nicira's actions (enum ofp_raw_action_type in Open vSwitch's ofp-actions.c).
+const (
+	nxResubmit       = 1
+	nxRegMove        = 6
+	nxRegLoad        = 7
+	nxNote           = 8
+	nxResubmitTable  = 14
+	nxOutputReg      = 15
+	nxLearn          = 16
+	nxController     = 20
+	nxRegLoad2       = 33
+	nxConjunction    = 34
+	nxCT             = 35
+	nxNAT            = 36
+	nxCTClear        = 43
+	nxResubmitCT     = 44
+	nxLearn2         = 45
+	nxCheckPktLarger = 49
+)
+
+// actionHeader is the length of the header that every action begins with, and its smallest length; niciraHeader that of Nicira's:
+// type, length, experimenter, subtype.
+const (
+	actionHeader = 8
+	niciraHeader = 10
+)
+
+// UnknownAction is an action that this package does not know, or could not make sense of. It is encoded as it came.
+type UnknownAction struct {
+	Raw []byte // header included
+}
+
+// Kind implements Action.
+func (UnknownAction) Kind() Kind { return KindUnknown }
+
+func (a UnknownAction) appendWire(b []byte, _ Version) ([]byte, error) {
+	return append(b, a.Raw...), nil
+}
+func (a UnknownAction) appendText(b []byte) []byte { return appendUnknown(b, a.Raw) }
+
+// decodeActions decodes a list of actions. It can't fail: from where lengths contradict each other, the rest is one
+// UnknownAction. The actions of ct and buckets are lists too.
+func decodeActions(b []byte) []Action {
+	n := 0
+	for rest, ok := b, true; ok; n++ {
+		_, rest, ok = tlv(rest, 2, actionHeader)
+	}
+	if n == 1 && len(b) == 0 {
+		return nil
+	}
+	actions := make([]Action, 0, n)
+	for len(b) > 0 {
+		element, rest, ok := tlv(b, 2, actionHeader)
+		if !ok {
+			return append(actions, UnknownAction{Raw: clone(b)})
+		}
+		a, ok := decodeAction(element)
+		if !ok {
+			a = UnknownAction{Raw: clone(element)}
+		}
+		actions = append(actions, a)
+		b = rest
+	}
+	return actions
+}
+
+// decodeAction decodes one action, whose header states its length. ok is false for what this package does not know and
+// would not encode in the same way.
+func decodeAction(b []byte) (a Action, ok bool) {
+	switch u16(b) {
+	case actionOutput:
+		return decodeOutput(b)
+	case actionPushVLAN:
+		return PushVLAN{EtherType: u16(b[4:])}, len(b) == 8 && allZero(b[6:])
+	case actionPopVLAN:
+		return PopVLAN{}, len(b) == 8 && allZero(b[4:])
+	case actionGroup:
+		return ToGroup{ID: u32(b[4:])}, len(b) == 8
+	case actionSetTTL:
+		return SetTTL{TTL: b[4]}, len(b) == 8 && allZero(b[5:])
+	case actionDecTTL:
+		return DecTTL{}, len(b) == 8 && allZero(b[4:])
+	case actionSetField:
+		return decodeSetField(b, 4)
+	case actionCopyField:
+		return decodeCopyField(b)
+	case actionExperimenter:
+		if len(b) >= 16 && u32(b[4:]) == experimenterNicira {
+			return decodeNicira(b)
+		}
+	}
+	return nil, false
+}
+
+func decodeNicira(b []byte) (a Action, ok bool) {
+	switch u16(b[8:]) {
+	case nxResubmit, nxResubmitTable, nxResubmitCT:
+		return decodeResubmit(b)
+	case nxRegMove:
+		return decodeRegMove(b)
+	case nxRegLoad:
+		return decodeRegLoad(b)
+	case nxRegLoad2:
+		return decodeSetField(b, niciraHeader)
+	case nxNote:
+		return Note{Data: clone(b[niciraHeader:])}, true
+	case nxOutputReg:
+		return decodeOutputReg(b)
+	case nxLearn, nxLearn2:
+		return decodeLearn(b)
+	case nxController:
+		return decodeController(b)
+	case nxConjunction:
+		return decodeConjunction(b)
+	case nxCT:
+		return decodeCT(b)
+	case nxNAT:
+		return decodeNAT(b)
+	case nxCTClear:
+		return CTClear{}, len(b) == 16 && allZero(b[niciraHeader:])
+	case nxCheckPktLarger:
+		return decodeCheckPktLarger(b)
+	}
+	return nil, false
+}
+
+// appendActions appends a list of actions.
+func appendActions(b []byte, v Version, actions []Action) ([]byte, error) {
+	for _, a := range actions {
+		var err error
+		if a == nil {
+			return b, fmt.Errorf("a nil action")
+		}
+		if b, err = a.appendWire(b, v); err != nil {
+			return b, fmt.Errorf("%s: %w", a.Kind(), err)
+		}
+	}
+	return b, nil
+}
+
+// appendHeader appends the header of an action that is length bytes long.
+func appendHeader(b []byte, typ, length uint16) []byte {
+	return put16(put16(b, typ), length)
+}
+
+// appendNicira appends the header of one of Nicira's actions; endAction corrects the length where it varies.
+func appendNicira(b []byte, subtype, length uint16) []byte {
+	b = put32(appendHeader(b, actionExperimenter, length), experimenterNicira)
+	return put16(b, subtype)
+}
+
+// endAction pads the action that began at start and states its length.
+func endAction(b []byte, start int) ([]byte, error) {
+	b = pad8(b, start)
+	return b, putLength(b, start, start+2)
+}
+
+// FormatActions returns the actions as ovs-ofctl prints them; no actions are "drop".
+func FormatActions(actions []Action) string {
+	if len(actions) == 0 {
+		return "drop"
+	}
+	return string(appendActionsText(nil, actions))
+}
+
+func appendActionsText(b []byte, actions []Action) []byte {
+	for i, a := range actions {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = a.appendText(b)
+	}
+	return b
+}

@@ -1,0 +1,95 @@
+package openflow
+
+import (
+	"math/bits"
+)
+
+// Hello is the first message that each side sends. Both then speak the highest version that both have
+// (OpenFlow 1.4.1, 6.3.1).
+type Hello struct {
+	Versions VersionSet // empty when the sender gives none: it speaks the header's version and those below
+}
+
+// VersionSet is a set of versions as a bit map: bit 1<<v stands for version v.
+type VersionSet uint32
+
+// Versions makes a set.
+func Versions(vs ...Version) VersionSet {
+	var s VersionSet
+	for _, v := range vs {
+		s |= 1 << v
+	}
+	return s
+}
+
+// Has reports whether v is in the set.
+func (s VersionSet) Has(v Version) bool { return v < 32 && s>>v&1 != 0 }
+
+// Highest returns the highest version that both sets have, and false when there is none.
+func (s VersionSet) Highest(other VersionSet) (Version, bool) {
+	n := bits.Len32(uint32(s & other))
+	if n == 0 {
+		return 0, false
+	}
+	return Version(n - 1), true
+}
+
+// helloVersionBitmap is the hello element that carries the set (OpenFlow 1.4.1, 7.5.1, OFPHET_VERSIONBITMAP).
+const helloVersionBitmap = 1
+
+func (*Hello) messageType() uint8 { return typeHello }
+
+func (m *Hello) appendBody(b []byte, _ Version) ([]byte, error) {
+	if m.Versions == 0 {
+		return b, nil
+	}
+	b = put16(b, helloVersionBitmap)
+	b = put16(b, 8) // this element's length
+	return put32(b, uint32(m.Versions)), nil
+}
+
+// decodeHello ignores elements that it does not understand, as the specification asks for.
+func decodeHello(body []byte) *Hello {
+	m := &Hello{}
+	for len(body) > 0 {
+		typ, payload, rest, ok := property(body)
+		if !ok {
+			break
+		}
+		if typ == helloVersionBitmap && len(payload) >= 4 {
+			m.Versions = VersionSet(u32(payload))
+		}
+		body = rest
+	}
+	return m
+}
+
+// EchoRequest asks the other side whether it lives; it has to be answered with an EchoReply of the same XID and data.
+type EchoRequest struct {
+	Data []byte
+}
+
+// EchoReply answers an EchoRequest.
+type EchoReply struct {
+	Data []byte
+}
+
+func (*EchoRequest) messageType() uint8 { return typeEchoRequest }
+func (*EchoReply) messageType() uint8   { return typeEchoReply }
+
+func (m *EchoRequest) appendBody(b []byte, _ Version) ([]byte, error) {
+	return append(b, m.Data...), nil
+}
+func (m *EchoReply) appendBody(b []byte, _ Version) ([]byte, error) { return append(b, m.Data...), nil }
+
+// BarrierRequest makes the switch finish everything before it and then answer.
+type BarrierRequest struct{}
+
+// BarrierReply answers a BarrierRequest.
+type BarrierReply struct{}
+
+func (*BarrierRequest) messageType() uint8 { return typeBarrierRequest }
+func (*BarrierReply) messageType() uint8   { return typeBarrierReply }
+
+func (*BarrierRequest) appendBody(b []byte, _ Version) ([]byte, error) { return b, nil }
+func (*BarrierReply) appendBody(b []byte, _ Version) ([]byte, error)   { return b, nil }

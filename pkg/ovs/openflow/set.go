@@ -1,0 +1,284 @@
+package openflow
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Load writes a number of up to 64 bits into a subfield (NXAST_REG_LOAD). OpenFlow 1.5 has SetField instead and
+// Open vSwitch gives that back.
+type Load struct {
+	To    Subfield
+	Value uint64
+}
+
+// Kind implements Action.
+func (Load) Kind() Kind { return KindLoad }
+
+func (a Load) check() error {
+	if err := a.To.check(); err != nil {
+		return err
+	}
+	if a.To.Width < 64 && a.Value>>a.To.Width != 0 {
+		return fmt.Errorf("%#x does not fit into %s", a.Value, a.To)
+	}
+	return nil
+}
+
+// field returns what the action does as a SetField.
+func (a Load) field() Field {
+	return Field{ID: a.To.Field, Value: Value{Lo: a.Value}.shl(uint(a.To.Offset)), Mask: a.To.mask()}
+}
+
+func (a Load) appendWire(b []byte, v Version) ([]byte, error) {
+	if err := a.check(); err != nil {
+		return b, err
+	}
+	if v >= Version15 {
+		return SetField{a.field()}.appendWire(b, v)
+	}
+	packed, err := a.To.packed()
+	if err != nil {
+		return b, err
+	}
+	b = put16(appendNicira(b, nxRegLoad, 24), packed)
+	b = put32(b, a.To.header())
+	return put64(b, a.Value), nil
+}
+
+func decodeRegLoad(b []byte) (Action, bool) {
+	if len(b) != 24 {
+		return nil, false
+	}
+	to, ok := packedSubfield(u32(b[12:]), u16(b[10:]))
+	a := Load{To: to, Value: u64(b[16:])}
+	return a, ok && a.check() == nil
+}
+
+func (a Load) appendText(b []byte) []byte {
+	b = appendHex(append(b, "load:"...), Value{Lo: a.Value})
+	return a.To.appendText(append(b, "->"...))
+}
+
+// parseLoad reads VALUE->SUBFIELD.
+func parseLoad(s string) (Action, error) {
+	value, to, ok := strings.Cut(s, "->")
+	if !ok {
+		return nil, fmt.Errorf("load:%s: write load:VALUE->FIELD[first..last]", s)
+	}
+	dst, err := ParseSubfield(to)
+	if err != nil {
+		return nil, fmt.Errorf("load:%s: %w", s, err)
+	}
+	v, err := parseValue(value, int(dst.Width))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("load:%s: %w", s, err)
+	case dst.Width > maxPacked:
+		return SetField{Field{ID: dst.Field, Value: v.shl(uint(dst.Offset)), Mask: dst.mask()}}, nil
+	}
+	return Load{To: dst, Value: v.Lo}, nil
+}
+
+// SetField sets a field, or the bits of it that the mask names (OFPAT_SET_FIELD; with a mask in OpenFlow 1.4 NXAST_REG_LOAD2).
+type SetField struct {
+	Field Field
+}
+
+// Kind implements Action.
+func (SetField) Kind() Kind { return KindSetField }
+
+func (a SetField) appendWire(b []byte, v Version) ([]byte, error) {
+	f := a.Field
+	switch {
+	case f.ID >= numFields:
+		return b, f.check()
+	case f.Value.or(f.Mask).minus(f.ID.mask()) != Value{} || f.Mask.isZero():
+		return b, fmt.Errorf("%s: value and mask have to fit into %d bytes, and the mask can't be 0", f.ID, f.ID.size())
+	}
+	start := len(b)
+	if f.isExact() || v >= Version15 {
+		b = appendField(appendHeader(b, actionSetField, 0), fieldTable[f.ID].wire(), f)
+	} else {
+		b = appendField(appendNicira(b, nxRegLoad2, 0), fieldTable[f.ID].action(), f)
+	}
+	return endAction(b, start)
+}
+
+// decodeSetField decodes a field with value and mask that begins at offset at.
+func decodeSetField(b []byte, at int) (Action, bool) {
+	f, n, ok := readField(b[at:])
+	if !ok || roundUp8(at+n) != len(b) || !allZero(b[at+n:]) || f.Mask.isZero() || f.Value != f.Value.and(f.Mask) {
+		return nil, false
+	}
+	return SetField{f}, true
+}
+
+func (a SetField) appendText(b []byte) []byte {
+	b = appendFieldValue(append(b, "set_field:"...), a.Field)
+	return append(append(b, "->"...), a.Field.ID.String()...)
+}
+
+// parseSetField reads VALUE[/MASK]->FIELD.
+func parseSetField(s string) (Action, error) {
+	value, name, ok := strings.Cut(s, "->")
+	if !ok {
+		return nil, fmt.Errorf("set_field:%s: write set_field:VALUE->FIELD", s)
+	}
+	id, ok := fieldNames[name]
+	if !ok {
+		return nil, fmt.Errorf("set_field:%s: %q is not a field that this package knows", s, name)
+	}
+	f, err := parseFieldValue(id, value)
+	if err != nil {
+		return nil, fmt.Errorf("set_field:%s: %w", s, err)
+	}
+	if f.Mask.isZero() {
+		return nil, fmt.Errorf("set_field:%s: a mask of 0 sets nothing", s)
+	}
+	f.Value = f.Value.and(f.Mask)
+	return SetField{f}, nil
+}
+
+// Move copies one subfield into another of the same width (NXAST_REG_MOVE, OFPAT_COPY_FIELD of OpenFlow 1.5).
+type Move struct {
+	From, To Subfield
+}
+
+// Kind implements Action.
+func (Move) Kind() Kind { return KindMove }
+
+func (a Move) check() error {
+	if err := a.From.check(); err != nil {
+		return err
+	}
+	if err := a.To.check(); err != nil {
+		return err
+	}
+	if a.From.Width != a.To.Width {
+		return fmt.Errorf("%s has %d bits, %s %d", a.From, a.From.Width, a.To, a.To.Width)
+	}
+	return nil
+}
+
+func (a Move) appendWire(b []byte, v Version) ([]byte, error) {
+	if err := a.check(); err != nil {
+		return b, err
+	}
+	from, to := &fieldTable[a.From.Field], &fieldTable[a.To.Field]
+	if v < Version15 {
+		b = appendNicira(b, nxRegMove, 24)
+		b = put16(put16(put16(b, a.From.Width), a.From.Offset), a.To.Offset)
+		return put32(put32(b, a.From.header()), a.To.header()), nil
+	}
+	b = appendHeader(b, actionCopyField, 24)
+	b = put16(put16(put16(b, a.From.Width), a.From.Offset), a.To.Offset)
+	b = zeros(b, 2)
+	b = put32(b, uint32(from.wire().with(false, int(from.size))))
+	b = put32(b, uint32(to.wire().with(false, int(to.size))))
+	return zeros(b, 4), nil
+}
+
+func decodeRegMove(b []byte) (Action, bool) {
+	if len(b) != 24 {
+		return nil, false
+	}
+	return decodeMove(b[10:16], b[16:24])
+}
+
+func decodeCopyField(b []byte) (Action, bool) {
+	if len(b) != 24 || !allZero(b[10:12]) || !allZero(b[20:]) {
+		return nil, false
+	}
+	return decodeMove(b[4:10], b[12:20])
+}
+
+// decodeMove makes a Move of width and offsets, and of two headers.
+func decodeMove(bits, headers []byte) (Action, bool) {
+	width := u16(bits)
+	from, ok := subfieldOf(u32(headers), u16(bits[2:]), width)
+	to, ok2 := subfieldOf(u32(headers[4:]), u16(bits[4:]), width)
+	return Move{From: from, To: to}, ok && ok2
+}
+
+func (a Move) appendText(b []byte) []byte {
+	b = a.From.appendText(append(b, "move:"...))
+	return a.To.appendText(append(b, "->"...))
+}
+
+// parseMove reads SUBFIELD->SUBFIELD.
+func parseMove(s string) (Move, error) {
+	from, to, ok := strings.Cut(s, "->")
+	if !ok {
+		return Move{}, fmt.Errorf("move:%s: write move:FIELD[…]->FIELD[…]", s)
+	}
+	var a Move
+	var err error
+	if a.From, err = ParseSubfield(from); err == nil {
+		a.To, err = ParseSubfield(to)
+	}
+	if err == nil {
+		err = a.check()
+	}
+	if err != nil {
+		return a, fmt.Errorf("move:%s: %w", s, err)
+	}
+	return a, nil
+}
+
+// PushVLAN adds a VLAN tag (OFPAT_PUSH_VLAN).
+type PushVLAN struct {
+	EtherType uint16 // 0x8100 or 0x88a8
+}
+
+// Kind implements Action.
+func (PushVLAN) Kind() Kind { return KindPushVLAN }
+
+func (a PushVLAN) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(put16(appendHeader(b, actionPushVLAN, 8), a.EtherType), 2), nil
+}
+
+func (a PushVLAN) appendText(b []byte) []byte {
+	return appendPaddedHex(append(b, "push_vlan:0x"...), uint64(a.EtherType), 4)
+}
+
+// PopVLAN removes the outer VLAN tag (OFPAT_POP_VLAN).
+type PopVLAN struct{}
+
+// Kind implements Action.
+func (PopVLAN) Kind() Kind { return KindPopVLAN }
+
+func (PopVLAN) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(appendHeader(b, actionPopVLAN, 8), 4), nil
+}
+
+func (PopVLAN) appendText(b []byte) []byte { return append(b, "pop_vlan"...) }
+
+// SetTTL sets the IP TTL or hop limit (OFPAT_SET_NW_TTL).
+type SetTTL struct {
+	TTL uint8
+}
+
+// Kind implements Action.
+func (SetTTL) Kind() Kind { return KindSetTTL }
+
+func (a SetTTL) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(append(appendHeader(b, actionSetTTL, 8), a.TTL), 3), nil
+}
+
+func (a SetTTL) appendText(b []byte) []byte {
+	return strconv.AppendUint(append(b, "mod_nw_ttl:"...), uint64(a.TTL), 10)
+}
+
+// DecTTL decrements the IP TTL or hop limit and ends the packet at 0 (OFPAT_DEC_NW_TTL).
+type DecTTL struct{}
+
+// Kind implements Action.
+func (DecTTL) Kind() Kind { return KindDecTTL }
+
+func (DecTTL) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(appendHeader(b, actionDecTTL, 8), 4), nil
+}
+
+func (DecTTL) appendText(b []byte) []byte { return append(b, "dec_ttl"...) }
