@@ -16,6 +16,7 @@ iptables           | iptables iptables-save iptables-restore | the agent's firew
 nftables           | nft                                     | kube-proxy's rules, and looking at them
 iproute2           | ip tc ss                                | the lab's links and namespaces
 ethtool            | ethtool                                 | looking at the offloads of a pod's interface
+iputils-ping       | ping                                    | looking at what is reachable
 conntrack          | conntrack                               | looking at the host's connections
 tcpdump            | tcpdump                                 | looking at packets
 iperf3             | iperf3                                  | throughput, also inside the pod image
