@@ -25,7 +25,7 @@ const (
 )
 
 // errUsage marks what the user typed wrong.
-var errUsage = errors.New("usage") //nolint:gochecknoglobals // a sentinel error
+var errUsage = errors.New("usage")
 
 func main() { os.Exit(run()) }
 

@@ -43,7 +43,7 @@ const (
 )
 
 // errChanged ends a round: the network or this node's place in it is another now.
-var errChanged = errors.New("the node's network changed") //nolint:gochecknoglobals // a sentinel error
+var errChanged = errors.New("the node's network changed")
 
 // Run is the agent. It returns nil when the context ends, and an error only for what no waiting mends: an interface
 // flag that fits nothing on this host, or another agent that holds the node.

@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-var update = flag.Bool("update", false, "write testdata/*.flows anew")
+var update = flag.Bool("update", false, "write testdata/*.flows anew") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 
 func prefixes(texts ...string) []netip.Prefix {
 	var out []netip.Prefix
