@@ -2,6 +2,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -62,6 +63,8 @@ func (p *Peers) Prime(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing HostSubnets: %w", err)
 	}
+	// Of two that claim the same, the store keeps the first. A node's own must not lose to one that somebody made by hand.
+	slices.SortFunc(all, seniority)
 	for _, o := range all {
 		// What can't be compiled is reported by serve, which sees every key once more.
 		if _, err := p.set(ctx, o.Name); err != nil {
@@ -70,6 +73,21 @@ func (p *Peers) Prime(ctx context.Context) error {
 	}
 	p.setMulticast()
 	return nil
+}
+
+// seniority puts HostSubnets that stand for a Node first, then the older ones.
+func seniority(a, b *networkv1.HostSubnet) int {
+	made := func(o *networkv1.HostSubnet) int {
+		if o.Annotations[networkv1.NodeUIDAnnotation] != "" {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(made(a), made(b)),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name),
+	)
 }
 
 // Run follows the HostSubnets until the context ends.
