@@ -166,6 +166,21 @@ func (c *cluster) tunnels(node string, want map[string]string) func(context.Cont
 	}
 }
 
+// sends finds fault unless a node sends to the subnet through the address.
+func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		if err != nil {
+			return err
+		}
+		want := "priority=100,ip,nw_dst=" + subnet + " actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + vtep + "->tun_dst,output:1"
+		if !slices.Contains(tableOf(flows, "90"), want) {
+			return fmt.Errorf("table 90 has no %q", want)
+		}
+		return nil
+	}
+}
+
 // A typing error in a HostSubnet is told where people look, and cuts nobody off.
 func TestHostSubnetNonsense(t *testing.T) {
 	x := newTrio(t)
@@ -188,24 +203,52 @@ func TestHostSubnetNonsense(t *testing.T) {
 			began := time.Now()
 			x.editHostSubnet(t, node2, map[string]string{"subnet": tc.subnet})
 			x.warned(t, began, "Node", node2, "HostSubnet "+node2, "write back "+old)
-			if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
-				t.Errorf("the nodes changed (-before +now):\n%s", diff)
-			}
+			x.observed(t, node1, node2)
+			x.returnsTo(t, before)
 		})
 		x.editHostSubnet(t, node2, map[string]string{"subnet": old})
 	}
+	noneLost(t, "from a to c", pings)
 	t.Run("an address of nobody", func(t *testing.T) {
 		// This the controller knows better.
 		x.editHostSubnet(t, node2, map[string]string{"hostIP": "172.31.0.77"})
 		x.corrected(t, node2)
 	})
-	sent, lost, err := pings.Stop()
-	if err != nil {
-		t.Error(err)
-	}
-	t.Logf("%d pings, %d lost", sent, len(lost))
-	// While the address is wrong, packets go there.
 	x.returnsTo(t, before)
+}
+
+// A HostSubnet made by hand over a node's own is told, and takes nothing from the node, even when agents start with it.
+func TestHostSubnetsOverlap(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	pings, err := x.a.netns.PingEvery(t.Context(), pingInterval, x.c.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("made", func(t *testing.T) {
+		began := time.Now()
+		x.makeHostSubnet(t, "intruder", "172.31.0.203", x.subnet(t, node2).String())
+		x.warned(t, began, "HostSubnet", "intruder", "overlaps", node2)
+		for range 5 { // At its start an agent hears of both at once, in an order that is chance.
+			x.killAgent(t, node1)
+			x.observed(t, node1)
+		}
+	})
+	noneLost(t, "from a to c", pings)
+	x.returnsTo(t, before)
+}
+
+// observed returns when agents have heard of all that happened to HostSubnets until now.
+func (c *cluster) observed(t *testing.T, nodes ...string) {
+	t.Helper()
+	t.Run("observed", func(t *testing.T) {
+		const vtep, subnet = "172.31.0.209", "10.131.240.0/23"
+		c.makeHostSubnet(t, "marker", vtep, subnet)
+		for _, node := range nodes {
+			eventually(t, podTime, node+" has heard", c.sends(node, subnet, vtep))
+		}
+	})
 }
 
 // corrected waits until the controller has written back what it knows better than who edited a HostSubnet.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -36,24 +37,27 @@ func TestAgentKilled(t *testing.T) {
 		pods := x.run(t, x.namespace, netexec(fmt.Sprintf("new-%d", round), node1))
 		meet(t, pods[0].netns, x.c.addr)
 	}
-	for name, pings := range map[string]interface {
-		Stop() (int, []time.Time, error)
-	}{"from a to c": there, "from b to a": here} {
-		sent, lost, err := pings.Stop()
-		if err != nil {
-			t.Errorf("pings %s: %v", name, err)
-		}
-		if len(lost) > 0 {
-			t.Errorf("of %d pings %s, %d were lost, the first at %v, the last at %v", sent, name, len(lost), lost[0], lost[len(lost)-1])
-		}
-		t.Logf("%d pings %s, %d lost", sent, name, len(lost))
-	}
+	noneLost(t, "from a to c", there)
+	noneLost(t, "from b to a", here)
 	for round := range 3 {
 		if err := x.deletePod(t.Context(), x.namespace, fmt.Sprintf("new-%d", round)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	x.returnsTo(t, before)
+}
+
+// noneLost ends a row of pings.
+func noneLost(t *testing.T, name string, pings *wire.Pings) {
+	t.Helper()
+	sent, lost, err := pings.Stop()
+	if err != nil {
+		t.Errorf("pings %s: %v", name, err)
+	}
+	if len(lost) > 0 {
+		t.Errorf("of %d pings %s, %d were lost, the first at %v, the last at %v", sent, name, len(lost), lost[0], lost[len(lost)-1])
+	}
+	t.Logf("%d pings %s, %d lost", sent, name, len(lost))
 }
 
 // killAgent kills a node's agent without warning and returns when it runs again.
