@@ -1,0 +1,136 @@
+package pipeline
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	sw := ovstest.Start(t)
+	bridge := ovs.NewExec(ovstest.Bridge, sw.RunDir)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: TableNames()}); err != nil {
+		t.Fatal(err)
+	}
+	return sw, bridge
+}
+
+// What is golden is also what Open vSwitch takes, and gives back unchanged.
+func TestSwitchTakesAllGolden(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	for name, state := range goldenStates(t) {
+		t.Run(name, func(t *testing.T) {
+			if err := bridge.Replace(t.Context(), state.Flows); err != nil {
+				t.Fatal(err)
+			}
+			if diff := sw.Diff(t, state.Flows); diff != "" {
+				t.Errorf("the switch has other flows than were written:\n%s", diff)
+			}
+		})
+	}
+}
+
+// The pipeline's verdicts, as the switch itself explains them: one table of packets and where they end.
+func TestTrace(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	n := subnetNode()
+	flows := static(t, n).Flows
+	for _, s := range []State{
+		n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
+		n.Pod(Pod{OFPort: 3, MAC: config.MAC(netip.MustParseAddr("10.128.0.5")), Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}),
+		n.Pod(Pod{OFPort: 4, MAC: config.MAC(netip.MustParseAddr("10.128.0.6")), Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.6")}}),
+		n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12")}),
+	} {
+		flows = append(flows, s.Flows...)
+	}
+	if err := bridge.Replace(t.Context(), flows); err != nil {
+		t.Fatal(err)
+	}
+
+	const drop = ""
+	podA := "in_port=3,dl_src=0a:58:0a:80:00:05,"
+	forged := net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 6}.String()
+	for name, tc := range map[string]struct {
+		packet string
+		out    string // the last output of OVS' explanation; drop if there is none
+		tables string // that it must pass, in this order
+	}{
+		"pod to pod here":             {podA + "ip,nw_src=10.128.0.5,nw_dst=10.128.0.6", "4", "0 20 27 30 70 80"},
+		"pod to pod there":            {podA + "ip,nw_src=10.128.0.5,nw_dst=10.129.0.9", "1", "0 20 27 30 90"},
+		"pod to nobody's node":        {podA + "ip,nw_src=10.128.0.5,nw_dst=10.130.0.9", drop, "0 20 27 30 90"},
+		"pod to outside":              {podA + "ip,nw_src=10.128.0.5,nw_dst=192.0.2.1", "2", "0 20 27 30 100 101"},
+		"pod to a service":            {podA + "tcp,nw_src=10.128.0.5,nw_dst=172.30.0.1,tcp_dst=443", "2", "0 20 60"},
+		"pod to its gateway":          {podA + "ip,nw_src=10.128.0.5,nw_dst=10.128.0.1", "2", "0 20 27 30"},
+		"pod asks for a pod here":     {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.6", "4", "0 20 30 40"},
+		"pod asks for a pod there":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.129.0.9", "1", "0 20 30 50"},
+		"pod asks for its gateway":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.1", "2", "0 20 30"},
+		"pod sends multicast":         {podA + "udp,nw_src=10.128.0.5,nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
+		"pod sends VXLAN":             {podA + "udp,nw_src=10.128.0.5,nw_dst=172.31.0.12,udp_dst=4789", drop, "0 20"},
+		"pod forges its IP":           {podA + "ip,nw_src=10.128.0.6,nw_dst=10.129.0.9", drop, "0 20"},
+		"pod forges its MAC":          {"in_port=3,dl_src=" + forged + ",ip,nw_src=10.128.0.5,nw_dst=10.129.0.9", drop, "0 20"},
+		"pod is the gateway":          {podA + "ip,nw_src=10.128.0.1,nw_dst=10.128.0.6", drop, "0 20"},
+		"pod answers for another":     {podA + "arp,arp_op=2,arp_spa=10.128.0.6,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.129.0.9", drop, "0 20"},
+		"pod answers as another":      {podA + "arp,arp_op=2,arp_spa=10.128.0.5,arp_sha=" + forged + ",arp_tpa=10.129.0.9", drop, "0 20"},
+		"pod answers for the gateway": {podA + "arp,arp_op=2,arp_spa=10.128.0.1,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.6", drop, "0 20"},
+		"pod speaks IPv6":             {podA + "ipv6", drop, "0"},
+		"node to pod here":            {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=10.128.0.6", "4", "0 30 70 80"},
+		"node to pod there":           {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=10.129.0.9", "1", "0 30 90"},
+		"node asks for a pod":         {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.128.0.6", "4", "0 30 40"},
+		"host's proxy sends it back":  {"in_port=2,tcp,nw_src=10.128.0.5,nw_dst=10.128.0.6", "4", "0 25 27 30 70 80"},
+		"host's proxy, pod is gone":   {"in_port=2,tcp,nw_src=10.128.0.77,nw_dst=10.128.0.6", drop, "0 25"},
+		"answer from outside":         {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", "3", "0 30 70 80"},
+		"host sends multicast":        {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110"},
+		"peer to pod":                 {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", "3", "0 10 30 70 80"},
+		"peer asks for a pod":         {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=10.129.0.9,arp_tpa=10.128.0.5", "3", "0 10 30 40"},
+		"peer to this node":           {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.1", "2", "0 10 30"},
+		"stranger to pod":             {"in_port=1,tun_src=172.31.0.99,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", drop, "0 10"},
+		"peer's source is no pod":     {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", drop, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trace := sw.Trace(t, tc.packet)
+			if got := passed(trace); got != tc.tables {
+				t.Errorf("it passes tables %s, want %s\n%s", got, tc.tables, trace)
+			}
+			if got := lastOutput(trace); got != tc.out {
+				t.Errorf("it is sent to port %q, want %q\n%s", got, tc.out, trace)
+			}
+		})
+	}
+}
+
+// passed lists the tables of a trace: its steps are numbered "20. in_port=3, priority 100", or with a name in place of the number.
+func passed(trace string) string {
+	numbers := map[string]string{}
+	for table, name := range TableNames() {
+		numbers[name] = strconv.Itoa(table)
+	}
+	var tables []string
+	for _, m := range regexp.MustCompile(`(?m)^ *([a-z0-9-]+)\. `).FindAllStringSubmatch(trace, -1) {
+		table := m[1]
+		if n, ok := numbers[table]; ok {
+			table = n
+		}
+		tables = append(tables, table)
+	}
+	return strings.Join(tables, " ")
+}
+
+// lastOutput returns the OpenFlow port that the packet leaves by.
+func lastOutput(trace string) string {
+	m := regexp.MustCompile(`(?m)^ +(?:output:|>> output port is |.*-> output port is )([0-9]+)`).FindAllStringSubmatch(trace, -1)
+	if len(m) == 0 {
+		return ""
+	}
+	return m[len(m)-1][1]
+}
