@@ -12,6 +12,9 @@ import (
 // sayAgain is how often the agent repeats what it waits for.
 const sayAgain = 30 * time.Second
 
+// fillTime is how long a cache may take to fill before what is missing in it is taken for missing.
+const fillTime = 5 * time.Second
+
 // waitFor returns what try gives once it gives no error, and asks it again whenever the informer tells of a change. say is told why
 // the agent waits, when the reason changes and every now and then.
 func waitFor[T any](ctx context.Context, informer cache.SharedIndexInformer, say func(error), try func() (T, error)) (T, error) {
@@ -36,6 +39,11 @@ func waitFor[T any](ctx context.Context, informer cache.SharedIndexInformer, say
 			klog.FromContext(ctx).Error(err, "Informer keeps a handler that is not needed any more")
 		}
 	}()
+
+	// Else every start would warn of what it has merely not heard of yet. If it can't be had at all, say what is missed.
+	filling, stop := context.WithTimeout(ctx, fillTime)
+	defer stop()
+	cache.WaitForCacheSync(filling.Done(), informer.HasSynced)
 
 	again := time.NewTicker(sayAgain)
 	defer again.Stop()

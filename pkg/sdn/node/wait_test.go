@@ -56,7 +56,9 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	informer := factory.Core().V1().Services().Informer()
+	factory.Start(ctx.Done())
 	_, err := waitFor(ctx, informer, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
+	factory.Shutdown()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
