@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,16 +16,12 @@ import (
 func (c *cluster) warned(t *testing.T, since time.Time, kind, name string, words ...string) {
 	t.Helper()
 	eventually(t, syncTime, fmt.Sprintf("a warning about %s %s that says %q", kind, name, words), func(ctx context.Context) error {
-		events, err := c.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+		warnings, err := c.warnings(ctx, since, kind, name)
 		if err != nil {
 			return err
 		}
 		var others []string
-		for _, e := range events.Items {
-			// Events know seconds only.
-			if e.Type != corev1.EventTypeWarning || e.LastTimestamp.Time.Before(since.Truncate(time.Second)) {
-				continue
-			}
+		for _, e := range warnings {
 			if saysAll(e.Message, words) {
 				return nil
 			}
@@ -32,6 +29,31 @@ func (c *cluster) warned(t *testing.T, since time.Time, kind, name string, words
 		}
 		return fmt.Errorf("it has %q", others)
 	})
+}
+
+// notWarned fails for each warning of a component about an object.
+func (c *cluster) notWarned(t *testing.T, since time.Time, kind, name, component string) {
+	t.Helper()
+	warnings, err := c.warnings(t.Context(), since, kind, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range warnings {
+		if e.Source.Component == component {
+			t.Errorf("%s warns about %s %s: %s: %s", component, kind, name, e.Reason, e.Message)
+		}
+	}
+}
+
+func (c *cluster) warnings(ctx context.Context, since time.Time, kind, name string) ([]corev1.Event, error) {
+	events, err := c.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
+		// Events know seconds only.
+		return e.Type != corev1.EventTypeWarning || e.LastTimestamp.Time.Before(since.Truncate(time.Second))
+	}), nil
 }
 
 func saysAll(text string, words []string) bool {

@@ -23,6 +23,7 @@ func TestAgentKilled(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, node1, node2)
+	began := time.Now()
 	there, err := x.a.netns.PingEvery(t.Context(), pingInterval, x.c.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +40,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	noneLost(t, "from a to c", there)
 	noneLost(t, "from b to a", here)
+	x.notWarned(t, began, "Node", node1, agentService)
 	for round := range 3 {
 		if err := x.deletePod(t.Context(), x.namespace, fmt.Sprintf("new-%d", round)); err != nil {
 			t.Fatal(err)
