@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -195,15 +196,15 @@ func TestHostFacts(t *testing.T) {
 
 // checkTun0 compares tun0 and the routes by it with what OpenShift SDN had.
 func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
-	link, err := netlink.LinkByName("tun0")
+	link, err := netlinksafe.LinkByName("tun0")
 	if err != nil {
 		return err
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addrs, err := netlinksafe.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
 		return err
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := netlinksafe.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return err
 	}

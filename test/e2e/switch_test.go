@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -148,7 +148,7 @@ func (c *cluster) footprint(ctx context.Context, node machine) (footprint, error
 
 func veths(node machine) (names []string, err error) {
 	err = node.netns.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := netlinksafe.LinkList()
 		if err != nil {
 			return err
 		}
