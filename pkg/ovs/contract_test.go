@@ -50,6 +50,14 @@ func newFakeBackend(t *testing.T) backend {
 }
 
 func newExecBackend(t *testing.T) backend {
+	return newRealBackend(t, func(s *ovstest.Switch) ovs.Interface { return ovs.NewExec(ovstest.Bridge, s.RunDir) })
+}
+
+func newNativeBackend(t *testing.T) backend {
+	return newRealBackend(t, func(s *ovstest.Switch) ovs.Interface { return newNative(t, s) })
+}
+
+func newRealBackend(t *testing.T, implementation func(*ovstest.Switch) ovs.Interface) backend {
 	s := ovstest.Start(t)
 	inNS := func(t *testing.T, f func() error) {
 		t.Helper()
@@ -58,7 +66,7 @@ func newExecBackend(t *testing.T) backend {
 		}
 	}
 	return backend{
-		Interface: ovs.NewExec(ovstest.Bridge, s.RunDir),
+		Interface: implementation(s),
 		addDevice: func(t *testing.T, name string) {
 			inNS(t, func() error {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer-" + name})
@@ -85,6 +93,8 @@ func TestMain(m *testing.M) {
 func TestFakeContract(t *testing.T) { testContract(t, newFakeBackend) }
 
 func TestExecContract(t *testing.T) { testContract(t, newExecBackend) }
+
+func TestNativeContract(t *testing.T) { testContract(t, newNativeBackend) }
 
 func testContract(t *testing.T, newBackend func(*testing.T) backend) {
 	b := newBackend(t)
@@ -121,7 +131,7 @@ func TestContractIsComplete(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -183,12 +183,6 @@ func (e *Exec) readInterface(ctx context.Context, name string) (p Port, exists b
 	return p, err == nil, err
 }
 
-// mustRemake reports whether an existing port can't be corrected in place. A system device may have been replaced under its
-// name: vswitchd then keeps the number, and on the userspace datapath the closed device too, and nothing in OVSDB tells.
-func mustRemake(is, want Port) bool {
-	return want.Type == "" || is.Type != want.Type || is.OFPort < 0 || is.Error != ""
-}
-
 // confirmPort reads the port that vswitchd has taken note of. One that it could not set up is removed.
 func (e *Exec) confirmPort(ctx context.Context, want Port) (Port, error) {
 	got, exists, err := e.readInterface(ctx, want.Name)
@@ -198,15 +192,8 @@ func (e *Exec) confirmPort(ctx context.Context, want Port) (Port, error) {
 	if !exists {
 		return Port{}, fmt.Errorf("somebody removed it meanwhile")
 	}
-	var refused *PortError
-	switch {
-	case got.OFPort < 0 || got.Error != "":
-		refused = &PortError{Port: want.Name, Reason: got.Error}
-	case got.OFPort == 0:
-		refused = &PortError{Port: want.Name, Reason: "vswitchd gave it no OpenFlow port number"}
-	case want.OFPort != 0 && got.OFPort != want.OFPort:
-		refused = &PortError{Port: want.Name, Reason: fmt.Sprintf("it got OpenFlow port %d, since %d is taken", got.OFPort, want.OFPort)}
-	default:
+	refused := refusal(want, got)
+	if refused == nil {
 		return got, nil
 	}
 	if err := e.DeletePort(ctx, want.Name); err != nil {
@@ -228,11 +215,8 @@ func (e *Exec) DeletePort(ctx context.Context, name string) error {
 
 // interfaceCommand returns the ovs-vsctl command that sets the port's interface. Maps are replaced, so that no old key stays.
 func interfaceCommand(p Port) ([]string, error) {
-	if p.Name == "" || strings.HasPrefix(p.Name, "-") || len(p.Name) > maxInterfaceName {
-		return nil, fmt.Errorf("port: %q is not an interface name of 1 to %d bytes", p.Name, maxInterfaceName)
-	}
-	if p.OFPort < 0 || p.OFPort > maxPort {
-		return nil, fmt.Errorf("port %s: OpenFlow port %d is not in 1 to %d", p.Name, p.OFPort, maxPort)
+	if err := p.validate(); err != nil {
+		return nil, err
 	}
 	options, err := vsctlMap(p.Options)
 	if err != nil {

@@ -2,7 +2,13 @@ package ovs
 
 import "time"
 
-// SetTimeout shortens how long the backend's programs may take.
-func SetTimeout(e *Exec, d time.Duration) {
-	e.timeout = d
+// SetTimeout shortens how long one call may take.
+func SetTimeout(b Interface, d time.Duration) {
+	switch b := b.(type) {
+	case *Exec:
+		b.timeout = d
+	case *Native:
+		b.timeout = d
+		b.exec.timeout = d
+	}
 }

@@ -173,7 +173,7 @@ func clonePort(p Port) Port {
 
 // AddPort implements Interface.
 func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
-	if _, err := interfaceCommand(p); err != nil {
+	if err := p.validate(); err != nil {
 		return Port{}, err
 	}
 	f.mu.Lock()

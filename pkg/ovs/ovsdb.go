@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // table is the answer to one `list` or `find` of `ovs-vsctl --format=json`: rows of OVSDB values in the notation of
@@ -201,7 +200,7 @@ func (r row) pairs(column string) (map[string]string, error) {
 
 // vsctlString quotes a value for ovs-vsctl, which takes JSON strings, so that no character of it is read as syntax.
 func vsctlString(s string) (string, error) {
-	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+	if !isText(s) {
 		return "", fmt.Errorf("%q: OVSDB takes only UTF-8 without NUL", s)
 	}
 	var b strings.Builder

@@ -69,8 +69,7 @@ func Start(t testing.TB) *Switch {
 		t.Fatalf("new network namespace: %v", err)
 	}
 	s.run(t, "ovsdb-tool", "create", s.path("conf.db"), schema)
-	s.db = s.start(t, "ovsdb-server", s.path("conf.db"), "--remote=punix:"+s.path("db.sock"))
-	s.await(t, "db.sock")
+	s.StartDB(t)
 	s.run(t, "ovs-vsctl", "--timeout=30", "--no-wait", "init")
 	s.StartVSwitchd(t)
 	return s
@@ -150,13 +149,31 @@ func (s *Switch) StopVSwitchd(t testing.TB) {
 // nothing answers.
 func (s *Switch) PauseVSwitchd(t testing.TB) (resume func()) {
 	t.Helper()
+	return pause(t, s.vswitchd)
+}
+
+// PauseDB does the same to ovsdb-server.
+func (s *Switch) PauseDB(t testing.TB) (resume func()) {
+	t.Helper()
+	return pause(t, s.db)
+}
+
+func pause(t testing.TB, cmd *exec.Cmd) (resume func()) {
+	t.Helper()
 	signal := func(sig syscall.Signal) {
-		if err := s.vswitchd.Process.Signal(sig); err != nil {
-			t.Errorf("signal %v to ovs-vswitchd: %v", sig, err)
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Errorf("signal %v to %s: %v", sig, cmd.Path, err)
 		}
 	}
 	signal(syscall.SIGSTOP)
 	return func() { signal(syscall.SIGCONT) }
+}
+
+// StartDB starts ovsdb-server again after StopDB, and waits until it answers.
+func (s *Switch) StartDB(t testing.TB) {
+	t.Helper()
+	s.db = s.start(t, "ovsdb-server", s.path("conf.db"), "--remote=punix:"+s.path("db.sock"))
+	s.await(t, "db.sock")
 }
 
 // StopDB kills ovsdb-server.

@@ -1,0 +1,138 @@
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	// answerTimeout is how long one call may take. vswitchd needs 40 ms to add a port to 500.
+	answerTimeout = 10 * time.Second
+	// dialTimeout covers the first copy of a database with thousands of ports.
+	dialTimeout = 5 * time.Second
+)
+
+// Native programs a bridge over the sockets of ovsdb-server and ovs-vswitchd, without running a program.
+//
+// It connects when it is first asked and keeps the connections. One that was lost is made again by the next call, or at
+// once while somebody watches.
+type Native struct {
+	bridge  string
+	timeout time.Duration // of one call, but for Replace
+	db      *link[*database]
+	exec    *Exec
+
+	mu       sync.Mutex
+	watchers map[*watcher]bool
+}
+
+var _ Interface = (*Native)(nil)
+
+// NewNative returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
+// test's). Close it when it is not needed any more.
+func NewNative(bridge, runDir string) *Native {
+	n := &Native{bridge: bridge, timeout: answerTimeout, exec: NewExec(bridge, runDir), watchers: map[*watcher]bool{}}
+	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
+		return dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)
+	})
+	return n
+}
+
+// Close ends the connections. Calls that are under way fail, and so do later ones.
+func (n *Native) Close() {
+	n.db.close()
+}
+
+// NewTransaction implements Interface.
+func (n *Native) NewTransaction() *Transaction {
+	return &Transaction{}
+}
+
+// withDatabase calls f with a session, for at most the time of one call.
+func (n *Native) withDatabase(ctx context.Context, f func(context.Context, *database) error) error {
+	limited, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	db, err := n.db.get(limited)
+	if err == nil {
+		err = f(limited, db)
+	}
+	switch {
+	case err == nil || IsPortError(err):
+		return err
+	case ctx.Err() != nil:
+		// What failed then failed because of it.
+		return fmt.Errorf("%w (%s)", ctx.Err(), err)
+	case limited.Err() != nil:
+		return &unavailableError{fmt.Errorf("no answer in %v (%s)", n.timeout, err)}
+	}
+	return err
+}
+
+// An Event is something that Open vSwitch did by itself.
+type Event struct {
+	Kind EventKind
+	Port Port // of PortChanged
+}
+
+// EventKind says what happened.
+type EventKind int
+
+const (
+	// DatabaseConnected: the database answers, for the first time or again. Ports may have changed meanwhile.
+	DatabaseConnected EventKind = iota + 1
+	// SwitchConnected: vswitchd answers, for the first time or again. If it has started anew it has no flows.
+	SwitchConnected
+	// PortChanged: a port of the bridge has another OpenFlow number than before, -1 when it lost its device: flows with
+	// the old number are wrong. vswitchd keeps the numbers over its own restart, those that nobody asked for too, since it
+	// finds them in the database. But a port whose device was away then gets another when the device comes.
+	PortChanged
+)
+
+type watcher struct {
+	mu     sync.Mutex
+	handle func(Event)
+}
+
+func (w *watcher) tell(e Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handle(e)
+}
+
+// Watch keeps the connections up and calls handle for what happens from now on, until the context ends or Close. Who reads the
+// state of the switch after Watch has begun misses nothing. The calls come one at a time; handle must not block.
+func (n *Native) Watch(ctx context.Context, handle func(Event)) {
+	w := &watcher{handle: handle}
+	n.mu.Lock()
+	n.watchers[w] = true
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		delete(n.watchers, w)
+		n.mu.Unlock()
+	}()
+	n.db.keep(ctx, func() { w.tell(Event{Kind: DatabaseConnected}) })
+}
+
+// onOFPort is called by the database.
+func (n *Native) onOFPort(db *database, r interfaceRow) {
+	if n.checkOwn(db, r.Name) != nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for w := range n.watchers {
+		w.tell(Event{Kind: PortChanged, Port: r.port()})
+	}
+}
+
+func (n *Native) errNoBridge() error {
+	return errors.New("the bridge does not exist; EnsureBridge makes it")
+}
