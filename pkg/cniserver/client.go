@@ -1,19 +1,19 @@
 package cniserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 )
+
+// maxAnswerBytes bounds an answer. A result is about a kilobyte.
+const maxAnswerBytes = 1 << 20
 
 // Call sends a request to the agent that listens on the socket and waits for its answer, MaxTimeout at most. The result
 // is nil for verbs that have none. Errors are CNI errors: the agent's own; ErrTryAgainLater when no agent answers
@@ -24,50 +24,52 @@ func Call(ctx context.Context, socket string, req *Request) (*current.Result, er
 	if deadline, ok := ctx.Deadline(); ok {
 		req.TimeoutMillis = max(1, time.Until(deadline).Milliseconds())
 	}
-	body, err := json.Marshal(req)
+	request, err := json.Marshal(req)
 	if err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the request can't be encoded", err.Error())
 	}
-	// The host is never looked up: the dialer goes to the socket.
-	post, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://ovsdn-node"+requestPath, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("make a request: %w", err)
+	if len(request) >= maxRequestBytes {
+		return nil, types.NewError(types.ErrDecodingFailure, "the request is too long",
+			fmt.Sprintf("%d bytes, the agent takes %d", len(request), maxRequestBytes))
 	}
-	transport := &http.Transport{
-		DisableKeepAlives: true, // one request a process
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}
-	response, err := transport.RoundTrip(post)
+	line, err := exchange(ctx, socket, append(request, '\n'))
 	if err != nil {
 		return nil, unavailable(req.Command, socket, err)
 	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, unavailable(req.Command, socket, err)
-	}
-	return decodeAnswer(req.Command, response.StatusCode, answer)
+	return decodeAnswer(req.Command, line)
 }
 
-func decodeAnswer(command string, status int, answer []byte) (*current.Result, error) {
-	if status != http.StatusOK {
-		e := new(types.Error)
-		if err := json.Unmarshal(answer, e); err != nil || e.Msg == "" {
-			return nil, types.NewError(types.ErrInternal,
-				fmt.Sprintf("the agent answered HTTP %d without a CNI error", status), string(answer))
-		}
-		return nil, e
+// exchange sends a line and returns the one that comes back.
+func exchange(ctx context.Context, socket string, request []byte) ([]byte, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
 	}
-	if command != CommandAdd {
-		return nil, nil //nolint:nilnil // only ADD has a result
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	_, writeErr := conn.Write(request)
+	// An agent that refuses the caller says so without reading.
+	line, err := readLine(conn, maxAnswerBytes)
+	if err != nil {
+		return nil, errors.Join(ctx.Err(), writeErr, err)
 	}
-	result := new(current.Result)
-	if err := json.Unmarshal(answer, result); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "the agent's result does not parse", err.Error())
+	return line, nil
+}
+
+func decodeAnswer(command string, line []byte) (*current.Result, error) {
+	var a answer
+	if err := json.Unmarshal(line, &a); err != nil {
+		// As an agent of another version would: it is about to be replaced, or this plugin is.
+		return nil, types.NewError(types.ErrTryAgainLater, "the agent's answer does not parse", err.Error())
 	}
-	return result, nil
+	switch {
+	case a.Error != nil:
+		return nil, a.Error
+	case command == CommandAdd && a.Result == nil:
+		return nil, types.NewError(types.ErrDecodingFailure, "the agent's answer to ADD has no result", string(line))
+	}
+	return a.Result, nil
 }
 
 // unavailable is the answer when the agent gave none. What it did of a request that it took is unknown: runtimes follow a

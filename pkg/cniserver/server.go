@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"net/http"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -30,8 +31,11 @@ const (
 	drainTime = 5 * time.Second
 	undoTime  = 15 * time.Second
 
-	// readTime is for a request to arrive: its sender is on the same machine.
-	readTime = 10 * time.Second
+	// wireTime is for a request to arrive, and for an answer to be taken: the other side is on the same machine.
+	wireTime = 10 * time.Second
+
+	// acceptAgain is the pause after the system had no descriptor or memory for a connection.
+	acceptAgain = 50 * time.Millisecond
 )
 
 // Serve answers requests until the context ends, then lets those in flight end, in bounded time, and closes the listener.
@@ -43,134 +47,205 @@ func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duratio
 	// The lock is given back last: no successor starts beside requests that still run.
 	defer l.Close()
 
+	s := &server{handler: h, conns: map[*net.UnixConn]bool{}}
 	// Requests outlive ctx by drain.
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
+	accepting, stopAccepting := context.WithCancel(ctx)
+	defer stopAccepting()
+	stop := context.AfterFunc(accepting, func() { l.socket.Close() }) // an error is Serve's own Close's too
+	defer stop()
 
-	mux := http.NewServeMux()
-	mux.Handle("POST "+requestPath, handler{h})
-	server := &http.Server{
-		Handler:        mux,
-		ReadTimeout:    readTime,
-		MaxHeaderBytes: 8 << 10,
-		BaseContext:    func(net.Listener) context.Context { return requests },
-		ConnContext:    withPeer,
+	if err := s.accept(accepting, requests, l.socket); err != nil {
+		stopAccepting()
+		s.abandon()
+		return fmt.Errorf("serve CNI on %s: %w", l.path, err)
 	}
-	server.SetKeepAlivesEnabled(false) // a plugin lives for one request
+	if s.endsWithin(drain) {
+		return nil
+	}
+	cancelRequests()
+	if s.endsWithin(undo) {
+		return nil
+	}
+	s.abandon()
+	return fmt.Errorf("stop serving CNI on %s: requests did not end in %s", l.path, drain+undo)
+}
 
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l.socket) }()
+// server is the exchanges in progress.
+type server struct {
+	handler Handler
+
+	mu    sync.Mutex
+	conns map[*net.UnixConn]bool
+	wg    sync.WaitGroup
+}
+
+// accept starts an exchange for every connection. It returns nil when ctx ends.
+func (s *server) accept(ctx, requests context.Context, l *socket) error {
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+			s.start(requests, conn)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			select { // those in flight will give some back
+			case <-time.After(acceptAgain):
+			case <-ctx.Done():
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (s *server) start(ctx context.Context, conn *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[conn] = true
+	s.wg.Go(func() {
+		defer s.end(conn)
+		s.exchange(ctx, conn)
+	})
+}
+
+func (s *server) end(conn *net.UnixConn) {
+	conn.Close() // what was written has left; nobody can be told of more
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+}
+
+// endsWithin tells whether all exchanges end in time.
+func (s *server) endsWithin(bound time.Duration) bool {
+	ended := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(ended)
+	}()
 	select {
-	case err := <-served:
-		return fmt.Errorf("serve CNI on %s: %w", l.path, errors.Join(err, server.Close()))
-	case <-ctx.Done():
+	case <-ended:
+		return true
+	case <-time.After(bound):
+		return false
 	}
-
-	err := shutdown(server, drain)
-	if err != nil {
-		cancelRequests()
-		err = shutdown(server, undo)
-	}
-	if err != nil {
-		err = fmt.Errorf("stop serving CNI on %s: requests did not end: %w", l.path, errors.Join(err, server.Close()))
-	}
-	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
-		err = errors.Join(err, serveErr)
-	}
-	return err
 }
 
-func shutdown(server *http.Server, bound time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
+// abandon makes the plugins that still wait know that no answer comes.
+func (s *server) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.conns {
+		conn.Close()
+	}
+}
+
+// exchange reads one request and answers it.
+func (s *server) exchange(ctx context.Context, conn *net.UnixConn) {
+	a := s.answer(ctx, conn)
+	data, err := json.Marshal(a)
+	if err != nil {
+		data = []byte(`{"error":{"code":999,"msg":"the agent can't encode its answer"}}`)
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(wireTime)); err != nil {
+		return
+	}
+	_, _ = conn.Write(append(data, '\n')) // a plugin that is gone needs no answer
+}
+
+func (s *server) answer(ctx context.Context, conn *net.UnixConn) answer {
+	if err := authorized(conn); err != nil {
+		return answer{Error: asCNIError(err)}
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(wireTime)); err != nil {
+		return answer{Error: asCNIError(err)}
+	}
+	line, err := readLine(conn, maxRequestBytes)
+	if err != nil {
+		return answer{Error: types.NewError(types.ErrDecodingFailure, "the request does not arrive whole", err.Error())}
+	}
+	req, err := DecodeRequest(line)
+	if err != nil {
+		return answer{Error: asCNIError(err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, req.timeout())
 	defer cancel()
-	return server.Shutdown(ctx)
-}
-
-type peerKey struct{}
-
-// peer is who connected, as the kernel recorded it at connect time (unix(7), SO_PEERCRED).
-type peer struct {
-	uid uint32
-	err error
-}
-
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, peerKey{}, peerOf(conn))
-}
-
-func peerOf(conn net.Conn) peer {
-	c, ok := conn.(*net.UnixConn)
-	if !ok {
-		return peer{err: fmt.Errorf("a %T has no peer credentials", conn)}
-	}
-	raw, err := c.SyscallConn()
+	stop := whenGone(conn, cancel)
+	defer stop()
+	result, err := s.call(ctx, req)
 	if err != nil {
-		return peer{err: err}
+		return answer{Error: asCNIError(err)}
+	}
+	return answer{Result: result}
+}
+
+// whenGone calls gone when the plugin closes its end, which it does not do before it has its answer. stop ends the watch.
+func whenGone(conn *net.UnixConn, gone func()) (stop func()) {
+	watching := make(chan struct{})
+	if conn.SetReadDeadline(time.Time{}) != nil {
+		gone()
+		return func() {}
+	}
+	go func() {
+		defer close(watching)
+		_, err := conn.Read(make([]byte, 1))
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			gone()
+		}
+	}()
+	return func() {
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection, which ends the watch too
+		<-watching
+	}
+}
+
+func (s *server) call(ctx context.Context, req *Request) (*current.Result, error) {
+	switch req.Command {
+	case CommandAdd:
+		return s.handler.Add(ctx, req)
+	case CommandDel:
+		return nil, s.handler.Del(ctx, req)
+	case CommandCheck:
+		return nil, s.handler.Check(ctx, req)
+	case CommandGC:
+		return nil, s.handler.GC(ctx, req)
+	default: // the decoder lets only STATUS through
+		return nil, s.handler.Status(ctx)
+	}
+}
+
+// authorized refuses everybody but root. The socket's mode does too; this holds even when someone changes that.
+func authorized(conn *net.UnixConn) error {
+	uid, err := peerUID(conn)
+	switch {
+	case err != nil:
+		return types.NewError(types.ErrInternal, "the agent can't tell who calls", err.Error())
+	case uid != 0:
+		return types.NewError(types.ErrInternal, fmt.Sprintf("uid %d may not call the node agent: run the plugin as root", uid), "")
+	}
+	return nil
+}
+
+// peerUID is who connected, as the kernel recorded it at connect time (unix(7), SO_PEERCRED).
+func peerUID(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return peer{err: err}
+		return 0, err
 	}
 	if credErr != nil {
-		return peer{err: fmt.Errorf("getsockopt SO_PEERCRED: %w", credErr)}
+		return 0, fmt.Errorf("getsockopt SO_PEERCRED: %w", credErr)
 	}
-	return peer{uid: cred.Uid}
-}
-
-// authorized refuses everybody but root. The socket's mode does too; this holds even when someone changes that.
-func authorized(ctx context.Context) error {
-	p, ok := ctx.Value(peerKey{}).(peer)
-	switch {
-	case !ok:
-		return types.NewError(types.ErrInternal, "the agent can't tell who calls", "no peer credentials")
-	case p.err != nil:
-		return types.NewError(types.ErrInternal, "the agent can't tell who calls", p.err.Error())
-	case p.uid != 0:
-		return types.NewError(types.ErrInternal, fmt.Sprintf("uid %d may not call the node agent: run the plugin as root", p.uid), "")
-	}
-	return nil
-}
-
-type handler struct{ Handler }
-
-func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := authorized(r.Context()); err != nil {
-		answer(w, http.StatusForbidden, asCNIError(err))
-		return
-	}
-	req, err := DecodeRequest(http.MaxBytesReader(w, r.Body, maxRequestBytes))
-	if err != nil {
-		answer(w, http.StatusBadRequest, asCNIError(err))
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), req.timeout())
-	defer cancel()
-	result, err := h.call(ctx, req)
-	if err != nil {
-		answer(w, http.StatusInternalServerError, asCNIError(err))
-		return
-	}
-	answer(w, http.StatusOK, result)
-}
-
-func (h handler) call(ctx context.Context, req *Request) (any, error) {
-	var nothing struct{}
-	switch req.Command {
-	case CommandAdd:
-		result, err := h.Add(ctx, req)
-		return result, err
-	case CommandDel:
-		return nothing, h.Del(ctx, req)
-	case CommandCheck:
-		return nothing, h.Check(ctx, req)
-	case CommandGC:
-		return nothing, h.GC(ctx, req)
-	default: // the decoder lets only STATUS through
-		return nothing, h.Status(ctx)
-	}
+	return cred.Uid, nil
 }
 
 // asCNIError keeps CNI errors, tells the runtime to come again when time ran out, and calls the rest internal.
@@ -186,13 +261,30 @@ func asCNIError(err error) *types.Error {
 	}
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+// readLine reads up to a newline, which is not returned. A line is at most limit bytes.
+func readLine(r io.Reader, limit int) ([]byte, error) {
+	line := make([]byte, 0, 1024)
+	for {
+		if len(line) == cap(line) {
+			line = append(line, 0)[:len(line)]
+		}
+		n, err := r.Read(line[len(line):cap(line)])
+		line = line[:len(line)+n]
+		if n > 0 && line[len(line)-1] == '\n' {
+			if len(line) > limit {
+				return nil, errTooLong(limit)
+			}
+			return line[:len(line)-1], nil
+		}
+		switch {
+		case len(line) > limit:
+			return nil, errTooLong(limit)
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // a plugin that is gone needs no answer
 }
+
+func errTooLong(limit int) error { return fmt.Errorf("it is longer than %d bytes", limit) }

@@ -43,7 +43,7 @@ func TestDecodeRequest(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := DecodeRequest(strings.NewReader(tt.in))
+			_, err := DecodeRequest([]byte(tt.in))
 			if got := code(t, err); got != tt.want {
 				t.Errorf("code %d, want %d (%v)", got, tt.want, err)
 			}
@@ -85,7 +85,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(`{"command":"GC","config":{"name":"ovsdn","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}}`)
 	f.Add(`{"command":"DEL","containerID":"..","ifName":".","config":{"name":"x","prevResult":{}}}`)
 	f.Fuzz(func(t *testing.T, in string) {
-		req, err := DecodeRequest(strings.NewReader(in))
+		req, err := DecodeRequest([]byte(in))
 		if err != nil {
 			if code(t, err) == 0 {
 				t.Errorf("an error without a code: %v", err)
@@ -103,7 +103,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := DecodeRequest(strings.NewReader(string(data)))
+		again, err := DecodeRequest(data)
 		if err != nil {
 			t.Fatalf("%s: %v", data, err)
 		}
