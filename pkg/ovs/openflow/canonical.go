@@ -37,6 +37,9 @@ func appendCanonicalList(b []byte, tag byte, actions []Action) ([]byte, error) {
 	start := len(b)
 	b = append(b, tag, 0, 0, 0, 0)
 	for _, a := range actions {
+		if a == nil {
+			return b, fmt.Errorf("a nil action")
+		}
 		var err error
 		if b, err = appendCanonical(b, a); err != nil {
 			return b, fmt.Errorf("%s: %w", a.Kind(), err)
@@ -76,8 +79,6 @@ func appendCanonical(b []byte, a Action) ([]byte, error) {
 			return b, err
 		}
 		return appendCanonicalList(a.appendFixed(b), 'e', a.Exec)
-	case nil:
-		return b, fmt.Errorf("a nil action")
 	}
 	return a.appendWire(b, Version14)
 }

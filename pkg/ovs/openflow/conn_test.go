@@ -41,10 +41,27 @@ type conn struct {
 
 func dial(t testing.TB, s *ovstest.Switch, v openflow.Version) *conn {
 	t.Helper()
+	c, m := dialRaw(t, s, v)
+	hello, ok := m.(*openflow.Hello)
+	if !ok || !hello.Versions.Has(v) {
+		t.Fatalf("the switch says %#v instead of a Hello with %s", m, v)
+	}
+	return c
+}
+
+// dialRaw returns the switch's answer to the hello.
+func dialRaw(t testing.TB, s *ovstest.Switch, v openflow.Version) (*conn, openflow.Message) {
+	t.Helper()
 	nc, err := net.Dial("unix", filepath.Join(s.RunDir, ovstest.Bridge+".mgmt"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return greet(t, nc, v)
+}
+
+// greet exchanges hellos.
+func greet(t testing.TB, nc net.Conn, v openflow.Version) (*conn, openflow.Message) {
+	t.Helper()
 	t.Cleanup(func() { nc.Close() })
 	if err := nc.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
@@ -60,11 +77,7 @@ func dial(t testing.TB, s *ovstest.Switch, v openflow.Version) *conn {
 	}()
 	c.send(&openflow.Hello{Versions: openflow.Versions(v)})
 	_, m := c.receive()
-	hello, ok := m.(*openflow.Hello)
-	if !ok || !hello.Versions.Has(v) {
-		t.Fatalf("the switch says %#v instead of a Hello with %s", m, v)
-	}
-	return c
+	return c, m
 }
 
 // send sends messages, each with an XID of its own, and returns the first one's.
@@ -156,7 +169,7 @@ func ask[M openflow.Message](c *conn, request openflow.Message) M {
 	return m
 }
 
-// flows dumps all tables, sorted by text.
+// flows dumps all tables.
 func (c *conn) flows() []openflow.FlowStats {
 	c.t.Helper()
 	_, answers := c.do(&openflow.FlowStatsRequest{FlowFilter: openflow.FlowFilter{Table: openflow.AllTables}})
@@ -168,16 +181,17 @@ func (c *conn) flows() []openflow.FlowStats {
 		}
 		flows = append(flows, reply.Flows...)
 	}
-	slices.SortFunc(flows, func(a, b openflow.FlowStats) int { return strings.Compare(a.String(), b.String()) })
 	return flows
 }
 
+// flowTexts dumps all tables as text, sorted.
 func (c *conn) flowTexts() []string {
 	c.t.Helper()
 	var texts []string
 	for _, f := range c.flows() {
 		texts = append(texts, f.String())
 	}
+	slices.Sort(texts)
 	return texts
 }
 

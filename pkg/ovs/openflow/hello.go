@@ -7,7 +7,15 @@ import (
 // Hello is the first message that each side sends. Both then speak the highest version that both have
 // (OpenFlow 1.4.1, 6.3.1).
 type Hello struct {
-	Versions VersionSet // empty when the sender gives none: it speaks the header's version and those below
+	Versions VersionSet // empty when the sender gives none, see Offer
+}
+
+// Offer returns the versions that the sender of this hello speaks, given the version in its header.
+func (m *Hello) Offer(header Version) VersionSet {
+	if m.Versions != 0 {
+		return m.Versions
+	}
+	return 1<<(min(header, 31)+1) - 2
 }
 
 // VersionSet is a set of versions as a bit map: bit 1<<v stands for version v.

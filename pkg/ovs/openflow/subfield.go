@@ -26,7 +26,9 @@ func (s Subfield) check() error {
 	switch {
 	case s.Field >= numFields:
 		return fmt.Errorf("field %d does not exist", uint8(s.Field))
-	case s.isNone() || int(s.Offset)+int(s.Width) > 8*s.Field.size():
+	case s.isNone():
+		return fmt.Errorf("no bits of %s are named", s.Field)
+	case int(s.Offset)+int(s.Width) > 8*s.Field.size():
 		return fmt.Errorf("%s has no bits %d to %d", s.Field, s.Offset, int(s.Offset)+int(s.Width)-1)
 	}
 	return nil

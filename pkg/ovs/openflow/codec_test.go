@@ -1,0 +1,278 @@
+package openflow
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// deep lets cmp compare values of this package.
+func deep() cmp.Options {
+	return cmp.Options{
+		cmp.Comparer(func(a, b Match) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	}
+}
+
+// readTable reads a table in testdata: lines of at least the given number of columns between tabs.
+func readTable(t testing.TB, name string, columns int) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines [][]string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(fields) < columns {
+			t.Fatalf("%s: %q has not %d columns", name, line, columns)
+		}
+		lines = append(lines, fields)
+	}
+	return lines
+}
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// fieldForm is a field, exact or masked.
+type fieldForm struct {
+	id     FieldID
+	masked bool
+}
+
+// TestEveryMatch holds matches against texts and wire forms, and fails when a field of the registry has no case.
+func TestEveryMatch(t *testing.T) {
+	seen := map[fieldForm]bool{}
+	for _, c := range readTable(t, "matches.txt", 3) {
+		text, printed, wire := c[0], c[1], unhex(t, c[2])
+		m, err := ParseMatch(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if got := m.String(); got != printed {
+			t.Errorf("%q is printed as %q, want %q", text, got, printed)
+		}
+		if again, err := ParseMatch(printed); err != nil || again != m {
+			t.Errorf("%q, printed and read again: %q %v", text, again, err)
+		}
+		encoded, err := m.append(nil)
+		if err != nil {
+			t.Error(err)
+		}
+		if got := encoded[4 : 4+len(wire)]; string(got) != string(wire) || int(u16(encoded[2:])) != 4+len(wire) || len(encoded)%8 != 0 {
+			t.Errorf("%q is encoded as %x, want %x in it", text, encoded, wire)
+		}
+		decoded, rest, err := decodeMatch(append(encoded, 1, 2, 3))
+		if err != nil || decoded != m || len(rest) != 3 {
+			t.Errorf("%q: decoded as %q, %d bytes left, %v", text, decoded, len(rest), err)
+		}
+		if !isCanonical(wire) {
+			t.Errorf("%q: the encoded form is not taken for canonical", text)
+		}
+		for f := range m.Fields() {
+			seen[fieldForm{f.ID, !f.isExact()}] = true
+			if got, ok := m.Lookup(f.ID); !ok || got != f {
+				t.Errorf("%q: looked up %v, found %v", text, f, got)
+			}
+		}
+	}
+	for id := range FieldID(numMatchFields) {
+		if !seen[fieldForm{id, false}] {
+			t.Errorf("no exact case for %s in testdata/matches.txt", id)
+		}
+		if fieldTable[id].maskable && id.significant() > 1 && !seen[fieldForm{id, true}] {
+			t.Errorf("no masked case for %s in testdata/matches.txt", id)
+		}
+	}
+}
+
+// TestEveryAction holds actions and instructions against texts and wire forms of both versions, and fails when a kind, an instruction or a field
+// that only actions have has no case.
+func TestEveryAction(t *testing.T) {
+	kinds, fields, instructions := map[Kind]bool{}, map[fieldForm]bool{}, map[string]bool{}
+	for _, c := range readTable(t, "actions.txt", 4) {
+		match, text, printed, wire14 := c[0], c[1], c[2], unhex(t, c[3])
+		wire15 := wire14
+		if len(c) > 4 {
+			wire15 = unhex(t, c[4])
+		}
+		m, err := ParseFlow(match + " actions=" + text)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		in := m.Instructions
+		if got := in.String(); got != printed {
+			t.Errorf("%q is printed as %q, want %q", text, got, printed)
+		}
+		if again, err := ParseInstructions(printed); err != nil || !cmp.Equal(again, in, deep()) {
+			t.Errorf("%q, printed and read again: %q %v", text, again, err)
+		}
+		canonical, err := in.Canonical()
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		for version, wire := range map[Version][]byte{Version14: wire14, Version15: wire15} {
+			encoded, err := in.append(nil, version)
+			if err != nil || string(encoded) != string(wire) {
+				t.Errorf("%q in %s is encoded as\n%x, want\n%x (%v)", text, version, encoded, wire, err)
+			}
+			decoded := decodeInstructions(wire)
+			if diff := cmp.Diff(in, decoded, deep()); diff != "" && version == Version14 {
+				t.Errorf("%q: decoded from %s:\n%s", text, version, diff)
+			}
+			if got, err := decoded.Canonical(); err != nil || got != canonical {
+				t.Errorf("%q: decoded from %s it is %q, which is not equal to it (%v)", text, version, decoded, err)
+			}
+			again, err := decoded.append(nil, version)
+			if err != nil || string(again) != string(wire) {
+				t.Errorf("%q: encoded, decoded and encoded again in %s:\n%x\n%x (%v)", text, version, wire, again, err)
+			}
+		}
+		note(in, kinds, fields)
+		v := reflect.ValueOf(in)
+		for i := range v.NumField() {
+			if !v.Field(i).IsZero() {
+				instructions[v.Type().Field(i).Name] = true
+			}
+		}
+	}
+	for k := range numKinds {
+		if !kinds[k] {
+			t.Errorf("no case for %s in testdata/actions.txt", k)
+		}
+	}
+	for id := FieldID(numMatchFields); id < numFields; id++ {
+		if !fields[fieldForm{id, false}] {
+			t.Errorf("no exact case for %s in testdata/actions.txt", id)
+		}
+		if fieldTable[id].maskable && !fields[fieldForm{id, true}] {
+			t.Errorf("no masked case for %s in testdata/actions.txt", id)
+		}
+	}
+	for f := range reflect.TypeFor[Instructions]().Fields() {
+		if !instructions[f.Name] {
+			t.Errorf("no case for the instruction %s in testdata/actions.txt", f.Name)
+		}
+	}
+}
+
+// note marks what the instructions are a case of.
+func note(in Instructions, kinds map[Kind]bool, fields map[fieldForm]bool) {
+	var list func(actions []Action)
+	list = func(actions []Action) {
+		for _, a := range actions {
+			kinds[a.Kind()] = true
+			switch a := a.(type) {
+			case CT:
+				list(a.Exec)
+			case SetField:
+				fields[fieldForm{a.Field.ID, !a.Field.isExact()}] = true
+			}
+		}
+	}
+	list(in.Apply)
+	list(in.Write)
+}
+
+// TestRegistry holds the tables against each other.
+func TestRegistry(t *testing.T) {
+	headers := map[oxmHeader]FieldID{}
+	for i := range fieldTable {
+		id, f := FieldID(i), &fieldTable[i]
+		switch {
+		case f.name == "" || f.size == 0 || f.bits == 0 || int(f.bits) > 8*int(f.size) || f.size > maxValue:
+			t.Errorf("%d: %+v is incomplete", id, f)
+		case !f.hasNX && !f.hasOXM:
+			t.Errorf("%s has no header", id)
+		case f.hasNX != (f.nxName != "") || f.hasOXM != (f.oxmName != ""):
+			t.Errorf("%s: names and headers don't go together", id)
+		case f.size > 8 && f.form == formDecimal:
+			t.Errorf("%s: only numbers of 64 bits are printed in decimal", id)
+		}
+		for _, name := range []string{f.name, f.alias, f.nxName, f.oxmName} {
+			if got, ok := fieldNames[name]; name != "" && (!ok || got != id) {
+				t.Errorf("%s is a name of %s and %s", name, id, got)
+			}
+		}
+		for _, h := range []struct {
+			there  bool
+			header oxmHeader
+		}{{f.hasNX, f.nx}, {f.hasOXM, f.oxm}} {
+			if !h.there {
+				continue
+			}
+			if other, ok := headers[h.header]; ok {
+				t.Errorf("%s and %s have one header", id, other)
+			}
+			headers[h.header] = id
+			if got := fieldOf(h.header.with(true, 2*id.size())); got != id {
+				t.Errorf("the header of %s is found to be of %d", id, got)
+			}
+		}
+	}
+	if s := FieldID(200).String(); s != "field(200)" {
+		t.Error(s)
+	}
+	if s := Kind(200).String(); s != "kind(200)" {
+		t.Error(s)
+	}
+}
+
+// TestMatchViews decodes what Open vSwitch or others may write in another way.
+func TestMatchViews(t *testing.T) {
+	for _, c := range []struct{ name, wire, want string }{
+		{"in_port in 16 bits", "000000020005", "in_port=5"},
+		{"reserved port in 16 bits", "00000002fffe", "in_port=LOCAL"},
+		{"TCI", "000008021005", "dl_vlan=5,dl_vlan_pcp=0"},
+		{"a TLV cut short", "00000802100500000406", "dl_vlan=5,dl_vlan_pcp=0,unknown(0x00000406)"},
+		{"TCI with priority", "000008023005", "dl_vlan=5,dl_vlan_pcp=1"},
+		{"masked TCI", "0000090410001000", "vlan_tci=0x1000/0x1000"},
+		{"TCI with a part of the priority", "0000090420002000", "unknown(0x0000090420002000)"},
+		{"TOS", "00000602080000000a0108", "ip,nw_tos=8"},
+		{"reversed order", "80001804" + "0a000001" + "80000a020800", "ip,nw_dst=10.0.0.1"},
+		{"NXM forms", "000006020800" + "00000f08" + "0a000000ff000000", "ip,nw_src=10.0.0.0/8"},
+		{"xreg", "80010208" + "0000000100000002", "reg2=0x1,reg3=0x2"},
+		{"masked xxreg", "0001df20" + "00000000000000000000000500000000" + "000000000000000000000fff00000000", "reg2=0x5/0xfff"},
+		{"all-one mask", "80000d04" + "1005ffff", "dl_vlan=5"},
+		{"zero mask", "80001708" + "0a00000100000000", ""},
+		{"bits outside of the mask", "80001708" + "0a0000ffffffff00", "nw_src=10.0.0.0/24"},
+		{"ONF's tcp_flags", "ffff5406" + "4f4e4600" + "0002", "tcp_flags=syn"},
+		{"ONF's tcp_flags, masked", "ffff5508" + "4f4e4600" + "00020012", "tcp_flags=+syn-ack"},
+		{"tcp_flags of 1.5", "80005402" + "0002", "tcp_flags=syn"},
+		{"unknown experimenter", "ffff5606" + "4f4e46000001", "unknown(0xffff56064f4e46000001)"},
+		{"unknown field between known ones", "80000a020800" + "00014c020005" + "0001000400000007", "ip,reg0=0x7,unknown(0x00014c020005)"},
+		{"field of the wrong length", "80000a0308000a", "unknown(0x80000a0308000a)"},
+		{"mask where none may be", "80000b04" + "0800ffff", "ip"},
+		{"true mask where none may be", "80000b04" + "0800ff00", "unknown(0x80000b040800ff00)"},
+		{"contradiction", "80000a020800" + "80000a0286dd", "ip,unknown(0x80000a0286dd)"},
+		{"repetition", "80000a020800" + "80000a020800", "ip"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := canonicalMatch(unhex(t, c.wire))
+			if got := m.String(); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if again := canonicalMatch([]byte(m.oxm)); again != m {
+				t.Errorf("%x, decoded again: %x", m.oxm, again.oxm)
+			}
+		})
+	}
+}
