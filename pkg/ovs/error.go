@@ -68,3 +68,19 @@ func IsUnavailable(err error) bool {
 	var e *unavailableError
 	return errors.As(err, &e)
 }
+
+// versionError says that Open vSwitch is too old.
+type versionError struct {
+	is string
+}
+
+func (e *versionError) Error() string {
+	need := neededVersion()
+	return fmt.Sprintf("Open vSwitch is %s, but %d.%d or newer is needed: upgrade it and restart ovs-vswitchd", e.is, need[0], need[1])
+}
+
+// IsTooOld reports whether the running Open vSwitch lacks something that is needed. Waiting does not help.
+func IsTooOld(err error) bool {
+	var e *versionError
+	return errors.As(err, &e)
+}

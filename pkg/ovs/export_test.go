@@ -9,6 +9,5 @@ func SetTimeout(b Interface, d time.Duration) {
 		b.timeout = d
 	case *Native:
 		b.timeout = d
-		b.exec.timeout = d
 	}
 }

@@ -22,9 +22,9 @@ const (
 // once while somebody watches.
 type Native struct {
 	bridge  string
-	timeout time.Duration // of one call, but for Replace
+	timeout time.Duration // of one call, but for Replace and dumps
 	db      *link[*database]
-	exec    *Exec
+	flows   *link[*switchConn]
 
 	mu       sync.Mutex
 	watchers map[*watcher]bool
@@ -35,9 +35,12 @@ var _ Interface = (*Native)(nil)
 // NewNative returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
 // test's). Close it when it is not needed any more.
 func NewNative(bridge, runDir string) *Native {
-	n := &Native{bridge: bridge, timeout: answerTimeout, exec: NewExec(bridge, runDir), watchers: map[*watcher]bool{}}
+	n := &Native{bridge: bridge, timeout: answerTimeout, watchers: map[*watcher]bool{}}
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
 		return dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)
+	})
+	n.flows = newLink(dialTimeout, func(ctx context.Context) (*switchConn, error) {
+		return dialSwitch(ctx, filepath.Join(runDir, bridge+".mgmt"))
 	})
 	return n
 }
@@ -45,6 +48,7 @@ func NewNative(bridge, runDir string) *Native {
 // Close ends the connections. Calls that are under way fail, and so do later ones.
 func (n *Native) Close() {
 	n.db.close()
+	n.flows.close()
 }
 
 // NewTransaction implements Interface.
@@ -52,27 +56,33 @@ func (n *Native) NewTransaction() *Transaction {
 	return &Transaction{}
 }
 
-// withDatabase calls f with a session, for at most the time of one call.
-func (n *Native) withDatabase(ctx context.Context, f func(context.Context, *database) error) error {
-	limited, cancel := context.WithTimeout(ctx, n.timeout)
-	defer cancel()
+// within calls f with the link's session, for at most the given time.
+func within[S session](ctx context.Context, timeout time.Duration, l *link[S], f func(context.Context, S) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	db, err := n.db.get(limited)
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s, err := l.get(limited)
 	if err == nil {
-		err = f(limited, db)
+		err = f(limited, s)
 	}
 	switch {
-	case err == nil || IsPortError(err):
+	case err == nil || isVerdict(err):
 		return err
 	case ctx.Err() != nil:
-		// What failed then failed because of it.
+		// Whatever failed then failed because of it.
 		return fmt.Errorf("%w (%s)", ctx.Err(), err)
 	case limited.Err() != nil:
-		return &unavailableError{fmt.Errorf("no answer in %v (%s)", n.timeout, err)}
+		return &unavailableError{fmt.Errorf("no answer in %v (%s)", timeout, err)}
 	}
 	return err
+}
+
+// isVerdict reports whether Open vSwitch has said no, whatever the time since.
+func isVerdict(err error) bool {
+	var refused *FlowError
+	return errors.As(err, &refused) || IsPortError(err) || IsDatapathMismatch(err) || IsTooOld(err)
 }
 
 // An Event is something that Open vSwitch did by itself.
@@ -118,7 +128,10 @@ func (n *Native) Watch(ctx context.Context, handle func(Event)) {
 		delete(n.watchers, w)
 		n.mu.Unlock()
 	}()
-	n.db.keep(ctx, func() { w.tell(Event{Kind: DatabaseConnected}) })
+	var keepers sync.WaitGroup
+	keepers.Go(func() { n.db.keep(ctx, func() { w.tell(Event{Kind: DatabaseConnected}) }) })
+	keepers.Go(func() { n.flows.keep(ctx, func() { w.tell(Event{Kind: SwitchConnected}) }) })
+	keepers.Wait()
 }
 
 // onOFPort is called by the database.

@@ -22,7 +22,7 @@ func (n *Native) EnsureBridge(ctx context.Context, b Bridge) error {
 	if err := b.validate(); err != nil {
 		return err
 	}
-	err := n.withDatabase(ctx, func(ctx context.Context, db *database) error {
+	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
 		err := errOvertaken
 		for range attempts {
 			if err = ensureBridge(ctx, db, b); !errors.Is(err, errOvertaken) {
@@ -31,6 +31,13 @@ func (n *Native) EnsureBridge(ctx context.Context, b Bridge) error {
 		}
 		return err
 	})
+	if err == nil {
+		// Whether the switch can do what is needed is to be known before anything relies on it. If it can't be asked now, the
+		// next call says so.
+		if _, dialErr := n.flows.get(ctx); IsTooOld(dialErr) {
+			return dialErr
+		}
+	}
 	if err != nil && !IsDatapathMismatch(err) {
 		return fmt.Errorf("set up bridge %s: %w", b.Name, err)
 	}

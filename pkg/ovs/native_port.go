@@ -14,7 +14,7 @@ import (
 // ListPorts implements Interface. It answers from the copy of the database.
 func (n *Native) ListPorts(ctx context.Context) ([]Port, error) {
 	var ports []Port
-	err := n.withDatabase(ctx, func(_ context.Context, db *database) error {
+	err := within(ctx, n.timeout, n.db, func(_ context.Context, db *database) error {
 		bridge, ok := db.bridge(n.bridge)
 		if !ok {
 			return n.errNoBridge()
@@ -55,7 +55,7 @@ func (n *Native) AddPort(ctx context.Context, p Port) (Port, error) {
 		return Port{}, err
 	}
 	var got Port
-	err := n.withDatabase(ctx, func(ctx context.Context, db *database) error {
+	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
 		err := errOvertaken
 		for range attempts {
 			if got, err = n.addPort(ctx, db, p); !errors.Is(err, errOvertaken) {
@@ -213,7 +213,7 @@ func (n *Native) DeletePort(ctx context.Context, name string) error {
 	if name == "" || name == n.bridge {
 		return fmt.Errorf("delete port %q of bridge %s: that is not a port of ours", name, n.bridge)
 	}
-	err := n.withDatabase(ctx, func(ctx context.Context, db *database) error {
+	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
 		return n.removePort(ctx, db, name)
 	})
 	if err != nil {

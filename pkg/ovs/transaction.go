@@ -71,6 +71,8 @@ func (tx *Transaction) String() string {
 	return b.String()
 }
 
+const reasonTwice = "it is wanted twice; the second would overwrite the first"
+
 // wantedOnce turns the flows of a replacement into additions. Two flows of one key are an error: the second would overwrite
 // the first.
 func wantedOnce(flows []*Flow) ([]operation, error) {
@@ -83,7 +85,7 @@ func wantedOnce(flows []*Flow) ([]operation, error) {
 		}
 		op := tx.ops[len(tx.ops)-1]
 		if seen[op.key] {
-			return nil, &FlowError{Flow: op.text, Key: op.key, Reason: "it is wanted twice; the second would overwrite the first"}
+			return nil, &FlowError{Flow: op.text, Key: op.key, Reason: reasonTwice}
 		}
 		seen[op.key] = true
 	}

@@ -1,0 +1,376 @@
+package ovs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+)
+
+const (
+	// flowVersion is the version in which flows travel; package openflow says why.
+	flowVersion = openflow.Version14
+	// chunk is how many bytes of messages are written at once.
+	chunk = 64 << 10
+)
+
+// switchConn is a session with vswitchd: OpenFlow on the bridge's management socket.
+type switchConn struct {
+	conn net.Conn
+
+	ctx     context.Context // ends when the session is to end
+	end     context.CancelFunc
+	lost    chan struct{} // closed when the connection has ended
+	workers sync.WaitGroup
+
+	// Whole messages on their way to the switch. They have a goroutine of their own, since vswitchd stops reading while
+	// its answers are not read.
+	out  chan []byte
+	pong chan []byte // of those, the answer to an echo request
+
+	mu         sync.Mutex
+	lastXID    uint32
+	lastBundle uint32
+	exchanges  map[*exchange]bool
+}
+
+// exchange is a number of messages with consecutive XIDs, the last of them a barrier, and what came back for them.
+type exchange struct {
+	first, barrier uint32
+	done           chan struct{} // closed when the barrier is answered
+	answers        []answer      // guarded by the session; the commit of a bundle brings errors about messages before it
+}
+
+// answer is what the switch sent because of message number index of an exchange.
+type answer struct {
+	index   int
+	message openflow.Message
+}
+
+// dialSwitch connects, agrees on the version and makes sure that the switch is recent enough.
+func dialSwitch(ctx context.Context, socket string) (*switchConn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, &unavailableError{fmt.Errorf("connect to the bridge: %w", err)}
+	}
+	c := &switchConn{
+		conn: conn, lost: make(chan struct{}),
+		out: make(chan []byte, 4), pong: make(chan []byte, 1),
+		exchanges: map[*exchange]bool{},
+	}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	input := bufio.NewReaderSize(conn, chunk)
+	if err := c.greet(ctx, input); err != nil {
+		conn.Close()
+		c.end()
+		return nil, fmt.Errorf("connect to the bridge at %s: %w", socket, err)
+	}
+	c.workers.Go(c.attend)
+	c.workers.Go(func() { c.read(input) })
+	c.workers.Go(c.write)
+	if err := c.checkVersion(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	c.workers.Go(c.probe)
+	return c, nil
+}
+
+// greet exchanges hellos.
+func (c *switchConn) greet(ctx context.Context, input *bufio.Reader) error {
+	defer context.AfterFunc(ctx, func() { c.conn.Close() })()
+	hello, err := openflow.Append(nil, flowVersion, 0, &openflow.Hello{Versions: openflow.Versions(flowVersion)})
+	if err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(hello); err != nil {
+		return &unavailableError{err}
+	}
+	header, m, err := receive(input, nil)
+	if err != nil {
+		return &unavailableError{err}
+	}
+	switch m := m.(type) {
+	case *openflow.Hello:
+		if !m.Offer(header.Version).Has(flowVersion) {
+			return fmt.Errorf("the bridge does not speak %s: its column protocols must have it", flowVersion)
+		}
+		return nil
+	case *openflow.Error:
+		return fmt.Errorf("the bridge does not speak %s: its column protocols must have it: %w", flowVersion, m)
+	}
+	return fmt.Errorf("the bridge greets with %T", m)
+}
+
+// receive reads one message. The buffer is reused when it is large enough.
+func receive(input *bufio.Reader, buffer []byte) (openflow.Header, openflow.Message, error) {
+	start, err := input.Peek(openflow.HeaderLen)
+	if err != nil {
+		return openflow.Header{}, nil, err
+	}
+	header, err := openflow.ParseHeader(start)
+	if err != nil {
+		return header, nil, err
+	}
+	if cap(buffer) < int(header.Length) {
+		buffer = make([]byte, header.Length)
+	}
+	buffer = buffer[:header.Length]
+	if _, err := io.ReadFull(input, buffer); err != nil {
+		return header, nil, err
+	}
+	return openflow.Decode(buffer)
+}
+
+// neededVersion is the first Open vSwitch that can forget single connections on behalf of a controller (NXT_CT_FLUSH).
+func neededVersion() [2]int { return [2]int{3, 1} }
+
+// checkVersion refuses a switch that is too old. One that hides its version is taken for new.
+func (c *switchConn) checkVersion(ctx context.Context) error {
+	answers, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.DescRequest{} })
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
+		desc, ok := a.message.(*openflow.DescReply)
+		if !ok {
+			continue
+		}
+		need := neededVersion()
+		if is, ok := parseVersion(desc.Software); ok && (is[0] < need[0] || is[0] == need[0] && is[1] < need[1]) {
+			return &versionError{is: desc.Software}
+		}
+	}
+	return nil
+}
+
+// parseVersion reads the first two numbers of a version.
+func parseVersion(s string) (v [2]int, ok bool) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) < 2 {
+		return v, false
+	}
+	for i := range v {
+		var err error
+		if v[i], err = strconv.Atoi(parts[i]); err != nil {
+			return v, false
+		}
+	}
+	return v, true
+}
+
+// attend closes the connection when the session is to end.
+func (c *switchConn) attend() {
+	<-c.ctx.Done()
+	c.conn.Close()
+	close(c.lost)
+}
+
+// read hands what comes to who waits for it.
+func (c *switchConn) read(input *bufio.Reader) {
+	defer c.end()
+	buffer := make([]byte, 1<<16) // the longest message
+	for {
+		header, m, err := receive(input, buffer)
+		if err != nil {
+			return // the switch went, or sends what nobody can read on after
+		}
+		if echo, ok := m.(*openflow.EchoRequest); ok {
+			c.answerEcho(header, echo)
+			continue
+		}
+		c.deliver(header.XID, m)
+	}
+}
+
+func (c *switchConn) answerEcho(header openflow.Header, echo *openflow.EchoRequest) {
+	reply, err := openflow.Append(nil, flowVersion, header.XID, &openflow.EchoReply{Data: echo.Data})
+	if err != nil {
+		return // it is as long as the request
+	}
+	select {
+	case c.pong <- reply:
+	default: // one is on its way
+	}
+}
+
+func (c *switchConn) deliver(xid uint32, m openflow.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for x := range c.exchanges {
+		index := xid - x.first // XIDs wrap
+		if index > x.barrier-x.first {
+			continue
+		}
+		if _, ok := m.(*openflow.BarrierReply); ok && xid == x.barrier && !isClosed(x.done) {
+			close(x.done)
+		} else {
+			x.answers = append(x.answers, answer{int(index), m})
+		}
+		return
+	}
+}
+
+// write is the only one to write after the hello.
+func (c *switchConn) write() {
+	defer c.end()
+	for {
+		var b []byte
+		select {
+		case b = <-c.out:
+		case b = <-c.pong:
+		case <-c.ctx.Done():
+			return
+		}
+		if _, err := c.conn.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// probe ends the session when the switch does not answer any more.
+func (c *switchConn) probe() {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, probeTimeout)
+		if _, err := c.do(ctx, 0, nil); err != nil {
+			c.end()
+		}
+		cancel()
+	}
+}
+
+func (c *switchConn) ended() <-chan struct{} { return c.lost }
+
+func (c *switchConn) close() {
+	c.end()
+	c.workers.Wait()
+}
+
+// do sends n messages and a barrier behind them, and returns what came back for the messages once the switch is done with
+// them. When the context ends it has sent whole messages, but perhaps not all.
+func (c *switchConn) do(ctx context.Context, n int, message func(i int) openflow.Message) ([]answer, error) {
+	x := c.begin(n)
+	defer c.forget(x)
+	if err := c.finish(ctx, x, message); err != nil {
+		return nil, err
+	}
+	return c.answers(x), nil
+}
+
+// finish sends the messages of an exchange that has begun, and waits for the barrier's answer.
+func (c *switchConn) finish(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+	if err := c.send(ctx, x, message); err != nil {
+		return err
+	}
+	select {
+	case <-x.done:
+		return nil
+	case <-c.lost:
+		return errSwitchLost()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// answers returns what came back so far.
+func (c *switchConn) answers(x *exchange) []answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clip(x.answers)
+}
+
+func errSwitchLost() error {
+	return &unavailableError{errors.New("the connection to the bridge was lost")}
+}
+
+func (c *switchConn) begin(n int) *exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := &exchange{first: c.lastXID + 1, barrier: c.lastXID + 1 + uint32(n), done: make(chan struct{})}
+	c.lastXID = x.barrier
+	c.exchanges[x] = true
+	return x
+}
+
+func (c *switchConn) forget(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.exchanges, x)
+}
+
+func (c *switchConn) send(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+	var b []byte
+	n := int(x.barrier - x.first)
+	for i := range n + 1 {
+		var m openflow.Message = &openflow.BarrierRequest{}
+		if i < n {
+			m = message(i)
+		}
+		var err error
+		if b, err = openflow.Append(b, flowVersion, x.first+uint32(i), m); err != nil {
+			return &messageError{i, err}
+		}
+		if len(b) < chunk && i < n {
+			continue
+		}
+		if err := c.enqueue(ctx, b); err != nil {
+			return err
+		}
+		b = make([]byte, 0, len(b)+len(b)/8)
+	}
+	return nil
+}
+
+func (c *switchConn) enqueue(ctx context.Context, b []byte) error {
+	select {
+	case c.out <- b:
+		return nil
+	case <-c.lost:
+		return errSwitchLost()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// post sends one message if there is room for it, without waiting for anything.
+func (c *switchConn) post(m openflow.Message) {
+	c.mu.Lock()
+	c.lastXID++
+	xid := c.lastXID
+	c.mu.Unlock()
+	b, err := openflow.Append(nil, flowVersion, xid, m)
+	if err != nil {
+		return
+	}
+	select {
+	case c.out <- b:
+	default:
+	}
+}
+
+// messageError says that a message of an exchange can't be encoded.
+type messageError struct {
+	index int
+	err   error
+}
+
+func (e *messageError) Error() string { return e.err.Error() }
+
+func (e *messageError) Unwrap() error { return e.err }
