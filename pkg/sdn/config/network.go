@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strconv"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,7 @@ type Network struct {
 	ServiceNetwork  netip.Prefix
 	VXLANPort       uint16 // in UDP; DefaultVXLANPort unless given
 	MTU             int    // bytes, of pods; 0: the underlay's less VXLANOverhead
+	RoutableMTU     int    // bytes, of what is sent, at most MTU; 0: MTU (RoutableMTUAnnotation)
 }
 
 // ClusterNetwork is a range that nodes get their subnets from.
@@ -101,6 +103,7 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 		}
 		n.MTU = int(*m)
 	}
+	n.RoutableMTU = routableMTU(o, &f)
 
 	if err := f.join(); err != nil {
 		return nil, err
@@ -161,6 +164,9 @@ func (n *Network) Object() *networkv1.ClusterNetwork {
 	if n.MTU != 0 {
 		mtu := uint32(n.MTU)
 		o.MTU = &mtu
+	}
+	if n.RoutableMTU != 0 {
+		o.Annotations = map[string]string{RoutableMTUAnnotation: strconv.Itoa(n.RoutableMTU)}
 	}
 	return o
 }
