@@ -159,6 +159,12 @@ func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
 		[]string{"ip", "route", "replace", "default", "via", controlPlaneAddr().String()},
 		[]string{"ip", "route", "replace", outsideNetwork, "via", outsideFabricAddr().String()},
 	)
+	if l.state.Shape.Datapath == Netdev {
+		// Open vSwitch forgets the kernel's routes for a moment whenever any interface comes or goes, and packets to other nodes
+		// with them. A route of its own stays. It is refused until Open vSwitch has seen the address.
+		underlay.Commands = append(underlay.Commands, []string{"sh", "-c",
+			"for try in $(seq 100); do ovs-appctl ovs/route/add " + fabricNetwork + " " + owner + " && exit; sleep 0.1; done; exit 1"})
+	}
 	underlay.After = []string{"ovs-vswitchd"}
 	return append(units, underlay)
 }
