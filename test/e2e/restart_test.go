@@ -18,7 +18,7 @@ import (
 // pingInterval is how finely a gap in the traffic shows.
 const pingInterval = 10 * time.Millisecond
 
-// Pods do not notice that the agent of their node is killed and started again.
+// Pods do not notice that the agent of their node is killed and started again, and new ones come up.
 func TestAgentKilled(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -32,19 +32,19 @@ func TestAgentKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for round := range 3 {
+	for range 3 {
 		x.killAgent(t, node1)
-		// It serves again when a pod comes up.
-		pods := x.run(t, x.namespace, netexec(fmt.Sprintf("new-%d", round), node1))
-		meet(t, pods[0].netns, x.c.addr)
+		x.observed(t, node1)
 	}
 	noneLost(t, "from a to c", there)
 	noneLost(t, "from b to a", here)
 	x.notWarned(t, began, "Node", node1, agentService)
-	for round := range 3 {
-		if err := x.deletePod(t.Context(), x.namespace, fmt.Sprintf("new-%d", round)); err != nil {
-			t.Fatal(err)
-		}
+	x.returnsTo(t, before)
+
+	later := x.run(t, x.namespace, netexec("later", node1))[0]
+	meet(t, later.netns, x.c.addr)
+	if err := x.deletePod(t.Context(), x.namespace, later.name); err != nil {
+		t.Fatal(err)
 	}
 	x.returnsTo(t, before)
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// captureBuffer holds what arrives while the reader is not on the processor.
-const captureBuffer = 16 << 20
+// receiveBuffer holds what arrives while the reader is not on the processor, in bytes.
+const receiveBuffer = 16 << 20
 
 // packetSocket opens an interface for whole frames. The file's reads can be ended by Close.
 func (n NetNS) packetSocket(iface string, protocol uint16) (file *os.File, err error) {
@@ -27,7 +27,7 @@ func (n NetNS) packetSocket(iface string, protocol uint16) (file *os.File, err e
 			return err
 		}
 		file = os.NewFile(uintptr(fd), "packets of "+iface)
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 			return errors.Join(err, file.Close())
 		}
 		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: protocol}); err != nil {

@@ -55,10 +55,13 @@ func (n NetNS) openEcho(to netip.Addr, e Echo) (*echoSocket, error) {
 	}
 	var optErr error
 	err = raw.Control(func(fd uintptr) {
-		optErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, discover)
+		optErr = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, discover),
+			// What waits for a busy processor is not lost.
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer))
 	})
 	if err := errors.Join(err, optErr); err != nil {
-		return nil, errors.Join(fmt.Errorf("set don't-fragment: %w", err), s.Close())
+		return nil, errors.Join(fmt.Errorf("set an ICMP socket up: %w", err), s.Close())
 	}
 	return s, nil
 }
