@@ -60,12 +60,14 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	if err != nil {
 		return err
 	}
+	bridge := ovs.NewNative(bridgeName, ovs.DefaultRunDir)
+	defer bridge.Close()
 	a := &agent{
 		Config:   cfg,
 		selector: selector,
 		kube:     kube,
 		network:  network,
-		bridge:   ovs.NewExec(bridgeName, ovs.DefaultRunDir),
+		bridge:   bridge,
 		reporter: newReporter(ctx, kube, cfg.NodeName),
 	}
 	defer a.reporter.stop()
@@ -77,7 +79,7 @@ type agent struct {
 	selector hostnet.Selector
 	kube     kubernetes.Interface
 	network  networkclient.Interface
-	bridge   ovs.Interface
+	bridge   *ovs.Native
 	reporter *reporter
 }
 
@@ -187,7 +189,7 @@ func (a *agent) round(ctx context.Context) error {
 	if err := a.watchOwn(cancel, caches, network, own); err != nil {
 		return err
 	}
-	err = a.serve(ctx, caches, network, own)
+	err = a.serve(ctx, cancel, caches, network, own)
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}

@@ -33,7 +33,7 @@ const ipamNetwork = "ovsdn"
 const hostCheck = 10 * time.Second
 
 // serve brings the node from a known HostSubnet to a served CNI socket, and stays until the context ends or a part fails.
-func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, own *config.HostSubnet) error {
+func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) error {
 	started := time.Now()
 	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
 	// Plugins wait in its backlog meanwhile.
@@ -121,6 +121,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return st.Run(writing) })
+	group.Go(func() error { a.bridge.Watch(ctx, follow(st, changed)); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
@@ -138,6 +139,22 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		return cniserver.Serve(ctx, socket, manager)
 	})
 	return group.Wait()
+}
+
+// follow reacts to what Open vSwitch does by itself. A switch that has started anew has no flows: the store writes them
+// again, and an unchanged one gets nothing. A pod's port that came back with another number is rare, and a new round
+// compiles everything with the numbers of now.
+func follow(st *store.Store, changed context.CancelCauseFunc) func(ovs.Event) {
+	return func(e ovs.Event) {
+		switch e.Kind {
+		case ovs.SwitchConnected:
+			st.Resync()
+		case ovs.PortChanged:
+			if e.Port.OFPort > 0 && e.Port.ExternalIDs[pods.IDSandbox] != "" {
+				changed(fmt.Errorf("%w: port %s has the OpenFlow number %d now", errChanged, e.Port.Name, e.Port.OFPort))
+			}
+		}
+	}
 }
 
 // setUpBridge makes br0 with its two fixed ports. Flows are the store's.
