@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 )
 
 // Key is a flow's identity on the switch: two flows with equal keys overwrite each other. It is comparable.
@@ -73,7 +75,9 @@ func looseText(f *Flow) (string, error) {
 		b.WriteByte(',')
 		b.WriteString(string(f.Protocol))
 	}
-	if f.InPort != 0 {
+	if f.InPort == goovs.PortLOCAL {
+		b.WriteString(",in_port=LOCAL")
+	} else if f.InPort != 0 {
 		b.WriteString(",in_port=")
 		b.WriteString(strconv.Itoa(f.InPort))
 	}

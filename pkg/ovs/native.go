@@ -72,9 +72,9 @@ func within[S session](ctx context.Context, timeout time.Duration, l *link[S], f
 		return err
 	case ctx.Err() != nil:
 		// Whatever failed then failed because of it.
-		return fmt.Errorf("%w (%s)", ctx.Err(), err)
+		return fmt.Errorf("%w (%s)", ctx.Err(), err.Error())
 	case limited.Err() != nil:
-		return &unavailableError{fmt.Errorf("no answer in %v (%s)", timeout, err)}
+		return &unavailableError{fmt.Errorf("no answer in %v (%s)", timeout, err.Error())}
 	}
 	return err
 }

@@ -179,3 +179,42 @@ func BenchmarkAddPort(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAddPorts adds 16 ports at once to those that are there: they share vswitchd's work.
+func BenchmarkAddPorts(b *testing.B) {
+	const together = 16
+	for _, present := range []int{1, 100, 500} {
+		b.Run(fmt.Sprintf("present=%d", present), func(b *testing.B) {
+			s, n := startNative(b)
+			old, fresh := names("o", present), names("n", together)
+			addVeths(b, s, slices.Concat(old, fresh)...)
+			addAll(b, n, old)
+			raw := newRawDB(b, s)
+			var all, one []time.Duration
+			for b.Loop() {
+				all = append(all, addAll(b, n, fresh))
+				for _, name := range fresh {
+					must(b, n.DeletePort(b.Context(), name))
+				}
+				raw.deletePort(raw.root) // nothing: it waits for vswitchd
+				one = append(one, addAll(b, n, fresh[:1]))
+				must(b, n.DeletePort(b.Context(), fresh[0]))
+				raw.deletePort(raw.root)
+			}
+			report(b, map[string][]time.Duration{"16-at-once": all, "one": one})
+			b.ReportMetric(float64(together)/median(all).Seconds(), "ports/s")
+			b.ReportMetric(float64(median(all))/float64(median(one)), "x-one")
+		})
+	}
+}
+
+func BenchmarkListPorts(b *testing.B) {
+	s, n := startNative(b)
+	old := names("o", 500)
+	addVeths(b, s, old...)
+	addAll(b, n, old)
+	for b.Loop() {
+		_, err := n.ListPorts(b.Context())
+		must(b, err)
+	}
+}

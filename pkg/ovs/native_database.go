@@ -156,7 +156,7 @@ func errConnectionLost() error {
 }
 
 // errOvertaken says that somebody else changed the database between the look at the copy and the transaction.
-var errOvertaken = errors.New("somebody else changes the same rows of the database again and again") //nolint:gochecknoglobals // a sentinel error
+var errOvertaken = errors.New("somebody else changes the same rows of the database again and again")
 
 // change is transact with a request that vswitchd confirm the result: the answers to the operations, and the number for
 // confirmed.

@@ -145,10 +145,14 @@ func compileFlow(mod *openflow.FlowMod, f *Flow) error {
 	}
 	m, err := openflow.ParseFlow(text)
 	if err != nil {
-		if _, err := FlowText(f); err != nil {
-			return err
+		// Perhaps only in the way in which it was written.
+		key, text, textErr := flowText(f)
+		if textErr != nil {
+			return textErr
 		}
-		return flowError(f, err.Error())
+		if m, err = openflow.ParseFlow(text); err != nil {
+			return &FlowError{Flow: text, Key: key, Reason: err.Error()}
+		}
 	}
 	*mod = *m
 	return nil

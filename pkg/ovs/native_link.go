@@ -143,7 +143,7 @@ func (l *link[S]) keep(ctx context.Context, made func()) {
 const (
 	reconnectFirst  = 5 * time.Millisecond
 	reconnectFactor = 2
-	reconnectLast   = 320 * time.Millisecond
+	reconnectLast   = 20 * time.Millisecond
 )
 
 func pause(ctx context.Context, d time.Duration) {
