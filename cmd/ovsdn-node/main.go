@@ -75,6 +75,7 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Iface, "iface", "", "the interface with this node's address")
 	f.StringVar(&cfg.IfaceRegex, "iface-regex", "", "a regular expression that names that interface")
 	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods in bytes; 0: the ClusterNetwork's, else the underlay's less 50")
+	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the most that is sent; 0: the ClusterNetwork's annotation, else none")
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "who balances services: external (kube-proxy on the node)")
 	f.StringVar(&cfg.CNISocket, "cni-socket", cfg.CNISocket, "unix socket that the CNI plugin calls")

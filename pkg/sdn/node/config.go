@@ -26,6 +26,7 @@ type Config struct {
 	Iface        string       // the interface with the node's address; empty: found out
 	IfaceRegex   string       // the same by a regular expression
 	MTU          int          // bytes, of pods and tun0; 0: the ClusterNetwork's, else the underlay's less 50
+	RoutableMTU  int          // bytes, of routes; 0: the ClusterNetwork's annotation's, else none
 	Datapath     string       // OVS datapath type of br0
 	ServiceProxy ServiceProxy // who balances services
 	CNISocket    string       // where the CNI plugin finds the agent
@@ -78,6 +79,12 @@ func (c Config) Validate() error {
 	// RFC 791: every host must take 576 bytes; an IPv4 packet has at most 65,535.
 	if c.MTU != 0 && (c.MTU < 576 || c.MTU > 65535) {
 		fault("--mtu=%d: must be from 576 to 65535, or 0 to find it out", c.MTU)
+	}
+	if c.RoutableMTU != 0 && (c.RoutableMTU < 576 || c.RoutableMTU > 65535) {
+		fault("--routable-mtu=%d: must be from 576 to 65535, or 0 to have none", c.RoutableMTU)
+	}
+	if c.MTU != 0 && c.RoutableMTU > c.MTU {
+		fault("--routable-mtu=%d: must be at most --mtu=%d, which is what interfaces take", c.RoutableMTU, c.MTU)
 	}
 	if c.Datapath != "system" && c.Datapath != "netdev" {
 		fault("--datapath=%q: must be system (the kernel's) or netdev (userspace)", c.Datapath)

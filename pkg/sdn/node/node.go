@@ -8,10 +8,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -31,6 +33,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
 // bridgeName is OpenShift SDN's; people's habits know it.
@@ -173,6 +176,8 @@ func (a *agent) round(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	caches := a.newCaches()
 	defer caches.shutdown() // after cancel
+	var looking sync.WaitGroup
+	defer looking.Wait() // after cancel
 	defer cancel(nil)
 	caches.start(ctx)
 
@@ -186,9 +191,12 @@ func (a *agent) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.watchOwn(cancel, caches, network, own); err != nil {
+	look, err := a.watchOwn(cancel, caches, network, own)
+	if err != nil {
 		return err
 	}
+	// Of the host's interfaces nothing tells.
+	looking.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { look(nil) }, sayAgain) })
 	err = a.serve(ctx, cancel, caches, network, own)
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
@@ -241,10 +249,13 @@ func (a *agent) hostSubnet(c *caches, network *config.Network) (*config.HostSubn
 }
 
 // watchOwn ends the round when the network or this node's HostSubnet becomes another one. An edit that makes either
-// unusable is reported, and what was set up stays.
-func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) error {
-	look := func(any) {
+// unusable, in itself or on this host, is reported, and what was set up stays. The returned function looks once more.
+func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) (look func(any), err error) {
+	look = func(any) {
 		n, err := a.clusterNetwork(c)
+		if err == nil {
+			err = a.checkMTU(n, own)
+		}
 		if err == nil && !sameNetwork(n, network) {
 			changed(fmt.Errorf("%w: ClusterNetwork was edited", errChanged))
 			return
@@ -261,16 +272,29 @@ func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *co
 		}
 	}
 	if _, err := c.network.Network().V1().ClusterNetworks().Informer().AddEventHandler(handlerOf(networkv1.ClusterNetworkDefault, look)); err != nil {
-		return fmt.Errorf("watching the ClusterNetwork: %w", err)
+		return nil, fmt.Errorf("watching the ClusterNetwork: %w", err)
 	}
 	if _, err := c.network.Network().V1().HostSubnets().Informer().AddEventHandler(handlerOf(a.NodeName, look)); err != nil {
-		return fmt.Errorf("watching the HostSubnet: %w", err)
+		return nil, fmt.Errorf("watching the HostSubnet: %w", err)
 	}
-	return nil
+	return look, nil
 }
 
 // underlay finds where the node's tunnels end, which must be where its peers send to.
-func (a *agent) underlay(network *config.Network, own *config.HostSubnet) (hostnet.Underlay, int, error) {
+func (a *agent) underlay(network *config.Network, own *config.HostSubnet) (hostnet.Underlay, linkmtu.MTU, error) {
+	underlay, err := a.pick(own)
+	if err != nil {
+		return underlay, linkmtu.MTU{}, err
+	}
+	if err := hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork); err != nil {
+		return underlay, linkmtu.MTU{}, err
+	}
+	mtu, err := a.mtu(underlay, network)
+	return underlay, mtu, err
+}
+
+// pick returns the interface and the address where the node's tunnels end.
+func (a *agent) pick(own *config.HostSubnet) (hostnet.Underlay, error) {
 	selector := a.selector
 	if selector == (hostnet.Selector{}) {
 		// Not told otherwise: the address that the peers know decides, if it is one of ours.
@@ -278,21 +302,30 @@ func (a *agent) underlay(network *config.Network, own *config.HostSubnet) (hostn
 	}
 	underlay, err := hostnet.Pick(selector)
 	if err != nil {
-		return underlay, 0, err
+		return underlay, err
 	}
 	if underlay.Addr != own.HostIP {
-		return underlay, 0, fmt.Errorf("peers send to %s (HostSubnet %s, from the Node's InternalIP), but this agent was told to use %s: start kubelet with --node-ip=%s, or change --node-ip, --iface or --iface-regex",
+		return underlay, fmt.Errorf("peers send to %s (HostSubnet %s, from the Node's InternalIP), but this agent was told to use %s: start kubelet with --node-ip=%s, or change --node-ip, --iface or --iface-regex",
 			own.HostIP, own.Node, underlay, underlay.Addr)
 	}
-	if err := hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork); err != nil {
-		return underlay, 0, err
+	return underlay, nil
+}
+
+// mtu returns the MTU of this node's end of the pod network: flags come before what the cluster says.
+func (a *agent) mtu(underlay hostnet.Underlay, network *config.Network) (linkmtu.MTU, error) {
+	return hostnet.MTU(underlay, cmp.Or(a.MTU, network.MTU), cmp.Or(a.RoutableMTU, network.RoutableMTU))
+}
+
+// checkMTU says whether this node's underlay carries the network's MTU.
+func (a *agent) checkMTU(network *config.Network, own *config.HostSubnet) error {
+	underlay, err := a.pick(own)
+	if err != nil {
+		return nil // of no MTU's doing
 	}
-	given := a.MTU
-	if given == 0 {
-		given = network.MTU
+	if _, err := a.mtu(underlay, network); err != nil {
+		return fmt.Errorf("ClusterNetwork %s, pods keep their MTU: %w", networkv1.ClusterNetworkDefault, err)
 	}
-	mtu, err := hostnet.MTU(underlay, given)
-	return underlay, mtu, err
+	return nil
 }
 
 func prefixesOf(n *config.Network) []netip.Prefix {

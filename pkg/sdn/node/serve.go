@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
@@ -46,10 +47,16 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 	if err != nil {
 		return err
 	}
-	if err := a.setUpBridge(ctx, network, own, mtu); err != nil {
+	tun := hostnet.NewTun0(hostnet.Tun0Config{
+		Subnets:         own.Subnets,
+		ClusterNetworks: prefixesOf(network),
+		ServiceNetwork:  network.ServiceNetwork,
+		MTU:             mtu,
+	})
+	if err := a.setUpBridge(ctx, network, own, tun, mtu); err != nil {
 		return err
 	}
-	tun, firewall, err := a.setUpHost(ctx, network, own, mtu)
+	firewall, err := a.setUpHost(ctx, network, tun)
 	if err != nil {
 		return err
 	}
@@ -91,7 +98,8 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		Subnets:         own.Subnets,
 		ClusterNetworks: compiler.ClusterNetworks,
 		ServiceNetwork:  compiler.ServiceNetwork,
-		MTU:             mtu,
+		MTU:             mtu.Link,
+		RouteMTU:        mtu.Routes,
 		Datapath:        a.Datapath,
 	}, pods.Seams{
 		Pods:    podFinder{c.local.Core().V1().Pods().Lister(), a.kube},
@@ -135,7 +143,7 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		if err := cniserver.WriteConfig(a.CNIConfDir, a.CNISocket); err != nil {
 			return err
 		}
-		a.reporter.say(reasonReady, fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %d", own.Subnets, underlay, mtu))
+		a.reporter.say(reasonReady, fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu))
 		return cniserver.Serve(ctx, socket, manager)
 	})
 	return group.Wait()
@@ -158,7 +166,15 @@ func follow(st *store.Store, changed context.CancelCauseFunc) func(ovs.Event) {
 }
 
 // setUpBridge makes br0 with its two fixed ports. Flows are the store's.
-func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *config.HostSubnet, mtu int) error {
+func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *config.HostSubnet, tun *hostnet.Tun0, mtu linkmtu.MTU) error {
+	// With its port, tun0 gets its MTU.
+	changes, err := tun.PrepareMTU(ctx)
+	if err != nil {
+		return err
+	}
+	if len(changes) > 0 {
+		klog.FromContext(ctx).Info("Routes are ready for another MTU", "interface", hostnet.Tun0Name, "changed", changes)
+	}
 	if err := a.bridge.EnsureBridge(ctx, ovs.Bridge{
 		Name:         bridgeName,
 		DatapathType: a.Datapath,
@@ -173,7 +189,7 @@ func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *c
 	for _, port := range []ovs.Port{
 		{Name: "vxlan0", Type: "vxlan", Options: options, OFPort: pipeline.PortVXLAN},
 		{
-			Name: hostnet.Tun0Name, Type: "internal", OFPort: pipeline.PortTun, MTURequest: mtu,
+			Name: hostnet.Tun0Name, Type: "internal", OFPort: pipeline.PortTun, MTURequest: mtu.Link,
 			MAC: config.MAC(config.Gateway(own.Subnets[0])).String(),
 		},
 	} {
@@ -189,17 +205,11 @@ func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *c
 }
 
 // setUpHost makes the host route to the pods, and let them through.
-func (a *agent) setUpHost(ctx context.Context, network *config.Network, own *config.HostSubnet, mtu int) (*hostnet.Tun0, *hostnet.Firewall, error) {
+func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hostnet.Tun0) (*hostnet.Firewall, error) {
 	log := klog.FromContext(ctx)
-	tun := hostnet.NewTun0(hostnet.Tun0Config{
-		Subnets:         own.Subnets,
-		ClusterNetworks: prefixesOf(network),
-		ServiceNetwork:  network.ServiceNetwork,
-		MTU:             mtu,
-	})
 	changes, err := tun.Sync(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	log.Info("Host interface is right", "interface", hostnet.Tun0Name, "changed", changes)
 
@@ -210,14 +220,14 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, own *con
 		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && network.Mode == config.ModeSubnet,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	changes, err = firewall.Sync(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	log.Info("Host firewall is right", "changed", changes)
-	return tun, firewall, nil
+	return firewall, nil
 }
 
 // handlerOf calls look for every event of the object of that name.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
 // Tun0Config is the wanted state of tun0 and of the host's routes into the pod network.
@@ -23,7 +24,7 @@ type Tun0Config struct {
 	Subnets         []netip.Prefix // the node's own, masked, at least one; tun0 is the gateway of each, and has the first one's MAC
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
-	MTU             int // bytes
+	MTU             linkmtu.MTU
 }
 
 // Port is tun0 on the host. The OVS port itself, with its MAC, must exist.
@@ -50,7 +51,7 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 	}
 	// In this order: settings before the interface can send, addresses before routes, which the kernel drops with an
 	// interface's last address.
-	for _, step := range []func(netlink.Link) ([]string, error){t.sysctls, t.mtu, t.addresses, t.up, t.routes} {
+	for _, step := range []func(netlink.Link) ([]string, error){t.sysctls, t.setMTU, t.addresses, t.up, t.routes} {
 		if err := ctx.Err(); err != nil {
 			return changes, err
 		}
@@ -84,17 +85,6 @@ func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
 		note(noIPv6().ensureIfThere())
 	}
 	return changes, errors.Join(errs...)
-}
-
-func (t *Tun0) mtu(link netlink.Link) (changes []string, err error) {
-	have, want := link.Attrs().MTU, t.config.MTU
-	if have == want {
-		return nil, nil
-	}
-	if err := netlink.LinkSetMTU(link, want); err != nil {
-		return nil, fmt.Errorf("set the MTU of %s to %d: %w", Tun0Name, want, err)
-	}
-	return []string{fmt.Sprintf("MTU %d (was %d)", want, have)}, nil
 }
 
 func (t *Tun0) up(link netlink.Link) (changes []string, err error) {
@@ -213,10 +203,10 @@ func (t *Tun0) routes(link netlink.Link) (changes []string, err error) {
 func (t *Tun0) wantedRoutes(link netlink.Link) []netlink.Route {
 	var all []netlink.Route
 	for _, c := range t.config.ClusterNetworks {
-		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(c), Scope: netlink.SCOPE_LINK})
+		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(c), Scope: netlink.SCOPE_LINK, MTU: t.config.MTU.Routes})
 	}
 	if s := t.config.ServiceNetwork; s.IsValid() {
-		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(s)})
+		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(s), MTU: t.config.MTU.Routes})
 	}
 	return all
 }
@@ -224,7 +214,7 @@ func (t *Tun0) wantedRoutes(link netlink.Link) []netlink.Route {
 // sameRoute says whether a route of tun0 is as wanted. IPv6 knows no scopes, and gives metric 1024 for none.
 func sameRoute(have, want netlink.Route) bool {
 	dst := fromIPNet(have.Dst)
-	return dst == fromIPNet(want.Dst) && have.Type == unix.RTN_UNICAST && have.Gw == nil && have.Via == nil && have.Src == nil && have.MTU == 0 &&
+	return dst == fromIPNet(want.Dst) && have.Type == unix.RTN_UNICAST && have.Gw == nil && have.Via == nil && have.Src == nil && have.MTU == want.MTU &&
 		(dst.Addr().Is6() || have.Scope == want.Scope && have.Priority == 0 && have.Tos == 0)
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
 func node1() Tun0Config {
@@ -23,7 +24,7 @@ func node1() Tun0Config {
 		Subnets:         prefixes("10.128.0.0/23"),
 		ClusterNetworks: prefixes("10.128.0.0/14"),
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-		MTU:             1450,
+		MTU:             linkmtu.MTU{Link: 1450},
 	}
 }
 
@@ -234,6 +235,7 @@ func TestTun0Run(t *testing.T) {
 		{"address added", "ip addr add 10.7.7.7/24 dev tun0"},
 		{"down", "ip link set tun0 down"},
 		{"MTU", "ip link set tun0 mtu 1300"},
+		{"MTU of a route", "ip route change 172.30.0.0/16 dev tun0 mtu 1300"},
 		{"route removed", "ip route del 172.30.0.0/16"},
 		{"route added", "ip route add 10.99.0.0/16 dev tun0"},
 		{"route taken over", others + "ip route replace 10.128.0.0/14 dev eth0"},

@@ -195,7 +195,7 @@ func (m *Manager) result(pod Pod) *current.Result {
 		})
 	}
 	for _, r := range i.Routes {
-		route := &types.Route{Dst: ipNet(r.To)}
+		route := &types.Route{Dst: ipNet(r.To), MTU: i.RouteMTU}
 		if r.Via.IsValid() {
 			route.GW = r.Via.AsSlice()
 		}

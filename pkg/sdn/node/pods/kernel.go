@@ -133,6 +133,7 @@ func (Kernel) Configure(ctx context.Context, pod ns.NetNS, i Interface) error {
 		}
 		for _, r := range i.Routes {
 			route := kernelRoute(link.Attrs().Index, r)
+			route.MTU = i.RouteMTU
 			if err := h.RouteAdd(&route); err != nil {
 				return fmt.Errorf("add route to %s: %w", r.To, err)
 			}
@@ -246,6 +247,9 @@ func verifyLink(link netlink.Link, i Interface) error {
 	if a.HardwareAddr.String() != i.MAC.String() {
 		errs = append(errs, fmt.Errorf("%s has MAC %s, not %s", i.Name, a.HardwareAddr, i.MAC))
 	}
+	if a.MTU != i.MTU {
+		errs = append(errs, fmt.Errorf("%s has MTU %d, not %d", i.Name, a.MTU, i.MTU))
+	}
 	return errors.Join(errs...)
 }
 
@@ -271,10 +275,13 @@ func verifyRoutes(h netlinksafe.Handle, link netlink.Link, i Interface) error {
 	var errs []error
 	for _, r := range i.Routes {
 		want := kernelRoute(link.Attrs().Index, r)
-		if !slices.ContainsFunc(routes, func(got netlink.Route) bool {
+		at := slices.IndexFunc(routes, func(got netlink.Route) bool {
 			return got.Dst != nil && got.Dst.String() == want.Dst.String() && got.Gw.Equal(want.Gw)
-		}) {
+		})
+		if at < 0 {
 			errs = append(errs, fmt.Errorf("%s lacks the route to %s", i.Name, r.To))
+		} else if got := routes[at].MTU; got != i.RouteMTU {
+			errs = append(errs, fmt.Errorf("%s has MTU %d on its route to %s, not %d (0 is none)", i.Name, got, r.To, i.RouteMTU))
 		}
 	}
 	return errors.Join(errs...)

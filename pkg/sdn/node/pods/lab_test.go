@@ -220,6 +220,14 @@ func (l hostLinks) Delete(ctx context.Context, hostVeth string) error {
 	return l.host.Do(func(ns.NetNS) error { return l.Kernel.Delete(ctx, hostVeth) })
 }
 
+func (l hostLinks) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
+	err = l.host.Do(func(ns.NetNS) error {
+		changes, err = l.Kernel.SetMTU(ctx, pod, hostVeth, i)
+		return err
+	})
+	return changes, err
+}
+
 func (l hostLinks) List(ctx context.Context) (names map[string]bool, err error) {
 	err = l.host.Do(func(ns.NetNS) error {
 		names, err = l.Kernel.List(ctx)

@@ -16,9 +16,10 @@ func multicast() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{
 // cluster network is on-link, since OVS answers, or carries to its node, every ARP request within it.
 func (m *Manager) network(pod Pod) Interface {
 	i := Interface{
-		Name: pod.IfName,
-		MAC:  pod.MAC(),
-		MTU:  m.MTU,
+		Name:     pod.IfName,
+		MAC:      pod.MAC(),
+		MTU:      m.MTU,
+		RouteMTU: m.RouteMTU,
 		// The userspace datapath drops TCP with checksums that a device was to fill in.
 		NoChecksums: m.Datapath == DatapathNetdev,
 	}

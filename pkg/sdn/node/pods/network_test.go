@@ -14,8 +14,8 @@ func TestOptions(t *testing.T) {
 	if err := options().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Options{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, Datapath: "magic"}.Validate()
-	for _, text := range []string{"MTU 0", `datapath "magic"`, "service network is missing", "10.1.0.0/24 is in none of the cluster networks"} {
+	err := Options{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, RouteMTU: 1400, Datapath: "magic"}.Validate()
+	for _, text := range []string{"MTU 0", "the routes' MTU 1400 is not between", `datapath "magic"`, "service network is missing", "10.1.0.0/24 is in none of the cluster networks"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v does not say %q", err, text)
 		}

@@ -39,6 +39,7 @@ type Options struct {
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	MTU             int    // bytes, of the pods' interfaces
+	RouteMTU        int    // bytes, of the pods' routes, at most MTU; 0: theirs is MTU
 	Datapath        string // DatapathSystem or DatapathNetdev
 }
 
@@ -53,6 +54,9 @@ func (o Options) Validate() error {
 	var errs []error
 	if o.MTU < minMTU || o.MTU > maxMTU {
 		errs = append(errs, fmt.Errorf("MTU %d is not between %d and %d", o.MTU, minMTU, maxMTU))
+	}
+	if o.RouteMTU != 0 && (o.RouteMTU < minMTU || o.RouteMTU > o.MTU) {
+		errs = append(errs, fmt.Errorf("the routes' MTU %d is not between %d and the interfaces' %d", o.RouteMTU, minMTU, o.MTU))
 	}
 	if o.Datapath != DatapathSystem && o.Datapath != DatapathNetdev {
 		errs = append(errs, fmt.Errorf("datapath %q is neither %q nor %q", o.Datapath, DatapathSystem, DatapathNetdev))

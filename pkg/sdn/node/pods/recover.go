@@ -78,6 +78,7 @@ func (m *Manager) recoverPod(ctx context.Context, port ovs.Port) {
 	}
 	m.flows.propose(pod)
 	m.remember(pod)
+	m.renewMTU(ctx, pod)
 }
 
 // dropLeases frees addresses that no port has: their ADD or DEL died. A veth pair may be left of it too.

@@ -76,6 +76,10 @@ type Links interface {
 	// Configure sets the pod's end up: address, routes, checksum offload. It also sets the loopback up.
 	Configure(ctx context.Context, pod ns.NetNS, i Interface) error
 
+	// SetMTU gives both ends of the veth pair, and the routes of the pod's end, another MTU while they are in use, and says what it
+	// had to change. A pod's end with another MAC is somebody else's: that is an error, and nothing is changed.
+	SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error)
+
 	// Verify compares the pod's end with what Configure made, and says what differs.
 	Verify(ctx context.Context, pod ns.NetNS, i Interface) error
 
@@ -91,6 +95,7 @@ type Interface struct {
 	Name        string
 	MAC         net.HardwareAddr
 	MTU         int            // bytes, of both ends
+	RouteMTU    int            // bytes, of all routes; 0: they have none of their own
 	Addrs       []netip.Prefix // with the length of the node's subnet
 	Routes      []Route
 	NoChecksums bool // TX checksum offload is switched off
