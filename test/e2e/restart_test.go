@@ -11,12 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
-
-// pingInterval is how finely a gap in the traffic shows.
-const pingInterval = 10 * time.Millisecond
 
 // Pods do not notice that the agent of their node is killed and started again, and new ones come up.
 func TestAgentKilled(t *testing.T) {
@@ -24,20 +20,12 @@ func TestAgentKilled(t *testing.T) {
 	x.settle(t)
 	before := x.footprints(t, node1, node2)
 	began := time.Now()
-	there, err := x.a.netns.PingEvery(t.Context(), pingInterval, x.c.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	here, err := x.b.netns.PingEvery(t.Context(), pingInterval, x.a.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		x.killAgent(t, node1)
-		x.observed(t, node1)
-	}
-	noneLost(t, "from a to c", there)
-	noneLost(t, "from b to a", here)
+	x.losesNothing(t, func() {
+		for range 3 {
+			x.killAgent(t, node1)
+			x.observed(t, node1)
+		}
+	}, streamOf(x.a, x.c), streamOf(x.b, x.a))
 	x.notWarned(t, began, "Node", node1, agentService)
 	x.returnsTo(t, before)
 
@@ -47,19 +35,6 @@ func TestAgentKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.returnsTo(t, before)
-}
-
-// noneLost ends a row of pings.
-func noneLost(t *testing.T, name string, pings *wire.Pings) {
-	t.Helper()
-	sent, lost, err := pings.Stop()
-	if err != nil {
-		t.Errorf("pings %s: %v", name, err)
-	}
-	if len(lost) > 0 {
-		t.Errorf("of %d pings %s, %d were lost, the first at %v, the last at %v", sent, name, len(lost), lost[0], lost[len(lost)-1])
-	}
-	t.Logf("%d pings %s, %d lost", sent, name, len(lost))
 }
 
 // killAgent kills a node's agent without warning and returns when it runs again.

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+)
+
+// pingInterval is how finely a gap in the traffic shows.
+const pingInterval = 10 * time.Millisecond
+
+// stream is pings from a pod to another.
+type stream struct {
+	name string
+	from wire.NetNS
+	to   netip.Addr
+}
+
+func streamOf(from, to pod) stream {
+	return stream{name: "from " + from.name + " to " + to.name, from: from.netns, to: to.addr}
+}
+
+// losesNothing runs the function while the streams flow, and fails when any ping is not answered.
+//
+// The machine may itself drop packets when others keep it busy. It counts them, and a loss says nothing then: the function
+// is run again.
+func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
+	t.Helper()
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		before := c.machineDrops(t)
+		losses := measure(t, do, streams)
+		dropped := c.machineDrops(t) - before
+		switch {
+		case t.Failed():
+			return
+		case len(losses) == 0:
+			return
+		case dropped <= 0:
+			t.Errorf("the machine dropped nothing, but %s", strings.Join(losses, ", "))
+			return
+		case attempt == attempts:
+			t.Errorf("in none of %d attempts: the machine is too busy to tell, it dropped %d packets, and %s", attempts, dropped, strings.Join(losses, ", "))
+			return
+		}
+		t.Logf("once more, since the machine itself dropped %d packets: %s", dropped, strings.Join(losses, ", "))
+	}
+}
+
+// measure says what was lost meanwhile.
+func measure(t *testing.T, do func(), streams []stream) (losses []string) {
+	t.Helper()
+	all := make([]*wire.Pings, len(streams))
+	for i, s := range streams {
+		var err error
+		if all[i], err = s.from.PingEvery(t.Context(), pingInterval, s.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do()
+	for i, pings := range all {
+		sent, lost, err := pings.Stop()
+		if err != nil {
+			t.Errorf("pings %s: %v", streams[i].name, err)
+		}
+		t.Logf("%d pings %s, %d lost", sent, streams[i].name, len(lost))
+		if len(lost) > 0 {
+			losses = append(losses, fmt.Sprintf("of %d pings %s %d were lost, from %v to %v",
+				sent, streams[i].name, len(lost), lost[0].Format(time.TimeOnly+".000"), lost[len(lost)-1].Format(time.TimeOnly+".000")))
+		}
+	}
+	return losses
+}
+
+// machineDrops counts what was lost before Open vSwitch saw it: in the kernel's queue for each processor, which all on
+// the machine share, and at the sockets by which the userspace datapath reads its interfaces.
+func (c *cluster) machineDrops(t *testing.T) int64 {
+	t.Helper()
+	content, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for line := range strings.Lines(string(content)) {
+		dropped, err := strconv.ParseInt(strings.Fields(line)[1], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += dropped
+	}
+	for _, node := range []string{node1, node2} {
+		var sockets string
+		within(t, syncTime, "list the packet sockets of "+node, func(ctx context.Context) (err error) {
+			sockets, err = c.tryExec(ctx, node, "ss", "--packet", "--memory", "--numeric", "--no-header")
+			return err
+		})
+		for _, match := range regexp.MustCompile(`skmem:\([^)]*,d([0-9]+)\)`).FindAllStringSubmatch(sockets, -1) {
+			dropped, err := strconv.ParseInt(match[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += dropped
+		}
+	}
+	return sum
+}
