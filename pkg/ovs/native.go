@@ -36,8 +36,17 @@ var _ Interface = (*Native)(nil)
 // test's). Close it when it is not needed any more.
 func NewNative(bridge, runDir string) *Native {
 	n := &Native{bridge: bridge, timeout: answerTimeout, watchers: map[*watcher]bool{}}
+	var former *database
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
-		return dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)
+		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)
+		if err != nil {
+			return nil, err
+		}
+		if former != nil {
+			n.compareNumbers(former, db)
+		}
+		former = db
+		return db, nil
 	})
 	n.flows = newLink(dialTimeout, func(ctx context.Context) (*switchConn, error) {
 		return dialSwitch(ctx, filepath.Join(runDir, bridge+".mgmt"))
@@ -132,6 +141,21 @@ func (n *Native) Watch(ctx context.Context, handle func(Event)) {
 	keepers.Go(func() { n.db.keep(ctx, func() { w.tell(Event{Kind: DatabaseConnected}) }) })
 	keepers.Go(func() { n.flows.keep(ctx, func() { w.tell(Event{Kind: SwitchConnected}) }) })
 	keepers.Wait()
+}
+
+// compareNumbers tells of numbers that changed while there was no connection.
+func (n *Native) compareNumbers(former, now *database) {
+	bridge, ok := now.bridge(n.bridge)
+	if !ok {
+		return
+	}
+	for _, p := range now.portsOf(bridge) {
+		was, existed := former.iface(p.Name)
+		is, exists := now.iface(p.Name)
+		if existed && exists && was.OFPort != nil && !equalOptional(was.OFPort, is.OFPort) {
+			n.onOFPort(now, *is)
+		}
+	}
 }
 
 // onOFPort is called by the database.

@@ -224,8 +224,12 @@ func (c *switchConn) bundle(ctx context.Context, mods []openflow.FlowMod) error 
 		}
 		return &openflow.BundleAdd{ID: id, Flags: bundleFlags, Message: &mods[i-1]}
 	})
-	if err == nil {
+	var unsendable *messageError
+	switch {
+	case err == nil:
 		err = refusedIn(c.answers(filling))
+	case errors.As(err, &unsendable):
+		err = &refusedError{index: unsendable.index - 1, reason: unsendable.Error()}
 	}
 	if err != nil {
 		// A commit would apply the rest. The answer does not matter: a bundle that nobody touches goes by itself.

@@ -118,32 +118,32 @@ func (l *link[S]) close() {
 // began, until the context ends or the link is closed.
 func (l *link[S]) keep(ctx context.Context, made func()) {
 	last, _ := l.current()
-	delay := reconnectFirst
+	down := time.Now() // since when no session has lasted
 	for ctx.Err() == nil && l.ctx.Err() == nil {
-		s, err := l.get(ctx)
-		if err != nil {
-			pause(ctx, delay)
-			delay = min(delay*reconnectFactor, reconnectLast)
-			continue
+		if s, err := l.get(ctx); err == nil {
+			if s != last {
+				last = s
+				made()
+			}
+			began := time.Now()
+			select {
+			case <-s.ended():
+			case <-ctx.Done():
+			}
+			if time.Since(began) > reconnectLast {
+				down = time.Now()
+			}
 		}
-		delay = reconnectFirst
-		if s != last {
-			last = s
-			made()
-		}
-		select {
-		case <-s.ended():
-		case <-ctx.Done():
-		}
+		pause(ctx, min(max(time.Since(down)/reconnectShare, reconnectFirst), reconnectLast))
 	}
 }
 
-// Back-off of reconnecting. A dial to a local socket costs 20 µs, and as long as vswitchd has no flows nobody has a network:
-// so it is tried often.
+// Back-off of reconnecting: a share of the outage so far, which makes the outage no longer than by that share. A dial to a
+// local socket costs 20 µs.
 const (
-	reconnectFirst  = 5 * time.Millisecond
-	reconnectFactor = 2
-	reconnectLast   = 20 * time.Millisecond
+	reconnectShare = 20
+	reconnectFirst = 5 * time.Millisecond
+	reconnectLast  = time.Second
 )
 
 func pause(ctx context.Context, d time.Duration) {

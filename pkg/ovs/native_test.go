@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -218,6 +219,21 @@ func TestNativeTellsOfNumbers(t *testing.T) {
 
 	s.VSCtl(t, "set", "interface", "kept", "ofport_request=77")
 	expect(t, events, "kept got the number that somebody asked for", portGot("kept", func(n int) bool { return n == 77 }))
+}
+
+func TestNativeTellsOfNumbersThatChangedUnseen(t *testing.T) {
+	s, n := startNative(t)
+	must1(t)(n.AddPort(t.Context(), tun()))
+	events := watch(t, n)
+	s.StopVSwitchd(t)
+	s.StopDB(t)
+	out, err := s.Command(t.Context(), "ovsdb-tool", "transact", filepath.Join(s.RunDir, "conf.db"),
+		`["Open_vSwitch",{"op":"update","table":"Interface","where":[["name","==","tun0"]],"row":{"ofport":77}}]`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.StartDB(t)
+	expect(t, events, "tun0 has another number", portGot("tun0", func(n int) bool { return n == 77 }))
 }
 
 func TestNativeOutlivesTheDatabase(t *testing.T) {
