@@ -43,5 +43,5 @@ lint: ## golangci-lint with the design's rules
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 
 .PHONY: bench
-bench: build ## figures, as ratios to a floor or a peer in the same run
-	$(GO) test -run '^$$' -bench . -benchtime 200ms ./pkg/...
+bench: build ## figures, as ratios to a floor or a peer in the same run (root); `make bench ARGS=add` for one
+	$(GO) run ./test/bench $(ARGS)

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// addFigure: what a container runtime waits for when it makes and removes a pod. Ours and the bridge plugin run as a
+// runtime runs them, plugin start included; the floor is what is left when all is taken away that can be.
+func addFigure() figure {
+	return figure{
+		name:  "add",
+		about: "CNI ADD and DEL, one by one and 16 at a time, beside the least a CNI on OVS must do and the bridge plugin",
+		run:   runAdd,
+	}
+}
+
+const (
+	parallelPods = 16
+	wavePods     = 2 * parallelPods // made at 16 at a time, then removed
+	samplesAWave = 10               // of the one-by-one kind
+)
+
+// contender sets pods' networks up and takes them down, each call timed.
+type contender interface {
+	add(context.Context, *sandbox) (time.Duration, error)
+	del(context.Context, *sandbox) (time.Duration, error)
+}
+
+// entrant is a contender at work: its pods to be, and its times.
+type entrant struct {
+	contender
+	who  string
+	pods []*sandbox
+
+	adds, dels           []time.Duration // one by one
+	waveAdds, waveDels   []time.Duration // among 16
+	addsASecond, delsASc []float64
+}
+
+func runAdd(b *B) {
+	s := ovstest.Start(b)
+	socket := filepath.Join(b.TempDir(), "run", "cni.sock")
+	self, err := os.Executable()
+	b.must(err)
+	agent := b.start(s.NS, "", self, agentCommand, "--run-dir="+s.RunDir, "--socket="+socket, "--ipam-dir="+b.TempDir())
+	b.awaitCNI(agent, socket)
+
+	ours, plain := b.ours(s.NS, socket), b.plainBridge()
+	pods := [][]*sandbox{b.sandboxes(wavePods), b.sandboxes(wavePods), b.sandboxes(wavePods)}
+	present := 0
+	for _, n := range []int{1, 100, 500} {
+		b.say("making %d pods, to have %d", n-present, n)
+		for _, c := range []contender{ours, plain} {
+			_, err := wave(b.Context(), b.sandboxes(n-present), c.add)
+			b.must(err)
+		}
+		present = n
+		floor, stop := b.newFloor(s, parallelPods)
+		b.compareAdds(s, present, []*entrant{
+			{who: "ours", contender: ours, pods: pods[0]},
+			{who: "floor", contender: floor, pods: pods[1]},
+			{who: "bridge", contender: plain, pods: pods[2]},
+		})
+		stop()
+	}
+}
+
+// compareAdds measures the entrants by turns, ours first in the list.
+func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
+	for n := range b.samples {
+		b.tell("%d ports: pod %d of %d, one by one", present, n+1, b.samples)
+		for _, e := range turns(all, n) {
+			b.must(e.one(b.Context()))
+			b.settle(s)
+		}
+	}
+	waves := (b.samples + samplesAWave - 1) / samplesAWave
+	for n := range waves {
+		b.tell("%d ports: wave %d of %d, %d at a time", present, n+1, waves, parallelPods)
+		for _, e := range turns(all, n) {
+			b.must(e.wave(b.Context()))
+			b.settle(s)
+		}
+	}
+	for _, r := range []struct {
+		what, unit string
+		of         func(*entrant) []float64
+		aims       [2][]aim // against the floor and the bridge plugin
+	}{
+		{"ADD", "ms", func(e *entrant) []float64 { return milliseconds(e.adds) }, [2][]aim{{floorAim(present)}, {atMost(1)}}},
+		{"DEL", "ms", func(e *entrant) []float64 { return milliseconds(e.dels) }, [2][]aim{{atMost(1.2)}, nil}},
+		{"ADD, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.addsASecond }, [2][]aim{nil, {atLeast(2)}}},
+		{"ADD, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveAdds) }, [2][]aim{}},
+		{"DEL, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.delsASc }, [2][]aim{}},
+		{"DEL, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveDels) }, [2][]aim{}},
+	} {
+		ports := fmt.Sprintf("%d ports", present)
+		if present == 1 {
+			ports = "1 port"
+		}
+		b.record(r.what+", "+ports, r.unit, seriesOf(all[0].who, r.of(all[0])),
+			seriesOf(all[1].who, r.of(all[1]), r.aims[0]...), seriesOf(all[2].who, r.of(all[2]), r.aims[1]...))
+	}
+}
+
+// settle waits until vswitchd has let go of removed ports, which nobody who removes one waits for: the next contender is not to
+// pay for the last one's.
+func (b *B) settle(s *ovstest.Switch) {
+	b.Helper()
+	s.VSCtl(b, "set", "open_vswitch", ".", fmt.Sprintf("external-ids:settled=%d", time.Now().UnixNano()))
+}
+
+// floorAim is the aim for one ADD: with many ports vswitchd itself takes most of the time.
+func floorAim(present int) aim {
+	if present >= 100 {
+		return atMost(1.3)
+	}
+	return atMost(2)
+}
+
+// one makes and removes one pod.
+func (e *entrant) one(ctx context.Context) error {
+	took, err := e.add(ctx, e.pods[0])
+	if err != nil {
+		return fmt.Errorf("%s: ADD: %w", e.who, err)
+	}
+	e.adds = append(e.adds, took)
+	if took, err = e.del(ctx, e.pods[0]); err != nil {
+		return fmt.Errorf("%s: DEL: %w", e.who, err)
+	}
+	e.dels = append(e.dels, took)
+	return nil
+}
+
+// wave makes and removes many.
+func (e *entrant) wave(ctx context.Context) error {
+	for _, half := range []struct {
+		verb  string
+		do    func(context.Context, *sandbox) (time.Duration, error)
+		times *[]time.Duration
+		rates *[]float64
+	}{
+		{"ADD", e.add, &e.waveAdds, &e.addsASecond},
+		{"DEL", e.del, &e.waveDels, &e.delsASc},
+	} {
+		start := time.Now()
+		times, err := wave(ctx, e.pods, half.do)
+		if err != nil {
+			return fmt.Errorf("%s: %s, %d at a time: %w", e.who, half.verb, parallelPods, err)
+		}
+		*half.rates = append(*half.rates, float64(len(e.pods))/time.Since(start).Seconds())
+		*half.times = append(*half.times, times...)
+	}
+	return nil
+}
+
+// wave does one thing with all pods, 16 at a time.
+func wave(ctx context.Context, pods []*sandbox, do func(context.Context, *sandbox) (time.Duration, error)) ([]time.Duration, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelPods)
+	var mu sync.Mutex
+	var times []time.Duration
+	for _, s := range pods {
+		group.Go(func() error {
+			took, err := do(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			times = append(times, took)
+			return err
+		})
+	}
+	err := group.Wait()
+	return times, err
+}
