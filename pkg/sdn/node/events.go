@@ -9,7 +9,11 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 )
+
+var _ pods.Events = &reporter{}
 
 // Reasons of the agent's Events on its Node.
 const (
@@ -42,6 +46,17 @@ func (r *reporter) warn(reason string, err error) {
 
 func (r *reporter) say(reason, message string) {
 	r.recorder.Event(r.node, corev1.EventTypeNormal, reason, message)
+}
+
+// WarnNode implements pods.Events.
+func (r *reporter) WarnNode(reason, message string) {
+	r.recorder.Event(r.node, corev1.EventTypeWarning, reason, message)
+}
+
+// WarnPod implements pods.Events.
+func (r *reporter) WarnPod(p pods.Pod, reason, message string) {
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
+	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
 }
 
 func (r *reporter) stop() { r.broadcaster.Shutdown() }

@@ -1,10 +1,11 @@
 // Package node is the node agent: it waits for what the cluster says of this node, sets the host and the bridge up, and
 // keeps both so while it serves CNI.
 //
-// The order, and why: the network's shape and this node's HostSubnet first, since all else depends on them. Then the bridge
+// The order, and why: the CNI socket with its lock first, so that there is no second agent, and that plugins are told what the agent
+// waits for. The network's shape and this node's HostSubnet next, since all else depends on them. Then the bridge
 // with its two fixed ports and the host around it. Then every object is compiled into the store and the bridge made
-// equal in one bundle, which after a restart changes nothing. Only then the CNI socket opens, and last the CNI
-// configuration is written, which makes kubelet call the node ready. Nothing is torn down when the agent stops: pods go on.
+// equal in one bundle, which after a restart changes nothing. Then the CNI configuration is written, which makes kubelet
+// call the node ready, and only then requests are served. Nothing is torn down when the agent stops: pods go on.
 package node
 
 import (
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
@@ -66,12 +68,14 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	bridge := ovs.NewNative(bridgeName, ovs.DefaultRunDir)
 	defer bridge.Close()
 	a := &agent{
-		Config:   cfg,
-		selector: selector,
-		kube:     kube,
-		network:  network,
-		bridge:   bridge,
-		reporter: newReporter(ctx, kube, cfg.NodeName),
+		Config:    cfg,
+		selector:  selector,
+		kube:      kube,
+		network:   network,
+		bridge:    bridge,
+		reporter:  newReporter(ctx, kube, cfg.NodeName),
+		condition: newCondition(kube.CoreV1().Nodes(), cfg.NodeName),
+		door:      newDoor(),
 	}
 	defer a.reporter.stop()
 	return a.run(ctx)
@@ -79,39 +83,71 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 
 type agent struct {
 	Config
-	selector hostnet.Selector
-	kube     kubernetes.Interface
-	network  networkclient.Interface
-	bridge   *ovs.Native
-	reporter *reporter
+	selector  hostnet.Selector
+	kube      kubernetes.Interface
+	network   networkclient.Interface
+	bridge    *ovs.Native
+	reporter  *reporter
+	condition *condition
+	door      *door
 }
 
-// run repeats rounds: a new one when the network changed, or when a round failed.
+// run serves the CNI socket, which leads nowhere until a round has set the node up.
 func (a *agent) run(ctx context.Context) error {
 	// A flag that fits nothing is the one fault that is known before the cluster is asked.
 	if _, err := hostnet.Pick(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
 		a.reporter.warn(reasonFailed, err)
 		return err
 	}
+	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
+	socket, err := cniserver.Listen(a.CNISocket)
+	if err != nil {
+		a.reporter.warn(reasonFailed, err)
+		return err
+	}
+	// Nobody else may have the lock before the last round is over.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		defer cancel()
+		served <- cniserver.Serve(serving, socket, a.door)
+	}()
+	var condition sync.WaitGroup
+	condition.Go(func() { a.condition.run(ctx) })
+	a.rounds(ctx)
+	condition.Wait()
+	stopServing()
+	return <-served
+}
+
+// rounds repeats rounds: a new one when the network changed, or when a round failed.
+func (a *agent) rounds(ctx context.Context) {
 	delay := wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
 	for {
 		started := time.Now()
 		err := a.round(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			if err != nil && !errors.Is(err, ctx.Err()) {
+				klog.FromContext(ctx).Error(err, "The agent did not stop cleanly")
+			}
+			return
 		case errors.Is(err, errChanged):
 			klog.FromContext(ctx).Info("Setting up anew", "reason", err)
 			continue
 		}
 		klog.FromContext(ctx).Error(err, "The node's network is not set up, will try again")
 		a.reporter.warn(reasonFailed, err)
+		a.door.explain(err)
 		if time.Since(started) > retryLast {
 			delay = wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(delay.Step()):
 		}
 	}
@@ -181,12 +217,13 @@ func (a *agent) round(ctx context.Context) error {
 	defer cancel(nil)
 	caches.start(ctx)
 
-	network, err := waitFor(ctx, caches.network.Network().V1().ClusterNetworks().Informer(), a.waiting(ctx),
+	waiting := a.waiting(ctx, caches)
+	network, err := waitFor(ctx, caches.network.Network().V1().ClusterNetworks().Informer(), waiting,
 		func() (*config.Network, error) { return a.clusterNetwork(caches) })
 	if err != nil {
 		return err
 	}
-	own, err := waitFor(ctx, caches.network.Network().V1().HostSubnets().Informer(), a.waiting(ctx),
+	own, err := waitFor(ctx, caches.network.Network().V1().HostSubnets().Informer(), waiting,
 		func() (*config.HostSubnet, error) { return a.hostSubnet(caches, network) })
 	if err != nil {
 		return err
@@ -201,15 +238,31 @@ func (a *agent) round(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}
+	if err != nil && ctx.Err() == nil {
+		a.condition.set(unavailable(err))
+	}
 	return err
 }
 
-// waiting says what the agent waits for where people look: its log, and Events on the Node.
-func (a *agent) waiting(ctx context.Context) func(error) {
+// waiting says what the agent waits for where people look: its log, Events on the Node, the answer to STATUS, and, when it is not
+// for a HostSubnet, the Node's condition.
+func (a *agent) waiting(ctx context.Context, c *caches) func(error) {
 	return func(reason error) {
 		klog.FromContext(ctx).Info("Waiting", "reason", reason.Error())
 		a.reporter.warn(reasonWaiting, reason)
+		a.door.explain(reason)
+		if a.hasHostSubnet(c) {
+			a.condition.set(unavailable(reason))
+		} else {
+			a.condition.set(nil)
+		}
 	}
+}
+
+// hasHostSubnet tells whether it is the agent's turn to say how the node's network is.
+func (a *agent) hasHostSubnet(c *caches) bool {
+	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+	return err == nil && !config.IsProposed(o)
 }
 
 func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
@@ -269,6 +322,10 @@ func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *co
 		}
 		if err != nil {
 			a.reporter.warn(reasonWaiting, err)
+		}
+		// The controller may have had its turn meanwhile.
+		if a.hasHostSubnet(c) {
+			a.condition.restate()
 		}
 	}
 	if _, err := c.network.Network().V1().ClusterNetworks().Informer().AddEventHandler(handlerOf(networkv1.ClusterNetworkDefault, look)); err != nil {

@@ -33,16 +33,9 @@ const ipamNetwork = "ovsdn"
 // hostCheck is how often the host's settings are looked at when nothing tells of a change.
 const hostCheck = 10 * time.Second
 
-// serve brings the node from a known HostSubnet to a served CNI socket, and stays until the context ends or a part fails.
+// serve brings the node from a known HostSubnet to an open door, and stays until the context ends or a part fails.
 func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) error {
 	started := time.Now()
-	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
-	// Plugins wait in its backlog meanwhile.
-	socket, err := cniserver.Listen(a.CNISocket)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
 	underlay, mtu, err := a.underlay(network, own)
 	if err != nil {
 		return err
@@ -108,6 +101,7 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		Switch:  a.bridge,
 		Flows:   st,
 		Compile: compiler.Pod,
+		Events:  a.reporter,
 	})
 	if err != nil {
 		return err
@@ -134,6 +128,7 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })
+	group.Go(func() error { manager.Run(ctx); return nil })
 	group.Go(func() error {
 		defer stopWriting()
 		if err := written.Wait(ctx); err != nil {
@@ -143,8 +138,10 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		if err := cniserver.WriteConfig(a.CNIConfDir, a.CNISocket); err != nil {
 			return err
 		}
-		a.reporter.say(reasonReady, fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu))
-		return cniserver.Serve(ctx, socket, manager)
+		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
+		a.reporter.say(reasonReady, message)
+		group.Go(func() error { a.watchHealth(ctx, manager, message); return nil })
+		return a.door.lead(ctx, manager)
 	})
 	return group.Wait()
 }
@@ -160,6 +157,35 @@ func follow(st *store.Store, changed context.CancelCauseFunc) func(ovs.Event) {
 		case ovs.PortChanged:
 			if e.Port.OFPort > 0 && e.Port.ExternalIDs[pods.IDSandbox] != "" {
 				changed(fmt.Errorf("%w: port %s has the OpenFlow number %d now", errChanged, e.Port.Name, e.Port.OFPort))
+			}
+		}
+	}
+}
+
+// healthPeriod is how often the manager is asked. The Node says what was so twice: a restart of Open vSwitch takes less.
+const healthPeriod = 5 * time.Second
+
+// watchHealth keeps the Node's condition as the bridge is.
+func (a *agent) watchHealth(ctx context.Context, manager *pods.Manager, message string) {
+	a.condition.set(available(message))
+	tick := time.NewTicker(healthPeriod)
+	defer tick.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		switch err := manager.Healthy(); {
+		case err == nil && failures > 1:
+			a.condition.set(available(message))
+			fallthrough
+		case err == nil:
+			failures = 0
+		default:
+			if failures++; failures > 1 {
+				a.condition.set(unavailable(err))
 			}
 		}
 	}

@@ -2,9 +2,10 @@
 // plugin: a directory with a file per address that holds its container's id and interface name, so that the stock
 // plugin and people's habits (`grep -r CONTAINER /var/lib/cni/networks/ovsdn`) work on it.
 //
-// It uses host-local's own packages for the directory, its lock and the order of addresses: round-robin behind the last
-// one given. Two things are its own. Errors have types, which host-local's allocator lacks. And it remembers who
-// holds what, since host-local reads every file to find that out.
+// It uses host-local's own packages for the directory, its lock and the range of addresses. Three things are its own. Errors
+// have types, which host-local's allocator lacks. It remembers who holds what, since host-local reads every file to find
+// that out. And an address that was freed is given again as late as space allows, the one that was freed first before the others
+// (see freed), where host-local only goes round.
 package ipam
 
 import (
@@ -23,6 +24,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"k8s.io/klog/v2"
 )
 
 // DefaultDir is host-local's directory. The network's name is a folder in it.
@@ -33,18 +35,22 @@ const DefaultDir = "/var/lib/cni/networks"
 type IPAM struct {
 	dir     string
 	subnets []netip.Prefix
-	sets    []rangeSet // one for each address family
 	close   func() error
 
-	mu   sync.Mutex // flock excludes processes, this excludes goroutines
-	disk *disk.Store
-	held map[owner][]netip.Addr
+	mu    sync.Mutex // flock excludes processes, this excludes goroutines
+	disk  *disk.Store
+	sets  []*rangeSet // one for each address family
+	held  map[owner][]netip.Addr
+	taken map[netip.Addr]bool // those in held
+	freed *freed
 }
 
 // rangeSet is what one address is taken from.
 type rangeSet struct {
 	id    string // in the name of host-local's last_reserved_ip file
-	order *allocator.IPAllocator
+	is4   bool
+	order *allocator.IPAllocator // round-robin behind the last one given
+	spent bool                   // every address has been given at least once
 }
 
 // Open opens, and makes if it is missing, the network's directory below dir. A pod gets one address of each family
@@ -65,21 +71,23 @@ func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 		close:   sync.OnceValue(store.Close), // a second would close some other file: the lock is a bare descriptor
 		disk:    store,
 		held:    map[owner][]netip.Addr{},
+		taken:   map[netip.Addr]bool{},
 	}
 	leases, err := i.List()
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	for _, l := range leases {
-		i.held[l.owner()] = append(i.held[l.owner()], l.Addr)
+		i.hold(l.owner(), l.Addr)
 	}
+	i.freed = loadFreed(filepath.Join(i.dir, freedName), i.isFree)
 	return i, nil
 }
 
 // Close closes the directory's lock.
 func (i *IPAM) Close() error { return i.close() }
 
-func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]rangeSet, error) {
+func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 	families := map[bool]allocator.RangeSet{} // by Is4
 	for _, s := range subnets {
 		if !s.IsValid() {
@@ -90,7 +98,7 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]rangeSet, error) {
 			Mask: net.CIDRMask(s.Bits(), s.Addr().BitLen()),
 		}})
 	}
-	var sets []rangeSet
+	var sets []*rangeSet
 	for _, is4 := range []bool{true, false} {
 		ranges, ok := families[is4]
 		if !ok {
@@ -100,8 +108,9 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]rangeSet, error) {
 			return nil, fmt.Errorf("take addresses from %v: %w", subnets, err)
 		}
 		id := len(sets)
-		sets = append(sets, rangeSet{
+		sets = append(sets, &rangeSet{
 			id:    strconv.Itoa(id),
+			is4:   is4,
 			order: allocator.NewIPAllocator(&ranges, store, id),
 		})
 	}
@@ -111,8 +120,44 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]rangeSet, error) {
 	return sets, nil
 }
 
-// Allocate gives the container's interface an address of each family, IPv4 first. It fails with a FullError when a family
-// has none left, with a HeldError when the interface already has addresses.
+// isFree tells whether the address is one to give, and nobody's.
+func (i *IPAM) isFree(addr netip.Addr) bool {
+	return !i.taken[addr] && slices.ContainsFunc(i.subnets, func(s netip.Prefix) bool { return s.Contains(addr) })
+}
+
+func (i *IPAM) hold(o owner, addr netip.Addr) {
+	if !slices.Contains(i.held[o], addr) {
+		i.held[o] = append(i.held[o], addr)
+	}
+	i.taken[addr] = true
+}
+
+// forget is hold's opposite; false when another holds the address.
+func (i *IPAM) forget(o owner, addr netip.Addr) bool {
+	if slices.Contains(i.held[o], addr) {
+		delete(i.taken, addr)
+	}
+	i.held[o] = slices.DeleteFunc(i.held[o], func(a netip.Addr) bool { return a == addr })
+	if len(i.held[o]) == 0 {
+		delete(i.held, o)
+	}
+	return !i.taken[addr]
+}
+
+// queue puts an address that came free behind the others.
+func (i *IPAM) queue(ctx context.Context, addr netip.Addr) {
+	if !i.isFree(addr) {
+		return // of a subnet that the node does not have any more
+	}
+	if err := i.freed.push(addr); err != nil {
+		// It is free all the same, only its turn is forgotten when the agent starts again.
+		klog.FromContext(ctx).Info("Could not note that an address came free", "address", addr, "reason", err.Error())
+	}
+}
+
+// Allocate gives the container's interface an address of each family, IPv4 first: one that nobody has had yet if there is
+// one, else that which has been free for longest. Nobody must hear of it before Sync. It fails with a FullError when a family has
+// none left, with a HeldError when the interface already has addresses.
 func (i *IPAM) Allocate(ctx context.Context, containerID, ifName string) ([]netip.Addr, error) {
 	o := owner{containerID, ifName}
 	var addrs []netip.Addr
@@ -123,11 +168,11 @@ func (i *IPAM) Allocate(ctx context.Context, containerID, ifName string) ([]neti
 		for _, set := range i.sets {
 			addr, err := i.next(set, o)
 			if err != nil {
-				return errors.Join(err, i.remove(o, addrs))
+				return errors.Join(err, i.remove(ctx, o, addrs))
 			}
 			addrs = append(addrs, addr)
+			i.hold(o, addr)
 		}
-		i.held[o] = slices.Clone(addrs)
 		return nil
 	})
 	if err != nil {
@@ -136,8 +181,40 @@ func (i *IPAM) Allocate(ctx context.Context, containerID, ifName string) ([]neti
 	return addrs, nil
 }
 
-// next reserves the next free address of the set.
-func (i *IPAM) next(set rangeSet, o owner) (netip.Addr, error) {
+// next reserves the address of the set whose turn it is.
+func (i *IPAM) next(set *rangeSet, o owner) (netip.Addr, error) {
+	if !set.spent {
+		addr, err := i.goRound(set, o, func(addr netip.Addr) bool { return i.isFree(addr) && !i.freed.has(addr) })
+		if err != nil || addr.IsValid() {
+			return addr, err
+		}
+		set.spent = true
+	}
+	for {
+		addr, ok := i.freed.oldest(set.is4)
+		if !ok {
+			break
+		}
+		reserved, err := i.reserve(set, addr, o)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		i.freed.drop(addr) // when it was not reserved, another process has it
+		if reserved {
+			return addr, nil
+		}
+	}
+	// Another process may have given one back.
+	addr, err := i.goRound(set, o, i.isFree)
+	if err == nil && !addr.IsValid() {
+		err = &FullError{Subnets: slices.Clone(i.subnets), Held: len(i.held)}
+	}
+	return addr, err
+}
+
+// goRound reserves the first address behind the last one given that is wanted and that no file has; the zero address
+// when there is none.
+func (i *IPAM) goRound(set *rangeSet, o owner, wanted func(netip.Addr) bool) (netip.Addr, error) {
 	iter, err := set.order.GetIter()
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("look for a free address: %w", err)
@@ -145,14 +222,16 @@ func (i *IPAM) next(set rangeSet, o owner) (netip.Addr, error) {
 	for {
 		ipNet, _ := iter.Next()
 		if ipNet == nil {
-			return netip.Addr{}, &FullError{Subnets: slices.Clone(i.subnets), Held: len(i.held)}
+			return netip.Addr{}, nil
 		}
 		addr, ok := netip.AddrFromSlice(ipNet.IP)
 		if !ok {
 			return netip.Addr{}, fmt.Errorf("look for a free address: %q is none", ipNet.IP)
 		}
-		addr = addr.Unmap()
-		switch reserved, err := i.reserve(set.id, addr, o); {
+		if addr = addr.Unmap(); !wanted(addr) {
+			continue
+		}
+		switch reserved, err := i.reserve(set, addr, o); {
 		case err != nil:
 			return netip.Addr{}, err
 		case reserved:
@@ -162,11 +241,14 @@ func (i *IPAM) next(set rangeSet, o owner) (netip.Addr, error) {
 }
 
 // reserve makes the address's file; false when there is one. On error there is none.
-func (i *IPAM) reserve(setID string, addr netip.Addr, o owner) (bool, error) {
-	reserved, err := i.disk.Reserve(o.containerID, o.ifName, addr.AsSlice(), setID)
+func (i *IPAM) reserve(set *rangeSet, addr netip.Addr, o owner) (bool, error) {
+	reserved, err := i.write(addr, o)
+	if reserved && err == nil {
+		err = i.note(set, addr)
+	}
 	if err != nil {
 		// On a full disk the file may be there and only the note of the last address not.
-		return false, errors.Join(fmt.Errorf("reserve %s: %w", addr, err), i.remove(o, []netip.Addr{addr}))
+		return false, errors.Join(fmt.Errorf("reserve %s: %w", addr, err), i.removeFile(o, addr))
 	}
 	return reserved, nil
 }
@@ -176,33 +258,34 @@ func (i *IPAM) reserve(setID string, addr netip.Addr, o owner) (bool, error) {
 func (i *IPAM) Reserve(ctx context.Context, addr netip.Addr, containerID, ifName string) error {
 	o := owner{containerID, ifName}
 	return i.locked(ctx, func() error {
-		lease, err := i.read(addr)
+		lease, found := i.read(addr)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return err
+		case !found:
 		case lease.owner() == o:
+			i.hold(o, addr) // also if another process wrote it since Open
 			return nil
-		case lease.Damaged():
+		case lease.Damaged(), lease.heldBy(o):
 			if err := os.Remove(i.path(addr)); err != nil {
-				return fmt.Errorf("replace a damaged address file: %w", err)
+				return fmt.Errorf("replace the address file of %s: %w", addr, err)
 			}
+			i.forget(lease.owner(), addr)
 		default:
 			return &ConflictError{Addr: addr, ContainerID: lease.ContainerID, IfName: lease.IfName}
 		}
 		if _, err := i.reserve(i.setOf(addr), addr, o); err != nil {
 			return err
 		}
-		i.held[o] = append(i.held[o], addr)
+		i.hold(o, addr)
+		i.freed.drop(addr)
 		return nil
 	})
 }
 
-func (i *IPAM) setOf(addr netip.Addr) string {
+func (i *IPAM) setOf(addr netip.Addr) *rangeSet {
 	if addr.Is4() || len(i.sets) == 1 {
-		return i.sets[0].id
+		return i.sets[0]
 	}
-	return i.sets[1].id
+	return i.sets[1]
 }
 
 // Release frees what the interface holds. Nothing held is no error.
@@ -218,37 +301,40 @@ func (i *IPAM) Release(ctx context.Context, containerID, ifName string) error {
 				}
 			}
 		}
-		if err := i.remove(o, addrs); err != nil {
-			return err
-		}
-		delete(i.held, o)
-		return nil
+		return i.remove(ctx, o, addrs)
 	})
 }
 
-// Discard frees an address whose file names nobody (Lease.Damaged).
-func (i *IPAM) Discard(ctx context.Context, addr netip.Addr) error {
-	return i.locked(ctx, func() error {
-		return i.remove(owner{}, []netip.Addr{addr})
-	})
+// Discard frees a single address, if its file still says what the lease does.
+func (i *IPAM) Discard(ctx context.Context, l Lease) error {
+	return i.locked(ctx, func() error { return i.remove(ctx, l.owner(), []netip.Addr{l.Addr}) })
 }
 
-// remove removes the addresses' files as far as they are the owner's.
-func (i *IPAM) remove(o owner, addrs []netip.Addr) error {
+// remove frees the addresses as far as they are the owner's.
+func (i *IPAM) remove(ctx context.Context, o owner, addrs []netip.Addr) error {
 	var errs []error
-	for _, addr := range addrs {
-		lease, err := i.read(addr)
-		if errors.Is(err, fs.ErrNotExist) {
+	for _, addr := range slices.Clone(addrs) {
+		if err := i.removeFile(o, addr); err != nil {
+			errs = append(errs, fmt.Errorf("release %s: %w", addr, err))
 			continue
 		}
-		if err == nil && lease.owner() == o {
-			err = os.Remove(i.path(addr))
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("release %s: %w", addr, err))
+		if i.forget(o, addr) {
+			i.queue(ctx, addr)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeFile removes the address's file unless it is another's.
+func (i *IPAM) removeFile(o owner, addr netip.Addr) error {
+	lease, found := i.read(addr)
+	if !found || !lease.Damaged() && !lease.heldBy(o) {
+		return nil
+	}
+	if err := os.Remove(i.path(addr)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // locked runs f with both locks held.

@@ -33,8 +33,12 @@ func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 	ctx = klog.NewContext(ctx, logger)
 	start := time.Now()
 	pod, err := m.add(ctx, req)
+	m.health.learn(err)
 	if err != nil {
 		logger.Error(err, "Could not attach the pod", "args", req.Args)
+		if pod.Name != "" && ctx.Err() == nil {
+			m.events.WarnPod(pod, ReasonAttachFailed, err.Error())
+		}
 		return nil, asCNIError(err)
 	}
 	logger.V(1).Info("Pod attached", "pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs,
@@ -42,8 +46,12 @@ func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 	return m.result(pod), nil
 }
 
+// add returns the pod also with an error, once it is known.
 func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) {
 	if err := m.starting(); err != nil {
+		return Pod{}, err
+	}
+	if err := checkFirst(req); err != nil {
 		return Pod{}, err
 	}
 	args, err := parseArgs(req.Args)
@@ -68,12 +76,6 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 	if err != nil {
 		return Pod{}, err
 	}
-	netns, err := m.links.Open(req.Netns)
-	if err != nil {
-		return Pod{}, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
-	}
-	defer netns.Close()
-
 	pod := Pod{
 		Attachment: a,
 		Netns:      req.Netns,
@@ -81,18 +83,36 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		Name:       object.Name,
 		UID:        string(object.UID),
 	}
+	netns, err := m.links.Open(req.Netns)
+	if err != nil {
+		return pod, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
+	}
+	defer netns.Close()
 	if pod.Addrs, err = m.allocate(ctx, a); err != nil {
-		return Pod{}, err
+		return pod, err
 	}
 	// From here on there is something to undo.
 	if err := m.attach(ctx, netns, &pod); err != nil {
 		if undoErr := m.undo(ctx, a); undoErr != nil {
 			err = fmt.Errorf("%w; and could not undo it: %w", err, undoErr)
 		}
-		return Pod{}, err
+		return pod, err
 	}
-	m.remember(pod)
+	m.remember(pod, nil)
 	return pod, nil
+}
+
+// checkFirst refuses to follow another plugin in the list: what that made could not be kept.
+func checkFirst(req *cniserver.Request) error {
+	config, err := cniserver.ParseConfig(req.Config)
+	if err != nil {
+		return err
+	}
+	if config.RawPrevResult != nil {
+		return types.NewError(types.ErrUnsupportedField,
+			fmt.Sprintf("prevResult is %v: ovsdn-cni makes the pod's interface and must be the first plugin of the list", config.RawPrevResult), "")
+	}
+	return nil
 }
 
 // object looks the pod up, and makes sure that it is the one that the runtime means: a name can have a new owner.
@@ -118,8 +138,49 @@ func (m *Manager) object(ctx context.Context, args kubeArgs) (*corev1.Pod, error
 	return pod, nil
 }
 
-// allocate takes addresses. If the attachment has some though it is not attached, an ADD or DEL died: it is removed first.
+// allocate takes addresses. Those that a living pod turns out to have, though the disk says nothing of it, are marked as that
+// pod's, and others are taken.
 func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+	for range maxConflicts {
+		addrs, err := m.takeAddrs(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		user, used := m.userOf(a, addrs)
+		if !used {
+			return addrs, nil
+		}
+		if err := m.ipam.Release(ctx, a.Sandbox, a.IfName); err != nil {
+			return nil, &diskError{err}
+		}
+		if err := m.claimFor(ctx, user); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("addresses that were free turned out to be in use, %d times", maxConflicts)
+}
+
+// claimFor marks addresses that another sandbox turned out to have.
+func (m *Manager) claimFor(ctx context.Context, user Pod) error {
+	klog.FromContext(ctx).Info("An address that a pod has was not marked as taken", "pod", klog.KRef(user.Namespace, user.Name), "addresses", user.Addrs)
+	unlock, ok := m.sandboxes.try(user.Sandbox)
+	if !ok {
+		return nil // it is on its way out
+	}
+	defer unlock()
+	if user, attached := m.get(user.Attachment); attached {
+		_, err := m.claim(ctx, user)
+		return err
+	}
+	return nil
+}
+
+// maxConflicts bounds the search. More than one is a disk that somebody else writes to.
+const maxConflicts = 10
+
+// takeAddrs takes addresses. If the attachment has some though it is not attached, an ADD or DEL died: it is removed first. If there are
+// none, what dead sandboxes hold is swept up first.
+func (m *Manager) takeAddrs(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 	addrs, err := m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	if ipam.IsHeld(err) {
 		if err := m.remove(ctx, a); err != nil {
@@ -127,20 +188,43 @@ func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, err
 		}
 		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	}
+	if ipam.IsFull(err) {
+		m.sweepForRoom(ctx)
+		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
+	}
 	switch {
 	case ipam.IsFull(err):
+		m.events.WarnNode(ReasonNoFreeAddress, err.Error())
 		return nil, types.NewError(types.ErrTryAgainLater,
-			fmt.Sprintf("node %s has no address left: delete pods from it, or give it a larger subnet", m.NodeName), err.Error())
-	case ctx.Err() != nil:
-		return nil, err
-	case err != nil:
-		return nil, types.NewError(types.ErrIOFailure, "could not take an address", err.Error())
+			fmt.Sprintf("node %s has no free address: delete pods from it, or give it a larger subnet", m.NodeName), err.Error())
+	case err != nil && ctx.Err() == nil:
+		return nil, &diskError{err}
 	}
-	return addrs, nil
+	return addrs, err
 }
 
-// attach makes the device, the port and the flows. The port gets its number while the pod's end is being configured.
+// attach makes the device, the port and the flows, while the disk takes note of the address: with the flows the
+// world hears of it.
 func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
+	both, bothCtx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		if err := m.ipam.Sync(bothCtx, pod.Addrs); err != nil && bothCtx.Err() == nil {
+			return &diskError{err}
+		}
+		return bothCtx.Err()
+	})
+	both.Go(func() error { return m.plug(bothCtx, netns, pod) })
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	if err := m.flows.set(ctx, *pod); err != nil {
+		return fmt.Errorf("install the pod's flows: %w", err)
+	}
+	return ctx.Err() // nobody may be left to hear of the success
+}
+
+// plug makes the device and the port. The port gets its number while the pod's end is being configured.
+func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod *Pod) error {
 	i := m.network(*pod)
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
 		return fmt.Errorf("create the veth pair: %w", err)
@@ -160,13 +244,7 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
 		pod.OFPort = port.OFPort
 		return nil
 	})
-	if err := both.Wait(); err != nil {
-		return err
-	}
-	if err := m.flows.set(ctx, *pod); err != nil {
-		return fmt.Errorf("install the pod's flows: %w", err)
-	}
-	return ctx.Err() // nobody may be left to hear of the success
+	return both.Wait()
 }
 
 // undo removes what a failed ADD made. The runtime's time may be over, so it has its own. What it can't remove, the runtime's

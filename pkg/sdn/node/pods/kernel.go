@@ -203,6 +203,22 @@ func deleteLink(h netlinksafe.Handle, name string) error {
 	return nil
 }
 
+// Exists implements Links.
+func (Kernel) Exists(ctx context.Context, hostVeth string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	_, err := netlinksafe.LinkByName(hostVeth)
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find %s: %w", hostVeth, err)
+	}
+	return true, nil
+}
+
 // List implements Links.
 func (Kernel) List(ctx context.Context) (map[string]bool, error) {
 	if err := ctx.Err(); err != nil {

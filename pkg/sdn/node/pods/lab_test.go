@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"go.uber.org/goleak"
@@ -37,11 +39,17 @@ func TestMain(m *testing.M) {
 // node is what a test's agents come and go on: kernel, switch and disk outlive them.
 type node struct {
 	host    ns.NetNS // the node's network namespace, a new one
-	bridge  ovs.Interface
+	bridge  bridge
 	flows   func() []string // on the switch
 	ipamDir string
 	options Options
 	api     api
+}
+
+// bridge is a fake or real one.
+type bridge interface {
+	ovs.Interface
+	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
 }
 
 // agent is one life of the agent.
@@ -50,6 +58,40 @@ type agent struct {
 
 	faults *faults
 	store  *store.Store
+	events *events
+}
+
+// events records what users are told.
+type events struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (e *events) WarnPod(p Pod, reason, message string) { e.say("pod "+p.Name, reason, message) }
+func (e *events) WarnNode(reason, message string)       { e.say("node", reason, message) }
+
+func (e *events) say(about, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.said = append(e.said, about+": "+reason+": "+message)
+}
+
+// want wants one event that begins so.
+func (e *events) want(t testing.TB, prefixes ...string) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, prefix := range prefixes {
+		n := 0
+		for _, s := range e.said {
+			if strings.HasPrefix(s, prefix) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d events %q, want one, in\n%s", n, prefix, strings.Join(e.said, "\n"))
+		}
+	}
 }
 
 func options() Options {
@@ -126,7 +168,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		t.Fatal(err)
 	}
 	flows := store.New(n.bridge)
-	a := &agent{faults: &faults{}, store: flows}
+	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Seams{
 		Pods:    n.api,
 		IPAM:    faultyIPAM{addresses, a.faults},
@@ -134,6 +176,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		Switch:  faultySwitch{n.bridge, a.faults},
 		Flows:   flows,
 		Compile: n.compiler().Pod,
+		Events:  a.events,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -220,6 +263,14 @@ func (l hostLinks) Delete(ctx context.Context, hostVeth string) error {
 	return l.host.Do(func(ns.NetNS) error { return l.Kernel.Delete(ctx, hostVeth) })
 }
 
+func (l hostLinks) Exists(ctx context.Context, hostVeth string) (exists bool, err error) {
+	err = l.host.Do(func(ns.NetNS) error {
+		exists, err = l.Kernel.Exists(ctx, hostVeth)
+		return err
+	})
+	return exists, err
+}
+
 func (l hostLinks) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
 	err = l.host.Do(func(ns.NetNS) error {
 		changes, err = l.Kernel.SetMTU(ctx, pod, hostVeth, i)
@@ -266,6 +317,19 @@ func (n *node) addPod(name string, netns ns.NetNS) *cniserver.Request {
 			name, sandbox, uid),
 		Config: []byte(`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}`),
 	}
+}
+
+// check is the CHECK request after an ADD with that result.
+func check(t testing.TB, req *cniserver.Request, result *current.Result) *cniserver.Request {
+	t.Helper()
+	prev, err := json.Marshal(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := *req
+	c.Command = cniserver.CommandCheck
+	c.Config = fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni","prevResult":%s}`, prev)
+	return &c
 }
 
 // faults makes steps fail. A step's name is asked for before and after it.
@@ -338,6 +402,10 @@ func (i faultyIPAM) Release(ctx context.Context, id, ifName string) error {
 	return i.around("release", func() error { return i.IPAM.Release(ctx, id, ifName) })
 }
 
+func (i faultyIPAM) Sync(ctx context.Context, addrs []netip.Addr) error {
+	return i.around("sync", func() error { return i.IPAM.Sync(ctx, addrs) })
+}
+
 type faultyLinks struct {
 	Links
 	*faults
@@ -395,7 +463,10 @@ func (f faultyFlows) remove(a Attachment) func(context.Context) error {
 type noFlows struct{}
 
 func (noFlows) set(context.Context, Pod) error { return nil }
-func (noFlows) propose(Pod)                    {}
+func (noFlows) propose(Pod) func(context.Context) error {
+	return func(context.Context) error { return nil }
+}
+func (noFlows) want(Pod) []*ovs.Flow { return nil }
 func (noFlows) remove(Attachment) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }

@@ -35,11 +35,25 @@ func (k keyedLock) lock(ctx context.Context, key string) (unlock func(), err err
 	}
 }
 
-// held tells whether someone holds the key's lock or waits for it.
-func (k keyedLock) held(key string) bool {
+// try takes the key's lock if nobody holds it or waits for it.
+func (k keyedLock) try(key string) (unlock func(), ok bool) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.locks[key] != nil
+	busy := k.locks[key] != nil
+	k.mu.Unlock()
+	if busy {
+		return nil, false
+	}
+	l := k.join(key)
+	select {
+	case <-l.free:
+		return func() {
+			l.free <- struct{}{}
+			k.leave(key)
+		}, true
+	default: // somebody was quicker
+		k.leave(key)
+		return nil, false
+	}
 }
 
 func (k keyedLock) join(key string) *countedLock {

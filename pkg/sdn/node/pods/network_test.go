@@ -134,10 +134,11 @@ func TestDualStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := n.addPod("web", newNetns(t))
-	if got := add(t, a, req); len(got.IPs) != 2 || got.IPs[1].Address.String() != "fd00:1::2/64" {
+	got := add(t, a, req)
+	if len(got.IPs) != 2 || got.IPs[1].Address.String() != "fd00:1::2/64" {
 		t.Errorf("addresses %v", got.IPs)
 	}
-	if err := a.Check(t.Context(), req); err != nil {
+	if err := a.Check(t.Context(), check(t, req, got)); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
 	del(t, a, req)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -20,9 +21,11 @@ import (
 func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 	t.Helper()
 	s := ovstest.Start(t)
+	native := ovs.NewNative(ovstest.Bridge, s.RunDir)
+	t.Cleanup(native.Close)
 	n := &node{
 		host:    s.NS,
-		bridge:  ovs.NewExec(ovstest.Bridge, s.RunDir),
+		bridge:  native,
 		flows:   func() []string { return s.Dump(t) },
 		ipamDir: t.TempDir(),
 		options: options(),
@@ -127,6 +130,37 @@ func talk(t *testing.T, from, to ns.NetNS, addr string) {
 	if err := <-received; err != nil {
 		t.Errorf("at %s: %v", addr, err)
 	}
+}
+
+// CHECK looks at the switch itself.
+func TestCheckFindsMissingFlows(t *testing.T) {
+	n, s := newOVSNode(t)
+	a, _ := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	checkReq := check(t, req, add(t, a, req))
+	if err := a.Check(t.Context(), checkReq); err != nil {
+		t.Fatal(err)
+	}
+	s.OFCtl(t, "del-flows", ovstest.Bridge, "table=70")
+	if err := a.Check(t.Context(), checkReq); code(err) != ErrNotAsMade || !strings.Contains(err.Error(), "lacks the flow table=70") {
+		t.Errorf("got %v", err)
+	}
+	s.OFCtl(t, "mod-flows", ovstest.Bridge, "table=40,actions=drop")
+	if err := a.Check(t.Context(), checkReq); err == nil || !strings.Contains(err.Error(), "lacks the flow table=40") {
+		t.Errorf("got %v", err)
+	}
+	resume := s.PauseVSwitchd(t)
+	defer resume()
+	a.probe(t.Context())
+	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity {
+		t.Errorf("STATUS while vswitchd hangs: %v", err)
+	}
+	resume()
+	a.probe(t.Context())
+	if err := a.Status(t.Context()); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
+	del(t, a, req)
 }
 
 const patience = 20 * time.Second

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -67,6 +68,10 @@ const (
 
 // MAC follows from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
+
+func (p Pod) hasAny(addrs []netip.Addr) bool {
+	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
+}
 
 func (p Pod) compare(other Pod) int {
 	return cmp.Or(

@@ -3,7 +3,7 @@
 //
 // The order of steps makes every crash recoverable. ADD takes the address first and DEL frees it last, so that whatever a
 // dead ADD or DEL left behind has an address file that names its container, and from the container's id and interface
-// name follow all other names. Undoing a failed ADD, DEL, GC and the sweep at start are therefore one function, remove.
+// name follow all other names. Undoing a failed ADD, DEL, and the sweep are therefore one function, remove.
 package pods
 
 import (
@@ -16,11 +16,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/singleflight"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
-	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
 // defaultUndoTime bounds the cleaning after a failed ADD, whose own context may be over.
@@ -87,13 +86,18 @@ type Manager struct {
 	links  Links
 	bridge Switch
 	flows  podFlows
+	events Events
 
 	undoTime  time.Duration
-	sandboxes keyedLock   // held by whatever changes a sandbox
-	recovered atomic.Bool // what OVSDB remembers is known
+	sandboxes keyedLock          // held by whatever changes a sandbox
+	sweeps    singleflight.Group // requests that find no address share a sweep
+	recovered atomic.Bool        // what OVSDB remembers is known
+	health    health
+	proposed  []proposal // by Recover, for Run
 
 	mu       sync.RWMutex
 	attached map[Attachment]Pod
+	faults   map[Attachment]error // of those attached that should not be as they are
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -110,9 +114,11 @@ func New(o Options, s Seams) (*Manager, error) {
 		links:     s.Links,
 		bridge:    s.Switch,
 		flows:     compiledFlows{s.Flows, s.Compile},
+		events:    s.Events,
 		undoTime:  defaultUndoTime,
 		sandboxes: newKeyedLock(),
 		attached:  map[Attachment]Pod{},
+		faults:    map[Attachment]error{},
 	}, nil
 }
 
@@ -128,20 +134,13 @@ func (m *Manager) Pods() []Pod {
 	return pods
 }
 
-// Status tells whether ADD can be served.
-func (m *Manager) Status(context.Context) error {
-	if !m.recovered.Load() {
-		return types.NewError(types.ErrPluginNotAvailable, "the node agent is starting", "")
-	}
-	return nil
-}
-
 // Del detaches the interface. It succeeds when there is nothing to detach, and it needs neither the netns nor CNI_ARGS.
 func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	a := Attachment{req.ContainerID, req.IfName}
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
 	start := time.Now()
 	err := m.del(ctx, a)
+	m.health.learn(err)
 	if err != nil {
 		logger.Error(err, "Could not detach the pod, the runtime will repeat DEL")
 		return asCNIError(err)
@@ -181,25 +180,12 @@ func (m *Manager) remove(ctx context.Context, a Attachment) error {
 		return errors.Join(errs...)
 	}
 	if err := m.ipam.Release(ctx, a.Sandbox, a.IfName); err != nil {
-		return fmt.Errorf("free the address of sandbox %s: %w", a.Sandbox, err)
+		if ctx.Err() != nil {
+			return err
+		}
+		return &diskError{fmt.Errorf("free the address of sandbox %s: %w", a.Sandbox, err)}
 	}
 	m.forget(a)
-	return nil
-}
-
-// asCNIError tells the runtime to come again while Open vSwitch is away. Other errors go as they are.
-func asCNIError(err error) error {
-	if ovs.IsUnavailable(err) {
-		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
-	}
-	return err
-}
-
-// starting refuses what must not run before Recover: it could take a living pod's address.
-func (m *Manager) starting() error {
-	if !m.recovered.Load() {
-		return types.NewError(types.ErrTryAgainLater, "the node agent is starting", "")
-	}
 	return nil
 }
 
@@ -210,14 +196,40 @@ func (m *Manager) get(a Attachment) (Pod, bool) {
 	return p, ok
 }
 
-func (m *Manager) remember(p Pod) {
+// remember takes note of an attached pod, and of what is wrong with it; nil: nothing.
+func (m *Manager) remember(p Pod, fault error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attached[p.Attachment] = p
+	if fault == nil {
+		delete(m.faults, p.Attachment)
+	} else {
+		m.faults[p.Attachment] = fault
+	}
 }
 
 func (m *Manager) forget(a Attachment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.attached, a)
+	delete(m.faults, a)
+}
+
+// fault returns what is known to be wrong with an attached pod.
+func (m *Manager) fault(a Attachment) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.faults[a]
+}
+
+// userOf returns another pod that has one of the addresses.
+func (m *Manager) userOf(a Attachment, addrs []netip.Addr) (Pod, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, p := range m.attached {
+		if p.Attachment != a && p.hasAny(addrs) {
+			return p, true
+		}
+	}
+	return Pod{}, false
 }

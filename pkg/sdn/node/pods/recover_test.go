@@ -18,10 +18,10 @@ import (
 func TestRestart(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	var requests []*cniserver.Request
+	var requests, checks []*cniserver.Request
 	for _, name := range []string{"a", "b", "c"} {
 		req := n.addPod(name, newNetns(t))
-		add(t, first, req)
+		checks = append(checks, check(t, req, add(t, first, req)))
 		requests = append(requests, req)
 	}
 	before := first.Pods()
@@ -32,12 +32,12 @@ func TestRestart(t *testing.T) {
 		t.Errorf("pods after the restart (-want +got):\n%s", diff)
 	}
 	req := n.addPod("d", newNetns(t))
-	add(t, second, req)
+	checks = append(checks, check(t, req, add(t, second, req)))
 	if pods := second.Pods(); len(pods) != 4 || pods[3].Addrs[0] != netip.MustParseAddr("10.128.2.5") {
 		t.Errorf("pods after a further ADD: %+v", pods)
 	}
-	for _, r := range append(requests, req) {
-		if err := second.Check(t.Context(), r); err != nil {
+	for i, r := range append(requests, req) {
+		if err := second.Check(t.Context(), checks[i]); err != nil {
 			t.Errorf("CHECK: %v", err)
 		}
 		del(t, second, r)

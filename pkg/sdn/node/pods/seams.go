@@ -23,10 +23,11 @@ type Seams struct {
 	Switch  Switch
 	Flows   Flows
 	Compile func(pipeline.Pod) pipeline.State
+	Events  Events
 }
 
 func (s Seams) validate() error {
-	if s.Pods == nil || s.IPAM == nil || s.Links == nil || s.Switch == nil || s.Flows == nil || s.Compile == nil {
+	if s.Pods == nil || s.IPAM == nil || s.Links == nil || s.Switch == nil || s.Flows == nil || s.Compile == nil || s.Events == nil {
 		return errors.New("a seam is missing")
 	}
 	return nil
@@ -45,17 +46,36 @@ type Pods interface {
 // IPAM gives out addresses (*ipam.IPAM).
 type IPAM interface {
 	Allocate(ctx context.Context, containerID, ifName string) ([]netip.Addr, error)
+	Sync(ctx context.Context, addrs []netip.Addr) error
 	Reserve(ctx context.Context, addr netip.Addr, containerID, ifName string) error
 	Release(ctx context.Context, containerID, ifName string) error
-	Discard(ctx context.Context, addr netip.Addr) error
+	Discard(ctx context.Context, l ipam.Lease) error
 	List() ([]ipam.Lease, error)
+	Holder(addr netip.Addr) (ipam.Lease, bool)
+	Probe(ctx context.Context) error
 }
 
-// Switch is the part of ovs.Interface that ports need.
+// Events tells users what is wrong, where they look: warnings on the objects that it concerns.
+type Events interface {
+	WarnPod(pod Pod, reason, message string)
+	WarnNode(reason, message string)
+}
+
+// Reasons of Events. Alerts match them: they don't change.
+const (
+	ReasonAttachFailed   = "NetworkAttachFailed"   // on the pod: ADD failed; the runtime tries again
+	ReasonAddressInUse   = "AddressInUseTwice"     // on both pods
+	ReasonNoFlows        = "NetworkFlowsRefused"   // on the pod: it has no network
+	ReasonNoFreeAddress  = "NoFreeAddress"         // on the node
+	ReasonAddressStorage = "AddressStorageFailing" // on the node: the disk is full or read-only
+)
+
+// Switch is the part of *ovs.Native that pods need, beside the store.
 type Switch interface {
 	ListPorts(ctx context.Context) ([]ovs.Port, error)
 	AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error)
 	DeletePort(ctx context.Context, name string) error
+	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
 }
 
 // Flows holds desired state (*store.Store).
@@ -82,6 +102,9 @@ type Links interface {
 
 	// Verify compares the pod's end with what Configure made, and says what differs.
 	Verify(ctx context.Context, pod ns.NetNS, i Interface) error
+
+	// Exists tells whether the host has the device.
+	Exists(ctx context.Context, hostVeth string) (bool, error)
 
 	// Delete removes the veth pair. One that is not there is no error.
 	Delete(ctx context.Context, hostVeth string) error

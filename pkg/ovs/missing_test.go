@@ -1,0 +1,58 @@
+package ovs_test
+
+import (
+	"context"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// reader is what both can do.
+type reader interface {
+	ovs.Interface
+	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
+}
+
+func TestMissing(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) reader{
+		"fake": func(*testing.T) reader { return ovs.NewFake(ovstest.Bridge) },
+		"native": func(t *testing.T) reader {
+			n := ovs.NewNative(ovstest.Bridge, ovstest.Start(t).RunDir)
+			t.Cleanup(n.Close)
+			return n
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			if _, err := b.Missing(t.Context(), nil); name == "native" && !ovs.IsUnavailable(err) {
+				t.Errorf("without a bridge: %v", err)
+			}
+			if err := b.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
+				t.Fatal(err)
+			}
+			flow := func(priority int, cookie uint64, action ovs.Action) *ovs.Flow {
+				return &ovs.Flow{Table: 1, Priority: priority, Protocol: goovs.ProtocolIPv4, Cookie: cookie, Actions: []ovs.Action{action}}
+			}
+			there, other := flow(1, 5, goovs.Load("0x0", "NXM_NX_REG0[]")), flow(2, 5, goovs.Drop())
+			tx := b.NewTransaction()
+			tx.Add(there)
+			tx.Add(other)
+			if err := b.Run(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+			wanted := []*ovs.Flow{there, flow(2, 5, goovs.Output(1)), flow(2, 6, goovs.Drop()), flow(3, 5, goovs.Drop())}
+			for i, want := range []int{0, 1, 1, 1} {
+				missing, err := b.Missing(t.Context(), wanted[i:i+1])
+				if err != nil || len(missing) != want {
+					t.Errorf("flow %d: %d missing, want %d (%v)", i, len(missing), want, err)
+				}
+			}
+			if missing, err := b.Missing(t.Context(), nil); err != nil || len(missing) > 0 {
+				t.Errorf("none: %v, %v", missing, err)
+			}
+		})
+	}
+}

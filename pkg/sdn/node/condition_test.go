@@ -1,0 +1,116 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+func nodeWith(conditions ...corev1.NodeCondition) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "u", ResourceVersion: "7"}, Status: corev1.NodeStatus{Conditions: conditions}}
+}
+
+// writes returns the patches of nodes/status.
+func writes(client *fake.Clientset) (patches int) {
+	for _, a := range client.Actions() {
+		if a.Matches("patch", "nodes") && a.GetSubresource() == "status" {
+			patches++
+		}
+	}
+	return patches
+}
+
+func TestConditionIsWrittenOnce(t *testing.T) {
+	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+	given := corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: config.ReasonHostSubnetGiven, LastTransitionTime: long,
+	}
+	client := fake.NewClientset(nodeWith(ready, given))
+	c := newCondition(client.CoreV1().Nodes(), "node1")
+	get := func() *corev1.NodeCondition {
+		t.Helper()
+		node, err := client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(node.Status.Conditions) != 2 {
+			t.Fatalf("conditions: %+v", node.Status.Conditions)
+		}
+		return config.NetworkUnavailable(node)
+	}
+	// Unavailable for another reason: the same transition.
+	if err := c.write(t.Context(), *unavailable(errors.New("no bridge"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(); got.Status != corev1.ConditionTrue || got.Reason != config.ReasonNotReady || got.Message != "no bridge" || !got.LastTransitionTime.Equal(&long) {
+		t.Errorf("got %+v", got)
+	}
+	for range 2 {
+		if err := c.write(t.Context(), *available("pods get addresses")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := get(); got.Status != corev1.ConditionFalse || got.Reason != config.ReasonReady || got.LastTransitionTime.Equal(&long) {
+		t.Errorf("got %+v", got)
+	}
+	if n := writes(client); n != 2 {
+		t.Errorf("%d writes, want 2", n)
+	}
+}
+
+// The API server does not answer, and then somebody else was quicker: the verdict gets there all the same.
+func TestConditionIsWrittenInTheEnd(t *testing.T) {
+	client := fake.NewClientset(nodeWith())
+	failures := []error{apierrors.NewServerTimeout(schema.GroupResource{}, "patch", 1), apierrors.NewConflict(schema.GroupResource{}, "node1", nil)}
+	written := make(chan struct{}, 10)
+	client.PrependReactor("patch", "nodes", func(kubetesting.Action) (bool, runtime.Object, error) {
+		if len(failures) > 0 {
+			err := failures[0]
+			failures = failures[1:]
+			return true, nil, err
+		}
+		written <- struct{}{}
+		return false, nil, nil
+	})
+	c := newCondition(client.CoreV1().Nodes(), "node1")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.run(ctx)
+	}()
+	c.set(available("yes"))
+	<-written
+	cancel()
+	<-done
+}
+
+func TestConditionIsLeftAloneWithoutVerdict(t *testing.T) {
+	client := fake.NewClientset(nodeWith())
+	c := newCondition(client.CoreV1().Nodes(), "node1")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.run(ctx)
+	}()
+	c.set(nil)
+	c.restate()
+	cancel()
+	<-done
+	if len(client.Actions()) > 0 {
+		t.Errorf("the agent did %v", client.Actions())
+	}
+}

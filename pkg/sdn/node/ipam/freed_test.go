@@ -1,0 +1,153 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func release(t *testing.T, i *IPAM, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := i.Release(t.Context(), id, "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An address that was freed is given again as late as possible, the first one freed first; a restart changes nothing.
+func TestReuseIsLate(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small) // .2 to .6
+	for _, id := range []string{"a", "b", "c"} {
+		allocate(t, i, id)
+	}
+	release(t, i, "b", "a") // .3, .2
+	for _, want := range []string{"10.128.0.5", "10.128.0.6", "10.128.0.3"} {
+		if got := allocate(t, i, want); got.String() != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if err := i.Close(); err != nil {
+			t.Fatal(err)
+		}
+		i = open(t, dir, small)
+	}
+	release(t, i, "10.128.0.6", "c", "10.128.0.5") // behind .2
+	if err := i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i = open(t, dir, small)
+	for _, want := range []string{"10.128.0.2", "10.128.0.6", "10.128.0.4", "10.128.0.5"} {
+		if got := allocate(t, i, "again-"+want); got.String() != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// A crash loop of one pod goes through all addresses.
+func TestOnePodGoesThroughAll(t *testing.T) {
+	i := open(t, t.TempDir(), small)
+	var last []netip.Addr
+	for n := range 20 {
+		got := allocate(t, i, "a")
+		if slices.Contains(last, got) {
+			t.Fatalf("number %d: %s again after %v", n, got, last)
+		}
+		if last = append(last, got); len(last) > 4 {
+			last = last[1:]
+		}
+		release(t, i, "a")
+	}
+}
+
+// The file is no more than a memory: with a broken one, and without, everything goes on.
+func TestBrokenFreedFile(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"missing": os.Remove,
+		"garbage": func(path string) error {
+			return os.WriteFile(path, []byte("\x00\xff\n10.128.0.300\n10.128.0.2"), 0o600)
+		},
+		"foreign": func(path string) error {
+			return os.WriteFile(path, []byte("192.0.2.1\nfd00::1\n10.128.0.2%eth0\n"), 0o600)
+		},
+		"a directory": func(path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.Mkdir(path, 0o700)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			i := open(t, dir, small)
+			allocate(t, i, "a")
+			release(t, i, "a")
+			if err := i.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(filepath.Join(dir, "ovsdn", freedName)); err != nil {
+				t.Fatal(err)
+			}
+			i = open(t, dir, small)
+			seen := map[netip.Addr]bool{}
+			for n := range 5 {
+				seen[allocate(t, i, fmt.Sprint(n))] = true
+			}
+			if len(seen) != 5 {
+				t.Errorf("got %v", seen)
+			}
+			release(t, i, "0", "1")
+			allocate(t, i, "again")
+		})
+	}
+}
+
+// The file does not grow with time.
+func TestFreedFileIsRewritten(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	for range 3 * slack {
+		allocate(t, i, "a")
+		release(t, i, "a")
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "ovsdn", freedName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > slack+10 || n != i.freed.lines {
+		t.Errorf("%d lines, thinks %d", n, i.freed.lines)
+	}
+	want, _ := i.freed.oldest(true)
+	if err := i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i = open(t, dir, small)
+	if got := allocate(t, i, "a"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func FuzzFreed(f *testing.F) {
+	f.Add("10.128.0.2\n10.128.0.3\n10.128.0.2\n")
+	f.Add("fd00::2\n::ffff:10.128.0.2\n10.128.0.2")
+	f.Fuzz(func(t *testing.T, text string) {
+		subnet := netip.MustParsePrefix(small)
+		q := loadFreed("/nonexistent", nil)
+		q.read(strings.NewReader(text), subnet.Contains)
+		n := 0
+		for addr, ok := q.oldest(true); ok; addr, ok = q.oldest(true) {
+			if !subnet.Contains(addr) || !q.has(addr) {
+				t.Fatalf("%s is in the queue", addr)
+			}
+			q.drop(addr)
+			n++
+		}
+		if n > 8 || len(q.turn) > 0 {
+			t.Errorf("%d came out, %v did not", n, q.turn)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package ipam
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/google/go-cmp/cmp"
+)
+
+// The directory has been through much: other versions' files, other systems' names, a power cut, an administrator.
+func TestForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	network := filepath.Join(dir, "ovsdn")
+	if err := os.MkdirAll(filepath.Join(network, "10.128.0.3", "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"10.128.0.2":         "old",                   // host-local before v0.8
+		"10.128.0.4":         "lf\neth0",              // another system's line end
+		"10.128.0.5":         "a\r\neth0\r\nand more", // a later version's
+		"010.128.0.6":        "a\r\neth0",
+		"::ffff:10.128.0.6":  "a\r\neth0",
+		"last_reserved_ip":   "10.128.0.4", // before ranges had numbers
+		"last_reserved_ip.0": "nonsense",
+		"notes.txt":          "do not touch",
+	} {
+		if err := os.WriteFile(filepath.Join(network, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := open(t, dir, small)
+	at := func(text string) netip.Addr { return netip.MustParseAddr(text) }
+	want := []Lease{
+		{at("10.128.0.2"), "old", ""}, {Addr: at("10.128.0.3")}, {Addr: at("10.128.0.4")}, {Addr: at("10.128.0.5")},
+	}
+	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Fatal(diff)
+	}
+	// Nothing of it is given out.
+	if got := allocate(t, i, "new"); got != at("10.128.0.6") {
+		t.Errorf("got %s", got)
+	}
+	if _, err := i.Allocate(t.Context(), "another", "eth0"); !IsFull(err) {
+		t.Errorf("full: %v", err)
+	}
+	// What is known to be in use is written anew; a file without an interface is its container's.
+	for addr, id := range map[string]string{"10.128.0.2": "old", "10.128.0.4": "lf"} {
+		if err := i.Reserve(t.Context(), at(addr), id, "eth0"); err != nil {
+			t.Error(err)
+		}
+		if err := i.Release(t.Context(), id, "eth0"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := i.Discard(t.Context(), want[3]); err != nil {
+		t.Error(err)
+	}
+	// What can't be removed is not ours to give.
+	if err := i.Discard(t.Context(), want[1]); err == nil {
+		t.Error("a directory with files in it was removed")
+	}
+	for _, id := range []string{"c", "d", "e"} {
+		if got := allocate(t, i, id); got == want[1].Addr {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// A host-local without interface names wrote the file, and DEL comes through us.
+func TestReleaseOfAnOldFile(t *testing.T) {
+	dir := t.TempDir()
+	i := open(t, dir, small)
+	if err := os.WriteFile(filepath.Join(dir, "ovsdn", "10.128.0.4"), []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Release(t.Context(), "old", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if l := list(t, i); len(l) > 0 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+func FuzzParseLease(f *testing.F) {
+	f.Add([]byte("abc\r\neth0"))
+	f.Add([]byte("abc"))
+	f.Add([]byte("\r\n"))
+	f.Add([]byte("../abc\r\na/b"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l := parseLease(netip.MustParseAddr("10.128.0.2"), data)
+		if l.Damaged() {
+			if l != (Lease{Addr: l.Addr}) {
+				t.Errorf("half damaged: %+v", l)
+			}
+			return
+		}
+		// What is taken for a container's id and interface is safe in file and device names.
+		if utils.ValidateContainerID(l.ContainerID) != nil || strings.ContainsAny(l.IfName, "/ \n") {
+			t.Errorf("%+v", l)
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// health is what requests and Run last saw of what every ADD needs. STATUS answers from it alone.
+type health struct {
+	mu     sync.Mutex
+	bridge error // Open vSwitch does not answer
+	disk   error // addresses can't be written
+}
+
+// diskError says that an address could not be taken, or freed, because of the disk that they are kept on.
+type diskError struct{ err error }
+
+func (e *diskError) Error() string { return e.err.Error() }
+func (e *diskError) Unwrap() error { return e.err }
+
+// learn draws conclusions from how a request ended.
+func (h *health) learn(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var disk *diskError
+	switch {
+	case err == nil: // every step was taken
+		h.bridge, h.disk = nil, nil
+	case errors.As(err, &disk):
+		h.disk = err
+	case ovs.IsUnavailable(err):
+		h.bridge = err
+	}
+}
+
+func (h *health) setBridge(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bridge = err
+}
+
+func (h *health) setDisk(err error) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed = (h.disk == nil) != (err == nil)
+	h.disk = err
+	return changed
+}
+
+func (h *health) get() (bridge, disk error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.bridge, h.disk
+}
+
+// Status tells whether ADD can be served, from memory.
+//
+// A node without a free address is healthy, though the specification would have an error: to Kubernetes' runtimes a
+// STATUS that fails means that the node has no network, so kubelet would call it not ready and its pods, which need no further
+// address, would be evicted. ADD answers for itself, and an Event on the node says it.
+func (m *Manager) Status(context.Context) error {
+	if !m.recovered.Load() {
+		return types.NewError(types.ErrPluginNotAvailable, "the node agent is starting", "")
+	}
+	bridge, disk := m.health.get()
+	switch {
+	case bridge != nil:
+		return types.NewError(types.ErrLimitedConnectivity, "Open vSwitch does not answer on node "+m.NodeName, bridge.Error())
+	case disk != nil:
+		return types.NewError(types.ErrPluginNotAvailable, "the addresses of node "+m.NodeName+" can't be written: is its disk full or read-only?", disk.Error())
+	}
+	return nil
+}
+
+// Healthy returns what keeps Open vSwitch from serving pods, nil if nothing does.
+func (m *Manager) Healthy() error {
+	bridge, _ := m.health.get()
+	return bridge
+}
+
+// starting refuses what must not run before Recover: it could take a living pod's address.
+func (m *Manager) starting() error {
+	if !m.recovered.Load() {
+		return types.NewError(types.ErrTryAgainLater, "the node agent is starting", "")
+	}
+	return nil
+}
+
+// asCNIError tells the runtime to come again while Open vSwitch is away, and what is the disk's fault. Other errors go as they are.
+func asCNIError(err error) error {
+	var own *types.Error
+	var disk *diskError
+	switch {
+	case errors.As(err, &own):
+		return err
+	case errors.As(err, &disk):
+		return types.NewError(types.ErrIOFailure, "the node's addresses can't be written: is its disk full or read-only?", err.Error())
+	case ovs.IsUnavailable(err):
+		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
+	}
+	return err
+}

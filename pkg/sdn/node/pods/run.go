@@ -1,0 +1,85 @@
+package pods
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	sweepPeriod = time.Minute
+	probePeriod = 5 * time.Second
+)
+
+// Run keeps watch until the context ends: over what dead sandboxes leave, over Open vSwitch, over the disk if that failed, and over
+// the flows that Recover proposed.
+func (m *Manager) Run(ctx context.Context) {
+	sweep, probe := time.NewTicker(sweepPeriod), time.NewTicker(probePeriod)
+	defer sweep.Stop()
+	defer probe.Stop()
+	judged := make(chan struct{})
+	go func() {
+		defer close(judged)
+		m.judgeProposals(ctx)
+	}()
+	defer func() { <-judged }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-probe.C:
+			m.probe(ctx)
+		case <-sweep.C:
+			if err := m.sweep(ctx, allValid); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Could not remove all that dead sandboxes left, will try again", "in", sweepPeriod)
+			}
+		}
+	}
+}
+
+// probe asks Open vSwitch, and a disk that failed, whether they work.
+func (m *Manager) probe(parent context.Context) {
+	ctx, cancel := context.WithTimeout(parent, probePeriod)
+	defer cancel()
+	_, err := m.bridge.ListPorts(ctx)
+	if err == nil {
+		_, err = m.bridge.Missing(ctx, nil)
+	}
+	if parent.Err() != nil {
+		return // it says nothing
+	}
+	m.health.setBridge(err)
+	if _, failed := m.health.get(); failed == nil {
+		return
+	}
+	if err := m.ipam.Probe(ctx); m.health.setDisk(err) {
+		klog.FromContext(ctx).Info("Addresses can be written again")
+	}
+}
+
+// proposal is a recovered pod whose flows are on their way to the switch.
+type proposal struct {
+	pod  Pod
+	done func(context.Context) error
+}
+
+// judgeProposals tells of recovered pods whose flows the switch, or the store, refused.
+func (m *Manager) judgeProposals(ctx context.Context) {
+	for _, p := range m.proposed {
+		err := p.done(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		unlock, lockErr := m.sandboxes.lock(ctx, p.pod.Sandbox)
+		if lockErr != nil {
+			return
+		}
+		if _, attached := m.get(p.pod.Attachment); attached {
+			klog.FromContext(ctx).Error(err, "A recovered pod's flows were refused: it has no network, delete it", "pod", klog.KRef(p.pod.Namespace, p.pod.Name))
+			m.events.WarnPod(p.pod, ReasonNoFlows, err.Error())
+			m.remember(p.pod, err)
+		}
+		unlock()
+	}
+}
