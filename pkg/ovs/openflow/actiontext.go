@@ -215,7 +215,8 @@ func parseOutput(w word) (Action, error) {
 	if err2 != nil {
 		return nil, fmt.Errorf("output:%s: neither a port nor a field", excerpt(w.value))
 	}
-	return OutputField{From: from, MaxLen: all}, nil
+	a := OutputField{From: from, MaxLen: all}
+	return a, a.check()
 }
 
 // parseResubmit reads resubmit:PORT and resubmit([PORT],[TABLE][,ct]).

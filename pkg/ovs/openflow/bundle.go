@@ -67,7 +67,7 @@ func (m *BundleAdd) appendBody(b []byte, v Version) ([]byte, error) {
 	return Append(b, v, xid, m.Message)
 }
 
-func decodeBundleAdd(b []byte) (Message, error) {
+func decodeBundleAdd(v Version, b []byte) (Message, error) {
 	const fixed = 8
 	if len(b) < fixed {
 		return nil, short("bundle add", len(b), fixed)
@@ -79,6 +79,8 @@ func decodeBundleAdd(b []byte) (Message, error) {
 		return nil, err
 	case inner.Type == typeBundleAdd:
 		return nil, fmt.Errorf("a bundle inside of a bundle")
+	case inner.Version != v:
+		return nil, fmt.Errorf("a message of %s in a bundle of %s", inner.Version, v)
 	case int(inner.Length) > len(b)-fixed:
 		return nil, fmt.Errorf("bundle add: a message of %d bytes where %d are left", inner.Length, len(b)-fixed)
 	}

@@ -110,8 +110,12 @@ type refusal struct {
 
 func refusals(t *testing.T) []refusal {
 	flow := func(text string) openflow.Message { return parseFlows(t, []string{text})[0] }
-	// ct_mark outside of ct; this package's own checks don't know that.
+	long := flow("table=5,priority=7,cookie=0x77,actions=goto_table:5").(*openflow.FlowMod)
+	for range 2000 {
+		long.Instructions.Apply = append(long.Instructions.Apply, openflow.Output{Port: 5})
+	}
 	return []refusal{
+		{"32 KB", long, "OFPBIC_BAD_TABLE_ID"},
 		{"set outside of ct", flow("table=5,priority=7,cookie=0x77,actions=set_field:5->ct_mark"), "OFPBAC_BAD_SET_ARGUMENT"},
 		{"set_field without its protocol", flow("table=5,priority=7,cookie=0x77,actions=set_field:80->tcp_dst"), "OFPBAC_MATCH_INCONSISTENT"},
 		{"goto backwards", flow("table=5,priority=7,cookie=0x77,actions=goto_table:5"), "OFPBIC_BAD_TABLE_ID"},
@@ -142,10 +146,30 @@ func (c *conn) checkRefusal(r refusal, xid uint32, answers []answer) {
 		if !ok || request.XID != xid || request.Version != c.version {
 			c.t.Errorf("%s: the error's data begin with %+v", r.name, request)
 		}
+		if flow, ok := r.message.(*openflow.FlowMod); ok {
+			m, _ := e.Message()
+			if add, ok := m.(*openflow.BundleAdd); !ok || fmt.Sprint(add.Message) != c.again(flow) {
+				c.t.Errorf("%s: the error's data are not the message: %x", r.name, e.Data)
+			}
+		}
 	}
 	if !found {
 		c.t.Errorf("%s: answered by %v, want %s for its own XID", r.name, names, r.want)
 	}
+}
+
+// again returns the flow as it is after a way over the wire.
+func (c *conn) again(flow *openflow.FlowMod) string {
+	c.t.Helper()
+	b, err := openflow.Append(nil, c.version, 1, flow)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, m, err := openflow.Decode(b)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return fmt.Sprint(m)
 }
 
 // TestErrorNames compares with the names that ovs-ofctl knows.

@@ -93,7 +93,7 @@ func TestEveryMatch(t *testing.T) {
 			}
 		}
 	}
-	for id := range FieldID(numMatchFields) {
+	for id := range numMatchFields {
 		if !seen[fieldForm{id, false}] {
 			t.Errorf("no exact case for %s in testdata/matches.txt", id)
 		}
@@ -159,7 +159,7 @@ func TestEveryAction(t *testing.T) {
 			t.Errorf("no case for %s in testdata/actions.txt", k)
 		}
 	}
-	for id := FieldID(numMatchFields); id < numFields; id++ {
+	for id := numMatchFields; id < numFields; id++ {
 		if !fields[fieldForm{id, false}] {
 			t.Errorf("no exact case for %s in testdata/actions.txt", id)
 		}

@@ -201,9 +201,12 @@ func (c *conn) ofctl(s *ovstest.Switch, args ...string) []string {
 	args = append([]string{"--timeout=30", "-O", map[openflow.Version]string{
 		openflow.Version14: "OpenFlow14", openflow.Version15: "OpenFlow15",
 	}[c.version]}, args...)
-	out, err := s.Command(c.t.Context(), "ovs-ofctl", args...).CombinedOutput()
+	cmd := s.Command(c.t.Context(), "ovs-ofctl", args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr // warnings of a slow machine, for one
+	out, err := cmd.Output()
 	if err != nil {
-		c.t.Fatalf("ovs-ofctl %q: %v\n%s", args, err, out)
+		c.t.Fatalf("ovs-ofctl %q: %v\n%s", args, err, stderr.String())
 	}
 	var lines []string
 	for line := range strings.Lines(string(out)) {

@@ -16,7 +16,7 @@ type Error struct {
 	Type         uint16 // OFPET_*, ErrorExperimenter for an experimenter's own
 	Code         uint16 // within the type; an experimenter's error number when Type is ErrorExperimenter
 	Experimenter uint32 // 0 unless Type is ErrorExperimenter
-	Data         []byte // what the refused message began with; Open vSwitch gives 64 bytes
+	Data         []byte // the refused message or its beginning
 }
 
 // Types of errors that a caller may want to tell apart; ErrorTypeName knows all.
@@ -69,6 +69,13 @@ func (e *Error) Error() string {
 func (e *Error) Request() (Header, bool) {
 	h, err := ParseHeader(e.Data)
 	return h, err == nil
+}
+
+// Message returns the refused message itself, which is the whole BundleAdd if it was in a bundle, and false when the switch
+// gave only its beginning. Open vSwitch gives all of it.
+func (e *Error) Message() (Message, bool) {
+	_, m, err := Decode(e.Data)
+	return m, err == nil
 }
 
 // ErrorTypeName says in words what an error type is about, "" when it is unknown.

@@ -208,9 +208,9 @@ func (f *FlowStats) decode15(b []byte) error {
 	return nil
 }
 
-// duration reads seconds and nanoseconds, which the wire has in 32 bits each.
+// duration reads seconds and the nanoseconds beyond them, which the wire has in 32 bits each.
 func duration(b []byte) time.Duration {
-	return time.Duration(u32(b))*time.Second + time.Duration(u32(b[4:]))
+	return time.Duration(u32(b))*time.Second + min(time.Duration(u32(b[4:])), time.Second-1)
 }
 
 func appendDuration(b []byte, d time.Duration) []byte {

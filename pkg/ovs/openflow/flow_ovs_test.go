@@ -14,10 +14,13 @@ import (
 )
 
 // properties stand beside match and actions.
-var properties = strings.Fields(`
-cookie=0x5 cookie=0xffffffffffffffff idle_timeout=5 hard_timeout=65535 importance=7 send_flow_rem check_overlap reset_counts
-no_packet_counts no_byte_counts cookie=0x5,idle_timeout=1,hard_timeout=2,importance=3,send_flow_rem,check_overlap,reset_counts,no_packet_counts,no_byte_counts
-`)
+func properties() []string {
+	return []string{
+		"cookie=0x5", "cookie=0xffffffffffffffff", "idle_timeout=5", "hard_timeout=65535", "importance=7",
+		"send_flow_rem", "check_overlap", "reset_counts", "no_packet_counts", "no_byte_counts",
+		"cookie=0x5,idle_timeout=1,hard_timeout=2,importance=3,send_flow_rem,check_overlap,reset_counts,no_packet_counts,no_byte_counts",
+	}
+}
 
 // readCases reads a table in testdata: lines of columns between tabs.
 func readCases(t testing.TB, name string) [][]string {
@@ -53,7 +56,7 @@ func flowTexts(t testing.TB) []string {
 			add(3, c[0], "actions="+c[1])
 		}
 	}
-	for _, p := range properties {
+	for _, p := range properties() {
 		add(7, "", p+",actions=drop")
 	}
 	return append(texts, "table=0,priority=32768,actions=drop", "table=9,priority=32768,ip,actions=drop", "table=9,priority=0,actions=drop")

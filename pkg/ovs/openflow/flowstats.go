@@ -55,18 +55,12 @@ func (m *FlowStatsReply) appendBody(b []byte, v Version) ([]byte, error) {
 func decodeFlowStatsReply(v Version, p Part, b []byte) (Message, error) {
 	const smallest = 32 // of either version: fixed part and an empty match
 	m := &FlowStatsReply{Part: p}
-	n := 0
-	if err := entries("flow dump", b, 0, smallest, func([]byte) error { n++; return nil }); err != nil {
-		return nil, err
+	if n := count(b, 0, smallest); n > 0 {
+		m.Flows = make([]FlowStats, 0, n)
 	}
-	if n == 0 {
-		return m, nil
-	}
-	m.Flows = make([]FlowStats, n)
-	i := 0
 	err := entries("flow dump", b, 0, smallest, func(entry []byte) error {
-		i++
-		return m.Flows[i-1].decode(entry, v)
+		m.Flows = append(m.Flows, FlowStats{})
+		return m.Flows[len(m.Flows)-1].decode(entry, v)
 	})
 	return m, err
 }

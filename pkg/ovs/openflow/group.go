@@ -203,7 +203,7 @@ func (k *Bucket) append(b []byte, v Version, t GroupType) ([]byte, error) {
 	if err := putLength(b, actions, start+2); err != nil {
 		return b, err
 	}
-	if t == GroupSelect {
+	if t == GroupSelect || k.Weight != 0 {
 		b = zeros(put16(appendHeader(b, bucketWeight, 8), k.Weight), 2)
 	}
 	if k.WatchPort != 0 {
@@ -327,13 +327,7 @@ func (g *Group) decodeSelection(b []byte) error {
 }
 
 func decodeSelection(b []byte) *Selection {
-	s := &Selection{Param: u64(b[selectionMethodLen:])}
-	for _, c := range b[:selectionMethodLen] {
-		if c == 0 {
-			break
-		}
-		s.Method += string(rune(c))
-	}
+	s := &Selection{Method: cString(b[:selectionMethodLen]), Param: u64(b[selectionMethodLen:])}
 	for rest := b[selectionMethodLen+8:]; ; {
 		f, n, ok := readField(rest)
 		if !ok {

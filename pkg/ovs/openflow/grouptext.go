@@ -52,7 +52,7 @@ func (s *Selection) appendFields(b []byte) []byte {
 
 func (k *Bucket) appendText(b []byte, t GroupType) []byte {
 	b = strconv.AppendUint(append(b, "bucket_id:"...), uint64(k.ID), 10)
-	if t == GroupSelect && k.Weight != defaultWeight {
+	if t == GroupSelect && k.Weight != defaultWeight || t != GroupSelect && k.Weight != 0 {
 		b = strconv.AppendUint(append(b, ",weight:"...), uint64(k.Weight), 10)
 	}
 	if k.WatchPort != 0 {
@@ -132,8 +132,10 @@ func (g *Group) property(w word) error {
 		}
 		return fmt.Errorf("type=%s is not one of %s", w.value, strings.Join(namesOf(groupTypeNames()), ", "))
 	case "selection_method":
-		selection().Method = w.value
-		return nil
+		if selection().Method = w.value; strings.ContainsAny(w.value, separators+"=:(") || len(w.value) >= selectionMethodLen {
+			err = fmt.Errorf("%q is not a selection method", excerpt(w.value))
+		}
+		return err
 	case "selection_method_param":
 		selection().Param, err = w.uint(64)
 		return err

@@ -157,7 +157,7 @@ func decodeBody(h Header, body []byte) (Message, error) {
 	case typeBundleControl:
 		return decodeBundleControl(body)
 	case typeBundleAdd:
-		return decodeBundleAdd(body)
+		return decodeBundleAdd(h.Version, body)
 	}
 	return decodeUnknown(h, body), nil
 }

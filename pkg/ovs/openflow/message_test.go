@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -289,7 +290,62 @@ func TestError(t *testing.T) {
 	if h, ok := e.Request(); !ok || h != (Header{Version14, typeFlowMod, 80, 7}) {
 		t.Errorf("%+v %t", h, ok)
 	}
+	if m, ok := e.Message(); ok {
+		t.Errorf("10 of 80 bytes are taken for %v", m)
+	}
+	if m, ok := (&Error{Data: []byte{5, typeBarrierRequest, 0, 8, 0, 0, 0, 7}}).Message(); !ok || m.messageType() != typeBarrierRequest {
+		t.Errorf("%v %t", m, ok)
+	}
 	if _, ok := (&Error{Data: []byte{5}}).Request(); ok {
 		t.Error("one byte is taken for a header")
+	}
+}
+
+// TestDecodeBounded fills messages with the smallest elements that there can be. What decoding allocates stays in proportion to the message.
+func TestDecodeBounded(t *testing.T) {
+	const most = 48 // bytes for one of the message
+	full := func(typ uint8, head []byte, element string) []byte {
+		b := append([]byte{byte(Version15), typ, 0, 0, 0, 0, 0, 0}, head...)
+		for e := unhex(t, element); len(b)+len(e) < maxMessage; {
+			b = append(b, e...)
+		}
+		b[2], b[3] = byte(len(b)>>8), byte(len(b))
+		return b
+	}
+	flow := make([]byte, 40+8+8)
+	copy(flow[40:], unhex(t, "0001000400000000"))
+	actions := func(element string) []byte {
+		b := full(typeFlowMod, flow, element)
+		b = b[:len(b)&^7]
+		b[2], b[3] = byte(len(b)>>8), byte(len(b))
+		n := len(b) - 8 - 40 - 8
+		copy(b[8+40+8:], []byte{0, instructionApply, byte(n >> 8), byte(n)})
+		return b
+	}
+	reply := func(typ byte) []byte { return []byte{0, typ, 0, 0, 0, 0, 0, 0} }
+	for name, b := range map[string][]byte{
+		"unknown actions":      actions("0063000800000000"),
+		"known actions":        actions("0016000800000001"),
+		"note":                 actions("ffff0010000023200008010203040506"),
+		"ct":                   actions("ffff0018000023200023000000000000000000ff00000000"),
+		"unknown instructions": full(typeFlowMod, flow[:48], "0063000800000000"),
+		"unknown fields":       full(typeFlowMod, flow[:40], "0001000400000000"),
+		"flows":                full(typeMultipartReply, reply(multipartFlow), "00280000000000000000000000000000000000000000000000010004000000000000000400000000"),
+		"updates":              full(typeMultipartReply, reply(multipartFlowMonitor), "0008000500000000"),
+		"groups":               full(typeMultipartReply, reply(multipartGroupDesc), "00100000000000000000000000000000"),
+		"buckets":              full(typeGroupMod, []byte{0, 0, 1, 0, 0, 0, 0, 1, 0xff, 0xe0, 0, 0, 0xff, 0xff, 0xff, 0xff}, "0008000000000000"),
+		"bands":                full(typeMeterMod, make([]byte, 8), "00010010000000000000000000000000"),
+		"meters":               full(typeMultipartReply, reply(multipartMeterConfig), "0008000000000000"),
+		"hello elements":       full(typeHello, nil, "00010008ffffffff"),
+		"echo":                 full(typeEchoRequest, nil, "00"),
+		"unknown message":      full(99, nil, "00"),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := Decode(b)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; err != nil || n > uint64(most*len(b)) {
+			t.Errorf("%s: %d bytes allocated for a message of %d (%v)", name, n, len(b), err)
+		}
 	}
 }

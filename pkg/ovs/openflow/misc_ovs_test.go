@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -256,7 +257,7 @@ func TestLargeDump(t *testing.T) {
 	if len(flows) != n {
 		t.Fatalf("%d flows in the dump", len(flows))
 	}
-	if diff := cmp.Diff(c.dump(s), c.flowTexts()); diff != "" {
-		t.Error(diff)
+	if want, got := c.dump(s), c.flowTexts(); !slices.Equal(want, got) { // cmp would take seconds
+		t.Errorf("ovs-ofctl and this package print differently: %q…, %q…", want[:3], got[:3])
 	}
 }

@@ -139,8 +139,12 @@ func (u *FlowUpdate) append(b []byte, v Version) ([]byte, error) {
 }
 
 func decodeFlowMonitorReply(p Part, b []byte) (Message, error) {
+	const smallest = 8
 	m := &FlowMonitorReply{Part: p}
-	err := entries("flow monitor", b, 0, 8, func(e []byte) error {
+	if n := count(b, 0, smallest); n > 0 {
+		m.Updates = make([]FlowUpdate, 0, n)
+	}
+	err := entries("flow monitor", b, 0, smallest, func(e []byte) error {
 		u := FlowUpdate{Event: FlowEvent(u16(e[2:]))}
 		if !u.Event.hasFlow() {
 			u.XID = u32(e[4:])

@@ -126,6 +126,17 @@ func decodeMultipartReply(h Header, b []byte) (Message, error) {
 	return decodeUnknown(h, b), nil
 }
 
+// count returns how many entries entries would yield, so that room is made once, and only for what is there.
+func count(b []byte, at, smallest int) int {
+	for n := 0; ; n++ {
+		_, rest, ok := tlv(b, at, smallest)
+		if !ok {
+			return n
+		}
+		b = rest
+	}
+}
+
 // entries cuts a reply's body into entries, which state their length in 16 bits at offset at.
 func entries(part string, b []byte, at, smallest int, f func(entry []byte) error) error {
 	for len(b) > 0 {

@@ -50,14 +50,19 @@ type OutputField struct {
 // Kind implements Action.
 func (OutputField) Kind() Kind { return KindOutputField }
 
-func (a OutputField) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a OutputField) check() error {
 	if err := a.From.check(); err != nil {
+		return err
+	}
+	_, err := a.From.packed()
+	return err
+}
+
+func (a OutputField) appendWire(b []byte, _ Version) ([]byte, error) {
+	if err := a.check(); err != nil {
 		return b, err
 	}
-	packed, err := a.From.packed()
-	if err != nil {
-		return b, err
-	}
+	packed, _ := a.From.packed() // checked
 	b = put16(appendNicira(b, nxOutputReg, 24), packed)
 	b = put32(b, a.From.header())
 	return zeros(put16(b, a.MaxLen), 6), nil
