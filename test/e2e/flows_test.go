@@ -124,6 +124,7 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 			add("60", "priority=100,%s,nw_dst=%s,tp_dst=%d actions=%s", strings.ToLower(string(p.Protocol)), s.Spec.ClusterIP, p.Port, toProxy)
 		}
 		add("60", "priority=100,ip,nw_dst=%s,nw_frag=later actions=%s", s.Spec.ClusterIP, toProxy)
+		add("60", "priority=100,ip,nw_dst=%s,nw_frag=first actions=%s", s.Spec.ClusterIP, toProxy)
 	}
 	for _, flows := range want {
 		slices.Sort(flows)

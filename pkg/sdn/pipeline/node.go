@@ -77,7 +77,8 @@ func (n Node) classify(s *State) {
 
 	s.add(tableTunnelIngress, 0, anything(), goovs.Drop())
 
-	// A pod's own VXLAN would leave masqueraded as this node, which peers trust.
+	// A pod's own VXLAN would leave masqueraded as this node, which peers trust. Fragments have no port here: the host's
+	// firewall, which puts them together, drops those (hostnet, OVSDN-GUARD).
 	s.add(tablePodIngress, 200, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
 	s.add(tablePodIngress, 0, anything(), goovs.Drop())
 

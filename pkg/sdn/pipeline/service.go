@@ -35,8 +35,10 @@ func (n Node) Service(svc Service) State {
 				ovs.IPDestination(single(addr)), goovs.TransportDestinationPort(port.Port),
 			}}, toProxy...)
 		}
-		// Later fragments carry no port.
-		s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(goovs.IPFragFlagLater)), toProxy...)
+		// Fragments have no port, the first one neither (ovs-ofctl(8), set-frags: normal).
+		for _, fragment := range []goovs.IPFragFlag{goovs.IPFragFlagFirst, goovs.IPFragFlagLater} {
+			s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(fragment)), toProxy...)
+		}
 	}
 	return s
 }

@@ -25,6 +25,8 @@ type Store struct {
 	bridge  ovs.Interface
 	backoff wait.Backoff // between full replacements that fail
 
+	auditEvery time.Duration
+
 	mu      sync.Mutex
 	current map[pipeline.Owner]state // what the switch has, or had when it was last heard of
 	queue   []*change                // at most one an owner, in the order of arrival
@@ -40,16 +42,21 @@ type Store struct {
 	table   table // the writer's own
 }
 
+// auditEvery is how often the switch is compared with what is desired though nothing changed: no longer than that lasts what
+// others write to the bridge or take from it. On an unchanged bridge that is one dump and no write.
+const auditEvery = time.Minute
+
 // New returns an empty store for the bridge. Nothing is written before Run.
 func New(bridge ovs.Interface) *Store {
 	return &Store{
-		bridge:  bridge,
-		backoff: wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
-		current: map[pipeline.Owner]state{},
-		queued:  map[pipeline.Owner]*change{},
-		changed: make(chan struct{}, 1),
-		resync:  make(chan struct{}, 1),
-		table:   table{},
+		bridge:     bridge,
+		auditEvery: auditEvery,
+		backoff:    wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
+		current:    map[pipeline.Owner]state{},
+		queued:     map[pipeline.Owner]*change{},
+		changed:    make(chan struct{}, 1),
+		resync:     make(chan struct{}, 1),
+		table:      table{},
 	}
 }
 
@@ -139,6 +146,8 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	defer s.running.Unlock()
 	s.Resync()
+	audit := time.NewTicker(s.auditEvery)
+	defer audit.Stop()
 	backoff := s.backoff
 	for ctx.Err() == nil {
 		if err := s.write(ctx); err != nil && ctx.Err() == nil {
@@ -151,6 +160,8 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case <-s.changed:
 		case <-s.resync:
+		case <-audit.C:
+			s.Resync()
 		case <-ctx.Done():
 		}
 	}

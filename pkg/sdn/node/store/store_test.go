@@ -425,6 +425,36 @@ func TestResync(t *testing.T) {
 	wantFlows(t, f, text(t, a.Cookie(), flow(1, goovs.Output(1))))
 }
 
+// What others write to the bridge, or take from it, does not last.
+func TestAudit(t *testing.T) {
+	bridge := newFake(t)
+	s := New(bridge)
+	s.auditEvery = time.Millisecond
+	run(t, s)
+	ours := flow(1, goovs.Output(1))
+	if err := s.Set(pod("a"), flows(ours)).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := bridge.Flows()
+
+	meddle := bridge.NewTransaction()
+	meddle.Delete(ours)
+	meddle.Add(flow(2, goovs.Drop()))
+	if err := bridge.Run(t.Context(), meddle); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !slices.Equal(bridge.Flows(), want) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the bridge still has %v, want %v", bridge.Flows(), want)
+		}
+	}
+}
+
 func TestResyncEndsThePause(t *testing.T) {
 	f := newFake(t)
 	f.SetUnavailable(true)
