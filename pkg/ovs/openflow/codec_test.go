@@ -200,23 +200,18 @@ func TestRegistry(t *testing.T) {
 		switch {
 		case f.name == "" || f.size == 0 || f.bits == 0 || int(f.bits) > 8*int(f.size) || f.size > maxValue:
 			t.Errorf("%d: %+v is incomplete", id, f)
-		case !f.hasNX && !f.hasOXM:
+		case f.nx.name == "" && f.oxm.name == "":
 			t.Errorf("%s has no header", id)
-		case f.hasNX != (f.nxName != "") || f.hasOXM != (f.oxmName != ""):
-			t.Errorf("%s: names and headers don't go together", id)
 		case f.size > 8 && f.form == formDecimal:
 			t.Errorf("%s: only numbers of 64 bits are printed in decimal", id)
 		}
-		for _, name := range []string{f.name, f.alias, f.nxName, f.oxmName} {
+		for _, name := range []string{f.name, f.alias, f.nx.name, f.oxm.name} {
 			if got, ok := fieldNames[name]; name != "" && (!ok || got != id) {
 				t.Errorf("%s is a name of %s and %s", name, id, got)
 			}
 		}
-		for _, h := range []struct {
-			there  bool
-			header oxmHeader
-		}{{f.hasNX, f.nx}, {f.hasOXM, f.oxm}} {
-			if !h.there {
+		for _, h := range []namedHeader{f.nx, f.oxm} {
+			if h.name == "" {
 				continue
 			}
 			if other, ok := headers[h.header]; ok {

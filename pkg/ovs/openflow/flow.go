@@ -268,7 +268,9 @@ func decodeFlowRemoved(v Version, b []byte) (Message, error) {
 		if len(b) < fixed15 {
 			return nil, short("flow removed", len(b), fixed15)
 		}
-		m = FlowRemoved{Table: b[0], Reason: RemovedReason(b[1]), Priority: u16(b[2:]), IdleTimeout: u16(b[4:]), HardTimeout: u16(b[6:]), Cookie: u64(b[8:])}
+		m = FlowRemoved{
+			Table: b[0], Reason: RemovedReason(b[1]), Priority: u16(b[2:]), IdleTimeout: u16(b[4:]), HardTimeout: u16(b[6:]), Cookie: u64(b[8:]),
+		}
 		if m.Match, b, err = decodeMatch(b[fixed15:]); err != nil {
 			return nil, err
 		}

@@ -162,7 +162,7 @@ func decodeBody(h Header, body []byte) (Message, error) {
 	return decodeUnknown(h, body), nil
 }
 
-// clone copies part of a message, since a decoded value outlives the connection's buffer. Nothing is nil.
+// clone copies part of a message, since a decoded value outlives the connection's buffer. A copy of nothing is nil.
 func clone(b []byte) []byte {
 	if len(b) == 0 {
 		return nil

@@ -1,5 +1,9 @@
 package openflow
 
+import (
+	"fmt"
+)
+
 // Classes of OXM headers (OpenFlow 1.4.1, 7.2.2.3, and enum ofp12_oxm_class of Open vSwitch).
 const (
 	classNXM0         = 0x0000 // NXM_OF_…
@@ -32,130 +36,155 @@ func (h oxmHeader) with(masked bool, payload int) oxmHeader {
 type fieldInfo struct {
 	name     string // in matches and set_field
 	alias    string // also taken in text
-	nxName   string // in subfields, when it has one
-	oxmName  string // in subfields, when nxName is empty
-	nx, oxm  oxmHeader
-	hasNX    bool
-	hasOXM   bool
+	form     form
 	size     uint8 // of the value on the wire, bytes
 	bits     uint8 // of it that a subfield counts
-	form     form
 	maskable bool
 	needs    prerequisite
+	nx       namedHeader // Nicira's; none for fields that only OpenFlow has
+	oxm      namedHeader // OpenFlow's; none for fields that only Nicira has
+}
+
+// namedHeader is a header with the name that subfields use for it.
+type namedHeader struct {
+	name   string // "": there is none
+	header oxmHeader
 }
 
 // wire is the header that Open vSwitch puts into matches and set_field.
 func (f *fieldInfo) wire() oxmHeader {
-	if f.hasOXM {
-		return f.oxm
+	if f.oxm.name != "" {
+		return f.oxm.header
 	}
-	return f.nx
+	return f.nx.header
 }
 
-// action is the header that Open vSwitch puts into Nicira's actions.
-func (f *fieldInfo) action() oxmHeader {
-	if f.hasNX {
+// action is the header, with its name, that Open vSwitch puts into Nicira's actions.
+func (f *fieldInfo) action() namedHeader {
+	if f.nx.name != "" {
 		return f.nx
 	}
 	return f.oxm
 }
 
-// subfieldName is the name that goes with action.
-func (f *fieldInfo) subfieldName() string {
-	if f.hasNX {
-		return f.nxName
-	}
-	return f.oxmName
+func nxmOF(name string, n uint32) namedHeader {
+	return namedHeader{"NXM_OF_" + name, oxm(classNXM0, n)}
+}
+func nxmNX(name string, n uint32) namedHeader {
+	return namedHeader{"NXM_NX_" + name, oxm(classNXM1, n)}
+}
+func oxmOF(name string, n uint32) namedHeader {
+	return namedHeader{"OXM_OF_" + name, oxm(classBasic, n)}
+}
+
+// Registers of three widths, which are views of each other.
+func reg32(n uint32) fieldInfo {
+	return fieldInfo{fmt.Sprintf("reg%d", n), "", formHex, 4, 32, true, needsNothing, nxmNX(fmt.Sprintf("REG%d", n), n), namedHeader{}}
+}
+
+func reg64(n uint32) fieldInfo {
+	header := namedHeader{fmt.Sprintf("OXM_OF_PKT_REG%d", n), oxm(classPktReg, n)}
+	return fieldInfo{fmt.Sprintf("xreg%d", n), "", formHex, 8, 64, true, needsNothing, namedHeader{}, header}
+}
+
+func reg128(n uint32) fieldInfo {
+	return fieldInfo{fmt.Sprintf("xxreg%d", n), "", formHex, 16, 128, true, needsNothing, nxmNX(fmt.Sprintf("XXREG%d", n), 111+n), namedHeader{}}
 }
 
 // fieldTable is the registry of fields.
-var fieldTable = [numFields]fieldInfo{ //nolint:gochecknoglobals // immutable; every decoded field looks here
-	FieldConjID:     {name: "conj_id", nxName: "NXM_NX_CONJ_ID", nx: oxm(classNXM1, 37), hasNX: true, size: 4, bits: 32, form: formDecimal},
-	FieldInPort:     {name: "in_port_oxm", oxmName: "OXM_OF_IN_PORT", oxm: oxm(classBasic, 0), hasOXM: true, size: 4, bits: 32, form: formPort},
-	FieldEthSrc:     {name: "eth_src", alias: "dl_src", nxName: "NXM_OF_ETH_SRC", nx: oxm(classNXM0, 2), hasNX: true, oxmName: "OXM_OF_ETH_SRC", oxm: oxm(classBasic, 4), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true},
-	FieldEthDst:     {name: "eth_dst", alias: "dl_dst", nxName: "NXM_OF_ETH_DST", nx: oxm(classNXM0, 1), hasNX: true, oxmName: "OXM_OF_ETH_DST", oxm: oxm(classBasic, 3), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true},
-	FieldEthType:    {name: "eth_type", alias: "dl_type", nxName: "NXM_OF_ETH_TYPE", nx: oxm(classNXM0, 3), hasNX: true, oxmName: "OXM_OF_ETH_TYPE", oxm: oxm(classBasic, 5), hasOXM: true, size: 2, bits: 16, form: formHex},
-	FieldVLANVID:    {name: "vlan_vid", oxmName: "OXM_OF_VLAN_VID", oxm: oxm(classBasic, 6), hasOXM: true, size: 2, bits: 12, form: formDecimal, maskable: true},
-	FieldVLANPCP:    {name: "vlan_pcp", oxmName: "OXM_OF_VLAN_PCP", oxm: oxm(classBasic, 7), hasOXM: true, size: 1, bits: 3, form: formDecimal, needs: needsVLAN},
-	FieldIPSrc:      {name: "ip_src", alias: "nw_src", nxName: "NXM_OF_IP_SRC", nx: oxm(classNXM0, 7), hasNX: true, oxmName: "OXM_OF_IPV4_SRC", oxm: oxm(classBasic, 11), hasOXM: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsIPv4},
-	FieldIPDst:      {name: "ip_dst", alias: "nw_dst", nxName: "NXM_OF_IP_DST", nx: oxm(classNXM0, 8), hasNX: true, oxmName: "OXM_OF_IPV4_DST", oxm: oxm(classBasic, 12), hasOXM: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsIPv4},
-	FieldIPv6Src:    {name: "ipv6_src", nxName: "NXM_NX_IPV6_SRC", nx: oxm(classNXM1, 19), hasNX: true, oxmName: "OXM_OF_IPV6_SRC", oxm: oxm(classBasic, 26), hasOXM: true, size: 16, bits: 128, form: formIPv6, maskable: true, needs: needsIPv6},
-	FieldIPv6Dst:    {name: "ipv6_dst", nxName: "NXM_NX_IPV6_DST", nx: oxm(classNXM1, 20), hasNX: true, oxmName: "OXM_OF_IPV6_DST", oxm: oxm(classBasic, 27), hasOXM: true, size: 16, bits: 128, form: formIPv6, maskable: true, needs: needsIPv6},
-	FieldIPFrag:     {name: "ip_frag", alias: "nw_frag", nxName: "NXM_NX_IP_FRAG", nx: oxm(classNXM1, 26), hasNX: true, size: 1, bits: 2, form: formFrag, maskable: true, needs: needsIP},
-	FieldIPDSCP:     {name: "ip_dscp", oxmName: "OXM_OF_IP_DSCP", oxm: oxm(classBasic, 8), hasOXM: true, size: 1, bits: 6, form: formDecimal, needs: needsIP},
-	FieldIPECN:      {name: "nw_ecn", alias: "ip_ecn", nxName: "NXM_NX_IP_ECN", nx: oxm(classNXM1, 28), hasNX: true, oxmName: "OXM_OF_IP_ECN", oxm: oxm(classBasic, 9), hasOXM: true, size: 1, bits: 2, form: formDecimal, needs: needsIP},
-	FieldIPTTL:      {name: "nw_ttl", nxName: "NXM_NX_IP_TTL", nx: oxm(classNXM1, 29), hasNX: true, size: 1, bits: 8, form: formDecimal, needs: needsIP},
-	FieldIPv6Label:  {name: "ipv6_label", nxName: "NXM_NX_IPV6_LABEL", nx: oxm(classNXM1, 27), hasNX: true, oxmName: "OXM_OF_IPV6_FLABEL", oxm: oxm(classBasic, 28), hasOXM: true, size: 4, bits: 20, form: formHex, maskable: true, needs: needsIPv6},
-	FieldIPProto:    {name: "nw_proto", alias: "ip_proto", nxName: "NXM_OF_IP_PROTO", nx: oxm(classNXM0, 6), hasNX: true, oxmName: "OXM_OF_IP_PROTO", oxm: oxm(classBasic, 10), hasOXM: true, size: 1, bits: 8, form: formDecimal, needs: needsIP},
-	FieldTCPSrc:     {name: "tcp_src", nxName: "NXM_OF_TCP_SRC", nx: oxm(classNXM0, 9), hasNX: true, oxmName: "OXM_OF_TCP_SRC", oxm: oxm(classBasic, 13), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsTCP},
-	FieldTCPDst:     {name: "tcp_dst", nxName: "NXM_OF_TCP_DST", nx: oxm(classNXM0, 10), hasNX: true, oxmName: "OXM_OF_TCP_DST", oxm: oxm(classBasic, 14), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsTCP},
-	FieldTCPFlags:   {name: "tcp_flags", nxName: "NXM_NX_TCP_FLAGS", nx: oxm(classNXM1, 34), hasNX: true, size: 2, bits: 12, form: formTCPFlags, maskable: true, needs: needsTCP},
-	FieldUDPSrc:     {name: "udp_src", nxName: "NXM_OF_UDP_SRC", nx: oxm(classNXM0, 11), hasNX: true, oxmName: "OXM_OF_UDP_SRC", oxm: oxm(classBasic, 15), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsUDP},
-	FieldUDPDst:     {name: "udp_dst", nxName: "NXM_OF_UDP_DST", nx: oxm(classNXM0, 12), hasNX: true, oxmName: "OXM_OF_UDP_DST", oxm: oxm(classBasic, 16), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsUDP},
-	FieldSCTPSrc:    {name: "sctp_src", oxmName: "OXM_OF_SCTP_SRC", oxm: oxm(classBasic, 17), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsSCTP},
-	FieldSCTPDst:    {name: "sctp_dst", oxmName: "OXM_OF_SCTP_DST", oxm: oxm(classBasic, 18), hasOXM: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsSCTP},
-	FieldICMPType:   {name: "icmp_type", nxName: "NXM_OF_ICMP_TYPE", nx: oxm(classNXM0, 13), hasNX: true, oxmName: "OXM_OF_ICMPV4_TYPE", oxm: oxm(classBasic, 19), hasOXM: true, size: 1, bits: 8, form: formDecimal, needs: needsICMP},
-	FieldICMPCode:   {name: "icmp_code", nxName: "NXM_OF_ICMP_CODE", nx: oxm(classNXM0, 14), hasNX: true, oxmName: "OXM_OF_ICMPV4_CODE", oxm: oxm(classBasic, 20), hasOXM: true, size: 1, bits: 8, form: formDecimal, needs: needsICMP},
-	FieldICMPv6Type: {name: "icmpv6_type", nxName: "NXM_NX_ICMPV6_TYPE", nx: oxm(classNXM1, 21), hasNX: true, oxmName: "OXM_OF_ICMPV6_TYPE", oxm: oxm(classBasic, 29), hasOXM: true, size: 1, bits: 8, form: formDecimal, needs: needsICMPv6},
-	FieldICMPv6Code: {name: "icmpv6_code", nxName: "NXM_NX_ICMPV6_CODE", nx: oxm(classNXM1, 22), hasNX: true, oxmName: "OXM_OF_ICMPV6_CODE", oxm: oxm(classBasic, 30), hasOXM: true, size: 1, bits: 8, form: formDecimal, needs: needsICMPv6},
-	FieldNDTarget:   {name: "nd_target", nxName: "NXM_NX_ND_TARGET", nx: oxm(classNXM1, 23), hasNX: true, oxmName: "OXM_OF_IPV6_ND_TARGET", oxm: oxm(classBasic, 31), hasOXM: true, size: 16, bits: 128, form: formIPv6, maskable: true, needs: needsND},
-	FieldNDSLL:      {name: "nd_sll", nxName: "NXM_NX_ND_SLL", nx: oxm(classNXM1, 24), hasNX: true, oxmName: "OXM_OF_IPV6_ND_SLL", oxm: oxm(classBasic, 32), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true, needs: needsNDSolicit},
-	FieldNDTLL:      {name: "nd_tll", nxName: "NXM_NX_ND_TLL", nx: oxm(classNXM1, 25), hasNX: true, oxmName: "OXM_OF_IPV6_ND_TLL", oxm: oxm(classBasic, 33), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true, needs: needsNDAdvert},
-	FieldARPOp:      {name: "arp_op", nxName: "NXM_OF_ARP_OP", nx: oxm(classNXM0, 15), hasNX: true, oxmName: "OXM_OF_ARP_OP", oxm: oxm(classBasic, 21), hasOXM: true, size: 2, bits: 16, form: formDecimal, needs: needsARP},
-	FieldARPSPA:     {name: "arp_spa", nxName: "NXM_OF_ARP_SPA", nx: oxm(classNXM0, 16), hasNX: true, oxmName: "OXM_OF_ARP_SPA", oxm: oxm(classBasic, 22), hasOXM: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsARP},
-	FieldARPTPA:     {name: "arp_tpa", nxName: "NXM_OF_ARP_TPA", nx: oxm(classNXM0, 17), hasNX: true, oxmName: "OXM_OF_ARP_TPA", oxm: oxm(classBasic, 23), hasOXM: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsARP},
-	FieldARPSHA:     {name: "arp_sha", nxName: "NXM_NX_ARP_SHA", nx: oxm(classNXM1, 17), hasNX: true, oxmName: "OXM_OF_ARP_SHA", oxm: oxm(classBasic, 24), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true, needs: needsARP},
-	FieldARPTHA:     {name: "arp_tha", nxName: "NXM_NX_ARP_THA", nx: oxm(classNXM1, 18), hasNX: true, oxmName: "OXM_OF_ARP_THA", oxm: oxm(classBasic, 25), hasOXM: true, size: 6, bits: 48, form: formEth, maskable: true, needs: needsARP},
-	FieldTunID:      {name: "tun_id", alias: "tunnel_id", nxName: "NXM_NX_TUN_ID", nx: oxm(classNXM1, 16), hasNX: true, oxmName: "OXM_OF_TUNNEL_ID", oxm: oxm(classBasic, 38), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	FieldTunSrc:     {name: "tun_src", nxName: "NXM_NX_TUN_IPV4_SRC", nx: oxm(classNXM1, 31), hasNX: true, size: 4, bits: 32, form: formIPv4, maskable: true},
-	FieldTunDst:     {name: "tun_dst", nxName: "NXM_NX_TUN_IPV4_DST", nx: oxm(classNXM1, 32), hasNX: true, size: 4, bits: 32, form: formIPv4, maskable: true},
-	FieldTunIPv6Src: {name: "tun_ipv6_src", nxName: "NXM_NX_TUN_IPV6_SRC", nx: oxm(classNXM1, 109), hasNX: true, size: 16, bits: 128, form: formIPv6, maskable: true},
-	FieldTunIPv6Dst: {name: "tun_ipv6_dst", nxName: "NXM_NX_TUN_IPV6_DST", nx: oxm(classNXM1, 110), hasNX: true, size: 16, bits: 128, form: formIPv6, maskable: true},
-	FieldTunFlags:   {name: "tun_flags", nxName: "NXM_NX_TUN_FLAGS", nx: oxm(classNXM1, 104), hasNX: true, size: 2, bits: 1, form: formTunFlags, maskable: true},
-	FieldReg0:       {name: "reg0", nxName: "NXM_NX_REG0", nx: oxm(classNXM1, 0), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg1:       {name: "reg1", nxName: "NXM_NX_REG1", nx: oxm(classNXM1, 1), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg2:       {name: "reg2", nxName: "NXM_NX_REG2", nx: oxm(classNXM1, 2), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg3:       {name: "reg3", nxName: "NXM_NX_REG3", nx: oxm(classNXM1, 3), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg4:       {name: "reg4", nxName: "NXM_NX_REG4", nx: oxm(classNXM1, 4), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg5:       {name: "reg5", nxName: "NXM_NX_REG5", nx: oxm(classNXM1, 5), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg6:       {name: "reg6", nxName: "NXM_NX_REG6", nx: oxm(classNXM1, 6), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg7:       {name: "reg7", nxName: "NXM_NX_REG7", nx: oxm(classNXM1, 7), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg8:       {name: "reg8", nxName: "NXM_NX_REG8", nx: oxm(classNXM1, 8), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg9:       {name: "reg9", nxName: "NXM_NX_REG9", nx: oxm(classNXM1, 9), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg10:      {name: "reg10", nxName: "NXM_NX_REG10", nx: oxm(classNXM1, 10), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg11:      {name: "reg11", nxName: "NXM_NX_REG11", nx: oxm(classNXM1, 11), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg12:      {name: "reg12", nxName: "NXM_NX_REG12", nx: oxm(classNXM1, 12), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg13:      {name: "reg13", nxName: "NXM_NX_REG13", nx: oxm(classNXM1, 13), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg14:      {name: "reg14", nxName: "NXM_NX_REG14", nx: oxm(classNXM1, 14), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	fieldReg15:      {name: "reg15", nxName: "NXM_NX_REG15", nx: oxm(classNXM1, 15), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	FieldPktMark:    {name: "pkt_mark", nxName: "NXM_NX_PKT_MARK", nx: oxm(classNXM1, 33), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	FieldCTState:    {name: "ct_state", nxName: "NXM_NX_CT_STATE", nx: oxm(classNXM1, 105), hasNX: true, size: 4, bits: 32, form: formCTState, maskable: true},
-	FieldCTZone:     {name: "ct_zone", nxName: "NXM_NX_CT_ZONE", nx: oxm(classNXM1, 106), hasNX: true, size: 2, bits: 16, form: formHex},
-	FieldCTMark:     {name: "ct_mark", nxName: "NXM_NX_CT_MARK", nx: oxm(classNXM1, 107), hasNX: true, size: 4, bits: 32, form: formHex, maskable: true},
-	FieldCTLabel:    {name: "ct_label", nxName: "NXM_NX_CT_LABEL", nx: oxm(classNXM1, 108), hasNX: true, size: 16, bits: 128, form: formHex, maskable: true},
-	FieldCTNwSrc:    {name: "ct_nw_src", nxName: "NXM_NX_CT_NW_SRC", nx: oxm(classNXM1, 120), hasNX: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsCT},
-	FieldCTNwDst:    {name: "ct_nw_dst", nxName: "NXM_NX_CT_NW_DST", nx: oxm(classNXM1, 121), hasNX: true, size: 4, bits: 32, form: formIPv4, maskable: true, needs: needsCT},
-	FieldCTIPv6Src:  {name: "ct_ipv6_src", nxName: "NXM_NX_CT_IPV6_SRC", nx: oxm(classNXM1, 122), hasNX: true, size: 16, bits: 128, form: formIPv6, maskable: true, needs: needsCT},
-	FieldCTIPv6Dst:  {name: "ct_ipv6_dst", nxName: "NXM_NX_CT_IPV6_DST", nx: oxm(classNXM1, 123), hasNX: true, size: 16, bits: 128, form: formIPv6, maskable: true, needs: needsCT},
-	FieldCTNwProto:  {name: "ct_nw_proto", nxName: "NXM_NX_CT_NW_PROTO", nx: oxm(classNXM1, 119), hasNX: true, size: 1, bits: 8, form: formDecimal, needs: needsCT},
-	FieldCTTPSrc:    {name: "ct_tp_src", nxName: "NXM_NX_CT_TP_SRC", nx: oxm(classNXM1, 124), hasNX: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsCT},
-	FieldCTTPDst:    {name: "ct_tp_dst", nxName: "NXM_NX_CT_TP_DST", nx: oxm(classNXM1, 125), hasNX: true, size: 2, bits: 16, form: formDecimal, maskable: true, needs: needsCT},
-	FieldMetadata:   {name: "metadata", oxmName: "OXM_OF_METADATA", oxm: oxm(classBasic, 2), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	FieldInPort16:   {name: "in_port", nxName: "NXM_OF_IN_PORT", nx: oxm(classNXM0, 0), hasNX: true, size: 2, bits: 16, form: formPort},
-	FieldVLANTCI:    {name: "vlan_tci", nxName: "NXM_OF_VLAN_TCI", nx: oxm(classNXM0, 4), hasNX: true, size: 2, bits: 16, form: formHex, maskable: true},
-	FieldIPTOS:      {name: "nw_tos", nxName: "NXM_OF_IP_TOS", nx: oxm(classNXM0, 5), hasNX: true, size: 1, bits: 8, form: formDecimal, needs: needsIP},
-	FieldXReg0:      {name: "xreg0", oxmName: "OXM_OF_PKT_REG0", oxm: oxm(classPktReg, 0), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg1:      {name: "xreg1", oxmName: "OXM_OF_PKT_REG1", oxm: oxm(classPktReg, 1), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg2:      {name: "xreg2", oxmName: "OXM_OF_PKT_REG2", oxm: oxm(classPktReg, 2), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg3:      {name: "xreg3", oxmName: "OXM_OF_PKT_REG3", oxm: oxm(classPktReg, 3), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg4:      {name: "xreg4", oxmName: "OXM_OF_PKT_REG4", oxm: oxm(classPktReg, 4), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg5:      {name: "xreg5", oxmName: "OXM_OF_PKT_REG5", oxm: oxm(classPktReg, 5), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg6:      {name: "xreg6", oxmName: "OXM_OF_PKT_REG6", oxm: oxm(classPktReg, 6), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	fieldXReg7:      {name: "xreg7", oxmName: "OXM_OF_PKT_REG7", oxm: oxm(classPktReg, 7), hasOXM: true, size: 8, bits: 64, form: formHex, maskable: true},
-	FieldXXReg0:     {name: "xxreg0", nxName: "NXM_NX_XXREG0", nx: oxm(classNXM1, 111), hasNX: true, size: 16, bits: 128, form: formHex, maskable: true},
-	fieldXXReg1:     {name: "xxreg1", nxName: "NXM_NX_XXREG1", nx: oxm(classNXM1, 112), hasNX: true, size: 16, bits: 128, form: formHex, maskable: true},
-	fieldXXReg2:     {name: "xxreg2", nxName: "NXM_NX_XXREG2", nx: oxm(classNXM1, 113), hasNX: true, size: 16, bits: 128, form: formHex, maskable: true},
-	fieldXXReg3:     {name: "xxreg3", nxName: "NXM_NX_XXREG3", nx: oxm(classNXM1, 114), hasNX: true, size: 16, bits: 128, form: formHex, maskable: true},
+var fieldTable = newFieldTable() //nolint:gochecknoglobals // immutable; every decoded field looks here
+
+func newFieldTable() *[numFields]fieldInfo {
+	const exact, masks = false, true
+	none := namedHeader{}
+	return &[numFields]fieldInfo{
+		FieldConjID:     {"conj_id", "", formDecimal, 4, 32, exact, needsNothing, nxmNX("CONJ_ID", 37), none},
+		FieldInPort:     {"in_port_oxm", "", formPort, 4, 32, exact, needsNothing, none, oxmOF("IN_PORT", 0)},
+		FieldEthSrc:     {"eth_src", "dl_src", formEth, 6, 48, masks, needsNothing, nxmOF("ETH_SRC", 2), oxmOF("ETH_SRC", 4)},
+		FieldEthDst:     {"eth_dst", "dl_dst", formEth, 6, 48, masks, needsNothing, nxmOF("ETH_DST", 1), oxmOF("ETH_DST", 3)},
+		FieldEthType:    {"eth_type", "dl_type", formHex, 2, 16, exact, needsNothing, nxmOF("ETH_TYPE", 3), oxmOF("ETH_TYPE", 5)},
+		FieldVLANVID:    {"vlan_vid", "", formDecimal, 2, 12, masks, needsNothing, none, oxmOF("VLAN_VID", 6)},
+		FieldVLANPCP:    {"vlan_pcp", "", formDecimal, 1, 3, exact, needsVLAN, none, oxmOF("VLAN_PCP", 7)},
+		FieldIPSrc:      {"ip_src", "nw_src", formIPv4, 4, 32, masks, needsIPv4, nxmOF("IP_SRC", 7), oxmOF("IPV4_SRC", 11)},
+		FieldIPDst:      {"ip_dst", "nw_dst", formIPv4, 4, 32, masks, needsIPv4, nxmOF("IP_DST", 8), oxmOF("IPV4_DST", 12)},
+		FieldIPv6Src:    {"ipv6_src", "", formIPv6, 16, 128, masks, needsIPv6, nxmNX("IPV6_SRC", 19), oxmOF("IPV6_SRC", 26)},
+		FieldIPv6Dst:    {"ipv6_dst", "", formIPv6, 16, 128, masks, needsIPv6, nxmNX("IPV6_DST", 20), oxmOF("IPV6_DST", 27)},
+		FieldIPFrag:     {"ip_frag", "nw_frag", formFrag, 1, 2, masks, needsIP, nxmNX("IP_FRAG", 26), none},
+		FieldIPDSCP:     {"ip_dscp", "", formDecimal, 1, 6, exact, needsIP, none, oxmOF("IP_DSCP", 8)},
+		FieldIPECN:      {"nw_ecn", "ip_ecn", formDecimal, 1, 2, exact, needsIP, nxmNX("IP_ECN", 28), oxmOF("IP_ECN", 9)},
+		FieldIPTTL:      {"nw_ttl", "", formDecimal, 1, 8, exact, needsIP, nxmNX("IP_TTL", 29), none},
+		FieldIPv6Label:  {"ipv6_label", "", formHex, 4, 20, masks, needsIPv6, nxmNX("IPV6_LABEL", 27), oxmOF("IPV6_FLABEL", 28)},
+		FieldIPProto:    {"nw_proto", "ip_proto", formDecimal, 1, 8, exact, needsIP, nxmOF("IP_PROTO", 6), oxmOF("IP_PROTO", 10)},
+		FieldTCPSrc:     {"tcp_src", "", formDecimal, 2, 16, masks, needsTCP, nxmOF("TCP_SRC", 9), oxmOF("TCP_SRC", 13)},
+		FieldTCPDst:     {"tcp_dst", "", formDecimal, 2, 16, masks, needsTCP, nxmOF("TCP_DST", 10), oxmOF("TCP_DST", 14)},
+		FieldTCPFlags:   {"tcp_flags", "", formTCPFlags, 2, 12, masks, needsTCP, nxmNX("TCP_FLAGS", 34), none},
+		FieldUDPSrc:     {"udp_src", "", formDecimal, 2, 16, masks, needsUDP, nxmOF("UDP_SRC", 11), oxmOF("UDP_SRC", 15)},
+		FieldUDPDst:     {"udp_dst", "", formDecimal, 2, 16, masks, needsUDP, nxmOF("UDP_DST", 12), oxmOF("UDP_DST", 16)},
+		FieldSCTPSrc:    {"sctp_src", "", formDecimal, 2, 16, masks, needsSCTP, none, oxmOF("SCTP_SRC", 17)},
+		FieldSCTPDst:    {"sctp_dst", "", formDecimal, 2, 16, masks, needsSCTP, none, oxmOF("SCTP_DST", 18)},
+		FieldICMPType:   {"icmp_type", "", formDecimal, 1, 8, exact, needsICMP, nxmOF("ICMP_TYPE", 13), oxmOF("ICMPV4_TYPE", 19)},
+		FieldICMPCode:   {"icmp_code", "", formDecimal, 1, 8, exact, needsICMP, nxmOF("ICMP_CODE", 14), oxmOF("ICMPV4_CODE", 20)},
+		FieldICMPv6Type: {"icmpv6_type", "", formDecimal, 1, 8, exact, needsICMPv6, nxmNX("ICMPV6_TYPE", 21), oxmOF("ICMPV6_TYPE", 29)},
+		FieldICMPv6Code: {"icmpv6_code", "", formDecimal, 1, 8, exact, needsICMPv6, nxmNX("ICMPV6_CODE", 22), oxmOF("ICMPV6_CODE", 30)},
+		FieldNDTarget:   {"nd_target", "", formIPv6, 16, 128, masks, needsND, nxmNX("ND_TARGET", 23), oxmOF("IPV6_ND_TARGET", 31)},
+		FieldNDSLL:      {"nd_sll", "", formEth, 6, 48, masks, needsNDSolicit, nxmNX("ND_SLL", 24), oxmOF("IPV6_ND_SLL", 32)},
+		FieldNDTLL:      {"nd_tll", "", formEth, 6, 48, masks, needsNDAdvert, nxmNX("ND_TLL", 25), oxmOF("IPV6_ND_TLL", 33)},
+		FieldARPOp:      {"arp_op", "", formDecimal, 2, 16, exact, needsARP, nxmOF("ARP_OP", 15), oxmOF("ARP_OP", 21)},
+		FieldARPSPA:     {"arp_spa", "", formIPv4, 4, 32, masks, needsARP, nxmOF("ARP_SPA", 16), oxmOF("ARP_SPA", 22)},
+		FieldARPTPA:     {"arp_tpa", "", formIPv4, 4, 32, masks, needsARP, nxmOF("ARP_TPA", 17), oxmOF("ARP_TPA", 23)},
+		FieldARPSHA:     {"arp_sha", "", formEth, 6, 48, masks, needsARP, nxmNX("ARP_SHA", 17), oxmOF("ARP_SHA", 24)},
+		FieldARPTHA:     {"arp_tha", "", formEth, 6, 48, masks, needsARP, nxmNX("ARP_THA", 18), oxmOF("ARP_THA", 25)},
+		FieldTunID:      {"tun_id", "tunnel_id", formHex, 8, 64, masks, needsNothing, nxmNX("TUN_ID", 16), oxmOF("TUNNEL_ID", 38)},
+		FieldTunSrc:     {"tun_src", "", formIPv4, 4, 32, masks, needsNothing, nxmNX("TUN_IPV4_SRC", 31), none},
+		FieldTunDst:     {"tun_dst", "", formIPv4, 4, 32, masks, needsNothing, nxmNX("TUN_IPV4_DST", 32), none},
+		FieldTunIPv6Src: {"tun_ipv6_src", "", formIPv6, 16, 128, masks, needsNothing, nxmNX("TUN_IPV6_SRC", 109), none},
+		FieldTunIPv6Dst: {"tun_ipv6_dst", "", formIPv6, 16, 128, masks, needsNothing, nxmNX("TUN_IPV6_DST", 110), none},
+		FieldTunFlags:   {"tun_flags", "", formTunFlags, 2, 1, masks, needsNothing, nxmNX("TUN_FLAGS", 104), none},
+		FieldReg0:       reg32(0),
+		fieldReg1:       reg32(1),
+		fieldReg2:       reg32(2),
+		fieldReg3:       reg32(3),
+		fieldReg4:       reg32(4),
+		fieldReg5:       reg32(5),
+		fieldReg6:       reg32(6),
+		fieldReg7:       reg32(7),
+		fieldReg8:       reg32(8),
+		fieldReg9:       reg32(9),
+		fieldReg10:      reg32(10),
+		fieldReg11:      reg32(11),
+		fieldReg12:      reg32(12),
+		fieldReg13:      reg32(13),
+		fieldReg14:      reg32(14),
+		fieldReg15:      reg32(15),
+		FieldPktMark:    {"pkt_mark", "", formHex, 4, 32, masks, needsNothing, nxmNX("PKT_MARK", 33), none},
+		FieldCTState:    {"ct_state", "", formCTState, 4, 32, masks, needsNothing, nxmNX("CT_STATE", 105), none},
+		FieldCTZone:     {"ct_zone", "", formHex, 2, 16, exact, needsNothing, nxmNX("CT_ZONE", 106), none},
+		FieldCTMark:     {"ct_mark", "", formHex, 4, 32, masks, needsNothing, nxmNX("CT_MARK", 107), none},
+		FieldCTLabel:    {"ct_label", "", formHex, 16, 128, masks, needsNothing, nxmNX("CT_LABEL", 108), none},
+		FieldCTNwSrc:    {"ct_nw_src", "", formIPv4, 4, 32, masks, needsCT, nxmNX("CT_NW_SRC", 120), none},
+		FieldCTNwDst:    {"ct_nw_dst", "", formIPv4, 4, 32, masks, needsCT, nxmNX("CT_NW_DST", 121), none},
+		FieldCTIPv6Src:  {"ct_ipv6_src", "", formIPv6, 16, 128, masks, needsCT, nxmNX("CT_IPV6_SRC", 122), none},
+		FieldCTIPv6Dst:  {"ct_ipv6_dst", "", formIPv6, 16, 128, masks, needsCT, nxmNX("CT_IPV6_DST", 123), none},
+		FieldCTNwProto:  {"ct_nw_proto", "", formDecimal, 1, 8, exact, needsCT, nxmNX("CT_NW_PROTO", 119), none},
+		FieldCTTPSrc:    {"ct_tp_src", "", formDecimal, 2, 16, masks, needsCT, nxmNX("CT_TP_SRC", 124), none},
+		FieldCTTPDst:    {"ct_tp_dst", "", formDecimal, 2, 16, masks, needsCT, nxmNX("CT_TP_DST", 125), none},
+		FieldMetadata:   {"metadata", "", formHex, 8, 64, masks, needsNothing, none, oxmOF("METADATA", 2)},
+		FieldInPort16:   {"in_port", "", formPort, 2, 16, exact, needsNothing, nxmOF("IN_PORT", 0), none},
+		FieldVLANTCI:    {"vlan_tci", "", formHex, 2, 16, masks, needsNothing, nxmOF("VLAN_TCI", 4), none},
+		FieldIPTOS:      {"nw_tos", "", formDecimal, 1, 8, exact, needsIP, nxmOF("IP_TOS", 5), none},
+		FieldXReg0:      reg64(0),
+		fieldXReg1:      reg64(1),
+		fieldXReg2:      reg64(2),
+		fieldXReg3:      reg64(3),
+		fieldXReg4:      reg64(4),
+		fieldXReg5:      reg64(5),
+		fieldXReg6:      reg64(6),
+		fieldXReg7:      reg64(7),
+		FieldXXReg0:     reg128(0),
+		fieldXXReg1:     reg128(1),
+		fieldXXReg2:     reg128(2),
+		fieldXXReg3:     reg128(3),
+	}
 }
 
 // noField stands for a header that is not in the registry.
@@ -192,11 +221,10 @@ func indexNumbers() *numberIndex {
 	}
 	for id := range fieldTable {
 		f := &fieldTable[id]
-		if f.hasNX {
-			x.row(f.nx.class())[f.nx.number()] = FieldID(id)
-		}
-		if f.hasOXM {
-			x.row(f.oxm.class())[f.oxm.number()] = FieldID(id)
+		for _, h := range []namedHeader{f.nx, f.oxm} {
+			if h.name != "" {
+				x.row(h.header.class())[h.header.number()] = FieldID(id)
+			}
 		}
 	}
 	x.row(classBasic)[oxmTCPFlags15] = FieldTCPFlags
@@ -217,8 +245,9 @@ var fieldNames = indexNames() //nolint:gochecknoglobals // immutable index of fi
 
 func indexNames() map[string]FieldID {
 	x := make(map[string]FieldID, 3*int(numFields))
-	for id, f := range fieldTable {
-		for _, name := range []string{f.name, f.alias, f.nxName, f.oxmName} {
+	for id := range fieldTable {
+		f := &fieldTable[id]
+		for _, name := range []string{f.name, f.alias, f.nx.name, f.oxm.name} {
 			if name != "" {
 				x[name] = FieldID(id)
 			}

@@ -101,7 +101,7 @@ func (a SetField) appendWire(b []byte, v Version) ([]byte, error) {
 	if f.isExact() || v >= Version15 {
 		b = appendField(appendHeader(b, actionSetField, 0), fieldTable[f.ID].wire(), f)
 	} else {
-		b = appendField(appendNicira(b, nxRegLoad2, 0), fieldTable[f.ID].action(), f)
+		b = appendField(appendNicira(b, nxRegLoad2, 0), fieldTable[f.ID].action().header, f)
 	}
 	return endAction(b, start)
 }

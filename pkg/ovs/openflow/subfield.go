@@ -38,7 +38,7 @@ func (s Subfield) check() error {
 func (s Subfield) header() uint32 { return fieldHeader(s.Field) }
 
 func fieldHeader(id FieldID) uint32 {
-	return uint32(fieldTable[id].action().with(false, id.size()))
+	return uint32(fieldTable[id].action().header.with(false, id.size()))
 }
 
 // subfieldOf makes a subfield of what an action says; ok is false when the field is unknown or too short.
@@ -71,7 +71,7 @@ func (s Subfield) String() string { return string(s.appendText(nil)) }
 
 // appendText appends NAME[], NAME[bit] or NAME[first..last] (mf_format_subfield).
 func (s Subfield) appendText(b []byte) []byte {
-	b = append(b, fieldTable[s.Field].subfieldName()...)
+	b = append(b, fieldTable[s.Field].action().name...)
 	b = append(b, '[')
 	switch {
 	case s.Offset == 0 && int(s.Width) == s.Field.Bits():
