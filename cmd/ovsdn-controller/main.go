@@ -1,5 +1,5 @@
-// Command ovsdn-controller is the master: it runs once in a cluster, keeps ClusterNetwork `default`, and gives every node
-// its HostSubnet.
+// Command ovsdn-controller is the master: it keeps ClusterNetwork `default`, and gives every node its HostSubnet. Several
+// can run in a cluster: one leads, the others stand by.
 package main
 
 import (
@@ -64,7 +64,9 @@ func command() *cobra.Command {
 		Use:   "ovsdn-controller",
 		Short: "Keep the cluster's network configuration and give every node its HostSubnet",
 		Long: "ovsdn-controller creates ClusterNetwork `default` from its flags when there is none; one that exists is followed,\n" +
-			"whatever the flags say. Then it gives every node a HostSubnet, and frees it after the node.\n" +
+			"whatever the flags say. Edits are followed too, as far as nothing in use loses its place: the annotation\n" +
+			"ovsdn.io/conditions says whether they are, ovsdn.io/accepted-configuration what is in force.\n" +
+			"Then it gives every node a HostSubnet, and frees it after the node.\n" +
 			"What is wrong is said in Events on the node or the ClusterNetwork, and waited out.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -97,6 +99,9 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "what isolates pods: subnet (nothing), multitenant or networkpolicy")
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
 	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "largest packet of pods, in `bytes` (default: every node decides by its underlay)")
+	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while leading, so that several controllers can run")
+	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac gives the right to it in the default")
+	f.StringVar(&cfg.HealthzAddress, "healthz-bind-address", cfg.HealthzAddress, "`host:port` of /healthz and /readyz for probes; 0: none")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	f.AddGoFlag(klogFlags.Lookup("v"))

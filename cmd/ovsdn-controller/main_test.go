@@ -1,28 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-// asController makes this test binary the program, so that its signals and exit codes can be seen from outside.
-const asController = "OVSDN_TEST_AS_CONTROLLER"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asController) != "" {
-		main()
-	}
-	m.Run() // go test exits with its result
-}
 
 // kubeconfig leads to a server that is never there.
 func kubeconfig(t *testing.T) string {
@@ -52,8 +40,10 @@ func TestBadFlags(t *testing.T) {
 		{"mode of a later version", []string{"--kubeconfig", config, "--mode", "networkpolicy"}, []string{
 			"ovsdn-controller: mode networkpolicy is not in this version yet: choose subnet",
 		}},
-		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1"}, []string{
+		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1",
+			"--healthz-bind-address", "nonsense"}, []string{
 			"ovsdn-controller: --kubeconfig /nowhere: stat /nowhere: no such file or directory",
+			`"nonsense" is no address for probes: write HOST:PORT, or 0 for none`,
 			"clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14",
 			"serviceNetwork: 172.30.0.0/16 overlaps the cluster network 172.30.0.0/20: choose ranges that are disjoint",
 			"mtu: 1 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
@@ -81,33 +71,35 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
+// An address that is taken is a fault of the flags that only listening shows.
+func TestProbesAddressTaken(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var stderr bytes.Buffer
+	code := run(t.Context(), []string{"--kubeconfig", kubeconfig(t), "--healthz-bind-address", listener.Addr().String()}, &stderr, &stderr)
+	if code != exitFailed || !strings.Contains(stderr.String(), "address already in use (give another, or 0 for none)") {
+		t.Errorf("exit code %d: %s", code, &stderr)
+	}
+}
+
 // The program waits for an API server that is not there, and ends with 0 when it is told to, by either signal.
 func TestStopsOnSignal(t *testing.T) {
-	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		t.Run(signal.String(), func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "--kubeconfig", kubeconfig(t))
-			cmd.Env = append(os.Environ(), asController+"=1")
-			stderr, err := cmd.StderrPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }) // ends the loop below
-			defer late.Stop()
-			waiting := false
-			for lines := bufio.NewScanner(stderr); lines.Scan(); {
-				if !waiting && strings.Contains(lines.Text(), "No network configuration yet") {
-					waiting = true
-					if err := cmd.Process.Signal(signal); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-			if err := cmd.Wait(); err != nil || !waiting {
-				t.Errorf("waited for the server: %v; ended with: %v", waiting, err)
-			}
+	for _, tc := range []struct {
+		signal os.Signal
+		elect  string
+		waits  string // what it says
+	}{
+		{syscall.SIGTERM, "--leader-elect=false", "No network configuration yet"},
+		{syscall.SIGINT, "--leader-elect", "Error retrieving lease lock"},
+	} {
+		t.Run(tc.signal.String()+" "+tc.elect, func(t *testing.T) {
+			p := start(t, "--kubeconfig", kubeconfig(t), tc.elect)
+			p.waitLog(t, tc.waits)
+			p.signal(t, tc.signal)
+			p.wantExit(t, exitOK)
 		})
 	}
 }

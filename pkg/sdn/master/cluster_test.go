@@ -2,6 +2,7 @@ package master_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,11 +17,13 @@ import (
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 )
 
@@ -50,8 +53,27 @@ func (l *log) contains(s string) bool {
 // ends by itself, with an error, or leaves something running.
 func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
 	t.Helper()
+	c.noLeaks(t)
+	return c.start(t, edit)
+}
+
+// noLeaks fails the test if in its end something runs that does not run now.
+func (c *cluster) noLeaks(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		c.disconnect()
+		if err := goleak.Find(before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// start is run for several masters at once: one that leaves something running is not noticed.
+func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
+	t.Helper()
 	cfg := master.Defaults()
 	cfg.REST = c.master
+	cfg.HealthzAddress = "0" // others test on this machine too
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -60,9 +82,8 @@ func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop fun
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.lines = append(l.lines, prefix+args)
-	}, funcr.Options{})
+	}, funcr.Options{LogTimestamp: true})
 
-	before := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
 	ended := make(chan error, 1)
 	go func() { ended <- master.Run(ctx, cfg) }()
@@ -80,10 +101,6 @@ func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop fun
 			case <-time.After(patience):
 				t.Error("the master does not stop")
 			}
-		}
-		c.disconnect()
-		if err := goleak.Find(before); err != nil {
-			t.Error(err)
 		}
 		if t.Failed() {
 			t.Log(strings.Join(l.lines, "\n"))
@@ -162,6 +179,23 @@ func (c *cluster) deleteNode(t *testing.T, name string) {
 	}
 }
 
+// setAddress makes this the node's only InternalIP; "" none.
+func (c *cluster) setAddress(t *testing.T, name, internalIP string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		node, err := c.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		node.Status.Addresses = nil
+		if internalIP != "" {
+			node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: internalIP}}
+		}
+		_, err = c.kube.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		return err
+	})
+}
+
 // hostSubnet waits until the name's HostSubnet is as demanded.
 func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.HostSubnet) error) *networkv1.HostSubnet {
 	t.Helper()
@@ -169,6 +203,9 @@ func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.H
 	eventually(t, func(ctx context.Context) (err error) {
 		if hs, err = c.network.NetworkV1().HostSubnets().Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
+		}
+		if config.IsProposed(hs) {
+			return errors.New("the subnet is only proposed")
 		}
 		if demand == nil {
 			return nil
@@ -178,11 +215,14 @@ func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.H
 	return hs
 }
 
+// hostSubnets returns those whose subnets are given.
 func (c *cluster) hostSubnets(t *testing.T) map[string]networkv1.HostSubnet {
 	t.Helper()
 	byName := map[string]networkv1.HostSubnet{}
 	for _, hs := range must(c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{}))(t).Items {
-		byName[hs.Name] = hs
+		if !config.IsProposed(&hs) {
+			byName[hs.Name] = hs
+		}
 	}
 	return byName
 }
@@ -211,6 +251,11 @@ func has(subnet string) func(*networkv1.HostSubnet) error {
 // event waits for a warning about the object that contains the text.
 func (c *cluster) event(t *testing.T, kind, name, reason, text string) {
 	t.Helper()
+	c.eventOf(t, corev1.EventTypeWarning, kind, name, reason, text)
+}
+
+func (c *cluster) eventOf(t *testing.T, typ, kind, name, reason, text string) {
+	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		list, err := c.kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name + ",reason=" + reason,
@@ -220,7 +265,7 @@ func (c *cluster) event(t *testing.T, kind, name, reason, text string) {
 		}
 		var got []string
 		for _, e := range list.Items {
-			if e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, text) {
+			if e.Type == typ && strings.Contains(e.Message, text) {
 				return nil
 			}
 			got = append(got, e.Message)
@@ -237,6 +282,69 @@ func (c *cluster) clusterNetwork(t *testing.T) *networkv1.ClusterNetwork {
 		return err
 	})
 	return o
+}
+
+// edit changes ClusterNetwork default.
+func (c *cluster) edit(t *testing.T, change func(*networkv1.ClusterNetwork)) *networkv1.ClusterNetwork {
+	t.Helper()
+	var o *networkv1.ClusterNetwork
+	eventually(t, func(ctx context.Context) (err error) {
+		if o, err = c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return err
+		}
+		change(o)
+		o, err = c.network.NetworkV1().ClusterNetworks().Update(ctx, o, metav1.UpdateOptions{})
+		return err
+	})
+	return o
+}
+
+// accepted waits until the controller's verdict on the object as it is now is this one, and the network in force has these ranges.
+func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, reason, message string, ranges ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, err := config.Conditions(o)
+		if err != nil {
+			return err
+		}
+		verdict := meta.FindStatusCondition(conditions, config.ConditionAccepted)
+		if verdict == nil || verdict.ObservedGeneration != o.Generation || verdict.Status != status || verdict.Reason != reason ||
+			!strings.Contains(verdict.Message, message) || verdict.LastTransitionTime.IsZero() {
+			return fmt.Errorf("generation %d, and the conditions are %v", o.Generation, conditions)
+		}
+		network, err := config.InForce(o)
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, r := range network.ClusterNetworks {
+			got = append(got, r.String())
+		}
+		if !slices.Equal(got, ranges) {
+			return fmt.Errorf("in force are %q", got)
+		}
+		return nil
+	})
+}
+
+// condition waits until the node says this of its network: a reason, and a part of the message.
+func (c *cluster) condition(t *testing.T, name string, status corev1.ConditionStatus, reason, message string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		node, err := c.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		got := config.NetworkUnavailable(node)
+		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
+			return fmt.Errorf("node %s says %+v", name, got)
+		}
+		return nil
+	})
 }
 
 // store creates a ClusterNetwork with this mode, range and 9 host bits.

@@ -5,8 +5,11 @@ package master
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -23,6 +26,10 @@ type Config struct {
 	VXLANPort       uint16       // in UDP
 	MTU             uint32       // bytes, of pods; 0: the nodes decide
 	Workers         int          // nodes that are served at the same time
+
+	LeaderElect          bool   // work only as the holder of a Lease, so that several can run
+	LeaderElectNamespace string // of the Lease
+	HealthzAddress       string // host:port of /healthz and /readyz; "0": none
 }
 
 // Defaults returns OpenShift's network, and all but the way to the API server.
@@ -34,6 +41,10 @@ func Defaults() Config {
 		Mode:            config.ModeSubnet.String(),
 		VXLANPort:       config.DefaultVXLANPort,
 		Workers:         8,
+
+		LeaderElect:          true,
+		LeaderElectNamespace: "ovsdn-system",
+		HealthzAddress:       "127.0.0.1:9410",
 	}
 }
 
@@ -45,6 +56,16 @@ func (c Config) Validate() error {
 	}
 	if c.Workers < 1 {
 		errs = append(errs, fmt.Errorf("%d workers do nothing: give at least 1", c.Workers))
+	}
+	if c.LeaderElect {
+		if faults := validation.IsDNS1123Label(c.LeaderElectNamespace); len(faults) > 0 {
+			errs = append(errs, fmt.Errorf("%q is no namespace for the leader's Lease: %s", c.LeaderElectNamespace, strings.Join(faults, ", ")))
+		}
+	}
+	if c.HealthzAddress != "0" {
+		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddress); err != nil {
+			errs = append(errs, fmt.Errorf("%q is no address for probes: write HOST:PORT, or 0 for none", c.HealthzAddress))
+		}
 	}
 	network, err := c.network()
 	if err != nil {

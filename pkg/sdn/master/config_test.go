@@ -23,12 +23,17 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		{"a mode that comes later", func(c *master.Config) { c.Mode = "multitenant" }, "mode multitenant is not in this version yet: choose subnet"},
 		{"its full name", func(c *master.Config) { c.Mode = "redhat/openshift-ovs-networkpolicy" }, "mode networkpolicy is not in this version yet: choose subnet"},
+		{"a namespace that can't be", func(c *master.Config) { c.LeaderElectNamespace = "ovsdn system" },
+			`"ovsdn system" is no namespace for the leader's Lease: a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', ` +
+				`and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`},
+		{"an address that can't be", func(c *master.Config) { c.HealthzAddress = "9410" }, `"9410" is no address for probes: write HOST:PORT, or 0 for none`},
 		{"all at once", func(c *master.Config) {
 			c.REST, c.Workers, c.ClusterNetworks, c.HostBits, c.VXLANPort = nil, 0, []string{"10.128.0.1/14", "10.129.0.0/16"}, 17, 0
 		}, `no API server to talk to
 0 workers do nothing: give at least 1
 clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14
 clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.129.0.0/16: choose 2 to 16
+clusterNetworks[1].CIDR: 10.129.0.0/16 overlaps 10.128.0.0/14: ranges of the cluster network must be disjoint
 vxlanPort: 0 is no UDP port: choose one from 1 to 65535 (4789 is usual)`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -7,27 +7,30 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 )
 
 const (
 	component = "ovsdn-controller" // in Events, managed fields and the User-Agent
 
-	// The pace of API calls. client-go's own (5 a second) would need half an hour for 5,000 nodes; the server's priority
-	// and fairness guard it against more than it bears.
-	queriesPerSecond = 100
-	queryBurst       = 200
+	// The pace of API calls, two of which make a HostSubnet: 5,000 nodes in 50 seconds. client-go's own (5 a second) would
+	// need half an hour; the server's priority and fairness guard it against more than it bears.
+	queriesPerSecond = 200
+	queryBurst       = 400
 )
 
 // Run is the master, until the context ends. It returns an error only for a configuration that can't work: whatever is
@@ -36,11 +39,15 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	wish, err := cfg.network()
-	if err != nil {
+	m := &master{Config: cfg, health: &health{}}
+	var err error
+	if m.wish, err = cfg.network(); err != nil {
 		return err
 	}
-	clients, disconnect, err := newClients(cfg.REST)
+	if m.name, err = newName(); err != nil {
+		return err
+	}
+	clients, leases, disconnect, err := newClients(cfg.REST)
 	if err != nil {
 		return err
 	}
@@ -51,50 +58,97 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer stopEvents()
 	clients.Events = events
-
-	klog.FromContext(ctx).Info("Starting", "server", cfg.REST.Host)
-	keeper := &networkKeeper{client: clients.Network, events: events, wish: wish}
-	network, err := keeper.await(ctx)
-	if err != nil {
-		return nil // the context has ended
-	}
-	klog.FromContext(ctx).Info("The cluster's network", "network", network)
-
-	kube := informers.NewSharedInformerFactoryWithOptions(clients.Kube, 0, informers.WithTransform(trim))
-	ours := networkinformers.NewSharedInformerFactoryWithOptions(clients.Network, 0, networkinformers.WithTransform(trim))
-	subnets, err := subnet.New(clients, network, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
+	m.clients = clients
+	stopProbes, err := m.health.serve(ctx, cfg.HealthzAddress)
 	if err != nil {
 		return err
 	}
-	// The informers end with the context, and only then can their factories be shut down.
+	defer stopProbes()
+
+	klog.FromContext(ctx).Info("Starting", "server", cfg.REST.Host, "name", m.name)
+	if !cfg.LeaderElect {
+		return rule(ctx, m.term)
+	}
+	return elect(ctx, newLock(leases, cfg.LeaderElectNamespace, m.name), m.health, m.term)
+}
+
+type master struct {
+	Config
+	wish    *config.Network
+	name    string
+	clients subnet.Clients
+	health  *health
+}
+
+// term is the work of a leader, until the context ends. It begins with what the API server has, and remembers
+// nothing of a term before.
+func (m *master) term(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer m.health.resign()
+	m.health.lead("the API server and the kinds in deploy/crds")
+	kube := informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim))
+	ours := networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim))
+	subnets, err := subnet.New(m.clients, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
+	if err != nil {
+		cancel()
+		return err
+	}
+	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), subnets.Follow)
+	if err != nil {
+		cancel()
+		return err
+	}
+	// The informers end with the context, and only then can their factories be shut down.
 	defer kube.Shutdown()
 	defer ours.Shutdown()
 	defer cancel()
+	if err := awaitKinds(ctx, m.clients.Network); err != nil {
+		return nil // the context has ended
+	}
 	kube.StartWithContext(ctx)
 	ours.Start(ctx.Done())
-	return subnets.Run(ctx, cfg.Workers)
+	if err := subnets.Load(ctx); err != nil {
+		return nil // the context has ended
+	}
+	m.health.lead("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return keeper.run(ctx) })
+	work.Go(func() error {
+		select {
+		case <-keeper.inForce:
+			m.health.lead("")
+			return subnets.Run(ctx, m.Workers)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return work.Wait()
 }
 
-// newClients returns clients that share their connection, and what closes it.
-func newClients(restConfig *rest.Config) (subnet.Clients, func(), error) {
+// newClients returns clients that share their connection, and what closes it. The leases' are not paced with the others:
+// a leader with much to do must not lose its lease for that.
+func newClients(restConfig *rest.Config) (subnet.Clients, coordinationv1.LeasesGetter, func(), error) {
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.UserAgent = component
 	restConfig.QPS, restConfig.Burst = queriesPerSecond, queryBurst
 	connection, err := rest.HTTPClientFor(restConfig)
 	if err != nil {
-		return subnet.Clients{}, nil, fmt.Errorf("make a client of the API server: %w", err)
+		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	kube, err := kubernetes.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return subnet.Clients{}, nil, fmt.Errorf("make a client of the API server: %w", err)
+		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	leases, err := coordinationv1.NewForConfigAndClient(restConfig, connection)
+	if err != nil {
+		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client for leases: %w", err)
 	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return subnet.Clients{}, nil, fmt.Errorf("make a client of %s: %w", networkv1.GroupName, err)
+		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of %s: %w", networkv1.GroupName, err)
 	}
 	disconnect := func() { utilnet.CloseIdleConnectionsFor(connection.Transport) }
-	return subnet.Clients{Kube: kube, Network: network}, disconnect, nil
+	return subnet.Clients{Kube: kube, Network: network}, leases, disconnect, nil
 }
 
 // newRecorder returns a recorder of Events on Kubernetes' objects and ours.
@@ -117,10 +171,18 @@ func trim(o any) (any, error) {
 	case *corev1.Node:
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses},
+			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: trimConditions(o)},
 		}, nil
 	case *networkv1.HostSubnet:
 		o.ManagedFields = nil // the API server takes an update without them for no change
 	}
 	return o, nil
+}
+
+// trimConditions leaves the condition that is ours too.
+func trimConditions(o *corev1.Node) []corev1.NodeCondition {
+	if c := config.NetworkUnavailable(o); c != nil {
+		return []corev1.NodeCondition{*c}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -59,8 +60,15 @@ func TestMaster(t *testing.T) {
 		{"follows a node's address", testAddress},
 		{"says what is wrong with an edited HostSubnet", testEdited},
 		{"says when the range is full and goes on when it is not", testFull},
+		{"follows a ClusterNetwork that grows", testGrows},
+		{"follows anything before there are nodes", testNothingInUse},
+		{"refuses what would take away what is in use", testRefuses},
+		{"keeps what it has accepted", testKeepsAccepted},
 		{"keeps out of external machines' subnets", testExternal},
 		{"writes nothing that the CRDs refuse", testCRDs},
+		{"one of two leads, and hands over when it stops", testHandsOver},
+		{"gives nothing twice however late a leader writes", testLateWrites},
+		{"a deposed leader does not judge the ClusterNetwork", testDeposed},
 		{"waits for the API server", testWaitsForServer},
 		{"waits for the CRDs", testWaitsForCRDs}, // the last: it takes them away
 	} {
@@ -95,6 +103,8 @@ func testCreatesClusterNetwork(t *testing.T, c *cluster) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+	c.accepted(t, "True", "Accepted", "in force: 10.128.0.0/14 with 9 host bits, 10.1.0.0/16 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400",
+		"10.128.0.0/14 with 9 host bits", "10.1.0.0/16 with 9 host bits")
 }
 
 func testFollowsStoredNetwork(t *testing.T, c *cluster) {
@@ -105,19 +115,26 @@ func testFollowsStoredNetwork(t *testing.T, c *cluster) {
 	c.event(t, "ClusterNetwork", "default", "DiffersFromFlags",
 		"mode is multitenant, not subnet; cluster network is [10.9.0.0/16 with 9 host bits], not [10.128.0.0/14 with 9 host bits]")
 	c.event(t, "ClusterNetwork", "default", "UnsupportedMode", "mode multitenant is not in this version yet")
-	if got := c.clusterNetwork(t).ResourceVersion; got != stored.ResourceVersion {
-		t.Error("the stored ClusterNetwork was written to")
+	c.accepted(t, "True", "Accepted", "", "10.9.0.0/16 with 9 host bits")
+	got := c.clusterNetwork(t)
+	got.ObjectMeta, stored.ObjectMeta = metav1.ObjectMeta{}, metav1.ObjectMeta{} // what the controller says is in annotations
+	if diff := cmp.Diff(stored, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
 func testWaitsForMend(t *testing.T, c *cluster) {
-	stored := c.store(t, "subnet", "10.9.0.7/16")
+	c.store(t, "subnet", "10.9.0.7/16")
 	c.addNode(t, "node1", "192.0.2.1")
-	c.run(t, nil)
+	address := freeAddress(t)
+	c.run(t, func(cfg *master.Config) { cfg.HealthzAddress = address })
 	c.event(t, "ClusterNetwork", "default", "InvalidClusterNetwork", "10.9.0.7/16 has bits set behind its mask: write 10.9.0.0/16")
-	stored.ClusterNetworks[0].CIDR = "10.9.0.0/16"
-	must(c.network.NetworkV1().ClusterNetworks().Update(t.Context(), stored, metav1.UpdateOptions{}))(t)
+	wantProbe(t, address, "/healthz", http.StatusOK, "ok\n")
+	wantProbe(t, address, "/readyz", http.StatusServiceUnavailable, "waiting for a valid ClusterNetwork default\n")
+	c.edit(t, func(o *networkv1.ClusterNetwork) { o.ClusterNetworks[0].CIDR = "10.9.0.0/16" })
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
+	c.accepted(t, "True", "Accepted", "", "10.9.0.0/16 with 9 host bits")
+	wantProbe(t, address, "/readyz", http.StatusOK, "ok\n")
 }
 
 func testOrder(t *testing.T, c *cluster) {
@@ -175,9 +192,7 @@ func testRestart(t *testing.T, c *cluster) {
 	c.deleteNode(t, "node7")
 	c.deleteNode(t, "node8")
 	reborn := c.addNode(t, "node8", "192.0.2.88")
-	moved := nodes["node9"]
-	moved.Status.Addresses[0].Address = "192.0.2.99"
-	must(c.kube.CoreV1().Nodes().UpdateStatus(t.Context(), moved, metav1.UpdateOptions{}))(t)
+	c.setAddress(t, "node9", "192.0.2.99")
 	c.addNode(t, "node51", "192.0.2.51")
 
 	c.run(t, nil)
@@ -214,11 +229,11 @@ func testRestart(t *testing.T, c *cluster) {
 
 func testAddress(t *testing.T, c *cluster) {
 	c.run(t, nil)
-	node := c.addNode(t, "node1", "fd00::1")
+	c.addNode(t, "node1", "fd00::1")
 	c.event(t, "Node", "node1", "NodeAddressUnusable", "is no IPv4 address")
+	c.condition(t, "node1", "True", "NoHostSubnet", "is no IPv4 address")
 	for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-		node.Status.Addresses[0].Address = address
-		node = must(c.kube.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))(t)
+		c.setAddress(t, "node1", address)
 		c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
 			if hs.HostIP != address {
 				return fmt.Errorf("host IP is %s, want %s", hs.HostIP, address)
@@ -287,9 +302,18 @@ func testFull(t *testing.T, c *cluster) {
 	c.addNode(t, "node2", "192.0.2.2")
 	had := c.waitCount(t, 2)["node1"].Subnet
 	c.addNode(t, "node3", "192.0.2.3")
-	c.event(t, "Node", "node3", "NoHostSubnet", "no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits")
+	const full = "no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits"
+	c.event(t, "Node", "node3", "NoHostSubnet", full)
+	c.condition(t, "node3", "True", "NoHostSubnet", full)
 	c.deleteNode(t, "node1")
 	c.hostSubnet(t, "node3", has(had))
+	c.condition(t, "node3", "True", "HostSubnetGiven", had)
+	for _, name := range []string{"node2", "node3"} {
+		node := must(c.kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}))(t)
+		if c := config.NetworkUnavailable(node); (c == nil) != (name == "node2") {
+			t.Errorf("node %s says %+v", name, c)
+		}
+	}
 }
 
 func testExternal(t *testing.T, c *cluster) {
@@ -380,7 +404,7 @@ func testWaitsForServer(t *testing.T, c *cluster) {
 		cfg.REST.Host = "https://" + address
 	})
 	eventually(t, func(context.Context) error {
-		if !l.contains("No network configuration yet") {
+		if !l.contains("connection refused") {
 			return errors.New("the log says nothing of the API server")
 		}
 		return nil

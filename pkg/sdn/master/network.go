@@ -2,20 +2,25 @@ package master
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -23,86 +28,249 @@ import (
 
 // Reasons of Events on the ClusterNetwork.
 const (
-	reasonInvalidNetwork  = "InvalidClusterNetwork"
+	reasonInvalidNetwork  = "InvalidClusterNetwork"  // it is wrong in itself
+	reasonRefusedNetwork  = "RefusedClusterNetwork"  // it would take away or move what is in use
+	reasonAcceptedNetwork = "AcceptedClusterNetwork" // an edit is followed
 	reasonDiffersFromFlag = "DiffersFromFlags"
 	reasonUnsupportedMode = "UnsupportedMode"
 )
 
-// callTimeout bounds one look at the API server, which may not be reachable.
-const callTimeout = 15 * time.Second
+const (
+	// callTimeout bounds one look at the API server, which may not be reachable.
+	callTimeout = 15 * time.Second
 
-// networkKeeper sees to it that ClusterNetwork `default` exists.
+	// What fails is tried again after a quarter of a second, and from then on at half the pace each time.
+	firstRetry = 250 * time.Millisecond
+	lastRetry  = 15 * time.Second
+)
+
+// networkKeeper sees to it that ClusterNetwork `default` exists, decides which of its edits the network follows, and says
+// so on the object (config.AcceptedAnnotation and its neighbours).
+//
+// What it decides on, the object and what nodes hold of the network, can't be written to in one step, so a leader that was
+// stopped while it decided must not write its verdict when another rules. Each leader therefore begins by writing its
+// name on the object. From then on a verdict of the one before, which was made of an older version, conflicts; and once that
+// one has read the new version, it finds another's name there and resigns.
 type networkKeeper struct {
-	client networkclient.Interface
-	events record.EventRecorder
-	wish   *config.Network
+	client   networkclient.Interface
+	events   record.EventRecorder
+	wish     *config.Network             // what to create if there is none
+	name     string                      // of this controller, unlike all others
+	follow   func(*config.Network) error // puts a network into force, or says what in use forbids that
+	informed cache.InformerSynced
+	queue    workqueue.TypedRateLimitingInterface[string]
+
+	// Below is run's.
+	running *config.Network // in force; nil: none yet
+	ruling  bool            // the name is on the object
+	inForce chan struct{}   // closed when running is there
 }
 
-// await returns the cluster's network as soon as there is a valid one: an API server that is not there yet, missing
-// CRDs and a broken object are waited out, because a restart would mend none of them. It fails only when the context ends.
-func (k *networkKeeper) await(ctx context.Context) (*config.Network, error) {
-	var network *config.Network
-	retry := wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 15 * time.Second, Steps: math.MaxInt}
-	err := retry.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		attempt, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		var err error
-		if network, err = k.ensure(attempt); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "No network configuration yet, trying again")
-		}
-		return err == nil, nil
-	})
-	return network, err
+// deposedError says that another controller rules.
+type deposedError struct{ by string }
+
+func (e *deposedError) Error() string {
+	return fmt.Sprintf("%s has written itself into ClusterNetwork %s: either this controller slept through its lease, or both run without --leader-elect",
+		e.by, networkv1.ClusterNetworkDefault)
 }
 
-// ensure reads the stored network, after it has stored the wish if there was none.
-func (k *networkKeeper) ensure(ctx context.Context) (*config.Network, error) {
-	if err := k.haveKinds(ctx); err != nil {
-		return nil, err
+func newNetworkKeeper(client networkclient.Interface, events record.EventRecorder, wish *config.Network, name string,
+	informer networkinformers.ClusterNetworkInformer, follow func(*config.Network) error) (*networkKeeper, error) {
+	k := &networkKeeper{
+		client: client, events: events, wish: wish, name: name, follow: follow,
+		informed: informer.Informer().HasSynced,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "clusternetworks"}),
+		inForce: make(chan struct{}),
 	}
+	changed := func(any) { k.queue.Add(networkv1.ClusterNetworkDefault) } // another name is ignored, but costs nothing
+	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, DeleteFunc: changed,
+		UpdateFunc: func(_, o any) { changed(o) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen to an informer: %w", err)
+	}
+	return k, nil
+}
+
+// run works until the context ends. Its only error is a *deposedError.
+func (k *networkKeeper) run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, k.queue.ShutDown)()
+	defer k.queue.ShutDown()
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, k.informed) {
+		return nil // only the end of the context ends the wait
+	}
+	k.queue.Add(networkv1.ClusterNetworkDefault) // also if there is none
+	for {
+		key, shutdown := k.queue.Get()
+		if shutdown {
+			return nil
+		}
+		attempt, cancel := context.WithTimeout(ctx, callTimeout)
+		err := k.keep(attempt)
+		cancel()
+		k.queue.Done(key)
+		deposed, is := errors.AsType[*deposedError](err)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case is:
+			return deposed
+		case err == nil:
+			k.queue.Forget(key)
+		default:
+			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // those only mean that somebody else wrote
+				klog.FromContext(ctx).Error(err, "ClusterNetwork could not be seen to, trying again")
+			}
+			k.queue.AddRateLimited(key)
+		}
+	}
+}
+
+// keep brings the network into force that the object wants, if that can be, and writes its verdict on the object.
+func (k *networkKeeper) keep(ctx context.Context) error {
+	stored, err := k.getOrCreate(ctx)
+	if err != nil {
+		return err
+	}
+	if by := stored.Annotations[config.ControllerAnnotation]; k.ruling && by != "" && by != k.name {
+		return &deposedError{by}
+	}
+	if k.running == nil {
+		// What was accepted stays in force, whatever the object says by now.
+		if former, err := config.InForce(stored); err == nil {
+			if err := k.enforce(ctx, stored, former); err != nil {
+				return err
+			}
+		}
+	}
+	before := k.running
+	verdict := k.judge(ctx, stored)
+	if err := k.write(ctx, stored, verdict); err != nil {
+		return err
+	}
+	k.ruling = true
+	if before != nil && !reflect.DeepEqual(before, k.running) {
+		k.events.Event(stored, corev1.EventTypeNormal, reasonAcceptedNetwork, verdict.Message)
+	}
+	return nil
+}
+
+// getOrCreate reads the stored ClusterNetwork. If there is none it is made of what is in force or, in a new cluster, of
+// the flags.
+func (k *networkKeeper) getOrCreate(ctx context.Context) (*networkv1.ClusterNetwork, error) {
 	client := k.client.NetworkV1().ClusterNetworks()
 	stored, err := client.Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		if stored, err = client.Create(ctx, k.wish.Object(), metav1.CreateOptions{}); err == nil {
-			klog.FromContext(ctx).Info("Created ClusterNetwork default", "network", k.wish)
+		network := k.running
+		if network == nil {
+			network = k.wish
+		}
+		if stored, err = client.Create(ctx, network.Object(), metav1.CreateOptions{}); err == nil {
+			klog.FromContext(ctx).Info("Created ClusterNetwork default", "network", describe(network))
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get or create ClusterNetwork %s: %w", networkv1.ClusterNetworkDefault, err)
 	}
-	network, err := config.ParseNetwork(stored)
-	if err != nil {
-		return nil, k.warn(stored, reasonInvalidNetwork, fmt.Errorf("ClusterNetwork %s can't be used until this is corrected: %w", stored.Name, err))
-	}
-	if differences := k.differences(network); len(differences) > 0 {
-		err := k.warn(stored, reasonDiffersFromFlag, fmt.Errorf("the controller's flags say otherwise and are not followed: %w", errors.Join(differences...)))
-		klog.FromContext(ctx).Info("Following the stored ClusterNetwork", "err", err)
-	}
-	if !supported(network.Mode) {
-		err := k.warn(stored, reasonUnsupportedMode, fmt.Errorf("mode %s is not in this version yet: nodes get their subnets, but pods are not isolated", network.Mode))
-		klog.FromContext(ctx).Info("Going on without isolation", "err", err)
-	}
-	return network, nil
+	return stored, nil
 }
 
-// haveKinds says which of our kinds the API server lacks. Listing is how to tell: that finds nothing only if there is
-// no such kind.
-func (k *networkKeeper) haveKinds(ctx context.Context) error {
-	one := metav1.ListOptions{Limit: 1}
-	for _, kind := range []struct {
-		name string
-		list func() error
-	}{
-		{"ClusterNetwork", func() error { _, err := k.client.NetworkV1().ClusterNetworks().List(ctx, one); return err }},
-		{"HostSubnet", func() error { _, err := k.client.NetworkV1().HostSubnets().List(ctx, one); return err }},
-	} {
-		switch err := kind.list(); {
-		case apierrors.IsNotFound(err):
-			return fmt.Errorf("the cluster has no kind %s of %s: apply the manifests in deploy/crds (kubectl apply -f deploy/crds)",
-				kind.name, networkv1.GroupVersion)
-		case err != nil:
-			return fmt.Errorf("ask the API server for the kind %s: %w", kind.name, err)
+// judge puts what the object wants into force, or warns of what speaks against it.
+func (k *networkKeeper) judge(ctx context.Context, stored *networkv1.ClusterNetwork) metav1.Condition {
+	verdict := metav1.Condition{Type: config.ConditionAccepted, ObservedGeneration: stored.Generation}
+	want, err := config.ParseNetwork(stored)
+	event := reasonInvalidNetwork
+	verdict.Status, verdict.Reason = metav1.ConditionFalse, config.ReasonInvalid
+	if err == nil && (k.running == nil || !reflect.DeepEqual(want, k.running)) {
+		if err = k.enforce(ctx, stored, want); err != nil {
+			event, verdict.Reason = reasonRefusedNetwork, config.ReasonInUse
 		}
+	}
+	switch {
+	case err == nil:
+		verdict.Status, verdict.Reason = metav1.ConditionTrue, config.ReasonAccepted
+		verdict.Message = "in force: " + describe(k.running)
+		return verdict
+	case k.running == nil:
+		err = fmt.Errorf("ClusterNetwork %s can't be used until this is corrected: %w", stored.Name, err)
+	default:
+		err = fmt.Errorf("ClusterNetwork %s is not followed: %w\nin force stays %s", stored.Name, err, describe(k.running))
+	}
+	verdict.Message = oneLine(err)
+	if old, _ := config.Conditions(stored); !k.ruling || !isSaid(old, verdict) {
+		klog.FromContext(ctx).Error(err, "The ClusterNetwork can't be followed")
+		k.events.Event(stored, corev1.EventTypeWarning, event, verdict.Message)
+	}
+	return verdict
+}
+
+// isSaid says whether the verdict is among the conditions, times aside.
+func isSaid(conditions []metav1.Condition, verdict metav1.Condition) bool {
+	old := meta.FindStatusCondition(conditions, verdict.Type)
+	return old != nil && old.Status == verdict.Status && old.Reason == verdict.Reason &&
+		old.Message == verdict.Message && old.ObservedGeneration == verdict.ObservedGeneration
+}
+
+// enforce puts a network into force, unless something in use forbids that.
+func (k *networkKeeper) enforce(ctx context.Context, stored *networkv1.ClusterNetwork, network *config.Network) error {
+	if err := k.follow(network); err != nil {
+		return err
+	}
+	first := k.running == nil
+	k.running = network
+	klog.FromContext(ctx).Info("The cluster's network", "network", describe(network))
+	if !supported(network.Mode) {
+		k.warn(ctx, stored, reasonUnsupportedMode, fmt.Errorf("mode %s is not in this version yet: nodes get their subnets, but pods are not isolated", network.Mode))
+	}
+	if !first {
+		return nil
+	}
+	if differences := k.differences(network); len(differences) > 0 {
+		k.warn(ctx, stored, reasonDiffersFromFlag, fmt.Errorf("the controller's flags say otherwise and are not followed: %w", errors.Join(differences...)))
+	}
+	close(k.inForce)
+	return nil
+}
+
+// write puts the verdict, what is in force, and this controller's name on the object, unless that is there already or the
+// object has changed since it was judged. Only annotations are written: what the object wants is its author's.
+func (k *networkKeeper) write(ctx context.Context, stored *networkv1.ClusterNetwork, verdict metav1.Condition) error {
+	conditions, err := config.Conditions(stored)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Writing the conditions anew")
+	}
+	meta.SetStatusCondition(&conditions, verdict)
+	list, err := json.Marshal(conditions)
+	if err != nil {
+		return fmt.Errorf("encode the conditions of ClusterNetwork %s: %w", stored.Name, err)
+	}
+	annotations := map[string]string{
+		config.ControllerAnnotation: k.name,
+		config.ConditionsAnnotation: string(list),
+	}
+	if k.running != nil {
+		if annotations[config.AcceptedAnnotation], err = k.running.Accepted(); err != nil {
+			return fmt.Errorf("encode the network in force: %w", err)
+		}
+	}
+	same := true
+	for key, value := range annotations {
+		same = same && stored.Annotations[key] == value
+	}
+	if same {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": stored.UID, "resourceVersion": stored.ResourceVersion, "annotations": annotations,
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the annotations of ClusterNetwork %s: %w", stored.Name, err)
+	}
+	if _, err := k.client.NetworkV1().ClusterNetworks().Patch(ctx, stored.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write on ClusterNetwork %s what is in force: %w", stored.Name, err)
 	}
 	return nil
 }
@@ -127,8 +295,27 @@ func (k *networkKeeper) differences(stored *config.Network) []error {
 	return list
 }
 
-// warn puts an error where people look for it, and returns it.
-func (k *networkKeeper) warn(about *networkv1.ClusterNetwork, reason string, err error) error {
-	k.events.Event(about, corev1.EventTypeWarning, reason, strings.ReplaceAll(err.Error(), "\n", "; "))
-	return err
+// warn puts an error where people look for it.
+func (k *networkKeeper) warn(ctx context.Context, about *networkv1.ClusterNetwork, reason string, err error) {
+	klog.FromContext(ctx).Info("Warning of the ClusterNetwork", "reason", reason, "err", err)
+	k.events.Event(about, corev1.EventTypeWarning, reason, oneLine(err))
 }
+
+// describe is a network for messages.
+func describe(n *config.Network) string {
+	ranges := make([]string, len(n.ClusterNetworks))
+	for i, c := range n.ClusterNetworks {
+		ranges[i] = c.String()
+	}
+	mtu := "the nodes' own"
+	if n.MTU != 0 {
+		mtu = strconv.Itoa(n.MTU)
+	}
+	if n.RoutableMTU != 0 {
+		mtu += fmt.Sprintf(" (routable %d)", n.RoutableMTU)
+	}
+	return fmt.Sprintf("%s; services %s; mode %s; VXLAN port %d; MTU %s", strings.Join(ranges, ", "), n.ServiceNetwork, n.Mode, n.VXLANPort, mtu)
+}
+
+// oneLine joins the lines of an error, for messages that are shown in tables.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -43,13 +43,32 @@ func (e *FullError) Error() string {
 	return "no subnet is free in the cluster network " + strings.Join(ranges, ", ")
 }
 
-// NewAllocator returns an allocator for the ranges, in this order, with nothing held.
-func NewAllocator(networks []config.ClusterNetwork) *Allocator {
-	a := &Allocator{byHolder: map[string][]netip.Prefix{}}
-	for _, n := range networks {
-		a.spans = append(a.spans, newSpan(n))
+// NewAllocator returns an allocator without ranges and with nothing held.
+func NewAllocator() *Allocator {
+	return &Allocator{byHolder: map[string][]netip.Prefix{}}
+}
+
+// SetNetworks makes these the ranges, in this order, if agree has no objection to that while all this is held; its error
+// is returned. It must not call the allocator, which gives nothing out meanwhile. Holds stay as they are, also those that
+// are outside of all ranges now. A range that grew or shrank goes on behind the last subnet that it gave.
+func (a *Allocator) SetNetworks(networks []config.ClusterNetwork, agree func(held []Hold) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := agree(a.holds); err != nil {
+		return err
 	}
-	return a
+	spans := make([]*span, len(networks))
+	for i, n := range networks {
+		spans[i] = newSpan(n)
+		for _, h := range a.holds {
+			spans[i].cover(h.Subnet, 1)
+		}
+		for _, former := range slices.Backward(a.spans) { // of several that became one the first counts
+			spans[i].continueFrom(former)
+		}
+	}
+	a.spans = spans
+	return nil
 }
 
 // Allocate gives the holder one more subnet. The error is a *FullError.

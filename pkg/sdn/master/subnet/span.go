@@ -16,7 +16,7 @@ type span struct {
 	config.ClusterNetwork
 	line   line
 	shared int    // bits of the number that lie in the octet shared with the hosts; 0: plain order
-	next   uint64 // the place behind the last one given
+	next   uint64 // the place behind the last one given; 0: none was, or the range was full
 }
 
 func newSpan(n config.ClusterNetwork) *span {
@@ -29,7 +29,7 @@ func newSpan(n config.ClusterNetwork) *span {
 
 // take returns the first free subnet behind the last one given. It does not cover it: that is hold's.
 func (s *span) take() (netip.Prefix, bool) {
-	place, ok := s.line.free(s.next)
+	place, ok := s.line.free(s.next % (1 << s.line.bits))
 	if !ok {
 		place, ok = s.line.free(0)
 	}
@@ -37,8 +37,18 @@ func (s *span) take() (netip.Prefix, bool) {
 		s.next = 0
 		return netip.Prefix{}, false
 	}
-	s.next = (place + 1) % (1 << s.line.bits)
+	s.next = place + 1
 	return s.subnet(place), true
+}
+
+// continueFrom goes on behind the last subnet that another span had given, if that is one of this span's too.
+func (s *span) continueFrom(former *span) {
+	if former.next == 0 || former.HostBits != s.HostBits {
+		return
+	}
+	if last := former.subnet(former.next - 1); s.Prefix.Contains(last.Addr()) {
+		s.next = s.place(s.number(last.Addr())) + 1
+	}
 }
 
 // cover adds or takes away (delta 1 or -1) a block over every subnet that has addresses in common with p.

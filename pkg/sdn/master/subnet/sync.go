@@ -32,19 +32,25 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	case hs == nil:
 		return c.create(ctx, node)
 	case config.IsExternal(hs), node == nil && ownerUID(hs) == "":
-		return c.stepAside(hs, node)
+		return c.stepAside(ctx, hs, node)
 	case node == nil, ownerUID(hs) != "" && ownerUID(hs) != node.UID:
 		if err := c.remove(ctx, hs); err != nil || node == nil {
 			return err
 		}
 		return c.create(ctx, node)
+	case config.IsProposed(hs):
+		return c.confirm(ctx, node, hs)
 	default:
+		if err := c.handOver(ctx, node, hs); err != nil {
+			return err
+		}
 		return c.correct(ctx, node, hs)
 	}
 }
 
 // lookUp returns the two objects of a name, nil what does not exist. The caches may lag behind, so whatever would make
-// sync create or delete something is asked of the API server.
+// sync delete something is asked of the API server. What would make it create something need not be: the API server
+// refuses a second object of the name.
 func (c *Controller) lookUp(ctx context.Context, name string) (*corev1.Node, *networkv1.HostSubnet, error) {
 	node, err := orNil(c.nodes.Get(name))
 	if err != nil {
@@ -53,12 +59,6 @@ func (c *Controller) lookUp(ctx context.Context, name string) (*corev1.Node, *ne
 	hs, err := orNil(c.hostSubnets.Get(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("look HostSubnet %s up: %w", name, err)
-	}
-	if hs == nil && node != nil {
-		hs, err = orNil(c.Network.NetworkV1().HostSubnets().Get(ctx, name, metav1.GetOptions{}))
-		if err != nil {
-			return nil, nil, fmt.Errorf("get HostSubnet %s: %w", name, err)
-		}
 	}
 	if hs != nil && ownerUID(hs) != "" && (node == nil || ownerUID(hs) != node.UID) {
 		node, err = orNil(c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
@@ -84,40 +84,7 @@ func ownerUID(hs *networkv1.HostSubnet) types.UID {
 	return types.UID(hs.Annotations[networkv1.NodeUIDAnnotation])
 }
 
-// create makes the node's HostSubnet. The subnet is marked first, and stays the node's when the write fails: it may
-// have arrived all the same. So the next attempt writes the same, and so does one after a HostSubnet was deleted by hand.
-func (c *Controller) create(ctx context.Context, node *corev1.Node) error {
-	addr, err := c.address(node, "")
-	if err != nil {
-		return c.warn(node, reasonNoAddress, err)
-	}
-	subnet, ok := c.former(node.Name)
-	if ok {
-		c.wakeAfter(c.allocator.MarkAllocated(node.Name, subnet))
-	} else {
-		c.wakeAfter(c.allocator.Release(node.Name))
-		if subnet, err = c.allocate(node.Name); err != nil {
-			return c.warn(node, reasonNoSubnet, fmt.Errorf("%w: add a range to ClusterNetwork %s, or delete nodes that are gone",
-				err, networkv1.ClusterNetworkDefault))
-		}
-	}
-	hs := &networkv1.HostSubnet{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        node.Name,
-			Annotations: map[string]string{networkv1.NodeUIDAnnotation: string(node.UID)},
-		},
-		Host:   node.Name,
-		HostIP: addr.String(),
-		Subnet: subnet.String(),
-	}
-	if _, err := c.Network.NetworkV1().HostSubnets().Create(ctx, hs, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create HostSubnet %s: %w", hs.Name, err)
-	}
-	klog.FromContext(ctx).Info("Gave the node its subnet", "subnet", subnet, "hostIP", addr)
-	return nil
-}
-
-// remove deletes the HostSubnet of a node that is gone, unless it changed meanwhile, and frees its subnet. When there
+// remove deletes the HostSubnet unless it changed meanwhile, and frees its subnet. When there
 // was none any more the cache is behind, and what the name holds may be a newer node's by now.
 func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) error {
 	err := c.Network.NetworkV1().HostSubnets().Delete(ctx, hs.Name, metav1.DeleteOptions{
@@ -127,32 +94,39 @@ func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) error
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("delete HostSubnet %s of a node that is gone: %w", hs.Name, err)
+		return fmt.Errorf("delete HostSubnet %s: %w", hs.Name, err)
 	}
 	c.wakeAfter(c.allocator.Release(hs.Name))
-	klog.FromContext(ctx).Info("Freed the subnet of a node that is gone", "subnet", hs.Subnet, "nodeUID", ownerUID(hs))
+	klog.FromContext(ctx).Info("Freed a subnet", "subnet", hs.Subnet, "nodeUID", ownerUID(hs))
 	return nil
 }
 
 // stepAside keeps out of a subnet that people manage: an external machine's, or one made by hand for no node.
-func (c *Controller) stepAside(hs *networkv1.HostSubnet, node *corev1.Node) error {
+func (c *Controller) stepAside(ctx context.Context, hs *networkv1.HostSubnet, node *corev1.Node) error {
+	c.waiting.remove(hs.Name)
 	c.wakeAfter(c.allocator.MarkAllocated(hs.Name, claims(hs)...))
-	var errs []error
-	if _, err := config.ParseHostSubnet(hs); err != nil {
-		errs = append(errs, c.warn(hs, reasonInvalid, err))
-	} else if err := c.overlaps(hs.Name, claims(hs)); err != nil {
-		errs = append(errs, c.warn(hs, reasonInvalid, err))
-	}
+	var nodes error
 	if node != nil {
-		errs = append(errs, c.warn(node, reasonNoSubnet, fmt.Errorf(
+		nodes = c.withoutSubnet(ctx, node, reasonNoSubnet, fmt.Errorf(
 			"HostSubnet %s has the annotation %s, which makes it an external machine's: remove the annotation, or rename one of the two",
-			hs.Name, networkv1.AssignHostSubnetAnnotation)))
+			hs.Name, networkv1.AssignHostSubnetAnnotation))
+		if _, told := errors.AsType[complaint](nodes); !told {
+			return nodes
+		}
 	}
-	return errors.Join(errs...)
+	_, err := config.ParseHostSubnet(hs)
+	if err == nil {
+		err = c.overlaps(hs)
+	}
+	if err != nil {
+		err = c.warn(hs, reasonInvalid, err)
+	}
+	return errors.Join(nodes, err)
 }
 
 // correct writes what is the node's to say (name, UID, address) and judges what is not: the subnet.
 func (c *Controller) correct(ctx context.Context, node *corev1.Node, hs *networkv1.HostSubnet) error {
+	c.waiting.remove(hs.Name)
 	want := hs.DeepCopy()
 	want.Host = hs.Name
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, networkv1.NodeUIDAnnotation, string(node.UID))
@@ -174,20 +148,13 @@ func (c *Controller) correct(ctx context.Context, node *corev1.Node, hs *network
 // judge says on the node what is wrong with its HostSubnet's subnet. As long as anything is, the node keeps what it had
 // besides what it claims now: pods may use the one, and peers the other.
 func (c *Controller) judge(node *corev1.Node, hs *networkv1.HostSubnet) error {
-	held := c.allocator.HeldBy(hs.Name)
-	for _, p := range claims(hs) {
-		if !slices.Contains(held, p) {
-			held = append(held, p)
-		}
-	}
-	c.allocator.MarkAllocated(hs.Name, held...) // before the question who else has it, or two that change at once miss each other
-
+	c.claim(hs) // before the question who else has it, or two that change at once miss each other
 	h, err := config.ParseHostSubnet(hs)
 	if err == nil {
-		err = c.network.CheckHostSubnet(h)
+		err = c.network.Load().CheckHostSubnet(h)
 	}
 	if err == nil {
-		err = c.overlaps(hs.Name, h.Subnets)
+		err = c.overlaps(hs)
 	}
 	if err == nil {
 		c.wakeAfter(c.allocator.MarkAllocated(hs.Name, h.Subnets...))
@@ -203,22 +170,38 @@ func (c *Controller) judge(node *corev1.Node, hs *networkv1.HostSubnet) error {
 	return c.warn(node, reasonInvalid, err)
 }
 
+// claim marks what the HostSubnet claims besides what its name holds.
+func (c *Controller) claim(hs *networkv1.HostSubnet) {
+	held := c.allocator.HeldBy(hs.Name)
+	for _, p := range claims(hs) {
+		if !slices.Contains(held, p) {
+			held = append(held, p)
+		}
+	}
+	c.allocator.MarkAllocated(hs.Name, held...)
+}
+
 // former returns the subnet that the node had before anybody changed it, if it can have that again.
 func (c *Controller) former(name string) (netip.Prefix, bool) {
 	for _, p := range c.allocator.HeldBy(name) {
-		if c.network.CheckSubnet(p) == nil && c.overlaps(name, []netip.Prefix{p}) == nil {
+		if c.network.Load().CheckSubnet(p) == nil && len(c.allocator.Overlapping(name, p)) == 0 {
 			return p, true
 		}
 	}
 	return netip.Prefix{}, false
 }
 
-// overlaps returns an error that names who else has addresses of the subnets.
-func (c *Controller) overlaps(name string, subnets []netip.Prefix) error {
+// overlaps returns an error that names who else has addresses of the HostSubnet. What is only proposed, or not even written,
+// gives way by itself.
+func (c *Controller) overlaps(hs *networkv1.HostSubnet) error {
+	rivals, err := c.rivals(hs)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, p := range subnets {
-		for _, h := range c.allocator.Overlapping(name, p) {
-			errs = append(errs, fmt.Errorf("subnet: %s overlaps %s of HostSubnet %s", p, h.Subnet, h.Holder))
+	for _, r := range rivals {
+		if !config.IsProposed(r) {
+			errs = append(errs, fmt.Errorf("subnet: %s overlaps %s of HostSubnet %s", hs.Subnet, r.Subnet, r.Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -245,7 +228,7 @@ func (c *Controller) address(node *corev1.Node, now string) (netip.Addr, error) 
 		}
 		addr, err := config.ParseHostIP(a.Address)
 		if err == nil {
-			err = c.network.CheckHostIP(addr)
+			err = c.network.Load().CheckHostIP(addr)
 		}
 		switch {
 		case err != nil:

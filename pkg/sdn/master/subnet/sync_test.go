@@ -2,6 +2,7 @@ package subnet
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -47,7 +48,7 @@ type scene struct {
 	noCachedNode     bool
 	cachedHS, hs     *networkv1.HostSubnet
 	noCachedHS       bool
-	held             map[string]string // holder → subnet
+	held             map[string]string // holder → subnet; another's is in the cache too
 }
 
 type fixture struct {
@@ -80,22 +81,78 @@ func newFixture(t *testing.T, s scene) *fixture {
 	if s.cachedHS == nil && !s.noCachedHS {
 		s.cachedHS = s.hs
 	}
+	var err error
+	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, nodes, hostSubnets)
+	add(err)
+	add(f.Follow(&config.Network{
+		ClusterNetworks: []config.ClusterNetwork{network("10.128.0.0/22", 9)}, // two subnets
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+	}))
 	if s.cachedNode != nil {
 		add(nodes.Informer().GetStore().Add(s.cachedNode))
 	}
 	if s.cachedHS != nil {
-		add(hostSubnets.Informer().GetStore().Add(s.cachedHS))
+		add(f.written.Add(s.cachedHS))
 	}
-	var err error
-	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, &config.Network{
-		ClusterNetworks: []config.ClusterNetwork{network("10.128.0.0/22", 9)}, // two subnets
-		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-	}, nodes, hostSubnets)
-	add(err)
 	for holder, subnet := range s.held {
 		f.allocator.MarkAllocated(holder, netip.MustParsePrefix(subnet))
+		if holder != "node1" {
+			f.other(t, holder, subnet)
+		}
 	}
 	return f
+}
+
+// settle syncs node1 until what is written is given: the cache learns of a proposal, and that leads to the next sync.
+func (f *fixture) settle(t *testing.T) error {
+	t.Helper()
+	for range 10 {
+		if err := f.sync(t.Context(), "node1"); err != nil {
+			return err
+		}
+		o, err := orNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o == nil || !config.IsProposed(o) {
+			return nil
+		}
+		if err := f.written.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("proposed again and again")
+	return nil
+}
+
+// emptyQueue returns the names that were to be synced.
+func (f *fixture) emptyQueue() (names []string) {
+	for f.queue.Len() > 0 {
+		name, _ := f.queue.Get()
+		f.queue.Done(name)
+		names = append(names, name)
+	}
+	return names
+}
+
+// condition returns what the node says of its network: "" for nothing, else "Status Reason Message".
+func (f *fixture) condition(t *testing.T) string {
+	t.Helper()
+	node, err := orNil(f.kube.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node == nil {
+		return ""
+	}
+	c := config.NetworkUnavailable(node)
+	if c == nil {
+		return ""
+	}
+	if c.LastHeartbeatTime.IsZero() || c.LastTransitionTime.IsZero() {
+		t.Errorf("a condition without times: %+v", c)
+	}
+	return fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message)
 }
 
 // stored returns what of the HostSubnet matters here; nil if there is none.
@@ -131,7 +188,8 @@ func TestSync(t *testing.T) {
 		want   *networkv1.HostSubnet // its UID and resource version aside
 		held   []string              // by node1, afterwards
 		events []string
-		fails  bool // is tried again
+		fails  bool   // is tried again
+		says   string // the node, in its condition NetworkUnavailable
 	}{
 		{
 			name:  "a new node",
@@ -151,6 +209,8 @@ func TestSync(t *testing.T) {
 			events: []string{"Warning NodeAddressUnusable the node has no InternalIP in its status.addresses: " +
 				"set kubelet's --node-ip, or wait for the cloud's node controller"},
 			fails: true,
+			says: "True NoHostSubnet the node has no InternalIP in its status.addresses: " +
+				"set kubelet's --node-ip, or wait for the cloud's node controller",
 		},
 		{
 			name:  "no usable address",
@@ -159,6 +219,9 @@ func TestSync(t *testing.T) {
 				`"fd00::1" is no IPv4 address: write the node's, such as 192.0.2.10; ` +
 				`10.128.1.1 lies inside the cluster network 10.128.0.0/22: a node needs an address of the underlay`},
 			fails: true,
+			says: `True NoHostSubnet no InternalIP of the node will do (set kubelet's --node-ip): ` +
+				`"fd00::1" is no IPv4 address: write the node's, such as 192.0.2.10; ` +
+				`10.128.1.1 lies inside the cluster network 10.128.0.0/22: a node needs an address of the underlay`,
 		},
 		{
 			name:  "the range is full",
@@ -166,6 +229,8 @@ func TestSync(t *testing.T) {
 			events: []string{"Warning NoHostSubnet no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits: " +
 				"add a range to ClusterNetwork default, or delete nodes that are gone"},
 			fails: true,
+			says: "True NoHostSubnet no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits: " +
+				"add a range to ClusterNetwork default, or delete nodes that are gone",
 		},
 		{
 			name:  "nothing to do",
@@ -317,6 +382,8 @@ func TestSync(t *testing.T) {
 			events: []string{"Warning NoHostSubnet HostSubnet node1 has the annotation pod.network.openshift.io/assign-subnet, " +
 				"which makes it an external machine's: remove the annotation, or rename one of the two"},
 			fails: true,
+			says: "True NoHostSubnet HostSubnet node1 has the annotation pod.network.openshift.io/assign-subnet, " +
+				"which makes it an external machine's: remove the annotation, or rename one of the two",
 		},
 		{
 			name:  "made by hand for no node",
@@ -329,7 +396,8 @@ func TestSync(t *testing.T) {
 			name:  "the cache doesn't know the HostSubnet yet",
 			scene: scene{node: testNode("uid1", "192.0.2.1"), hs: testHostSubnet("uid1", "192.0.2.1", "10.128.2.0/23"), noCachedHS: true},
 			want:  testHostSubnet("uid1", "192.0.2.1", "10.128.2.0/23"),
-			held:  []string{"10.128.2.0/23"},
+			held:  []string{"10.128.0.0/23"}, // until the cache knows
+			fails: true,
 		},
 		{
 			name:  "the cache doesn't know the node yet",
@@ -353,7 +421,7 @@ func TestSync(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t, tc.scene)
-			err := f.sync(t.Context(), "node1")
+			err := f.settle(t)
 			if (err != nil) != tc.fails {
 				t.Errorf("sync: %v", err)
 			}
@@ -372,6 +440,9 @@ func TestSync(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.events, f.recorded()); diff != "" {
 				t.Error("events", diff)
+			}
+			if diff := cmp.Diff(tc.says, f.condition(t)); diff != "" {
+				t.Error("condition", diff)
 			}
 		})
 	}
@@ -448,20 +519,14 @@ func TestHeartbeatsAreNoWork(t *testing.T) {
 
 // Those that wait are woken one after the other, as long as there is space, and not when nothing came free.
 func TestFreedSpaceWakesWhoWaits(t *testing.T) {
-	f := newFixture(t, scene{held: map[string]string{"old": "10.128.0.0/22"}})
+	f := newFixture(t, scene{})
+	f.allocator.MarkAllocated("old", netip.MustParsePrefix("10.128.0.0/22"))
 	for _, name := range []string{"node1", "node2", "node3"} {
 		if p, err := f.allocate(name); err == nil {
 			t.Fatalf("%s is given %s of a full range", name, p)
 		}
 	}
-	woken := func() (names []string) {
-		for f.queue.Len() > 0 {
-			name, _ := f.queue.Get()
-			f.queue.Done(name)
-			names = append(names, name)
-		}
-		return names
-	}
+	woken := f.emptyQueue
 	if got := woken(); got != nil {
 		t.Fatalf("woken: %v", got)
 	}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asController makes this test binary the program, so that it can be seen and hit from outside.
+const asController = "OVSDN_TEST_AS_CONTROLLER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asController) != "" {
+		main()
+	}
+	m.Run() // go test exits with its result
+}
+
+const patience = 30 * time.Second
+
+// process is the program, running.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // valid when ended is closed
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// start runs the program without probes until the test's end.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{ended: make(chan struct{})}
+	p.cmd = exec.Command(os.Args[0], append([]string{"--healthz-bind-address=0"}, args...)...)
+	p.cmd.Env = append(os.Environ(), asController+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // fails only when it has ended
+		<-p.ended
+		if t.Failed() {
+			t.Log(p.text())
+		}
+	})
+	return p
+}
+
+// Write collects the log.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(b)
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// waitLog waits until the log has the text.
+func (p *process) waitLog(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, func() error {
+		if !strings.Contains(p.text(), text) {
+			return errors.New("the log does not say " + text)
+		}
+		return nil
+	})
+}
+
+func (p *process) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *process) wantExit(t *testing.T, code int) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		t.Fatal("it does not end")
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("exit code %d (%v), want %d", got, p.err, code)
+	}
+}
+
+// kill ends it without a chance to say goodbye.
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGKILL)
+	<-p.ended
+}
+
+// pause returns when it has really stopped: on a busy machine its threads may run on for a while, and if it is told to
+// continue meanwhile it never stops.
+func (p *process) pause(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGSTOP)
+	eventually(t, func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		if err != nil || len(threads) == 0 {
+			return fmt.Errorf("no threads: %w", err)
+		}
+		for _, file := range threads {
+			stat, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			// PID (NAME) STATE
+			if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T") {
+				return fmt.Errorf("a thread runs: %.60s", stat)
+			}
+		}
+		return nil
+	})
+}
+
+// eventually fails the test with the last error if there still is one in the end.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
