@@ -150,7 +150,7 @@ ip link set lo up
   exec </dev/null >/dev/hvc0 2>&1
   stty raw <&1 # while it is open: closing it resets it
   cd ` + quote(m.Dir) + ` &&
-  exec setsid unshare --time --monotonic ` + clockAhead + ` --boottime ` + clockAhead + ` --` + words.String() + `
+  exec setsid unshare --fork --time --monotonic ` + clockAhead + ` --boottime ` + clockAhead + ` --` + words.String() + `
 )
 echo $? >/run/vm/status.new
 mv /run/vm/status.new /run/vm/status

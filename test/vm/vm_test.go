@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 		Dir:    "/usr/share/openvswitch",
 		Env:    []string{"QUOTED=it's $HOME"},
 		Output: &out,
-	}, "/bin/bash", "-c", `
+	}, "/bin/sh", "-c", `
 		echo "$PWD $(id -u) $QUOTED $1"
 		test "$(cut -d. -f1 /proc/uptime)" -gt 1000 && echo clock ahead
 		modprobe -a openvswitch vport-vxlan && echo modules loaded
