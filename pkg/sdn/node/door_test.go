@@ -121,13 +121,13 @@ func TestDoorLetsRequestsEnd(t *testing.T) {
 					t.Error("no error")
 				}
 				close(release)
-				_ = <-answered // whatever it is
+				<-answered // whatever it is
 				return
 			}
 			if name == "in time" {
 				close(release)
 			}
-			_ = <-answered // whatever it is
+			<-answered // whatever it is
 			if err := <-stopped; err != nil {
 				t.Error(err)
 			}
