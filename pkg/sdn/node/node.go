@@ -19,13 +19,10 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
-	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -151,60 +148,6 @@ func (a *agent) rounds(ctx context.Context) {
 		case <-time.After(delay.Step()):
 		}
 	}
-}
-
-// caches are the informers of one round.
-type caches struct {
-	network networkinformers.SharedInformerFactory
-	cluster informers.SharedInformerFactory // services
-	local   informers.SharedInformerFactory // pods of this node
-}
-
-func (a *agent) newCaches() *caches {
-	own := fields.OneTermEqualSelector("spec.nodeName", a.NodeName).String()
-	c := &caches{
-		network: networkinformers.NewSharedInformerFactory(a.network, 0),
-		cluster: informers.NewSharedInformerFactory(a.kube, 0),
-		local: informers.NewSharedInformerFactoryWithOptions(a.kube, 0,
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own })),
-	}
-	// Asking for an informer is what makes Start run it.
-	c.network.Network().V1().ClusterNetworks().Informer()
-	c.network.Network().V1().HostSubnets().Informer()
-	c.cluster.Core().V1().Services().Informer()
-	c.local.Core().V1().Pods().Informer()
-	return c
-}
-
-func (c *caches) start(ctx context.Context) {
-	c.network.Start(ctx.Done())
-	c.cluster.Start(ctx.Done())
-	c.local.Start(ctx.Done())
-}
-
-// shutdown waits for the informers, whose context must have ended.
-func (c *caches) shutdown() {
-	c.network.Shutdown()
-	c.cluster.Shutdown()
-	c.local.Shutdown()
-}
-
-// sync waits until everything is known that the bridge depends on: a bridge made equal to half of the cluster
-// would cut the other half off.
-func (c *caches) sync(ctx context.Context) error {
-	for _, ok := range c.network.WaitForCacheSync(ctx.Done()) {
-		if !ok {
-			return ctx.Err()
-		}
-	}
-	for _, factory := range []informers.SharedInformerFactory{c.cluster, c.local} {
-		for _, ok := range factory.WaitForCacheSync(ctx.Done()) {
-			if !ok {
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
 }
 
 // round sets the node up and serves until the context ends or something does not hold any more.
