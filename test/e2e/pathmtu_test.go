@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// Who sends to pods through a node, with larger packets than they take, is told so, and connections find the size.
+func TestPathMTUFromOutside(t *testing.T) {
+	x := newTrio(t)
+	x.restoreMTU(t)
+	outside := end{name: "outside", netns: x.outside.netns, addr: routedFrom(t, x.outside.netns, x.addr(t, node1))}
+	// It knows the way to pods themselves, past the masquerade.
+	subnet := x.subnet(t, node1).String()
+	x.exec(t, x.outside.name, "ip", "route", "add", subnet, "via", x.addr(t, node1).String())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		if _, err := x.tryExec(ctx, x.outside.name, "ip", "route", "del", subnet); err != nil {
+			t.Error(err)
+		}
+	})
+	meet(t, outside.netns, x.a.addr)
+	for _, step := range []struct {
+		mtu  mtu
+		path int
+	}{
+		{mtu{}, podMTU},
+		{mtu{podMTU, lowMTU}, lowMTU},
+		{mtu{1300, 0}, 1300},
+	} {
+		t.Run(strconv.Itoa(step.path), func(t *testing.T) {
+			x.haveMTU(t, step.mtu, x.a, x.b, x.c)
+			x.exec(t, x.outside.name, "ip", "route", "flush", "cache")
+			wantPathMTU(t, outside.netns, x.a.addr, 1500, step.path)
+			within(t, packetTime, "a packet of the path's size", func(ctx context.Context) error {
+				return outside.netns.Ping(ctx, x.a.addr, wire.Echo{Bytes: step.path, DontFragment: true})
+			})
+			testTCP(t, outside, x.a.end(), outside.addr)
+			testUDP(t, outside, x.a.end(), outside.addr)
+			testNodePort(t, x, outside, fmt.Sprintf("port-%d", step.path))
+		})
+	}
+}
+
+// wantPathMTU sends packets that are too large until the answer is that they are, and looks at what the kernel has learned of it.
+func wantPathMTU(t *testing.T, from wire.NetNS, to netip.Addr, size, want int) {
+	t.Helper()
+	eventually(t, packetTime, "the way to "+to.String()+" says what it takes", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := from.Ping(ctx, to, wire.Echo{Bytes: size, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
+			return fmt.Errorf("a packet of %d bytes: %w, want %w", size, err, unix.EMSGSIZE)
+		}
+		return nil
+	})
+	err := from.Do(func() error {
+		routes, err := netlink.RouteGet(net.IP(to.AsSlice()))
+		if err != nil {
+			return err
+		}
+		if len(routes) != 1 || routes[0].MTU != want {
+			return fmt.Errorf("it has learned %+v, want MTU %d", routes, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("the way to %s: %v", to, err)
+	}
+}
+
+// routedFrom returns the address that a packet to another one has.
+func routedFrom(t *testing.T, from wire.NetNS, to netip.Addr) (source netip.Addr) {
+	t.Helper()
+	if err := from.Do(func() error {
+		routes, err := netlink.RouteGet(net.IP(to.AsSlice()))
+		if err != nil {
+			return err
+		}
+		addr, ok := netip.AddrFromSlice(routes[0].Src)
+		if !ok {
+			return fmt.Errorf("no source on the way to %s", to)
+		}
+		source = addr.Unmap()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// testNodePort sends a lot to pod a through a port of the other node, each way.
+func testNodePort(t *testing.T, x *trio, from end, name string) {
+	l, err := x.a.netns.Listen("tcp4", netip.AddrPortFrom(x.a.addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go echoAll(l)
+	service, err := x.kube.CoreV1().Services(x.namespace).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": x.a.name},
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(int32(l.Addr().(*net.TCPAddr).Port))}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.AddrPortFrom(x.addr(t, node2), uint16(service.Spec.Ports[0].NodePort)).String()
+	var conn net.Conn
+	eventually(t, syncTime, "the port of the node answers", func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		conn, err = from.netns.DialContext(ctx, "tcp4", to)
+		return err
+	})
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	defer cancel()
+	data := make([]byte, bulkBytes)
+	rand.Read(data) // never fails (crypto/rand)
+	sum, err := exchange(ctx, conn, data)
+	if err != nil {
+		t.Fatalf("through %s: %v", to, err)
+	}
+	if want := sha256.Sum256(data); sum != want {
+		t.Errorf("through %s: %x came back, want %x", to, sum, want)
+	}
+}
+
+// echoAll sends every connection's bytes back until the listener closes.
+func echoAll(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			_, _ = io.Copy(conn, conn) // the other side tells of errors
+		}()
+	}
+}
+
+// A pod learns that a link far away takes less than its own.
+func TestPathMTUFromPod(t *testing.T) {
+	x := newTrio(t)
+	const narrow = 1280
+	beyond := x.beyond(t, narrow)
+	meet(t, x.a.netns, beyond.addr)
+	wantPathMTU(t, x.a.netns, beyond.addr, podMTU, narrow)
+	// Nothing is known yet to those who begin with a connection.
+	for _, p := range []pod{x.b, x.c} {
+		t.Run("from "+p.name, func(t *testing.T) {
+			testTCP(t, p.end(), beyond, x.addr(t, p.node))
+			testUDP(t, p.end(), beyond, x.addr(t, p.node))
+			wantPathMTU(t, p.netns, beyond.addr, podMTU, narrow)
+		})
+	}
+}
+
+// beyond makes a host behind outside, which lets only packets of some size through to it. The host doesn't know of that, and offers
+// larger ones to who connects to it.
+func (x *trio) beyond(t *testing.T, narrow int) end {
+	t.Helper()
+	netns, err := ns.TempNetNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netns.Close() }) // and its interfaces with it
+	x.exec(t, x.outside.name, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		if _, err := x.tryExec(ctx, x.outside.name, "sysctl", "-qw", "net.ipv4.ip_forward=0"); err != nil {
+			t.Error(err)
+		}
+	})
+	e := end{
+		name:  "beyond",
+		netns: wire.NetNS(fmt.Sprintf("/proc/self/fd/%d", netns.Fd())),
+		addr:  netip.MustParseAddr("192.0.2.77"), // the nodes know that outside leads there
+	}
+	on := func(link netlink.Link, dst netip.Addr) *netlink.Route {
+		return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(dst), Scope: netlink.SCOPE_LINK}
+	}
+	err = x.outside.netns.Do(func() error {
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "beyond"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(netns.Fd())}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		route := on(veth, e.addr)
+		route.MTU = narrow
+		return errors.Join(netlink.LinkSetUp(veth), netlink.RouteAdd(route))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = e.netns.Do(func() error {
+		link, err := netlinksafe.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(e.addr)}),
+			netlink.LinkSetUp(link),
+			netlink.RouteAdd(on(link, lab.OutsideAddr())),
+			netlink.RouteAdd(&netlink.Route{Gw: lab.OutsideAddr().AsSlice()}),
+		)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func hostNet(addr netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}
