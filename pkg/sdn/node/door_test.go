@@ -121,13 +121,13 @@ func TestDoorLetsRequestsEnd(t *testing.T) {
 					t.Error("no error")
 				}
 				close(release)
-				<-answered // whatever it is
+				t.Log("answered", <-answered)
 				return
 			}
 			if name == "in time" {
 				close(release)
 			}
-			<-answered // whatever it is
+			t.Log("answered", <-answered)
 			if err := <-stopped; err != nil {
 				t.Error(err)
 			}
