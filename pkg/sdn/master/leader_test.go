@@ -113,3 +113,29 @@ func testHandsOver(t *testing.T, c *cluster) {
 	}
 	wantProbe(t, second, "/readyz", http.StatusOK, "ok\n")
 }
+
+// A leader whose calls to the API server hang stops before its lease ends, and comes back with the API server.
+func testCutOff(t *testing.T, c *cluster) {
+	c.noLeaks(t)
+	road := newSlowRoad(t, c.master, nil)
+	t.Cleanup(road.close)
+	address := freeAddress(t)
+	l, stop := c.start(t, func(cfg *master.Config) { cfg.REST, cfg.HealthzAddress = road.config, address })
+	c.addNode(t, "node1", "192.0.2.1")
+	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
+
+	road.freeze()
+	c.addNode(t, "node2", "192.0.2.2")
+	eventually(t, func(context.Context) error {
+		if !l.contains("Failed to renew lease") {
+			return errors.New("it still thinks that it leads")
+		}
+		return nil
+	})
+	wantProbe(t, address, "/healthz", http.StatusOK, "ok\n") // a restart would not help
+	road.open()
+	c.hostSubnet(t, "node2", nil)
+	wantProbe(t, address, "/readyz", http.StatusOK, "ok\n")
+	stop()
+	road.close()
+}

@@ -83,22 +83,20 @@ type master struct {
 // term is the work of a leader, until the context ends. It begins with what the API server has, and remembers
 // nothing of a term before.
 func (m *master) term(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
 	defer m.health.resign()
 	m.health.lead("the API server and the kinds in deploy/crds")
 	kube := informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim))
 	ours := networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim))
 	subnets, err := subnet.New(m.clients, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
 	if err != nil {
-		cancel()
 		return err
 	}
 	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), subnets.Follow)
 	if err != nil {
-		cancel()
 		return err
 	}
 	// The informers end with the context, and only then can their factories be shut down.
+	ctx, cancel := context.WithCancel(ctx)
 	defer kube.Shutdown()
 	defer ours.Shutdown()
 	defer cancel()
