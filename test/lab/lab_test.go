@@ -170,9 +170,12 @@ func TestControlPlaneOnly(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.Exec(ctx, ControlPlane, "true"); err == nil {
-		t.Error("exec in a dead machine succeeds")
-	}
+	waitFor(t, "exec to fail in a machine whose first process was killed", func() error { // a signal takes its time
+		if _, _, err := l.Exec(ctx, ControlPlane, "true"); err == nil {
+			return errors.New("it succeeds")
+		}
+		return nil
+	})
 	if _, err := Up(ctx, o); err != nil {
 		t.Fatalf("repair: %v", err)
 	}
