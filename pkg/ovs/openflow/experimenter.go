@@ -159,7 +159,15 @@ func decodeCTFlush(b []byte) (m *CTFlush, ok bool) {
 		}
 		b = rest
 	}
-	return m, true
+	return m, m.Original.fits(m.Protocol) && m.Reply.fits(m.Protocol)
+}
+
+// fits reports whether the tuple has nothing that append leaves out for the protocol.
+func (t *CTTuple) fits(proto uint8) bool {
+	if proto == ipICMP || proto == ipICMPv6 {
+		return t.SrcPort == 0 && t.DstPort == 0
+	}
+	return t.ICMP == ICMPTuple{}
 }
 
 func (t *CTTuple) decode(b []byte) bool {
