@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -184,12 +185,17 @@ func pass(in net.Conn, address string) {
 func (n *startNode) fillAPI(pods []*sandbox) {
 	n.b.Helper()
 	ctx := n.b.Context()
-	vxlan := uint32(4789)
-	_, err := n.network.NetworkV1().ClusterNetworks().Create(ctx, &networkv1.ClusterNetwork{
-		ObjectMeta:      metav1.ObjectMeta{Name: networkv1.ClusterNetworkDefault},
-		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/11", HostSubnetLength: 9}},
-		ServiceNetwork:  "172.30.0.0/16", PluginName: "redhat/openshift-ovs-subnet", VXLANPort: &vxlan,
-	}, metav1.CreateOptions{})
+	network := &config.Network{
+		Mode:            config.ModeSubnet,
+		ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/11"), HostBits: 9}},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		VXLANPort:       config.DefaultVXLANPort,
+	}
+	accepted, err := network.Accepted()
+	n.b.must(err)
+	object := network.Object()
+	object.Annotations = map[string]string{config.AcceptedAnnotation: accepted} // no controller writes it here
+	_, err = n.network.NetworkV1().ClusterNetworks().Create(ctx, object, metav1.CreateOptions{})
 	n.b.must(err)
 	_, err = n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
 	n.b.must(err)

@@ -208,6 +208,13 @@ func (a *agent) hasHostSubnet(c *caches) bool {
 	return err == nil && !config.IsProposed(o)
 }
 
+// isProposed tells whether the controller is about to give this node a subnet.
+func (a *agent) isProposed(c *caches) bool {
+	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+	return err == nil && config.IsProposed(o)
+}
+
+// clusterNetwork returns the network in force. What the object says beyond that is the controller's to judge.
 func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	o, err := c.network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
 	if apierrors.IsNotFound(err) {
@@ -216,9 +223,9 @@ func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ClusterNetwork %s: %w", networkv1.ClusterNetworkDefault, err)
 	}
-	n, err := config.ParseNetwork(o)
+	n, err := config.InForce(o)
 	if err != nil {
-		return nil, fmt.Errorf("ClusterNetwork %s is not usable, correct it: %w", o.Name, err)
+		return nil, fmt.Errorf("ClusterNetwork %s %w", o.Name, err)
 	}
 	if n.Mode != config.ModeSubnet {
 		return nil, fmt.Errorf("ClusterNetwork %s wants mode %s, which is not in this version yet: use %s", o.Name, n.Mode, config.ModeSubnet)
@@ -228,7 +235,7 @@ func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 
 func (a *agent) hostSubnet(c *caches, network *config.Network) (*config.HostSubnet, error) {
 	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || a.isProposed(c) {
 		return nil, fmt.Errorf("node %s has no HostSubnet yet: ovsdn-controller makes it when the Node is there; is it running, and is --node-name right?", a.NodeName)
 	}
 	if err != nil {
@@ -250,7 +257,7 @@ func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *co
 	look = func(any) {
 		n, err := a.clusterNetwork(c)
 		if err == nil {
-			err = a.checkMTU(n, own)
+			err = a.checkHost(n, own)
 		}
 		if err == nil && !sameNetwork(n, network) {
 			changed(fmt.Errorf("%w: ClusterNetwork was edited", errChanged))
@@ -263,7 +270,7 @@ func (a *agent) watchOwn(changed context.CancelCauseFunc, c *caches, network *co
 				return
 			}
 		}
-		if err != nil {
+		if err != nil && !a.isProposed(c) { // which takes milliseconds
 			a.reporter.warn(reasonWaiting, err)
 		}
 		// The controller may have had its turn meanwhile.
@@ -286,10 +293,7 @@ func (a *agent) underlay(network *config.Network, own *config.HostSubnet) (hostn
 	if err != nil {
 		return underlay, linkmtu.MTU{}, err
 	}
-	if err := hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork); err != nil {
-		return underlay, linkmtu.MTU{}, err
-	}
-	mtu, err := a.mtu(underlay, network)
+	mtu, err := a.fit(underlay, network)
 	return underlay, mtu, err
 }
 
@@ -311,19 +315,22 @@ func (a *agent) pick(own *config.HostSubnet) (hostnet.Underlay, error) {
 	return underlay, nil
 }
 
-// mtu returns the MTU of this node's end of the pod network: flags come before what the cluster says.
-func (a *agent) mtu(underlay hostnet.Underlay, network *config.Network) (linkmtu.MTU, error) {
-	return hostnet.MTU(underlay, cmp.Or(a.MTU, network.MTU), cmp.Or(a.RoutableMTU, network.RoutableMTU))
+// fit returns the MTU of this node's end of the pod network, for which flags come before what the cluster says, or all that keeps
+// this host from carrying the network.
+func (a *agent) fit(underlay hostnet.Underlay, network *config.Network) (linkmtu.MTU, error) {
+	overlap := hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork)
+	mtu, err := hostnet.MTU(underlay, cmp.Or(a.MTU, network.MTU), cmp.Or(a.RoutableMTU, network.RoutableMTU))
+	return mtu, errors.Join(overlap, err)
 }
 
-// checkMTU says whether this node's underlay carries the network's MTU.
-func (a *agent) checkMTU(network *config.Network, own *config.HostSubnet) error {
+// checkHost says whether this host can carry the network.
+func (a *agent) checkHost(network *config.Network, own *config.HostSubnet) error {
 	underlay, err := a.pick(own)
 	if err != nil {
-		return nil // of no MTU's doing
+		return nil // of no ClusterNetwork's doing
 	}
-	if _, err := a.mtu(underlay, network); err != nil {
-		return fmt.Errorf("ClusterNetwork %s, pods keep their MTU: %w", networkv1.ClusterNetworkDefault, err)
+	if _, err := a.fit(underlay, network); err != nil {
+		return fmt.Errorf("ClusterNetwork %s does not fit this node, which stays as it is: %w", networkv1.ClusterNetworkDefault, err)
 	}
 	return nil
 }
