@@ -9,9 +9,14 @@ import (
 	"time"
 )
 
+// DefaultRunDir is where Open vSwitch's packages put its sockets.
+const DefaultRunDir = "/var/run/openvswitch"
+
 const (
 	// answerTimeout is how long one call may take. vswitchd needs 40 ms to add a port to 500.
 	answerTimeout = 10 * time.Second
+	// replaceTimeout: a full replacement of 200,000 flows takes about two seconds.
+	replaceTimeout = 60 * time.Second
 	// dialTimeout covers the first copy of a database with thousands of ports.
 	dialTimeout = 5 * time.Second
 )

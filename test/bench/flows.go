@@ -45,19 +45,22 @@ func runBundle(b *B) {
 	flows := podNetwork().Pod(pipeline.Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}}).Flows[:size]
 	mods, err := flowMods(flows)
 	b.must(err)
-	run := func(i ovs.Interface) func() error {
-		return func() error {
-			tx := i.NewTransaction()
-			for _, f := range flows {
-				tx.Add(f)
-			}
-			return i.Run(b.Context(), tx)
+	file := b.flowFile(flows)
+	ours := func() error {
+		tx := native.NewTransaction()
+		for _, f := range flows {
+			tx.Add(f)
 		}
+		return native.Run(b.Context(), tx)
+	}
+	ofctl := func() error {
+		s.OFCtl(b, "--bundle", "add-flows", ovstest.Bridge, file)
+		return nil
 	}
 	sample := b.byTurns("bundle", b.samples, func() { s.OFCtl(b, "del-flows", ovstest.Bridge) },
-		way{"ours", run(native)},
+		way{"ours", ours},
 		way{"floor", func() error { return bare.apply(mods) }},
-		way{"ovs-ofctl", run(ovs.NewExec(ovstest.Bridge, s.RunDir))})
+		way{"ovs-ofctl", ofctl})
 	b.record("5 flows", "ms", seriesOf("ours", milliseconds(sample["ours"])),
 		seriesOf("floor", milliseconds(sample["floor"])),
 		seriesOf("ovs-ofctl", milliseconds(sample["ovs-ofctl"]), atMost(1./20)))

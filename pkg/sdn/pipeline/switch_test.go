@@ -19,7 +19,8 @@ func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
 		t.Skip("needs root")
 	}
 	sw := ovstest.Start(t)
-	bridge := ovs.NewExec(ovstest.Bridge, sw.RunDir)
+	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: TableNames()}); err != nil {
 		t.Fatal(err)
 	}

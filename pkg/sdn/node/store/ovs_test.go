@@ -13,10 +13,11 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-func newSwitch(t *testing.T) (*ovstest.Switch, *ovs.Exec) {
+func newSwitch(t *testing.T) (*ovstest.Switch, *ovs.Native) {
 	t.Helper()
 	sw := ovstest.Start(t)
-	bridge := ovs.NewExec(ovstest.Bridge, sw.RunDir)
+	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
 	}

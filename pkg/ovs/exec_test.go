@@ -14,17 +14,11 @@ import (
 	"time"
 )
 
-// DefaultRunDir is where Open vSwitch's packages put its sockets.
-const DefaultRunDir = "/var/run/openvswitch"
+// killDelay passes from a context's end until the output pipes are closed by force.
+const killDelay = time.Second
 
-// How long one program may take. ovs-vsctl waits for vswitchd; a full replacement of 200,000 flows takes about two seconds.
-const (
-	programTimeout = 10 * time.Second
-	replaceTimeout = 60 * time.Second
-	killDelay      = time.Second // from a context's end until the output pipes are closed by force
-)
-
-// Exec programs a bridge by running ovs-vsctl and ovs-ofctl, each with a time-out.
+// Exec programs a bridge by running ovs-vsctl and ovs-ofctl, each with a time-out. It is what Native is held against: the same
+// contract, and the same end of the same random changes.
 //
 // It runs the programs itself: go-openvswitch's Client takes no context, and its bundles know neither strict deletes nor
 // which flow the switch refused.
@@ -39,7 +33,7 @@ var _ Interface = (*Exec)(nil)
 // NewExec returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
 // test's).
 func NewExec(bridge, runDir string) *Exec {
-	return &Exec{bridge: bridge, runDir: runDir, timeout: programTimeout}
+	return &Exec{bridge: bridge, runDir: runDir, timeout: answerTimeout}
 }
 
 // NewTransaction implements Interface.
