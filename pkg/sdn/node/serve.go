@@ -72,7 +72,7 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	hostSubnets := c.network.Network().V1().HostSubnets()
-	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), st)
+	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), a.bridge, st)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
@@ -33,12 +34,18 @@ const multicastDelay = 200 * time.Millisecond
 // workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
 const workers = 16
 
+// Bridge is what the peers need of the switch besides the store.
+type Bridge interface {
+	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
+}
+
 // Peers compiles HostSubnets other than this node's own.
 type Peers struct {
 	self    string
 	network *config.Network
 	node    pipeline.Node
 	lister  networklisters.HostSubnetLister
+	bridge  Bridge
 	store   *store.Store
 	loop    *reconcile.Loop
 
@@ -46,10 +53,10 @@ type Peers struct {
 	vteps map[string]netip.Addr // by node
 }
 
-// New returns the feature; informer is that of lister.
+// New returns the feature; informer is that of lister, and the store that of the bridge.
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
-	informer cache.SharedIndexInformer, st *store.Store) (*Peers, error) {
-	p := &Peers{self: self, network: network, node: node, lister: lister, store: st, vteps: map[string]netip.Addr{}}
+	informer cache.SharedIndexInformer, bridge Bridge, st *store.Store) (*Peers, error) {
+	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, store: st, vteps: map[string]netip.Addr{}}
 	p.loop = reconcile.New("peers", workers, p.serve)
 	if _, err := p.loop.Watch(informer); err != nil {
 		return nil, err
@@ -57,7 +64,8 @@ func New(self string, network *config.Network, node pipeline.Node, lister networ
 	return p, nil
 }
 
-// Prime puts all peers into the store without waiting for the switch. The informer must have synced.
+// Prime puts all peers into the store without waiting for the switch. The informer must have synced, and the bridge must still
+// have the flows of before.
 func (p *Peers) Prime(ctx context.Context) error {
 	all, err := p.lister.List(labels.Everything())
 	if err != nil {
@@ -65,13 +73,47 @@ func (p *Peers) Prime(ctx context.Context) error {
 	}
 	// Of two that claim the same, the store keeps the first. A node's own must not lose to one that somebody made by hand.
 	slices.SortFunc(all, seniority)
+	var unusable []string
 	for _, o := range all {
-		// What can't be compiled is reported by serve, which sees every key once more.
-		if _, err := p.set(ctx, o.Name); err != nil {
-			klog.FromContext(ctx).V(2).Info("Left out for now", "hostsubnet", o.Name, "reason", err)
+		if p.isNone(o) {
+			continue
+		}
+		if h, err := p.parse(o); err == nil {
+			p.put(h)
+		} else {
+			unusable = append(unusable, o.Name)
 		}
 	}
+	if err := p.recover(ctx, unusable); err != nil {
+		return err
+	}
 	p.setMulticast()
+	return nil
+}
+
+// recover goes on with what the bridge does for nodes whose HostSubnets somebody broke: who starts, or follows another network,
+// must not cut off whom all others still serve. What else has come to hold since comes first.
+func (p *Peers) recover(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	dump, err := p.bridge.DumpFlows(ctx)
+	if err != nil {
+		return fmt.Errorf("read from the bridge what HostSubnets %v were: %w", names, err)
+	}
+	flows := map[uint64][]ovs.Key{}
+	for _, f := range dump {
+		flows[f.Cookie] = append(flows[f.Cookie], f.Key)
+	}
+	for _, name := range names {
+		peer, ok := pipeline.PeerOf(flows[owner(name).Cookie()])
+		h := &config.HostSubnet{Node: name, HostIP: peer.VTEP, Subnets: peer.Subnets}
+		if !ok || p.network.CheckHostSubnet(h) != nil {
+			klog.FromContext(ctx).Info("HostSubnet is not usable, and the bridge does not know what it was: its node is out of reach", "hostsubnet", name)
+			continue
+		}
+		p.put(h)
+	}
 	return nil
 }
 
@@ -105,16 +147,12 @@ func (p *Peers) serve(ctx context.Context, key string) error {
 }
 
 // set compiles one HostSubnet, present or gone. It returns nil when there is nothing to do. One that is wrong keeps
-// its former state: a typing error must not cut a node off.
+// its former state: a typing error must not cut a node off. The controller tells people of it.
 func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
-	if name == p.self {
-		return nil, nil
-	}
-	owner := pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 	o, err := p.lister.Get(name)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || err == nil && p.isNone(o) {
 		p.forget(name)
-		return p.store.Delete(owner), nil
+		return p.store.Delete(owner(name)), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("HostSubnet %s: %w", name, err)
@@ -124,8 +162,21 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	p.remember(name, h.HostIP)
-	return p.store.Set(owner, p.node.Peer(pipeline.Peer{VTEP: h.HostIP, Subnets: h.Subnets})), nil
+	return p.put(h), nil
+}
+
+// isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
+func (p *Peers) isNone(o *networkv1.HostSubnet) bool {
+	return o.Name == p.self || config.IsProposed(o)
+}
+
+func owner(name string) pipeline.Owner {
+	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
+}
+
+func (p *Peers) put(h *config.HostSubnet) *store.Commit {
+	p.remember(h.Node, h.HostIP)
+	return p.store.Set(owner(h.Node), p.node.Peer(pipeline.Peer{VTEP: h.HostIP, Subnets: h.Subnets}))
 }
 
 func (p *Peers) parse(o *networkv1.HostSubnet) (*config.HostSubnet, error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,19 +41,36 @@ type listOnly struct{ cache.ListerWatcher }
 
 func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
 
-// fixture runs the feature on a fake switch, as the agent of node1.
+// fixture runs the feature on a switch, as the agent of node1.
 type fixture struct {
 	*testing.T
 	client networkclient.Interface
-	bridge *ovs.Fake
+	flows  func() []string
+	stop   func()
 }
 
+// fakeBridge is a switch that starts empty.
+type fakeBridge struct{ *ovs.Fake }
+
+func (fakeBridge) DumpFlows(context.Context) ([]ovs.DumpedFlow, error) { return nil, nil }
+
 func start(t *testing.T, objects ...*networkv1.HostSubnet) *fixture {
-	ctx, cancel := context.WithCancel(t.Context())
-	f := &fixture{T: t, client: fake.NewSimpleClientset(), bridge: ovs.NewFake("br0")}
-	if err := f.bridge.EnsureBridge(ctx, ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
+	t.Helper()
+	fake := ovs.NewFake("br0")
+	if err := fake.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
 	}
+	return startOn(t, fakeBridge{fake}, fake.Flows, objects...)
+}
+
+// startOn runs the feature on the bridge until stop, or the test's end.
+func startOn(t *testing.T, bridge interface {
+	ovs.Interface
+	Bridge
+}, flows func() []string, objects ...*networkv1.HostSubnet) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &fixture{T: t, client: fake.NewSimpleClientset(), flows: flows}
 	for _, o := range objects {
 		f.create(o)
 	}
@@ -70,13 +88,15 @@ func start(t *testing.T, objects ...*networkv1.HostSubnet) *fixture {
 			return f.client.NetworkV1().HostSubnets().Watch(ctx, o)
 		},
 	}}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
-	st := store.New(f.bridge)
+	st := store.New(bridge)
 	p, err := New("node1", network, pipeline.Node{Mode: network.Mode},
-		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, st)
+		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, st)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
+	f.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(f.stop)
 	running.Go(func() { informer.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		t.Fatal("the cache did not sync")
@@ -90,7 +110,6 @@ func start(t *testing.T, objects ...*networkv1.HostSubnet) *fixture {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() { cancel(); running.Wait() })
 	return f
 }
 
@@ -140,10 +159,11 @@ func between(s, from, to string) string {
 
 func (f *fixture) state() (remote map[string]string, multicast string) {
 	remote = map[string]string{}
-	for _, flow := range f.bridge.Flows() {
+	for _, flow := range f.flows() {
 		switch {
 		case strings.Contains(flow, "table=90"):
-			remote[between(flow, "nw_dst=", ",")] = between(flow, "set_field:", "->")
+			_, match, _ := strings.Cut(flow, "nw_dst=")
+			remote[match[:strings.IndexAny(match, ", ")]] = between(flow, "set_field:", "->")
 		case strings.Contains(flow, "table=111"):
 			var vteps []string
 			for _, part := range strings.Split(flow, "set_field:")[1:] {
@@ -182,7 +202,7 @@ func TestTwoNodesSwapAddresses(t *testing.T) {
 	f.update(hostSubnet("node3", "172.31.0.12", "10.130.0.0/23"))
 	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13", "10.130.0.0/23": "172.31.0.12"})
 
-	known := slices.DeleteFunc(f.bridge.Flows(), func(flow string) bool { return !strings.Contains(flow, "tun_src=") })
+	known := slices.DeleteFunc(f.flows(), func(flow string) bool { return !strings.Contains(flow, "tun_src=") })
 	if len(known) != 2 {
 		t.Errorf("known tunnel sources are %v", known)
 	}
@@ -203,4 +223,46 @@ func TestNonsenseKeepsWhatWas(t *testing.T) {
 	f.update(hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"))
 	f.create(hostSubnet("node3", "172.31.0.13", "10.130.0.0/23")) // seen later than the nonsense
 	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+}
+
+func proposed(o *networkv1.HostSubnet) *networkv1.HostSubnet {
+	o.Annotations = map[string]string{config.ProposedAnnotation: ""}
+	return o
+}
+
+func TestProposedSubnetIsNone(t *testing.T) {
+	f := start(t, proposed(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"))
+	f.want("172.31.0.13", map[string]string{"10.130.0.0/23": "172.31.0.13"})
+	f.update(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+	// The node was deleted and made again.
+	f.update(proposed(hostSubnet("node2", "172.31.0.12", "10.131.0.0/23")))
+	f.want("172.31.0.13", map[string]string{"10.130.0.0/23": "172.31.0.13"})
+}
+
+func TestNonsenseKeepsWhatTheBridgeHasAcrossStarts(t *testing.T) {
+	sw := ovstest.Start(t)
+	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	flows := func() []string { return sw.Dump(t) }
+	f := startOn(t, bridge, flows, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"), hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"),
+		hostSubnet("node4", "172.31.0.14", "10.131.0.0/23"))
+	f.want("172.31.0.12 172.31.0.13 172.31.0.14", map[string]string{
+		"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13", "10.131.0.0/23": "172.31.0.14",
+	})
+	f.stop()
+
+	t.Log("node2's is broken, node4's too and another node has its subnet; node3 is gone, and node5 never had one that could be used")
+	f = startOn(t, bridge, flows,
+		hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"),
+		hostSubnet("node4", "172.31.0.14", ""), hostSubnet("node6", "172.31.0.16", "10.131.0.0/23"),
+		hostSubnet("node5", "172.31.0.15", "192.168.0.0/23"))
+	f.want("172.31.0.12 172.31.0.14 172.31.0.16", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.16"})
+
+	t.Log("node2's is mended")
+	f.update(hostSubnet("node2", "172.31.0.12", "10.128.2.0/23"))
+	f.want("172.31.0.12 172.31.0.14 172.31.0.16", map[string]string{"10.128.2.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.16"})
 }
