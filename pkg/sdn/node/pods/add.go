@@ -33,7 +33,7 @@ func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 	ctx = klog.NewContext(ctx, logger)
 	start := time.Now()
 	pod, err := m.add(ctx, req)
-	m.health.learn(err)
+	m.learn(err, true)
 	if err != nil {
 		logger.Error(err, "Could not attach the pod", "args", req.Args)
 		if pod.Name != "" && ctx.Err() == nil {
@@ -51,15 +51,9 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 	if err := m.starting(); err != nil {
 		return Pod{}, err
 	}
-	if err := checkFirst(req); err != nil {
-		return Pod{}, err
-	}
 	args, err := parseArgs(req.Args)
 	if err != nil {
 		return Pod{}, err
-	}
-	if args.sandbox != "" && args.sandbox != req.ContainerID {
-		return Pod{}, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, req.ContainerID)
 	}
 	a := Attachment{req.ContainerID, req.IfName}
 	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
@@ -82,6 +76,12 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		Namespace:  object.Namespace,
 		Name:       object.Name,
 		UID:        string(object.UID),
+	}
+	if args.sandbox != "" && args.sandbox != a.Sandbox {
+		return pod, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, a.Sandbox)
+	}
+	if err := checkFirst(req); err != nil {
+		return pod, err
 	}
 	netns, err := m.links.Open(req.Netns)
 	if err != nil {
@@ -110,7 +110,7 @@ func checkFirst(req *cniserver.Request) error {
 	}
 	if config.RawPrevResult != nil {
 		return types.NewError(types.ErrUnsupportedField,
-			fmt.Sprintf("prevResult is %v: ovsdn-cni makes the pod's interface and must be the first plugin of the list", config.RawPrevResult), "")
+			"there is a prevResult: ovsdn-cni makes the pod's interface and must be the first plugin of the list", "")
 	}
 	return nil
 }

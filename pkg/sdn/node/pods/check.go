@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -33,6 +34,14 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	if !ok {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("sandbox %s has no %s in this network", a.Sandbox, a.IfName), "")
 	}
+	err = m.check(ctx, req, pod)
+	if err != nil && !ovs.IsUnavailable(err) && ctx.Err() == nil {
+		m.events.WarnPod(pod, ReasonCheckFailed, err.Error())
+	}
+	return asCNIError(err)
+}
+
+func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod Pod) error {
 	if err := m.checkPrevResult(req, pod); err != nil {
 		return err
 	}
@@ -43,14 +52,14 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	defer netns.Close()
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
-		return asCNIError(fmt.Errorf("look for the port of pod %s/%s: %w", pod.Namespace, pod.Name, err))
+		return fmt.Errorf("look for the port of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	missing, err := m.bridge.Missing(ctx, m.flows.want(pod))
 	if err != nil {
-		return asCNIError(fmt.Errorf("look for the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err))
+		return fmt.Errorf("look for the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	err = errors.Join(
-		m.fault(a),
+		m.fault(pod.Attachment),
 		m.links.Verify(ctx, netns, m.network(pod)),
 		m.checkLeases(pod),
 		checkPorts(ports, pod),
@@ -70,6 +79,9 @@ func (m *Manager) checkPrevResult(req *cniserver.Request, pod Pod) error {
 	}
 	if config.RawPrevResult == nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "CHECK needs the result of ADD: prevResult is missing", "")
+	}
+	if hasNull(config.RawPrevResult) { // the conversions between versions would panic
+		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", "a list in it has null for an element")
 	}
 	if err := version.ParsePrevResult(&config.PluginConf); err != nil {
 		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", err.Error())
@@ -98,6 +110,17 @@ func (m *Manager) checkPrevResult(req *cniserver.Request, pod Pod) error {
 			fmt.Sprintf("prevResult is not what ADD answered for pod %s/%s", pod.Namespace, pod.Name), errors.Join(lies...).Error())
 	}
 	return nil
+}
+
+// hasNull tells whether a list anywhere in the JSON value has null for an element.
+func hasNull(value any) bool {
+	switch value := value.(type) {
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(value)), hasNull)
+	case []any:
+		return slices.Contains(value, nil) || slices.ContainsFunc(value, hasNull)
+	}
+	return false
 }
 
 func (m *Manager) checkLeases(pod Pod) error {

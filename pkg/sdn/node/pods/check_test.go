@@ -134,12 +134,16 @@ func TestPrevResultThatLies(t *testing.T) {
 			}
 		})
 	}
+	if told := a.events.count("pod web: " + ReasonCheckFailed); told != 5 {
+		t.Errorf("%d Events of 5 lies", told)
+	}
 	for prev, want := range map[string]uint{
-		``:                                  types.ErrInvalidNetworkConfig,
-		`,"prevResult":{"cniVersion":true}`: types.ErrDecodingFailure,
-		`,"prevResult":{"ips":"none"}`:      types.ErrDecodingFailure,
-		`,"prevResult":"nothing"`:           types.ErrDecodingFailure,
-		`,"prevResult":{}`:                  types.ErrInvalidNetworkConfig,
+		``:                                    types.ErrInvalidNetworkConfig,
+		`,"prevResult":{"cniVersion":true}`:   types.ErrDecodingFailure,
+		`,"prevResult":{"ips":"none"}`:        types.ErrDecodingFailure,
+		`,"prevResult":"nothing"`:             types.ErrDecodingFailure,
+		`,"prevResult":{"interfaces":[null]}`: types.ErrDecodingFailure,
+		`,"prevResult":{}`:                    types.ErrInvalidNetworkConfig,
 	} {
 		bad := *req
 		bad.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"ovsdn","type":"ovsdn-cni"%s}`, prev)
@@ -154,6 +158,7 @@ func TestPrevResultThatLies(t *testing.T) {
 	if _, err := a.Add(t.Context(), other); code(err) != types.ErrUnsupportedField || !strings.Contains(err.Error(), "prevResult") {
 		t.Errorf("ADD: %v", err)
 	}
+	a.events.want(t, "pod other: "+ReasonAttachFailed)
 	del(t, a, lying)
 	n.wantClean(t)
 }

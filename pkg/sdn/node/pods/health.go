@@ -23,18 +23,21 @@ type diskError struct{ err error }
 func (e *diskError) Error() string { return e.err.Error() }
 func (e *diskError) Unwrap() error { return e.err }
 
-// learn draws conclusions from how a request ended.
-func (h *health) learn(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// learn draws conclusions from how a request ended. ADD tries everything; a DEL may have found no address to free.
+func (m *Manager) learn(err error, triedDisk bool) {
 	var disk *diskError
 	switch {
-	case err == nil: // every step was taken
-		h.bridge, h.disk = nil, nil
+	case err == nil:
+		m.health.setBridge(nil)
+		if triedDisk {
+			m.health.setDisk(nil)
+		}
 	case errors.As(err, &disk):
-		h.disk = err
+		if m.health.setDisk(err) {
+			m.events.WarnNode(ReasonAddressStorage, err.Error())
+		}
 	case ovs.IsUnavailable(err):
-		h.bridge = err
+		m.health.setBridge(err)
 	}
 }
 

@@ -79,19 +79,29 @@ func (e *events) say(about, reason, message string) {
 // want wants one event that begins so.
 func (e *events) want(t testing.TB, prefixes ...string) {
 	t.Helper()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, prefix := range prefixes {
-		n := 0
-		for _, s := range e.said {
-			if strings.HasPrefix(s, prefix) {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Errorf("%d events %q, want one, in\n%s", n, prefix, strings.Join(e.said, "\n"))
+		if n := e.count(prefix); n != 1 {
+			t.Errorf("%d events %q, want one, in\n%s", n, prefix, e)
 		}
 	}
+}
+
+func (e *events) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return strings.Join(e.said, "\n")
+}
+
+// count returns how many events begin so.
+func (e *events) count(prefix string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.said {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
 }
 
 func options() Options {

@@ -140,7 +140,7 @@ func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
 	start := time.Now()
 	err := m.del(ctx, a)
-	m.health.learn(err)
+	m.learn(err, false)
 	if err != nil {
 		logger.Error(err, "Could not detach the pod, the runtime will repeat DEL")
 		return asCNIError(err)

@@ -111,6 +111,59 @@ func TestRecoverSweeps(t *testing.T) {
 	n.wantClean(t)
 }
 
+// The predecessor died while vswitchd was giving the port its number, which comes while the successor starts. The store writes
+// nothing yet.
+func TestRecoverWaitsForNoFlow(t *testing.T) {
+	n := newNode(t)
+	first, stop := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	checkReq := check(t, req, add(t, first, req))
+	stop()
+	second, _ := n.boot(t)
+	late := &lateNumber{Switch: second.bridge}
+	second.bridge = late
+	second.flows = unwritten{second.flows}
+	if err := second.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late.asked < 2 {
+		t.Error("the number did not change in between")
+	}
+	second.flows = second.flows.(unwritten).podFlows
+	if err := second.sweep(t.Context(), allValid); err != nil {
+		t.Error(err)
+	}
+	if err := second.Check(t.Context(), checkReq); err != nil {
+		t.Error(err)
+	}
+	del(t, second, req)
+	n.wantClean(t)
+}
+
+// lateNumber has ports without a number when it is asked first.
+type lateNumber struct {
+	Switch
+	asked int
+}
+
+func (l *lateNumber) ListPorts(ctx context.Context) ([]ovs.Port, error) {
+	ports, err := l.Switch.ListPorts(ctx)
+	if l.asked++; l.asked == 1 {
+		for i := range ports {
+			ports[i].OFPort = 0
+		}
+	}
+	return ports, err
+}
+
+// unwritten are flows that never reach the switch.
+type unwritten struct{ podFlows }
+
+func (unwritten) set(ctx context.Context, _ Pod) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func TestNothingBeforeRecover(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.boot(t)

@@ -64,6 +64,7 @@ type Events interface {
 // Reasons of Events. Alerts match them: they don't change.
 const (
 	ReasonAttachFailed   = "NetworkAttachFailed"   // on the pod: ADD failed; the runtime tries again
+	ReasonCheckFailed    = "NetworkCheckFailed"    // on the pod: CHECK found it not as it was made, or not as the runtime remembers it
 	ReasonAddressInUse   = "AddressInUseTwice"     // on both pods
 	ReasonNoFlows        = "NetworkFlowsRefused"   // on the pod: it has no network
 	ReasonNoFreeAddress  = "NoFreeAddress"         // on the node

@@ -15,25 +15,25 @@ import (
 )
 
 // GC detaches what the runtime's list of valid attachments does not have. Sandboxes with a request of their own in progress
-// are left alone, since the list may be older than they are.
+// are left alone, since the list may be older than they are. Without a list it detaches what is dead.
 func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	if err := m.starting(); err != nil {
 		return err
 	}
-	list, err := validAttachments(req.Config)
+	valid, err := validAttachments(req.Config)
 	if err != nil {
 		return err
 	}
-	if err := m.sweep(ctx, func(a Attachment) bool { return list[a] }); err != nil {
-		m.health.learn(err)
+	if err := m.sweep(ctx, valid); err != nil {
+		m.learn(err, false)
 		klog.FromContext(ctx).Error(err, "Could not remove all that is not valid any more")
 		return asCNIError(err)
 	}
 	return nil
 }
 
-// validAttachments reads the runtime's list. A configuration without one is refused: it does not mean that there are none.
-func validAttachments(config json.RawMessage) (map[Attachment]bool, error) {
+// validAttachments reads the runtime's list. That there is none, as from cnitool, does not mean that nothing is valid.
+func validAttachments(config json.RawMessage) (func(Attachment) bool, error) {
 	c, err := cniserver.ParseConfig(config)
 	if err != nil {
 		return nil, err
@@ -42,15 +42,14 @@ func validAttachments(config json.RawMessage) (map[Attachment]bool, error) {
 	if err := json.Unmarshal(config, &keys); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration does not parse", err.Error())
 	}
-	const key = "cni.dev/valid-attachments"
-	if _, ok := keys[key]; !ok {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "GC needs the list "+key, "")
+	if _, ok := keys["cni.dev/valid-attachments"]; !ok {
+		return allValid, nil
 	}
 	valid := make(map[Attachment]bool, len(c.ValidAttachments))
 	for _, a := range c.ValidAttachments {
 		valid[Attachment{a.ContainerID, a.IfName}] = true
 	}
-	return valid, nil
+	return func(a Attachment) bool { return valid[a] }, nil
 }
 
 // sweep removes everything of attachments that are dead, or not valid, and tends the others. It goes on after errors.

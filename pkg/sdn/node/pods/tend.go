@@ -20,8 +20,8 @@ func (m *Manager) tend(ctx context.Context, c census, pod Pod) error {
 	if inUse != nil {
 		m.remember(pod, inUse)
 	}
-	if inUse != nil || err != nil {
-		return err
+	if inUse != nil || err != nil || !m.recovered.Load() {
+		return err // the port and the flows of a recovered pod are Recover's: no flow reaches the switch before
 	}
 	if port, ok := c.ports[pod.HostVeth()]; ok && port.OFPort == pod.OFPort && !broken {
 		return nil

@@ -1,0 +1,43 @@
+package pods
+
+import (
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+)
+
+// What the runtime says that ADD answered: whatever it is, CHECK has a code for it.
+func FuzzPrevResult(f *testing.F) {
+	f.Add(`{"cniVersion":"1.0.0","name":"ovsdn","prevResult":{"ips":[{"address":"10.128.2.2/23","interface":9}],"interfaces":[null]}}`)
+	f.Add(`{"cniVersion":"0.3.1","name":"ovsdn","prevResult":{"ips":[{"version":"4"}],"dns":[]}}`)
+	f.Add(`{"cniVersion":"0.1.0","name":"ovsdn","prevResult":{"ip4":{}}}`)
+	f.Add(`{"cniVersion":"x","name":"ovsdn","prevResult":{"cniVersion":1}}`)
+	f.Add(`{"cniVersion":"1.1.0","name":"ovsdn","prevResult":{"ips":[null],"interfaces":[{"mtu":-1}]}}`)
+	m := &Manager{Options: options()}
+	f.Fuzz(func(t *testing.T, config string) {
+		err := m.checkPrevResult(&cniserver.Request{Config: []byte(config)}, testPod())
+		switch code(err) {
+		case 0, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
+		default:
+			t.Errorf("code %d: %v", code(err), err)
+		}
+	})
+}
+
+// The runtime's list of what is valid: nonsense is refused, it never reads as "nothing is".
+func FuzzValidAttachments(f *testing.F) {
+	f.Add(`{"name":"ovsdn","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
+	f.Add(`{"name":"ovsdn","cni.dev/valid-attachments":null}`)
+	f.Add(`{"name":"ovsdn","CNI.DEV/VALID-ATTACHMENTS":[]}`)
+	f.Fuzz(func(t *testing.T, config string) {
+		valid, err := validAttachments([]byte(config))
+		if (valid == nil) == (err == nil) {
+			t.Errorf("a list: %t, and %v", valid != nil, err)
+		}
+		if c := code(err); err != nil && c != types.ErrDecodingFailure && c != types.ErrInvalidNetworkConfig {
+			t.Errorf("code %d: %v", c, err)
+		}
+	})
+}
