@@ -33,6 +33,10 @@ test: bootstrap lint test-unit e2e ## everything: lint, unit tests, tests on rea
 test-unit: ## every test but those of the lab and of the kernel guest; as root none is skipped
 	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /test/e2e -e /test/vm)
 
+.PHONY: soak
+soak: ## 10,000 pods come and go while the agent is killed all the time (root; half an hour)
+	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
+
 .PHONY: e2e
 e2e: build ## packets through a real cluster in the lab (root)
 	$(GO) test -count=1 -timeout 40m -v ./test/e2e/...

@@ -1,0 +1,308 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// asAgent makes the test binary the agent. It holds an agentConfig.
+const asAgent = "OVSDN_TEST_AS_AGENT"
+
+// network is the name of the network and of its folder of addresses.
+const network = "ovsdn"
+
+// agentConfig is what the agent's process is started with.
+type agentConfig struct {
+	RunDir  string // of Open vSwitch
+	Socket  string
+	IPAMDir string
+	Events  string // file that Events are appended to
+	Subnet  netip.Prefix
+
+	// The process kills itself the n-th time that it comes to this step.
+	DieAt    step
+	DieAfter int64
+}
+
+// A step is a place between two steps of ADD or DEL.
+type step string
+
+// The steps. Those of ADD and DEL that change something are asked for before and after.
+func steps() []step {
+	var all []step
+	for _, name := range []string{
+		"allocate", "sync", "create", "configure", "add port", // ADD
+		"bundle",                           // both: a bundle may hold flows of several pods
+		"delete port", "delete", "release", // DEL
+	} {
+		all = append(all, step("before "+name), step("after "+name))
+	}
+	return append(all, "set flows", "delete flows") // handed to the store
+}
+
+// fate kills the process.
+type fate struct {
+	at   step
+	left atomic.Int64
+}
+
+func (f *fate) pass(at step) {
+	if at == f.at && f.left.Add(-1) == 0 {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		select {}
+	}
+}
+
+func around[T any](f *fate, name string, do func() (T, error)) (T, error) {
+	f.pass(step("before " + name))
+	result, err := do()
+	f.pass(step("after " + name))
+	return result, err
+}
+
+func aroundErr(f *fate, name string, do func() error) error {
+	_, err := around(f, name, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+// agentMain is the agent, until its standard input ends: with the test, that is.
+func agentMain(text string) error {
+	var c agentConfig
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	socket, err := cniserver.Listen(c.Socket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	bridge := ovs.NewNative(ovstest.Bridge, c.RunDir)
+	defer bridge.Close()
+	if err := setUpBridge(ctx, bridge); err != nil {
+		return err
+	}
+	f := &fate{at: c.DieAt}
+	f.left.Store(c.DieAfter)
+
+	cluster, services := netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")
+	compiler := pipeline.Node{
+		Mode: config.ModeSubnet, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services,
+		Subnets: []netip.Prefix{c.Subnet}, VXLANPort: config.DefaultVXLANPort,
+	}
+	st := store.New(mortalBridge{bridge, f})
+	static, err := compiler.Static()
+	if err != nil {
+		return err
+	}
+	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, static)
+	addresses, err := ipam.Open(c.IPAMDir, network, compiler.Subnets)
+	if err != nil {
+		return err
+	}
+	defer addresses.Close()
+	manager, err := pods.New(pods.Options{
+		NodeName: "node1", Subnets: compiler.Subnets, ClusterNetworks: compiler.ClusterNetworks, ServiceNetwork: services,
+		MTU: 1450, Datapath: pods.DatapathNetdev,
+	}, pods.Seams{
+		Pods:    api{},
+		IPAM:    mortalIPAM{addresses, f},
+		Links:   mortalLinks{pods.Kernel{}, f},
+		Switch:  mortalSwitch{bridge, f},
+		Flows:   mortalFlows{st, f},
+		Compile: compiler.Pod,
+		Events:  &eventFile{path: c.Events},
+	})
+	if err != nil {
+		return err
+	}
+	if err := manager.Recover(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	group.Go(func() error { return st.Run(writing) })
+	group.Go(func() error { manager.Run(ctx); return nil })
+	group.Go(func() error {
+		defer stopWriting()
+		if err := written.Wait(ctx); err != nil {
+			return err
+		}
+		return cniserver.Serve(ctx, socket, manager)
+	})
+	return group.Wait()
+}
+
+func setUpBridge(ctx context.Context, bridge ovs.Interface) error {
+	err := bridge.EnsureBridge(ctx, ovs.Bridge{Name: ovstest.Bridge, DatapathType: pods.DatapathNetdev, TableNames: pipeline.TableNames()})
+	if err != nil {
+		return err
+	}
+	for _, p := range []ovs.Port{
+		{Name: "vxlan0", Type: "vxlan", OFPort: pipeline.PortVXLAN, Options: map[string]string{"remote_ip": "flow", "key": "flow"}},
+		{Name: "tun0", Type: "internal", OFPort: pipeline.PortTun},
+	} {
+		if _, err := bridge.AddPort(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The names of pods that the API has in an uncommon way.
+const (
+	ghost       = "ghost"       // is not there
+	unreachable = "unreachable" // the API server does not answer
+)
+
+// uidOf is the UID of the pod with that name.
+func uidOf(name string) string { return "uid-of-" + name }
+
+// api has every pod.
+type api struct{}
+
+func (api) Cached(_, name string) *corev1.Pod {
+	if name == ghost || name == unreachable {
+		return nil
+	}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: apitypes.UID(uidOf(name))}}
+}
+
+func (a api) Get(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	switch name {
+	case ghost:
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	case unreachable:
+		return nil, apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "get", 1)
+	}
+	return a.Cached(namespace, name), nil
+}
+
+// eventFile has a line for each Event.
+type eventFile struct {
+	mu   sync.Mutex
+	path string
+}
+
+func (e *eventFile) WarnPod(p pods.Pod, reason, message string) {
+	e.say("pod "+p.Name, reason, message)
+}
+func (e *eventFile) WarnNode(reason, message string) { e.say("node", reason, message) }
+
+func (e *eventFile) say(about, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	file, err := os.OpenFile(e.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintf(file, "%s: %s: %s\n", about, reason, strings.ReplaceAll(message, "\n", " "))
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent: event:", err)
+	}
+}
+
+type mortalBridge struct {
+	ovs.Interface
+	*fate
+}
+
+func (b mortalBridge) Run(ctx context.Context, tx *ovs.Transaction) error {
+	return aroundErr(b.fate, "bundle", func() error { return b.Interface.Run(ctx, tx) })
+}
+
+type mortalIPAM struct {
+	*ipam.IPAM
+	*fate
+}
+
+func (i mortalIPAM) Allocate(ctx context.Context, id, ifName string) ([]netip.Addr, error) {
+	return around(i.fate, "allocate", func() ([]netip.Addr, error) { return i.IPAM.Allocate(ctx, id, ifName) })
+}
+
+func (i mortalIPAM) Sync(ctx context.Context, addrs []netip.Addr) error {
+	return aroundErr(i.fate, "sync", func() error { return i.IPAM.Sync(ctx, addrs) })
+}
+
+func (i mortalIPAM) Release(ctx context.Context, id, ifName string) error {
+	return aroundErr(i.fate, "release", func() error { return i.IPAM.Release(ctx, id, ifName) })
+}
+
+type mortalLinks struct {
+	pods.Kernel
+	*fate
+}
+
+func (l mortalLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i pods.Interface) error {
+	return aroundErr(l.fate, "create", func() error { return l.Kernel.Create(ctx, pod, hostVeth, i) })
+}
+
+func (l mortalLinks) Configure(ctx context.Context, pod ns.NetNS, i pods.Interface) error {
+	return aroundErr(l.fate, "configure", func() error { return l.Kernel.Configure(ctx, pod, i) })
+}
+
+func (l mortalLinks) Delete(ctx context.Context, hostVeth string) error {
+	return aroundErr(l.fate, "delete", func() error { return l.Kernel.Delete(ctx, hostVeth) })
+}
+
+type mortalSwitch struct {
+	*ovs.Native
+	*fate
+}
+
+func (s mortalSwitch) AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error) {
+	return around(s.fate, "add port", func() (ovs.Port, error) { return s.Native.AddPort(ctx, p) })
+}
+
+func (s mortalSwitch) DeletePort(ctx context.Context, name string) error {
+	return aroundErr(s.fate, "delete port", func() error { return s.Native.DeletePort(ctx, name) })
+}
+
+type mortalFlows struct {
+	*store.Store
+	*fate
+}
+
+func (f mortalFlows) Set(o pipeline.Owner, st pipeline.State) *store.Commit {
+	commit := f.Store.Set(o, st)
+	f.pass("set flows")
+	return commit
+}
+
+func (f mortalFlows) Delete(o pipeline.Owner) *store.Commit {
+	commit := f.Store.Delete(o)
+	f.pass("delete flows")
+	return commit
+}
