@@ -113,8 +113,8 @@ const (
 	DatabaseConnected EventKind = iota + 1
 	// SwitchConnected: vswitchd answers, for the first time or again. If it has started anew it has no flows.
 	SwitchConnected
-	// PortChanged: a port of the bridge has another OpenFlow number than before, -1 when it lost its device: flows with
-	// the old number are wrong. vswitchd keeps the numbers over its own restart, those that nobody asked for too, since it
+	// PortChanged: a port of the bridge has another OpenFlow number than before, -1 when it lost its device, 0 when it went: flows
+	// with the old number are wrong. vswitchd keeps the numbers over its own restart, those that nobody asked for too, since it
 	// finds them in the database. But a port whose device was away then gets another when the device comes.
 	PortChanged
 )
@@ -150,14 +150,18 @@ func (n *Native) Watch(ctx context.Context, handle func(Event)) {
 
 // compareNumbers tells of numbers that changed while there was no connection.
 func (n *Native) compareNumbers(former, now *database) {
-	bridge, ok := now.bridge(n.bridge)
+	bridge, ok := former.bridge(n.bridge)
 	if !ok {
 		return
 	}
-	for _, p := range now.portsOf(bridge) {
+	for _, p := range former.portsOf(bridge) {
 		was, existed := former.iface(p.Name)
 		is, exists := now.iface(p.Name)
-		if existed && exists && was.OFPort != nil && !equalOptional(was.OFPort, is.OFPort) {
+		switch {
+		case !existed || was.OFPort == nil:
+		case !exists:
+			n.onOFPort(now, was.gone())
+		case !equalOptional(was.OFPort, is.OFPort):
 			n.onOFPort(now, *is)
 		}
 	}

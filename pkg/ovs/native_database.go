@@ -81,7 +81,7 @@ func (db *database) connect(ctx context.Context) error {
 	db.cache.AddEventHandler(&cache.EventHandlerFuncs{
 		AddFunc:    func(_ string, now model.Model) { db.notice(nil, now) },
 		UpdateFunc: func(_ string, old, now model.Model) { db.notice(old, now) },
-		DeleteFunc: func(_ string, old model.Model) { db.notice(old, old) },
+		DeleteFunc: func(_ string, old model.Model) { db.noticeGone(old) },
 	})
 	_, err := db.client.Monitor(ctx, monitorOf(db.client))
 	return err
@@ -238,7 +238,7 @@ func (db *database) forget(row string, wake chan struct{}) {
 	}
 }
 
-// notice is called for each row that changed, came (old is nil) or went (now is old), in one goroutine.
+// notice is called for each row that changed or came (old is nil), in one goroutine.
 func (db *database) notice(old, now model.Model) {
 	switch row := now.(type) {
 	case *rootRow:
@@ -249,6 +249,17 @@ func (db *database) notice(old, now model.Model) {
 		if ok && before.OFPort != nil && !equalOptional(before.OFPort, row.OFPort) {
 			db.onOFPort(db, *row)
 		}
+	}
+}
+
+// noticeGone is called for each row that went, in the same goroutine.
+func (db *database) noticeGone(old model.Model) {
+	switch row := old.(type) {
+	case *rootRow:
+		db.wake(row.UUID)
+	case *interfaceRow:
+		db.wake(row.UUID)
+		db.onOFPort(db, row.gone())
 	}
 }
 

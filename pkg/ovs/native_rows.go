@@ -24,10 +24,11 @@ const (
 )
 
 type rootRow struct {
-	UUID    string   `ovsdb:"_uuid"`
-	Bridges []string `ovsdb:"bridges"`
-	NextCfg int      `ovsdb:"next_cfg"`
-	CurCfg  int      `ovsdb:"cur_cfg"`
+	UUID        string            `ovsdb:"_uuid"`
+	Bridges     []string          `ovsdb:"bridges"`
+	OtherConfig map[string]string `ovsdb:"other_config"`
+	NextCfg     int               `ovsdb:"next_cfg"`
+	CurCfg      int               `ovsdb:"cur_cfg"`
 }
 
 type bridgeRow struct {
@@ -84,7 +85,7 @@ func monitorOf(c client.Client) *client.Monitor {
 		flows  flowTableRow
 	)
 	m := c.NewMonitor(
-		client.WithTable(&root, &root.Bridges, &root.NextCfg, &root.CurCfg),
+		client.WithTable(&root, &root.Bridges, &root.OtherConfig, &root.NextCfg, &root.CurCfg),
 		client.WithTable(&bridge, &bridge.Name, &bridge.DatapathType, &bridge.FailMode, &bridge.Protocols, &bridge.FlowTables, &bridge.Ports),
 		client.WithTable(&port, &port.Name, &port.Interfaces),
 		client.WithTable(&iface, &iface.Name, &iface.Type, &iface.Options, &iface.OFPort, &iface.OFPortRequest, &iface.MTURequest,
@@ -110,6 +111,13 @@ func (r *interfaceRow) port() Port {
 	}
 }
 
+// gone is the interface without a number.
+func (r *interfaceRow) gone() interfaceRow {
+	gone := *r
+	gone.OFPort = nil
+	return gone
+}
+
 func orZero[T any](p *T) T {
 	if p == nil {
 		var zero T
@@ -124,7 +132,7 @@ func equalOptional[T comparable](a, b *T) bool {
 
 func (r *rootRow) CloneModel() model.Model {
 	c := *r
-	c.Bridges = slices.Clone(r.Bridges)
+	c.Bridges, c.OtherConfig = slices.Clone(r.Bridges), maps.Clone(r.OtherConfig)
 	return &c
 }
 
@@ -132,7 +140,8 @@ func (r *rootRow) CloneModelInto(to model.Model) { *to.(*rootRow) = *r.CloneMode
 
 func (r *rootRow) EqualsModel(other model.Model) bool {
 	o := other.(*rootRow)
-	return r.UUID == o.UUID && r.NextCfg == o.NextCfg && r.CurCfg == o.CurCfg && slices.Equal(r.Bridges, o.Bridges)
+	return r.UUID == o.UUID && r.NextCfg == o.NextCfg && r.CurCfg == o.CurCfg && slices.Equal(r.Bridges, o.Bridges) &&
+		maps.Equal(r.OtherConfig, o.OtherConfig)
 }
 
 func (r *bridgeRow) CloneModel() model.Model {

@@ -219,21 +219,30 @@ func TestNativeTellsOfNumbers(t *testing.T) {
 
 	s.VSCtl(t, "set", "interface", "kept", "ofport_request=77")
 	expect(t, events, "kept got the number that somebody asked for", portGot("kept", func(n int) bool { return n == 77 }))
+
+	s.VSCtl(t, "del-port", "kept")
+	expect(t, events, "kept went", portGot("kept", func(n int) bool { return n == 0 }))
+	s.VSCtl(t, "del-br", ovstest.Bridge)
+	expect(t, events, "tun0 went with the bridge", portGot("tun0", func(n int) bool { return n == 0 }))
 }
 
 func TestNativeTellsOfNumbersThatChangedUnseen(t *testing.T) {
 	s, n := startNative(t)
 	must1(t)(n.AddPort(t.Context(), tun()))
+	must1(t)(n.AddPort(t.Context(), vxlan()))
 	events := watch(t, n)
 	s.StopVSwitchd(t)
+	gone := strings.TrimSpace(s.VSCtl(t, "get", "port", "vxlan0", "_uuid"))
 	s.StopDB(t)
 	out, err := s.Command(t.Context(), "ovsdb-tool", "transact", filepath.Join(s.RunDir, "conf.db"),
-		`["Open_vSwitch",{"op":"update","table":"Interface","where":[["name","==","tun0"]],"row":{"ofport":77}}]`).CombinedOutput()
+		`["Open_vSwitch",{"op":"update","table":"Interface","where":[["name","==","tun0"]],"row":{"ofport":77}},
+			{"op":"mutate","table":"Bridge","where":[],"mutations":[["ports","delete",["uuid","`+gone+`"]]]}]`).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s.StartDB(t)
 	expect(t, events, "tun0 has another number", portGot("tun0", func(n int) bool { return n == 77 }))
+	expect(t, events, "vxlan0 is gone", portGot("vxlan0", func(n int) bool { return n == 0 }))
 }
 
 func TestNativeOutlivesTheDatabase(t *testing.T) {
