@@ -281,9 +281,9 @@ func (l hostLinks) Exists(ctx context.Context, hostVeth string) (exists bool, er
 	return exists, err
 }
 
-func (l hostLinks) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
+func (l hostLinks) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
 	err = l.host.Do(func(ns.NetNS) error {
-		changes, err = l.Kernel.SetMTU(ctx, pod, hostVeth, i)
+		changes, err = l.Kernel.Renew(ctx, pod, hostVeth, i)
 		return err
 	})
 	return changes, err

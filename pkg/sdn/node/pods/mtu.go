@@ -14,28 +14,28 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
-// renewMTU gives a pod that an earlier agent, or an earlier configuration, attached the MTU of now. The pod keeps its old one when
-// that can't be done: most of its packets still pass, so it is left alone.
-func (m *Manager) renewMTU(ctx context.Context, pod Pod) {
+// renew gives a pod that an earlier agent, or an earlier configuration, attached the MTU and the routes of now. The pod keeps its old
+// ones when that can't be done: most of its packets still pass, so it is left alone.
+func (m *Manager) renew(ctx context.Context, pod Pod) {
 	logger := klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox, "interface", pod.IfName)
 	netns, err := m.links.Open(pod.Netns)
 	if err != nil {
-		logger.Error(err, "Could not see to the pod's MTU, it stays as it is: delete the pod if the MTU has changed", "netns", pod.Netns)
+		logger.Error(err, "Could not see to the pod's interface, it stays as it is: delete the pod if the MTU or the cluster network has changed", "netns", pod.Netns)
 		return
 	}
 	defer netns.Close()
-	changes, err := m.links.SetMTU(ctx, netns, pod.HostVeth(), m.network(pod))
+	changes, err := m.links.Renew(ctx, netns, pod.HostVeth(), m.network(pod))
 	if err != nil {
-		logger.Error(err, "Could not give the pod the MTU of now: delete the pod", "changed", changes)
+		logger.Error(err, "Could not give the pod the MTU and the routes of now: delete the pod", "changed", changes)
 		return
 	}
 	if len(changes) > 0 {
-		logger.Info("The pod has another MTU now", "changed", changes)
+		logger.Info("The pod's interface has changed", "changed", changes)
 	}
 }
 
-// SetMTU implements Links. The host's end never takes less than the pod's sends: it goes up first and down last.
-func (Kernel) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
+// Renew implements Links. The host's end never takes less than the pod's sends: it goes up first and down last.
+func (Kernel) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (Kernel) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Inter
 		return nil
 	}
 	setPod := func(ns.NetNS) error {
-		done, err := setPodMTU(i)
+		done, err := renewPod(i)
 		for _, c := range done {
 			changes = append(changes, i.Name+": "+c)
 		}
@@ -77,8 +77,8 @@ func (Kernel) SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Inter
 	return changes, nil
 }
 
-// setPodMTU is called in the pod's namespace.
-func setPodMTU(i Interface) (changes []string, err error) {
+// renewPod is called in the pod's namespace.
+func renewPod(i Interface) (changes []string, err error) {
 	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
@@ -91,10 +91,15 @@ func setPodMTU(i Interface) (changes []string, err error) {
 	if have := link.Attrs().HardwareAddr; !bytes.Equal(have, i.MAC) {
 		return nil, fmt.Errorf("%s has MAC %s, not %s", i.Name, have, i.MAC)
 	}
-	return linkmtu.Change{
+	changes, err = linkmtu.Change{
 		Netlink: h, Link: link,
 		Want: linkmtu.MTU{Link: i.MTU, Routes: i.RouteMTU},
 		// Also those that an earlier configuration had, or the pod itself added: they lead to the same switch.
 		Ours: func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL && r.Type == unix.RTN_UNICAST },
 	}.Apply()
+	if err != nil {
+		return changes, err
+	}
+	routes, err := renewRoutes(h, link, i)
+	return append(changes, routes...), err
 }

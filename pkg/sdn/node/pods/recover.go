@@ -41,7 +41,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	}
 	for _, pod := range m.Pods() {
 		m.propose(ctx, pod)
-		m.renewMTU(ctx, pod)
+		m.renew(ctx, pod)
 	}
 	m.recovered.Store(true)
 	return nil

@@ -97,9 +97,10 @@ type Links interface {
 	// Configure sets the pod's end up: address, routes, checksum offload. It also sets the loopback up.
 	Configure(ctx context.Context, pod ns.NetNS, i Interface) error
 
-	// SetMTU gives both ends of the veth pair, and the routes of the pod's end, another MTU while they are in use, and says what it
-	// had to change. A pod's end with another MAC is somebody else's: that is an error, and nothing is changed.
-	SetMTU(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error)
+	// Renew gives both ends of the veth pair, and the routes of the pod's end, another MTU while they are in use, makes the routes follow
+	// the cluster network, and says what it had to change. A pod's end with another MAC is somebody else's: that is an
+	// error, and nothing is changed.
+	Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error)
 
 	// Verify compares the pod's end with what Configure made, and says what differs.
 	Verify(ctx context.Context, pod ns.NetNS, i Interface) error
