@@ -1,0 +1,61 @@
+// Package policy turns pods, namespaces and policies into rules for the pods of this node. It knows neither a switch nor the
+// API server: what goes in are objects, what comes out are the pieces of state that changed.
+//
+// A rule allows (or denies) the product of its targets, its peers and its ports. It is not compiled as that product but as
+// a conjunction: every address, port and target is one piece, which lists the rules that it is part of, and a packet that
+// belongs to all three parts of a rule meets it. So the state grows with the sum, and a piece that many rules share is there
+// once.
+//
+//	pods ──► groups ──► sets ──► conjunctions ◄── rules ◄── policies
+//	         a selector  its      a rule, for one
+//	                     pods     named port's number
+package policy
+
+import (
+	"net/netip"
+)
+
+// Engine holds the objects and what follows from them. It is not safe for concurrent use.
+//
+// What an event costs: of a pod, the selectors that look at its namespace, and the rules that it enters or leaves; of a
+// namespace, the selectors of namespaces, and its pods if one of these changes its mind; of a policy, its own rules.
+type Engine struct {
+	namespaces map[string]*namespace
+	pods       map[PodKey]*pod
+	policies   map[policyKey]*policy
+	groups     map[groupKey]*group
+	selecting  map[*group]struct{} // groups that select namespaces by label
+	byAddr     map[netip.Addr][]*pod
+	holders    map[uint32]map[*namespace]struct{} // of each VNID
+	byID       map[uint32]*conj
+	fixed      map[Piece]map[*conj]struct{} // who uses a block or a port
+	changed    map[Piece]struct{}
+}
+
+// New returns an engine without objects.
+func New() *Engine {
+	return &Engine{
+		namespaces: map[string]*namespace{},
+		pods:       map[PodKey]*pod{},
+		policies:   map[policyKey]*policy{},
+		groups:     map[groupKey]*group{},
+		selecting:  map[*group]struct{}{},
+		byAddr:     map[netip.Addr][]*pod{},
+		holders:    map[uint32]map[*namespace]struct{}{},
+		byID:       map[uint32]*conj{},
+		fixed:      map[Piece]map[*conj]struct{}{},
+		changed:    map[Piece]struct{}{},
+	}
+}
+
+// Drain returns the pieces that may have changed since it was asked last, in no order.
+func (e *Engine) Drain() []Piece {
+	pieces := make([]Piece, 0, len(e.changed))
+	for p := range e.changed {
+		pieces = append(pieces, p)
+	}
+	clear(e.changed)
+	return pieces
+}
+
+func (e *Engine) touch(p Piece) { e.changed[p] = struct{}{} }

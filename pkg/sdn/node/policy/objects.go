@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// PodKey names a pod.
+type PodKey struct{ Namespace, Name string }
+
+// Pod is what policies see of a pod.
+type Pod struct {
+	PodKey
+	Labels map[string]string
+	Addrs  []netip.Addr // none: it has no address of its own in the pod network (yet, or any more)
+	Ports  []NamedPort
+	Absent bool // no policy selects it: it has the host's network, or has ended
+}
+
+// NamedPort is a name for a port in a container.
+type NamedPort struct {
+	Name     string
+	Protocol corev1.Protocol
+	Number   uint16
+}
+
+// NewPod reads a pod. One that has ended, or has the host's network, is nobody's target and nobody's peer.
+func NewPod(p *corev1.Pod) Pod {
+	out := Pod{PodKey: PodKey{p.Namespace, p.Name}, Labels: p.Labels}
+	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		out.Absent = true
+		return out
+	}
+	for _, ip := range p.Status.PodIPs {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil {
+			out.Addrs = append(out.Addrs, addr.Unmap())
+		}
+	}
+	for i := range p.Spec.Containers {
+		out.addPorts(&p.Spec.Containers[i])
+	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out.addPorts(c) // a sidecar runs as long as the pod
+		}
+	}
+	return out
+}
+
+func (p *Pod) addPorts(c *corev1.Container) {
+	for _, port := range c.Ports {
+		if port.Name == "" {
+			continue
+		}
+		protocol := port.Protocol
+		if protocol == "" {
+			protocol = corev1.ProtocolTCP
+		}
+		p.Ports = append(p.Ports, NamedPort{port.Name, protocol, uint16(port.ContainerPort)}) //nolint:gosec // validated by the API server
+	}
+}
+
+// pod is a pod with the sets that it is in.
+type pod struct {
+	Pod
+	namespace *namespace
+	known     bool         // SetPod has been called
+	local     bool         // on this node
+	attached  []netip.Addr // given on this node, perhaps not in the status yet
+	sets      map[*set]struct{}
+}
+
+// addrs are all that the pod is known by.
+func (p *pod) addrs() []netip.Addr {
+	all := slices.Clone(p.Addrs)
+	for _, a := range p.attached {
+		if !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// namespace is a namespace, with the groups that look at its pods.
+type namespace struct {
+	name   string
+	labels labels.Set
+	known  bool // SetNamespace has been called
+	vnid   uint32
+	pods   map[*pod]struct{}
+	groups map[*group]struct{}
+}
+
+// SetPod makes the pod known, or changes it.
+func (e *Engine) SetPod(p Pod) {
+	e.update(p.PodKey, func(x *pod) { x.Pod, x.known = p, true })
+}
+
+// DeletePod forgets the pod. What is attached on this node stays until Detach.
+func (e *Engine) DeletePod(key PodKey) {
+	e.update(key, func(x *pod) { x.Pod, x.known = Pod{PodKey: key}, false })
+}
+
+// Attach says that the pod is on this node, with these addresses: from now on its rules are compiled.
+func (e *Engine) Attach(key PodKey, addrs ...netip.Addr) {
+	e.update(key, func(x *pod) { x.local, x.attached = true, addrs })
+}
+
+// Detach takes Attach back.
+func (e *Engine) Detach(key PodKey) {
+	e.update(key, func(x *pod) { x.local, x.attached = false, nil })
+}
+
+// update changes a pod, and all that follows from its labels, addresses and ports.
+func (e *Engine) update(key PodKey, change func(*pod)) {
+	p := e.pods[key]
+	if p == nil {
+		p = &pod{Pod: Pod{PodKey: key}, namespace: e.namespace(key.Namespace), sets: map[*set]struct{}{}}
+		p.namespace.pods[p] = struct{}{}
+		e.pods[key] = p
+	}
+	before := p.addrs()
+	wasLocal := p.local
+	change(p)
+	e.readdress(p, before)
+	for g := range p.namespace.groups {
+		e.resort(g, p)
+	}
+	if wasLocal != p.local {
+		e.touch(Piece{Kind: Target, Pod: key})
+	}
+	if !p.known && !p.local {
+		delete(e.pods, key)
+		delete(p.namespace.pods, p)
+		e.forget(p.namespace)
+	}
+}
+
+// readdress moves the pod from its addresses before to those that it has now.
+func (e *Engine) readdress(p *pod, before []netip.Addr) {
+	now := p.addrs()
+	for _, a := range before {
+		if !slices.Contains(now, a) {
+			e.byAddr[a] = slices.DeleteFunc(e.byAddr[a], func(x *pod) bool { return x == p })
+			if len(e.byAddr[a]) == 0 {
+				delete(e.byAddr, a)
+			}
+			e.touchAddr(a)
+		}
+	}
+	for _, a := range now {
+		if !slices.Contains(before, a) {
+			e.byAddr[a] = append(e.byAddr[a], p)
+			e.touchAddr(a)
+		}
+	}
+}
+
+func (e *Engine) touchAddr(a netip.Addr) {
+	e.touch(Piece{Kind: Peer, Prefix: netip.PrefixFrom(a, a.BitLen())})
+}
+
+// SetNamespace makes the namespace known, or changes its labels.
+func (e *Engine) SetNamespace(name string, set map[string]string) {
+	ns := e.namespace(name)
+	ns.labels, ns.known = set, true
+	e.reselect(ns)
+}
+
+// DeleteNamespace forgets the labels. Its pods are forgotten one by one.
+func (e *Engine) DeleteNamespace(name string) {
+	ns := e.namespace(name)
+	ns.labels, ns.known = nil, false
+	e.reselect(ns)
+	e.forget(ns)
+}
+
+// SetVNID says which VNID the pods of the namespace have; 0 is none of its own.
+func (e *Engine) SetVNID(name string, vnid uint32) {
+	ns := e.namespace(name)
+	defer e.forget(ns)
+	if ns.vnid == vnid {
+		return
+	}
+	old := ns.vnid
+	before := e.owners(old, vnid)
+	if old != 0 {
+		delete(e.holders[old], ns)
+		if len(e.holders[old]) == 0 {
+			delete(e.holders, old)
+		}
+	}
+	if ns.vnid = vnid; vnid != 0 {
+		if e.holders[vnid] == nil {
+			e.holders[vnid] = map[*namespace]struct{}{}
+		}
+		e.holders[vnid][ns] = struct{}{}
+	}
+	after := e.owners(old, vnid)
+	for owner := range before {
+		e.touchTenant(owner)
+	}
+	for owner := range after {
+		e.touchTenant(owner)
+	}
+	for _, v := range []uint32{old, vnid} {
+		if v != 0 {
+			e.touch(Piece{Kind: Tenant, VNID: v})
+		}
+	}
+}
+
+// ownVNID says whether a VNID means this namespace and no other.
+func (e *Engine) ownVNID(ns *namespace) bool { return ns.vnid != 0 && len(e.holders[ns.vnid]) == 1 }
+
+// owners are the namespaces which have one of the VNIDs alone.
+func (e *Engine) owners(vnids ...uint32) map[*namespace]struct{} {
+	out := map[*namespace]struct{}{}
+	for _, v := range vnids {
+		for ns := range e.holders[v] {
+			if e.ownVNID(ns) {
+				out[ns] = struct{}{}
+			}
+		}
+	}
+	return out
+}
+
+// touchTenant is for a namespace that is now, or was, matched by its VNID: its addresses are not, or are.
+func (e *Engine) touchTenant(ns *namespace) {
+	for g := range ns.groups {
+		if !g.whole() || g.local || !g.set(0).used() {
+			continue
+		}
+		for p := range ns.pods {
+			e.touchPod(g.set(0), p)
+		}
+	}
+}
+
+// namespace returns the namespace, known or not.
+func (e *Engine) namespace(name string) *namespace {
+	ns := e.namespaces[name]
+	if ns == nil {
+		ns = &namespace{name: name, pods: map[*pod]struct{}{}, groups: map[*group]struct{}{}}
+		e.namespaces[name] = ns
+	}
+	return ns
+}
+
+// forget removes a namespace of which nothing is left.
+func (e *Engine) forget(ns *namespace) {
+	if !ns.known && ns.vnid == 0 && len(ns.pods) == 0 && len(ns.groups) == 0 {
+		delete(e.namespaces, ns.name)
+	}
+}

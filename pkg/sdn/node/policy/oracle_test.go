@@ -1,0 +1,268 @@
+package policy
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/ovsdn/ovsdn/test/oracle"
+)
+
+var (
+	seeds = flag.Int("seeds", 40, "how many random clusters")                 //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+	seed  = flag.Uint64("seed", 0, "the one random cluster to look at again") //nolint:gochecknoglobals // as above
+)
+
+// compiled is what the engine's pieces make of a packet, as a switch would.
+type compiled struct {
+	engine   *Engine
+	parts    map[Piece][]Part
+	outcomes map[uint32]Action
+	levels   map[uint32]Level
+	local    map[PodKey]bool
+}
+
+func newCompiled() *compiled {
+	return &compiled{engine: New(), parts: map[Piece][]Part{}, outcomes: map[uint32]Action{}, levels: map[uint32]Level{}, local: map[PodKey]bool{}}
+}
+
+// drain takes over what changed, and nothing else: what the engine forgot to mention is missing.
+func (c *compiled) drain() {
+	for _, p := range c.engine.Drain() {
+		if p.Kind == Outcome {
+			if _, level, action, ok := c.engine.Outcome(p); ok {
+				c.outcomes[p.ID], c.levels[p.ID] = action, level
+			} else {
+				delete(c.outcomes, p.ID)
+				delete(c.levels, p.ID)
+			}
+			continue
+		}
+		if parts := c.engine.Compile(p); len(parts) > 0 {
+			c.parts[p] = parts
+		} else {
+			delete(c.parts, p)
+		}
+	}
+}
+
+// verdict of one direction for one of the node's pods.
+func (c *compiled) verdict(d Direction, target PodKey, peer netip.Addr, vnid uint32, protocol corev1.Protocol, port uint16) bool {
+	met := map[Conj]bool{}
+	meet := func(p Piece) {
+		for _, part := range c.parts[p] {
+			if part.Direction == d {
+				for _, conj := range part.Conj {
+					met[conj] = true
+				}
+			}
+		}
+	}
+	meet(Piece{Kind: Target, Pod: target})
+	for bits := range peer.BitLen() + 1 {
+		p, _ := peer.Prefix(bits)
+		meet(Piece{Kind: Peer, Prefix: p})
+	}
+	if d == Ingress {
+		meet(Piece{Kind: Tenant, VNID: vnid})
+	}
+	if protocol != "" {
+		for bits := range 17 {
+			mask := uint16(0xffff) << (16 - bits)
+			meet(Piece{Kind: Port, Protocol: protocol, Port: port & mask, Mask: mask})
+		}
+	}
+	count := map[uint32]uint8{}
+	for conj := range met {
+		if count[conj.ID]++; count[conj.ID] == conj.N {
+			return c.outcomes[conj.ID] == Allow
+		}
+	}
+	isolated := [2]bool{}
+	isolated[Ingress], isolated[Egress] = c.engine.Isolated(target)
+	return !isolated[d]
+}
+
+// nodes is the compiled state of every node of a world, as its watcher.
+type nodes struct {
+	byName map[string]*compiled
+	vnids  map[string]uint32
+}
+
+func (n *nodes) SetNamespace(ns *corev1.Namespace) {
+	// VNIDs change with the labels: some namespaces share one, some have their own, some have none.
+	n.vnids[ns.Name] = map[string]uint32{"a": 10, "b": 11, "c": 12}[ns.Labels["app"]]
+	for _, c := range n.byName {
+		c.engine.SetNamespace(ns.Name, ns.Labels)
+		c.engine.SetVNID(ns.Name, n.vnids[ns.Name])
+	}
+}
+
+func (n *nodes) DeleteNamespace(ns *corev1.Namespace) {
+	for _, c := range n.byName {
+		c.engine.DeleteNamespace(ns.Name)
+		c.engine.SetVNID(ns.Name, 0)
+	}
+}
+
+func (n *nodes) SetPod(p *corev1.Pod) {
+	key := PodKey{p.Namespace, p.Name}
+	for name, c := range n.byName {
+		if name == p.Spec.NodeName && !p.Spec.HostNetwork && p.Status.Phase == "" && !c.local[key] {
+			c.local[key] = true
+			c.engine.Attach(key, netip.MustParseAddr(p.Status.PodIP))
+		} else if p.Status.Phase != "" && c.local[key] {
+			delete(c.local, key)
+			c.engine.Detach(key)
+		}
+		c.engine.SetPod(NewPod(p))
+	}
+}
+
+func (n *nodes) DeletePod(p *corev1.Pod) {
+	key := PodKey{p.Namespace, p.Name}
+	for _, c := range n.byName {
+		if c.local[key] {
+			delete(c.local, key)
+			c.engine.Detach(key)
+		}
+		c.engine.DeletePod(key)
+	}
+}
+
+func (n *nodes) SetPolicy(p *networkingv1.NetworkPolicy) {
+	for _, c := range n.byName {
+		if err := c.engine.SetNetworkPolicy(p); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (n *nodes) DeletePolicy(p *networkingv1.NetworkPolicy) {
+	for _, c := range n.byName {
+		c.engine.DeleteNetworkPolicy(p.Namespace, p.Name)
+	}
+}
+
+func newNodes() *nodes {
+	return &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: map[string]uint32{}}
+}
+
+func (n *nodes) allowed(conn oracle.Connection) bool {
+	if v, decided := exempt(conn); decided {
+		return v
+	}
+	vnid := uint32(0)
+	if from := conn.From.Pod; from != nil {
+		vnid = n.vnids[from.Namespace]
+		if !n.byName[from.Spec.NodeName].verdict(Egress, PodKey{from.Namespace, from.Name}, conn.To.Addr, 0, conn.Protocol, uint16(conn.Port)) { //nolint:gosec // small
+			return false
+		}
+	}
+	to := conn.To.Pod
+	return to == nil || n.byName[to.Spec.NodeName].verdict(Ingress, PodKey{to.Namespace, to.Name}, conn.From.Addr, vnid, conn.Protocol, uint16(conn.Port)) //nolint:gosec // small
+}
+
+// exempt is what the tables decide before any rule: a pod's way to itself, and a node's to its own pods.
+func exempt(conn oracle.Connection) (allowed, decided bool) {
+	own := conn.From.Pod != nil && conn.From.Pod == conn.To.Pod
+	probe := conn.From.Node != "" && conn.To.Pod != nil && conn.To.Pod.Spec.NodeName == conn.From.Node
+	return true, own || probe
+}
+
+// compare asks about pairs of endpoints, all or a sample.
+func (n *nodes) compare(w *oracle.World, sample func() bool) error {
+	for _, c := range n.byName {
+		c.drain()
+	}
+	ends := w.Endpoints()
+	for _, from := range ends {
+		for _, to := range ends {
+			if from.Pod == nil && to.Pod == nil || !sample() {
+				continue
+			}
+			for _, protocol := range oracle.Protocols() {
+				for _, port := range oracle.Ports() {
+					conn := oracle.Connection{From: from, To: to, Protocol: protocol, Port: port}
+					if got, want := n.allowed(conn), w.Judge(conn); got != want.Allowed {
+						return fmt.Errorf("%s to %s, %s %d: allowed %v, want %v: %s", end(from), end(to), protocol, port, got, want.Allowed, want.Why)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func end(e oracle.Endpoint) string {
+	if e.Pod != nil {
+		return fmt.Sprintf("pod %s/%s (%s)", e.Pod.Namespace, e.Pod.Name, e.Addr)
+	}
+	return e.Node + " " + e.Addr.String()
+}
+
+// Random clusters are judged as the oracle does, after every one of fifty changes; and the pieces that came about step by
+// step are those of an engine that sees the end only.
+func TestAgreesWithTheOracle(t *testing.T) {
+	from, to := uint64(1), uint64(*seeds) //nolint:gosec // a flag of ours
+	if *seed != 0 {
+		from, to = *seed, *seed
+	}
+	for s := from; s <= to; s++ {
+		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
+			t.Parallel()
+			n := newNodes()
+			w := oracle.NewWorld(s, n)
+			r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
+			all := func() bool { return true }
+			if err := n.compare(w, all); err != nil {
+				t.Fatalf("at first: %v", err)
+			}
+			for i := range 50 {
+				what := w.Step(n)
+				if err := n.compare(w, func() bool { return r.IntN(10) == 0 }); err != nil {
+					t.Fatalf("step %d, %s: %v", i, what, err)
+				}
+			}
+			if err := n.compare(w, all); err != nil {
+				t.Fatalf("in the end: %v", err)
+			}
+			n.compareAnew(t, w)
+		})
+	}
+}
+
+func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
+	t.Helper()
+	anew := &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: n.vnids}
+	for _, p := range w.Policies {
+		anew.SetPolicy(p)
+	}
+	for _, p := range w.Pods {
+		anew.SetPod(p)
+	}
+	for _, ns := range w.Namespaces {
+		anew.SetNamespace(ns)
+	}
+	for name, c := range anew.byName {
+		c.drain()
+		if diff := cmp.Diff(c.parts, n.byName[name].parts); diff != "" {
+			t.Errorf("%s: pieces differ from those of an engine that starts at the end (-anew +grown):\n%s", name, diff)
+		}
+		if got, want := slices.Sorted(maps.Keys(n.byName[name].outcomes)), slices.Sorted(maps.Keys(c.outcomes)); !slices.Equal(got, want) {
+			t.Errorf("%s: outcomes %v, an engine that starts at the end has %v", name, got, want)
+		}
+		if e := n.byName[name].engine; len(e.groups) != len(c.engine.groups) || len(e.byAddr) != len(c.engine.byAddr) || len(e.namespaces) != len(c.engine.namespaces) {
+			t.Errorf("%s: something is kept that is not needed any more: %d groups, %d addresses, %d namespaces; want %d, %d, %d", name,
+				len(e.groups), len(e.byAddr), len(e.namespaces), len(c.engine.groups), len(c.engine.byAddr), len(c.engine.namespaces))
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package policy
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+)
+
+// Level orders rules: of those that a packet meets, the one of the highest level decides.
+type Level uint16
+
+// NetworkPolicy is the level of all rules of network policies. Below it, a packet of an isolated pod ends.
+const NetworkPolicy Level = 1
+
+// Action is what a rule does with the packets that meet it.
+type Action uint8
+
+// Actions.
+const (
+	Allow Action = iota
+	Deny
+	Pass // on to the next tier
+)
+
+// rule is a rule of a policy for one named port, or for all its ports that have numbers.
+type rule struct {
+	name      string // of the policy, and the place in it
+	direction Direction
+	level     Level
+	action    Action
+	targets   *group
+	peers     []*group
+	blocks    []netip.Prefix
+	anyPeer   bool
+	ports     []PortMatch
+	anyPort   bool
+	named     bool            // a named port: a conjunction for each of its numbers, else one with number 0
+	conjs     map[int32]*conj // by number
+}
+
+// conj is a rule for one number of its named port: what a switch knows as a conjunction.
+type conj struct {
+	id      uint32
+	rule    *rule
+	ports   []PortMatch
+	targets *set
+	peers   map[*set]struct{}
+	active  bool // there are targets and peers: it is compiled
+}
+
+// rulePart is one of the three parts of a rule.
+type rulePart uint8
+
+const (
+	partTargets rulePart = iota
+	partPeers
+	partPorts
+)
+
+// n is how many parts limit the rule. A conjunction has at least two.
+func (c *conj) n() uint8 {
+	n := uint8(1)
+	if !c.rule.anyPeer {
+		n++
+	}
+	if !c.rule.anyPort {
+		n++
+	}
+	return max(n, 2)
+}
+
+// numbers are the conjunction's parts that a piece stands for. A rule that only its targets limit has both there.
+func (c *conj) numbers(part rulePart) []uint8 {
+	switch {
+	case part == partTargets && c.rule.anyPeer && c.rule.anyPort:
+		return []uint8{1, 2}
+	case part == partTargets:
+		return []uint8{1}
+	case part == partPeers || c.rule.anyPeer:
+		return []uint8{2}
+	}
+	return []uint8{3}
+}
+
+// attach puts a rule in force.
+func (e *Engine) attach(r *rule) {
+	r.conjs = map[int32]*conj{}
+	if !r.named {
+		e.number(r, r.targets.set(0))
+		return
+	}
+	for _, g := range r.numbering() {
+		g.rules[r] = struct{}{}
+		for _, s := range g.sets {
+			e.number(r, s)
+		}
+	}
+}
+
+// numbering are the groups whose pods say what number the rule's named port has: a port is that of the destination.
+func (r *rule) numbering() []*group {
+	if r.direction == Ingress {
+		return []*group{r.targets}
+	}
+	return r.peers
+}
+
+// number sees to it that the rule has a conjunction for the number that a set stands for, and that this one knows the set.
+func (e *Engine) number(r *rule, s *set) {
+	number := s.number
+	c := r.conjs[number]
+	if c == nil {
+		c = &conj{rule: r, ports: r.ports, peers: map[*set]struct{}{}, targets: r.targets.set(0)}
+		if r.named {
+			c.ports = []PortMatch{{r.ports[0].Protocol, uint16(number), exactPort}} //nolint:gosec // a NamedPort's number
+		}
+		if r.named && r.direction == Ingress {
+			c.targets = s
+		}
+		c.id = e.newID(fmt.Sprintf("%s/%d", r.name, number), c)
+		r.conjs[number] = c
+		c.targets.users[c] = struct{}{}
+		for _, g := range r.peers {
+			if !r.named || r.direction == Ingress {
+				c.link(g.set(0))
+			}
+		}
+	}
+	if r.named && r.direction == Egress {
+		if _, ok := c.peers[s]; !ok {
+			c.link(s)
+			if c.active {
+				e.touchSet(s)
+			}
+		}
+	}
+	e.judge(c)
+}
+
+func (c *conj) link(s *set) {
+	c.peers[s] = struct{}{}
+	s.users[c] = struct{}{}
+}
+
+// newID finds the number by which the switch knows a conjunction. It follows from the name, so that an agent that starts
+// anew finds on the switch what it would write; of two names with one hash, the later takes the next number.
+func (e *Engine) newID(name string, c *conj) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	id := h.Sum32()
+	for id == 0 || e.byID[id] != nil {
+		id++
+	}
+	e.byID[id] = c
+	return id
+}
+
+// detach puts a rule out of force. Its groups stay.
+func (e *Engine) detach(r *rule) {
+	for _, g := range append([]*group{r.targets}, r.peers...) {
+		delete(g.rules, r)
+	}
+	for _, c := range r.conjs {
+		e.activate(c, false)
+		delete(c.targets.users, c)
+		for s := range c.peers {
+			delete(s.users, c)
+		}
+		delete(e.byID, c.id)
+	}
+}
+
+// judge decides whether the conjunction is compiled: without a target here, or without a peer, it would match nothing.
+func (e *Engine) judge(c *conj) {
+	active := len(c.targets.pods) > 0 && (c.rule.anyPeer || len(c.rule.blocks) > 0)
+	for s := range c.peers {
+		active = active || len(c.targets.pods) > 0 && len(s.pods) > 0
+	}
+	if active != c.active {
+		e.activate(c, active)
+	}
+}
+
+// activate marks all pieces that have the conjunction, or had it.
+func (e *Engine) activate(c *conj, active bool) {
+	if c.active == active {
+		return
+	}
+	c.active = true // what is marked below is what is used
+	e.touch(Piece{Kind: Outcome, ID: c.id})
+	e.touchSet(c.targets)
+	for s := range c.peers {
+		e.touchSet(s)
+	}
+	for _, p := range c.fixed() {
+		e.touch(p)
+		if e.fixed[p] == nil {
+			e.fixed[p] = map[*conj]struct{}{}
+		}
+		if active {
+			e.fixed[p][c] = struct{}{}
+		} else if delete(e.fixed[p], c); len(e.fixed[p]) == 0 {
+			delete(e.fixed, p)
+		}
+	}
+	c.active = active
+}
+
+// fixed are the pieces of the rule's text: its blocks and its ports.
+func (c *conj) fixed() []Piece {
+	var pieces []Piece
+	for _, b := range c.rule.blocks {
+		pieces = append(pieces, Piece{Kind: Peer, Prefix: b})
+	}
+	for _, p := range c.ports {
+		pieces = append(pieces, Piece{Kind: Port, Protocol: p.Protocol, Port: p.Port, Mask: p.Mask})
+	}
+	return pieces
+}
+
+func (e *Engine) touchSet(s *set) {
+	for p := range s.pods {
+		e.touchPod(s, p)
+	}
+	if !s.group.local && s.group.whole() {
+		for _, ns := range e.namespacesOf(s.group) {
+			e.touchWhole(s.group, ns)
+		}
+	}
+}
+
+// namespacesOf are the namespaces that a group looks at.
+func (e *Engine) namespacesOf(g *group) []*namespace {
+	if g.inNamespaces == nil {
+		return []*namespace{e.namespace(g.namespace)}
+	}
+	var out []*namespace
+	for _, ns := range e.namespaces {
+		if _, ok := ns.groups[g]; ok {
+			out = append(out, ns)
+		}
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+// Package oracle says who may talk to whom, from the API's objects alone.
+//
+// It follows the text of the specifications, one function a paragraph, and asks every object for every packet. It shares no
+// code with the agent, since a mistake that both make would prove itself right. What it is compared with: the flows that the
+// agent compiles, on a real switch, and another project's reading of the same text.
+package oracle
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// Cluster is what the API server holds. Addresses of pods are in their status.
+type Cluster struct {
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Policies   []*networkingv1.NetworkPolicy
+	VNIDs      map[string]uint32 // by namespace; nil outside mode multitenant
+}
+
+// Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.
+type Endpoint struct {
+	Addr netip.Addr
+	Pod  *corev1.Pod
+	Node string
+}
+
+// Connection is an attempt of From to open a connection to To.
+type Connection struct {
+	From, To Endpoint
+	Protocol corev1.Protocol // "" for what has no ports, such as ICMP
+	Port     int32           // of the destination, after DNAT
+}
+
+// Verdict says whether a connection may be opened, and the rule that decided.
+type Verdict struct {
+	Allowed bool
+	Why     string
+}
+
+// Judge applies all that the cluster has: a connection must be let out by its source, into its destination, and through the
+// isolation of VNIDs.
+func (c *Cluster) Judge(conn Connection) Verdict {
+	if v, decided := c.exempt(conn); decided {
+		return v
+	}
+	for _, judge := range []func(Connection) Verdict{c.tenants, c.egress, c.ingress} {
+		if v := judge(conn); !v.Allowed {
+			return v
+		}
+	}
+	return Verdict{true, "nothing forbids it"}
+}
+
+// exempt are the connections that no policy may stop: a pod's to itself, and a node's to its own pods ("traffic to and from
+// the node where a Pod is running is always allowed", Network Policies, kubernetes.io). The way from the pod to its node is
+// egress like any other here: the specification's sentence is about replies and probes, and an egress policy that a pod
+// could evade by way of its node's addresses would be none.
+func (c *Cluster) exempt(conn Connection) (Verdict, bool) {
+	switch {
+	case conn.From.Pod != nil && conn.From.Pod == conn.To.Pod:
+		return Verdict{true, "a pod can't block itself"}, true
+	case conn.From.Node != "" && conn.To.Pod != nil && conn.To.Pod.Spec.NodeName == conn.From.Node:
+		return Verdict{true, "a node reaches its own pods"}, true
+	}
+	return Verdict{}, false
+}
+
+// tenants is mode multitenant's rule: the same VNID, or one of them is 0.
+func (c *Cluster) tenants(conn Connection) Verdict {
+	if c.VNIDs == nil || conn.From.Pod == nil || conn.To.Pod == nil {
+		return Verdict{true, "no tenants"}
+	}
+	from, to := c.VNIDs[conn.From.Pod.Namespace], c.VNIDs[conn.To.Pod.Namespace]
+	if from == to || from == 0 || to == 0 {
+		return Verdict{true, "VNIDs allow it"}
+	}
+	return Verdict{false, fmt.Sprintf("VNID %d may not talk to %d", from, to)}
+}
+
+// subject says whether policies can select a pod: those of the host's network have the host's addresses, and those that ended
+// have none any more.
+func subject(pod *corev1.Pod) bool {
+	return pod != nil && !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
