@@ -16,7 +16,7 @@ const (
 	KindHostSubnet Kind = 0x03 // a peer node
 	KindPod        Kind = 0x04 // a local pod's sandbox
 	KindService    Kind = 0x05 // a service
-	KindMulticast  Kind = 0x06 // replication lists
+	KindMulticast  Kind = 0x06 // replication lists, and who receives
 )
 
 func (k Kind) String() string {

@@ -8,6 +8,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // match is what a flow looks for; arp, ip and transport make one, from narrows it to a port.
@@ -50,15 +51,15 @@ func (s *State) add(table, priority int, m match, actions ...ovs.Action) {
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-func loadVNID(vnid uint32, register string) ovs.Action {
-	return goovs.Load(fmt.Sprintf("%#x", vnid), register)
+func loadVNID(vnid config.VNID, register string) ovs.Action {
+	return goovs.Load(fmt.Sprintf("%#x", uint32(vnid)), register)
 }
 
 func loadPort(port int) ovs.Action {
 	return goovs.Load(strconv.Itoa(port), regOutput)
 }
 
-// toNode tags the packet with its source VNID and sends it through the tunnel; more nodes may follow.
+// toNode sends a packet that is tagged already through the tunnel; more nodes may follow.
 func toNode(vtep netip.Addr) []ovs.Action {
 	return []ovs.Action{
 		goovs.SetField(vtep.String(), "tun_dst"),

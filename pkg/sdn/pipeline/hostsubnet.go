@@ -6,40 +6,47 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // Peer is another node: where its tunnel ends and which pods are behind it.
 type Peer struct {
-	VTEP    netip.Addr
-	Subnets []netip.Prefix
+	VTEP      netip.Addr
+	Subnets   []netip.Prefix
+	FixedVNID *config.VNID // a machine that is no node, and knows no VNID but this one; nil: it tags what it sends
 }
 
 // Peer compiles a remote node's HostSubnet.
 func (n Node) Peer(p Peer) State {
 	var s State
-	s.add(tableTunnelIngress, 100, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, ovs.GotoTable(tableRoute))
-	tunnel := append([]ovs.Action{goovs.Move(regSourceVNID, tunID)}, toNode(p.VTEP)...)
+	tag := goovs.Move(regSourceVNID, tunID)
+	enter := []ovs.Action{ovs.GotoTable(tableRoute)}
+	if p.FixedVNID != nil {
+		tag = loadVNID(*p.FixedVNID, tunID)
+		enter = []ovs.Action{loadVNID(*p.FixedVNID, regSourceVNID), ovs.GotoTable(tableRoute)}
+	}
+	s.add(tableTunnelIngress, 100, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, enter...)
+	tunnel := append([]ovs.Action{tag}, toNode(p.VTEP)...)
 	for _, subnet := range p.Subnets {
 		s.add(tableARPRemote, 100, arp(ovs.ARPTargetIP(subnet)), tunnel...)
-		s.add(tableRemote, 100, ip(ovs.IPDestination(subnet)), tunnel...)
+		for _, source := range n.sourcesFor(p) {
+			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), tunnel...)
+		}
+	}
+	if n.tenants() {
+		s.add(tableRoute, 100, ip(ovs.IPDestination(single(p.VTEP))), ovs.GotoTable(tableNodePort))
 	}
 	return s
 }
 
-// maxMulticastNodes bounds the replication flow: an OpenFlow message holds 64 KiB, and a node takes 40 bytes of it
-// (set_field of tun_dst 24, output 16; OpenFlow 1.4.1, 7.2.4).
-const maxMulticastNodes = 1500
-
-// MulticastNodes compiles the replication of multicast to the given nodes. Beyond maxMulticastNodes the rest gets none.
-func (n Node) MulticastNodes(vteps []netip.Addr) State {
-	var s State
-	if len(vteps) > maxMulticastNodes {
-		vteps = vteps[:maxMulticastNodes]
+// sourcesFor returns who may send to the peer. A node judges for itself; a machine with a fixed VNID gets that tag whoever sends, so
+// that this node must judge.
+func (n Node) sourcesFor(p Peer) [][]ovs.Match {
+	if !n.tenants() || p.FixedVNID == nil || p.FixedVNID.IsGlobal() {
+		return [][]ovs.Match{nil}
 	}
-	actions := []ovs.Action{goovs.Move(regSourceVNID, tunID)}
-	for _, vtep := range vteps {
-		actions = append(actions, toNode(vtep)...)
+	return [][]ovs.Match{
+		{ovs.Reg(0, uint32(config.GlobalVNID))},
+		{ovs.Reg(0, uint32(*p.FixedVNID))},
 	}
-	s.add(tableMulticastNodes, 100, anything(), append(actions, ovs.GotoTable(tableMulticastPods))...)
-	return s
 }

@@ -56,6 +56,7 @@ func (n Node) classify(s *State) {
 	}
 	s.add(tableClassify, 150, anything().from(PortVXLAN), goovs.Drop())
 
+	n.outsiders(s)
 	for _, gateway := range n.gateways() {
 		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableRoute))
 		for _, cluster := range n.ClusterNetworks {
@@ -116,16 +117,12 @@ func (n Node) deliver(s *State) {
 	s.add(tableService, 200, ip(ovs.Reg(0, 0)), goovs.Output(PortTun))
 	s.add(tableService, 0, anything(), goovs.Drop())
 
+	s.add(tableNodePort, 200, match{fields: []ovs.Match{ovs.Reg(0, uint32(config.GlobalVNID))}}, ovs.GotoTable(tableEgressFirewall))
+	s.add(tableNodePort, 0, anything(), ovs.GotoTable(tableEgressFirewall))
+
 	s.add(tableLocalPod, 0, anything(), goovs.Drop())
 
-	// A node always reaches its own pods: kubelet's probes.
-	for _, gateway := range n.gateways() {
-		s.add(tableIsolation, 300, ip(ovs.IPSource(gateway)), goovs.OutputField(regOutput))
-	}
-	if n.Mode == config.ModeSubnet {
-		s.add(tableIsolation, 200, anything(), goovs.OutputField(regOutput))
-	}
-	s.add(tableIsolation, 0, anything(), goovs.Drop())
+	n.isolate(s)
 
 	s.add(tableRemote, 0, anything(), goovs.Drop())
 

@@ -37,6 +37,12 @@ func subnetNode() Node {
 	}
 }
 
+func inMode(mode config.Mode) Node {
+	n := subnetNode()
+	n.Mode = mode
+	return n
+}
+
 func static(t *testing.T, n Node) State {
 	t.Helper()
 	s, err := n.Static()
@@ -54,12 +60,44 @@ func goldenStates(t *testing.T) map[string]State {
 	grown.Subnets = prefixes("10.128.0.0/23", "10.200.1.0/24")
 	grown.VXLANPort = 8472
 	mac := net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}
+	tenants := inMode(config.ModeMultitenant)
+	grownTenants := grown
+	grownTenants.Mode = config.ModeMultitenant
+	machine := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23")}
+	fixed := func(vnid config.VNID) Peer {
+		p := machine
+		p.FixedVNID = &vnid
+		return p
+	}
+	services := Service{
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("172.30.0.10")},
+		Ports:      []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80}, {Protocol: goovs.ProtocolUDPv4, Port: 80}},
+		NodePorts:  []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 30080}},
+	}
+	tenantsService := services
+	tenantsService.VNID = 0xabcdef
 	return map[string]State{
 		"node-subnet":       static(t, n),
 		"node-two-networks": static(t, grown),
-		"hostsubnet":        n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
-		"pod":               n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
-		"pod-vnid":          n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
+
+		"node-networkpolicy":             static(t, inMode(config.ModeNetworkPolicy)),
+		"node-multitenant":               static(t, tenants),
+		"node-multitenant-two-networks":  static(t, grownTenants),
+		"pod-multitenant":                tenants.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
+		"pod-multitenant-global":         tenants.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}),
+		"hostsubnet-multitenant":         tenants.Peer(machine),
+		"hostsubnet-multitenant-fixed":   tenants.Peer(fixed(0xabcdef)),
+		"hostsubnet-multitenant-fixed-0": tenants.Peer(fixed(0)),
+		"hostsubnet-fixed":               inMode(config.ModeNetworkPolicy).Peer(fixed(0xabcdef)),
+		"service-multitenant":            tenants.Service(tenantsService),
+		"service-multitenant-global":     tenants.Service(services),
+		"multicast-vnid": tenants.Multicast(Multicast{
+			VNID: 0xabcdef, OFPorts: []int{3, 7}, Nodes: []netip.Addr{netip.MustParseAddr("172.31.0.12")}}),
+		"multicast-vnid-here-only":     tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}}),
+		"multicast-vnid-nodes-unknown": tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}, AllNodes: true}),
+		"hostsubnet":                   n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
+		"pod":                          n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
+		"pod-vnid":                     n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
 		"service": n.Service(Service{
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("172.30.0.10")},
 			Ports: []ServicePort{

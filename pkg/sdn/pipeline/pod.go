@@ -7,6 +7,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // Pod is a local pod, as its port shows it.
@@ -14,7 +15,7 @@ type Pod struct {
 	OFPort int
 	MAC    net.HardwareAddr
 	Addrs  []netip.Addr
-	VNID   uint32
+	VNID   config.VNID
 }
 
 // Pod compiles a local pod: what it may send, and how to reach it.
@@ -37,5 +38,6 @@ func (n Node) Pod(p Pod) State {
 		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
 			loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort), ovs.GotoTable(tableIsolation))
 	}
+	n.among(&s, p.VNID)
 	return s
 }

@@ -6,13 +6,15 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // Service is a service that the host's proxy balances.
 type Service struct {
 	ClusterIPs []netip.Addr
 	Ports      []ServicePort
-	VNID       uint32
+	NodePorts  []ServicePort // that every node has for it
+	VNID       config.VNID
 }
 
 // ServicePort is one port of a service.
@@ -40,5 +42,20 @@ func (n Node) Service(svc Service) State {
 			s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(fragment)), toProxy...)
 		}
 	}
+	n.nodePorts(&s, svc)
 	return s
+}
+
+// nodePorts compiles who may reach the service through another node, in mode multitenant: it would come back to the cluster as that
+// node's own. Through this node, the host keeps the client's address, and table 25 knows it.
+func (n Node) nodePorts(s *State, svc Service) {
+	if !n.tenants() || svc.VNID.IsGlobal() {
+		return
+	}
+	for _, port := range svc.NodePorts {
+		to := goovs.TransportDestinationPort(port.Port)
+		s.add(tableNodePort, 110, match{protocol: port.Protocol, fields: []ovs.Match{ovs.Reg(0, uint32(svc.VNID)), to}},
+			ovs.GotoTable(tableEgressFirewall))
+		s.add(tableNodePort, 100, match{protocol: port.Protocol, fields: []ovs.Match{to}}, goovs.Drop())
+	}
 }

@@ -15,16 +15,19 @@
 //	                              ▼                                     │
 //	  ┌──────────┬────────────┬───────────┬───────────┬─────────────────┴┬──────────────┐
 //	  ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
-//	  40         50           70          90          60                 100            110
-//	  arp-local  arp-remote   local-pod   remote      service            egress-        multicast-egress
-//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80 or tun0       firewall       111 multicast-nodes
-//	                          port → reg2                                101 egress-ip  → vxlan0
-//	                          ▼                                          → tun0         120 multicast-pods
-//	                          80 isolation → reg2                                       → ports
+//	  40         50           70          90          60                 61 node-port   110
+//	  arp-local  arp-remote   local-pod   remote      service            (to nodes)     multicast-egress
+//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80 or tun0       100 egress-    111 multicast-nodes
+//	                          port → reg2                                firewall       → vxlan0
+//	                          ▼                                          101 egress-ip  120 multicast-pods
+//	                          80 isolation → reg2                        → tun0         → ports
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port.
+//
+// Isolation by mode, in table 80: in multitenant a packet passes if reg0 = reg1 or either is 0, and there is a flow for each VNID that
+// has a pod here; in subnet and networkpolicy every packet passes.
 package pipeline
 
 // The tables. The numbers are OpenShift SDN's; people know them by heart.
@@ -38,6 +41,7 @@ const (
 	tableARPLocal        = 40
 	tableARPRemote       = 50
 	tableService         = 60
+	tableNodePort        = 61
 	tableLocalPod        = 70
 	tableIsolation       = 80
 	tableRemote          = 90
@@ -76,6 +80,7 @@ func TableNames() map[int]string {
 		tableARPLocal:        "arp-local",
 		tableARPRemote:       "arp-remote",
 		tableService:         "service",
+		tableNodePort:        "node-port",
 		tableLocalPod:        "local-pod",
 		tableIsolation:       "isolation",
 		tableRemote:          "remote",

@@ -1,0 +1,152 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// tenantFlows are a node of mode multitenant. The last digit of a pod's address is its port's number.
+//
+//	3, 4    VNID 0x20
+//	5, 6    VNID 0x30, which has multicast
+//	7       VNID 0
+func tenantFlows(t *testing.T) []*ovs.Flow {
+	t.Helper()
+	n := inMode(config.ModeMultitenant)
+	vtep, addr := netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr
+	thirty := config.VNID(0x30)
+	states := []State{
+		static(t, n),
+		n.Peer(Peer{VTEP: vtep, Subnets: prefixes("10.129.0.0/23")}),
+		n.Peer(Peer{VTEP: addr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &thirty}),
+		n.MulticastNodes([]netip.Addr{vtep}),
+		n.Multicast(Multicast{VNID: 0x30, OFPorts: []int{5, 6}, Nodes: []netip.Addr{vtep}}),
+	}
+	for port, vnid := range map[int]config.VNID{3: 0x20, 4: 0x20, 5: 0x30, 6: 0x30, 7: 0} {
+		a := addr(fmt.Sprintf("10.128.0.%d", port))
+		states = append(states, n.Pod(Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid}))
+	}
+	for ip, vnid := range map[string]config.VNID{"172.30.0.20": 0x20, "172.30.0.30": 0x30, "172.30.0.1": 0} {
+		states = append(states, n.Service(Service{
+			ClusterIPs: []netip.Addr{addr(ip)}, VNID: vnid,
+			Ports:     []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80}, {Protocol: goovs.ProtocolUDPv4, Port: 80}},
+			NodePorts: []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 30000 + uint16(vnid)}},
+		}))
+	}
+	var flows []*ovs.Flow
+	seen := map[ovs.Key]bool{}
+	for _, s := range states {
+		for _, f := range s.Flows {
+			key, err := ovs.FlowKey(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !seen[key] { // as the store does with what several want
+				flows = append(flows, f)
+			}
+			seen[key] = true
+		}
+	}
+	return flows
+}
+
+// The verdicts of mode multitenant, as the switch itself explains them.
+func TestTraceTenants(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	if err := bridge.Replace(t.Context(), tenantFlows(t)); err != nil {
+		t.Fatal(err)
+	}
+	const drop = ""
+	pod := func(n int, to string) string {
+		return fmt.Sprintf("in_port=%d,dl_src=0a:58:0a:80:00:%02x,%s,nw_src=10.128.0.%d", n, n, to, n)
+	}
+	here := func(from, to int) string { return pod(from, "ip") + fmt.Sprintf(",nw_dst=10.128.0.%d", to) }
+	tunnel := func(vnid, to int) string {
+		return fmt.Sprintf("in_port=1,tun_src=172.31.0.12,tun_id=%#x,ip,nw_src=10.129.0.9,nw_dst=10.128.0.%d", vnid, to)
+	}
+	host := func(from string, to int) string {
+		return fmt.Sprintf("in_port=2,ip,nw_src=%s,nw_dst=10.128.0.%d", from, to)
+	}
+	const routed = ",nw_tos=252" // RoutedDSCP
+	for name, tc := range map[string]struct {
+		packet string
+		out    string
+		tables string
+	}{
+		"own VNID here":                          {here(3, 4), "4", "0 20 27 30 70 80"},
+		"another VNID here":                      {here(3, 5), drop, "0 20 27 30 70 80"},
+		"to VNID 0":                              {here(3, 7), "7", "0 20 27 30 70 80"},
+		"from VNID 0":                            {here(7, 3), "3", "0 20 27 30 70 80"},
+		"to there, where it is judged":           {pod(3, "ip") + ",nw_dst=10.129.0.9", "1", "0 20 27 30 90"},
+		"own VNID from there":                    {tunnel(0x20, 3), "3", "0 10 30 70 80"},
+		"another VNID from there":                {tunnel(0x30, 3), drop, "0 10 30 70 80"},
+		"VNID 0 from there":                      {tunnel(0, 3), "3", "0 10 30 70 80"},
+		"a VNID without pods here":               {tunnel(0x40, 3), drop, "0 10 30 70 80"},
+		"a VNID without pods here to VNID 0":     {tunnel(0x40, 7), "7", "0 10 30 70 80"},
+		"somebody routed there":                  {tunnel(1, 3), drop, "0 10 30 70 80"},
+		"more than a VNID":                       {tunnel(0x100000020, 3), "3", "0 10 30 70 80"}, // VXLAN carries 24 bits
+		"machine with a fixed VNID to its own":   {"in_port=1,tun_src=172.31.0.99,tun_id=0,ip,nw_src=10.131.0.9,nw_dst=10.128.0.5", "5", "0 10 30 70 80"},
+		"machine with a fixed VNID to another":   {"in_port=1,tun_src=172.31.0.99,tun_id=0x20,ip,nw_src=10.131.0.9,nw_dst=10.128.0.3", drop, "0 10 30 70 80"},
+		"to a machine of own VNID":               {pod(5, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90"},
+		"to a machine of another VNID":           {pod(3, "ip") + ",nw_dst=10.131.0.9", drop, "0 20 27 30 90"},
+		"VNID 0 to a machine with a fixed VNID":  {pod(7, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90"},
+		"the node itself, kubelet's probe":       {host("10.128.0.1", 3), "3", "0 30 70 80"},
+		"the node by its underlay address":       {host("172.31.0.11", 3), "3", "0 30 70 80"},
+		"routed by the node":                     {host("192.0.2.1", 3) + routed, drop, "0 30 70 80"},
+		"routed by the node and masqueraded":     {host("10.128.0.1", 3) + routed, drop, "0 30 70 80"},
+		"routed by the node with a pod's source": {host("10.128.0.4", 3) + routed, drop, "0 30 70 80"},
+		"routed by the node to VNID 0":           {host("192.0.2.1", 7) + routed, "7", "0 30 70 80"},
+		"routed by the node to there":            {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.129.0.9" + routed, "1", "0 30 90"},
+		"answer from outside":                    {host("192.0.2.1", 3), "3", "0 30 70 80"},
+		"service of own VNID":                    {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=80", "2", "0 20 60 80"},
+		"service of another VNID":                {pod(3, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", drop, "0 20 60 80"},
+		"service of VNID 0":                      {pod(3, "udp") + ",nw_dst=172.30.0.1,udp_dst=80", "2", "0 20 60 80"},
+		"service from VNID 0":                    {pod(7, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", "2", "0 20 60"},
+		"no port of the service":                 {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=81", drop, "0 20 60"},
+		"fragment to another VNID's service":     {pod(3, "udp") + ",nw_dst=172.30.0.30,nw_frag=later", drop, "0 20 60 80"},
+		"node port there of own VNID":            {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30032", "2", "0 20 27 30 61 100 101"},
+		"node port there of another VNID":        {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", drop, "0 20 27 30 61"},
+		"node port there of VNID 0":              {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30000", "2", "0 20 27 30 61 100 101"},
+		"node port there from VNID 0":            {pod(7, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", "2", "0 20 27 30 61 100 101"},
+		"another node itself":                    {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=10250", "2", "0 20 27 30 61 100 101"},
+		"a node port's number outside":           {pod(3, "tcp") + ",nw_dst=192.0.2.1,tcp_dst=30048", "2", "0 20 27 30 100 101"},
+		"multicast that is off":                  {pod(3, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
+		"IGMP where multicast is off":            {pod(3, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", drop, "0 20 27 30 110"},
+		"multicast of VNID 0":                    {pod(7, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
+		"multicast, and nobody else's port":      {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 27 30 110 111 120"},
+		"IGMP stays in its VNID":                 {pod(5, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", "6", "0 20 27 30 110 111 120"},
+		"MLD":                                    {"in_port=5,dl_src=0a:58:0a:80:00:05,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0"},
+		"multicast from there":                   {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", "6", "0 10 30 120"},
+		"multicast of another VNID from there":   {"in_port=1,tun_src=172.31.0.12,tun_id=0x20,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", drop, "0 10 30 120"},
+		"multicast from the host":                {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trace := sw.Trace(t, tc.packet)
+			if got := passed(trace); got != tc.tables {
+				t.Errorf("it passes tables %s, want %s\n%s", got, tc.tables, trace)
+			}
+			if got := lastOutput(trace); got != tc.out {
+				t.Errorf("it is sent to port %q, want %q\n%s", got, tc.out, trace)
+			}
+		})
+	}
+}
+
+// A switch has as many flows of isolation as VNIDs have pods there, however many there are in the cluster.
+func TestIsolationIsByLocalVNID(t *testing.T) {
+	isolation := 0
+	for _, f := range tenantFlows(t) {
+		if f.Table == tableIsolation {
+			isolation++
+		}
+	}
+	if want := 3 + 2; isolation != want {
+		t.Errorf("%d flows in table %d, want %d for two VNIDs", isolation, tableIsolation, want)
+	}
+}
