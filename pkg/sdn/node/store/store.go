@@ -92,28 +92,53 @@ func (c *Commit) Wait(ctx context.Context) error {
 // Set makes st the owner's state, in place of its former one. The flows must not be changed afterwards; their
 // cookies do not matter.
 func (s *Store) Set(owner pipeline.Owner, st pipeline.State) *Commit {
-	commit := &Commit{owner: owner, done: make(chan struct{})}
-	wanted, err := compile(st)
-	if err != nil {
-		commit.complete(fmt.Errorf("%s: %w", owner, err))
-		return commit
+	return s.SetAll(Change{owner, st})[0]
+}
+
+// A Change is a state for an owner.
+type Change struct {
+	Owner pipeline.Owner
+	State pipeline.State
+}
+
+// SetAll makes all changes at once: they reach the switch in one bundle, so that no packet meets one without the others. Only what the
+// switch refuses, or what is in conflict, is left out. The commits are in the order of the changes.
+func (s *Store) SetAll(changes ...Change) []*Commit {
+	commits := make([]*Commit, len(changes))
+	wanted := make([]state, len(changes))
+	for i, c := range changes {
+		commits[i] = &Commit{owner: c.Owner, done: make(chan struct{})}
+		var err error
+		if wanted[i], err = compile(c.State); err != nil {
+			commits[i].complete(fmt.Errorf("%s: %w", c.Owner, err))
+			wanted[i] = nil
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for i, commit := range commits {
+		if wanted[i] != nil {
+			s.enqueue(commit, wanted[i])
+		}
+	}
+	return commits
+}
+
+func (s *Store) enqueue(commit *Commit, wanted state) {
+	owner := commit.owner
 	if c := s.queued[owner]; c != nil {
 		c.new = wanted
 		c.commits = append(c.commits, commit)
-		return commit
+		return
 	}
 	if s.synced == s.asked && !s.busy[owner] && wanted.equal(s.current[owner]) {
 		commit.complete(nil)
-		return commit
+		return
 	}
 	c := &change{owner: owner, new: wanted, commits: []*Commit{commit}}
 	s.queue = append(s.queue, c)
 	s.queued[owner] = c
 	signal(s.changed)
-	return commit
 }
 
 // Delete takes everything of the owner off the switch.

@@ -528,3 +528,30 @@ func TestRunEndsInABundle(t *testing.T) {
 	must(t, commit)
 	wantFlows(t, f, text(t, pod("a").Cookie(), flow(2, goovs.Output(1))))
 }
+
+// What is set together is never seen apart, not even by a writer that is about to begin.
+func TestSetAllInOneBundle(t *testing.T) {
+	f := newFake(t)
+	s := start(t, f)
+	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
+	before := f.Bundles()
+	var changes []Change
+	for n := range 50 {
+		changes = append(changes, Change{pod(fmt.Sprint(n)), flows(flow(100+n, goovs.Output(n+1)))})
+	}
+	bad := flow(200, goovs.Drop())
+	bad.Table = -1
+	commits := s.SetAll(append(changes, Change{pod("a"), pipeline.State{}}, Change{pod("bad"), flows(bad)})...)
+	for _, c := range commits[:51] {
+		must(t, c)
+	}
+	if err := await(t, commits[51]); err == nil {
+		t.Error("a flow in table -1 was taken")
+	}
+	if n := f.Bundles() - before; n != 1 {
+		t.Errorf("%d bundles, want 1", n)
+	}
+	if n := len(f.Flows()); n != 50 {
+		t.Errorf("%d flows, want 50", n)
+	}
+}
