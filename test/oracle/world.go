@@ -142,8 +142,9 @@ func (w *World) addNamespace(to Watcher) {
 	to.SetNamespace(ns)
 }
 
-func (w *World) removeNamespace(to Watcher) {
-	ns := pick(w, w.Namespaces)
+func (w *World) removeNamespace(to Watcher) { w.dropNamespace(pick(w, w.Namespaces), to) }
+
+func (w *World) dropNamespace(ns *corev1.Namespace, to Watcher) {
 	for _, p := range slices.Clone(w.Pods) {
 		if p.Namespace == ns.Name {
 			w.deletePod(p, to)

@@ -266,3 +266,18 @@ func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
 		}
 	}
 }
+
+// All of cyclonus' cases are judged as the oracle does, after each of their steps.
+func TestCases(t *testing.T) {
+	for _, c := range oracle.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			n := newNodes()
+			c.Play(n, func(step int, w *oracle.World) {
+				if err := n.compare(w, func() bool { return true }); err != nil {
+					t.Errorf("step %d: %v", step, err)
+				}
+			})
+		})
+	}
+}

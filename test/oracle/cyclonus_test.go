@@ -1,0 +1,73 @@
+package oracle
+
+import (
+	"testing"
+
+	"github.com/mattfenwick/cyclonus/pkg/matcher"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// deaf is a watcher who needs nothing but the world itself.
+type deaf struct{}
+
+func (deaf) SetNamespace(*corev1.Namespace)           {}
+func (deaf) DeleteNamespace(*corev1.Namespace)        {}
+func (deaf) SetPod(*corev1.Pod)                       {}
+func (deaf) DeletePod(*corev1.Pod)                    {}
+func (deaf) SetPolicy(*networkingv1.NetworkPolicy)    {}
+func (deaf) DeletePolicy(*networkingv1.NetworkPolicy) {}
+
+// Two readings of one specification that know nothing of each other agree on all of cyclonus' cases.
+func TestAgreesWithCyclonus(t *testing.T) {
+	cases := Cases()
+	if len(cases) < 200 {
+		t.Fatalf("only %d cases", len(cases))
+	}
+	asked := 0
+	for _, c := range cases {
+		c.Play(deaf{}, func(step int, w *World) {
+			policy := matcher.BuildNetworkPolicies(false, w.Policies)
+			for _, conn := range w.caseConnections() {
+				asked++
+				want := policy.IsTrafficAllowed(w.traffic(conn)).IsAllowed()
+				if got := w.Judge(conn); got.Allowed != want {
+					t.Errorf("%s, step %d: %s/%s to %s/%s, %s %d: %+v, cyclonus says %v", c.Name, step, conn.From.Pod.Namespace,
+						conn.From.Pod.Name, conn.To.Pod.Namespace, conn.To.Pod.Name, conn.Protocol, conn.Port, got, want)
+				}
+			}
+		})
+	}
+	t.Logf("%d cases, %d questions", len(cases), asked)
+}
+
+// caseConnections are those of each pod to each other on the ports that are served. A pod's to itself is left out: cyclonus
+// judges it like any other.
+func (w *World) caseConnections() []Connection {
+	var all []Connection
+	for _, from := range w.Endpoints() {
+		for _, to := range w.Endpoints() {
+			if from.Pod == nil || to.Pod == nil || from.Pod == to.Pod {
+				continue
+			}
+			for _, protocol := range Protocols()[:3] {
+				for _, port := range []int32{80, 81} {
+					all = append(all, Connection{From: from, To: to, Protocol: protocol, Port: port})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (w *World) traffic(c Connection) *matcher.Traffic {
+	peer := func(e Endpoint) *matcher.TrafficPeer {
+		return &matcher.TrafficPeer{IP: e.Addr.String(), Internal: &matcher.InternalPeer{
+			PodLabels: e.Pod.Labels, NamespaceLabels: w.namespaceLabels(e.Pod.Namespace), Namespace: e.Pod.Namespace,
+		}}
+	}
+	return &matcher.Traffic{
+		Source: peer(c.From), Destination: peer(c.To),
+		ResolvedPort: int(c.Port), ResolvedPortName: portName(c.Port, c.Protocol), Protocol: c.Protocol,
+	}
+}
