@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type Native struct {
 	db      *link[*database]
 	flows   *link[*switchConn]
 
+	sessions atomic.Int64 // with vswitchd, so far
+
 	mu       sync.Mutex
 	watchers map[*watcher]bool
 }
@@ -54,7 +57,11 @@ func NewNative(bridge, runDir string) *Native {
 		return db, nil
 	})
 	n.flows = newLink(dialTimeout, func(ctx context.Context) (*switchConn, error) {
-		return dialSwitch(ctx, filepath.Join(runDir, bridge+".mgmt"))
+		c, err := dialSwitch(ctx, filepath.Join(runDir, bridge+".mgmt"))
+		if err == nil {
+			n.sessions.Add(1)
+		}
+		return c, err
 	})
 	return n
 }
@@ -64,6 +71,9 @@ func (n *Native) Close() {
 	n.db.close()
 	n.flows.close()
 }
+
+// Session numbers the connections to vswitchd, 0 before the first. In another session it may be another vswitchd.
+func (n *Native) Session() int64 { return n.sessions.Load() }
 
 // NewTransaction implements Interface.
 func (n *Native) NewTransaction() *Transaction {

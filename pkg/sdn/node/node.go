@@ -35,9 +35,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
-// bridgeName is OpenShift SDN's; people's habits know it.
-const bridgeName = "br0"
-
 // Back-off of a set-up that failed.
 const (
 	retryFirst = time.Second
@@ -70,6 +67,7 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		kube:      kube,
 		network:   network,
 		bridge:    bridge,
+		gate:      newGate(bridge),
 		reporter:  newReporter(ctx, kube, cfg.NodeName),
 		condition: newCondition(kube.CoreV1().Nodes(), cfg.NodeName),
 		door:      newDoor(),
@@ -84,6 +82,7 @@ type agent struct {
 	kube      kubernetes.Interface
 	network   networkclient.Interface
 	bridge    *ovs.Native
+	gate      *gate // the bridge, for the store
 	reporter  *reporter
 	condition *condition
 	door      *door
@@ -112,10 +111,11 @@ func (a *agent) run(ctx context.Context) error {
 		defer cancel()
 		served <- cniserver.Serve(serving, socket, a.door)
 	}()
-	var condition sync.WaitGroup
-	condition.Go(func() { a.condition.run(ctx) })
+	var parts sync.WaitGroup
+	parts.Go(func() { a.condition.run(ctx) })
+	parts.Go(func() { a.gate.run(ctx) })
 	a.rounds(ctx)
-	condition.Wait()
+	parts.Wait()
 	stopServing()
 	return <-served
 }
@@ -177,7 +177,7 @@ func (a *agent) round(ctx context.Context) error {
 	}
 	// Of the host's interfaces nothing tells.
 	looking.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { look(nil) }, sayAgain) })
-	err = a.serve(ctx, cancel, caches, network, own)
+	err = a.serve(ctx, caches, network, own)
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}

@@ -2,11 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,7 +19,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
@@ -34,7 +33,7 @@ const ipamNetwork = "ovsdn"
 const hostCheck = 10 * time.Second
 
 // serve brings the node from a known HostSubnet to an open door, and stays until the context ends or a part fails.
-func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *caches, network *config.Network, own *config.HostSubnet) error {
+func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, own *config.HostSubnet) error {
 	started := time.Now()
 	underlay, mtu, err := a.underlay(network, own)
 	if err != nil {
@@ -46,7 +45,8 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		ServiceNetwork:  network.ServiceNetwork,
 		MTU:             mtu,
 	})
-	if err := a.setUpBridge(ctx, network, own, tun, mtu); err != nil {
+	fixture := newFixture(a.bridge, a.Datapath, network, own, tun, mtu)
+	if err := fixture.ensure(ctx); err != nil {
 		return err
 	}
 	firewall, err := a.setUpHost(ctx, network, tun)
@@ -64,7 +64,7 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		Subnets:         own.Subnets,
 		VXLANPort:       network.VXLANPort,
 	}
-	st := store.New(a.bridge)
+	st := store.New(a.gate)
 	static, err := compiler.Static()
 	if err != nil {
 		return fmt.Errorf("static flows: %w", err)
@@ -118,12 +118,14 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		return err
 	}
 
+	keeper := newKeeper(fixture, manager, func(err error) { a.reporter.warn(reasonFailed, err) })
 	group, ctx := errgroup.WithContext(ctx)
 	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return st.Run(writing) })
-	group.Go(func() error { a.bridge.Watch(ctx, follow(st, changed)); return nil })
+	group.Go(func() error { a.bridge.Watch(ctx, follow(st, keeper)); return nil })
+	group.Go(func() error { keeper.run(ctx); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
@@ -140,33 +142,33 @@ func (a *agent) serve(ctx context.Context, changed context.CancelCauseFunc, c *c
 		}
 		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
 		a.reporter.say(reasonReady, message)
-		group.Go(func() error { a.watchHealth(ctx, manager, message); return nil })
+		healthy := func() error { return errors.Join(manager.Healthy(), keeper.healthy()) }
+		group.Go(func() error { a.watchHealth(ctx, healthy, message); return nil })
 		return a.door.lead(ctx, manager)
 	})
 	return group.Wait()
 }
 
-// follow reacts to what Open vSwitch does by itself. A switch that has started anew has no flows: the store writes them
-// again, and an unchanged one gets nothing. A pod's port that came back with another number is rare, and a new round
-// compiles everything with the numbers of now.
-func follow(st *store.Store, changed context.CancelCauseFunc) func(ovs.Event) {
+// follow reacts to what Open vSwitch does by itself, and to what others do to it. A switch that has started anew has no flows: the store
+// writes them again, and an unchanged one gets nothing.
+func follow(st *store.Store, keeper *keeper) func(ovs.Event) {
 	return func(e ovs.Event) {
 		switch e.Kind {
 		case ovs.SwitchConnected:
 			st.Resync()
+		case ovs.DatabaseConnected:
+			keeper.look(bridgeName)
 		case ovs.PortChanged:
-			if e.Port.OFPort > 0 && e.Port.ExternalIDs[pods.IDSandbox] != "" {
-				changed(fmt.Errorf("%w: port %s has the OpenFlow number %d now", errChanged, e.Port.Name, e.Port.OFPort))
-			}
+			keeper.look(e.Port.Name)
 		}
 	}
 }
 
-// healthPeriod is how often the manager is asked. The Node says what was so twice: a restart of Open vSwitch takes less.
+// healthPeriod is how often the parts are asked. The Node says what was so twice: a restart of Open vSwitch takes less.
 const healthPeriod = 5 * time.Second
 
 // watchHealth keeps the Node's condition as the bridge is.
-func (a *agent) watchHealth(ctx context.Context, manager *pods.Manager, message string) {
+func (a *agent) watchHealth(ctx context.Context, healthy func() error, message string) {
 	a.condition.set(available(message))
 	tick := time.NewTicker(healthPeriod)
 	defer tick.Stop()
@@ -177,7 +179,7 @@ func (a *agent) watchHealth(ctx context.Context, manager *pods.Manager, message 
 			return
 		case <-tick.C:
 		}
-		switch err := manager.Healthy(); {
+		switch err := healthy(); {
 		case err == nil && failures > 1:
 			a.condition.set(available(message))
 			fallthrough
@@ -189,45 +191,6 @@ func (a *agent) watchHealth(ctx context.Context, manager *pods.Manager, message 
 			}
 		}
 	}
-}
-
-// setUpBridge makes br0 with its two fixed ports. Flows are the store's.
-func (a *agent) setUpBridge(ctx context.Context, network *config.Network, own *config.HostSubnet, tun *hostnet.Tun0, mtu linkmtu.MTU) error {
-	// With its port, tun0 gets its MTU.
-	changes, err := tun.PrepareMTU(ctx)
-	if err != nil {
-		return err
-	}
-	if len(changes) > 0 {
-		klog.FromContext(ctx).Info("Routes are ready for another MTU", "interface", hostnet.Tun0Name, "changed", changes)
-	}
-	if err := a.bridge.EnsureBridge(ctx, ovs.Bridge{
-		Name:         bridgeName,
-		DatapathType: a.Datapath,
-		TableNames:   pipeline.TableNames(),
-	}); err != nil {
-		return err
-	}
-	options := map[string]string{"remote_ip": "flow", "key": "flow"}
-	if network.VXLANPort != config.DefaultVXLANPort {
-		options["dst_port"] = strconv.Itoa(int(network.VXLANPort))
-	}
-	for _, port := range []ovs.Port{
-		{Name: "vxlan0", Type: "vxlan", Options: options, OFPort: pipeline.PortVXLAN},
-		{
-			Name: hostnet.Tun0Name, Type: "internal", OFPort: pipeline.PortTun, MTURequest: mtu.Link,
-			MAC: config.MAC(config.Gateway(own.Subnets[0])).String(),
-		},
-	} {
-		got, err := a.bridge.AddPort(ctx, port)
-		if err != nil {
-			return err
-		}
-		if got.OFPort != port.OFPort {
-			return fmt.Errorf("port %s of %s has OpenFlow number %d, it must be %d: another port holds that number; `ovs-vsctl del-port` it", port.Name, bridgeName, got.OFPort, port.OFPort)
-		}
-	}
-	return nil
 }
 
 // setUpHost makes the host route to the pods, and let them through.

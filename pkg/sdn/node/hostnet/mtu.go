@@ -49,6 +49,8 @@ func MTU(underlay Underlay, given, routable int) (linkmtu.MTU, error) {
 // PrepareMTU makes tun0's routes ready for the MTU that somebody else, Open vSwitch, is about to give tun0, if there is one already.
 // It returns what it had to change, for logging. Sync does the rest.
 func (t *Tun0) PrepareMTU(ctx context.Context) (changes []string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

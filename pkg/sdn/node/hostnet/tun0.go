@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -27,10 +28,10 @@ type Tun0Config struct {
 	MTU             linkmtu.MTU
 }
 
-// Port is tun0 on the host. The OVS port itself, with its MAC, must exist.
-// Tun0 is the host's side of the port of that name. Its calls must not overlap.
+// Tun0 is the host's side of the port of that name.
 type Tun0 struct {
 	config Tun0Config
+	mu     sync.Mutex // calls look and then change
 }
 
 // NewTun0 returns a Tun0 that holds tun0 to the configuration.
@@ -42,6 +43,8 @@ func NewTun0(c Tun0Config) *Tun0 {
 // are removed. An interface that has the name but not the MAC that the agent pinned is somebody else's: that
 // is an error, and nothing is changed.
 func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	link, err := netlinksafe.LinkByName(Tun0Name)
 	if err != nil {
 		return nil, fmt.Errorf("find %s, which Open vSwitch should have made (`ovs-vsctl show` says why not): %w", Tun0Name, err)
