@@ -57,3 +57,12 @@ func (a note) MarshalText() ([]byte, error) {
 func (a note) GoString() string {
 	return fmt.Sprintf("ovs.Note(%#v)", []byte(a))
 }
+
+// CTClear makes the packet untracked: what the connection tracker knows of it is forgotten (NXAST_CT_CLEAR).
+func CTClear() Action { return ctClear{} }
+
+type ctClear struct{}
+
+func (ctClear) MarshalText() ([]byte, error) { return []byte("ct_clear"), nil }
+
+func (ctClear) GoString() string { return "ovs.CTClear()" }

@@ -30,7 +30,7 @@ func (n Node) Peer(p Peer) State {
 	for _, subnet := range p.Subnets {
 		s.add(tableARPRemote, 100, arp(ovs.ARPTargetIP(subnet)), tunnel...)
 		for _, source := range n.sourcesFor(p) {
-			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), tunnel...)
+			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), append([]ovs.Action{tag}, n.sendToNode(p.VTEP)...)...)
 		}
 	}
 	if n.tenants() {

@@ -16,6 +16,7 @@ type Node struct {
 	ServiceNetwork  netip.Prefix
 	Subnets         []netip.Prefix // this node's own
 	VXLANPort       uint16
+	ExternalProxy   bool // the host's proxy balances services
 }
 
 func (n Node) gateways() []netip.Prefix {
@@ -58,18 +59,18 @@ func (n Node) classify(s *State) {
 
 	n.outsiders(s)
 	for _, gateway := range n.gateways() {
-		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableRoute))
+		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), n.fromHost(tableRoute)...)
 		for _, cluster := range n.ClusterNetworks {
 			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(gateway), ovs.ARPTargetIP(cluster)).from(PortTun), ovs.GotoTable(tableRoute))
 		}
 	}
 	for _, subnet := range n.Subnets {
 		for _, cluster := range n.ClusterNetworks {
-			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), ovs.GotoTable(tableServiceReturn))
+			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), n.fromHost(tableServiceReturn)...)
 		}
 	}
 	s.add(tableClassify, 250, ip(ovs.IPDestination(multicastRange())).from(PortTun), goovs.Drop())
-	s.add(tableClassify, 200, ip().from(PortTun), ovs.GotoTable(tableRoute))
+	s.add(tableClassify, 200, ip().from(PortTun), n.fromHost(tableRoute)...)
 	s.add(tableClassify, 150, anything().from(PortTun), goovs.Drop())
 
 	s.add(tableClassify, 100, arp(), ovs.GotoTable(tablePodIngress))
@@ -132,4 +133,6 @@ func (n Node) deliver(s *State) {
 	s.add(tableMulticastEgress, 0, anything(), goovs.Drop())
 	s.add(tableMulticastNodes, 0, anything(), goovs.Drop())
 	s.add(tableMulticastPods, 0, anything(), goovs.Drop())
+
+	n.commit(s)
 }

@@ -33,10 +33,10 @@ func (n Node) Pod(p Pod) State {
 			goovs.DataLinkSource(mac), ovs.ARPSourceIP(single(addr)), goovs.ARPSourceHardwareAddress(p.MAC),
 		).from(p.OFPort), vnid, ovs.GotoTable(tableRoute))
 
-		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), vnid, ovs.GotoTable(tableEgressPolicy))
+		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), append(n.keep(addr), vnid, ovs.GotoTable(tableEgressPolicy))...)
 		s.add(tableARPLocal, 100, arp(ovs.ARPTargetIP(single(addr))), goovs.Output(p.OFPort))
 		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
-			loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort), ovs.GotoTable(tableIsolation))
+			loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort), n.toIsolation(addr))
 	}
 	n.among(&s, p.VNID)
 	return s

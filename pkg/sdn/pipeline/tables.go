@@ -22,9 +22,12 @@
 //	                          ▼                                          101 egress-ip  120 multicast-pods
 //	                          80 isolation → reg2                        → tun0         → ports
 //
+//	80 and 90 lead to 130 commit where the host's proxy keeps the clients' addresses (see proxied): → reg2, or back to the proxy
+//
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
-// Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port.
+// Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
+// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md).
 //
 // Isolation by mode, in table 80: in multitenant a packet passes if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes.
@@ -50,6 +53,7 @@ const (
 	tableMulticastEgress = 110
 	tableMulticastNodes  = 111
 	tableMulticastPods   = 120
+	tableCommit          = 130
 	tableVersion         = 253 // 254 is reserved by OVS for its own use
 )
 
@@ -64,6 +68,7 @@ const (
 	regSourceVNID = "NXM_NX_REG0[]"
 	regDestVNID   = "NXM_NX_REG1[]"
 	regOutput     = "NXM_NX_REG2[]"
+	regZone       = "NXM_NX_REG3[]"
 	tunID         = "NXM_NX_TUN_ID[0..31]"
 )
 
@@ -89,6 +94,7 @@ func TableNames() map[int]string {
 		tableMulticastEgress: "multicast-egress",
 		tableMulticastNodes:  "multicast-nodes",
 		tableMulticastPods:   "multicast-pods",
+		tableCommit:          "commit",
 		tableVersion:         "version",
 	}
 }

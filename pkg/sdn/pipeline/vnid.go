@@ -27,12 +27,12 @@ func (n Node) outsiders(s *State) {
 	}
 	// Before the node's own address: kube-proxy may have put that into them.
 	s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
-		loadVNID(vnidOutside, regSourceVNID), goovs.SetField("0", "nw_tos"), ovs.GotoTable(tableRoute))
+		append([]ovs.Action{loadVNID(vnidOutside, regSourceVNID), goovs.SetField("0", "nw_tos")}, n.fromHost(tableRoute)...)...)
 }
 
 // isolate compiles the verdicts of table 80 that depend on no pod.
 func (n Node) isolate(s *State) {
-	toPort := goovs.OutputField(regOutput)
+	toPort := n.send()
 	if n.tenants() {
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(0, uint32(config.GlobalVNID))}}, toPort)
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(1, uint32(config.GlobalVNID))}}, toPort)
@@ -49,6 +49,6 @@ func (n Node) isolate(s *State) {
 // among compiles that those of a VNID reach each other. Every pod of the VNID asks for it, and the store keeps one such flow.
 func (n Node) among(s *State, vnid config.VNID) {
 	if n.tenants() && !vnid.IsGlobal() {
-		s.add(tableIsolation, 100, match{fields: []ovs.Match{ovs.Reg(0, uint32(vnid)), ovs.Reg(1, uint32(vnid))}}, goovs.OutputField(regOutput))
+		s.add(tableIsolation, 100, match{fields: []ovs.Match{ovs.Reg(0, uint32(vnid)), ovs.Reg(1, uint32(vnid))}}, n.send())
 	}
 }
