@@ -16,7 +16,6 @@ type Node struct {
 	ServiceNetwork  netip.Prefix
 	Subnets         []netip.Prefix // this node's own
 	VXLANPort       uint16
-	ExternalProxy   bool // the host's proxy balances services
 }
 
 func (n Node) gateways() []netip.Prefix {
@@ -59,18 +58,18 @@ func (n Node) classify(s *State) {
 
 	n.outsiders(s)
 	for _, gateway := range n.gateways() {
-		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), n.fromHost(tableRoute)...)
+		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), n.fromHost(ovs.GotoTable(tableRoute))...)
 		for _, cluster := range n.ClusterNetworks {
 			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(gateway), ovs.ARPTargetIP(cluster)).from(PortTun), ovs.GotoTable(tableRoute))
 		}
 	}
 	for _, subnet := range n.Subnets {
 		for _, cluster := range n.ClusterNetworks {
-			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), n.fromHost(tableServiceReturn)...)
+			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), n.fromHost(ovs.GotoTable(tableServiceReturn))...)
 		}
 	}
 	s.add(tableClassify, 250, ip(ovs.IPDestination(multicastRange())).from(PortTun), goovs.Drop())
-	s.add(tableClassify, 200, ip().from(PortTun), n.fromHost(tableRoute)...)
+	s.add(tableClassify, 200, ip().from(PortTun), n.fromOutside()...)
 	s.add(tableClassify, 150, anything().from(PortTun), goovs.Drop())
 
 	s.add(tableClassify, 100, arp(), ovs.GotoTable(tablePodIngress))
@@ -128,7 +127,7 @@ func (n Node) deliver(s *State) {
 	s.add(tableRemote, 0, anything(), goovs.Drop())
 
 	s.add(tableEgressFirewall, 0, anything(), ovs.GotoTable(tableEgressIP))
-	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
+	n.toOutside(s)
 
 	s.add(tableMulticastEgress, 0, anything(), goovs.Drop())
 	s.add(tableMulticastNodes, 0, anything(), goovs.Drop())

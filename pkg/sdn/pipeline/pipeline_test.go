@@ -40,7 +40,6 @@ func subnetNode() Node {
 func inMode(mode config.Mode) Node {
 	n := subnetNode()
 	n.Mode = mode
-	n.ExternalProxy = mode == config.ModeMultitenant
 	return n
 }
 
@@ -63,7 +62,7 @@ func goldenStates(t *testing.T) map[string]State {
 	mac := net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}
 	tenants := inMode(config.ModeMultitenant)
 	grownTenants := grown
-	grownTenants.Mode, grownTenants.ExternalProxy = config.ModeMultitenant, true
+	grownTenants.Mode = config.ModeMultitenant
 	machine := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23")}
 	fixed := func(vnid config.VNID) Peer {
 		p := machine

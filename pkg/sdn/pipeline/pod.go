@@ -27,7 +27,7 @@ func (n Node) Pod(p Pod) State {
 		source := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr))}
 		toService := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr)), ovs.IPDestination(n.ServiceNetwork)}
 
-		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), vnid, ovs.GotoTable(tableService))
+		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), append(n.keep(addr), vnid, ovs.GotoTable(tableService))...)
 		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), vnid, ovs.GotoTable(tableEgressPolicy))
 		s.add(tablePodIngress, 100, arp(
 			goovs.DataLinkSource(mac), ovs.ARPSourceIP(single(addr)), goovs.ARPSourceHardwareAddress(p.MAC),

@@ -7,9 +7,15 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// vnidOutside is that of hosts that route cluster addresses through a node. It is one of those that no namespace can have: such
-// hosts reach VNID 0 alone.
+// vnidOutside is that of hosts outside, which may route cluster addresses through a node. It is one of those that no namespace can have:
+// such hosts reach VNID 0, and answer those who ask them.
 const vnidOutside config.VNID = 1
+
+// ICMP's "fragmentation needed" (RFC 792, RFC 1191).
+const (
+	icmpUnreachable = 3
+	icmpTooLarge    = 4
+)
 
 // RoutedDSCP is what the host's firewall writes into packets that it forwards into the pod network for others: their source may have
 // become the node's own by masquerading, and must not count as that. From the pool for local use (RFC 2474, section 6).
@@ -20,14 +26,20 @@ const dscpShift = 2 // in the TOS byte, above ECN
 // tenants tells whether VNIDs decide who reaches whom.
 func (n Node) tenants() bool { return n.Mode == config.ModeMultitenant }
 
-// outsiders compiles what the host forwards for others, in mode multitenant.
+// outsiders compiles what the host forwards for others and may have made its own, in mode multitenant.
 func (n Node) outsiders(s *State) {
-	if !n.tenants() {
-		return
+	if n.tenants() {
+		s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
+			append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)...)
 	}
-	// Before the node's own address: kube-proxy may have put that into them.
-	s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
-		append([]ovs.Action{loadVNID(vnidOutside, regSourceVNID), goovs.SetField("0", "nw_tos")}, n.fromHost(tableRoute)...)...)
+}
+
+// fromOutside goes on with a packet from tun0 that is not the node's own.
+func (n Node) fromOutside() []ovs.Action {
+	if n.tenants() {
+		return n.fromHost(loadVNID(vnidOutside, regSourceVNID), ovs.GotoTable(tableRoute))
+	}
+	return n.fromHost(ovs.GotoTable(tableRoute))
 }
 
 // isolate compiles the verdicts of table 80 that depend on no pod.
@@ -36,6 +48,10 @@ func (n Node) isolate(s *State) {
 	if n.tenants() {
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(0, uint32(config.GlobalVNID))}}, toPort)
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(1, uint32(config.GlobalVNID))}}, toPort)
+		s.add(tableIsolation, 200, ip(ovs.Reg(0, uint32(vnidOutside)), goovs.ConnectionTrackingState("+trk", "+rpl")), toPort)
+		// A router says that a packet was too large. Whose connection that was about can't be looked up by the router's address.
+		s.add(tableIsolation, 190, match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{
+			ovs.Reg(0, uint32(vnidOutside)), goovs.ICMPType(icmpUnreachable), goovs.ICMPCode(icmpTooLarge)}}, toPort)
 	} else {
 		// A node always reaches its own pods: kubelet's probes.
 		for _, gateway := range n.gateways() {

@@ -11,10 +11,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// What the host's proxy translates, where VNIDs judge (docs/decisions/0001-conntrack.md). The proxy changes the destination of a pod's packet
-// and sends it back by tun0; its source is still the pod, by which table 25 gives it its VNID. The connection is kept in the pod's zone with
-// markProxied, once the endpoint's node, or this one, has it; and what the endpoint answers goes to tun0, where the host changes it
-// back. The answer is judged by its VNIDs as any packet: who was cut off is not heard either.
+// Where VNIDs judge, connections are kept for two reasons (docs/decisions/0001-conntrack.md):
+//
+// What a pod sends to the host, to the world and to services, lets answers in: nobody outside has a VNID that could.
+//
+// What the host's proxy translates finds back to it. The proxy changes the destination of a pod's packet and sends it back by tun0; its
+// source is still the pod, by which table 25 gives it its VNID. The connection is marked, and what the endpoint answers goes to
+// tun0, where the host changes it back. That answer is judged by its VNIDs as any packet: who was cut off is not heard either.
 
 // zoneLocal is the first zone of allowed connections that were opened by pods of this node; the low bits are those of the pod's address.
 const (
@@ -25,42 +28,50 @@ const (
 // markProxied is the ct_mark of connections that the host's proxy translates.
 const markProxied = 1
 
-// proxied tells whether the host's proxy is told apart from pods' own connections. In the other modes the host masquerades.
-func (n Node) proxied() bool { return n.ExternalProxy && n.tenants() }
-
 // localZone returns the zone of connections that a pod of this node opened.
 func localZone(addr netip.Addr) uint16 {
 	b := addr.AsSlice()
 	return zoneLocal | binary.BigEndian.Uint16(b[len(b)-2:])&(1<<zoneLocalBits-1)
 }
 
-// fromHost goes on with a packet from tun0, without what the host's own tracker says of it.
-func (n Node) fromHost(table int) []ovs.Action {
-	if n.proxied() {
-		return []ovs.Action{ovs.CTClear(), ovs.GotoTable(table)}
+// fromHost begins with a packet from tun0, without what the host's own tracker says of it.
+func (n Node) fromHost(actions ...ovs.Action) []ovs.Action {
+	if n.tenants() {
+		return append([]ovs.Action{ovs.CTClear()}, actions...)
 	}
-	return []ovs.Action{ovs.GotoTable(table)}
+	return actions
 }
 
-// keep has the connection kept, which the host's proxy has translated for a pod of this node.
+// keep has a connection kept that a pod of this node opens.
 func (n Node) keep(client netip.Addr) []ovs.Action {
-	if n.proxied() {
+	if n.tenants() {
 		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", localZone(client)), regZone)}
 	}
 	return nil
 }
 
-// toIsolation leads a packet to a pod of this node to the verdict, and finds out if it answers a connection that was kept.
+// toIsolation leads a packet to a pod of this node to the verdict, with the knowledge whether it answers a connection that was kept.
 func (n Node) toIsolation(pod netip.Addr) ovs.Action {
-	if n.proxied() {
+	if n.tenants() {
 		return goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=%d", tableIsolation, localZone(pod)))
 	}
 	return ovs.GotoTable(tableIsolation)
 }
 
+// toOutside compiles how packets go to the host, which routes them.
+func (n Node) toOutside(s *State) {
+	if n.tenants() {
+		s.add(tableEgressIP, 1, ip(),
+			goovs.Move(fmt.Sprintf("NXM_OF_IP_SRC[0..%d]", zoneLocalBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", zoneLocalBits-1)),
+			goovs.Load(fmt.Sprintf("%#x", zoneLocal>>zoneLocalBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", zoneLocalBits)),
+			loadPort(PortTun), ovs.GotoTable(tableCommit))
+	}
+	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
+}
+
 // send is what happens to a packet that may go to the port in reg2.
 func (n Node) send() ovs.Action {
-	if n.proxied() {
+	if n.tenants() {
 		return ovs.GotoTable(tableCommit)
 	}
 	return goovs.OutputField(regOutput)
@@ -68,7 +79,7 @@ func (n Node) send() ovs.Action {
 
 // sendToNode is what happens to a tagged packet to another node's pod.
 func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
-	if n.proxied() {
+	if n.tenants() {
 		return []ovs.Action{goovs.SetField(vtep.String(), "tun_dst"), loadPort(PortVXLAN), ovs.GotoTable(tableCommit)}
 	}
 	return toNode(vtep)
@@ -76,12 +87,13 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 
 // commit compiles what keeps connections, when every verdict of this node is in.
 func (n Node) commit(s *State) {
-	if n.proxied() {
+	if n.tenants() {
 		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), goovs.OutputField(regOutput))
-		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking(fmt.Sprintf(
+		s.add(tableCommit, 150, ip().from(PortTun), goovs.ConnectionTracking(fmt.Sprintf(
 			"commit,zone=NXM_NX_REG3[0..15],exec(load:%d->NXM_NX_CT_MARK[])", markProxied)), goovs.OutputField(regOutput))
+		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
 	}
 	s.add(tableCommit, 0, anything(), goovs.Drop())
 }
