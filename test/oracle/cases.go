@@ -36,7 +36,8 @@ func caseAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 128, byte(2
 
 // Play makes the changes one after the other, tells the watcher, and asks to check after each of them.
 func (c Case) Play(to Watcher, check func(step int, w *World)) {
-	w := &World{Nodes: []string{"n1", "n2"}, serial: 1}
+	w := newWorld()
+	w.serial = 1
 	for _, ns := range caseNames("x", "y", "z") {
 		w.caseNamespace(ns, map[string]string{"ns": ns}, to)
 		for _, pod := range caseNames("a", "b", "c") {

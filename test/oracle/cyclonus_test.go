@@ -6,17 +6,20 @@ import (
 	"github.com/mattfenwick/cyclonus/pkg/matcher"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // deaf is a watcher who needs nothing but the world itself.
 type deaf struct{}
 
-func (deaf) SetNamespace(*corev1.Namespace)           {}
-func (deaf) DeleteNamespace(*corev1.Namespace)        {}
-func (deaf) SetPod(*corev1.Pod)                       {}
-func (deaf) DeletePod(*corev1.Pod)                    {}
-func (deaf) SetPolicy(*networkingv1.NetworkPolicy)    {}
-func (deaf) DeletePolicy(*networkingv1.NetworkPolicy) {}
+func (deaf) SetNamespace(*corev1.Namespace)                           {}
+func (deaf) DeleteNamespace(*corev1.Namespace)                        {}
+func (deaf) SetPod(*corev1.Pod)                                       {}
+func (deaf) DeletePod(*corev1.Pod)                                    {}
+func (deaf) SetPolicy(*networkingv1.NetworkPolicy)                    {}
+func (deaf) DeletePolicy(*networkingv1.NetworkPolicy)                 {}
+func (deaf) SetClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy)    {}
+func (deaf) DeleteClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy) {}
 
 // Two readings of one specification that know nothing of each other agree on all of cyclonus' cases.
 func TestAgreesWithCyclonus(t *testing.T) {

@@ -12,38 +12,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// egress: "If no NetworkPolicies of type Egress select a pod, all egress is allowed", else what one of them allows.
-func (c *Cluster) egress(conn Connection) Verdict {
-	return c.byPolicies(conn.From, networkingv1.PolicyTypeEgress, func(p *networkingv1.NetworkPolicy) bool {
-		return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
-			return c.anyPeer(p.Namespace, r.To, conn.To) && anyPort(r.Ports, conn)
-		})
-	})
+// namespaceTier: the policies of a type that select the target "are combined additively", and "If no policies select a pod
+// in a direction, all is allowed" by them: the next tier decides.
+func (c *Cluster) namespaceTier(conn Connection, target Endpoint, direction networkingv1.PolicyType) (v Verdict, decided bool) {
+	for _, p := range c.Policies {
+		if p.Namespace != target.Pod.Namespace || !selects(p.Spec.PodSelector, target.Pod.Labels) || !slices.Contains(types(p), direction) {
+			continue
+		}
+		if c.allows(p, conn, direction) {
+			return Verdict{true, fmt.Sprintf("%s of %s/%s", direction, p.Namespace, p.Name)}, true
+		}
+		v, decided = Verdict{false, fmt.Sprintf("%s/%s isolates its %s", p.Namespace, p.Name, direction)}, true
+	}
+	return v, decided
 }
 
-// ingress is the mirror image of egress. The named ports of both are the destination's.
-func (c *Cluster) ingress(conn Connection) Verdict {
-	return c.byPolicies(conn.To, networkingv1.PolicyTypeIngress, func(p *networkingv1.NetworkPolicy) bool {
+// allows: the other end must be a peer of a rule, and the port, which is the destination's, one of the same rule.
+func (c *Cluster) allows(p *networkingv1.NetworkPolicy, conn Connection, direction networkingv1.PolicyType) bool {
+	if direction == networkingv1.PolicyTypeIngress {
 		return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
 			return c.anyPeer(p.Namespace, r.From, conn.From) && anyPort(r.Ports, conn)
 		})
-	})
-}
-
-// byPolicies: the policies of a type that select the target "are combined additively".
-func (c *Cluster) byPolicies(target Endpoint, t networkingv1.PolicyType, allows func(*networkingv1.NetworkPolicy) bool) Verdict {
-	isolated := ""
-	for _, p := range c.Policies {
-		if !subject(target.Pod) || p.Namespace != target.Pod.Namespace ||
-			!selects(p.Spec.PodSelector, target.Pod.Labels) || !slices.Contains(types(p), t) {
-			continue
-		}
-		if allows(p) {
-			return Verdict{true, fmt.Sprintf("%s of %s/%s", t, p.Namespace, p.Name)}
-		}
-		isolated = fmt.Sprintf("%s/%s isolates its %s", p.Namespace, p.Name, t)
 	}
-	return Verdict{isolated == "", isolated}
+	return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
+		return c.anyPeer(p.Namespace, r.To, conn.To) && anyPort(r.Ports, conn)
+	})
 }
 
 // types: "If no policyTypes are specified then by default Ingress will always be set and Egress will be set if the

@@ -11,14 +11,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // Cluster is what the API server holds. Addresses of pods are in their status.
 type Cluster struct {
-	Namespaces []*corev1.Namespace
-	Pods       []*corev1.Pod
-	Policies   []*networkingv1.NetworkPolicy
-	VNIDs      map[string]uint32 // by namespace; nil outside mode multitenant
+	Namespaces      []*corev1.Namespace
+	Pods            []*corev1.Pod
+	Policies        []*networkingv1.NetworkPolicy
+	ClusterPolicies []*policyv1alpha2.ClusterNetworkPolicy
+	NodeLabels      map[string]map[string]string
+	VNIDs           map[string]uint32 // by namespace; nil outside mode multitenant
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.

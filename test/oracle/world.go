@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // World is a small cluster that changes at random, alike for one seed. It is small in everything, labels and ports too, so
@@ -29,6 +29,8 @@ type Watcher interface {
 	DeletePod(*corev1.Pod)
 	SetPolicy(*networkingv1.NetworkPolicy)
 	DeletePolicy(*networkingv1.NetworkPolicy)
+	SetClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy)
+	DeleteClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy)
 }
 
 // The cluster that a world begins with, and the most that it grows to.
@@ -36,11 +38,13 @@ const (
 	maxNamespaces = 5
 	maxPods       = 20
 	maxPolicies   = 10
+	maxCluster    = 4
 )
 
 // NewWorld returns the cluster of a seed. The watcher has heard of all that is in it.
 func NewWorld(seed uint64, w Watcher) *World {
-	world := &World{rand: rand.New(rand.NewPCG(seed, 0)), Nodes: []string{"n1", "n2"}} //nolint:gosec // to be repeatable
+	world := newWorld()
+	world.rand = rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeatable
 	for range 2 + world.rand.IntN(maxNamespaces-1) {
 		world.addNamespace(w)
 	}
@@ -50,7 +54,18 @@ func NewWorld(seed uint64, w Watcher) *World {
 	for range 1 + world.rand.IntN(maxPolicies) {
 		world.addPolicy(w)
 	}
+	for range world.rand.IntN(maxCluster) {
+		world.addClusterPolicy(w)
+	}
 	return world
+}
+
+// newWorld has two nodes, which differ in a label.
+func newWorld() *World {
+	return &World{
+		Nodes:   []string{"n1", "n2"},
+		Cluster: Cluster{NodeLabels: map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}}},
+	}
 }
 
 // Step changes one thing, and says what.
@@ -71,6 +86,8 @@ func (w *World) Step(to Watcher) string {
 		{"add a policy", 3, len(w.Policies) < maxPolicies, w.addPolicy},
 		{"change a policy", 3, len(w.Policies) > 0, w.changePolicy},
 		{"remove a policy", 2, len(w.Policies) > 0, w.removePolicy},
+		{"add a cluster policy", 1, len(w.ClusterPolicies) < maxCluster, w.addClusterPolicy},
+		{"remove a cluster policy", 1, len(w.ClusterPolicies) > 0, w.removeClusterPolicy},
 	}
 	sum := 0
 	for _, s := range steps {
@@ -244,93 +261,4 @@ func (w *World) removePolicy(to Watcher) { w.deletePolicy(pick(w, w.Policies), t
 func (w *World) deletePolicy(p *networkingv1.NetworkPolicy, to Watcher) {
 	w.Policies = slices.DeleteFunc(w.Policies, func(x *networkingv1.NetworkPolicy) bool { return x == p })
 	to.DeletePolicy(p)
-}
-
-func (w *World) policySpec() networkingv1.NetworkPolicySpec {
-	s := networkingv1.NetworkPolicySpec{PodSelector: *w.selector()}
-	for range w.rand.IntN(3) {
-		s.Ingress = append(s.Ingress, networkingv1.NetworkPolicyIngressRule{From: w.peers(), Ports: w.ports()})
-	}
-	for range w.rand.IntN(3) {
-		s.Egress = append(s.Egress, networkingv1.NetworkPolicyEgressRule{To: w.peers(), Ports: w.ports()})
-	}
-	s.PolicyTypes = pick(w, [][]networkingv1.PolicyType{
-		nil, {networkingv1.PolicyTypeIngress}, {networkingv1.PolicyTypeEgress},
-		{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
-	})
-	return s
-}
-
-func (w *World) selector() *metav1.LabelSelector {
-	s := &metav1.LabelSelector{}
-	if w.chance(50) {
-		s.MatchLabels = map[string]string{pick(w, []string{"app", "tier"}): pick(w, []string{"a", "b", "c"})}
-	}
-	if w.chance(20) {
-		r := metav1.LabelSelectorRequirement{Key: pick(w, []string{"app", "tier"}), Operator: pick(w, []metav1.LabelSelectorOperator{
-			metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
-		})}
-		if r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpNotIn {
-			r.Values = []string{"a", "b"}
-		}
-		s.MatchExpressions = append(s.MatchExpressions, r)
-	}
-	return s
-}
-
-func (w *World) peers() []networkingv1.NetworkPolicyPeer {
-	var peers []networkingv1.NetworkPolicyPeer
-	for range w.rand.IntN(4) {
-		var p networkingv1.NetworkPolicyPeer
-		switch w.rand.IntN(5) {
-		case 0:
-			p.PodSelector = w.selector()
-		case 1:
-			p.NamespaceSelector = w.selector()
-		case 2:
-			p.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: pick(w, w.Namespaces).Name}}
-		case 3:
-			p.PodSelector, p.NamespaceSelector = w.selector(), w.selector()
-		case 4:
-			p.IPBlock = w.block()
-		}
-		peers = append(peers, p)
-	}
-	return peers
-}
-
-func (w *World) block() *networkingv1.IPBlock {
-	b := &networkingv1.IPBlock{CIDR: pick(w, []string{"10.128.0.0/14", "10.128.0.0/23", "10.128.2.0/29", "0.0.0.0/0", "192.0.2.0/24", "10.128.0.4/32"})}
-	if w.chance(40) {
-		for _, except := range []string{"10.128.0.4/30", "10.128.2.3/32", "192.0.2.0/28"} {
-			if netip.MustParsePrefix(b.CIDR).Bits() < netip.MustParsePrefix(except).Bits() && netip.MustParsePrefix(b.CIDR).Overlaps(netip.MustParsePrefix(except)) && w.chance(60) {
-				b.Except = append(b.Except, except)
-			}
-		}
-	}
-	return b
-}
-
-func (w *World) ports() []networkingv1.NetworkPolicyPort {
-	var ports []networkingv1.NetworkPolicyPort
-	for range w.rand.IntN(3) {
-		var p networkingv1.NetworkPolicyPort
-		if w.chance(80) {
-			protocol := pick(w, Protocols()[:3])
-			p.Protocol = &protocol
-		}
-		switch w.rand.IntN(5) {
-		case 0, 1:
-			number := intstr.FromInt32(pick(w, Ports()))
-			p.Port = &number
-		case 2:
-			name := intstr.FromString(pick(w, []string{"web", "admin", "none"}))
-			p.Port = &name
-		case 3:
-			first, last := intstr.FromInt32(80), pick(w, []int32{80, 81, 8080, 65535})
-			p.Port, p.EndPort = &first, &last
-		}
-		ports = append(ports, p)
-	}
-	return ports
 }

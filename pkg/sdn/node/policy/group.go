@@ -26,12 +26,10 @@ type portName struct {
 
 // group is what a selector selects. The pods of a group of a named port are told apart by that port's number.
 type group struct {
-	groupKey
-	inNamespaces labels.Selector // nil: of one namespace
-	onPods       labels.Selector
-	sets         map[int32]*set     // by number of the port; 0 without one
-	rules        map[*rule]struct{} // that have the group
-	refs         int
+	scope
+	sets  map[int32]*set     // by number of the port; 0 without one
+	rules map[*rule]struct{} // that have the group
+	refs  int
 }
 
 // set are pods that are alike for the rules of a group.
@@ -99,18 +97,15 @@ func (g *group) selects(ns *namespace) bool {
 }
 
 // use returns the group of a selector, to be released.
-func (e *Engine) use(key groupKey, namespaces, pods labels.Selector) *group {
-	if namespaces != nil {
-		key.namespaces = "select " + namespaces.String()
+func (e *Engine) use(s scope) *group {
+	if s.inNamespaces != nil {
+		s.namespaces = "select " + s.inNamespaces.String()
 	}
-	if pods == nil {
-		pods = labels.Everything()
-	}
-	key.pods = pods.String()
-	g := e.groups[key]
+	s.pods = s.onPods.String()
+	g := e.groups[s.groupKey]
 	if g == nil {
-		g = &group{groupKey: key, inNamespaces: namespaces, onPods: pods, sets: map[int32]*set{}, rules: map[*rule]struct{}{}}
-		e.groups[key] = g
+		g = &group{scope: s, sets: map[int32]*set{}, rules: map[*rule]struct{}{}}
+		e.groups[s.groupKey] = g
 		e.fill(g)
 	}
 	g.refs++

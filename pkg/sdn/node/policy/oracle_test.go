@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
@@ -80,15 +81,35 @@ func (c *compiled) verdict(d Direction, target PodKey, peer netip.Addr, vnid uin
 			meet(Piece{Kind: Port, Protocol: protocol, Port: port & mask, Mask: mask})
 		}
 	}
+	return c.decide(d, target, met)
+}
+
+// decide goes down from the highest level. What passes leaves out its tier.
+func (c *compiled) decide(d Direction, target PodKey, met map[Conj]bool) bool {
+	byLevel := map[Level]Action{}
 	count := map[uint32]uint8{}
 	for conj := range met {
 		if count[conj.ID]++; count[conj.ID] == conj.N {
-			return c.outcomes[conj.ID] == Allow
+			byLevel[c.levels[conj.ID]] = c.outcomes[conj.ID]
 		}
 	}
 	isolated := [2]bool{}
-	isolated[Ingress], isolated[Egress] = c.engine.Isolated(target)
-	return !isolated[d]
+	if isolated[Ingress], isolated[Egress] = c.engine.Isolated(target); isolated[d] {
+		byLevel[Isolation] = Deny
+	}
+	below := Highest + 1
+	for _, level := range slices.Backward(slices.Sorted(maps.Keys(byLevel))) {
+		switch {
+		case level >= below:
+		case byLevel[level] == Pass && level > NetworkPolicy:
+			below = NetworkPolicy + 1
+		case byLevel[level] == Pass:
+			return true
+		default:
+			return byLevel[level] == Allow
+		}
+	}
+	return true
 }
 
 // nodes is the compiled state of every node of a world, as its watcher.
@@ -152,8 +173,28 @@ func (n *nodes) DeletePolicy(p *networkingv1.NetworkPolicy) {
 	}
 }
 
+func (n *nodes) SetClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) {
+	for _, c := range n.byName {
+		if err := c.engine.SetClusterNetworkPolicy(p); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (n *nodes) DeleteClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) {
+	for _, c := range n.byName {
+		c.engine.DeleteClusterNetworkPolicy(p.Name)
+	}
+}
+
+// newNodes are a world's two nodes.
 func newNodes() *nodes {
-	return &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: map[string]uint32{}}
+	n := &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: map[string]uint32{}}
+	for _, c := range n.byName {
+		c.engine.SetNode("n1", map[string]string{"app": "a"}, oracle.NodeAddr(0))
+		c.engine.SetNode("n2", map[string]string{"app": "b"}, oracle.NodeAddr(1))
+	}
+	return n
 }
 
 func (n *nodes) allowed(conn oracle.Connection) bool {
@@ -242,7 +283,11 @@ func TestAgreesWithTheOracle(t *testing.T) {
 
 func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
 	t.Helper()
-	anew := &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: n.vnids}
+	anew := newNodes()
+	anew.vnids = n.vnids
+	for _, p := range w.ClusterPolicies {
+		anew.SetClusterPolicy(p)
+	}
 	for _, p := range w.Policies {
 		anew.SetPolicy(p)
 	}

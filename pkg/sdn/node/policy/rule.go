@@ -6,12 +6,6 @@ import (
 	"net/netip"
 )
 
-// Level orders rules: of those that a packet meets, the one of the highest level decides.
-type Level uint16
-
-// NetworkPolicy is the level of all rules of network policies. Below it, a packet of an isolated pod ends.
-const NetworkPolicy Level = 1
-
 // Action is what a rule does with the packets that meet it.
 type Action uint8
 
@@ -19,7 +13,7 @@ type Action uint8
 const (
 	Allow Action = iota
 	Deny
-	Pass // on to the next tier
+	Pass // past the other rules of the tier
 )
 
 // rule is a rule of a policy for one named port, or for all its ports that have numbers.
