@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -47,6 +48,14 @@ func run() int {
 		}
 		fmt.Fprintln(os.Stderr, "vmrun:", err)
 		return exitFailed
+	}
+	if o.Dir != "" {
+		dir, err := filepath.Abs(o.Dir)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "vmrun:", err)
+			return exitFailed
+		}
+		o.Dir = dir
 	}
 	code, err := vm.Run(ctx, o, flags.Args()...)
 	if err == nil {

@@ -1,0 +1,55 @@
+package datapath_test
+
+import (
+	"testing"
+
+	"github.com/ovsdn/ovsdn/test/datapath"
+)
+
+// TestConntrack proves what docs/decisions/0001-conntrack.md says, with packets. The tests share a cluster, since building
+// one takes long in a virtual machine; each begins with c.reset.
+func TestConntrack(t *testing.T) {
+	c := newCluster(t, 3, 2)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{
+		{"replies of isolated pods", testReplies},
+		{"half an allow is none", testHalfAllow},
+		{"a forbidden connection is cut", testForbidden},
+		{"ICMP errors", testICMPErrors},
+		{"too large, says a router", testTooLarge},
+		{"fragments", testFragments},
+		{"SCTP", testSCTP},
+		{"service", testService},
+		{"service removed", testServiceRemoved},
+		{"hairpin", testHairpin},
+		{"hairpin of the node", testNodeHairpin},
+		{"ICMP error from a service", testServiceICMPError},
+		{"external proxy", testExternalProxy},
+		{"the world in mode multitenant", testWorld},
+		{"limit", testLimit},
+		{"ovs-vswitchd restarts", testRestart},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
+	}
+}
+
+func testReplies(t *testing.T, c *cluster) {
+	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
+		asking, dns, other := client.UDP(t, 0), server.UDP(t, 53), server.UDP(t, 54)
+		c.isolate(client, server)
+		c.apply(t)
+		asking.MustNotReach(t, dns.Addr(), dns)
+		// What was forbidden has left nothing that would let the server speak.
+		dns.MustNotReach(t, asking.Addr(), asking)
+
+		c.allow("udp", client.Addr, dns.Addr())
+		c.apply(t)
+		dns.MustNotReach(t, asking.Addr(), asking)
+		asking.MustReach(t, dns.Addr(), dns)
+		dns.MustReach(t, asking.Addr(), asking)
+		other.MustNotReach(t, asking.Addr(), asking)
+		asking.MustNotReach(t, other.Addr(), other)
+	})
+}
