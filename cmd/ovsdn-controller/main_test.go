@@ -38,15 +38,15 @@ func TestBadFlags(t *testing.T) {
 			`ovsdn-controller: invalid argument "70000" for "--vxlan-port" flag: strconv.ParseUint: parsing "70000": value out of range`,
 		}},
 		{"mode of a later version", []string{"--kubeconfig", config, "--mode", "networkpolicy"}, []string{
-			"ovsdn-controller: mode networkpolicy is not in this version yet: choose subnet",
+			"ovsdn-controller: --mode: networkpolicy is not in this version yet: choose subnet",
 		}},
 		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1",
 			"--healthz-bind-address", "nonsense"}, []string{
 			"ovsdn-controller: --kubeconfig /nowhere: stat /nowhere: no such file or directory",
-			`"nonsense" is no address for probes: write HOST:PORT, or 0 for none`,
-			"clusterNetworks[0].CIDR: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14",
-			"serviceNetwork: 172.30.0.0/16 overlaps the cluster network 172.30.0.0/20: choose ranges that are disjoint",
-			"mtu: 1 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
+			`--healthz-bind-address: "nonsense" is no address: write HOST:PORT, or 0 for none`,
+			"--cluster-network: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14",
+			"--service-network: 172.30.0.0/16 overlaps the cluster network 172.30.0.0/20: choose ranges that are disjoint",
+			"--mtu: 1 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

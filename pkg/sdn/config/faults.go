@@ -6,12 +6,22 @@ import (
 	"net/netip"
 )
 
-// faults collects what is wrong with an object, each fault with the field that has it.
+// FieldError is a fault of an object, with the field that has it. Parsers of objects join them.
+type FieldError struct {
+	Field string // such as "clusterNetworks[0].CIDR"
+	Err   error
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// faults collects what is wrong with an object.
 type faults []error
 
 func (f *faults) add(field string, err error) {
 	if err != nil {
-		*f = append(*f, fmt.Errorf("%s: %w", field, err))
+		*f = append(*f, &FieldError{Field: field, Err: err})
 	}
 }
 

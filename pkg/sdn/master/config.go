@@ -59,19 +59,19 @@ func (c Config) Validate() error {
 	}
 	if c.LeaderElect {
 		if faults := validation.IsDNS1123Label(c.LeaderElectNamespace); len(faults) > 0 {
-			errs = append(errs, fmt.Errorf("%q is no namespace for the leader's Lease: %s", c.LeaderElectNamespace, strings.Join(faults, ", ")))
+			errs = append(errs, fmt.Errorf("--leader-elect-namespace: %q is no namespace: %s", c.LeaderElectNamespace, strings.Join(faults, ", ")))
 		}
 	}
 	if c.HealthzAddress != "0" {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddress); err != nil {
-			errs = append(errs, fmt.Errorf("%q is no address for probes: write HOST:PORT, or 0 for none", c.HealthzAddress))
+			errs = append(errs, fmt.Errorf("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddress))
 		}
 	}
 	network, err := c.network()
 	if err != nil {
 		errs = append(errs, err)
 	} else if !supported(network.Mode) {
-		errs = append(errs, fmt.Errorf("mode %s is not in this version yet: choose %s", network.Mode, config.ModeSubnet))
+		errs = append(errs, fmt.Errorf("--mode: %s is not in this version yet: choose %s", network.Mode, config.ModeSubnet))
 	}
 	return errors.Join(errs...)
 }
@@ -89,5 +89,6 @@ func (c Config) network() (*config.Network, error) {
 	if c.MTU != 0 {
 		o.MTU = &c.MTU
 	}
-	return config.ParseNetwork(o)
+	network, err := config.ParseNetwork(o)
+	return network, namingFlags(err)
 }

@@ -152,6 +152,21 @@ func testRefuses(t *testing.T, c *cluster) {
 	c.accepted(t, "True", "Accepted", "", running)
 }
 
+func testFollowsLater(t *testing.T, c *cluster) {
+	c.run(t, nil)
+	c.addNodes(t, 1, 1)
+	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
+	c.addNodes(t, 2, 2)
+	c.hostSubnet(t, "node2", has("10.129.0.0/23"))
+	c.edit(t, setRanges("10.129.0.0/16"))
+	c.accepted(t, "False", "InUse", "HostSubnet node1 is in use", "10.128.0.0/14 with 9 host bits")
+	c.deleteNode(t, "node1")
+	c.accepted(t, "True", "Accepted", "in force: 10.129.0.0/16 with 9 host bits", "10.129.0.0/16 with 9 host bits")
+	c.eventOf(t, "Normal", "ClusterNetwork", "default", "AcceptedClusterNetwork", "10.129.0.0/16 with 9 host bits")
+	c.addNodes(t, 3, 3)
+	c.hostSubnet(t, "node3", has("10.129.2.0/23"))
+}
+
 // fits demands a subnet of 10.128.0.0/14.
 func fits(hs *networkv1.HostSubnet) error {
 	h, err := config.ParseHostSubnet(hs)

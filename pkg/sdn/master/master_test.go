@@ -58,6 +58,7 @@ func TestMaster(t *testing.T) {
 		{"follows a ClusterNetwork that grows", testGrows},
 		{"follows anything before there are nodes", testNothingInUse},
 		{"refuses what would take away what is in use", testRefuses},
+		{"follows what it refused when nothing in use forbids it any more", testFollowsLater},
 		{"keeps what it has accepted", testKeepsAccepted},
 		{"keeps out of external machines' subnets", testExternal},
 		{"writes nothing that the CRDs refuse", testCRDs},

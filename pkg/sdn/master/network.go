@@ -42,6 +42,9 @@ const (
 	// What fails is tried again after a quarter of a second, and from then on at half the pace each time.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 15 * time.Second
+
+	// What something in use forbids is judged again at this pace: it may be gone.
+	judgeAgain = 10 * time.Second
 )
 
 // networkKeeper sees to it that ClusterNetwork `default` exists, decides which of its edits the network follows, and says
@@ -152,6 +155,9 @@ func (k *networkKeeper) keep(ctx context.Context) error {
 		return err
 	}
 	k.ruling = true
+	if verdict.Reason == config.ReasonInUse {
+		k.queue.AddAfter(stored.Name, judgeAgain)
+	}
 	if before != nil && !reflect.DeepEqual(before, k.running) {
 		k.events.Event(stored, corev1.EventTypeNormal, reasonAcceptedNetwork, verdict.Message)
 	}
