@@ -43,14 +43,18 @@ type contractCase struct {
 
 // contract is the contract. Each says which method it is about, so that TestContractIsComplete knows whether one is missing.
 func contract() []contractCase {
+	return append(bridgeContract(), groupContract()...)
+}
+
+func bridgeContract() []contractCase {
 	return []contractCase{
 		{"EnsureBridge", "twice", func(t *testing.T, b backend) {
-			must(t, b.Replace(t.Context(), []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+			must(t, replace(t, b, []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
 			must(t, b.EnsureBridge(t.Context(), bridge()))
 			wantFlows(t, b, flow(0, 1, "10.0.0.1/32", goovs.Drop()))
 		}},
 		{"EnsureBridge", "other datapath", func(t *testing.T, b backend) {
-			must(t, b.Replace(t.Context(), []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+			must(t, replace(t, b, []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
 			other := bridge()
 			other.DatapathType = "system"
 			if err := b.EnsureBridge(t.Context(), other); !ovs.IsDatapathMismatch(err) {
@@ -266,20 +270,20 @@ func contract() []contractCase {
 				flow(0, 1, "10.0.0.0/8", goovs.Drop()), flow(0, 2, "10.0.0.0/8", goovs.Drop()), flow(1, 1, "10.0.0.0/8", goovs.Drop()),
 				flow(0, 1, "10.0.0.1/32", goovs.Drop()), {Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}},
 			}
-			must(t, b.Replace(t.Context(), all))
+			must(t, replace(t, b, all))
 			run(t, b, func(tx *ovs.Transaction) { tx.Delete(all[4]); tx.Delete(all[0]) })
 			wantFlows(t, b, all[1:4]...)
 		}},
 		{"Run", "all or nothing, and names the flow", func(t *testing.T, b backend) {
 			good := flow(0, 1, "10.0.0.1/32", goovs.Drop())
-			must(t, b.Replace(t.Context(), []*ovs.Flow{good}))
+			must(t, replace(t, b, []*ovs.Flow{good}))
 			for name, bad := range map[string]*ovs.Flow{
-				"refused by the switch":    flow(3, 6, "10.0.0.2/32", group(99)),
-				"default priority":         flow(0, 32768, "10.0.0.2/32", group(99)),
-				"every packet":             {Actions: []ovs.Action{group(99)}},
+				"refused by the switch":    flow(3, 6, "10.0.0.2/32", ovs.ToGroup(99)),
+				"default priority":         flow(0, 32768, "10.0.0.2/32", ovs.ToGroup(99)),
+				"every packet":             {Actions: []ovs.Action{ovs.ToGroup(99)}},
 				"refused by ovs-ofctl":     flow(3, 6, "10.0.0.2/32", ovs.GotoTable(2)),
 				"a goto to its own table":  flow(3, 6, "10.0.0.2/32", ovs.GotoTable(3)),
-				"a long match with cookie": longFlow(group(99)),
+				"a long match with cookie": longFlow(ovs.ToGroup(99)),
 			} {
 				tx := b.NewTransaction()
 				tx.Delete(good)
@@ -302,11 +306,11 @@ func contract() []contractCase {
 		}},
 		{"Replace", "difference", func(t *testing.T, b backend) {
 			one, two, three := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(0, 1, "10.0.0.2/32", goovs.Drop()), longFlow(goovs.Drop())
-			must(t, b.Replace(t.Context(), []*ovs.Flow{one, two}))
+			must(t, replace(t, b, []*ovs.Flow{one, two}))
 			wantFlows(t, b, one, two)
-			must(t, b.Replace(t.Context(), []*ovs.Flow{three, two}))
+			must(t, replace(t, b, []*ovs.Flow{three, two}))
 			wantFlows(t, b, two, three)
-			must(t, b.Replace(t.Context(), nil))
+			must(t, replace(t, b, nil))
 			wantFlows(t, b)
 		}},
 		{"Replace", "every sort of action", func(t *testing.T, b backend) {
@@ -314,30 +318,22 @@ func contract() []contractCase {
 				goovs.Move("NXM_NX_REG0[]", "NXM_NX_TUN_ID[0..31]"), goovs.SetField("192.0.2.1", "tun_dst"), goovs.Load("0x64", "NXM_NX_REG1[]"),
 				ovs.Note([]byte{0, 0xaa}), goovs.OutputField("NXM_NX_REG2[]"), goovs.Output(1), goovs.ConnectionTracking("commit,zone=1,table=30"), ovs.GotoTable(30))
 			f.IdleTimeout = 300
-			must(t, b.Replace(t.Context(), []*ovs.Flow{f}))
+			must(t, replace(t, b, []*ovs.Flow{f}))
 			wantFlows(t, b, f)
 		}},
 		{"Replace", "two flows of one key", func(t *testing.T, b backend) {
 			one, two := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(0, 1, "10.0.0.1/32", goovs.Output(3))
-			wantFlowError(t, "twice", b.Replace(t.Context(), []*ovs.Flow{one, two}), two)
+			wantFlowError(t, "twice", replace(t, b, []*ovs.Flow{one, two}), two)
 			wantFlows(t, b)
 		}},
 		{"Replace", "all or nothing, and names the flow", func(t *testing.T, b backend) {
-			good, bad := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(3, 6, "10.0.0.2/32", group(99))
-			must(t, b.Replace(t.Context(), []*ovs.Flow{good}))
-			wantFlowError(t, "group", b.Replace(t.Context(), []*ovs.Flow{flow(1, 1, "10.0.0.1/32", goovs.Drop()), bad}), bad)
+			good, bad := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(3, 6, "10.0.0.2/32", ovs.ToGroup(99))
+			must(t, replace(t, b, []*ovs.Flow{good}))
+			wantFlowError(t, "group", replace(t, b, []*ovs.Flow{flow(1, 1, "10.0.0.1/32", goovs.Drop()), bad}), bad)
 			wantFlows(t, b, good)
 		}},
 	}
 }
-
-// group is an action that the switch refuses, since there is no such group.
-func group(id int) ovs.Action { return groupAction(id) }
-
-type groupAction int
-
-func (a groupAction) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "group:%d", int(a)), nil }
-func (a groupAction) GoString() string             { return fmt.Sprintf("group(%d)", int(a)) }
 
 // longFlow has a match that is longer than the part of a request that an OpenFlow error must carry.
 func longFlow(actions ...ovs.Action) *ovs.Flow {

@@ -2,6 +2,7 @@ package ovs_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,7 +26,12 @@ type backend struct {
 	addDevice    func(t *testing.T, name string)
 	removeDevice func(t *testing.T, name string)
 	diff         func(t testing.TB, want []*ovs.Flow) string // "" when these are the flows on the switch
+	groups       func(t testing.TB) []string                 // as ovs-ofctl prints them
+	meters       func(t testing.TB) []string                 // likewise
+	connect      func(t testing.TB, c ovs.Connections)       // lets the switch track a UDP connection
+	tracked      func(t testing.TB) int                      // how many it tracks
 	stop         func(t testing.TB)                          // Open vSwitch goes away
+	blind        bool                                        // it does not tell differences, since ovs-ofctl does not
 }
 
 func newFakeBackend(t *testing.T) backend {
@@ -45,12 +51,18 @@ func newFakeBackend(t *testing.T) backend {
 			}
 			return cmp.Diff(want, f.Flows(), cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty())
 		},
-		stop: func(t testing.TB) { f.SetUnavailable(true) },
+		groups:  func(testing.TB) []string { return f.Groups() },
+		meters:  func(testing.TB) []string { return f.Meters() },
+		connect: func(_ testing.TB, c ovs.Connections) { f.Connect(c) },
+		tracked: func(testing.TB) int { return len(f.Tracked()) },
+		stop:    func(t testing.TB) { f.SetUnavailable(true) },
 	}
 }
 
 func newExecBackend(t *testing.T) backend {
-	return newRealBackend(t, func(s *ovstest.Switch) ovs.Interface { return ovs.NewExec(ovstest.Bridge, s.RunDir) })
+	b := newRealBackend(t, func(s *ovstest.Switch) ovs.Interface { return ovs.NewExec(ovstest.Bridge, s.RunDir) })
+	b.blind = true
+	return b
 }
 
 func newNativeBackend(t *testing.T) backend {
@@ -81,8 +93,14 @@ func newRealBackend(t *testing.T, implementation func(*ovstest.Switch) ovs.Inter
 				return netlink.LinkDel(link)
 			})
 		},
-		diff: s.Diff,
-		stop: s.StopVSwitchd,
+		diff:   s.Diff,
+		groups: func(t testing.TB) []string { return dumped(t, s, "dump-groups") },
+		meters: func(t testing.TB) []string { return dumped(t, s, "dump-meters") },
+		connect: func(t testing.TB, c ovs.Connections) {
+			s.OFCtl(t, "packet-out", ovstest.Bridge, fmt.Sprintf("in_port=LOCAL packet=%x actions=ct(commit,zone=%d)", udpPacket(c.Original), c.Zone))
+		},
+		tracked: func(t testing.TB) int { return strings.Count(s.Conntrack(t), "\n") },
+		stop:    s.StopVSwitchd,
 	}
 }
 
@@ -103,7 +121,7 @@ func testContract(t *testing.T, newBackend func(*testing.T) backend) {
 		t.Run(c.method+"/"+c.name, func(t *testing.T) {
 			c.test(t, b)
 			// Clean for the next.
-			must(t, b.Replace(t.Context(), nil))
+			must(t, replace(t, b, nil))
 			for _, p := range listPorts(t, b) {
 				must(t, b.DeletePort(t.Context(), p.Name))
 			}
@@ -116,7 +134,7 @@ func testContract(t *testing.T, newBackend func(*testing.T) backend) {
 		if err := b.Run(t.Context(), tx); !ovs.IsUnavailable(err) {
 			t.Errorf("Run: got %v", err)
 		}
-		if err := b.Replace(t.Context(), nil); !ovs.IsUnavailable(err) {
+		if err := replace(t, b, nil); !ovs.IsUnavailable(err) {
 			t.Errorf("Replace: got %v", err)
 		}
 	})
@@ -165,6 +183,13 @@ func wantFlows(t *testing.T, b backend, want ...*ovs.Flow) {
 	if diff := b.diff(t, want); diff != "" {
 		t.Errorf("flows:\n%s", diff)
 	}
+}
+
+// replace replaces the flows.
+func replace(t testing.TB, b ovs.Interface, flows []*ovs.Flow) error {
+	t.Helper()
+	_, err := b.Replace(t.Context(), ovs.State{Flows: flows})
+	return err
 }
 
 func wantPorts(t *testing.T, b backend, want ...ovs.Port) {

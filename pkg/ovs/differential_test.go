@@ -17,12 +17,15 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// TestNativeAndExecAgree does the same random things with each backend to a switch of its own: every answer must be the same, and in
-// the end the flows and the database.
-func TestNativeAndExecAgree(t *testing.T) {
-	const rounds = 15
+// TestNativeAndExecAgreeOnPorts and -OnFlows do the same random things with each backend to a switch of its own: every answer must be the
+// same, and in the end the database, and all that OpenFlow shows.
+func TestNativeAndExecAgreeOnPorts(t *testing.T) { testAgree(t, 15, drawPortStep) }
+
+func TestNativeAndExecAgreeOnFlows(t *testing.T) { testAgree(t, 30, drawFlowStep) }
+
+func testAgree(t *testing.T, rounds int, draw func(*rapid.T) step) {
 	sides := []side{newSide(t, "exec"), newSide(t, "native")}
-	steps := rapid.SliceOfN(rapid.Custom(drawStep), 5, 15)
+	steps := rapid.SliceOfN(rapid.Custom(draw), 5, 15)
 	for seed := range rounds {
 		var log []string
 		for _, step := range steps.Example(seed) {
@@ -58,7 +61,7 @@ func newSide(t *testing.T, name string) side {
 
 // state is what can be seen of the switch.
 func (s side) state(t *testing.T) map[string][]string {
-	state := map[string][]string{"flows": s.s.Dump(t)}
+	state := map[string][]string{"flows": s.s.Dump(t), "groups": dumped(t, s.s, "dump-groups"), "meters": dumped(t, s.s, "dump-meters")}
 	for table, columns := range map[string]string{
 		"Bridge":     "name,datapath_type,fail_mode,protocols,other_config,external_ids,stp_enable,mcast_snooping_enable",
 		"Port":       "name,tag,trunks,vlan_mode,other_config,external_ids",
@@ -82,11 +85,17 @@ type answer struct {
 
 func answerOf(err error) answer {
 	var refused *ovs.FlowError
+	var group *ovs.GroupError
+	var meter *ovs.MeterError
 	switch {
 	case err == nil:
 		return answer{}
 	case errors.As(err, &refused):
-		return answer{Failure: "flow " + refused.Flow}
+		return answer{Failure: "flow " + refused.Key.String()} // two operations may have one key
+	case errors.As(err, &group):
+		return answer{Failure: fmt.Sprint("group ", group.ID)}
+	case errors.As(err, &meter):
+		return answer{Failure: fmt.Sprint("meter ", meter.ID)}
 	case ovs.IsPortError(err):
 		return answer{Failure: err.Error()}
 	case ovs.IsUnavailable(err):
@@ -100,8 +109,8 @@ type step struct {
 	do   func(t *testing.T, b ovs.Interface) answer
 }
 
-func drawStep(t *rapid.T) step {
-	switch rapid.IntRange(0, 9).Draw(t, "step") {
+func drawPortStep(t *rapid.T) step {
+	switch rapid.IntRange(0, 5).Draw(t, "step") {
 	case 0:
 		b := bridge()
 		b.TableNames = rapid.SampledFrom([]map[int]string{nil, {0: "classify"}, {0: "one", 7: `t"w o`, 253: "ünï"}}).Draw(t, "tables")
@@ -117,27 +126,33 @@ func drawStep(t *rapid.T) step {
 	case 4:
 		name := drawPortName(t)
 		return step{"DeletePort " + name, func(t *testing.T, i ovs.Interface) answer { return answerOf(i.DeletePort(t.Context(), name)) }}
-	case 5:
-		return step{"ListPorts", func(t *testing.T, i ovs.Interface) answer {
-			ports, err := i.ListPorts(t.Context())
-			a := answerOf(err)
-			if len(ports) > 0 {
-				a.Ports = ports
-			}
-			return a
-		}}
-	case 6, 7, 8:
-		tx := &ovs.Transaction{}
-		for range rapid.IntRange(1, 12).Draw(t, "operations") {
-			f := drawFlow(t)
-			if rapid.Bool().Draw(t, "delete") {
-				tx.Delete(f)
-			} else {
-				tx.Add(f)
-			}
-		}
-		return step{"Run\n" + tx.String(), func(t *testing.T, i ovs.Interface) answer { return answerOf(i.Run(t.Context(), tx)) }}
 	}
+	return step{"ListPorts", func(t *testing.T, i ovs.Interface) answer {
+		ports, err := i.ListPorts(t.Context())
+		a := answerOf(err)
+		if len(ports) > 0 {
+			a.Ports = ports
+		}
+		return a
+	}}
+}
+
+func drawFlowStep(t *rapid.T) step {
+	tx := &ovs.Transaction{}
+	switch rapid.IntRange(0, 5).Draw(t, "step") {
+	case 0:
+		return drawReplace(t)
+	case 1:
+		drawMeters(t, tx)
+	default:
+		for range rapid.IntRange(1, 12).Draw(t, "operations") {
+			drawOperation(t, tx)
+		}
+	}
+	return step{"Run\n" + tx.String(), func(t *testing.T, i ovs.Interface) answer { return answerOf(i.Run(t.Context(), tx)) }}
+}
+
+func drawReplace(t *rapid.T) step {
 	byKey := map[ovs.Key]*ovs.Flow{}
 	refused := false
 	for range rapid.IntRange(0, 20).Draw(t, "flows") {
@@ -146,7 +161,7 @@ func drawStep(t *rapid.T) step {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Actions[0] == group(99) {
+		if mayBeRefused(f) {
 			if refused {
 				continue // which of two is named is not said
 			}
@@ -154,8 +169,62 @@ func drawStep(t *rapid.T) step {
 		}
 		byKey[key] = f
 	}
-	flows := slices.Collect(maps.Values(byKey))
-	return step{fmt.Sprintf("Replace by %d flows", len(flows)), func(t *testing.T, i ovs.Interface) answer { return answerOf(i.Replace(t.Context(), flows)) }}
+	want := ovs.State{Flows: slices.Collect(maps.Values(byKey))}
+	if refused {
+		return replacement(want) // ovs-ofctl would leave the rest
+	}
+	for id := range rapid.Uint32Range(0, 3).Draw(t, "groups") {
+		want.Groups = append(want.Groups, service(id+1, "10.1.0.1:80"))
+	}
+	for id := range rapid.Uint32Range(0, 2).Draw(t, "meters") {
+		want.Meters = append(want.Meters, limit(id+1, 10))
+	}
+	return replacement(want)
+}
+
+func replacement(want ovs.State) step {
+	return step{fmt.Sprintf("Replace by %d flows, %d groups, %d meters", len(want.Flows), len(want.Groups), len(want.Meters)), func(t *testing.T, i ovs.Interface) answer {
+		_, err := i.Replace(t.Context(), want)
+		return answerOf(err)
+	}}
+}
+
+// mayBeRefused: the group or the meter may not be there.
+func mayBeRefused(f *ovs.Flow) bool {
+	text, err := ovs.ActionsText(f)
+	return err != nil || strings.HasPrefix(text, "group:") || strings.HasPrefix(text, "meter:")
+}
+
+// drawOperation draws from few keys, so that operations meet. Meters are changed without flows beside them, since ovs-ofctl can't put
+// those back when flows are refused.
+func drawOperation(t *rapid.T, tx *ovs.Transaction) {
+	group := service(rapid.Uint32Range(1, 4).Draw(t, "group"), rapid.SliceOfN(rapid.SampledFrom([]string{"10.1.0.1:80", "10.1.0.2", "[fd00::1]:80"}), 0, 4).Draw(t, "endpoints")...)
+	switch rapid.IntRange(0, 7).Draw(t, "operation") {
+	case 0, 1, 2:
+		tx.Add(drawFlow(t))
+	case 3, 4:
+		tx.Delete(drawFlow(t))
+	case 5:
+		tx.SetGroup(group)
+	case 6:
+		tx.DeleteGroup(group.ID)
+	case 7:
+		tx.Purge(ovs.Learned{Table: 60, Cookie: 1})
+	}
+}
+
+func drawMeters(t *rapid.T, tx *ovs.Transaction) {
+	for range rapid.IntRange(1, 5).Draw(t, "meters") {
+		m := ovs.Meter{
+			ID: rapid.Uint32Range(1, 4).Draw(t, "meter"), Rate: rapid.Uint32Range(1, 3).Draw(t, "rate"), Burst: rapid.Uint32Range(0, 2).Draw(t, "burst"),
+			Unit: rapid.SampledFrom([]ovs.MeterUnit{ovs.Kilobits, ovs.Packets}).Draw(t, "unit"),
+		}
+		if rapid.Bool().Draw(t, "delete") {
+			tx.DeleteMeter(m.ID)
+		} else {
+			tx.SetMeter(m)
+		}
+	}
 }
 
 func drawPortName(t *rapid.T) string {
@@ -199,7 +268,9 @@ func drawFlow(t *rapid.T) *ovs.Flow {
 		{goovs.ConnectionTracking("commit,zone=NXM_NX_REG0[0..15],nat(src=10.0.0.1-10.0.0.9:5-99,random),exec(load:0x1->NXM_NX_CT_MARK[]),table=90")},
 		{goovs.OutputField("NXM_NX_REG2[]")},
 		{goovs.Resubmit(0, 90)},
-		{group(99)},
+		{ovs.ToGroup(99)},
+		{ovs.ToGroup(1)},
+		{ovs.ThroughMeter(1), goovs.Output(1)},
 	}).Draw(t, "actions")
 	return f
 }

@@ -17,6 +17,28 @@ func (e *FlowError) Error() string {
 	return fmt.Sprintf("Open vSwitch refused the flow %s: %s", e.Flow, e.Reason)
 }
 
+// GroupError says that the switch refused a group. Nothing of the transaction that held it was applied.
+type GroupError struct {
+	ID     uint32
+	Group  string // the group's text, as Group.String gives it
+	Reason string // Open vSwitch's, or a sentence
+}
+
+func (e *GroupError) Error() string {
+	return fmt.Sprintf("Open vSwitch refused the group %s: %s", e.Group, e.Reason)
+}
+
+// MeterError says that the switch refused a meter. Nothing of the transaction that held it was applied.
+type MeterError struct {
+	ID     uint32
+	Meter  string // the meter's text, as Meter.String gives it
+	Reason string // Open vSwitch's, or a sentence
+}
+
+func (e *MeterError) Error() string {
+	return fmt.Sprintf("Open vSwitch refused the meter %s: %s", e.Meter, e.Reason)
+}
+
 // PortError says that vswitchd could not set up a port's interface.
 type PortError struct {
 	Port   string
@@ -83,4 +105,12 @@ func (e *versionError) Error() string {
 func IsTooOld(err error) bool {
 	var e *versionError
 	return errors.As(err, &e)
+}
+
+// isRefusal reports whether the switch, or the way to it, has refused a part of a transaction.
+func isRefusal(err error) bool {
+	var flow *FlowError
+	var group *GroupError
+	var meter *MeterError
+	return errors.As(err, &flow) || errors.As(err, &group) || errors.As(err, &meter)
 }

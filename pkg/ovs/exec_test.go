@@ -75,6 +75,13 @@ func (e *Exec) ofctl(ctx context.Context, timeout time.Duration, script string, 
 	return err
 }
 
+// command runs one that reads no script.
+func (e *Exec) command(ctx context.Context, command string, args ...string) ([]byte, error) {
+	socket := filepath.Join(e.runDir, e.bridge+".mgmt")
+	args = append([]string{timeoutFlag(e.timeout), "--protocols=OpenFlow14", command, "unix:" + socket}, args...)
+	return run(ctx, e.timeout, socket, nil, "ovs-ofctl", args...)
+}
+
 func timeoutFlag(d time.Duration) string {
 	return "--timeout=" + strconv.Itoa(int(d.Seconds()))
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 )
 
@@ -26,8 +24,8 @@ type Fake struct {
 	ports       map[string]Port
 	lastOFPort  int
 	noDevice    map[string]bool
-	flows       map[Key]*Flow
-	texts       map[Key]string
+	tables      fakeTables
+	tracked     []Connections
 	unavailable bool
 	bundles     int
 	changes     int
@@ -41,8 +39,7 @@ func NewFake(bridge string) *Fake {
 		name:     bridge,
 		ports:    map[string]Port{},
 		noDevice: map[string]bool{},
-		flows:    map[Key]*Flow{},
-		texts:    map[Key]string{},
+		tables:   newFakeTables(),
 	}
 }
 
@@ -51,14 +48,6 @@ func (f *Fake) SetUnavailable(unavailable bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unavailable = unavailable
-}
-
-// Restart is a restart of vswitchd: the flows are gone, OVSDB is not.
-func (f *Fake) Restart() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.flows)
-	clear(f.texts)
 }
 
 // AddDevice undoes RemoveDevice.
@@ -73,34 +62,6 @@ func (f *Fake) RemoveDevice(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.noDevice[name] = true
-}
-
-// Flows returns the texts of the flows on the switch, ordered by table, falling priority and match.
-func (f *Fake) Flows() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(f.texts), func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Match, b.Match))
-	})
-	texts := make([]string, len(keys))
-	for i, k := range keys {
-		texts[i] = f.texts[k]
-	}
-	return texts
-}
-
-// Bundles returns how many bundles with at least one change were applied.
-func (f *Fake) Bundles() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.bundles
-}
-
-// Changes returns how many flows were added, rewritten or deleted so far.
-func (f *Fake) Changes() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.changes
 }
 
 // Bridge returns what EnsureBridge last asked for, or false before that.
@@ -263,112 +224,4 @@ func (f *Fake) DeletePort(ctx context.Context, name string) error {
 	}
 	delete(f.ports, name)
 	return nil
-}
-
-// NewTransaction implements Interface.
-func (f *Fake) NewTransaction() *Transaction {
-	return &Transaction{}
-}
-
-// Run implements Interface.
-func (f *Fake) Run(ctx context.Context, tx *Transaction) error {
-	if tx.err != nil {
-		return tx.err
-	}
-	if len(tx.ops) == 0 {
-		return nil
-	}
-	return f.bundle(ctx, tx.ops)
-}
-
-// Replace implements Interface.
-func (f *Fake) Replace(ctx context.Context, flows []*Flow) error {
-	wanted, err := wantedOnce(flows)
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	keep := make(map[Key]bool, len(wanted))
-	var difference []operation
-	for _, op := range wanted {
-		keep[op.key] = true
-		if f.texts[op.key] != op.text {
-			difference = append(difference, op)
-		}
-	}
-	for k, flow := range f.flows {
-		if !keep[k] {
-			difference = append(difference, operation{verb: verbDelete, flow: flow, key: k, text: k.String()})
-		}
-	}
-	f.mu.Unlock()
-	return f.bundle(ctx, difference)
-}
-
-// bundle applies all operations or none.
-func (f *Fake) bundle(ctx context.Context, ops []operation) error {
-	if f.BeforeBundle != nil {
-		if err := f.BeforeBundle(ctx); err != nil {
-			return err
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.answer(ctx); err != nil {
-		return err
-	}
-	if f.bridge == nil {
-		return &unavailableError{f.errNoBridge()} // its socket does not exist
-	}
-	for _, op := range ops {
-		if op.verb != verbAdd {
-			continue
-		}
-		if reason := f.refuseFlow(op.flow); reason != "" {
-			return &FlowError{Flow: op.text, Key: op.key, Reason: reason}
-		}
-	}
-	before := f.changes
-	for _, op := range ops {
-		_, exists := f.flows[op.key]
-		switch op.verb {
-		case verbAdd:
-			flow := *op.flow
-			f.flows[op.key], f.texts[op.key] = &flow, op.text
-			f.changes++
-		case verbDelete:
-			delete(f.flows, op.key)
-			delete(f.texts, op.key)
-			if exists {
-				f.changes++
-			}
-		}
-	}
-	if f.changes > before {
-		f.bundles++
-	}
-	return nil
-}
-
-// refuseFlow returns the switch's reason not to take the flow, "" if it has none.
-func (f *Fake) refuseFlow(flow *Flow) string {
-	for _, a := range flow.Actions {
-		b, err := a.MarshalText()
-		if err != nil {
-			return err.Error()
-		}
-		name, arg, _ := strings.Cut(string(b), ":")
-		switch name {
-		case "goto_table":
-			if to, err := strconv.Atoi(arg); err != nil || to <= flow.Table {
-				return "actions are invalid with specified match (OFPBIC_BAD_TABLE_ID)"
-			}
-		case "group":
-			return "OFPBAC_BAD_OUT_GROUP" // there are no groups yet
-		}
-	}
-	if f.RefuseFlow != nil {
-		return f.RefuseFlow(flow)
-	}
-	return ""
 }

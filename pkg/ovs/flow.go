@@ -1,6 +1,7 @@
 package ovs
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -112,19 +113,26 @@ func behindMatch(f *Flow) (string, error) {
 
 // ActionsText returns the flow's actions as ovs-ofctl reads them.
 func ActionsText(f *Flow) (string, error) {
-	k := Key{Table: f.Table, Priority: f.Priority} // enough to find the flow by
-	if len(f.Actions) == 0 {
-		return "", fmt.Errorf("flow %s: no actions; an explicit drop is one", k)
+	text, err := actionList(f.Actions)
+	if err != nil {
+		return "", fmt.Errorf("flow %s: %w", Key{Table: f.Table, Priority: f.Priority}, err) // enough to find the flow by
 	}
-	texts := make([]string, len(f.Actions))
-	for i, a := range f.Actions {
+	return text, nil
+}
+
+func actionList(actions []Action) (string, error) {
+	if len(actions) == 0 {
+		return "", errors.New("no actions; an explicit drop is one")
+	}
+	texts := make([]string, len(actions))
+	for i, a := range actions {
 		b, err := a.MarshalText()
 		if err != nil {
-			return "", fmt.Errorf("flow %s: action %d: %w", k, i+1, err)
+			return "", fmt.Errorf("action %d: %w", i+1, err)
 		}
 		texts[i] = string(b)
-		if texts[i] == "drop" && len(f.Actions) > 1 {
-			return "", fmt.Errorf("flow %s: drop stands with other actions", k)
+		if texts[i] == "drop" && len(actions) > 1 {
+			return "", errors.New("drop stands with other actions")
 		}
 	}
 	return strings.Join(texts, ","), nil

@@ -7,5 +7,10 @@ const (
 	maxPriority = 65535 // 16 bits in a flow_mod
 	maxPort     = 65279 // above lie OpenFlow 1.0's reserved ports (OFPP_MAX)
 
+	maxGroup   = 0xffffff00 // OFPG_MAX
+	maxBuckets = 512        // OVS 3.1 miscounts above 1,023 and drops the connection at 2,000
+	maxWeight  = 65535      // 16 bits in a bucket
+	maxMeter   = 0xffff0000 // OFPM_MAX
+
 	maxInterfaceName = 15 // bytes (IFNAMSIZ without its NUL)
 )

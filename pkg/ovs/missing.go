@@ -14,8 +14,12 @@ func (n *Native) Missing(ctx context.Context, flows []*Flow) (missing []*Flow, e
 			_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.DescRequest{} })
 			return err
 		}
-		_, missing, err = difference(ctx, c, flows)
-		return err
+		found, err := compare(ctx, c, State{Flows: flows})
+		if err != nil {
+			return err
+		}
+		missing = found.plan.wanted()
+		return nil
 	})
 	return missing, err
 }
@@ -32,7 +36,7 @@ func (f *Fake) Missing(ctx context.Context, flows []*Flow) (missing []*Flow, err
 		if err != nil {
 			return nil, err
 		}
-		if f.texts[key] != text {
+		if f.tables.texts[key] != text {
 			missing = append(missing, flow)
 		}
 	}

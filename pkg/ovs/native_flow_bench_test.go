@@ -80,7 +80,7 @@ func BenchmarkReplace(b *testing.B) {
 		return time.Since(start)
 	}
 	ofctl := func() { s.OFCtl(b, "--bundle", "replace-flows", ovstest.Bridge, file) }
-	native := func() { must(b, n.Replace(b.Context(), flows)) }
+	native := func() { must(b, replace(b, n, flows)) }
 	clear := func() { s.OFCtl(b, "del-flows", ovstest.Bridge) }
 	var nativeFull, nativeSame, ofctlFull, ofctlSame []time.Duration
 	for b.Loop() {

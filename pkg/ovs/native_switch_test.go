@@ -213,7 +213,7 @@ func TestNativeCommitsWholeBundlesOnly(t *testing.T) {
 	})
 	t.Run("nothing to commit", func(t *testing.T) {
 		n, stop := playSwitch(t, play(func(int) (openflow.Message, bool) { return nil, true }))
-		must(t, n.Replace(t.Context(), nil))
+		must(t, replace(t, n, nil))
 		stop()
 		if len(seen) > 0 || added > 0 {
 			t.Errorf("%d changes, steps %v", added, seen)
@@ -245,17 +245,17 @@ func TestNativeReadsWhileItWrites(t *testing.T) {
 		}
 		return polite(m)
 	})
-	must(t, n.Replace(t.Context(), manyFlows(5000)))
+	must(t, replace(t, n, manyFlows(5000)))
 }
 
 func TestNativeTellsOfARestartedSwitch(t *testing.T) {
 	s, n := startNative(t)
-	must(t, n.Replace(t.Context(), manyFlows(10)))
+	must(t, replace(t, n, manyFlows(10)))
 	events := watch(t, n)
 	s.StopVSwitchd(t)
 	s.StartVSwitchd(t)
 	expect(t, events, "vswitchd is back", kind(ovs.SwitchConnected))
-	must(t, n.Replace(t.Context(), manyFlows(10)))
+	must(t, replace(t, n, manyFlows(10)))
 	if diff := s.Diff(t, manyFlows(10)); diff != "" {
 		t.Error(diff)
 	}
@@ -277,7 +277,7 @@ func TestNativeReplacesForeignFlows(t *testing.T) {
 	if len(flows) != 4 {
 		t.Errorf("flows: %v", flows)
 	}
-	must(t, n.Replace(t.Context(), manyFlows(3)))
+	must(t, replace(t, n, manyFlows(3)))
 	if diff := s.Diff(t, manyFlows(3)); diff != "" {
 		t.Error(diff)
 	}
@@ -294,7 +294,7 @@ func TestNativeDumpFlows(t *testing.T) {
 		want[key], err = ovs.FlowText(f)
 		must(t, err)
 	}
-	must(t, n.Replace(t.Context(), flows))
+	must(t, replace(t, n, flows))
 	got, err := n.DumpFlows(t.Context())
 	must(t, err)
 	for _, f := range got {

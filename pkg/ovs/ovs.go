@@ -6,6 +6,7 @@ package ovs
 
 import (
 	"context"
+	"fmt"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 )
@@ -43,15 +44,54 @@ type Interface interface {
 	// NewTransaction returns an empty transaction for Run.
 	NewTransaction() *Transaction
 
-	// Run applies the transaction in one bundle: all of it or nothing. A flow that the switch refuses is
-	// named in the error (*FlowError). After any other error, the end of the context included, the bundle may have been
-	// applied or not.
+	// Run applies the transaction in its phases: meters are set; one atomic bundle changes groups and flows; meters are deleted and
+	// connections forgotten. A flow, group or meter that the switch refuses is named in the error (*FlowError, *GroupError,
+	// *MeterError), and nothing of the transaction is there then. After any other error, the end of the context included, any part of it
+	// may have been applied.
 	Run(ctx context.Context, tx *Transaction) error
 
-	// Replace makes the bridge's flow tables equal to the given flows with one bundle that holds only the difference.
-	// Flows that are already there keep their counters. Two flows of one key are an error (*FlowError). Errors are as
-	// Run's.
-	Replace(ctx context.Context, flows []*Flow) error
+	// Replace makes the bridge's flows, groups and meters equal to the wanted ones, with one transaction that holds only the
+	// difference, and says what that was. Flows that are already there keep their counters. Two of one key are an error
+	// (*FlowError, *GroupError, *MeterError). Errors are as Run's.
+	Replace(ctx context.Context, want State) (Difference, error)
+}
+
+// State is everything that OpenFlow puts on a bridge.
+type State struct {
+	Flows  []*Flow
+	Groups []Group
+	Meters []Meter
+	// Learned flows are the switch's own: they are neither wanted nor foreign, so that Replace leaves them.
+	Learned []Learned
+}
+
+// Learned stands for the flows that `learn` actions add to the table with the cookie.
+type Learned struct {
+	Table  int
+	Cookie uint64
+}
+
+// Difference is what Replace had to change: flows, groups and meters together.
+type Difference struct {
+	Missing int // wanted, and not there
+	Altered int // there, but not as wanted
+	Foreign int // there, and not wanted
+	// Examples are the texts of some that were altered or foreign, as they were; what the codec does not know is unknown(0x…) in it.
+	Examples []string
+}
+
+// maxExamples bounds Difference.Examples: enough to recognize who writes to the bridge.
+const maxExamples = 10
+
+func (d *Difference) example(object fmt.Stringer) {
+	if len(d.Examples) < maxExamples {
+		d.Examples = append(d.Examples, object.String())
+	}
+}
+
+// Changes returns how many flows, groups and meters differed.
+func (d Difference) Changes() int {
+	return d.Missing + d.Altered + d.Foreign
 }
 
 // Bridge is the wanted state of the bridge.

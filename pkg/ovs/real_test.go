@@ -63,7 +63,7 @@ func TestEnsureBridgeCorrectsOnlyWhatDiffers(t *testing.T) {
 	onBridge(t, func(t *testing.T, s *ovstest.Switch, e ovs.Interface) {
 		get := func(args ...string) string { return strings.TrimSpace(s.VSCtl(t, args...)) }
 		kept := flow(10, 1, "10.0.0.1/32", goovs.Drop())
-		must(t, e.Replace(t.Context(), []*ovs.Flow{kept}))
+		must(t, replace(t, e, []*ovs.Flow{kept}))
 
 		before := get("get", "open_vswitch", ".", "next_cfg")
 		must(t, e.EnsureBridge(t.Context(), bridge()))
@@ -114,14 +114,14 @@ func TestReplaceKeepsCounters(t *testing.T) {
 			{Table: 0, Priority: 1, Cookie: 5, Actions: []ovs.Action{ovs.GotoTable(253)}},
 			{Table: 253, Cookie: 6, Actions: []ovs.Action{ovs.Note([]byte{1, 2, 3})}},
 		}
-		must(t, e.Replace(t.Context(), flows))
+		must(t, replace(t, e, flows))
 		s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet=ffffffffffff0a580a8000010806 actions=resubmit(,0)")
 		const counted = 2
 		counts := func() int {
 			return strings.Count(s.OFCtl(t, "dump-flows", ovstest.Bridge), "n_packets=1,")
 		}
 		poll(t, "the packet is counted", func() bool { return counts() == counted })
-		must(t, e.Replace(t.Context(), append(flows, flow(9, 9, "10.0.0.1/32", goovs.Drop()))))
+		must(t, replace(t, e, append(flows, flow(9, 9, "10.0.0.1/32", goovs.Drop()))))
 		if got := counts(); got != counted {
 			t.Errorf("%d flows kept their counters, want %d", got, counted)
 		}
@@ -131,18 +131,22 @@ func TestReplaceKeepsCounters(t *testing.T) {
 func TestScriptReplays(t *testing.T) {
 	onBridge(t, func(t *testing.T, s *ovstest.Switch, e ovs.Interface) {
 		gone, one, two := flow(0, 5, "10.0.0.9/32", goovs.Drop()), flow(0, 1, "10.0.0.1/32", ovs.GotoTable(7)), longFlow(goovs.Output(3))
-		must(t, e.Replace(t.Context(), []*ovs.Flow{gone}))
+		three := flow(0, 1, "10.0.0.3/32", ovs.ToGroup(9))
+		must(t, replace(t, e, []*ovs.Flow{gone}))
 		tx := e.NewTransaction()
 		tx.Add(one)
 		tx.Delete(gone)
 		tx.Add(two)
-		if tx.NumOperations() != 3 {
+		tx.SetGroup(ovs.Group{ID: 9, Buckets: []ovs.Bucket{{Actions: []ovs.Action{goovs.Output(3)}}}})
+		tx.SetMeter(ovs.Meter{ID: 5, Unit: ovs.Packets, Rate: 10})
+		tx.Add(three)
+		if tx.NumOperations() != 6 {
 			t.Errorf("%d operations", tx.NumOperations())
 		}
 		file := filepath.Join(t.TempDir(), "script")
 		must(t, os.WriteFile(file, []byte(tx.String()), 0o600))
-		s.OFCtl(t, "--bundle", "add-flows", ovstest.Bridge, file)
-		if diff := s.Diff(t, []*ovs.Flow{one, two}); diff != "" {
+		s.OFCtl(t, "bundle", ovstest.Bridge, file)
+		if diff := s.Diff(t, []*ovs.Flow{one, two, three}); diff != "" {
 			t.Errorf("%s", diff)
 		}
 	})
@@ -151,7 +155,7 @@ func TestScriptReplays(t *testing.T) {
 // A device that was replaced under its name keeps its number in OVSDB, while the userspace datapath still reads the old one.
 func TestAddPortOpensAReplacedDevice(t *testing.T) {
 	onBridge(t, func(t *testing.T, s *ovstest.Switch, e ovs.Interface) {
-		must(t, e.Replace(t.Context(), []*ovs.Flow{{Cookie: 1, Actions: []ovs.Action{goovs.Drop()}}}))
+		must(t, replace(t, e, []*ovs.Flow{{Cookie: 1, Actions: []ovs.Action{goovs.Drop()}}}))
 		counter := regexp.MustCompile(`n_packets=([1-9]\d*),`)
 		for range 2 {
 			must(t, s.NS.Do(func(ns.NetNS) error {
@@ -167,8 +171,8 @@ func TestAddPortOpensAReplacedDevice(t *testing.T) {
 				return netlink.LinkSetUp(veth)
 			}))
 			must1(t)(e.AddPort(t.Context(), ovs.Port{Name: "veth1"}))
-			must(t, e.Replace(t.Context(), nil))
-			must(t, e.Replace(t.Context(), []*ovs.Flow{{Cookie: 1, Actions: []ovs.Action{goovs.Drop()}}}))
+			must(t, replace(t, e, nil))
+			must(t, replace(t, e, []*ovs.Flow{{Cookie: 1, Actions: []ovs.Action{goovs.Drop()}}}))
 			must(t, s.NS.Do(func(ns.NetNS) error { // its IPv6 stack has something to say when it comes up
 				peer, err := netlinksafe.LinkByName("peer1")
 				if err != nil {
@@ -216,7 +220,7 @@ func TestWithoutOpenVSwitch(t *testing.T) {
 		if _, err := e.ListPorts(t.Context()); err == nil || ovs.IsUnavailable(err) {
 			t.Errorf("ListPorts without the bridge: %v", err)
 		}
-		if err := e.Replace(t.Context(), nil); !ovs.IsUnavailable(err) {
+		if err := replace(t, e, nil); !ovs.IsUnavailable(err) {
 			t.Errorf("Replace without the bridge: %v", err)
 		}
 		s.StopDB(t)

@@ -291,6 +291,12 @@ func (s *Switch) Trace(t testing.TB, packet string, options ...string) string {
 	return s.run(t, "ovs-appctl", args...)
 }
 
+// Conntrack returns the tracked connections of the switch's datapath, one a line.
+func (s *Switch) Conntrack(t testing.TB) string {
+	t.Helper()
+	return s.run(t, "ovs-appctl", "--target="+s.path("ovs-vswitchd.ctl"), "--timeout=30", "dpctl/dump-conntrack")
+}
+
 // Logs returns the warnings and errors in the daemons' logs.
 func (s *Switch) Logs() string {
 	var b strings.Builder

@@ -32,16 +32,17 @@ func newGate(bridge *ovs.Native) *gate {
 }
 
 // Replace implements ovs.Interface. What follows from it does not hold up those who wait for their flows.
-func (g *gate) Replace(ctx context.Context, flows []*ovs.Flow) error {
-	if err := g.Native.Replace(ctx, flows); err != nil {
-		return err
+func (g *gate) Replace(ctx context.Context, want ovs.State) (ovs.Difference, error) {
+	found, err := g.Native.Replace(ctx, want)
+	if err != nil {
+		return found, err
 	}
 	g.filled.Store(g.Session())
 	select {
 	case g.due <- struct{}{}:
 	default: // it is due already
 	}
-	return nil
+	return found, nil
 }
 
 // run arms and opens until the context ends, and leaves it as it is then: the next vswitchd may start before the next agent.

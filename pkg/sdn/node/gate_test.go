@@ -183,7 +183,7 @@ func TestVSwitchdWaitsForItsFlows(t *testing.T) {
 	stop()
 	g.StopVSwitchd(t)
 	g.StartVSwitchd(t)
-	if err := g.bridge.Replace(t.Context(), []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}); err != nil {
+	if _, err := g.bridge.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -208,7 +208,7 @@ func TestVSwitchdOfOthersDoesNotWait(t *testing.T) {
 	g.VSCtl(t, "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev")
 	g.StopVSwitchd(t)
 	g.StartVSwitchd(t)
-	if err := g.bridge.Replace(t.Context(), []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}); err != nil {
+	if _, err := g.bridge.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}}); err != nil {
 		t.Fatal(err)
 	}
 	// An agent that has not got as far as to a store.

@@ -21,7 +21,7 @@ func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
 	sw := ovstest.Start(t)
 	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)
-	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev", TableNames: TableNames()}); err != nil {
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: TableNames()}); err != nil {
 		t.Fatal(err)
 	}
 	return sw, bridge
@@ -32,7 +32,7 @@ func TestSwitchTakesAllGolden(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for name, state := range goldenStates(t) {
 		t.Run(name, func(t *testing.T) {
-			if err := bridge.Replace(t.Context(), state.Flows); err != nil {
+			if _, err := bridge.Replace(t.Context(), ovs.State{Flows: state.Flows}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := sw.Diff(t, state.Flows); diff != "" {
@@ -55,7 +55,7 @@ func TestTrace(t *testing.T) {
 	} {
 		flows = append(flows, s.Flows...)
 	}
-	if err := bridge.Replace(t.Context(), flows); err != nil {
+	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: flows}); err != nil {
 		t.Fatal(err)
 	}
 

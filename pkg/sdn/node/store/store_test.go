@@ -353,8 +353,9 @@ func (m mute) Run(ctx context.Context, tx *ovs.Transaction) error {
 	return m.hide(m.Interface.Run(ctx, tx))
 }
 
-func (m mute) Replace(ctx context.Context, fs []*ovs.Flow) error {
-	return m.hide(m.Interface.Replace(ctx, fs))
+func (m mute) Replace(ctx context.Context, want ovs.State) (ovs.Difference, error) {
+	found, err := m.Interface.Replace(ctx, want)
+	return found, m.hide(err)
 }
 
 func (mute) hide(err error) error {

@@ -128,7 +128,7 @@ func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*c
 func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, err error) {
 	r := newRound(s.table, changes)
 	for {
-		err := s.bridge.Replace(ctx, s.table.flows())
+		_, err := s.bridge.Replace(ctx, ovs.State{Flows: s.table.flows()})
 		if err == nil {
 			for key := range s.table {
 				s.table.commit(key)
