@@ -19,16 +19,17 @@ const pingInterval = 10 * time.Millisecond
 
 // stream is pings from a pod to another.
 type stream struct {
-	name string
-	from wire.NetNS
-	to   netip.Addr
+	name  string
+	from  wire.NetNS
+	to    netip.Addr
+	every time.Duration
 }
 
 func streamOf(from, to pod) stream {
-	return stream{name: "from " + from.name + " to " + to.name, from: from.netns, to: to.addr}
+	return stream{name: "from " + from.name + " to " + to.name, from: from.netns, to: to.addr, every: pingInterval}
 }
 
-// losesNothing runs the function while the streams flow, and fails when any ping is not answered.
+// losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice.
 //
 // The machine may itself drop packets when others keep it busy. It counts them, and a loss says nothing then: the function
 // is run again.
@@ -61,7 +62,7 @@ func measure(t *testing.T, do func(), streams []stream) (losses []string) {
 	all := make([]*wire.Pings, len(streams))
 	for i, s := range streams {
 		var err error
-		if all[i], err = s.from.PingEvery(t.Context(), pingInterval, s.to); err != nil {
+		if all[i], err = s.from.PingEvery(t.Context(), s.every, s.to); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +72,10 @@ func measure(t *testing.T, do func(), streams []stream) (losses []string) {
 		if err != nil {
 			t.Errorf("pings %s: %v", streams[i].name, err)
 		}
-		t.Logf("%d pings %s, %d lost", sent, streams[i].name, len(lost))
+		t.Logf("%d pings %s, %d lost, %d answered twice", sent, streams[i].name, len(lost), pings.Duplicates())
+		if n := pings.Duplicates(); n > 0 {
+			t.Errorf("of %d pings %s %d were answered twice", sent, streams[i].name, n)
+		}
 		if len(lost) > 0 {
 			losses = append(losses, fmt.Sprintf("of %d pings %s %d were lost, from %v to %v",
 				sent, streams[i].name, len(lost), lost[0].Format(time.TimeOnly+".000"), lost[len(lost)-1].Format(time.TimeOnly+".000")))

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -48,12 +50,7 @@ func newFixture(bridge *ovs.Native, datapath string, network *config.Network, ow
 
 // owns says whether the port of that name is part of the fixture.
 func (f *fixture) owns(port string) bool {
-	for _, p := range f.ports {
-		if p.Name == port {
-			return true
-		}
-	}
-	return port == f.wanted.Name
+	return port == f.wanted.Name || slices.ContainsFunc(f.ports, func(p ovs.Port) bool { return p.Name == port })
 }
 
 // ensure makes the bridge and its ports right. It writes nothing when they are.
@@ -69,6 +66,9 @@ func (f *fixture) ensure(ctx context.Context) error {
 	if err := f.bridge.EnsureBridge(ctx, f.wanted); err != nil {
 		return err
 	}
+	if err := f.evict(ctx); err != nil {
+		return err
+	}
 	for _, port := range f.ports {
 		got, err := f.bridge.AddPort(ctx, port)
 		if err != nil {
@@ -81,14 +81,32 @@ func (f *fixture) ensure(ctx context.Context) error {
 	return nil
 }
 
+// evict takes pods' ports away that have got a fixed number, as can happen when somebody deletes a fixed port, or the bridge. They are
+// made anew with another.
+func (f *fixture) evict(ctx context.Context) error {
+	ports, err := f.bridge.ListPorts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		fixed := slices.ContainsFunc(f.ports, func(own ovs.Port) bool { return own.OFPort == p.OFPort })
+		if !fixed || f.owns(p.Name) || p.ExternalIDs[pods.IDSandbox] == "" {
+			continue
+		}
+		klog.FromContext(ctx).Info("A pod's port has a number that is another's", "port", p.Name, "ofport", p.OFPort)
+		if err := f.bridge.DeletePort(ctx, p.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // keeper puts right what others do to the bridge and its ports, one port at a time: the rest of the node goes on.
 type keeper struct {
 	fixture *fixture
-	pods    interface {
-		Repair(ctx context.Context, port string) error
-	}
-	report func(error) // where the user looks
-	loop   *reconcile.Loop
+	pods    *pods.Manager
+	report  func(error) // where the user looks
+	loop    *reconcile.Loop
 
 	mu    sync.Mutex
 	fault error // of the fixture
@@ -97,10 +115,8 @@ type keeper struct {
 // keepers is how many ports are repaired at the same time: each may wait for vswitchd.
 const keepers = 4
 
-func newKeeper(f *fixture, pods interface {
-	Repair(ctx context.Context, port string) error
-}, report func(error)) *keeper {
-	k := &keeper{fixture: f, pods: pods, report: report}
+func newKeeper(f *fixture, manager *pods.Manager, report func(error)) *keeper {
+	k := &keeper{fixture: f, pods: manager, report: report}
 	k.loop = reconcile.New("bridge", keepers, k.serve)
 	return k
 }
@@ -110,7 +126,7 @@ func (k *keeper) look(port string) {
 	if k.fixture.owns(port) {
 		port = k.fixture.wanted.Name // the key of all the fixture
 	}
-	k.loop.Add(port)
+	k.loop.AddUnlessFailing(port)
 }
 
 func (k *keeper) run(ctx context.Context) {

@@ -135,6 +135,7 @@ type Pings struct {
 	mu       sync.Mutex
 	sent     []time.Time
 	answered map[uint64]bool
+	twice    int // answers to what had been answered
 	err      error
 	received chan struct{} // closed when the receiver has ended
 	progress chan struct{} // an answer came since it was read
@@ -187,6 +188,9 @@ func (p *Pings) receive() {
 			return
 		}
 		p.mu.Lock()
+		if p.answered[number] {
+			p.twice++
+		}
 		p.answered[number] = true
 		p.mu.Unlock()
 		select {
@@ -218,6 +222,13 @@ func (p *Pings) answers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.answered)
+}
+
+// Duplicates is how many answers came beyond the first of each.
+func (p *Pings) Duplicates() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.twice
 }
 
 // lateAnswer is how long an answer may take before it counts as lost.

@@ -45,6 +45,13 @@ func New(name string, workers int, serve Func) *Loop {
 // Add queues a key.
 func (l *Loop) Add(key string) { l.queue.Add(key) }
 
+// AddUnlessFailing queues a key, but one that failed keeps its back-off. It is for events that serving the key may itself cause.
+func (l *Loop) AddUnlessFailing(key string) {
+	if l.queue.NumRequeues(key) == 0 {
+		l.queue.Add(key)
+	}
+}
+
 // AddAfter queues a key after a while; keys added meanwhile are served once.
 func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
 

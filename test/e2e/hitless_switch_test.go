@@ -1,0 +1,358 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+	labmachine "github.com/ovsdn/ovsdn/test/lab/machine"
+)
+
+// The processes of Open vSwitch on a node, and the task that gives the node its address on the underlay.
+const (
+	vswitchdService = "ovs-vswitchd"
+	databaseService = "ovsdb-server"
+	underlayTask    = "underlay"
+)
+
+// Flows and ports come back after a restart of ovs-vswitchd, without the agent's being started again; connections stay. It takes no
+// longer than if a bare Open vSwitch saves its flows and restores them as ovs-ctl does: both are measured on the same node, with the same
+// flows and pods, in turns.
+func TestVSwitchdRestarts(t *testing.T) {
+	const turns, limit = 5, 1.2
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	starts := x.starts(t, node1, agentService)
+	talks := []*conversation{talk(t, x.a.end(), x.c.end()), talk(t, x.a.end(), x.b.end())}
+	bare := x.newBare(t, node1)
+	var ours, its []time.Duration
+	for range turns {
+		ours = append(ours, x.gap(t, func() { x.service(t, node1, vswitchdService, (*lab.Service).Restart) }))
+		x.mendUnderlay(t, node1)
+		x.returnsTo(t, before)
+	}
+	if now := x.starts(t, node1, agentService); now != starts {
+		t.Errorf("the agent was started %d times meanwhile", now-starts)
+	}
+	bare.takeOver(t)
+	for range turns {
+		its = append(its, x.gap(t, func() { bare.restart(t) }))
+	}
+	bare.handBack(t)
+	x.mendUnderlay(t, node1)
+	x.returnsTo(t, before)
+	for _, c := range talks {
+		c.goesOn(t)
+		c.ends(t)
+	}
+	// What else the machine does can only add to a gap.
+	least, floor := slices.Min(ours), slices.Min(its)
+	t.Logf("gap while ovs-vswitchd restarts: %v; of a bare Open vSwitch with ovs-save: %v; least %v and %v, ratio %.2f", ours, its, least, floor,
+		float64(least)/float64(floor))
+	if float64(least) > limit*float64(floor) {
+		t.Errorf("the gap is %v, more than %v times the bare one of %v", least, limit, floor)
+	}
+}
+
+// A switch without flows forwards nothing that it should not: what a pod sends under a false address arrives nowhere, however often
+// ovs-vswitchd starts anew or is killed.
+func TestVSwitchdForwardsNothingWrong(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1)
+	all := watchers(t, []pod{x.b, x.c}, []machine{x.node1, x.node2, x.outside})
+	inject, err := x.a.netns.Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	var frames [][]byte
+	for _, to := range []pod{x.b, x.c} {
+		frames = append(frames, wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(netip.MustParseAddr("10.128.99.99"), 7), netip.AddrPortFrom(to.addr, 7), token("false address"))))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		tick := time.NewTicker(fineInterval)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			for _, f := range frames {
+				if err := inject.Send(f); err != nil && !errors.Is(err, os.ErrClosed) {
+					t.Error(err)
+					return
+				}
+			}
+			<-tick.C
+		}
+	})
+	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill, (*lab.Service).Restart} {
+		x.service(t, node1, vswitchdService, do)
+		x.reconnected(t, node1)
+		x.mendUnderlay(t, node1)
+	}
+	cancel()
+	sender.Wait()
+	for _, to := range []pod{x.b, x.c} {
+		legitimate := wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(x.a.addr, 7), netip.AddrPortFrom(to.addr, 7), token("legitimate")))
+		saw(t, all, "pod "+to.name, "legitimate", func() error { return inject.Send(legitimate) })
+	}
+	nobodySaw(t, all, []string{"false address"})
+	x.returnsTo(t, map[string]footprint{node1: before[node1]})
+}
+
+// ovsdb-server restarts or is killed, and afterwards the agent sets pods up as before. On the kernel datapath no packet is lost meanwhile.
+// A vswitchd with the userspace datapath takes no packets while it has no database, whoever programs it: only connections stay.
+func TestDatabaseRestarts(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	starts := x.starts(t, node1, agentService)
+	talks := []*conversation{talk(t, x.a.end(), x.c.end())}
+	for i, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill} {
+		restart := func() {
+			x.service(t, node1, databaseService, do)
+			x.reconnected(t, node1)
+			x.serves(t, node1)
+		}
+		if x.Shape().Datapath == lab.Netdev {
+			x.gap(t, restart)
+		} else {
+			x.losesNothing(t, restart, fineStreamOf(x.a, x.c))
+		}
+		name := fmt.Sprintf("later-%d", i)
+		later := x.run(t, x.namespace, netexec(name, node1))[0]
+		meet(t, later.netns, x.c.addr)
+		if err := x.deletePod(t.Context(), x.namespace, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range talks {
+		c.goesOn(t)
+		c.ends(t)
+	}
+	if now := x.starts(t, node1, agentService); now != starts {
+		t.Errorf("the agent was started %d times meanwhile", now-starts)
+	}
+	x.returnsTo(t, before)
+}
+
+// What somebody does to the bridge's ports is repaired, and nothing but that is done: the node is not set up anew.
+func TestPortsComeBack(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	veth := x.port(t, x.a)
+	for _, tc := range []struct {
+		name    string
+		command []string
+	}{
+		{"vxlan0 deleted", []string{"del-port", "vxlan0"}},
+		{"vxlan0 of another type", []string{"set", "Interface", "vxlan0", "options:remote_ip=192.0.2.77"}},
+		{"tun0 deleted", []string{"del-port", "tun0"}},
+		{"a pod's port deleted", []string{"del-port", veth}},
+		{"a pod's port has another number", []string{"set", "Interface", veth, "ofport_request=4242"}},
+		{"the bridge deleted", []string{"del-br", "br0"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			began := time.Now()
+			x.exec(t, node1, append([]string{"ovs-vsctl", "--timeout=20"}, tc.command...)...)
+			for _, to := range []end{x.b.end(), x.c.end(), {"the node itself", x.a.netns, x.a.gateway()}} {
+				eventually(t, podTime, "reach "+to.name, func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, time.Second)
+					defer cancel()
+					return x.a.netns.Ping(ctx, to.addr, wire.Echo{})
+				})
+			}
+			events, err := x.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + node1 + ",reason=NetworkReady"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range events.Items {
+				if e.LastTimestamp.Time.After(began) {
+					t.Errorf("the node was set up anew: %s", e.Message)
+				}
+			}
+		})
+	}
+}
+
+// port is the name of a pod's port.
+func (c *cluster) port(t *testing.T, p pod) string {
+	t.Helper()
+	name := strings.TrimSpace(c.exec(t, p.node, "ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "external_ids:ip="+p.addr.String()))
+	if name == "" {
+		t.Fatalf("pod %s has no port", p.name)
+	}
+	return name
+}
+
+// starts is how often a process of a machine has been started.
+func (c *cluster) starts(t *testing.T, machine, name string) int {
+	t.Helper()
+	s, err := c.Service(machine, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := s.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status.Starts
+}
+
+// gap runs the function while pings flow between two nodes, and returns how long none came through.
+func (x *trio) gap(t *testing.T, do func()) time.Duration {
+	t.Helper()
+	pings, err := x.a.netns.PingEvery(t.Context(), fineInterval, x.c.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do()
+	eventually(t, syncTime, "pings pass again", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return x.a.netns.Ping(ctx, x.c.addr, wire.Echo{})
+	})
+	sent, lost, err := pings.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gap := longest(lost)
+	t.Logf("of %d pings %d were lost, the gap was %v", sent, len(lost), gap)
+	return gap
+}
+
+// longest is the longest time in which pings were lost. Single ones that got through do not end it.
+func longest(lost []time.Time) (gap time.Duration) {
+	const together = 100 * time.Millisecond
+	for i := 0; i < len(lost); {
+		j := i
+		for j+1 < len(lost) && lost[j+1].Sub(lost[j]) < together {
+			j++
+		}
+		gap = max(gap, lost[j].Sub(lost[i])+fineInterval)
+		i = j + 1
+	}
+	return gap
+}
+
+// reconnected waits until the node's Open vSwitch answers and has the agent's flows.
+func (c *cluster) reconnected(t *testing.T, node string) {
+	t.Helper()
+	eventually(t, syncTime, "the switch of "+node+" has flows", func(ctx context.Context) error {
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		if err == nil && len(flows) == 0 {
+			err = errors.New("it has none")
+		}
+		return err
+	})
+}
+
+// mendUnderlay gives a vswitchd that has started anew the lab's route to the other nodes again, which it keeps in memory.
+func (c *cluster) mendUnderlay(t *testing.T, node string) {
+	t.Helper()
+	s, err := c.Service(node, underlayTask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.service(t, node, underlayTask, (*lab.Service).Restart)
+	eventually(t, syncTime, "the underlay of "+node+" is there", func(ctx context.Context) error {
+		status, err := s.Status(ctx)
+		if err == nil && status.State != labmachine.Up {
+			err = fmt.Errorf("it is %s: %s", status.State, status.LastEnd)
+		}
+		return err
+	})
+}
+
+// bare is a node's Open vSwitch without an agent, restarted in the way of ovs-ctl's restart: ovs-save writes a script that restores the
+// flows, and vswitchd waits for that to have run.
+type bare struct {
+	*cluster
+	node string
+}
+
+// Where the scripts are, on Debian and on Fedora, and where they work.
+const (
+	ovsScripts = "/usr/share/openvswitch/scripts"
+	bareDir    = "/run/bare"
+)
+
+func (x *trio) newBare(t *testing.T, node string) *bare {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(ovsScripts, "ovs-save")); err != nil {
+		t.Fatal(err)
+	}
+	return &bare{x.cluster, node}
+}
+
+// takeOver stops the agent and makes vswitchd a daemon of nobody's, with the same flows.
+func (b *bare) takeOver(t *testing.T) {
+	t.Helper()
+	b.service(t, b.node, agentService, (*lab.Service).Stop)
+	t.Cleanup(func() { b.handBack(t) })
+	b.exec(t, b.node, "sh", "-ec", bareSave)
+	b.service(t, b.node, vswitchdService, (*lab.Service).Stop)
+	b.exec(t, b.node, "sh", "-ec", bareStart)
+}
+
+func (b *bare) restart(t *testing.T) {
+	t.Helper()
+	b.exec(t, b.node, "sh", "-ec", bareSave+bareStop+bareStart)
+}
+
+// handBack starts the node's own processes again. It may be called twice.
+func (b *bare) handBack(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+	defer cancel()
+	s, err := b.Service(b.node, vswitchdService)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := s.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.State == labmachine.Stopped {
+		if _, err := b.tryExec(ctx, b.node, "sh", "-ec", bareStop); err != nil {
+			t.Error(err)
+		}
+	}
+	b.service(t, b.node, vswitchdService, (*lab.Service).Start)
+	b.service(t, b.node, agentService, (*lab.Service).Start)
+}
+
+// The steps of ovs-ctl's restart, without its waits of a tenth of a second and more.
+const (
+	bareSave = `
+mkdir -p ` + bareDir + `
+TMPDIR=` + bareDir + ` ` + ovsScripts + `/ovs-save save-flows $(ovs-vsctl --real list-br) > ` + bareDir + `/restore
+`
+	bareStop = `
+pid=$(cat /var/run/openvswitch/ovs-vswitchd.pid)
+kill $pid
+while kill -0 $pid 2>/dev/null; do sleep 0.005; done
+`
+	bareStart = `
+ovs-vsctl --no-wait set open_vswitch . other_config:flow-restore-wait=true
+ovs-vswitchd unix:/var/run/openvswitch/db.sock --pidfile --detach --no-chdir -vconsole:off -vsyslog:off -vfile:off
+sh ` + bareDir + `/restore
+ovs-vsctl --no-wait --if-exists remove open_vswitch . other_config flow-restore-wait=true
+`
+)

@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// fineInterval is how finely a gap shows in what must have none.
+const fineInterval = time.Millisecond
+
+func fineStreamOf(from, to pod) stream {
+	s := streamOf(from, to)
+	s.every = fineInterval
+	return s
+}
+
+// Pods on two nodes do not notice that the agent of one is restarted, killed at any point of its life, or replaced by one with other
+// tables: no packet is lost or doubled, and connections stay.
+func TestAgentIsNotNoticed(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	talks := []*conversation{talk(t, x.a.end(), x.c.end()), talk(t, x.a.end(), x.b.end())}
+
+	t.Run("restart", func(t *testing.T) {
+		const restarts, together = 20, 5
+		for range restarts / together {
+			x.losesNothing(t, func() {
+				for range together {
+					x.service(t, node1, agentService, (*lab.Service).Restart)
+					x.serves(t, node1)
+				}
+			}, fineStreamOf(x.a, x.c))
+		}
+	})
+	t.Run("kill", func(t *testing.T) {
+		const kills, together = 20, 5
+		const startTime = 1500 * time.Millisecond // the agent's start on a busy machine
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		for range kills / together {
+			x.losesNothing(t, func() {
+				for range together {
+					x.killAgent(t, node1)
+					after := time.Duration(rng.Int64N(int64(startTime)))
+					pause(t, after)
+				}
+			}, fineStreamOf(x.a, x.c))
+		}
+		x.serves(t, node1)
+	})
+	t.Run("other tables", func(t *testing.T) {
+		changed := buildChanged(t)
+		x.losesNothing(t, func() {
+			restore := x.replaceAgent(t, node1, changed)
+			x.serves(t, node1)
+			x.hasTable(t, node1, addedTable, true)
+			restore()
+			x.serves(t, node1)
+			x.hasTable(t, node1, addedTable, false)
+		}, fineStreamOf(x.a, x.c))
+	})
+	for _, c := range talks {
+		c.goesOn(t)
+		c.ends(t)
+	}
+	x.returnsTo(t, before)
+}
+
+// pause returns after a while, or when the test ends.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+// serves waits until the agent that runs now serves pods.
+func (c *cluster) serves(t *testing.T, node string) {
+	t.Helper()
+	eventually(t, syncTime, "the agent of "+node+" serves", func(ctx context.Context) error {
+		_, err := c.tryExec(ctx, node, "sh", "-c", cniStatus)
+		return err
+	})
+}
+
+// cniStatus asks the agent as the container runtime does.
+const cniStatus = `echo '{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}' | CNI_COMMAND=STATUS CNI_PATH=/opt/cni/bin /opt/cni/bin/ovsdn-cni`

@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// addedTable is in the changed agent's pipeline alone, between table 0 and the pods' ingress.
+const addedTable = 15
+
+// addedSource is the part of the changed pipeline that is new. All else is the product's, with the tables between 20 and 120 moved by one.
+const addedSource = `package pipeline
+
+import (
+	"fmt"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+const tableAdded = %d
+
+func (n Node) Static() (State, error) {
+	s, err := n.staticOfOld()
+	if err != nil {
+		return s, err
+	}
+	for _, f := range s.Flows {
+		for i, a := range f.Actions {
+			text, err := a.MarshalText()
+			if err != nil {
+				return s, err
+			}
+			if f.Table == tableClassify && string(text) == fmt.Sprintf("goto_table:%%d", tablePodIngress) {
+				f.Actions[i] = ovs.GotoTable(tableAdded)
+			}
+		}
+	}
+	s.Flows = append(s.Flows, &ovs.Flow{Table: tableAdded, Actions: []ovs.Action{ovs.GotoTable(tablePodIngress)}})
+	return s, nil
+}
+`
+
+// buildChanged builds an agent from this source, but with an added table, and with nearly all flows in another table than before. It
+// returns the program's path.
+func buildChanged(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := filepath.Join(root, "pkg/sdn/pipeline")
+	overlay := map[string]string{}
+	write := func(name, content string) {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay[filepath.Join(source, name)] = path
+	}
+	change := func(name string, edit func(string) string) {
+		content, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := edit(string(content))
+		if changed == string(content) {
+			t.Fatalf("%s is not as this test expects it", name)
+		}
+		write(name, changed)
+	}
+	number := regexp.MustCompile(`(?m)^(\ttable\w+\s*= )(\d+)`)
+	change("tables.go", func(s string) string {
+		s = number.ReplaceAllStringFunc(s, func(line string) string {
+			m := number.FindStringSubmatch(line)
+			table, err := strconv.Atoi(m[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if table >= 20 && table <= 120 {
+				table++
+			}
+			return m[1] + strconv.Itoa(table)
+		})
+		return strings.Replace(s, "return map[int]string{", `return map[int]string{tableAdded: "added",`, 1)
+	})
+	change("node.go", func(s string) string {
+		return strings.Replace(s, ") Static() (State, error) {", ") staticOfOld() (State, error) {", 1)
+	})
+	write("added.go", fmt.Sprintf(addedSource, addedTable))
+
+	replace, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "ovsdn-node")
+	if err := os.WriteFile(list, replace, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay", list, "-o", program, "./cmd/ovsdn-node")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the changed agent: %v\n%s", err, out)
+	}
+	return program
+}
+
+// replaceAgent has a node run another agent until restore is called, at the latest when the test ends.
+func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func()) {
+	t.Helper()
+	m := c.machine(t, node)
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = "/run/ovsdn-node-changed"
+	if err := os.WriteFile(filepath.Join(m.root, at), content, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	args := c.agentArgs(t, node)
+	c.exec(t, node, "mount", "--bind", at, args[0])
+	restored := false
+	restore = func() {
+		if restored {
+			return
+		}
+		restored = true
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		if _, err := c.tryExec(ctx, node, "umount", "--lazy", args[0]); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(filepath.Join(m.root, at)); err != nil {
+			t.Error(err)
+		}
+		c.service(t, node, agentService, (*lab.Service).Restart)
+	}
+	t.Cleanup(restore)
+	c.service(t, node, agentService, (*lab.Service).Restart)
+	return restore
+}
+
+// hasTable waits until the switch has flows in a table, or none.
+func (c *cluster) hasTable(t *testing.T, node string, table int, want bool) {
+	t.Helper()
+	eventually(t, syncTime, fmt.Sprintf("table %d has flows: %v", table, want), func(ctx context.Context) error {
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		if err != nil {
+			return err
+		}
+		if has := slices.ContainsFunc(flows, func(f flow) bool { return f.table == strconv.Itoa(table) }); has != want {
+			return fmt.Errorf("it has: %v", has)
+		}
+		return nil
+	})
+}
