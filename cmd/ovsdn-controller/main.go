@@ -1,5 +1,5 @@
-// Command ovsdn-controller is the master: it keeps ClusterNetwork `default`, and gives every node its HostSubnet. Several
-// can run in a cluster: one leads, the others stand by.
+// Command ovsdn-controller is the master: it keeps ClusterNetwork `default`, and gives every node its HostSubnet and every
+// namespace its NetNamespace. Several can run in a cluster: one leads, the others stand by.
 package main
 
 import (
@@ -62,12 +62,12 @@ func command() *cobra.Command {
 	var kubeconfig, server string
 	cmd := &cobra.Command{
 		Use:   "ovsdn-controller",
-		Short: "Keep the cluster's network configuration and give every node its HostSubnet",
+		Short: "Keep the cluster's network configuration and give every node its HostSubnet, every namespace its VNID",
 		Long: "ovsdn-controller creates ClusterNetwork `default` from its flags when there is none; one that exists is followed,\n" +
 			"whatever the flags say. Edits are followed too, as far as nothing in use loses its place: the annotation\n" +
 			"ovsdn.io/conditions says whether they are, ovsdn.io/accepted-configuration what is in force.\n" +
-			"Then it gives every node a HostSubnet, and frees it after the node.\n" +
-			"What is wrong is said in Events on the node or the ClusterNetwork, and waited out.",
+			"Then it gives every node a HostSubnet and every namespace a NetNamespace, and frees them after those.\n" +
+			"What is wrong is said in Events on the node, the NetNamespace or the ClusterNetwork, and waited out.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -99,6 +99,7 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "what isolates pods: subnet (nothing), multitenant or networkpolicy")
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
 	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "largest packet of pods, in `bytes` (default: every node decides by its underlay)")
+	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "`namespaces` that get VNID 0, which reaches all and is reached by all, when they are new")
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while leading, so that several controllers can run")
 	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac gives the right to it in the default")
 	f.StringVar(&cfg.HealthzAddress, "healthz-bind-address", cfg.HealthzAddress, "`host:port` of /healthz and /readyz for probes; 0: none")

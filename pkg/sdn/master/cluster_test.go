@@ -127,6 +127,7 @@ func (c *cluster) wipe(t *testing.T) {
 		c.kube.CoreV1().Nodes().DeleteCollection(ctx, now, all),
 		c.kube.CoreV1().Events("default").DeleteCollection(ctx, now, all),
 		c.network.NetworkV1().HostSubnets().DeleteCollection(ctx, now, all),
+		c.network.NetworkV1().NetNamespaces().DeleteCollection(ctx, now, all),
 		c.network.NetworkV1().ClusterNetworks().DeleteCollection(ctx, now, all),
 	} {
 		if err != nil {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
@@ -25,7 +27,9 @@ type Config struct {
 	Mode            string       // short or full name
 	VXLANPort       uint16       // in UDP
 	MTU             uint32       // bytes, of pods; 0: the nodes decide
-	Workers         int          // nodes that are served at the same time
+	Workers         int          // nodes that are served at the same time, and namespaces
+
+	GlobalNamespaces []string // that get VNID 0 when their NetNamespaces are made
 
 	LeaderElect          bool   // work only as the holder of a Lease, so that several can run
 	LeaderElectNamespace string // of the Lease
@@ -42,6 +46,8 @@ func Defaults() Config {
 		VXLANPort:       config.DefaultVXLANPort,
 		Workers:         8,
 
+		GlobalNamespaces: []string{metav1.NamespaceDefault, metav1.NamespaceSystem, "ovsdn-system"},
+
 		LeaderElect:          true,
 		LeaderElectNamespace: "ovsdn-system",
 		HealthzAddress:       "127.0.0.1:9410",
@@ -56,6 +62,14 @@ func (c Config) Validate() error {
 	}
 	if c.Workers < 1 {
 		errs = append(errs, fmt.Errorf("%d workers do nothing: give at least 1", c.Workers))
+	}
+	for _, name := range c.GlobalNamespaces {
+		if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+			errs = append(errs, fmt.Errorf("--global-namespaces: %q is no namespace: %s", name, strings.Join(faults, ", ")))
+		}
+	}
+	if !slices.Contains(c.GlobalNamespaces, metav1.NamespaceDefault) {
+		errs = append(errs, fmt.Errorf("--global-namespaces: must contain %s, whose service kubernetes is the API server", metav1.NamespaceDefault))
 	}
 	if c.LeaderElect {
 		if faults := validation.IsDNS1123Label(c.LeaderElectNamespace); len(faults) > 0 {

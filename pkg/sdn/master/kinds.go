@@ -38,6 +38,7 @@ func haveKinds(ctx context.Context, client networkclient.Interface) error {
 	}{
 		{"ClusterNetwork", func() error { _, err := client.NetworkV1().ClusterNetworks().List(ctx, one); return err }},
 		{"HostSubnet", func() error { _, err := client.NetworkV1().HostSubnets().List(ctx, one); return err }},
+		{"NetNamespace", func() error { _, err := client.NetworkV1().NetNamespaces().List(ctx, one); return err }},
 	} {
 		switch err := kind.list(); {
 		case apierrors.IsNotFound(err):

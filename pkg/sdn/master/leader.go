@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -119,7 +120,16 @@ func endTerm(ctx context.Context, err error) error {
 // lock is the Lease, with what client-go's leaves out.
 type lock struct {
 	resourcelock.Interface
-	holder string // as last seen
+	holder      string // as last seen
+	transitions atomic.Int64
+}
+
+// term is how often the lease has changed hands: for its holder, the number of the term.
+func (l *lock) term() int { return int(l.transitions.Load()) }
+
+func (l *lock) see(record *resourcelock.LeaderElectionRecord) {
+	l.holder = record.HolderIdentity
+	l.transitions.Store(int64(record.LeaderTransitions))
 }
 
 func newLock(leases coordinationv1.LeasesGetter, namespace, name string) *lock {
@@ -136,7 +146,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	defer cancel()
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil {
-		l.holder = record.HolderIdentity
+		l.see(record)
 	}
 	return record, raw, err
 }
@@ -148,7 +158,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	err := l.Interface.Create(ctx, record)
 	switch {
 	case err == nil:
-		l.holder = record.HolderIdentity
+		l.see(&record)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: apply the manifests in deploy/rbac, or name another namespace with --leader-elect-namespace", err)
 	}
@@ -165,7 +175,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	defer cancel()
 	err := l.Interface.Update(ctx, record)
 	if err == nil {
-		l.holder = record.HolderIdentity
+		l.see(&record)
 	}
 	return err
 }

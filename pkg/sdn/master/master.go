@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 )
 
@@ -67,9 +69,12 @@ func Run(ctx context.Context, cfg Config) error {
 
 	klog.FromContext(ctx).Info("Starting", "server", cfg.REST.Host, "name", m.name)
 	if !cfg.LeaderElect {
+		m.number = rand.Int // that of any other is another, most likely
 		return rule(ctx, m.term)
 	}
-	return elect(ctx, newLock(leases, cfg.LeaderElectNamespace, m.name), m.health, m.term)
+	lock := newLock(leases, cfg.LeaderElectNamespace, m.name)
+	m.number = lock.term
+	return elect(ctx, lock, m.health, m.term)
 }
 
 type master struct {
@@ -78,6 +83,7 @@ type master struct {
 	name    string
 	clients subnet.Clients
 	health  *health
+	number  func() int // of this term
 }
 
 // term is the work of a leader, until the context ends. It begins with what the API server has, and remembers
@@ -91,7 +97,18 @@ func (m *master) term(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), subnets.Follow)
+	netids, err := netid.New(netid.Clients(m.clients), kube.Core().V1().Namespaces(), ours.Network().V1().NetNamespaces(), m.GlobalNamespaces, m.number())
+	if err != nil {
+		return err
+	}
+	follow := func(network *config.Network) error {
+		if err := subnets.Follow(network); err != nil {
+			return err
+		}
+		netids.Follow(network.Mode)
+		return nil
+	}
+	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), follow)
 	if err != nil {
 		return err
 	}
@@ -105,8 +122,10 @@ func (m *master) term(ctx context.Context) error {
 	}
 	kube.StartWithContext(ctx)
 	ours.Start(ctx.Done())
-	if err := subnets.Load(ctx); err != nil {
-		return nil // the context has ended
+	for _, load := range []func(context.Context) error{subnets.Load, netids.Load} {
+		if err := load(ctx); err != nil {
+			return nil // the context has ended
+		}
 	}
 	m.health.lead("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
 	work, ctx := errgroup.WithContext(ctx)
@@ -115,6 +134,7 @@ func (m *master) term(ctx context.Context) error {
 		select {
 		case <-keeper.inForce:
 			m.health.lead("")
+			work.Go(func() error { netids.Run(ctx, m.Workers); return nil })
 			return subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
 			return nil
@@ -171,8 +191,12 @@ func trim(o any) (any, error) {
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion},
 			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: trimConditions(o)},
 		}, nil
+	case *corev1.Namespace:
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}}, nil
 	case *networkv1.HostSubnet:
 		o.ManagedFields = nil // the API server takes an update without them for no change
+	case *networkv1.NetNamespace:
+		o.ManagedFields = nil
 	}
 	return o, nil
 }

@@ -1,0 +1,261 @@
+package netid
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/apitest"
+)
+
+const patience = 30 * time.Second
+
+// cluster is a real API server.
+type cluster struct {
+	admin   *rest.Config
+	kube    kubernetes.Interface
+	network networkclient.Interface
+	terms   int
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{admin: apitest.Start(t)}
+	var err error
+	if c.kube, err = kubernetes.NewForConfig(c.admin); err != nil {
+		t.Fatal(err)
+	}
+	if c.network, err = networkclient.NewForConfig(c.admin); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// events keeps what is said of objects, as "Type Reason name: message".
+type events struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (e *events) add(about any, typ, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.said = append(e.said, fmt.Sprintf("%s %s %s: %s", typ, reason, about.(metav1.Object).GetName(), message))
+}
+
+func (e *events) await(t *testing.T, part string) {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, line := range e.said {
+			if strings.Contains(line, part) {
+				return nil
+			}
+		}
+		return fmt.Errorf("nobody says %q, but %q", part, e.said)
+	})
+}
+
+// leader is a controller that runs, and what it says.
+type leader struct {
+	*Controller
+	events
+	stop func()
+}
+
+// lead starts a controller. It ends with the test, which fails if that leaves something running.
+func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	l := &leader{}
+	own := rest.CopyConfig(c.admin)
+	own.QPS = -1
+	clients := Clients{Kube: kubernetes.NewForConfigOrDie(own), Network: networkclient.NewForConfigOrDie(own), Events: recorder{&l.events}}
+	kube := informers.NewSharedInformerFactory(clients.Kube, 0)
+	ours := networkinformers.NewSharedInformerFactory(clients.Network, 0)
+	c.terms++
+	var err error
+	l.Controller, err = New(clients, kube.Core().V1().Namespaces(), ours.Network().V1().NetNamespaces(),
+		[]string{"default", "kube-system"}, c.terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kube.Start(ctx.Done())
+	ours.Start(ctx.Done())
+	if err := l.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	l.Follow(mode)
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx, 8) })
+	l.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		kube.Shutdown()
+		ours.Shutdown()
+		c.disconnect(clients.Kube, clients.Network)
+		c.disconnect(c.kube, c.network)
+		if err := goleak.Find(before); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (c *cluster) disconnect(kube kubernetes.Interface, network networkclient.Interface) {
+	for _, client := range []rest.Interface{kube.CoreV1().RESTClient(), network.NetworkV1().RESTClient()} {
+		client.(*rest.RESTClient).Client.CloseIdleConnections()
+	}
+}
+
+// eventually fails the test with the last error if there still is one in the end.
+func eventually(t *testing.T, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after %v: %v", patience, err)
+		}
+	}
+}
+
+func (c *cluster) create(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := c.kube.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// delete does what the namespace controller, which does not run here, would do in the end.
+func (c *cluster) delete(t *testing.T, name string) {
+	t.Helper()
+	ctx := t.Context()
+	if err := c.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func(ctx context.Context) error {
+		ns, err := c.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ns.Spec.Finalizers = nil
+		if _, err := c.kube.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// await waits until the name's NetNamespace is as demanded.
+func (c *cluster) await(t *testing.T, name string, demand func(*networkv1.NetNamespace) error) *networkv1.NetNamespace {
+	t.Helper()
+	var nn *networkv1.NetNamespace
+	eventually(t, func(ctx context.Context) (err error) {
+		if nn, err = c.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if demand == nil {
+			return nil
+		}
+		return demand(nn)
+	})
+	return nn
+}
+
+func (c *cluster) gone(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		nn, err := c.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%+v, %w", nn, err)
+	})
+}
+
+// vnid waits for the namespace to have one, and returns it.
+func (c *cluster) vnid(t *testing.T, name string) uint32 {
+	t.Helper()
+	return c.await(t, name, nil).NetID
+}
+
+// edit changes a NetNamespace.
+func (c *cluster) edit(t *testing.T, name string, change func(*networkv1.NetNamespace)) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		nn, err := c.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		change(nn)
+		_, err = c.network.NetworkV1().NetNamespaces().Update(ctx, nn, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// ask sets the annotation and waits until it is gone again.
+func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace {
+	t.Helper()
+	c.edit(t, name, func(nn *networkv1.NetNamespace) {
+		metav1.SetMetaDataAnnotation(&nn.ObjectMeta, "pod.network.openshift.io/multitenant.change-network", change)
+	})
+	return c.await(t, name, func(nn *networkv1.NetNamespace) error {
+		if v, asked := nn.Annotations["pod.network.openshift.io/multitenant.change-network"]; asked {
+			return fmt.Errorf("%s still asks for %s", name, v)
+		}
+		return nil
+	})
+}
+
+// recorder is a record.EventRecorder that keeps what it is told at once.
+type recorder struct{ *events }
+
+func (r recorder) Event(about runtime.Object, typ, reason, message string) {
+	r.add(about, typ, reason, message)
+}
+
+func (r recorder) Eventf(about runtime.Object, typ, reason, format string, args ...any) {
+	r.add(about, typ, reason, fmt.Sprintf(format, args...))
+}
+
+func (r recorder) AnnotatedEventf(about runtime.Object, _ map[string]string, typ, reason, format string, args ...any) {
+	r.Eventf(about, typ, reason, format, args...)
+}
+
+func (r recorder) WithLogger(klog.Logger) record.EventRecorderLogger { return r }

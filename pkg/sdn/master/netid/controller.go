@@ -1,0 +1,264 @@
+package netid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
+	networklisters "github.com/openshift/client-go/network/listers/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+const (
+	// What fails is tried again after 100 ms, and from then on at half the pace each time, to a minute.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = time.Minute
+
+	// What people must mend is tried again when it changes, and is said again at this pace: Events are gone after an hour,
+	// and the recorder lets one in five minutes pass for an object.
+	complaintInterval = 5 * time.Minute
+
+	// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
+	syncTimeout = 30 * time.Second
+)
+
+// Reasons of Events on NetNamespaces. People and alerts match them: they don't change.
+const (
+	reasonChanged   = "NetworkChanged"
+	reasonRefused   = "NetworkChangeRefused"
+	reasonInvalid   = "InvalidNetNamespace"     // its pods have no network
+	reasonByHand    = "VNIDWrittenByHand"       // others have it too, and nobody asked for that as it is asked for
+	reasonNotGlobal = "GlobalNamespaceIsolated" // one that is to be global has a VNID of its own
+)
+
+// Clients are how the controller reaches the cluster.
+type Clients struct {
+	Kube    kubernetes.Interface
+	Network networkclient.Interface
+	Events  record.EventRecorder
+}
+
+// Controller keeps one NetNamespace a Namespace: it makes it with a VNID, changes that when asked to by
+// networkv1.ChangePodNetworkAnnotation, and deletes it after the Namespace. In every mode, so that namespaces have VNIDs when
+// the mode changes; other modes than multitenant isolate by other means, and refuse the changes.
+//
+// No VNID is given twice. One leader's allocator sees to that as long as the leader leads. A leader that was stopped for a
+// while may write when the next one already works: an update then fails if the next one has seen to the object, since that
+// changed it; but a new VNID that the late leader has chosen may be one that the next has given to another namespace.
+// Therefore each term draws its VNIDs from a class of its own, by the number of terms before, of which there are as many as
+// the Lease has changed hands. The late leader would have to sleep through 255 terms, or to have given all 65,536 of
+// its class. HostSubnets are proposed and confirmed instead, which allows no exception but takes two writes; there
+// are too few of them for classes, and too many namespaces for two writes.
+//
+// The quarantine does not outlive the leader. Nor need it: what the last term has freed can be in the next one's class only if
+// it was given out 255 terms ago, and then the odds are one in 65,536 for each.
+//
+// Its caller makes it, starts the informers, and calls Load, Follow and Run in this order. Follow may be called again.
+type Controller struct {
+	Clients
+	global        map[string]bool // that are made with GlobalVNID
+	mode          atomic.Uint32   // a config.Mode
+	namespaces    corelisters.NamespaceLister
+	netNamespaces networklisters.NetNamespaceLister
+	synced        []cache.InformerSynced
+	queue         workqueue.TypedRateLimitingInterface[string] // names of namespaces
+	vnids         *Allocator
+
+	// changes is held from the look at the other namespace to the write: two that join each other at once would else
+	// swap their VNIDs.
+	changes sync.Mutex
+
+	mu       sync.Mutex
+	written  map[string]*networkv1.NetNamespace // by this controller, unless the cache is as new
+	found    map[string]bool                    // by Load: whoever shares a VNID there was joined by somebody
+	disputed map[string]bool                    // have a VNID that is not theirs to have
+}
+
+// New returns a controller that hears of changes from the informers, which must not run yet. Namespaces of these names are
+// made global. Term tells this leader from the ones before and after.
+func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespaces networkinformers.NetNamespaceInformer,
+	global []string, term int) (*Controller, error) {
+	c := &Controller{
+		Clients:       clients,
+		global:        map[string]bool{},
+		namespaces:    namespaces.Lister(),
+		netNamespaces: netNamespaces.Lister(),
+		synced:        []cache.InformerSynced{namespaces.Informer().HasSynced, netNamespaces.Informer().HasSynced},
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "netnamespaces"}),
+		vnids:    NewAllocator(term, rand.Uint32N, time.Now),
+		written:  map[string]*networkv1.NetNamespace{},
+		found:    map[string]bool{},
+		disputed: map[string]bool{},
+	}
+	for _, name := range global {
+		c.global[name] = true
+	}
+	for _, i := range []struct {
+		informer cache.SharedInformer
+		same     func(before, now any) bool
+	}{
+		{namespaces.Informer(), sameNamespace},
+		{netNamespaces.Informer(), sameNetNamespace},
+	} {
+		if _, err := i.informer.AddEventHandler(c.handler(i.same)); err != nil {
+			return nil, fmt.Errorf("listen to an informer: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// handler queues the name of what changed, unless it is the same here.
+func (c *Controller) handler(same func(before, now any) bool) cache.ResourceEventHandler {
+	add := func(o any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil { // informers hold nothing without a name
+			c.queue.Add(key)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: add,
+		UpdateFunc: func(before, now any) {
+			if !same(before, now) {
+				add(now)
+			}
+		},
+		DeleteFunc: add,
+	}
+}
+
+func sameNamespace(before, now any) bool {
+	b, ok := before.(*corev1.Namespace)
+	n, ok2 := now.(*corev1.Namespace)
+	return ok && ok2 && b.UID == n.UID
+}
+
+func sameNetNamespace(before, now any) bool {
+	b, ok := before.(*networkv1.NetNamespace)
+	n, ok2 := now.(*networkv1.NetNamespace)
+	return ok && ok2 && b.ResourceVersion == n.ResourceVersion
+}
+
+// Load marks all VNIDs that are in use: none is given out before that. It waits for the informers, and fails only when the
+// context ends.
+func (c *Controller) Load(ctx context.Context) error {
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
+		return fmt.Errorf("wait for the caches of Namespaces and NetNamespaces: %w", context.Cause(ctx))
+	}
+	existing, err := c.netNamespaces.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list the NetNamespaces in the cache: %w", err)
+	}
+	for _, o := range existing {
+		c.vnids.Set(o.Name, config.VNID(o.NetID))
+		c.found[o.Name] = true
+	}
+	klog.FromContext(ctx).Info("Know what is in use", "netNamespaces", len(existing))
+	return nil
+}
+
+// Follow puts the mode into force.
+func (c *Controller) Follow(mode config.Mode) { c.mode.Store(uint32(mode)) }
+
+// Run works until the context ends.
+func (c *Controller) Run(ctx context.Context, workers int) {
+	defer c.queue.ShutDown()
+	klog.FromContext(ctx).Info("Giving namespaces their VNIDs", "workers", workers)
+	c.warnOfIsolated(ctx)
+
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for c.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+	running.Wait()
+}
+
+// warnOfIsolated says which namespaces are to be global and are not: they had a VNID before that was wished for, or were
+// isolated since, and nothing but a change that is asked for takes a VNID away.
+func (c *Controller) warnOfIsolated(ctx context.Context) {
+	if config.Mode(c.mode.Load()) != config.ModeMultitenant {
+		return
+	}
+	for name := range c.global {
+		nn, err := c.netNamespaces.Get(name)
+		if err != nil || config.VNID(nn.NetID).IsGlobal() {
+			continue
+		}
+		err = fmt.Errorf("--global-namespaces names %s, but it has VNID %d, which stays: set the annotation %s=%s to make it global",
+			name, nn.NetID, networkv1.ChangePodNetworkAnnotation, config.ActionGlobal)
+		klog.FromContext(ctx).Info("A namespace is isolated", "why", err)
+		c.Events.Event(nn, corev1.EventTypeWarning, reasonNotGlobal, err.Error())
+	}
+}
+
+// work syncs the next name, and returns false when there will be none.
+func (c *Controller) work(ctx context.Context) bool {
+	name, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(name)
+	logger := klog.FromContext(ctx).WithValues("namespace", klog.KRef("", name))
+	attempt, cancel := context.WithTimeout(klog.NewContext(ctx, logger), syncTimeout)
+	defer cancel()
+
+	err := c.sync(attempt, name)
+	if ctx.Err() != nil {
+		return false
+	}
+	switch _, told := errors.AsType[complaint](err); {
+	case err == nil:
+		c.queue.Forget(name)
+	case told:
+		logger.Error(err, "The NetNamespace is not in order")
+		c.queue.Forget(name)
+		c.queue.AddAfter(name, wait.Jitter(complaintInterval, 0.2))
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		logger.V(2).Info("Somebody else wrote meanwhile, trying again", "err", err)
+		c.queue.AddRateLimited(name)
+	default:
+		logger.Error(err, "The NetNamespace could not be seen to, trying again")
+		c.queue.AddRateLimited(name)
+	}
+	return true
+}
+
+// complaint is an error that people have to mend, and that they have been told of.
+type complaint struct{ error }
+
+func (c complaint) Unwrap() error { return c.error }
+
+// warn puts an error where people look for it, and returns it as a complaint.
+func (c *Controller) warn(about runtime.Object, reason string, err error) error {
+	c.Events.Event(about, corev1.EventTypeWarning, reason, oneLine(err))
+	return complaint{err}
+}
+
+// oneLine joins the lines of an error, for messages that are shown in tables.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
