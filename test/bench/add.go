@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -41,32 +39,25 @@ type entrant struct {
 	who  string
 	pods []*sandbox
 
-	adds, dels           []time.Duration // one by one
-	waveAdds, waveDels   []time.Duration // among 16
-	addsASecond, delsASc []float64
+	adds, dels               []time.Duration // one by one
+	waveAdds, waveDels       []time.Duration // among 16
+	addsASecond, delsASecond []float64
 }
 
 func runAdd(b *B) {
-	s := ovstest.Start(b)
-	socket := filepath.Join(b.TempDir(), "run", "cni.sock")
-	self, err := os.Executable()
-	b.must(err)
-	agent := b.start(s.NS, "", self, agentCommand, "--run-dir="+s.RunDir, "--socket="+socket, "--ipam-dir="+b.TempDir())
-	b.awaitCNI(agent, socket)
-
-	ours, plain := b.ours(s.NS, socket), b.plainBridge()
+	node, plain := b.newNode(), b.plainBridge()
 	pods := [][]*sandbox{b.sandboxes(wavePods), b.sandboxes(wavePods), b.sandboxes(wavePods)}
 	present := 0
 	for _, n := range []int{1, 100, 500} {
 		b.say("making %d pods, to have %d", n-present, n)
-		for _, c := range []contender{ours, plain} {
+		for _, c := range []contender{node.runtime, plain} {
 			_, err := wave(b.Context(), b.sandboxes(n-present), c.add)
 			b.must(err)
 		}
 		present = n
-		floor, stop := b.newFloor(s, parallelPods)
-		b.compareAdds(s, present, []*entrant{
-			{who: "ours", contender: ours, pods: pods[0]},
+		floor, stop := b.newFloor(node.ovs, parallelPods)
+		b.compareAdds(node.ovs, present, []*entrant{
+			{who: "ours", contender: node.runtime, pods: pods[0]},
 			{who: "floor", contender: floor, pods: pods[1]},
 			{who: "bridge", contender: plain, pods: pods[2]},
 		})
@@ -74,7 +65,7 @@ func runAdd(b *B) {
 	}
 }
 
-// compareAdds measures the entrants by turns, ours first in the list.
+// compareAdds measures the entrants by turns: ours, the floor, the bridge plugin.
 func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 	for n := range b.samples {
 		b.tell("%d ports: pod %d of %d, one by one", present, n+1, b.samples)
@@ -91,25 +82,38 @@ func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 			b.settle(s)
 		}
 	}
+	bounds := boundsWith(present)
 	for _, r := range []struct {
-		what, unit string
-		of         func(*entrant) []float64
-		aims       [2][]aim // against the floor and the bridge plugin
+		what, unit    string
+		of            func(*entrant) []float64
+		floor, bridge []bound
 	}{
-		{"ADD", "ms", func(e *entrant) []float64 { return milliseconds(e.adds) }, [2][]aim{{floorAim(present)}, {atMost(1)}}},
-		{"DEL", "ms", func(e *entrant) []float64 { return milliseconds(e.dels) }, [2][]aim{{atMost(1.2)}, nil}},
-		{"ADD, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.addsASecond }, [2][]aim{nil, {atLeast(2)}}},
-		{"ADD, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveAdds) }, [2][]aim{}},
-		{"DEL, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.delsASc }, [2][]aim{}},
-		{"DEL, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveDels) }, [2][]aim{}},
+		{"ADD", "ms", func(e *entrant) []float64 { return milliseconds(e.adds) }, bounds.addFloor, bounds.addBridge},
+		{"DEL", "ms", func(e *entrant) []float64 { return milliseconds(e.dels) }, []bound{atMost(1.2)}, nil},
+		{"ADD, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.addsASecond }, bounds.rateFloor, bounds.rateBridge},
+		{"ADD, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveAdds) }, nil, nil},
+		{"DEL, 16 at a time", "pods/s", func(e *entrant) []float64 { return e.delsASecond }, nil, nil},
+		{"DEL, among 16", "ms", func(e *entrant) []float64 { return milliseconds(e.waveDels) }, nil, nil},
 	} {
 		ports := fmt.Sprintf("%d ports", present)
 		if present == 1 {
 			ports = "1 port"
 		}
 		b.record(r.what+", "+ports, r.unit, seriesOf(all[0].who, r.of(all[0])),
-			seriesOf(all[1].who, r.of(all[1]), r.aims[0]...), seriesOf(all[2].who, r.of(all[2]), r.aims[1]...))
+			seriesOf(all[1].who, r.of(all[1]), r.floor...), seriesOf(all[2].who, r.of(all[2]), r.bridge...))
 	}
+}
+
+// addBounds are of ADD, one by one and 16 at a time.
+type addBounds struct{ addFloor, addBridge, rateFloor, rateBridge []bound }
+
+// boundsWith are the bounds with so many ports present. With many, vswitchd itself takes most of the time: then the bridge
+// plugin, which has none, is no measure any more, and that the changes of 16 pods share vswitchd's work shows beside the floor's.
+func boundsWith(present int) addBounds {
+	if present < 100 {
+		return addBounds{addFloor: []bound{atMost(2)}, addBridge: []bound{below(1)}, rateBridge: []bound{atLeast(2)}}
+	}
+	return addBounds{addFloor: []bound{atMost(1.3)}, rateFloor: []bound{atLeast(0.77)}} // 1/1.3
 }
 
 // settle waits until vswitchd has let go of removed ports, which nobody who removes one waits for: the next contender is not to
@@ -117,14 +121,6 @@ func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 func (b *B) settle(s *ovstest.Switch) {
 	b.Helper()
 	s.VSCtl(b, "set", "open_vswitch", ".", fmt.Sprintf("external-ids:settled=%d", time.Now().UnixNano()))
-}
-
-// floorAim is the aim for one ADD: with many ports vswitchd itself takes most of the time.
-func floorAim(present int) aim {
-	if present >= 100 {
-		return atMost(1.3)
-	}
-	return atMost(2)
 }
 
 // one makes and removes one pod.
@@ -150,7 +146,7 @@ func (e *entrant) wave(ctx context.Context) error {
 		rates *[]float64
 	}{
 		{"ADD", e.add, &e.waveAdds, &e.addsASecond},
-		{"DEL", e.del, &e.waveDels, &e.delsASc},
+		{"DEL", e.del, &e.waveDels, &e.delsASecond},
 	} {
 		start := time.Now()
 		times, err := wave(ctx, e.pods, half.do)

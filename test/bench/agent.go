@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -78,7 +80,7 @@ func runAgent(ctx context.Context, args []string) error {
 		ServiceNetwork:  node.ServiceNetwork,
 		MTU:             podMTU,
 		Datapath:        pods.DatapathNetdev,
-	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: flows, Compile: node.Pod})
+	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: flows, Compile: node.Pod, Events: noEvents{}})
 	if err != nil {
 		return err
 	}
@@ -88,12 +90,39 @@ func runAgent(ctx context.Context, args []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return flows.Run(ctx) })
 	group.Go(func() error {
+		bridge.Watch(ctx, func(e ovs.Event) {
+			if e.Kind == ovs.SwitchConnected {
+				flows.Resync()
+			}
+		})
+		return nil
+	})
+	group.Go(func() error { manager.Run(ctx); return nil })
+	group.Go(func() error {
 		if err := written.Wait(ctx); err != nil {
 			return err
 		}
 		return cniserver.Serve(ctx, listener, manager)
 	})
 	return group.Wait()
+}
+
+// cniNode is a node without Kubernetes: a switch, an agent, and a runtime whose plugin calls it.
+type cniNode struct {
+	ovs     *ovstest.Switch
+	socket  string
+	runtime *cniRuntime
+}
+
+func (b *B) newNode() *cniNode {
+	b.Helper()
+	n := &cniNode{ovs: ovstest.Start(b), socket: filepath.Join(b.TempDir(), "run", "cni.sock")}
+	self, err := os.Executable()
+	b.must(err)
+	agent := b.start(n.ovs.NS, "", self, agentCommand, "--run-dir="+n.ovs.RunDir, "--socket="+n.socket, "--ipam-dir="+b.TempDir())
+	b.awaitCNI(agent, n.socket)
+	n.runtime = b.ours(n.ovs.NS, n.socket)
+	return n
 }
 
 const nodeName = "node1"
@@ -126,3 +155,9 @@ func (anyPod) Get(_ context.Context, namespace, name string) (*corev1.Pod, error
 }
 
 func podUID(name string) string { return "uid-of-" + name }
+
+// noEvents has nobody to tell: what fails here, fails the figure.
+type noEvents struct{}
+
+func (noEvents) WarnPod(pods.Pod, string, string) {}
+func (noEvents) WarnNode(string, string)          {}

@@ -21,7 +21,9 @@ import (
 // figures are all there is, in the order in which they run.
 func figures() []figure {
 	return []figure{
+		statusFigure(),
 		addFigure(),
+		ipv6Figure(),
 		bundleFigure(),
 		replaceFigure(),
 		startFigure(),

@@ -97,7 +97,7 @@ func (r *report) write(file string) error {
 func (r *report) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
-	line("FIGURE", "CASE", "UNIT", "OURS", "p25–p75", "p99", "BESIDE", "", "p25–p75", "p99", "RATIO", "AIM", "")
+	line("FIGURE", "CASE", "UNIT", "OURS", "SPREAD", "p99", "BESIDE", "", "SPREAD", "p99", "RATIO", "BOUND", "")
 	for _, row := range r.Rows {
 		left := append([]string{row.Figure, row.Case, row.Unit}, row.Ours.cells()...)
 		if len(row.Beside) == 0 {
@@ -109,12 +109,21 @@ func (r *report) print(out io.Writer) {
 		}
 	}
 	_ = w.Flush() // to a terminal; nobody to tell
-	fmt.Fprintf(out, "\nmedians; p25–p75: the half in the middle; ratio: ours to the reference's\n"+
+	fmt.Fprintf(out, "\nmedians; spread: the half in the middle, or all of less than %d samples; ratio: ours to the reference's\n"+
 		"%s, %d CPUs, load %.1f before and %.1f after, Linux %s, %s, %s\n",
-		r.Revision, r.Machine.CPUs, r.Machine.LoadBefore, r.Machine.LoadAfter, r.Machine.Kernel, r.Machine.OpenVSwitch, r.Machine.Go)
+		manySamples, r.Revision, r.Machine.CPUs, r.Machine.LoadBefore, r.Machine.LoadAfter, r.Machine.Kernel, r.Machine.OpenVSwitch, r.Machine.Go)
 }
 
+// Fewer samples than that have no tails to speak of, and are shown from end to end.
+const manySamples = 20
+
 func (s series) cells() []string {
+	switch {
+	case s.N <= 1:
+		return []string{show(s.Median), "", ""}
+	case s.N < manySamples:
+		return []string{show(s.Median), show(s.Min) + "–" + show(s.Max), ""}
+	}
 	return []string{show(s.Median), show(s.P25) + "–" + show(s.P75), show(s.P99)}
 }
 
@@ -124,12 +133,12 @@ func (r reference) verdict() []string {
 		ratio = fmt.Sprintf("%.2f", r.Ratio)
 	}
 	switch {
-	case r.Met == nil:
+	case r.Holds == nil:
 		return []string{ratio, "", ""}
-	case *r.Met:
-		return []string{ratio, r.Aim, "met"}
+	case *r.Holds:
+		return []string{ratio, r.Bound, "holds"}
 	}
-	return []string{ratio, r.Aim, "MISSED"}
+	return []string{ratio, r.Bound, "DOES NOT HOLD"}
 }
 
 // show writes a number with three digits, which is more than the spread allows for.

@@ -88,6 +88,11 @@ func (r *cniRuntime) del(ctx context.Context, s *sandbox) (took time.Duration, e
 	return took, errors.Join(doErr, err)
 }
 
+// status runs the plugin with nothing to do: what is left is its start, and its call of the agent.
+func (r *cniRuntime) status(ctx context.Context) error {
+	return r.host.Do(func(ns.NetNS) error { return r.cni.GetStatusNetworkList(ctx, r.list) })
+}
+
 // ours returns a runtime whose plugin is ours, with an agent on that socket.
 func (b *B) ours(host ns.NetNS, socket string) *cniRuntime {
 	b.Helper()
@@ -129,6 +134,14 @@ func (b *B) plugins() string {
 	return dir
 }
 
+// askStatus asks what listens on the socket, as the plugin does.
+func askStatus(ctx context.Context, socket string) error {
+	_, err := cniserver.Call(ctx, socket, &cniserver.Request{
+		Command: cniserver.CommandStatus, Config: []byte(`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}`),
+	})
+	return err
+}
+
 // awaitCNI waits until the agent on the socket answers.
 func (b *B) awaitCNI(agent *process, socket string) {
 	b.Helper()
@@ -138,9 +151,7 @@ func (b *B) awaitCNI(agent *process, socket string) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, err := cniserver.Call(ctx, socket, &cniserver.Request{
-			Command: cniserver.CommandStatus, Config: []byte(`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}`),
-		})
+		err := askStatus(ctx, socket)
 		if err == nil {
 			return
 		}

@@ -18,34 +18,47 @@ type series struct {
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 
-	aims []aim // of ours, in proportion to this reference; none or one
+	bounds []bound // of ours beside this reference; none or one
 }
 
-// aim is what the ratio of ours to the reference is to be.
-type aim struct {
-	sign  string
-	limit float64
-	met   func(ours, ratio float64) bool
+// bound is what ours, or the ratio of ours to the reference, is to keep.
+type bound struct {
+	text  string
+	holds func(ours, ratio float64) bool
 }
 
-func (a aim) String() string { return a.sign + " " + strconv.FormatFloat(a.limit, 'g', -1, 64) }
-
-func atMost(limit float64) aim {
-	return aim{"≤", limit, func(_, ratio float64) bool { return ratio <= limit }}
+func atMost(limit float64) bound {
+	return bound{"≤ " + number(limit) + "×", func(_, ratio float64) bool { return ratio <= limit }}
 }
 
-func atLeast(limit float64) aim {
-	return aim{"≥", limit, func(_, ratio float64) bool { return ratio >= limit }}
+func below(limit float64) bound {
+	return bound{"< " + number(limit) + "×", func(_, ratio float64) bool { return ratio < limit }}
+}
+
+func atLeast(limit float64) bound {
+	return bound{"≥ " + number(limit) + "×", func(_, ratio float64) bool { return ratio >= limit }}
+}
+
+// quickerBy is at most one part in so many.
+func quickerBy(times float64) bound {
+	return bound{"≤ 1/" + number(times) + "×", func(_, ratio float64) bool { return ratio*times <= 1 }}
+}
+
+// within bounds ours itself, in the row's unit, whatever the reference does.
+func within(limit float64, unit string) bound {
+	return bound{"< " + number(limit) + " " + unit, func(ours, _ float64) bool { return ours < limit }}
 }
 
 // none is for counts of what is not to happen at all, whatever the reference does.
-func none() aim {
-	return aim{"=", 0, func(ours, _ float64) bool { return ours == 0 }}
+func none() bound {
+	return bound{"= 0", func(ours, _ float64) bool { return ours == 0 }}
 }
 
+func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+
 // seriesOf sums samples up.
-func seriesOf(who string, samples []float64, aims ...aim) series {
-	s := series{Who: who, N: len(samples), aims: aims}
+func seriesOf(who string, samples []float64, bounds ...bound) series {
+	s := series{Who: who, N: len(samples), bounds: bounds}
 	if len(samples) == 0 {
 		return s
 	}
@@ -75,9 +88,9 @@ type row struct {
 // reference is a floor or a peer, and how ours compares.
 type reference struct {
 	series
-	Ratio float64 `json:"ratio"` // of the medians, ours to the reference's
-	Aim   string  `json:"aim,omitempty"`
-	Met   *bool   `json:"met,omitempty"` // nil without an aim
+	Ratio float64 `json:"ratio"`           // of the medians, ours to the reference's
+	Bound string  `json:"bound,omitempty"` // × is of the ratio, else of ours
+	Holds *bool   `json:"holds,omitempty"` // nil without a bound
 }
 
 func compare(ours, ref series) reference {
@@ -85,9 +98,9 @@ func compare(ours, ref series) reference {
 	if ref.Median != 0 {
 		r.Ratio = ours.Median / ref.Median
 	}
-	for _, a := range ref.aims {
-		met := a.met(ours.Median, r.Ratio)
-		r.Aim, r.Met = a.String(), &met
+	for _, b := range ref.bounds {
+		holds := b.holds(ours.Median, r.Ratio)
+		r.Bound, r.Holds = b.text, &holds
 	}
 	return r
 }

@@ -25,40 +25,48 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-func TestAims(t *testing.T) {
+func TestBounds(t *testing.T) {
 	for _, tt := range []struct {
-		aim       aim
+		bound     bound
 		text      string
 		ours, ref float64
-		met       bool
+		holds     bool
 	}{
-		{atMost(1.3), "≤ 1.3", 13, 10, true},
-		{atMost(1.3), "≤ 1.3", 14, 10, false},
-		{atLeast(2), "≥ 2", 20, 10, true},
-		{atLeast(2), "≥ 2", 19, 10, false},
+		{atMost(1.3), "≤ 1.3×", 13, 10, true},
+		{atMost(1.3), "≤ 1.3×", 14, 10, false},
+		{atLeast(2), "≥ 2×", 20, 10, true},
+		{atLeast(2), "≥ 2×", 19, 10, false},
+		{below(1), "< 1×", 9, 10, true},
+		{below(1), "< 1×", 10, 10, false},
+		{quickerBy(20), "≤ 1/20×", 1, 20, true},
+		{quickerBy(20), "≤ 1/20×", 1, 19, false},
+		{within(1, "ms"), "< 1 ms", 0.9, 0.1, true},
+		{within(1, "ms"), "< 1 ms", 1, 2, false},
 		{none(), "= 0", 0, 0, true},
 		{none(), "= 0", 1, 0, false},
 		{none(), "= 0", 1, 10, false},
 	} {
-		got := compare(seriesOf("ours", []float64{tt.ours}), seriesOf("floor", []float64{tt.ref}, tt.aim))
-		if got.Aim != tt.text || got.Met == nil || *got.Met != tt.met {
-			t.Errorf("%v beside %v, aim %s: %+v", tt.ours, tt.ref, tt.text, got)
+		got := compare(seriesOf("ours", []float64{tt.ours}), seriesOf("floor", []float64{tt.ref}, tt.bound))
+		if got.Bound != tt.text || got.Holds == nil || *got.Holds != tt.holds {
+			t.Errorf("%v beside %v, bound %s: %+v", tt.ours, tt.ref, tt.text, got)
 		}
 	}
 }
 
 func TestTable(t *testing.T) {
-	ours := seriesOf("ours", []float64{4})
+	ours := seriesOf("ours", []float64{4, 4})
 	r := report{Rows: []row{{Figure: "add", Case: "ADD", Unit: "ms", Ours: ours, Beside: []reference{
-		compare(ours, seriesOf("floor", []float64{2}, atMost(1))),
+		compare(ours, seriesOf("floor", []float64{1, 2, 3}, atMost(1))),
 		compare(ours, seriesOf("peer", []float64{0})),
+		compare(ours, seriesOf("crowd", slices.Repeat([]float64{8}, manySamples))),
 	}}}}
 	var out bytes.Buffer
 	r.print(&out)
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range [][]string{
-		{"add", "ADD", "ms", "4.00", "4.00–4.00", "4.00", "floor", "2.00", "2.00–2.00", "2.00", "2.00", "≤", "1", "MISSED"},
-		{"peer", "0", "0–0", "0", "–"},
+		{"add", "ADD", "ms", "4.00", "4.00–4.00", "floor", "2.00", "1.00–3.00", "2.00", "≤", "1×", "DOES", "NOT", "HOLD"},
+		{"peer", "0", "–"},
+		{"crowd", "8.00", "8.00–8.00", "8.00", "0.50"},
 	} {
 		if got := strings.Fields(lines[i+1]); !slices.Equal(got, want) {
 			t.Errorf("line %d: %q, want %q", i+1, got, want)

@@ -54,6 +54,7 @@ func runStart(b *B) {
 	_, err := wave(b.Context(), pods, b.ours(n.ovs.NS, n.socket).add)
 	b.must(err)
 
+	before := n.looks(pods)
 	var starts, floor []time.Duration
 	for i := range b.rounds {
 		b.tell("start %d of %d", i+1, b.rounds)
@@ -75,6 +76,13 @@ func runStart(b *B) {
 	n.startAgent(counter.dir)
 	sent := float64(counter.flowMods(b))
 	b.record(scenario, "flow-mods", seriesOf("ours", []float64{sent}), seriesOf("needed", []float64{0}, none()))
+	touched := 0.
+	for i, after := range n.looks(pods) {
+		if after != before[i] {
+			touched++
+		}
+	}
+	b.record(scenario, "pods touched", seriesOf("ours", []float64{touched}), seriesOf("needed", []float64{0}, none()))
 }
 
 // startNode is a node of a cluster: an Open vSwitch, an underlay, and a way to a real API server.
