@@ -61,6 +61,8 @@ func TestMaster(t *testing.T) {
 		{"follows what it refused when nothing in use forbids it any more", testFollowsLater},
 		{"keeps what it has accepted", testKeepsAccepted},
 		{"keeps out of external machines' subnets", testExternal},
+		{"gives external machines their subnets", testAssigns},
+		{"gives namespaces their VNIDs, and follows what is asked of them in the network's mode", testNetNamespaces},
 		{"writes nothing that the CRDs refuse", testCRDs},
 		{"one of two leads, and hands over when it stops", testHandsOver},
 		{"a leader that is cut off stops and comes back", testCutOff},

@@ -75,11 +75,11 @@ func (w *world) write(o *networkv1.HostSubnet) {
 	o.ResourceVersion = strconv.Itoa(w.revision)
 	w.hostSubnets[o.Name] = o
 	w.subnetLog = append(w.subnetLog, change[*networkv1.HostSubnet]{name: o.Name, object: o})
-	if config.IsProposed(o) {
+	if config.IsProposed(o) || o.Subnet == "" {
 		return
 	}
 	for _, other := range w.hostSubnets {
-		if other.Name != o.Name && !config.IsProposed(other) &&
+		if other.Name != o.Name && !config.IsProposed(other) && other.Subnet != "" &&
 			netip.MustParsePrefix(other.Subnet).Overlaps(netip.MustParsePrefix(o.Subnet)) && w.broken == nil {
 			w.broken = fmt.Errorf("%s has %s while %s has %s", o.Name, o.Subnet, other.Name, other.Subnet)
 		}
@@ -92,6 +92,20 @@ func (w *world) addNode(name string) {
 	n.Name, n.ResourceVersion = name, strconv.Itoa(w.revision)
 	w.nodes[name] = n
 	w.nodeLog = append(w.nodeLog, change[*corev1.Node]{name: name, object: n})
+}
+
+// addExternal is what people do for a machine that is no node.
+func (w *world) addExternal(name string) {
+	w.revision++
+	o := testHostSubnet("", "192.0.2.250", "")
+	o.Name, o.Host, o.UID = name, name, types.UID(fmt.Sprint("hs", w.revision))
+	o.Annotations = map[string]string{networkv1.AssignHostSubnetAnnotation: "true"}
+	w.write(o)
+}
+
+func (w *world) deleteExternal(name string) {
+	delete(w.hostSubnets, name)
+	w.subnetLog = append(w.subnetLog, change[*networkv1.HostSubnet]{name: name, gone: true})
 }
 
 func (w *world) deleteNode(name string) {
@@ -296,7 +310,9 @@ func TestNoSubnetIsGivenTwice(t *testing.T) {
 		}()
 		leaders := []*leader{w.newLeader(t), w.newLeader(t)}
 		anyLeader := func(t *rapid.T) int { return rapid.IntRange(0, len(leaders)-1).Draw(t, "leader") }
-		anyName := rapid.SampledFrom(names)
+		externals := []string{"x1", "x2"}
+		names := append(slices.Clone(names), externals...)
+		anyName, anyExternal := rapid.SampledFrom(names), rapid.SampledFrom(externals)
 		sync := func(t *rapid.T) { w.begin(leaders[anyLeader(t)], anyName.Draw(t, "name")) }
 		wake := func(t *rapid.T) {
 			if len(w.tasks) > 0 {
@@ -310,10 +326,26 @@ func TestNoSubnetIsGivenTwice(t *testing.T) {
 			"learn": learn, "learn more": learn,
 			"add or delete a node": func(t *rapid.T) {
 				name := anyName.Draw(t, "name")
+				if slices.Contains(externals, name) {
+					return
+				}
 				if w.nodes[name] == nil {
 					w.addNode(name)
 				} else {
 					w.deleteNode(name)
+				}
+			},
+			"add, delete or reset an external machine": func(t *rapid.T) {
+				name := anyExternal.Draw(t, "name")
+				switch o := w.hostSubnets[name]; {
+				case o == nil:
+					w.addExternal(name)
+				case rapid.Bool().Draw(t, "reset"):
+					o = o.DeepCopy()
+					o.Subnet = ""
+					w.write(o)
+				default:
+					w.deleteExternal(name)
 				}
 			},
 			"another leader": func(t *rapid.T) { // the former one's tasks go on
@@ -345,9 +377,17 @@ func TestNoSubnetIsGivenTwice(t *testing.T) {
 		if w.broken != nil {
 			t.Fatal(w.broken)
 		}
-		given := 0
+		given, external := 0, 0
 		for name, o := range w.hostSubnets {
 			switch node := w.nodes[name]; {
+			case config.IsExternal(o):
+				external++
+				if config.IsProposed(o) {
+					t.Fatalf("%s is not seen to: %+v", name, o)
+				}
+				if o.Subnet == "" {
+					continue
+				}
 			case node == nil:
 				t.Fatalf("%s is left behind", name)
 			case config.IsProposed(o) || ownerUID(o) != node.UID:
@@ -355,7 +395,7 @@ func TestNoSubnetIsGivenTwice(t *testing.T) {
 			}
 			given++
 		}
-		if want := min(len(w.nodes), 6); given != want {
+		if want := min(len(w.nodes)+external, 6); given != want {
 			t.Fatalf("%d subnets are given to %v, want %d", given, slices.Sorted(maps.Keys(w.nodes)), want)
 		}
 	})

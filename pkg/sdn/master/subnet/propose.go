@@ -27,7 +27,8 @@ import (
 // Proof. Say that P and Q overlap and P was created first. Whoever confirms Q has Q in its cache, which shows what the API
 // server had at one moment not before Q's creation (client-go replaces and extends it atomically and in the server's
 // order). P isn't in it, or Q would not be confirmed. So P was deleted before, and what is deleted is confirmed by nobody
-// any more. Thus a confirmed P is gone before Q is confirmed. It does not matter who created and who confirmed, how many leaders
+// any more. Thus a confirmed P is gone before Q is confirmed. (For an external machine read written instead of created, and
+// written over instead of deleted: see external.go.) It does not matter who created and who confirmed, how many leaders
 // there are, and how long they sleep: the lease only keeps them from getting into each other's way.
 //
 // People may still write what they like. What overlaps because of that is reported (judge), and not withdrawn.
@@ -39,15 +40,9 @@ func (c *Controller) create(ctx context.Context, node *corev1.Node) error {
 	if err != nil {
 		return c.withoutSubnet(ctx, node, reasonNoAddress, err)
 	}
-	subnet, ok := c.former(node.Name)
-	if ok {
-		c.wakeAfter(c.allocator.MarkAllocated(node.Name, subnet))
-	} else {
-		c.wakeAfter(c.allocator.Release(node.Name))
-		if subnet, err = c.allocate(node.Name); err != nil {
-			return c.withoutSubnet(ctx, node, reasonNoSubnet, fmt.Errorf("%w: add a range to ClusterNetwork %s, or delete nodes that are gone",
-				err, networkv1.ClusterNetworkDefault))
-		}
+	subnet, err := c.choose(node.Name)
+	if err != nil {
+		return c.withoutSubnet(ctx, node, reasonNoSubnet, err)
 	}
 	hs := &networkv1.HostSubnet{
 		ObjectMeta: metav1.ObjectMeta{
@@ -68,7 +63,22 @@ func (c *Controller) create(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-// confirm makes a proposed HostSubnet the node's if nobody else has the subnet, and withdraws it otherwise.
+// choose marks a subnet for the name: the one it had, or else a free one.
+func (c *Controller) choose(name string) (netip.Prefix, error) {
+	if subnet, ok := c.former(name); ok {
+		c.wakeAfter(c.allocator.MarkAllocated(name, subnet))
+		return subnet, nil
+	}
+	c.wakeAfter(c.allocator.Release(name))
+	subnet, err := c.allocate(name)
+	if err != nil {
+		return subnet, fmt.Errorf("%w: add a range to ClusterNetwork %s, or delete nodes that are gone", err, networkv1.ClusterNetworkDefault)
+	}
+	return subnet, nil
+}
+
+// confirm makes a proposed HostSubnet the node's if nobody else has the subnet, and withdraws it otherwise. Without a node
+// it is an external machine's.
 func (c *Controller) confirm(ctx context.Context, node *corev1.Node, hs *networkv1.HostSubnet) error {
 	cached, err := orNil(c.hostSubnets.Get(hs.Name))
 	if err != nil {
@@ -90,6 +100,9 @@ func (c *Controller) confirm(ctx context.Context, node *corev1.Node, hs *network
 			c.claim(r)
 		}
 		klog.FromContext(ctx).Info("Withdrawing a proposed subnet", "subnet", hs.Subnet, "rivals", klog.KObjSlice(rivals))
+		if node == nil {
+			return c.withdraw(ctx, hs)
+		}
 		if err := c.remove(ctx, hs); err != nil {
 			return err
 		}

@@ -31,6 +31,10 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 		return nil
 	case hs == nil:
 		return c.create(ctx, node)
+	case config.IsExternal(hs) && node == nil && config.IsProposed(hs):
+		return c.confirm(ctx, nil, hs)
+	case config.IsExternal(hs) && node == nil && hs.Subnet == "":
+		return c.assign(ctx, hs)
 	case config.IsExternal(hs), node == nil && ownerUID(hs) == "":
 		return c.stepAside(ctx, hs, node)
 	case node == nil, ownerUID(hs) != "" && ownerUID(hs) != node.UID:
@@ -117,6 +121,9 @@ func (c *Controller) stepAside(ctx context.Context, hs *networkv1.HostSubnet, no
 	_, err := config.ParseHostSubnet(hs)
 	if err == nil {
 		err = c.overlaps(hs)
+	}
+	if _, _, bad := config.FixedVNID(hs); bad != nil {
+		err = errors.Join(err, bad)
 	}
 	if err != nil {
 		err = c.warn(hs, reasonInvalid, err)

@@ -13,6 +13,11 @@ func TestSync(t *testing.T) {
 		o.Annotations = map[string]string{networkv1.AssignHostSubnetAnnotation: "true"}
 		return o
 	}
+	wrongExternal := external("")
+	wrongExternal.HostIP = ""
+	wrongExternal.Annotations[networkv1.FixedVNIDHostAnnotation] = "7"
+	rival := external("10.128.0.0/23")
+	rival.Annotations["ovsdn.io/proposed"] = ""
 	for _, tc := range []struct {
 		name   string
 		scene  scene
@@ -215,6 +220,40 @@ func TestSync(t *testing.T) {
 			fails: true,
 			says: "True NoHostSubnet HostSubnet node1 has the annotation pod.network.openshift.io/assign-subnet, " +
 				"which makes it an external machine's: remove the annotation, or rename one of the two",
+		},
+		{
+			name:  "an external machine that waits for its subnet",
+			scene: scene{hs: external(""), held: map[string]string{"node2": "10.128.0.0/23"}},
+			want:  external("10.128.2.0/23"),
+			held:  []string{"10.128.2.0/23"},
+		},
+		{
+			name:  "an external machine that had a subnet",
+			scene: scene{hs: external(""), held: map[string]string{"node1": "10.128.2.0/23"}},
+			want:  external("10.128.2.0/23"),
+			held:  []string{"10.128.2.0/23"},
+		},
+		{
+			name:  "an external machine for which there is no subnet",
+			scene: scene{hs: external(""), held: map[string]string{"node2": "10.128.0.0/22"}},
+			want:  external(""),
+			events: []string{"Warning NoHostSubnet no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits: " +
+				"add a range to ClusterNetwork default, or delete nodes that are gone"},
+			fails: true,
+		},
+		{
+			name:  "an external machine without an address, and of a VNID that is none",
+			scene: scene{hs: wrongExternal},
+			want:  wrongExternal.DeepCopy(),
+			events: []string{"Warning InvalidHostSubnet hostIP: is missing: write the node's IPv4 address; " +
+				"annotation pod.network.openshift.io/fixed-vnid-host: 7 is no VNID: write 0 (global), or a number from 10 to 16777215"},
+			fails: true,
+		},
+		{
+			name:  "an external machine whose proposed subnet another has",
+			scene: scene{hs: rival, held: map[string]string{"node2": "10.128.0.0/23"}},
+			want:  external("10.128.2.0/23"),
+			held:  []string{"10.128.2.0/23"},
 		},
 		{
 			name:  "made by hand for no node",
