@@ -28,8 +28,10 @@ type Engine struct {
 	byAddr     map[netip.Addr][]*pod
 	holders    map[uint32]map[*namespace]struct{} // of each VNID
 	byID       map[uint32]*conj
-	fixed      map[Piece]map[*conj]struct{} // who uses a block or a port
+	blocks     map[netip.Prefix]map[*conj]struct{}
+	ports      map[PortMatch]map[*conj]struct{}
 	changed    map[Piece]struct{}
+	addrs      map[netip.Addr]struct{} // the changed pieces that are addresses: by far the most
 }
 
 // New returns an engine without objects.
@@ -43,19 +45,36 @@ func New() *Engine {
 		byAddr:     map[netip.Addr][]*pod{},
 		holders:    map[uint32]map[*namespace]struct{}{},
 		byID:       map[uint32]*conj{},
-		fixed:      map[Piece]map[*conj]struct{}{},
+		blocks:     map[netip.Prefix]map[*conj]struct{}{},
+		ports:      map[PortMatch]map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
+		addrs:      map[netip.Addr]struct{}{},
 	}
 }
 
 // Drain returns the pieces that may have changed since it was asked last, in no order.
 func (e *Engine) Drain() []Piece {
-	pieces := make([]Piece, 0, len(e.changed))
+	pieces := make([]Piece, 0, len(e.changed)+len(e.addrs))
 	for p := range e.changed {
 		pieces = append(pieces, p)
 	}
+	for a := range e.addrs {
+		pieces = append(pieces, Piece{Kind: Peer, Prefix: netip.PrefixFrom(a, a.BitLen())})
+	}
 	clear(e.changed)
+	clear(e.addrs)
 	return pieces
 }
 
 func (e *Engine) touch(p Piece) { e.changed[p] = struct{}{} }
+
+func (e *Engine) touchAddr(a netip.Addr) { e.addrs[a] = struct{}{} }
+
+// touchBlock knows that a block of one address is that address.
+func (e *Engine) touchBlock(p netip.Prefix) {
+	if p.IsSingleIP() {
+		e.touchAddr(p.Addr())
+	} else {
+		e.touch(Piece{Kind: Peer, Prefix: p})
+	}
+}

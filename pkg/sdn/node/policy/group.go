@@ -27,6 +27,7 @@ type portName struct {
 // group is what a selector selects. The pods of a group of a named port are told apart by that port's number.
 type group struct {
 	scope
+	wants []label            // a pod must have one of them
 	sets  map[int32]*set     // by number of the port; 0 without one
 	rules map[*rule]struct{} // that have the group
 	refs  int
@@ -104,7 +105,7 @@ func (e *Engine) use(s scope) *group {
 	s.pods = s.onPods.String()
 	g := e.groups[s.groupKey]
 	if g == nil {
-		g = &group{scope: s, sets: map[int32]*set{}, rules: map[*rule]struct{}{}}
+		g = &group{scope: s, wants: wanted(s.onPods), sets: map[int32]*set{}, rules: map[*rule]struct{}{}}
 		e.groups[s.groupKey] = g
 		e.fill(g)
 	}
@@ -127,22 +128,36 @@ func (e *Engine) fill(g *group) {
 }
 
 func (e *Engine) enter(g *group, ns *namespace) {
-	ns.groups[g] = struct{}{}
+	ns.take(g)
 	if g.whole() {
 		g.set(0)
 	}
-	for p := range ns.pods {
+	for p := range ns.candidates(g) {
 		e.resort(g, p)
 	}
 	e.touchWhole(g, ns)
 }
 
 func (e *Engine) exit(g *group, ns *namespace) {
-	delete(ns.groups, g)
-	for p := range ns.pods {
+	ns.drop(g)
+	for p := range ns.candidates(g) {
 		e.resort(g, p)
 	}
 	e.touchWhole(g, ns)
+}
+
+func (ns *namespace) take(g *group) {
+	ns.groups[g] = struct{}{}
+	for _, l := range g.wants {
+		ns.byWant.add(l, g)
+	}
+}
+
+func (ns *namespace) drop(g *group) {
+	delete(ns.groups, g)
+	for _, l := range g.wants {
+		ns.byWant.remove(l, g)
+	}
 }
 
 func (e *Engine) touchWhole(g *group, ns *namespace) {
@@ -165,12 +180,14 @@ func (e *Engine) release(g *group) {
 	}
 	if g.inNamespaces == nil {
 		ns := e.namespaces[g.namespace]
-		delete(ns.groups, g)
+		ns.drop(g)
 		e.forget(ns)
 		return
 	}
 	for _, ns := range e.namespaces {
-		delete(ns.groups, g)
+		if _, ok := ns.groups[g]; ok {
+			ns.drop(g)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -86,12 +87,14 @@ func (p *pod) addrs() []netip.Addr {
 
 // namespace is a namespace, with the groups that look at its pods.
 type namespace struct {
-	name   string
-	labels labels.Set
-	known  bool // SetNamespace has been called
-	vnid   uint32
-	pods   map[*pod]struct{}
-	groups map[*group]struct{}
+	name    string
+	labels  labels.Set
+	known   bool // SetNamespace has been called
+	vnid    uint32
+	pods    map[*pod]struct{}
+	byLabel index[*pod]
+	groups  map[*group]struct{}
+	byWant  index[*group]
 }
 
 // SetPod makes the pod known, or changes it.
@@ -120,13 +123,16 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	if p == nil {
 		p = &pod{Pod: Pod{PodKey: key}, namespace: e.namespace(key.Namespace), sets: map[*set]struct{}{}}
 		p.namespace.pods[p] = struct{}{}
+		p.namespace.byLabel.add(label{}, p)
 		e.pods[key] = p
 	}
-	before := p.addrs()
-	wasLocal := p.local
+	before, had, wasLocal := p.addrs(), p.Labels, p.local
 	change(p)
 	e.readdress(p, before)
-	for g := range p.namespace.groups {
+	if !maps.Equal(had, p.Labels) {
+		p.relabel(had)
+	}
+	for g := range p.concerned() {
 		e.resort(g, p)
 	}
 	if wasLocal != p.local {
@@ -135,7 +141,18 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	if !p.known && !p.local {
 		delete(e.pods, key)
 		delete(p.namespace.pods, p)
+		p.namespace.byLabel.remove(label{}, p)
 		e.forget(p.namespace)
+	}
+}
+
+// relabel moves the pod in the index from the labels that it had to those that it has.
+func (p *pod) relabel(had map[string]string) {
+	for k, v := range had {
+		p.namespace.byLabel.remove(label{k, v}, p)
+	}
+	for k, v := range p.Labels {
+		p.namespace.byLabel.add(label{k, v}, p)
 	}
 }
 
@@ -157,10 +174,6 @@ func (e *Engine) readdress(p *pod, before []netip.Addr) {
 			e.touchAddr(a)
 		}
 	}
-}
-
-func (e *Engine) touchAddr(a netip.Addr) {
-	e.touch(Piece{Kind: Peer, Prefix: netip.PrefixFrom(a, a.BitLen())})
 }
 
 // SetNamespace makes the namespace known, or changes its labels.
@@ -245,7 +258,10 @@ func (e *Engine) touchTenant(ns *namespace) {
 func (e *Engine) namespace(name string) *namespace {
 	ns := e.namespaces[name]
 	if ns == nil {
-		ns = &namespace{name: name, pods: map[*pod]struct{}{}, groups: map[*group]struct{}{}}
+		ns = &namespace{
+			name: name, pods: map[*pod]struct{}{}, byLabel: index[*pod]{},
+			groups: map[*group]struct{}{}, byWant: index[*group]{},
+		}
 		e.namespaces[name] = ns
 	}
 	return ns

@@ -78,7 +78,7 @@ func (c *compiled) verdict(d Direction, target PodKey, peer netip.Addr, vnid uin
 	if protocol != "" {
 		for bits := range 17 {
 			mask := uint16(0xffff) << (16 - bits)
-			meet(Piece{Kind: Port, Protocol: protocol, Port: port & mask, Mask: mask})
+			meet(Piece{Kind: Port, PortMatch: PortMatch{protocol, port & mask, mask}})
 		}
 	}
 	return c.decide(d, target, met)

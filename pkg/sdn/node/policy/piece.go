@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Direction is that of the connection, seen from the target.
@@ -25,20 +23,18 @@ const (
 	Target  Kind = iota // Pod: a pod of this node
 	Peer                // Prefix: an address, or a block of them
 	Tenant              // VNID: all pods of a namespace; ingress only
-	Port                // Protocol, Port, Mask: destination ports
+	Port                // PortMatch: destination ports
 	Outcome             // ID: what becomes of a packet that belongs to all parts of a rule
 )
 
 // Piece names a piece of compiled state. Two equal ones are the same. Only the fields that Kind names are set.
 type Piece struct {
-	Kind     Kind
-	Pod      PodKey
-	Prefix   netip.Prefix
-	VNID     uint32
-	Protocol corev1.Protocol
-	Port     uint16
-	Mask     uint16 // 0: all ports of the protocol
-	ID       uint32
+	Kind   Kind
+	Pod    PodKey
+	Prefix netip.Prefix
+	VNID   uint32
+	PortMatch
+	ID uint32
 }
 
 // Part is a piece's share in the rules of one direction and level.
@@ -56,30 +52,30 @@ type Conj struct {
 
 // Compile returns the piece's share in the rules, sorted by direction and level. It is empty when there is none (any more).
 func (e *Engine) Compile(p Piece) []Part {
-	b := parts{}
+	var x shares
 	switch p.Kind {
 	case Target:
 		if pod := e.pods[p.Pod]; pod != nil && pod.local {
-			b.addSets(pod, true, nil)
+			x.addTargets(pod)
 		}
 	case Peer:
-		b.addUsers(e.fixed[p], partPeers)
+		x.addUsers(e.blocks[p.Prefix], partPeers)
 		if p.Prefix.IsSingleIP() {
 			for _, pod := range e.byAddr[p.Prefix.Addr()] {
-				b.addSets(pod, false, e.ownVNID)
+				x.addPeers(pod, e.ownVNID(pod.namespace))
 			}
 		}
 	case Tenant:
 		for ns := range e.holders[p.VNID] {
 			if e.ownVNID(ns) {
-				b.addTenant(ns)
+				x.addTenant(ns)
 			}
 		}
 	case Port:
-		b.addUsers(e.fixed[p], partPorts)
+		x.addUsers(e.ports[p.PortMatch], partPorts)
 	case Outcome:
 	}
-	return b.sorted()
+	return x.parts()
 }
 
 // Outcome returns the direction, level and action of the rule that a piece of that kind names; false when it has none.
@@ -102,75 +98,88 @@ func (e *Engine) Isolated(key PodKey) (ingress, egress bool) {
 	return ingress, egress
 }
 
-type partKey struct {
+// share is a piece's share in one conjunction.
+type share struct {
 	direction Direction
 	level     Level
+	conj      Conj
 }
 
-// parts collects the share of a piece.
-type parts map[partKey]map[Conj]struct{}
+// shares collects those of a piece.
+type shares []share
 
-func (b parts) add(c *conj, part rulePart) {
+func (x *shares) add(c *conj, part rulePart) {
 	for _, k := range c.numbers(part) {
-		key := partKey{c.rule.direction, c.rule.level}
-		if b[key] == nil {
-			b[key] = map[Conj]struct{}{}
-		}
-		b[key][Conj{ID: c.id, K: k, N: c.n()}] = struct{}{}
+		*x = append(*x, share{c.rule.direction, c.rule.level, Conj{ID: c.id, K: k, N: c.n()}})
 	}
 }
 
-func (b parts) addUsers(users map[*conj]struct{}, part rulePart) {
+func (x *shares) addUsers(users map[*conj]struct{}, part rulePart) {
 	for c := range users {
-		b.add(c, part)
+		x.add(c, part)
 	}
 }
 
-// addSets adds the pod's sets of targets, or of peers; for ingress without the namespaces that are covered by their VNID.
-func (b parts) addSets(p *pod, targets bool, covered func(*namespace) bool) {
+// addTargets adds the rules that have the pod as a target.
+func (x *shares) addTargets(p *pod) {
 	for s := range p.sets {
-		if s.group.local != targets {
+		if !s.group.local {
 			continue
 		}
-		part := partPeers
-		if targets {
-			part = partTargets
+		for c := range s.users {
+			if c.active {
+				x.add(c, partTargets)
+			}
+		}
+	}
+}
+
+// addPeers adds the rules that have the pod as a peer; for ingress without those that match all its namespace by the VNID.
+func (x *shares) addPeers(p *pod, byVNID bool) {
+	for s := range p.sets {
+		if s.group.local {
+			continue
 		}
 		for c := range s.users {
-			if !c.active || !targets && c.rule.direction == Ingress && s.group.whole() && covered(p.namespace) {
-				continue
+			if c.active && (c.rule.direction == Egress || !byVNID || !s.group.whole()) {
+				x.add(c, partPeers)
 			}
-			b.add(c, part)
 		}
 	}
 }
 
 // addTenant adds the rules that let a whole namespace in.
-func (b parts) addTenant(ns *namespace) {
+func (x *shares) addTenant(ns *namespace) {
 	for g := range ns.groups {
 		if g.local || !g.whole() {
 			continue
 		}
 		for c := range g.set(0).users {
 			if c.active && c.rule.direction == Ingress {
-				b.add(c, partPeers)
+				x.add(c, partPeers)
 			}
 		}
 	}
 }
 
-func (b parts) sorted() []Part {
-	out := make([]Part, 0, len(b))
-	for key, conjs := range b {
-		p := Part{Direction: key.direction, Level: key.level, Conj: make([]Conj, 0, len(conjs))}
-		for c := range conjs {
-			p.Conj = append(p.Conj, c)
-		}
-		slices.SortFunc(p.Conj, func(a, b Conj) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.K, b.K)) })
-		out = append(out, p)
-	}
-	slices.SortFunc(out, func(a, b Part) int {
-		return cmp.Or(cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Level, b.Level))
+// parts are the shares in order, by direction and level, each once: a pod may be a peer of a rule twice.
+func (x shares) parts() []Part {
+	slices.SortFunc(x, func(a, b share) int {
+		return cmp.Or(cmp.Compare(a.direction, b.direction), cmp.Compare(a.level, b.level),
+			cmp.Compare(a.conj.ID, b.conj.ID), cmp.Compare(a.conj.K, b.conj.K))
 	})
+	x = slices.Compact(x)
+	var out []Part
+	for len(x) > 0 {
+		n := 1
+		for n < len(x) && x[n].direction == x[0].direction && x[n].level == x[0].level {
+			n++
+		}
+		p := Part{Direction: x[0].direction, Level: x[0].level, Conj: make([]Conj, n)}
+		for i := range p.Conj {
+			p.Conj[i] = x[i].conj
+		}
+		out, x = append(out, p), x[n:]
+	}
 	return out
 }

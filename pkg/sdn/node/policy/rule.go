@@ -186,30 +186,27 @@ func (e *Engine) activate(c *conj, active bool) {
 	for s := range c.peers {
 		e.touchSet(s)
 	}
-	for _, p := range c.fixed() {
-		e.touch(p)
-		if e.fixed[p] == nil {
-			e.fixed[p] = map[*conj]struct{}{}
-		}
-		if active {
-			e.fixed[p][c] = struct{}{}
-		} else if delete(e.fixed[p], c); len(e.fixed[p]) == 0 {
-			delete(e.fixed, p)
-		}
+	for _, b := range c.rule.blocks {
+		e.touchBlock(b)
+		enlist(e.blocks, b, c, active)
+	}
+	for _, p := range c.ports {
+		e.touch(Piece{Kind: Port, PortMatch: p})
+		enlist(e.ports, p, c, active)
 	}
 	c.active = active
 }
 
-// fixed are the pieces of the rule's text: its blocks and its ports.
-func (c *conj) fixed() []Piece {
-	var pieces []Piece
-	for _, b := range c.rule.blocks {
-		pieces = append(pieces, Piece{Kind: Peer, Prefix: b})
+// enlist adds a conjunction to those that use something, or removes it.
+func enlist[K comparable](users map[K]map[*conj]struct{}, key K, c *conj, active bool) {
+	if users[key] == nil {
+		users[key] = map[*conj]struct{}{}
 	}
-	for _, p := range c.ports {
-		pieces = append(pieces, Piece{Kind: Port, Protocol: p.Protocol, Port: p.Port, Mask: p.Mask})
+	if active {
+		users[key][c] = struct{}{}
+	} else if delete(users[key], c); len(users[key]) == 0 {
+		delete(users, key)
 	}
-	return pieces
 }
 
 func (e *Engine) touchSet(s *set) {
