@@ -83,7 +83,7 @@ func TestConcurrentOwnersAndOutages(t *testing.T) {
 	must(t, s.Set(pod("last"), flows(flow(9, goovs.Drop()))))
 
 	var want []string
-	for _, flow := range s.table.flows() {
+	for _, flow := range s.table.state().Flows {
 		text, err := ovs.FlowText(flow)
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -17,4 +18,20 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("flow %s is wanted with actions=%s, but %s has it with actions=%s", e.Key, e.Actions, e.Rival, e.RivalActions)
+}
+
+// refusedKey returns the key of what the switch refused, and false when the error is of another kind.
+func refusedKey(err error, at func(number) key) (key, bool) {
+	var flow *ovs.FlowError
+	var group *ovs.GroupError
+	var meter *ovs.MeterError
+	switch {
+	case errors.As(err, &flow):
+		return flowKey(flow.Key), true
+	case errors.As(err, &group):
+		return at(number{kindGroup, group.ID}), true
+	case errors.As(err, &meter):
+		return at(number{kindMeter, meter.ID}), true
+	}
+	return key{}, false
 }

@@ -36,7 +36,7 @@ func TestSwitchEqualsStore(t *testing.T) {
 		t.Errorf("got %v, want a refusal that names the flow", err)
 	}
 	stop()
-	if diff := sw.Diff(t, s.table.flows()); diff != "" {
+	if diff := sw.Diff(t, s.table.state().Flows); diff != "" {
 		t.Errorf("seed %d: switch and store differ:\n%s", seed, diff)
 	}
 }
@@ -113,7 +113,7 @@ func TestRestartOfOpenVSwitch(t *testing.T) {
 	sw.StartVSwitchd(t)
 	s.Resync()
 	must(t, waiting)
-	if diff := sw.Diff(t, s.table.flows()); diff != "" {
+	if diff := sw.Diff(t, s.table.state().Flows); diff != "" {
 		t.Errorf("switch and store differ:\n%s", diff)
 	}
 	if n := len(sw.Dump(t)); n != 2 {

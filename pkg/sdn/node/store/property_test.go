@@ -359,7 +359,7 @@ func difference(before, after []string) int {
 // Check is run after each step.
 func (m *model) Check(t *rapid.T) {
 	for o, w := range m.have {
-		st, err := compile(w.state())
+		st, err := compile(o, w.state())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func (m *model) Check(t *rapid.T) {
 	if len(m.store.queue) != len(m.waiting) || len(m.store.queued) != len(m.waiting) || len(m.store.busy) > 0 {
 		t.Fatalf("queue %d, queued %d, busy %d; want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.busy), len(m.waiting), len(m.waiting))
 	}
-	for key, e := range m.store.table {
+	for key, e := range m.store.table.entries {
 		if len(e.owners) == 0 && e.onSwitch == (form{}) {
 			t.Fatalf("the store remembers %s for nobody", key)
 		}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,13 +36,13 @@ type round struct {
 	table   table
 	changes []*change
 	live    map[pipeline.Owner]*change // those that have not failed
-	touched map[ovs.Key]bool
+	touched map[key]bool
 }
 
 // newRound merges the changes, at most one an owner. All old states make room before the first new one comes in, so that a flow
 // can pass from owner to owner, or two owners swap, in one round. A change in conflict fails.
 func newRound(t table, changes []*change) *round {
-	r := &round{table: t, changes: changes, live: make(map[pipeline.Owner]*change, len(changes)), touched: map[ovs.Key]bool{}}
+	r := &round{table: t, changes: changes, live: make(map[pipeline.Owner]*change, len(changes)), touched: map[key]bool{}}
 	for _, c := range changes {
 		r.live[c.owner] = c
 		r.withdraw(c.owner, c.old)
@@ -75,8 +74,8 @@ func (r *round) admit(c *change) {
 	}
 }
 
-func (r *round) conflict(key ovs.Key, con contribution, rival pipeline.Owner) error {
-	return &ConflictError{Key: key, Actions: con.body.actions, Rival: rival, RivalActions: r.table[key].owners[rival].body.actions}
+func (r *round) conflict(key key, con contribution, rival pipeline.Owner) error {
+	return &ConflictError{Key: key.flow, Actions: con.body.text, Rival: rival, RivalActions: r.table.entries[key].owners[rival].body.text}
 }
 
 // fail takes a change out of the round: its owner gets the old state back. A change that relied on the room that the old state
@@ -92,7 +91,7 @@ func (r *round) fail(c *change, err error) {
 				continue // the failure of the rival before it took it along
 			}
 			theirs := other.new[key]
-			r.fail(other, &ConflictError{Key: key, Actions: theirs.body.actions, Rival: c.owner, RivalActions: con.body.actions})
+			r.fail(other, &ConflictError{Key: key.flow, Actions: theirs.body.text, Rival: c.owner, RivalActions: con.body.text})
 		}
 		r.table.add(c.owner, key, con)
 	}
@@ -109,27 +108,21 @@ func (r *round) evict(owner pipeline.Owner, old state) {
 // transaction fills tx with what the switch lacks and what it has too much, in the order of keys.
 func (r *round) transaction(tx *ovs.Transaction) {
 	for _, key := range slices.SortedFunc(maps.Keys(r.touched), compareKeys) {
-		e := r.table[key]
-		if e == nil {
-			continue // it came and went, and the switch never saw it
-		}
-		flow, want := e.compile()
-		switch {
-		case want == e.onSwitch:
-		case flow == nil:
-			tx.Delete(e.flow)
-		default:
-			tx.Add(flow)
+		r.table.change(tx, key)
+	}
+}
+
+// forget fills tx with the connections that have no ground any more, which no comparison with the switch shows.
+func (r *round) forget(tx *ovs.Transaction) {
+	for key := range r.touched {
+		if key.kind == kindConnections {
+			r.table.change(tx, key)
 		}
 	}
 }
 
-func compareKeys(a, b ovs.Key) int {
-	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Match, b.Match))
-}
-
 // blame returns the changes that want the key, in their order.
-func (r *round) blame(key ovs.Key) []*change {
+func (r *round) blame(key key) []*change {
 	var blamed []*change
 	for _, c := range r.alive() {
 		if _, wants := c.new[key]; wants {

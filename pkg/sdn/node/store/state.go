@@ -11,57 +11,185 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// state is one owner's desired state, by the flow's identity on the switch.
-type state map[ovs.Key]contribution
+// state is one owner's desired state, by the identity of things on the switch.
+type state map[key]contribution
 
-// A contribution is what one owner wants of one flow key.
+// A contribution is what one owner wants of one key.
 type contribution struct {
-	flow         *ovs.Flow
 	body         body
-	conjunctions map[string]ovs.Action // by text, when there are no other actions
+	flow         *ovs.Flow
+	conjunctions map[string]ovs.Action // by text, when the flow has no other actions
+	buckets      []ovs.Bucket          // of a group
+	meter        pipeline.Meter
 }
 
-// body is what flows of one key are compared by. The cookie is not part of it: it follows from who the owners are.
+// body is what things of one key are compared by. The cookie is not part of it: it follows from who the owners are.
 type body struct {
-	actions     string
+	text        string // of the flow's actions, the group's buckets …; never ""
 	idleTimeout int
 	conjunction bool // there are only conjunction actions: such bodies unite
 }
 
-// compile turns what an owner asks for into its state. The error names the flow.
-func compile(st pipeline.State) (state, error) {
-	compiled := make(state, len(st.Flows))
-	for _, f := range st.Flows {
-		key, err := ovs.FlowKey(f)
-		if err != nil {
+// compile turns what an owner asks for into its state. The error names the flow, group or meter.
+func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
+	c := compiler{owner: owner, state: make(state, len(st.Flows))}
+	for _, m := range st.Meters {
+		if err := c.meter(m); err != nil {
 			return nil, err
 		}
-		actions, err := ovs.ActionsText(f)
-		if err != nil {
-			return nil, err
-		}
-		c := contribution{flow: f, body: body{actions: actions, idleTimeout: f.IdleTimeout}}
-		if c.conjunctions, err = conjunctions(f); err != nil {
-			return nil, err
-		}
-		c.body.conjunction = c.conjunctions != nil
-		if other, twice := compiled[key]; twice {
-			if !c.body.compatible(other.body) {
-				return nil, fmt.Errorf("flow %s is wanted with the actions %q and %q", key, other.body.actions, actions)
-			}
-			maps.Copy(c.conjunctions, other.conjunctions)
-		}
-		if c.body.conjunction {
-			_, c.body.actions = inOrder(c.conjunctions)
-		}
-		compiled[key] = c
 	}
-	return compiled, nil
+	for _, g := range st.Groups { // before their buckets, which may refer to any of them
+		if err := c.add(c.named(pipeline.ObjectGroup, g.Name), contribution{buckets: g.Buckets}); err != nil {
+			return nil, err
+		}
+	}
+	for _, g := range st.Groups {
+		if err := c.buckets(g); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range st.Flows {
+		if err := c.flow(f); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range st.Learned {
+		c.state[key{kind: kindLearned, learned: l}] = contribution{body: body{text: "learned"}}
+	}
+	for _, con := range st.Connections {
+		k := key{kind: kindConnections, owner: owner, connections: con.Connections}
+		if err := c.add(k, contribution{body: body{text: "on the ground of " + con.Ground}}); err != nil {
+			return nil, err
+		}
+	}
+	// What can't be sent is better said now than found in a bundle with others.
+	var tx ovs.Transaction
+	for k := range c.state {
+		switch k.kind {
+		case kindLearned:
+			tx.Purge(k.learned)
+		case kindConnections:
+			tx.Forget(k.connections)
+		}
+	}
+	return c.state, tx.Err()
+}
+
+// compiler compiles one owner's state.
+type compiler struct {
+	owner pipeline.Owner
+	state state
+}
+
+func (c *compiler) named(o pipeline.Object, name string) key {
+	return key{kind: kindOf(o), owner: c.owner, name: name}
+}
+
+func (c *compiler) add(k key, con contribution) error {
+	if _, twice := c.state[k]; twice {
+		return fmt.Errorf("%s is wanted twice", k)
+	}
+	c.state[k] = con
+	return nil
+}
+
+// anyNumber stands for the one that the table will give, where a text is only checked and compared.
+const anyNumber = 1
+
+func (c *compiler) meter(m pipeline.Meter) error {
+	text, err := ovs.MeterText(numberedMeter(m, anyNumber))
+	if err != nil {
+		return fmt.Errorf("meter %s: %w", m.Name, err)
+	}
+	return c.add(c.named(pipeline.ObjectMeter, m.Name), contribution{body: body{text: text}, meter: m})
+}
+
+func numberedMeter(m pipeline.Meter, number uint32) ovs.Meter {
+	return ovs.Meter{ID: number, Unit: m.Unit, Rate: m.Rate, Burst: m.Burst}
+}
+
+func (c *compiler) buckets(g pipeline.Group) error {
+	buckets := make([]ovs.Bucket, len(g.Buckets))
+	for i, b := range g.Buckets {
+		actions, err := c.resolve(b.Actions)
+		if err != nil {
+			return fmt.Errorf("group %s: bucket %d: %w", g.Name, i+1, err)
+		}
+		buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: actions}
+	}
+	text, err := ovs.GroupText(ovs.Group{ID: anyNumber, Buckets: buckets})
+	if err != nil {
+		return fmt.Errorf("group %s: %w", g.Name, err)
+	}
+	c.state[c.named(pipeline.ObjectGroup, g.Name)] = contribution{body: body{text: text}, buckets: g.Buckets}
+	return nil
+}
+
+// resolve replaces references by what tells them apart: two owners' groups of one name are not the same.
+func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
+	return replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
+		if _, exists := c.state[c.named(r.Object, r.Name)]; !exists {
+			return nil, fmt.Errorf("%s %s is not part of the same state", r.Object, r.Name)
+		}
+		return pipeline.Reference{Object: r.Object, Name: r.Name + " of " + c.owner.String()}, nil
+	})
+}
+
+// replaceReferences returns the actions as they are when they have no references, else a copy without.
+func replaceReferences(actions []ovs.Action, replacement func(pipeline.Reference) (ovs.Action, error)) ([]ovs.Action, error) {
+	replaced := actions
+	for i, a := range actions {
+		r, ok := a.(pipeline.Reference)
+		if !ok {
+			continue
+		}
+		if &replaced[0] == &actions[0] {
+			replaced = slices.Clone(actions)
+		}
+		var err error
+		if replaced[i], err = replacement(r); err != nil {
+			return nil, err
+		}
+	}
+	return replaced, nil
+}
+
+func (c *compiler) flow(f *ovs.Flow) error {
+	at, err := ovs.FlowKey(f)
+	if err != nil {
+		return err
+	}
+	actions, err := c.resolve(f.Actions)
+	if err != nil {
+		return fmt.Errorf("flow %s: %w", at, err)
+	}
+	resolved := *f
+	resolved.Actions = actions
+	text, err := ovs.ActionsText(&resolved)
+	if err != nil {
+		return err
+	}
+	con := contribution{flow: f, body: body{text: text, idleTimeout: f.IdleTimeout}}
+	if con.conjunctions, err = conjunctions(f); err != nil {
+		return err
+	}
+	con.body.conjunction = con.conjunctions != nil
+	if other, twice := c.state[flowKey(at)]; twice {
+		if !con.body.compatible(other.body) {
+			return fmt.Errorf("flow %s is wanted with the actions %q and %q", at, other.body.text, text)
+		}
+		maps.Copy(con.conjunctions, other.conjunctions)
+	}
+	if con.body.conjunction {
+		con.body.text = strings.Join(slices.Sorted(maps.Keys(con.conjunctions)), ",")
+	}
+	c.state[flowKey(at)] = con
+	return nil
 }
 
 // conjunctions returns the flow's actions by text if all are conjunction(…), else nil.
 func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
-	actions := make(map[string]ovs.Action, len(f.Actions))
+	var actions map[string]ovs.Action
 	for _, a := range f.Actions {
 		b, err := a.MarshalText()
 		if err != nil {
@@ -70,19 +198,12 @@ func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
 		if !bytes.HasPrefix(b, []byte("conjunction(")) {
 			return nil, nil
 		}
+		if actions == nil {
+			actions = make(map[string]ovs.Action, len(f.Actions))
+		}
 		actions[string(b)] = a
 	}
 	return actions, nil
-}
-
-// inOrder returns actions by their text in its order, and the text of all.
-func inOrder(byText map[string]ovs.Action) ([]ovs.Action, string) {
-	texts := slices.Sorted(maps.Keys(byText))
-	actions := make([]ovs.Action, len(texts))
-	for i, text := range texts {
-		actions[i] = byText[text]
-	}
-	return actions, strings.Join(texts, ",")
 }
 
 // equal reports whether both states ask for the same.

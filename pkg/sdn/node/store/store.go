@@ -34,17 +34,15 @@ type Store struct {
 	busy    map[pipeline.Owner]bool // owners whose change is under way
 	asked   uint64                  // full replacements asked for; only one that began after the last of them will do
 	synced  uint64                  // the value of asked that the last successful one began with
+	drift   ovs.Difference          // all that audits found
 
 	changed chan struct{} // there is something in the queue
 	resync  chan struct{} // a full replacement was asked for
 
 	running sync.Mutex
-	table   table // the writer's own
+	table   table  // the writer's own, as are the following
+	audited uint64 // the value of asked that the last audit is for
 }
-
-// auditEvery is how often the switch is compared with what is desired though nothing changed: no longer than that lasts what
-// others write to the bridge or take from it. On an unchanged bridge that is one dump and no write.
-const auditEvery = time.Minute
 
 // New returns an empty store for the bridge. Nothing is written before Run.
 func New(bridge ovs.Interface) *Store {
@@ -56,7 +54,7 @@ func New(bridge ovs.Interface) *Store {
 		queued:     map[pipeline.Owner]*change{},
 		changed:    make(chan struct{}, 1),
 		resync:     make(chan struct{}, 1),
-		table:      table{},
+		table:      newTable(),
 	}
 }
 
@@ -109,7 +107,7 @@ func (s *Store) SetAll(changes ...Change) []*Commit {
 	for i, c := range changes {
 		commits[i] = &Commit{owner: c.Owner, done: make(chan struct{})}
 		var err error
-		if wanted[i], err = compile(c.State); err != nil {
+		if wanted[i], err = compile(c.Owner, c.State); err != nil {
 			commits[i].complete(fmt.Errorf("%s: %w", c.Owner, err))
 			wanted[i] = nil
 		}
@@ -186,7 +184,7 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-s.changed:
 		case <-s.resync:
 		case <-audit.C:
-			s.Resync()
+			s.askForAudit()
 		case <-ctx.Done():
 		}
 	}

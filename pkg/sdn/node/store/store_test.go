@@ -151,8 +151,8 @@ func TestSetReplacesAndDeleteRemoves(t *testing.T) {
 	must(t, s.Delete(a))
 	must(t, s.Delete(a))
 	wantFlows(t, f, text(t, other.Cookie(), flow(9, goovs.Drop())))
-	if len(s.current) != 1 || len(s.table) != 1 {
-		t.Errorf("the store remembers %d owners and %d keys, want 1 and 1", len(s.current), len(s.table))
+	if len(s.current) != 1 || len(s.table.entries) != 1 {
+		t.Errorf("the store remembers %d owners and %d keys, want 1 and 1", len(s.current), len(s.table.entries))
 	}
 }
 

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -19,8 +17,10 @@ func (s *Store) write(ctx context.Context) error {
 	var rest []*change
 	var err error
 	switch {
+	case full && s.auditing(asked):
+		rest, err = s.audit(ctx, changes)
 	case full:
-		rest, err = s.replace(ctx, changes)
+		rest, _, err = s.replace(ctx, changes)
 	case len(changes) > 0:
 		rest, err = s.apply(ctx, changes)
 	}
@@ -95,11 +95,11 @@ func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, e
 			s.finish(r.commit())
 			return nil, nil
 		}
-		var refused *ovs.FlowError
-		if !errors.As(err, &refused) {
+		key, refused := s.table.refused(err)
+		if !refused {
 			return r.revert(), err
 		}
-		blamed := r.blame(refused.Key)
+		blamed := r.blame(key)
 		if alive := r.alive(); len(alive) == 1 {
 			blamed = alive
 		}
@@ -122,55 +122,62 @@ func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*c
 	return nil, nil
 }
 
-// replace makes the whole bridge equal to the table with the changes. A flow that is refused fails the changes that want it. Where
-// there are none, its owners' flows were on the switch before: the owners lose their state, so that the others' can be
-// there. Nobody waits for that, so it is logged.
-func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, err error) {
+// replace makes the whole bridge equal to the table with the changes. What is refused fails the changes that want it. Where
+// there are none, it was on the switch before: its owners lose their state, so that the others' can be there. Nobody waits for that,
+// so it is logged.
+func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, found ovs.Difference, err error) {
 	r := newRound(s.table, changes)
 	for {
-		_, err := s.bridge.Replace(ctx, ovs.State{Flows: s.table.flows()})
+		found, err := s.replaceAll(ctx, r)
 		if err == nil {
-			for key := range s.table {
+			for key := range s.table.entries {
 				s.table.commit(key)
 			}
 			s.finish(r.commit())
-			return nil, nil
+			return nil, found, nil
 		}
-		var refused *ovs.FlowError
-		if !errors.As(err, &refused) {
-			return r.revert(), err
+		key, refused := s.table.refused(err)
+		if !refused {
+			return r.revert(), found, err
 		}
-		blamed := r.blame(refused.Key)
+		blamed := r.blame(key)
 		for _, c := range blamed {
 			r.fail(c, err)
 		}
-		if len(blamed) > 0 || s.evict(ctx, r, refused) {
+		if len(blamed) > 0 || s.evict(ctx, r, key, err) {
 			continue
 		}
 		rest := r.revert()
 		if len(rest) == 0 {
-			return nil, err
+			return nil, found, err
 		}
 		// One of the changes may be the culprit: first without them.
-		if _, err := s.replace(ctx, nil); err != nil {
-			return rest, err
+		if _, found, err := s.replace(ctx, nil); err != nil {
+			return rest, found, err
 		}
-		return s.applyOneByOne(ctx, rest)
+		rest, err = s.applyOneByOne(ctx, rest)
+		return rest, found, err
 	}
 }
 
-// evict takes the owners of a flow that was accepted once, and is refused now, off the table.
-func (s *Store) evict(ctx context.Context, r *round, refused *ovs.FlowError) bool {
-	e := s.table[refused.Key]
-	if e == nil {
-		return false
+func (s *Store) replaceAll(ctx context.Context, r *round) (ovs.Difference, error) {
+	found, err := s.bridge.Replace(ctx, s.table.state())
+	if err != nil {
+		return found, err
 	}
-	owners := slices.SortedFunc(maps.Keys(e.owners), compareOwners)
+	tx := s.bridge.NewTransaction()
+	r.forget(tx)
+	return found, s.bridge.Run(ctx, tx)
+}
+
+// evict takes the owners of what was accepted once, and is refused now, off the table.
+func (s *Store) evict(ctx context.Context, r *round, k key, refused error) bool {
+	owners := s.table.owners(k)
 	for _, owner := range owners {
 		s.mu.Lock()
 		old := s.current[owner]
 		s.mu.Unlock()
-		klog.FromContext(ctx).Error(refused, "A flow that was on the switch is refused now; nothing of its owner will be there", "owner", owner)
+		klog.FromContext(ctx).Error(refused, "What was on the switch is refused now; nothing of its owner will be there", "owner", owner)
 		r.evict(owner, old)
 	}
 	return len(owners) > 0

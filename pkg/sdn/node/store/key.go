@@ -1,0 +1,69 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// kind is a sort of thing on the switch.
+type kind uint8
+
+const (
+	kindFlow kind = iota
+	kindGroup
+	kindMeter
+	kindLearned
+	kindConnections
+)
+
+// key is the identity of a thing on the switch. Flows and what is learned may have several owners; groups, meters and connections are
+// one owner's, and names are its own.
+type key struct {
+	kind        kind
+	flow        ovs.Key
+	owner       pipeline.Owner
+	name        string
+	learned     ovs.Learned
+	connections ovs.Connections
+}
+
+func flowKey(k ovs.Key) key { return key{kind: kindFlow, flow: k} }
+
+func kindOf(o pipeline.Object) kind {
+	if o == pipeline.ObjectMeter {
+		return kindMeter
+	}
+	return kindGroup
+}
+
+func (k key) String() string {
+	switch k.kind {
+	case kindGroup:
+		return fmt.Sprintf("group %s of %s", k.name, k.owner)
+	case kindMeter:
+		return fmt.Sprintf("meter %s of %s", k.name, k.owner)
+	case kindLearned:
+		return fmt.Sprintf("flows learned in table %d, cookie=%#x", k.learned.Table, k.learned.Cookie)
+	case kindConnections:
+		return fmt.Sprintf("connections %s of %s", k.connections, k.owner)
+	}
+	return "flow " + k.flow.String()
+}
+
+// compareKeys orders flows as people read them. The order of the others only has to be the same each time.
+func compareKeys(a, b key) int {
+	if c := cmp.Compare(a.kind, b.kind); c != 0 {
+		return c
+	}
+	if a.kind == kindFlow {
+		return cmp.Or(cmp.Compare(a.flow.Table, b.flow.Table), cmp.Compare(b.flow.Priority, a.flow.Priority), cmp.Compare(a.flow.Match, b.flow.Match))
+	}
+	return cmp.Compare(a.String(), b.String())
+}
+
+func compareOwners(a, b pipeline.Owner) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key))
+}
