@@ -86,6 +86,28 @@ func (l *Lab) RemoveNode(ctx context.Context, name string, progress func(format 
 	})
 }
 
+// RebootNode ends a node's machine with all that runs on it, as a power failure does, and returns when the node is ready again. Its
+// disks stay; nothing else does.
+func (l *Lab) RebootNode(ctx context.Context, name string, progress func(format string, args ...any)) error {
+	return l.withLock(ctx, progress, func() error {
+		number, err := l.nodeNumber(name)
+		if err != nil {
+			return err
+		}
+		if err := l.killMachines(ctx, l.machineDir(name), l.cgroup(name)); err != nil {
+			return fmt.Errorf("end %s: %w", name, err)
+		}
+		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
+		if u.plane, err = l.preparePlane(); err != nil {
+			return err
+		}
+		if err := u.step(name, func() error { return u.bootNode(ctx, number) }); err != nil {
+			return err
+		}
+		return u.joinNodes(ctx, number)
+	})
+}
+
 // bootNode starts a node's machine, with all that needs no API server.
 func (u *up) bootNode(ctx context.Context, number int) error {
 	name := nodeName(number)

@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// An agent that is killed again and again while it sets a node up for the first time, and a node that loses its power, come to the
+// same node in the end.
+func TestNodeSetUp(t *testing.T) {
+	x := newTrio(t)
+	node := x.addNode(t)
+	empty := x.footprints(t, node)
+
+	t.Run("killed while it sets up", func(t *testing.T) {
+		const kills = 12
+		const setUpTime = 600 * time.Millisecond
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		x.service(t, node, agentService, (*lab.Service).Stop)
+		x.exec(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
+		for range kills {
+			x.service(t, node, agentService, (*lab.Service).Start)
+			pause(t, time.Duration(rng.Int64N(int64(setUpTime))))
+			x.service(t, node, agentService, (*lab.Service).Kill)
+		}
+		x.serves(t, node)
+		x.returnsTo(t, empty)
+	})
+
+	d := x.run(t, x.namespace, netexec("d", node))[0]
+	meet(t, x.c.netns, d.addr)
+	defer x.leave(t, d, node)
+	t.Run("reboot", func(t *testing.T) {
+		before := x.footprints(t, node)[node]
+		ctx, cancel := context.WithTimeout(t.Context(), nodeTime)
+		defer cancel()
+		if err := x.RebootNode(ctx, node, t.Logf); err != nil {
+			t.Fatal(err)
+		}
+		m := x.machine(t, node)
+		eventually(t, podTime, "the node has one pod", func(ctx context.Context) error {
+			now, err := x.footprint(ctx, m)
+			if err != nil {
+				return err
+			}
+			if diff := cmp.Diff(sizes(before), sizes(now)); diff != "" {
+				return fmt.Errorf("how much there is (-before +now):\n%s", diff)
+			}
+			return nil
+		})
+		again := x.ready(t, x.namespace, d.name)
+		meet(t, x.c.netns, again.addr)
+		meet(t, again.netns, x.c.addr)
+	})
+}
+
+// sizes is how much a footprint holds: pods of another life have other names.
+func sizes(f footprint) map[string]int {
+	return map[string]int{"flows": len(f.Flows), "ports": len(f.Ports), "veths": len(f.Veths), "leases": len(f.Leases)}
+}
+
+// An Open vSwitch that is too old is told on the Node and to the container runtime, with the version that is needed. Pods keep their network.
+func TestTooOldOpenVSwitch(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	first, _, _ := strings.Cut(x.exec(t, node1, "ovs-vswitchd", "--version"), "\n")
+	is := first[strings.LastIndex(first, " ")+1:]
+	old := "2" + is[1:]
+	x.service(t, node1, agentService, (*lab.Service).Stop)
+	began := time.Now()
+	restore := x.pretend(t, x.node1, is, old)
+	x.service(t, node1, agentService, (*lab.Service).Start)
+
+	x.warned(t, began, "Node", node1, old, "3.1", "upgrade")
+	eventually(t, syncTime, "the Node's condition says it", func(ctx context.Context) error {
+		n, err := x.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		condition := config.NetworkUnavailable(n)
+		if condition == nil || condition.Status != corev1.ConditionTrue || !saysAll(condition.Message, []string{old, "3.1"}) {
+			return fmt.Errorf("it is %v", condition)
+		}
+		return nil
+	})
+	eventually(t, syncTime, "the runtime is told", func(ctx context.Context) error {
+		out, err := x.tryExec(ctx, node1, "sh", "-c", cniStatus)
+		if err == nil || !saysAll(err.Error(), []string{old, "3.1"}) {
+			return fmt.Errorf("STATUS answers %q, %w", out, err)
+		}
+		return nil
+	})
+	meet(t, x.a.netns, x.c.addr)
+	restore()
+	eventually(t, podTime, "the Node's network is available", func(ctx context.Context) error {
+		n, err := x.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if condition := config.NetworkUnavailable(n); condition == nil || condition.Status != corev1.ConditionFalse {
+			return fmt.Errorf("it is %v", condition)
+		}
+		return nil
+	})
+}
+
+// pretend puts a relay before the bridge's OpenFlow socket, which says another version than the switch does, until restore is called,
+// at the latest when the test ends.
+func (c *cluster) pretend(t *testing.T, m machine, is, says string) (restore func()) {
+	t.Helper()
+	socket := filepath.Join(m.root, "run/openvswitch/br0.mgmt")
+	real := socket + ".real"
+	if err := os.Rename(socket, real); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			relays.Go(func() { relay(conn, real, is, says) })
+		}
+	})
+	restore = sync.OnceFunc(func() {
+		if err := errors.Join(l.Close(), os.Rename(real, socket)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
+}
+
+// relay copies both ways until either side ends. What the switch says of its version is in one message, and in one read.
+func relay(client net.Conn, real, is, says string) {
+	defer client.Close()
+	server, err := net.Dial("unix", real)
+	if err != nil {
+		return // the client sees it
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.Copy(server, client) // either side's end is the other's
+		server.Close()
+	}()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buffer)
+		if n > 0 {
+			if _, err := client.Write(bytes.ReplaceAll(buffer[:n], []byte(is), []byte(says))); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
