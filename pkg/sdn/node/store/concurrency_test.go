@@ -100,28 +100,3 @@ func TestConcurrentOwnersAndOutages(t *testing.T) {
 		t.Error("no flow is shared")
 	}
 }
-
-// A change costs by its own size, whatever else the store holds.
-func BenchmarkSet(b *testing.B) {
-	for _, others := range []int{100, 10_000} {
-		b.Run(fmt.Sprintf("owners=%d", others), func(b *testing.B) {
-			s := New(newFake(b))
-			s.Resync()
-			for i := range others {
-				s.Set(pod(fmt.Sprint(i)), flows(flow(2*i, goovs.Output(1)), flow(2*i+1, goovs.Output(1))))
-			}
-			if err := s.write(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			owner := pod("one")
-			n := 0
-			for b.Loop() {
-				n++
-				s.Set(owner, flows(flow(60_000, goovs.Output(n))))
-				if err := s.write(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -22,15 +21,16 @@ const (
 // key is the identity of a thing on the switch. Flows and what is learned may have several owners; groups, meters and connections are
 // one owner's, and names are its own.
 type key struct {
-	kind        kind
-	flow        ovs.Key
-	owner       pipeline.Owner
-	name        string
-	learned     ovs.Learned
-	connections ovs.Connections
+	kind kind
+	flow ovs.Key
+	name string // of what is not a flow; the owner's is part of it where there is one alone
 }
 
 func flowKey(k ovs.Key) key { return key{kind: kindFlow, flow: k} }
+
+func namedKey(o pipeline.Object, owner pipeline.Owner, name string) key {
+	return key{kind: kindOf(o), name: name + " of " + owner.String()}
+}
 
 func kindOf(o pipeline.Object) kind {
 	if o == pipeline.ObjectMeter {
@@ -42,13 +42,13 @@ func kindOf(o pipeline.Object) kind {
 func (k key) String() string {
 	switch k.kind {
 	case kindGroup:
-		return fmt.Sprintf("group %s of %s", k.name, k.owner)
+		return "group " + k.name
 	case kindMeter:
-		return fmt.Sprintf("meter %s of %s", k.name, k.owner)
+		return "meter " + k.name
 	case kindLearned:
-		return fmt.Sprintf("flows learned in table %d, cookie=%#x", k.learned.Table, k.learned.Cookie)
+		return "flows learned in " + k.name
 	case kindConnections:
-		return fmt.Sprintf("connections %s of %s", k.connections, k.owner)
+		return "connections " + k.name
 	}
 	return "flow " + k.flow.String()
 }
@@ -61,7 +61,7 @@ func compareKeys(a, b key) int {
 	if a.kind == kindFlow {
 		return cmp.Or(cmp.Compare(a.flow.Table, b.flow.Table), cmp.Compare(b.flow.Priority, a.flow.Priority), cmp.Compare(a.flow.Match, b.flow.Match))
 	}
-	return cmp.Compare(a.String(), b.String())
+	return cmp.Compare(a.name, b.name)
 }
 
 func compareOwners(a, b pipeline.Owner) int {

@@ -170,7 +170,7 @@ func TestSameNamesOfTwoOwnersAreNotTheSameGroup(t *testing.T) {
 
 func TestNumbersThatMeet(t *testing.T) {
 	first := newTable()
-	k := key{kind: kindGroup, owner: pod("a"), name: "web"}
+	k := namedKey(pipeline.ObjectGroup, pod("a"), "web")
 	n := first.entry(k).number
 	again := newTable()
 	if m := again.entry(k).number; m != n {

@@ -371,7 +371,7 @@ func (m *model) Check(t *rapid.T) {
 		t.Fatalf("queue %d, queued %d, busy %d; want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.busy), len(m.waiting), len(m.waiting))
 	}
 	for key, e := range m.store.table.entries {
-		if len(e.owners) == 0 && e.onSwitch == (form{}) {
+		if len(e.owners.list) == 0 && e.onSwitch == (form{}) {
 			t.Fatalf("the store remembers %s for nobody", key)
 		}
 	}

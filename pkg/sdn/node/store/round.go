@@ -75,7 +75,8 @@ func (r *round) admit(c *change) {
 }
 
 func (r *round) conflict(key key, con contribution, rival pipeline.Owner) error {
-	return &ConflictError{Key: key.flow, Actions: con.body.text, Rival: rival, RivalActions: r.table.entries[key].owners[rival].body.text}
+	theirs, _ := r.table.entries[key].owners.get(rival)
+	return &ConflictError{Key: key.flow, Actions: con.body.text, Rival: rival, RivalActions: theirs.body.text}
 }
 
 // fail takes a change out of the round: its owner gets the old state back. A change that relied on the room that the old state

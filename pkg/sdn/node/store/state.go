@@ -19,8 +19,15 @@ type contribution struct {
 	body         body
 	flow         *ovs.Flow
 	conjunctions map[string]ovs.Action // by text, when the flow has no other actions
-	buckets      []ovs.Bucket          // of a group
-	meter        pipeline.Meter
+	object       *object               // what is not a flow
+}
+
+// object is a thing on the switch that is not a flow; which, the key says.
+type object struct {
+	buckets     []ovs.Bucket
+	meter       pipeline.Meter
+	learned     ovs.Learned
+	connections ovs.Connections
 }
 
 // body is what things of one key are compared by. The cookie is not part of it: it follows from who the owners are.
@@ -39,7 +46,7 @@ func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 		}
 	}
 	for _, g := range st.Groups { // before their buckets, which may refer to any of them
-		if err := c.add(c.named(pipeline.ObjectGroup, g.Name), contribution{buckets: g.Buckets}); err != nil {
+		if err := c.add(c.named(pipeline.ObjectGroup, g.Name), contribution{}); err != nil {
 			return nil, err
 		}
 	}
@@ -53,26 +60,20 @@ func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 			return nil, err
 		}
 	}
+	var check ovs.Transaction // what can't be sent is better said now than found in a bundle with others
 	for _, l := range st.Learned {
-		c.state[key{kind: kindLearned, learned: l}] = contribution{body: body{text: "learned"}}
+		k := key{kind: kindLearned, name: fmt.Sprintf("table %d, cookie=%#x", l.Table, l.Cookie)}
+		c.state[k] = contribution{body: body{text: "learned"}, object: &object{learned: l}}
+		check.Purge(l)
 	}
 	for _, con := range st.Connections {
-		k := key{kind: kindConnections, owner: owner, connections: con.Connections}
-		if err := c.add(k, contribution{body: body{text: "on the ground of " + con.Ground}}); err != nil {
+		k := key{kind: kindConnections, name: con.String() + " of " + owner.String()}
+		if err := c.add(k, contribution{body: body{text: "on the ground of " + con.Ground}, object: &object{connections: con.Connections}}); err != nil {
 			return nil, err
 		}
+		check.Forget(con.Connections)
 	}
-	// What can't be sent is better said now than found in a bundle with others.
-	var tx ovs.Transaction
-	for k := range c.state {
-		switch k.kind {
-		case kindLearned:
-			tx.Purge(k.learned)
-		case kindConnections:
-			tx.Forget(k.connections)
-		}
-	}
-	return c.state, tx.Err()
+	return c.state, check.Err()
 }
 
 // compiler compiles one owner's state.
@@ -82,7 +83,7 @@ type compiler struct {
 }
 
 func (c *compiler) named(o pipeline.Object, name string) key {
-	return key{kind: kindOf(o), owner: c.owner, name: name}
+	return namedKey(o, c.owner, name)
 }
 
 func (c *compiler) add(k key, con contribution) error {
@@ -101,7 +102,7 @@ func (c *compiler) meter(m pipeline.Meter) error {
 	if err != nil {
 		return fmt.Errorf("meter %s: %w", m.Name, err)
 	}
-	return c.add(c.named(pipeline.ObjectMeter, m.Name), contribution{body: body{text: text}, meter: m})
+	return c.add(c.named(pipeline.ObjectMeter, m.Name), contribution{body: body{text: text}, object: &object{meter: m}})
 }
 
 func numberedMeter(m pipeline.Meter, number uint32) ovs.Meter {
@@ -121,7 +122,7 @@ func (c *compiler) buckets(g pipeline.Group) error {
 	if err != nil {
 		return fmt.Errorf("group %s: %w", g.Name, err)
 	}
-	c.state[c.named(pipeline.ObjectGroup, g.Name)] = contribution{body: body{text: text}, buckets: g.Buckets}
+	c.state[c.named(pipeline.ObjectGroup, g.Name)] = contribution{body: body{text: text}, object: &object{buckets: g.Buckets}}
 	return nil
 }
 

@@ -1,9 +1,7 @@
 package store
 
 import (
-	"fmt"
 	"hash/fnv"
-	"maps"
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -28,11 +26,11 @@ func newTable() table {
 
 // An entry is one key with those who want it.
 type entry struct {
-	owners   map[pipeline.Owner]contribution
-	union    union     // of all owners' conjunctions
-	number   uint32    // of a group or meter
-	onSwitch form      // the zero form when the switch does not have it
-	flow     *ovs.Flow // of that form
+	owners   owners
+	union    union        // of all owners' conjunctions
+	number   uint32       // of a group or meter
+	onSwitch form         // the zero form when the switch does not have it
+	sent     contribution // to that form
 }
 
 // form is a thing as compiled from all its owners, but for the key.
@@ -45,7 +43,7 @@ type form struct {
 func (t table) entry(k key) *entry {
 	e := t.entries[k]
 	if e == nil {
-		e = &entry{owners: make(map[pipeline.Owner]contribution, 1)}
+		e = &entry{}
 		if k.kind == kindGroup || k.kind == kindMeter {
 			e.number = t.allot(k)
 		}
@@ -61,7 +59,7 @@ const maxNumber = 0xffff0000
 // written, unless two hashes met and their keys came in another order; then both are rewritten, with the flows to them, in the one bundle.
 func (t table) allot(k key) uint32 {
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%d %d %s\x00%s", k.kind, k.owner.Kind, k.owner.Key, k.name) // never fails (hash.Hash)
+	h.Write([]byte(k.name)) // never fails (hash.Hash)
 	for n := h.Sum32()%maxNumber + 1; ; n = n%maxNumber + 1 {
 		at := number{k.kind, n}
 		if _, taken := t.numbers[at]; !taken {
@@ -74,10 +72,9 @@ func (t table) allot(k key) uint32 {
 // add adds the owner's contribution.
 func (t table) add(owner pipeline.Owner, k key, c contribution) {
 	e := t.entry(k)
-	if old, exists := e.owners[owner]; exists {
-		e.union.remove(old.conjunctions)
-	}
-	e.owners[owner] = c
+	old, _ := e.owners.get(owner)
+	e.union.remove(old.conjunctions)
+	e.owners.set(owner, c)
 	e.union.add(c.conjunctions)
 }
 
@@ -87,14 +84,15 @@ func (t table) remove(owner pipeline.Owner, k key) {
 	if e == nil {
 		return
 	}
-	e.union.remove(e.owners[owner].conjunctions)
-	delete(e.owners, owner)
+	old, _ := e.owners.get(owner)
+	e.union.remove(old.conjunctions)
+	e.owners.remove(owner)
 	t.collect(k)
 }
 
 // collect forgets an entry that nobody wants and the switch does not have.
 func (t table) collect(k key) {
-	if e := t.entries[k]; e != nil && len(e.owners) == 0 && e.onSwitch == (form{}) {
+	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.onSwitch == (form{}) {
 		delete(t.entries, k)
 		delete(t.numbers, number{k.kind, e.number})
 	}
@@ -108,48 +106,47 @@ func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 		return nil
 	}
 	var rivals []pipeline.Owner
-	for other, c := range e.owners {
-		if other == owner {
+	for _, other := range e.owners.list {
+		if other.owner == owner {
 			continue
 		}
-		if c.body.compatible(b) {
+		if other.contribution.body.compatible(b) {
 			return nil
 		}
-		rivals = append(rivals, other)
+		rivals = append(rivals, other.owner)
 	}
 	slices.SortFunc(rivals, compareOwners)
 	return rivals
 }
 
-// compile returns what the owners together want, and one of their contributions; the zero form when there are none.
-func (e *entry) compile() (contribution, form) {
-	for owner, c := range e.owners { // one is as good as the others
-		want := form{text: c.body.text, idleTimeout: c.body.idleTimeout}
-		if c.flow != nil {
-			want.cookie = owner.Cookie()
-			if len(e.owners) > 1 {
-				want.cookie = pipeline.SharedCookie()
-			}
-		}
-		if c.body.conjunction {
-			want.text = e.union.text()
-		}
-		return c, want
+// compile returns what the owners together want, and what one of them contributes, who is as good as the others; the zero form when there
+// are none.
+func (e *entry) compile() (owned, form) {
+	if len(e.owners.list) == 0 {
+		return owned{}, form{}
 	}
-	return contribution{}, form{}
+	one := e.owners.list[0]
+	want := form{text: one.contribution.body.text, idleTimeout: one.contribution.body.idleTimeout}
+	if one.contribution.flow != nil {
+		want.cookie = one.owner.Cookie()
+		if len(e.owners.list) > 1 {
+			want.cookie = pipeline.SharedCookie()
+		}
+	}
+	if one.contribution.body.conjunction {
+		want.text = e.union.text()
+	}
+	return one, want
 }
 
-// makeFlow returns the flow of the contribution and form that compile gave.
-func (t table) makeFlow(e *entry, c contribution, f form) *ovs.Flow {
-	flow := *c.flow // the owner's stays as it is
+// makeFlow returns the flow of what compile gave.
+func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
+	flow := *one.contribution.flow // the owner's stays as it is
 	flow.Cookie = f.cookie
-	if c.body.conjunction {
+	if one.contribution.body.conjunction {
 		flow.Actions = e.union.actions()
 	} else {
-		for owner := range e.owners { // there is one if there are references
-			flow.Actions = t.resolve(owner, flow.Actions)
-			break
-		}
+		flow.Actions = t.resolve(one.owner, flow.Actions)
 	}
 	return &flow
 }
@@ -157,7 +154,7 @@ func (t table) makeFlow(e *entry, c contribution, f form) *ovs.Flow {
 // resolve replaces the owner's references, which compile has found to be there, by numbers.
 func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action {
 	resolved, _ := replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
-		n := t.entry(key{kind: kindOf(r.Object), owner: owner, name: r.Name}).number
+		n := t.entry(namedKey(r.Object, owner, r.Name)).number
 		if r.Object == pipeline.ObjectMeter {
 			return ovs.ThroughMeter(n), nil
 		}
@@ -166,10 +163,11 @@ func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action 
 	return resolved
 }
 
-func (t table) makeGroup(k key, e *entry, c contribution) ovs.Group {
-	g := ovs.Group{ID: e.number, Buckets: make([]ovs.Bucket, len(c.buckets))}
-	for i, b := range c.buckets {
-		g.Buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: t.resolve(k.owner, b.Actions)}
+func (t table) makeGroup(e *entry, one owned) ovs.Group {
+	buckets := one.contribution.object.buckets
+	g := ovs.Group{ID: e.number, Buckets: make([]ovs.Bucket, len(buckets))}
+	for i, b := range buckets {
+		g.Buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: t.resolve(one.owner, b.Actions)}
 	}
 	return g
 }
@@ -178,19 +176,19 @@ func (t table) makeGroup(k key, e *entry, c contribution) ovs.Group {
 func (t table) state() ovs.State {
 	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries))}
 	for k, e := range t.entries {
-		c, want := e.compile()
+		one, want := e.compile()
 		if want == (form{}) {
 			continue
 		}
 		switch k.kind {
 		case kindFlow:
-			st.Flows = append(st.Flows, t.makeFlow(e, c, want))
+			st.Flows = append(st.Flows, t.makeFlow(e, one, want))
 		case kindGroup:
-			st.Groups = append(st.Groups, t.makeGroup(k, e, c))
+			st.Groups = append(st.Groups, t.makeGroup(e, one))
 		case kindMeter:
-			st.Meters = append(st.Meters, numberedMeter(c.meter, e.number))
+			st.Meters = append(st.Meters, numberedMeter(one.contribution.object.meter, e.number))
 		case kindLearned:
-			st.Learned = append(st.Learned, k.learned)
+			st.Learned = append(st.Learned, one.contribution.object.learned)
 		}
 	}
 	return st
@@ -202,7 +200,7 @@ func (t table) change(tx *ovs.Transaction, k key) {
 	if e == nil {
 		return // it came and went, and the switch never saw it
 	}
-	c, want := e.compile()
+	one, want := e.compile()
 	if want == e.onSwitch {
 		return
 	}
@@ -210,44 +208,40 @@ func (t table) change(tx *ovs.Transaction, k key) {
 	switch k.kind {
 	case kindFlow:
 		if gone {
-			tx.Delete(e.flow)
+			tx.Delete(e.sent.flow)
 		} else {
-			tx.Add(t.makeFlow(e, c, want))
+			tx.Add(t.makeFlow(e, one, want))
 		}
 	case kindGroup:
 		if gone {
 			tx.DeleteGroup(e.number)
 		} else {
-			tx.SetGroup(t.makeGroup(k, e, c))
+			tx.SetGroup(t.makeGroup(e, one))
 		}
 	case kindMeter:
 		if gone {
 			tx.DeleteMeter(e.number)
 		} else {
-			tx.SetMeter(numberedMeter(c.meter, e.number))
+			tx.SetMeter(numberedMeter(one.contribution.object.meter, e.number))
 		}
 	case kindLearned:
 		if gone {
-			tx.Purge(k.learned)
+			tx.Purge(e.sent.object.learned)
 		}
 	case kindConnections:
 		if e.onSwitch != (form{}) {
-			tx.Forget(k.connections)
+			tx.Forget(e.sent.object.connections)
 		}
 	}
 }
 
 // commit takes note that the switch has what the key's owners want, or lacks it when there are none.
 func (t table) commit(k key) {
-	e := t.entries[k]
-	if e == nil {
-		return
+	if e := t.entries[k]; e != nil {
+		one, want := e.compile()
+		e.sent, e.onSwitch = one.contribution, want
+		t.collect(k)
 	}
-	var c contribution
-	if c, e.onSwitch = e.compile(); c.flow != nil {
-		e.flow = c.flow
-	}
-	t.collect(k)
 }
 
 // refused returns the key of what the switch refused, and false when the error is of another kind. It may be a key that nobody has.
@@ -261,5 +255,5 @@ func (t table) owners(k key) []pipeline.Owner {
 	if e == nil {
 		return nil
 	}
-	return slices.SortedFunc(maps.Keys(e.owners), compareOwners)
+	return e.owners.sorted()
 }
