@@ -2,6 +2,8 @@ package ipam
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -11,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Against a model: no address is held twice or outside the subnets, full means full, those that nobody had come first and then those
-// that have been free for longest, and a restart changes nothing.
+// Against a model that allocates, marks, releases, restarts and grows: no address is held twice or outside the subnets, full means full,
+// those that nobody had come first and then those that have been free for longest, and a restart changes nothing.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "ipam")
@@ -21,7 +23,9 @@ func TestModel(t *testing.T) {
 		}
 		defer os.RemoveAll(dir)
 		subnets := prefixes(small, "10.129.0.0/30")
-		const capacity = 5 + 1
+		grown := prefixes("10.130.0.0/30", "10.130.0.4/30")
+		addrs := []string{"10.128.0.2", "10.128.0.3", "10.128.0.4", "10.128.0.5", "10.128.0.6", "10.129.0.2", "10.130.0.2", "10.130.0.6"}
+		capacity := 5 + 1 // and one in each that is grown
 		reopen := func() *IPAM {
 			i, err := Open(dir, "ovsdn", subnets)
 			if err != nil {
@@ -31,16 +35,24 @@ func TestModel(t *testing.T) {
 		}
 		i := reopen()
 		defer func() { i.Close() }()
-		model := map[string]netip.Addr{}
-		var freed []netip.Addr // in their order
+		model := map[netip.Addr]string{} // who holds what
+		holds := func(id string) (list []netip.Addr) {
+			for addr, holder := range model {
+				if holder == id {
+					list = append(list, addr)
+				}
+			}
+			return list
+		}
+		var freed [][]netip.Addr // in their order, those of one release together
 		had := map[netip.Addr]bool{}
 		id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"})
 		r.Repeat(map[string]func(*rapid.T){
 			"allocate": func(r *rapid.T) {
 				id := id.Draw(r, "id")
 				got, err := i.Allocate(context.Background(), id, "eth0")
-				switch _, held := model[id]; {
-				case held:
+				switch {
+				case len(holds(id)) > 0:
 					if !IsHeld(err) {
 						r.Fatalf("held: %v", err)
 					}
@@ -51,35 +63,49 @@ func TestModel(t *testing.T) {
 				case err != nil:
 					r.Fatal(err)
 				default:
-					if !subnets[0].Contains(got[0]) && !subnets[1].Contains(got[0]) {
+					if !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Contains(got[0]) }) {
 						r.Fatalf("%s is in no subnet", got[0])
 					}
-					for other, addr := range model {
-						if addr == got[0] {
-							r.Fatalf("%s is %s's", addr, other)
-						}
+					if other, held := model[got[0]]; held {
+						r.Fatalf("%s is %s's", got[0], other)
 					}
-					switch n := slices.Index(freed, got[0]); {
+					switch {
 					case len(had) < capacity && had[got[0]]:
 						r.Fatalf("%s was given again, though there are fresh ones", got[0])
-					case len(had) == capacity && n != 0:
+					case len(had) == capacity && !slices.Contains(freed[0], got[0]):
 						r.Fatalf("%s was given, freed are %v", got[0], freed)
-					case n == 0:
-						freed = freed[1:]
 					}
+					freed = without(freed, got[0])
 					had[got[0]] = true
-					model[id] = got[0]
+					model[got[0]] = id
 				}
+			},
+			"mark": func(r *rapid.T) {
+				id, addr := id.Draw(r, "id"), netip.MustParseAddr(rapid.SampledFrom(addrs[:capacity]).Draw(r, "address"))
+				holder, held := model[addr]
+				err := i.Reserve(context.Background(), addr, id, "eth0")
+				if held && holder != id {
+					var conflict *ConflictError
+					if !errors.As(err, &conflict) || conflict.ContainerID != holder {
+						r.Fatalf("%s is %s's: %v", addr, holder, err)
+					}
+					return
+				}
+				if err != nil {
+					r.Fatal(err)
+				}
+				freed = without(freed, addr)
+				had[addr], model[addr] = true, id
 			},
 			"release": func(r *rapid.T) {
 				id := id.Draw(r, "id")
 				if err := i.Release(context.Background(), id, "eth0"); err != nil {
 					r.Fatal(err)
 				}
-				if addr, held := model[id]; held {
-					freed = append(freed, addr)
+				if list := holds(id); len(list) > 0 {
+					freed = append(freed, list)
 				}
-				delete(model, id)
+				maps.DeleteFunc(model, func(_ netip.Addr, holder string) bool { return holder == id })
 			},
 			"restart": func(r *rapid.T) {
 				if err := i.Close(); err != nil {
@@ -87,19 +113,41 @@ func TestModel(t *testing.T) {
 				}
 				i = reopen()
 			},
+			"grow": func(r *rapid.T) {
+				if len(grown) == 0 {
+					r.Skip("it has grown")
+				}
+				if err := i.Close(); err != nil {
+					r.Fatal(err)
+				}
+				subnets, grown = append(subnets, grown[0]), grown[1:]
+				capacity++
+				i = reopen()
+			},
 			"": func(r *rapid.T) {
 				leases, err := i.List()
 				if err != nil {
 					r.Fatal(err)
 				}
-				got := map[string]netip.Addr{}
+				got := map[netip.Addr]string{}
 				for _, l := range leases {
-					got[l.ContainerID] = l.Addr
+					got[l.Addr] = l.ContainerID
 				}
-				if diff := cmp.Diff(model, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				if diff := cmp.Diff(model, got); diff != "" {
 					r.Fatal(diff)
 				}
 			},
 		})
 	})
+}
+
+// without takes an address out of the groups.
+func without(groups [][]netip.Addr, addr netip.Addr) [][]netip.Addr {
+	var left [][]netip.Addr
+	for _, g := range groups {
+		if g = slices.DeleteFunc(g, func(a netip.Addr) bool { return a == addr }); len(g) > 0 {
+			left = append(left, g)
+		}
+	}
+	return left
 }
