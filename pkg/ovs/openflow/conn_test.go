@@ -11,9 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
 
 // startSwitch starts an Open vSwitch with a bridge that speaks every version in use.
 func startSwitch(t testing.TB) *ovstest.Switch {
