@@ -14,8 +14,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -57,41 +55,6 @@ func TestBadFlags(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A ClusterNetwork that somebody broke is told on every node, and pods go on.
-func TestBrokenClusterNetwork(t *testing.T) {
-	x := newTrio(t)
-	x.settle(t)
-	before := x.footprints(t, node1, node2)
-	networks := x.network.NetworkV1().ClusterNetworks()
-	edit := func(ctx context.Context, cidr string) error {
-		patch := fmt.Appendf(nil, `{"clusterNetworks":[{"CIDR":%q,"hostSubnetLength":9}]}`, cidr)
-		_, err := networks.Patch(ctx, "default", apitypes.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
-		defer cancel()
-		if err := edit(ctx, x.Shape().ClusterNetwork.String()); err != nil {
-			t.Error(err)
-		}
-	})
-	began := time.Now()
-	if err := edit(t.Context(), "10.128.0.5/14"); err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range []string{node1, node2} {
-		x.warned(t, began, "Node", node, "ClusterNetwork", "10.128.0.0/14")
-	}
-	if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
-		t.Errorf("the nodes changed (-before +now):\n%s", diff)
-	}
-	meet(t, x.a.netns, x.c.addr)
-	if err := edit(t.Context(), x.Shape().ClusterNetwork.String()); err != nil {
-		t.Fatal(err)
-	}
-	x.run(t, x.namespace, netexec("later", node1))
 }
 
 // A host that routes the cluster network elsewhere is left as it is, and told so.

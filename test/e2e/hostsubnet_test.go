@@ -175,7 +175,7 @@ func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
 	}
 }
 
-// A typing error in a HostSubnet is told where people look, and cuts nobody off.
+// A typing error in a HostSubnet is told where people look, and cuts nobody off, not even by agents that start with it.
 func TestHostSubnetNonsense(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -203,6 +203,7 @@ func testNonsense(t *testing.T, x *trio, before map[string]footprint, old string
 			began := time.Now()
 			x.editHostSubnet(t, node2, map[string]string{"subnet": tc.subnet})
 			x.warned(t, began, "Node", node2, "HostSubnet "+node2, "write back "+old)
+			x.killAgent(t, node1)
 			x.observed(t, node1, node2)
 			x.returnsTo(t, before)
 		})

@@ -304,8 +304,8 @@ func (c *conversation) ends(t *testing.T) {
 	}
 }
 
-// An MTU that a node's underlay can't carry, or that is no MTU, is told where people look. All stays as it is, and the node goes on
-// setting pods up.
+// An MTU that is none is told on the ClusterNetwork, one that a node's underlay can't carry on the Node. All stays as it is, and the
+// node goes on setting pods up.
 func TestMTURefused(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -314,20 +314,26 @@ func TestMTURefused(t *testing.T) {
 	for i, tc := range []struct {
 		link     int
 		routable any
+		about    string
 		says     []string
 	}{
-		{1500, nil, []string{"MTU 1500 is too large", "VXLAN takes 50", "at most 1450"}},
-		{0, "1451", []string{"routable MTU 1451 is too large", "take 1450"}},
-		{podMTU, "1451", []string{"ovsdn.io/routable-mtu", "1451 bytes is more than the mtu, 1450"}},
-		{podMTU, "small", []string{"ovsdn.io/routable-mtu", `"small" is no number of bytes`}},
+		{1500, nil, "Node", []string{"MTU 1500 is too large", "VXLAN takes 50", "at most 1450"}},
+		{0, "1451", "Node", []string{"routable MTU 1451 is too large", "take 1450"}},
+		{podMTU, "1451", "ClusterNetwork", []string{"ovsdn.io/routable-mtu", "1451 bytes is more than the mtu, 1450"}},
+		{podMTU, "small", "ClusterNetwork", []string{"ovsdn.io/routable-mtu", `"small" is no number of bytes`}},
 	} {
 		t.Run(fmt.Sprintf("%d and %v", tc.link, tc.routable), func(t *testing.T) {
 			began := time.Now()
 			if err := x.patchMTU(t.Context(), tc.link, tc.routable); err != nil {
 				t.Fatal(err)
 			}
-			for _, node := range []string{node1, node2} {
-				x.warned(t, began, "Node", node, tc.says...)
+			names := []string{node1, node2}
+			if tc.about == "ClusterNetwork" {
+				names = []string{"default"}
+				x.accepted(t, metav1.ConditionFalse, tc.says...)
+			}
+			for _, name := range names {
+				x.warned(t, began, tc.about, name, tc.says...)
 			}
 			if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
 				t.Errorf("the nodes changed (-before +now):\n%s", diff)

@@ -131,19 +131,24 @@ func (c *cluster) footprint(ctx context.Context, node machine) (footprint, error
 	if f.Veths, err = veths(node); err != nil {
 		return f, err
 	}
-	leases, err := os.ReadDir(filepath.Join(node.root, "var/lib/cni/networks/ovsdn"))
-	if err != nil {
+	if f.Leases, err = leases(node); err != nil {
 		return f, err
-	}
-	for _, l := range leases {
-		if strings.Count(l.Name(), ".") == 3 { // beside addresses there are a lock and the last address given
-			f.Leases = append(f.Leases, l.Name())
-		}
 	}
 	for _, list := range [][]string{f.Flows, f.Ports, f.Veths, f.Leases} {
 		slices.Sort(list)
 	}
 	return f, nil
+}
+
+// leases are the addresses that the node's IPAM has given out.
+func leases(node machine) (addrs []string, err error) {
+	files, err := os.ReadDir(filepath.Join(node.root, "var/lib/cni/networks/ovsdn"))
+	for _, f := range files {
+		if strings.Count(f.Name(), ".") == 3 { // beside addresses there are a lock and the last address given
+			addrs = append(addrs, f.Name())
+		}
+	}
+	return addrs, err
 }
 
 func veths(node machine) (names []string, err error) {

@@ -1,0 +1,332 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// setRanges edits the ClusterNetwork as docs/clusternetwork.md tells.
+func (c *cluster) setRanges(ctx context.Context, cidrs ...string) error {
+	bits := uint32(c.Shape().HostBits)
+	var entries []networkv1.ClusterNetworkEntry
+	for _, cidr := range cidrs {
+		entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: cidr, HostSubnetLength: bits})
+	}
+	return c.setEntries(ctx, entries)
+}
+
+func (c *cluster) setEntries(ctx context.Context, entries []networkv1.ClusterNetworkEntry) error {
+	patch, err := json.Marshal(map[string]any{"network": nil, "hostsubnetlength": nil, "clusterNetworks": entries})
+	if err != nil {
+		return err
+	}
+	_, err = c.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+func (c *cluster) haveRanges(t *testing.T, cidrs ...string) {
+	t.Helper()
+	if err := c.setRanges(t.Context(), cidrs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restoreRanges undoes at the test's end what it has done to the cluster network, and waits until the nodes follow.
+func (c *cluster) restoreRanges(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+		defer cancel()
+		whole := c.Shape().ClusterNetwork.String()
+		err := c.setRanges(ctx, whole)
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
+		for err == nil {
+			if err = c.follow(ctx, []string{node1, node2}, whole); err == nil {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				err = errors.Join(err, ctx.Err())
+			case <-ticker.C:
+				err = nil
+			}
+		}
+		t.Errorf("restore the cluster network: %v", err)
+	})
+}
+
+// accepted waits until the ClusterNetwork says of itself as it is now that it is followed, or not and why.
+func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ...string) {
+	t.Helper()
+	eventually(t, syncTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
+		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, err := config.Conditions(o)
+		if err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(conditions, config.ConditionAccepted)
+		if got == nil || got.Status != status || got.ObservedGeneration != o.Generation || !saysAll(got.Message, words) {
+			return fmt.Errorf("it says of generation %d: %+v", o.Generation, got)
+		}
+		return nil
+	})
+}
+
+// follow finds fault unless the nodes' routes, firewalls and flows are for these ranges, and for no others.
+func (c *cluster) follow(ctx context.Context, nodes []string, ranges ...string) error {
+	var errs []error
+	for _, node := range nodes {
+		routes, err := c.tryExec(ctx, node, "ip", "-4", "route", "show", "dev", "tun0", "scope", "link")
+		errs = append(errs, err, sameRanges(node+" routes", ranges, firstFields(routes)))
+		rules, err := c.tryExec(ctx, node, "iptables", "-t", "filter", "-S", "OVSDN-FORWARD")
+		errs = append(errs, err, sameRanges(node+" forwards", ranges, behind(rules, "-s ")))
+		rules, err = c.tryExec(ctx, node, "iptables", "-t", "nat", "-S", "OVSDN-MASQUERADE")
+		errs = append(errs, err, sameRanges(node+" masquerades", ranges, behind(rules, "-s ")))
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		errs = append(errs, err, sameRanges(node+"'s flows lead to nodes", ranges, ranged(flows)))
+	}
+	return errors.Join(errs...)
+}
+
+func sameRanges(what string, want, got []string) error {
+	want, got = slices.Clone(want), slices.Clone(got)
+	slices.Sort(want)
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(want, got) {
+		return fmt.Errorf("%s %q, want %q", what, got, want)
+	}
+	return nil
+}
+
+func firstFields(text string) (list []string) {
+	for line := range strings.Lines(text) {
+		list = append(list, strings.Fields(line)[0])
+	}
+	return list
+}
+
+// behind returns the words that follow an option.
+func behind(text, option string) (list []string) {
+	for line := range strings.Lines(text) {
+		if _, rest, ok := strings.Cut(line, option); ok {
+			list = append(list, strings.Fields(rest)[0])
+		}
+	}
+	return list
+}
+
+// ranged returns what table route takes for the pods of other nodes.
+func ranged(flows []flow) (list []string) {
+	for _, f := range tableOf(flows, "30") {
+		if match, ok := strings.CutSuffix(f, " actions=goto_table:90"); ok {
+			list = append(list, behind(match, "nw_dst=")...)
+		}
+	}
+	return list
+}
+
+// The ranges change under running pods, on agents that go on running.
+func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	x.restoreRanges(t)
+	began := time.Now()
+	starts := [2]int{x.starts(t, node1, agentService), x.starts(t, node2, agentService)}
+	whole, one, two := x.Shape().ClusterNetwork.String(), x.subnet(t, node1).String(), x.subnet(t, node2).String()
+	x.losesNothing(t, func() {
+		for _, ranges := range [][]string{
+			{one, two},                // no more than is used
+			{two, "10.9.0.0/16", one}, // one more, in another order
+			{"10.128.0.0/13"},         // a shorter mask
+			{whole},
+		} {
+			x.haveRanges(t, ranges...)
+			eventually(t, syncTime, fmt.Sprintf("the nodes follow %q", ranges), func(ctx context.Context) error {
+				return x.follow(ctx, []string{node1, node2}, ranges...)
+			})
+			x.accepted(t, metav1.ConditionTrue, ranges...)
+		}
+	}, streamOf(x.a, x.c), streamOf(x.b, x.a))
+	x.notWarned(t, began, "Node", node1, agentService)
+	if now := [2]int{x.starts(t, node1, agentService), x.starts(t, node2, agentService)}; now != starts {
+		t.Errorf("agents were started %d times, before it was %d", now, starts)
+	}
+	x.returnsTo(t, before)
+}
+
+// A node for which there is no subnet says so and waits, and joins as soon as the cluster network has grown. Who is there already
+// reaches it.
+func TestFullClusterNetworkGrows(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	x.restoreRanges(t)
+	one, two := x.subnet(t, node1).String(), x.subnet(t, node2).String()
+	x.haveRanges(t, one, two)
+	x.accepted(t, metav1.ConditionTrue, one, two)
+
+	const third = "node3"
+	added := make(chan string, 1)
+	go func() { added <- x.addNode(t) }() // returns when the node is ready
+	began := time.Now()
+	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet, "no subnet is free in the cluster network", "add a range to ClusterNetwork default")
+	x.warned(t, began, "Node", third, "no subnet is free", one, two)
+	x.warned(t, began, "Node", third, "node "+third+" has no HostSubnet yet", "ovsdn-controller makes it")
+	starts := x.starts(t, third, agentService)
+	x.killAgent(t, third) // which has to wait again
+	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet)
+
+	const grown = "10.9.0.0/16"
+	x.haveRanges(t, one, two, grown)
+	select {
+	case <-added:
+	case <-time.After(nodeTime):
+		t.Fatal("the node is not ready")
+	}
+	x.condition(t, third, corev1.ConditionFalse, config.ReasonReady, "10.9.0.0/23")
+	if now := x.starts(t, third, agentService); now != starts+1 {
+		t.Errorf("the agent was started %d times, once by this test", now)
+	}
+	if err := x.follow(t.Context(), []string{node1, node2, third}, one, two, grown); err != nil {
+		t.Error(err)
+	}
+	d := x.run(t, x.namespace, netexec("d", third))[0]
+	if !netip.MustParsePrefix(grown).Contains(d.addr) {
+		t.Errorf("pod d has the address %s", d.addr)
+	}
+	outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
+	for _, path := range []struct {
+		from, to end
+		source   netip.Addr
+	}{
+		{x.a.end(), d.end(), x.a.addr},
+		{d.end(), x.c.end(), d.addr},
+		{x.nodeEnd(t, x.node1), d.end(), x.a.gateway()},
+		{d.end(), outside, x.addr(t, third)},
+	} {
+		meet(t, path.from.netns, path.to.addr)
+		testTCP(t, path.from, path.to, path.source)
+	}
+	t.Run("back is refused while it is used", func(t *testing.T) {
+		x.haveRanges(t, x.Shape().ClusterNetwork.String())
+		x.accepted(t, metav1.ConditionFalse, "HostSubnet "+third+" is in use", "in force stays", grown)
+		if err := x.follow(t.Context(), []string{node1, node2, third}, one, two, grown); err != nil {
+			t.Error(err)
+		}
+		meet(t, x.a.netns, d.addr)
+	})
+	// When nothing of it is used any more, that comes into force by itself.
+	x.leave(t, d, third)
+	x.accepted(t, metav1.ConditionTrue, "in force: "+x.Shape().ClusterNetwork.String())
+}
+
+// condition waits until a Node says so of its network.
+func (c *cluster) condition(t *testing.T, node string, status corev1.ConditionStatus, reason string, words ...string) {
+	t.Helper()
+	eventually(t, podTime, fmt.Sprintf("%s says NetworkUnavailable=%s for %s and %q", node, status, reason, words), func(ctx context.Context) error {
+		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		got := config.NetworkUnavailable(n)
+		if got == nil || got.Status != status || got.Reason != reason || !saysAll(got.Message, words) {
+			return fmt.Errorf("it says %+v", got)
+		}
+		return nil
+	})
+}
+
+// What can't be followed is told on the ClusterNetwork. Nodes go on with what is in force, also agents that start meanwhile.
+func TestClusterNetworkRefused(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	x.restoreRanges(t)
+	whole := x.Shape().ClusterNetwork.String()
+	for _, tc := range []struct {
+		name   string
+		ranges []string
+		says   []string
+	}{
+		{"bits behind the mask", []string{"10.128.0.5/14"}, []string{"10.128.0.5/14 has bits set behind its mask: write 10.128.0.0/14"}},
+		{"several faults", []string{"10.128.0.0/13", "10.129.0.0/16", "172.16.0.0/12"}, []string{
+			"clusterNetworks[1].CIDR: 10.129.0.0/16 overlaps 10.128.0.0/13", "serviceNetwork: 172.30.0.0/16 overlaps the cluster network 172.16.0.0/12",
+		}},
+		{"over the nodes", []string{whole, "172.31.0.0/16"}, []string{"node node1: its address", "lies inside 172.31.0.0/16"}},
+		{"without what is used", []string{"10.9.0.0/16"}, []string{"HostSubnet node1 is in use", "HostSubnet node2 is in use"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			began := time.Now()
+			x.haveRanges(t, tc.ranges...)
+			x.accepted(t, metav1.ConditionFalse, append(tc.says, "in force stays "+whole)...)
+			x.warned(t, began, "ClusterNetwork", "default", tc.says...)
+			x.killAgent(t, node1)
+			x.observed(t, node1, node2)
+			if err := x.follow(t.Context(), []string{node1, node2}, whole); err != nil {
+				t.Error(err)
+			}
+			later := x.run(t, x.namespace, netexec("later", node1))[0]
+			meet(t, later.netns, x.c.addr)
+			if err := x.deletePod(t.Context(), x.namespace, later.name); err != nil {
+				t.Fatal(err)
+			}
+			x.returnsTo(t, before)
+			x.notWarned(t, began, "Node", node1, agentService)
+			x.haveRanges(t, whole)
+			x.accepted(t, metav1.ConditionTrue, whole)
+		})
+	}
+}
+
+// A range that one host routes elsewhere is for that node to refuse: it says so, stays as it is, and follows when the route is gone.
+func TestClusterNetworkGrowsOverRoute(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	x.restoreRanges(t)
+	const grown, route = "10.9.0.0/16", "10.9.7.0/24"
+	whole := x.Shape().ClusterNetwork.String()
+	x.exec(t, node2, "ip", "route", "add", "blackhole", route)
+	remove := func(ctx context.Context) error {
+		_, err := x.tryExec(ctx, node2, "ip", "route", "del", "blackhole", route)
+		return err
+	}
+	removed := false
+	t.Cleanup(func() {
+		if !removed {
+			within(t, syncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
+		}
+	})
+	began := time.Now()
+	x.haveRanges(t, whole, grown)
+	x.warned(t, began, "Node", node2, "does not fit this node, which stays as it is", grown, "overlaps", route, "remove the route")
+	eventually(t, syncTime, node1+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{node1}, whole, grown) })
+	if err := x.follow(t.Context(), []string{node2}, whole); err != nil {
+		t.Error(err)
+	}
+	meet(t, x.a.netns, x.c.addr)
+	x.run(t, x.namespace, netexec("later", node2))
+
+	removed = true
+	within(t, syncTime, "remove the route", remove)
+	eventually(t, podTime, node2+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{node2}, whole, grown) })
+}
