@@ -37,6 +37,11 @@ test-unit: ## every test but those of the lab and of the kernel guest; as root n
 soak: ## 10,000 pods come and go while the agent is killed all the time (root; half an hour)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
 
+.PHONY: test-kernel
+test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)
+	@scripts/bootstrap.sh kernel
+	@scripts/test-kernel.sh
+
 .PHONY: e2e
 e2e: build ## packets through a real cluster in the lab (root)
 	$(GO) test -count=1 -timeout 40m -v ./test/e2e/...

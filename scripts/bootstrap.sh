@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs by apt what this machine lacks to build and test ovsdn and to run its lab, and checks that Go is recent
-# enough. It changes nothing where nothing is missing, and it starts, stops and configures no service itself.
+# enough; with the argument kernel, also what `make test-kernel` needs. It changes nothing where nothing is missing, and
+# it starts, stops and configures no service itself.
 set -euo pipefail
 
 # Other users than root, and sudo, often do not have these on their PATH.
 PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+for=${1:-}
 
 # What each Debian or Ubuntu package is needed for, and how to tell that it (or what takes its place) is there.
 # kubelet and containerd call mount and umount, kube-proxy calls iptables or nft; no other program of theirs is used.
@@ -30,6 +32,7 @@ libc6-dev          | gcc:stdio.h                             | runc, and the rac
 pkg-config         | pkg-config                              | building runc
 libseccomp-dev     | pkg-config:libseccomp                   | building runc
 END
+  [ "$for" != kernel ] || echo "qemu-system-x86 | qemu-system-x86_64 | the machine with the kernel datapath"
 }
 
 say() { echo "bootstrap: $*"; }
@@ -103,3 +106,5 @@ $(tail -n 25 "$log")"
 check_go
 lacking=$(missing)
 [ -z "$lacking" ] || install_missing "$lacking"
+# test/vm asks apt for the current kernel, and unpacks it without installing it.
+[ "$for" != kernel ] || apt-cache show linux-image-amd64 >/dev/null 2>&1 || apt_get update >/dev/null

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -58,6 +59,15 @@ func testService(t *testing.T, c *cluster) {
 		asking.MustReachWith(t, vip(53), serving, asking.Large)
 		if from := serving.MustReachWith(t, asking.Addr(), asking, serving.Large); from != vip(53) {
 			t.Errorf("the client is answered in fragments by %s", from)
+		}
+		if c.Type == ovstest.DatapathNetdev {
+			// The later fragments are judged before the first one, which alone has ports, has its translation.
+			first := client.UDP(t, 0)
+			m := first.Large()
+			first.Send(t, vip(53), m)
+			if _, ok := serving.Receive(t, m, time.Second); ok {
+				t.Error("a connection's first packet arrives in fragments: the decision says that it is lost")
+			}
 		}
 		serving.Close()
 		mustServe(t, &client.Host, server, 8080)

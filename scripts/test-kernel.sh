@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# test-kernel.sh [PACKAGE TESTS]...: runs what depends on the datapath on the kernel's Open vSwitch, in a virtual machine
+# (test/vm). TESTS is a regular expression of names. Built is here, since the machine's processor is emulated.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ $# = 0 ]; then
+  go test -count=1 -timeout 5m ./test/vm/...
+  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace)'
+fi
+rm -rf bin/kernel
+for ((i = 1; i < $#; i += 2)); do
+  CGO_ENABLED=0 go test -c -o "bin/kernel/${!i}.test" "./${!i}"
+done
+CGO_ENABLED=0 go build -o bin/kernel/vmrun ./test/vm/cmd/vmrun
+# shellcheck disable=SC2016 # these are the guest's variables
+bin/kernel/vmrun --memory 3072 --timeout 25m --env OVSDN_DATAPATH=system -- bash -euc '
+  uname -sr
+  while [ $# -gt 1 ]; do
+    (cd "$1" && "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=20m -test.run="$2")
+    shift 2
+  done' - "$@"
