@@ -1,0 +1,83 @@
+// Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters that have no
+// oc and none of OpenShift's Projects.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // something asked for was not done
+	exitUsage  = 2 // the command line is wrong
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	code := run(ctx, os.Args[1:], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+// usageError is a fault of the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
+	cmd := command(streams)
+	cmd.SetArgs(args)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.ErrOut)
+	called, err := cmd.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(streams.ErrOut, "error: %v\n", err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(streams.ErrOut, "See '%s --help' for usage.\n", called.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func command(streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	cmd := &cobra.Command{
+		Use:   "kubectl-ovsdn",
+		Short: "Look at and change the pod network of ovsdn",
+		Annotations: map[string]string{
+			cobra.CommandDisplayNameAnnotation: "kubectl ovsdn",
+		},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	flags.AddFlags(cmd.PersistentFlags())
+	cmd.AddCommand(
+		joinCommand(flags, streams),
+		isolateCommand(flags, streams),
+		globalCommand(flags, streams),
+		vnidsCommand(flags, streams),
+	)
+	return cmd
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+	"github.com/ovsdn/ovsdn/test/apitest"
+)
+
+const patience = 30 * time.Second
+
+// user is somebody at a shell, with a cluster.
+type user struct {
+	kubeconfig string
+	admin      *rest.Config
+	kube       kubernetes.Interface
+	network    networkclient.Interface
+}
+
+func newUser(t *testing.T) *user {
+	t.Helper()
+	u := &user{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), admin: apitest.Start(t)}
+	const name = "test"
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: u.admin.Host, CertificateAuthorityData: u.admin.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: u.admin.CertData, ClientKeyData: u.admin.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	}, u.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	u.kube, u.network = kubernetes.NewForConfigOrDie(u.admin), networkclient.NewForConfigOrDie(u.admin)
+	return u
+}
+
+// types runs the plugin, and returns its exit code and what it prints.
+func (u *user) types(t *testing.T, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	streams, _, o, e := genericiooptions.NewTestIOStreams()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	code = run(ctx, append([]string{"--kubeconfig", u.kubeconfig}, args...), streams)
+	return code, o.String(), e.String()
+}
+
+// wants runs the plugin and compares. Out and errOut are parts; "" is nothing at all.
+func (u *user) wants(t *testing.T, code int, out, errOut string, args ...string) {
+	t.Helper()
+	gotCode, gotOut, gotErr := u.types(t, args...)
+	if gotCode != code || !strings.Contains(gotOut, out) || out == "" && gotOut != "" || !strings.Contains(gotErr, errOut) || errOut == "" && gotErr != "" {
+		t.Errorf("%s: exit code %d\n%s%s", strings.Join(args, " "), gotCode, gotOut, gotErr)
+	}
+}
+
+func (u *user) create(t *testing.T, labels map[string]string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+		if _, err := u.kube.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// vnid waits for the namespace to have one.
+func (u *user) vnid(t *testing.T, name string) uint32 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		nn, err := u.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			return nn.NetID
+		}
+		if !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s has no VNID", name)
+		}
+	}
+}
+
+// mode makes the ClusterNetwork one of this mode, and starts a master that follows it.
+func (u *user) mode(t *testing.T, plugin string) (stop func()) {
+	t.Helper()
+	o := &networkv1.ClusterNetwork{
+		ObjectMeta:      metav1.ObjectMeta{Name: "default"},
+		ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
+		ServiceNetwork:  "172.30.0.0/16", PluginName: plugin,
+	}
+	client := u.network.NetworkV1().ClusterNetworks()
+	if err := client.Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	if _, err := client.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := master.Defaults()
+	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress = u.admin, false, "0"
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- master.Run(ctx, cfg) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestChanges is a user's session, with a real API server and the real controller.
+func TestChanges(t *testing.T) {
+	u := newUser(t)
+	u.wants(t, exitFailed, "", "get the cluster's network", "isolate-projects", "p1")
+	u.create(t, nil, "p1", "p2")
+	u.create(t, map[string]string{"team": "red"}, "r1", "r2", "r3")
+	stop := u.mode(t, "redhat/openshift-ovs-multitenant")
+	p1, p2 := u.vnid(t, "p1"), u.vnid(t, "p2")
+	for _, name := range []string{"r1", "r2", "r3", "default"} {
+		u.vnid(t, name)
+	}
+
+	u.wants(t, exitOK, fmt.Sprintf("namespace/p2 joined p1 (VNID %d)\n", p1), "", "join-projects", "--to=p1", "p2")
+	if now := u.vnid(t, "p2"); now != p1 || now == p2 {
+		t.Errorf("p2 has %d, and p1 %d", now, p1)
+	}
+	r1 := u.vnid(t, "r1")
+	u.wants(t, exitOK, fmt.Sprintf("namespace/r2 joined r1 (VNID %d)\nnamespace/r3 joined r1 (VNID %d)\n", r1, r1), "", "join-projects", "--to=r1", "-l", "team=red")
+	u.wants(t, exitOK, "namespace/p2 isolated (VNID ", "", "isolate-projects", "p2")
+	if now := u.vnid(t, "p2"); now == p1 || now < 10 {
+		t.Errorf("p2 has %d", now)
+	}
+	u.wants(t, exitOK, "namespace/r1 made global (VNID 0)\nnamespace/r2 made global (VNID 0)\nnamespace/r3 made global (VNID 0)\n", "",
+		"make-projects-global", "--selector=team=red")
+	u.wants(t, exitOK, "r1          0\nr2          0\n", "", "get-vnids", "r1", "r2")
+
+	// Refused by the controller, in its words; the others are seen to.
+	u.wants(t, exitFailed, "namespace/r1 isolated (VNID ", "error: namespace default: isolate is refused: Namespace default has the API server's service, which all must reach",
+		"isolate-projects", "default", "r1")
+	// Wrong before anything is asked for.
+	before := u.vnid(t, "p1")
+	u.wants(t, exitFailed, "", `namespaces "nowhere" not found`, "join-projects", "--to=nowhere", "p1")
+	u.wants(t, exitFailed, "", `namespaces "nowhere" not found`, "make-projects-global", "p1", "nowhere")
+	u.wants(t, exitFailed, "", "no namespace has labels that match team=none", "isolate-projects", "-l", "team=none")
+	if now := u.vnid(t, "p1"); now != before {
+		t.Errorf("p1 has %d", now)
+	}
+	stop()
+
+	// Nobody answers.
+	u.wants(t, exitFailed, "", "ovsdn-controller has not answered within 100ms (is it running?); the request stays", "isolate-projects", "p1", "--timeout=100ms")
+
+	stop = u.mode(t, "subnet")
+	defer stop()
+	for range 600 {
+		if _, _, errOut := u.types(t, "isolate-projects", "p1"); !strings.Contains(errOut, "is not accepted by ovsdn-controller yet") {
+			break
+		}
+	}
+	u.wants(t, exitFailed, "", "the cluster's network is in mode subnet (redhat/openshift-ovs-subnet): only in mode multitenant are there", "isolate-projects", "p1")
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	u := &user{kubeconfig: "/nonexistent"}
+	for _, tc := range []struct {
+		args []string
+		err  string
+	}{
+		{[]string{"leave"}, `unknown command "leave"`},
+		{[]string{"isolate-projects"}, "name namespaces or give a --selector, one of the two"},
+		{[]string{"isolate-projects", "a", "-l", "b=c"}, "name namespaces or give a --selector, one of the two"},
+		{[]string{"join-projects", "a"}, "say which namespace to join: --to=NAMESPACE"},
+		{[]string{"join-projects", "--to=A", "a"}, `--to: "join:A" names no namespace`},
+		{[]string{"isolate-projects", "--nonsense"}, "unknown flag: --nonsense"},
+		{[]string{"get-vnids", "-o", "nonsense"}, `unable to match a printer suitable for the output format "nonsense"`},
+	} {
+		code, out, errOut := u.types(t, tc.args...)
+		if code != exitUsage || out != "" || !strings.Contains(errOut, tc.err) || !strings.Contains(errOut, "See 'kubectl ovsdn") {
+			t.Errorf("%v: exit code %d\n%s%s", tc.args, code, out, errOut)
+		}
+	}
+	if code, out, _ := u.types(t, "--help"); code != exitOK || !strings.Contains(out, "kubectl ovsdn join-projects") && !strings.Contains(out, "join-projects") {
+		t.Errorf("--help: exit code %d\n%s", code, out)
+	}
+}
