@@ -1,0 +1,262 @@
+// Package vnids knows which VNID every namespace has, and keeps the flows that depend on it in step: when a namespace gets
+// another VNID, all of its pods and services on this node change in one bundle.
+package vnids
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networklisters "github.com/openshift/client-go/network/listers/network/v1"
+	"golang.org/x/sync/singleflight"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
+const workers = 16
+
+// Store holds desired state (*store.Store).
+type Store interface {
+	SetAll(changes ...store.Change) []*store.Commit
+}
+
+// Getter reads a NetNamespace from the API server.
+type Getter func(ctx context.Context, name string) (*networkv1.NetNamespace, error)
+
+// Options is what VNIDs works with.
+type Options struct {
+	Node     pipeline.Node
+	Lister   networklisters.NetNamespaceLister
+	Informer cache.SharedIndexInformer // that of Lister
+	Get      Getter
+	Store    Store
+
+	Elsewhere Elsewhere // nil: multicast goes to all nodes
+}
+
+// VNIDs holds who depends on a namespace's VNID. In mode subnet all namespaces have the same.
+//
+// Its lock is held while a change is given to the store, which never blocks: so the order of changes is that of what is known, and a pod that
+// comes while its namespace changes is in one state or the other, with all others of that namespace.
+type VNIDs struct {
+	node      pipeline.Node
+	lister    networklisters.NetNamespaceLister
+	get       Getter
+	store     Store
+	elsewhere Elsewhere
+	loop      *reconcile.Loop // nil in mode subnet
+	fetches   singleflight.Group
+
+	mu         sync.Mutex
+	namespaces map[string]*namespace
+	homes      map[pipeline.Owner]string // the namespace that a dependent is in
+	networks   map[config.VNID]*network
+}
+
+// New returns the feature.
+func New(o Options) (*VNIDs, error) {
+	v := &VNIDs{
+		node:       o.Node,
+		lister:     o.Lister,
+		get:        o.Get,
+		store:      o.Store,
+		elsewhere:  o.Elsewhere,
+		namespaces: map[string]*namespace{},
+		homes:      map[pipeline.Owner]string{},
+		networks:   map[config.VNID]*network{},
+	}
+	if v.elsewhere == nil {
+		v.elsewhere = nowhere{}
+	}
+	if v.flat() {
+		return v, nil
+	}
+	v.loop = reconcile.New("vnids", workers, v.serve)
+	if _, err := v.loop.Watch(o.Informer); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// flat says that namespaces have no VNID of their own.
+func (v *VNIDs) flat() bool { return v.node.Mode == config.ModeSubnet }
+
+// A Dependent is something whose flows depend on its namespace's VNID.
+type Dependent struct {
+	Compile func(config.VNID) pipeline.State
+	OFPort  int // where the VNID's multicast goes to; 0: nowhere
+}
+
+// namespace is what is known of one, and who depends on it.
+type namespace struct {
+	vnid       config.VNID
+	known      bool // else its dependents have no flows
+	exists     bool // as a NetNamespace: one that is gone keeps its VNID for those who are left
+	multicast  bool
+	dependents map[pipeline.Owner]Dependent
+}
+
+// Prime takes note of all NetNamespaces. The informer must have synced.
+func (v *VNIDs) Prime(ctx context.Context) error {
+	if v.flat() {
+		return nil
+	}
+	all, err := v.lister.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing NetNamespaces: %w", err)
+	}
+	for _, o := range all {
+		v.learn(ctx, o)
+	}
+	return nil
+}
+
+// Run follows the NetNamespaces until the context ends.
+func (v *VNIDs) Run(ctx context.Context) {
+	if v.flat() {
+		return
+	}
+	v.loop.Run(ctx)
+}
+
+func (v *VNIDs) serve(ctx context.Context, name string) error {
+	o, err := v.lister.Get(name)
+	var commits []*store.Commit
+	switch {
+	case apierrors.IsNotFound(err):
+		commits = v.unlearn(name)
+	case err != nil:
+		return fmt.Errorf("NetNamespace %s: %w", name, err)
+	default:
+		commits = v.learn(ctx, o)
+	}
+	return wait(ctx, commits)
+}
+
+func wait(ctx context.Context, commits []*store.Commit) error {
+	var errs []error
+	for _, c := range commits {
+		errs = append(errs, c.Wait(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// learn makes all that depends on the namespace follow it. One that is wrong changes nothing: the controller tells people of it, and
+// puts it right.
+func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.Commit {
+	n, err := config.ParseNetNamespace(o)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "NetNamespace is not usable, its former state stays", "netnamespace", o.Name)
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ns := v.namespace(n.Name)
+	changed := !ns.known || ns.vnid != n.VNID
+	if !changed && ns.exists && ns.multicast == n.Multicast {
+		return nil
+	}
+	c := v.newChange()
+	c.leave(n.Name, ns)
+	ns.vnid, ns.known, ns.exists, ns.multicast = n.VNID, true, true, n.Multicast
+	c.enter(n.Name, ns)
+	if changed {
+		for owner, d := range ns.dependents {
+			c.set(owner, ns.compile(d))
+		}
+		if len(ns.dependents) > 0 {
+			klog.FromContext(ctx).Info("Namespace has another VNID", "namespace", n.Name, "vnid", n.VNID, "dependents", len(ns.dependents))
+		}
+	}
+	return c.send()
+}
+
+// unlearn forgets the VNID of a NetNamespace that is gone, unless somebody is left who has it.
+func (v *VNIDs) unlearn(name string) []*store.Commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ns := v.namespaces[name]
+	if ns == nil {
+		return nil
+	}
+	c := v.newChange()
+	c.leave(name, ns)
+	ns.exists = false
+	c.enter(name, ns)
+	v.collect(name)
+	return c.send()
+}
+
+func (v *VNIDs) namespace(name string) *namespace {
+	ns := v.namespaces[name]
+	if ns == nil {
+		ns = &namespace{known: v.flat()}
+		v.namespaces[name] = ns
+	}
+	return ns
+}
+
+func (v *VNIDs) collect(name string) {
+	if ns := v.namespaces[name]; ns != nil && !ns.exists && len(ns.dependents) == 0 {
+		delete(v.namespaces, name)
+	}
+}
+
+func (ns *namespace) compile(d Dependent) pipeline.State {
+	if !ns.known {
+		return pipeline.State{}
+	}
+	return d.Compile(ns.vnid)
+}
+
+// Set makes the owner one of the namespace's dependents, whose flows follow its VNID from now on. While that is not known it has none.
+func (v *VNIDs) Set(name string, owner pipeline.Owner, d Dependent) *store.Commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ns := v.namespace(name)
+	c := v.newChange()
+	if ns.dependents == nil {
+		ns.dependents = map[pipeline.Owner]Dependent{}
+	}
+	ns.dependents[owner] = d
+	v.homes[owner] = name
+	c.set(owner, ns.compile(d))
+	c.plug(ns, owner, d)
+	return c.send()[0]
+}
+
+// Delete takes everything of the owner off the switch.
+func (v *VNIDs) Delete(owner pipeline.Owner) *store.Commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c := v.newChange()
+	c.set(owner, pipeline.State{})
+	if name, ok := v.homes[owner]; ok {
+		ns := v.namespaces[name]
+		c.unplug(ns, owner)
+		delete(ns.dependents, owner)
+		delete(v.homes, owner)
+		v.collect(name)
+	}
+	return c.send()[0]
+}
+
+// Of returns the namespace's VNID, and whether it is known.
+func (v *VNIDs) Of(name string) (config.VNID, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ns := v.namespaces[name]; ns != nil {
+		return ns.vnid, ns.known
+	}
+	return config.GlobalVNID, v.flat()
+}
