@@ -23,6 +23,12 @@ type FirewallConfig struct {
 	// this node, where the connection is known; else it would answer to the client directly, from an
 	// address that the client never spoke to. For modes that judge no identity by a packet's source.
 	MasqueradeServices bool
+
+	// Tenants is for the mode that judges by sources. What the node forwards for others says so by RoutedDSCP, since masquerading may
+	// give it the node's own source; and what pods send to pods through the node keeps theirs.
+	Tenants        bool
+	ServiceNetwork netip.Prefix // with Tenants
+	RoutedDSCP     uint8        // with Tenants
 }
 
 // The prefixes of chains' names: ours, and those of kube-proxy and kubelet.
@@ -46,11 +52,11 @@ func Rules(c FirewallConfig) Ruleset {
 		}
 	}
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
-	return Ruleset{
+	rules := Ruleset{
 		{
 			Table: "mangle", Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
 			Comment: "ovsdn: what must not be forwarded",
-			Rules:   guardRules(networks, vxlan),
+			Rules:   slices.Concat(tenantRules(c, networks), guardRules(networks, vxlan)),
 		},
 		{
 			Table: "nat", Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
@@ -71,6 +77,42 @@ func Rules(c FirewallConfig) Ruleset {
 			Rules:   forwardRules(networks),
 		},
 	}
+	if c.Tenants {
+		rules = append(rules, Chain{
+			Table: "mangle", Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
+			Comment: "ovsdn: routed by this node for others",
+			Rules:   routedRules(c, networks),
+		})
+	}
+	return rules
+}
+
+// routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed.
+func routedRules(c FirewallConfig, networks []string) []Rule {
+	var rules []Rule
+	for _, n := range append(slices.Clone(networks), c.ServiceNetwork.String()) {
+		rules = append(rules, rule([]string{"-d", n, "!", "-i", Tun0Name}, "routed for others",
+			"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.RoutedDSCP)))
+	}
+	return rules
+}
+
+// tenantRules keep the source of pods that reach pods through a node port or an address of a load balancer: kube-proxy would masquerade
+// them. It still does so for a pod that a service leads to itself, which must not see its own address; that is a connection to the
+// service's own address.
+func tenantRules(c FirewallConfig, networks []string) []Rule {
+	if !c.Tenants {
+		return nil
+	}
+	var rules []Rule
+	for _, n := range networks {
+		rules = append(rules, rule([]string{"-s", n, "!", "-i", Tun0Name, "-o", Tun0Name}, "pod address from elsewhere", "DROP"))
+	}
+	for _, n := range networks {
+		rules = append(rules, rule([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "!", "--ctorigdst", c.ServiceNetwork.String()},
+			"pod to pod through a node port", "MARK", "--set-xmark", "0x0/0x4000"))
+	}
+	return rules
 }
 
 // guardRules keep everybody but nodes from reaching a node's VTEP. A service whose endpoint is a node's VXLAN port would let
@@ -120,8 +162,8 @@ func forwardRules(networks []string) []Rule {
 	return rules
 }
 
-func rule(match []string, comment, target string) Rule {
-	return slices.Concat(match, []string{"-m", "comment", "--comment", comment, "-j", target})
+func rule(match []string, comment string, target ...string) Rule {
+	return slices.Concat(match, []string{"-m", "comment", "--comment", comment, "-j"}, target)
 }
 
 // program is what Firewall uses of go-iptables.

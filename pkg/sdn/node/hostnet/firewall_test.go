@@ -21,6 +21,12 @@ func openShift() FirewallConfig {
 	return FirewallConfig{ClusterNetworks: prefixes("10.128.0.0/14"), VXLANPort: 4789}
 }
 
+func tenants() FirewallConfig {
+	c := openShift()
+	c.Tenants, c.ServiceNetwork, c.RoutedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f
+	return c
+}
+
 func TestRules(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -86,6 +92,37 @@ COMMIT
 -A OVSDN-FORWARD -d 10.128.0.0/14 -m comment --comment "to pods" -j ACCEPT
 -A OVSDN-FORWARD -s 10.64.0.0/16 -m comment --comment "from pods" -j ACCEPT
 -A OVSDN-FORWARD -d 10.64.0.0/16 -m comment --comment "to pods" -j ACCEPT
+COMMIT
+`},
+		{"tenants", tenants(), `
+*mangle
+:OVSDN-GUARD - [0:0]
+:OVSDN-ROUTED - [0:0]
+-A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
+-A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
+-A OVSDN-GUARD -s 10.128.0.0/14 ! -i tun0 -o tun0 -m comment --comment "pod address from elsewhere" -j DROP
+-A OVSDN-GUARD -s 10.128.0.0/14 -i tun0 -o tun0 -m conntrack ! --ctorigdst 172.30.0.0/16 -m comment --comment "pod to pod through a node port" -j MARK --set-xmark 0x0/0x4000
+-A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4789 -m comment --comment "VXLAN made by a pod" -j DROP
+-A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
+-A OVSDN-GUARD -p udp -m udp --dport 4789 -m conntrack --ctstate DNAT -m comment --comment "VXLAN through a service" -j DROP
+-A OVSDN-ROUTED -d 10.128.0.0/14 ! -i tun0 -m comment --comment "routed for others" -j DSCP --set-dscp 0x3f
+-A OVSDN-ROUTED -d 172.30.0.0/16 ! -i tun0 -m comment --comment "routed for others" -j DSCP --set-dscp 0x3f
+COMMIT
+*nat
+:OVSDN-MASQUERADE - [0:0]
+-A POSTROUTING -m comment --comment "ovsdn: pods outside the cluster network" -j OVSDN-MASQUERADE
+-A OVSDN-MASQUERADE -m mark --mark 0x4000/0x4000 -m comment --comment "masqueraded by kube-proxy" -j RETURN
+-A OVSDN-MASQUERADE -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment "pod to the world" -j MASQUERADE
+COMMIT
+*filter
+:OVSDN-INPUT - [0:0]
+:OVSDN-FORWARD - [0:0]
+-A INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT
+-A FORWARD -m comment --comment "ovsdn: from and to pods" -j OVSDN-FORWARD
+-A OVSDN-INPUT -p udp -m udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT
+-A OVSDN-INPUT -i tun0 -m comment --comment "from pods" -j ACCEPT
+-A OVSDN-FORWARD -s 10.128.0.0/14 -m comment --comment "from pods" -j ACCEPT
+-A OVSDN-FORWARD -d 10.128.0.0/14 -m comment --comment "to pods" -j ACCEPT
 COMMIT
 `},
 	} {
@@ -218,6 +255,19 @@ func TestFirewallSync(t *testing.T) {
 		}
 		if r.reads != 8 { // four chains of ours and four built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
+		}
+	})
+}
+
+func TestFirewallOfTenants(t *testing.T) {
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		f, _ := b.firewall(t, tenants())
+		syncFirewall(t, f)
+		if diff := cmp.Diff(sorted(Rules(tenants()).String()), sorted(b.save(t))); diff != "" {
+			t.Errorf("iptables-save differs (-want +got):\n%s", diff)
+		}
+		if changes := syncFirewall(t, f); len(changes) > 0 {
+			t.Errorf("the second Sync changed %q", changes)
 		}
 	})
 }
