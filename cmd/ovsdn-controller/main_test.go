@@ -38,7 +38,7 @@ func TestBadFlags(t *testing.T) {
 			`ovsdn-controller: invalid argument "70000" for "--vxlan-port" flag: strconv.ParseUint: parsing "70000": value out of range`,
 		}},
 		{"mode of a later version", []string{"--kubeconfig", config, "--mode", "networkpolicy"}, []string{
-			"ovsdn-controller: --mode: networkpolicy is not in this version yet: choose subnet",
+			"ovsdn-controller: --mode: networkpolicy is not in this version yet: choose subnet or multitenant",
 		}},
 		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1",
 			"--healthz-bind-address", "nonsense"}, []string{

@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -73,6 +74,10 @@ func runAgent(ctx context.Context, args []string) error {
 		return err
 	}
 	defer addresses.Close()
+	byVNID, err := vnids.New(vnids.Options{Node: node, Store: flows})
+	if err != nil {
+		return err
+	}
 	manager, err := pods.New(pods.Options{
 		NodeName:        nodeName,
 		Subnets:         node.Subnets,
@@ -80,7 +85,7 @@ func runAgent(ctx context.Context, args []string) error {
 		ServiceNetwork:  node.ServiceNetwork,
 		MTU:             podMTU,
 		Datapath:        pods.DatapathNetdev,
-	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: flows, Compile: node.Pod, Events: noEvents{}})
+	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: byVNID, Compile: node.Pod, Events: noEvents{}})
 	if err != nil {
 		return err
 	}

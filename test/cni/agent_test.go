@@ -27,6 +27,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -132,6 +133,10 @@ func agentMain(text string) error {
 		return err
 	}
 	defer addresses.Close()
+	byVNID, err := vnids.New(vnids.Options{Node: compiler, Store: st})
+	if err != nil {
+		return err
+	}
 	manager, err := pods.New(pods.Options{
 		NodeName: "node1", Subnets: compiler.Subnets, ClusterNetworks: compiler.ClusterNetworks, ServiceNetwork: services,
 		MTU: 1450, Datapath: pods.DatapathNetdev,
@@ -140,7 +145,7 @@ func agentMain(text string) error {
 		IPAM:    mortalIPAM{addresses, f},
 		Links:   mortalLinks{pods.Kernel{}, f},
 		Switch:  mortalSwitch{bridge, f},
-		Flows:   mortalFlows{st, f},
+		Flows:   mortalFlows{byVNID, f},
 		Compile: compiler.Pod,
 		Events:  &eventFile{path: c.Events},
 	})
@@ -291,18 +296,18 @@ func (s mortalSwitch) DeletePort(ctx context.Context, name string) error {
 }
 
 type mortalFlows struct {
-	*store.Store
+	*vnids.VNIDs
 	*fate
 }
 
-func (f mortalFlows) Set(o pipeline.Owner, st pipeline.State) *store.Commit {
-	commit := f.Store.Set(o, st)
+func (f mortalFlows) Set(namespace string, o pipeline.Owner, d vnids.Dependent) *store.Commit {
+	commit := f.VNIDs.Set(namespace, o, d)
 	f.pass("set flows")
 	return commit
 }
 
 func (f mortalFlows) Delete(o pipeline.Owner) *store.Commit {
-	commit := f.Store.Delete(o)
+	commit := f.VNIDs.Delete(o)
 	f.pass("delete flows")
 	return commit
 }

@@ -85,13 +85,13 @@ func (c Config) Validate() error {
 	if err != nil {
 		errs = append(errs, err)
 	} else if !supported(network.Mode) {
-		errs = append(errs, fmt.Errorf("--mode: %s is not in this version yet: choose %s", network.Mode, config.ModeSubnet))
+		errs = append(errs, fmt.Errorf("--mode: %s is not in this version yet: choose %s or %s", network.Mode, config.ModeSubnet, config.ModeMultitenant))
 	}
 	return errors.Join(errs...)
 }
 
 // supported says whether this version isolates pods as the mode demands.
-func supported(m config.Mode) bool { return m == config.ModeSubnet }
+func supported(m config.Mode) bool { return m == config.ModeSubnet || m == config.ModeMultitenant }
 
 // network returns the network that the configuration wishes for.
 func (c Config) network() (*config.Network, error) {

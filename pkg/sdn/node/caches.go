@@ -27,6 +27,7 @@ func (a *agent) newCaches() *caches {
 	// Asking for an informer is what makes Start run it.
 	c.network.Network().V1().ClusterNetworks().Informer()
 	c.network.Network().V1().HostSubnets().Informer()
+	c.network.Network().V1().NetNamespaces().Informer()
 	c.cluster.Core().V1().Services().Informer()
 	c.local.Core().V1().Pods().Informer()
 	return c

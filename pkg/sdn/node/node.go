@@ -227,8 +227,8 @@ func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ClusterNetwork %s %w", o.Name, err)
 	}
-	if n.Mode != config.ModeSubnet {
-		return nil, fmt.Errorf("ClusterNetwork %s wants mode %s, which is not in this version yet: use %s", o.Name, n.Mode, config.ModeSubnet)
+	if n.Mode == config.ModeNetworkPolicy {
+		return nil, fmt.Errorf("ClusterNetwork %s wants mode %s, which is not in this version yet: use %s or %s", o.Name, n.Mode, config.ModeSubnet, config.ModeMultitenant)
 	}
 	return n, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -23,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -76,8 +78,21 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
+	netNamespaces := c.network.Network().V1().NetNamespaces()
+	byVNID, err := vnids.New(vnids.Options{
+		Node:     compiler,
+		Lister:   netNamespaces.Lister(),
+		Informer: netNamespaces.Informer(),
+		Get: func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
+			return a.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		},
+		Store: st,
+	})
+	if err != nil {
+		return err
+	}
 	serviceInformer := c.cluster.Core().V1().Services()
-	services, err := services.New(compiler, serviceInformer.Lister(), serviceInformer.Informer(), st)
+	services, err := services.New(compiler, serviceInformer.Lister(), serviceInformer.Informer(), byVNID)
 	if err != nil {
 		return err
 	}
@@ -99,7 +114,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		IPAM:    addresses,
 		Links:   pods.Kernel{},
 		Switch:  a.bridge,
-		Flows:   st,
+		Flows:   byVNID,
 		Compile: compiler.Pod,
 		Events:  a.reporter,
 	})
@@ -109,6 +124,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 
 	// The first replacement of the bridge's flows must hold all of them.
 	if err := peers.Prime(ctx); err != nil {
+		return err
+	}
+	if err := byVNID.Prime(ctx); err != nil {
 		return err
 	}
 	if err := services.Prime(); err != nil {
@@ -127,6 +145,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	group.Go(func() error { a.bridge.Watch(ctx, follow(st, keeper)); return nil })
 	group.Go(func() error { keeper.run(ctx); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
+	group.Go(func() error { byVNID.Run(ctx); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })
@@ -207,6 +226,9 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		VXLANPort:       network.VXLANPort,
 		// Sources are judged in no table of mode subnet (docs/decisions/0002).
 		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && network.Mode == config.ModeSubnet,
+		Tenants:            network.Mode == config.ModeMultitenant,
+		ServiceNetwork:     network.ServiceNetwork,
+		RoutedDSCP:         pipeline.RoutedDSCP,
 	})
 	if err != nil {
 		return nil, err

@@ -62,6 +62,9 @@ func (n Node) isolate(s *State) {
 	s.add(tableIsolation, 0, anything(), goovs.Drop())
 }
 
+// IsShared tells whether other owners may want the same flow.
+func IsShared(f *ovs.Flow) bool { return f.Table == tableIsolation }
+
 // among compiles that those of a VNID reach each other. Every pod of the VNID asks for it, and the store keeps one such flow.
 func (n Node) among(s *State, vnid config.VNID) {
 	if n.tenants() && !vnid.IsGlobal() {

@@ -4,6 +4,7 @@ package peers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -78,8 +79,8 @@ func (p *Peers) Prime(ctx context.Context) error {
 		if p.isNone(o) {
 			continue
 		}
-		if h, err := p.parse(o); err == nil {
-			p.put(h)
+		if peer, err := p.parse(o); err == nil {
+			p.put(o.Name, peer)
 		} else {
 			unusable = append(unusable, o.Name)
 		}
@@ -112,7 +113,7 @@ func (p *Peers) recover(ctx context.Context, names []string) error {
 			klog.FromContext(ctx).Info("HostSubnet is not usable, and the bridge does not know what it was: its node is out of reach", "hostsubnet", name)
 			continue
 		}
-		p.put(h)
+		p.put(name, peer)
 	}
 	return nil
 }
@@ -157,12 +158,12 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("HostSubnet %s: %w", name, err)
 	}
-	h, err := p.parse(o)
+	peer, err := p.parse(o)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	return p.put(h), nil
+	return p.put(name, peer), nil
 }
 
 // isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
@@ -174,17 +175,22 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-func (p *Peers) put(h *config.HostSubnet) *store.Commit {
-	p.remember(h.Node, h.HostIP)
-	return p.store.Set(owner(h.Node), p.node.Peer(pipeline.Peer{VTEP: h.HostIP, Subnets: h.Subnets}))
+func (p *Peers) put(name string, peer pipeline.Peer) *store.Commit {
+	p.remember(name, peer.VTEP)
+	return p.store.Set(owner(name), p.node.Peer(peer))
 }
 
-func (p *Peers) parse(o *networkv1.HostSubnet) (*config.HostSubnet, error) {
+func (p *Peers) parse(o *networkv1.HostSubnet) (pipeline.Peer, error) {
 	h, err := config.ParseHostSubnet(o)
 	if err != nil {
-		return nil, err
+		return pipeline.Peer{}, err
 	}
-	return h, p.network.CheckHostSubnet(h)
+	peer := pipeline.Peer{VTEP: h.HostIP, Subnets: h.Subnets}
+	vnid, fixed, err := config.FixedVNID(o)
+	if fixed {
+		peer.FixedVNID = &vnid
+	}
+	return peer, errors.Join(err, p.network.CheckHostSubnet(h))
 }
 
 func (p *Peers) remember(name string, vtep netip.Addr) {

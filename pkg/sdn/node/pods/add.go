@@ -88,6 +88,9 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		return pod, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
 	}
 	defer netns.Close()
+	if err := m.flows.ready(ctx, pod.Namespace); err != nil {
+		return pod, err
+	}
 	if pod.Addrs, err = m.allocate(ctx, a); err != nil {
 		return pod, err
 	}

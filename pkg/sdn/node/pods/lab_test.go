@@ -28,6 +28,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -178,13 +179,17 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		t.Fatal(err)
 	}
 	flows := store.New(n.bridge)
+	byVNID, err := vnids.New(vnids.Options{Node: n.compiler(), Store: flows})
+	if err != nil {
+		t.Fatal(err)
+	}
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Seams{
 		Pods:    n.api,
 		IPAM:    faultyIPAM{addresses, a.faults},
 		Links:   faultyLinks{hostLinks{n.host, Kernel{}}, a.faults},
 		Switch:  faultySwitch{n.bridge, a.faults},
-		Flows:   flows,
+		Flows:   byVNID,
 		Compile: n.compiler().Pod,
 		Events:  a.events,
 	})
@@ -472,7 +477,8 @@ func (f faultyFlows) remove(a Attachment) func(context.Context) error {
 // noFlows is a switch that takes everything and keeps nothing.
 type noFlows struct{}
 
-func (noFlows) set(context.Context, Pod) error { return nil }
+func (noFlows) ready(context.Context, string) error { return nil }
+func (noFlows) set(context.Context, Pod) error      { return nil }
 func (noFlows) propose(Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }

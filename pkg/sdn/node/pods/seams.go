@@ -10,8 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -79,9 +81,11 @@ type Switch interface {
 	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
 }
 
-// Flows holds desired state (*store.Store).
+// Flows holds desired state, which depends on the namespace's VNID (*vnids.VNIDs).
 type Flows interface {
-	Set(pipeline.Owner, pipeline.State) *store.Commit
+	Fetch(ctx context.Context, namespace string) error
+	Of(namespace string) (config.VNID, bool)
+	Set(namespace string, owner pipeline.Owner, d vnids.Dependent) *store.Commit
 	Delete(pipeline.Owner) *store.Commit
 }
 

@@ -14,8 +14,10 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -26,13 +28,13 @@ const workers = 16
 type Services struct {
 	node   pipeline.Node
 	lister corelisters.ServiceLister
-	store  *store.Store
+	vnids  *vnids.VNIDs
 	loop   *reconcile.Loop
 }
 
 // New returns the feature; informer is that of lister.
-func New(node pipeline.Node, lister corelisters.ServiceLister, informer cache.SharedIndexInformer, st *store.Store) (*Services, error) {
-	s := &Services{node: node, lister: lister, store: st}
+func New(node pipeline.Node, lister corelisters.ServiceLister, informer cache.SharedIndexInformer, v *vnids.VNIDs) (*Services, error) {
+	s := &Services{node: node, lister: lister, vnids: v}
 	s.loop = reconcile.New("services", workers, s.serve)
 	if _, err := s.loop.Watch(informer); err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func (s *Services) serve(ctx context.Context, key string) error {
 	}
 	svc, err := s.lister.Services(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		return s.store.Delete(owner(namespace, name)).Wait(ctx)
+		return s.vnids.Delete(owner(namespace, name)).Wait(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
@@ -71,7 +73,14 @@ func (s *Services) serve(ctx context.Context, key string) error {
 }
 
 func (s *Services) set(svc *corev1.Service) *store.Commit {
-	return s.store.Set(owner(svc.Namespace, svc.Name), s.node.Service(parse(svc)))
+	parsed := parse(svc)
+	return s.vnids.Set(svc.Namespace, owner(svc.Namespace, svc.Name), vnids.Dependent{
+		Compile: func(vnid config.VNID) pipeline.State {
+			of := parsed
+			of.VNID = vnid
+			return s.node.Service(of)
+		},
+	})
 }
 
 func owner(namespace, name string) pipeline.Owner {
@@ -88,6 +97,9 @@ func parse(svc *corev1.Service) pipeline.Service {
 	}
 	for _, port := range svc.Spec.Ports {
 		out.Ports = append(out.Ports, pipeline.ServicePort{Protocol: protocol(port.Protocol), Port: uint16(port.Port)})
+		if port.NodePort != 0 {
+			out.NodePorts = append(out.NodePorts, pipeline.ServicePort{Protocol: protocol(port.Protocol), Port: uint16(port.NodePort)})
+		}
 	}
 	return out
 }

@@ -25,6 +25,12 @@ func TestParse(t *testing.T) {
 				{Protocol: goovs.ProtocolTCPv4, Port: 80}, {Protocol: goovs.ProtocolTCPv4, Port: 81},
 				{Protocol: goovs.ProtocolUDPv4, Port: 53}, {Protocol: pipeline.ProtocolSCTP, Port: 9}}},
 		},
+		"node ports": {
+			corev1.ServiceSpec{ClusterIPs: []string{"172.30.0.10"}, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}, {Port: 81}}},
+			pipeline.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("172.30.0.10")},
+				Ports:     []pipeline.ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80}, {Protocol: goovs.ProtocolTCPv4, Port: 81}},
+				NodePorts: []pipeline.ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 30080}}},
+		},
 		"headless":      {corev1.ServiceSpec{ClusterIPs: []string{corev1.ClusterIPNone}}, pipeline.Service{}},
 		"external name": {corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}, pipeline.Service{}},
 		"dual stack": {
