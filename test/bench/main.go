@@ -28,6 +28,7 @@ func figures() []figure {
 		replaceFigure(),
 		startFigure(),
 		masterFigure(),
+		netidFigure(),
 	}
 }
 
