@@ -181,11 +181,6 @@ func TestNumbersThatMeet(t *testing.T) {
 	if m := other.entry(k).number; m != n+1 {
 		t.Errorf("number %d is taken: got %d", n, m)
 	}
-	last := newTable()
-	last.numbers[number{kindGroup, maxNumber}] = key{}
-	if at := (number{kindGroup, maxNumber%maxNumber + 1}); at.n != 1 {
-		t.Errorf("behind the last number comes %d", at.n)
-	}
 }
 
 // Through the codec and a real switch: every phase, and its messages.
