@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/test/apitest"
@@ -103,8 +105,7 @@ func (c *netidCluster) run(done func(ended <-chan error) error) time.Duration {
 // catchUp runs a master until there are n NetNamespaces.
 func (c *netidCluster) catchUp(n int) time.Duration {
 	c.b.Helper()
-	w, err := c.network.NetworkV1().NetNamespaces().Watch(c.b.Context(), metav1.ListOptions{})
-	c.b.must(err)
+	w := c.watch("")
 	defer w.Stop()
 	return c.run(func(ended <-chan error) error {
 		for made := 0; made < n; {
@@ -129,8 +130,7 @@ func (c *netidCluster) catchUp(n int) time.Duration {
 func (c *netidCluster) restart(before []networkv1.NetNamespace) {
 	c.b.Helper()
 	const last = "the-last"
-	w, err := c.network.NetworkV1().NetNamespaces().Watch(c.b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + last})
-	c.b.must(err)
+	w := c.watch("metadata.name=" + last)
 	defer w.Stop()
 	took := c.run(func(ended <-chan error) error {
 		if _, err := c.kube.CoreV1().Namespaces().Create(c.b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: last}}, metav1.CreateOptions{}); err != nil {
@@ -162,6 +162,22 @@ func (c *netidCluster) restart(before []networkv1.NetNamespace) {
 	floor := seriesOf("of", []float64{float64(len(before))}, none())
 	c.b.record(scenario+": renumbered", "VNIDs", seriesOf("ours", []float64{float64(renumbered)}), floor)
 	c.b.record(scenario+": written to", "objects", seriesOf("ours", []float64{float64(written)}), floor)
+}
+
+// watch begins now, and goes on when the API server ends it, which it does when the machine is too busy for it.
+func (c *netidCluster) watch(fieldSelector string) watch.Interface {
+	c.b.Helper()
+	client := c.network.NetworkV1().NetNamespaces()
+	now, err := client.List(c.b.Context(), metav1.ListOptions{Limit: 1})
+	c.b.must(err)
+	w, err := watchtools.NewRetryWatcherWithContext(c.b.Context(), now.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = fieldSelector
+			return client.Watch(ctx, options)
+		},
+	})
+	c.b.must(err)
+	return w
 }
 
 func (c *netidCluster) list() []networkv1.NetNamespace {
