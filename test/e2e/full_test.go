@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The sizes of TestFullNodes. A node of 7 host bits has 125 addresses beside its own.
+const (
+	smallHostBits = 7
+	podAddrs      = 1<<smallHostBits - 3
+	longLived     = 100 // on each node
+	waveOnNode    = 50
+
+	// wavesVariable is how many waves of pods come and go, beside those that stay.
+	wavesVariable = "OVSDN_TEST_WAVES"
+	defaultWaves  = 2
+)
+
+// fullTime is for a wave to pass: kubelet asks for an address again after 10 to 15 seconds (its worker's backOffPeriod and jitter).
+const fullTime = 3 * time.Minute
+
+// Pods that ask nodes for more addresses than they have wait for one, and fail for nothing else; each gets the address of one that goes. In
+// the end the nodes are as before.
+func TestFullNodes(t *testing.T) {
+	waves := defaultWaves
+	if v := os.Getenv(wavesVariable); v != "" {
+		var err error
+		if waves, err = strconv.Atoi(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newCluster(t)
+	c.settle(t)
+	nodes := c.smallNodes(t)
+	before := c.footprints(t, nodes...)
+	ns := c.namespace(t)
+	began := time.Now()
+
+	for i := range longLived / waveOnNode {
+		wave := fmt.Sprint("old", i)
+		c.createOn(t, ns, wave, waveOnNode, nodes)
+		c.pass(t, ns, wave, waveOnNode*len(nodes), func(context.Context, *corev1.Pod) error { return nil })
+	}
+	t.Logf("%d pods that stay are ready after %.1fs", longLived*len(nodes), time.Since(began).Seconds())
+
+	waited := 0
+	for i := range waves {
+		began := time.Now()
+		wave := fmt.Sprint("wave", i)
+		c.createOn(t, ns, wave, waveOnNode, nodes)
+		c.isFull(t, nodes)
+		c.pass(t, ns, wave, waveOnNode*len(nodes), func(ctx context.Context, p *corev1.Pod) error {
+			return c.kube.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{})
+		})
+		full := c.onlyFull(t, ns)
+		t.Logf("%s: %d pods had their turn after %.1fs, %d waited for an address", wave, waveOnNode*len(nodes), time.Since(began).Seconds(), full)
+		waited += full
+	}
+	if waited == 0 {
+		t.Error("no pod ever waited for an address")
+	}
+	within(t, waveTime, "delete the pods that stayed", func(ctx context.Context) error { return c.deletePods(ctx, ns) })
+	c.returnsTo(t, before)
+	t.Logf("%d pods on %d nodes with addresses for %d, %d of which waited for one: %.1fs",
+		len(nodes)*(longLived+waves*waveOnNode), len(nodes), len(nodes)*podAddrs, waited, time.Since(began).Seconds())
+}
+
+// smallNodes adds two nodes whose subnets are small, in a range of their own.
+func (c *cluster) smallNodes(t *testing.T) []string {
+	t.Helper()
+	c.restoreRanges(t)
+	var entries []networkv1.ClusterNetworkEntry
+	for _, node := range []string{node1, node2} { // which leaves nothing for others
+		entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: c.subnet(t, node).String(), HostSubnetLength: uint32(c.Shape().HostBits)})
+	}
+	entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: "10.9.0.0/24", HostSubnetLength: smallHostBits})
+	if err := c.setEntries(t.Context(), entries); err != nil {
+		t.Fatal(err)
+	}
+	c.accepted(t, metav1.ConditionTrue, fmt.Sprintf("10.9.0.0/24 with %d host bits", smallHostBits))
+	nodes := []string{c.addNode(t), c.addNode(t)}
+	for _, node := range nodes {
+		if bits := c.subnet(t, node).Bits(); bits != 32-smallHostBits {
+			t.Fatalf("%s has a /%d", node, bits)
+		}
+	}
+	return nodes
+}
+
+// waveLabel says to which wave a pod belongs.
+const waveLabel = "wave"
+
+// createOn makes so many pods on each node that do nothing and end at once.
+func (c *cluster) createOn(t *testing.T, namespace, wave string, perNode int, nodes []string) {
+	t.Helper()
+	var making errgroup.Group
+	making.SetLimit(8)
+	none := int64(0)
+	for i := range perNode * len(nodes) {
+		making.Go(func() error {
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(wave, "-", i), Labels: map[string]string{waveLabel: wave}},
+				Spec: corev1.PodSpec{
+					NodeName: nodes[i%len(nodes)], DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &none,
+					Containers: []corev1.Container{{Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"}}},
+				},
+			}
+			for {
+				_, err := c.kube.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
+				if !apierrors.IsForbidden(err) { // the namespace has no service account yet
+					return err
+				}
+			}
+		})
+	}
+	if err := making.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isFull waits until no node has an address left.
+func (c *cluster) isFull(t *testing.T, nodes []string) {
+	t.Helper()
+	for _, node := range nodes {
+		m := c.machine(t, node)
+		eventually(t, fullTime, "all addresses are taken", func(context.Context) error {
+			taken, err := leases(m)
+			if len(taken) > podAddrs {
+				t.Fatalf("%s has %d addresses in use of %d", node, len(taken), podAddrs)
+			}
+			if err == nil && len(taken) < podAddrs {
+				err = fmt.Errorf("%s has %d addresses in use", node, len(taken))
+			}
+			return err
+		})
+	}
+}
+
+// pass returns when so many pods of a wave have been ready, and does something with each that is.
+func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then func(context.Context, *corev1.Pod) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), fullTime)
+	defer cancel()
+	// Without a version to begin with, a watch first tells what there is.
+	events, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	done := map[string]bool{}
+	for len(done) < count {
+		e, open := <-events.ResultChan()
+		if !open {
+			t.Fatalf("%d pods of %s had their turn, want %d: %v", len(done), wave, count, context.Cause(ctx))
+		}
+		p, ok := e.Object.(*corev1.Pod)
+		if !ok || done[p.Name] || !isReady(p) {
+			continue
+		}
+		done[p.Name] = true
+		if err := then(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// onlyFull fails for each warning about a pod but that its node had no address for it. It returns how many pods were told so, and
+// forgets the Events.
+func (c *cluster) onlyFull(t *testing.T, namespace string) int {
+	t.Helper()
+	events, err := c.kube.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := map[string]bool{}
+	for _, e := range events.Items {
+		switch {
+		case e.Type != corev1.EventTypeWarning:
+		case strings.Contains(e.Message, "has no free address"):
+			full[e.InvolvedObject.Name] = true
+		default:
+			t.Errorf("pod %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	if err := c.kube.CoreV1().Events(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return len(full)
+}
