@@ -82,11 +82,12 @@ func testNothingInUse(t *testing.T, c *cluster) {
 	c.run(t, nil)
 	c.accepted(t, "True", "Accepted", "", "10.128.0.0/14 with 9 host bits")
 	c.edit(t, func(o *networkv1.ClusterNetwork) {
-		port := uint32(4790)
+		port, mtu := uint32(4790), uint32(1400)
 		setRanges("10.9.0.0/16")(o)
-		o.ServiceNetwork, o.VXLANPort = "172.16.0.0/16", &port
+		o.ServiceNetwork, o.VXLANPort, o.MTU = "172.16.0.0/16", &port, &mtu
+		o.Annotations[config.RoutableMTUAnnotation] = "1300"
 	})
-	c.accepted(t, "True", "Accepted", "services 172.16.0.0/16; mode subnet; VXLAN port 4790", "10.9.0.0/16 with 9 host bits")
+	c.accepted(t, "True", "Accepted", "services 172.16.0.0/16; mode subnet; VXLAN port 4790; MTU 1400 (routable 1300)", "10.9.0.0/16 with 9 host bits")
 	c.addNode(t, "node1", "192.0.2.1")
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
 }
