@@ -14,8 +14,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// GC detaches what the runtime's list of valid attachments does not have. Sandboxes with a request of their own in progress
-// are left alone, since the list may be older than they are. Without a list it detaches what is dead.
+// GC detaches what the runtime's list of valid attachments does not have. Sandboxes with a request of their own in progress, and
+// what was attached meanwhile, are left alone, since the list may be older than they are. Without a list it detaches what is dead.
 func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	if err := m.starting(); err != nil {
 		return err
@@ -24,7 +24,12 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := m.sweep(ctx, valid); err != nil {
+	known := map[Attachment]bool{}
+	for _, p := range m.Pods() {
+		known[p.Attachment] = true
+	}
+	// The list is older than what is attached from now on.
+	if err := m.sweep(ctx, func(a Attachment) bool { return valid(a) || !known[a] }); err != nil {
 		m.learn(err, false)
 		klog.FromContext(ctx).Error(err, "Could not remove all that is not valid any more")
 		return asCNIError(err)

@@ -1,12 +1,14 @@
 package pods
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
 func gc(valid string) *cniserver.Request {
@@ -65,6 +68,36 @@ func TestGC(t *testing.T) {
 		t.Error(err)
 	}
 	n.wantClean(t)
+}
+
+// A pod that is attached while GC looks around is not in the runtime's list, which was made before.
+func TestGCKeepsWhatIsYounger(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	old, young := n.addPod("old", newNetns(t)), n.addPod("young", newNetns(t))
+	add(t, a, old)
+	meanwhile := &whenListed{Switch: a.bridge, then: func() { add(t, a, young) }}
+	a.bridge = meanwhile
+	if err := a.GC(t.Context(), gc(`,"cni.dev/valid-attachments":[]`)); err != nil {
+		t.Error(err)
+	}
+	if pods := a.Pods(); len(pods) != 1 || pods[0].Name != "young" {
+		t.Errorf("attached: %v", pods)
+	}
+	del(t, a, young)
+	n.wantClean(t)
+}
+
+// whenListed does something when the ports are asked for the first time.
+type whenListed struct {
+	Switch
+	once sync.Once
+	then func()
+}
+
+func (w *whenListed) ListPorts(ctx context.Context) ([]ovs.Port, error) {
+	w.once.Do(w.then)
+	return w.Switch.ListPorts(ctx)
 }
 
 // A step of the sweep fails: the others are swept, and the next sweep takes it.
