@@ -68,16 +68,20 @@ func newGated(t *testing.T) *gated {
 // agent runs what an agent runs until the test ends, or stop is called.
 func (g *gated) agent(t *testing.T, gate *gate) (stop func()) {
 	t.Helper()
+	return runGate(t, gate, &ovs.Flow{Table: 0, Priority: 100, InPort: 1, Actions: []ovs.Action{goovs.Drop()}})
+}
+
+// runGate runs a gate with a store that wants the flows.
+func runGate(t *testing.T, gate *gate, flows ...*ovs.Flow) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	st := store.New(gate)
-	st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{Flows: []*ovs.Flow{
-		{Table: 0, Priority: 100, InPort: 1, Actions: []ovs.Action{goovs.Drop()}},
-	}})
+	st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{Flows: flows})
 	var parts sync.WaitGroup
 	parts.Go(func() { gate.run(ctx) })
 	parts.Go(func() { _ = st.Run(ctx) })
 	parts.Go(func() {
-		g.bridge.Watch(ctx, func(e ovs.Event) {
+		gate.Watch(ctx, func(e ovs.Event) {
 			if e.Kind == ovs.SwitchConnected {
 				st.Resync()
 			}
