@@ -2,6 +2,7 @@ package pods
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -197,5 +198,77 @@ func BenchmarkAddDel(b *testing.B) {
 	for b.Loop() {
 		add(b, a, req)
 		del(b, a, req)
+	}
+}
+
+// A port that somebody deletes, or gives another number, is repaired as soon as somebody says so; a dead pod's is not.
+func TestRepair(t *testing.T) {
+	n, s := newOVSNode(t)
+	m, _ := n.start(t)
+	static, err := n.compiler().Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, static).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := newNetns(t), newNetns(t)
+	req := n.addPod("a", a)
+	add(t, m, req)
+	add(t, m, n.addPod("b", b))
+	talk(t, a, b, "10.128.2.3")
+	port := Attachment{req.ContainerID, req.IfName}.HostVeth()
+
+	s.VSCtl(t, "del-port", port)
+	if err := m.Repair(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+	talk(t, a, b, "10.128.2.3")
+
+	const number = 4242
+	s.VSCtl(t, "set", "interface", port, fmt.Sprintf("ofport_request=%d", number))
+	awaitNumber(t, n.bridge, port, number)
+	if err := m.Repair(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+	talk(t, a, b, "10.128.2.3")
+
+	before := s.Dump(t)
+	for _, name := range []string{port, "vxlan0", "nosuch"} {
+		if err := m.Repair(t.Context(), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := s.Dump(t); !slices.Equal(before, after) {
+		t.Errorf("nothing was to repair, but flows changed from %v to %v", before, after)
+	}
+	del(t, m, req)
+	if err := m.Repair(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+	if ports := s.VSCtl(t, "list-ports", ovstest.Bridge); strings.Contains(ports, port) {
+		t.Error("the port of a pod that is gone came back")
+	}
+}
+
+// awaitNumber waits until the agent sees that a port has the number: then it is told.
+func awaitNumber(t *testing.T, bridge Switch, port string, number int) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ports, err := bridge.ListPorts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(ports, func(p ovs.Port) bool { return p.Name == port && p.OFPort == number }) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("port %s does not get number %d: %v", port, number, ports)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -97,4 +98,26 @@ func TestWatchQueuesWhatComesAndGoes(t *testing.T) {
 	}
 	stop()
 	factory.Shutdown()
+}
+
+// Serving a key may cause events of that key. They do not shorten its back-off.
+func TestOwnEventsDoNotShortenTheBackOff(t *testing.T) {
+	var l *Loop
+	var served []time.Time
+	done := make(chan struct{})
+	l = New("test", 1, func(_ context.Context, key string) error {
+		l.AddUnlessFailing(key)
+		if served = append(served, time.Now()); len(served) == 4 {
+			close(done)
+		}
+		return errors.New("never")
+	})
+	_, stop := start(t, l)
+	l.AddUnlessFailing("key")
+	<-done
+	stop()
+	// The first event comes before the first failure: one attempt follows at once.
+	if took := served[3].Sub(served[0]); took < retryFirst {
+		t.Errorf("4 attempts came within %v: the back-off begins with %v", took, retryFirst)
+	}
 }
