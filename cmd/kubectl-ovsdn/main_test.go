@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -79,24 +80,33 @@ func (u *user) create(t *testing.T, labels map[string]string, names ...string) {
 }
 
 // vnid waits for the namespace to have one.
-func (u *user) vnid(t *testing.T, name string) uint32 {
+func (u *user) vnid(t *testing.T, name string) (vnid uint32) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	eventually(t, func() error {
+		nn, err := u.network.NetworkV1().NetNamespaces().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			vnid = nn.NetID
+		}
+		return err
+	})
+	return vnid
+}
+
+// eventually fails the test with the last error if there still is one in the end.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	end := time.After(patience)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		nn, err := u.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		err := check()
 		if err == nil {
-			return nn.NetID
-		}
-		if !apierrors.IsNotFound(err) {
-			t.Fatal(err)
+			return
 		}
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("%s has no VNID", name)
+		case <-end:
+			t.Fatalf("after %v: %v", patience, err)
 		}
 	}
 }
@@ -173,11 +183,12 @@ func TestChanges(t *testing.T) {
 
 	stop = u.mode(t, "subnet")
 	defer stop()
-	for range 600 {
-		if _, _, errOut := u.types(t, "isolate-projects", "p1"); !strings.Contains(errOut, "is not accepted by ovsdn-controller yet") {
-			break
+	eventually(t, func() error {
+		if _, _, errOut := u.types(t, "isolate-projects", "p1"); strings.Contains(errOut, "is not accepted by ovsdn-controller yet") {
+			return errors.New(errOut)
 		}
-	}
+		return nil
+	})
 	u.wants(t, exitFailed, "", "the cluster's network is in mode subnet (redhat/openshift-ovs-subnet): only in mode multitenant are there", "isolate-projects", "p1")
 }
 
