@@ -15,7 +15,7 @@ const (
 	// AcceptedAnnotation holds the configuration in force, as the JSON of a ClusterNetwork. It differs from the
 	// object that carries it after an edit that the network can't follow; an edit is undone by
 	//
-	//	kubectl get clusternetwork default -o jsonpath='{.metadata.annotations.ovsdn\.io/accepted-configuration}' | kubectl apply -f -
+	//	kubectl get clusternetwork default -o jsonpath='{.metadata.annotations.ovsdn\.io/accepted-configuration}' | kubectl replace -f -
 	AcceptedAnnotation = "ovsdn.io/accepted-configuration"
 
 	// ConditionsAnnotation holds a JSON list of metav1.Condition: for now only ConditionAccepted.
