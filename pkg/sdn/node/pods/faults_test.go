@@ -177,7 +177,7 @@ func TestOneSandboxInTurn(t *testing.T) {
 func TestOVSAway(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
-	a.undoTime, a.flowsTime = 20*time.Millisecond, time.Millisecond
+	a.undoTime = 20 * time.Millisecond
 	req, late := n.addPod("web", newNetns(t)), n.addPod("late", newNetns(t))
 	add(t, a, req)
 	away := n.bridge.(interface{ SetUnavailable(bool) })

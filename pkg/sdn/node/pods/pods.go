@@ -25,10 +25,6 @@ import (
 // defaultUndoTime bounds the cleaning after a failed ADD, whose own context may be over.
 const defaultUndoTime = 10 * time.Second
 
-// defaultFlowsTime is how long a pod's port stays for its flows to go first. A vswitchd that is there needs less, even with
-// 1,000 ports.
-const defaultFlowsTime = 2 * time.Second
-
 // Datapath types of the bridge (ovs.Bridge.DatapathType).
 const (
 	DatapathSystem = "system"
@@ -93,7 +89,6 @@ type Manager struct {
 	events Events
 
 	undoTime  time.Duration
-	flowsTime time.Duration
 	sandboxes keyedLock          // held by whatever changes a sandbox
 	sweeps    singleflight.Group // requests that find no address share a sweep
 	recovered atomic.Bool        // what OVSDB remembers is known
@@ -121,7 +116,6 @@ func New(o Options, s Seams) (*Manager, error) {
 		flows:     compiledFlows{s.Flows, s.Compile},
 		events:    s.Events,
 		undoTime:  defaultUndoTime,
-		flowsTime: defaultFlowsTime,
 		sandboxes: newKeyedLock(),
 		attached:  map[Attachment]Pod{},
 		faults:    map[Attachment]error{},
@@ -170,25 +164,17 @@ func (m *Manager) del(ctx context.Context, a Attachment) error {
 // remove takes away whatever there is of the attachment. The caller holds the sandbox's lock. Steps after a failed one are
 // still taken, but the address is freed only when no flow, port or device has it any more. What is not there is no error.
 func (m *Manager) remove(ctx context.Context, a Attachment) error {
-	// The flows first: when a port goes, vswitchd looks at all ports before it answers for flows. It may be away, and that
-	// takes all the time there is: then port and device go meanwhile.
-	flowsGone := m.flows.remove(a)
-	soon, cancel := context.WithTimeout(ctx, m.flowsTime)
-	flowsErr := flowsGone(soon)
-	away := soon.Err() != nil
-	cancel()
 	var errs []error
+	flowsGone := m.flows.remove(a)
 	if err := m.bridge.DeletePort(ctx, a.HostVeth()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the port of sandbox %s: %w", a.Sandbox, err))
 	}
 	if err := m.links.Delete(ctx, a.HostVeth()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the veth pair of sandbox %s: %w", a.Sandbox, err))
 	}
-	if away {
-		flowsErr = flowsGone(ctx)
-	}
-	if flowsErr != nil {
-		errs = append(errs, fmt.Errorf("remove the flows of sandbox %s: %w", a.Sandbox, flowsErr))
+	// Waited for last: while Open vSwitch is away this takes all the time there is, and port and device can go meanwhile.
+	if err := flowsGone(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("remove the flows of sandbox %s: %w", a.Sandbox, err))
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
