@@ -10,6 +10,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -94,7 +95,20 @@ func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Int
 	if err != nil {
 		return fmt.Errorf("%s with peer %s in %s: %w", hostVeth, i.Name, pod.Path(), err)
 	}
+	if err := silence(hostVeth); err != nil {
+		return err
+	}
 	return setUp(h, veth)
+}
+
+// silence keeps the kernel from answering ARP on the host's end. With the userspace datapath it hears what the pod sends, and would
+// answer for tun0's address with a MAC that leads past the bridge.
+func silence(hostVeth string) error {
+	name := "net/ipv4/conf/" + hostVeth + "/arp_ignore"
+	if _, err := sysctl.Sysctl(name, "8"); err != nil { // for no local address (Documentation/networking/ip-sysctl.rst)
+		return fmt.Errorf("sysctl %s=8: %w", name, err)
+	}
+	return nil
 }
 
 // Configure implements Links.
