@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ $# = 0 ]; then
   go test -count=1 -timeout 5m ./test/vm/...
-  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace)'
+  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace)' pkg/sdn/node '^TestPacketsFlow'
 fi
 rm -rf bin/kernel
 for ((i = 1; i < $#; i += 2)); do

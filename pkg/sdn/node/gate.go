@@ -21,10 +21,8 @@ type gate struct {
 	due chan struct{} // there may be something to do
 
 	filled atomic.Int64 // the session in which the switch last got all its flows
-
-	// Of run alone.
-	opened int64 // the session in which the switch was last told so
-	armed  bool  // by this agent or by an earlier one
+	opened atomic.Int64 // the session in which it was last told so
+	armed  bool         // by this agent or by an earlier one; run's own
 }
 
 func newGate(bridge *ovs.Native) *gate {
@@ -83,13 +81,13 @@ func (g *gate) settle(ctx context.Context) error {
 	if session == 0 || g.filled.Load() != session {
 		return nil // it may be waiting, and shall
 	}
-	if g.opened != session && wait.Armed {
+	if g.opened.Load() != session && wait.Armed {
 		if err := g.SetRestoreWait(ctx, false); err != nil {
 			return err
 		}
 		wait.Armed = false
 	}
-	g.opened = session
+	g.opened.Store(session)
 	if wait.Armed {
 		return nil
 	}
