@@ -91,13 +91,10 @@ func goldenStates(t *testing.T) map[string]State {
 		"hostsubnet-fixed":               inMode(config.ModeNetworkPolicy).Peer(fixed(0xabcdef)),
 		"service-multitenant":            tenants.Service(tenantsService),
 		"service-multitenant-global":     tenants.Service(services),
-		"multicast-vnid": tenants.Multicast(Multicast{
-			VNID: 0xabcdef, OFPorts: []int{3, 7}, Nodes: []netip.Addr{netip.MustParseAddr("172.31.0.12")}}),
-		"multicast-vnid-here-only":     tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}}),
-		"multicast-vnid-nodes-unknown": tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}, AllNodes: true}),
-		"hostsubnet":                   n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
-		"pod":                          n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
-		"pod-vnid":                     n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
+		"multicast-vnid":                 tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3, 7}}),
+		"hostsubnet":                     n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
+		"pod":                            n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
+		"pod-vnid":                       n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
 		"service": n.Service(Service{
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("172.30.0.10")},
 			Ports: []ServicePort{

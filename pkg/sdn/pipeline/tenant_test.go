@@ -26,7 +26,7 @@ func tenantFlows(t *testing.T) []*ovs.Flow {
 		n.Peer(Peer{VTEP: vtep, Subnets: prefixes("10.129.0.0/23")}),
 		n.Peer(Peer{VTEP: addr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &thirty}),
 		n.MulticastNodes([]netip.Addr{vtep}),
-		n.Multicast(Multicast{VNID: 0x30, OFPorts: []int{5, 6}, Nodes: []netip.Addr{vtep}}),
+		n.Multicast(Multicast{VNID: 0x30, OFPorts: []int{5, 6}}),
 	}
 	for port, vnid := range map[int]config.VNID{3: 0x20, 4: 0x20, 5: 0x30, 6: 0x30, 7: 0} {
 		a := addr(fmt.Sprintf("10.128.0.%d", port))
@@ -78,56 +78,76 @@ func TestTraceTenants(t *testing.T) {
 		packet string
 		out    string
 		tables string
+		next   string // the connection tracker's answer; new if there is none
 	}{
-		"own VNID here":                          {here(3, 4), "4", "0 20 27 30 70 80"},
-		"another VNID here":                      {here(3, 5), drop, "0 20 27 30 70 80"},
-		"to VNID 0":                              {here(3, 7), "7", "0 20 27 30 70 80"},
-		"from VNID 0":                            {here(7, 3), "3", "0 20 27 30 70 80"},
-		"to there, where it is judged":           {pod(3, "ip") + ",nw_dst=10.129.0.9", "1", "0 20 27 30 90"},
-		"own VNID from there":                    {tunnel(0x20, 3), "3", "0 10 30 70 80"},
-		"another VNID from there":                {tunnel(0x30, 3), drop, "0 10 30 70 80"},
-		"VNID 0 from there":                      {tunnel(0, 3), "3", "0 10 30 70 80"},
-		"a VNID without pods here":               {tunnel(0x40, 3), drop, "0 10 30 70 80"},
-		"a VNID without pods here to VNID 0":     {tunnel(0x40, 7), "7", "0 10 30 70 80"},
-		"somebody routed there":                  {tunnel(1, 3), drop, "0 10 30 70 80"},
-		"more than a VNID":                       {tunnel(0x100000020, 3), "3", "0 10 30 70 80"}, // VXLAN carries 24 bits
-		"machine with a fixed VNID to its own":   {"in_port=1,tun_src=172.31.0.99,tun_id=0,ip,nw_src=10.131.0.9,nw_dst=10.128.0.5", "5", "0 10 30 70 80"},
-		"machine with a fixed VNID to another":   {"in_port=1,tun_src=172.31.0.99,tun_id=0x20,ip,nw_src=10.131.0.9,nw_dst=10.128.0.3", drop, "0 10 30 70 80"},
-		"to a machine of own VNID":               {pod(5, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90"},
-		"to a machine of another VNID":           {pod(3, "ip") + ",nw_dst=10.131.0.9", drop, "0 20 27 30 90"},
-		"VNID 0 to a machine with a fixed VNID":  {pod(7, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90"},
-		"the node itself, kubelet's probe":       {host("10.128.0.1", 3), "3", "0 30 70 80"},
-		"the node by its underlay address":       {host("172.31.0.11", 3), "3", "0 30 70 80"},
-		"routed by the node":                     {host("192.0.2.1", 3) + routed, drop, "0 30 70 80"},
-		"routed by the node and masqueraded":     {host("10.128.0.1", 3) + routed, drop, "0 30 70 80"},
-		"routed by the node with a pod's source": {host("10.128.0.4", 3) + routed, drop, "0 30 70 80"},
-		"routed by the node to VNID 0":           {host("192.0.2.1", 7) + routed, "7", "0 30 70 80"},
-		"routed by the node to there":            {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.129.0.9" + routed, "1", "0 30 90"},
-		"answer from outside":                    {host("192.0.2.1", 3), "3", "0 30 70 80"},
-		"service of own VNID":                    {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=80", "2", "0 20 60 80"},
-		"service of another VNID":                {pod(3, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", drop, "0 20 60 80"},
-		"service of VNID 0":                      {pod(3, "udp") + ",nw_dst=172.30.0.1,udp_dst=80", "2", "0 20 60 80"},
-		"service from VNID 0":                    {pod(7, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", "2", "0 20 60"},
-		"no port of the service":                 {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=81", drop, "0 20 60"},
-		"fragment to another VNID's service":     {pod(3, "udp") + ",nw_dst=172.30.0.30,nw_frag=later", drop, "0 20 60 80"},
-		"node port there of own VNID":            {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30032", "2", "0 20 27 30 61 100 101"},
-		"node port there of another VNID":        {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", drop, "0 20 27 30 61"},
-		"node port there of VNID 0":              {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30000", "2", "0 20 27 30 61 100 101"},
-		"node port there from VNID 0":            {pod(7, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", "2", "0 20 27 30 61 100 101"},
-		"another node itself":                    {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=10250", "2", "0 20 27 30 61 100 101"},
-		"a node port's number outside":           {pod(3, "tcp") + ",nw_dst=192.0.2.1,tcp_dst=30048", "2", "0 20 27 30 100 101"},
-		"multicast that is off":                  {pod(3, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
-		"IGMP where multicast is off":            {pod(3, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", drop, "0 20 27 30 110"},
-		"multicast of VNID 0":                    {pod(7, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
-		"multicast, and nobody else's port":      {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 27 30 110 111 120"},
-		"IGMP stays in its VNID":                 {pod(5, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", "6", "0 20 27 30 110 111 120"},
-		"MLD":                                    {"in_port=5,dl_src=0a:58:0a:80:00:05,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0"},
-		"multicast from there":                   {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", "6", "0 10 30 120"},
-		"multicast of another VNID from there":   {"in_port=1,tun_src=172.31.0.12,tun_id=0x20,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", drop, "0 10 30 120"},
-		"multicast from the host":                {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110"},
+		"own VNID here":                          {here(3, 4), "4", "0 20 27 30 70 80 130", ""},
+		"another VNID here":                      {here(3, 5), drop, "0 20 27 30 70 80", ""},
+		"to VNID 0":                              {here(3, 7), "7", "0 20 27 30 70 80 130", ""},
+		"from VNID 0":                            {here(7, 3), "3", "0 20 27 30 70 80 130", ""},
+		"to there, where it is judged":           {pod(3, "ip") + ",nw_dst=10.129.0.9", "1", "0 20 27 30 90 130", ""},
+		"own VNID from there":                    {tunnel(0x20, 3), "3", "0 10 30 70 80 130", ""},
+		"another VNID from there":                {tunnel(0x30, 3), drop, "0 10 30 70 80", ""},
+		"VNID 0 from there":                      {tunnel(0, 3), "3", "0 10 30 70 80 130", ""},
+		"a VNID without pods here":               {tunnel(0x40, 3), drop, "0 10 30 70 80", ""},
+		"a VNID without pods here to VNID 0":     {tunnel(0x40, 7), "7", "0 10 30 70 80 130", ""},
+		"somebody routed there":                  {tunnel(1, 3), drop, "0 10 30 70 80", ""},
+		"more than a VNID":                       {tunnel(0x100000020, 3), "3", "0 10 30 70 80 130", ""}, // VXLAN carries 24 bits
+		"machine with a fixed VNID to its own":   {"in_port=1,tun_src=172.31.0.99,tun_id=0,ip,nw_src=10.131.0.9,nw_dst=10.128.0.5", "5", "0 10 30 70 80 130", ""},
+		"machine with a fixed VNID to another":   {"in_port=1,tun_src=172.31.0.99,tun_id=0x20,ip,nw_src=10.131.0.9,nw_dst=10.128.0.3", drop, "0 10 30 70 80", ""},
+		"to a machine of own VNID":               {pod(5, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90 130", ""},
+		"to a machine of another VNID":           {pod(3, "ip") + ",nw_dst=10.131.0.9", drop, "0 20 27 30 90", ""},
+		"VNID 0 to a machine with a fixed VNID":  {pod(7, "ip") + ",nw_dst=10.131.0.9", "1", "0 20 27 30 90 130", ""},
+		"the node itself, kubelet's probe":       {host("10.128.0.1", 3), "3", "0 30 70 80 130", ""},
+		"a host outside":                         {host("192.0.2.1", 3), drop, "0 30 70 80", ""},
+		"a host outside to VNID 0":               {host("192.0.2.1", 7), "7", "0 30 70 80 130", ""},
+		"another node's address":                 {host("172.31.0.12", 3), drop, "0 30 70 80", ""},
+		"routed by the node":                     {host("192.0.2.1", 3) + routed, drop, "0 30 70 80", ""},
+		"routed by the node and masqueraded":     {host("10.128.0.1", 3) + routed, drop, "0 30 70 80", ""},
+		"routed by the node with a pod's source": {host("10.128.0.4", 3) + routed, drop, "0 30 70 80", ""},
+		"routed by the node to VNID 0":           {host("192.0.2.1", 7) + routed, "7", "0 30 70 80 130", ""},
+		"routed by the node to there":            {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.129.0.9" + routed, "1", "0 30 90 130", ""},
+		"answer from outside":                    {host("192.0.2.1", 3), "3", "0 30 70 80 130", "trk,est,rpl"},
+		"a router says too large":                {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=4", "3", "0 30 70 80 130", ""},
+		"a router says unreachable":              {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=1", drop, "0 30 70 80", ""},
+		"service of own VNID":                    {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=80", "2", "0 20 60 80 130", ""},
+		"service of another VNID":                {pod(3, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", drop, "0 20 60 80", ""},
+		"service of VNID 0":                      {pod(3, "udp") + ",nw_dst=172.30.0.1,udp_dst=80", "2", "0 20 60 80 130", ""},
+		"service from VNID 0":                    {pod(7, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", "2", "0 20 60", ""},
+		"no port of the service":                 {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=81", drop, "0 20 60", ""},
+		"fragment to another VNID's service":     {pod(3, "udp") + ",nw_dst=172.30.0.30,nw_frag=later", drop, "0 20 60 80", ""},
+		"node port there of own VNID":            {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30032", "2", "0 20 27 30 61 100 101 130", ""},
+		"node port there of another VNID":        {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", drop, "0 20 27 30 61", ""},
+		"node port there of VNID 0":              {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30000", "2", "0 20 27 30 61 100 101 130", ""},
+		"node port there from VNID 0":            {pod(7, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=30048", "2", "0 20 27 30 61 100 101 130", ""},
+		"another node itself":                    {pod(3, "tcp") + ",nw_dst=172.31.0.12,tcp_dst=10250", "2", "0 20 27 30 61 100 101 130", ""},
+		"a node port's number outside":           {pod(3, "tcp") + ",nw_dst=192.0.2.1,tcp_dst=30048", "2", "0 20 27 30 100 101 130", ""},
+		"the proxy sends it to own VNID":         {host("10.128.0.3", 4), "4", "0 25 27 30 70 80 130", ""},
+		"the proxy sends it to another VNID":     {host("10.128.0.3", 5), drop, "0 25 27 30 70 80", ""},
+		"the proxy sends it to VNID 0":           {host("10.128.0.3", 7), "7", "0 25 27 30 70 80 130", ""},
+		"the proxy sends it there":               {"in_port=2,tcp,nw_src=10.128.0.3,nw_dst=10.129.0.9", "1", "0 25 27 30 90 130", ""},
+		"the endpoint here answers":              {here(4, 3) + ",ct_mark=1", "2", "0 20 27 30 70 80 130", "trk,est,rpl"},
+		"the endpoint there answers":             {tunnel(0x20, 3) + ",ct_mark=1", "2", "0 10 30 70 80 130", "trk,est,rpl"},
+		"the endpoint in VNID 0 answers":         {tunnel(0, 3) + ",ct_mark=1", "2", "0 10 30 70 80 130", "trk,est,rpl"},
+		"the endpoint was cut off and answers":   {tunnel(0x30, 3) + ",ct_mark=1", drop, "0 10 30 70 80", "trk,est,rpl"},
+		"an answer to the pod itself":            {tunnel(0x20, 3), "3", "0 10 30 70 80 130", "trk,est,rpl"},
+		"the proxy answers":                      {host("172.30.0.20", 3), "3", "0 30 70 80 130", "trk,est,rpl"},
+		"the proxy answers for a node port":      {host("172.31.0.11", 3), "3", "0 30 70 80 130", "trk,est,rpl"},
+		"multicast that is off":                  {pod(3, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110", ""},
+		"IGMP where multicast is off":            {pod(3, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", drop, "0 20 27 30 110", ""},
+		"multicast of VNID 0":                    {pod(7, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 27 30 110", ""},
+		"multicast, and nobody else's port":      {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 27 30 110 111 120", ""},
+		"IGMP stays in its VNID":                 {pod(5, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", "6", "0 20 27 30 110 111 120", ""},
+		"MLD":                                    {"in_port=5,dl_src=0a:58:0a:80:00:05,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0", ""},
+		"multicast from there":                   {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", "6", "0 10 30 120", ""},
+		"multicast of another VNID from there":   {"in_port=1,tun_src=172.31.0.12,tun_id=0x20,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", drop, "0 10 30 120", ""},
+		"multicast from the host":                {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			trace := sw.Trace(t, tc.packet)
+			var options []string
+			if tc.next != "" {
+				options = []string{"--ct-next", tc.next}
+			}
+			trace := sw.Trace(t, tc.packet, options...)
 			if got := passed(trace); got != tc.tables {
 				t.Errorf("it passes tables %s, want %s\n%s", got, tc.tables, trace)
 			}
@@ -146,7 +166,7 @@ func TestIsolationIsByLocalVNID(t *testing.T) {
 			isolation++
 		}
 	}
-	if want := 3 + 2; isolation != want {
+	if want := 5 + 2; isolation != want {
 		t.Errorf("%d flows in table %d, want %d for two VNIDs", isolation, tableIsolation, want)
 	}
 }

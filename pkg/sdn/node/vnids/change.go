@@ -3,7 +3,6 @@ package vnids
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -77,9 +76,6 @@ func (c *change) send() []*store.Commit {
 		if on || n.replicated {
 			c.set(multicastOwner(vnid), c.v.multicast(vnid, n))
 		}
-		if on != n.replicated || on {
-			c.v.follow(vnid, n)
-		}
 		n.replicated = on
 		if len(n.namespaces) == 0 && len(n.ports) == 0 {
 			delete(c.v.networks, vnid)
@@ -120,43 +116,5 @@ func (v *VNIDs) multicast(vnid config.VNID, n *network) pipeline.State {
 	if !n.hasMulticast() {
 		return pipeline.State{}
 	}
-	m := pipeline.Multicast{VNID: vnid, OFPorts: slices.Sorted(maps.Values(n.ports))}
-	nodes, known := v.elsewhere.Nodes(vnid)
-	m.Nodes, m.AllNodes = nodes, !known
-	return v.node.Multicast(m)
+	return v.node.Multicast(pipeline.Multicast{VNID: vnid, OFPorts: slices.Sorted(maps.Values(n.ports))})
 }
-
-// follow tells whom to look for on other nodes.
-func (v *VNIDs) follow(vnid config.VNID, n *network) {
-	var names []string
-	if n.hasMulticast() {
-		names = slices.Sorted(maps.Keys(n.namespaces))
-	}
-	v.elsewhere.Follow(vnid, names)
-}
-
-// Refresh compiles the VNID's multicast anew: other nodes have its pods now.
-func (v *VNIDs) Refresh(vnid config.VNID) []*store.Commit {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	n := v.networks[vnid]
-	if n == nil || !n.replicated {
-		return nil
-	}
-	return v.store.SetAll(store.Change{Owner: multicastOwner(vnid), State: v.multicast(vnid, n)})
-}
-
-// Elsewhere knows which other nodes have pods of a VNID. Its methods never block.
-type Elsewhere interface {
-	// Follow names the namespaces that a VNID with multicast has; none: nobody here listens any more.
-	Follow(vnid config.VNID, namespaces []string)
-
-	// Nodes returns the VTEPs of nodes with pods of the VNID, and whether they are known already.
-	Nodes(vnid config.VNID) (vteps []netip.Addr, known bool)
-}
-
-// nowhere knows of nobody.
-type nowhere struct{}
-
-func (nowhere) Follow(config.VNID, []string)           {}
-func (nowhere) Nodes(config.VNID) ([]netip.Addr, bool) { return nil, false }
