@@ -34,9 +34,10 @@ test-unit: ## every test but those of the lab and of the kernel guest; as root n
 	$(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /test/e2e -e /test/vm)
 
 .PHONY: soak
-soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full (root; an hour)
+soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 changes of VNIDs (root; an hour)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
 	OVSDN_TEST_WAVES=18 $(GO) test -count=1 -timeout 2h -v -run TestFullNodes ./test/e2e
+	OVSDN_E2E_CHANGES=200 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 
 .PHONY: test-kernel
 test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)

@@ -1,0 +1,244 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// refusedTime is how long somebody tries who must not succeed: many times what it takes others.
+const refusedTime = 2 * time.Second
+
+// mustNotReach tries, and then shows by control, which takes the same way, that trying was worth it.
+func mustNotReach(t *testing.T, what string, try, control func(context.Context) error) {
+	t.Helper()
+	eventually(t, syncTime, what+": the control", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, refusedTime)
+		defer cancel()
+		return control(ctx)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), refusedTime)
+	defer cancel()
+	if try(ctx) == nil {
+		t.Errorf("%s: got through", what)
+	}
+	within(t, refusedTime, what+": the control afterwards", control)
+}
+
+func asksHTTP(from wire.NetNS, to netip.Addr, port uint16) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := hostnameHTTP(ctx, from, to, port)
+		return err
+	}
+}
+
+// testRoutedHost: an outside host that has a route to the cluster through a node reaches VNID 0, and nobody else; pods reach it.
+func testRoutedHost(t *testing.T, c *cluster, tenant, global member) {
+	outside := c.machine(t, lab.Outside)
+	network, services := c.Shape().ClusterNetwork.String(), c.Shape().ServiceNetwork.String()
+	for _, route := range []string{network, services} {
+		c.exec(t, lab.Outside, "ip", "route", "replace", route, "via", c.addr(t, tenant.node).String())
+		t.Cleanup(func() {
+			if _, err := c.tryExec(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", route); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	mustNotReach(t, "from outside to a tenant's pod",
+		asksHTTP(outside.netns, tenant.addr, httpPort), asksHTTP(outside.netns, global.addr, httpPort))
+	eventually(t, syncTime, "a tenant's pod reaches outside", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return tenant.netns.Ping(ctx, lab.OutsideAddr(), wire.Echo{})
+	})
+}
+
+// testTenantServices: a service is reached by its VNID, by VNID 0, and by all if it has VNID 0; wherever its endpoint is.
+func testTenantServices(t *testing.T, m *matrix) {
+	addrs := map[int][]netip.Addr{}
+	endpoints := map[netip.Addr]string{}
+	for i, ns := range m.tenants {
+		for _, endpoint := range m.members {
+			if endpoint.tenant == i {
+				addr := m.expose(t, ns.namespace, "of-"+endpoint.name, servicePort{"TCP", 80, httpPort}, endpoint.pod)
+				addrs[i] = append(addrs[i], addr)
+				endpoints[addr] = endpoint.name
+			}
+		}
+	}
+	for _, from := range m.members {
+		for i := range m.tenants {
+			a, b := m.tenants[from.tenant].vnid, m.tenants[i].vnid
+			allowed := a == b || a == 0 || b == 0
+			for _, addr := range addrs[i] {
+				what := fmt.Sprintf("%s (VNID %d) to the service of %s (VNID %d)", from.name, a, endpoints[addr], b)
+				if allowed {
+					eventually(t, syncTime, what, func(ctx context.Context) error {
+						ctx, cancel := context.WithTimeout(ctx, refusedTime)
+						defer cancel()
+						return asksHTTP(from.netns, addr, 80)(ctx)
+					})
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				if asksHTTP(from.netns, addr, 80)(ctx) == nil {
+					t.Errorf("%s: got through", what)
+				}
+				cancel()
+			}
+		}
+	}
+	// A port that changes is followed, and so is a service that goes.
+	ns, client := m.tenants[0].namespace, m.members[0]
+	patch := []byte(`[{"op":"replace","path":"/spec/ports/0/port","value":8000}]`)
+	name := "of-" + m.members[0].name
+	if _, err := m.kube.CoreV1().Services(ns).Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	second := m.members[1]
+	eventually(t, syncTime, "the service's other port", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, refusedTime)
+		defer cancel()
+		return asksHTTP(second.netns, addrs[0][0], 8000)(ctx)
+	})
+	mustNotReach(t, "the service's former port", asksHTTP(second.netns, addrs[0][0], 80), asksHTTP(second.netns, addrs[0][0], 8000))
+	if err := m.kube.CoreV1().Services(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, syncTime, "the deleted service's flows are gone", func(ctx context.Context) error {
+		flows, err := m.tryExec(ctx, client.node, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br0", "table=60")
+		if err == nil && strings.Contains(flows, addrs[0][0].String()) {
+			return fmt.Errorf("there are some: %s", flows)
+		}
+		return err
+	})
+}
+
+// testTenantNodePorts: a tenant's node port is open to hosts outside and to its own pods, through any node, and to no other tenant's.
+func testTenantNodePorts(t *testing.T, c *cluster, m *matrix, ours, theirs, global member) {
+	expose := func(endpoint member) uint16 {
+		ns := m.tenants[endpoint.tenant].namespace
+		addr := c.expose(t, ns, "port-of-"+endpoint.name, servicePort{"TCP", 81, httpPort}, endpoint.pod)
+		patch := []byte(`{"spec":{"type":"NodePort"}}`)
+		s, err := c.kube.CoreV1().Services(ns).Patch(t.Context(), "port-of-"+endpoint.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatalf("service %s: %v", addr, err)
+		}
+		return uint16(s.Spec.Ports[0].NodePort)
+	}
+	own, other, everybodys := expose(ours), expose(theirs), expose(global)
+	outside := c.machine(t, lab.Outside)
+	for _, node := range []string{node1, node2, node3} {
+		addr := c.addr(t, node)
+		t.Run("through "+node, func(t *testing.T) {
+			for what, ask := range map[string]func(context.Context) error{
+				"own":                  asksHTTP(ours.netns, addr, own),
+				"of VNID 0":            asksHTTP(ours.netns, addr, everybodys),
+				"from VNID 0":          asksHTTP(global.netns, addr, other),
+				"from outside":         asksHTTP(outside.netns, addr, other),
+				"from outside to ours": asksHTTP(outside.netns, addr, own),
+			} {
+				eventually(t, syncTime, what, func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, refusedTime)
+					defer cancel()
+					return ask(ctx)
+				})
+			}
+			mustNotReach(t, "another tenant's", asksHTTP(ours.netns, addr, other), asksHTTP(theirs.netns, addr, other))
+		})
+	}
+}
+
+// testTenantMulticast: what one pod sends is heard by exactly the pods of its VNID, on all nodes, if it is on.
+func testTenantMulticast(t *testing.T, m *matrix) {
+	group := netip.MustParseAddrPort("239.7.7.7:7007")
+	heard := make(chan string, 1000)
+	for _, listener := range m.members {
+		var conn *net.UDPConn
+		if err := listener.netns.Do(func() error {
+			iface, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			conn, err = net.ListenMulticastUDP("udp4", iface, net.UDPAddrFromAddrPort(group))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		go func() {
+			buffer := make([]byte, 1<<10)
+			for {
+				n, _, err := conn.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				heard <- string(buffer[:n]) + " " + listener.name
+			}
+		}()
+	}
+	for number, on := range []bool{false, true, false} {
+		for _, ns := range m.tenants[:2] {
+			m.setMulticast(t, ns.namespace, on)
+		}
+		for _, sender := range []member{m.members[0], m.members[4]} {
+			m.hears(t, heard, group, fmt.Sprintf("round-%d-%s", number, sender.name), sender, on)
+		}
+	}
+}
+
+// hears sends until exactly those have heard it who should.
+func (m *matrix) hears(t *testing.T, heard <-chan string, group netip.AddrPort, text string, sender member, on bool) {
+	t.Helper()
+	conn, err := sender.netns.DialContext(t.Context(), "udp4", group.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	want := map[string]bool{}
+	for _, other := range m.members {
+		if on && other.tenant == sender.tenant && other.name != sender.name {
+			want[other.name] = true
+		}
+	}
+	attempt := 0
+	eventually(t, syncTime, text, func(ctx context.Context) error {
+		attempt++
+		number := fmt.Sprintf("%s-%d", text, attempt)
+		if _, err := conn.Write([]byte(number)); err != nil {
+			return err
+		}
+		got := map[string]bool{}
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		for {
+			select {
+			case line := <-heard:
+				number2, name, _ := strings.Cut(line, " ")
+				if number2 == number && name != sender.name { // its own kernel gives it a copy
+					got[name] = true
+				}
+			case <-timer.C:
+				if len(got) != len(want) {
+					return fmt.Errorf("heard by %v, want %v", got, want)
+				}
+				for name := range got {
+					if !want[name] {
+						t.Fatalf("%s: heard by %s, which has another VNID", text, name)
+					}
+				}
+				return nil
+			}
+		}
+	})
+}

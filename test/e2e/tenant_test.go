@@ -1,0 +1,283 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// Tenants have a lab of their own, in mode multitenant, that lives as long as their test. Who sets tenantLabVariable uses a lab that
+// is up and keeps it.
+const (
+	tenantLabVariable = "OVSDN_E2E_TENANTS_LAB"
+	tenantLab         = "e2e-tenants"
+	node3             = "node3"
+)
+
+// changesVariable is how often VNIDs change in TestTenants, changesDefault what fits into a run of all tests.
+const (
+	changesVariable = "OVSDN_E2E_CHANGES"
+	changesDefault  = 12
+)
+
+func newTenantCluster(t *testing.T) *cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	name := os.Getenv(tenantLabVariable)
+	if name == "" {
+		name = tenantLab
+		ctx, cancel := context.WithTimeout(t.Context(), upTimeout)
+		defer cancel()
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), downTimeout)
+			defer cancel()
+			if _, err := lab.Down(ctx, name, progress); err != nil {
+				t.Errorf("take the lab down: %v", err)
+			}
+		})
+		if _, err := lab.Up(ctx, lab.Options{Name: name, Shape: lab.Shape{Nodes: 3, Mode: lab.Multitenant}, Progress: progress}); err != nil {
+			t.Fatalf("bring the lab up: %v", err)
+		}
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := l.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{Lab: l}
+	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	if c.network, err = networkclient.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// vnid returns the namespace's VNID.
+func (c *cluster) vnid(ctx context.Context, namespace string) (uint32, error) {
+	o, err := c.network.NetworkV1().NetNamespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return o.NetID, nil
+}
+
+// changeNetwork asks for a change as oc adm pod-network does, and returns when it has been made or refused.
+func (c *cluster) changeNetwork(t *testing.T, namespace, change string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, networkv1.ChangePodNetworkAnnotation, change)
+	netNamespaces := c.network.NetworkV1().NetNamespaces()
+	if _, err := netNamespaces.Patch(t.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, syncTime, change+" of "+namespace, func(ctx context.Context) error {
+		o, err := netNamespaces.Get(ctx, namespace, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if _, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]; asked {
+			return fmt.Errorf("it is still asked for")
+		}
+		return nil
+	})
+}
+
+// setMulticast writes OpenShift's annotation.
+func (c *cluster) setMulticast(t *testing.T, namespace string, on bool) {
+	t.Helper()
+	value := `"true"`
+	if !on {
+		value = "null"
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, networkv1.MulticastEnabledAnnotation, value)
+	if _, err := c.network.NetworkV1().NetNamespaces().Patch(t.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tenant is a namespace of the matrix.
+type tenant struct {
+	namespace string
+	vnid      uint32
+}
+
+// member is a pod of the matrix.
+type member struct {
+	pod
+	tenant int // its index
+}
+
+// matrix is namespaces with pods on all nodes, and what each may send to each.
+type matrix struct {
+	*cluster
+	tenants []tenant
+	members []member
+}
+
+// newMatrix starts the pods: all of them at once, and one of each namespace is probed by kubelet.
+func newMatrix(t *testing.T, c *cluster, namespaces, podsEach int) *matrix {
+	t.Helper()
+	m := &matrix{cluster: c}
+	nodes := []string{node1, node2, node3}
+	for i := range namespaces {
+		m.tenants = append(m.tenants, tenant{namespace: c.namespace(t)})
+		for j := range podsEach {
+			p := netexec(fmt.Sprintf("p%d-%d", i, j), nodes[(i+j)%len(nodes)])
+			if j > 0 {
+				p.Spec.Containers[0].ReadinessProbe = nil
+			}
+			c.create(t, m.tenants[i].namespace, p)
+		}
+	}
+	for i, ns := range m.tenants {
+		for j := range podsEach {
+			m.members = append(m.members, member{c.readyWithin(t, ns.namespace, fmt.Sprintf("p%d-%d", i, j)), i})
+		}
+	}
+	m.learn(t)
+	return m
+}
+
+// readyWithin is ready for many pods at once.
+func (c *cluster) readyWithin(t *testing.T, namespace, name string) pod {
+	t.Helper()
+	var object *corev1.Pod
+	eventually(t, 3*podTime, "pod "+name+" is ready", func(ctx context.Context) error {
+		var err error
+		if object, err = c.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if isReady(object) {
+			return nil
+		}
+		return c.explain(ctx, object)
+	})
+	return c.attached(t, object)
+}
+
+// learn reads the VNIDs that the namespaces have now.
+func (m *matrix) learn(t *testing.T) {
+	t.Helper()
+	for i := range m.tenants {
+		eventually(t, syncTime, "NetNamespace of "+m.tenants[i].namespace, func(ctx context.Context) error {
+			var err error
+			m.tenants[i].vnid, err = m.vnid(ctx, m.tenants[i].namespace)
+			return err
+		})
+	}
+}
+
+// verdicts says, by index of sender and receiver, who may send to whom: those of one VNID, and everybody if either has 0.
+type verdicts [][]bool
+
+func (m *matrix) verdicts() verdicts {
+	v := make(verdicts, len(m.members))
+	for i, from := range m.members {
+		v[i] = make([]bool, len(m.members))
+		for j, to := range m.members {
+			a, b := m.tenants[from.tenant].vnid, m.tenants[to.tenant].vnid
+			v[i][j] = i != j && (a == b || a == 0 || b == 0)
+		}
+	}
+	return v
+}
+
+// or is what either of two states allows.
+func (v verdicts) or(other verdicts) verdicts {
+	both := make(verdicts, len(v))
+	for i := range v {
+		both[i] = make([]bool, len(v))
+		for j := range v {
+			both[i][j] = v[i][j] || other[i][j]
+		}
+	}
+	return both
+}
+
+// TestTenants: in mode multitenant, who reaches whom is decided by VNIDs, and by nothing else.
+func TestTenants(t *testing.T) {
+	c := newTenantCluster(t)
+	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
+	t.Run("edges", func(t *testing.T) { testTenantEdges(t, c) })
+}
+
+// testTenantChanges changes VNIDs at random while all pods send to all others. After every change each pair's verdict is as the rule says,
+// with TCP, UDP and ICMP; and at no time does a packet arrive that both the state before and the state after forbid.
+func testTenantChanges(t *testing.T, c *cluster) {
+	const namespaces, podsEach = 6, 4
+	m := newMatrix(t, c, namespaces, podsEach)
+	r := newRecorder(t, m)
+	changes := changesDefault
+	if text := os.Getenv(changesVariable); text != "" {
+		if _, err := fmt.Sscanf(text, "%d", &changes); err != nil {
+			t.Fatalf("%s=%q is no number", changesVariable, text)
+		}
+	}
+	r.check(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	stop := r.chatter(t)
+	var took []time.Duration
+	for n := range changes {
+		i := random.IntN(namespaces)
+		change := []string{"isolate", "global", "join:" + m.tenants[(i+1+random.IntN(namespaces-1))%namespaces].namespace}[random.IntN(3)]
+		if r.oneGlobal(i) { // a matrix of which all are global shows little
+			change = "isolate"
+		}
+		before := m.verdicts()
+		r.allow(nil) // it is not known yet what will be allowed: judged when it is
+		began := time.Now()
+		c.changeNetwork(t, m.tenants[i].namespace, change)
+		m.learn(t)
+		r.allow(before.or(m.verdicts()))
+		r.converge(t, m.verdicts())
+		took = append(took, time.Since(began))
+		r.check(t)
+		if t.Failed() {
+			t.Fatalf("change %d: %s of namespace %d", n, change, i)
+		}
+	}
+	stop()
+	slices.Sort(took)
+	t.Logf("%d changes; from the request until all nodes follow: %v median, %v at most", changes, took[len(took)/2], took[len(took)-1])
+}
+
+// testTenantEdges: what is no pod of the cluster has VNID 0 only if it is the node itself.
+func testTenantEdges(t *testing.T, c *cluster) {
+	m := newMatrix(t, c, 3, 3)
+	c.changeNetwork(t, m.tenants[2].namespace, "global")
+	m.learn(t)
+	ours, theirs, global := m.members[0], m.members[4], m.members[7]
+	t.Run("node to tenants", func(t *testing.T) {
+		for _, node := range []string{node1, node2, node3} {
+			machine := c.machine(t, node)
+			for _, to := range []member{ours, theirs, global} {
+				meet(t, machine.netns, to.addr)
+			}
+		}
+	})
+	t.Run("a host that routes through a node", func(t *testing.T) { testRoutedHost(t, c, ours, global) })
+	t.Run("services", func(t *testing.T) { testTenantServices(t, m) })
+	t.Run("node ports", func(t *testing.T) { testTenantNodePorts(t, c, m, ours, theirs, global) })
+	t.Run("multicast", func(t *testing.T) { testTenantMulticast(t, m) })
+}
