@@ -2,6 +2,7 @@ package ovs
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 )
 
@@ -68,21 +69,35 @@ func (m prefixMatch) GoString() string {
 
 // Reg matches register n, 0 to 15, exactly.
 func Reg(n int, value uint32) Match {
-	return regMatch{n: n, value: value}
+	return RegBits(n, value, math.MaxUint32)
+}
+
+// RegBits matches those bits of register n that the mask has.
+func RegBits(n int, value, mask uint32) Match {
+	return regMatch{n: n, value: value, mask: mask}
 }
 
 type regMatch struct {
-	n     int
-	value uint32
+	n           int
+	value, mask uint32
 }
 
 func (m regMatch) MarshalText() ([]byte, error) {
 	if m.n < 0 || m.n > maxReg {
 		return nil, fmt.Errorf("reg%d: Open vSwitch has registers 0 to %d", m.n, maxReg)
 	}
+	switch {
+	case m.value&^m.mask != 0:
+		return nil, fmt.Errorf("reg%d=%#x/%#x: the value has bits that the mask has not", m.n, m.value, m.mask)
+	case m.mask != math.MaxUint32:
+		return fmt.Appendf(nil, "reg%d=%#x/%#x", m.n, m.value, m.mask), nil
+	}
 	return fmt.Appendf(nil, "reg%d=%#x", m.n, m.value), nil
 }
 
 func (m regMatch) GoString() string {
+	if m.mask != math.MaxUint32 {
+		return fmt.Sprintf("ovs.RegBits(%d, %#x, %#x)", m.n, m.value, m.mask)
+	}
 	return fmt.Sprintf("ovs.Reg(%d, %#x)", m.n, m.value)
 }

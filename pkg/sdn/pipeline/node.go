@@ -84,7 +84,7 @@ func (n Node) classify(s *State) {
 	s.add(tablePodIngress, 0, anything(), goovs.Drop())
 
 	s.add(tableServiceReturn, 0, anything(), goovs.Drop())
-	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
+	n.judge(s)
 }
 
 // route compiles where packets go: table 30.

@@ -76,6 +76,17 @@ func goldenStates(t *testing.T) map[string]State {
 	}
 	tenantsService := services
 	tenantsService.VNID = 0xabcdef
+	judging := inMode(config.ModeNetworkPolicy)
+	both := []RulePart{
+		{Level: 25026, Shares: []RuleShare{{ID: 0xdeadbeef, K: 1, N: 2}, {ID: 7, K: 3, N: 3}}},
+		{Egress: true, Level: 50051, Admin: true, Shares: []RuleShare{{ID: 9, K: 2, N: 2}}},
+	}
+	var outcomes State
+	for i, part := range both {
+		for _, action := range []PolicyAction{PolicyAllow, PolicyDeny, PolicyPass} {
+			outcomes.Flows = append(outcomes.Flows, judging.PolicyOutcome(uint32(10*i)+uint32(action), part, action).Flows...) //nolint:gosec // small
+		}
+	}
 	return map[string]State{
 		"node-subnet":       static(t, n),
 		"node-two-networks": static(t, grown),
@@ -100,7 +111,17 @@ func goldenStates(t *testing.T) map[string]State {
 			Ports: []ServicePort{
 				{Protocol: goovs.ProtocolTCPv4, Port: 53}, {Protocol: goovs.ProtocolUDPv4, Port: 53}, {Protocol: ProtocolSCTP, Port: 9}},
 		}),
-		"multicast": n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
+		"pod-judged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, Policies: PodPolicies{Judged: true}}),
+		"pod-isolated": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
+			Policies: PodPolicies{Judged: true, Ingress: true, Egress: true}}),
+		"policy-target":  judging.PolicyTarget(Pod{OFPort: 3, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}, both),
+		"policy-peer":    judging.PolicyPeer(netip.MustParsePrefix("10.129.0.0/23"), both),
+		"policy-tenant":  judging.PolicyTenant(0xabcdef, both[:1]),
+		"policy-port":    judging.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
+		"policy-ports":   judging.PolicyPort(ProtocolSCTP, 8080, 0xfff0, both),
+		"policy-all":     judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
+		"policy-outcome": outcomes,
+		"multicast":      n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
 	}
 }
 

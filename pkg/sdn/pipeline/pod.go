@@ -3,6 +3,7 @@ package pipeline
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
@@ -16,6 +17,8 @@ type Pod struct {
 	MAC    net.HardwareAddr
 	Addrs  []netip.Addr
 	VNID   config.VNID
+
+	Policies PodPolicies
 }
 
 // Pod compiles a local pod: what it may send, and how to reach it.
@@ -23,20 +26,21 @@ func (n Node) Pod(p Pod) State {
 	var s State
 	mac := p.MAC.String()
 	vnid := loadVNID(p.VNID, regSourceVNID)
+	asSource, asTarget := n.bits(p)
 	for _, addr := range p.Addrs {
 		source := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr))}
 		toService := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr)), ovs.IPDestination(n.ServiceNetwork)}
 
-		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), append(n.keep(addr), vnid, ovs.GotoTable(tableService))...)
-		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), vnid, ovs.GotoTable(tableEgressPolicy))
+		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)})...)
+		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), append(append([]ovs.Action{vnid}, asSource...), n.fromPod())...)
 		s.add(tablePodIngress, 100, arp(
 			goovs.DataLinkSource(mac), ovs.ARPSourceIP(single(addr)), goovs.ARPSourceHardwareAddress(p.MAC),
 		).from(p.OFPort), vnid, ovs.GotoTable(tableRoute))
 
-		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), append(n.keep(addr), vnid, ovs.GotoTable(tableEgressPolicy))...)
+		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{n.fromPod()})...)
 		s.add(tableARPLocal, 100, arp(ovs.ARPTargetIP(single(addr))), goovs.Output(p.OFPort))
 		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
-			loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort), n.toIsolation(addr))
+			slices.Concat([]ovs.Action{loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort)}, asTarget, []ovs.Action{n.toIsolation(addr)})...)
 	}
 	n.among(&s, p.VNID)
 	return s

@@ -27,7 +27,7 @@
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
-// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md).
+// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go).
 //
 // Isolation by mode, in table 80: in multitenant a packet passes if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes.
@@ -39,7 +39,9 @@ const (
 	tableTunnelIngress   = 10
 	tablePodIngress      = 20
 	tableServiceReturn   = 25
+	tableEgressTrack     = 26
 	tableEgressPolicy    = 27
+	tableEgressAllowed   = 28
 	tableRoute           = 30
 	tableARPLocal        = 40
 	tableARPRemote       = 50
@@ -47,6 +49,8 @@ const (
 	tableNodePort        = 61
 	tableLocalPod        = 70
 	tableIsolation       = 80
+	tableIngressPolicy   = 81
+	tableIngressAllowed  = 82
 	tableRemote          = 90
 	tableEgressFirewall  = 100
 	tableEgressIP        = 101
@@ -80,7 +84,9 @@ func TableNames() map[int]string {
 		tableTunnelIngress:   "tunnel-ingress",
 		tablePodIngress:      "pod-ingress",
 		tableServiceReturn:   "service-return",
+		tableEgressTrack:     "egress-track",
 		tableEgressPolicy:    "egress-policy",
+		tableEgressAllowed:   "egress-allowed",
 		tableRoute:           "route",
 		tableARPLocal:        "arp-local",
 		tableARPRemote:       "arp-remote",
@@ -88,6 +94,8 @@ func TableNames() map[int]string {
 		tableNodePort:        "node-port",
 		tableLocalPod:        "local-pod",
 		tableIsolation:       "isolation",
+		tableIngressPolicy:   "ingress-policy",
+		tableIngressAllowed:  "ingress-allowed",
 		tableRemote:          "remote",
 		tableEgressFirewall:  "egress-firewall",
 		tableEgressIP:        "egress-ip",

@@ -23,6 +23,9 @@ import (
 const (
 	zoneLocal     = 0x6000
 	zoneLocalBits = 13
+
+	zoneElsewhere     = 0x8000 // of all others, by more bits
+	zoneElsewhereBits = 15
 )
 
 // markProxied is the ct_mark of connections that the host's proxy translates.
@@ -34,9 +37,12 @@ func localZone(addr netip.Addr) uint16 {
 	return zoneLocal | binary.BigEndian.Uint16(b[len(b)-2:])&(1<<zoneLocalBits-1)
 }
 
+// judges says whether a packet's source decides what becomes of it.
+func (n Node) judges() bool { return n.Mode != config.ModeSubnet }
+
 // fromHost begins with a packet from tun0, without what the host's own tracker says of it.
 func (n Node) fromHost(actions ...ovs.Action) []ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return append([]ovs.Action{ovs.CTClear()}, actions...)
 	}
 	return actions
@@ -44,7 +50,7 @@ func (n Node) fromHost(actions ...ovs.Action) []ovs.Action {
 
 // keep has a connection kept that a pod of this node opens.
 func (n Node) keep(client netip.Addr) []ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", localZone(client)), regZone)}
 	}
 	return nil
@@ -52,7 +58,7 @@ func (n Node) keep(client netip.Addr) []ovs.Action {
 
 // toIsolation leads a packet to a pod of this node to the verdict, with the knowledge whether it answers a connection that was kept.
 func (n Node) toIsolation(pod netip.Addr) ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=%d", tableIsolation, localZone(pod)))
 	}
 	return ovs.GotoTable(tableIsolation)
@@ -60,18 +66,19 @@ func (n Node) toIsolation(pod netip.Addr) ovs.Action {
 
 // toOutside compiles how packets go to the host, which routes them.
 func (n Node) toOutside(s *State) {
-	if n.tenants() {
-		s.add(tableEgressIP, 1, ip(),
-			goovs.Move(fmt.Sprintf("NXM_OF_IP_SRC[0..%d]", zoneLocalBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", zoneLocalBits-1)),
-			goovs.Load(fmt.Sprintf("%#x", zoneLocal>>zoneLocalBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", zoneLocalBits)),
-			loadPort(PortTun), ovs.GotoTable(tableCommit))
+	if n.judges() {
+		toHost := []ovs.Action{loadPort(PortTun), ovs.GotoTable(tableCommit)}
+		if n.tenants() { // nobody outside has a VNID that lets answers in
+			toHost = append(loadZone("NXM_OF_IP_SRC", true), toHost...)
+		}
+		s.add(tableEgressIP, 1, ip(), toHost...)
 	}
 	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
 }
 
 // send is what happens to a packet that may go to the port in reg2.
 func (n Node) send() ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return ovs.GotoTable(tableCommit)
 	}
 	return goovs.OutputField(regOutput)
@@ -79,7 +86,7 @@ func (n Node) send() ovs.Action {
 
 // sendToNode is what happens to a tagged packet to another node's pod.
 func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return []ovs.Action{goovs.SetField(vtep.String(), "tun_dst"), loadPort(PortVXLAN), ovs.GotoTable(tableCommit)}
 	}
 	return toNode(vtep)
@@ -87,7 +94,7 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 
 // commit compiles what keeps connections, when every verdict of this node is in.
 func (n Node) commit(s *State) {
-	if n.tenants() {
+	if n.judges() {
 		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), goovs.OutputField(regOutput))

@@ -44,7 +44,7 @@ func (n Node) fromOutside() []ovs.Action {
 
 // isolate compiles the verdicts of table 80 that depend on no pod.
 func (n Node) isolate(s *State) {
-	toPort := n.send()
+	toPort := n.toPod()
 	if n.tenants() {
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(0, uint32(config.GlobalVNID))}}, toPort)
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(1, uint32(config.GlobalVNID))}}, toPort)

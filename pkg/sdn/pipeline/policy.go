@@ -1,0 +1,258 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// Policies are judged for the pods of this node: what they send in table 27, always with the destination that it has after
+// DNAT, and what they get in table 81. A rule is a conjunction (ovs-actions(7)): a flow for each of its targets, of its peers and
+// of its ports, which other rules may share, and one for its outcome.
+//
+// A pod's own flows say in reg4 what the static ones do with its packets: a pod without policies has no bit there, and costs no
+// lookup. Replies of allowed connections pass; all else is judged by the policies of now. Every node that has judged a
+// connection keeps it, in the zone of who opened it (docs/decisions/0001-conntrack.md).
+
+// The bits of reg4.
+const (
+	sourceJudged  = 1 << 0 // rules are about the source
+	sourceBound   = 1 << 1 // which may only reach what they allow
+	targetJudged  = 1 << 2 // rules are about the destination
+	targetBound   = 1 << 3 // which may only be reached as they allow
+	egressPassed  = 1 << 4 // a rule of tier Admin passed the packet on to the next tier
+	ingressPassed = 1 << 5
+)
+
+// The registers' parts, by the names that load takes.
+const (
+	regPolicySource  = "NXM_NX_REG4[0..1]"
+	regPolicyTarget  = "NXM_NX_REG4[2..3]"
+	regEgressPassed  = "NXM_NX_REG4[4]"
+	regIngressPassed = "NXM_NX_REG4[5]"
+)
+
+// Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
+const (
+	policyReply    = 65000
+	policyOwnNode  = 64000
+	policyBase     = 1000
+	MaxPolicyLevel = policyOwnNode - policyBase - 1
+
+	// PolicyIsolation is the level at which the packets of a pod end that may only talk as rules allow.
+	PolicyIsolation = 25025
+)
+
+// PodPolicies is what policies make of a pod.
+type PodPolicies struct {
+	Judged          bool // rules are about it
+	Ingress, Egress bool // it may only be reached, or only reach, what they allow
+}
+
+// RulePart is the share of one thing in the rules of one direction and level.
+type RulePart struct {
+	Egress bool
+	Level  uint16 // 1 to MaxPolicyLevel; the highest decides
+	Admin  bool   // the tier can be passed
+	Shares []RuleShare
+}
+
+// RuleShare says that the thing is part K of the N of the rule ID, counted from 1.
+type RuleShare struct {
+	ID   uint32
+	K, N uint8
+}
+
+// PolicyAction is a rule's outcome.
+type PolicyAction uint8
+
+// The outcomes.
+const (
+	PolicyAllow PolicyAction = iota
+	PolicyDeny
+	PolicyPass // past the rest of the tier
+)
+
+// policies says whether policies are judged.
+func (n Node) policies() bool { return n.Mode == config.ModeNetworkPolicy }
+
+// fromPod is the table in which a packet that a pod may send goes on.
+func (n Node) fromPod() ovs.Action {
+	if n.policies() {
+		return ovs.GotoTable(tableEgressTrack)
+	}
+	return ovs.GotoTable(tableEgressPolicy)
+}
+
+// toPod is what happens to a packet that the VNIDs let through.
+func (n Node) toPod() ovs.Action {
+	if n.policies() {
+		return ovs.GotoTable(tableIngressPolicy)
+	}
+	return n.send()
+}
+
+// bits loads what policies make of the pod, as the source of a packet and as its destination.
+func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
+	if !n.policies() || !p.Policies.Judged {
+		return nil, nil
+	}
+	load := func(bound bool, place string) []ovs.Action {
+		if bound {
+			return []ovs.Action{goovs.Load("0x3", place)}
+		}
+		return []ovs.Action{goovs.Load("0x1", place)}
+	}
+	return load(p.Policies.Egress, regPolicySource), load(p.Policies.Ingress, regPolicyTarget)
+}
+
+// judge compiles what policies do that depends on no rule: tables 26 to 28, 81 and 82.
+func (n Node) judge(s *State) {
+	if !n.policies() {
+		s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
+		for _, unused := range []int{tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed} {
+			s.add(unused, 0, anything(), goovs.Drop())
+		}
+		return
+	}
+	lookup := goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableEgressPolicy))
+	source, target := ovs.RegBits(4, sourceJudged, sourceJudged), ovs.RegBits(4, targetJudged, targetJudged)
+	for _, subnet := range n.Subnets {
+		s.add(tableEgressTrack, 110, ip(source, ovs.IPDestination(subnet)), append(loadZone("NXM_OF_IP_DST", true), lookup)...)
+		s.add(tableIngressAllowed, 110, ip(target, ovs.IPSource(subnet)), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableCommit))...)
+	}
+	s.add(tableEgressTrack, 100, ip(source), append(loadZone("NXM_OF_IP_DST", false), lookup)...)
+	s.add(tableEgressTrack, 0, anything(), ovs.GotoTable(tableEgressPolicy))
+
+	isReply, notKept := goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.Load("0", regZone)
+	s.add(tableEgressPolicy, policyReply, ip(source, isReply), notKept, ovs.GotoTable(tableRoute))
+	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceBound, sourceBound)), goovs.Drop())
+	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableEgressAllowed))
+
+	s.add(tableEgressAllowed, 100, ip(source), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableRoute))...)
+	s.add(tableEgressAllowed, 0, anything(), ovs.GotoTable(tableRoute))
+
+	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
+	for _, gateway := range n.gateways() { // kubelet's probes
+		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
+	}
+	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), goovs.Drop())
+	s.add(tableIngressPolicy, 0, anything(), ovs.GotoTable(tableIngressAllowed))
+
+	s.add(tableIngressAllowed, 100, ip(target), append(loadZone("NXM_OF_IP_SRC", false), ovs.GotoTable(tableCommit))...)
+	s.add(tableIngressAllowed, 0, anything(), ovs.GotoTable(tableCommit))
+}
+
+// loadZone puts the zone of connections that an address opens into reg3.
+func loadZone(field string, local bool) []ovs.Action {
+	first, bits := zoneElsewhere, zoneElsewhereBits
+	if local {
+		first, bits = zoneLocal, zoneLocalBits
+	}
+	return []ovs.Action{
+		goovs.Move(fmt.Sprintf("%s[0..%d]", field, bits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", bits-1)),
+		goovs.Load(fmt.Sprintf("%#x", first>>bits), fmt.Sprintf("NXM_NX_REG3[%d..31]", bits)),
+	}
+}
+
+// PolicyTarget compiles a pod of this node as the target of rules.
+func (n Node) PolicyTarget(p Pod, parts []RulePart) State {
+	var s State
+	for _, part := range parts {
+		if !part.Egress {
+			part.add(&s, ip(ovs.Reg(2, uint32(p.OFPort)))) //nolint:gosec // a port's number
+			continue
+		}
+		for _, addr := range p.Addrs {
+			part.add(&s, ip(ovs.IPSource(single(addr))))
+		}
+	}
+	return s
+}
+
+// PolicyPeer compiles an address, or a block of them, as the other end.
+func (n Node) PolicyPeer(peer netip.Prefix, parts []RulePart) State {
+	var s State
+	for _, part := range parts {
+		if part.Egress {
+			part.add(&s, ip(ovs.IPDestination(peer)))
+		} else {
+			part.add(&s, ip(ovs.IPSource(peer)))
+		}
+	}
+	return s
+}
+
+// PolicyTenant compiles all pods of a namespace that has a VNID of its own, as sources.
+func (n Node) PolicyTenant(vnid config.VNID, parts []RulePart) State {
+	var s State
+	for _, part := range parts {
+		part.add(&s, ip(ovs.Reg(0, uint32(vnid))))
+	}
+	return s
+}
+
+// PolicyPort compiles the destination ports of a protocol that equal port in the bits of mask; mask 0 is all of them.
+func (n Node) PolicyPort(protocol goovs.Protocol, port, mask uint16, parts []RulePart) State {
+	m := match{protocol: protocol}
+	switch mask {
+	case 0:
+	case 0xffff:
+		m.fields = []ovs.Match{goovs.TransportDestinationPort(port)}
+	default:
+		m.fields = []ovs.Match{goovs.TransportDestinationMaskedPort(port, mask)}
+	}
+	var s State
+	for _, part := range parts {
+		part.add(&s, m)
+	}
+	return s
+}
+
+// PolicyOutcome compiles what becomes of a packet that belongs to all parts of a rule. The part needs no shares.
+func (n Node) PolicyOutcome(id uint32, part RulePart, action PolicyAction) State {
+	table, allowed, passed := tableIngressPolicy, tableIngressAllowed, regIngressPassed
+	if part.Egress {
+		table, allowed, passed = tableEgressPolicy, tableEgressAllowed, regEgressPassed
+	}
+	actions := []ovs.Action{ovs.GotoTable(allowed)}
+	switch {
+	case action == PolicyDeny:
+		actions = []ovs.Action{goovs.Drop()}
+	case action == PolicyPass && part.Admin:
+		actions = []ovs.Action{goovs.Load("0x1", passed), goovs.Resubmit(0, table)}
+	}
+	var s State
+	s.add(table, policyBase+int(part.Level), part.unless(ip(goovs.ConjunctionID(id))), actions...)
+	return s
+}
+
+// add compiles what the match is a part of.
+func (p RulePart) add(s *State, m match) {
+	table := tableIngressPolicy
+	if p.Egress {
+		table = tableEgressPolicy
+	}
+	conjunctions := make([]ovs.Action, len(p.Shares))
+	for i, share := range p.Shares {
+		conjunctions[i] = goovs.Conjunction(int(share.ID), int(share.K), int(share.N))
+	}
+	s.add(table, policyBase+int(p.Level), p.unless(m), conjunctions...)
+}
+
+// unless leaves out packets that the tier has passed on.
+func (p RulePart) unless(m match) match {
+	if !p.Admin {
+		return m
+	}
+	passed := uint32(ingressPassed)
+	if p.Egress {
+		passed = egressPassed
+	}
+	m.fields = append([]ovs.Match{ovs.RegBits(4, 0, passed)}, m.fields...)
+	return m
+}
