@@ -17,6 +17,7 @@ const (
 	KindPod        Kind = 0x04 // a local pod's sandbox
 	KindService    Kind = 0x05 // a service
 	KindMulticast  Kind = 0x06 // replication lists, and who receives
+	KindPolicy     Kind = 0x07 // a piece of policies' rules
 )
 
 func (k Kind) String() string {
@@ -33,6 +34,8 @@ func (k Kind) String() string {
 		return "service"
 	case KindMulticast:
 		return "multicast"
+	case KindPolicy:
+		return "policy"
 	}
 	return fmt.Sprintf("kind(%#02x)", uint8(k))
 }

@@ -102,10 +102,13 @@ func goldenStates(t *testing.T) map[string]State {
 		"hostsubnet-fixed":               inMode(config.ModeNetworkPolicy).Peer(fixed(0xabcdef)),
 		"service-multitenant":            tenants.Service(tenantsService),
 		"service-multitenant-global":     tenants.Service(services),
-		"multicast-vnid":                 tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3, 7}}),
-		"hostsubnet":                     n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
-		"pod":                            n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
-		"pod-vnid":                       n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
+		"multicast-vnid": tenants.Multicast(Multicast{
+			VNID: 0xabcdef, OFPorts: []int{3, 7}, Nodes: []netip.Addr{netip.MustParseAddr("172.31.0.12")}}),
+		"multicast-vnid-here-only":     tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}}),
+		"multicast-vnid-nodes-unknown": tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}, AllNodes: true}),
+		"hostsubnet":                   n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
+		"pod":                          n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
+		"pod-vnid":                     n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),
 		"service": n.Service(Service{
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("172.30.0.10")},
 			Ports: []ServicePort{
@@ -114,14 +117,15 @@ func goldenStates(t *testing.T) map[string]State {
 		"pod-judged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, Policies: PodPolicies{Judged: true}}),
 		"pod-isolated": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
 			Policies: PodPolicies{Judged: true, Ingress: true, Egress: true}}),
-		"policy-target":  judging.PolicyTarget(Pod{OFPort: 3, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}, both),
-		"policy-peer":    judging.PolicyPeer(netip.MustParsePrefix("10.129.0.0/23"), both),
-		"policy-tenant":  judging.PolicyTenant(0xabcdef, both[:1]),
-		"policy-port":    judging.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
-		"policy-ports":   judging.PolicyPort(ProtocolSCTP, 8080, 0xfff0, both),
-		"policy-all":     judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
-		"policy-outcome": outcomes,
-		"multicast":      n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
+		"policy-target":   judging.PolicyTarget(Pod{OFPort: 3, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}, both),
+		"policy-peer":     judging.PolicyPeer(netip.MustParsePrefix("10.129.0.0/23"), both),
+		"policy-tenant":   judging.PolicyTenant(0xabcdef, both[:1]),
+		"policy-port":     judging.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
+		"policy-ports":    judging.PolicyPort(ProtocolSCTP, 8080, 0xfff0, both),
+		"policy-all":      judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
+		"policy-anything": judging.PolicyAnything(both),
+		"policy-outcome":  outcomes,
+		"multicast":       n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
 	}
 }
 
@@ -250,7 +254,7 @@ func TestMulticastNodesIsBounded(t *testing.T) {
 
 func TestCookies(t *testing.T) {
 	seen := map[uint64]Owner{}
-	for kind := KindNode; kind <= KindMulticast; kind++ {
+	for kind := KindNode; kind <= KindPolicy; kind++ {
 		for i := range 10000 {
 			o := Owner{Kind: kind, Key: fmt.Sprintf("namespace-%d/name", i)}
 			c := o.Cookie()

@@ -213,6 +213,15 @@ func (n Node) PolicyPort(protocol goovs.Protocol, port, mask uint16, parts []Rul
 	return s
 }
 
+// PolicyAnything compiles all packets, for rules that only their targets limit.
+func (n Node) PolicyAnything(parts []RulePart) State {
+	var s State
+	for _, part := range parts {
+		part.add(&s, ip())
+	}
+	return s
+}
+
 // PolicyOutcome compiles what becomes of a packet that belongs to all parts of a rule. The part needs no shares.
 func (n Node) PolicyOutcome(id uint32, part RulePart, action PolicyAction) State {
 	table, allowed, passed := tableIngressPolicy, tableIngressAllowed, regIngressPassed

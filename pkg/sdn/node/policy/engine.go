@@ -30,6 +30,7 @@ type Engine struct {
 	byID       map[uint32]*conj
 	blocks     map[netip.Prefix]map[*conj]struct{}
 	ports      map[PortMatch]map[*conj]struct{}
+	anything   map[struct{}]map[*conj]struct{}
 	changed    map[Piece]struct{}
 	addrs      map[netip.Addr]struct{} // the changed pieces that are addresses: by far the most
 }
@@ -47,6 +48,7 @@ func New() *Engine {
 		byID:       map[uint32]*conj{},
 		blocks:     map[netip.Prefix]map[*conj]struct{}{},
 		ports:      map[PortMatch]map[*conj]struct{}{},
+		anything:   map[struct{}]map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
 		addrs:      map[netip.Addr]struct{}{},
 	}

@@ -76,6 +76,7 @@ func (c *compiled) between(d Direction, target PodKey, peer netip.Addr, vnid uin
 		p, _ := peer.Prefix(bits)
 		c.meet(m, d, Piece{Kind: Peer, Prefix: p})
 	}
+	c.meet(m, d, Piece{Kind: Anything})
 	if d == Ingress {
 		c.meet(m, d, Piece{Kind: Tenant, VNID: vnid})
 	}

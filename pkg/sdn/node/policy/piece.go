@@ -20,11 +20,12 @@ type Kind uint8
 
 // Kinds of pieces.
 const (
-	Target  Kind = iota // Pod: a pod of this node
-	Peer                // Prefix: an address, or a block of them
-	Tenant              // VNID: all pods of a namespace; ingress only
-	Port                // PortMatch: destination ports
-	Outcome             // ID: what becomes of a packet that belongs to all parts of a rule
+	Target   Kind = iota // Pod: a pod of this node
+	Peer                 // Prefix: an address, or a block of them
+	Tenant               // VNID: all pods of a namespace; ingress only
+	Port                 // PortMatch: destination ports
+	Anything             // all packets
+	Outcome              // ID: what becomes of a packet that belongs to all parts of a rule
 )
 
 // Piece names a piece of compiled state. Two equal ones are the same. Only the fields that Kind names are set.
@@ -73,6 +74,8 @@ func (e *Engine) Compile(p Piece) []Part {
 		}
 	case Port:
 		x.addUsers(e.ports[p.PortMatch], partPorts)
+	case Anything:
+		x.addUsers(e.anything[struct{}{}], partPeers)
 	case Outcome:
 	}
 	return x.parts()
@@ -109,9 +112,7 @@ type share struct {
 type shares []share
 
 func (x *shares) add(c *conj, part rulePart) {
-	for _, k := range c.numbers(part) {
-		*x = append(*x, share{c.rule.direction, c.rule.level, Conj{ID: c.id, K: k, N: c.n()}})
-	}
+	*x = append(*x, share{c.rule.direction, c.rule.level, Conj{ID: c.id, K: c.number(part), N: c.n()}})
 }
 
 func (x *shares) addUsers(users map[*conj]struct{}, part rulePart) {

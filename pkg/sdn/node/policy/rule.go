@@ -63,18 +63,20 @@ func (c *conj) n() uint8 {
 	return max(n, 2)
 }
 
-// numbers are the conjunction's parts that a piece stands for. A rule that only its targets limit has both there.
-func (c *conj) numbers(part rulePart) []uint8 {
+// number is the conjunction's part that a piece stands for.
+func (c *conj) number(part rulePart) uint8 {
 	switch {
-	case part == partTargets && c.rule.anyPeer && c.rule.anyPort:
-		return []uint8{1, 2}
 	case part == partTargets:
-		return []uint8{1}
+		return 1
 	case part == partPeers || c.rule.anyPeer:
-		return []uint8{2}
+		return 2
 	}
-	return []uint8{3}
+	return 3
 }
+
+// unlimited says that only its targets limit the rule. Everything is its second part then: a switch wants as many flows as a
+// conjunction has parts, so that one flow can't be two of them (find_conjunctive_match in OVS' classifier.c).
+func (c *conj) unlimited() bool { return c.rule.anyPeer && c.rule.anyPort }
 
 // attach puts a rule in force.
 func (e *Engine) attach(r *rule) {
@@ -193,6 +195,10 @@ func (e *Engine) activate(c *conj, active bool) {
 	for _, p := range c.ports {
 		e.touch(Piece{Kind: Port, PortMatch: p})
 		enlist(e.ports, p, c, active)
+	}
+	if c.unlimited() {
+		e.touch(Piece{Kind: Anything})
+		enlist(e.anything, struct{}{}, c, active)
 	}
 	c.active = active
 }

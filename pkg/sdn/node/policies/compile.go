@@ -1,0 +1,112 @@
+// Package policies keeps the rules of network policies on the switch, for the pods of this node.
+package policies
+
+import (
+	"fmt"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// compiler turns the engine's pieces into flows.
+type compiler struct {
+	node   pipeline.Node
+	engine *policy.Engine
+	local  map[policy.PodKey]map[pipeline.Owner]pipeline.Pod // a pod that gets a new sandbox has two for a while
+}
+
+// compile returns what a piece is on the switch, which is nothing when no rule has it.
+func (c *compiler) compile(p policy.Piece) (pipeline.Owner, pipeline.State) {
+	owner := pipeline.Owner{Kind: pipeline.KindPolicy, Key: name(p)}
+	if p.Kind == policy.Outcome {
+		return owner, c.outcome(p)
+	}
+	parts := c.parts(p)
+	switch p.Kind {
+	case policy.Target:
+		var all pipeline.State
+		for _, pod := range c.local[p.Pod] {
+			all.Flows = append(all.Flows, c.node.PolicyTarget(pod, parts).Flows...)
+		}
+		return owner, all
+	case policy.Peer:
+		return owner, c.node.PolicyPeer(p.Prefix, parts)
+	case policy.Tenant:
+		return owner, c.node.PolicyTenant(config.VNID(p.VNID), parts)
+	case policy.Port:
+		return owner, c.node.PolicyPort(protocol(p.Protocol), p.Port, p.Mask, parts)
+	default:
+		return owner, c.node.PolicyAnything(parts)
+	}
+}
+
+// name is how the owner is called, alike for equal pieces.
+func name(p policy.Piece) string {
+	switch p.Kind {
+	case policy.Target:
+		return fmt.Sprintf("target %s/%s", p.Pod.Namespace, p.Pod.Name)
+	case policy.Peer:
+		return "peer " + p.Prefix.String()
+	case policy.Tenant:
+		return fmt.Sprintf("VNID %d", p.VNID)
+	case policy.Port:
+		return fmt.Sprintf("port %s %d/%#x", p.Protocol, p.Port, p.Mask)
+	case policy.Outcome:
+		return fmt.Sprintf("rule %d", p.ID)
+	default:
+		return "anything"
+	}
+}
+
+// protocol is OVS' word. Policies have no others (NetworkPolicyPort.protocol).
+func protocol(p corev1.Protocol) goovs.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return goovs.ProtocolUDPv4
+	case corev1.ProtocolSCTP:
+		return pipeline.ProtocolSCTP
+	default:
+		return goovs.ProtocolTCPv4
+	}
+}
+
+func (c *compiler) parts(p policy.Piece) []pipeline.RulePart {
+	parts := c.engine.Compile(p)
+	out := make([]pipeline.RulePart, len(parts))
+	for i, part := range parts {
+		out[i] = rulePart(part.Direction, part.Level)
+		out[i].Shares = make([]pipeline.RuleShare, len(part.Conj))
+		for j, conj := range part.Conj {
+			out[i].Shares[j] = pipeline.RuleShare(conj)
+		}
+	}
+	return out
+}
+
+func rulePart(d policy.Direction, level policy.Level) pipeline.RulePart {
+	return pipeline.RulePart{Egress: d == policy.Egress, Level: uint16(level), Admin: level > policy.NetworkPolicy}
+}
+
+func (c *compiler) outcome(p policy.Piece) pipeline.State {
+	direction, level, action, ok := c.engine.Outcome(p)
+	if !ok {
+		return pipeline.State{}
+	}
+	outcomes := map[policy.Action]pipeline.PolicyAction{
+		policy.Allow: pipeline.PolicyAllow, policy.Deny: pipeline.PolicyDeny, policy.Pass: pipeline.PolicyPass,
+	}
+	return c.node.PolicyOutcome(p.ID, rulePart(direction, level), outcomes[action])
+}
+
+// podPolicies is what the pod's own flows have to know.
+func (c *compiler) podPolicies(key policy.PodKey) pipeline.PodPolicies {
+	ingress, egress := c.engine.Isolated(key)
+	return pipeline.PodPolicies{
+		Judged:  ingress || egress || len(c.engine.Compile(policy.Piece{Kind: policy.Target, Pod: key})) > 0,
+		Ingress: ingress, Egress: egress,
+	}
+}
