@@ -12,17 +12,14 @@ const namedInUse = 3
 // joins all that speaks against it. What is in use are HostSubnets, of which only the name, the address and the
 // subnets count; as long as there is none, anything can change.
 //
-// Ranges can grow, come, change their order, and go or shrink as far as nobody has subnets there. The MTU can change,
-// which is the nodes' affair.
+// Ranges can grow, come, change their order, and go or shrink as far as nobody has subnets there. The MTU and the mode can
+// change, which is the nodes' affair: NetNamespaces are the same in all modes.
 func (n *Network) CheckChange(to *Network, inUse []HostSubnet) error {
 	if len(inUse) == 0 {
 		return nil
 	}
 	var f faults
 	const inTheWay = "while nodes are in the network"
-	if to.Mode != n.Mode {
-		f.addf("pluginName", "the mode can't change from %s to %s %s: write back %s", n.Mode, to.Mode, inTheWay, n.Mode.PluginName())
-	}
 	var lost, inside []error
 	for _, h := range inUse {
 		for _, s := range h.Subnets {

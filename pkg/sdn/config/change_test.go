@@ -43,6 +43,7 @@ func TestCheckChange(t *testing.T) {
 		}},
 		{name: "less of which nothing is used", used: used, edit: func(n *Network) { n.ClusterNetworks = n.ClusterNetworks[:1] }},
 		{name: "other host bits where nothing is used", used: used, edit: func(n *Network) { n.ClusterNetworks[1].HostBits = 4 }},
+		{name: "the mode", used: used, edit: func(n *Network) { n.Mode = ModeMultitenant }},
 		{name: "the MTU", used: used, edit: func(n *Network) { n.MTU = 1400 }},
 		{name: "anything before there are nodes", edit: func(n *Network) {
 			*n = Network{Mode: ModeSubnet, ClusterNetworks: []ClusterNetwork{cn("10.0.0.0/16", 8)}, ServiceNetwork: netip.MustParsePrefix("10.96.0.0/12"), VXLANPort: 1}
@@ -72,7 +73,6 @@ func TestCheckChange(t *testing.T) {
 				n.ClusterNetworks = []ClusterNetwork{cn("10.129.0.0/16", 9)}
 			},
 			want: []string{
-				"pluginName: the mode can't change from networkpolicy to subnet while nodes are in the network: write back redhat/openshift-ovs-networkpolicy",
 				"clusterNetworks: HostSubnet node1 is in use: 10.128.0.0/23 lies outside of the cluster network 10.129.0.0/16",
 				"serviceNetwork: it can't move from 172.30.0.0/16 to 172.16.0.0/16 while nodes are in the network: write back 172.30.0.0/16",
 				"vxlanPort: it can't change from 4789 to 4790 while nodes are in the network: write back 4789",

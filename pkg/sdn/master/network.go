@@ -222,6 +222,9 @@ func isSaid(conditions []metav1.Condition, verdict metav1.Condition) bool {
 
 // enforce puts a network into force, unless something in use forbids that.
 func (k *networkKeeper) enforce(ctx context.Context, stored *networkv1.ClusterNetwork, network *config.Network) error {
+	if k.running != nil && network.Mode != k.running.Mode && !supported(network.Mode) {
+		return fmt.Errorf("pluginName: mode %s is not in this version yet: write back %s", network.Mode, k.running.Mode.PluginName())
+	}
 	if err := k.follow(network); err != nil {
 		return err
 	}
