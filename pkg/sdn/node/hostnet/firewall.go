@@ -52,7 +52,7 @@ func Rules(c FirewallConfig) Ruleset {
 		}
 	}
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
-	rules := Ruleset{
+	return Ruleset{
 		{
 			Table: "mangle", Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
 			Comment: "ovsdn: what must not be forwarded",
@@ -76,19 +76,20 @@ func Rules(c FirewallConfig) Ruleset {
 			Comment: "ovsdn: from and to pods",
 			Rules:   forwardRules(networks),
 		},
-	}
-	if c.Tenants {
-		rules = append(rules, Chain{
+		{
 			Table: "mangle", Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
 			Comment: "ovsdn: routed by this node for others",
 			Rules:   routedRules(c, networks),
-		})
+		},
 	}
-	return rules
 }
 
-// routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed.
+// routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed. In another mode
+// the chain is there too, and empty: so a change of the mode empties it.
 func routedRules(c FirewallConfig, networks []string) []Rule {
+	if !c.Tenants {
+		return nil
+	}
 	var rules []Rule
 	for _, n := range append(slices.Clone(networks), c.ServiceNetwork.String()) {
 		rules = append(rules, rule([]string{"-d", n, "!", "-i", Tun0Name}, "routed for others",

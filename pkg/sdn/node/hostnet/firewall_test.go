@@ -36,7 +36,9 @@ func TestRules(t *testing.T) {
 		{"one network", openShift(), `
 *mangle
 :OVSDN-GUARD - [0:0]
+:OVSDN-ROUTED - [0:0]
 -A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
+-A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
 -A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4789 -m comment --comment "VXLAN made by a pod" -j DROP
 -A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
 -A OVSDN-GUARD -p udp -m udp --dport 4789 -m conntrack --ctstate DNAT -m comment --comment "VXLAN through a service" -j DROP
@@ -63,7 +65,9 @@ COMMIT
 		}, `
 *mangle
 :OVSDN-GUARD - [0:0]
+:OVSDN-ROUTED - [0:0]
 -A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
+-A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
 -A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4790 -m comment --comment "VXLAN made by a pod" -j DROP
 -A OVSDN-GUARD -s 10.64.0.0/16 -p udp -m udp --dport 4790 -m comment --comment "VXLAN made by a pod" -j DROP
 -A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
@@ -253,21 +257,24 @@ func TestFirewallSync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
 		}
-		if r.reads != 8 { // four chains of ours and four built-in ones
+		if r.reads != 10 { // five chains of ours and five built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
 		}
 	})
 }
 
+// The mode may change on a host: nothing of the one before is left.
 func TestFirewallOfTenants(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-		f, _ := b.firewall(t, tenants())
-		syncFirewall(t, f)
-		if diff := cmp.Diff(sorted(Rules(tenants()).String()), sorted(b.save(t))); diff != "" {
-			t.Errorf("iptables-save differs (-want +got):\n%s", diff)
-		}
-		if changes := syncFirewall(t, f); len(changes) > 0 {
-			t.Errorf("the second Sync changed %q", changes)
+		for _, config := range []FirewallConfig{tenants(), openShift(), tenants()} {
+			f, _ := b.firewall(t, config)
+			syncFirewall(t, f)
+			if diff := cmp.Diff(sorted(Rules(config).String()), sorted(b.save(t))); diff != "" {
+				t.Errorf("iptables-save differs (-want +got):\n%s", diff)
+			}
+			if changes := syncFirewall(t, f); len(changes) > 0 {
+				t.Errorf("the second Sync changed %q", changes)
+			}
 		}
 	})
 }
