@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
@@ -78,6 +79,8 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
+	listeners := multicast.New(a.NodeName, a.kube)
+	peers.Follow(listeners.Peer)
 	netNamespaces := c.network.Network().V1().NetNamespaces()
 	byVNID, err := vnids.New(vnids.Options{
 		Node:     compiler,
@@ -86,7 +89,8 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		Get: func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
 			return a.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
 		},
-		Store: st,
+		Store:     st,
+		Elsewhere: listeners,
 	})
 	if err != nil {
 		return err
@@ -146,6 +150,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	group.Go(func() error { keeper.run(ctx); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { byVNID.Run(ctx); return nil })
+	group.Go(func() error { listeners.Run(ctx, byVNID.Refresh); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -14,7 +15,7 @@ import (
 // tenantFlows are a node of mode multitenant. The last digit of a pod's address is its port's number.
 //
 //	3, 4    VNID 0x20
-//	5, 6    VNID 0x30, which has multicast
+//	5, 6    VNID 0x30, which has multicast, also at 172.31.0.13
 //	7       VNID 0
 func tenantFlows(t *testing.T) []*ovs.Flow {
 	t.Helper()
@@ -25,8 +26,8 @@ func tenantFlows(t *testing.T) []*ovs.Flow {
 		static(t, n),
 		n.Peer(Peer{VTEP: vtep, Subnets: prefixes("10.129.0.0/23")}),
 		n.Peer(Peer{VTEP: addr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &thirty}),
-		n.MulticastNodes([]netip.Addr{vtep}),
-		n.Multicast(Multicast{VNID: 0x30, OFPorts: []int{5, 6}}),
+		n.MulticastNodes([]netip.Addr{vtep, addr("172.31.0.13")}),
+		n.Multicast(Multicast{VNID: 0x30, OFPorts: []int{5, 6}, Nodes: []netip.Addr{addr("172.31.0.13")}}),
 	}
 	for port, vnid := range map[int]config.VNID{3: 0x20, 4: 0x20, 5: 0x30, 6: 0x30, 7: 0} {
 		a := addr(fmt.Sprintf("10.128.0.%d", port))
@@ -138,6 +139,8 @@ func TestTraceTenants(t *testing.T) {
 		"multicast, and nobody else's port":      {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 27 30 110 111 120", ""},
 		"IGMP stays in its VNID":                 {pod(5, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", "6", "0 20 27 30 110 111 120", ""},
 		"MLD":                                    {"in_port=5,dl_src=0a:58:0a:80:00:05,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0", ""},
+		"MLD from there":                         {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0", ""},
+		"IGMP from VNID 0 there":                 {"in_port=1,tun_src=172.31.0.12,tun_id=0,ip,nw_proto=2,nw_src=10.129.0.9,nw_dst=224.0.0.22", drop, "0 10 30 120", ""},
 		"multicast from there":                   {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", "6", "0 10 30 120", ""},
 		"multicast of another VNID from there":   {"in_port=1,tun_src=172.31.0.12,tun_id=0x20,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", drop, "0 10 30 120", ""},
 		"multicast from the host":                {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110", ""},
@@ -155,6 +158,20 @@ func TestTraceTenants(t *testing.T) {
 				t.Errorf("it is sent to port %q, want %q\n%s", got, tc.out, trace)
 			}
 		})
+	}
+}
+
+// Copies go to the nodes that have pods of the sender's VNID.
+func TestTraceMulticastGoesToWhoListens(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: tenantFlows(t)}); err != nil {
+		t.Fatal(err)
+	}
+	for name, packet := range map[string]string{"UDP": "udp,nw_dst=239.1.1.1", "IGMP": "ip,nw_proto=2,nw_dst=224.0.0.22"} {
+		trace := sw.Trace(t, "in_port=5,dl_src=0a:58:0a:80:00:05,"+packet+",nw_src=10.128.0.5")
+		if !strings.Contains(trace, "172.31.0.13->tun_dst") || strings.Contains(trace, "172.31.0.12->tun_dst") {
+			t.Errorf("%s is not sent to 172.31.0.13 alone:\n%s", name, trace)
+		}
 	}
 }
 

@@ -50,14 +50,28 @@ type Peers struct {
 	store   *store.Store
 	loop    *reconcile.Loop
 
+	follower func(name string, peer *Peer) // nil: none
+
 	mu    sync.Mutex
-	vteps map[string]netip.Addr // by node
+	peers map[string]Peer
 }
+
+// A Peer is where copies of multicast may go to.
+type Peer struct {
+	VTEP   netip.Addr
+	IsNode bool // of the cluster: its pods are known to the API server; else it may be a machine with pods of any VNID
+
+	FixedVNID    config.VNID // all that the machine knows of, if HasFixedVNID
+	HasFixedVNID bool
+}
+
+// Follow tells f of every peer: its state, or nil when it is gone. f must not block. It is for once, before Prime.
+func (p *Peers) Follow(f func(name string, peer *Peer)) { p.follower = f }
 
 // New returns the feature; informer is that of lister, and the store that of the bridge.
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
 	informer cache.SharedIndexInformer, bridge Bridge, st *store.Store) (*Peers, error) {
-	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, store: st, vteps: map[string]netip.Addr{}}
+	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, store: st, peers: map[string]Peer{}}
 	p.loop = reconcile.New("peers", workers, p.serve)
 	if _, err := p.loop.Watch(informer); err != nil {
 		return nil, err
@@ -80,7 +94,7 @@ func (p *Peers) Prime(ctx context.Context) error {
 			continue
 		}
 		if peer, err := p.parse(o); err == nil {
-			p.put(o.Name, peer)
+			p.put(o.Name, peer, isNode(o))
 		} else {
 			unusable = append(unusable, o.Name)
 		}
@@ -113,7 +127,7 @@ func (p *Peers) recover(ctx context.Context, names []string) error {
 			klog.FromContext(ctx).Info("HostSubnet is not usable, and the bridge does not know what it was: its node is out of reach", "hostsubnet", name)
 			continue
 		}
-		p.put(name, peer)
+		p.put(name, peer, false) // it may be one
 	}
 	return nil
 }
@@ -121,7 +135,7 @@ func (p *Peers) recover(ctx context.Context, names []string) error {
 // seniority puts HostSubnets that stand for a Node first, then the older ones.
 func seniority(a, b *networkv1.HostSubnet) int {
 	made := func(o *networkv1.HostSubnet) int {
-		if o.Annotations[networkv1.NodeUIDAnnotation] != "" {
+		if isNode(o) {
 			return 0
 		}
 		return 1
@@ -163,7 +177,7 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	return p.put(name, peer), nil
+	return p.put(name, peer, isNode(o)), nil
 }
 
 // isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
@@ -175,8 +189,15 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-func (p *Peers) put(name string, peer pipeline.Peer) *store.Commit {
-	p.remember(name, peer.VTEP)
+// isNode tells whether the HostSubnet is one that the controller made for a Node.
+func isNode(o *networkv1.HostSubnet) bool { return o.Annotations[networkv1.NodeUIDAnnotation] != "" }
+
+func (p *Peers) put(name string, peer pipeline.Peer, isNode bool) *store.Commit {
+	known := Peer{VTEP: peer.VTEP, IsNode: isNode}
+	if peer.FixedVNID != nil {
+		known.FixedVNID, known.HasFixedVNID = *peer.FixedVNID, true
+	}
+	p.remember(name, known)
 	return p.store.Set(owner(name), p.node.Peer(peer))
 }
 
@@ -193,29 +214,40 @@ func (p *Peers) parse(o *networkv1.HostSubnet) (pipeline.Peer, error) {
 	return peer, errors.Join(err, p.network.CheckHostSubnet(h))
 }
 
-func (p *Peers) remember(name string, vtep netip.Addr) {
+func (p *Peers) remember(name string, peer Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.vteps[name] != vtep {
-		p.vteps[name] = vtep
-		p.loop.AddAfter(multicastKey, multicastDelay)
+	if p.peers[name] != peer {
+		p.peers[name] = peer
+		p.tell(name, &peer)
 	}
 }
 
 func (p *Peers) forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.vteps[name]; ok {
-		delete(p.vteps, name)
-		p.loop.AddAfter(multicastKey, multicastDelay)
+	if _, ok := p.peers[name]; ok {
+		delete(p.peers, name)
+		p.tell(name, nil)
 	}
 }
 
+func (p *Peers) tell(name string, peer *Peer) {
+	p.loop.AddAfter(multicastKey, multicastDelay)
+	if p.follower != nil {
+		p.follower(name, peer)
+	}
+}
+
+// setMulticast makes the list of those who get the multicast of VNIDs whose listeners are not known. A machine with a fixed VNID is not
+// among them: it would take another VNID's for its own.
 func (p *Peers) setMulticast() *store.Commit {
 	p.mu.Lock()
-	vteps := make([]netip.Addr, 0, len(p.vteps))
-	for _, vtep := range p.vteps {
-		vteps = append(vteps, vtep)
+	vteps := make([]netip.Addr, 0, len(p.peers))
+	for _, peer := range p.peers {
+		if !peer.HasFixedVNID {
+			vteps = append(vteps, peer.VTEP)
+		}
 	}
 	p.mu.Unlock()
 	slices.SortFunc(vteps, netip.Addr.Compare)

@@ -194,6 +194,18 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
 }
 
+// A machine that knows one VNID only takes all that it gets for that VNID's.
+func TestMachineWithFixedVNIDGetsNobodysMulticast(t *testing.T) {
+	machine := hostSubnet("machine", "172.31.0.99", "10.131.0.0/23")
+	machine.Annotations = map[string]string{networkv1.FixedVNIDHostAnnotation: "48"}
+	f := start(t, machine, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+	remote := map[string]string{"10.129.0.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.99"}
+	f.want("172.31.0.12", remote)
+	machine.Annotations = nil
+	f.update(machine)
+	f.want("172.31.0.12 172.31.0.99", remote)
+}
+
 func TestTwoNodesSwapAddresses(t *testing.T) {
 	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"), hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"))
 	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})

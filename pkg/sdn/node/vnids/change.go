@@ -3,6 +3,7 @@ package vnids
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -74,6 +75,7 @@ func (c *change) send() []*store.Commit {
 		n := c.v.networks[vnid]
 		on := n.hasMulticast()
 		if on || n.replicated {
+			c.v.follow(vnid, n) // first: of a namespace that comes it is not known yet where its pods are
 			c.set(multicastOwner(vnid), c.v.multicast(vnid, n))
 		}
 		n.replicated = on
@@ -116,5 +118,43 @@ func (v *VNIDs) multicast(vnid config.VNID, n *network) pipeline.State {
 	if !n.hasMulticast() {
 		return pipeline.State{}
 	}
-	return v.node.Multicast(pipeline.Multicast{VNID: vnid, OFPorts: slices.Sorted(maps.Values(n.ports))})
+	m := pipeline.Multicast{VNID: vnid, OFPorts: slices.Sorted(maps.Values(n.ports))}
+	nodes, known := v.elsewhere.Nodes(vnid)
+	m.Nodes, m.AllNodes = nodes, !known
+	return v.node.Multicast(m)
 }
+
+// follow tells whose pods to look for on other nodes.
+func (v *VNIDs) follow(vnid config.VNID, n *network) {
+	var names []string
+	if n.hasMulticast() {
+		names = slices.Sorted(maps.Keys(n.namespaces))
+	}
+	v.elsewhere.Follow(vnid, names)
+}
+
+// Refresh compiles the VNID's multicast anew: other nodes have its pods now.
+func (v *VNIDs) Refresh(vnid config.VNID) []*store.Commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := v.networks[vnid]
+	if n == nil || !n.replicated {
+		return nil
+	}
+	return v.store.SetAll(store.Change{Owner: multicastOwner(vnid), State: v.multicast(vnid, n)})
+}
+
+// Elsewhere knows which other nodes have pods of a VNID. Its methods never block.
+type Elsewhere interface {
+	// Follow names the namespaces that a VNID with multicast has; none: nobody here listens any more.
+	Follow(vnid config.VNID, namespaces []string)
+
+	// Nodes returns the VTEPs of all others who listen to the VNID, each once, and whether they are known already.
+	Nodes(vnid config.VNID) (vteps []netip.Addr, known bool)
+}
+
+// nowhere knows of nobody.
+type nowhere struct{}
+
+func (nowhere) Follow(config.VNID, []string)           {}
+func (nowhere) Nodes(config.VNID) ([]netip.Addr, bool) { return nil, false }

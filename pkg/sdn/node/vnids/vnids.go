@@ -40,6 +40,8 @@ type Options struct {
 	Informer cache.SharedIndexInformer // that of Lister
 	Get      Getter
 	Store    Store
+
+	Elsewhere Elsewhere // nil: multicast goes to all nodes
 }
 
 // VNIDs holds who depends on a namespace's VNID. In mode subnet all namespaces have the same.
@@ -47,12 +49,13 @@ type Options struct {
 // Its lock is held while a change is given to the store, which never blocks: so the order of changes is that of what is known, and a pod that
 // comes while its namespace changes is in one state or the other, with all others of that namespace.
 type VNIDs struct {
-	node    pipeline.Node
-	lister  networklisters.NetNamespaceLister
-	get     Getter
-	store   Store
-	loop    *reconcile.Loop // nil in mode subnet
-	fetches singleflight.Group
+	node      pipeline.Node
+	lister    networklisters.NetNamespaceLister
+	get       Getter
+	store     Store
+	elsewhere Elsewhere
+	loop      *reconcile.Loop // nil in mode subnet
+	fetches   singleflight.Group
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace
@@ -67,9 +70,13 @@ func New(o Options) (*VNIDs, error) {
 		lister:     o.Lister,
 		get:        o.Get,
 		store:      o.Store,
+		elsewhere:  o.Elsewhere,
 		namespaces: map[string]*namespace{},
 		homes:      map[pipeline.Owner]string{},
 		networks:   map[config.VNID]*network{},
+	}
+	if v.elsewhere == nil {
+		v.elsewhere = nowhere{}
 	}
 	if v.flat() {
 		return v, nil

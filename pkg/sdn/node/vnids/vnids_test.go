@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -454,4 +455,60 @@ func TestMulticastIsForWhoAsksForIt(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// elsewhere is what a test says of other nodes.
+type elsewhere struct {
+	mu       sync.Mutex
+	followed map[config.VNID][]string
+	nodes    map[config.VNID][]netip.Addr
+}
+
+func (e *elsewhere) Follow(vnid config.VNID, namespaces []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.followed[vnid] = namespaces
+}
+
+func (e *elsewhere) Nodes(vnid config.VNID) ([]netip.Addr, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	nodes, known := e.nodes[vnid]
+	return nodes, known
+}
+
+func TestMulticastGoesToNodesThatHaveThePods(t *testing.T) {
+	f := start(t, config.ModeMultitenant, withMulticast(netNamespace("a", 0x20)), withMulticast(netNamespace("b", 0x20)))
+	e := &elsewhere{followed: map[config.VNID][]string{}, nodes: map[config.VNID][]netip.Addr{}}
+	f.elsewhere = e
+	f.set("a", 1)
+	if got := e.followed[0x20]; !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("followed are %q", got)
+	}
+	replicas := func() int {
+		n := 0
+		for _, text := range f.bridge.Flows() {
+			if strings.Contains(text, "table=111,") {
+				n += strings.Count(text, "tun_dst")
+			}
+		}
+		return n
+	}
+	e.nodes[0x20] = []netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}
+	for _, c := range f.Refresh(0x20) {
+		f.must(c)
+	}
+	if n := replicas(); n != 2 {
+		t.Errorf("it goes to %d nodes, want 2", n)
+	}
+	f.must(f.Delete(owner(1)))
+	if got := e.followed[0x20]; len(got) > 0 {
+		t.Errorf("without pods here, followed are %q", got)
+	}
+	if n := replicas(); n != 0 {
+		t.Errorf("without pods here, it goes to %d nodes", n)
+	}
+	if len(f.Refresh(0x20)) > 0 {
+		t.Error("without pods here, news of others change the switch")
+	}
 }

@@ -1,0 +1,384 @@
+package multicast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	patience = 20 * time.Second
+
+	vnid  config.VNID = 0x20
+	other config.VNID = 0x30
+)
+
+// fixture is node1, beside node2 to node4 at 172.31.0.2 to .4.
+type fixture struct {
+	*testing.T
+	*Listeners
+	client    *fake.Clientset
+	stop      func()
+	refreshed atomic.Int64
+
+	mu      sync.Mutex
+	refused bool           // pods can't be listed
+	open    map[string]int // watches, by namespace
+}
+
+// watched tells when it is stopped.
+type watched struct {
+	watch.Interface
+	stopped func()
+}
+
+func (w watched) Stop() {
+	w.stopped()
+	w.Interface.Stop()
+}
+
+func start(t *testing.T, objects ...runtime.Object) *fixture {
+	t.Helper()
+	f := &fixture{T: t, client: fake.NewClientset(objects...), open: map[string]int{}}
+	f.client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.refused, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("not yet"))
+	})
+	f.client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		namespace := action.GetNamespace()
+		w, err := f.client.Tracker().Watch(action.GetResource(), namespace)
+		f.opened(namespace, 1)
+		return true, watched{w, sync.OnceFunc(func() { f.opened(namespace, -1) })}, err
+	})
+	f.Listeners = New("node1", f.client)
+	for n := 2; n <= 4; n++ {
+		f.node(fmt.Sprintf("node%d", n), fmt.Sprintf("172.31.0.%d", n))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		f.Listeners.Run(ctx, func(config.VNID) []*store.Commit {
+			f.refreshed.Add(1)
+			return nil
+		})
+	})
+	f.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *fixture) opened(namespace string, by int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open[namespace] += by; f.open[namespace] == 0 {
+		delete(f.open, namespace)
+	}
+}
+
+func (f *fixture) refuse(yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = yes
+}
+
+func (f *fixture) node(name, vtep string) {
+	f.Peer(name, &peers.Peer{VTEP: netip.MustParseAddr(vtep), IsNode: true})
+}
+
+func pod(namespace, name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+}
+
+func (f *fixture) create(p *corev1.Pod) {
+	f.Helper()
+	if _, err := f.client.CoreV1().Pods(p.Namespace).Create(f.Context(), p, metav1.CreateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) update(p *corev1.Pod) {
+	f.Helper()
+	if _, err := f.client.CoreV1().Pods(p.Namespace).Update(f.Context(), p, metav1.UpdateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) delete(namespace, name string) {
+	f.Helper()
+	if err := f.client.CoreV1().Pods(namespace).Delete(f.Context(), name, metav1.DeleteOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) eventually(fault func() error) {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := fault()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			f.Fatal(err)
+		case <-tick.C:
+		}
+	}
+}
+
+// wantWatched waits until exactly these namespaces are watched, each once.
+func (f *fixture) wantWatched(want ...string) {
+	f.Helper()
+	f.eventually(func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, name := range want {
+			if f.open[name] != 1 {
+				return fmt.Errorf("watches by namespace are %v, want %q", f.open, want)
+			}
+		}
+		if len(f.open) != len(want) {
+			return fmt.Errorf("watches by namespace are %v, want %q", f.open, want)
+		}
+		return nil
+	})
+}
+
+// fault tells how the listeners of the VNID are others than wanted; "?": they are not to be known.
+func (f *fixture) fault(vnid config.VNID, want ...string) error {
+	vteps, known := f.Nodes(vnid)
+	got := []string{}
+	for _, vtep := range vteps {
+		got = append(got, vtep.String())
+	}
+	if !known {
+		got = []string{"?"}
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("VNID %s is listened to by %q, want %q", vnid, got, want)
+	}
+	return nil
+}
+
+// want waits for the listeners of the VNID.
+func (f *fixture) want(vnid config.VNID, want ...string) {
+	f.Helper()
+	f.eventually(func() error { return f.fault(vnid, want...) })
+}
+
+// wantRefresh waits until the listeners are as wanted, and until the switch is told since before.
+func (f *fixture) wantRefresh(before int64, vnid config.VNID, want ...string) {
+	f.Helper()
+	f.want(vnid, want...)
+	f.eventually(func() error {
+		if f.refreshed.Load() == before {
+			return errors.New("nobody is told")
+		}
+		return nil
+	})
+}
+
+func TestNodesThatHavePodsOfTheVNID(t *testing.T) {
+	onHost := pod("a", "host-network", "node3")
+	onHost.Spec.HostNetwork = true
+	done := pod("a", "done", "node3")
+	done.Status.Phase = corev1.PodSucceeded
+	f := start(t, pod("a", "one", "node2"), pod("a", "mine", "node1"), pod("a", "waiting", ""), pod("elsewhere", "x", "node4"), onHost, done)
+	f.Follow(vnid, []string{"a"})
+	f.want(vnid, "172.31.0.2")
+	f.wantWatched("a")
+
+	before := f.refreshed.Load()
+	f.create(pod("a", "two", "node3"))
+	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3")
+
+	before = f.refreshed.Load()
+	f.update(pod("a", "waiting", "node4")) // it is scheduled
+	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3", "172.31.0.4")
+
+	before = f.refreshed.Load()
+	failed := pod("a", "two", "node3")
+	failed.Status.Phase = corev1.PodFailed
+	f.update(failed)
+	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.4")
+
+	// A node listens until its last pod is gone.
+	f.create(pod("a", "three", "node2"))
+	f.delete("a", "waiting")
+	f.delete("a", "one")
+	f.want(vnid, "172.31.0.2")
+	f.delete("a", "three")
+	f.want(vnid)
+}
+
+// A VNID is all of its namespaces, and a namespace that moves to another VNID is counted there.
+func TestNamespacesOfAVNID(t *testing.T) {
+	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node2"), pod("b", "y", "node3"), pod("c", "x", "node4"))
+	f.Follow(vnid, []string{"a", "b"})
+	f.Follow(other, []string{"c"})
+	f.want(vnid, "172.31.0.2", "172.31.0.3")
+	f.want(other, "172.31.0.4")
+	f.wantWatched("a", "b", "c")
+
+	f.Follow(vnid, []string{"a"})
+	f.Follow(other, []string{"b", "c"})
+	if err := errors.Join(f.fault(vnid, "172.31.0.2"), f.fault(other, "?")); err != nil {
+		t.Error(err)
+	}
+	f.want(other, "172.31.0.2", "172.31.0.3", "172.31.0.4")
+	f.wantWatched("a", "b", "c")
+}
+
+// Nothing is watched for VNIDs that nobody here listens to.
+func TestWatchesNoMoreThanIsAsked(t *testing.T) {
+	f := start(t, pod("a", "x", "node2"))
+	f.wantWatched()
+	f.Follow(vnid, []string{"a"})
+	f.Follow(vnid, []string{"a"})
+	f.wantWatched("a")
+	f.Follow(vnid, nil)
+	f.wantWatched()
+	if err := f.fault(vnid, "?"); err != nil {
+		t.Error(err)
+	}
+	for range 100 { // it is asked for and no more, before anybody could look
+		f.Follow(vnid, []string{"a", "b"})
+		f.Follow(vnid, nil)
+	}
+	f.Follow(vnid, []string{"b"})
+	f.wantWatched("b")
+	f.stop()
+	f.wantWatched()
+	for _, action := range f.client.Actions() {
+		if action.GetNamespace() == "" {
+			t.Errorf("all pods were asked for: %v", action)
+		}
+	}
+}
+
+// While the API server does not tell, all nodes get everything.
+func TestUnknownUntilThePodsAreListed(t *testing.T) {
+	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node3"))
+	f.Follow(vnid, []string{"a"})
+	f.want(vnid, "172.31.0.2")
+	f.refuse(true)
+	f.Follow(vnid, []string{"a", "b"})
+	if err := f.fault(vnid, "?"); err != nil {
+		t.Error(err)
+	}
+	lists := func() (n int) {
+		for _, action := range f.client.Actions() {
+			if action.Matches("list", "pods") && action.GetNamespace() == "b" {
+				n++
+			}
+		}
+		return n
+	}
+	f.eventually(func() error {
+		if lists() == 0 {
+			return errors.New("pods of b are not asked for")
+		}
+		return f.fault(vnid, "?")
+	})
+	before := f.refreshed.Load()
+	f.refuse(false)
+	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3")
+}
+
+func TestHostSubnetsComeMoveAndGo(t *testing.T) {
+	f := start(t, pod("a", "x", "node2"))
+	f.Follow(vnid, []string{"a"})
+	f.want(vnid, "172.31.0.2")
+	f.wantWatched("a")
+
+	before := f.refreshed.Load()
+	f.node("node2", "172.31.0.22")
+	f.wantRefresh(before, vnid, "172.31.0.22")
+
+	f.create(pod("a", "y", "new"))
+	f.want(vnid, "?")
+	before = f.refreshed.Load()
+	f.node("new", "172.31.0.5")
+	f.wantRefresh(before, vnid, "172.31.0.5", "172.31.0.22")
+
+	before = f.refreshed.Load()
+	f.Peer("new", nil)
+	f.wantRefresh(before, vnid, "?")
+}
+
+// A machine that is no node listens to its fixed VNID, or, without one, to who knows what.
+func TestMachinesListen(t *testing.T) {
+	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node3"))
+	f.Follow(vnid, []string{"a"})
+	f.Follow(other, []string{"b"})
+	f.want(vnid, "172.31.0.2")
+	f.want(other, "172.31.0.3")
+
+	before := f.refreshed.Load()
+	f.Peer("fixed", &peers.Peer{VTEP: netip.MustParseAddr("172.31.0.98"), HasFixedVNID: true, FixedVNID: vnid})
+	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.98")
+	f.want(other, "172.31.0.3")
+
+	f.Peer("free", &peers.Peer{VTEP: netip.MustParseAddr("172.31.0.99")})
+	f.want(vnid, "172.31.0.2", "172.31.0.98", "172.31.0.99")
+	f.want(other, "172.31.0.3", "172.31.0.99")
+
+	// Where it is not known who listens, all do, and with them the machine that the list for all VNIDs leaves out.
+	f.create(pod("a", "y", "new"))
+	f.want(vnid, "172.31.0.2", "172.31.0.3", "172.31.0.4", "172.31.0.98", "172.31.0.99")
+	f.create(pod("b", "y", "new"))
+	f.want(other, "?")
+
+	before = f.refreshed.Load()
+	f.Peer("fixed", nil)
+	f.wantRefresh(before, vnid, "?")
+}
+
+// Many pods at once are a few changes of the switch.
+func TestPodsThatComeTogether(t *testing.T) {
+	f := start(t)
+	f.Follow(vnid, []string{"a"})
+	f.wantWatched("a")
+	f.want(vnid)
+	started, before := time.Now(), f.refreshed.Load()
+	var want []string
+	for n := range 100 {
+		node, vtep := fmt.Sprintf("more%d", n), netip.AddrFrom4([4]byte{172, 31, 1, byte(n)})
+		f.node(node, vtep.String())
+		f.create(pod("a", node, node))
+		want = append(want, vtep.String())
+	}
+	f.wantRefresh(before, vnid, want...)
+	// What follows the listing may still come, once.
+	if n, most := f.refreshed.Load()-before, int64(time.Since(started)/refreshDelay)+2; n > most {
+		t.Errorf("the switch is changed %d times, want no more than %d", n, most)
+	}
+}
