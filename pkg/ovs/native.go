@@ -94,6 +94,8 @@ func within[S session](ctx context.Context, timeout time.Duration, l *link[S], f
 	switch {
 	case err == nil || isVerdict(err):
 		return err
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()) && !IsUnavailable(err):
+		return err // it says so itself
 	case ctx.Err() != nil:
 		// Whatever failed then failed because of it.
 		return fmt.Errorf("%w (%s)", ctx.Err(), err.Error())

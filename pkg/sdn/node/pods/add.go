@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
@@ -206,31 +207,52 @@ func (m *Manager) takeAddrs(ctx context.Context, a Attachment) ([]netip.Addr, er
 	return addrs, err
 }
 
-// attach makes the device, the port and the flows, while the disk takes note of the address: with the flows the
-// world hears of it.
+// attach makes the device and the port, while the disk takes note of the address and the switch gets the flows, for the number that
+// the port asks for: vswitchd is slow to take flows once it has a new port.
 func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
-	both, bothCtx := errgroup.WithContext(ctx)
-	both.Go(func() error {
-		if err := m.ipam.Sync(bothCtx, pod.Addrs); err != nil && bothCtx.Err() == nil {
-			return &diskError{err}
-		}
-		return bothCtx.Err()
-	})
-	both.Go(func() error { return m.plug(bothCtx, netns, pod) })
-	if err := both.Wait(); err != nil {
+	var err error
+	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
 		return err
 	}
-	if err := m.flows.set(ctx, *pod); err != nil {
-		return fmt.Errorf("install the pod's flows: %w", err)
+	given := 0
+	all, allCtx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		if err := m.ipam.Sync(allCtx, pod.Addrs); err != nil && allCtx.Err() == nil {
+			return &diskError{err}
+		}
+		return allCtx.Err()
+	})
+	all.Go(func() (err error) {
+		given, err = m.plug(allCtx, netns, *pod)
+		return err
+	})
+	if pod.OFPort != 0 {
+		all.Go(func() error { return m.install(allCtx, *pod) })
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	if given != pod.OFPort {
+		pod.OFPort = given
+		if err := m.install(ctx, *pod); err != nil {
+			return err
+		}
 	}
 	return ctx.Err() // nobody may be left to hear of the success
 }
 
-// plug makes the device and the port. The port gets its number while the pod's end is being configured.
-func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod *Pod) error {
-	i := m.network(*pod)
+func (m *Manager) install(ctx context.Context, pod Pod) error {
+	if err := m.flows.set(ctx, pod); err != nil {
+		return fmt.Errorf("install the pod's flows: %w", err)
+	}
+	return nil
+}
+
+// plug makes the device and the port. The port gets its number, which is returned, while the pod's end is being configured.
+func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod Pod) (number int, err error) {
+	i := m.network(pod)
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
-		return fmt.Errorf("create the veth pair: %w", err)
+		return 0, fmt.Errorf("create the veth pair: %w", err)
 	}
 	both, bothCtx := errgroup.WithContext(ctx)
 	both.Go(func() error {
@@ -239,15 +261,27 @@ func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod *Pod) error {
 		}
 		return nil
 	})
-	both.Go(func() error {
-		port, err := m.bridge.AddPort(bothCtx, pod.port())
-		if err != nil {
-			return fmt.Errorf("add the port: %w", err)
-		}
-		pod.OFPort = port.OFPort
-		return nil
+	both.Go(func() (err error) {
+		number, err = m.addPort(bothCtx, pod)
+		return err
 	})
-	return both.Wait()
+	err = both.Wait()
+	return number, err
+}
+
+// addPort adds the port with the pod's number, or with any if that was taken meanwhile.
+func (m *Manager) addPort(ctx context.Context, pod Pod) (number int, err error) {
+	wanted := pod.port()
+	wanted.OFPort = pod.OFPort
+	port, err := m.bridge.AddPort(ctx, wanted)
+	if ovs.IsPortError(err) && wanted.OFPort != 0 {
+		wanted.OFPort = 0
+		port, err = m.bridge.AddPort(ctx, wanted)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("add the port: %w", err)
+	}
+	return port.OFPort, nil
 }
 
 // undo removes what a failed ADD made. The runtime's time may be over, so it has its own. What it can't remove, the runtime's

@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// The points at which an ADD can fail or die, in order. Configure and add port run at the same time, and sync beside all but flows.
+// The points at which an ADD can fail or die. Behind allocate, flows and sync each run beside the rest, and configure beside add port.
 func addPoints() []string {
 	var points []string
 	for _, step := range []string{"allocate", "sync", "create", "configure", "add port", "flows"} {

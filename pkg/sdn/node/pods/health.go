@@ -13,9 +13,14 @@ import (
 // health is what requests and Run last saw of what every ADD needs. STATUS answers from it alone.
 type health struct {
 	mu     sync.Mutex
-	bridge error // Open vSwitch does not answer
+	misses int   // probes in a row that Open vSwitch did not answer
+	bridge error // the last one's
 	disk   error // addresses can't be written
 }
+
+// maxMisses is how many probes may fail in a row: Open vSwitch misses one when it restarts, or the processor is busy, and a STATUS that
+// fails makes the node not ready.
+const maxMisses = 1
 
 // diskError says that an address could not be taken, or freed, because of the disk that they are kept on.
 type diskError struct{ err error }
@@ -23,12 +28,13 @@ type diskError struct{ err error }
 func (e *diskError) Error() string { return e.err.Error() }
 func (e *diskError) Unwrap() error { return e.err }
 
-// learn draws conclusions from how a request ended. ADD tries everything; a DEL may have found no address to free.
+// learn draws conclusions from how a request ended. ADD tries everything; a DEL may have found no address to free. That Open vSwitch did
+// not answer is for the probes to say: a wave of requests finds that many times in one moment.
 func (m *Manager) learn(err error, triedDisk bool) {
 	var disk *diskError
 	switch {
 	case err == nil:
-		m.health.setBridge(nil)
+		m.health.probed(nil)
 		if triedDisk {
 			m.health.setDisk(nil)
 		}
@@ -36,15 +42,19 @@ func (m *Manager) learn(err error, triedDisk bool) {
 		if m.health.setDisk(err) {
 			m.events.WarnNode(ReasonAddressStorage, err.Error())
 		}
-	case ovs.IsUnavailable(err):
-		m.health.setBridge(err)
 	}
 }
 
-func (h *health) setBridge(err error) {
+// probed takes note of whether Open vSwitch has answered.
+func (h *health) probed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bridge = err
+	if err == nil {
+		h.misses = 0
+	} else {
+		h.misses++
+	}
 }
 
 func (h *health) setDisk(err error) (changed bool) {
@@ -58,7 +68,10 @@ func (h *health) setDisk(err error) (changed bool) {
 func (h *health) get() (bridge, disk error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.bridge, h.disk
+	if h.misses > maxMisses {
+		bridge = h.bridge
+	}
+	return bridge, h.disk
 }
 
 // Status tells whether ADD can be served, from memory.

@@ -1,10 +1,12 @@
 package pods
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -152,8 +154,10 @@ func TestCheckFindsMissingFlows(t *testing.T) {
 	}
 	resume := s.PauseVSwitchd(t)
 	defer resume()
-	a.probe(t.Context())
-	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity {
+	for range maxMisses + 1 {
+		a.probe(t.Context())
+	}
+	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity || strings.Count(err.Error(), "deadline exceeded") != 1 {
 		t.Errorf("STATUS while vswitchd hangs: %v", err)
 	}
 	resume()
@@ -270,5 +274,69 @@ func awaitNumber(t *testing.T, bridge Switch, port string, number int) {
 		case <-deadline:
 			t.Fatalf("port %s does not get number %d: %v", port, number, ports)
 		}
+	}
+}
+
+// A pod's number follows from its address, and comes free with it: where there is one address, each pod has the number of the one before.
+func TestNumberIsReusedAtOnce(t *testing.T) {
+	n, _ := newOVSNode(t)
+	n.options.Subnets = []netip.Prefix{netip.MustParsePrefix("10.128.2.0/30")}
+	a, _ := n.start(t)
+	for i := range 20 {
+		req := n.addPod(fmt.Sprintf("pod%d", i), newNetns(t))
+		checkReq := check(t, req, add(t, a, req))
+		if number := a.Pods()[0].OFPort; number != firstNumber+2 {
+			t.Errorf("pod %d has OpenFlow port number %d", i, number)
+		}
+		if err := a.Check(t.Context(), checkReq); err != nil {
+			t.Error(err)
+		}
+		del(t, a, req)
+	}
+	n.wantClean(t)
+}
+
+// unseen is a port that comes after the agent has looked for a free number.
+type unseen struct {
+	Switch
+	name string
+}
+
+func (u unseen) ListPorts(ctx context.Context) ([]ovs.Port, error) {
+	ports, err := u.Switch.ListPorts(ctx)
+	return slices.DeleteFunc(ports, func(p ovs.Port) bool { return p.Name == u.name }), err
+}
+
+// A port of somebody else has the pod's number: the pod gets another, and the other port no flow.
+func TestNumberIsTaken(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("seen too late %t", late), func(t *testing.T) {
+			n, _ := newOVSNode(t)
+			if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "foreign", Type: "internal", OFPort: firstNumber + 2}); err != nil {
+				t.Fatal(err)
+			}
+			a, _ := n.start(t)
+			bridge := a.bridge
+			if late {
+				a.bridge = unseen{bridge, "foreign"}
+			}
+			req := n.addPod("web", newNetns(t))
+			checkReq := check(t, req, add(t, a, req))
+			a.bridge = bridge
+			number := a.Pods()[0].OFPort
+			if number <= 0 || number >= firstNumber {
+				t.Errorf("the pod has OpenFlow port number %d: Open vSwitch gave one that another pod may ask for", number)
+			}
+			if err := a.Check(t.Context(), checkReq); err != nil {
+				t.Error(err)
+			}
+			for _, flow := range n.flows() {
+				if strings.Contains(flow, fmt.Sprint(firstNumber+2)) || strings.Contains(flow, fmt.Sprintf("%#x", firstNumber+2)) {
+					t.Errorf("a flow for the port of somebody else: %s", flow)
+				}
+			}
+			del(t, a, req)
+			n.wantClean(t)
+		})
 	}
 }

@@ -90,7 +90,7 @@ func TestAdd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantPorts := []ovs.Port{{Name: hostVeth, OFPort: 1, ExternalIDs: map[string]string{
+	wantPorts := []ovs.Port{{Name: hostVeth, OFPort: 32770, ExternalIDs: map[string]string{
 		"sandbox": req.ContainerID, "ifname": "eth0", "netns": req.Netns,
 		"pod-namespace": "default", "pod-name": "web", "pod-uid": "uid-of-web",
 		"ip": "10.128.2.2", "mac": "0a:58:0a:80:02:02",
@@ -101,7 +101,7 @@ func TestAdd(t *testing.T) {
 	if flows := n.flows(); len(flows) == 0 {
 		t.Error("no flows")
 	}
-	if pods := a.Pods(); len(pods) != 1 || pods[0].Name != "web" || pods[0].OFPort != 1 {
+	if pods := a.Pods(); len(pods) != 1 || pods[0].Name != "web" || pods[0].OFPort != 32770 {
 		t.Errorf("Pods: %+v", pods)
 	}
 	checkReq := check(t, req, got)

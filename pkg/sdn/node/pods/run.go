@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -44,12 +45,14 @@ func (m *Manager) probe(parent context.Context) {
 	defer cancel()
 	_, err := m.bridge.ListPorts(ctx)
 	if err == nil {
-		_, err = m.bridge.Missing(ctx, nil)
+		if _, err = m.bridge.Missing(ctx, nil); err != nil {
+			err = fmt.Errorf("ask vswitchd for an answer: %w", err)
+		}
 	}
 	if parent.Err() != nil {
 		return // it says nothing
 	}
-	m.health.setBridge(err)
+	m.health.probed(err)
 	if _, failed := m.health.get(); failed == nil {
 		return
 	}

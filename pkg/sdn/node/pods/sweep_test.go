@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,15 +88,17 @@ func TestGCKeepsWhatIsYounger(t *testing.T) {
 	n.wantClean(t)
 }
 
-// whenListed does something when the ports are asked for the first time.
+// whenListed does something, which may ask for the ports too, when they are asked for the first time.
 type whenListed struct {
 	Switch
-	once sync.Once
-	then func()
+	asked atomic.Bool
+	then  func()
 }
 
 func (w *whenListed) ListPorts(ctx context.Context) ([]ovs.Port, error) {
-	w.once.Do(w.then)
+	if w.asked.CompareAndSwap(false, true) {
+		w.then()
+	}
 	return w.Switch.ListPorts(ctx)
 }
 
