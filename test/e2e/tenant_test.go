@@ -218,6 +218,8 @@ func TestTenants(t *testing.T) {
 	c := newTenantCluster(t)
 	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
 	t.Run("edges", func(t *testing.T) { testTenantEdges(t, c) })
+	t.Run("gap", func(t *testing.T) { testTenantGap(t, c) })
+	t.Run("modes", func(t *testing.T) { testModes(t, c) })
 }
 
 // testTenantChanges changes VNIDs at random while all pods send to all others. After every change each pair's verdict is as the rule says,

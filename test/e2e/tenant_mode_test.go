@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// testModes changes the mode of a running cluster and back. Agents go on, those who reach each other in both modes lose no packet, and
+// namespaces are cut off from each other and connected again.
+func testModes(t *testing.T, c *cluster) {
+	c.restoreMode(t)
+	ours, theirs := c.namespace(t), c.namespace(t)
+	pods := append(c.run(t, ours, netexec("a", node1), netexec("b", node2)), c.run(t, theirs, netexec("c", node1), netexec("d", node2))...)
+	pairs := [][2]pod{{pods[0], pods[1]}, {pods[3], pods[2]}} // of one namespace, on two nodes
+	strangers := [][2]pod{{pods[0], pods[2]}, {pods[0], pods[3]}, {pods[3], pods[0]}}
+	var streams []stream
+	var talks []*conversation
+	for _, p := range pairs {
+		meet(t, p[0].netns, p[1].addr)
+		streams = append(streams, streamOf(p[0], p[1]))
+		talks = append(talks, talk(t, p[0].end(), p[1].end()))
+	}
+	before := c.allStarts(t)
+
+	c.losesNothing(t, func() {
+		for range 2 {
+			c.haveMode(t, config.ModeSubnet)
+			for _, s := range strangers {
+				meet(t, s[0].netns, s[1].addr)
+			}
+			c.haveMode(t, config.ModeMultitenant)
+			for _, s := range strangers {
+				mustNotReach(t, s[0].name+" to "+s[1].name, pinging(s[0], s[1]), pinging(s[0], partner(s[0], pairs)))
+			}
+			for _, c := range talks {
+				c.goesOn(t)
+			}
+		}
+	}, streams...)
+	for _, c := range talks {
+		c.ends(t)
+	}
+	if after := c.allStarts(t); after != before {
+		t.Errorf("processes were started: %s, before it was %s", after, before)
+	}
+}
+
+// allStarts is how often agents and the controller were started.
+func (c *cluster) allStarts(t *testing.T) string {
+	t.Helper()
+	text := fmt.Sprintf("controller %d", c.starts(t, lab.ControlPlane, controllerService))
+	for _, node := range c.Nodes() {
+		text += fmt.Sprintf(", %s %d", node, c.starts(t, node, agentService))
+	}
+	return text
+}
+
+// partner is the other pod of the pod's namespace.
+func partner(p pod, pairs [][2]pod) pod {
+	for _, pair := range pairs {
+		if pair[0].addr == p.addr {
+			return pair[1]
+		}
+	}
+	return p
+}
+
+func pinging(from, to pod) func(context.Context) error {
+	return func(ctx context.Context) error { return from.netns.Ping(ctx, to.addr, wire.Echo{}) }
+}
+
+// haveMode changes the mode as docs/clusternetwork.md tells, and returns when all nodes have followed.
+func (c *cluster) haveMode(t *testing.T, mode config.Mode) {
+	t.Helper()
+	began := time.Now()
+	if err := c.setMode(t.Context(), mode); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, syncTime, "the nodes follow mode "+mode.String(), func(ctx context.Context) error { return c.inMode(ctx, mode) })
+	t.Logf("all nodes are in mode %s after %v", mode, time.Since(began))
+	c.accepted(t, metav1.ConditionTrue, "mode "+mode.String())
+}
+
+func (c *cluster) setMode(ctx context.Context, mode config.Mode) error {
+	patch := fmt.Appendf(nil, `{"pluginName":%q}`, mode.PluginName())
+	_, err := c.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// inMode finds fault unless the tables of all nodes say that they are of this mode.
+func (c *cluster) inMode(ctx context.Context, mode config.Mode) error {
+	for _, node := range c.Nodes() {
+		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		if err != nil {
+			return err
+		}
+		if err := hasFlow(flows, "253", fmt.Sprintf(" actions=note:%02x.", uint8(mode))); err != nil {
+			return fmt.Errorf("%s: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// hasFlow finds fault unless a flow of the table begins like that.
+func hasFlow(flows []flow, table, prefix string) error {
+	of := tableOf(flows, table)
+	for _, f := range of {
+		if strings.HasPrefix(f, prefix) {
+			return nil
+		}
+	}
+	return fmt.Errorf("table %s has no flow %q, but %q", table, prefix, of)
+}
+
+// restoreMode brings the lab's mode back at the test's end.
+func (c *cluster) restoreMode(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		defer cancel()
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
+		err := c.setMode(ctx, config.ModeMultitenant)
+		for err == nil {
+			if err = c.inMode(ctx, config.ModeMultitenant); err == nil {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				err = errors.Join(err, ctx.Err())
+			case <-ticker.C:
+				err = nil
+			}
+		}
+		t.Errorf("restore mode %s: %v", config.ModeMultitenant, err)
+	})
+}
