@@ -364,11 +364,15 @@ func reachesBoth(t *testing.T, ask func(context.Context) (string, error)) {
 }
 
 func hostnameHTTP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint16) (string, error) {
+	return hostnameBy(ctx, from.HTTP(), to, port)
+}
+
+func hostnameBy(ctx context.Context, client *http.Client, to netip.Addr, port uint16) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(to, port).String()+"/hostname", nil)
 	if err != nil {
 		return "", err
 	}
-	response, err := from.HTTP().Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +21,8 @@ import (
 )
 
 // testModes changes the mode of a running cluster and back. Agents go on, those who reach each other in both modes lose no packet, and
-// namespaces are cut off from each other and connected again.
+// namespaces are cut off from each other and connected again. Services are there in both, and connections through them that were made in
+// mode subnet stay; those of mode multitenant don't (docs/tenants.md).
 func testModes(t *testing.T, c *cluster) {
 	c.restoreMode(t)
 	ours, theirs := c.namespace(t), c.namespace(t)
@@ -31,6 +36,7 @@ func testModes(t *testing.T, c *cluster) {
 		streams = append(streams, streamOf(p[0], p[1]))
 		talks = append(talks, talk(t, p[0].end(), p[1].end()))
 	}
+	service := c.expose(t, ours, "of-b", servicePort{"TCP", servicePortHTTP, httpPort}, pods[1])
 	before := c.allStarts(t)
 
 	c.losesNothing(t, func() {
@@ -39,7 +45,12 @@ func testModes(t *testing.T, c *cluster) {
 			for _, s := range strangers {
 				meet(t, s[0].netns, s[1].addr)
 			}
+			serves(t, "the service in mode subnet", pods[0].netns.HTTP(), service)
+			kept := oneConnection(t, pods[0].netns)
+			serves(t, "the service in mode subnet, by a new connection", kept, service)
 			c.haveMode(t, config.ModeMultitenant)
+			serves(t, "the service in mode multitenant, by a connection made before", kept, service)
+			serves(t, "the service in mode multitenant", pods[0].netns.HTTP(), service)
 			for _, s := range strangers {
 				mustNotReach(t, s[0].name+" to "+s[1].name, pinging(s[0], s[1]), pinging(s[0], partner(s[0], pairs)))
 			}
@@ -54,6 +65,33 @@ func testModes(t *testing.T, c *cluster) {
 	if after := c.allStarts(t); after != before {
 		t.Errorf("processes were started: %s, before it was %s", after, before)
 	}
+}
+
+const servicePortHTTP = 80
+
+// serves waits until the service answers.
+func serves(t *testing.T, what string, client *http.Client, service netip.Addr) {
+	t.Helper()
+	eventually(t, syncTime, what, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, packetTime)
+		defer cancel()
+		_, err := hostnameBy(ctx, client, service, servicePortHTTP)
+		return err
+	})
+}
+
+// oneConnection is a client that makes one connection, and no other when that is gone.
+func oneConnection(t *testing.T, from wire.NetNS) *http.Client {
+	t.Helper()
+	var made atomic.Bool
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if made.Swap(true) {
+			return nil, errors.New("the connection is gone")
+		}
+		return from.DialContext(ctx, network, address)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
 
 // allStarts is how often agents and the controller were started.
