@@ -180,7 +180,7 @@ func (n *Native) compareNumbers(former, now *database) {
 
 // onOFPort is called by the database.
 func (n *Native) onOFPort(db *database, r interfaceRow) {
-	if n.checkOwn(db, r.Name) != nil {
+	if !n.owns(db, r.Name) {
 		return
 	}
 	n.mu.Lock()

@@ -160,7 +160,7 @@ func (n *Native) takeBack(ctx context.Context, name string, err error) error {
 
 // correctPort makes an existing port as wanted.
 func (n *Native) correctPort(ctx context.Context, db *database, is *interfaceRow, want Port) (Port, error) {
-	if err := n.checkOwn(db, want.Name); err != nil {
+	if err := n.checkOwn(ctx, db, want.Name); err != nil {
 		return Port{}, err
 	}
 	if is.fits(want) {
@@ -228,7 +228,7 @@ func (n *Native) removePort(ctx context.Context, db *database, name string) erro
 	if !ok {
 		return nil
 	}
-	if err := n.checkOwn(db, name); err != nil {
+	if err := n.checkOwn(ctx, db, name); err != nil {
 		return err
 	}
 	bridge, ok := db.bridge(n.bridge)
@@ -242,16 +242,29 @@ func (n *Native) removePort(ctx context.Context, db *database, name string) erro
 	return db.leave(name, cfg)
 }
 
-// checkOwn makes sure that a port that exists is one of our bridge.
-func (n *Native) checkOwn(db *database, name string) error {
-	port, ok := db.port(name)
-	if !ok {
-		return nil // it goes
+// checkOwn makes sure that a port that exists is one of our bridge. The tables of the copy change one after the other: what looks like
+// somebody else's is looked at again when the copy shows all of the last change.
+func (n *Native) checkOwn(ctx context.Context, db *database, name string) error {
+	if n.owns(db, name) {
+		return nil
 	}
-	if bridge, ok := db.bridge(n.bridge); !ok || !slices.Contains(bridge.Ports, port.UUID) {
+	if err := db.sync(ctx); err != nil {
+		return err
+	}
+	if !n.owns(db, name) {
 		return fmt.Errorf("the port belongs to another bridge than %s", n.bridge)
 	}
 	return nil
+}
+
+// owns says whether the port is one of our bridge, or is gone.
+func (n *Native) owns(db *database, name string) bool {
+	port, ok := db.port(name)
+	if !ok {
+		return true
+	}
+	bridge, ok := db.bridge(n.bridge)
+	return ok && slices.Contains(bridge.Ports, port.UUID)
 }
 
 // leave takes note that vswitchd is still to let go of the port.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -127,10 +128,11 @@ func (g *gated) forwards(t *testing.T) {
 	t.Helper()
 	g.eventually(t, "packets pass", func() error {
 		g.send(t)
-		if n := g.counted(t); n == 0 {
-			return fmt.Errorf("the flow has seen none")
+		n, err := g.counted(t)
+		if err == nil && n == 0 {
+			err = errors.New("the flow has seen none")
 		}
-		return nil
+		return err
 	})
 }
 
@@ -150,18 +152,18 @@ func (g *gated) send(t *testing.T) {
 	}
 }
 
-// counted is the flow's packet counter.
-func (g *gated) counted(t *testing.T) uint64 {
+// counted is the packet counter of the one flow that is there.
+func (g *gated) counted(t *testing.T) (uint64, error) {
 	t.Helper()
 	g.run(t, "revalidator/purge") // else the datapath's count comes later
 	flows, err := g.bridge.DumpFlows(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	if len(flows) != 1 {
-		t.Fatalf("there are the flows %v, want one", flows)
+		return 0, fmt.Errorf("there are the flows %v, want one", flows)
 	}
-	return flows[0].Packets
+	return flows[0].Packets, nil
 }
 
 func (g *gated) run(t *testing.T, args ...string) {
@@ -193,8 +195,8 @@ func TestVSwitchdWaitsForItsFlows(t *testing.T) {
 	for range 10 {
 		g.send(t)
 	}
-	if n := g.counted(t); n != 0 {
-		t.Errorf("%d packets were taken while vswitchd waits for its flows", n)
+	if n, err := g.counted(t); err != nil || n != 0 {
+		t.Errorf("%d packets (%v) were taken while vswitchd waits for its flows", n, err)
 	}
 	g.agent(t, newGate(g.bridge))
 	g.forwards(t)
