@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -53,6 +54,13 @@ func TestPacketsFlowWhileVSwitchdStartsAnew(t *testing.T) {
 			return nil
 		})
 		g.settles(t, ovs.RestoreWait{Armed: kernel, Alone: kernel})
+		// What the kernel went on with is flushed a moment after the gate has opened.
+		g.eventually(t, "the flows of the last vswitchd are gone", func() error {
+			if n := g.run(t, "coverage/read-counter", "dpif_flow_flush"); n == "0" {
+				return errors.New("they are not")
+			}
+			return nil
+		})
 		g.eventually(t, "packets pass again", ping)
 		sent, lost, err := pings.Stop()
 		if err != nil {

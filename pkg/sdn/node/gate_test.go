@@ -166,12 +166,14 @@ func (g *gated) counted(t *testing.T) (uint64, error) {
 	return flows[0].Packets, nil
 }
 
-func (g *gated) run(t *testing.T, args ...string) {
+func (g *gated) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := g.Command(t.Context(), "ovs-appctl", append([]string{"--target=" + g.RunDir + "/ovs-vswitchd.ctl"}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("ovs-appctl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
+	return strings.TrimSpace(string(out))
 }
 
 // A vswitchd that starts anew takes no packets before the agent has written its flows, whether that runs at the time or comes later.
