@@ -153,26 +153,30 @@ func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then fun
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fullTime)
 	defer cancel()
-	// Without a version to begin with, a watch first tells what there is.
-	events, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer events.Stop()
 	done := map[string]bool{}
 	for len(done) < count {
-		e, open := <-events.ResultChan()
-		if !open {
+		if ctx.Err() != nil {
 			t.Fatalf("%d pods of %s had their turn, want %d: %v", len(done), wave, count, context.Cause(ctx))
 		}
-		p, ok := e.Object.(*corev1.Pod)
-		if !ok || done[p.Name] || !isReady(p) {
-			continue
-		}
-		done[p.Name] = true
-		if err := then(ctx, p); err != nil {
+		// Without a version to begin with, a watch first tells what there is; so one that the server ends is begun anew.
+		events, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
+		if err != nil {
 			t.Fatal(err)
 		}
+		for e := range events.ResultChan() {
+			p, ok := e.Object.(*corev1.Pod)
+			if !ok || done[p.Name] || !isReady(p) {
+				continue
+			}
+			done[p.Name] = true
+			if err := then(ctx, p); err != nil {
+				t.Fatal(err)
+			}
+			if len(done) == count {
+				break
+			}
+		}
+		events.Stop()
 	}
 }
 
