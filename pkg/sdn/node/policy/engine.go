@@ -30,7 +30,7 @@ type Engine struct {
 	byID       map[uint32]*conj
 	blocks     map[netip.Prefix]map[*conj]struct{}
 	ports      map[PortMatch]map[*conj]struct{}
-	anything   map[struct{}]map[*conj]struct{}
+	anything   map[*conj]struct{} // rules that only their targets limit
 	changed    map[Piece]struct{}
 	addrs      map[netip.Addr]struct{} // the changed pieces that are addresses: by far the most
 }
@@ -48,7 +48,7 @@ func New() *Engine {
 		byID:       map[uint32]*conj{},
 		blocks:     map[netip.Prefix]map[*conj]struct{}{},
 		ports:      map[PortMatch]map[*conj]struct{}{},
-		anything:   map[struct{}]map[*conj]struct{}{},
+		anything:   map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
 		addrs:      map[netip.Addr]struct{}{},
 	}

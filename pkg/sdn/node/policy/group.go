@@ -10,12 +10,12 @@ import (
 
 // groupKey tells groups apart: two rules whose keys are the same share the group.
 type groupKey struct {
-	local      bool   // targets: only pods of this node
-	namespace  string // of this namespace
-	namespaces string // or, if namespace is "", of those with such labels
-	pods       string
-	port       portName
-	within     netip.Prefix
+	local     bool   // targets: only pods of this node
+	namespace string // of this namespace
+	selector  string // or, if namespace is "", of those with such labels
+	pods      string
+	port      portName
+	within    netip.Prefix
 }
 
 // portName is a port by its name.
@@ -27,10 +27,11 @@ type portName struct {
 // group is what a selector selects. The pods of a group of a named port are told apart by that port's number.
 type group struct {
 	scope
-	wants []label            // a pod must have one of them
-	sets  map[int32]*set     // by number of the port; 0 without one
-	rules map[*rule]struct{} // that have the group
-	refs  int
+	wants      []label                 // a pod must have one of them
+	namespaces map[*namespace]struct{} // that it looks at
+	sets       map[int32]*set          // by number of the port; 0 without one
+	rules      map[*rule]struct{}      // that have the group
+	refs       int
 }
 
 // set are pods that are alike for the rules of a group.
@@ -47,7 +48,7 @@ func (g *group) whole() bool {
 	return g.onPods.Empty() && g.port == portName{} && !g.within.IsValid()
 }
 
-// set returns the set of a number, made when it is missing. The rules hear of it.
+// set returns the set of a number, made when it is missing. Rules hear of it when it has pods (filled).
 func (g *group) set(number int32) *set {
 	s := g.sets[number]
 	if s == nil {
@@ -100,12 +101,15 @@ func (g *group) selects(ns *namespace) bool {
 // use returns the group of a selector, to be released.
 func (e *Engine) use(s scope) *group {
 	if s.inNamespaces != nil {
-		s.namespaces = "select " + s.inNamespaces.String()
+		s.selector = "select " + s.inNamespaces.String()
 	}
 	s.pods = s.onPods.String()
 	g := e.groups[s.groupKey]
 	if g == nil {
-		g = &group{scope: s, wants: wanted(s.onPods), sets: map[int32]*set{}, rules: map[*rule]struct{}{}}
+		g = &group{
+			scope: s, wants: wanted(s.onPods), namespaces: map[*namespace]struct{}{},
+			sets: map[int32]*set{}, rules: map[*rule]struct{}{},
+		}
 		e.groups[s.groupKey] = g
 		e.fill(g)
 	}
@@ -147,7 +151,7 @@ func (e *Engine) exit(g *group, ns *namespace) {
 }
 
 func (ns *namespace) take(g *group) {
-	ns.groups[g] = struct{}{}
+	ns.groups[g], g.namespaces[ns] = struct{}{}, struct{}{}
 	for _, l := range g.wants {
 		ns.byWant.add(l, g)
 	}
@@ -155,6 +159,7 @@ func (ns *namespace) take(g *group) {
 
 func (ns *namespace) drop(g *group) {
 	delete(ns.groups, g)
+	delete(g.namespaces, ns)
 	for _, l := range g.wants {
 		ns.byWant.remove(l, g)
 	}
@@ -178,16 +183,9 @@ func (e *Engine) release(g *group) {
 			delete(p.sets, s)
 		}
 	}
-	if g.inNamespaces == nil {
-		ns := e.namespaces[g.namespace]
+	for ns := range g.namespaces {
 		ns.drop(g)
 		e.forget(ns)
-		return
-	}
-	for _, ns := range e.namespaces {
-		if _, ok := ns.groups[g]; ok {
-			ns.drop(g)
-		}
 	}
 }
 

@@ -67,15 +67,13 @@ func (e *Engine) Compile(p Piece) []Part {
 			}
 		}
 	case Tenant:
-		for ns := range e.holders[p.VNID] {
-			if e.ownVNID(ns) {
-				x.addTenant(ns)
-			}
+		if ns := e.owner(p.VNID); ns != nil {
+			x.addTenant(ns)
 		}
 	case Port:
 		x.addUsers(e.ports[p.PortMatch], partPorts)
 	case Anything:
-		x.addUsers(e.anything[struct{}{}], partPeers)
+		x.addUsers(e.anything, partPeers)
 	case Outcome:
 	}
 	return x.parts()

@@ -198,7 +198,11 @@ func (e *Engine) activate(c *conj, active bool) {
 	}
 	if c.unlimited() {
 		e.touch(Piece{Kind: Anything})
-		enlist(e.anything, struct{}{}, c, active)
+		if active {
+			e.anything[c] = struct{}{}
+		} else {
+			delete(e.anything, c)
+		}
 	}
 	c.active = active
 }
@@ -220,22 +224,8 @@ func (e *Engine) touchSet(s *set) {
 		e.touchPod(s, p)
 	}
 	if !s.group.local && s.group.whole() {
-		for _, ns := range e.namespacesOf(s.group) {
+		for ns := range s.group.namespaces {
 			e.touchWhole(s.group, ns)
 		}
 	}
-}
-
-// namespacesOf are the namespaces that a group looks at.
-func (e *Engine) namespacesOf(g *group) []*namespace {
-	if g.inNamespaces == nil {
-		return []*namespace{e.namespace(g.namespace)}
-	}
-	var out []*namespace
-	for _, ns := range e.namespaces {
-		if _, ok := ns.groups[g]; ok {
-			out = append(out, ns)
-		}
-	}
-	return out
 }

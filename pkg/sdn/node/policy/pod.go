@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 // PodKey names a pod.
@@ -85,18 +84,6 @@ func (p *pod) addrs() []netip.Addr {
 	return all
 }
 
-// namespace is a namespace, with the groups that look at its pods.
-type namespace struct {
-	name    string
-	labels  labels.Set
-	known   bool // SetNamespace has been called
-	vnid    uint32
-	pods    map[*pod]struct{}
-	byLabel index[*pod]
-	groups  map[*group]struct{}
-	byWant  index[*group]
-}
-
 // SetPod makes the pod known, or changes it.
 func (e *Engine) SetPod(p Pod) {
 	e.update(p.PodKey, func(x *pod) { x.Pod, x.known = p, true })
@@ -173,103 +160,5 @@ func (e *Engine) readdress(p *pod, before []netip.Addr) {
 			e.byAddr[a] = append(e.byAddr[a], p)
 			e.touchAddr(a)
 		}
-	}
-}
-
-// SetNamespace makes the namespace known, or changes its labels.
-func (e *Engine) SetNamespace(name string, set map[string]string) {
-	ns := e.namespace(name)
-	ns.labels, ns.known = set, true
-	e.reselect(ns)
-}
-
-// DeleteNamespace forgets the labels. Its pods are forgotten one by one.
-func (e *Engine) DeleteNamespace(name string) {
-	ns := e.namespace(name)
-	ns.labels, ns.known = nil, false
-	e.reselect(ns)
-	e.forget(ns)
-}
-
-// SetVNID says which VNID the pods of the namespace have; 0 is none of its own.
-func (e *Engine) SetVNID(name string, vnid uint32) {
-	ns := e.namespace(name)
-	defer e.forget(ns)
-	if ns.vnid == vnid {
-		return
-	}
-	old := ns.vnid
-	before := e.owners(old, vnid)
-	if old != 0 {
-		delete(e.holders[old], ns)
-		if len(e.holders[old]) == 0 {
-			delete(e.holders, old)
-		}
-	}
-	if ns.vnid = vnid; vnid != 0 {
-		if e.holders[vnid] == nil {
-			e.holders[vnid] = map[*namespace]struct{}{}
-		}
-		e.holders[vnid][ns] = struct{}{}
-	}
-	after := e.owners(old, vnid)
-	for owner := range before {
-		e.touchTenant(owner)
-	}
-	for owner := range after {
-		e.touchTenant(owner)
-	}
-	for _, v := range []uint32{old, vnid} {
-		if v != 0 {
-			e.touch(Piece{Kind: Tenant, VNID: v})
-		}
-	}
-}
-
-// ownVNID says whether a VNID means this namespace and no other.
-func (e *Engine) ownVNID(ns *namespace) bool { return ns.vnid != 0 && len(e.holders[ns.vnid]) == 1 }
-
-// owners are the namespaces which have one of the VNIDs alone.
-func (e *Engine) owners(vnids ...uint32) map[*namespace]struct{} {
-	out := map[*namespace]struct{}{}
-	for _, v := range vnids {
-		for ns := range e.holders[v] {
-			if e.ownVNID(ns) {
-				out[ns] = struct{}{}
-			}
-		}
-	}
-	return out
-}
-
-// touchTenant is for a namespace that is now, or was, matched by its VNID: its addresses are not, or are.
-func (e *Engine) touchTenant(ns *namespace) {
-	for g := range ns.groups {
-		if !g.whole() || g.local || !g.set(0).used() {
-			continue
-		}
-		for p := range ns.pods {
-			e.touchPod(g.set(0), p)
-		}
-	}
-}
-
-// namespace returns the namespace, known or not.
-func (e *Engine) namespace(name string) *namespace {
-	ns := e.namespaces[name]
-	if ns == nil {
-		ns = &namespace{
-			name: name, pods: map[*pod]struct{}{}, byLabel: index[*pod]{},
-			groups: map[*group]struct{}{}, byWant: index[*group]{},
-		}
-		e.namespaces[name] = ns
-	}
-	return ns
-}
-
-// forget removes a namespace of which nothing is left.
-func (e *Engine) forget(ns *namespace) {
-	if !ns.known && ns.vnid == 0 && len(ns.pods) == 0 && len(ns.groups) == 0 {
-		delete(e.namespaces, ns.name)
 	}
 }
