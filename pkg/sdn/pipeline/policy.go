@@ -77,12 +77,9 @@ const (
 	PolicyPass // past the rest of the tier
 )
 
-// policies says whether policies are judged.
-func (n Node) policies() bool { return n.Mode == config.ModeNetworkPolicy }
-
 // fromPod is the table in which a packet that a pod may send goes on.
 func (n Node) fromPod() ovs.Action {
-	if n.policies() {
+	if n.judges() {
 		return ovs.GotoTable(tableEgressTrack)
 	}
 	return ovs.GotoTable(tableEgressPolicy)
@@ -90,7 +87,7 @@ func (n Node) fromPod() ovs.Action {
 
 // toPod is what happens to a packet that the VNIDs let through.
 func (n Node) toPod() ovs.Action {
-	if n.policies() {
+	if n.judges() {
 		return ovs.GotoTable(tableIngressPolicy)
 	}
 	return n.send()
@@ -98,7 +95,7 @@ func (n Node) toPod() ovs.Action {
 
 // bits loads what policies make of the pod, as the source of a packet and as its destination.
 func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
-	if !n.policies() || !p.Policies.Judged {
+	if !n.judges() || !p.Policies.Judged {
 		return nil, nil
 	}
 	load := func(bound bool, place string) []ovs.Action {
@@ -112,7 +109,7 @@ func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 
 // judge compiles what policies do that depends on no rule: tables 26 to 28, 81 and 82.
 func (n Node) judge(s *State) {
-	if !n.policies() {
+	if !n.judges() {
 		s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
 		for _, unused := range []int{tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed} {
 			s.add(unused, 0, anything(), goovs.Drop())
@@ -138,8 +135,10 @@ func (n Node) judge(s *State) {
 
 	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
 	for _, gateway := range n.gateways() { // kubelet's probes
-		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
+		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
 	}
+	// What a router says to who only answers can't be looked up: the router opened nothing.
+	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), notKept, ovs.GotoTable(tableCommit))
 	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), goovs.Drop())
 	s.add(tableIngressPolicy, 0, anything(), ovs.GotoTable(tableIngressAllowed))
 

@@ -8,29 +8,35 @@
 //	      │       (from the node itself: straight to 30)                               │  │
 //	      └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
 //	                              │ to a service                        ▼              │  │
-//	                              ▼                              27 egress-policy ◀────┘  │
-//	                         60 service                                 │                 │
-//	                              │ to tun0, the host's proxy           ▼                 │
+//	                              ▼                              26 egress-track ◀─────┘  │
+//	                         60 service                          27 egress-policy         │
+//	                              │ to tun0, the host's proxy    28 egress-allowed        │
+//	                              │                                     ▼                 │
 //	                              │                                30 route ◀─────────────┘
 //	                              ▼                                     │
 //	  ┌──────────┬────────────┬───────────┬───────────┬─────────────────┴┬──────────────┐
 //	  ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
 //	  40         50           70          90          60                 61 node-port   110
 //	  arp-local  arp-remote   local-pod   remote      service            (to nodes)     multicast-egress
-//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80 or tun0       100 egress-    111 multicast-nodes
+//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80               100 egress-    111 multicast-nodes
 //	                          port → reg2                                firewall       → vxlan0
 //	                          ▼                                          101 egress-ip  120 multicast-pods
-//	                          80 isolation → reg2                        → tun0         → ports
+//	                          80 isolation                               → tun0         → ports
+//	                          81 ingress-policy
+//	                          82 ingress-allowed
+//	                          ▼
+//	                          130 commit → reg2
 //
-//	80 and 90 lead to 130 commit where the host's proxy keeps the clients' addresses (see proxied): → reg2, or back to the proxy
+//	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
+//	Mode subnet judges nobody: 27 leads to 30, 80 to the port, and the tables between are not in use.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
 // packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go).
 //
-// Isolation by mode, in table 80: in multitenant a packet passes if reg0 = reg1 or either is 0, and there is a flow for each VNID that
-// has a pod here; in subnet and networkpolicy every packet passes.
+// Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
+// has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
 package pipeline
 
 // The tables. The numbers are OpenShift SDN's; people know them by heart.

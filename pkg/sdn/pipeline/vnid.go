@@ -8,7 +8,7 @@ import (
 )
 
 // vnidOutside is that of hosts outside, which may route cluster addresses through a node. It is one of those that no namespace can have:
-// such hosts reach VNID 0, and answer those who ask them.
+// such hosts reach VNID 0, and answer those who ask them. Policies don't take them for the node, even where it masquerades them.
 const vnidOutside config.VNID = 1
 
 // ICMP's "fragmentation needed" (RFC 792, RFC 1191).
@@ -26,9 +26,9 @@ const dscpShift = 2 // in the TOS byte, above ECN
 // tenants tells whether VNIDs decide who reaches whom.
 func (n Node) tenants() bool { return n.Mode == config.ModeMultitenant }
 
-// outsiders compiles what the host forwards for others and may have made its own, in mode multitenant.
+// outsiders compiles what the host forwards for others and may have made its own.
 func (n Node) outsiders(s *State) {
-	if n.tenants() {
+	if n.judges() {
 		s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
 			append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)...)
 	}
@@ -36,7 +36,7 @@ func (n Node) outsiders(s *State) {
 
 // fromOutside goes on with a packet from tun0 that is not the node's own.
 func (n Node) fromOutside() []ovs.Action {
-	if n.tenants() {
+	if n.judges() {
 		return n.fromHost(loadVNID(vnidOutside, regSourceVNID), ovs.GotoTable(tableRoute))
 	}
 	return n.fromHost(ovs.GotoTable(tableRoute))
@@ -50,8 +50,7 @@ func (n Node) isolate(s *State) {
 		s.add(tableIsolation, 200, match{fields: []ovs.Match{ovs.Reg(1, uint32(config.GlobalVNID))}}, toPort)
 		s.add(tableIsolation, 200, ip(ovs.Reg(0, uint32(vnidOutside)), goovs.ConnectionTrackingState("+trk", "+rpl")), toPort)
 		// A router says that a packet was too large. Whose connection that was about can't be looked up by the router's address.
-		s.add(tableIsolation, 190, match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{
-			ovs.Reg(0, uint32(vnidOutside)), goovs.ICMPType(icmpUnreachable), goovs.ICMPCode(icmpTooLarge)}}, toPort)
+		s.add(tableIsolation, 190, tooLarge(), toPort)
 	} else {
 		// A node always reaches its own pods: kubelet's probes.
 		for _, gateway := range n.gateways() {
@@ -62,12 +61,18 @@ func (n Node) isolate(s *State) {
 	s.add(tableIsolation, 0, anything(), goovs.Drop())
 }
 
+// tooLarge is what a router outside says to who sent a packet that does not fit.
+func tooLarge() match {
+	return match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{
+		ovs.Reg(0, uint32(vnidOutside)), goovs.ICMPType(icmpUnreachable), goovs.ICMPCode(icmpTooLarge)}}
+}
+
 // IsShared tells whether other owners may want the same flow.
 func IsShared(f *ovs.Flow) bool { return f.Table == tableIsolation }
 
 // among compiles that those of a VNID reach each other. Every pod of the VNID asks for it, and the store keeps one such flow.
 func (n Node) among(s *State, vnid config.VNID) {
 	if n.tenants() && !vnid.IsGlobal() {
-		s.add(tableIsolation, 100, match{fields: []ovs.Match{ovs.Reg(0, uint32(vnid)), ovs.Reg(1, uint32(vnid))}}, n.send())
+		s.add(tableIsolation, 100, match{fields: []ovs.Match{ovs.Reg(0, uint32(vnid)), ovs.Reg(1, uint32(vnid))}}, n.toPod())
 	}
 }
