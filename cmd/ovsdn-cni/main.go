@@ -4,23 +4,32 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
 func main() {
+	// The runtime calls without arguments.
+	if slices.Equal(os.Args[1:], []string{"--version"}) {
+		fmt.Fprintln(os.Stdout, "ovsdn-cni version", version.Get())
+		return
+	}
 	skel.PluginMainFuncs(skel.CNIFuncs{
 		Add:    add,
 		Del:    without(cniserver.CommandDel),
 		Check:  without(cniserver.CommandCheck),
 		GC:     without(cniserver.CommandGC),
 		Status: without(cniserver.CommandStatus),
-	}, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), "CNI plugin ovsdn-cni: the pod network of ovsdn")
+	}, cniversion.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), "CNI plugin ovsdn-cni: the pod network of ovsdn")
 }
 
 // add prints the agent's result in the version that the configuration asks for.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
 // Exit codes.
@@ -68,6 +69,7 @@ func command() *cobra.Command {
 			"ovsdn.io/conditions says whether they are, ovsdn.io/accepted-configuration what is in force.\n" +
 			"Then it gives every node a HostSubnet and every namespace a NetNamespace, and frees them after those.\n" +
 			"What is wrong is said in Events on the node, the NetNamespace or the ClusterNetwork, and waited out.",
+		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {

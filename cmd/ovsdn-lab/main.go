@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/ovsdn/ovsdn/pkg/version"
 	"github.com/ovsdn/ovsdn/test/lab"
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
@@ -44,6 +45,7 @@ func newRoot() *cobra.Command {
 		Long: `ovsdn-lab runs a real Kubernetes cluster on one Linux machine, without a container engine: a control plane, nodes
 with kubelet, containerd and an Open vSwitch of their own, and a host outside the cluster (192.0.2.1), each in
 Linux namespaces. It needs root. Several labs with other names run side by side.`,
+		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
 // Exit codes.
@@ -51,6 +52,7 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "ovsdn-node",
 		Short:         "The node agent of ovsdn",
+		Version:       version.Get().String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -1,0 +1,60 @@
+package version
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestStampGoesBeforeBuildInfo(t *testing.T) {
+	build := &debug.BuildInfo{
+		Main:     debug.Module{Version: "v1.2.3"},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}},
+	}
+	for name, test := range map[string]struct {
+		stamp string
+		build *debug.BuildInfo
+		want  Info
+	}{
+		"stamped":             {"v2 def 2026-02-03T04:05:06Z", build, Info{"v2", "def", "2026-02-03T04:05:06Z"}},
+		"by the go command":   {"", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
+		"a stamp with a hole": {"v2 def", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
+		"by nobody":           {"", &debug.BuildInfo{}, Info{Unknown, Unknown, Unknown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := read(test.stamp, test.build); got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// Every program answers --version, in one line, with what `make build` stamps.
+func TestEveryProgramSaysItsVersion(t *testing.T) {
+	programs, err := os.ReadDir("../../cmd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir,
+		"-ldflags", "-X 'github.com/ovsdn/ovsdn/pkg/version.stamp=v9.9 0123abcd 2026-01-02T03:04:05Z'", "../../cmd/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, program := range programs {
+		t.Run(program.Name(), func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), filepath.Join(dir, program.Name()), "--version").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "v9.9 (revision 0123abcd of 2026-01-02T03:04:05Z)\n"
+			if !strings.HasSuffix(string(out), want) || strings.Count(string(out), "\n") != 1 {
+				t.Errorf("got %q, want a line that ends with %q", out, want)
+			}
+		})
+	}
+}
