@@ -6,8 +6,11 @@ import (
 
 // Subtypes of Nicira's messages (Open vSwitch's ofp-msgs.h).
 const (
-	nxtCTFlushZone = 29
-	nxtCTFlush     = 32
+	nxtSetPacketInFormat = 16
+	nxtSetControllerID   = 20
+	nxtCTFlushZone       = 29
+	nxtPacketIn2         = 30
+	nxtCTFlush           = 32
 )
 
 func appendNiciraMessage(b []byte, subtype uint32) []byte {
@@ -20,6 +23,18 @@ func decodeExperimenter(h Header, b []byte) (Message, error) {
 	}
 	if u32(b) == experimenterNicira {
 		switch u32(b[4:]) {
+		case nxtSetPacketInFormat:
+			if len(b) == 12 {
+				return &SetPacketInFormat{Format: PacketInFormat(u32(b[8:]))}, nil
+			}
+		case nxtSetControllerID:
+			if len(b) == 16 {
+				return &SetControllerID{ID: u16(b[14:])}, nil
+			}
+		case nxtPacketIn2:
+			if m, ok := decodePacketIn(b[8:]); ok {
+				return m, nil
+			}
 		case nxtCTFlushZone:
 			if len(b) < 16 {
 				return nil, short("ct flush zone", len(b), 16)

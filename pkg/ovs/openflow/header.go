@@ -67,6 +67,7 @@ const (
 	typeBarrierReply    = 21
 	typeRoleRequest     = 24
 	typeRoleReply       = 25
+	typeSetAsync        = 28
 	typeMeterMod        = 29
 	typeBundleControl   = 33
 	typeBundleAdd       = 34
@@ -152,6 +153,10 @@ func decodeBody(h Header, body []byte) (Message, error) {
 		return decodeMultipartRequest(h, body)
 	case typeMultipartReply:
 		return decodeMultipartReply(h, body)
+	case typeSetAsync:
+		if m, ok := decodeSetAsync(body); ok {
+			return m, nil
+		}
 	case typeMeterMod:
 		return decodeMeterMod(body)
 	case typeBundleControl:
@@ -170,7 +175,7 @@ func clone(b []byte) []byte {
 	return append(make([]byte, 0, len(b)), b...)
 }
 
-// Unknown is a message that this package does not know, such as a packet-in. It is encoded as it came.
+// Unknown is a message that this package does not know, such as OpenFlow's own packet-in. It is encoded as it came.
 type Unknown struct {
 	Type uint8
 	Body []byte // what follows the header

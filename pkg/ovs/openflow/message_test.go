@@ -65,6 +65,11 @@ func sampleMessages(t testing.TB) []Message {
 		&MeterMod{Command: MeterModify, Meter: meter},
 		&BundleControl{ID: 1, Step: BundleCommit, Flags: BundleAtomic | BundleOrdered},
 		&BundleAdd{ID: 1, Flags: BundleAtomic, Message: f}, &BundleAdd{ID: 1, Flags: BundleAtomic, Message: &GroupMod{Group: group}},
+		&PacketIn{
+			Packet: []byte("a packet's begin"), FullLen: 1500, Table: 83, Cookie: 9, Reason: 1, Metadata: match, Userdata: []byte{1},
+		},
+		&PacketIn{Packet: []byte("a packet"), FullLen: 8, Cookie: NoCookie},
+		&SetPacketInFormat{Format: PacketInNicira2}, &SetControllerID{ID: 7}, &SetAsync{PacketIn: 1, PortStatus: 2, FlowRemoved: 3},
 		&CTFlushZone{Zone: 7},
 		&CTFlush{Zone: 7, Protocol: 6, Original: CTTuple{Src: addr("10.0.0.1"), Dst: addr("10.0.0.2"), SrcPort: 5, DstPort: 6}, Reply: CTTuple{Src: addr("10.0.0.3")}},
 		&CTFlush{AllZones: true, Protocol: 58, Original: CTTuple{Src: addr("fc00::1"), ICMP: ICMPTuple{ID: 5, Type: 128, Code: 1}}},

@@ -1,0 +1,173 @@
+package openflow
+
+import (
+	"math"
+)
+
+// PacketIn is a packet that a flow has sent to the controllers of an id, with what the switch knows of it. Open vSwitch sends it in this
+// form (NXT_PACKET_IN2) on connections that asked for it by SetPacketInFormat.
+type PacketIn struct {
+	Packet   []byte // from its Ethernet header on, as many bytes as the flow sends
+	FullLen  uint32 // of the packet, bytes
+	Table    uint8  // in which the flow is
+	Cookie   uint64 // of the flow, NoCookie if there is none
+	Reason   uint8  // ofp_packet_in_reason
+	Metadata Match  // in_port, registers, tunnel and connection: what is not 0
+	Userdata []byte // of the flow's action
+}
+
+// NoCookie stands for a packet that came from no flow.
+const NoCookie = math.MaxUint64
+
+// Properties of NXT_PACKET_IN2 (enum nx_packet_in2_prop_type in Open vSwitch's nicira-ext.h). Others that it may have are left out.
+const (
+	packetInPacket   = 0
+	packetInFullLen  = 1
+	packetInBufferID = 2
+	packetInTable    = 3
+	packetInCookie   = 4
+	packetInReason   = 5
+	packetInMetadata = 6
+	packetInUserdata = 7
+)
+
+func (*PacketIn) messageType() uint8 { return typeExperimenter }
+
+func (m *PacketIn) appendBody(b []byte, _ Version) ([]byte, error) {
+	b = appendNiciraMessage(b, nxtPacketIn2)
+	b, err := appendPropertyBytes(b, packetInPacket, m.Packet)
+	if err != nil {
+		return b, err
+	}
+	if m.FullLen != uint32(len(m.Packet)) {
+		b = put32(appendHeader(b, packetInFullLen, 8), m.FullLen)
+	}
+	b = appendProperty8(b, packetInTable, m.Table)
+	if m.Cookie != NoCookie {
+		b = put64(zeros(appendHeader(b, packetInCookie, 16), 4), m.Cookie)
+	}
+	b = appendProperty8(b, packetInReason, m.Reason)
+	if b, err = appendPropertyBytes(b, packetInMetadata, []byte(m.Metadata.oxm)); err != nil {
+		return b, err
+	}
+	if len(m.Userdata) > 0 {
+		return appendPropertyBytes(b, packetInUserdata, m.Userdata)
+	}
+	return b, nil
+}
+
+func appendPropertyBytes(b []byte, typ uint16, payload []byte) ([]byte, error) {
+	start := len(b)
+	b = append(appendHeader(b, typ, 0), payload...)
+	if err := putLength(b, start, start+2); err != nil {
+		return b, err
+	}
+	return pad8(b, start), nil
+}
+
+// decodePacketIn decodes a list of properties; ok is false when their lengths contradict each other.
+func decodePacketIn(b []byte) (m *PacketIn, ok bool) {
+	m = &PacketIn{Cookie: NoCookie}
+	for len(b) > 0 {
+		typ, payload, rest, ok := property(b)
+		if !ok || !m.decode(typ, payload) {
+			return nil, false
+		}
+		b = rest
+	}
+	if m.FullLen == 0 {
+		m.FullLen = uint32(len(m.Packet))
+	}
+	return m, true
+}
+
+func (m *PacketIn) decode(typ uint16, payload []byte) bool {
+	n := len(payload)
+	switch {
+	case typ == packetInPacket:
+		m.Packet = clone(payload)
+	case typ == packetInFullLen && n == 4:
+		m.FullLen = u32(payload)
+	case typ == packetInTable && n == 1:
+		m.Table = payload[0]
+	case typ == packetInCookie && n == 12:
+		m.Cookie = u64(payload[4:]) // behind padding
+	case typ == packetInReason && n == 1:
+		m.Reason = payload[0]
+	case typ == packetInMetadata:
+		m.Metadata = canonicalMatch(payload)
+	case typ == packetInUserdata:
+		m.Userdata = clone(payload)
+	default:
+		return typ > packetInUserdata || typ == packetInBufferID
+	}
+	return true
+}
+
+// PacketInFormat is a form of packet-ins.
+type PacketInFormat uint32
+
+// The forms (NXT_SET_PACKET_IN_FORMAT).
+const (
+	PacketInStandard PacketInFormat = 0 // OpenFlow's own, in which they come unless asked otherwise; Unknown to this package
+	PacketInNicira2  PacketInFormat = 2 // PacketIn
+)
+
+// SetPacketInFormat chooses the form in which packet-ins come on this connection.
+type SetPacketInFormat struct {
+	Format PacketInFormat
+}
+
+func (*SetPacketInFormat) messageType() uint8 { return typeExperimenter }
+
+func (m *SetPacketInFormat) appendBody(b []byte, _ Version) ([]byte, error) {
+	return put32(appendNiciraMessage(b, nxtSetPacketInFormat), uint32(m.Format)), nil
+}
+
+// SetControllerID says for which id of Controller actions this connection is; 0 before that (NXT_SET_CONTROLLER_ID).
+type SetControllerID struct {
+	ID uint16
+}
+
+func (*SetControllerID) messageType() uint8 { return typeExperimenter }
+
+func (m *SetControllerID) appendBody(b []byte, _ Version) ([]byte, error) {
+	return put16(zeros(appendNiciraMessage(b, nxtSetControllerID), 6), m.ID), nil
+}
+
+// SetAsync chooses what comes unasked on this connection in the roles equal and primary: each a map of reasons, bit 1<<reason
+// (OpenFlow 1.4.1, 7.3.10). A connection to a bridge's management socket gets nothing of it as long as SetConfig.MissSendLen is 0.
+type SetAsync struct {
+	PacketIn    uint32 // ofp_packet_in_reason
+	PortStatus  uint32 // ofp_port_reason
+	FlowRemoved uint32 // ofp_flow_removed_reason
+}
+
+// Properties of asynchronous configuration (OpenFlow 1.4.1, 7.3.10, ofp_async_config_prop_type): those of the roles equal and primary.
+const (
+	asyncPacketIn    = 1
+	asyncPortStatus  = 3
+	asyncFlowRemoved = 5
+)
+
+func (*SetAsync) messageType() uint8 { return typeSetAsync }
+
+func (m *SetAsync) appendBody(b []byte, _ Version) ([]byte, error) {
+	b = put32(appendHeader(b, asyncPacketIn, 8), m.PacketIn)
+	b = put32(appendHeader(b, asyncPortStatus, 8), m.PortStatus)
+	return put32(appendHeader(b, asyncFlowRemoved, 8), m.FlowRemoved), nil
+}
+
+// decodeSetAsync decodes what this package encodes; ok is false for a message with more or less in it.
+func decodeSetAsync(b []byte) (m *SetAsync, ok bool) {
+	const size = 8 // of a property
+	if len(b) != 3*size {
+		return nil, false
+	}
+	for i, typ := range []uint16{asyncPacketIn, asyncPortStatus, asyncFlowRemoved} {
+		if u16(b[i*size:]) != typ || u16(b[i*size+2:]) != size {
+			return nil, false
+		}
+	}
+	return &SetAsync{PacketIn: u32(b[4:]), PortStatus: u32(b[size+4:]), FlowRemoved: u32(b[2*size+4:])}, true
+}
