@@ -6,6 +6,13 @@ GO ?= go
 export PATH := $(PATH):/usr/local/go/bin
 export GOFLAGS := -buildvcs=false
 
+# What every program says of itself (pkg/version). Whoever builds outside of git gives them: make build VERSION=v1.0.0 …
+git = git -c safe.directory='*'
+VERSION ?= $(or $(shell $(git) describe --always --tags --dirty 2>/dev/null),unknown)
+REVISION ?= $(or $(shell $(git) rev-parse HEAD 2>/dev/null),unknown)
+CREATED ?= $(or $(shell TZ=UTC $(git) log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null),unknown)
+LDFLAGS = -s -w -X 'github.com/ovsdn/ovsdn/pkg/version.stamp=$(VERSION) $(REVISION) $(CREATED)'
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +23,11 @@ bootstrap: ## install what is missing on this machine (Debian or Ubuntu, as root
 
 .PHONY: build
 build: ## build the programs into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+
+.PHONY: images
+images: build ## write the container images to bin/images as OCI archives, without a container engine (Debian; as root for apt)
+	$(GO) run -ldflags "$(LDFLAGS)" ./images/build archives
 
 .PHONY: demo
 demo: bootstrap build ## a two-node cluster on this machine, with two pods that talk

@@ -9,7 +9,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/ovsdn/ovsdn/test/lab/image"
+	"github.com/ovsdn/ovsdn/images/image"
 )
 
 const pathEnv = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,7 +20,7 @@ func (b *builder) image(ctx context.Context, name string, i *image.Image) (strin
 	if err != nil {
 		return "", err
 	}
-	return b.cache.get(ctx, name, newKey(i.Ref, id), func(out string) error {
+	return b.cache.get(ctx, name, newKey("OCI archive", i.Ref, id), func(out string) error {
 		b.progress("making the image %s", i.Ref)
 		f, err := os.Create(out)
 		if err != nil {

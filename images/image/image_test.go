@@ -87,6 +87,8 @@ func example(t testing.TB) *Image {
 		Entrypoint: []string{"/opt/run"},
 		Cmd:        []string{"wait"},
 		Env:        []string{"PATH=/opt"},
+		User:       "1:2",
+		Labels:     map[string]string{"version": "1"},
 		Files: []File{
 			Symlink("/opt/bin/alias", "../run"),
 			Program("/opt/run", sourceFile(t, "a program")),
@@ -96,13 +98,58 @@ func example(t testing.TB) *Image {
 	}
 }
 
+// blobs checks that every entry below blobs is named by its digest, and returns all entries by name.
+func blobs(t *testing.T, archive []entry) map[string]entry {
+	t.Helper()
+	byName := map[string]entry{}
+	for _, e := range archive {
+		if name, ok := strings.CutPrefix(e.Name, "blobs/sha256/"); ok && name != digest(e.Content) {
+			t.Errorf("%s has the digest %s", e.Name, digest(e.Content))
+		}
+		byName[e.Name] = e
+	}
+	return byName
+}
+
+func decode[T any](t *testing.T, e entry) T {
+	t.Helper()
+	var value T
+	if err := json.Unmarshal([]byte(e.Content), &value); err != nil {
+		t.Fatalf("%s: %v: %q", e.Name, err, e.Content)
+	}
+	return value
+}
+
+// An archive is read as an OCI tool reads it, from its index on, and as an old docker does, from manifest.json on.
 func TestArchive(t *testing.T) {
 	i := example(t)
 	archive := readTar(t, write(t, i))
-	if len(archive) != 3 {
-		t.Fatalf("archive has %d entries, want layer, configuration and manifest", len(archive))
+	entries := blobs(t, archive)
+	if len(archive) != 6 {
+		t.Fatalf("the archive has %d entries, want layer, configuration, manifest, the two lists and the layout", len(archive))
 	}
-	layer, config, manifest := archive[0], archive[1], archive[2]
+	if got := decode[map[string]string](t, entries["oci-layout"]); got["imageLayoutVersion"] != "1.0.0" {
+		t.Errorf("oci-layout is %v", got)
+	}
+	at := func(d descriptor) entry {
+		e := entries[blobPath(d.Digest)]
+		if int64(len(e.Content)) != d.Size {
+			t.Errorf("%s has %d bytes, and a descriptor says %d", e.Name, len(e.Content), d.Size)
+		}
+		return e
+	}
+	list := decode[index](t, entries["index.json"])
+	if len(list.Manifests) != 1 {
+		t.Fatalf("the index lists %d manifests", len(list.Manifests))
+	}
+	if got := list.Manifests[0].Annotations[annotationContainerdName]; got != i.Ref {
+		t.Errorf("the index says %q, want the reference %q", got, i.Ref)
+	}
+	m := decode[manifest](t, at(list.Manifests[0]))
+	if diff := cmp.Diff(i.Labels, m.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	layer, config := at(m.Layers[0]), at(m.Config)
 
 	wantLayer := []entry{
 		{Name: "etc/", Kind: tar.TypeDir, Mode: 0o755},
@@ -116,22 +163,18 @@ func TestArchive(t *testing.T) {
 	if diff := cmp.Diff(wantLayer, readTar(t, []byte(layer.Content))); diff != "" {
 		t.Errorf("layer (-want +got):\n%s", diff)
 	}
-
-	var gotConfig any
-	if err := json.Unmarshal([]byte(config.Content), &gotConfig); err != nil {
-		t.Fatal(err)
-	}
 	wantConfig := map[string]any{
 		"architecture": runtime.GOARCH,
 		"os":           "linux",
 		"created":      "1970-01-01T00:00:00Z",
 		"config": map[string]any{
-			"Entrypoint": []any{"/opt/run"}, "Cmd": []any{"wait"}, "Env": []any{"PATH=/opt"}, "WorkingDir": "/",
+			"User": "1:2", "Entrypoint": []any{"/opt/run"}, "Cmd": []any{"wait"}, "Env": []any{"PATH=/opt"}, "WorkingDir": "/",
+			"Labels": map[string]any{"version": "1"},
 		},
 		"rootfs":  map[string]any{"type": "layers", "diff_ids": []any{"sha256:" + digest(layer.Content)}},
 		"history": []any{map[string]any{"created": "1970-01-01T00:00:00Z"}},
 	}
-	if diff := cmp.Diff(wantConfig, gotConfig); diff != "" {
+	if diff := cmp.Diff(wantConfig, decode[map[string]any](t, config)); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 
@@ -142,16 +185,12 @@ func TestArchive(t *testing.T) {
 	if want := "sha256:" + digest(config.Content); id != want {
 		t.Errorf("ID = %s, want the configuration's digest %s", id, want)
 	}
-	var gotManifest []manifestItem
-	if err := json.Unmarshal([]byte(manifest.Content), &gotManifest); err != nil {
-		t.Fatal(err)
+	if size, err := i.Size(); err != nil || size != int64(len(layer.Content)) {
+		t.Errorf("Size = %d, %v, want the layer's %d", size, err, len(layer.Content))
 	}
-	wantManifest := []manifestItem{{Config: config.Name, RepoTags: []string{i.Ref}, Layers: []string{layer.Name}}}
-	if diff := cmp.Diff(wantManifest, gotManifest); diff != "" {
-		t.Errorf("manifest (-want +got):\n%s", diff)
-	}
-	if want := strings.TrimPrefix(id, "sha256:") + ".json"; config.Name != want {
-		t.Errorf("configuration is called %s, want %s", config.Name, want)
+	wantDocker := []manifestItem{{Config: config.Name, RepoTags: []string{i.Ref}, Layers: []string{layer.Name}}}
+	if diff := cmp.Diff(wantDocker, decode[[]manifestItem](t, entries["manifest.json"])); diff != "" {
+		t.Errorf("docker's manifest (-want +got):\n%s", diff)
 	}
 }
 
@@ -178,6 +217,8 @@ func TestIDFollowsContent(t *testing.T) {
 		"entrypoint": func(i *Image) { i.Entrypoint = []string{"/opt/bin/alias"} },
 		"command":    func(i *Image) { i.Cmd = nil },
 		"setting":    func(i *Image) { i.Env = append(i.Env, "A=b") },
+		"user":       func(i *Image) { i.User = "" },
+		"label":      func(i *Image) { i.Labels["version"] = "2" },
 	}
 	want, err := example(t).ID()
 	if err != nil {
