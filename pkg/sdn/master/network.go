@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // Reasons of Events on the ClusterNetwork.
@@ -205,7 +206,7 @@ func (k *networkKeeper) judge(ctx context.Context, stored *networkv1.ClusterNetw
 	default:
 		err = fmt.Errorf("ClusterNetwork %s is not followed: %w\nin force stays %s", stored.Name, err, describe(k.running))
 	}
-	verdict.Message = oneLine(err)
+	verdict.Message = reconcile.OneLine(err)
 	if old, _ := config.Conditions(stored); !k.ruling || !isSaid(old, verdict) {
 		klog.FromContext(ctx).Error(err, "The ClusterNetwork can't be followed")
 		k.events.Event(stored, corev1.EventTypeWarning, event, verdict.Message)
@@ -307,7 +308,7 @@ func (k *networkKeeper) differences(stored *config.Network) []error {
 // warn puts an error where people look for it.
 func (k *networkKeeper) warn(ctx context.Context, about *networkv1.ClusterNetwork, reason string, err error) {
 	klog.FromContext(ctx).Info("Warning of the ClusterNetwork", "reason", reason, "err", err)
-	k.events.Event(about, corev1.EventTypeWarning, reason, oneLine(err))
+	k.events.Event(about, corev1.EventTypeWarning, reason, reconcile.OneLine(err))
 }
 
 // describe is a network for messages.
@@ -325,6 +326,3 @@ func describe(n *config.Network) string {
 	}
 	return fmt.Sprintf("%s; services %s; mode %s; VXLAN port %d; MTU %s", strings.Join(ranges, ", "), n.ServiceNetwork, n.Mode, n.VXLANPort, mtu)
 }
-
-// oneLine joins the lines of an error, for messages that are shown in tables.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

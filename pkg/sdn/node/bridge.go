@@ -14,8 +14,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // bridgeName is OpenShift SDN's; people's habits know it.
@@ -117,7 +117,7 @@ const keepers = 4
 
 func newKeeper(f *fixture, manager *pods.Manager, report func(error)) *keeper {
 	k := &keeper{fixture: f, pods: manager, report: report}
-	k.loop = reconcile.New("bridge", keepers, k.serve)
+	k.loop = reconcile.New("bridge", k.serve)
 	return k
 }
 
@@ -131,7 +131,7 @@ func (k *keeper) look(port string) {
 
 func (k *keeper) run(ctx context.Context) {
 	k.look(k.fixture.wanted.Name)
-	k.loop.Run(ctx)
+	k.loop.Run(ctx, keepers)
 }
 
 func (k *keeper) serve(ctx context.Context, port string) error {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // refusal says why a change is not made, and never will be.
@@ -36,7 +37,7 @@ func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid
 	refused, is := errors.AsType[refusal](err)
 	switch {
 	case is:
-		setAnnotation(want, config.ChangeRefusedAnnotation, oneLine(refused))
+		setAnnotation(want, config.ChangeRefusedAnnotation, reconcile.OneLine(refused))
 	case err != nil:
 		return err
 	default:
@@ -49,7 +50,7 @@ func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid
 	}
 	if is {
 		klog.FromContext(ctx).Info("Refused a change of the namespace's network", "why", refused)
-		c.Events.Event(nn, corev1.EventTypeWarning, reasonRefused, oneLine(refused))
+		c.Events.Event(nn, corev1.EventTypeWarning, reasonRefused, reconcile.OneLine(refused))
 		return nil
 	}
 	c.vnids.Set(nn.Name, vnid)
@@ -88,7 +89,7 @@ func (c *Controller) decide(ctx context.Context, nn *networkv1.NetNamespace, uid
 
 // join reserves the VNID that the other namespace has.
 func (c *Controller) join(ctx context.Context, name string, change config.Change) (config.VNID, error) {
-	ns, err := orNil(c.namespaces.Get(change.To))
+	ns, err := reconcile.OrNil(c.namespaces.Get(change.To))
 	if err == nil && ns == nil { // the cache may lag behind
 		ns, err = c.liveNamespace(ctx, change.To)
 	}

@@ -2,10 +2,8 @@ package netid
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,33 +13,20 @@ import (
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-const (
-	// What fails is tried again after 100 ms, and from then on at half the pace each time, to a minute.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = time.Minute
-
-	// What people must mend is tried again when it changes, and is said again at this pace: Events are gone after an hour,
-	// and the recorder lets one in five minutes pass for an object.
-	complaintInterval = 5 * time.Minute
-
-	// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
-	syncTimeout = 30 * time.Second
-)
+// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
+const syncTimeout = 30 * time.Second
 
 // Reasons of Events on NetNamespaces. People and alerts match them: they don't change.
 const (
@@ -82,7 +67,7 @@ type Controller struct {
 	namespaces    corelisters.NamespaceLister
 	netNamespaces networklisters.NetNamespaceLister
 	synced        []cache.InformerSynced
-	queue         workqueue.TypedRateLimitingInterface[string] // names of namespaces
+	loop          *reconcile.Loop // names of namespaces
 	vnids         *Allocator
 
 	// changes is held from the look at the other namespace to the write: two that join each other at once would else
@@ -105,47 +90,22 @@ func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespa
 		namespaces:    namespaces.Lister(),
 		netNamespaces: netNamespaces.Lister(),
 		synced:        []cache.InformerSynced{namespaces.Informer().HasSynced, netNamespaces.Informer().HasSynced},
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-			workqueue.TypedRateLimitingQueueConfig[string]{Name: "netnamespaces"}),
-		vnids:    NewAllocator(term, rand.Uint32N, time.Now),
-		written:  map[string]*networkv1.NetNamespace{},
-		found:    map[string]bool{},
-		disputed: map[string]bool{},
+		vnids:         NewAllocator(term, rand.Uint32N, time.Now),
+		written:       map[string]*networkv1.NetNamespace{},
+		found:         map[string]bool{},
+		disputed:      map[string]bool{},
 	}
 	for _, name := range global {
 		c.global[name] = true
 	}
-	for _, i := range []struct {
-		informer cache.SharedInformer
-		same     func(before, now any) bool
-	}{
-		{namespaces.Informer(), sameNamespace},
-		{netNamespaces.Informer(), sameNetNamespace},
-	} {
-		if _, err := i.informer.AddEventHandler(c.handler(i.same)); err != nil {
-			return nil, fmt.Errorf("listen to an informer: %w", err)
-		}
+	c.loop = reconcile.New("netnamespaces", c.serve)
+	if err := c.loop.WatchUnless(namespaces.Informer(), sameNamespace); err != nil {
+		return nil, err
+	}
+	if err := c.loop.WatchUnless(netNamespaces.Informer(), sameNetNamespace); err != nil {
+		return nil, err
 	}
 	return c, nil
-}
-
-// handler queues the name of what changed, unless it is the same here.
-func (c *Controller) handler(same func(before, now any) bool) cache.ResourceEventHandler {
-	add := func(o any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil { // informers hold nothing without a name
-			c.queue.Add(key)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: add,
-		UpdateFunc: func(before, now any) {
-			if !same(before, now) {
-				add(now)
-			}
-		},
-		DeleteFunc: add,
-	}
 }
 
 func sameNamespace(before, now any) bool {
@@ -183,20 +143,9 @@ func (c *Controller) Follow(mode config.Mode) { c.mode.Store(uint32(mode)) }
 
 // Run works until the context ends.
 func (c *Controller) Run(ctx context.Context, workers int) {
-	defer c.queue.ShutDown()
 	klog.FromContext(ctx).Info("Giving namespaces their VNIDs", "workers", workers)
 	c.warnOfIsolated(ctx)
-
-	var running sync.WaitGroup
-	for range workers {
-		running.Go(func() {
-			for c.work(ctx) {
-			}
-		})
-	}
-	<-ctx.Done()
-	c.queue.ShutDown()
-	running.Wait()
+	c.loop.Run(ctx, workers)
 }
 
 // warnOfIsolated says which namespaces are to be global and are not: they had a VNID before that was wished for, or were
@@ -217,48 +166,8 @@ func (c *Controller) warnOfIsolated(ctx context.Context) {
 	}
 }
 
-// work syncs the next name, and returns false when there will be none.
-func (c *Controller) work(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-	logger := klog.FromContext(ctx).WithValues("namespace", klog.KRef("", name))
-	attempt, cancel := context.WithTimeout(klog.NewContext(ctx, logger), syncTimeout)
+func (c *Controller) serve(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-
-	err := c.sync(attempt, name)
-	if ctx.Err() != nil {
-		return false
-	}
-	switch _, told := errors.AsType[complaint](err); {
-	case err == nil:
-		c.queue.Forget(name)
-	case told:
-		logger.Error(err, "The NetNamespace is not in order")
-		c.queue.Forget(name)
-		c.queue.AddAfter(name, wait.Jitter(complaintInterval, 0.2))
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		logger.V(2).Info("Somebody else wrote meanwhile, trying again", "err", err)
-		c.queue.AddRateLimited(name)
-	default:
-		logger.Error(err, "The NetNamespace could not be seen to, trying again")
-		c.queue.AddRateLimited(name)
-	}
-	return true
+	return c.sync(ctx, name)
 }
-
-// complaint is an error that people have to mend, and that they have been told of.
-type complaint struct{ error }
-
-func (c complaint) Unwrap() error { return c.error }
-
-// warn puts an error where people look for it, and returns it as a complaint.
-func (c *Controller) warn(about runtime.Object, reason string, err error) error {
-	c.Events.Event(about, corev1.EventTypeWarning, reason, oneLine(err))
-	return complaint{err}
-}
-
-// oneLine joins the lines of an error, for messages that are shown in tables.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // namedSharers is how many of those who share a VNID are named in a message.
@@ -48,7 +49,7 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 // sync delete something is asked of the API server. What would make it create something need not be: the API server
 // refuses a second object of the name.
 func (c *Controller) lookUp(ctx context.Context, name string) (*corev1.Namespace, *networkv1.NetNamespace, error) {
-	ns, err := orNil(c.namespaces.Get(name))
+	ns, err := reconcile.OrNil(c.namespaces.Get(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("look Namespace %s up: %w", name, err)
 	}
@@ -66,7 +67,7 @@ func (c *Controller) lookUp(ctx context.Context, name string) (*corev1.Namespace
 
 // liveNamespace asks the API server; nil if there is none.
 func (c *Controller) liveNamespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	ns, err := orNil(c.Kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}))
+	ns, err := reconcile.OrNil(c.Kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("get Namespace %s: %w", name, err)
 	}
@@ -76,7 +77,7 @@ func (c *Controller) liveNamespace(ctx context.Context, name string) (*corev1.Na
 // latest returns the NetNamespace as the cache has it or, if the cache has yet to learn of it, as this controller has
 // written it; nil if there is none.
 func (c *Controller) latest(name string) (*networkv1.NetNamespace, error) {
-	cached, err := orNil(c.netNamespaces.Get(name))
+	cached, err := reconcile.OrNil(c.netNamespaces.Get(name))
 	if err != nil {
 		return nil, fmt.Errorf("look NetNamespace %s up: %w", name, err)
 	}
@@ -89,16 +90,6 @@ func (c *Controller) latest(name string) (*networkv1.NetNamespace, error) {
 	}
 	delete(c.written, name)
 	return cached, nil
-}
-
-func orNil[T any](o *T, err error) (*T, error) {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return o, nil
 }
 
 // namespaceUID is the UID of the Namespace that the NetNamespace was made for.
@@ -199,7 +190,7 @@ func own(nn *networkv1.NetNamespace, uid types.UID) {
 func (c *Controller) judge(nn *networkv1.NetNamespace) error {
 	vnid, err := config.CheckVNID(nn.NetID)
 	if err != nil {
-		return c.warn(nn, reasonInvalid, fmt.Errorf("netid: %w: its pods have no network", err))
+		return reconcile.Complain(c.Events, nn, reasonInvalid, fmt.Errorf("netid: %w: its pods have no network", err))
 	}
 	assigned, stamped := nn.Annotations[config.AssignedVNIDAnnotation]
 	if assigned == vnid.String() || !stamped && c.wasFound(nn.Name) {
@@ -213,7 +204,7 @@ func (c *Controller) judge(nn *networkv1.NetNamespace) error {
 	if vnid.IsGlobal() {
 		confirm = config.Change{Action: config.ActionGlobal}
 	}
-	return c.warn(nn, reasonByHand, fmt.Errorf("netid %s was written by hand, and makes one network with %s: "+
+	return reconcile.Complain(c.Events, nn, reasonByHand, fmt.Errorf("netid %s was written by hand, and makes one network with %s: "+
 		"set the annotation %s to %s if that is wanted, or else to %s; outside mode %s write back what it was, "+
 		"or delete the NetNamespace, and it is made anew with a VNID of its own",
 		vnid, someOf(others), networkv1.ChangePodNetworkAnnotation, confirm, config.ActionIsolate, config.ModeMultitenant))

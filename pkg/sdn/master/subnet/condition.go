@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // The controller's half of the Node's condition NetworkUnavailable; config.ReasonNoHostSubnet says who writes when.
@@ -19,8 +19,8 @@ import (
 // withoutSubnet says on the node why it can't be given a subnet: in an Event and in the condition. It returns the error as
 // a complaint, unless the condition could not be written, which is tried again sooner.
 func (c *Controller) withoutSubnet(ctx context.Context, node *corev1.Node, reason string, err error) error {
-	told := c.warn(node, reason, err)
-	if err := c.setUnavailable(ctx, node, config.ReasonNoHostSubnet, oneLine(err)); err != nil {
+	told := reconcile.Complain(c.Events, node, reason, err)
+	if err := c.setUnavailable(ctx, node, config.ReasonNoHostSubnet, reconcile.OneLine(err)); err != nil {
 		return err
 	}
 	return told
@@ -73,6 +73,3 @@ func saysTheSame(a, b *corev1.NodeCondition) bool {
 	}
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
-
-// oneLine joins the lines of an error, for messages that are shown in tables.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -115,19 +115,16 @@ func TestConditionHasOneWriterAtATime(t *testing.T) {
 // What the condition says is work when it changes, and not when it is said again.
 func TestConditionIsWatched(t *testing.T) {
 	f := newFixture(t, scene{})
-	h := f.handler(sameNode)
 	say := func(reason string) *corev1.Node {
 		n := testNode("uid1", "192.0.2.1")
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: reason, LastHeartbeatTime: metav1.Now()}}
 		return n
 	}
-	h.OnUpdate(say(config.ReasonNotReady), say(config.ReasonNotReady))
-	if n := f.emptyQueue(); n != nil {
+	if n := f.queuedAfter(t, say(config.ReasonNotReady), say(config.ReasonNotReady)); n != nil {
 		t.Errorf("queued: %v", n)
 	}
 	for _, before := range []*corev1.Node{testNode("uid1", "192.0.2.1"), say(config.ReasonNotReady)} {
-		h.OnUpdate(before, say(config.ReasonNoHostSubnet))
-		if n := f.emptyQueue(); len(n) != 1 {
+		if n := f.queuedAfter(t, before, say(config.ReasonNoHostSubnet)); len(n) != 1 {
 			t.Errorf("queued: %v", n)
 		}
 	}

@@ -2,11 +2,9 @@ package subnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,32 +13,20 @@ import (
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-const (
-	// What fails is tried again after 100 ms, and from then on at half the pace each time, to a minute.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = time.Minute
-
-	// What people must mend is tried again when the node, its HostSubnet or the free space changes, and is said again at
-	// this pace: Events are gone after an hour, and the recorder lets one in five minutes pass for an object.
-	complaintInterval = 5 * time.Minute
-
-	// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
-	syncTimeout = 30 * time.Second
-)
+// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
+const syncTimeout = 30 * time.Second
 
 // Clients are how the controller reaches the cluster.
 type Clients struct {
@@ -60,7 +46,7 @@ type Controller struct {
 	hostSubnets networklisters.HostSubnetLister
 	written     cache.Indexer // of hostSubnets, by overlap
 	synced      []cache.InformerSynced
-	queue       workqueue.TypedRateLimitingInterface[string] // names of nodes and of HostSubnets, which are the same
+	loop        *reconcile.Loop // names of nodes and of HostSubnets, which are the same
 	allocator   *Allocator
 	waiting     waiting
 }
@@ -76,44 +62,20 @@ func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networki
 		hostSubnets: hostSubnets.Lister(),
 		written:     hostSubnets.Informer().GetIndexer(),
 		synced:      []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-			workqueue.TypedRateLimitingQueueConfig[string]{Name: "hostsubnets"}),
-		allocator: NewAllocator(),
-		waiting:   waiting{present: map[string]bool{}},
+		allocator:   NewAllocator(),
+		waiting:     waiting{present: map[string]bool{}},
 	}
-	for _, i := range []struct {
-		informer cache.SharedInformer
-		same     func(before, now any) bool
-	}{
-		{nodes.Informer(), sameNode},
-		{hostSubnets.Informer(), sameHostSubnet},
-	} {
-		if _, err := i.informer.AddEventHandler(c.handler(i.same)); err != nil {
-			return nil, fmt.Errorf("listen to an informer: %w", err)
-		}
+	c.loop = reconcile.New("hostsubnets", c.serve)
+	if err := c.loop.WatchUnless(nodes.Informer(), sameNode); err != nil {
+		return nil, err
+	}
+	if err := c.loop.WatchUnless(hostSubnets.Informer(), sameHostSubnet); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
 
-// handler queues the name of what changed. Nodes report in every few minutes: what is the same here is passed over.
-func (c *Controller) handler(same func(before, now any) bool) cache.ResourceEventHandler {
-	add := func(o any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil { // informers hold nothing without a name
-			c.queue.Add(key)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: add,
-		UpdateFunc: func(before, now any) {
-			if !same(before, now) {
-				add(now)
-			}
-		},
-		DeleteFunc: add,
-	}
-}
-
+// sameNode passes over heartbeats, which come every few minutes.
 func sameNode(before, now any) bool {
 	b, ok := before.(*corev1.Node)
 	n, ok2 := now.(*corev1.Node)
@@ -166,10 +128,10 @@ func (c *Controller) Follow(to *config.Network) error {
 		return fmt.Errorf("list the nodes in the cache: %w", err)
 	}
 	for _, node := range nodes {
-		c.queue.Add(node.Name)
+		c.loop.Add(node.Name)
 	}
 	for _, name := range c.written.ListKeys() {
-		c.queue.Add(name)
+		c.loop.Add(name)
 	}
 	return nil
 }
@@ -194,50 +156,13 @@ func (c *Controller) inUse(held []Hold) []config.HostSubnet {
 
 // Run works until the context ends.
 func (c *Controller) Run(ctx context.Context, workers int) error {
-	defer c.queue.ShutDown()
 	klog.FromContext(ctx).Info("Giving nodes their subnets", "workers", workers)
-
-	var running sync.WaitGroup
-	for range workers {
-		running.Go(func() {
-			for c.work(ctx) {
-			}
-		})
-	}
-	<-ctx.Done()
-	c.queue.ShutDown()
-	running.Wait()
+	c.loop.Run(ctx, workers)
 	return nil
 }
 
-// work syncs the next name, and returns false when there will be none.
-func (c *Controller) work(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-	logger := klog.FromContext(ctx).WithValues("node", klog.KRef("", name))
-	attempt, cancel := context.WithTimeout(klog.NewContext(ctx, logger), syncTimeout)
+func (c *Controller) serve(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-
-	err := c.sync(attempt, name)
-	if ctx.Err() != nil {
-		return false
-	}
-	switch _, told := errors.AsType[complaint](err); {
-	case err == nil:
-		c.queue.Forget(name)
-	case told:
-		logger.Error(err, "The node's HostSubnet is not in order")
-		c.queue.Forget(name)
-		c.queue.AddAfter(name, wait.Jitter(complaintInterval, 0.2))
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		logger.V(2).Info("Somebody else wrote meanwhile, trying again", "err", err)
-		c.queue.AddRateLimited(name)
-	default:
-		logger.Error(err, "The node's HostSubnet could not be seen to, trying again")
-		c.queue.AddRateLimited(name)
-	}
-	return true
+	return c.sync(ctx, name)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // A HostSubnet with networkv1.AssignHostSubnetAnnotation and without a subnet is a machine's that is no node, and that waits
@@ -26,11 +27,11 @@ func (c *Controller) assign(ctx context.Context, hs *networkv1.HostSubnet) error
 		err = errors.Join(err, bad)
 	}
 	if err != nil {
-		return c.warn(hs, reasonInvalid, err)
+		return reconcile.Complain(c.Events, hs, reasonInvalid, err)
 	}
 	subnet, err := c.choose(hs.Name)
 	if err != nil {
-		return c.warn(hs, reasonNoSubnet, err)
+		return reconcile.Complain(c.Events, hs, reasonNoSubnet, err)
 	}
 	proposed := hs.DeepCopy()
 	proposed.Subnet = subnet.String()

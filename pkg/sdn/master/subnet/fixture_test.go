@@ -1,8 +1,10 @@
 package subnet
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -13,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 func testNode(uid string, internalIPs ...string) *corev1.Node {
@@ -52,11 +56,12 @@ type fixture struct {
 	kube    *kubefake.Clientset
 	network *networkfake.Clientset
 	events  *record.FakeRecorder
+	queued  chan string // what the loop serves now, in place of sync
 }
 
 func newFixture(t *testing.T, s scene) *fixture {
 	t.Helper()
-	f := &fixture{kube: kubefake.NewClientset(), network: networkfake.NewSimpleClientset(), events: record.NewFakeRecorder(100)}
+	f := &fixture{kube: kubefake.NewClientset(), network: networkfake.NewSimpleClientset(), events: record.NewFakeRecorder(100), queued: make(chan string, 100)}
 	nodes := informers.NewSharedInformerFactory(f.kube, 0).Core().V1().Nodes()
 	hostSubnets := networkinformers.NewSharedInformerFactory(f.network, 0).Network().V1().HostSubnets()
 	add := func(err error) {
@@ -80,6 +85,7 @@ func newFixture(t *testing.T, s scene) *fixture {
 	var err error
 	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, nodes, hostSubnets)
 	add(err)
+	f.tapLoop()
 	add(f.Follow(&config.Network{
 		ClusterNetworks: []config.ClusterNetwork{network("10.128.0.0/22", 9)}, // two subnets
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
@@ -106,7 +112,7 @@ func (f *fixture) settle(t *testing.T) error {
 		if err := f.sync(t.Context(), "node1"); err != nil {
 			return err
 		}
-		o, err := orNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
+		o, err := reconcile.OrNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,20 +127,54 @@ func (f *fixture) settle(t *testing.T) error {
 	return nil
 }
 
+func (f *fixture) tapLoop() {
+	f.loop = reconcile.New("test", func(_ context.Context, name string) error { f.queued <- name; return nil })
+}
+
 // emptyQueue returns the names that were to be synced.
-func (f *fixture) emptyQueue() (names []string) {
-	for f.queue.Len() > 0 {
-		name, _ := f.queue.Get()
-		f.queue.Done(name)
+func (f *fixture) emptyQueue(t *testing.T) (names []string) {
+	t.Helper()
+	const last = "the last"
+	f.loop.Add(last)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f.loop.Run(ctx, 1) })
+	for name := range f.queued {
+		if name == last {
+			break
+		}
 		names = append(names, name)
 	}
+	cancel()
+	running.Wait()
+	f.tapLoop() // queues end with their run
 	return names
+}
+
+// updates is an informer that tells of one update of a node.
+type updates struct {
+	cache.SharedInformer
+	before, now *corev1.Node
+}
+
+func (u updates) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	h.OnUpdate(u.before, u.now)
+	return nil, nil
+}
+
+// queuedAfter returns the names that are to be synced after an update of a node.
+func (f *fixture) queuedAfter(t *testing.T, before, now *corev1.Node) []string {
+	t.Helper()
+	if err := f.loop.WatchUnless(updates{before: before, now: now}, sameNode); err != nil {
+		t.Fatal(err)
+	}
+	return f.emptyQueue(t)
 }
 
 // condition returns what the node says of its network: "" for nothing, else "Status Reason Message".
 func (f *fixture) condition(t *testing.T) string {
 	t.Helper()
-	node, err := orNil(f.kube.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{}))
+	node, err := reconcile.OrNil(f.kube.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +194,7 @@ func (f *fixture) condition(t *testing.T) string {
 // stored returns what of the HostSubnet matters here; nil if there is none.
 func (f *fixture) stored(t *testing.T) *networkv1.HostSubnet {
 	t.Helper()
-	o, err := orNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
+	o, err := reconcile.OrNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestFollow(t *testing.T) {
 	if p, err := f.allocator.Allocate("node3"); err == nil {
 		t.Errorf("%s is given of a network that was refused", p)
 	}
-	if names := f.emptyQueue(); names != nil {
+	if names := f.emptyQueue(t); names != nil {
 		t.Errorf("queued: %v", names)
 	}
 
@@ -41,7 +41,7 @@ func TestFollow(t *testing.T) {
 	if p, err := f.allocator.Allocate("node3"); err != nil || p.String() != "10.128.4.0/23" {
 		t.Errorf("given %s, %v", p, err)
 	}
-	if names := f.emptyQueue(); !slices.Equal(names, []string{"node1"}) {
+	if names := f.emptyQueue(t); !slices.Equal(names, []string{"node1"}) {
 		t.Errorf("looked at again: %v", names)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // No subnet is given twice, whoever writes and however late.
@@ -80,7 +81,7 @@ func (c *Controller) choose(name string) (netip.Prefix, error) {
 // confirm makes a proposed HostSubnet the node's if nobody else has the subnet, and withdraws it otherwise. Without a node
 // it is an external machine's.
 func (c *Controller) confirm(ctx context.Context, node *corev1.Node, hs *networkv1.HostSubnet) error {
-	cached, err := orNil(c.hostSubnets.Get(hs.Name))
+	cached, err := reconcile.OrNil(c.hostSubnets.Get(hs.Name))
 	if err != nil {
 		return fmt.Errorf("look HostSubnet %s up: %w", hs.Name, err)
 	}

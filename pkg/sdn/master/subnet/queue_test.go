@@ -68,17 +68,14 @@ func TestInOrderCostsNoCall(t *testing.T) {
 // Nodes report in every few minutes: only what matters here is work.
 func TestHeartbeatsAreNoWork(t *testing.T) {
 	f := newFixture(t, scene{})
-	h := f.handler(sameNode)
 	before, now := testNode("uid1", "192.0.2.1"), testNode("uid1", "192.0.2.1")
 	now.ResourceVersion = "8"
 	now.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
-	h.OnUpdate(before, now)
-	if n := f.queue.Len(); n != 0 {
-		t.Errorf("%d queued after a heartbeat", n)
+	if n := f.queuedAfter(t, before, now); n != nil {
+		t.Errorf("queued after a heartbeat: %v", n)
 	}
-	h.OnUpdate(before, testNode("uid1", "192.0.2.2"))
-	if n := f.queue.Len(); n != 1 {
-		t.Errorf("%d queued after another address", n)
+	if n := f.queuedAfter(t, before, testNode("uid1", "192.0.2.2")); len(n) != 1 {
+		t.Errorf("queued after another address: %v", n)
 	}
 }
 
@@ -91,7 +88,7 @@ func TestFreedSpaceWakesWhoWaits(t *testing.T) {
 			t.Fatalf("%s is given %s of a full range", name, p)
 		}
 	}
-	woken := f.emptyQueue
+	woken := func() []string { return f.emptyQueue(t) }
 	if got := woken(); got != nil {
 		t.Fatalf("woken: %v", got)
 	}

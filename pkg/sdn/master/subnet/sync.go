@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // sync makes the HostSubnet of a name what the node of that name needs.
@@ -56,31 +57,21 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 // sync delete something is asked of the API server. What would make it create something need not be: the API server
 // refuses a second object of the name.
 func (c *Controller) lookUp(ctx context.Context, name string) (*corev1.Node, *networkv1.HostSubnet, error) {
-	node, err := orNil(c.nodes.Get(name))
+	node, err := reconcile.OrNil(c.nodes.Get(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("look Node %s up: %w", name, err)
 	}
-	hs, err := orNil(c.hostSubnets.Get(name))
+	hs, err := reconcile.OrNil(c.hostSubnets.Get(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("look HostSubnet %s up: %w", name, err)
 	}
 	if hs != nil && ownerUID(hs) != "" && (node == nil || ownerUID(hs) != node.UID) {
-		node, err = orNil(c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
+		node, err = reconcile.OrNil(c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
 		if err != nil {
 			return nil, nil, fmt.Errorf("get Node %s: %w", name, err)
 		}
 	}
 	return node, hs, nil
-}
-
-func orNil[T any](o *T, err error) (*T, error) {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return o, nil
 }
 
 // ownerUID is the UID of the Node that the HostSubnet was made for.
@@ -114,7 +105,7 @@ func (c *Controller) stepAside(ctx context.Context, hs *networkv1.HostSubnet, no
 		nodes = c.withoutSubnet(ctx, node, reasonNoSubnet, fmt.Errorf(
 			"HostSubnet %s has the annotation %s, which makes it an external machine's: remove the annotation, or rename one of the two",
 			hs.Name, networkv1.AssignHostSubnetAnnotation))
-		if _, told := errors.AsType[complaint](nodes); !told {
+		if _, told := errors.AsType[reconcile.Complaint](nodes); !told {
 			return nodes
 		}
 	}
@@ -126,7 +117,7 @@ func (c *Controller) stepAside(ctx context.Context, hs *networkv1.HostSubnet, no
 		err = errors.Join(err, bad)
 	}
 	if err != nil {
-		err = c.warn(hs, reasonInvalid, err)
+		err = reconcile.Complain(c.Events, hs, reasonInvalid, err)
 	}
 	return errors.Join(nodes, err)
 }
@@ -139,7 +130,7 @@ func (c *Controller) correct(ctx context.Context, node *corev1.Node, hs *network
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, networkv1.NodeUIDAnnotation, string(node.UID))
 	addr, noAddr := c.address(node, hs.HostIP)
 	if noAddr != nil {
-		noAddr = c.warn(node, reasonNoAddress, noAddr)
+		noAddr = reconcile.Complain(c.Events, node, reasonNoAddress, noAddr)
 	} else {
 		want.HostIP = addr.String()
 	}
@@ -174,7 +165,7 @@ func (c *Controller) judge(node *corev1.Node, hs *networkv1.HostSubnet) error {
 	case former.String() != hs.Subnet:
 		err = fmt.Errorf("%w: write back %s, or delete it, and it is made anew with that", err, former)
 	}
-	return c.warn(node, reasonInvalid, err)
+	return reconcile.Complain(c.Events, node, reasonInvalid, err)
 }
 
 // claim marks what the HostSubnet claims besides what its name holds.

@@ -64,6 +64,6 @@ func (c *Controller) wakeAfter(freed bool) {
 		return
 	}
 	if name, ok := c.waiting.pop(); ok {
-		c.queue.Add(name)
+		c.loop.Add(name)
 	}
 }

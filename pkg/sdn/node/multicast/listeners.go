@@ -18,8 +18,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // refreshDelay lets pods that come together become one change of the switch. A pod that was just scheduled needs longer to listen.
@@ -54,14 +54,14 @@ func New(self string, client kubernetes.Interface) *Listeners {
 		machines: map[string]peers.Peer{},
 		networks: map[config.VNID]network{},
 	}
-	l.loop = reconcile.New("multicast", workers, l.serve)
+	l.loop = reconcile.New("multicast", l.serve)
 	return l
 }
 
 // Run watches until the context ends, and calls refresh when others listen to a VNID than before, some times a second at most.
 func (l *Listeners) Run(ctx context.Context, refresh func(config.VNID) []*store.Commit) {
 	l.refresh = refresh
-	l.loop.Run(ctx)
+	l.loop.Run(ctx, workers)
 	l.watches.Wait()
 }
 

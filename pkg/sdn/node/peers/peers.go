@@ -20,9 +20,9 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // multicastKey stands in the queue for the replication list, which all peers together make. No node can have
@@ -72,8 +72,8 @@ func (p *Peers) Follow(f func(name string, peer *Peer)) { p.follower = f }
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
 	informer cache.SharedIndexInformer, bridge Bridge, st *store.Store) (*Peers, error) {
 	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, store: st, peers: map[string]Peer{}}
-	p.loop = reconcile.New("peers", workers, p.serve)
-	if _, err := p.loop.Watch(informer); err != nil {
+	p.loop = reconcile.New("peers", p.serve)
+	if err := p.loop.Watch(informer); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -148,7 +148,7 @@ func seniority(a, b *networkv1.HostSubnet) int {
 }
 
 // Run follows the HostSubnets until the context ends.
-func (p *Peers) Run(ctx context.Context) { p.loop.Run(ctx) }
+func (p *Peers) Run(ctx context.Context) { p.loop.Run(ctx, workers) }
 
 func (p *Peers) serve(ctx context.Context, key string) error {
 	if key == multicastKey {

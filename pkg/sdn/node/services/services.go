@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
@@ -35,8 +35,8 @@ type Services struct {
 // New returns the feature; informer is that of lister.
 func New(node pipeline.Node, lister corelisters.ServiceLister, informer cache.SharedIndexInformer, v *vnids.VNIDs) (*Services, error) {
 	s := &Services{node: node, lister: lister, vnids: v}
-	s.loop = reconcile.New("services", workers, s.serve)
-	if _, err := s.loop.Watch(informer); err != nil {
+	s.loop = reconcile.New("services", s.serve)
+	if err := s.loop.Watch(informer); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -55,7 +55,7 @@ func (s *Services) Prime() error {
 }
 
 // Run follows the services until the context ends.
-func (s *Services) Run(ctx context.Context) { s.loop.Run(ctx) }
+func (s *Services) Run(ctx context.Context) { s.loop.Run(ctx, workers) }
 
 func (s *Services) serve(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)

@@ -17,9 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/reconcile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
@@ -81,8 +81,8 @@ func New(o Options) (*VNIDs, error) {
 	if v.flat() {
 		return v, nil
 	}
-	v.loop = reconcile.New("vnids", workers, v.serve)
-	if _, err := v.loop.Watch(o.Informer); err != nil {
+	v.loop = reconcile.New("vnids", v.serve)
+	if err := v.loop.Watch(o.Informer); err != nil {
 		return nil, err
 	}
 	return v, nil
@@ -126,7 +126,7 @@ func (v *VNIDs) Run(ctx context.Context) {
 	if v.flat() {
 		return
 	}
-	v.loop.Run(ctx)
+	v.loop.Run(ctx, workers)
 }
 
 func (v *VNIDs) serve(ctx context.Context, name string) error {
@@ -259,4 +259,20 @@ func (v *VNIDs) Of(name string) (config.VNID, bool) {
 		return ns.vnid, ns.known
 	}
 	return config.GlobalVNID, v.flat()
+}
+
+// Recompile sends another feature's changes to the switch, and in the same bundle what the owners' flows are now, for those of them that
+// are dependents. The commits of the changes come first.
+func (v *VNIDs) Recompile(changes []store.Change, owners ...pipeline.Owner) []*store.Commit {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c := v.newChange()
+	c.changes = append(c.changes, changes...)
+	for _, owner := range owners {
+		if name, ok := v.homes[owner]; ok {
+			ns := v.namespaces[name]
+			c.set(owner, ns.compile(ns.dependents[owner]))
+		}
+	}
+	return c.send()
 }
