@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/apiserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
@@ -80,7 +80,7 @@ func command() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var loadErr error
-			cfg.REST, loadErr = restConfig(kubeconfig, server)
+			cfg.REST, loadErr = apiserver.Config(kubeconfig, server)
 			if loadErr != nil {
 				cfg.REST = &rest.Config{} // so that Validate speaks of the other flags only
 			}
@@ -109,24 +109,4 @@ func command() *cobra.Command {
 	klog.InitFlags(klogFlags)
 	f.AddGoFlag(klogFlags.Lookup("v"))
 	return cmd
-}
-
-// restConfig returns the way to the API server: the kubeconfig's or, in a pod, the service account's, at the server's
-// own URL if one is given.
-func restConfig(kubeconfig, server string) (*rest.Config, error) {
-	if kubeconfig != "" {
-		c, err := clientcmd.BuildConfigFromFlags(server, kubeconfig)
-		if err != nil {
-			return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
-		}
-		return c, nil
-	}
-	c, err := rest.InClusterConfig()
-	if err != nil {
-		return nil, fmt.Errorf("no --kubeconfig, and not in a pod that could do without: %w", err)
-	}
-	if server != "" {
-		c.Host = server
-	}
-	return c, nil
 }

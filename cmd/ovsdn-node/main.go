@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/apiserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
@@ -47,7 +47,7 @@ func run() int {
 
 func command() *cobra.Command {
 	cfg := node.Defaults()
-	var kubeconfig, apiserver string
+	var kubeconfig, server string
 
 	cmd := &cobra.Command{
 		Use:           "ovsdn-node",
@@ -60,7 +60,7 @@ func command() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return errors.Join(errUsage, err)
 			}
-			client, err := clientConfig(kubeconfig, apiserver)
+			client, err := clientConfig(kubeconfig, server)
 			if err != nil {
 				return errors.Join(errUsage, err)
 			}
@@ -71,7 +71,7 @@ func command() *cobra.Command {
 
 	f := cmd.Flags()
 	f.StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server; empty: the pod's service account")
-	f.StringVar(&apiserver, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's; not an address of the service network")
+	f.StringVar(&server, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's or the service's; not an address of the service network")
 	f.StringVar(&cfg.NodeName, "node-name", cfg.NodeName, "name of this node's Node object")
 	f.StringVar(&cfg.NodeIP, "node-ip", "", "this node's address; empty: found by --iface, --iface-regex or the default route")
 	f.StringVar(&cfg.Iface, "iface", "", "the interface with this node's address")
@@ -90,10 +90,10 @@ func command() *cobra.Command {
 	return cmd
 }
 
-func clientConfig(kubeconfig, apiserver string) (*rest.Config, error) {
-	c, err := clientcmd.BuildConfigFromFlags(apiserver, kubeconfig)
+func clientConfig(kubeconfig, server string) (*rest.Config, error) {
+	c, err := apiserver.Config(kubeconfig, server)
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w (outside a cluster, give --kubeconfig)", err)
+		return nil, err
 	}
 	c.UserAgent = rest.DefaultKubernetesUserAgent()
 	// client-go's 5 a second would queue the pods of a node that starts up; each ADD asks at most once.
