@@ -82,7 +82,10 @@ func command() *cobra.Command {
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "who balances services: external (kube-proxy on the node)")
 	f.StringVar(&cfg.CNISocket, "cni-socket", cfg.CNISocket, "unix socket that the CNI plugin calls")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "where the container runtime looks for CNI configurations")
+	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", "", "where the runtime looks for CNI plugins: the one beside this program is installed there; empty: it is there already")
 	f.StringVar(&cfg.IPAMDir, "ipam-dir", cfg.IPAMDir, "where the addresses in use are kept, in host-local's format")
+	f.StringVar(&cfg.SysctlDir, "sysctl-dir", "", "where the host's sysctls can be written; empty: /proc/sys, which a container has read-only")
+	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)

@@ -31,7 +31,7 @@ type configPlugin struct {
 // WriteConfig writes the network configuration into the runtime's directory, which makes the node Ready: call it when the
 // agent serves. The runtime sees the whole file or none. A file with the right content is left alone.
 func WriteConfig(dir, socket string) error {
-	plugin := configPlugin{Type: "ovsdn-cni", Capabilities: map[string]bool{}}
+	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{}}
 	if socket != DefaultSocket {
 		plugin.Socket = socket
 	}
@@ -51,7 +51,7 @@ func WriteConfig(dir, socket string) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
 	}
-	if err := writeAtomically(path, content); err != nil {
+	if err := writeAtomically(path, content, 0o644); err != nil {
 		return fmt.Errorf("write the CNI configuration: %w", err)
 	}
 	return nil
@@ -66,14 +66,14 @@ func RemoveConfig(dir string) error {
 	return nil
 }
 
-// writeAtomically writes to a sibling that runtimes don't load (they want .conf, .conflist or .json), then renames it.
-func writeAtomically(path string, content []byte) error {
+// writeAtomically writes to a sibling that runtimes neither load (they want .conf, .conflist or .json) nor run, then renames it.
+func writeAtomically(path string, content []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	temp := filepath.Join(dir, "."+filepath.Base(path)+".tmp") // one name: a crash leaves at most one
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,12 @@
 package master
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"net"
-	"net/http"
 	"sync"
-	"time"
 
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
 // leaseGrace is how long after the end of its lease a leader may still think that it leads before it is taken for
@@ -68,34 +64,6 @@ func (h *health) ready() error {
 	return nil
 }
 
-// serve answers probes at the address until the context ends and stop returns. The address "0" is for nobody.
-func (h *health) serve(ctx context.Context, address string) (stop func(), err error) {
-	if address == "0" {
-		return func() {}, nil
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--healthz-bind-address: %w (give another, or 0 for none)", err)
-	}
-	mux := http.NewServeMux()
-	for path, check := range map[string]func() error{"/healthz": h.healthy, "/readyz": h.ready} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			if err := check(); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			fmt.Fprintln(w, "ok")
-		})
-	}
-	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "Probes are not answered any more")
-		}
-	})
-	return func() {
-		_ = server.Close() // probes don't mind
-		running.Wait()
-	}, nil
+func (h *health) checks() probes.Checks {
+	return probes.Checks{"/healthz": h.healthy, "/readyz": h.ready}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
 const (
@@ -61,7 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stopEvents()
 	clients.Events = events
 	m.clients = clients
-	stopProbes, err := m.health.serve(ctx, cfg.HealthzAddress)
+	stopProbes, err := probes.Serve(ctx, cfg.HealthzAddress, m.health.checks())
 	if err != nil {
 		return err
 	}
@@ -101,11 +102,11 @@ func (m *master) term(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	follow := func(network *config.Network) error {
+	follow := func(ctx context.Context, network *config.Network) error {
 		if err := subnets.Follow(network); err != nil {
 			return err
 		}
-		netids.Follow(network.Mode)
+		netids.Follow(ctx, network.Mode)
 		return nil
 	}
 	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), follow)

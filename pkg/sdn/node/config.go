@@ -3,8 +3,10 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -31,19 +33,26 @@ type Config struct {
 	ServiceProxy ServiceProxy // who balances services
 	CNISocket    string       // where the CNI plugin finds the agent
 	CNIConfDir   string       // where the container runtime looks for CNI configurations
+	CNIBinDir    string       // where it looks for CNI plugins; empty: somebody else installs ours
+	CNIPlugin    string       // the plugin's program, to install
 	IPAMDir      string       // where host-local's files lie, in a folder of the network's name
+	SysctlDir    string       // where the host's settings are; empty: /proc/sys
+	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
 }
 
 // Defaults returns the configuration that flags change.
 func Defaults() Config {
-	host, _ := os.Hostname() // without one, Validate asks for --node-name
+	host, _ := os.Hostname()   // without one, Validate asks for --node-name
+	self, _ := os.Executable() // without it, there is nothing to install
 	return Config{
 		NodeName:     host,
 		Datapath:     "system",
 		ServiceProxy: ServiceProxyExternal,
 		CNISocket:    cniserver.DefaultSocket,
 		CNIConfDir:   "/etc/cni/net.d",
+		CNIPlugin:    filepath.Join(filepath.Dir(self), cniserver.PluginName),
 		IPAMDir:      "/var/lib/cni/networks",
+		HealthzAddr:  "127.0.0.1:9411",
 	}
 }
 
@@ -99,6 +108,16 @@ func (c Config) Validate() error {
 	for flag, path := range map[string]string{"--cni-socket": c.CNISocket, "--cni-conf-dir": c.CNIConfDir, "--ipam-dir": c.IPAMDir} {
 		if path == "" || path[0] != '/' {
 			fault("%s=%q: must be an absolute path", flag, path)
+		}
+	}
+	for flag, path := range map[string]string{"--cni-bin-dir": c.CNIBinDir, "--sysctl-dir": c.SysctlDir} {
+		if path != "" && path[0] != '/' {
+			fault("%s=%q: must be an absolute path, or empty", flag, path)
+		}
+	}
+	if c.HealthzAddr != "0" {
+		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
+			fault("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddr)
 		}
 	}
 	return errors.Join(errs...)

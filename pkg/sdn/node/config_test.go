@@ -26,6 +26,10 @@ func TestConfigValidate(t *testing.T) {
 		{"later proxy", func(c *Config) { c.ServiceProxy = "ovs" }, []string{"not in this version yet", "external"}},
 		{"unknown proxy", func(c *Config) { c.ServiceProxy = "x" }, []string{"--service-proxy"}},
 		{"relative socket", func(c *Config) { c.CNISocket = "cni.sock" }, []string{"--cni-socket", "absolute"}},
+		{"relative plugin directory", func(c *Config) { c.CNIBinDir = "bin" }, []string{"--cni-bin-dir", "absolute"}},
+		{"relative sysctl directory", func(c *Config) { c.SysctlDir = "proc/sys" }, []string{"--sysctl-dir", "absolute"}},
+		{"no probes", func(c *Config) { c.HealthzAddr = "0" }, nil},
+		{"bad address for probes", func(c *Config) { c.HealthzAddr = "9411" }, []string{"--healthz-bind-address", "HOST:PORT"}},
 		{"all faults at once", func(c *Config) { c.MTU = -1; c.Datapath = "x"; c.NodeIP = "?" },
 			[]string{"--mtu", "--datapath", "--node-ip"}},
 	} {

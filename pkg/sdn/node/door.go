@@ -109,6 +109,16 @@ func (d *door) look() (r *room, opened chan struct{}, why error) {
 	return d.inside, d.opened, d.why
 }
 
+// closed returns why the door is closed, nil if it is open.
+func (d *door) closed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.inside == nil {
+		return d.why
+	}
+	return nil
+}
+
 // enter waits for the door to open. The request must leave when it has been served, and end with the context that it gets.
 func (d *door) enter(ctx context.Context) (r *room, inside context.Context, leave func(), err error) {
 	patience := time.NewTimer(d.patience)

@@ -20,6 +20,9 @@ const (
 	reasonWaiting = "NetworkWaiting"
 	reasonFailed  = "NetworkSetupFailed"
 	reasonReady   = "NetworkReady"
+
+	// Another network's CNI configuration goes before the agent's.
+	reasonNotFirst = "OtherNetworkFirst"
 )
 
 // reporter tells the user of this node's network where the user looks: Events on the Node.

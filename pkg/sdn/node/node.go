@@ -33,6 +33,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
 // Back-off of a set-up that failed.
@@ -101,6 +102,15 @@ func (a *agent) run(ctx context.Context) error {
 		a.reporter.warn(reasonFailed, err)
 		return err
 	}
+	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, probes.Checks{
+		"/healthz": func() error { _ = a.door.closed(); return nil }, // a process that is stuck does not answer
+		"/readyz":  a.door.closed,
+	})
+	if err != nil {
+		a.reporter.warn(reasonFailed, err)
+		return errors.Join(err, socket.Close())
+	}
+	defer stopProbes()
 	// Nobody else may have the lock before the last round is over.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
@@ -25,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -47,6 +47,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		ClusterNetworks: prefixesOf(network),
 		ServiceNetwork:  network.ServiceNetwork,
 		MTU:             mtu,
+		Sysctls:         a.sysctls(),
 	})
 	fixture := newFixture(a.bridge, a.Datapath, network, own, tun, mtu)
 	if err := fixture.ensure(ctx); err != nil {
@@ -116,7 +117,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	}, pods.Seams{
 		Pods:    podFinder{c.local.Core().V1().Pods().Lister(), a.kube},
 		IPAM:    addresses,
-		Links:   pods.Kernel{},
+		Links:   pods.Kernel{Sysctls: sysctl.Dir(a.SysctlDir)},
 		Switch:  a.bridge,
 		Flows:   byVNID,
 		Compile: compiler.Pod,
@@ -161,12 +162,12 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 			return fmt.Errorf("bridge %s: %w", bridgeName, err)
 		}
 		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started))
-		if err := cniserver.WriteConfig(a.CNIConfDir, a.CNISocket); err != nil {
-			return err
-		}
+		files := a.newRuntimeFiles()
+		files.sync(ctx)
+		group.Go(func() error { files.run(ctx); return nil })
 		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
 		a.reporter.say(reasonReady, message)
-		healthy := func() error { return errors.Join(manager.Healthy(), keeper.healthy()) }
+		healthy := func() error { return errors.Join(manager.Healthy(), keeper.healthy(), files.healthy()) }
 		group.Go(func() error { a.watchHealth(ctx, healthy, message); return nil })
 		return a.door.lead(ctx, manager)
 	})
@@ -193,10 +194,15 @@ const healthPeriod = 5 * time.Second
 
 // watchHealth keeps the Node's condition as the bridge is.
 func (a *agent) watchHealth(ctx context.Context, healthy func() error, message string) {
-	a.condition.set(available(message))
+	failures := 0
+	if err := healthy(); err != nil {
+		a.condition.set(unavailable(err))
+		failures = 2
+	} else {
+		a.condition.set(available(message))
+	}
 	tick := time.NewTicker(healthPeriod)
 	defer tick.Stop()
-	failures := 0
 	for {
 		select {
 		case <-ctx.Done():

@@ -26,6 +26,7 @@ type Tun0Config struct {
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	MTU             linkmtu.MTU
+	Sysctls         Sysctls
 }
 
 // Tun0 is the host's side of the port of that name.
@@ -81,11 +82,11 @@ func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
 		}
 		errs = append(errs, err)
 	}
-	for _, s := range ipv4Sysctls() {
-		note(s.ensure())
+	for _, w := range ipv4Settings() {
+		note(t.config.Sysctls.ensure(w))
 	}
 	if !slices.ContainsFunc(t.config.Subnets, func(s netip.Prefix) bool { return s.Addr().Is6() }) {
-		note(noIPv6().ensureIfThere())
+		note(t.config.Sysctls.ensureIfThere(noIPv6()))
 	}
 	return changes, errors.Join(errs...)
 }

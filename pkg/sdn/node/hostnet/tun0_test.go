@@ -211,7 +211,7 @@ func TestReadOnlySysctls(t *testing.T) {
 		if changes, err := NewTun0(node1()).Sync(t.Context()); err != nil || len(changes) > 0 {
 			t.Errorf("nothing to write: changed %q, %v", changes, err)
 		}
-		_, err := sysctl{"net/ipv4/ip_forward", "0"}.ensure()
+		_, err := Sysctls{}.ensure(setting{name: "net/ipv4/ip_forward", value: "0"})
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 			t.Errorf("read-only, but: %v", err)
 			return
@@ -220,10 +220,10 @@ func TestReadOnlySysctls(t *testing.T) {
 	}()
 	<-done
 
-	if _, err := (sysctl{"net/ipv4/no_such_thing", "1"}).ensure(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := (Sysctls{}).ensure(setting{name: "net/ipv4/no_such_thing", value: "1"}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing sysctl: %v", err)
 	}
-	if change, err := (sysctl{"net/ipv7/no_such_thing", "1"}).ensureIfThere(); err != nil || change != "" {
+	if change, err := (Sysctls{}).ensureIfThere(setting{name: "net/ipv7/no_such_thing", value: "1"}); err != nil || change != "" {
 		t.Errorf("a missing sysctl that may be missing: %q, %v", change, err)
 	}
 }

@@ -10,10 +10,11 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
 // loopbackIndex is lo's in every network namespace: the kernel makes it first (include/net/net_namespace.h, LOOPBACK_IFINDEX).
@@ -25,7 +26,9 @@ const loopbackIndex = 1
 const addrGenModeNone = 1
 
 // Kernel makes devices by netlink, in the network namespace of the calling process.
-type Kernel struct{}
+type Kernel struct {
+	Sysctls sysctl.Dir
+}
 
 var _ Links = Kernel{}
 
@@ -95,7 +98,7 @@ func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Int
 	if err != nil {
 		return fmt.Errorf("%s with peer %s in %s: %w", hostVeth, i.Name, pod.Path(), err)
 	}
-	if err := silence(hostVeth); err != nil {
+	if err := k.silence(hostVeth); err != nil {
 		return err
 	}
 	return setUp(h, veth)
@@ -103,12 +106,8 @@ func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Int
 
 // silence keeps the kernel from answering ARP on the host's end. With the userspace datapath it hears what the pod sends, and would
 // answer for tun0's address with a MAC that leads past the bridge.
-func silence(hostVeth string) error {
-	name := "net/ipv4/conf/" + hostVeth + "/arp_ignore"
-	if _, err := sysctl.Sysctl(name, "8"); err != nil { // for no local address (Documentation/networking/ip-sysctl.rst)
-		return fmt.Errorf("sysctl %s=8: %w", name, err)
-	}
-	return nil
+func (k Kernel) silence(hostVeth string) error {
+	return k.Sysctls.Set("net/ipv4/conf/"+hostVeth+"/arp_ignore", "8") // for no local address (Documentation/networking/ip-sysctl.rst)
 }
 
 // Configure implements Links.

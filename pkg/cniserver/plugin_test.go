@@ -1,0 +1,84 @@
+package cniserver
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
+	source, dir := filepath.Join(t.TempDir(), "plugin"), filepath.Join(t.TempDir(), "opt", "cni", "bin")
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, PluginName)
+	install := func(p *Plugin, want string) {
+		t.Helper()
+		change, err := p.Install()
+		if err != nil || !strings.HasPrefix(change, want) || want == "" && change != "" {
+			t.Errorf("Install said %q, %v; want %q…", change, err, want)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != "new" {
+			t.Errorf("the program is %q, %v", got, err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("its mode is %v, %v", info.Mode(), err)
+		}
+	}
+	write(source, "new")
+	p := &Plugin{Source: source, Dir: dir}
+	install(p, "installed sha256:")
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(dir, "bridge")
+	write(other, "another's")
+	install(p, "")
+	install(&Plugin{Source: source, Dir: dir}, "") // an agent that starts
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("an equal program was written again (%v)", err)
+	}
+	// An older agent's, written by whatever means, and one that can't be run.
+	write(path, "old")
+	install(p, "replaced sha256:")
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	install(p, "replaced sha256:")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	install(p, "installed sha256:")
+
+	for range 2 {
+		if err := RemovePlugin(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "bridge" {
+		t.Errorf("after the removal there is %v, %v", entries, err)
+	}
+}
+
+func TestPluginThatCannotBeInstalledSaysWhy(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := (&Plugin{Source: filepath.Join(dir, "none"), Dir: dir}).Install(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a program: %v", err)
+	}
+	source := filepath.Join(dir, "plugin")
+	if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Plugin{Source: source, Dir: source}).Install(); err == nil {
+		t.Error("installed below a file")
+	}
+}

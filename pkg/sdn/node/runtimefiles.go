@@ -1,0 +1,126 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+)
+
+// runtimeFiles keeps the agent's part of the container runtime's directories: the plugin's program, and the configuration by which
+// the runtime knows that there is a network. It touches no other file there.
+//
+// A directory that can't be written to is a fault of the node, but none that pods suffer from which are there: the rest of the agent goes on.
+type runtimeFiles struct {
+	plugin          *cniserver.Plugin // nil: somebody else installs it
+	confDir, socket string
+	warn            func(reason string, err error)
+
+	mu    sync.Mutex
+	fault error
+
+	first      string    // another network's configuration that goes before ours, as last told
+	firstAgain time.Time // when it is told next
+}
+
+// remindOfFirst is how often that is repeated: Events are kept for an hour.
+const remindOfFirst = 20 * time.Minute
+
+func (a *agent) newRuntimeFiles() *runtimeFiles {
+	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn}
+	if a.CNIBinDir != "" {
+		f.plugin = &cniserver.Plugin{Source: a.CNIPlugin, Dir: a.CNIBinDir}
+	}
+	return f
+}
+
+// run keeps the files until the context ends.
+func (f *runtimeFiles) run(ctx context.Context) {
+	tick := time.NewTicker(hostCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f.sync(ctx)
+		}
+	}
+}
+
+// sync makes the files right, and tells what is wrong where the user looks when that changes.
+func (f *runtimeFiles) sync(ctx context.Context) {
+	err := f.write(ctx)
+	f.mu.Lock()
+	was := f.fault
+	f.fault = err
+	f.mu.Unlock()
+	if err != nil && (was == nil || was.Error() != err.Error()) {
+		f.warn(reasonFailed, err)
+	}
+	f.compete()
+}
+
+// write writes what is missing. The runtime must never find a configuration without its plugin.
+func (f *runtimeFiles) write(ctx context.Context) error {
+	if f.plugin != nil {
+		change, err := f.plugin.Install()
+		if err != nil {
+			return fmt.Errorf("%w: the directory must be writable for the agent (--cni-bin-dir)", err)
+		}
+		if change != "" {
+			klog.FromContext(ctx).Info("The CNI plugin is right", "change", change)
+		}
+	}
+	if err := cniserver.WriteConfig(f.confDir, f.socket); err != nil {
+		return fmt.Errorf("%w: the directory must be writable for the agent (--cni-conf-dir)", err)
+	}
+	return nil
+}
+
+// compete tells of another network's configuration that the runtime takes in place of ours: it takes the first.
+func (f *runtimeFiles) compete() {
+	first := firstConfig(f.confDir)
+	if first == cniserver.ConfigName {
+		first = ""
+	}
+	if first != "" && (first != f.first || time.Now().After(f.firstAgain)) {
+		f.warn(reasonNotFirst, fmt.Errorf("%s comes before %s in %s: pods that start here get that network, not this one; remove the file if it is of no use any more",
+			first, cniserver.ConfigName, f.confDir))
+		f.firstAgain = time.Now().Add(remindOfFirst)
+	}
+	f.first = first
+}
+
+// firstConfig returns the name of the configuration that runtimes take, "" if there is none.
+func firstConfig(dir string) string {
+	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
+	if err != nil || len(files) == 0 {
+		return "" // what can't be read is told of by who writes
+	}
+	return filepath.Base(slices.Min(files))
+}
+
+// healthy returns why the files are not right, nil if they are.
+func (f *runtimeFiles) healthy() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fault
+}
+
+// remove takes the files away, the configuration first: no pod is to start any more.
+func (f *runtimeFiles) remove() error {
+	err := cniserver.RemoveConfig(f.confDir)
+	if f.plugin != nil {
+		err = errors.Join(err, cniserver.RemovePlugin(f.plugin.Dir))
+	}
+	return err
+}
