@@ -102,11 +102,11 @@ func (m *master) term(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	follow := func(network *config.Network) error {
+	follow := func(ctx context.Context, network *config.Network) error {
 		if err := subnets.Follow(network); err != nil {
 			return err
 		}
-		netids.Follow(network.Mode)
+		netids.Follow(ctx, network.Mode)
 		return nil
 	}
 	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), follow)

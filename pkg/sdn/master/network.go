@@ -58,9 +58,9 @@ const (
 type networkKeeper struct {
 	client   networkclient.Interface
 	events   record.EventRecorder
-	wish     *config.Network             // what to create if there is none
-	name     string                      // of this controller, unlike all others
-	follow   func(*config.Network) error // puts a network into force, or says what in use forbids that
+	wish     *config.Network                              // what to create if there is none
+	name     string                                       // of this controller, unlike all others
+	follow   func(context.Context, *config.Network) error // puts a network into force, or says what in use forbids that
 	informed cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
 
@@ -79,7 +79,7 @@ func (e *deposedError) Error() string {
 }
 
 func newNetworkKeeper(client networkclient.Interface, events record.EventRecorder, wish *config.Network, name string,
-	informer networkinformers.ClusterNetworkInformer, follow func(*config.Network) error) (*networkKeeper, error) {
+	informer networkinformers.ClusterNetworkInformer, follow func(context.Context, *config.Network) error) (*networkKeeper, error) {
 	k := &networkKeeper{
 		client: client, events: events, wish: wish, name: name, follow: follow,
 		informed: informer.Informer().HasSynced,
@@ -226,7 +226,7 @@ func (k *networkKeeper) enforce(ctx context.Context, stored *networkv1.ClusterNe
 	if k.running != nil && network.Mode != k.running.Mode && !supported(network.Mode) {
 		return fmt.Errorf("pluginName: mode %s is not in this version yet: write back %s", network.Mode, k.running.Mode.PluginName())
 	}
-	if err := k.follow(network); err != nil {
+	if err := k.follow(ctx, network); err != nil {
 		return err
 	}
 	first := k.running == nil

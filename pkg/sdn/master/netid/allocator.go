@@ -28,6 +28,7 @@ const (
 // I/O: it knows what it is told.
 type Allocator struct {
 	class  uint32
+	size   uint32 // of a class
 	random func(below uint32) uint32
 	now    func() time.Time
 
@@ -65,6 +66,7 @@ func (e *FullError) Error() string {
 func NewAllocator(term int, random func(below uint32) uint32, now func() time.Time) *Allocator {
 	return &Allocator{
 		class:   uint32(term) % classes,
+		size:    perClass,
 		random:  random,
 		now:     now,
 		vnids:   map[string]config.VNID{},
@@ -78,11 +80,11 @@ func (a *Allocator) Allocate() (config.VNID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.endQuarantine()
-	start := a.random(perClass)
+	start := a.random(a.size)
 	for i := range classes {
 		class := (a.class + classes - uint32(i)) % classes
-		for k := range perClass {
-			vnid := config.VNID((start+k)%perClass<<classBits | class)
+		for k := range a.size {
+			vnid := config.VNID((start+k)%a.size<<classBits | class)
 			if a.isFree(vnid) {
 				a.hold(vnid).pending++
 				return vnid, nil

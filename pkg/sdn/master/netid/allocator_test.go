@@ -1,6 +1,7 @@
 package netid
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -199,6 +200,25 @@ func TestAllocatorGivesMoreThanOneClass(t *testing.T) {
 			t.Fatalf("%d, %v", vnid, err)
 		}
 		seen[vnid] = true
+	}
+}
+
+// The error of an allocator that has nothing left says how much of that comes back by itself.
+func TestFullAllocatorSaysWhatRests(t *testing.T) {
+	a := NewAllocator(0, func(uint32) uint32 { return 0 }, time.Now)
+	a.size = 1
+	for i := range classes - int(config.MinVNID) {
+		vnid, err := a.Allocate()
+		if err != nil {
+			t.Fatalf("after %d: %v", i, err)
+		}
+		a.Set(fmt.Sprint("ns", i), vnid)
+		a.Unreserve(vnid)
+	}
+	a.Remove("ns0")
+	_, err := a.Allocate()
+	if full, is := errors.AsType[*FullError](err); !is || full.Resting != 1 {
+		t.Errorf("got %v", err)
 	}
 }
 

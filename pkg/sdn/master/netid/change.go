@@ -61,7 +61,8 @@ func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid
 	return nil
 }
 
-// decide returns the VNID that the change leads to, reserved. The error is a refusal, unless it goes away by itself.
+// decide returns the VNID that the change leads to, reserved. The error is a refusal, unless the change may be possible
+// later.
 func (c *Controller) decide(ctx context.Context, nn *networkv1.NetNamespace, uid types.UID) (config.VNID, error) {
 	change, _, err := config.RequestedChange(nn)
 	if err != nil {
@@ -124,5 +125,5 @@ func (c *Controller) isolate(nn *networkv1.NetNamespace) (config.VNID, error) {
 		c.vnids.Reserve(vnid)
 		return vnid, nil
 	}
-	return c.vnids.Allocate()
+	return c.allocate(nn)
 }

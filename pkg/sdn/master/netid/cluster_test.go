@@ -75,6 +75,26 @@ func (e *events) await(t *testing.T, part string) {
 	})
 }
 
+// warnings returns those that say this.
+func (e *events) warnings(part string) (list []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, line := range e.said {
+		if strings.HasPrefix(line, "Warning") && strings.Contains(line, part) {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
+// none fails the test if there was a warning that says this.
+func (e *events) none(t *testing.T, part string) {
+	t.Helper()
+	for _, line := range e.warnings(part) {
+		t.Error(line)
+	}
+}
+
 // leader is a controller that runs, and what it says.
 type leader struct {
 	*Controller
@@ -105,7 +125,7 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	if err := l.Load(ctx); err != nil {
 		t.Fatal(err)
 	}
-	l.Follow(mode)
+	l.Follow(ctx, mode)
 	var running sync.WaitGroup
 	running.Go(func() { l.Run(ctx, 8) })
 	l.stop = sync.OnceFunc(func() {

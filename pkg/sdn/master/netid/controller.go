@@ -32,6 +32,7 @@ const syncTimeout = 30 * time.Second
 const (
 	reasonChanged   = "NetworkChanged"
 	reasonRefused   = "NetworkChangeRefused"
+	reasonNoVNID    = "NoVNID"                  // on a Namespace too: none is free for it
 	reasonInvalid   = "InvalidNetNamespace"     // its pods have no network
 	reasonByHand    = "VNIDWrittenByHand"       // others have it too, and nobody asked for that as it is asked for
 	reasonNotGlobal = "GlobalNamespaceIsolated" // one that is to be global has a VNID of its own
@@ -63,7 +64,7 @@ type Clients struct {
 type Controller struct {
 	Clients
 	global        map[string]bool // that are made with GlobalVNID
-	mode          atomic.Uint32   // a config.Mode
+	mode          atomic.Uint32   // a config.Mode; ModeSubnet before the first Follow
 	namespaces    corelisters.NamespaceLister
 	netNamespaces networklisters.NetNamespaceLister
 	synced        []cache.InformerSynced
@@ -139,21 +140,21 @@ func (c *Controller) Load(ctx context.Context) error {
 }
 
 // Follow puts the mode into force.
-func (c *Controller) Follow(mode config.Mode) { c.mode.Store(uint32(mode)) }
+func (c *Controller) Follow(ctx context.Context, mode config.Mode) {
+	if before := config.Mode(c.mode.Swap(uint32(mode))); before != mode && mode == config.ModeMultitenant {
+		c.warnOfIsolated(ctx)
+	}
+}
 
 // Run works until the context ends.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	klog.FromContext(ctx).Info("Giving namespaces their VNIDs", "workers", workers)
-	c.warnOfIsolated(ctx)
 	c.loop.Run(ctx, workers)
 }
 
 // warnOfIsolated says which namespaces are to be global and are not: they had a VNID before that was wished for, or were
-// isolated since, and nothing but a change that is asked for takes a VNID away.
+// isolated since, and nothing but a change that is asked for takes a VNID away. It matters from the moment on in which VNIDs isolate.
 func (c *Controller) warnOfIsolated(ctx context.Context) {
-	if config.Mode(c.mode.Load()) != config.ModeMultitenant {
-		return
-	}
 	for name := range c.global {
 		nn, err := c.netNamespaces.Get(name)
 		if err != nil || config.VNID(nn.NetID).IsGlobal() {

@@ -170,18 +170,6 @@ func testTakesOver(t *testing.T, c *cluster) {
 	l.none(t, "takes-")
 }
 
-// none fails the test if there was a warning that says this.
-func (l *leader) none(t *testing.T, part string) {
-	t.Helper()
-	l.events.mu.Lock()
-	defer l.events.mu.Unlock()
-	for _, line := range l.said {
-		if strings.HasPrefix(line, "Warning") && strings.Contains(line, part) {
-			t.Error(line)
-		}
-	}
-}
-
 func testChanges(t *testing.T, c *cluster) {
 	l := c.lead(t, config.ModeMultitenant)
 	c.create(t, "red", "green", "blue")
@@ -361,6 +349,22 @@ func testNotGlobal(t *testing.T, c *cluster) {
 	l.await(t, fmt.Sprintf("Warning GlobalNamespaceIsolated kube-system: --global-namespaces names kube-system, but it has VNID %d", nn.NetID))
 	if now := c.vnid(t, "kube-system"); now != nn.NetID {
 		t.Errorf("it has %d by now", now)
+	}
+	l.stop()
+
+	// In another mode that isolates nobody; it is said when it does, and once.
+	l = c.lead(t, config.ModeSubnet)
+	l.none(t, "")
+	for range 2 {
+		l.Follow(t.Context(), config.ModeMultitenant)
+		if said := l.warnings("GlobalNamespaceIsolated kube-system"); len(said) != 1 {
+			t.Errorf("said: %q", said)
+		}
+	}
+	l.Follow(t.Context(), config.ModeSubnet)
+	l.Follow(t.Context(), config.ModeMultitenant)
+	if said := l.warnings("GlobalNamespaceIsolated kube-system"); len(said) != 2 {
+		t.Errorf("said after the mode was another: %q", said)
 	}
 }
 

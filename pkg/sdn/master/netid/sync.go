@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
@@ -108,7 +109,7 @@ func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
 		c.vnids.Reserve(vnid) // GlobalVNID if not held
 	} else {
 		var err error
-		if vnid, err = c.vnids.Allocate(); err != nil {
+		if vnid, err = c.allocate(ns); err != nil {
 			return err
 		}
 	}
@@ -131,6 +132,15 @@ func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
 	c.settle(ns.Name)
 	klog.FromContext(ctx).V(2).Info("Gave the namespace its VNID", "vnid", vnid)
 	return nil
+}
+
+// allocate reserves a free VNID, or says on the Namespace or NetNamespace that there is none for it.
+func (c *Controller) allocate(about runtime.Object) (config.VNID, error) {
+	vnid, err := c.vnids.Allocate()
+	if err != nil {
+		return 0, reconcile.Complain(c.Events, about, reasonNoVNID, fmt.Errorf("%w: delete namespaces, or let some share a VNID (%s)", err, config.ActionJoin))
+	}
+	return vnid, nil
 }
 
 // remove deletes the NetNamespace unless it changed meanwhile, and frees its VNID. When there was none any more the cache

@@ -3,6 +3,7 @@ package netid
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // fixture is a controller whose caches hold what the test puts there.
@@ -28,19 +30,20 @@ type fixture struct {
 	kube    *kubefake.Clientset
 	network *networkfake.Clientset
 	cached  cache.Store // of NetNamespaces
+	events  *record.FakeRecorder
 }
 
 func newFixture(t *testing.T, objects ...*networkv1.NetNamespace) *fixture {
 	t.Helper()
-	f := &fixture{kube: kubefake.NewClientset(), network: networkfake.NewSimpleClientset()}
+	f := &fixture{kube: kubefake.NewClientset(), network: networkfake.NewSimpleClientset(), events: record.NewFakeRecorder(100)}
 	namespaces := informers.NewSharedInformerFactory(f.kube, 0).Core().V1().Namespaces()
 	netNamespaces := networkinformers.NewSharedInformerFactory(f.network, 0).Network().V1().NetNamespaces()
 	var err error
-	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: record.NewFakeRecorder(100)}, namespaces, netNamespaces, []string{"default"}, 1)
+	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, namespaces, netNamespaces, []string{"default"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Follow(config.ModeMultitenant)
+	f.Follow(t.Context(), config.ModeMultitenant)
 	f.cached = netNamespaces.Informer().GetStore()
 	for _, o := range objects {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: types.UID("uid-" + o.Name)}}
@@ -130,6 +133,46 @@ func TestFailedCreateDoesNotFreeItsVNIDAtOnce(t *testing.T) {
 	}
 	if len(tried) != 2 || tried[0] == tried[1] {
 		t.Errorf("tried %v", tried)
+	}
+}
+
+// Where no VNID is free people are told so, on what is there; it is given as soon as one is.
+func TestNoVNIDIsSaidWherePeopleLook(t *testing.T) {
+	f := newFixture(t, netNamespace("red", 100, "isolate"), netNamespace("green", 100, ""))
+	f.vnids.size, f.vnids.class = 1, 0
+	for vnid := config.MinVNID; vnid < classes; vnid++ {
+		f.vnids.Reserve(vnid)
+	}
+	blue := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "blue", UID: "u"}}
+	for what, attempt := range map[string]func() error{
+		"create":  func() error { return f.create(t.Context(), blue) },
+		"isolate": func() error { return f.sync(t.Context(), "red") },
+	} {
+		err := attempt()
+		if _, told := errors.AsType[reconcile.Complaint](err); !told {
+			t.Errorf("%s: got %v", what, err)
+		}
+		if _, full := errors.AsType[*FullError](err); !full {
+			t.Errorf("%s: got %v", what, err)
+		}
+		if said := <-f.events.Events; !strings.HasPrefix(said, "Warning NoVNID no VNID is free; 0 are in quarantine") {
+			t.Errorf("%s: said %q", what, said)
+		}
+	}
+	if calls := append(f.network.Actions(), f.kube.Actions()...); len(calls) > 0 {
+		t.Errorf("wrote all the same: %v", calls)
+	}
+	f.vnids.size = 2
+	if err := f.create(t.Context(), blue); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.sync(t.Context(), "red"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"red", "blue"} {
+		if vnid, _ := f.vnids.HeldBy(name); vnid < classes {
+			t.Errorf("%s has %d", name, vnid)
+		}
 	}
 }
 
