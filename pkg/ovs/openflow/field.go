@@ -106,7 +106,8 @@ const (
 // numRegs is how many 32-bit registers Open vSwitch has (FLOW_N_REGS).
 const numRegs = 16
 
-// Reg returns the field of register n, 0 to 15.
+// Reg returns the field of register n, 0 to 15. Another n is a fault of the source that names it, and panics: registers that come from
+// outside come as names or as OXM headers, and are looked up.
 func Reg(n int) FieldID {
 	if n < 0 || n >= numRegs {
 		panic(fmt.Sprintf("openflow: Open vSwitch has no reg%d", n))
