@@ -37,7 +37,7 @@ func read(stamp string, build *debug.BuildInfo) Info {
 	if words := strings.Fields(stamp); len(words) == 3 {
 		return Info{Version: words[0], Revision: words[1], Created: words[2]}
 	}
-	if build.Main.Version != "" {
+	if v := build.Main.Version; v != "" && v != "(devel)" {
 		info.Version = build.Main.Version
 	}
 	for _, s := range build.Settings {

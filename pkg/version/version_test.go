@@ -22,6 +22,7 @@ func TestStampGoesBeforeBuildInfo(t *testing.T) {
 		"stamped":             {"v2 def 2026-02-03T04:05:06Z", build, Info{"v2", "def", "2026-02-03T04:05:06Z"}},
 		"by the go command":   {"", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
 		"a stamp with a hole": {"v2 def", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
+		"of a work tree":      {"", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, Info{Unknown, Unknown, Unknown}},
 		"by nobody":           {"", &debug.BuildInfo{}, Info{Unknown, Unknown, Unknown}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,48 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// LayOut writes files below a folder, which is then the image's root. The folder should be empty.
+func LayOut(files []File, dir string) error {
+	l, err := newLayer(files)
+	if err != nil {
+		return err
+	}
+	for _, f := range l {
+		at := filepath.Join(dir, f.Path)
+		if err := f.layOut(at); err != nil {
+			return fmt.Errorf("lay %s out: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+func (f File) layOut(at string) error {
+	switch f.Mode.Type() {
+	case fs.ModeSymlink:
+		return os.Symlink(f.Target, at)
+	case fs.ModeDir:
+		// Chmod, since the umask takes from other modes.
+		return errors.Join(os.MkdirAll(at, 0o755), os.Chmod(at, f.Mode))
+	}
+	content, _, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	out, err := os.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, content); err != nil {
+		return errors.Join(err, out.Close())
+	}
+	return errors.Join(out.Close(), os.Chmod(at, f.Mode))
+}
