@@ -26,7 +26,6 @@ clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name
 
 func TestBadFlags(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	config := kubeconfig(t)
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -36,9 +35,6 @@ func TestBadFlags(t *testing.T) {
 		{"argument", []string{"nonsense"}, []string{`ovsdn-controller: unknown command "nonsense" for "ovsdn-controller"`}},
 		{"no number", []string{"--vxlan-port", "70000"}, []string{
 			`ovsdn-controller: invalid argument "70000" for "--vxlan-port" flag: strconv.ParseUint: parsing "70000": value out of range`,
-		}},
-		{"mode of a later version", []string{"--kubeconfig", config, "--mode", "networkpolicy"}, []string{
-			"ovsdn-controller: --mode: networkpolicy is not in this version yet: choose subnet or multitenant",
 		}},
 		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1",
 			"--healthz-bind-address", "nonsense"}, []string{

@@ -11,7 +11,6 @@ func TestBadInput(t *testing.T) {
 		args []string
 		want string // part of the error
 	}{
-		{[]string{"up", "--mode", "networkpolicy"}, "--mode networkpolicy: not in this version yet"},
 		{[]string{"up", "--service-proxy", "ovs"}, "--service-proxy ovs: not in this version yet"},
 		{[]string{"up", "--cluster-network", "10.128.0.0"}, "--cluster-network"},
 		{[]string{"up", "--name", "Big"}, "--name"},

@@ -85,7 +85,7 @@ func runAgent(ctx context.Context, args []string) error {
 		ServiceNetwork:  node.ServiceNetwork,
 		MTU:             podMTU,
 		Datapath:        pods.DatapathNetdev,
-	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: byVNID, Compile: node.Pod, Events: noEvents{}})
+	}, pods.Seams{Pods: anyPod{}, IPAM: addresses, Links: pods.Kernel{}, Switch: bridge, Flows: byVNID, Policies: pods.NoPolicies{}, Compile: node.Pod, Events: noEvents{}})
 	if err != nil {
 		return err
 	}

@@ -141,13 +141,14 @@ func agentMain(text string) error {
 		NodeName: "node1", Subnets: compiler.Subnets, ClusterNetworks: compiler.ClusterNetworks, ServiceNetwork: services,
 		MTU: 1450, Datapath: pods.DatapathNetdev,
 	}, pods.Seams{
-		Pods:    api{},
-		IPAM:    mortalIPAM{addresses, f},
-		Links:   mortalLinks{pods.Kernel{}, f},
-		Switch:  mortalSwitch{bridge, f},
-		Flows:   mortalFlows{byVNID, f},
-		Compile: compiler.Pod,
-		Events:  &eventFile{path: c.Events},
+		Pods:     api{},
+		IPAM:     mortalIPAM{addresses, f},
+		Links:    mortalLinks{pods.Kernel{}, f},
+		Switch:   mortalSwitch{bridge, f},
+		Flows:    mortalFlows{byVNID, f},
+		Policies: pods.NoPolicies{},
+		Compile:  compiler.Pod,
+		Events:   &eventFile{path: c.Events},
 	})
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ const (
 // Landed is what of the product works in this version, and what the flags can choose. The first is the default.
 // Whoever lands more adds it here, and nowhere else.
 func Landed() ([]Mode, []ServiceProxy) {
-	return []Mode{Subnet, Multitenant}, []ServiceProxy{External}
+	return []Mode{Subnet, Multitenant, NetworkPolicy}, []ServiceProxy{External}
 }
 
 // DefaultName is the name of a lab that got none.

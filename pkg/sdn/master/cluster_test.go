@@ -74,6 +74,7 @@ func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop f
 	cfg := master.Defaults()
 	cfg.REST = c.master
 	cfg.HealthzAddress = "0" // others test on this machine too
+	cfg.Mode = config.ModeSubnet.String()
 	if edit != nil {
 		edit(&cfg)
 	}

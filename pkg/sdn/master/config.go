@@ -42,7 +42,7 @@ func Defaults() Config {
 		ClusterNetworks: []string{"10.128.0.0/14"},
 		HostBits:        9,
 		ServiceNetwork:  "172.30.0.0/16",
-		Mode:            config.ModeSubnet.String(),
+		Mode:            config.ModeNetworkPolicy.String(),
 		VXLANPort:       config.DefaultVXLANPort,
 		Workers:         8,
 
@@ -81,17 +81,11 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddress))
 		}
 	}
-	network, err := c.network()
-	if err != nil {
+	if _, err := c.network(); err != nil {
 		errs = append(errs, err)
-	} else if !supported(network.Mode) {
-		errs = append(errs, fmt.Errorf("--mode: %s is not in this version yet: choose %s or %s", network.Mode, config.ModeSubnet, config.ModeMultitenant))
 	}
 	return errors.Join(errs...)
 }
-
-// supported says whether this version isolates pods as the mode demands.
-func supported(m config.Mode) bool { return m == config.ModeSubnet || m == config.ModeMultitenant }
 
 // network returns the network that the configuration wishes for.
 func (c Config) network() (*config.Network, error) {

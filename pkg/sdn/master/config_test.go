@@ -21,8 +21,6 @@ func TestConfigValidate(t *testing.T) {
 		edit func(*master.Config)
 		want string
 	}{
-		{"a mode that comes later", func(c *master.Config) { c.Mode = "networkpolicy" }, "--mode: networkpolicy is not in this version yet: choose subnet or multitenant"},
-		{"its full name", func(c *master.Config) { c.Mode = "redhat/openshift-ovs-networkpolicy" }, "--mode: networkpolicy is not in this version yet: choose subnet or multitenant"},
 		{"a namespace that can't be", func(c *master.Config) { c.LeaderElectNamespace = "ovsdn system" },
 			`--leader-elect-namespace: "ovsdn system" is no namespace: a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', ` +
 				`and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`},

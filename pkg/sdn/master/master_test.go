@@ -113,7 +113,6 @@ func testFollowsStoredNetwork(t *testing.T, c *cluster) {
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
 	c.event(t, "ClusterNetwork", "default", "DiffersFromFlags",
 		"mode is networkpolicy, not subnet; cluster network is [10.9.0.0/16 with 9 host bits], not [10.128.0.0/14 with 9 host bits]")
-	c.event(t, "ClusterNetwork", "default", "UnsupportedMode", "mode networkpolicy is not in this version yet")
 	c.accepted(t, "True", "Accepted", "", "10.9.0.0/16 with 9 host bits")
 	got := c.clusterNetwork(t)
 	got.ObjectMeta, stored.ObjectMeta = metav1.ObjectMeta{}, metav1.ObjectMeta{} // what the controller says is in annotations

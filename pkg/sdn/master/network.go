@@ -33,7 +33,6 @@ const (
 	reasonRefusedNetwork  = "RefusedClusterNetwork"  // it would take away or move what is in use
 	reasonAcceptedNetwork = "AcceptedClusterNetwork" // an edit is followed
 	reasonDiffersFromFlag = "DiffersFromFlags"
-	reasonUnsupportedMode = "UnsupportedMode"
 )
 
 const (
@@ -223,18 +222,12 @@ func isSaid(conditions []metav1.Condition, verdict metav1.Condition) bool {
 
 // enforce puts a network into force, unless something in use forbids that.
 func (k *networkKeeper) enforce(ctx context.Context, stored *networkv1.ClusterNetwork, network *config.Network) error {
-	if k.running != nil && network.Mode != k.running.Mode && !supported(network.Mode) {
-		return fmt.Errorf("pluginName: mode %s is not in this version yet: write back %s", network.Mode, k.running.Mode.PluginName())
-	}
 	if err := k.follow(ctx, network); err != nil {
 		return err
 	}
 	first := k.running == nil
 	k.running = network
 	klog.FromContext(ctx).Info("The cluster's network", "network", describe(network))
-	if !supported(network.Mode) {
-		k.warn(ctx, stored, reasonUnsupportedMode, fmt.Errorf("mode %s is not in this version yet: nodes get their subnets, but pods are not isolated", network.Mode))
-	}
 	if !first {
 		return nil
 	}

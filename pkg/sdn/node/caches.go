@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"reflect"
 
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,9 +12,28 @@ import (
 
 // caches are the informers of one round.
 type caches struct {
-	network networkinformers.SharedInformerFactory
-	cluster informers.SharedInformerFactory // services
-	local   informers.SharedInformerFactory // pods of this node
+	network  networkinformers.SharedInformerFactory
+	cluster  informers.SharedInformerFactory // services
+	local    informers.SharedInformerFactory // pods of this node
+	policies *policyCaches                   // nil in the mode that judges nobody
+}
+
+// factory is what all informer factories are.
+type factory interface {
+	Start(stop <-chan struct{})
+	Shutdown()
+	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
+}
+
+func (c *caches) factories() []factory {
+	all := []factory{c.network, c.cluster, c.local}
+	if c.policies != nil {
+		all = append(all, c.policies.cluster)
+		if c.policies.kinds != nil {
+			all = append(all, c.policies.kinds)
+		}
+	}
+	return all
 }
 
 func (a *agent) newCaches() *caches {
@@ -33,29 +53,25 @@ func (a *agent) newCaches() *caches {
 	return c
 }
 
+// start runs the informers that do not run yet.
 func (c *caches) start(ctx context.Context) {
-	c.network.Start(ctx.Done())
-	c.cluster.Start(ctx.Done())
-	c.local.Start(ctx.Done())
+	for _, f := range c.factories() {
+		f.Start(ctx.Done())
+	}
 }
 
 // shutdown waits for the informers, whose context must have ended.
 func (c *caches) shutdown() {
-	c.network.Shutdown()
-	c.cluster.Shutdown()
-	c.local.Shutdown()
+	for _, f := range c.factories() {
+		f.Shutdown()
+	}
 }
 
 // sync waits until everything is known that the bridge depends on: a bridge made equal to half of the cluster
 // would cut the other half off.
 func (c *caches) sync(ctx context.Context) error {
-	for _, ok := range c.network.WaitForCacheSync(ctx.Done()) {
-		if !ok {
-			return ctx.Err()
-		}
-	}
-	for _, factory := range []informers.SharedInformerFactory{c.cluster, c.local} {
-		for _, ok := range factory.WaitForCacheSync(ctx.Done()) {
+	for _, f := range c.factories() {
+		for _, ok := range f.WaitForCacheSync(ctx.Done()) {
 			if !ok {
 				return ctx.Err()
 			}

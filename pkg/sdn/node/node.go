@@ -27,6 +27,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -60,6 +61,10 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	if err != nil {
 		return err
 	}
+	policyKinds, err := policyclient.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
 	bridge := ovs.NewNative(bridgeName, ovs.DefaultRunDir)
 	defer bridge.Close()
 	a := &agent{
@@ -67,6 +72,7 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		selector:  selector,
 		kube:      kube,
 		network:   network,
+		policies:  policyKinds,
 		bridge:    bridge,
 		gate:      newGate(bridge),
 		reporter:  newReporter(ctx, kube, cfg.NodeName),
@@ -82,6 +88,7 @@ type agent struct {
 	selector  hostnet.Selector
 	kube      kubernetes.Interface
 	network   networkclient.Interface
+	policies  policyclient.Interface
 	bridge    *ovs.Native
 	gate      *gate // the bridge, for the store
 	reporter  *reporter
@@ -191,6 +198,9 @@ func (a *agent) round(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}
+	if errors.Is(err, errChanged) {
+		return err
+	}
 	if err != nil && ctx.Err() == nil {
 		a.condition.set(unavailable(err))
 	}
@@ -236,9 +246,6 @@ func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	n, err := config.InForce(o)
 	if err != nil {
 		return nil, fmt.Errorf("ClusterNetwork %s %w", o.Name, err)
-	}
-	if n.Mode == config.ModeNetworkPolicy {
-		return nil, fmt.Errorf("ClusterNetwork %s wants mode %s, which is not in this version yet: use %s or %s", o.Name, n.Mode, config.ModeSubnet, config.ModeMultitenant)
 	}
 	return n, nil
 }

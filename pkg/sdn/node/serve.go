@@ -57,6 +57,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
+	if err := a.watchPolicies(ctx, c, network.Mode); err != nil {
+		return err
+	}
 	if err := c.sync(ctx); err != nil {
 		return err
 	}
@@ -101,6 +104,10 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
+	judged, judge, err := a.judge(c, compiler, byVNID)
+	if err != nil {
+		return err
+	}
 	addresses, err := ipam.Open(a.IPAMDir, ipamNetwork, own.Subnets)
 	if err != nil {
 		return err
@@ -115,13 +122,14 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		RouteMTU:        mtu.Routes,
 		Datapath:        a.Datapath,
 	}, pods.Seams{
-		Pods:    podFinder{c.local.Core().V1().Pods().Lister(), a.kube},
-		IPAM:    addresses,
-		Links:   pods.Kernel{Sysctls: sysctl.Dir(a.SysctlDir)},
-		Switch:  a.bridge,
-		Flows:   byVNID,
-		Compile: compiler.Pod,
-		Events:  a.reporter,
+		Pods:     podFinder{c.local.Core().V1().Pods().Lister(), a.kube},
+		IPAM:     addresses,
+		Links:    pods.Kernel{Sysctls: sysctl.Dir(a.SysctlDir)},
+		Switch:   a.bridge,
+		Flows:    byVNID,
+		Policies: judged,
+		Compile:  compiler.Pod,
+		Events:   a.reporter,
 	})
 	if err != nil {
 		return err
@@ -136,6 +144,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	}
 	if err := services.Prime(); err != nil {
 		return err
+	}
+	if judge != nil {
+		judge.Prime(ctx)
 	}
 	if err := manager.Recover(ctx); err != nil {
 		return err
@@ -153,6 +164,10 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	group.Go(func() error { byVNID.Run(ctx); return nil })
 	group.Go(func() error { listeners.Run(ctx, byVNID.Refresh); return nil })
 	group.Go(func() error { services.Run(ctx); return nil })
+	group.Go(func() error { return a.awaitClusterPolicies(ctx, c) })
+	if judge != nil {
+		group.Go(func() error { judge.Run(ctx); return nil })
+	}
 	group.Go(func() error { tun.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { firewall.Run(ctx, hostCheck); return nil })
 	group.Go(func() error { manager.Run(ctx); return nil })
@@ -237,7 +252,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		VXLANPort:       network.VXLANPort,
 		// Sources are judged in no table of mode subnet (docs/decisions/0002).
 		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && network.Mode == config.ModeSubnet,
-		Tenants:            network.Mode == config.ModeMultitenant,
+		Tenants:            network.Mode != config.ModeSubnet,
 		ServiceNetwork:     network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
 	})

@@ -96,7 +96,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		return pod, err
 	}
 	// From here on there is something to undo.
-	if err := m.attach(ctx, netns, &pod); err != nil {
+	if err := m.attach(ctx, netns, &pod, object); err != nil {
 		if undoErr := m.undo(ctx, a); undoErr != nil {
 			err = fmt.Errorf("%w; and could not undo it: %w", err, undoErr)
 		}
@@ -209,7 +209,7 @@ func (m *Manager) takeAddrs(ctx context.Context, a Attachment) ([]netip.Addr, er
 
 // attach makes the device and the port, while the disk takes note of the address and the switch gets the flows, for the number that
 // the port asks for: vswitchd is slow to take flows once it has a new port.
-func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
+func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *corev1.Pod) error {
 	var err error
 	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
 		return err
@@ -227,22 +227,22 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod) error {
 		return err
 	})
 	if pod.OFPort != 0 {
-		all.Go(func() error { return m.install(allCtx, *pod) })
+		all.Go(func() error { return m.install(allCtx, *pod, object) })
 	}
 	if err := all.Wait(); err != nil {
 		return err
 	}
 	if given != pod.OFPort {
 		pod.OFPort = given
-		if err := m.install(ctx, *pod); err != nil {
+		if err := m.install(ctx, *pod, object); err != nil {
 			return err
 		}
 	}
 	return ctx.Err() // nobody may be left to hear of the success
 }
 
-func (m *Manager) install(ctx context.Context, pod Pod) error {
-	if err := m.flows.set(ctx, pod); err != nil {
+func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) error {
+	if err := m.flows.set(ctx, pod, object); err != nil {
 		return fmt.Errorf("install the pod's flows: %w", err)
 	}
 	return nil

@@ -185,13 +185,14 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	}
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Seams{
-		Pods:    n.api,
-		IPAM:    faultyIPAM{addresses, a.faults},
-		Links:   faultyLinks{hostLinks{n.host, Kernel{}}, a.faults},
-		Switch:  faultySwitch{n.bridge, a.faults},
-		Flows:   byVNID,
-		Compile: n.compiler().Pod,
-		Events:  a.events,
+		Pods:     n.api,
+		IPAM:     faultyIPAM{addresses, a.faults},
+		Links:    faultyLinks{hostLinks{n.host, Kernel{}}, a.faults},
+		Switch:   faultySwitch{n.bridge, a.faults},
+		Flows:    byVNID,
+		Policies: NoPolicies{},
+		Compile:  n.compiler().Pod,
+		Events:   a.events,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -460,8 +461,8 @@ type faultyFlows struct {
 	*faults
 }
 
-func (f faultyFlows) set(ctx context.Context, p Pod) error {
-	return f.around("flows", func() error { return f.podFlows.set(ctx, p) })
+func (f faultyFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
+	return f.around("flows", func() error { return f.podFlows.set(ctx, p, object) })
 }
 
 func (f faultyFlows) remove(a Attachment) func(context.Context) error {
@@ -477,9 +478,9 @@ func (f faultyFlows) remove(a Attachment) func(context.Context) error {
 // noFlows is a switch that takes everything and keeps nothing.
 type noFlows struct{}
 
-func (noFlows) ready(context.Context, string) error { return nil }
-func (noFlows) set(context.Context, Pod) error      { return nil }
-func (noFlows) propose(Pod) func(context.Context) error {
+func (noFlows) ready(context.Context, string) error         { return nil }
+func (noFlows) set(context.Context, Pod, *corev1.Pod) error { return nil }
+func (noFlows) propose(Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
 func (noFlows) want(Pod) []*ovs.Flow { return nil }

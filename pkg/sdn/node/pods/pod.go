@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -68,6 +69,8 @@ const (
 
 // MAC follows from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
+
+func (p Pod) policyKey() policy.PodKey { return policy.PodKey{Namespace: p.Namespace, Name: p.Name} }
 
 func (p Pod) hasAny(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })

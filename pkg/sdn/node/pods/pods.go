@@ -113,7 +113,7 @@ func New(o Options, s Seams) (*Manager, error) {
 		ipam:      s.IPAM,
 		links:     s.Links,
 		bridge:    s.Switch,
-		flows:     compiledFlows{s.Flows, s.Compile},
+		flows:     compiledFlows{s.Flows, s.Policies, s.Compile},
 		events:    s.Events,
 		undoTime:  defaultUndoTime,
 		sandboxes: newKeyedLock(),

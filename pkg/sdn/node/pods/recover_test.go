@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -159,7 +160,7 @@ func (l *lateNumber) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 // unwritten are flows that never reach the switch.
 type unwritten struct{ podFlows }
 
-func (unwritten) set(ctx context.Context, _ Pod) error {
+func (unwritten) set(ctx context.Context, _ Pod, _ *corev1.Pod) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -19,17 +20,18 @@ import (
 
 // Seams is what the manager works with.
 type Seams struct {
-	Pods    Pods
-	IPAM    IPAM
-	Links   Links // Kernel, outside tests
-	Switch  Switch
-	Flows   Flows
-	Compile func(pipeline.Pod) pipeline.State
-	Events  Events
+	Pods     Pods
+	IPAM     IPAM
+	Links    Links // Kernel, outside tests
+	Switch   Switch
+	Flows    Flows
+	Policies Policies
+	Compile  func(pipeline.Pod) pipeline.State
+	Events   Events
 }
 
 func (s Seams) validate() error {
-	if s.Pods == nil || s.IPAM == nil || s.Links == nil || s.Switch == nil || s.Flows == nil || s.Compile == nil || s.Events == nil {
+	if s.Pods == nil || s.IPAM == nil || s.Links == nil || s.Switch == nil || s.Flows == nil || s.Policies == nil || s.Compile == nil || s.Events == nil {
 		return errors.New("a seam is missing")
 	}
 	return nil
@@ -87,6 +89,14 @@ type Flows interface {
 	Of(namespace string) (config.VNID, bool)
 	Set(namespace string, owner pipeline.Owner, d vnids.Dependent) *store.Commit
 	Delete(pipeline.Owner) *store.Commit
+}
+
+// Policies holds the rules of network policies about pods of this node (*policies.Policies).
+type Policies interface {
+	Fetch(ctx context.Context, namespace string) error
+	Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
+	Detach(owner pipeline.Owner) (done func(context.Context) error)
+	Of(key policy.PodKey) pipeline.PodPolicies
 }
 
 // Links makes and removes network devices.

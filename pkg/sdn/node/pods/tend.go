@@ -84,7 +84,7 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 		}
 		pod.OFPort = port.OFPort
 	}
-	if err := m.flows.set(ctx, pod); err != nil {
+	if err := m.flows.set(ctx, pod, nil); err != nil {
 		return fmt.Errorf("install the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	klog.FromContext(ctx).Info("Repaired the port of a pod that somebody had changed", "pod", klog.KRef(pod.Namespace, pod.Name), "ofport", pod.OFPort)

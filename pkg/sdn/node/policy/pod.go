@@ -94,9 +94,11 @@ func (e *Engine) DeletePod(key PodKey) {
 	e.update(key, func(x *pod) { x.Pod, x.known = Pod{PodKey: key}, false })
 }
 
-// Attach says that the pod is on this node, with these addresses: from now on its rules are compiled.
+// Attach says that the pod is on this node, with these addresses: from now on its rules are compiled, and when it is said again they are
+// compiled again.
 func (e *Engine) Attach(key PodKey, addrs ...netip.Addr) {
 	e.update(key, func(x *pod) { x.local, x.attached = true, addrs })
+	e.touch(Piece{Kind: Target, Pod: key})
 }
 
 // Detach takes Attach back.

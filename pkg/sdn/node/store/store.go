@@ -55,6 +55,7 @@ func New(bridge ovs.Interface) *Store {
 		changed:    make(chan struct{}, 1),
 		resync:     make(chan struct{}, 1),
 		table:      newTable(),
+		asked:      1, // what the switch has is unknown until Run has replaced it: until then nothing is there already
 	}
 }
 

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	policyinformers "sigs.k8s.io/network-policy-api/pkg/client/informers/externalversions"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policies"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// askForKinds is how often the agent asks whether the cluster has come to know ClusterNetworkPolicies.
+const askForKinds = time.Minute
+
+// policyCaches are the informers of what policies depend on.
+type policyCaches struct {
+	cluster informers.SharedInformerFactory
+	kinds   policyinformers.SharedInformerFactory // nil: the cluster does not know ClusterNetworkPolicies
+}
+
+// watchPolicies adds the informers of what policies depend on, in modes that judge.
+func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) error {
+	if mode == config.ModeSubnet {
+		return nil
+	}
+	p := &policyCaches{cluster: informers.NewSharedInformerFactory(a.kube, 0)}
+	core := p.cluster.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{
+		core.Pods().Informer(), core.Namespaces().Informer(), core.Nodes().Informer(), p.cluster.Networking().V1().NetworkPolicies().Informer(),
+	} {
+		if err := informer.SetTransform(policies.Slim); err != nil {
+			return fmt.Errorf("watching what policies depend on: %w", err)
+		}
+	}
+	known, err := a.knowsClusterPolicies()
+	if err != nil {
+		return err
+	}
+	if known {
+		p.kinds = policyinformers.NewSharedInformerFactory(a.policies, 0)
+		p.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
+	}
+	c.policies = p
+	c.start(ctx)
+	return nil
+}
+
+// knowsClusterPolicies asks whether the cluster has the kind.
+func (a *agent) knowsClusterPolicies() (bool, error) {
+	group := policyv1alpha2.GroupVersion.String()
+	resources, err := a.kube.Discovery().ServerResourcesForGroupVersion(group)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask the API server for the kinds of %s: %w", group, err)
+	}
+	for _, r := range resources.APIResources {
+		if r.Kind == "ClusterNetworkPolicy" {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// awaitClusterPolicies returns errChanged when the cluster has come to know ClusterNetworkPolicies.
+func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
+	if c.policies == nil || c.policies.kinds != nil {
+		return nil
+	}
+	ask := time.NewTicker(askForKinds)
+	defer ask.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ask.C:
+		}
+		if known, err := a.knowsClusterPolicies(); err == nil && known { // an API server that does not answer is asked again
+			return fmt.Errorf("%w: the cluster knows ClusterNetworkPolicies", errChanged)
+		}
+	}
+}
+
+// judge returns what keeps the rules of policies on the switch, and nil beside it in the mode that judges nobody.
+func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs) (pods.Policies, *policies.Policies, error) {
+	if c.policies == nil {
+		return pods.NoPolicies{}, nil, nil
+	}
+	core, network := c.policies.cluster.Core().V1(), c.network.Network().V1()
+	cluster := policies.Cluster{
+		Pods:            core.Pods().Informer(),
+		Namespaces:      core.Namespaces().Informer(),
+		Nodes:           core.Nodes().Informer(),
+		NetNamespaces:   network.NetNamespaces().Informer(),
+		HostSubnets:     network.HostSubnets().Informer(),
+		NetworkPolicies: c.policies.cluster.Networking().V1().NetworkPolicies().Informer(),
+		GetNamespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
+			return a.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		},
+	}
+	if c.policies.kinds != nil {
+		cluster.ClusterPolicies = c.policies.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
+	}
+	judge, err := policies.New(node, cluster, byVNID)
+	return judge, judge, err
+}

@@ -1,0 +1,239 @@
+package policies
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+)
+
+// Cluster is where policies and what they select are found.
+type Cluster struct {
+	Pods            cache.SharedIndexInformer // of all nodes; Slim is enough of them
+	Namespaces      cache.SharedIndexInformer
+	Nodes           cache.SharedIndexInformer
+	NetNamespaces   cache.SharedIndexInformer
+	HostSubnets     cache.SharedIndexInformer
+	NetworkPolicies cache.SharedIndexInformer
+	ClusterPolicies cache.SharedIndexInformer // nil: the cluster does not know the kind
+
+	// GetNamespace asks the API server.
+	GetNamespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+}
+
+// kind is a kind of object that policies depend on.
+type kind uint8
+
+const (
+	kindNamespace kind = iota
+	kindNetNamespace
+	kindNode
+	kindPod
+	kindNetworkPolicy
+	kindClusterPolicy
+)
+
+// object names an object that may have changed, or be gone.
+type object struct {
+	kind kind
+	key  string
+}
+
+// news are the objects that may have changed since they were looked at last, each once.
+type news struct {
+	due func()
+
+	mu      sync.Mutex
+	objects map[object]struct{}
+}
+
+func (n *news) add(o object) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.objects == nil {
+		n.objects = map[object]struct{}{}
+	}
+	n.objects[o] = struct{}{}
+	n.due()
+}
+
+func (n *news) take() map[object]struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	objects := n.objects
+	n.objects = nil
+	return objects
+}
+
+// informers are those of the cluster, with what a change in them is a change of.
+func (c *Cluster) informers() map[cache.SharedIndexInformer]kind {
+	all := map[cache.SharedIndexInformer]kind{
+		c.Namespaces:      kindNamespace,
+		c.NetNamespaces:   kindNetNamespace,
+		c.Nodes:           kindNode,
+		c.HostSubnets:     kindNode, // which has the same name
+		c.Pods:            kindPod,
+		c.NetworkPolicies: kindNetworkPolicy,
+	}
+	if c.ClusterPolicies != nil {
+		all[c.ClusterPolicies] = kindClusterPolicy
+	}
+	return all
+}
+
+// watch has the informers tell of changes.
+func (p *Policies) watch() error {
+	for informer, k := range p.cluster.informers() {
+		add := func(obj any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+				p.news.add(object{k, key})
+			}
+		}
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+		}); err != nil {
+			return fmt.Errorf("watching what policies depend on: %w", err)
+		}
+	}
+	return nil
+}
+
+// cached returns what an informer knows of the object, nil if it is not there.
+func cached[T any](informer cache.SharedIndexInformer, key string) *T {
+	obj, exists, err := informer.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return nil
+	}
+	o, _ := obj.(*T)
+	return o
+}
+
+// learn tells the engine what the cluster says of an object now.
+func (p *Policies) learn(ctx context.Context, o object) {
+	e, c := p.compiler.engine, p.cluster
+	namespace, name, _ := cache.SplitMetaNamespaceKey(o.key) // of an informer, which has made it
+	var err error
+	switch o.kind {
+	case kindNamespace:
+		if ns := cached[corev1.Namespace](c.Namespaces, o.key); ns != nil {
+			e.SetNamespace(name, ns.Labels)
+		} else {
+			e.DeleteNamespace(name)
+		}
+	case kindNetNamespace:
+		p.learnVNID(name)
+	case kindNode:
+		p.learnNode(name)
+	case kindPod:
+		p.learnPod(policy.PodKey{Namespace: namespace, Name: name})
+	case kindNetworkPolicy:
+		if np := cached[networkingv1.NetworkPolicy](c.NetworkPolicies, o.key); np != nil {
+			err = e.SetNetworkPolicy(np)
+		} else {
+			e.DeleteNetworkPolicy(namespace, name)
+		}
+	case kindClusterPolicy:
+		if cnp := cached[policyv1alpha2.ClusterNetworkPolicy](c.ClusterPolicies, o.key); cnp != nil {
+			err = e.SetClusterNetworkPolicy(cnp)
+		} else {
+			e.DeleteClusterNetworkPolicy(name)
+		}
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A part of a policy can't be carried out, and allows nothing", "policy", o.key)
+	}
+}
+
+// learnPod prefers what a pod came with, until the watch tells of the same pod: it may still be at one before of the same name.
+func (p *Policies) learnPod(key policy.PodKey) {
+	pod := p.cachedPod(key)
+	if early := p.early[key]; early != nil {
+		if pod == nil || pod.UID != early.UID {
+			return
+		}
+		delete(p.early, key)
+	}
+	if pod != nil {
+		p.compiler.engine.SetPod(policy.NewPod(pod))
+	} else {
+		p.compiler.engine.DeletePod(key)
+	}
+}
+
+func (p *Policies) cachedPod(key policy.PodKey) *corev1.Pod {
+	return cached[corev1.Pod](p.cluster.Pods, cache.ObjectName{Namespace: key.Namespace, Name: key.Name}.String())
+}
+
+// learnVNID leaves the VNID as it was while the NetNamespace is not usable, as those do who load it.
+func (p *Policies) learnVNID(name string) {
+	o := cached[networkv1.NetNamespace](p.cluster.NetNamespaces, name)
+	if o == nil {
+		p.compiler.engine.SetVNID(name, 0)
+		return
+	}
+	if n, err := config.ParseNetNamespace(o); err == nil {
+		p.compiler.engine.SetVNID(n.Name, uint32(n.VNID))
+	}
+}
+
+// learnNode takes a node's own addresses, and those that it has in the pod network.
+func (p *Policies) learnNode(name string) {
+	node := cached[corev1.Node](p.cluster.Nodes, name)
+	if node == nil {
+		p.compiler.engine.DeleteNode(name)
+		return
+	}
+	var addrs []netip.Addr
+	for _, a := range node.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil { // the others are names
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	if o := cached[networkv1.HostSubnet](p.cluster.HostSubnets, name); o != nil {
+		if h, err := config.ParseHostSubnet(o); err == nil {
+			for _, subnet := range h.Subnets {
+				addrs = append(addrs, config.Gateway(subnet))
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	p.compiler.engine.SetNode(name, node.Labels, slices.Compact(addrs)...)
+}
+
+// Slim leaves of a pod what policies ask for: there are many, and every node knows them all. It is an informer's transform.
+func Slim(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, ResourceVersion: pod.ResourceVersion,
+		},
+		Spec:   corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	}
+	for i := range pod.Spec.Containers {
+		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i]))
+	}
+	for i := range pod.Spec.InitContainers {
+		slim.Spec.InitContainers = append(slim.Spec.InitContainers, slimContainer(&pod.Spec.InitContainers[i]))
+	}
+	return slim, nil
+}
+
+func slimContainer(c *corev1.Container) corev1.Container {
+	return corev1.Container{Ports: c.Ports, RestartPolicy: c.RestartPolicy}
+}

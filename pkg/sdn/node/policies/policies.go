@@ -1,0 +1,211 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// updateInterval is how often what the cluster says is compiled at most. The first change after a pause is compiled at once.
+const updateInterval = 50 * time.Millisecond
+
+// fetchTime bounds the one question that a pod's ADD waits for.
+const fetchTime = 2 * time.Second
+
+// Switch takes what policies compile to, in one bundle with the flows of pods that policies have changed their mind about (*vnids.VNIDs).
+type Switch interface {
+	Recompile(changes []store.Change, owners ...pipeline.Owner) []*store.Commit
+}
+
+// Policies follows what the cluster says of policies, and compiles it for the pods of this node.
+//
+// Its lock is held while a change is given to the store, which never blocks, so the order of changes is that of what is known.
+type Policies struct {
+	cluster Cluster
+	sw      Switch
+	news    news
+	updates *reconcile.Runner
+
+	mu       sync.Mutex
+	compiler compiler
+	homes    map[pipeline.Owner]policy.PodKey // of the pods of this node
+	early    map[policy.PodKey]*corev1.Pod    // pods of this node that the watch has not told of yet
+
+	// What the flows of pods say of policies. It has a lock of its own, since the switch asks while it is being changed.
+	knowledge sync.RWMutex
+	known     map[policy.PodKey]pipeline.PodPolicies
+}
+
+// New returns the feature. Its informers need not have synced.
+func New(node pipeline.Node, cluster Cluster, sw Switch) (*Policies, error) {
+	p := &Policies{
+		cluster:  cluster,
+		sw:       sw,
+		compiler: compiler{node: node, engine: policy.New(), local: map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{}},
+		homes:    map[pipeline.Owner]policy.PodKey{},
+		early:    map[policy.PodKey]*corev1.Pod{},
+		known:    map[policy.PodKey]pipeline.PodPolicies{},
+	}
+	p.updates = reconcile.NewRunner("policies", updateInterval, p.update)
+	p.news.due = p.updates.Poke
+	return p, p.watch()
+}
+
+// Prime takes note of all that the informers know, which must have synced.
+func (p *Policies) Prime(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for informer, k := range p.cluster.informers() {
+		for _, key := range informer.GetStore().ListKeys() {
+			p.learn(ctx, object{k, key})
+		}
+	}
+}
+
+// Run follows the cluster until the context ends.
+func (p *Policies) Run(ctx context.Context) { p.updates.Run(ctx) }
+
+// update brings the switch to what the cluster says now, and returns when it is there.
+func (p *Policies) update(ctx context.Context) error {
+	p.mu.Lock()
+	for o := range p.news.take() {
+		p.learn(ctx, o)
+	}
+	done := waitFor(p.send())
+	p.mu.Unlock()
+	if err := done(ctx); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+	}
+	return ctx.Err()
+}
+
+// send compiles what has changed, and gives it to the switch.
+func (p *Policies) send() []*store.Commit {
+	var changes []store.Change
+	var owners []pipeline.Owner
+	for _, piece := range p.compiler.engine.Drain() {
+		owner, state := p.compiler.compile(piece)
+		changes = append(changes, store.Change{Owner: owner, State: state})
+		if piece.Kind == policy.Target && p.note(piece.Pod) {
+			owners = slices.AppendSeq(owners, maps.Keys(p.compiler.local[piece.Pod]))
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return p.sw.Recompile(changes, owners...)
+}
+
+// note keeps what the flows of a pod of this node are to say, and tells whether that is something else than before.
+func (p *Policies) note(key policy.PodKey) bool {
+	p.knowledge.Lock()
+	defer p.knowledge.Unlock()
+	before := p.known[key]
+	if _, here := p.compiler.local[key]; !here {
+		delete(p.known, key)
+		return false
+	}
+	p.known[key] = p.compiler.podPolicies(key)
+	return p.known[key] != before
+}
+
+// Of returns what the pod's flows have to say of policies.
+func (p *Policies) Of(key policy.PodKey) pipeline.PodPolicies {
+	p.knowledge.RLock()
+	defer p.knowledge.RUnlock()
+	return p.known[key]
+}
+
+// Fetch makes sure that the namespace's labels are known. It asks the API server if nobody has told of them, since the watch may be
+// behind kubelet's.
+func (p *Policies) Fetch(ctx context.Context, namespace string) error {
+	if cached[corev1.Namespace](p.cluster.Namespaces, namespace) != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	ns, err := p.cluster.GetNamespace(ctx, namespace)
+	if err != nil {
+		return types.NewError(types.ErrTryAgainLater,
+			fmt.Sprintf("can't look up namespace %s, whose labels policies ask for, in the Kubernetes API", namespace), err.Error())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.compiler.engine.SetNamespace(ns.Name, ns.Labels)
+	return nil
+}
+
+// Attach makes a sandbox on this node the pod's: from now on rules about it are compiled. object is the pod as the API server has it, or
+// nil if only the watch is to be asked, which may be behind. The returned function waits until the rules are on the switch.
+func (p *Policies) Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if object != nil {
+		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
+			p.early[key] = object
+			p.compiler.engine.SetPod(policy.NewPod(object))
+		}
+	}
+	if p.compiler.local[key] == nil {
+		p.compiler.local[key] = map[pipeline.Owner]pipeline.Pod{}
+	}
+	p.compiler.local[key][owner] = pod
+	p.homes[owner] = key
+	p.attach(key)
+	return waitFor(p.send())
+}
+
+// Detach takes Attach back.
+func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if key, attached := p.homes[owner]; attached {
+		delete(p.homes, owner)
+		delete(p.compiler.local[key], owner)
+		p.attach(key)
+	}
+	return waitFor(p.send())
+}
+
+// attach tells the engine of the sandboxes that the pod has now.
+func (p *Policies) attach(key policy.PodKey) {
+	var addrs []netip.Addr
+	for _, pod := range p.compiler.local[key] {
+		addrs = append(addrs, pod.Addrs...)
+	}
+	if len(addrs) > 0 {
+		p.compiler.engine.Attach(key, addrs...)
+		return
+	}
+	delete(p.compiler.local, key)
+	delete(p.early, key)
+	p.compiler.engine.Detach(key)
+	if p.cachedPod(key) == nil {
+		p.compiler.engine.DeletePod(key) // the watch may never have told of it
+	}
+}
+
+// waitFor returns a function that waits for the commits.
+func waitFor(commits []*store.Commit) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var errs []error
+		for _, c := range commits {
+			errs = append(errs, c.Wait(ctx))
+		}
+		return errors.Join(errs...)
+	}
+}
