@@ -1,15 +1,26 @@
 package e2e
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
+	"strconv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
 // servicePort is a service's only port and where it leads.
@@ -67,4 +78,128 @@ func (c *cluster) createService(t *testing.T, namespace, name string, p serviceP
 		t.Fatal(err)
 	}
 	return addr
+}
+
+// A service is reached through kube-proxy, wherever its endpoints are.
+func TestServices(t *testing.T) {
+	x := newTrio(t)
+	ends := []end{x.a.end(), x.b.end(), x.c.end(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)}
+	tcp := x.expose(t, x.namespace, "tcp", servicePort{"TCP", 80, httpPort}, x.b, x.c)
+	udp := x.expose(t, x.namespace, "udp", servicePort{"UDP", 53, udpPort}, x.b, x.c)
+	for _, from := range ends {
+		t.Run("tcp from "+from.name, func(t *testing.T) {
+			reachesBoth(t, func(ctx context.Context) (string, error) { return hostnameHTTP(ctx, from.netns, tcp, 80) })
+		})
+		t.Run("udp from "+from.name, func(t *testing.T) {
+			reachesBoth(t, func(ctx context.Context) (string, error) { return hostnameUDP(ctx, from.netns, udp, 53) })
+		})
+	}
+	t.Run("fragments", func(t *testing.T) { testServiceFragments(t, x) })
+	t.Run("kubernetes", func(t *testing.T) {
+		for _, from := range ends {
+			within(t, packetTime, from.name, func(ctx context.Context) error { return x.greetAPIServer(ctx, from.netns) })
+		}
+	})
+}
+
+// reachesBoth asks until both endpoints have answered. Once the first has, no request may fail.
+func reachesBoth(t *testing.T, ask func(context.Context) (string, error)) {
+	t.Helper()
+	eventually(t, syncTime, "the service answers", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := ask(ctx)
+		return err
+	})
+	answers := map[string]int{}
+	for range 100 { // Fair coins show one side only once in 2^99.
+		within(t, packetTime, "the service answers", func(ctx context.Context) error {
+			name, err := ask(ctx)
+			answers[name]++
+			return err
+		})
+		if t.Failed() || answers["b"] > 0 && answers["c"] > 0 {
+			return
+		}
+	}
+	t.Errorf("the endpoints answered %v, want some of b and some of c", answers)
+}
+
+func hostnameHTTP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint16) (string, error) {
+	return hostnameBy(ctx, from.HTTP(), to, port)
+}
+
+func hostnameBy(ctx context.Context, client *http.Client, to netip.Addr, port uint16) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(to, port).String()+"/hostname", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+func hostnameUDP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint16) (string, error) {
+	conn, err := from.DialContext(ctx, "udp4", netip.AddrPortFrom(to, port).String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte("hostname")); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 1<<10)
+	length, err := conn.Read(buffer)
+	return string(buffer[:length]), err
+}
+
+// testServiceFragments asks a service with datagrams that take several packets, of which only the first has ports.
+func testServiceFragments(t *testing.T, x *trio) {
+	for _, endpoint := range []pod{x.b, x.c} {
+		server, err := endpoint.netns.ListenPacket("udp4", netip.AddrPortFrom(endpoint.addr, 0).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		go echoUDP(server, make(chan netip.Addr))
+		target := server.LocalAddr().(*net.UDPAddr).Port
+		service := x.expose(t, x.namespace, "large-"+endpoint.name, servicePort{"UDP", 7, int32(target)}, endpoint)
+		eventually(t, syncTime, "the service with endpoint "+endpoint.name+" answers", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			conn, err := x.a.netns.DialContext(ctx, "udp4", netip.AddrPortFrom(service, 7).String())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return askUDP(ctx, conn, 4000)
+		})
+	}
+}
+
+// greetAPIServer makes a TLS connection to service kubernetes and checks that it is the API server's.
+func (c *cluster) greetAPIServer(ctx context.Context, from wire.NetNS) error {
+	config, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	authority := x509.NewCertPool()
+	if !authority.AppendCertsFromPEM(config.CAData) {
+		return errors.New("the kubeconfig has no authority")
+	}
+	first := c.Shape().ServiceNetwork.Addr().Next()
+	conn, err := from.DialContext(ctx, "tcp4", net.JoinHostPort(first.String(), strconv.Itoa(443)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return tls.Client(conn, &tls.Config{RootCAs: authority, ServerName: "kubernetes.default.svc"}).HandshakeContext(ctx)
 }

@@ -279,3 +279,17 @@ func (r recorder) AnnotatedEventf(about runtime.Object, _ map[string]string, typ
 }
 
 func (r recorder) WithLogger(klog.Logger) record.EventRecorderLogger { return r }
+
+// all returns the NetNamespaces.
+func (c *cluster) all(t *testing.T) map[string]networkv1.NetNamespace {
+	t.Helper()
+	list, err := c.network.NetworkV1().NetNamespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]networkv1.NetNamespace{}
+	for _, nn := range list.Items {
+		byName[nn.Name] = nn
+	}
+	return byName
+}

@@ -93,20 +93,6 @@ func testRestart(t *testing.T, c *cluster) {
 	}
 }
 
-// all returns the NetNamespaces.
-func (c *cluster) all(t *testing.T) map[string]networkv1.NetNamespace {
-	t.Helper()
-	list, err := c.network.NetworkV1().NetNamespaces().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	byName := map[string]networkv1.NetNamespace{}
-	for _, nn := range list.Items {
-		byName[nn.Name] = nn
-	}
-	return byName
-}
-
 func testReborn(t *testing.T, c *cluster) {
 	l := c.lead(t, config.ModeMultitenant)
 	c.create(t, "reborn-1", "reborn-2")
