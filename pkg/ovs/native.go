@@ -28,6 +28,7 @@ const (
 // once while somebody watches.
 type Native struct {
 	bridge  string
+	runDir  string
 	timeout time.Duration // of one call, but for Replace and dumps
 	db      *link[*database]
 	flows   *link[*switchConn]
@@ -43,7 +44,7 @@ var _ Interface = (*Native)(nil)
 // NewNative returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
 // test's). Close it when it is not needed any more.
 func NewNative(bridge, runDir string) *Native {
-	n := &Native{bridge: bridge, timeout: answerTimeout, watchers: map[*watcher]bool{}}
+	n := &Native{bridge: bridge, runDir: runDir, timeout: answerTimeout, watchers: map[*watcher]bool{}}
 	var former *database
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
 		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)

@@ -41,6 +41,7 @@ type switchConn struct {
 	lastXID    uint32
 	lastBundle uint32
 	exchanges  map[*exchange]bool
+	onPacket   func(PacketIn) // nil: nobody has asked for packets
 }
 
 // exchange is a number of messages with consecutive XIDs, the last of them a barrier, and what came back for them.
@@ -185,11 +186,14 @@ func (c *switchConn) read(input *bufio.Reader) {
 		if err != nil {
 			return // the switch went, or sends what nobody can read on after
 		}
-		if echo, ok := m.(*openflow.EchoRequest); ok {
-			c.answerEcho(header, echo)
-			continue
+		switch m := m.(type) {
+		case *openflow.EchoRequest:
+			c.answerEcho(header, m)
+		case *openflow.PacketIn: // answers nothing
+			c.takePacket(m)
+		default:
+			c.deliver(header.XID, m)
 		}
-		c.deliver(header.XID, m)
 	}
 }
 

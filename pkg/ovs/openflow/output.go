@@ -81,7 +81,10 @@ func (a OutputField) appendText(b []byte) []byte {
 }
 
 // Reasons of a packet-in (OpenFlow 1.4.1, 7.4.1, ofp_packet_in_reason).
-const reasonAction = 1
+const (
+	ReasonMiss   = 0 // the flow is its table's last, of priority 0 and for everything
+	ReasonAction = 1 // any other flow
+)
 
 func reasonNames() [6]string {
 	return [...]string{"no_match", "action", "invalid_ttl", "action_set", "group", "packet_out"}
@@ -122,11 +125,11 @@ func decodeController(b []byte) (Action, bool) {
 }
 
 func (a Controller) appendText(b []byte) []byte {
-	if a.Reason == reasonAction && a.ID == 0 {
+	if a.Reason == ReasonAction && a.ID == 0 {
 		return strconv.AppendUint(append(b, "CONTROLLER:"...), uint64(a.MaxLen), 10)
 	}
 	b = append(b, "controller("...)
-	if a.Reason != reasonAction {
+	if a.Reason != ReasonAction {
 		b = append(append(append(b, "reason="...), a.reason()...), ',')
 	}
 	if a.MaxLen != 0xffff {
@@ -149,7 +152,7 @@ func parseController(w word) (Action, error) {
 		n, err := w.uint(16)
 		return Output{Port: PortController, MaxLen: uint16(n)}, err
 	}
-	a := Controller{MaxLen: all, Reason: reasonAction}
+	a := Controller{MaxLen: all, Reason: ReasonAction}
 	err := eachWord(w.value, func(w word) error {
 		switch w.key {
 		case "max_len":
@@ -170,7 +173,7 @@ func parseController(w word) (Action, error) {
 		}
 		return fmt.Errorf("controller: %q is not known", w.key)
 	})
-	if err == nil && a.ID == 0 && a.Reason == reasonAction {
+	if err == nil && a.ID == 0 && a.Reason == ReasonAction {
 		return Output{Port: PortController, MaxLen: a.MaxLen}, nil
 	}
 	return a, err

@@ -61,7 +61,7 @@ func TestPacketIn(t *testing.T) {
 			c := dial(t, s, version)
 			c.must(
 				&openflow.SetControllerID{ID: 7}, &openflow.SetPacketInFormat{Format: openflow.PacketInNicira2},
-				&openflow.SetAsync{PacketIn: 1 << 1}, &openflow.SetConfig{MissSendLen: 1},
+				&openflow.SetAsync{PacketIn: 1 << openflow.ReasonAction}, &openflow.SetConfig{MissSendLen: 1},
 			)
 			for _, flow := range parseFlows(t, []string{
 				"table=82,actions=load:3->NXM_NX_REG2[],load:0xdeadbeef->NXM_NX_REG5[],goto_table:83",

@@ -32,12 +32,19 @@ func decodeFeaturesReply(b []byte) (Message, error) {
 	return &FeaturesReply{DatapathID: u64(b), Buffers: u32(b[8:]), Tables: b[12], AuxiliaryID: b[13], Capabilities: u32(b[16:])}, nil
 }
 
+// Flags of the switch's configuration: what a fragment's ports are taken for.
+const (
+	FragNormal  = 0 // none, the first fragment's too
+	FragDrop    = 1
+	FragNXMatch = 3 // what the first one says, and none in others (OFPC_FRAG_NX_MATCH in Open vSwitch's openflow-common.h)
+)
+
 // GetConfigRequest asks for GetConfigReply.
 type GetConfigRequest struct{}
 
 // GetConfigReply is the switch's configuration (OpenFlow 1.4.1, 7.3.2).
 type GetConfigReply struct {
-	Flags       uint16 // OFPC_FRAG_*
+	Flags       uint16 // FragNormal …
 	MissSendLen uint16 // bytes of a packet that a packet-in carries
 }
 

@@ -1,0 +1,101 @@
+package ovs_test
+
+import (
+	"context"
+	"encoding/hex"
+	"sync"
+	"testing"
+	"time"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// somePacket is an Ethernet frame of a type that nobody uses.
+const somePacket = "ffffffffffff0a58000000018888" + "0001020304050607"
+
+// tellTable sends what comes to it to who watches, with a register set.
+const tellTable = 5
+
+func tell(t *testing.T, n *ovs.Native) {
+	t.Helper()
+	tx := n.NewTransaction()
+	tx.Add(&ovs.Flow{Table: tellTable, Cookie: 9, Actions: []ovs.Action{goovs.Load("0xdeadbeef", "NXM_NX_REG5[]"), ovs.ToController()}})
+	must(t, n.Run(t.Context(), tx))
+}
+
+func packetOut(t *testing.T, s *ovstest.Switch) {
+	t.Helper()
+	s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet="+somePacket+" actions=resubmit(,5)")
+}
+
+// watchPackets watches until the test ends.
+func watchPackets(t *testing.T, n *ovs.Native, handle func(ovs.PacketIn)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { n.WatchPackets(ctx, handle) })
+	t.Cleanup(func() { cancel(); watching.Wait() })
+}
+
+// sendUntil sends packets until one comes: before the connection is there they are lost.
+func sendUntil(t *testing.T, s *ovstest.Switch, got <-chan ovs.PacketIn) ovs.PacketIn {
+	t.Helper()
+	for range 100 {
+		packetOut(t, s)
+		select {
+		case p := <-got:
+			return p
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Fatal("no packet has come")
+	return ovs.PacketIn{}
+}
+
+func TestNativeWatchesPackets(t *testing.T) {
+	s, n := startNative(t)
+	got := make(chan ovs.PacketIn, 1000)
+	watchPackets(t, n, func(p ovs.PacketIn) { got <- p })
+	for range 2 {
+		tell(t, n)
+		p := sendUntil(t, s, got)
+		if p.Table != tellTable || p.Cookie != 9 || p.Registers[5] != 0xdeadbeef || p.Registers[4] != 0 || hex.EncodeToString(p.Packet)[:len(somePacket)] != somePacket {
+			t.Errorf("%+v", p)
+		}
+		s.StopVSwitchd(t)
+		s.StartVSwitchd(t)
+	}
+}
+
+// A watcher that hangs does not hold up changes of flows.
+func TestNativeWatcherOfPacketsHangs(t *testing.T) {
+	s, n := startNative(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	watchPackets(t, n, func(ovs.PacketIn) {
+		first.Do(func() { close(entered) })
+		<-leave
+	})
+	defer close(leave)
+	tell(t, n)
+	poll(t, "a packet has come", func() bool {
+		packetOut(t, s)
+		select {
+		case <-entered:
+			return true
+		default:
+			return false
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 150 {
+		packetOut(t, s)
+		tx := n.NewTransaction()
+		tx.Add(&ovs.Flow{Table: tellTable + 1, Actions: []ovs.Action{goovs.Drop()}})
+		must(t, n.Run(ctx, tx))
+	}
+}
