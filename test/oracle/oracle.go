@@ -72,16 +72,28 @@ func (c *Cluster) exempt(conn Connection) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// tenants is mode multitenant's rule: the same VNID, or one of them is 0.
+// tenants is mode multitenant's rule: the same VNID, or one of them is 0, which nodes have too. What is outside has one that no
+// namespace has, and all may go there (docs/tenants.md).
 func (c *Cluster) tenants(conn Connection) Verdict {
-	if c.VNIDs == nil || conn.From.Pod == nil || conn.To.Pod == nil {
+	if c.VNIDs == nil || conn.To.Pod == nil {
 		return Verdict{true, "no tenants"}
 	}
-	from, to := c.VNIDs[conn.From.Pod.Namespace], c.VNIDs[conn.To.Pod.Namespace]
+	from, to := c.vnid(conn.From), c.vnid(conn.To)
 	if from == to || from == 0 || to == 0 {
 		return Verdict{true, "VNIDs allow it"}
 	}
 	return Verdict{false, fmt.Sprintf("VNID %d may not talk to %d", from, to)}
+}
+
+func (c *Cluster) vnid(e Endpoint) uint32 {
+	const outside = 1
+	switch {
+	case e.Pod != nil:
+		return c.VNIDs[e.Pod.Namespace]
+	case e.Node != "":
+		return 0
+	}
+	return outside
 }
 
 // subject says whether policies can select a pod: those of the host's network have the host's addresses, and those that ended

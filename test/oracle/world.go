@@ -76,17 +76,20 @@ func (w *World) Step(to Watcher) string {
 		can    bool
 		do     func(Watcher)
 	}{
-		{"add a pod", 3, len(w.Pods) < maxPods, w.addPod},
+		{"add a pod", 8, len(w.Pods) < maxPods, w.addPod},
+		{"give a pod its address", 3, len(w.waiting()) > 0, w.startPod},
+		{"relabel a pod", 8, len(w.Pods) > 0, w.relabelPod},
+		{"end a pod", 2, len(w.Pods) > 0, w.endPod},
 		{"remove a pod", 2, len(w.Pods) > 2, w.removePod},
-		{"relabel a pod", 4, len(w.Pods) > 0, w.relabelPod},
-		{"end a pod", 1, len(w.Pods) > 0, w.endPod},
-		{"add a namespace", 1, len(w.Namespaces) < maxNamespaces, w.addNamespace},
+		{"remove a pod that has ended", 4, len(w.ended()) > 0, w.removeEnded},
+		{"add a namespace", 3, len(w.Namespaces) < maxNamespaces, w.addNamespace},
 		{"remove a namespace", 1, len(w.Namespaces) > 2, w.removeNamespace},
-		{"relabel a namespace", 3, true, w.relabelNamespace},
-		{"add a policy", 3, len(w.Policies) < maxPolicies, w.addPolicy},
-		{"change a policy", 3, len(w.Policies) > 0, w.changePolicy},
+		{"relabel a namespace", 5, true, w.relabelNamespace},
+		{"add a policy", 6, len(w.Policies) < maxPolicies, w.addPolicy},
+		{"change a policy", 6, len(w.Policies) > 0, w.changePolicy},
 		{"remove a policy", 2, len(w.Policies) > 0, w.removePolicy},
-		{"add a cluster policy", 1, len(w.ClusterPolicies) < maxCluster, w.addClusterPolicy},
+		{"add a cluster policy", 3, len(w.ClusterPolicies) < maxCluster, w.addClusterPolicy},
+		{"change a cluster policy", 2, len(w.ClusterPolicies) > 0, w.changeClusterPolicy},
 		{"remove a cluster policy", 1, len(w.ClusterPolicies) > 0, w.removeClusterPolicy},
 	}
 	sum := 0
@@ -125,8 +128,13 @@ func (w *World) Endpoints() []Endpoint {
 // NodeAddr is the address, in the pod network, that the i-th node has.
 func NodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 128, byte(2 * i), 1}) }
 
-// Ports are the destination ports, of every protocol, that tell the rules of a world apart.
-func Ports() []int32 { return []int32{79, 80, 81, 82, 8080, 8081, 9000} }
+// Ports are the destination ports of the protocol that tell the rules of a world apart; only 0 if it has none.
+func Ports(protocol corev1.Protocol) []int32 {
+	if protocol == "" {
+		return []int32{0}
+	}
+	return []int32{79, 80, 81, 82, 8080, 8081, 9000}
+}
 
 // Protocols are those of a world. The last has no ports.
 func Protocols() []corev1.Protocol {
@@ -187,24 +195,47 @@ func (w *World) relabelNamespace(to Watcher) {
 
 func (w *World) addPod(to Watcher) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: w.name("p"), Namespace: pick(w, w.Namespaces).Name, Labels: w.labels()}}
-	node := w.rand.IntN(len(w.Nodes))
-	p.Spec.NodeName = w.Nodes[node]
-	p.Spec.Containers = []corev1.Container{{Name: "c"}}
-	if w.chance(70) {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports,
-			corev1.ContainerPort{Name: "web", ContainerPort: pick(w, []int32{80, 8080}), Protocol: pick(w, Protocols()[:2])})
-	}
-	if w.chance(30) {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{Name: "admin", ContainerPort: 9000})
-	}
-	if w.chance(5) {
+	p.Spec.NodeName = pick(w, w.Nodes)
+	w.addPorts(&p.Spec)
+	switch {
+	case w.chance(5):
 		p.Spec.HostNetwork = true
-	} else {
-		p.Status.PodIP = w.freeAddr(node)
-		p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
+	case w.chance(85):
+		w.giveAddr(p)
 	}
 	w.Pods = append(w.Pods, p)
 	to.SetPod(p)
+}
+
+// addPorts gives names to ports: the same name to two numbers now and then, and some in a sidecar.
+func (w *World) addPorts(s *corev1.PodSpec) {
+	web := func() corev1.Container {
+		return corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: pick(w, []int32{80, 8080}), Protocol: pick(w, Protocols()[:3])}}}
+	}
+	admin := corev1.Container{Ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9000}}}
+	s.Containers = []corev1.Container{{}}
+	if w.chance(70) {
+		s.Containers = append(s.Containers, web())
+	}
+	if w.chance(15) {
+		s.Containers = append(s.Containers, web())
+	}
+	if w.chance(15) {
+		s.Containers = append(s.Containers, admin)
+	}
+	if w.chance(15) {
+		always := corev1.ContainerRestartPolicyAlways
+		admin.RestartPolicy = &always
+		s.InitContainers = append(s.InitContainers, admin)
+	}
+	if w.chance(15) {
+		s.InitContainers = append(s.InitContainers, web()) // it has ended before the pod listens
+	}
+}
+
+func (w *World) giveAddr(p *corev1.Pod) {
+	p.Status.PodIP = w.freeAddr(slices.Index(w.Nodes, p.Spec.NodeName))
+	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
 }
 
 // freeAddr takes addresses again soon, since that is where mistakes are.
@@ -219,26 +250,43 @@ func (w *World) freeAddr(node int) string {
 
 func (w *World) removePod(to Watcher) { w.deletePod(pick(w, w.Pods), to) }
 
+func (w *World) removeEnded(to Watcher) { w.deletePod(pick(w, w.ended()), to) }
+
 func (w *World) deletePod(p *corev1.Pod, to Watcher) {
 	w.Pods = slices.DeleteFunc(w.Pods, func(x *corev1.Pod) bool { return x == p })
 	to.DeletePod(p)
 }
 
+// waiting are the pods that have no address yet, and ended those that have none any more.
+func (w *World) waiting() []*corev1.Pod {
+	return w.only(func(p *corev1.Pod) bool { return subject(p) && p.Status.PodIP == "" })
+}
+
+func (w *World) ended() []*corev1.Pod {
+	return w.only(func(p *corev1.Pod) bool { return p.Status.Phase != "" })
+}
+
+func (w *World) only(wanted func(*corev1.Pod) bool) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(w.Pods), func(p *corev1.Pod) bool { return !wanted(p) })
+}
+
+func (w *World) startPod(to Watcher) { w.changePod(pick(w, w.waiting()), to, w.giveAddr) }
+
 func (w *World) relabelPod(to Watcher) {
-	w.changePod(to, func(p *corev1.Pod) { p.Labels = w.labels() })
+	w.changePod(pick(w, w.Pods), to, func(p *corev1.Pod) { p.Labels = w.labels() })
 }
 
 func (w *World) endPod(to Watcher) {
-	w.changePod(to, func(p *corev1.Pod) {
+	w.changePod(pick(w, w.Pods), to, func(p *corev1.Pod) {
 		p.Status.Phase = pick(w, []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed})
 	})
 }
 
-func (w *World) changePod(to Watcher, change func(*corev1.Pod)) {
-	i := w.rand.IntN(len(w.Pods))
-	w.Pods[i] = w.Pods[i].DeepCopy()
-	change(w.Pods[i])
-	to.SetPod(w.Pods[i])
+func (w *World) changePod(p *corev1.Pod, to Watcher, change func(*corev1.Pod)) {
+	changed := p.DeepCopy()
+	change(changed)
+	w.Pods[slices.Index(w.Pods, p)] = changed
+	to.SetPod(changed)
 }
 
 func (w *World) addPolicy(to Watcher) {

@@ -86,7 +86,7 @@ func (w *World) ports() []networkingv1.NetworkPolicyPort {
 		}
 		switch w.rand.IntN(5) {
 		case 0, 1:
-			number := intstr.FromInt32(pick(w, Ports()))
+			number := intstr.FromInt32(pick(w, Ports(corev1.ProtocolTCP)))
 			p.Port = &number
 		case 2:
 			name := intstr.FromString(pick(w, []string{"web", "admin", "none"}))
@@ -101,14 +101,25 @@ func (w *World) ports() []networkingv1.NetworkPolicyPort {
 }
 
 func (w *World) addClusterPolicy(to Watcher) {
-	p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.name("cnp")}}
-	p.Spec.Tier = pick(w, []policyv1alpha2.Tier{policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier})
-	p.Spec.Priority = w.freePriority() // what is decided between equals, nobody can say
-	if w.chance(50) {
-		p.Spec.Subject.Namespaces = w.selector()
-	} else {
-		p.Spec.Subject.Pods = &policyv1alpha2.NamespacedPod{NamespaceSelector: *w.selector(), PodSelector: *w.selector()}
+	p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.name("cnp")}, Spec: w.clusterSpec()}
+	w.ClusterPolicies = append(w.ClusterPolicies, p)
+	to.SetClusterPolicy(p)
+}
+
+func (w *World) changeClusterPolicy(to Watcher) {
+	i := w.rand.IntN(len(w.ClusterPolicies))
+	p := w.ClusterPolicies[i].DeepCopy()
+	p.Spec = w.clusterSpec()
+	w.ClusterPolicies[i] = p
+	to.SetClusterPolicy(p)
+}
+
+func (w *World) clusterSpec() policyv1alpha2.ClusterNetworkPolicySpec {
+	s := policyv1alpha2.ClusterNetworkPolicySpec{
+		Tier:     pick(w, []policyv1alpha2.Tier{policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier}),
+		Priority: w.freePriority(), // what is decided between equals, nobody can say
 	}
+	s.Subject.Namespaces, s.Subject.Pods = w.clusterPeer()
 	for range w.rand.IntN(4) {
 		r := policyv1alpha2.ClusterNetworkPolicyIngressRule{Action: w.action(), Protocols: w.clusterPorts()}
 		for range 1 + w.rand.IntN(2) {
@@ -116,17 +127,16 @@ func (w *World) addClusterPolicy(to Watcher) {
 			peer.Namespaces, peer.Pods = w.clusterPeer()
 			r.From = append(r.From, peer)
 		}
-		p.Spec.Ingress = append(p.Spec.Ingress, r)
+		s.Ingress = append(s.Ingress, r)
 	}
 	for range w.rand.IntN(4) {
 		r := policyv1alpha2.ClusterNetworkPolicyEgressRule{Action: w.action(), Protocols: w.clusterPorts()}
 		for range 1 + w.rand.IntN(2) {
 			r.To = append(r.To, w.clusterEgressPeer())
 		}
-		p.Spec.Egress = append(p.Spec.Egress, r)
+		s.Egress = append(s.Egress, r)
 	}
-	w.ClusterPolicies = append(w.ClusterPolicies, p)
-	to.SetClusterPolicy(p)
+	return s
 }
 
 func (w *World) removeClusterPolicy(to Watcher) {
@@ -175,7 +185,7 @@ func (w *World) clusterPorts() []policyv1alpha2.ClusterNetworkPolicyProtocol {
 		var port *policyv1alpha2.Port
 		switch w.rand.IntN(3) {
 		case 0:
-			port = &policyv1alpha2.Port{Number: pick(w, Ports())}
+			port = &policyv1alpha2.Port{Number: pick(w, Ports(corev1.ProtocolTCP))}
 		case 1:
 			port = &policyv1alpha2.Port{Range: &policyv1alpha2.PortRange{Start: 80, End: pick(w, []int32{81, 8080, 65535})}}
 		}

@@ -148,7 +148,7 @@ func (n *nodes) DeleteNamespace(ns *corev1.Namespace) {
 func (n *nodes) SetPod(p *corev1.Pod) {
 	key := PodKey{p.Namespace, p.Name}
 	for name, c := range n.byName {
-		if name == p.Spec.NodeName && !p.Spec.HostNetwork && p.Status.Phase == "" && !c.local[key] {
+		if name == p.Spec.NodeName && p.Status.PodIP != "" && p.Status.Phase == "" && !c.local[key] {
 			c.local[key] = true
 			c.engine.Attach(key, netip.MustParseAddr(p.Status.PodIP))
 		} else if p.Status.Phase != "" && c.local[key] {
@@ -250,7 +250,7 @@ func (n *nodes) compare(w *oracle.World, sample func() bool) error {
 			}
 			allowed := n.judge(from, to)
 			for _, protocol := range oracle.Protocols() {
-				for _, port := range oracle.Ports() {
+				for _, port := range oracle.Ports(protocol) {
 					conn := oracle.Connection{From: from, To: to, Protocol: protocol, Port: port}
 					if got, want := allowed(protocol, uint16(port)), w.Judge(conn); got != want.Allowed { //nolint:gosec // small
 						return fmt.Errorf("%s to %s, %s %d: allowed %v, want %v: %s", end(from), end(to), protocol, port, got, want.Allowed, want.Why)

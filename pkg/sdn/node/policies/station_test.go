@@ -1,0 +1,205 @@
+package policies
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// station is one node of a world: an engine, and a switch whose flows the store keeps.
+type station struct {
+	compiler
+	index   int
+	written map[pipeline.Owner]bool
+	store   *store.Store
+	tracer  *ovstest.Tracer
+}
+
+func vtep(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 0, byte(11 + i)}) }
+
+func subnet(i int) netip.Prefix {
+	p, _ := oracle.NodeAddr(i).Prefix(23)
+	return p
+}
+
+// newStation returns the i-th of two nodes.
+func newStation(t *testing.T, i int) *station {
+	t.Helper()
+	sw := ovstest.Start(t)
+	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: pipeline.TableNames()}); err != nil {
+		t.Fatal(err)
+	}
+	s := &station{index: i, store: store.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- s.store.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// reset forgets the world.
+func (s *station) reset(mode config.Mode) {
+	s.compiler = compiler{
+		node: pipeline.Node{
+			Mode:            mode,
+			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
+			ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+			Subnets:         []netip.Prefix{subnet(s.index)},
+			VXLANPort:       4789,
+		},
+		engine: policy.New(),
+		local:  map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{},
+	}
+	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
+		s.engine.SetNode(fmt.Sprintf("n%d", i+1), set, oracle.NodeAddr(i))
+	}
+}
+
+// ofport of a pod follows from its address, whose last byte is unique on a node.
+func ofport(addr netip.Addr) int { return 10 + int(addr.As4()[3]) }
+
+// write brings the switch to the state of the engine. Of the rules, what the engine did not mention stays as it is.
+func (s *station) write(t *testing.T, anew bool) {
+	t.Helper()
+	static, err := s.node.Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := pipeline.Peer{VTEP: vtep(1 - s.index), Subnets: []netip.Prefix{subnet(1 - s.index)}}
+	wanted := map[pipeline.Owner]pipeline.State{
+		{Kind: pipeline.KindNode, Key: "static"}:     static,
+		{Kind: pipeline.KindHostSubnet, Key: "peer"}: s.node.Peer(peer),
+	}
+	for key, pods := range s.local {
+		for owner, pod := range pods {
+			pod.Policies = s.podPolicies(key)
+			wanted[owner] = s.node.Pod(pod)
+		}
+	}
+	for _, piece := range s.engine.Drain() {
+		owner, state := s.compile(piece)
+		wanted[owner] = state
+	}
+	for owner := range s.written {
+		if _, ok := wanted[owner]; !ok && (anew || owner.Kind == pipeline.KindPod) {
+			wanted[owner] = pipeline.State{}
+		}
+	}
+	var changes []store.Change
+	for owner, state := range wanted {
+		changes = append(changes, store.Change{Owner: owner, State: state})
+		s.written[owner] = true
+	}
+	for _, commit := range s.store.SetAll(changes...) {
+		if err := commit.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// allows asks the switch what it would do with the first packets of connections that start or end here.
+func (s *station) allows(conns []oracle.Connection, vnids map[string]uint32) ([]bool, error) {
+	packets := make([]string, len(conns))
+	for i, conn := range conns {
+		packets[i] = s.packet(conn, vnids)
+	}
+	reports, err := s.tracer.Trace(packets...)
+	if err != nil {
+		return nil, err
+	}
+	allowed := make([]bool, len(conns))
+	for i, report := range reports {
+		switch port := sentTo(report); port {
+		case 0:
+		case s.wayTo(conns[i].To):
+			allowed[i] = true
+		default:
+			return nil, fmt.Errorf("%s goes to port %d:\n%s", packets[i], port, report)
+		}
+	}
+	return allowed, nil
+}
+
+// sentTo is the port that the packet of a trace goes to, 0 for none: by output:2, or by output:reg2.
+func sentTo(report string) int {
+	for line := range strings.Lines(report) {
+		line = strings.TrimSpace(line)
+		_, port, byRegister := strings.Cut(line, "-> output port is ")
+		if !byRegister {
+			port = strings.TrimPrefix(line, "output:")
+		}
+		if number, err := strconv.Atoi(port); err == nil {
+			return number
+		}
+	}
+	return 0
+}
+
+// wayTo is the port that a packet to an end takes.
+func (s *station) wayTo(e oracle.Endpoint) int {
+	switch {
+	case s.here(e.Pod):
+		return ofport(e.Addr)
+	case e.Pod != nil || e.Node != "" && !s.is(e.Node):
+		return pipeline.PortVXLAN
+	}
+	return pipeline.PortTun
+}
+
+// packet is how the connection's first packet comes to this switch.
+func (s *station) packet(conn oracle.Connection, vnids map[string]uint32) string {
+	fields := fmt.Sprintf("nw_src=%s,nw_dst=%s", conn.From.Addr, conn.To.Addr)
+	switch conn.Protocol {
+	case "":
+		fields = "icmp," + fields
+	default:
+		word := strings.ToLower(string(conn.Protocol))
+		fields = fmt.Sprintf("%s,%s,%s_dst=%d", word, fields, word, conn.Port)
+	}
+	switch {
+	case conn.From.Pod != nil && s.here(conn.From.Pod):
+		return fmt.Sprintf("in_port=%d,dl_src=%s,", ofport(conn.From.Addr), config.MAC(conn.From.Addr)) + fields
+	case conn.From.Pod != nil:
+		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", vtep(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
+	case conn.From.Node != "" && !s.is(conn.From.Node):
+		return fmt.Sprintf("in_port=1,tun_src=%s,", vtep(1-s.index)) + fields
+	}
+	return "in_port=2," + fields // the host: the node itself, or whom it routes for
+}
+
+func (s *station) is(node string) bool { return node == fmt.Sprintf("n%d", s.index+1) }
+
+func (s *station) here(p *corev1.Pod) bool { return p != nil && s.is(p.Spec.NodeName) }
+
+func (s *station) attach(p *corev1.Pod, vnid uint32) {
+	key, addr := policy.PodKey{Namespace: p.Namespace, Name: p.Name}, netip.MustParseAddr(p.Status.PodIP)
+	s.local[key] = map[pipeline.Owner]pipeline.Pod{{Kind: pipeline.KindPod, Key: key.Namespace + "/" + key.Name}: {
+		OFPort: ofport(addr), MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, VNID: config.VNID(vnid),
+	}}
+	s.engine.Attach(key, addr)
+}
+
+func (s *station) detach(key policy.PodKey) {
+	delete(s.local, key)
+	s.engine.Detach(key)
+}
