@@ -3,17 +3,16 @@ package hostnet
 import (
 	"context"
 	"errors"
-	"fmt"
+	"flag"
 	"net/netip"
+	"os"
 	"os/exec"
-	"regexp"
-	"slices"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -27,223 +26,35 @@ func tenants() FirewallConfig {
 	return c
 }
 
+var update = flag.Bool("update", false, "write testdata/*.rules anew") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+
 func TestRules(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		config FirewallConfig
-		want   string
-	}{
-		{"one network", openShift(), `
-*mangle
-:OVSDN-GUARD - [0:0]
-:OVSDN-ROUTED - [0:0]
--A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
--A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
--A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4789 -m comment --comment "VXLAN made by a pod" -j DROP
--A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
--A OVSDN-GUARD -p udp -m udp --dport 4789 -m conntrack --ctstate DNAT -m comment --comment "VXLAN through a service" -j DROP
-COMMIT
-*nat
-:OVSDN-MASQUERADE - [0:0]
--A POSTROUTING -m comment --comment "ovsdn: pods outside the cluster network" -j OVSDN-MASQUERADE
--A OVSDN-MASQUERADE -m mark --mark 0x4000/0x4000 -m comment --comment "masqueraded by kube-proxy" -j RETURN
--A OVSDN-MASQUERADE -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment "pod to the world" -j MASQUERADE
-COMMIT
-*filter
-:OVSDN-INPUT - [0:0]
-:OVSDN-FORWARD - [0:0]
--A INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT
--A FORWARD -m comment --comment "ovsdn: from and to pods" -j OVSDN-FORWARD
--A OVSDN-INPUT -p udp -m udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT
--A OVSDN-INPUT -i tun0 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -s 10.128.0.0/14 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -d 10.128.0.0/14 -m comment --comment "to pods" -j ACCEPT
-COMMIT
-`},
-		{"several networks, services, another port", FirewallConfig{
+	for name, config := range map[string]FirewallConfig{
+		"one-network": openShift(),
+		"several-networks": { // and another port, and services
 			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
-		}, `
-*mangle
-:OVSDN-GUARD - [0:0]
-:OVSDN-ROUTED - [0:0]
--A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
--A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
--A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4790 -m comment --comment "VXLAN made by a pod" -j DROP
--A OVSDN-GUARD -s 10.64.0.0/16 -p udp -m udp --dport 4790 -m comment --comment "VXLAN made by a pod" -j DROP
--A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
--A OVSDN-GUARD -d 10.64.0.0/16 -m comment --comment "to a pod" -j RETURN
--A OVSDN-GUARD -p udp -m udp --dport 4790 -m conntrack --ctstate DNAT -m comment --comment "VXLAN through a service" -j DROP
-COMMIT
-*nat
-:OVSDN-MASQUERADE - [0:0]
--A POSTROUTING -m comment --comment "ovsdn: pods outside the cluster network" -j OVSDN-MASQUERADE
--A OVSDN-MASQUERADE -m mark --mark 0x4000/0x4000 -m comment --comment "masqueraded by kube-proxy" -j RETURN
--A OVSDN-MASQUERADE -s 10.128.0.0/14 -o tun0 -m conntrack --ctstate DNAT -m comment --comment "pod to pod through a service" -j MASQUERADE
--A OVSDN-MASQUERADE -s 10.64.0.0/16 -o tun0 -m conntrack --ctstate DNAT -m comment --comment "pod to pod through a service" -j MASQUERADE
--A OVSDN-MASQUERADE -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
--A OVSDN-MASQUERADE -d 10.64.0.0/16 -m comment --comment "to a pod" -j RETURN
--A OVSDN-MASQUERADE -s 10.128.0.0/14 -m comment --comment "pod to the world" -j MASQUERADE
--A OVSDN-MASQUERADE -s 10.64.0.0/16 -m comment --comment "pod to the world" -j MASQUERADE
-COMMIT
-*filter
-:OVSDN-INPUT - [0:0]
-:OVSDN-FORWARD - [0:0]
--A INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT
--A FORWARD -m comment --comment "ovsdn: from and to pods" -j OVSDN-FORWARD
--A OVSDN-INPUT -p udp -m udp --dport 4790 -m comment --comment "VXLAN from nodes" -j ACCEPT
--A OVSDN-INPUT -i tun0 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -s 10.128.0.0/14 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -d 10.128.0.0/14 -m comment --comment "to pods" -j ACCEPT
--A OVSDN-FORWARD -s 10.64.0.0/16 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -d 10.64.0.0/16 -m comment --comment "to pods" -j ACCEPT
-COMMIT
-`},
-		{"tenants", tenants(), `
-*mangle
-:OVSDN-GUARD - [0:0]
-:OVSDN-ROUTED - [0:0]
--A FORWARD -m comment --comment "ovsdn: what must not be forwarded" -j OVSDN-GUARD
--A PREROUTING -m comment --comment "ovsdn: routed by this node for others" -j OVSDN-ROUTED
--A OVSDN-GUARD -s 10.128.0.0/14 ! -i tun0 -o tun0 -m comment --comment "pod address from elsewhere" -j DROP
--A OVSDN-GUARD -s 10.128.0.0/14 -i tun0 -o tun0 -m conntrack ! --ctorigdst 172.30.0.0/16 -m comment --comment "pod to pod through a node port" -j MARK --set-xmark 0x0/0x4000
--A OVSDN-GUARD -s 10.128.0.0/14 -p udp -m udp --dport 4789 -m comment --comment "VXLAN made by a pod" -j DROP
--A OVSDN-GUARD -d 10.128.0.0/14 -m comment --comment "to a pod" -j RETURN
--A OVSDN-GUARD -p udp -m udp --dport 4789 -m conntrack --ctstate DNAT -m comment --comment "VXLAN through a service" -j DROP
--A OVSDN-ROUTED -d 10.128.0.0/14 ! -i tun0 -m comment --comment "routed for others" -j DSCP --set-dscp 0x3f
--A OVSDN-ROUTED -d 172.30.0.0/16 ! -i tun0 -m comment --comment "routed for others" -j DSCP --set-dscp 0x3f
-COMMIT
-*nat
-:OVSDN-MASQUERADE - [0:0]
--A POSTROUTING -m comment --comment "ovsdn: pods outside the cluster network" -j OVSDN-MASQUERADE
--A OVSDN-MASQUERADE -m mark --mark 0x4000/0x4000 -m comment --comment "masqueraded by kube-proxy" -j RETURN
--A OVSDN-MASQUERADE -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment "pod to the world" -j MASQUERADE
-COMMIT
-*filter
-:OVSDN-INPUT - [0:0]
-:OVSDN-FORWARD - [0:0]
--A INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT
--A FORWARD -m comment --comment "ovsdn: from and to pods" -j OVSDN-FORWARD
--A OVSDN-INPUT -p udp -m udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT
--A OVSDN-INPUT -i tun0 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -s 10.128.0.0/14 -m comment --comment "from pods" -j ACCEPT
--A OVSDN-FORWARD -d 10.128.0.0/14 -m comment --comment "to pods" -j ACCEPT
-COMMIT
-`},
+		},
+		"tenants": tenants(),
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(strings.TrimPrefix(test.want, "\n"), Rules(test.config).String()); diff != "" {
+		t.Run(name, func(t *testing.T) {
+			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")
+			if *update {
+				must(t, os.WriteFile(file, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(file)
+			must(t, err)
+			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("rules differ (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// recorder counts iptables' runs and calls after every one that writes.
-type recorder struct {
-	program
-	reads  int
-	writes []string
-	after  func()
-}
-
-func (r *recorder) wrote(err error, format string, args ...any) error {
-	r.writes = append(r.writes, fmt.Sprintf(format, args...))
-	if r.after != nil {
-		r.after()
-	}
-	return err
-}
-
-func (r *recorder) List(table, chain string) ([]string, error) {
-	r.reads++
-	return r.program.List(table, chain)
-}
-
-func (r *recorder) NewChain(table, chain string) error {
-	return r.wrote(r.program.NewChain(table, chain), "%s new %s", table, chain)
-}
-
-func (r *recorder) ClearAndDeleteChain(table, chain string) error {
-	return r.wrote(r.program.ClearAndDeleteChain(table, chain), "%s remove %s", table, chain)
-}
-
-func (r *recorder) Insert(table, chain string, pos int, rule ...string) error {
-	return r.wrote(r.program.Insert(table, chain, pos, rule...), "%s insert %s %d", table, chain, pos)
-}
-
-func (r *recorder) Delete(table, chain string, rule ...string) error {
-	return r.wrote(r.program.Delete(table, chain, rule...), "%s delete %s", table, chain)
-}
-
-func (r *recorder) DeleteById(table, chain string, id int) error {
-	return r.wrote(r.program.DeleteById(table, chain, id), "%s delete %s %d", table, chain, id)
-}
-
-// backend is one of the two programs that hosts have as iptables.
-type backend string
-
-// onBackends runs the test on each that this kernel supports, in a namespace of its own.
-func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
-	ran := false
-	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
-		t.Run(string(b), func(t *testing.T) {
-			netns := inNetNS(t)
-			if out, err := exec.Command(string(b), "-t", "nat", "-S").CombinedOutput(); err != nil {
-				t.Logf("this machine has no %s: %v: %s", b, err, out)
-				return
-			}
-			ran = true
-			test(t, b, netns)
-		})
-	}
-	if !ran && !t.Failed() {
-		t.Skip("needs root")
-	}
-}
-
-func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
-	t.Helper()
-	ipt, err := iptables.New(iptables.Path(string(b)), iptables.Timeout(lockWait))
-	must(t, err)
-	r := &recorder{program: ipt}
-	return &Firewall{iptables: r, rules: Rules(c)}, r
-}
-
-// save returns the rules of the namespace as iptables-save prints them, without comments, counters and empty tables.
-func (b backend) save(t *testing.T) string {
-	t.Helper()
-	var out strings.Builder
-	for _, table := range []string{"mangle", "nat", "filter"} {
-		lines := strings.Split(sh(t, string(b)+"-save -t "+table), "\n")
-		lines = slices.DeleteFunc(lines, func(l string) bool {
-			return l == "" || l[0] == '#' || l[0] == '*' || l == "COMMIT" || builtIn.MatchString(l)
-		})
-		fmt.Fprintf(&out, "*%s\n", table)
-		for _, l := range lines {
-			fmt.Fprintln(&out, counters.ReplaceAllString(l, "[0:0]"))
-		}
-		fmt.Fprintln(&out, "COMMIT")
-	}
-	return out.String()
-}
-
-var (
-	builtIn  = regexp.MustCompile(`^:[A-Z]+ (ACCEPT|DROP)`)
-	counters = regexp.MustCompile(`\[\d+:\d+\]`)
-)
-
 func syncFirewall(t *testing.T, f *Firewall) []string {
 	t.Helper()
 	changes, err := f.Sync(t.Context())
 	must(t, err)
 	return changes
-}
-
-// sorted is for comparing rules whose chains are listed in another order.
-func sorted(rules string) []string {
-	lines := strings.Split(rules, "\n")
-	slices.Sort(lines)
-	return lines
 }
 
 func TestFirewallSync(t *testing.T) {

@@ -1,0 +1,114 @@
+package hostnet
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// recorder counts iptables' runs and calls after every one that writes.
+type recorder struct {
+	program
+	reads  int
+	writes []string
+	after  func()
+}
+
+func (r *recorder) wrote(err error, format string, args ...any) error {
+	r.writes = append(r.writes, fmt.Sprintf(format, args...))
+	if r.after != nil {
+		r.after()
+	}
+	return err
+}
+
+func (r *recorder) List(table, chain string) ([]string, error) {
+	r.reads++
+	return r.program.List(table, chain)
+}
+
+func (r *recorder) NewChain(table, chain string) error {
+	return r.wrote(r.program.NewChain(table, chain), "%s new %s", table, chain)
+}
+
+func (r *recorder) ClearAndDeleteChain(table, chain string) error {
+	return r.wrote(r.program.ClearAndDeleteChain(table, chain), "%s remove %s", table, chain)
+}
+
+func (r *recorder) Insert(table, chain string, pos int, rule ...string) error {
+	return r.wrote(r.program.Insert(table, chain, pos, rule...), "%s insert %s %d", table, chain, pos)
+}
+
+func (r *recorder) Delete(table, chain string, rule ...string) error {
+	return r.wrote(r.program.Delete(table, chain, rule...), "%s delete %s", table, chain)
+}
+
+func (r *recorder) DeleteById(table, chain string, id int) error {
+	return r.wrote(r.program.DeleteById(table, chain, id), "%s delete %s %d", table, chain, id)
+}
+
+// backend is one of the two programs that hosts have as iptables.
+type backend string
+
+// onBackends runs the test on each that this kernel supports, in a namespace of its own.
+func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
+	ran := false
+	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
+		t.Run(string(b), func(t *testing.T) {
+			netns := inNetNS(t)
+			if out, err := exec.Command(string(b), "-t", "nat", "-S").CombinedOutput(); err != nil {
+				t.Logf("this machine has no %s: %v: %s", b, err, out)
+				return
+			}
+			ran = true
+			test(t, b, netns)
+		})
+	}
+	if !ran && !t.Failed() {
+		t.Skip("needs root")
+	}
+}
+
+func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
+	t.Helper()
+	ipt, err := iptables.New(iptables.Path(string(b)), iptables.Timeout(lockWait))
+	must(t, err)
+	r := &recorder{program: ipt}
+	return &Firewall{iptables: r, rules: Rules(c)}, r
+}
+
+// save returns the rules of the namespace as iptables-save prints them, without comments, counters and empty tables.
+func (b backend) save(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	for _, table := range []string{"mangle", "nat", "filter"} {
+		lines := strings.Split(sh(t, string(b)+"-save -t "+table), "\n")
+		lines = slices.DeleteFunc(lines, func(l string) bool {
+			return l == "" || l[0] == '#' || l[0] == '*' || l == "COMMIT" || builtIn.MatchString(l)
+		})
+		fmt.Fprintf(&out, "*%s\n", table)
+		for _, l := range lines {
+			fmt.Fprintln(&out, counters.ReplaceAllString(l, "[0:0]"))
+		}
+		fmt.Fprintln(&out, "COMMIT")
+	}
+	return out.String()
+}
+
+var (
+	builtIn  = regexp.MustCompile(`^:[A-Z]+ (ACCEPT|DROP)`)
+	counters = regexp.MustCompile(`\[\d+:\d+\]`)
+)
+
+// sorted is for comparing rules whose chains are listed in another order.
+func sorted(rules string) []string {
+	lines := strings.Split(rules, "\n")
+	slices.Sort(lines)
+	return lines
+}
