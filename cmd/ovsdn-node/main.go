@@ -73,6 +73,7 @@ func command() *cobra.Command {
 	f.StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server; empty: the pod's service account")
 	f.StringVar(&server, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's or the service's; not an address of the service network")
 	f.StringVar(&cfg.NodeName, "node-name", cfg.NodeName, "name of this node's Node object")
+	f.StringVar(&cfg.Namespace, "namespace", "", "the namespace that this agent is installed in: when all of it is deleted, the agent takes its network off the node; empty: never")
 	f.StringVar(&cfg.NodeIP, "node-ip", "", "this node's address; empty: found by --iface, --iface-regex or the default route")
 	f.StringVar(&cfg.Iface, "iface", "", "the interface with this node's address")
 	f.StringVar(&cfg.IfaceRegex, "iface-regex", "", "a regular expression that names that interface")
@@ -80,16 +81,14 @@ func command() *cobra.Command {
 	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the most that is sent; 0: the ClusterNetwork's annotation, else none")
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "who balances services: external (kube-proxy on the node)")
-	f.StringVar(&cfg.CNISocket, "cni-socket", cfg.CNISocket, "unix socket that the CNI plugin calls")
-	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "where the container runtime looks for CNI configurations")
-	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", "", "where the runtime looks for CNI plugins: the one beside this program is installed there; empty: it is there already")
-	f.StringVar(&cfg.IPAMDir, "ipam-dir", cfg.IPAMDir, "where the addresses in use are kept, in host-local's format")
-	f.StringVar(&cfg.SysctlDir, "sysctl-dir", "", "where the host's sysctls can be written; empty: /proc/sys, which a container has read-only")
+	hostFlags(f, &cfg)
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logging)
 	f.AddGoFlag(logging.Lookup("v"))
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(uninstallCommand())
 	return cmd
 }
 

@@ -32,6 +32,14 @@ func (l *Listener) Close() error {
 	return err
 }
 
+// Forget removes the lock's file while it is still held, for an agent that no other follows.
+func (l *Listener) Forget() error {
+	if err := os.Remove(l.lock.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket's lock: %w", err)
+	}
+	return nil
+}
+
 // socket is the listener without the lock: when it closes, requests that it accepted still run, and no other agent may
 // start beside them.
 type socket struct {

@@ -24,6 +24,7 @@ const ServiceProxyExternal ServiceProxy = "external"
 // Config is what the agent is started with.
 type Config struct {
 	NodeName     string       // the Node object's name
+	Namespace    string       // that the agent is installed in: when it is deleted the agent takes its network off the node; empty: never
 	NodeIP       string       // this node's address; empty: found out
 	Iface        string       // the interface with the node's address; empty: found out
 	IfaceRegex   string       // the same by a regular expression

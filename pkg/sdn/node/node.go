@@ -94,6 +94,8 @@ type agent struct {
 	reporter  *reporter
 	condition *condition
 	door      *door
+
+	installation *installation
 }
 
 // run serves the CNI socket, which leads nowhere until a round has set the node up.
@@ -118,6 +120,9 @@ func (a *agent) run(ctx context.Context) error {
 		return errors.Join(err, socket.Close())
 	}
 	defer stopProbes()
+	if err := a.arrive(ctx); err != nil {
+		return errors.Join(err, socket.Close())
+	}
 	// Nobody else may have the lock before the last round is over.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
@@ -131,8 +136,14 @@ func (a *agent) run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { a.condition.run(ctx) })
 	parts.Go(func() { a.gate.run(ctx) })
+	parts.Go(func() { a.installation.run(ctx) })
 	a.rounds(ctx)
 	parts.Wait()
+	if a.installation.leaving.Load() {
+		if err := a.uninstall(ctx, socket); err != nil {
+			klog.FromContext(ctx).Error(err, "Not all of the pod network is off the node: run `ovsdn-node uninstall` there (docs/uninstall.md)")
+		}
+	}
 	stopServing()
 	return <-served
 }

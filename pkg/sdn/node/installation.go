@@ -1,0 +1,71 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// installation knows whether all that the agent was installed with is being deleted: its namespace. It must know before the agent is told
+// to stop, since by then its rights are gone; a watch that was begun before outlives them. See docs/decisions/0005.
+type installation struct {
+	factory informers.SharedInformerFactory
+	tell    func(leaving bool) // called when it begins to be deleted, and when it is there after all
+	leaving atomic.Bool
+}
+
+// newInstallation watches the namespace when it runs; with the namespace "" it never sees anything.
+func newInstallation(namespace string, kube kubernetes.Interface, tell func(leaving bool)) (*installation, error) {
+	i := &installation{tell: tell}
+	if namespace == "" {
+		return i, nil
+	}
+	own := fields.OneTermEqualSelector(metav1.ObjectNameField, namespace).String()
+	i.factory = informers.NewSharedInformerFactoryWithOptions(kube, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own }),
+		informers.WithTransform(func(o any) (any, error) {
+			if ns, ok := o.(*corev1.Namespace); ok {
+				return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+					Name: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion, DeletionTimestamp: ns.DeletionTimestamp,
+				}}, nil
+			}
+			return o, nil
+		}))
+	if _, err := i.factory.Core().V1().Namespaces().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    i.see,
+		UpdateFunc: func(_, o any) { i.see(o) },
+		DeleteFunc: func(any) { i.set(true) },
+	}); err != nil {
+		return nil, fmt.Errorf("watching namespace %s: %w", namespace, err)
+	}
+	return i, nil
+}
+
+// run watches until the context ends.
+func (i *installation) run(ctx context.Context) {
+	if i.factory == nil {
+		return
+	}
+	i.factory.Start(ctx.Done())
+	<-ctx.Done()
+	i.factory.Shutdown()
+}
+
+func (i *installation) see(o any) {
+	if ns, ok := o.(*corev1.Namespace); ok {
+		i.set(ns.DeletionTimestamp != nil)
+	}
+}
+
+func (i *installation) set(leaving bool) {
+	if i.leaving.Swap(leaving) != leaving {
+		i.tell(leaving)
+	}
+}
