@@ -125,13 +125,23 @@ func goldenStates(t *testing.T) map[string]State {
 		"policy-all":      judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
 		"policy-anything": judging.PolicyAnything(both),
 		"policy-outcome":  outcomes,
-		"multicast":       n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
+		"policy-denied":   judging.LogDenied(),
+		"pod-logged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
+			Policies: PodPolicies{Judged: true, Ingress: true, Logged: true}}),
+		"multicast": n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),
 	}
 }
 
 func lines(t *testing.T, s State) string {
 	t.Helper()
 	var b strings.Builder
+	for i, m := range s.Meters {
+		text, err := ovs.MeterText(numbered(i, m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("# " + m.Name + ": " + text + "\n")
+	}
 	for _, f := range s.Flows {
 		text, err := ovs.FlowText(f)
 		if err != nil {
@@ -140,6 +150,11 @@ func lines(t *testing.T, s State) string {
 		b.WriteString(text + "\n")
 	}
 	return b.String()
+}
+
+// numbered is a meter as the store would number it.
+func numbered(i int, m Meter) ovs.Meter {
+	return ovs.Meter{ID: uint32(i) + 1, Unit: m.Unit, Rate: m.Rate, Burst: m.Burst} //nolint:gosec // few
 }
 
 func TestGolden(t *testing.T) {

@@ -22,18 +22,20 @@ import (
 const (
 	sourceJudged  = 1 << 0 // rules are about the source
 	sourceBound   = 1 << 1 // which may only reach what they allow
-	targetJudged  = 1 << 2 // rules are about the destination
-	targetBound   = 1 << 3 // which may only be reached as they allow
-	egressPassed  = 1 << 4 // a rule of tier Admin passed the packet on to the next tier
-	ingressPassed = 1 << 5
+	sourceLogged  = 1 << 2 // what it is denied is logged
+	targetJudged  = 1 << 3 // rules are about the destination
+	targetBound   = 1 << 4 // which may only be reached as they allow
+	targetLogged  = 1 << 5
+	egressPassed  = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
+	ingressPassed = 1 << 7
 )
 
 // The registers' parts, by the names that load takes.
 const (
-	regPolicySource  = "NXM_NX_REG4[0..1]"
-	regPolicyTarget  = "NXM_NX_REG4[2..3]"
-	regEgressPassed  = "NXM_NX_REG4[4]"
-	regIngressPassed = "NXM_NX_REG4[5]"
+	regPolicySource  = "NXM_NX_REG4[0..2]"
+	regPolicyTarget  = "NXM_NX_REG4[3..5]"
+	regEgressPassed  = "NXM_NX_REG4[6]"
+	regIngressPassed = "NXM_NX_REG4[7]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
@@ -51,6 +53,7 @@ const (
 type PodPolicies struct {
 	Judged          bool // rules are about it
 	Ingress, Egress bool // it may only be reached, or only reach, what they allow
+	Logged          bool // the agent is told of packets that it is denied
 }
 
 // RulePart is the share of one thing in the rules of one direction and level.
@@ -99,19 +102,25 @@ func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 		return nil, nil
 	}
 	load := func(bound bool, place string) []ovs.Action {
+		bits := sourceJudged // the target's are the same, in another place
 		if bound {
-			return []ovs.Action{goovs.Load("0x3", place)}
+			bits |= sourceBound
 		}
-		return []ovs.Action{goovs.Load("0x1", place)}
+		if p.Policies.Logged {
+			bits |= sourceLogged
+		}
+		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", bits), place)}
 	}
 	return load(p.Policies.Egress, regPolicySource), load(p.Policies.Ingress, regPolicyTarget)
 }
 
-// judge compiles what policies do that depends on no rule: tables 26 to 28, 81 and 82.
+// judge compiles what policies do that depends on no rule: tables 26 to 29, and 81 to 83.
 func (n Node) judge(s *State) {
 	if !n.judges() {
 		s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
-		for _, unused := range []int{tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed} {
+		for _, unused := range []int{
+			tableEgressTrack, tableEgressAllowed, tableEgressDenied, tableIngressPolicy, tableIngressAllowed, tableIngressDenied,
+		} {
 			s.add(unused, 0, anything(), goovs.Drop())
 		}
 		return
@@ -127,11 +136,12 @@ func (n Node) judge(s *State) {
 
 	isReply, notKept := goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.Load("0", regZone)
 	s.add(tableEgressPolicy, policyReply, ip(source, isReply), notKept, ovs.GotoTable(tableRoute))
-	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceBound, sourceBound)), goovs.Drop())
+	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceBound, sourceBound)), ovs.GotoTable(tableEgressDenied))
 	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableEgressAllowed))
 
 	s.add(tableEgressAllowed, 100, ip(source), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableRoute))...)
 	s.add(tableEgressAllowed, 0, anything(), ovs.GotoTable(tableRoute))
+	s.add(tableEgressDenied, 0, anything(), goovs.Drop())
 
 	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
 	for _, gateway := range n.gateways() { // kubelet's probes
@@ -139,11 +149,12 @@ func (n Node) judge(s *State) {
 	}
 	// What a router says to who only answers can't be looked up: the router opened nothing.
 	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), notKept, ovs.GotoTable(tableCommit))
-	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), goovs.Drop())
+	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), ovs.GotoTable(tableIngressDenied))
 	s.add(tableIngressPolicy, 0, anything(), ovs.GotoTable(tableIngressAllowed))
 
 	s.add(tableIngressAllowed, 100, ip(target), append(loadZone("NXM_OF_IP_SRC", false), ovs.GotoTable(tableCommit))...)
 	s.add(tableIngressAllowed, 0, anything(), ovs.GotoTable(tableCommit))
+	s.add(tableIngressDenied, 0, anything(), goovs.Drop())
 }
 
 // loadZone puts the zone of connections that an address opens into reg3.
@@ -223,14 +234,14 @@ func (n Node) PolicyAnything(parts []RulePart) State {
 
 // PolicyOutcome compiles what becomes of a packet that belongs to all parts of a rule. The part needs no shares.
 func (n Node) PolicyOutcome(id uint32, part RulePart, action PolicyAction) State {
-	table, allowed, passed := tableIngressPolicy, tableIngressAllowed, regIngressPassed
+	table, allowed, denied, passed := tableIngressPolicy, tableIngressAllowed, tableIngressDenied, regIngressPassed
 	if part.Egress {
-		table, allowed, passed = tableEgressPolicy, tableEgressAllowed, regEgressPassed
+		table, allowed, denied, passed = tableEgressPolicy, tableEgressAllowed, tableEgressDenied, regEgressPassed
 	}
 	actions := []ovs.Action{ovs.GotoTable(allowed)}
 	switch {
 	case action == PolicyDeny:
-		actions = []ovs.Action{goovs.Drop()}
+		actions = []ovs.Action{goovs.Load(fmt.Sprintf("%#x", id), regDenied), ovs.GotoTable(denied)}
 	case action == PolicyPass && part.Admin:
 		actions = []ovs.Action{goovs.Load("0x1", passed), goovs.Resubmit(0, table)}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,14 +33,39 @@ func TestSwitchTakesAllGolden(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for name, state := range goldenStates(t) {
 		t.Run(name, func(t *testing.T) {
-			if _, err := bridge.Replace(t.Context(), ovs.State{Flows: state.Flows}); err != nil {
+			want := onSwitch(t, state)
+			if _, err := bridge.Replace(t.Context(), want); err != nil {
 				t.Fatal(err)
 			}
-			if diff := sw.Diff(t, state.Flows); diff != "" {
+			if diff := sw.Diff(t, want.Flows); diff != "" {
 				t.Errorf("the switch has other flows than were written:\n%s", diff)
 			}
 		})
 	}
+}
+
+// onSwitch gives meters numbers, as the store does.
+func onSwitch(t *testing.T, s State) ovs.State {
+	t.Helper()
+	out := ovs.State{Flows: slices.Clone(s.Flows)}
+	for i, m := range s.Meters {
+		out.Meters = append(out.Meters, numbered(i, m))
+	}
+	for i, f := range s.Flows {
+		flow := *f
+		flow.Actions = slices.Clone(f.Actions)
+		for j, a := range flow.Actions {
+			if r, ok := a.(Reference); ok {
+				at := slices.IndexFunc(s.Meters, func(m Meter) bool { return r.Object == ObjectMeter && m.Name == r.Name })
+				if at < 0 {
+					t.Fatalf("%s of %s is not there", r.Object, r.Name)
+				}
+				flow.Actions[j] = ovs.ThroughMeter(out.Meters[at].ID)
+			}
+		}
+		out.Flows[i] = &flow
+	}
+	return out
 }
 
 // The pipeline's verdicts, as the switch itself explains them: one table of packets and where they end.

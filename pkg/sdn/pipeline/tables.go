@@ -27,13 +27,15 @@
 //	                          ▼
 //	                          130 commit → reg2
 //
+//	What 27 and 81 deny ends in 29 egress-denied and 83 ingress-denied, where the agent is told of it if that is wanted.
 //	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
 //	Mode subnet judges nobody: 27 leads to 30, 80 to the port, and the tables between are not in use.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
-// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go).
+// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
+// reg5 the number of the rule that denies it, 0 for none.
 //
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
@@ -48,6 +50,7 @@ const (
 	tableEgressTrack     = 26
 	tableEgressPolicy    = 27
 	tableEgressAllowed   = 28
+	tableEgressDenied    = 29
 	tableRoute           = 30
 	tableARPLocal        = 40
 	tableARPRemote       = 50
@@ -57,6 +60,7 @@ const (
 	tableIsolation       = 80
 	tableIngressPolicy   = 81
 	tableIngressAllowed  = 82
+	tableIngressDenied   = 83
 	tableRemote          = 90
 	tableEgressFirewall  = 100
 	tableEgressIP        = 101
@@ -79,8 +83,12 @@ const (
 	regDestVNID   = "NXM_NX_REG1[]"
 	regOutput     = "NXM_NX_REG2[]"
 	regZone       = "NXM_NX_REG3[]"
+	regDenied     = "NXM_NX_REG5[]"
 	tunID         = "NXM_NX_TUN_ID[0..31]"
 )
+
+// numberDenied is regDenied's number.
+const numberDenied = 5
 
 // TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
 // when two tables share a name.
@@ -93,6 +101,7 @@ func TableNames() map[int]string {
 		tableEgressTrack:     "egress-track",
 		tableEgressPolicy:    "egress-policy",
 		tableEgressAllowed:   "egress-allowed",
+		tableEgressDenied:    "egress-denied",
 		tableRoute:           "route",
 		tableARPLocal:        "arp-local",
 		tableARPRemote:       "arp-remote",
@@ -102,6 +111,7 @@ func TableNames() map[int]string {
 		tableIsolation:       "isolation",
 		tableIngressPolicy:   "ingress-policy",
 		tableIngressAllowed:  "ingress-allowed",
+		tableIngressDenied:   "ingress-denied",
 		tableRemote:          "remote",
 		tableEgressFirewall:  "egress-firewall",
 		tableEgressIP:        "egress-ip",
