@@ -17,24 +17,63 @@ type Connections struct {
 	Reply    Tuple
 }
 
-// Tuple is one direction of a connection. Ports need a protocol.
+// Tuple is one direction of a connection. Ports and ICMP need a protocol.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
+	ICMP             ICMP
+}
+
+// ICMP tells the connections of ICMP and ICMPv6 apart. Open vSwitch compares all three.
+type ICMP struct {
+	ID         uint16
+	Type, Code uint8
+}
+
+// hasPorts says whether connections of the protocol have ports.
+func hasPorts(protocol uint8) bool {
+	return protocol == protoTCP || protocol == protoUDP || protocol == protoSCTP
 }
 
 func (c Connections) validate() error {
 	if c.Zone == 0 {
 		return errors.New("connections of zone 0 are the host's")
 	}
+	if reason := c.deadly(); reason != "" {
+		return fmt.Errorf("%s: %s, which kills vswitchd when it is told to forget them", c, reason)
+	}
 	for _, t := range []Tuple{c.Original, c.Reply} {
-		for _, a := range []netip.Addr{t.Src, t.Dst} {
-			if a.Is4In6() || a.Zone() != "" {
-				return fmt.Errorf("%s: %s is neither an IPv4 nor an IPv6 address", c, a)
-			}
+		if err := t.validate(); err != nil {
+			return fmt.Errorf("%s: %w", c, err)
 		}
-		if ports := t.SrcPort != 0 || t.DstPort != 0; ports && c.Protocol != protoTCP && c.Protocol != protoUDP && c.Protocol != protoSCTP {
+		if ports := t.SrcPort != 0 || t.DstPort != 0; ports && !hasPorts(c.Protocol) {
 			return fmt.Errorf("%s: protocol %d has no ports", c, c.Protocol)
+		}
+		if t.ICMP != (ICMP{}) && c.Protocol != protoICMP {
+			return fmt.Errorf("%s: protocol %d has no ICMP type", c, c.Protocol)
+		}
+	}
+	return nil
+}
+
+// deadly says what the userspace datapath of OVS 3.1.0 would die of: it takes ICMPv6 for ICMP, and asserts that it knows what answers
+// an ICMP type (tuple_to_conn_key and reverse_icmp_type in lib/conntrack.c).
+func (c Connections) deadly() string {
+	for _, t := range []Tuple{c.Original, c.Reply} {
+		switch {
+		case c.Protocol == protoICMPv6, c.Protocol == 0 && (t.Src.Is6() || t.Dst.Is6()):
+			return "some may be of ICMPv6"
+		case t.ICMP.Type != 0 && t.ICMP.Type != 8 && (t.ICMP.Type < 13 || t.ICMP.Type > 16): // echo, timestamp, information
+			return fmt.Sprintf("ICMP type %d has no answer", t.ICMP.Type)
+		}
+	}
+	return ""
+}
+
+func (t Tuple) validate() error {
+	for _, a := range []netip.Addr{t.Src, t.Dst} {
+		if a.Is4In6() || a.Zone() != "" {
+			return fmt.Errorf("%s is neither an IPv4 nor an IPv6 address", a)
 		}
 	}
 	return nil
@@ -84,6 +123,9 @@ func (t Tuple) text() string {
 			parts = append(parts, fmt.Sprintf("ct_tp_%s=%d", []string{"src", "dst"}[i], p))
 		}
 	}
+	if t.ICMP != (ICMP{}) {
+		parts = append(parts, fmt.Sprintf("icmp_id=%d,icmp_type=%d,icmp_code=%d", t.ICMP.ID, t.ICMP.Type, t.ICMP.Code))
+	}
 	return strings.Join(parts, ",")
 }
 
@@ -93,7 +135,7 @@ func (c Connections) compile() openflow.Message {
 		return &openflow.CTFlushZone{Zone: c.Zone}
 	}
 	tuple := func(t Tuple) openflow.CTTuple {
-		return openflow.CTTuple{Src: t.Src, Dst: t.Dst, SrcPort: t.SrcPort, DstPort: t.DstPort}
+		return openflow.CTTuple{Src: t.Src, Dst: t.Dst, SrcPort: t.SrcPort, DstPort: t.DstPort, ICMP: openflow.ICMPTuple(t.ICMP)}
 	}
 	return &openflow.CTFlush{Zone: c.Zone, Protocol: c.Protocol, Original: tuple(c.Original), Reply: tuple(c.Reply)}
 }

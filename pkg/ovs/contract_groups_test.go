@@ -225,6 +225,41 @@ func groupContract() []contractCase {
 				}
 			}
 		}},
+		{"ListConnections", "by zone", func(t *testing.T, b backend) {
+			want := map[ovs.Connection]bool{}
+			for zone := uint16(4); zone <= 8; zone++ {
+				o := ovs.Tuple{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.9"), SrcPort: 1000 + zone, DstPort: 53}
+				c := ovs.Connection{Zone: zone, Protocol: 17, Original: o, Reply: ovs.Tuple{Src: o.Dst, Dst: o.Src, SrcPort: o.DstPort, DstPort: o.SrcPort}}
+				b.connect(t, ovs.Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
+				want[c] = zone >= 5 && zone <= 7
+			}
+			list := func(first, last uint16) (all []ovs.Connection, err error) {
+				err = b.ListConnections(t.Context(), ovs.Zones{First: first, Last: last}, func(c ovs.Connection) { all = append(all, c) })
+				return all, err
+			}
+			got, err := list(5, 7)
+			must(t, err)
+			for _, c := range got {
+				if !want[c] {
+					t.Errorf("listed: %+v", c)
+				}
+				want[c] = false
+				run(t, b, func(tx *ovs.Transaction) { tx.Forget(c.Whole()) })
+			}
+			if len(got) != 3 || b.tracked(t) != 2 {
+				t.Errorf("%d connections are listed, want 3; %d stay, want 2", len(got), b.tracked(t))
+			}
+			for _, bad := range []ovs.Zones{{First: 0, Last: 5}, {First: 5, Last: 4}} {
+				if _, err := list(bad.First, bad.Last); err == nil {
+					t.Errorf("%+v: got no error", bad)
+				}
+			}
+			all, err := list(1, 0xffff)
+			must(t, err)
+			for _, c := range all {
+				run(t, b, func(tx *ovs.Transaction) { tx.Forget(ovs.Connections{Zone: c.Zone}) })
+			}
+		}},
 		{"Run", "bad input beside flows", func(t *testing.T, b backend) {
 			for name, fill := range map[string]func(tx *ovs.Transaction){
 				"group 0":          func(tx *ovs.Transaction) { tx.SetGroup(service(0)) },

@@ -137,6 +137,9 @@ func testContract(t *testing.T, newBackend func(*testing.T) backend) {
 		if err := replace(t, b, nil); !ovs.IsUnavailable(err) {
 			t.Errorf("Replace: got %v", err)
 		}
+		if err := b.ListConnections(t.Context(), ovs.Zones{First: 1, Last: 9}, func(ovs.Connection) {}); !ovs.IsUnavailable(err) {
+			t.Errorf("ListConnections: got %v", err)
+		}
 	})
 }
 

@@ -1,9 +1,11 @@
 package ovs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -44,6 +46,25 @@ func (e *Exec) Run(ctx context.Context, tx *Transaction) error {
 		}
 	}
 	return nil
+}
+
+// ListConnections implements Interface.
+func (e *Exec) ListConnections(ctx context.Context, zones Zones, each func(Connection)) error {
+	if err := zones.validate(); err != nil {
+		return err
+	}
+	socket := filepath.Join(e.runDir, "ovs-vswitchd.ctl")
+	out, err := run(ctx, e.timeout, socket, nil, "ovs-appctl", timeoutFlag(e.timeout), "--target="+socket, "dpctl/dump-conntrack")
+	for line := range bytes.Lines(out) {
+		c, ok, err := parseConnection(bytes.TrimSpace(line), zones)
+		if err != nil {
+			return err
+		}
+		if ok {
+			each(c)
+		}
+	}
+	return err
 }
 
 func (e *Exec) setMeter(ctx context.Context, op operation) error {

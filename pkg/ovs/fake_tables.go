@@ -82,11 +82,34 @@ func (f *Fake) Tracked() []Connections {
 	return slices.Clone(f.tracked)
 }
 
+// ListConnections implements Interface.
+func (f *Fake) ListConnections(ctx context.Context, zones Zones, each func(Connection)) error {
+	if err := zones.validate(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	err := f.answer(ctx)
+	if err == nil && f.bridge == nil {
+		err = f.errNoBridge()
+	}
+	tracked := slices.Clone(f.tracked)
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, c := range tracked {
+		if zones.contain(c.Zone) {
+			each(Connection{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
+		}
+	}
+	return nil
+}
+
 // match reports whether c stands for the connection.
 func (c Connections) match(connection Connections) bool {
 	fits := func(want, is Tuple) bool {
 		return (!want.Src.IsValid() || want.Src == is.Src) && (!want.Dst.IsValid() || want.Dst == is.Dst) &&
-			(want.SrcPort == 0 || want.SrcPort == is.SrcPort) && (want.DstPort == 0 || want.DstPort == is.DstPort)
+			(want.SrcPort == 0 || want.SrcPort == is.SrcPort) && (want.DstPort == 0 || want.DstPort == is.DstPort) && (want.ICMP == ICMP{} || want.ICMP == is.ICMP)
 	}
 	return c.Zone == connection.Zone && (c.Protocol == 0 || c.Protocol == connection.Protocol) &&
 		fits(c.Original, connection.Original) && fits(c.Reply, connection.Reply)

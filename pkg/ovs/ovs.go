@@ -54,6 +54,12 @@ type Interface interface {
 	// difference, and says what that was. Flows that are already there keep their counters. Two of one key are an error
 	// (*FlowError, *GroupError, *MeterError). Errors are as Run's.
 	Replace(ctx context.Context, want State) (Difference, error)
+
+	// ListConnections calls each for every connection that the switch tracks in the zones, none of which may be 0, in no order. Those
+	// that come and go meanwhile may be missing, and so are those that Transaction.Forget refuses: ICMPv6. each must not block:
+	// vswitchd keeps what was not read yet. After an error some connections have been listed, after one about a line that nobody
+	// understands all others.
+	ListConnections(ctx context.Context, zones Zones, each func(Connection)) error
 }
 
 // State is everything that OpenFlow puts on a bridge.

@@ -135,6 +135,10 @@ func (s *Switch) StartVSwitchd(t testing.TB) {
 	t.Helper()
 	s.vswitchd = s.start(t, "ovs-vswitchd", "unix:"+s.path("db.sock"))
 	s.await(t, "ovs-vswitchd.ctl")
+	// The name that a vswitchd chooses by itself, and that is looked for by the one in ovs-vswitchd.pid.
+	if err := os.Symlink("ovs-vswitchd.ctl", s.path(fmt.Sprintf("ovs-vswitchd.%d.ctl", s.vswitchd.Process.Pid))); err != nil {
+		t.Fatal(err)
+	}
 	// A change that vswitchd must confirm.
 	s.run(t, "ovs-vsctl", "--timeout=30", "set", "open_vswitch", ".", fmt.Sprintf("external-ids:started=%d", s.vswitchd.Process.Pid))
 }

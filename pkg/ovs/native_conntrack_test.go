@@ -1,0 +1,83 @@
+package ovs_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// trackOne lets the switch track a connection that the packet opens; commit are the arguments of ct.
+func trackOne(t *testing.T, s *ovstest.Switch, packet, commit string) {
+	t.Helper()
+	var hex strings.Builder
+	for line := range strings.Lines(s.OFCtl(t, "compose-packet", packet)) { // 00000000  08 00-45 00 |..E.|
+		_, dump, _ := strings.Cut(line, "  ")
+		dump, _, _ = strings.Cut(dump, "|")
+		hex.WriteString(strings.NewReplacer(" ", "", "-", "", "\n", "").Replace(dump))
+	}
+	s.OFCtl(t, "packet-out", ovstest.Bridge, fmt.Sprintf("in_port=LOCAL packet=%s actions=ct(%s)", hex.String(), commit))
+}
+
+// startEither is startNative on the datapath that the environment chooses.
+func startEither(t *testing.T) (*ovstest.Switch, *ovs.Native) {
+	t.Helper()
+	s := ovstest.Start(t)
+	n := newNative(t, s)
+	must(t, n.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t)}))
+	return s, n
+}
+
+func list(t *testing.T, n *ovs.Native, zones ovs.Zones) (all []ovs.Connection) {
+	t.Helper()
+	must(t, n.ListConnections(t.Context(), zones, func(c ovs.Connection) { all = append(all, c) }))
+	return all
+}
+
+// What is listed is flushed by what it is listed as, one by one, whatever its protocol, and with NAT.
+func TestListedConnectionsCanBeFlushed(t *testing.T) {
+	s, n := startEither(t)
+	const v4, v6 = "nw_src=10.0.0.1,nw_dst=10.0.0.9", "ipv6_src=fc00::1,ipv6_dst=fc00::9"
+	packets := []string{
+		"tcp,tcp_flags=syn," + v4 + ",tcp_src=1000,tcp_dst=80",
+		"udp," + v4 + ",udp_src=1000,udp_dst=53",
+		"udp," + v4 + ",udp_src=1001,udp_dst=53",
+		"icmp,icmp_type=8,icmp_code=0," + v4,
+		"icmp,icmp_type=13,icmp_code=0," + v4,
+		"sctp," + v4 + ",sctp_src=1000,sctp_dst=80",
+		"ip,nw_proto=47," + v4,
+		"tcp6,tcp_flags=syn," + v6 + ",tcp_src=1000,tcp_dst=80",
+		"udp6," + v6 + ",udp_src=1000,udp_dst=53",
+		"icmp6,icmpv6_type=128,icmpv6_code=0," + v6, // is not listed, and must not be flushed
+	}
+	for _, packet := range packets {
+		trackOne(t, s, packet, "commit,zone=7")
+		trackOne(t, s, packet, "commit,zone=8,exec(load:5->NXM_NX_CT_MARK[],load:6->NXM_NX_CT_LABEL[0..63])")
+		if strings.HasPrefix(packet, "udp,") || strings.HasPrefix(packet, "tcp,") {
+			trackOne(t, s, packet, "commit,zone=9,nat(dst=10.0.0.77:8080)")
+			trackOne(t, s, packet, "commit,zone=10,nat(src=10.0.0.66)")
+		}
+	}
+	for zone, want := range map[uint16]int{7: 9, 8: 9, 9: 3, 10: 3} {
+		only := ovs.Zones{First: zone, Last: zone}
+		all := list(t, n, only)
+		if len(all) != want {
+			t.Errorf("zone %d: %d connections are listed, want %d", zone, len(all), want)
+		}
+		for i, c := range all {
+			if (c.Mark == 5) != (zone == 8) {
+				t.Errorf("%+v: the mark is not what it should be", c)
+			}
+			tx := n.NewTransaction()
+			tx.Forget(c.Whole())
+			must(t, n.Run(t.Context(), tx))
+			left := list(t, n, only)
+			if len(left) != len(all)-i-1 || slices.Contains(left, c) {
+				t.Errorf("%d connections are left after %s, %d were there", len(left), tx, len(all)-i)
+			}
+		}
+	}
+}
