@@ -16,6 +16,10 @@ type Node struct {
 	ServiceNetwork  netip.Prefix
 	Subnets         []netip.Prefix // this node's own
 	VXLANPort       uint16
+
+	// StatelessSCTP is for the userspace datapath, whose tracker sees no ports of SCTP: one association would let all others between the
+	// same two pods answer. So rules judge both directions.
+	StatelessSCTP bool
 }
 
 func (n Node) gateways() []netip.Prefix {

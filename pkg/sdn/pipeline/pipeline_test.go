@@ -77,6 +77,8 @@ func goldenStates(t *testing.T) map[string]State {
 	tenantsService := services
 	tenantsService.VNID = 0xabcdef
 	judging := inMode(config.ModeNetworkPolicy)
+	userspace := judging
+	userspace.StatelessSCTP = true
 	both := []RulePart{
 		{Level: 25026, Shares: []RuleShare{{ID: 0xdeadbeef, K: 1, N: 2}, {ID: 7, K: 3, N: 3}}},
 		{Egress: true, Level: 50051, Admin: true, Shares: []RuleShare{{ID: 9, K: 2, N: 2}}},
@@ -92,6 +94,7 @@ func goldenStates(t *testing.T) map[string]State {
 		"node-two-networks": static(t, grown),
 
 		"node-networkpolicy":             static(t, inMode(config.ModeNetworkPolicy)),
+		"node-networkpolicy-userspace":   static(t, userspace),
 		"node-multitenant":               static(t, tenants),
 		"node-multitenant-two-networks":  static(t, grownTenants),
 		"pod-multitenant":                tenants.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),

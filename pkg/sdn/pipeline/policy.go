@@ -40,10 +40,11 @@ const (
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
 const (
-	policyReply    = 65000
-	policyOwnNode  = 64000
-	policyBase     = 1000
-	MaxPolicyLevel = policyOwnNode - policyBase - 1
+	policyStateless = 65001
+	policyReply     = 65000
+	policyOwnNode   = 64000
+	policyBase      = 1000
+	MaxPolicyLevel  = policyOwnNode - policyBase - 1
 
 	// PolicyIsolation is the level at which the packets of a pod end that may only talk as rules allow.
 	PolicyIsolation = 25025
@@ -134,6 +135,11 @@ func (n Node) judge(s *State) {
 	s.add(tableEgressTrack, 100, ip(source), append(loadZone("NXM_OF_IP_DST", false), lookup)...)
 	s.add(tableEgressTrack, 0, anything(), ovs.GotoTable(tableEgressPolicy))
 
+	if n.StatelessSCTP {
+		for _, table := range []int{tableEgressPolicy, tableIngressPolicy} {
+			s.add(table, policyStateless, match{protocol: ProtocolSCTP, fields: []ovs.Match{goovs.ConnectionTrackingState("+trk")}}, ovs.CTClear(), goovs.Resubmit(0, table))
+		}
+	}
 	isReply, notKept := goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.Load("0", regZone)
 	s.add(tableEgressPolicy, policyReply, ip(source, isReply), notKept, ovs.GotoTable(tableRoute))
 	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceBound, sourceBound)), ovs.GotoTable(tableEgressDenied))
