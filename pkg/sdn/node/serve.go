@@ -253,7 +253,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		VXLANPort:       network.VXLANPort,
 		// Sources are judged in no table of mode subnet (docs/decisions/0002).
 		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && network.Mode == config.ModeSubnet,
-		Tenants:            network.Mode != config.ModeSubnet,
+		SourcesJudged:      network.Mode != config.ModeSubnet,
 		ServiceNetwork:     network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
 	})

@@ -24,11 +24,11 @@ type FirewallConfig struct {
 	// address that the client never spoke to. For modes that judge no identity by a packet's source.
 	MasqueradeServices bool
 
-	// Tenants is for the mode that judges by sources. What the node forwards for others says so by RoutedDSCP, since masquerading may
+	// SourcesJudged is for the modes that judge by sources. What the node forwards for others says so by RoutedDSCP, since masquerading may
 	// give it the node's own source; and what pods send to pods through the node keeps theirs.
-	Tenants        bool
-	ServiceNetwork netip.Prefix // with Tenants
-	RoutedDSCP     uint8        // with Tenants
+	SourcesJudged  bool
+	ServiceNetwork netip.Prefix // with SourcesJudged
+	RoutedDSCP     uint8        // with SourcesJudged
 }
 
 // The prefixes of chains' names: ours, and those of kube-proxy and kubelet.
@@ -87,7 +87,7 @@ func Rules(c FirewallConfig) Ruleset {
 // routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed. In another mode
 // the chain is there too, and empty: so a change of the mode empties it.
 func routedRules(c FirewallConfig, networks []string) []Rule {
-	if !c.Tenants {
+	if !c.SourcesJudged {
 		return nil
 	}
 	var rules []Rule
@@ -102,7 +102,7 @@ func routedRules(c FirewallConfig, networks []string) []Rule {
 // them. It still does so for a pod that a service leads to itself, which must not see its own address; that is a connection to the
 // service's own address.
 func tenantRules(c FirewallConfig, networks []string) []Rule {
-	if !c.Tenants {
+	if !c.SourcesJudged {
 		return nil
 	}
 	var rules []Rule

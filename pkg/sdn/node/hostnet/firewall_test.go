@@ -20,9 +20,9 @@ func openShift() FirewallConfig {
 	return FirewallConfig{ClusterNetworks: prefixes("10.128.0.0/14"), VXLANPort: 4789}
 }
 
-func tenants() FirewallConfig {
+func judging() FirewallConfig {
 	c := openShift()
-	c.Tenants, c.ServiceNetwork, c.RoutedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f
+	c.SourcesJudged, c.ServiceNetwork, c.RoutedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f
 	return c
 }
 
@@ -34,7 +34,7 @@ func TestRules(t *testing.T) {
 		"several-networks": { // and another port, and services
 			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
 		},
-		"tenants": tenants(),
+		"sources-judged": judging(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")
@@ -75,9 +75,9 @@ func TestFirewallSync(t *testing.T) {
 }
 
 // The mode may change on a host: nothing of the one before is left.
-func TestFirewallOfTenants(t *testing.T) {
+func TestFirewallWhereSourcesAreJudged(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-		for _, config := range []FirewallConfig{tenants(), openShift(), tenants()} {
+		for _, config := range []FirewallConfig{judging(), openShift(), judging()} {
 			f, _ := b.firewall(t, config)
 			syncFirewall(t, f)
 			if diff := cmp.Diff(sorted(Rules(config).String()), sorted(b.save(t))); diff != "" {
