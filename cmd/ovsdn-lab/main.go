@@ -4,10 +4,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 
 	"github.com/spf13/cobra"
@@ -25,17 +23,11 @@ func main() {
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	err := newRoot().ExecuteContext(ctx)
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit) && exit.ExitCode() > 0:
-		return exit.ExitCode()
-	default:
+	if err := newRoot().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "ovsdn-lab: "+err.Error())
 		return 1
 	}
+	return 0
 }
 
 func newRoot() *cobra.Command {
@@ -52,7 +44,7 @@ Linux namespaces. It needs root. Several labs with other names run side by side.
 	name := root.PersistentFlags().String("name", lab.DefaultName, "which lab: 1 to 12 of a-z, 0-9 and -")
 	root.AddCommand(
 		newUp(name), newDown(name), newStatus(name), newKubeconfig(name), newKubectl(name), newExec(name),
-		newAddNode(name), newRemoveNode(name), newLoadImage(name), newService(name),
+		newAddNode(name), newRemoveNode(name), newLoadImage(name), newReload(name), newService(name),
 		newMachine(machine.InitVerb, machine.Init), newMachine(machine.RunVerb, machine.Run),
 	)
 	return root

@@ -114,6 +114,15 @@ func newLoadImage(name *string) *cobra.Command {
 	}
 }
 
+func newReload(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "reload", Short: "Put the programs that are built now into a running lab, as new images", Args: cobra.NoArgs,
+		RunE: withLab(name, func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
+			return l.Reload(cmd.Context(), progress(cmd))
+		}),
+	}
+}
+
 func newService(name *string) *cobra.Command {
 	actions := []string{string(machine.Start), string(machine.Stop), string(machine.Restart), string(machine.Kill), "status"}
 	return &cobra.Command{
@@ -121,7 +130,8 @@ func newService(name *string) *cobra.Command {
 		Short: "Start or stop a process of a node, of the host outside or of the control plane",
 		Long: `service starts and stops the processes of a machine: kubelet, kube-proxy, containerd, ovsdb-server, ovs-vswitchd and
 ovsdn-node of a node; etcd, kube-apiserver, kube-controller-manager, kube-scheduler and ovsdn-controller of the
-control plane. "kill" is SIGKILL; the process then starts again by itself after a second. After "stop" it does not.`,
+control plane. "kill" is SIGKILL; the process then starts again by itself after a second. After "stop" it does not.
+With --install=manifests kubelet starts ovsdn-node and ovsdn-controller, and the verbs have the same meaning.`,
 		Args: cobra.ExactArgs(3), ValidArgs: actions,
 		RunE: withLab(name, func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			service, err := l.Service(args[0], args[1])

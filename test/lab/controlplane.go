@@ -40,7 +40,7 @@ func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) machine.Spec {
 		{Name: controllerManagerUnit, Commands: [][]string{plane.ControllerManager().Args}, Manual: true},
 		{Name: schedulerUnit, Commands: [][]string{plane.Scheduler().Args}, Manual: true},
 	}
-	if !l.state.Shape.ControlPlaneOnly {
+	if !l.state.Shape.ControlPlaneOnly && l.state.Shape.Install == Processes {
 		shape := l.state.Shape
 		spec.Units = append(spec.Units, machine.Unit{Name: controllerUnit, Manual: true, Commands: [][]string{{
 			productDir + "/ovsdn-controller", "--kubeconfig", l.productKubeconfig(ControlPlane, controllerUnit),

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/ovsdn/ovsdn/images/product"
 	"github.com/ovsdn/ovsdn/test/lab/components"
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
@@ -54,6 +55,8 @@ type state struct {
 	BinDir   string
 	Checkout string
 	Programs components.Set
+	// Tags of the product's images, if manifests install it.
+	Tags map[product.Name]string `json:",omitempty"`
 }
 
 // ErrNotExist says that there is no such lab.

@@ -86,6 +86,14 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		addProgram(&spec, program, path)
 	}
 	spec.Binds = append(spec.Binds, machine.Bind{Source: l.imageDir(), Target: l.imageDir()})
+	if l.state.Shape.Install == Manifests {
+		spec.Binds = append(spec.Binds, machine.Bind{Source: l.productImageDir(), Target: l.productImageDir()})
+	}
+	// What containers say is kept where the logs of all others are.
+	if err := os.MkdirAll(l.podLogDir(name), 0o700); err != nil {
+		return machine.Spec{}, err
+	}
+	spec.Binds = append(spec.Binds, machine.Bind{Source: l.podLogDir(name), Target: "/var/log/pods"})
 	spec.Empty = []string{"/etc/cni/net.d", "/opt/cni/bin", "/var/log", "/etc/containerd", kubeDir}
 	spec.Disks = []string{"/var/lib/containerd", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/ovsdn", "/etc/openvswitch"}
 	// The kubelet sets these, and they are the host's.
@@ -110,6 +118,9 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 			"kube-proxy", "--config=" + kubeDir + "/kube-proxy.yaml",
 		}}},
 	)
+	if l.state.Shape.Install == Manifests {
+		return spec, nil
+	}
 	spec.Units = append(spec.Units,
 		// A link, so that the next build is in use at once.
 		task("cni-plugin", []string{"ln", "-sf", productDir + "/ovsdn-cni", "/opt/cni/bin/ovsdn-cni"}),
@@ -182,9 +193,14 @@ func runtimeUnits(images []string) []machine.Unit {
 	}
 }
 
-func importCommand(archive string) []string {
-	return []string{"ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", archive}
+func importCommand(archive string) []string { return ctr("images", "import", archive) }
+
+func ctr(args ...string) []string {
+	return append([]string{"ctr", "--address", containerdSocket, "--namespace", "k8s.io"}, args...)
 }
+
+// podLogDir is what a node has as /var/log/pods.
+func (l *Lab) podLogDir(node string) string { return filepath.Join(l.LogDir(), node+"-pods") }
 
 func (l *Lab) addNodeFiles(spec *machine.Spec, plane *controlplane.Plane, name string, addr netip.Addr) error {
 	pair, err := plane.IssueNode(name, addr)
@@ -242,7 +258,7 @@ disabled_plugins = [
 `
 }
 
-// kubeletYAML: the disk and the image store are the host's, whose fill level is no reason to evict a pod here.
+// kubeletYAML: a container that ends is started again after a second, as often as that may be, since tests kill them. The disk and the image store are the host's, whose fill level is no reason to evict a pod here.
 func kubeletYAML() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -259,6 +275,8 @@ readOnlyPort: 0
 clusterDomain: cluster.local
 maxPods: 250
 serializeImagePulls: false
+featureGates: {KubeletCrashLoopBackOffMax: true}
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}

@@ -128,12 +128,15 @@ func (u *up) finish(ctx context.Context) error {
 }
 
 func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
-	hasAgent := u.hasProgram(agentUnit)
+	hasAgent, byManifests := u.hasProgram(agentUnit), u.state.Shape.Install == Manifests
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, number := range numbers {
 		group.Go(func() error {
 			name, units := nodeName(number), []string{kubeletUnit, kubeProxyUnit}
-			if hasAgent {
+			if err := u.loadProduct(groupCtx, name); err != nil {
+				return err
+			}
+			if hasAgent && !byManifests {
 				if err := u.writeProductKubeconfig(groupCtx, name, agentUnit); err != nil {
 					return err
 				}

@@ -38,6 +38,8 @@ type Shape struct {
 	HostBits int `json:"host-bits"`
 	// ServiceNetwork is where services' addresses come from. Default 172.30.0.0/16.
 	ServiceNetwork netip.Prefix `json:"service-network"`
+	// Install says who starts the product's programs. Default processes.
+	Install Install `json:"install"`
 	// Datapath of Open vSwitch. Default netdev.
 	Datapath Datapath `json:"datapath"`
 	// ControlPlaneOnly brings up etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and no network.
@@ -61,6 +63,16 @@ type ServiceProxy string
 const (
 	External ServiceProxy = "external"
 	OVS      ServiceProxy = "ovs"
+)
+
+// Install says who starts the product's programs: kubelet, from images by the manifests of deploy, or the machines' supervisors, which need
+// no cluster that works for it.
+type Install string
+
+// The ways to install.
+const (
+	Manifests Install = "manifests"
+	Processes Install = "processes"
 )
 
 // Datapath of Open vSwitch: the kernel's needs its module, the userspace one nothing.
@@ -97,7 +109,7 @@ const (
 func DefaultShape() Shape {
 	modes, proxies := Landed()
 	return Shape{
-		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev,
+		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev, Install: Processes,
 		ClusterNetwork: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9,
 		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
 	}
@@ -122,6 +134,7 @@ func (s *Shape) setDefaults() {
 	setDefault(&s.HostBits, d.HostBits)
 	setDefault(&s.ServiceNetwork, d.ServiceNetwork)
 	setDefault(&s.Datapath, d.Datapath)
+	setDefault(&s.Install, d.Install)
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -151,6 +164,9 @@ func (s *Shape) validate() error {
 	}
 	if s.Datapath != Netdev && s.Datapath != System {
 		errs = append(errs, fmt.Errorf("--datapath %q: want %s or %s", s.Datapath, Netdev, System))
+	}
+	if s.Install != Manifests && s.Install != Processes {
+		errs = append(errs, fmt.Errorf("--install %q: want %s or %s", s.Install, Manifests, Processes))
 	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes %d: want 1 to %d", s.Nodes, maxNodes))

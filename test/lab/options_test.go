@@ -25,6 +25,7 @@ func TestOptionsValidate(t *testing.T) {
 		{"negative nodes", func(o *Options) { o.Nodes = -1 }, "--nodes"},
 		{"unknown mode", func(o *Options) { o.Mode = "flat" }, "want one of subnet, multitenant, networkpolicy"},
 		{"unknown proxy", func(o *Options) { o.ServiceProxy = "none" }, "want one of external, ovs"},
+		{"unknown way to install", func(o *Options) { o.Install = "helm" }, "--install"},
 		{"unknown datapath", func(o *Options) { o.Datapath = "dpdk" }, "--datapath"},
 		{"IPv6", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("fd00::/48") }, "--cluster-network"},
 		{"host bits set", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("10.128.0.1/14") }, "--cluster-network"},

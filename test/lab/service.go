@@ -7,21 +7,23 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
-// Service is a process of a machine that its PID 1 looks after: started again a second after it ends, unless stopped.
+// Service is a process of a machine that is started again a second after it ends, unless stopped: by the machine's PID 1 or, for the
+// product's programs in labs with --install=manifests, by kubelet.
 type Service struct {
 	machine, name string
 	control       *machine.Control
+	containers    *containers // or nil
 }
 
 // Service of a node, of Outside or of ControlPlane. Nodes have kubelet, kube-proxy, containerd, ovsdb-server,
 // ovs-vswitchd and ovsdn-node; the control plane has etcd, kube-apiserver, kube-controller-manager, kube-scheduler
-// and ovsdn-controller.
+// and ovsdn-controller, which are all controllers where kubelet runs them.
 func (l *Lab) Service(machineName, name string) (*Service, error) {
 	control, err := l.control(machineName)
 	if err != nil {
 		return nil, err
 	}
-	return &Service{machine: machineName, name: name, control: control}, nil
+	return &Service{machine: machineName, name: name, control: control, containers: l.containers(machineName, name)}, nil
 }
 
 // Start returns when the process has been started.
@@ -41,7 +43,11 @@ func (s *Service) Do(ctx context.Context, action machine.Action) error { return 
 
 // Status says what the service does now.
 func (s *Service) Status(ctx context.Context) (machine.Status, error) {
-	status, err := s.control.Unit(ctx, s.name)
+	look := func() (machine.Status, error) { return s.control.Unit(ctx, s.name) }
+	if s.containers != nil {
+		look = func() (machine.Status, error) { return s.containers.status(ctx) }
+	}
+	status, err := look()
 	if err != nil {
 		return machine.Status{}, fmt.Errorf("status of %s on %s: %w", s.name, s.machine, err)
 	}
@@ -49,7 +55,11 @@ func (s *Service) Status(ctx context.Context) (machine.Status, error) {
 }
 
 func (s *Service) do(ctx context.Context, action machine.Action) error {
-	if err := s.control.Do(ctx, s.name, action); err != nil {
+	act := func() error { return s.control.Do(ctx, s.name, action) }
+	if s.containers != nil {
+		act = func() error { return s.containers.do(ctx, action) }
+	}
+	if err := act(); err != nil {
 		return fmt.Errorf("%s %s on %s: %w", action, s.name, s.machine, err)
 	}
 	return nil

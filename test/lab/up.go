@@ -78,6 +78,14 @@ func (u *up) run(ctx context.Context) error {
 	group.Go(func() error {
 		return u.step("control plane", func() error { return u.startControlPlane(groupCtx) })
 	})
+	imagesMade := make(chan struct{})
+	group.Go(func() error {
+		defer close(imagesMade)
+		if !u.installs() {
+			return nil
+		}
+		return u.step("images", func() error { return u.makeProductImages(groupCtx) })
+	})
 	if !u.state.Shape.ControlPlaneOnly {
 		group.Go(func() error {
 			return u.step(Outside, func() error {
@@ -88,7 +96,15 @@ func (u *up) run(ctx context.Context) error {
 		})
 		for _, number := range u.state.Nodes {
 			group.Go(func() error {
-				return u.step(nodeName(number), func() error { return u.bootNode(groupCtx, number) })
+				if err := u.step(nodeName(number), func() error { return u.bootNode(groupCtx, number) }); err != nil {
+					return err
+				}
+				// While the API server starts.
+				<-imagesMade
+				if groupCtx.Err() != nil {
+					return nil // which somebody else says
+				}
+				return u.loadProduct(groupCtx, nodeName(number))
 			})
 		}
 	}
@@ -166,8 +182,18 @@ func (u *up) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if u.installs() {
+		if err := u.tagProduct(); err != nil {
+			return err
+		}
+	}
 	u.plane, err = u.preparePlane()
 	return err
+}
+
+// installs says whether manifests install the product in this lab: without its programs there is nothing to install.
+func (u *up) installs() bool {
+	return u.state.Shape.Install == Manifests && !u.state.Shape.ControlPlaneOnly && u.hasProgram(agentUnit) && u.hasProgram(controllerUnit)
 }
 
 // startControlPlane returns when the API server is ready and knows the product's kinds and accounts.
@@ -189,6 +215,9 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	}
 	if u.state.Shape.ControlPlaneOnly {
 		return nil
+	}
+	if u.installs() {
+		return u.Install(ctx)
 	}
 	for _, folder := range []string{"crds", "rbac"} {
 		if err := controlplane.Apply(ctx, config, os.DirFS(filepath.Join(u.state.Checkout, "deploy", folder))); err != nil {

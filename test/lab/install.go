@@ -1,0 +1,219 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ovsdn/ovsdn/images/product"
+	"github.com/ovsdn/ovsdn/test/lab/components"
+)
+
+// productImages are those that the lab installs. Open vSwitch is the nodes' own, unless somebody loads its image too.
+func productImages() []product.Name { return []product.Name{product.Controller, product.Node} }
+
+// noAgentLabel on a Node keeps the agent off it.
+const noAgentLabel = "lab.ovsdn.io/no-agent"
+
+func (l *Lab) productImages(progress func(string, ...any)) *components.ProductImages {
+	return components.NewProductImages(components.Options{SourceDir: l.state.Checkout, Progress: progress}, l.state.BinDir, l.productImageDir())
+}
+
+func (l *Lab) productImageDir() string { return l.path("product") }
+func (l *Lab) installDir() string      { return l.path("install") }
+
+// tagProduct notes what the programs' images are called now.
+func (u *up) tagProduct() error {
+	if err := os.MkdirAll(u.productImageDir(), 0o700); err != nil {
+		return fmt.Errorf("make the folder of the product's images: %w", err)
+	}
+	images := u.productImages(u.options.Progress)
+	u.state.Tags = map[product.Name]string{}
+	for _, name := range productImages() {
+		tag, err := images.Tag(name)
+		if err != nil {
+			return err
+		}
+		u.state.Tags[name] = tag
+	}
+	return u.write()
+}
+
+// makeProductImages needs the tags.
+func (u *up) makeProductImages(ctx context.Context) error {
+	images := u.productImages(u.options.Progress)
+	group, ctx := errgroup.WithContext(ctx)
+	for name, tag := range u.state.Tags {
+		group.Go(func() error { return images.Make(ctx, name, tag) })
+	}
+	return group.Wait()
+}
+
+// loadProduct imports the product's images into a node, as far as it lacks them.
+func (l *Lab) loadProduct(ctx context.Context, node string) error {
+	if len(l.state.Tags) == 0 {
+		return nil
+	}
+	have, stderr, err := l.Exec(ctx, node, ctr("images", "list", "--quiet")...)
+	if err != nil {
+		return fmt.Errorf("list the images of %s: %w: %s", node, err, stderr)
+	}
+	images := l.productImages(nil)
+	for name, tag := range l.state.Tags {
+		if slices.Contains(strings.Fields(have), name.Ref(tag)) {
+			continue
+		}
+		if _, stderr, err := l.Exec(ctx, node, importCommand(images.Archive(name, tag))...); err != nil {
+			return fmt.Errorf("load %s into %s: %w: %s", name.Ref(tag), node, err, stderr)
+		}
+	}
+	return nil
+}
+
+// forgetOldImages removes images of earlier tags from a node. A container that still runs from one goes on.
+func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
+	have, stderr, err := l.Exec(ctx, node, ctr("images", "list", "--quiet")...)
+	if err != nil {
+		return fmt.Errorf("list the images of %s: %w: %s", node, err, stderr)
+	}
+	for _, ref := range strings.Fields(have) {
+		for name, tag := range l.state.Tags {
+			if !strings.HasPrefix(ref, name.Ref("lab-")) || ref == name.Ref(tag) {
+				continue
+			}
+			if _, stderr, err := l.Exec(ctx, node, ctr("images", "remove", ref)...); err != nil {
+				return fmt.Errorf("remove the image %s from %s: %w: %s", ref, node, err, stderr)
+			}
+		}
+	}
+	return nil
+}
+
+// Install applies the checkout's deploy folder, as a user does who has a kustomization of his own for what his cluster needs: where
+// the API server is, the networks, the images' tags.
+func (l *Lab) Install(ctx context.Context) error {
+	if err := l.writeKustomization(); err != nil {
+		return err
+	}
+	if _, stderr, err := l.Kubectl(ctx, "apply", "-k", l.installDir()); err != nil {
+		return fmt.Errorf("install ovsdn: %w: %s", err, strings.TrimSpace(stderr))
+	}
+	return nil
+}
+
+// Uninstall deletes all that Install has applied, and returns when it is gone. Agents leave their nodes before they end.
+func (l *Lab) Uninstall(ctx context.Context) error {
+	if _, stderr, err := l.Kubectl(ctx, "delete", "-k", l.installDir(), "--ignore-not-found"); err != nil {
+		return fmt.Errorf("uninstall ovsdn: %w: %s", err, strings.TrimSpace(stderr))
+	}
+	return nil
+}
+
+func (l *Lab) writeKustomization() error {
+	dir := l.installDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the installation: %w", err)
+	}
+	// Kustomize takes no absolute path.
+	base, err := filepath.Rel(dir, filepath.Join(l.state.Checkout, "deploy"))
+	if err != nil {
+		return fmt.Errorf("find the manifests: %w", err)
+	}
+	return writeFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization(base, l.state)))
+}
+
+func kustomization(base string, s state) string {
+	var images strings.Builder
+	for _, name := range productImages() {
+		fmt.Fprintf(&images, "- {name: %s, newTag: %s}\n", name.Repository(), s.Tags[name])
+	}
+	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources:
+- %s
+configMapGenerator:
+- name: ovsdn-network
+  namespace: ovsdn-system
+  behavior: merge
+  literals:
+  - kube-apiserver=https://%s:%d
+  - mode=%s
+  - cluster-network=%s
+  - host-bits=%d
+  - service-network=%s
+  - service-proxy=%s
+  - datapath=%s
+images:
+%s# So that an agent can be stopped: who labels its node takes it from there.
+patches:
+- target: {kind: DaemonSet, name: %s}
+  patch: |-
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: %[11]s}
+    spec:
+      template:
+        spec:
+          affinity:
+            nodeAffinity:
+              requiredDuringSchedulingIgnoredDuringExecution:
+                nodeSelectorTerms:
+                - matchExpressions:
+                  - {key: %s, operator: DoesNotExist}
+`, base, controlPlaneAddr(), apiPort, s.Shape.Mode, s.Shape.ClusterNetwork, s.Shape.HostBits, s.Shape.ServiceNetwork, s.Shape.ServiceProxy,
+		s.Shape.Datapath, images.String(), agentUnit, noAgentLabel)
+}
+
+// Reload puts the programs that the checkout has now into the running lab, and returns when all nodes run them.
+func (l *Lab) Reload(ctx context.Context, progress func(format string, args ...any)) error {
+	if l.state.Shape.Install != Manifests {
+		return errors.New("only labs with --install=manifests can be reloaded: the others use a new build when their processes start again")
+	}
+	return l.withLock(ctx, progress, func() error {
+		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
+		if err := u.step("images", func() error {
+			return errors.Join(u.tagProduct(), u.makeProductImages(ctx))
+		}); err != nil {
+			return err
+		}
+		if err := u.step("images loaded", func() error { return u.loadProducts(ctx) }); err != nil {
+			return err
+		}
+		if err := u.step("rollout", func() error { return errors.Join(u.Install(ctx), u.WaitRollout(ctx)) }); err != nil {
+			return err
+		}
+		for _, node := range l.Nodes() {
+			if err := l.forgetOldImages(ctx, node); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (l *Lab) loadProducts(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range l.Nodes() {
+		group.Go(func() error { return l.loadProduct(ctx, node) })
+	}
+	return group.Wait()
+}
+
+// WaitRollout returns when the agents and controllers are those that were last installed, and are ready.
+func (l *Lab) WaitRollout(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
+	defer cancel()
+	for _, workload := range []string{"daemonset/" + agentUnit, "deployment/" + controllerUnit} {
+		if _, stderr, err := l.Kubectl(ctx, "--namespace", productNamespace, "rollout", "status", workload); err != nil {
+			return fmt.Errorf("rollout of %s: %w: %s", workload, err, stderr)
+		}
+	}
+	return nil
+}
