@@ -256,6 +256,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		SourcesJudged:      network.Mode != config.ModeSubnet,
 		ServiceNetwork:     network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
+		ForwardedDSCP:      pipeline.ForwardedDSCP,
 	})
 	if err != nil {
 		return nil, err

@@ -28,6 +28,7 @@ const (
 	targetLogged  = 1 << 5
 	egressPassed  = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
 	ingressPassed = 1 << 7
+	forwarded     = 1 << 8 // the source is the node's own, but the packet is not
 )
 
 // The registers' parts, by the names that load takes.
@@ -36,6 +37,7 @@ const (
 	regPolicyTarget  = "NXM_NX_REG4[3..5]"
 	regEgressPassed  = "NXM_NX_REG4[6]"
 	regIngressPassed = "NXM_NX_REG4[7]"
+	regForwarded     = "NXM_NX_REG4[8]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
@@ -151,7 +153,7 @@ func (n Node) judge(s *State) {
 
 	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
 	for _, gateway := range n.gateways() { // kubelet's probes
-		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
+		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.RegBits(4, 0, forwarded), ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
 	}
 	// What a router says to who only answers can't be looked up: the router opened nothing.
 	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), notKept, ovs.GotoTable(tableCommit))

@@ -21,6 +21,10 @@ const (
 // become the node's own by masquerading, and must not count as that. From the pool for local use (RFC 2474, section 6).
 const RoutedDSCP = 0x3f
 
+// ForwardedDSCP is what the host's firewall writes into packets that it forwards from a node port to a pod: their source may have become
+// the node's own, and VNIDs let them in as that (docs/decisions/0004), but no policy does.
+const ForwardedDSCP = 0x3e
+
 const dscpShift = 2 // in the TOS byte, above ECN
 
 // tenants tells whether VNIDs decide who reaches whom.
@@ -31,6 +35,11 @@ func (n Node) outsiders(s *State) {
 	if n.judges() {
 		s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
 			append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)...)
+		// Only with the node's own source: a pod's packet that comes back from the proxy must not be able to lose its VNID by a mark.
+		for _, gateway := range n.gateways() {
+			s.add(tableClassify, 450, ip(ovs.IPSource(gateway), goovs.NetworkTOS(ForwardedDSCP<<dscpShift)).from(PortTun),
+				n.fromHost(goovs.SetField("0", "nw_tos"), goovs.Load("0x1", regForwarded), ovs.GotoTable(tableRoute))...)
+		}
 	}
 }
 

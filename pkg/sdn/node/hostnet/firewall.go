@@ -29,6 +29,10 @@ type FirewallConfig struct {
 	SourcesJudged  bool
 	ServiceNetwork netip.Prefix // with SourcesJudged
 	RoutedDSCP     uint8        // with SourcesJudged
+
+	// ForwardedDSCP is in what came to this node's own address and goes on to a pod, which is how kube-proxy serves node ports: it
+	// masquerades that, too.
+	ForwardedDSCP uint8 // with SourcesJudged
 }
 
 // The prefixes of chains' names: ours, and those of kube-proxy and kubelet.
@@ -113,7 +117,8 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rules = append(rules, rule([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "!", "--ctorigdst", c.ServiceNetwork.String()},
 			"pod to pod through a node port", "MARK", "--set-xmark", "0x0/0x4000"))
 	}
-	return rules
+	return append(rules, rule([]string{"!", "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()},
+		"from outside through a node port", "DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.ForwardedDSCP)))
 }
 
 // guardRules keep everybody but nodes from reaching a node's VTEP. A service whose endpoint is a node's VXLAN port would let

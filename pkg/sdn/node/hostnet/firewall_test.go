@@ -22,7 +22,7 @@ func openShift() FirewallConfig {
 
 func judging() FirewallConfig {
 	c := openShift()
-	c.SourcesJudged, c.ServiceNetwork, c.RoutedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f
+	c.SourcesJudged, c.ServiceNetwork, c.RoutedDSCP, c.ForwardedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f, 0x3e
 	return c
 }
 
