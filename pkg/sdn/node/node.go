@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
@@ -189,13 +190,19 @@ func (a *agent) round(ctx context.Context) error {
 	caches.start(ctx)
 
 	waiting := a.waiting(ctx, caches)
-	network, err := waitFor(ctx, caches.network.Network().V1().ClusterNetworks().Informer(), waiting,
+	networks, hostSubnets := caches.network.Network().V1().ClusterNetworks().Informer(), caches.network.Network().V1().HostSubnets().Informer()
+	network, err := waitFor(ctx, []cache.SharedIndexInformer{networks}, waiting,
 		func() (*config.Network, error) { return a.clusterNetwork(caches) })
 	if err != nil {
 		return err
 	}
-	own, err := waitFor(ctx, caches.network.Network().V1().HostSubnets().Informer(), waiting,
-		func() (*config.HostSubnet, error) { return a.hostSubnet(caches, network) })
+	own, err := waitFor(ctx, []cache.SharedIndexInformer{networks, hostSubnets}, waiting, func() (*config.HostSubnet, error) {
+		// The cluster network may grow while the agent waits for a subnet in it.
+		if n, err := a.clusterNetwork(caches); err == nil {
+			network = n
+		}
+		return a.hostSubnet(caches, network)
+	})
 	if err != nil {
 		return err
 	}

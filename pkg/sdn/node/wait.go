@@ -15,9 +15,9 @@ const sayAgain = 30 * time.Second
 // fillTime is how long a cache may take to fill before what is missing in it is taken for missing.
 const fillTime = 5 * time.Second
 
-// waitFor returns what try gives once it gives no error, and asks it again whenever the informer tells of a change. say is told why
-// the agent waits, when the reason changes and every now and then.
-func waitFor[T any](ctx context.Context, informer cache.SharedIndexInformer, say func(error), try func() (T, error)) (T, error) {
+// waitFor returns what try gives once it gives no error, and asks it again whenever one of the informers tells of a change. say is
+// told why the agent waits, when the reason changes and every now and then.
+func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, say func(error), try func() (T, error)) (T, error) {
 	var none T
 	changed := make(chan struct{}, 1)
 	poke := func(any) {
@@ -26,24 +26,28 @@ func waitFor[T any](ctx context.Context, informer cache.SharedIndexInformer, say
 		default: // one look is due already
 		}
 	}
-	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    poke,
-		UpdateFunc: func(_, obj any) { poke(obj) },
-		DeleteFunc: poke,
-	})
-	if err != nil {
-		return none, fmt.Errorf("watching: %w", err)
-	}
-	defer func() {
-		if err := informer.RemoveEventHandler(reg); err != nil {
-			klog.FromContext(ctx).Error(err, "Informer keeps a handler that is not needed any more")
+	var filled []cache.InformerSynced
+	for _, informer := range informers {
+		reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    poke,
+			UpdateFunc: func(_, obj any) { poke(obj) },
+			DeleteFunc: poke,
+		})
+		if err != nil {
+			return none, fmt.Errorf("watching: %w", err)
 		}
-	}()
+		defer func() {
+			if err := informer.RemoveEventHandler(reg); err != nil {
+				klog.FromContext(ctx).Error(err, "Informer keeps a handler that is not needed any more")
+			}
+		}()
+		filled = append(filled, informer.HasSynced)
+	}
 
 	// Else every start would warn of what it has merely not heard of yet. If it can't be had at all, say what is missed.
 	filling, stop := context.WithTimeout(ctx, fillTime)
 	defer stop()
-	cache.WaitForCacheSync(filling.Done(), informer.HasSynced)
+	cache.WaitForCacheSync(filling.Done(), filled...)
 
 	again := time.NewTicker(sayAgain)
 	defer again.Stop()

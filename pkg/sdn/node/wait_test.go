@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +27,7 @@ func TestWaitForTakesWhatComesLater(t *testing.T) {
 	said := make(chan error, 10)
 	got := make(chan string, 1)
 	go func() {
-		name, err := waitFor(ctx, services.Informer(), func(err error) { said <- err }, func() (string, error) {
+		name, err := waitFor(ctx, []cache.SharedIndexInformer{services.Informer()}, func(err error) { said <- err }, func() (string, error) {
 			svc, err := services.Lister().Services("ns").Get("svc")
 			if err != nil {
 				return "", err
@@ -57,7 +58,7 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	informer := factory.Core().V1().Services().Informer()
 	factory.Start(ctx.Done())
-	_, err := waitFor(ctx, informer, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
+	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
 	factory.Shutdown()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
