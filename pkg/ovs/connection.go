@@ -21,7 +21,8 @@ type Connection struct {
 // Zones are those from the first to the last, both included.
 type Zones struct{ First, Last uint16 }
 
-func (z Zones) contain(zone uint16) bool { return z.First <= zone && zone <= z.Last }
+// Contain says whether the zone is one of them.
+func (z Zones) Contain(zone uint16) bool { return z.First <= zone && zone <= z.Last }
 
 func (z Zones) validate() error {
 	if z.First == 0 || z.Last < z.First {
@@ -34,6 +35,12 @@ func (z Zones) validate() error {
 // goes through all that it tracks when it is given the reply's too (ct_dpif_flush_tuple in lib/ct-dpif.c).
 func (c Connection) Whole() Connections {
 	return Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original}
+}
+
+// IsFound says whether the switch finds the connection at once when it is told to forget it (Whole). For one without ports, ICMP aside, it
+// goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c).
+func (c Connection) IsFound() bool {
+	return c.Protocol == protoICMP || c.Original.SrcPort != 0 && c.Original.DstPort != 0
 }
 
 // parseConnection reads a line of `ovs-appctl dpctl/dump-conntrack`, such as
@@ -51,7 +58,7 @@ func parseConnection(line []byte, zones Zones) (c Connection, ok bool, err error
 		}
 		c.Zone = uint16(zone)
 	}
-	if !zones.contain(c.Zone) { // zone 0 is not printed
+	if !zones.Contain(c.Zone) { // zone 0 is not printed
 		return c, false, nil
 	}
 	if err := c.parse(line); err != nil {

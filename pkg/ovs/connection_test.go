@@ -115,7 +115,7 @@ func FuzzParseConnection(f *testing.F) {
 		}
 		tx := &Transaction{}
 		tx.Forget(c.Whole())
-		if tx.Err() != nil || !zones.contain(c.Zone) {
+		if tx.Err() != nil || !zones.Contain(c.Zone) {
 			t.Errorf("%+v: %v", c, tx.Err())
 		}
 	})

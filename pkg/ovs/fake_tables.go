@@ -98,7 +98,7 @@ func (f *Fake) ListConnections(ctx context.Context, zones Zones, each func(Conne
 		return err
 	}
 	for _, c := range tracked {
-		if zones.contain(c.Zone) {
+		if zones.Contain(c.Zone) {
 			each(Connection{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
 		}
 	}

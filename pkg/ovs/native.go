@@ -59,10 +59,15 @@ func NewNative(bridge, runDir string) *Native {
 	})
 	n.flows = newLink(dialTimeout, func(ctx context.Context) (*switchConn, error) {
 		c, err := dialSwitch(ctx, filepath.Join(runDir, bridge+".mgmt"))
-		if err == nil {
-			n.sessions.Add(1)
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		if err := c.matchFragments(ctx); err != nil {
+			c.close()
+			return nil, err
+		}
+		n.sessions.Add(1)
+		return c, nil
 	})
 	return n
 }

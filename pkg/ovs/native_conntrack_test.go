@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -79,5 +80,54 @@ func TestListedConnectionsCanBeFlushed(t *testing.T) {
 				t.Errorf("%d connections are left after %s, %d were there", len(left), tx, len(all)-i)
 			}
 		}
+	}
+}
+
+// Without this, first fragments have no ports either. A vswitchd that starts anew has forgotten it.
+func TestFragmentsAreMatchedInEverySession(t *testing.T) {
+	s, n := startEither(t)
+	events := watch(t, n)
+	for range 2 {
+		must(t, replace(t, n, manyFlows(1)))
+		if got := s.OFCtl(t, "get-frags", ovstest.Bridge); strings.TrimSpace(got) != "nx-match" {
+			t.Errorf("fragments: %s", got)
+		}
+		s.StopVSwitchd(t)
+		s.StartVSwitchd(t)
+		expect(t, events, "vswitchd is back", kind(ovs.SwitchConnected))
+	}
+}
+
+// Every zone has room of its own, and no more.
+func TestZonesAreLimited(t *testing.T) {
+	s, n := startEither(t)
+	all := ovs.Zones{First: 0x2000, Last: 0xffff}
+	start := time.Now()
+	limit, err := n.LimitZones(t.Context(), all, 16)
+	must(t, err)
+	t.Logf("%d zones are limited in %v, each to %d", int(all.Last)-int(all.First)+1, time.Since(start), limit)
+	out, err := s.Command(t.Context(), "ovs-appctl", "--target="+s.RunDir+"/ovs-vswitchd.ctl", "dpctl/ct-get-limits").CombinedOutput()
+	must(t, err)
+	limited := 0
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "zone=") && strings.Contains(line, fmt.Sprintf("limit=%d,", limit)) {
+			limited++
+		}
+	}
+	if limited != 0x10000-0x2000 {
+		t.Errorf("%d zones have their limit:\n%.500s", limited, out)
+	}
+
+	zone := ovs.Zones{First: 7, Last: 7}
+	small, err := n.LimitZones(t.Context(), zone, 1<<20)
+	must(t, err)
+	for i := range small + 5 {
+		trackOne(t, s, fmt.Sprintf("udp,nw_src=10.0.0.1,nw_dst=10.0.0.9,udp_src=%d,udp_dst=53", 1000+i), "commit,zone=7")
+	}
+	if got := len(list(t, n, zone)); got != small {
+		t.Errorf("%d connections are in a zone that takes %d", got, small)
+	}
+	if _, err := n.LimitZones(t.Context(), ovs.Zones{First: 0, Last: 9}, 16); err == nil {
+		t.Error("zone 0 is the host's: got no error")
 	}
 }

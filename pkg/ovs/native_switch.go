@@ -155,6 +155,13 @@ func (c *switchConn) checkVersion(ctx context.Context) error {
 	return nil
 }
 
+// matchFragments makes first fragments match by their ports, and later ones without (`ovs-ofctl set-frags br0 nx-match`). It is the
+// bridge's setting, which vswitchd forgets when it ends: so it comes before all flows.
+func (c *switchConn) matchFragments(ctx context.Context) error {
+	_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.SetConfig{Flags: openflow.FragNXMatch} })
+	return err
+}
+
 // parseVersion reads the first two numbers of a version.
 func parseVersion(s string) (v [2]int, ok bool) {
 	parts := strings.SplitN(s, ".", 3)
