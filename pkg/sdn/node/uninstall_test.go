@@ -96,7 +96,9 @@ func (h *host) setUp(t *testing.T) {
 	tun := hostnet.NewTun0(hostnet.Tun0Config{
 		Subnets: own.Subnets, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services, MTU: mtu, Sysctls: h.config.sysctls(),
 	})
-	h.in(t, func() error { return newFixture(h.bridge, h.config.Datapath, network, own, tun, mtu).ensure(t.Context()) })
+	h.in(t, func() error {
+		return newFixture(h.bridge, h.config.Datapath, network, own, tun, mtu).ensure(t.Context())
+	})
 	h.in(t, func() error {
 		_, err := (&agent{Config: h.config}).setUpHost(t.Context(), network, tun)
 		return err

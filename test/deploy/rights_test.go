@@ -1,0 +1,313 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// admissionPatience is how long the API server may take to put its policies in force.
+const admissionPatience = time.Minute
+
+// request is one request of a program, and whether it has a right to it.
+type request struct {
+	name    string
+	do      func(context.Context, as) error
+	refused bool
+}
+
+func allowed(name string, do func(context.Context, as) error) request {
+	return request{name, do, false}
+}
+func refused(name string, do func(context.Context, as) error) request { return request{name, do, true} }
+
+func (r request) check(t *testing.T, who as) {
+	t.Run(r.name, func(t *testing.T) {
+		err := r.do(t.Context(), who)
+		switch {
+		case r.refused && !apierrors.IsForbidden(err):
+			t.Errorf("it is not refused: %v", err)
+		case r.refused:
+			t.Log(err)
+		case err != nil:
+			t.Error(err)
+		}
+	})
+}
+
+// awaitAdmission returns when what the policies must refuse is refused: they are in force some time after they were made.
+func awaitAdmission(t *testing.T, who as, requests ...request) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), admissionPatience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		open := slices.ContainsFunc(requests, func(r request) bool { return !apierrors.IsForbidden(r.do(ctx, who)) })
+		if !open {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return // the requests' own checks say what is wrong
+		}
+	}
+}
+
+// reads are lists and watches.
+func reads(refuse bool, kinds ...string) []request {
+	var all []request
+	for _, kind := range kinds {
+		for _, verb := range []string{"list", "watch"} {
+			all = append(all, request{verb + " " + kind, func(ctx context.Context, who as) error {
+				body, err := who.kube.CoreV1().RESTClient().Get().AbsPath(kind).Param("watch", strconv.FormatBool(verb == "watch")).Stream(ctx)
+				if err != nil {
+					return err
+				}
+				return body.Close() // that it begins is enough
+			}, refuse})
+		}
+	}
+	return all
+}
+
+// patchStatus patches a Node as the agent does.
+func patchStatus(node string, patch map[string]any) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		content, err := json.Marshal(patch)
+		if err != nil {
+			return err
+		}
+		_, err = who.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, content, metav1.PatchOptions{}, "status")
+		return err
+	}
+}
+
+func condition(of corev1.NodeConditionType, reason string) map[string]any {
+	return map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{Type: of, Status: corev1.ConditionFalse, Reason: reason}}}}
+}
+
+func event(name, component, host, kind, about string) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: map[string]string{"Pod": metav1.NamespaceDefault}[kind]},
+		Source:         corev1.EventSource{Component: component, Host: host},
+		Reason:         "Test", Message: "test", Type: corev1.EventTypeNormal,
+	}
+}
+
+func createEvent(e *corev1.Event) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		_, err := who.kube.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+		return err
+	}
+}
+
+func patchEvent(name string) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		_, err := who.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
+		return err
+	}
+}
+
+func writeHostSubnet(name string) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		_, err := who.network.NetworkV1().HostSubnets().Patch(ctx, name, types.MergePatchType, []byte(`{"hostIP":"192.0.2.9"}`), metav1.PatchOptions{})
+		return err
+	}
+}
+
+func patchNode(ctx context.Context, who as) error {
+	_, err := who.kube.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+	return err
+}
+
+// nobodys are what neither program may do.
+func nobodys() []request {
+	return append(reads(true, "/api/v1/secrets", "/api/v1/namespaces/ovsdn-system/secrets", "/api/v1/configmaps", "/api/v1/serviceaccounts"),
+		refused("read a secret", func(ctx context.Context, who as) error {
+			_, err := who.kube.CoreV1().Secrets(system).Get(ctx, "secret", metav1.GetOptions{})
+			return err
+		}),
+		refused("make a pod", func(ctx context.Context, who as) error {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+			_, err := who.kube.CoreV1().Pods(system).Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		}),
+		refused("change a pod", func(ctx context.Context, who as) error {
+			_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+			return err
+		}),
+		refused("change a pod's status", func(ctx context.Context, who as) error {
+			_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"status":{"podIP":"10.0.0.1"}}`), metav1.PatchOptions{}, "status")
+			return err
+		}),
+		refused("delete a pod", func(ctx context.Context, who as) error {
+			return who.kube.CoreV1().Pods(system).Delete(ctx, "agent-on-node1", metav1.DeleteOptions{})
+		}),
+		refused("run a program in a pod", func(ctx context.Context, who as) error {
+			return who.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(system).Name("agent-on-node1").SubResource("exec").Do(ctx).Error()
+		}),
+		refused("change a Node", patchNode),
+		refused("delete a Node", func(ctx context.Context, who as) error {
+			return who.kube.CoreV1().Nodes().Delete(ctx, "node2", metav1.DeleteOptions{})
+		}),
+		refused("get a token", func(ctx context.Context, who as) error {
+			_, err := who.kube.CoreV1().ServiceAccounts(system).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+			return err
+		}),
+		refused("be rid of the policy", func(ctx context.Context, who as) error {
+			return who.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "ovsdn-status", metav1.DeleteOptions{})
+		}),
+	)
+}
+
+func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
+	c := newCluster(t)
+	agent := c.as(t, "ovsdn-node", "agent-on-node1")
+	awaitAdmission(t, agent,
+		refused("", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
+		refused("", createEvent(event("early", "kubelet", "node1", "Node", "node1"))))
+
+	requests := slices.Concat(
+		reads(false,
+			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
+			"/api/v1/pods", "/api/v1/services", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
+			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
+		nobodys(),
+		[]request{
+			allowed("say how its Node's network is", patchStatus("node1", condition(corev1.NodeNetworkUnavailable, "Ready"))),
+			refused("say how another Node's network is", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
+			refused("call its Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
+			refused("add a condition of another kind", patchStatus("node1", condition("Rooted", "NotMine"))),
+			refused("move its Node", patchStatus("node1", map[string]any{"status": map[string]any{"addresses": []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.66"}}}})),
+			refused("enlarge its Node", patchStatus("node1", map[string]any{"status": map[string]any{"capacity": map[string]string{"cpu": "1000"}}})),
+			refused("label its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
+			refused("annotate its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"a": "b"}}})),
+
+			allowed("tell of its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
+			allowed("tell of a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
+			allowed("tell again", patchEvent("own")),
+			refused("tell of another Node", createEvent(event("other", "ovsdn-node", "node1", "Node", "node2"))),
+			refused("tell in the name of another agent", createEvent(event("as-other", "ovsdn-node", "node2", "Node", "node1"))),
+			refused("tell in kubelet's name", createEvent(event("as-kubelet", "kubelet", "node1", "Node", "node1"))),
+			refused("tell of other things", createEvent(event("secret", "ovsdn-node", "node1", "Secret", "secret"))),
+			refused("change what kubelet told", patchEvent("kubelet.node1")),
+
+			refused("write its own HostSubnet", writeHostSubnet("node1")),
+			refused("write another node's HostSubnet", writeHostSubnet("node2")),
+			refused("make a HostSubnet", func(ctx context.Context, who as) error {
+				_, err := who.network.NetworkV1().HostSubnets().Create(ctx,
+					&networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node9"}, Host: "node9", HostIP: "192.0.2.9", Subnet: "10.128.4.0/23"}, metav1.CreateOptions{})
+				return err
+			}),
+			refused("delete another node's HostSubnet", func(ctx context.Context, who as) error {
+				return who.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
+			}),
+			refused("change a VNID", func(ctx context.Context, who as) error {
+				_, err := who.network.NetworkV1().NetNamespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"netid":7}`), metav1.PatchOptions{})
+				return err
+			}),
+			refused("take the controllers' lease", func(ctx context.Context, who as) error {
+				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
+				return err
+			}),
+		})
+	for _, r := range requests {
+		r.check(t, agent)
+	}
+	// A token that was not made for a pod names no node.
+	refused("with a token of nowhere", patchStatus("node1", condition(corev1.NodeNetworkUnavailable, "Nowhere"))).check(t, c.as(t, "ovsdn-node", ""))
+	allowed("the agent of the other node", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "Ready"))).check(t, c.as(t, "ovsdn-node", "agent-on-node2"))
+}
+
+func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
+	c := newCluster(t)
+	c.addPod(t, "node1", "controller", "ovsdn-controller")
+	controller := c.as(t, "ovsdn-controller", "controller")
+	awaitAdmission(t, controller, refused("", patchStatus("node2", condition(corev1.NodeReady, "NotMine"))))
+	lease := func(name string) func(context.Context, as) error {
+		return func(ctx context.Context, who as) error {
+			_, err := who.kube.CoordinationV1().Leases(system).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"me"}}`), metav1.PatchOptions{})
+			return err
+		}
+	}
+	requests := slices.Concat(
+		reads(false,
+			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
+			"/api/v1/namespaces", "/api/v1/nodes"),
+		reads(true, "/api/v1/pods", "/api/v1/services"),
+		nobodys(),
+		[]request{
+			allowed("make the ClusterNetwork", func(ctx context.Context, who as) error {
+				port := uint32(4789)
+				_, err := who.network.NetworkV1().ClusterNetworks().Create(ctx, &networkv1.ClusterNetwork{
+					ObjectMeta: metav1.ObjectMeta{Name: "default"}, Network: "10.128.0.0/14", HostSubnetLength: 9, ServiceNetwork: "172.30.0.0/16",
+					PluginName: "redhat/openshift-ovs-subnet", VXLANPort: &port,
+					ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
+				}, metav1.CreateOptions{})
+				return err
+			}),
+			allowed("say what it thinks of the ClusterNetwork", func(ctx context.Context, who as) error {
+				_, err := who.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"annotations":{"ovsdn.io/conditions":"[]"}}}`), metav1.PatchOptions{})
+				return err
+			}),
+			refused("delete the ClusterNetwork", func(ctx context.Context, who as) error {
+				return who.network.NetworkV1().ClusterNetworks().Delete(ctx, "default", metav1.DeleteOptions{})
+			}),
+			allowed("change a HostSubnet", func(ctx context.Context, who as) error {
+				o, err := who.network.NetworkV1().HostSubnets().Get(ctx, "node1", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				o.HostIP = "192.0.2.9"
+				_, err = who.network.NetworkV1().HostSubnets().Update(ctx, o, metav1.UpdateOptions{})
+				return err
+			}),
+			allowed("delete a HostSubnet", func(ctx context.Context, who as) error {
+				return who.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
+			}),
+			allowed("delete a NetNamespace", func(ctx context.Context, who as) error {
+				return who.network.NetworkV1().NetNamespaces().Delete(ctx, "default", metav1.DeleteOptions{})
+			}),
+			allowed("make a NetNamespace", func(ctx context.Context, who as) error {
+				_, err := who.network.NetworkV1().NetNamespaces().Create(ctx,
+					&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, NetName: "default"}, metav1.CreateOptions{})
+				return err
+			}),
+			allowed("say how a Node's network is", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NoHostSubnet"))),
+			refused("call a Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
+			refused("label a Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
+			allowed("tell of a Node", createEvent(event("node", "ovsdn-controller", "", "Node", "node1"))),
+			allowed("make its lease", func(ctx context.Context, who as) error {
+				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
+				return err
+			}),
+			allowed("renew its lease", func(ctx context.Context, who as) error {
+				o, err := who.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				me := "me"
+				o.Spec.HolderIdentity = &me
+				_, err = who.kube.CoordinationV1().Leases(system).Update(ctx, o, metav1.UpdateOptions{})
+				return err
+			}),
+			refused("take another lease", lease("kube-scheduler")),
+		})
+	for _, r := range requests {
+		r.check(t, controller)
+	}
+}
