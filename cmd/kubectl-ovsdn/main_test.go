@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +16,10 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 const patience = 30 * time.Second
@@ -36,17 +34,9 @@ type user struct {
 
 func newUser(t *testing.T) *user {
 	t.Helper()
-	u := &user{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), admin: apitest.Start(t)}
-	const name = "test"
-	if err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: u.admin.Host, CertificateAuthorityData: u.admin.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: u.admin.CertData, ClientKeyData: u.admin.KeyData}},
-		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
-		CurrentContext: name,
-	}, u.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	u.kube, u.network = kubernetes.NewForConfigOrDie(u.admin), networkclient.NewForConfigOrDie(u.admin)
+	u := &user{admin: apitest.Start(t)}
+	u.kubeconfig = apitest.Kubeconfig(t, u.admin)
+	u.kube, u.network = apitest.Clients(t, u.admin)
 	return u
 }
 
@@ -92,23 +82,9 @@ func (u *user) vnid(t *testing.T, name string) (vnid uint32) {
 	return vnid
 }
 
-// eventually fails the test with the last error if there still is one in the end.
-func eventually(t *testing.T, check func() error) {
+func eventually(t *testing.T, look func() error) {
 	t.Helper()
-	end := time.After(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("after %v: %v", patience, err)
-		}
-	}
+	await.OK(t, patience, func(context.Context) error { return look() })
 }
 
 // mode makes the ClusterNetwork one of this mode, and starts a master that follows it.

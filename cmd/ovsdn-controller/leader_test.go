@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,9 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/apitest"
@@ -45,35 +41,11 @@ func newPair(t *testing.T) *pair {
 	if err := controlplane.Apply(t.Context(), admin, os.DirFS("../../deploy/rbac")); err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{owner: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	var err error
-	if p.kube, err = kubernetes.NewForConfig(admin); err != nil {
-		t.Fatal(err)
-	}
-	if p.network, err = networkclient.NewForConfig(admin); err != nil {
-		t.Fatal(err)
-	}
-	if err := clientcmd.WriteToFile(asServiceAccount(admin), p.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	p := &pair{owner: t, kubeconfig: apitest.Kubeconfig(t, apitest.AsServiceAccount(admin, "ovsdn-system", "ovsdn-controller"))}
+	p.kube, p.network = apitest.Clients(t, admin)
 	p.add(t)
 	p.add(t)
 	return p
-}
-
-// asServiceAccount is an administrator who has only the controller's rights.
-func asServiceAccount(admin *rest.Config) clientcmdapi.Config {
-	const name = "test"
-	return clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: admin.Host, CertificateAuthorityData: admin.CAData}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{name: {
-			ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData,
-			Impersonate:       "system:serviceaccount:ovsdn-system:ovsdn-controller",
-			ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:ovsdn-system", "system:authenticated"},
-		}},
-		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
-		CurrentContext: name,
-	}
 }
 
 // add starts one more, and waits until it leads or stands by.

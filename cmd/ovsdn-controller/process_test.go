@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // asController makes this test binary the program, so that it can be seen and hit from outside.
@@ -134,21 +137,7 @@ func (p *process) pause(t *testing.T) {
 	})
 }
 
-// eventually fails the test with the last error if there still is one in the end.
-func eventually(t *testing.T, check func() error) {
+func eventually(t *testing.T, look func() error) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("after %v: %v", patience, err)
-		}
-	}
+	await.OK(t, patience, func(context.Context) error { return look() })
 }

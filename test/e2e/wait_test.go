@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // How long things may take before a test fails, several times what they take on two busy cores.
@@ -24,21 +27,12 @@ const pollInterval = 50 * time.Millisecond
 // eventually returns when the function has no fault to find any more. Its last fault is the test's.
 func eventually(t *testing.T, within time.Duration, what string, look func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for {
-		err := look(ctx)
-		if err == nil {
-			return
+	await.OK(t, within, func(ctx context.Context) error {
+		if fault := look(ctx); fault != nil {
+			return fmt.Errorf("%s: %w", what, fault)
 		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, within, err)
-		case <-ticker.C:
-		}
-	}
+		return nil
+	})
 }
 
 // within runs the function with a deadline, and fails the test on its error.

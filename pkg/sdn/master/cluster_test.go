@@ -25,6 +25,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
+	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 const patience = 30 * time.Second
@@ -113,11 +115,7 @@ func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop f
 
 // disconnect ends the administrator's connections, whose goroutines are not the master's leak.
 func (c *cluster) disconnect() {
-	for _, client := range []rest.Interface{c.kube.CoreV1().RESTClient(), c.network.NetworkV1().RESTClient()} {
-		if r, ok := client.(*rest.RESTClient); ok {
-			r.Client.CloseIdleConnections()
-		}
-	}
+	apitest.Disconnect(c.kube, c.network)
 }
 
 // wipe deletes all that tests and the master made.
@@ -137,24 +135,9 @@ func (c *cluster) wipe(t *testing.T) {
 	}
 }
 
-// eventually fails the test with the last error if there still is one in the end.
-func eventually(t *testing.T, check func(context.Context) error) {
+func eventually(t *testing.T, look func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("after %v: %v", patience, err)
-		}
-	}
+	await.OK(t, patience, look)
 }
 
 func must[T any](o T, err error) func(*testing.T) T {

@@ -11,11 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
-	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
@@ -29,20 +26,8 @@ func TestMaster(t *testing.T) {
 	if err := controlplane.Apply(t.Context(), admin, os.DirFS("../../../deploy/rbac")); err != nil {
 		t.Fatal(err)
 	}
-	kube, err := kubernetes.NewForConfig(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	network, err := networkclient.NewForConfig(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := rest.CopyConfig(admin)
-	own.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:ovsdn-system:ovsdn-controller",
-		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:ovsdn-system", "system:authenticated"},
-	}
-	c := &cluster{kube: kube, network: network, admin: admin, master: own}
+	c := &cluster{admin: admin, master: apitest.AsServiceAccount(admin, "ovsdn-system", "ovsdn-controller")}
+	c.kube, c.network = apitest.Clients(t, admin)
 	for _, tc := range []struct {
 		name string
 		test func(*testing.T, *cluster)

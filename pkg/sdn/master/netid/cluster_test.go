@@ -24,6 +24,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 const patience = 30 * time.Second
@@ -39,13 +40,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{admin: apitest.Start(t)}
-	var err error
-	if c.kube, err = kubernetes.NewForConfig(c.admin); err != nil {
-		t.Fatal(err)
-	}
-	if c.network, err = networkclient.NewForConfig(c.admin); err != nil {
-		t.Fatal(err)
-	}
+	c.kube, c.network = apitest.Clients(t, c.admin)
 	return c
 }
 
@@ -109,7 +104,8 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	l := &leader{}
 	own := rest.CopyConfig(c.admin)
 	own.QPS = -1
-	clients := Clients{Kube: kubernetes.NewForConfigOrDie(own), Network: networkclient.NewForConfigOrDie(own), Events: recorder{&l.events}}
+	clients := Clients{Events: recorder{&l.events}}
+	clients.Kube, clients.Network = apitest.Clients(t, own)
 	kube := informers.NewSharedInformerFactory(clients.Kube, 0)
 	ours := networkinformers.NewSharedInformerFactory(clients.Network, 0)
 	c.terms++
@@ -133,8 +129,8 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 		running.Wait()
 		kube.Shutdown()
 		ours.Shutdown()
-		c.disconnect(clients.Kube, clients.Network)
-		c.disconnect(c.kube, c.network)
+		apitest.Disconnect(clients.Kube, clients.Network)
+		apitest.Disconnect(c.kube, c.network)
 		if err := goleak.Find(before); err != nil {
 			t.Error(err)
 		}
@@ -143,30 +139,9 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	return l
 }
 
-func (c *cluster) disconnect(kube kubernetes.Interface, network networkclient.Interface) {
-	for _, client := range []rest.Interface{kube.CoreV1().RESTClient(), network.NetworkV1().RESTClient()} {
-		client.(*rest.RESTClient).Client.CloseIdleConnections()
-	}
-}
-
-// eventually fails the test with the last error if there still is one in the end.
-func eventually(t *testing.T, check func(context.Context) error) {
+func eventually(t *testing.T, look func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("after %v: %v", patience, err)
-		}
-	}
+	await.OK(t, patience, look)
 }
 
 func (c *cluster) create(t *testing.T, names ...string) {

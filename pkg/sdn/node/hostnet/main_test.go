@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"k8s.io/klog/v2/ktesting"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,16 +81,12 @@ func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
 // eventually waits until the condition holds. Nothing that the tests wait for takes near as long.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within 10 seconds: %s", what)
-		case <-tick.C:
+	await.OK(t, 10*time.Second, func(context.Context) error {
+		if !condition() {
+			return errors.New(what)
 		}
-	}
+		return nil
+	})
 }
 
 // sh runs a command and returns what it prints.

@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -135,23 +136,9 @@ func (f *fixture) delete(namespace, name string) {
 	}
 }
 
-func (f *fixture) eventually(fault func() error) {
+func (f *fixture) eventually(look func() error) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := fault()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			f.Fatal(err)
-		case <-tick.C:
-		}
-	}
+	await.OK(f, patience, func(context.Context) error { return look() })
 }
 
 // wantWatched waits until exactly these namespaces are watched, each once.

@@ -2,6 +2,8 @@ package peers
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -130,25 +133,13 @@ func (f *fixture) update(o *networkv1.HostSubnet) {
 // want waits until the flows of the remote table say exactly this: subnet → VTEP, and the replication list.
 func (f *fixture) want(multicast string, remote map[string]string) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), soon)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	await.OK(f, soon, func(context.Context) error {
 		got, list := f.state()
-		equal := list == multicast && len(got) == len(remote)
-		for subnet, vtep := range remote {
-			equal = equal && got[subnet] == vtep
+		if list != multicast || !maps.Equal(got, remote) {
+			return fmt.Errorf("the switch has %v and replicates to %q, want %v and %q", got, list, remote, multicast)
 		}
-		if equal {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			f.Fatalf("the switch has %v and replicates to %q, want %v and %q", got, list, remote, multicast)
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
 }
 
 func between(s, from, to string) string {

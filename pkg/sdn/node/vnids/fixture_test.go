@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -169,23 +170,9 @@ func loads(flows []string) string {
 }
 
 // eventually looks until the switch has what is wanted.
-func (f *fixture) eventually(what func() error) {
+func (f *fixture) eventually(look func() error) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := what()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			f.t.Fatal(err)
-		}
-	}
+	await.OK(f.t, patience, func(context.Context) error { return look() })
 }
 
 func (f *fixture) wantLoads(want string) {

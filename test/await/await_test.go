@@ -1,0 +1,71 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// failed is a test that fails, and why.
+type failed struct {
+	testing.TB
+	why string
+}
+
+func (f *failed) Fatalf(format string, args ...any) {
+	f.why = fmt.Sprintf(format, args...)
+	panic(f)
+}
+
+func TestOKWaitsForTheFaultToGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		OK(t, time.Minute, func(context.Context) error {
+			if time.Since(start) < time.Second {
+				return errors.New("too early")
+			}
+			return nil
+		})
+		if took := time.Since(start); took < time.Second || took > time.Second+interval {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestOKFailsWithTheLastFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, looks := &failed{TB: t}, 0
+		defer func() {
+			if recover() != any(f) || f.why != fmt.Sprintf("not within 1s: fault %d", looks) {
+				t.Errorf("said %q after %d looks", f.why, looks)
+			}
+		}()
+		OK(f, time.Second, func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				t.Error("looked after the end")
+			}
+			looks++
+			return fmt.Errorf("fault %d", looks)
+		})
+	})
+}
+
+func TestOKSaysWhatWasWrongBeforeTheTimeWasOver(t *testing.T) {
+	f, asked := &failed{TB: t}, false
+	defer func() {
+		if recover() != any(f) || f.why != "not within 50ms: what is wrong" {
+			t.Errorf("said %q", f.why)
+		}
+	}()
+	OK(f, 50*time.Millisecond, func(ctx context.Context) error {
+		if !asked {
+			asked = true
+			return errors.New("what is wrong")
+		}
+		<-ctx.Done() // as a call of an API server that hangs
+		return ctx.Err()
+	})
+}
