@@ -12,15 +12,33 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// compiler turns the engine's pieces into flows.
-type compiler struct {
+// Compiler turns the pieces of an engine into flows.
+type Compiler struct {
 	node   pipeline.Node
 	engine *policy.Engine
 	local  map[policy.PodKey]map[pipeline.Owner]pipeline.Pod // a pod that gets a new sandbox has two for a while
+
+	scratch struct { // of the piece that is being compiled
+		parts  []pipeline.RulePart
+		shares []pipeline.RuleShare
+	}
 }
 
-// compile returns what a piece is on the switch, which is nothing when no rule has it.
-func (c *compiler) compile(p policy.Piece) (pipeline.Owner, pipeline.State) {
+// NewCompiler returns a compiler for this node, of what this engine says.
+func NewCompiler(node pipeline.Node, engine *policy.Engine) *Compiler {
+	return &Compiler{node: node, engine: engine, local: map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{}}
+}
+
+// Place makes a sandbox on this node the pod's.
+func (c *Compiler) Place(key policy.PodKey, owner pipeline.Owner, pod pipeline.Pod) {
+	if c.local[key] == nil {
+		c.local[key] = map[pipeline.Owner]pipeline.Pod{}
+	}
+	c.local[key][owner] = pod
+}
+
+// Compile returns what a piece is on the switch, which is nothing when no rule has it.
+func (c *Compiler) Compile(p policy.Piece) (pipeline.Owner, pipeline.State) {
 	owner := pipeline.Owner{Kind: pipeline.KindPolicy, Key: name(p)}
 	if p.Kind == policy.Outcome {
 		return owner, c.outcome(p)
@@ -74,24 +92,27 @@ func protocol(p corev1.Protocol) goovs.Protocol {
 	}
 }
 
-func (c *compiler) parts(p policy.Piece) []pipeline.RulePart {
-	parts := c.engine.Compile(p)
-	out := make([]pipeline.RulePart, len(parts))
-	for i, part := range parts {
-		out[i] = rulePart(part.Direction, part.Level)
-		out[i].Shares = make([]pipeline.RuleShare, len(part.Conj))
-		for j, conj := range part.Conj {
-			out[i].Shares[j] = pipeline.RuleShare(conj)
+// parts are valid until the next piece.
+func (c *Compiler) parts(p policy.Piece) []pipeline.RulePart {
+	out, all := c.scratch.parts[:0], c.scratch.shares[:0]
+	for _, part := range c.engine.Compile(p) {
+		first := len(all)
+		for _, conj := range part.Conj {
+			all = append(all, pipeline.RuleShare(conj))
 		}
+		r := rulePart(part.Direction, part.Level)
+		r.Shares = all[first:]
+		out = append(out, r)
 	}
+	c.scratch.parts, c.scratch.shares = out, all
 	return out
 }
 
 func rulePart(d policy.Direction, level policy.Level) pipeline.RulePart {
-	return pipeline.RulePart{Egress: d == policy.Egress, Level: uint16(level), Admin: level > policy.NetworkPolicy}
+	return pipeline.RulePart{Egress: d == policy.Egress, Level: uint16(level), Admin: level.IsAdmin()}
 }
 
-func (c *compiler) outcome(p policy.Piece) pipeline.State {
+func (c *Compiler) outcome(p policy.Piece) pipeline.State {
 	direction, level, action, ok := c.engine.Outcome(p)
 	if !ok {
 		return pipeline.State{}
@@ -103,7 +124,7 @@ func (c *compiler) outcome(p policy.Piece) pipeline.State {
 }
 
 // podPolicies is what the pod's own flows have to know.
-func (c *compiler) podPolicies(key policy.PodKey) pipeline.PodPolicies {
+func (c *Compiler) podPolicies(key policy.PodKey) pipeline.PodPolicies {
 	ingress, egress := c.engine.Isolated(key)
 	return pipeline.PodPolicies{
 		Judged:  ingress || egress || len(c.engine.Compile(policy.Piece{Kind: policy.Target, Pod: key})) > 0,

@@ -41,7 +41,7 @@ type Policies struct {
 	updates *reconcile.Runner
 
 	mu       sync.Mutex
-	compiler compiler
+	compiler *Compiler
 	homes    map[pipeline.Owner]policy.PodKey // of the pods of this node
 	early    map[policy.PodKey]*corev1.Pod    // pods of this node that the watch has not told of yet
 
@@ -55,7 +55,7 @@ func New(node pipeline.Node, cluster Cluster, sw Switch) (*Policies, error) {
 	p := &Policies{
 		cluster:  cluster,
 		sw:       sw,
-		compiler: compiler{node: node, engine: policy.New(), local: map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{}},
+		compiler: NewCompiler(node, policy.New()),
 		homes:    map[pipeline.Owner]policy.PodKey{},
 		early:    map[policy.PodKey]*corev1.Pod{},
 		known:    map[policy.PodKey]pipeline.PodPolicies{},
@@ -95,10 +95,11 @@ func (p *Policies) update(ctx context.Context) error {
 
 // send compiles what has changed, and gives it to the switch.
 func (p *Policies) send() []*store.Commit {
-	var changes []store.Change
+	pieces := p.compiler.engine.Drain()
+	changes := make([]store.Change, 0, len(pieces))
 	var owners []pipeline.Owner
-	for _, piece := range p.compiler.engine.Drain() {
-		owner, state := p.compiler.compile(piece)
+	for _, piece := range pieces {
+		owner, state := p.compiler.Compile(piece)
 		changes = append(changes, store.Change{Owner: owner, State: state})
 		if piece.Kind == policy.Target && p.note(piece.Pod) {
 			owners = slices.AppendSeq(owners, maps.Keys(p.compiler.local[piece.Pod]))
@@ -160,10 +161,7 @@ func (p *Policies) Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.
 			p.compiler.engine.SetPod(policy.NewPod(object))
 		}
 	}
-	if p.compiler.local[key] == nil {
-		p.compiler.local[key] = map[pipeline.Owner]pipeline.Pod{}
-	}
-	p.compiler.local[key][owner] = pod
+	p.compiler.Place(key, owner, pod)
 	p.homes[owner] = key
 	p.attach(key)
 	return waitFor(p.send())

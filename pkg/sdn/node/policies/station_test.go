@@ -21,7 +21,7 @@ import (
 
 // station is one node of a world: an engine, and a switch whose flows the store keeps.
 type station struct {
-	compiler
+	*Compiler
 	index   int
 	written map[pipeline.Owner]bool
 	store   *store.Store
@@ -59,17 +59,13 @@ func newStation(t *testing.T, i int) *station {
 
 // reset forgets the world.
 func (s *station) reset(mode config.Mode) {
-	s.compiler = compiler{
-		node: pipeline.Node{
-			Mode:            mode,
-			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
-			ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-			Subnets:         []netip.Prefix{subnet(s.index)},
-			VXLANPort:       4789,
-		},
-		engine: policy.New(),
-		local:  map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{},
-	}
+	s.Compiler = NewCompiler(pipeline.Node{
+		Mode:            mode,
+		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		Subnets:         []netip.Prefix{subnet(s.index)},
+		VXLANPort:       4789,
+	}, policy.New())
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
 		s.engine.SetNode(fmt.Sprintf("n%d", i+1), set, oracle.NodeAddr(i))
 	}
@@ -97,7 +93,7 @@ func (s *station) write(t *testing.T, anew bool) {
 		}
 	}
 	for _, piece := range s.engine.Drain() {
-		owner, state := s.compile(piece)
+		owner, state := s.Compile(piece)
 		wanted[owner] = state
 	}
 	for owner := range s.written {
@@ -193,9 +189,9 @@ func (s *station) here(p *corev1.Pod) bool { return p != nil && s.is(p.Spec.Node
 
 func (s *station) attach(p *corev1.Pod, vnid uint32) {
 	key, addr := policy.PodKey{Namespace: p.Namespace, Name: p.Name}, netip.MustParseAddr(p.Status.PodIP)
-	s.local[key] = map[pipeline.Owner]pipeline.Pod{{Kind: pipeline.KindPod, Key: key.Namespace + "/" + key.Name}: {
+	s.Place(key, pipeline.Owner{Kind: pipeline.KindPod, Key: key.Namespace + "/" + key.Name}, pipeline.Pod{
 		OFPort: ofport(addr), MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, VNID: config.VNID(vnid),
-	}}
+	})
 	s.engine.Attach(key, addr)
 }
 

@@ -66,7 +66,7 @@ func (p *policy) isolate(e *Engine, by int) {
 		s := p.subject.set(0)
 		s.isolates[d] += by
 		if first, last := by > 0 && s.isolates[d] == 1, by < 0 && s.isolates[d] == 0; first || last {
-			for x := range s.pods {
+			for _, x := range s.pods {
 				e.touch(Piece{Kind: Target, Pod: x.PodKey})
 			}
 		}

@@ -25,14 +25,16 @@ type Engine struct {
 	policies   map[policyKey]*policy
 	groups     map[groupKey]*group
 	selecting  map[*group]struct{} // groups that select namespaces by label
-	byAddr     map[netip.Addr][]*pod
+	byAddr     map[netip.Addr]*address
 	holders    map[uint32]map[*namespace]struct{} // of each VNID
 	byID       map[uint32]*conj
 	blocks     map[netip.Prefix]map[*conj]struct{}
 	ports      map[PortMatch]map[*conj]struct{}
 	anything   map[*conj]struct{} // rules that only their targets limit
 	changed    map[Piece]struct{}
-	addrs      map[netip.Addr]struct{} // the changed pieces that are addresses: by far the most
+	addresses  []*address // that have changed: by far the most
+	shelves    [2]shelves // by direction
+	scratch    shares     // of the piece that is being compiled
 }
 
 // New returns an engine without objects.
@@ -43,40 +45,60 @@ func New() *Engine {
 		policies:   map[policyKey]*policy{},
 		groups:     map[groupKey]*group{},
 		selecting:  map[*group]struct{}{},
-		byAddr:     map[netip.Addr][]*pod{},
+		byAddr:     map[netip.Addr]*address{},
 		holders:    map[uint32]map[*namespace]struct{}{},
 		byID:       map[uint32]*conj{},
 		blocks:     map[netip.Prefix]map[*conj]struct{}{},
 		ports:      map[PortMatch]map[*conj]struct{}{},
 		anything:   map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
-		addrs:      map[netip.Addr]struct{}{},
 	}
 }
 
-// Drain returns the pieces that may have changed since it was asked last, in no order.
+// Drain returns the pieces that may have changed since it was asked last, each once, in no order.
 func (e *Engine) Drain() []Piece {
-	pieces := make([]Piece, 0, len(e.changed)+len(e.addrs))
+	pieces := make([]Piece, 0, len(e.changed)+len(e.addresses))
 	for p := range e.changed {
 		pieces = append(pieces, p)
 	}
-	for a := range e.addrs {
-		pieces = append(pieces, Piece{Kind: Peer, Prefix: netip.PrefixFrom(a, a.BitLen())})
+	for _, a := range e.addresses {
+		pieces = append(pieces, Piece{Kind: Peer, Prefix: netip.PrefixFrom(a.Addr, a.BitLen())})
+		a.changed = false
+		if len(a.pods) == 0 {
+			delete(e.byAddr, a.Addr)
+		}
 	}
 	clear(e.changed)
-	clear(e.addrs)
+	clear(e.addresses)
+	e.addresses = e.addresses[:0]
 	return pieces
 }
 
 func (e *Engine) touch(p Piece) { e.changed[p] = struct{}{} }
 
-func (e *Engine) touchAddr(a netip.Addr) { e.addrs[a] = struct{}{} }
+func (e *Engine) touchAddress(a *address) {
+	if !a.changed {
+		a.changed = true
+		e.addresses = append(e.addresses, a)
+	}
+}
 
 // touchBlock knows that a block of one address is that address.
 func (e *Engine) touchBlock(p netip.Prefix) {
 	if p.IsSingleIP() {
-		e.touchAddr(p.Addr())
+		e.touchAddress(e.address(p.Addr()))
 	} else {
 		e.touch(Piece{Kind: Peer, Prefix: p})
 	}
+}
+
+// address returns the address, made when it is missing. One that no pod has lasts until Drain.
+func (e *Engine) address(addr netip.Addr) *address {
+	a := e.byAddr[addr]
+	if a == nil {
+		a = &address{Addr: addr}
+		a.pods = a.onePod[:0]
+		e.byAddr[addr] = a
+	}
+	return a
 }

@@ -28,19 +28,11 @@ type portName struct {
 type group struct {
 	scope
 	wants      []label                 // a pod must have one of them
+	exact      bool                    // and is selected when it does
 	namespaces map[*namespace]struct{} // that it looks at
-	sets       map[int32]*set          // by number of the port; 0 without one
+	sets       map[int32]*set          // by number of the port; 0 without one, and then always there
 	rules      map[*rule]struct{}      // that have the group
 	refs       int
-}
-
-// set are pods that are alike for the rules of a group.
-type set struct {
-	group    *group
-	number   int32
-	pods     map[*pod]struct{}
-	users    map[*conj]struct{}
-	isolates [2]int // policies that isolate these pods, by direction
 }
 
 // whole says whether the group is of entire namespaces.
@@ -48,34 +40,16 @@ func (g *group) whole() bool {
 	return g.onPods.Empty() && g.port == portName{} && !g.within.IsValid()
 }
 
-// set returns the set of a number, made when it is missing. Rules hear of it when it has pods (filled).
-func (g *group) set(number int32) *set {
-	s := g.sets[number]
-	if s == nil {
-		s = &set{group: g, number: number, pods: map[*pod]struct{}{}, users: map[*conj]struct{}{}}
-		g.sets[number] = s
-	}
-	return s
+// matches says whether the pod's labels are those that the group wants.
+func (g *group) matches(p *pod) bool { return g.onPods.Matches(labels.Set(p.Labels)) }
+
+// takes says whether a pod with the right labels is selected.
+func (g *group) takes(p *pod) bool {
+	return p.known && !p.Absent && (p.local || !g.local) && g.has(p)
 }
 
-// used says whether a rule in force has the set.
-func (s *set) used() bool {
-	for c := range s.users {
-		if c.active {
-			return true
-		}
-	}
-	return s.isolates[Ingress] > 0 || s.isolates[Egress] > 0
-}
-
-// numbers are the sets of the group that the pod belongs to: none when the group does not select it.
+// numbers are the numbers that the pod gives the group's port.
 func (g *group) numbers(p *pod) []int32 {
-	switch {
-	case !p.known, p.Absent, g.local && !p.local, !g.onPods.Matches(labels.Set(p.Labels)), !g.has(p):
-		return nil
-	case g.port == portName{}:
-		return []int32{0}
-	}
 	var numbers []int32
 	for _, port := range p.Ports {
 		if port.Name == g.port.name && port.Protocol == g.port.protocol {
@@ -87,7 +61,7 @@ func (g *group) numbers(p *pod) []int32 {
 
 // has says whether the pod has an address within the group's block.
 func (g *group) has(p *pod) bool {
-	return !g.within.IsValid() || slices.ContainsFunc(p.addrs(), g.within.Contains)
+	return !g.within.IsValid() || slices.ContainsFunc(p.at, func(a *address) bool { return g.within.Contains(a.Addr) })
 }
 
 // selects says whether the group looks at the namespace's pods at all.
@@ -107,9 +81,10 @@ func (e *Engine) use(s scope) *group {
 	g := e.groups[s.groupKey]
 	if g == nil {
 		g = &group{
-			scope: s, wants: wanted(s.onPods), namespaces: map[*namespace]struct{}{},
+			scope: s, namespaces: map[*namespace]struct{}{},
 			sets: map[int32]*set{}, rules: map[*rule]struct{}{},
 		}
+		g.wants, g.exact = wanted(s.onPods)
 		e.groups[s.groupKey] = g
 		e.fill(g)
 	}
@@ -136,16 +111,16 @@ func (e *Engine) enter(g *group, ns *namespace) {
 	if g.whole() {
 		g.set(0)
 	}
-	for p := range ns.candidates(g) {
-		e.resort(g, p)
+	for _, p := range ns.candidates(g) {
+		e.resort(g, p, g.exact || g.matches(p))
 	}
 	e.touchWhole(g, ns)
 }
 
 func (e *Engine) exit(g *group, ns *namespace) {
 	ns.drop(g)
-	for p := range ns.candidates(g) {
-		e.resort(g, p)
+	for _, p := range ns.candidates(g) {
+		e.resort(g, p, false)
 	}
 	e.touchWhole(g, ns)
 }
@@ -179,8 +154,8 @@ func (e *Engine) release(g *group) {
 	delete(e.groups, g.groupKey)
 	delete(e.selecting, g)
 	for _, s := range g.sets {
-		for p := range s.pods {
-			delete(p.sets, s)
+		for _, p := range s.pods {
+			p.sets.remove(s)
 		}
 	}
 	for ns := range g.namespaces {
@@ -201,62 +176,21 @@ func (e *Engine) reselect(ns *namespace) {
 	}
 }
 
-// resort puts the pod into the sets of the group where it belongs.
-func (e *Engine) resort(g *group, p *pod) {
+// resort puts the pod into the sets of the group where it belongs: none unless the labels match.
+func (e *Engine) resort(g *group, p *pod, match bool) {
+	match = match && g.takes(p)
+	if g.port == (portName{}) {
+		e.place(g.set(0), p, match)
+		return
+	}
 	var numbers []int32
-	if _, ok := p.namespace.groups[g]; ok {
+	if match {
 		numbers = g.numbers(p)
 	}
 	for n, s := range g.sets {
-		if _, is := p.sets[s]; is && !slices.Contains(numbers, n) {
-			e.leave(s, p)
-		}
+		e.place(s, p, slices.Contains(numbers, n))
 	}
 	for _, n := range numbers {
-		s := g.set(n)
-		if _, is := p.sets[s]; !is {
-			e.join(s, p)
-		}
-	}
-}
-
-func (e *Engine) join(s *set, p *pod) {
-	p.sets[s] = struct{}{}
-	s.pods[p] = struct{}{}
-	if len(s.pods) == 1 {
-		e.filled(s)
-	}
-	e.touchPod(s, p)
-}
-
-func (e *Engine) leave(s *set, p *pod) {
-	e.touchPod(s, p)
-	delete(p.sets, s)
-	delete(s.pods, p)
-	if len(s.pods) == 0 {
-		e.filled(s)
-	}
-}
-
-// filled is for a set that is no longer empty, or empty now.
-func (e *Engine) filled(s *set) {
-	for r := range s.group.rules {
-		e.number(r, s)
-	}
-	for c := range s.users {
-		e.judge(c)
-	}
-}
-
-// touchPod marks what a set makes of a pod.
-func (e *Engine) touchPod(s *set, p *pod) {
-	switch {
-	case !s.used():
-	case s.group.local:
-		e.touch(Piece{Kind: Target, Pod: p.PodKey})
-	default:
-		for _, a := range p.addrs() {
-			e.touchAddr(a)
-		}
+		e.place(g.set(n), p, true)
 	}
 }

@@ -5,10 +5,13 @@ import policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 // Level orders rules: of those that a packet meets, the one of the highest level decides. The tiers lie one above the other:
 //
 //	Admin          by priority, then by the place of the rule in its policy
-//	NetworkPolicy  one level, since its rules only allow
+//	NetworkPolicy  in any order, since its rules only allow: one level, and as many above it as it takes when rules are very many
 //	Isolation      no rule: here a packet of an isolated pod ends
 //	Baseline       as Admin
 type Level uint16
+
+// IsAdmin says whether rules of the level can pass a packet on to the tiers below.
+func (l Level) IsAdmin() bool { return l >= lowestAdmin }
 
 // The most that ClusterNetworkPolicySpec takes.
 const (
@@ -21,7 +24,7 @@ const (
 const (
 	Isolation     Level = tierLevels
 	NetworkPolicy Level = Isolation + 1
-	lowestAdmin   Level = NetworkPolicy + 1
+	lowestAdmin   Level = NetworkPolicy + maxShelves
 	Highest       Level = lowestAdmin + tierLevels - 1
 )
 
@@ -33,3 +36,32 @@ func level(tier policyv1alpha2.Tier, priority int32, place int) Level {
 	}
 	return l
 }
+
+// A flow takes some 4,000 conjunctions at most: each has 16 bytes, and all of a message in OpenFlow 64 KiB (struct ofp_header). So
+// no more rules than that may have one level, since there might be a pod that is the target of them all, or a port that all have.
+const (
+	shelfRoom  = 3000
+	maxShelves = 4096
+)
+
+// shelves are the levels of network policies, with the number of active conjunctions on each. Where one suffices, which is nearly
+// everywhere, a piece of state is one flow; else one for each level on which it is part of a rule.
+type shelves []int
+
+// take finds room, on the lowest level that has some.
+func (s *shelves) take() Level {
+	for i, n := range *s {
+		if n < shelfRoom {
+			(*s)[i]++
+			return Level(i) //nolint:gosec // there are at most maxShelves
+		}
+	}
+	if len(*s) < maxShelves {
+		*s = append(*s, 0)
+	}
+	last := len(*s) - 1
+	(*s)[last]++
+	return Level(last) //nolint:gosec // as above
+}
+
+func (s *shelves) giveBack(l Level) { (*s)[l]-- }

@@ -112,8 +112,8 @@ func (c *compiled) decide(d Direction, target PodKey, m met) bool {
 	for _, level := range slices.Backward(slices.Sorted(maps.Keys(byLevel))) {
 		switch {
 		case level >= below:
-		case byLevel[level] == Pass && level > NetworkPolicy:
-			below = NetworkPolicy + 1
+		case byLevel[level] == Pass && level.IsAdmin():
+			below = lowestAdmin
 		case byLevel[level] == Pass:
 			return true
 		default:

@@ -53,7 +53,7 @@ type Conj struct {
 
 // Compile returns the piece's share in the rules, sorted by direction and level. It is empty when there is none (any more).
 func (e *Engine) Compile(p Piece) []Part {
-	var x shares
+	x := e.scratch[:0]
 	switch p.Kind {
 	case Target:
 		if pod := e.pods[p.Pod]; pod != nil && pod.local {
@@ -62,9 +62,7 @@ func (e *Engine) Compile(p Piece) []Part {
 	case Peer:
 		x.addUsers(e.blocks[p.Prefix], partPeers)
 		if p.Prefix.IsSingleIP() {
-			for _, pod := range e.byAddr[p.Prefix.Addr()] {
-				x.addPeers(pod, e.ownVNID(pod.namespace))
-			}
+			x.addHolders(e, p.Prefix.Addr())
 		}
 	case Tenant:
 		if ns := e.owner(p.VNID); ns != nil {
@@ -76,6 +74,7 @@ func (e *Engine) Compile(p Piece) []Part {
 		x.addUsers(e.anything, partPeers)
 	case Outcome:
 	}
+	e.scratch = x
 	return x.parts()
 }
 
@@ -85,15 +84,15 @@ func (e *Engine) Outcome(p Piece) (Direction, Level, Action, bool) {
 	if c == nil || !c.active {
 		return 0, 0, 0, false
 	}
-	return c.rule.direction, c.rule.level, c.rule.action, true
+	return c.rule.direction, c.level(), c.rule.action, true
 }
 
 // Isolated says whether a pod of this node may only be reached, or reach, as rules of network policies allow.
 func (e *Engine) Isolated(key PodKey) (ingress, egress bool) {
 	if pod := e.pods[key]; pod != nil && pod.local {
-		for s := range pod.sets {
-			ingress = ingress || s.isolates[Ingress] > 0
-			egress = egress || s.isolates[Egress] > 0
+		for _, m := range pod.sets.list {
+			ingress = ingress || m.set.isolates[Ingress] > 0
+			egress = egress || m.set.isolates[Egress] > 0
 		}
 	}
 	return ingress, egress
@@ -110,7 +109,7 @@ type share struct {
 type shares []share
 
 func (x *shares) add(c *conj, part rulePart) {
-	*x = append(*x, share{c.rule.direction, c.rule.level, Conj{ID: c.id, K: c.number(part), N: c.n()}})
+	*x = append(*x, share{c.rule.direction, c.level(), Conj{ID: c.id, K: c.number(part), N: c.n()}})
 }
 
 func (x *shares) addUsers(users map[*conj]struct{}, part rulePart) {
@@ -121,11 +120,11 @@ func (x *shares) addUsers(users map[*conj]struct{}, part rulePart) {
 
 // addTargets adds the rules that have the pod as a target.
 func (x *shares) addTargets(p *pod) {
-	for s := range p.sets {
-		if !s.group.local {
+	for _, m := range p.sets.list {
+		if !m.set.group.local {
 			continue
 		}
-		for c := range s.users {
+		for c := range m.set.users {
 			if c.active {
 				x.add(c, partTargets)
 			}
@@ -133,14 +132,24 @@ func (x *shares) addTargets(p *pod) {
 	}
 }
 
+// addHolders adds those of the pods that have the address.
+func (x *shares) addHolders(e *Engine, addr netip.Addr) {
+	if a := e.byAddr[addr]; a != nil {
+		for _, pod := range a.pods {
+			x.addPeers(pod, e.ownVNID(pod.namespace))
+		}
+	}
+}
+
 // addPeers adds the rules that have the pod as a peer; for ingress without those that match all its namespace by the VNID.
 func (x *shares) addPeers(p *pod, byVNID bool) {
-	for s := range p.sets {
-		if s.group.local {
+	for _, m := range p.sets.list {
+		if m.set.group.local || m.set.active == 0 {
 			continue
 		}
-		for c := range s.users {
-			if c.active && (c.rule.direction == Egress || !byVNID || !s.group.whole()) {
+		whole := byVNID && m.set.group.whole()
+		for c := range m.set.users {
+			if c.active && (c.rule.direction == Egress || !whole) {
 				x.add(c, partPeers)
 			}
 		}
@@ -168,17 +177,15 @@ func (x shares) parts() []Part {
 			cmp.Compare(a.conj.ID, b.conj.ID), cmp.Compare(a.conj.K, b.conj.K))
 	})
 	x = slices.Compact(x)
+	conjs := make([]Conj, len(x))
 	var out []Part
-	for len(x) > 0 {
-		n := 1
-		for n < len(x) && x[n].direction == x[0].direction && x[n].level == x[0].level {
-			n++
+	for i, s := range x {
+		conjs[i] = s.conj
+		if last := len(out) - 1; last >= 0 && out[last].Direction == s.direction && out[last].Level == s.level {
+			out[last].Conj = out[last].Conj[:len(out[last].Conj)+1]
+		} else {
+			out = append(out, Part{Direction: s.direction, Level: s.level, Conj: conjs[i : i+1]})
 		}
-		p := Part{Direction: x[0].direction, Level: x[0].level, Conj: make([]Conj, n)}
-		for i := range p.Conj {
-			p.Conj[i] = x[i].conj
-		}
-		out, x = append(out, p), x[n:]
 	}
 	return out
 }

@@ -70,7 +70,17 @@ type pod struct {
 	known     bool         // SetPod has been called
 	local     bool         // on this node
 	attached  []netip.Addr // given on this node, perhaps not in the status yet
-	sets      map[*set]struct{}
+	at        []*address   // all that it is known by
+	oneAt     [1]*address  // nearly all have one: what is looked at together lies together
+	sets      memberships
+}
+
+// address is one that pods have; more than one does when it is given to a new pod before it is known that the former has ended.
+type address struct {
+	netip.Addr
+	pods    []*pod
+	onePod  [1]*pod
+	changed bool // since Drain
 }
 
 // addrs are all that the pod is known by.
@@ -110,19 +120,20 @@ func (e *Engine) Detach(key PodKey) {
 func (e *Engine) update(key PodKey, change func(*pod)) {
 	p := e.pods[key]
 	if p == nil {
-		p = &pod{Pod: Pod{PodKey: key}, namespace: e.namespace(key.Namespace), sets: map[*set]struct{}{}}
+		p = &pod{Pod: Pod{PodKey: key}, namespace: e.namespace(key.Namespace)}
+		p.at, p.sets.list = p.oneAt[:0], p.sets.few[:0]
 		p.namespace.pods[p] = struct{}{}
 		p.namespace.byLabel.add(label{}, p)
 		e.pods[key] = p
 	}
-	before, had, wasLocal := p.addrs(), p.Labels, p.local
+	had, wasLocal := p.Labels, p.local
 	change(p)
-	e.readdress(p, before)
+	e.readdress(p)
 	if !maps.Equal(had, p.Labels) {
 		p.relabel(had)
 	}
 	for g := range p.concerned() {
-		e.resort(g, p)
+		e.resort(g, p, g.matches(p))
 	}
 	if wasLocal != p.local {
 		e.touch(Piece{Kind: Target, Pod: key})
@@ -145,22 +156,24 @@ func (p *pod) relabel(had map[string]string) {
 	}
 }
 
-// readdress moves the pod from its addresses before to those that it has now.
-func (e *Engine) readdress(p *pod, before []netip.Addr) {
+// readdress moves the pod from the addresses that it had to those that it has.
+func (e *Engine) readdress(p *pod) {
 	now := p.addrs()
-	for _, a := range before {
-		if !slices.Contains(now, a) {
-			e.byAddr[a] = slices.DeleteFunc(e.byAddr[a], func(x *pod) bool { return x == p })
-			if len(e.byAddr[a]) == 0 {
-				delete(e.byAddr, a)
-			}
-			e.touchAddr(a)
+	p.at = slices.DeleteFunc(p.at, func(a *address) bool {
+		gone := !slices.Contains(now, a.Addr)
+		if gone {
+			a.pods = slices.DeleteFunc(a.pods, func(x *pod) bool { return x == p })
+			e.touchAddress(a)
 		}
-	}
-	for _, a := range now {
-		if !slices.Contains(before, a) {
-			e.byAddr[a] = append(e.byAddr[a], p)
-			e.touchAddr(a)
+		return gone
+	})
+	for _, addr := range now {
+		if slices.ContainsFunc(p.at, func(a *address) bool { return a.Addr == addr }) {
+			continue
 		}
+		a := e.address(addr)
+		a.pods = append(a.pods, p)
+		p.at = append(p.at, a)
+		e.touchAddress(a)
 	}
 }

@@ -36,6 +36,7 @@ type rule struct {
 type conj struct {
 	id      uint32
 	rule    *rule
+	shelf   Level // above the rule's level, while it is active
 	ports   []PortMatch
 	targets *set
 	peers   map[*set]struct{}
@@ -136,6 +137,9 @@ func (e *Engine) number(r *rule, s *set) {
 func (c *conj) link(s *set) {
 	c.peers[s] = struct{}{}
 	s.users[c] = struct{}{}
+	if c.active {
+		s.active++
+	}
 }
 
 // newID finds the number by which the switch knows a conjunction. It follows from the name, so that an agent that starts
@@ -182,11 +186,12 @@ func (e *Engine) activate(c *conj, active bool) {
 	if c.active == active {
 		return
 	}
-	c.active = true // what is marked below is what is used
+	c.active = active
+	e.shelve(c)
 	e.touch(Piece{Kind: Outcome, ID: c.id})
-	e.touchSet(c.targets)
+	e.count(c.targets, active)
 	for s := range c.peers {
-		e.touchSet(s)
+		e.count(s, active)
 	}
 	for _, b := range c.rule.blocks {
 		e.touchBlock(b)
@@ -204,7 +209,32 @@ func (e *Engine) activate(c *conj, active bool) {
 			delete(e.anything, c)
 		}
 	}
-	c.active = active
+}
+
+// shelve gives the conjunction a level of its tier that has room.
+func (e *Engine) shelve(c *conj) {
+	if c.rule.level != NetworkPolicy {
+		return
+	}
+	levels := &e.shelves[c.rule.direction]
+	if c.active {
+		c.shelf = levels.take()
+	} else {
+		levels.giveBack(c.shelf)
+	}
+}
+
+// level is the one on which the conjunction is compiled.
+func (c *conj) level() Level { return c.rule.level + c.shelf }
+
+// count counts a conjunction among the active ones of a set, or no longer.
+func (e *Engine) count(s *set, active bool) {
+	if active {
+		s.active++
+	} else {
+		s.active--
+	}
+	e.touchSet(s)
 }
 
 // enlist adds a conjunction to those that use something, or removes it.
@@ -216,16 +246,5 @@ func enlist[K comparable](users map[K]map[*conj]struct{}, key K, c *conj, active
 		users[key][c] = struct{}{}
 	} else if delete(users[key], c); len(users[key]) == 0 {
 		delete(users, key)
-	}
-}
-
-func (e *Engine) touchSet(s *set) {
-	for p := range s.pods {
-		e.touchPod(s, p)
-	}
-	if !s.group.local && s.group.whole() {
-		for ns := range s.group.namespaces {
-			e.touchWhole(s.group, ns)
-		}
 	}
 }
