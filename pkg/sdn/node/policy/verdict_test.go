@@ -1,0 +1,80 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/test/oracle"
+)
+
+// allows asks the engines of both ends, as an agent does for a connection that the switch tracks.
+func (n *nodes) allows(conn oracle.Connection) bool {
+	ask := func(d Direction, at *corev1.Pod, peer oracle.Endpoint) bool {
+		return at == nil || n.byName[at.Spec.NodeName].engine.Allows(d, PodKey{at.Namespace, at.Name},
+			Packet{Peer: peer.Addr, Protocol: conn.Protocol, Port: uint16(conn.Port)}) //nolint:gosec // small
+	}
+	return exempt(conn.From, conn.To) || ask(Egress, conn.From.Pod, conn.To) && ask(Ingress, conn.To.Pod, conn.From)
+}
+
+func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
+	ends := w.Endpoints()
+	for _, from := range ends {
+		for _, to := range ends {
+			if from.Pod == nil && to.Pod == nil || !sample() {
+				continue
+			}
+			for _, protocol := range oracle.Protocols() {
+				for _, port := range oracle.Ports(protocol) {
+					conn := oracle.Connection{From: from, To: to, Protocol: protocol, Port: port}
+					if got, want := n.allows(conn), w.Judge(conn); got != want.Allowed {
+						return fmt.Errorf("%s to %s, %s %d: allowed %v, want %v: %s", end(from), end(to), protocol, port, got, want.Allowed, want.Why)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// What the engine says of one packet is what the oracle says, in random clusters, after every one of fifty changes.
+func TestVerdictsAgreeWithTheOracle(t *testing.T) {
+	from, to := uint64(1), uint64(*seeds) //nolint:gosec // a flag of ours
+	if *seed != 0 {
+		from, to = *seed, *seed
+	}
+	for s := from; s <= to; s++ {
+		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
+			t.Parallel()
+			n := newNodes()
+			w := oracle.NewWorld(s, n)
+			r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
+			for i := range 50 {
+				what := w.Step(n)
+				if err := n.compareVerdicts(w, func() bool { return r.IntN(40) == 0 }); err != nil {
+					t.Fatalf("step %d, %s: %v", i, what, err)
+				}
+			}
+			if err := n.compareVerdicts(w, func() bool { return true }); err != nil {
+				t.Fatalf("in the end: %v", err)
+			}
+		})
+	}
+}
+
+// The same for all of cyclonus' cases.
+func TestVerdictsOnCases(t *testing.T) {
+	for _, c := range oracle.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			n := newNodes()
+			c.Play(n, func(step int, w *oracle.World) {
+				if err := n.compareVerdicts(w, func() bool { return true }); err != nil {
+					t.Errorf("step %d: %v", step, err)
+				}
+			})
+		})
+	}
+}
