@@ -1,0 +1,228 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// Flows judge what comes from who opened a connection, always by the policies of now. What comes back is let through because the
+// connection was allowed once: so when something that was allowed is forbidden, or an address loses its pod, the connections are judged
+// here, and the switch forgets those that are not to go on.
+
+// cutInterval is how often the tracked connections are gone through at most: for 100,000 it costs vswitchd a third of a second.
+const cutInterval = 2 * time.Second
+
+// Tracker is the switch as it knows connections (*ovs.Native).
+type Tracker interface {
+	ListConnections(ctx context.Context, zones ovs.Zones, each func(ovs.Connection)) error
+	NewTransaction() *ovs.Transaction
+	Run(ctx context.Context, tx *ovs.Transaction) error
+}
+
+// Cuts has the switch forget connections.
+type Cuts struct {
+	tracker Tracker
+	judge   func() *judge
+	lock    sync.Locker // is held while a judge is made, and while one is asked
+	runner  *reconcile.Runner
+
+	mu   sync.Mutex
+	gone map[netip.Addr]struct{} // since the last run
+}
+
+func newCuts(tracker Tracker, lock sync.Locker, judge func() *judge) *Cuts {
+	c := &Cuts{tracker: tracker, lock: lock, judge: judge}
+	c.runner = reconcile.NewRunner("connections", cutInterval, c.cut)
+	return c
+}
+
+// Run cuts when it is due, until the context ends.
+func (c *Cuts) Run(ctx context.Context) { c.runner.Run(ctx) }
+
+// Due says that policies may forbid now what they allowed before. The switch must have them already, or what is cut is allowed anew.
+func (c *Cuts) Due() { c.runner.Poke() }
+
+// Forget says that the addresses have lost their pod, whoever gets them next: what it opened, and what was opened to it, is not theirs.
+func (c *Cuts) Forget(addrs ...netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone == nil {
+		c.gone = map[netip.Addr]struct{}{}
+	}
+	for _, a := range addrs {
+		c.gone[a] = struct{}{}
+	}
+	c.runner.Poke()
+}
+
+// takeGone returns the addresses, which are to be given back when they could not be served.
+func (c *Cuts) takeGone() map[netip.Addr]struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := c.gone
+	c.gone = nil
+	return gone
+}
+
+// cut goes through what the switch tracks once.
+func (c *Cuts) cut(ctx context.Context) error {
+	gone := c.takeGone()
+	c.lock.Lock()
+	j := c.judge()
+	c.lock.Unlock()
+	j.gone = gone
+	if len(j.homes) == 0 && len(gone) == 0 {
+		return nil
+	}
+	count, err := c.forget(ctx, j)
+	if count > 0 {
+		klog.FromContext(ctx).Info("Connections are cut", "connections", count)
+	}
+	if err != nil {
+		c.Forget(slices.Collect(maps.Keys(gone))...)
+		return err
+	}
+	if j.slow > maxSlow {
+		c.runner.Poke() // for the rest
+	}
+	return nil
+}
+
+// flushes is how many connections are forgotten by one transaction.
+const flushes = 10_000
+
+// forget has the switch forget what the judge says, and returns how many connections that were.
+func (c *Cuts) forget(ctx context.Context, j *judge) (int, error) {
+	var cut []ovs.Connections
+	err := c.tracker.ListConnections(ctx, pipeline.Zones(), func(conn ovs.Connection) {
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		if j.cuts(conn) {
+			cut = append(cut, conn.Whole())
+		}
+	})
+	count := 0
+	for some := range slices.Chunk(cut, flushes) {
+		tx := c.tracker.NewTransaction()
+		for _, conn := range some {
+			tx.Forget(conn)
+		}
+		if failed := c.tracker.Run(ctx, tx); failed != nil {
+			return count, errors.Join(err, failed)
+		}
+		count += len(some)
+	}
+	return count, err
+}
+
+// judge says which connections are not to go on. It is for one run: which pods are here it knows from its beginning.
+type judge struct {
+	node   pipeline.Node
+	engine *policy.Engine
+	homes  map[netip.Addr]policy.PodKey // pods of this node
+	gone   map[netip.Addr]struct{}
+	slow   int // connections that are not to go on, and that the switch does not find at once
+}
+
+// maxSlow is how many slow ones go in one run: for each, the switch goes through all that it tracks.
+const maxSlow = 64
+
+// judge knows the pods that are here now. The lock must be held.
+func (p *Policies) judge() *judge {
+	j := &judge{node: p.compiler.node, engine: p.compiler.engine, homes: map[netip.Addr]policy.PodKey{}}
+	for key, pods := range p.compiler.local {
+		for _, pod := range pods {
+			for _, a := range pod.Addrs {
+				j.homes[a] = key
+			}
+		}
+	}
+	return j
+}
+
+func (j *judge) cuts(c ovs.Connection) bool {
+	if !j.orphaned(c) && !j.forbidden(c) {
+		return false
+	}
+	if c.IsFound() {
+		return true
+	}
+	j.slow++
+	return j.slow <= maxSlow
+}
+
+// orphaned says whether an end of the connection has lost its pod.
+func (j *judge) orphaned(c ovs.Connection) bool {
+	if len(j.gone) == 0 {
+		return false
+	}
+	for _, t := range []ovs.Tuple{c.Original, c.Reply} { // they differ where there is NAT
+		for _, a := range []netip.Addr{t.Src, t.Dst} {
+			if _, gone := j.gone[a]; gone {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forbidden judges who opened the connection, as the flows do at each end that is here.
+func (j *judge) forbidden(c ovs.Connection) bool {
+	src, dst := c.Original.Src, c.Original.Dst
+	switch {
+	case !pipeline.AllowedZones().Contain(c.Zone):
+		return false // what a connection is translated to says nothing of permission
+	case j.node.ServiceNetwork.IsValid() && j.node.ServiceNetwork.Contains(dst):
+		return false // the way to the host's proxy, which lets its answers in; policies judge what the proxy makes of it
+	case c.Protocol == protoSCTP && j.node.StatelessSCTP:
+		return false // both directions are judged
+	}
+	p := policy.Packet{Peer: dst, Protocol: policyProtocol(c.Protocol), Port: c.Original.DstPort}
+	if key, here := j.homes[src]; here && !j.engine.Allows(policy.Egress, key, p) {
+		return true
+	}
+	if j.isOwnNode(src) {
+		return false
+	}
+	p.Peer = src
+	key, here := j.homes[dst]
+	return here && !j.engine.Allows(policy.Ingress, key, p)
+}
+
+func (j *judge) isOwnNode(addr netip.Addr) bool {
+	return slices.ContainsFunc(j.node.Subnets, func(s netip.Prefix) bool { return config.Gateway(s) == addr })
+}
+
+// Numbers of IP protocols (IANA).
+const (
+	protoTCP  = 6
+	protoUDP  = 17
+	protoSCTP = 132
+)
+
+// policyProtocol is "" for what policies have no word for.
+func policyProtocol(number uint8) corev1.Protocol {
+	switch number {
+	case protoTCP:
+		return corev1.ProtocolTCP
+	case protoUDP:
+		return corev1.ProtocolUDP
+	case protoSCTP:
+		return corev1.ProtocolSCTP
+	}
+	return ""
+}

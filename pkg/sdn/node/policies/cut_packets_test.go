@@ -1,0 +1,160 @@
+package policies
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// site is a node with packets, whose flows are the product's.
+type site struct {
+	station
+	node   *datapath.Node
+	bridge *ovs.Native
+	lock   sync.Mutex
+	cuts   *Cuts
+}
+
+// newSite makes a node with three pods in the namespace "a", which have the labels app=0 to app=2 and are isolated.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	n := datapath.New(t, 1).Nodes[0]
+	for range 3 {
+		n.AddPod(t)
+	}
+	bridge := ovs.NewNative(ovstest.Bridge, n.Switch.RunDir)
+	t.Cleanup(bridge.Close)
+	s := &site{
+		node: n, bridge: bridge,
+		station: station{store: store.New(bridge), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
+			Mode:            config.ModeNetworkPolicy,
+			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
+			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
+			Subnets:         []netip.Prefix{n.Subnet},
+			VXLANPort:       4789,
+			StatelessSCTP:   ovstest.DatapathType(t) == ovstest.DatapathNetdev,
+		}, policy.New())},
+	}
+	s.cuts = newCuts(bridge, &s.lock, (&Policies{compiler: s.Compiler}).judge)
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- s.store.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+	s.engine.SetNamespace("a", nil)
+	for i, p := range n.Pods {
+		app := []string{"0", "1", "2"}[i]
+		key := policy.PodKey{Namespace: "a", Name: app}
+		s.engine.SetPod(policy.Pod{PodKey: key, Labels: map[string]string{"app": app}, Addrs: []netip.Addr{p.Addr}})
+		s.Place(key, pipeline.Owner{Kind: pipeline.KindPod, Key: app}, pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}})
+		s.engine.Attach(key, p.Addr)
+	}
+	// They get replies only, and what else policies allow.
+	isolated := allowFrom("a", "nobody")
+	isolated.Spec.PolicyTypes, isolated.Spec.Egress = isolated.Spec.PolicyTypes[:1], nil
+	if err := s.engine.SetNetworkPolicy(isolated); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// follow puts the policies on the switch, and cuts what they forbid.
+func (s *site) follow(t *testing.T) {
+	t.Helper()
+	s.write(t, false)
+	s.node.AppCtl(t, "revalidator/wait")
+	if err := s.cuts.cut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allow lets pods with the labels in to the pod 2, and no others.
+func (s *site) allow(t *testing.T, apps ...string) {
+	t.Helper()
+	for _, app := range []string{"0", "1"} {
+		p := allowFrom("a", app, onPort(80))
+		p.Name = app
+		p.Spec.PodSelector.MatchLabels = map[string]string{"app": "2"}
+		p.Spec.PolicyTypes, p.Spec.Egress = p.Spec.PolicyTypes[:1], nil
+		s.engine.DeleteNetworkPolicy("a", app)
+		for _, wanted := range apps {
+			if wanted != app {
+				continue
+			}
+			if err := s.engine.SetNetworkPolicy(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.follow(t)
+}
+
+// A connection that a new policy forbids is dead in both directions. One that it allows goes on, also where its opener is silent; and so
+// does a probe of the node. What was cut goes on when it is allowed again.
+func TestForbiddenConnectionsAreCut(t *testing.T) {
+	s := newSite(t)
+	pods := s.node.Pods
+	s.allow(t, "0", "1")
+	to := netip.AddrPortFrom(pods[2].Addr, 80)
+	l := pods[2].ListenTCP(t, 80)
+	forbidden, silent, probe := pods[0].Dial(t, to, l), pods[1].Dial(t, to, l), s.node.Dial(t, to, l)
+	forbidden.MustPass(t)
+	silent.MustPass(t)
+
+	s.allow(t, "1")
+	datapath.MustNotPass(t, forbidden.Server, forbidden.Client)
+	datapath.MustNotPass(t, forbidden.Client, forbidden.Server)
+	datapath.MustPass(t, silent.Server, silent.Client)
+	datapath.MustPass(t, probe.Server, probe.Client)
+
+	s.allow(t, "0", "1")
+	datapath.MustPass(t, forbidden.Client, forbidden.Server)
+	datapath.MustPass(t, silent.Server, silent.Client)
+}
+
+// Who gets the address of a pod that went is no party to its connections.
+func TestNoConnectionOutlivesItsPod(t *testing.T) {
+	s := newSite(t)
+	pods := s.node.Pods
+	s.allow(t, "0", "1")
+	to := netip.AddrPortFrom(pods[2].Addr, 80)
+	l := pods[2].ListenTCP(t, 80)
+	gone, other := pods[0].Dial(t, to, l), pods[1].Dial(t, to, l)
+	gone.MustPass(t)
+	other.MustPass(t)
+	count := func(addr netip.Addr) (n int) {
+		t.Helper()
+		if err := s.bridge.ListConnections(t.Context(), pipeline.Zones(), func(c ovs.Connection) {
+			if c.Original.Src == addr || c.Original.Dst == addr {
+				n++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if count(pods[0].Addr) != 1 || count(pods[1].Addr) != 1 {
+		t.Fatalf("%d connections, and %d", count(pods[0].Addr), count(pods[1].Addr))
+	}
+	s.cuts.Forget(pods[0].Addr)
+	if err := s.cuts.cut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if count(pods[0].Addr) != 0 || count(pods[1].Addr) != 1 {
+		t.Errorf("%d connections of the pod that went, want 0; %d of the other, want 1", count(pods[0].Addr), count(pods[1].Addr))
+	}
+	datapath.MustPass(t, other.Server, other.Client)
+}

@@ -1,0 +1,241 @@
+package policies
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+const (
+	zoneHere      = 0x6002
+	zoneElsewhere = 0x8002
+	protoICMP     = 1
+	protoGRE      = 47
+)
+
+// tracked is a connection from one address and port to another.
+func tracked(zone uint16, protocol uint8, from, to string) ovs.Connection {
+	src, dst := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
+	c := ovs.Connection{
+		Zone: zone, Protocol: protocol,
+		Original: ovs.Tuple{Src: src.Addr(), Dst: dst.Addr(), SrcPort: src.Port(), DstPort: dst.Port()},
+		Reply:    ovs.Tuple{Src: dst.Addr(), Dst: src.Addr(), SrcPort: dst.Port(), DstPort: src.Port()},
+	}
+	if protocol == protoICMP {
+		c.Original.ICMP, c.Reply.ICMP = ovs.ICMP{ID: 1, Type: 8}, ovs.ICMP{ID: 1}
+	}
+	return c
+}
+
+// allowFrom lets pods with the label app into those of the namespace, and those of the namespace out to them: to TCP port 80, or all.
+func allowFrom(namespace, app string, ports ...networkingv1.NetworkPolicyPort) *networkingv1.NetworkPolicy {
+	peers := []networkingv1.NetworkPolicyPeer{{
+		NamespaceSelector: &metav1.LabelSelector{}, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+	}}
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "allow"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: peers, Ports: ports}},
+			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: peers, Ports: ports}},
+		},
+	}
+}
+
+func onPort(n int32) networkingv1.NetworkPolicyPort {
+	port, protocol := intstr.FromInt32(n), corev1.ProtocolTCP
+	return networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: &port}
+}
+
+// newJudge knows a judged pod at 10.128.0.2 and one without policies at 10.128.0.3, both here, and a pod elsewhere at 10.129.0.2 that the
+// judged one may reach, and be reached by, on TCP port 80.
+func newJudge(t *testing.T, ports ...networkingv1.NetworkPolicyPort) *judge {
+	t.Helper()
+	j := &judge{
+		node: pipeline.Node{
+			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
+		},
+		engine: policy.New(), homes: map[netip.Addr]policy.PodKey{},
+	}
+	for i, p := range []struct {
+		namespace, app, addr string
+		here                 bool
+	}{{"judged", "judged", "10.128.0.2", true}, {"free", "stranger", "10.128.0.3", true}, {"free", "friend", "10.129.0.2", false}} {
+		key, addr := policy.PodKey{Namespace: p.namespace, Name: fmt.Sprint(i)}, netip.MustParseAddr(p.addr)
+		j.engine.SetNamespace(p.namespace, nil)
+		j.engine.SetPod(policy.Pod{PodKey: key, Labels: map[string]string{"app": p.app}, Addrs: []netip.Addr{addr}})
+		if p.here {
+			j.engine.Attach(key, addr)
+			j.homes[addr] = key
+		}
+	}
+	if err := j.engine.SetNetworkPolicy(allowFrom("judged", "friend", ports...)); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func TestWhichConnectionsAreCut(t *testing.T) {
+	const judged, free, friend, node, world = "10.128.0.2", "10.128.0.3", "10.129.0.2", "10.128.0.1", "192.0.2.1"
+	for _, c := range []struct {
+		name string
+		conn ovs.Connection
+		cut  bool
+	}{
+		{"out, allowed", tracked(zoneHere, protoTCP, judged+":1000", friend+":80"), false},
+		{"out, to another port", tracked(zoneHere, protoTCP, judged+":1000", friend+":81"), true},
+		{"out, by another protocol", tracked(zoneHere, protoUDP, judged+":1000", friend+":80"), true},
+		{"out, to a stranger", tracked(zoneHere, protoTCP, judged+":1000", free+":80"), true},
+		{"out, to the world", tracked(zoneHere, protoTCP, judged+":1000", world+":80"), true},
+		{"out, to its node", tracked(zoneHere, protoTCP, judged+":1000", node+":80"), true},
+		{"out, a ping, of which rules with ports say nothing", tracked(zoneHere, protoICMP, judged+":0", friend+":0"), true},
+		{"out, a protocol without ports", tracked(zoneHere, protoGRE, judged+":0", friend+":0"), true},
+		{"in, allowed", tracked(zoneElsewhere, protoTCP, friend+":1000", judged+":80"), false},
+		{"in, to another port", tracked(zoneElsewhere, protoTCP, friend+":1000", judged+":81"), true},
+		{"in, from a stranger on this node", tracked(zoneHere, protoTCP, free+":1000", judged+":80"), true},
+		{"in, from the world", tracked(zoneElsewhere, protoTCP, world+":1000", judged+":80"), true},
+		{"in, a probe of the node", tracked(zoneHere, protoTCP, node+":1000", judged+":80"), false},
+		{"between others", tracked(zoneHere, protoTCP, free+":1000", friend+":81"), false},
+		{"SCTP", tracked(zoneHere, protoSCTP, judged+":1000", friend+":80"), true},
+		{"to a service, on the way to the proxy", tracked(zoneHere, protoTCP, judged+":1000", "172.30.0.10:81"), false},
+		{"in a zone of endpoints", tracked(0x4002, protoTCP, judged+":1000", friend+":81"), false},
+	} {
+		if got := newJudge(t, onPort(80)).cuts(c.conn); got != c.cut {
+			t.Errorf("%s: cut %v, want %v", c.name, got, c.cut)
+		}
+	}
+	j := newJudge(t)
+	if j.cuts(tracked(zoneHere, protoICMP, judged+":0", friend+":0")) {
+		t.Error("a ping is cut that a rule without ports allows")
+	}
+	j.node.StatelessSCTP = true
+	if j.cuts(tracked(zoneHere, protoSCTP, judged+":0", free+":0")) {
+		t.Error("SCTP is cut where both directions are judged")
+	}
+}
+
+func TestConnectionsOfAnAddressThatLostItsPodAreCut(t *testing.T) {
+	j := newJudge(t)
+	j.gone = map[netip.Addr]struct{}{netip.MustParseAddr("10.128.0.9"): {}}
+	const gone, free, friend = "10.128.0.9", "10.128.0.3", "10.129.0.2"
+	translated := tracked(0x4003, protoTCP, free+":1000", "172.30.0.10:80")
+	translated.Reply.Src = netip.MustParseAddr(gone)
+	for name, c := range map[string]ovs.Connection{
+		"what it opened":         tracked(zoneHere, protoTCP, gone+":1000", friend+":80"),
+		"what was opened to it":  tracked(zoneElsewhere, protoUDP, friend+":1000", gone+":53"),
+		"its own endpoints":      tracked(0x4009, protoTCP, gone+":1000", "172.30.0.10:80"),
+		"as somebody's endpoint": translated,
+	} {
+		if !j.cuts(c) {
+			t.Errorf("%s is not cut", name)
+		}
+	}
+	if j.cuts(tracked(zoneHere, protoTCP, free+":1000", friend+":80")) {
+		t.Error("others' connections are cut")
+	}
+}
+
+// What the switch must search for is cut a little at a time.
+func TestSlowFlushesAreFew(t *testing.T) {
+	j := newJudge(t, onPort(80))
+	cut := 0
+	for i := range 10 * maxSlow {
+		if j.cuts(tracked(zoneHere, protoGRE, "10.128.0.2:0", fmt.Sprintf("192.0.%d.%d:0", 2+i/256, i%256))) {
+			cut++
+		}
+	}
+	if cut != maxSlow || j.slow <= maxSlow {
+		t.Errorf("%d are cut, %d known; want %d of all", cut, j.slow, maxSlow)
+	}
+}
+
+func TestCutsFollowPolicies(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
+	cuts := newCuts(f.bridge, &f.Policies.mu, f.Policies.judge)
+	all := []ovs.Connection{
+		tracked(zoneHere, protoTCP, "10.128.0.2:1000", "10.128.0.3:80"),
+		tracked(zoneHere, protoTCP, "10.128.0.2:1000", "10.128.0.3:81"),
+		tracked(0x4002, protoTCP, "10.128.0.2:1001", "172.30.0.10:80"),
+	}
+	connect := func() {
+		for _, c := range f.bridge.Tracked() {
+			tx := f.bridge.NewTransaction()
+			tx.Forget(c)
+			f.must(f.bridge.Run(t.Context(), tx))
+		}
+		for _, c := range all {
+			f.bridge.Connect(ovs.Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
+		}
+	}
+	expect := func(what string, left int) {
+		t.Helper()
+		f.must(cuts.cut(t.Context()))
+		if got := f.bridge.Tracked(); len(got) != left {
+			t.Errorf("%s: %d connections are left, want %d: %v", what, len(got), left, got)
+		}
+	}
+	connect()
+	expect("nobody is here", 3)
+	f.come(podObject("a", "client", "1", "10.128.0.2", map[string]string{"app": "client"}), "1", 3, "10.128.0.2")
+	f.come(podObject("a", "server", "2", "10.128.0.3", map[string]string{"app": "server"}), "2", 4, "10.128.0.3")
+	expect("there are no policies", 3)
+
+	f.Policies.mu.Lock()
+	err := f.Policies.compiler.engine.SetNetworkPolicy(allowFrom("a", "client", onPort(80)))
+	f.Policies.mu.Unlock()
+	f.must(err)
+	expect("the client may not reach what is no client", 1)
+
+	f.Policies.mu.Lock()
+	f.Policies.compiler.engine.DeleteNetworkPolicy("a", "allow")
+	f.Policies.mu.Unlock()
+	connect()
+	expect("the policy is gone", 3)
+	cuts.Forget(netip.MustParseAddr("10.128.0.2"))
+	f.bridge.SetUnavailable(true)
+	if err := cuts.cut(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("got %v", err)
+	}
+	f.bridge.SetUnavailable(false)
+	expect("the client went while the switch was away", 0)
+}
+
+func BenchmarkJudge100k(b *testing.B) {
+	var conns []ovs.Connection
+	for i := range 100_000 {
+		conns = append(conns, tracked(zoneHere, protoTCP, fmt.Sprintf("10.128.0.2:%d", 1+i%60_000), fmt.Sprintf("10.129.%d.2:80", i%100)))
+	}
+	for _, rules := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			j := newJudge(&testing.T{})
+			for i := range rules {
+				p := allowFrom("judged", fmt.Sprint("app", i), onPort(80))
+				p.Name = fmt.Sprint(i)
+				if err := j.engine.SetNetworkPolicy(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var lock sync.Mutex
+			for b.Loop() {
+				cut := 0
+				for _, c := range conns {
+					lock.Lock()
+					if j.cuts(c) {
+						cut++
+					}
+					lock.Unlock()
+				}
+			}
+		})
+	}
+}
