@@ -1,11 +1,9 @@
 package ovs_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -69,18 +67,10 @@ func playSwitch(t *testing.T, play script) (n *ovs.Native, stop func()) {
 
 func serve(conn net.Conn, play script) {
 	defer conn.Close()
-	input := bufio.NewReader(conn)
+	input := ovstest.NewReader(conn)
 	for {
-		start, err := input.Peek(openflow.HeaderLen)
+		header, b, err := ovstest.ReadMessage(input)
 		if err != nil {
-			return
-		}
-		header, err := openflow.ParseHeader(start)
-		if err != nil {
-			return
-		}
-		b := make([]byte, header.Length)
-		if _, err := io.ReadFull(input, b); err != nil {
 			return
 		}
 		_, m, err := openflow.Decode(b)

@@ -3,10 +3,10 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"net"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
 // ofconn is a kept OpenFlow connection that sends one bundle at a time.
@@ -25,7 +25,7 @@ func dialOpenFlow(socket string) (*ofconn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &ofconn{conn: conn, in: bufio.NewReader(conn)}
+	c := &ofconn{conn: conn, in: ovstest.NewReader(conn)}
 	if err = c.put(&openflow.Hello{Versions: openflow.Versions(ofVersion)}); err == nil {
 		err = c.flush()
 	}
@@ -88,16 +88,8 @@ func (c *ofconn) apply(mods []*openflow.FlowMod) error {
 }
 
 func (c *ofconn) receive() (openflow.Message, error) {
-	head, err := c.in.Peek(openflow.HeaderLen)
+	_, b, err := ovstest.ReadMessage(c.in)
 	if err != nil {
-		return nil, err
-	}
-	h, err := openflow.ParseHeader(head)
-	if err != nil {
-		return nil, err
-	}
-	b := make([]byte, h.Length)
-	if _, err := io.ReadFull(c.in, b); err != nil {
 		return nil, err
 	}
 	_, m, err := openflow.Decode(b)
