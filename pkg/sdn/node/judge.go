@@ -113,6 +113,6 @@ func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs) (pods.
 	if c.policies.kinds != nil {
 		cluster.ClusterPolicies = c.policies.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
 	}
-	judge, err := policies.New(node, cluster, byVNID)
+	judge, err := policies.New(node, cluster, byVNID, a.bridge)
 	return judge, judge, err
 }

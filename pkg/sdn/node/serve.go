@@ -177,6 +177,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		if err := written.Wait(ctx); err != nil {
 			return fmt.Errorf("bridge %s: %w", bridgeName, err)
 		}
+		if judge != nil {
+			judge.Written()
+		}
 		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started))
 		files := a.newRuntimeFiles()
 		files.sync(ctx)

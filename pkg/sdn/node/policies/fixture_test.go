@@ -100,7 +100,7 @@ func newFixture(t *testing.T, before func(*fixture)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Policies, err = New(f.node, cluster, f.vnids); err != nil {
+	if f.Policies, err = New(f.node, cluster, f.vnids, f.bridge); err != nil {
 		t.Fatal(err)
 	}
 	if before != nil {

@@ -39,6 +39,7 @@ type Policies struct {
 	sw      Switch
 	news    news
 	updates *reconcile.Runner
+	cuts    *Cuts
 
 	mu       sync.Mutex
 	compiler *Compiler
@@ -51,7 +52,7 @@ type Policies struct {
 }
 
 // New returns the feature. Its informers need not have synced.
-func New(node pipeline.Node, cluster Cluster, sw Switch) (*Policies, error) {
+func New(node pipeline.Node, cluster Cluster, sw Switch, tracker Tracker) (*Policies, error) {
 	p := &Policies{
 		cluster:  cluster,
 		sw:       sw,
@@ -62,6 +63,7 @@ func New(node pipeline.Node, cluster Cluster, sw Switch) (*Policies, error) {
 	}
 	p.updates = reconcile.NewRunner("policies", updateInterval, p.update)
 	p.news.due = p.updates.Poke
+	p.cuts = newCuts(tracker, &p.mu, p.judge)
 	return p, p.watch()
 }
 
@@ -77,7 +79,16 @@ func (p *Policies) Prime(ctx context.Context) {
 }
 
 // Run follows the cluster until the context ends.
-func (p *Policies) Run(ctx context.Context) { p.updates.Run(ctx) }
+func (p *Policies) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { p.updates.Run(ctx) })
+	parts.Go(func() { p.cuts.Run(ctx) })
+	parts.Wait()
+}
+
+// Written says that the switch has all that was known at the start. What that forbids is cut: while there was no agent, policies may have
+// changed.
+func (p *Policies) Written() { p.cuts.Due() }
 
 // update brings the switch to what the cluster says now, and returns when it is there.
 func (p *Policies) update(ctx context.Context) error {
@@ -85,10 +96,13 @@ func (p *Policies) update(ctx context.Context) error {
 	for o := range p.news.take() {
 		p.learn(ctx, o)
 	}
-	done := waitFor(p.send())
+	commits := p.send()
 	p.mu.Unlock()
-	if err := done(ctx); err != nil && ctx.Err() == nil {
+	if err := waitFor(commits)(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+	}
+	if len(commits) > 0 {
+		p.cuts.Due()
 	}
 	return ctx.Err()
 }
@@ -167,16 +181,23 @@ func (p *Policies) Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.
 	return waitFor(p.send())
 }
 
-// Detach takes Attach back.
+// Detach takes Attach back. When the returned function has waited, the pod's connections begin to be forgotten.
 func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if key, attached := p.homes[owner]; attached {
-		delete(p.homes, owner)
-		delete(p.compiler.local[key], owner)
-		p.attach(key)
+	key, attached := p.homes[owner]
+	if !attached {
+		return waitFor(nil)
 	}
-	return waitFor(p.send())
+	addrs := p.compiler.local[key][owner].Addrs
+	delete(p.homes, owner)
+	delete(p.compiler.local[key], owner)
+	p.attach(key)
+	done := waitFor(p.send())
+	return func(ctx context.Context) error {
+		defer p.cuts.Forget(addrs...)
+		return done(ctx)
+	}
 }
 
 // attach tells the engine of the sandboxes that the pod has now.
