@@ -17,8 +17,6 @@ import (
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -26,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/fakeapi"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -38,11 +37,6 @@ func hostSubnet(node, hostIP, subnet string) *networkv1.HostSubnet {
 		ObjectMeta: metav1.ObjectMeta{Name: node}, Host: node, HostIP: hostIP, Subnet: subnet,
 	}
 }
-
-// listOnly tells the reflector that the fake client can't stream its lists.
-type listOnly struct{ cache.ListerWatcher }
-
-func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
 
 // fixture runs the feature on a switch, as the agent of node1.
 type fixture struct {
@@ -83,14 +77,7 @@ func startOn(t *testing.T, bridge interface {
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		VXLANPort:       config.DefaultVXLANPort,
 	}
-	informer := cache.NewSharedIndexInformer(listOnly{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return f.client.NetworkV1().HostSubnets().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return f.client.NetworkV1().HostSubnets().Watch(ctx, o)
-		},
-	}}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
+	informer := fakeapi.NewInformer(f.client.NetworkV1().HostSubnets(), &networkv1.HostSubnet{})
 	st := store.New(bridge)
 	p, err := New("node1", network, pipeline.Node{Mode: network.Mode},
 		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, st)

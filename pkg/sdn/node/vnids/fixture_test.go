@@ -15,8 +15,6 @@ import (
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -24,16 +22,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/fakeapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
-
-// listOnly tells the reflector that the fake client can't stream its lists.
-type listOnly struct{ cache.ListerWatcher }
-
-func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
 
 // fixture is a node of mode multitenant with a fake switch and API.
 type fixture struct {
@@ -54,14 +48,7 @@ func start(t *testing.T, mode config.Mode, objects ...*networkv1.NetNamespace) *
 		f.create(o)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	informer := cache.NewSharedIndexInformer(listOnly{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return f.client.NetworkV1().NetNamespaces().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return f.client.NetworkV1().NetNamespaces().Watch(ctx, o)
-		},
-	}}, &networkv1.NetNamespace{}, 0, cache.Indexers{})
+	informer := fakeapi.NewInformer(f.client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
 	st := store.New(f.bridge)
 	var err error
 	f.VNIDs, err = New(Options{
