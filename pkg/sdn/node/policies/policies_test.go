@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 )
 
@@ -272,4 +273,32 @@ func TestSwitchIsAway(t *testing.T) {
 	f.bridge.SetUnavailable(false)
 	f.eventually(has(11, "tp_dst="))
 	f.eventually(has(1, "reg2=0x4,"))
+}
+
+// Connections end with the policy that allowed them, and with their pod, without anybody's asking.
+func TestCutsComeByThemselves(t *testing.T) {
+	f := newFixture(t, two)
+	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
+	connect := func() {
+		c := tracked(zoneHere, protoTCP, "10.129.0.9:1000", "10.128.0.5:8080")
+		f.bridge.Connect(ovs.Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
+	}
+	left := func(want int) func([]string) error {
+		return func([]string) error {
+			if n := len(f.bridge.Tracked()); n != want {
+				return fmt.Errorf("%d connections are left, want %d", n, want)
+			}
+			return nil
+		}
+	}
+	connect()
+	f.networkPolicies.Add(allow("a", "more", "b", 9090))
+	f.eventually(has(1, "tp_dst=9090,"))
+	f.must(f.cuts.cut(t.Context()))
+	f.must(left(1)(nil))
+	f.networkPolicies.Delete(allow("a", "web", "b", 8080))
+	f.eventually(left(0))
+	connect()
+	f.goes("s1")
+	f.eventually(left(0))
 }
