@@ -52,6 +52,9 @@ func (c *Compiler) Compile(p policy.Piece) (pipeline.Owner, pipeline.State) {
 		}
 		return owner, all
 	case policy.Peer:
+		if !p.Prefix.Addr().Is4() {
+			return owner, pipeline.State{} // pods have no other addresses, so that nothing comes from there
+		}
 		return owner, c.node.PolicyPeer(p.Prefix, parts)
 	case policy.Tenant:
 		return owner, c.node.PolicyTenant(config.VNID(p.VNID), parts)

@@ -23,6 +23,7 @@ import (
 type station struct {
 	*Compiler
 	index   int
+	sw      *ovstest.Switch
 	written map[pipeline.Owner]bool
 	store   *store.Store
 	tracer  *ovstest.Tracer
@@ -44,7 +45,7 @@ func newStation(t *testing.T, i int) *station {
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: pipeline.TableNames()}); err != nil {
 		t.Fatal(err)
 	}
-	s := &station{index: i, store: store.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
+	s := &station{index: i, sw: sw, store: store.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error)
 	go func() { stopped <- s.store.Run(ctx) }()
