@@ -64,6 +64,10 @@ test-kernel: ## what depends on the datapath, on the kernel's, in a virtual mach
 e2e: build ## packets through a real cluster in the lab (root)
 	$(GO) test -count=1 -timeout 40m -v ./test/e2e/...
 
+.PHONY: verify-docs
+verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninstall.md in a lab (root)
+	@scripts/verify-docs.sh
+
 .PHONY: lint
 lint: ## golangci-lint with the design's rules
 	$(GO) vet ./...
