@@ -25,6 +25,7 @@ func ruleName(k policyKey, d Direction, place int) string {
 
 // policy is a policy in force.
 type policy struct {
+	key      policyKey
 	subject  *group // that it isolates; nil when it isolates none
 	isolates [2]bool
 	rules    []*rule
@@ -35,8 +36,9 @@ type policy struct {
 // both have are not made again.
 func (e *Engine) replace(key policyKey, p *policy) {
 	e.drop(key)
+	p.key = key
 	e.policies[key] = p
-	p.isolate(e, 1)
+	p.isolate(e, true)
 	for _, r := range p.rules {
 		e.attach(r)
 	}
@@ -51,21 +53,26 @@ func (e *Engine) drop(key policyKey) {
 	for _, r := range p.rules {
 		e.detach(r)
 	}
-	p.isolate(e, -1)
+	p.isolate(e, false)
 	for _, g := range p.groups {
 		e.release(g)
 	}
 }
 
-// isolate counts the policy among those that isolate its subject, or no longer.
-func (p *policy) isolate(e *Engine, by int) {
+// isolate puts the policy among those that isolate its subject, or takes it from there.
+func (p *policy) isolate(e *Engine, does bool) {
 	for d, isolates := range p.isolates {
 		if !isolates {
 			continue
 		}
 		s := p.subject.set(0)
-		s.isolates[d] += by
-		if first, last := by > 0 && s.isolates[d] == 1, by < 0 && s.isolates[d] == 0; first || last {
+		was := s.isolated(Direction(d))
+		if does {
+			s.isolate(Direction(d), p)
+		} else {
+			delete(s.isolators[d], p)
+		}
+		if was != s.isolated(Direction(d)) {
 			for _, x := range s.pods {
 				e.touch(Piece{Kind: Target, Pod: x.PodKey})
 			}

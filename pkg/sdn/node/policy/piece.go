@@ -91,8 +91,8 @@ func (e *Engine) Outcome(p Piece) (Direction, Level, Action, bool) {
 func (e *Engine) Isolated(key PodKey) (ingress, egress bool) {
 	if pod := e.pods[key]; pod != nil && pod.local {
 		for _, m := range pod.sets.list {
-			ingress = ingress || m.set.isolates[Ingress] > 0
-			egress = egress || m.set.isolates[Egress] > 0
+			ingress = ingress || m.set.isolated(Ingress)
+			egress = egress || m.set.isolated(Egress)
 		}
 	}
 	return ingress, egress

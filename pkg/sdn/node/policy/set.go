@@ -2,12 +2,12 @@ package policy
 
 // set are pods that are alike for the rules of a group.
 type set struct {
-	group    *group
-	number   int32
-	pods     []*pod // in no order
-	users    map[*conj]struct{}
-	active   int    // of the users
-	isolates [2]int // policies that isolate these pods, by direction
+	group     *group
+	number    int32
+	pods      []*pod // in no order
+	users     map[*conj]struct{}
+	active    int                     // of the users
+	isolators [2]map[*policy]struct{} // policies that isolate these pods, by direction
 }
 
 // set returns the set of a number, made when it is missing. Rules hear of it when it has pods (filled).
@@ -21,7 +21,17 @@ func (g *group) set(number int32) *set {
 }
 
 // used says whether a rule in force has the set.
-func (s *set) used() bool { return s.active > 0 || s.isolates[Ingress] > 0 || s.isolates[Egress] > 0 }
+func (s *set) used() bool { return s.active > 0 || s.isolated(Ingress) || s.isolated(Egress) }
+
+func (s *set) isolated(d Direction) bool { return len(s.isolators[d]) > 0 }
+
+// isolate takes note of a policy that isolates the pods.
+func (s *set) isolate(d Direction, by *policy) {
+	if s.isolators[d] == nil {
+		s.isolators[d] = map[*policy]struct{}{}
+	}
+	s.isolators[d][by] = struct{}{}
+}
 
 // place sees to it that the pod is in the set, or is not.
 func (e *Engine) place(s *set, p *pod, should bool) {

@@ -26,7 +26,7 @@ func (e *Engine) Allows(d Direction, target PodKey, p Packet) bool {
 		if !m.set.group.local {
 			continue
 		}
-		if m.set.isolates[d] > 0 {
+		if m.set.isolated(d) {
 			below.consider(verdict{Deny, Isolation})
 		}
 		for c := range m.set.users {
