@@ -29,6 +29,7 @@ func figures() []figure {
 		startFigure(),
 		masterFigure(),
 		netidFigure(),
+		policyFigure(),
 	}
 }
 

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policies"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// policyFigure: what network policies cost the agent, from objects to flows.
+func policyFigure() figure {
+	return figure{
+		name:  "policy",
+		about: "network policies: many rules compiled, how that grows, a pod among 10,000 pods and 1,000 policies, and the engine's memory",
+		run: func(b *B) {
+			b.policyRules()
+			b.policyGrowth()
+			b.policyPod()
+			b.policyMemory()
+		},
+	}
+}
+
+// judge is a node whose policies are compiled.
+type judge struct {
+	b        *B
+	engine   *policy.Engine
+	compiler *policies.Compiler
+}
+
+func (b *B) newJudge() *judge {
+	node := podNetwork()
+	node.Mode = config.ModeNetworkPolicy
+	engine := policy.New()
+	return &judge{b, engine, policies.NewCompiler(node, engine)}
+}
+
+// learn tells of a cluster, and attaches those of its pods that are here.
+func (j *judge) learn(c *cluster) {
+	for _, ns := range c.namespaces {
+		j.engine.SetNamespace(ns.Name, ns.Labels)
+	}
+	for _, p := range c.pods {
+		j.engine.SetPod(policy.NewPod(p))
+		if p.Spec.NodeName == nodeName {
+			j.attach(policy.NewPod(p))
+		}
+	}
+	for _, p := range c.policies {
+		j.b.must(j.engine.SetNetworkPolicy(p))
+	}
+}
+
+func (j *judge) attach(p policy.Pod) {
+	owner, addr := pipeline.Owner{Kind: pipeline.KindPod, Key: p.Namespace + "/" + p.Name}, p.Addrs[0]
+	bytes := addr.As4()
+	j.compiler.Place(p.PodKey, owner, pipeline.Pod{OFPort: 10 + int(bytes[2])<<8 + int(bytes[3]), MAC: config.MAC(addr), Addrs: p.Addrs})
+	j.engine.Attach(p.PodKey, p.Addrs...)
+}
+
+// compile returns the changes of the flows that the pieces come to.
+func (j *judge) compile(pieces []policy.Piece) []store.Change {
+	changes := make([]store.Change, len(pieces))
+	for i, p := range pieces {
+		changes[i].Owner, changes[i].State = j.compiler.Compile(p)
+	}
+	return changes
+}
+
+func countFlows(changes []store.Change) (n int) {
+	for _, c := range changes {
+		n += len(c.State.Flows)
+	}
+	return n
+}
+
+// policyRules: 100 rules of 502 addresses, half of which all rules share. The floor makes the same flows of rules that are there.
+func (b *B) policyRules() {
+	const rules = 100
+	c := rulesOf(rules)
+	var ours, floor []time.Duration
+	var allocated, floorAllocated []float64
+	flows := 0
+	for i := range b.samples {
+		b.tell("rules: %d of %d", i+1, b.samples)
+		j := b.newJudge()
+		j.learn(&cluster{namespaces: c.namespaces, pods: c.pods})
+		j.engine.Drain()
+		var pieces []policy.Piece
+		took, bytes := b.costs(func() {
+			for _, p := range c.policies {
+				b.must(j.engine.SetNetworkPolicy(p))
+			}
+			pieces = j.engine.Drain()
+			flows = countFlows(j.compile(pieces))
+		})
+		ours, allocated = append(ours, took), append(allocated, bytes)
+		took, bytes = b.costs(func() { j.compile(pieces) })
+		floor, floorAllocated = append(floor, took), append(floorAllocated, bytes)
+	}
+	scenario := fmt.Sprintf("%d rules × 502 addresses, %d flows", rules, flows)
+	b.record(scenario, "ms", seriesOf("ours", milliseconds(ours)), seriesOf("flows alone", milliseconds(floor), within(30, "ms")))
+	b.record(scenario, "MB", seriesOf("ours", allocated), seriesOf("flows alone", floorAllocated, within(20, "MB")))
+}
+
+// costs measures time and allocated megabytes. What others have left for the garbage collector is not part of it.
+func (b *B) costs(do func()) (time.Duration, float64) {
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	do()
+	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	return took, float64(after.TotalAlloc-before.TotalAlloc) / 1e6
+}
+
+// policyGrowth: n policies in n namespaces of ten pods each, one of which is here. What they are measured beside is ten times what a tenth of them costs.
+func (b *B) policyGrowth() {
+	flows, times := map[int]float64{}, map[int][]time.Duration{}
+	sizes := []int{10, 100, 1000}
+	for i := range b.rounds {
+		for _, n := range sizes {
+			b.tell("growth: %d policies, %d of %d", n, i+1, b.rounds)
+			c := clusterOf(n, 1)
+			j := b.newJudge()
+			took, _ := b.costs(func() {
+				j.learn(c)
+				flows[n] = float64(countFlows(j.compile(j.engine.Drain())))
+			})
+			times[n] = append(times[n], took)
+		}
+	}
+	for i, n := range sizes[1:] {
+		tenth := sizes[i]
+		scenario, times10 := fmt.Sprintf("%d policies, %d pods", n, 10*n), fmt.Sprintf("10 × %d policies", tenth)
+		b.record(scenario, "flows", seriesOf("ours", []float64{flows[n]}), seriesOf(times10, []float64{10 * flows[tenth]}, atMost(1.1)))
+		expected := milliseconds(times[tenth])
+		for k := range expected {
+			expected[k] *= 10
+		}
+		b.record(scenario, "ms", seriesOf("ours", milliseconds(times[n])), seriesOf(times10, expected, atMost(2)))
+	}
+}
+
+// policyPod: what a pod that comes costs the agent in processor time, from what the watch says of it to its flows on the switch; elsewhere, where it
+// is a peer of ten policies, and here. The floor is the same pod where there are no policies.
+func (b *B) policyPod() {
+	j, none := b.newJudge(), b.newJudge()
+	c := bigCluster()
+	j.learn(c)
+	none.learn(&cluster{namespaces: c.namespaces})
+	with, without := b.newKeeper(j), b.newKeeper(none)
+	with.keep()
+	for _, where := range []struct {
+		name, node string
+		at         netip.Addr
+	}{
+		{"a pod elsewhere", "elsewhere", netip.MustParseAddr("10.131.0.7")},
+		{"a pod of this node", nodeName, netip.MustParseAddr("10.128.15.7")},
+	} {
+		added := policy.NewPod(podObject(c.namespaces[7].Name, "added", frontend, where.node, where.at))
+		var ours, floor []time.Duration
+		for i := range b.samples {
+			b.tell("%s: %d of %d", where.name, i+1, b.samples)
+			ours = append(ours, with.add(added, where.node == nodeName))
+			floor = append(floor, without.add(added, where.node == nodeName))
+		}
+		b.record(where.name+" comes, "+c.String(), "ms of CPU", seriesOf("ours", milliseconds(ours)),
+			seriesOf("no policies", milliseconds(floor), within(2, "ms")))
+	}
+}
+
+// bigCluster has 200 pods on this node.
+func bigCluster() *cluster { return clusterOf(1000, 5) }
+
+func (c *cluster) String() string {
+	return fmt.Sprintf("%d pods, %d namespaces, %d policies", len(c.pods), len(c.namespaces), len(c.policies))
+}
+
+// keeper keeps a judge's flows on a switch of its own.
+type keeper struct {
+	*judge
+	store *store.Store
+}
+
+func (b *B) newKeeper(j *judge) *keeper {
+	_, native := b.newBridge()
+	k := &keeper{j, store.New(native)}
+	go func() { _ = k.store.Run(b.Context()) }() // ends with the figure's context
+	return k
+}
+
+func (k *keeper) keep(more ...store.Change) {
+	for _, commit := range k.store.SetAll(append(k.compile(k.engine.Drain()), more...)...) {
+		k.b.must(commit.Wait(k.b.Context()))
+	}
+}
+
+// add returns the processor time that it takes to add the pod, which is taken away again.
+func (k *keeper) add(p policy.Pod, here bool) time.Duration {
+	runtime.GC()
+	before := processorTime()
+	k.engine.SetPod(p)
+	if here {
+		k.attach(p)
+	}
+	k.keep()
+	took := processorTime() - before
+	k.engine.Detach(p.PodKey)
+	k.engine.DeletePod(p.PodKey)
+	k.keep()
+	return took
+}
+
+// processorTime is what this process has used, vswitchd's not counted.
+func processorTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) // fails for unknown clocks only
+	return time.Duration(t.Nano())
+}
+
+// policyMemory: the engine, beside the objects that it is told of, which the watch holds.
+func (b *B) policyMemory() {
+	empty := heap()
+	c := bigCluster()
+	objects := heap()
+	j := b.newJudge()
+	j.learn(c)
+	j.engine.Drain()
+	engine := heap()
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(j)
+	b.record("the engine's memory, "+c.String(), "MB",
+		seriesOf("ours", []float64{engine - objects}), seriesOf("the objects", []float64{objects - empty}))
+}
+
+// heap is what lives, in megabytes.
+func heap() float64 {
+	runtime.GC()
+	runtime.GC() // what finalizers held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc) / 1e6
+}
