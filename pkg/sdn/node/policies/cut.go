@@ -92,14 +92,10 @@ func (c *Cuts) cut(ctx context.Context) error {
 	if count > 0 {
 		klog.FromContext(ctx).Info("Connections are cut", "connections", count)
 	}
-	if err != nil {
+	if err != nil || j.more {
 		c.Forget(slices.Collect(maps.Keys(gone))...)
-		return err
 	}
-	if j.slow > maxSlow {
-		c.runner.Poke() // for the rest
-	}
-	return nil
+	return err
 }
 
 // flushes is how many connections are forgotten by one transaction.
@@ -135,11 +131,16 @@ type judge struct {
 	engine *policy.Engine
 	homes  map[netip.Addr]policy.PodKey // pods of this node
 	gone   map[netip.Addr]struct{}
-	slow   int // connections that are not to go on, and that the switch does not find at once
+
+	cut, slow int  // connections, and those of them that the switch does not find at once
+	more      bool // are to be cut in another run
 }
 
-// maxSlow is how many slow ones go in one run: for each, the switch goes through all that it tracks.
-const maxSlow = 64
+// What is cut in one run: so much as is held in memory, and of those for which the switch goes through all that it tracks, a few.
+const (
+	maxCut  = 100_000
+	maxSlow = 64
+)
 
 // judge knows the pods that are here now. The lock must be held.
 func (p *Policies) judge() *judge {
@@ -158,11 +159,16 @@ func (j *judge) cuts(c ovs.Connection) bool {
 	if !j.orphaned(c) && !j.forbidden(c) {
 		return false
 	}
-	if c.IsFound() {
-		return true
+	slow := !c.IsFound()
+	if j.cut == maxCut || slow && j.slow == maxSlow {
+		j.more = true
+		return false
 	}
-	j.slow++
-	return j.slow <= maxSlow
+	j.cut++
+	if slow {
+		j.slow++
+	}
+	return true
 }
 
 // orphaned says whether an end of the connection has lost its pod.

@@ -154,8 +154,25 @@ func TestSlowFlushesAreFew(t *testing.T) {
 			cut++
 		}
 	}
-	if cut != maxSlow || j.slow <= maxSlow {
-		t.Errorf("%d are cut, %d known; want %d of all", cut, j.slow, maxSlow)
+	if cut != maxSlow || !j.more {
+		t.Errorf("%d are cut, want %d; more to come: %v", cut, maxSlow, j.more)
+	}
+	if !j.cuts(tracked(zoneHere, protoTCP, "10.128.0.2:1000", "192.0.2.1:80")) {
+		t.Error("what the switch finds at once waits")
+	}
+}
+
+// No more are held in memory than go in one run.
+func TestManyConnectionsAreCutInSeveralRuns(t *testing.T) {
+	j := newJudge(t)
+	n := 0
+	for i := range maxCut + 5 {
+		if j.cuts(tracked(zoneHere, protoTCP, fmt.Sprintf("10.128.0.2:%d", 1+i%50_000), "192.0.2.1:80")) {
+			n++
+		}
+	}
+	if n != maxCut || !j.more {
+		t.Errorf("%d are cut, want %d; more to come: %v", n, maxCut, j.more)
 	}
 }
 
