@@ -173,8 +173,11 @@ func (m *Manager) remove(ctx context.Context, a Attachment) error {
 		errs = append(errs, fmt.Errorf("remove the veth pair of sandbox %s: %w", a.Sandbox, err))
 	}
 	// Waited for last: while Open vSwitch is away this takes all the time there is, and port and device can go meanwhile.
-	if err := flowsGone(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("remove the flows of sandbox %s: %w", a.Sandbox, err))
+	// Not while the manager recovers: the store's first replacement, without which nobody gets the address, takes them off.
+	if m.recovered.Load() {
+		if err := flowsGone(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("remove the flows of sandbox %s: %w", a.Sandbox, err))
+		}
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)

@@ -112,14 +112,18 @@ func TestRecoverSweeps(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The predecessor died while vswitchd was giving the port its number, which comes while the successor starts. The store writes
-// nothing yet.
+// The predecessor died while vswitchd was giving the port its number, which comes while the successor starts. Another pod has died
+// meanwhile. The store writes nothing yet.
 func TestRecoverWaitsForNoFlow(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	req := n.addPod("web", newNetns(t))
+	req, gone := n.addPod("web", newNetns(t)), n.addPod("gone", newNetns(t))
 	checkReq := check(t, req, add(t, first, req))
+	add(t, first, gone)
 	stop()
+	if err := (hostLinks{n.host, Kernel{}}).Delete(t.Context(), Attachment{gone.ContainerID, gone.IfName}.HostVeth()); err != nil {
+		t.Fatal(err)
+	}
 	second, _ := n.boot(t)
 	late := &lateNumber{Switch: second.bridge}
 	second.bridge = late
@@ -163,6 +167,13 @@ type unwritten struct{ podFlows }
 func (unwritten) set(ctx context.Context, _ Pod, _ *corev1.Pod) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+func (unwritten) remove(Attachment) func(context.Context) error {
+	return func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 }
 
 func TestNothingBeforeRecover(t *testing.T) {
