@@ -131,11 +131,15 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 }
 
 func (u *uninstaller) removeFirewall(ctx context.Context) error {
-	firewall, err := hostnet.NewFirewall(hostnet.FirewallConfig{})
+	firewalls, err := hostnet.Everywhere(hostnet.FirewallConfig{})
 	if err != nil {
 		return err
 	}
-	return firewall.Remove(ctx)
+	var errs []error
+	for _, f := range firewalls {
+		errs = append(errs, f.Remove(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // restoreSysctls leaves them if another network is on the node already: it may rely on them.

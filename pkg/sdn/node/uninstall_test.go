@@ -54,7 +54,7 @@ func newHost(t *testing.T) *host {
 	h.sh(t, `ip link set lo up
 sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.all.send_redirects=1
 iptables -N THEIRS; iptables -A THEIRS -j RETURN; iptables -A FORWARD -s 192.0.2.0/24 -j THEIRS
-ip link add theirs type bridge; ip link set theirs addrgenmode none up; ip addr add 192.0.2.1/24 dev theirs`)
+ip link add theirs type bridge; sysctl -qw net.ipv6.conf.theirs.disable_ipv6=1; ip link set theirs up; ip addr add 192.0.2.1/24 dev theirs`)
 	return h
 }
 

@@ -194,11 +194,11 @@ type Firewall struct {
 // lockWait is how long one run of iptables waits for another program to release the lock, in seconds.
 const lockWait = 5
 
-// NewFirewall finds iptables on the PATH, and fails if it is not there.
+// NewFirewall finds iptables on the PATH, with the backend that the host uses, and fails if it is not there.
 func NewFirewall(c FirewallConfig) (*Firewall, error) {
-	ipt, err := iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait))
+	ipt, err := findIPTables()
 	if err != nil {
-		return nil, fmt.Errorf("find iptables, which the node needs to masquerade pods: %w", err)
+		return nil, err
 	}
 	return &Firewall{iptables: ipt, rules: Rules(c)}, nil
 }
