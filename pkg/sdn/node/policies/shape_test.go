@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
@@ -26,7 +27,7 @@ func newShape(t *testing.T) *station {
 		t.Skip("needs root")
 	}
 	s := newStation(t, 0)
-	s.reset(config.ModeNetworkPolicy)
+	s.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
 	s.engine.SetNamespace("ns", nil)
 	return s
 }

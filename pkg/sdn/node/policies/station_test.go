@@ -58,15 +58,13 @@ func newStation(t *testing.T, i int) *station {
 	return s
 }
 
-// reset forgets the world.
-func (s *station) reset(mode config.Mode) {
-	s.Compiler = NewCompiler(pipeline.Node{
-		Mode:            mode,
-		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
-		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-		Subnets:         []netip.Prefix{subnet(s.index)},
-		VXLANPort:       4789,
-	}, policy.New())
+// reset forgets the world. The addresses of the node are filled in.
+func (s *station) reset(node pipeline.Node) {
+	node.ClusterNetworks = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}
+	node.ServiceNetwork = netip.MustParsePrefix("172.30.0.0/16")
+	node.Subnets = []netip.Prefix{subnet(s.index)}
+	node.VXLANPort = 4789
+	s.Compiler = NewCompiler(node, policy.New())
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
 		s.engine.SetNode(fmt.Sprintf("n%d", i+1), set, oracle.NodeAddr(i))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
@@ -21,11 +22,11 @@ type stations struct {
 	anew  bool // of the former world nothing stays
 }
 
-// reset forgets the world, for one in this mode.
-func (n *stations) reset(mode config.Mode) {
+// reset forgets the world, for one of such nodes.
+func (n *stations) reset(node pipeline.Node) {
 	n.vnids, n.anew = map[string]uint32{}, true
 	for _, s := range n.all {
-		s.reset(mode)
+		s.reset(node)
 	}
 }
 

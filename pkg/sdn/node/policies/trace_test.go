@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
@@ -65,7 +66,7 @@ func fleet(t *testing.T) chan *stations {
 	return idle
 }
 
-// What the switch does with packets in random clusters, every second of them with tenants, is what the oracle says: of a sample after
+// What the switch does with packets in random clusters, every second of them with tenants and every second with SCTP that has no state, is what the oracle says: of a sample after
 // every one of fifty changes, of all pairs and ports in the end.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := fleet(t)
@@ -85,14 +86,14 @@ func TestSwitchAgreesWithTheOracle(t *testing.T) {
 // grow looks at the world of a seed, and returns how many questions that were.
 func (n *stations) grow(t *testing.T, seed uint64) (asked int) {
 	t.Helper()
-	mode := config.ModeNetworkPolicy
+	node := pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: seed%4 < 2}
 	if seed%2 == 0 {
-		mode = config.ModeMultitenant
+		node.Mode = config.ModeMultitenant
 	}
-	n.reset(mode)
+	n.reset(node)
 	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be repeatable
 	w := oracle.NewWorld(seed, n)
-	if mode == config.ModeMultitenant {
+	if node.Mode == config.ModeMultitenant {
 		w.VNIDs = n.vnids
 	}
 	compare := func(when string, questions []oracle.Connection) {
@@ -119,7 +120,7 @@ func TestSwitchAgreesOnCases(t *testing.T) {
 			t.Parallel()
 			n := <-idle
 			defer func() { idle <- n }()
-			n.reset(config.ModeNetworkPolicy)
+			n.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
 			r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // to be repeatable
 			c.Play(n, func(step int, w *oracle.World) {
 				all := slices.DeleteFunc(questions(w), func(c oracle.Connection) bool {
