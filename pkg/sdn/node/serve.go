@@ -71,6 +71,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		Subnets:         own.Subnets,
 		VXLANPort:       network.VXLANPort,
 		StatelessSCTP:   a.Datapath == pods.DatapathNetdev,
+		LaterFragments:  a.Datapath == pods.DatapathNetdev,
 	}
 	st := store.New(a.gate)
 	static, err := compiler.Static()

@@ -20,6 +20,10 @@ type Node struct {
 	// StatelessSCTP is for the userspace datapath, whose tracker sees no ports of SCTP: one association would let all others between the
 	// same two pods answer. So rules judge both directions.
 	StatelessSCTP bool
+
+	// LaterFragments is for the userspace datapath, whose tracker hands on the fragments that it was given: rules with ports allow the later
+	// ones, which have none, by their addresses.
+	LaterFragments bool
 }
 
 func (n Node) gateways() []netip.Prefix {

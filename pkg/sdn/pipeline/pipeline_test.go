@@ -78,7 +78,7 @@ func goldenStates(t *testing.T) map[string]State {
 	tenantsService.VNID = 0xabcdef
 	judging := inMode(config.ModeNetworkPolicy)
 	userspace := judging
-	userspace.StatelessSCTP = true
+	userspace.StatelessSCTP, userspace.LaterFragments = true, true
 	both := []RulePart{
 		{Level: 25026, Shares: []RuleShare{{ID: 0xdeadbeef, K: 1, N: 2}, {ID: 7, K: 3, N: 3}}},
 		{Egress: true, Level: 50051, Admin: true, Shares: []RuleShare{{ID: 9, K: 2, N: 2}}},
@@ -120,15 +120,17 @@ func goldenStates(t *testing.T) map[string]State {
 		"pod-judged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, Policies: PodPolicies{Judged: true}}),
 		"pod-isolated": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
 			Policies: PodPolicies{Judged: true, Ingress: true, Egress: true}}),
-		"policy-target":   judging.PolicyTarget(Pod{OFPort: 3, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}, both),
-		"policy-peer":     judging.PolicyPeer(netip.MustParsePrefix("10.129.0.0/23"), both),
-		"policy-tenant":   judging.PolicyTenant(0xabcdef, both[:1]),
-		"policy-port":     judging.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
-		"policy-ports":    judging.PolicyPort(ProtocolSCTP, 8080, 0xfff0, both),
-		"policy-all":      judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
-		"policy-anything": judging.PolicyAnything(both),
-		"policy-outcome":  outcomes,
-		"policy-denied":   judging.LogDenied(),
+		"policy-target":         judging.PolicyTarget(Pod{OFPort: 3, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}, both),
+		"policy-peer":           judging.PolicyPeer(netip.MustParsePrefix("10.129.0.0/23"), both),
+		"policy-tenant":         judging.PolicyTenant(0xabcdef, both[:1]),
+		"policy-port":           judging.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
+		"policy-port-userspace": userspace.PolicyPort(goovs.ProtocolTCPv4, 80, 0xffff, both),
+		"policy-all-userspace":  userspace.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
+		"policy-ports":          judging.PolicyPort(ProtocolSCTP, 8080, 0xfff0, both),
+		"policy-all":            judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
+		"policy-anything":       judging.PolicyAnything(both),
+		"policy-outcome":        outcomes,
+		"policy-denied":         judging.LogDenied(),
 		"pod-logged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
 			Policies: PodPolicies{Judged: true, Ingress: true, Logged: true}}),
 		"multicast": n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),

@@ -227,9 +227,16 @@ func (n Node) PolicyPort(protocol goovs.Protocol, port, mask uint16, parts []Rul
 	var s State
 	for _, part := range parts {
 		part.add(&s, m)
+		if n.LaterFragments && mask != 0 && part.onlyAllows() {
+			// One flow for all ports, in which their conjunctions unite.
+			part.add(&s, match{protocol: protocol, fields: []ovs.Match{goovs.IPFrag(goovs.IPFragFlagLater)}})
+		}
 	}
 	return s
 }
+
+// onlyAllows says whether the part is of network policies. A rule of another tier that denies a port would deny all large packets.
+func (p RulePart) onlyAllows() bool { return !p.Admin && p.Level > PolicyIsolation }
 
 // PolicyAnything compiles all packets, for rules that only their targets limit.
 func (n Node) PolicyAnything(parts []RulePart) State {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
+
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
@@ -42,6 +44,7 @@ func newSite(t *testing.T) *site {
 			Subnets:         []netip.Prefix{n.Subnet},
 			VXLANPort:       4789,
 			StatelessSCTP:   ovstest.DatapathType(t) == ovstest.DatapathNetdev,
+			LaterFragments:  ovstest.DatapathType(t) == ovstest.DatapathNetdev,
 		}, policy.New())},
 	}
 	s.cuts = newCuts(bridge, &s.lock, (&Policies{compiler: s.Compiler}).judge)
@@ -157,4 +160,27 @@ func TestNoConnectionOutlivesItsPod(t *testing.T) {
 		t.Errorf("%d connections of the pod that went, want 0; %d of the other, want 1", count(pods[0].Addr), count(pods[1].Addr))
 	}
 	datapath.MustPass(t, other.Server, other.Client)
+}
+
+// Rules with ports let packets through that come in fragments, of which only the first has ports.
+func TestLargePacketsPassByTheirPort(t *testing.T) {
+	s := newSite(t)
+	pods := s.node.Pods
+	in, out := allowFrom("a", "0", onUDP(53)), allowFrom("a", "2", onUDP(53))
+	in.Name, in.Spec.PodSelector.MatchLabels = "in", map[string]string{"app": "2"}
+	out.Name, out.Spec.PodSelector.MatchLabels = "out", map[string]string{"app": "0"}
+	for _, p := range []*networkingv1.NetworkPolicy{in, out} {
+		if err := s.engine.SetNetworkPolicy(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.follow(t)
+	asking, dns, other := pods[0].UDP(t, 0), pods[2].UDP(t, 53), pods[2].UDP(t, 54)
+	asking.MustNotReachWith(t, other.Addr(), other, asking.Large)
+	asking.MustReachWith(t, dns.Addr(), dns, asking.Large)
+	dns.MustReachWith(t, asking.Addr(), asking, dns.Large)
+	asking.MustNotReachWith(t, other.Addr(), other, asking.Large)
+
+	stranger := pods[1].UDP(t, 0)
+	stranger.MustNotReachWith(t, dns.Addr(), dns, stranger.Large)
 }

@@ -52,8 +52,12 @@ func allowFrom(namespace, app string, ports ...networkingv1.NetworkPolicyPort) *
 	}
 }
 
-func onPort(n int32) networkingv1.NetworkPolicyPort {
-	port, protocol := intstr.FromInt32(n), corev1.ProtocolTCP
+func onPort(n int32) networkingv1.NetworkPolicyPort { return onPortOf(corev1.ProtocolTCP, n) }
+
+func onUDP(n int32) networkingv1.NetworkPolicyPort { return onPortOf(corev1.ProtocolUDP, n) }
+
+func onPortOf(protocol corev1.Protocol, n int32) networkingv1.NetworkPolicyPort {
+	port := intstr.FromInt32(n)
 	return networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: &port}
 }
 
