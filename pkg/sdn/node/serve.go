@@ -27,6 +27,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // ipamNetwork is the folder of host-local's files.
@@ -160,7 +161,11 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return st.Run(writing) })
-	group.Go(func() error { a.bridge.Watch(ctx, follow(st, keeper)); return nil })
+	limits := newZoneLimits(a.bridge)
+	if network.Mode != config.ModeSubnet { // which tracks nothing
+		group.Go(func() error { limits.Run(ctx); return nil })
+	}
+	group.Go(func() error { a.bridge.Watch(ctx, follow(st, keeper, limits)); return nil })
 	group.Go(func() error { keeper.run(ctx); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { byVNID.Run(ctx); return nil })
@@ -196,11 +201,12 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 
 // follow reacts to what Open vSwitch does by itself, and to what others do to it. A switch that has started anew has no flows: the store
 // writes them again, and an unchanged one gets nothing.
-func follow(st *store.Store, keeper *keeper) func(ovs.Event) {
+func follow(st *store.Store, keeper *keeper, limits *reconcile.Runner) func(ovs.Event) {
 	return func(e ovs.Event) {
 		switch e.Kind {
 		case ovs.SwitchConnected:
 			st.Resync()
+			limits.Poke()
 		case ovs.DatabaseConnected:
 			keeper.look(bridgeName)
 		case ovs.PortChanged:
