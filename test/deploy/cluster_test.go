@@ -105,10 +105,7 @@ func (c *cluster) as(t *testing.T, account, pod string) as {
 
 func clients(t *testing.T, config *rest.Config) as {
 	t.Helper()
-	kube, err := kubernetes.NewForConfig(config)
-	must(t, err)
-	network, err := networkclient.NewForConfig(config)
-	must(t, err)
+	kube, network := apitest.Clients(t, config)
 	return as{kube, network}
 }
 

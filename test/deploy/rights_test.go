@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // admissionPatience is how long the API server may take to put its policies in force.
@@ -49,21 +52,14 @@ func (r request) check(t *testing.T, who as) {
 // awaitAdmission returns when what the policies must refuse is refused: they are in force some time after they were made.
 func awaitAdmission(t *testing.T, who as, requests ...request) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), admissionPatience)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		open := slices.ContainsFunc(requests, func(r request) bool { return !apierrors.IsForbidden(r.do(ctx, who)) })
-		if !open {
-			return
+	await.OK(t, admissionPatience, func(ctx context.Context) error {
+		for _, r := range requests {
+			if err := r.do(ctx, who); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("%s: it is not refused, but %s", r.name, fmt.Sprint(err))
+			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return // the requests' own checks say what is wrong
-		}
-	}
+		return nil
+	})
 }
 
 // reads are lists and watches.
@@ -178,8 +174,8 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 	c := newCluster(t)
 	agent := c.as(t, "ovsdn-node", "agent-on-node1")
 	awaitAdmission(t, agent,
-		refused("", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
-		refused("", createEvent(event("early", "kubelet", "node1", "Node", "node1"))))
+		refused("another Node's status", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
+		refused("kubelet's Event", createEvent(event("early", "kubelet", "node1", "Node", "node1"))))
 
 	requests := slices.Concat(
 		reads(false,
@@ -237,7 +233,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	c := newCluster(t)
 	c.addPod(t, "node1", "controller", "ovsdn-controller")
 	controller := c.as(t, "ovsdn-controller", "controller")
-	awaitAdmission(t, controller, refused("", patchStatus("node2", condition(corev1.NodeReady, "NotMine"))))
+	awaitAdmission(t, controller, refused("another condition", patchStatus("node2", condition(corev1.NodeReady, "NotMine"))))
 	lease := func(name string) func(context.Context, as) error {
 		return func(ctx context.Context, who as) error {
 			_, err := who.kube.CoordinationV1().Leases(system).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"me"}}`), metav1.PatchOptions{})

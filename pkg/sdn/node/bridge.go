@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"sync"
@@ -64,7 +66,7 @@ func (f *fixture) ensure(ctx context.Context) error {
 		klog.FromContext(ctx).Info("Routes are ready for another MTU", "interface", hostnet.Tun0Name, "changed", changes)
 	}
 	if err := f.bridge.EnsureBridge(ctx, f.wanted); err != nil {
-		return err
+		return noSwitch(err)
 	}
 	if err := f.evict(ctx); err != nil {
 		return err
@@ -79,6 +81,14 @@ func (f *fixture) ensure(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// noSwitch says what to do where nothing listens at Open vSwitch's socket, since there is none.
+func noSwitch(err error) error {
+	if ovs.IsUnavailable(err) && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no Open vSwitch runs on this host: install it and start it, or add deploy/overlays/ovs to the installation, which brings one: %w", err)
+	}
+	return err
 }
 
 // evict takes pods' ports away that have got a fixed number, as can happen when somebody deletes a fixed port, or the bridge. They are

@@ -1,0 +1,36 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+func TestHostWithoutOpenVSwitchIsToldHowToGetOne(t *testing.T) {
+	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
+	bridge := ovs.NewNative(bridgeName, t.TempDir())
+	t.Cleanup(bridge.Close)
+	err := noSwitch(bridge.EnsureBridge(t.Context(), wanted))
+	if !ovs.IsUnavailable(err) || !strings.Contains(err.Error(), "deploy/overlays/ovs") {
+		t.Errorf("it says %v", err)
+	}
+}
+
+func TestOpenVSwitchThatHasStoppedIsNotTakenForNone(t *testing.T) {
+	s := ovstest.Start(t)
+	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
+	bridge := ovs.NewNative(bridgeName, s.RunDir)
+	t.Cleanup(bridge.Close)
+	if err := noSwitch(bridge.EnsureBridge(t.Context(), wanted)); err != nil {
+		t.Fatal(err)
+	}
+	s.StopVSwitchd(t)
+	s.StopDB(t)
+	err := noSwitch(bridge.EnsureBridge(t.Context(), wanted))
+	if !ovs.IsUnavailable(err) || strings.Contains(err.Error(), "deploy/overlays/ovs") {
+		t.Errorf("it says %v", err)
+	}
+}
