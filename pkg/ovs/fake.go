@@ -29,6 +29,8 @@ type Fake struct {
 	unavailable bool
 	bundles     int
 	changes     int
+	packets     map[int]func(PacketIn) // who watches them
+	lastWatcher int
 }
 
 var _ Interface = (*Fake)(nil)
@@ -40,6 +42,7 @@ func NewFake(bridge string) *Fake {
 		ports:    map[string]Port{},
 		noDevice: map[string]bool{},
 		tables:   newFakeTables(),
+		packets:  map[int]func(PacketIn){},
 	}
 }
 

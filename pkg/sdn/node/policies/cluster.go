@@ -129,8 +129,10 @@ func (p *Policies) learn(ctx context.Context, o object) {
 	case kindNamespace:
 		if ns := cached[corev1.Namespace](c.Namespaces, o.key); ns != nil {
 			e.SetNamespace(name, ns.Labels)
+			p.learnLogged(name, ns.Annotations)
 		} else {
 			e.DeleteNamespace(name)
+			p.learnLogged(name, nil)
 		}
 	case kindNetNamespace:
 		p.learnVNID(name)

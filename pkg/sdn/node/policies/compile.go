@@ -17,6 +17,7 @@ type Compiler struct {
 	node   pipeline.Node
 	engine *policy.Engine
 	local  map[policy.PodKey]map[pipeline.Owner]pipeline.Pod // a pod that gets a new sandbox has two for a while
+	logged map[string]bool                                   // namespaces whose denied packets are logged
 
 	scratch struct { // of the piece that is being compiled
 		parts  []pipeline.RulePart
@@ -26,7 +27,7 @@ type Compiler struct {
 
 // NewCompiler returns a compiler for this node, of what this engine says.
 func NewCompiler(node pipeline.Node, engine *policy.Engine) *Compiler {
-	return &Compiler{node: node, engine: engine, local: map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{}}
+	return &Compiler{node: node, engine: engine, local: map[policy.PodKey]map[pipeline.Owner]pipeline.Pod{}, logged: map[string]bool{}}
 }
 
 // Place makes a sandbox on this node the pod's.
@@ -132,5 +133,6 @@ func (c *Compiler) podPolicies(key policy.PodKey) pipeline.PodPolicies {
 	return pipeline.PodPolicies{
 		Judged:  ingress || egress || len(c.engine.Compile(policy.Piece{Kind: policy.Target, Pod: key})) > 0,
 		Ingress: ingress, Egress: egress,
+		Logged: c.logged[key.Namespace],
 	}
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -31,6 +32,12 @@ type Switch interface {
 	Recompile(changes []store.Change, owners ...pipeline.Owner) []*store.Commit
 }
 
+// Bridge is the bridge as it tells of connections and packets (*ovs.Native).
+type Bridge interface {
+	Tracker
+	WatchPackets(ctx context.Context, handle func(ovs.PacketIn))
+}
+
 // Policies follows what the cluster says of policies, and compiles it for the pods of this node.
 //
 // Its lock is held while a change is given to the store, which never blocks, so the order of changes is that of what is known.
@@ -40,9 +47,12 @@ type Policies struct {
 	news    news
 	updates *reconcile.Runner
 	cuts    *Cuts
+	bridge  Bridge
+	denied  *denied
 
 	mu       sync.Mutex
 	compiler *Compiler
+	relogged map[string]bool                  // namespaces that are logged now, or no longer, since that was sent last
 	homes    map[pipeline.Owner]policy.PodKey // of the pods of this node
 	early    map[policy.PodKey]*corev1.Pod    // pods of this node that the watch has not told of yet
 
@@ -52,18 +62,21 @@ type Policies struct {
 }
 
 // New returns the feature. Its informers need not have synced.
-func New(node pipeline.Node, cluster Cluster, sw Switch, tracker Tracker) (*Policies, error) {
+func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Policies, error) {
 	p := &Policies{
 		cluster:  cluster,
 		sw:       sw,
+		bridge:   bridge,
 		compiler: NewCompiler(node, policy.New()),
+		relogged: map[string]bool{},
 		homes:    map[pipeline.Owner]policy.PodKey{},
 		early:    map[policy.PodKey]*corev1.Pod{},
 		known:    map[policy.PodKey]pipeline.PodPolicies{},
 	}
 	p.updates = reconcile.NewRunner("policies", updateInterval, p.update)
 	p.news.due = p.updates.Poke
-	p.cuts = newCuts(tracker, &p.mu, p.judge)
+	p.cuts = newCuts(bridge, &p.mu, p.judge)
+	p.denied = newDenied(p.explain)
 	return p, p.watch()
 }
 
@@ -83,6 +96,8 @@ func (p *Policies) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { p.updates.Run(ctx) })
 	parts.Go(func() { p.cuts.Run(ctx) })
+	parts.Go(func() { p.denied.run(ctx) })
+	parts.Go(func() { p.bridge.WatchPackets(ctx, p.denied.handle) })
 	parts.Wait()
 }
 
@@ -119,6 +134,7 @@ func (p *Policies) send() []*store.Commit {
 			owners = slices.AppendSeq(owners, maps.Keys(p.compiler.local[piece.Pod]))
 		}
 	}
+	changes, owners = p.sendLogged(changes, owners)
 	if len(changes) == 0 {
 		return nil
 	}
@@ -161,6 +177,7 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.compiler.engine.SetNamespace(ns.Name, ns.Labels)
+	p.learnLogged(ns.Name, ns.Annotations)
 	return nil
 }
 

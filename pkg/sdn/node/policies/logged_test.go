@@ -1,0 +1,221 @@
+package policies
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+)
+
+func loggedNamespace(name, value string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{config.LogDeniedAnnotation: value}}}
+}
+
+// The annotation comes, is misspelt, and goes: the flows of the namespace's pods follow, and nobody else's.
+func TestNamespaceIsLogged(t *testing.T) {
+	f := newFixture(t, two)
+	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
+	const logged = "load:0x7->NXM_NX_REG4["
+	tells := func() bool {
+		return slices.ContainsFunc(f.bridge.Flows(), func(flow string) bool { return strings.Contains(flow, "controller(") })
+	}
+	f.eventually(has(0, logged))
+	if tells() || len(f.bridge.Meters()) > 0 {
+		t.Error("the switch tells of packets, and nobody asked")
+	}
+	f.namespaces.Modify(loggedNamespace("a", "true"))
+	f.eventually(has(1, logged))
+	if !tells() || len(f.bridge.Meters()) != 1 {
+		t.Errorf("the switch does not tell: %q", f.bridge.Meters())
+	}
+	f.namespaces.Modify(loggedNamespace("a", "yes"))
+	f.eventually(has(0, logged))
+	f.namespaces.Modify(loggedNamespace("b", "true"))
+	f.namespaces.Modify(loggedNamespace("a", "true"))
+	f.eventually(has(1, logged))
+	f.namespaces.Delete(loggedNamespace("b", ""))
+	f.namespaces.Delete(loggedNamespace("a", ""))
+	f.eventually(has(0, logged))
+	if tells() || len(f.bridge.Meters()) > 0 {
+		t.Error("the switch still tells of packets")
+	}
+}
+
+func TestDenialIsExplained(t *testing.T) {
+	f := newFixture(t, two)
+	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
+	f.pods.Add(podObject("b", "other", "3", "10.129.0.10", nil))
+	f.clusterPolicies.Add(&policyv1alpha2.ClusterNetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "no-b"},
+		Spec: policyv1alpha2.ClusterNetworkPolicySpec{
+			Tier: policyv1alpha2.AdminTier, Subject: policyv1alpha2.ClusterNetworkPolicySubject{Namespaces: &metav1.LabelSelector{}},
+			Ingress: []policyv1alpha2.ClusterNetworkPolicyIngressRule{{
+				Action: policyv1alpha2.ClusterNetworkPolicyRuleActionDeny,
+				From:   []policyv1alpha2.ClusterNetworkPolicyIngressPeer{{Namespaces: &metav1.LabelSelector{MatchLabels: team("b")}}},
+			}},
+		},
+	})
+	const denies = "goto_table:83"
+	f.eventually(has(1, denies))
+	var rule uint32
+	for _, flow := range f.judged() {
+		if _, id, ok := strings.Cut(flow, "conj_id="); ok && strings.Contains(flow, denies) {
+			if _, err := fmt.Sscanf(id, "%d,", &rule); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	between := func(from, to string) header {
+		return header{source: netip.MustParseAddr(from), destination: netip.MustParseAddr(to)}
+	}
+	for name, tc := range map[string]struct {
+		what denial
+		want explanation
+	}{
+		"isolated": {denial{header: between("10.129.0.10", "10.128.0.5")}, explanation{source: "b/other", destination: "a/web", policies: []string{"a/web"}}},
+		"by a rule": {
+			denial{pipeline.Denied{Rule: rule}, between("10.129.0.10", "10.128.0.5")},
+			explanation{source: "b/other", destination: "a/web", policies: []string{"no-b/ingress/0"}},
+		},
+		"by a rule that is gone": {denial{pipeline.Denied{Rule: rule + 1}, between("192.0.2.1", "10.128.0.5")}, explanation{source: "192.0.2.1", destination: "a/web"}},
+		"of egress":              {denial{pipeline.Denied{Egress: true}, between("10.128.0.5", "192.0.2.1")}, explanation{source: "a/web", destination: "192.0.2.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := f.explain(tc.what); !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("%+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+// record keeps the lines that are logged by the context's logger.
+type record struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *record) into(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, funcr.New(func(_, args string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lines = append(r.lines, args)
+	}, funcr.Options{}))
+}
+
+func (r *record) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
+func (r *record) has(part string) bool {
+	return slices.ContainsFunc(r.all(), func(line string) bool { return strings.Contains(line, part) })
+}
+
+// Packets of real pods are denied, in both directions. The lines name both pods and the policy; of a hundred thousand packets, the agent
+// hears of some hundreds.
+func TestDeniedPacketsAreLogged(t *testing.T) {
+	s := newSite(t)
+	pods := s.node.Pods
+	s.logged["a"] = true
+	d := newDenied((&Policies{compiler: s.Compiler}).explain)
+	var lines record
+	ctx, stop := context.WithCancel(lines.into(t.Context()))
+	var running sync.WaitGroup
+	var heard atomic.Int64
+	running.Go(func() { d.run(ctx) })
+	running.Go(func() {
+		s.bridge.WatchPackets(ctx, func(p ovs.PacketIn) {
+			heard.Add(1)
+			d.handle(p)
+		})
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+	if err := s.engine.SetNetworkPolicy(silent("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	owner, state := s.logDenied()
+	if err := s.store.Set(owner, state).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.follow(t)
+
+	to := netip.AddrPortFrom(pods[2].Addr, 80)
+	for i, want := range []string{
+		`"source"="a/0" "destination"="a/2" "protocol"="UDP" "port"=80 "direction"="ingress" "policies"=["a/allow"] "packets"=1`,
+		`"source"="a/1" "destination"="a/2" "protocol"="UDP" "port"=80 "direction"="egress" "policies"=["a/silent"] "packets"=1`,
+	} {
+		from := pods[i].UDP(t, 0)
+		f := func() bool {
+			from.Send(t, to, from.Message())
+			return lines.has(want)
+		}
+		until(t, f, func() string { return "no line has " + want + ":\n" + strings.Join(lines.all(), "\n") })
+	}
+
+	const packets = 100_000
+	before, start := heard.Load(), time.Now()
+	flood(t, pods[0], to, packets)
+	took := time.Since(start)
+	got := heard.Load() - before
+	t.Logf("of %d packets in %v, the agent heard of %d", packets, took, got)
+	if most := int64(100 + 100*(took.Seconds()+1)); got > most {
+		t.Errorf("the agent heard of %d packets, want at most %d", got, most)
+	}
+	until(t, func() bool { return lines.has(`"protocol"="TCP" "port"=80`) }, func() string { return "the flood is not logged" })
+}
+
+// flood sends the first packets of TCP connections as fast as it can.
+func flood(t *testing.T, from *datapath.Pod, to netip.AddrPort, packets int) {
+	t.Helper()
+	raw := from.Listen(t, "ip4:6", 0)
+	syn := make([]byte, 20)
+	syn[12], syn[13] = 5<<4, 2 // length, flags
+	binary.BigEndian.PutUint16(syn[2:], to.Port())
+	for i := range packets {
+		binary.BigEndian.PutUint16(syn, uint16(1024+i%60000)) //nolint:gosec // a port
+		raw.Send(t, netip.AddrPortFrom(to.Addr(), 0), syn)
+	}
+}
+
+// until asks again and again, as long as the machine may need.
+func until(t *testing.T, done func() bool, otherwise func() string) {
+	t.Helper()
+	deadline, tick := time.After(patience), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(otherwise())
+		}
+	}
+}
+
+// silent is a policy by which the pods with the label reach nobody.
+func silent(namespace, app string) *networkingv1.NetworkPolicy {
+	p := allowFrom(namespace, "nobody")
+	p.Name = "silent"
+	p.Spec.PodSelector.MatchLabels = map[string]string{"app": app}
+	p.Spec.PolicyTypes, p.Spec.Ingress = p.Spec.PolicyTypes[1:], nil
+	return p
+}
