@@ -72,7 +72,8 @@ func name(p policy.Piece) string {
 	case policy.Target:
 		return fmt.Sprintf("target %s/%s", p.Pod.Namespace, p.Pod.Name)
 	case policy.Peer:
-		return "peer " + p.Prefix.String()
+		var text [64]byte // long enough, so that the most frequent of names costs one allocation
+		return string(p.Prefix.AppendTo(append(text[:0], "peer "...)))
 	case policy.Tenant:
 		return fmt.Sprintf("VNID %d", p.VNID)
 	case policy.Port:
