@@ -66,7 +66,7 @@ func fleet(t *testing.T) chan *stations {
 	return idle
 }
 
-// What the switch does with packets in random clusters, every second of them with tenants and every second with SCTP that has no state, is what the oracle says: of a sample after
+// What the switch does with packets in random clusters, every second of them with tenants and every second as on the userspace datapath, is what the oracle says: of a sample after
 // every one of fifty changes, of all pairs and ports in the end.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := fleet(t)
@@ -86,7 +86,8 @@ func TestSwitchAgreesWithTheOracle(t *testing.T) {
 // grow looks at the world of a seed, and returns how many questions that were.
 func (n *stations) grow(t *testing.T, seed uint64) (asked int) {
 	t.Helper()
-	node := pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: seed%4 < 2}
+	userspace := seed%4 < 2 // what its tracker can't do
+	node := pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: userspace, LaterFragments: userspace}
 	if seed%2 == 0 {
 		node.Mode = config.ModeMultitenant
 	}
