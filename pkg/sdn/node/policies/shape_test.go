@@ -27,7 +27,7 @@ func newShape(t *testing.T) *station {
 		t.Skip("needs root")
 	}
 	s := newStation(t, 0)
-	s.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
+	s.reset(pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: true, LaterFragments: true})
 	s.engine.SetNamespace("ns", nil)
 	return s
 }
