@@ -37,8 +37,9 @@ func (c Connection) Whole() Connections {
 	return Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original}
 }
 
-// IsFound says whether the switch finds the connection at once when it is told to forget it (Whole). For one without ports, ICMP aside, it
-// goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c).
+// IsFound says whether the switch can be told to forget this connection alone (Whole), and finds it at once. To find one without ports, ICMP
+// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c), and the kernel is not told of it
+// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c): it goes with its zone only.
 func (c Connection) IsFound() bool {
 	return c.Protocol == protoICMP || c.Original.SrcPort != 0 && c.Original.DstPort != 0
 }

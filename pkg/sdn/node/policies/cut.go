@@ -120,16 +120,13 @@ const flushes = 10_000
 
 // forget has the switch forget what the judge says, and returns how many connections that were.
 func (c *Cuts) forget(ctx context.Context, j *judge) (int, error) {
-	var cut []ovs.Connections
 	err := c.tracker.ListConnections(ctx, pipeline.Zones(), func(conn ovs.Connection) {
 		c.lock.Lock()
 		defer c.lock.Unlock()
-		if j.cuts(conn) {
-			cut = append(cut, conn.Whole())
-		}
+		j.look(conn)
 	})
 	count := 0
-	for some := range slices.Chunk(cut, flushes) {
+	for some := range slices.Chunk(j.cut, flushes) {
 		tx := c.tracker.NewTransaction()
 		for _, conn := range some {
 			tx.Forget(conn)
@@ -149,19 +146,20 @@ type judge struct {
 	homes  map[netip.Addr]policy.PodKey // pods of this node that rules are about
 	gone   map[netip.Addr]struct{}
 
-	cut, slow int  // connections, and those of them that the switch does not find at once
-	more      bool // are to be cut in another run
+	cut   []ovs.Connections   // that are to be forgotten
+	zones map[uint16]struct{} // that are to be forgotten whole
+	more  bool                // is to be done in another run
 }
 
-// What is cut in one run: so much as is held in memory, and of those for which the switch goes through all that it tracks, a few.
+// What is cut in one run: so much as is held in memory, and of zones, for each of which the switch goes through all that it tracks, a few.
 const (
-	maxCut  = 100_000
-	maxSlow = 64
+	maxCut   = 100_000
+	maxZones = 64
 )
 
 // judge knows the pods that are here now. The lock must be held.
 func (p *Policies) judge() *judge {
-	j := &judge{node: p.compiler.node, engine: p.compiler.engine, homes: map[netip.Addr]policy.PodKey{}}
+	j := &judge{node: p.compiler.node, engine: p.compiler.engine, homes: map[netip.Addr]policy.PodKey{}, zones: map[uint16]struct{}{}}
 	for key, pods := range p.compiler.local {
 		if !p.compiler.podPolicies(key).Judged {
 			continue
@@ -175,20 +173,23 @@ func (p *Policies) judge() *judge {
 	return j
 }
 
-func (j *judge) cuts(c ovs.Connection) bool {
+// look takes note of a connection that is not to go on. One without ports can't be named alone to the kernel's tracker, nor be found at once by
+// any: with it go the others of its zone, whose openers, mostly the same, have to speak again before they are answered.
+func (j *judge) look(c ovs.Connection) {
 	if !j.orphaned(c) && !j.forbidden(c) {
-		return false
+		return
 	}
-	slow := !c.IsFound()
-	if j.cut == maxCut || slow && j.slow == maxSlow {
+	_, going := j.zones[c.Zone]
+	switch {
+	case going:
+	case c.IsFound() && len(j.cut) < maxCut:
+		j.cut = append(j.cut, c.Whole())
+	case !c.IsFound() && len(j.zones) < maxZones:
+		j.zones[c.Zone] = struct{}{}
+		j.cut = append(j.cut, ovs.Connections{Zone: c.Zone})
+	default:
 		j.more = true
-		return false
 	}
-	j.cut++
-	if slow {
-		j.slow++
-	}
-	return true
 }
 
 // orphaned says whether an end of the connection has lost its pod.
