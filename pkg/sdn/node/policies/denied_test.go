@@ -8,9 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
-	"k8s.io/klog/v2"
-
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -21,12 +18,8 @@ func journal(t *testing.T) (d *denied, logged func() []string) {
 	d = newDenied(func(what denial) explanation {
 		return explanation{source: what.source.String(), destination: what.destination.String(), policies: []string{fmt.Sprintf("rule %d", what.Rule)}}
 	})
-	var lines []string
-	logger := funcr.New(func(_, args string) {
-		_, args, _ = strings.Cut(args, `"msg"=`)
-		lines = append(lines, args)
-	}, funcr.Options{})
-	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
+	var lines record
+	ctx, stop := context.WithCancel(lines.into(t.Context()))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -35,9 +28,7 @@ func journal(t *testing.T) (d *denied, logged func() []string) {
 	t.Cleanup(func() { stop(); <-done })
 	return d, func() []string {
 		synctest.Wait()
-		out := lines
-		lines = nil
-		return out
+		return lines.take()
 	}
 }
 
@@ -103,8 +94,8 @@ func TestDeniedIsBounded(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		time.Sleep(logInterval) //nolint:forbidigo // as above
-		if len(d.lines) != 0 {
-			t.Errorf("%d denials are remembered when all is quiet", len(d.lines))
+		if more := logged(); len(more) != 0 || len(d.lines) != 0 {
+			t.Errorf("%d denials are remembered when all is quiet: %q", len(d.lines), more)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -107,7 +107,7 @@ func TestDenialIsExplained(t *testing.T) {
 	}
 }
 
-// record keeps the lines that are logged by the context's logger.
+// record keeps the lines that are logged by the context's logger, from the message on.
 type record struct {
 	mu    sync.Mutex
 	lines []string
@@ -115,6 +115,7 @@ type record struct {
 
 func (r *record) into(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, funcr.New(func(_, args string) {
+		_, args, _ = strings.Cut(args, `"msg"=`)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.lines = append(r.lines, args)
@@ -125,6 +126,15 @@ func (r *record) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.lines)
+}
+
+// take returns the lines since it was asked last.
+func (r *record) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lines := r.lines
+	r.lines = nil
+	return lines
 }
 
 func (r *record) has(part string) bool {
