@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -14,6 +16,10 @@ const sayAgain = 30 * time.Second
 
 // fillTime is how long a cache may take to fill before what is missing in it is taken for missing.
 const fillTime = 5 * time.Second
+
+// errUnheard is what the agent waits for when it could read nothing yet.
+var errUnheard = errors.New("the API server does not answer (--kube-apiserver), or does not have the kinds and rights of this installation (deploy/crds, deploy/rbac): " +
+	"the agent's log says which; what is on the node already goes on")
 
 // waitFor returns what try gives once it gives no error, and asks it again whenever one of the informers tells of a change. say is
 // told why the agent waits, when the reason changes and every now and then.
@@ -56,6 +62,9 @@ func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, 
 		got, err := try()
 		if err == nil {
 			return got, nil
+		}
+		if slices.ContainsFunc(filled, func(synced cache.InformerSynced) bool { return !synced() }) {
+			err = errUnheard // so what is missing may be there
 		}
 		if said != err.Error() {
 			said = err.Error()

@@ -7,9 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -62,5 +65,23 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 	factory.Shutdown()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What can't be read is not called missing.
+func TestWaitForSaysThatTheAPIServerDoesNotAnswer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	client := fake.NewClientset()
+	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewServiceUnavailable("away")
+	})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	informer := factory.Core().V1().Services().Informer()
+	factory.Start(ctx.Done())
+	var said error
+	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(err error) { said = err; cancel() }, func() (int, error) { return 0, errors.New("missing") })
+	factory.Shutdown()
+	if !errors.Is(said, errUnheard) || !errors.Is(err, context.Canceled) {
+		t.Errorf("it says %v, and ends with %v", said, err)
 	}
 }
