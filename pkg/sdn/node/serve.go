@@ -191,7 +191,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		files.sync(ctx)
 		group.Go(func() error { files.run(ctx); return nil })
 		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
-		a.reporter.say(reasonReady, message)
+		if files.healthy() == nil { // else kubelet does not know
+			a.reporter.say(reasonReady, message)
+		}
 		healthy := func() error { return errors.Join(manager.Healthy(), keeper.healthy(), files.healthy()) }
 		group.Go(func() error { a.watchHealth(ctx, healthy, message); return nil })
 		return a.door.lead(ctx, manager)
