@@ -7,8 +7,8 @@ import (
 // What policies deny ends in tables 29 and 83, for the source's sake or for the destination's. There a pod of a namespace whose
 // denied packets are logged has a copy sent to the agent, within a rate: a flood costs the switch a counter, and the agent nothing.
 
-// deniedRate is how many denied packets a second a node tells of, and deniedBurst how many at once after a pause. A thousand would cost
-// agent and vswitchd a few percent of a core, and nobody reads as many lines.
+// deniedRate is how many denied packets a second a node tells of at most, and deniedBurst how many at once after a pause: more than
+// anybody reads, and under half a percent of a core for the agent.
 const (
 	deniedRate  = 100
 	deniedBurst = 100
