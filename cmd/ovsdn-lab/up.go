@@ -27,7 +27,7 @@ func newUp(name *string) *cobra.Command {
 	flags.IntVar(&shape.HostBits, "host-bits", shape.HostBits, "bits of a pod's address that its node gives out")
 	flags.TextVar(&shape.ServiceNetwork, "service-network", shape.ServiceNetwork, "where services' addresses come from")
 	flags.StringVar((*string)(&shape.Install), "install", string(shape.Install),
-		"manifests: kubelet starts agents and controllers from images; processes: the lab does")
+		"manifests: kubelet starts agents and controllers from images; processes: the lab does; none: a cluster without a network")
 	flags.StringVar((*string)(&shape.Datapath), "datapath", string(shape.Datapath),
 		"of Open vSwitch: netdev works everywhere, system needs the kernel's module")
 	flags.BoolVar(&shape.ControlPlaneOnly, "control-plane-only", false, "no nodes and no network, only the Kubernetes API with its controllers")

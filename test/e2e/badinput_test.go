@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,31 +20,31 @@ import (
 // A program that can't run with what it was given ends at once, and says what to do.
 func TestBadFlags(t *testing.T) {
 	c := newCluster(t)
-	agent := c.agentArgs(t, node1)
-	controller := c.serviceArgs(t, lab.ControlPlane, controllerService)
+	agent := c.productCommand(t, node1, agentService)
+	controller := c.productCommand(t, lab.ControlPlane, controllerService)
 	for _, tc := range []struct {
 		name    string
-		machine string
-		command []string
+		program product
+		flag    string
 		code    int
 		says    []string
 	}{
-		{"interface", node1, slices.Concat(agent, []string{"--iface=nosuch"}), 1, []string{"nosuch", "--iface", "br-ex", c.addr(t, node1).String()}},
-		{"interface pattern", node1, slices.Concat(agent, []string{"--iface-regex=^nosuch"}), 1, []string{"--iface-regex", "br-ex"}},
-		{"address", node1, slices.Concat(agent, []string{"--node-ip=192.0.2.77"}), 1, []string{"192.0.2.77", "--node-ip", "br-ex"}},
-		{"agent's flag", node1, slices.Concat(agent, []string{"--no-such-flag"}), 2, []string{"--no-such-flag"}},
-		{"agent's datapath", node1, slices.Concat(agent, []string{"--datapath=x"}), 2, []string{"--datapath", "netdev"}},
-		{"controller's flag", lab.ControlPlane, slices.Concat(controller, []string{"--no-such-flag"}), 2, []string{"--no-such-flag"}},
-		{"network that does not parse", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=nonsense"}), 2, []string{"nonsense", "no IPv4 range"}},
-		{"network with bits behind its mask", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=10.128.0.5/14"}), 2, []string{"10.128.0.5/14", "10.128.0.0/14"}},
-		{"network in the services'", lab.ControlPlane, slices.Concat(controller, []string{"--cluster-network=172.16.0.0/12"}), 2, []string{"172.16.0.0/12", "overlaps", "172.30.0.0/16"}},
-		{"host bits", lab.ControlPlane, slices.Concat(controller, []string{"--host-bits=40"}), 2, []string{"host", "40"}},
-		{"mode", lab.ControlPlane, slices.Concat(controller, []string{"--mode=x"}), 2, []string{"subnet", "multitenant"}},
+		{"interface", agent, "--iface=nosuch", 1, []string{"nosuch", "--iface", "br-ex", c.addr(t, node1).String()}},
+		{"interface pattern", agent, "--iface-regex=^nosuch", 1, []string{"--iface-regex", "br-ex"}},
+		{"address", agent, "--node-ip=192.0.2.77", 1, []string{"192.0.2.77", "--node-ip", "br-ex"}},
+		{"agent's flag", agent, "--no-such-flag", 2, []string{"--no-such-flag"}},
+		{"agent's datapath", agent, "--datapath=x", 2, []string{"--datapath", "netdev"}},
+		{"controller's flag", controller, "--no-such-flag", 2, []string{"--no-such-flag"}},
+		{"network that does not parse", controller, "--cluster-network=nonsense", 2, []string{"nonsense", "no IPv4 range"}},
+		{"network with bits behind its mask", controller, "--cluster-network=10.128.0.5/14", 2, []string{"10.128.0.5/14", "10.128.0.0/14"}},
+		{"network in the services'", controller, "--cluster-network=172.16.0.0/12", 2, []string{"172.16.0.0/12", "overlaps", "172.30.0.0/16"}},
+		{"host bits", controller, "--host-bits=40", 2, []string{"host", "40"}},
+		{"mode", controller, "--mode=x", 2, []string{"subnet", "multitenant"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), syncTime)
 			defer cancel()
-			stdout, stderr, err := c.Exec(ctx, tc.machine, tc.command...)
+			stdout, stderr, err := tc.program.run(ctx, tc.flag)
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != tc.code {
 				t.Fatalf("it ends with %v, want exit status %d: %s%s", err, tc.code, stdout, stderr)

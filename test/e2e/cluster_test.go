@@ -12,6 +12,7 @@ import (
 	"time"
 
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
@@ -37,7 +38,13 @@ func newCluster(t *testing.T) *cluster {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	l, err := lab.Open(os.Getenv(labVariable))
+	return openCluster(t, os.Getenv(labVariable))
+}
+
+// openCluster is of a lab that is up.
+func openCluster(t *testing.T, name string) *cluster {
+	t.Helper()
+	l, err := lab.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +60,27 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// ownCluster brings a lab up that is taken down when the test ends.
+func ownCluster(t *testing.T, name string, shape lab.Shape) *cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), upTimeout)
+	defer cancel()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), downTimeout)
+		defer cancel()
+		if _, err := lab.Down(ctx, name, progress); err != nil {
+			t.Errorf("take the lab down: %v", err)
+		}
+	})
+	if _, err := lab.Up(ctx, lab.Options{Name: name, Shape: shape, Progress: progress}); err != nil {
+		t.Fatalf("bring the lab up: %v", err)
+	}
+	return openCluster(t, name)
 }
 
 // machine is a node, the host outside, or the control plane.
@@ -126,6 +154,46 @@ const (
 	agentService      = "ovsdn-node"
 	controllerService = "ovsdn-controller"
 )
+
+// product is one of the product's programs, to be run once more beside itself.
+type product struct {
+	*cluster
+	machine string
+	pod     string // in which it runs, if kubelet has started it
+	args    []string
+}
+
+// productCommand is the program with the flags that it runs with.
+func (c *cluster) productCommand(t *testing.T, machine, name string) product {
+	t.Helper()
+	if c.Shape().Install == lab.Processes {
+		return product{cluster: c, machine: machine, args: c.serviceArgs(t, machine, name)}
+	}
+	options := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name}
+	if machine != lab.ControlPlane {
+		options.FieldSelector = "spec.nodeName=" + machine
+	}
+	pods, err := c.kube.CoreV1().Pods("ovsdn-system").List(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if isReady(&p) {
+			return product{cluster: c, pod: p.Name, args: c.serviceArgs(t, p.Spec.NodeName, name)}
+		}
+	}
+	t.Fatalf("no pod of %s is ready", name)
+	return product{}
+}
+
+// run runs it with one more flag.
+func (p product) run(ctx context.Context, flag string) (stdout, stderr string, err error) {
+	args := slices.Concat(p.args, []string{flag})
+	if p.pod == "" {
+		return p.Exec(ctx, p.machine, args...)
+	}
+	return p.Kubectl(ctx, slices.Concat([]string{"--namespace=ovsdn-system", "exec", p.pod, "--"}, args)...)
+}
 
 // agentArgs is the command line of a node's agent.
 func (c *cluster) agentArgs(t *testing.T, node string) []string {

@@ -32,7 +32,11 @@ type trio struct {
 
 func newTrio(t *testing.T) *trio {
 	t.Helper()
-	c := newCluster(t)
+	return trioOn(t, newCluster(t))
+}
+
+func trioOn(t *testing.T, c *cluster) *trio {
+	t.Helper()
 	ns := c.namespace(t)
 	pods := c.run(t, ns, netexec("a", node1), netexec("b", node1), netexec("c", node2))
 	x := &trio{

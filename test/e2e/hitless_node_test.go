@@ -54,7 +54,7 @@ func TestNodeSetUp(t *testing.T) {
 		before := x.footprints(t, node)[node]
 		ctx, cancel := context.WithTimeout(t.Context(), nodeTime)
 		defer cancel()
-		if err := x.RebootNode(ctx, node, t.Logf); err != nil {
+		if err := x.RebootNodes(ctx, t.Logf, node); err != nil {
 			t.Fatal(err)
 		}
 		m := x.machine(t, node)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -116,9 +117,13 @@ func buildChanged(t *testing.T) string {
 	return program
 }
 
-// replaceAgent has a node run another agent until restore is called, at the latest when the test ends.
+// replaceAgent has a node run another agent until restore is called, at the latest when the test ends. Where kubelet starts agents it is an
+// upgrade of all nodes to another image.
 func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func()) {
 	t.Helper()
+	if c.Shape().Install != lab.Processes {
+		return c.upgrade(t, program)
+	}
 	m := c.machine(t, node)
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -148,6 +153,31 @@ func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func
 	}
 	t.Cleanup(restore)
 	c.service(t, node, agentService, (*lab.Service).Restart)
+	return restore
+}
+
+// upgrade installs images with another agent, and returns when all agents are of it.
+func (c *cluster) upgrade(t *testing.T, program string) (restore func()) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, source := range map[string]string{
+		agentService: program, controllerService: filepath.Join(c.BinDir(), controllerService), "ovsdn-cni": filepath.Join(c.BinDir(), "ovsdn-cni"),
+	} {
+		if err := os.Symlink(source, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload := func(binDir string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), nodeTime)
+		defer cancel()
+		if err := c.Reload(ctx, binDir, t.Logf); err != nil {
+			t.Error(err)
+		}
+	}
+	restore = sync.OnceFunc(func() { reload("") })
+	t.Cleanup(restore)
+	reload(dir)
 	return restore
 }
 

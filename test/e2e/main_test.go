@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,6 +26,13 @@ import (
 
 // labVariable names the lab to every test. Who sets it keeps the lab.
 const labVariable = "OVSDN_E2E_LAB"
+
+// installVariable says who starts the product's programs in labs that tests bring up, see lab.Install.
+const installVariable = "OVSDN_E2E_INSTALL"
+
+func install() lab.Install {
+	return lab.Install(cmp.Or(os.Getenv(installVariable), string(lab.Processes)))
+}
 
 // ownLab is the name of the lab that go test starts and takes down.
 const ownLab = "e2e"
@@ -86,7 +94,7 @@ func withLab(ctx context.Context, run func() int) error {
 	began := time.Now()
 	upCtx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("gave up after %v", upTimeout))
 	defer cancel()
-	_, err := lab.Up(upCtx, lab.Options{Name: ownLab, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet}, Progress: progress})
+	_, err := lab.Up(upCtx, lab.Options{Name: ownLab, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: install()}, Progress: progress})
 	if err != nil {
 		return errors.Join(fmt.Errorf("bring the lab up: %w", err), saveLogs(), takeDown())
 	}

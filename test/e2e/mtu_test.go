@@ -211,19 +211,26 @@ func TestMTUOfNewPods(t *testing.T) {
 type conversation struct {
 	name   string
 	conn   net.Conn
+	words  words
 	spoken chan int // bytes that came back so far, when somebody listens
 	stop   chan struct{}
 	ended  chan error
 }
 
-// A word takes several packets. There are few of them, so that pings find the processor free.
-const (
-	wordBytes    = 16 << 10
-	wordInterval = 20 * time.Millisecond
-)
+// words are what is said: so many bytes, so often.
+type words struct {
+	bytes int
+	every time.Duration
+}
 
-// talk begins a conversation that ends with the test.
+// talk begins a conversation that ends with the test. A word takes several packets. There are few of them, so that pings find the
+// processor free.
 func talk(t *testing.T, from, to end) *conversation {
+	t.Helper()
+	return words{16 << 10, 20 * time.Millisecond}.talk(t, from, to)
+}
+
+func (w words) talk(t *testing.T, from, to end) *conversation {
 	t.Helper()
 	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, 0).String())
 	if err != nil {
@@ -244,7 +251,7 @@ func talk(t *testing.T, from, to end) *conversation {
 		defer peer.Close()
 		_, _ = io.Copy(peer, peer) // the other side tells of errors
 	}()
-	c := &conversation{name: from.name + " to " + to.name, conn: conn, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
+	c := &conversation{name: from.name + " to " + to.name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { c.ended <- c.run() }()
 	t.Cleanup(func() { conn.Close() })
 	return c
@@ -252,8 +259,8 @@ func talk(t *testing.T, from, to end) *conversation {
 
 func (c *conversation) run() error {
 	defer c.conn.Close()
-	word, back := make([]byte, wordBytes), make([]byte, wordBytes)
-	ticker := time.NewTicker(wordInterval)
+	word, back := make([]byte, c.words.bytes), make([]byte, c.words.bytes)
+	ticker := time.NewTicker(c.words.every)
 	defer ticker.Stop()
 	for sum := 0; ; {
 		rand.Read(word) // never fails (crypto/rand)
@@ -269,7 +276,7 @@ func (c *conversation) run() error {
 		if !bytes.Equal(word, back) {
 			return errors.New("other bytes came back")
 		}
-		sum += wordBytes
+		sum += c.words.bytes
 		select {
 		case c.spoken <- sum:
 		default:
@@ -285,15 +292,22 @@ func (c *conversation) run() error {
 // goesOn returns when something has been said and said back that was not begun yet.
 func (c *conversation) goesOn(t *testing.T) {
 	t.Helper()
+	if err := c.hear(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *conversation) hear() error {
 	for range 2 {
 		select {
 		case <-c.spoken:
 		case err := <-c.ended:
-			t.Fatalf("the connection from %s: %v", c.name, err)
+			return fmt.Errorf("the connection from %s: %w", c.name, err)
 		case <-time.After(syncTime):
-			t.Fatalf("the connection from %s: nothing for %v", c.name, syncTime)
+			return fmt.Errorf("the connection from %s: nothing for %v", c.name, syncTime)
 		}
 	}
+	return nil
 }
 
 func (c *conversation) ends(t *testing.T) {

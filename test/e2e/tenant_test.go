@@ -10,11 +10,9 @@ import (
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
-	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -35,41 +33,10 @@ const (
 
 func newTenantCluster(t *testing.T) *cluster {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+	if name := os.Getenv(tenantLabVariable); name != "" {
+		return openCluster(t, name)
 	}
-	name := os.Getenv(tenantLabVariable)
-	if name == "" {
-		name = tenantLab
-		ctx, cancel := context.WithTimeout(t.Context(), upTimeout)
-		defer cancel()
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), downTimeout)
-			defer cancel()
-			if _, err := lab.Down(ctx, name, progress); err != nil {
-				t.Errorf("take the lab down: %v", err)
-			}
-		})
-		if _, err := lab.Up(ctx, lab.Options{Name: name, Shape: lab.Shape{Nodes: 3, Mode: lab.Multitenant}, Progress: progress}); err != nil {
-			t.Fatalf("bring the lab up: %v", err)
-		}
-	}
-	l, err := lab.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := l.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{Lab: l}
-	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
-		t.Fatal(err)
-	}
-	if c.network, err = networkclient.NewForConfig(config); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return ownCluster(t, tenantLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, Install: install()})
 }
 
 // vnid returns the namespace's VNID.

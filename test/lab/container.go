@@ -37,7 +37,7 @@ type containers struct {
 // containers returns nothing for what is a unit of the machine.
 func (l *Lab) containers(machineName, name string) *containers {
 	switch {
-	case l.state.Shape.Install != Manifests || l.state.Shape.ControlPlaneOnly:
+	case l.state.Shape.Install == Processes || l.state.Shape.ControlPlaneOnly:
 		return nil
 	case name == agentUnit && machineName != ControlPlane && machineName != Outside:
 		return &containers{lab: l, program: name, nodes: []string{machineName}, keepOff: func(ctx context.Context, off bool) error {
@@ -45,6 +45,8 @@ func (l *Lab) containers(machineName, name string) *containers {
 		}}
 	case name == controllerUnit && machineName == ControlPlane:
 		return &containers{lab: l, program: name, nodes: l.Nodes(), keepOff: l.keepControllersOff}
+	case name == controllerUnit && machineName != Outside:
+		return &containers{lab: l, program: name, nodes: []string{machineName}, keepOff: l.keepControllersOff}
 	default:
 		return nil
 	}

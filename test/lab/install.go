@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,10 +27,13 @@ func (l *Lab) productImages(progress func(string, ...any)) *components.ProductIm
 	return components.NewProductImages(components.Options{SourceDir: l.state.Checkout, Progress: progress}, l.state.BinDir, l.productImageDir())
 }
 
+// BinDir is where the product's programs are, on the host.
+func (l *Lab) BinDir() string { return l.state.BinDir }
+
 func (l *Lab) productImageDir() string { return l.path("product") }
 func (l *Lab) installDir() string      { return l.path("install") }
 
-// tagProduct notes what the programs' images are called now.
+// tagProduct finds out what the images of the programs are called.
 func (u *up) tagProduct() error {
 	if err := os.MkdirAll(u.productImageDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder of the product's images: %w", err)
@@ -43,7 +47,7 @@ func (u *up) tagProduct() error {
 		}
 		u.state.Tags[name] = tag
 	}
-	return u.write()
+	return nil
 }
 
 // makeProductImages needs the tags.
@@ -171,16 +175,15 @@ patches:
 		s.Shape.Datapath, images.String(), agentUnit, noAgentLabel)
 }
 
-// Reload puts the programs that the checkout has now into the running lab, and returns when all nodes run them.
-func (l *Lab) Reload(ctx context.Context, progress func(format string, args ...any)) error {
-	if l.state.Shape.Install != Manifests {
-		return errors.New("only labs with --install=manifests can be reloaded: the others use a new build when their processes start again")
+// Reload puts the programs that are in a folder now into the running lab, and returns when all nodes run them. The folder is the lab's own if
+// none is given.
+func (l *Lab) Reload(ctx context.Context, binDir string, progress func(format string, args ...any)) error {
+	if l.state.Shape.Install == Processes {
+		return errors.New("this lab was started with --install=processes, and can't be reloaded: it uses a new build when their processes start again")
 	}
 	return l.withLock(ctx, progress, func() error {
 		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
-		if err := u.step("images", func() error {
-			return errors.Join(u.tagProduct(), u.makeProductImages(ctx))
-		}); err != nil {
+		if err := u.step("images", func() error { return u.remake(ctx, cmp.Or(binDir, l.state.BinDir)) }); err != nil {
 			return err
 		}
 		if err := u.step("images loaded", func() error { return u.loadProducts(ctx) }); err != nil {
@@ -196,6 +199,21 @@ func (l *Lab) Reload(ctx context.Context, progress func(format string, args ...a
 		}
 		return nil
 	})
+}
+
+// remake makes images of the programs in that folder, and notes them as the lab's.
+func (u *up) remake(ctx context.Context, binDir string) error {
+	own := u.state.BinDir
+	u.state.BinDir = binDir
+	err := u.tagProduct()
+	if err == nil {
+		err = u.makeProductImages(ctx)
+	}
+	u.state.BinDir = own
+	if err != nil {
+		return err
+	}
+	return u.write()
 }
 
 func (l *Lab) loadProducts(ctx context.Context) error {

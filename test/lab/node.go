@@ -86,7 +86,10 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		addProgram(&spec, program, path)
 	}
 	spec.Binds = append(spec.Binds, machine.Bind{Source: l.imageDir(), Target: l.imageDir()})
-	if l.state.Shape.Install == Manifests {
+	if l.state.Shape.Install != Processes {
+		if err := os.MkdirAll(l.productImageDir(), 0o700); err != nil {
+			return machine.Spec{}, err
+		}
 		spec.Binds = append(spec.Binds, machine.Bind{Source: l.productImageDir(), Target: l.productImageDir()})
 	}
 	// What containers say is kept where the logs of all others are.
@@ -118,7 +121,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 			"kube-proxy", "--config=" + kubeDir + "/kube-proxy.yaml",
 		}}},
 	)
-	if l.state.Shape.Install == Manifests {
+	if l.state.Shape.Install != Processes {
 		return spec, nil
 	}
 	spec.Units = append(spec.Units,

@@ -86,25 +86,38 @@ func (l *Lab) RemoveNode(ctx context.Context, name string, progress func(format 
 	})
 }
 
-// RebootNode ends a node's machine with all that runs on it, as a power failure does, and returns when the node is ready again. Its
+// RebootNodes ends machines of nodes with all that runs on them, as a power failure does, and returns when the nodes are ready again. Their
 // disks stay; nothing else does.
-func (l *Lab) RebootNode(ctx context.Context, name string, progress func(format string, args ...any)) error {
+func (l *Lab) RebootNodes(ctx context.Context, progress func(format string, args ...any), names ...string) error {
 	return l.withLock(ctx, progress, func() error {
-		number, err := l.nodeNumber(name)
-		if err != nil {
-			return err
+		var numbers []int
+		for _, name := range names {
+			number, err := l.nodeNumber(name)
+			if err != nil {
+				return err
+			}
+			numbers = append(numbers, number)
 		}
-		if err := l.killMachines(ctx, l.machineDir(name), l.cgroup(name)); err != nil {
-			return fmt.Errorf("end %s: %w", name, err)
+		for _, name := range names {
+			if err := l.killMachines(ctx, l.machineDir(name), l.cgroup(name)); err != nil {
+				return fmt.Errorf("end %s: %w", name, err)
+			}
 		}
 		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
+		var err error
 		if u.plane, err = l.preparePlane(); err != nil {
 			return err
 		}
-		if err := u.step(name, func() error { return u.bootNode(ctx, number) }); err != nil {
+		group, groupCtx := errgroup.WithContext(ctx)
+		for _, number := range numbers {
+			group.Go(func() error {
+				return u.step(nodeName(number), func() error { return u.bootNode(groupCtx, number) })
+			})
+		}
+		if err := group.Wait(); err != nil {
 			return err
 		}
-		return u.joinNodes(ctx, number)
+		return u.joinNodes(ctx, numbers...)
 	})
 }
 
@@ -128,7 +141,7 @@ func (u *up) finish(ctx context.Context) error {
 }
 
 func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
-	hasAgent, byManifests := u.hasProgram(agentUnit), u.state.Shape.Install == Manifests
+	hasAgent := u.hasProgram(agentUnit) && u.state.Shape.Install != None
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, number := range numbers {
 		group.Go(func() error {
@@ -136,7 +149,7 @@ func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
 			if err := u.loadProduct(groupCtx, name); err != nil {
 				return err
 			}
-			if hasAgent && !byManifests {
+			if hasAgent && u.state.Shape.Install == Processes {
 				if err := u.writeProductKubeconfig(groupCtx, name, agentUnit); err != nil {
 					return err
 				}
@@ -155,6 +168,9 @@ func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
 		return u.waitNodes(ctx, numbers, "registered", func(*corev1.Node) bool { return true })
 	}); err != nil {
 		return err
+	}
+	if u.state.Shape.Install == None {
+		return nil
 	}
 	u.options.Progress("there is no %s in %s, so the nodes stay NotReady: build it with \"make build\", then run up again", agentUnit, u.state.BinDir)
 	return nil

@@ -65,14 +65,15 @@ const (
 	OVS      ServiceProxy = "ovs"
 )
 
-// Install says who starts the product's programs: kubelet, from images by the manifests of deploy, or the machines' supervisors, which need
-// no cluster that works for it.
+// Install says who starts the product's programs.
 type Install string
 
-// The ways to install.
+// The ways to install: kubelet starts the programs, from images by the manifests of deploy; the machines' supervisors do, which needs no
+// cluster that works; or nobody does, and the cluster is one without a network on which it can be installed.
 const (
 	Manifests Install = "manifests"
 	Processes Install = "processes"
+	None      Install = "none"
 )
 
 // Datapath of Open vSwitch: the kernel's needs its module, the userspace one nothing.
@@ -165,8 +166,8 @@ func (s *Shape) validate() error {
 	if s.Datapath != Netdev && s.Datapath != System {
 		errs = append(errs, fmt.Errorf("--datapath %q: want %s or %s", s.Datapath, Netdev, System))
 	}
-	if s.Install != Manifests && s.Install != Processes {
-		errs = append(errs, fmt.Errorf("--install %q: want %s or %s", s.Install, Manifests, Processes))
+	if s.Install != Manifests && s.Install != Processes && s.Install != None {
+		errs = append(errs, fmt.Errorf("--install %q: want %s, %s or %s", s.Install, Manifests, Processes, None))
 	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes %d: want 1 to %d", s.Nodes, maxNodes))

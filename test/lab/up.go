@@ -81,7 +81,7 @@ func (u *up) run(ctx context.Context) error {
 	imagesMade := make(chan struct{})
 	group.Go(func() error {
 		defer close(imagesMade)
-		if !u.installs() {
+		if !u.hasImages() {
 			return nil
 		}
 		return u.step("images", func() error { return u.makeProductImages(groupCtx) })
@@ -182,8 +182,8 @@ func (u *up) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.installs() {
-		if err := u.tagProduct(); err != nil {
+	if u.hasImages() {
+		if err := errors.Join(u.tagProduct(), u.write()); err != nil {
 			return err
 		}
 	}
@@ -191,9 +191,9 @@ func (u *up) prepare(ctx context.Context) error {
 	return err
 }
 
-// installs says whether manifests install the product in this lab: without its programs there is nothing to install.
-func (u *up) installs() bool {
-	return u.state.Shape.Install == Manifests && !u.state.Shape.ControlPlaneOnly && u.hasProgram(agentUnit) && u.hasProgram(controllerUnit)
+// hasImages says whether nodes hold the product's images: where its programs have not been built there are none.
+func (u *up) hasImages() bool {
+	return u.state.Shape.Install != Processes && !u.state.Shape.ControlPlaneOnly && u.hasProgram(agentUnit) && u.hasProgram(controllerUnit)
 }
 
 // startControlPlane returns when the API server is ready and knows the product's kinds and accounts.
@@ -216,7 +216,10 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	if u.state.Shape.ControlPlaneOnly {
 		return nil
 	}
-	if u.installs() {
+	switch {
+	case u.state.Shape.Install == None:
+		return nil
+	case u.hasImages():
 		return u.Install(ctx)
 	}
 	for _, folder := range []string{"crds", "rbac"} {

@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// installLab is the name of the lab that the test of the installation brings up.
+const installLab = "e2e-install"
+
+// installTime is for everything from `kubectl apply -k` on, and for everything back.
+const installTime = 3 * time.Minute
+
+// A cluster without a network gets one by `kubectl apply -k`, and is left as it was by `kubectl delete -k`. In between all of it can be
+// restarted unnoticed, and all nodes can lose their power.
+func TestInstallation(t *testing.T) {
+	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None})
+	before := map[string]string{node1: c.settings(t, node1), node2: c.settings(t, node2)}
+
+	x := c.install(t)
+	t.Run("rollout", func(t *testing.T) { testRollout(t, x) })
+	t.Run("uninstallation", func(t *testing.T) {
+		if err := c.deletePods(t.Context(), x.namespace); err != nil {
+			t.Fatal(err)
+		}
+		c.uninstall(t)
+		for node, settings := range before {
+			if diff := cmp.Diff(strings.Split(settings, "\n"), strings.Split(c.settings(t, node), "\n")); diff != "" {
+				t.Errorf("%s is not as before (-before +now):\n%s", node, diff)
+			}
+		}
+	})
+	t.Run("power", func(t *testing.T) { testPower(t, c.install(t)) })
+}
+
+// install returns when two nodes are ready and pods on them talk.
+func (c *cluster) install(t *testing.T) *trio {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), installTime)
+	defer cancel()
+	began := time.Now()
+	if err := c.Install(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, installTime, "the nodes are ready", func(ctx context.Context) error {
+		nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes.Items {
+			if !isNodeReady(&n) {
+				err = errors.Join(err, fmt.Errorf("%s is not", n.Name))
+			}
+		}
+		return err
+	})
+	t.Logf("%d nodes are ready %.1fs after kubectl apply", len(c.Nodes()), time.Since(began).Seconds())
+	x := trioOn(t, c)
+	t.Logf("pods talk %.1fs after kubectl apply", time.Since(began).Seconds())
+	if err := c.WaitRollout(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func isNodeReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func (c *cluster) uninstall(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), installTime)
+	defer cancel()
+	began := time.Now()
+	if err := c.Uninstall(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("kubectl delete took %.1fs", time.Since(began).Seconds())
+}
+
+// testRollout: agents and controllers are replaced by new ones while pods talk.
+func testRollout(t *testing.T, x *trio) {
+	const streams = 200
+	x.settle(t)
+	talks := make([]*conversation, streams)
+	for i := range talks {
+		// All of them together are a hundred packets a second.
+		talks[i] = words{512, 4 * time.Second}.talk(t, x.a.end(), x.c.end())
+	}
+	x.losesNothing(t, func() {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), installTime)
+		defer cancel()
+		if _, stderr, err := x.Kubectl(ctx, "--namespace=ovsdn-system", "rollout", "restart", "daemonset/ovsdn-node", "deployment/ovsdn-controller"); err != nil {
+			t.Fatalf("%v: %s", err, stderr)
+		}
+		if err := x.WaitRollout(ctx); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("all are replaced after %.1fs", time.Since(began).Seconds())
+	}, fineStreamOf(x.a, x.c))
+	var all errgroup.Group
+	for _, c := range talks {
+		all.Go(c.hear)
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range talks {
+		c.ends(t)
+	}
+}
+
+// testPower: all nodes lose their power at once. Kubelet brings everything back, and nobody helps.
+func testPower(t *testing.T, x *trio) {
+	ctx, cancel := context.WithTimeout(t.Context(), installTime)
+	defer cancel()
+	began := time.Now()
+	if err := x.RebootNodes(ctx, t.Logf, x.Nodes()...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, installTime, "the pods talk again", func(ctx context.Context) error {
+		for _, from := range []string{"a", "b", "c"} {
+			for _, to := range []string{"a", "b", "c"} {
+				p, err := x.kube.CoreV1().Pods(x.namespace).Get(ctx, to, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				stdout, stderr, err := x.Kubectl(ctx, "--namespace", x.namespace, "exec", from, "--", "ping", "-c1", "-W1", p.Status.PodIP)
+				if err != nil {
+					return fmt.Errorf("%s to %s: %w: %s%s", from, to, err, stdout, stderr)
+				}
+			}
+		}
+		return nil
+	})
+	t.Logf("every pod reaches every pod %.1fs after the nodes lost their power", time.Since(began).Seconds())
+	if err := x.WaitRollout(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settings is what an installation could leave on a node: files, interfaces, addresses, routes, firewall, sysctls and the switch. What
+// belongs to others and moves by itself is left out: kube-proxy's table, counters, comments, and the results that the runtime's CNI library
+// keeps. So is what only the first use of something makes, and what means nothing: the empty tables of iptables, its lock, and the empty
+// folder that kubelet has made for the agent's socket.
+func (c *cluster) settings(t *testing.T, node string) string {
+	t.Helper()
+	return c.exec(t, node, "bash", "-c", `
+		exec 2>&1
+		find /etc/cni /opt/cni /var/lib/cni /var/lib/ovsdn /run/netns /run/openvswitch /run/ovsdn/* ! -path '/var/lib/cni/results*' ! -name '*.pid' ! -name '*.ctl' -printf '%p %y %l\n' | sort
+		ip -oneline link show | cut -d: -f2
+		ip -oneline address show | awk '{print $2, $4}'
+		ip route show table all
+		ip rule show
+		iptables-save | grep -v -e '^[#*]' -e '^:[A-Z]* ACCEPT' -e COMMIT
+		iptables-legacy-save | grep -v -e '^[#*]' -e '^:[A-Z]* ACCEPT' -e COMMIT
+		nft list tables | grep -v -e kube-proxy -e 'table ip [a-z]*$'
+		sysctl --all --ignore --pattern '^net' | grep -v -e 'nf_conntrack_count' -e random
+		ovs-vsctl list-br
+		ovs-vsctl --columns=other_config,external_ids list Open_vSwitch`)
+}
