@@ -33,6 +33,10 @@ images: build ## write the container images to bin/images as OCI archives, witho
 demo: bootstrap build ## a two-node cluster on this machine, with two pods that talk
 	@scripts/demo.sh
 
+.PHONY: reload
+reload: build ## put the programs of this work tree into the running lab, as new images
+	@bin/ovsdn-lab reload
+
 .PHONY: down
 down: ## take the demo's cluster away
 	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to take down"; fi
@@ -50,10 +54,11 @@ oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on
 	$(GO) test -count=1 -timeout 6h -v -run 'TestSwitchAgrees|TestAgreesWithTheOracle' ./pkg/sdn/node/policy ./pkg/sdn/node/policies -seeds=2000
 
 .PHONY: soak
-soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 changes of VNIDs (root; an hour)
+soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 changes of VNIDs, 1,000 newborn pods under policies (root; an hour)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
 	OVSDN_TEST_WAVES=18 $(GO) test -count=1 -timeout 2h -v -run TestFullNodes ./test/e2e
 	OVSDN_E2E_CHANGES=200 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
+	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
 
 .PHONY: test-kernel
 test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)

@@ -18,6 +18,7 @@ const (
 // IP protocols (IANA).
 const (
 	ProtocolICMP = 1
+	ProtocolTCP  = 6
 	ProtocolUDP  = 17
 	ProtocolSCTP = 132
 )
@@ -109,16 +110,38 @@ func UDP(src, dst netip.AddrPort, payload []byte) []byte {
 	d = binary.BigEndian.AppendUint16(d, dst.Port())
 	d = binary.BigEndian.AppendUint16(d, uint16(8+len(payload)))
 	d = append(append(d, 0, 0), payload...)
-
-	pseudo := append(append([]byte{}, src.Addr().AsSlice()...), dst.Addr().AsSlice()...)
-	pseudo = append(pseudo, 0, ProtocolUDP)
-	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(d)))
-	sum := checksum(append(pseudo, d...))
+	sum := checksumWithAddrs(src.Addr(), dst.Addr(), ProtocolUDP, d)
 	if sum == 0 {
 		sum = 0xffff // RFC 768: 0 means none
 	}
 	binary.BigEndian.PutUint16(d[6:], sum)
 	return d
+}
+
+// Flags of TCP (RFC 9293).
+const (
+	TCPSYN = 0x02
+	TCPACK = 0x10
+)
+
+// TCP is a segment without data: the payload of an IPv4 packet of ProtocolTCP.
+func TCP(src, dst netip.AddrPort, flags byte) []byte {
+	const words, window = 5, 1 << 10 // of the header; what the sender would take
+	s := binary.BigEndian.AppendUint16(nil, src.Port())
+	s = binary.BigEndian.AppendUint16(s, dst.Port())
+	s = append(s, 0, 0, 0, 1, 0, 0, 0, 0, words<<4, flags) // numbers of this byte, and of the other end's next one
+	s = binary.BigEndian.AppendUint16(s, window)
+	s = append(s, 0, 0, 0, 0)
+	binary.BigEndian.PutUint16(s[16:], checksumWithAddrs(src.Addr(), dst.Addr(), ProtocolTCP, s))
+	return s
+}
+
+// checksumWithAddrs is that of a segment with the header that TCP and UDP pretend to have.
+func checksumWithAddrs(src, dst netip.Addr, protocol byte, segment []byte) uint16 {
+	pseudo := append(append([]byte{}, src.AsSlice()...), dst.AsSlice()...)
+	pseudo = append(pseudo, 0, protocol)
+	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(segment)))
+	return checksum(append(pseudo, segment...))
 }
 
 // UDPPacket is a whole IPv4 packet with a datagram.

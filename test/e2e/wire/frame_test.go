@@ -26,6 +26,7 @@ func TestFrames(t *testing.T) {
 			"020000000002" + "020000000001" + "8100" + "0005" + "86dd" + "60"},
 		{"udp", UDPPacket(one, two, []byte("hi")),
 			"4500001e" + "00000000" + "4011" + "66cd" + "0a000001" + "0a000002" + "00070009" + "000a" + "835e" + "6869"},
+		{"tcp", TCP(one, two, TCPSYN), "00070009" + "00000001" + "00000000" + "5002" + "0400" + "97cf" + "0000"},
 		{"vxlan", VXLAN(0xabcdef, []byte{1}), "08000000" + "abcdef00" + "01"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -48,6 +49,9 @@ func TestChecksums(t *testing.T) {
 		pseudo := append(append([]byte{}, packet[12:20]...), 0, ProtocolUDP, 0, byte(len(packet)-20))
 		if sum := checksum(append(pseudo, packet[20:]...)); sum != 0 {
 			t.Errorf("%d bytes: the datagram sums up to %#x", size, sum)
+		}
+		if sum := checksumWithAddrs(from.Addr(), to.Addr(), ProtocolTCP, TCP(from, to, byte(size))); sum != 0 {
+			t.Errorf("flags %#x: the segment sums up to %#x", size, sum)
 		}
 		if sum := checksum(ICMPEcho(payload)); sum != 0 {
 			t.Errorf("%d bytes: the echo sums up to %#x", size, sum)

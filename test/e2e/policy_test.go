@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/oracle"
+)
+
+// Policies have a lab of their own, in mode networkpolicy, that lives as long as their test. Who sets policyLabVariable uses a lab that is
+// up and keeps it.
+const (
+	policyLabVariable = "OVSDN_E2E_POLICIES_LAB"
+	policyLab         = "e2e-policy"
+)
+
+// TestPolicies: in mode networkpolicy, who reaches whom is decided by policies, from a pod's first packet on, and whatever happens to agents
+// and switches.
+func TestPolicies(t *testing.T) {
+	c := newPolicyCluster(t)
+	t.Run("cases", func(t *testing.T) { testPolicyCases(t, c) })
+	t.Run("first packets", func(t *testing.T) { testFirstPackets(t, c) })
+}
+
+func newPolicyCluster(t *testing.T) *cluster {
+	t.Helper()
+	if name := os.Getenv(policyLabVariable); name != "" {
+		return openCluster(t, name)
+	}
+	return ownCluster(t, policyLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: install()})
+}
+
+// grid is the cluster that the cases are about: three namespaces with three pods each, on both nodes.
+type grid struct {
+	*cluster
+	*prober
+	namespaces []string
+}
+
+func gridNames(names ...string) []string { return names }
+
+// newGrid also has both nodes, and a host outside that routes through the first, ask the pods.
+func newGrid(t *testing.T, c *cluster) *grid {
+	t.Helper()
+	g := &grid{cluster: c, namespaces: gridNames("x", "y", "z")}
+	for _, ns := range g.namespaces {
+		c.namedNamespace(t, ns, map[string]string{"ns": ns})
+		for i, name := range gridNames("a", "b", "c") {
+			c.create(t, ns, gridPod(name, []string{node1, node2}[i%2]))
+		}
+	}
+	var stations []*station
+	for _, ns := range g.namespaces {
+		for _, name := range gridNames("a", "b", "c") {
+			p := c.ready(t, ns, name)
+			p.name = ns + "/" + name
+			stations = append(stations, &station{end: p.end(), pod: true, node: p.node})
+		}
+	}
+	for _, node := range []string{node1, node2} {
+		e := end{name: node, netns: c.machine(t, node).netns, addr: c.gateway(t, node)}
+		stations = append(stations, &station{end: e, node: node})
+	}
+	c.routeOutside(t, node1)
+	outside := end{name: "outside", netns: c.machine(t, lab.Outside).netns, addr: lab.OutsideAddr()}
+	g.prober = newProber(t, append(stations, &station{end: outside, through: node1})...)
+	g.statelessSCTP = c.Shape().Datapath == lab.Netdev
+	return g
+}
+
+// gridPod has names for the ports that the cases speak of.
+func gridPod(name, node string) *corev1.Pod {
+	p := netexec(name, node)
+	p.Labels = map[string]string{"pod": name}
+	container := &p.Spec.Containers[0]
+	container.Args, container.ReadinessProbe = []string{"pause"}, nil
+	for _, port := range []int32{80, 81} {
+		for word, protocol := range map[string]corev1.Protocol{"tcp": corev1.ProtocolTCP, "udp": corev1.ProtocolUDP, "sctp": corev1.ProtocolSCTP} {
+			container.Ports = append(container.Ports, corev1.ContainerPort{Name: fmt.Sprintf("serve-%d-%s", port, word), ContainerPort: port, Protocol: protocol})
+		}
+	}
+	return p
+}
+
+// namedNamespace is namespace for those that are called by their names.
+func (c *cluster) namedNamespace(t *testing.T, name string, labels map[string]string) {
+	t.Helper()
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	eventually(t, podTime, "create namespace "+name, func(ctx context.Context) error {
+		_, err := c.kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) { // one of that name is being deleted
+			t.Fatal(err)
+		}
+		return err
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+		defer cancel()
+		if err := errors.Join(c.deletePods(ctx, name), c.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
+			t.Errorf("clean up namespace %s: %v", name, err)
+		}
+	})
+}
+
+// routeOutside gives the host outside a route to the cluster through a node, until the test ends.
+func (c *cluster) routeOutside(t *testing.T, node string) {
+	t.Helper()
+	network := c.Shape().ClusterNetwork.String()
+	c.exec(t, lab.Outside, "ip", "route", "replace", network, "via", c.addr(t, node).String())
+	t.Cleanup(func() {
+		if _, err := c.tryExec(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", network); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// objects are what the API server has now, for the oracle.
+func (c *cluster) objects(t *testing.T) *oracle.Cluster {
+	t.Helper()
+	namespaces, err := c.kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := c.kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies, err := c.kube.NetworkingV1().NetworkPolicies("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := &oracle.Cluster{}
+	for i := range namespaces.Items {
+		all.Namespaces = append(all.Namespaces, &namespaces.Items[i])
+	}
+	for i := range pods.Items {
+		all.Pods = append(all.Pods, &pods.Items[i])
+	}
+	for i := range policies.Items {
+		all.Policies = append(all.Policies, &policies.Items[i])
+	}
+	return all
+}
+
+// setPolicy makes or changes a policy.
+func (c *cluster) setPolicy(t *testing.T, p *networkingv1.NetworkPolicy) {
+	t.Helper()
+	policies := c.kube.NetworkingV1().NetworkPolicies(p.Namespace)
+	_, err := policies.Create(t.Context(), p, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = policies.Update(t.Context(), p, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) deletePolicies(t *testing.T, namespace string) {
+	t.Helper()
+	policies := c.kube.NetworkingV1().NetworkPolicies(namespace)
+	if err := policies.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
