@@ -176,8 +176,16 @@ func (n *Node) SetFlows(t testing.TB, text string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("replace-flows: %v\n%s\n%s", err, out, flows.String())
 	}
-	// The datapath's cache follows a little later.
-	n.AppCtl(t, "revalidator/wait")
+	n.Revalidate(t)
+}
+
+// Revalidate waits until the datapath's cache has followed the flows. What is waited for is the end of a round of vswitchd's, and the first one
+// may have begun before the flows changed.
+func (n *Node) Revalidate(t testing.TB) {
+	t.Helper()
+	for range 2 {
+		n.AppCtl(t, "revalidator/wait")
+	}
 }
 
 // AppCtl runs ovs-appctl at the node's ovs-vswitchd and returns what it prints.
