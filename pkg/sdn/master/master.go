@@ -193,13 +193,22 @@ func trim(o any) (any, error) {
 			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: trimConditions(o)},
 		}, nil
 	case *corev1.Namespace:
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}}, nil
+		return trimNamespace(o), nil
 	case *networkv1.HostSubnet:
 		o.ManagedFields = nil // the API server takes an update without them for no change
 	case *networkv1.NetNamespace:
 		o.ManagedFields = nil
 	}
 	return o, nil
+}
+
+// trimNamespace leaves the annotation that is ours.
+func trimNamespace(o *corev1.Namespace) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}}
+	if value, ok := o.Annotations[config.LogDeniedAnnotation]; ok {
+		ns.Annotations = map[string]string{config.LogDeniedAnnotation: value}
+	}
+	return ns
 }
 
 // trimConditions leaves the condition that is ours too.

@@ -61,7 +61,7 @@ func testNetNamespaces(t *testing.T, c *cluster) {
 	c.store(t, "redhat/openshift-ovs-multitenant", "10.128.0.0/14")
 	_, stop := c.run(t, func(cfg *master.Config) { cfg.GlobalNamespaces = []string{"default", "master-1"} })
 	for _, name := range []string{"master-1", "master-2"} {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{config.LogDeniedAnnotation: "yes"}}}
 		if _, err := c.kube.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatal(err)
 		}
@@ -78,6 +78,7 @@ func testNetNamespaces(t *testing.T, c *cluster) {
 	}
 	global, tenant := func(v uint32) bool { return v == 0 }, func(v uint32) bool { return v >= 10 }
 	vnid("default", global)
+	c.event(t, "Namespace", "master-2", "InvalidLogDenied", "neither")
 	vnid("master-1", global)
 	vnid("master-2", tenant)
 	ask := func(change string) {

@@ -28,7 +28,7 @@ import (
 // syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
 const syncTimeout = 30 * time.Second
 
-// Reasons of Events on NetNamespaces. People and alerts match them: they don't change.
+// Reasons of Events on NetNamespaces, and of the last on Namespaces. People and alerts match them: they don't change.
 const (
 	reasonChanged   = "NetworkChanged"
 	reasonRefused   = "NetworkChangeRefused"
@@ -36,6 +36,7 @@ const (
 	reasonInvalid   = "InvalidNetNamespace"     // its pods have no network
 	reasonByHand    = "VNIDWrittenByHand"       // others have it too, and nobody asked for that as it is asked for
 	reasonNotGlobal = "GlobalNamespaceIsolated" // one that is to be global has a VNID of its own
+	reasonNotLogged = "InvalidLogDenied"        // what config.LogDeniedAnnotation says is nothing
 )
 
 // Clients are how the controller reaches the cluster.
@@ -112,7 +113,7 @@ func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespa
 func sameNamespace(before, now any) bool {
 	b, ok := before.(*corev1.Namespace)
 	n, ok2 := now.(*corev1.Namespace)
-	return ok && ok2 && b.UID == n.UID
+	return ok && ok2 && b.UID == n.UID && b.Annotations[config.LogDeniedAnnotation] == n.Annotations[config.LogDeniedAnnotation]
 }
 
 func sameNetNamespace(before, now any) bool {

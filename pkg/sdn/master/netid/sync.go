@@ -28,6 +28,9 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if ns != nil {
+		c.checkAnnotation(ns)
+	}
 	switch {
 	case nn == nil && ns == nil:
 		c.vnids.Remove(name)
@@ -44,6 +47,13 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 		return c.create(ctx, ns)
 	}
 	return c.keep(ctx, nn, ns.UID)
+}
+
+// checkAnnotation says what nodes make of a wrong annotation: said by each of them, it would be said thousands of times.
+func (c *Controller) checkAnnotation(ns *corev1.Namespace) {
+	if _, err := config.ParseLogDenied(ns.Annotations); err != nil {
+		c.Events.Event(ns, corev1.EventTypeWarning, reasonNotLogged, err.Error())
+	}
 }
 
 // lookUp returns the two objects of a name, nil what does not exist. The caches may lag behind, so what would make

@@ -30,6 +30,7 @@ type fixture struct {
 	kube    *kubefake.Clientset
 	network *networkfake.Clientset
 	cached  cache.Store // of NetNamespaces
+	known   cache.Store // of Namespaces
 	events  *record.FakeRecorder
 }
 
@@ -44,10 +45,10 @@ func newFixture(t *testing.T, objects ...*networkv1.NetNamespace) *fixture {
 		t.Fatal(err)
 	}
 	f.Follow(t.Context(), config.ModeMultitenant)
-	f.cached = netNamespaces.Informer().GetStore()
+	f.cached, f.known = netNamespaces.Informer().GetStore(), namespaces.Informer().GetStore()
 	for _, o := range objects {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: types.UID("uid-" + o.Name)}}
-		for _, err := range []error{namespaces.Informer().GetStore().Add(ns), f.cached.Add(o), f.network.Tracker().Add(o)} {
+		for _, err := range []error{f.known.Add(ns), f.cached.Add(o), f.network.Tracker().Add(o)} {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,5 +216,33 @@ func TestOwnWritesCountBeforeTheCacheHasThem(t *testing.T) {
 	}
 	if nn, err := f.latest("red"); err != nil || nn.NetID != 400 || len(f.written) != 0 {
 		t.Errorf("the cache is ahead: %v, %v; kept are %d", nn, err, len(f.written))
+	}
+}
+
+// An annotation that nodes make nothing of is said on the Namespace, which has its VNID all the same.
+func TestWrongAnnotationIsSaidOnTheNamespace(t *testing.T) {
+	f := newFixture(t, netNamespace("red", 100, ""))
+	for value, want := range map[string]int{"yes": 1, "true": 0, "false": 0} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: "red", UID: "uid-red", Annotations: map[string]string{config.LogDeniedAnnotation: value},
+		}}
+		if err := f.known.Update(ns); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.sync(t.Context(), "red"); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(f.events.Events); n != want {
+			t.Errorf("%q: %d events, want %d", value, n, want)
+		}
+		for range len(f.events.Events) {
+			if said := <-f.events.Events; !strings.HasPrefix(said, "Warning InvalidLogDenied annotation ovsdn.io/log-denied: ") {
+				t.Errorf("%q: said %q", value, said)
+			}
+		}
+	}
+	before, now := &corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.LogDeniedAnnotation: "yes"}}}
+	if sameNamespace(before, now) {
+		t.Error("a change of the annotation is not heard")
 	}
 }
