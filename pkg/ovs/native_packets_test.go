@@ -90,7 +90,7 @@ func TestNativeWatcherOfPacketsHangs(t *testing.T) {
 			return false
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 150 {
 		packetOut(t, s)
