@@ -12,6 +12,7 @@ import (
 	"time"
 
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -173,17 +174,20 @@ func (c *cluster) productCommand(t *testing.T, machine, name string) product {
 	if machine != lab.ControlPlane {
 		options.FieldSelector = "spec.nodeName=" + machine
 	}
-	pods, err := c.kube.CoreV1().Pods("ovsdn-system").List(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range pods.Items {
-		if isReady(&p) {
-			return product{cluster: c, pod: p.Name, args: c.serviceArgs(t, p.Spec.NodeName, name)}
+	var one corev1.Pod
+	eventually(t, podTime, "a pod of "+name+" is ready", func(ctx context.Context) error {
+		pods, err := c.kube.CoreV1().Pods("ovsdn-system").List(ctx, options)
+		if err != nil {
+			return err
 		}
-	}
-	t.Fatalf("no pod of %s is ready", name)
-	return product{}
+		at := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return isReady(&p) })
+		if at < 0 {
+			return fmt.Errorf("of %d none is", len(pods.Items))
+		}
+		one = pods.Items[at]
+		return nil
+	})
+	return product{cluster: c, pod: one.Name, args: c.serviceArgs(t, one.Spec.NodeName, name)}
 }
 
 // run runs it with one more flag.

@@ -118,3 +118,19 @@ func TestLastLog(t *testing.T) {
 		t.Errorf("of a node without an agent: log %s, %d starts, error %v", log, starts, err)
 	}
 }
+
+// A container that ends again and again is found out, one that was killed earlier is not.
+func TestFindContainerLoop(t *testing.T) {
+	l := &Lab{name: "x", state: state{Shape: DefaultShape(), Nodes: []int{1}}}
+	if err := l.findContainerLoop(ControlPlane, map[string]int{}); err != nil {
+		t.Errorf("on a machine without containers: %v", err)
+	}
+	before := map[string]int{agentUnit: 20, controllerUnit: 20}
+	if err := l.findContainerLoop("node1", before); err != nil || before[agentUnit] != 0 {
+		t.Errorf("a new pod: error %v, counts from %v", err, before)
+	}
+	before = map[string]int{agentUnit: -maxStarts}
+	if err := l.findContainerLoop("node1", before); err == nil || !strings.Contains(err.Error(), "node1: "+agentUnit+" ends again and again") {
+		t.Errorf("one that has started too often: error %v", err)
+	}
+}

@@ -38,7 +38,7 @@ type Shape struct {
 	HostBits int `json:"host-bits"`
 	// ServiceNetwork is where services' addresses come from. Default 172.30.0.0/16.
 	ServiceNetwork netip.Prefix `json:"service-network"`
-	// Install says who starts the product's programs. Default processes.
+	// Install says who starts the product's programs. Default manifests.
 	Install Install `json:"install"`
 	// Datapath of Open vSwitch. Default netdev.
 	Datapath Datapath `json:"datapath"`
@@ -110,7 +110,7 @@ const (
 func DefaultShape() Shape {
 	modes, proxies := Landed()
 	return Shape{
-		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev, Install: Processes,
+		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev, Install: Manifests,
 		ClusterNetwork: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9,
 		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/lab/logtail"
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
@@ -38,7 +39,7 @@ func (l *Lab) bePatient(ctx context.Context, machines ...string) (context.Contex
 // findCrashLoop returns when a service has ended too often, or without an error when the context ends.
 func (l *Lab) findCrashLoop(ctx context.Context, name string) error {
 	control := machine.NewControl(l.machineDir(name))
-	before := map[string]int{}
+	before, containers := map[string]int{}, map[string]int{}
 	ticker := time.NewTicker(crashInterval)
 	defer ticker.Stop()
 	for first := true; ; {
@@ -55,12 +56,34 @@ func (l *Lab) findCrashLoop(ctx context.Context, name string) error {
 			}
 			first = false
 		}
+		if err := l.findContainerLoop(name, containers); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
 	}
+}
+
+// findContainerLoop says that a container of the product on that machine has ended too often since the first look, which fills before.
+func (l *Lab) findContainerLoop(name string, before map[string]int) error {
+	for _, program := range []string{agentUnit, controllerUnit} {
+		if l.containers(name, program) == nil {
+			continue
+		}
+		log, starts, err := lastLog(l.podLogDir(name), program)
+		if err != nil {
+			return err
+		}
+		if first, seen := before[program]; !seen || starts < first { // less: another pod
+			before[program] = starts
+		} else if starts-first >= maxStarts {
+			return fmt.Errorf("%s: %s ends again and again; %s", name, program, logtail.Last(log))
+		}
+	}
+	return nil
 }
 
 // check says which unit of a machine is not up, for errors about what that led to.
