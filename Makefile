@@ -50,7 +50,7 @@ test-unit: ## every test but those of the lab and of the kernel guest; as root n
 	$(GO) test -timeout 20m -run TestSwitchAgrees ./pkg/sdn/node/policies # millions of bytes to read, in which no race can be
 
 .PHONY: oracle
-oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on real switches (root; half an hour on two processors)
+oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on real switches (root; less than an hour on two processors)
 	$(GO) test -count=1 -timeout 6h -v -run 'TestSwitchAgrees|TestAgreesWithTheOracle' ./pkg/sdn/node/policy ./pkg/sdn/node/policies -seeds=2000
 
 .PHONY: soak
