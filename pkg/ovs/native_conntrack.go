@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ListConnections implements Interface.
@@ -30,6 +31,35 @@ func (n *Native) ListConnections(ctx context.Context, zones Zones, each func(Con
 		return fmt.Errorf("list connections: %w", err)
 	}
 	return nil
+}
+
+// revalidation is how long the datapath may treat packets as before: twice the longest pause between two rounds, by default
+// (other_config:max-revalidator in ovs-vswitchd.conf.db(5)).
+const revalidation = time.Second
+
+// AwaitDatapath returns when the datapath treats packets by the flows that the switch has now. Until vswitchd has gone round once, it goes on by
+// what it has worked out from former ones.
+func (n *Native) AwaitDatapath(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	for range 2 { // what is waited for is the end of a round, and the first one may have begun before
+		_, err := n.print(limited, "revalidator/wait")
+		var refused *commandError
+		switch {
+		case errors.As(err, &refused): // there are bridges of both datapath types
+			pause(limited, revalidation)
+		case err != nil:
+			return fmt.Errorf("wait for the datapath: %w", err)
+		}
+	}
+	return ctx.Err()
+}
+
+// AwaitDatapath does what Native's does: the fake has no caches.
+func (f *Fake) AwaitDatapath(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answer(ctx)
 }
 
 // onDatapath calls f with the name that dpctl has for the bridge's datapath (ovs-dpctl(8)). All bridges of one type share one.

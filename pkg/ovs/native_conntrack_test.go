@@ -155,3 +155,12 @@ func TestZonesAreLimited(t *testing.T) {
 		t.Error("zone 0 is the host's: got no error")
 	}
 }
+
+func TestDatapathIsAwaited(t *testing.T) {
+	s, n := startEither(t)
+	must(t, n.AwaitDatapath(t.Context()))
+	s.StopVSwitchd(t)
+	if err := n.AwaitDatapath(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("got %v", err)
+	}
+}

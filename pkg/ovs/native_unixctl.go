@@ -29,7 +29,7 @@ func (n *Native) command(ctx context.Context, each func(line []byte), method str
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	request, err := json.Marshal(map[string]any{"id": 0, "method": method, "params": args})
+	request, err := json.Marshal(map[string]any{"id": 0, "method": method, "params": append([]string{}, args...)}) // an array, if an empty one
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ const (
 
 // Tracker is the switch as it knows connections (*ovs.Native).
 type Tracker interface {
+	AwaitDatapath(ctx context.Context) error
 	ListConnections(ctx context.Context, zones ovs.Zones, each func(ovs.Connection)) error
 	NewTransaction() *ovs.Transaction
 	Run(ctx context.Context, tx *ovs.Transaction) error
@@ -120,6 +121,10 @@ const flushes = 10_000
 
 // forget has the switch forget what the judge says, and returns how many connections that were.
 func (c *Cuts) forget(ctx context.Context, j *judge) (int, error) {
+	// What is cut while the datapath goes on by former flows, it would keep anew.
+	if err := c.tracker.AwaitDatapath(ctx); err != nil {
+		return 0, err
+	}
 	err := c.tracker.ListConnections(ctx, pipeline.Zones(), func(conn ovs.Connection) {
 		c.lock.Lock()
 		defer c.lock.Unlock()

@@ -78,7 +78,6 @@ func newSite(t *testing.T) *site {
 func (s *site) follow(t *testing.T) {
 	t.Helper()
 	s.write(t, false)
-	s.node.Revalidate(t)
 	if err := s.cuts.cut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
