@@ -8,7 +8,7 @@ import (
 // denied packets are logged has a copy sent to the agent, within a rate: a flood costs the switch a counter, and the agent nothing.
 
 // deniedRate is how many denied packets a second a node tells of at most, and deniedBurst how many at once after a pause: more than
-// anybody reads, and under half a percent of a core for the agent.
+// anybody reads.
 const (
 	deniedRate  = 100
 	deniedBurst = 100
