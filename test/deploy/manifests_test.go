@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
+	"github.com/ovsdn/ovsdn/test/lab/components"
 )
 
 // What network.env says, where people look, is what the programs do by themselves.
@@ -41,5 +44,33 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The manifests are applied as a user does it, and the API server knows every field.
+func TestEveryKustomizationIsApplied(t *testing.T) {
+	root, err := checkout.Root(".")
+	must(t, err)
+	set, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf})
+	must(t, err)
+	kubectl := func(t *testing.T, want string, args ...string) {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), set.Kube, append([]string{"kubectl"}, args...)...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	kubeconfig := apitest.Kubeconfig(t, apitest.Start(t))
+	for folder, want := range map[string]string{
+		".": "daemonset.apps/ovsdn-node", "overlays/ovs": "daemonset.apps/ovsdn-ovs", "uninstall": "daemonset.apps/ovsdn-uninstall",
+	} {
+		t.Run(folder, func(t *testing.T) {
+			kubectl(t, want, "--kubeconfig", kubeconfig, "apply", "--validate=strict", "-k", filepath.Join(root, "deploy", folder))
+		})
+	}
+	for _, mode := range []string{"subnet", "multitenant", "networkpolicy"} {
+		t.Run(mode, func(t *testing.T) {
+			kubectl(t, "\n  mode: "+mode+"\n", "kustomize", filepath.Join(root, "deploy", "overlays", mode))
+		})
 	}
 }
