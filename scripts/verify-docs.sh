@@ -28,6 +28,12 @@ cat >"$OVSDN_UNINSTALL/kustomization.yaml" <<EOF
 resources: [$(realpath --relative-to="$OVSDN_UNINSTALL" deploy/uninstall)]
 images:
 $(grep 'name: ovsdn/node,' "$OVSDN/kustomization.yaml")
+configMapGenerator:
+- name: ovsdn-uninstall
+  namespace: ovsdn-uninstall
+  behavior: merge
+  literals:
+$(grep -e '- kube-apiserver=' "$OVSDN/kustomization.yaml")
 EOF
 kubectl delete -k "$OVSDN" >/dev/null
 

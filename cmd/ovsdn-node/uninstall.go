@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
@@ -22,6 +25,7 @@ func hostFlags(f *pflag.FlagSet, cfg *node.Config) {
 func uninstallCommand() *cobra.Command {
 	cfg := node.Defaults()
 	cfg.CNIBinDir = "/opt/cni/bin"
+	var kubeconfig, server, unless string
 	var stay bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
@@ -34,6 +38,11 @@ func uninstallCommand() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return errors.Join(errUsage, err)
 			}
+			if unless != "" {
+				if err := checkUninstalled(cmd.Context(), kubeconfig, server, unless); err != nil {
+					return err
+				}
+			}
 			if err := node.Uninstall(cmd.Context(), cfg); err != nil {
 				return err
 			}
@@ -45,6 +54,22 @@ func uninstallCommand() *cobra.Command {
 		},
 	}
 	hostFlags(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&unless, "unless-installed", "", "a `namespace`: refuse while the cluster has it, and it is not being deleted; empty: the cluster is not asked")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server for that; empty: the pod's service account")
+	cmd.Flags().StringVar(&server, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's or the service's")
 	cmd.Flags().BoolVar(&stay, "stay", false, "when it is done, wait to be stopped, as pods of a DaemonSet should")
 	return cmd
+}
+
+// checkUninstalled returns nil only if the API server has said that nothing is installed in the namespace.
+func checkUninstalled(ctx context.Context, kubeconfig, server, namespace string) error {
+	config, err := clientConfig(kubeconfig, server)
+	if err != nil {
+		return errors.Join(errUsage, err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	return node.CheckUninstalled(ctx, kube, namespace)
 }

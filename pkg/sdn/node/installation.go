@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
@@ -68,4 +70,24 @@ func (i *installation) set(leaving bool) {
 	if i.leaving.Swap(leaving) != leaving {
 		i.tell(leaving)
 	}
+}
+
+// answerTime is how long the API server may take to say whether there is an installation.
+const answerTime = 15 * time.Second
+
+// CheckUninstalled returns nil if the namespace of an installation is not there, or is being deleted. That the API server can't be asked is an
+// error, too: a network that is in use would be lost.
+func CheckUninstalled(ctx context.Context, kube kubernetes.Interface, namespace string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	ns, err := kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("nothing was touched: ask the API server whether namespace %s is gone (see --kube-apiserver): %w", namespace, err)
+	case ns.DeletionTimestamp == nil:
+		return fmt.Errorf("nothing was touched: namespace %s is there, so the pod network is in use; delete it with all that was installed first (docs/uninstall.md)", namespace)
+	}
+	return nil
 }

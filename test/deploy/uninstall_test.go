@@ -1,0 +1,51 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/test/lab/checkout"
+	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+)
+
+// The pods that take the network off nodes see whether it is in use, and nothing else of the cluster.
+func TestNodesThatAreInUseAreNotUninstalled(t *testing.T) {
+	const uninstall = "ovsdn-uninstall"
+	c := newCluster(t)
+	root, err := checkout.Root(".")
+	must(t, err)
+	must(t, controlplane.Apply(t.Context(), c.config, os.DirFS(filepath.Join(root, "deploy", "uninstall"))))
+	token, err := c.admin.kube.CoreV1().ServiceAccounts(uninstall).CreateToken(t.Context(), uninstall, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	config := rest.AnonymousClientConfig(c.config)
+	config.BearerToken, config.QPS = token.Status.Token, -1
+	account := clients(t, config)
+
+	if err := node.CheckUninstalled(t.Context(), account.kube, system); err == nil {
+		t.Error("a network that is installed is not refused")
+	} else {
+		t.Log(err)
+	}
+	if err := node.CheckUninstalled(t.Context(), account.kube, "kube-system"); !apierrors.IsForbidden(err) {
+		t.Errorf("what the API server does not tell is taken for nothing: %v", err)
+	}
+	// Without its controllers the API server never comes to the end of it.
+	must(t, c.admin.kube.CoreV1().Namespaces().Delete(t.Context(), system, metav1.DeleteOptions{}))
+	if err := node.CheckUninstalled(t.Context(), account.kube, system); err != nil {
+		t.Errorf("a network that is being deleted: %v", err)
+	}
+	if err := node.CheckUninstalled(t.Context(), c.admin.kube, "never-installed"); err != nil {
+		t.Errorf("a network that was never there: %v", err)
+	}
+	for _, r := range slices.Concat(nobodys(), reads(true, "/api/v1/namespaces", "/api/v1/nodes", "/api/v1/pods")) {
+		r.check(t, account)
+	}
+}
