@@ -112,10 +112,7 @@ func (a *agent) run(ctx context.Context) error {
 		a.reporter.warn(reasonFailed, err)
 		return err
 	}
-	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, probes.Checks{
-		"/healthz": func() error { _ = a.door.closed(); return nil }, // a process that is stuck does not answer
-		"/readyz":  a.door.closed,
-	})
+	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, a.probes())
 	if err != nil {
 		a.reporter.warn(reasonFailed, err)
 		return errors.Join(err, socket.Close())

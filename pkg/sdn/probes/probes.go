@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Checks are what is asked, at which path. They answer from memory; an error is the answer "no", and why.
+// Checks are what is asked, at which path. They answer at once; an error is the answer "no", and why.
 type Checks map[string]func() error
 
 // Serve answers at the address, host:port, until stop returns. The address "0" is for nobody.
