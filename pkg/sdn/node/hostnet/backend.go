@@ -3,11 +3,14 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // legacyProgram is iptables with its older backend, where both are installed, as in the agent's image. There "iptables" has the newer one.
@@ -27,14 +30,26 @@ func findIPTables() (program, error) {
 		return programs[0], nil
 	}
 	newer, legacy := programs[0], programs[1]
-	chains, err := newer.ListChains("mangle")
-	switch {
-	case err != nil: // such as a kernel without nf_tables
+	if there, err := hasNFTables(); err != nil {
+		return nil, err
+	} else if !there {
 		return legacy, nil
-	case slices.ContainsFunc(chains, isKube) || !slices.Contains(tablesOfLegacy(), "mangle"):
+	}
+	chains, err := newer.ListChains("mangle")
+	if err != nil {
+		return nil, fmt.Errorf("find out which iptables the host uses: %w", err)
+	}
+	tables, err := tablesOfLegacy()
+	switch {
+	case err != nil:
+		return nil, err
+	case slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, "mangle"):
 		return newer, nil
 	}
-	if chains, err = legacy.ListChains("mangle"); err == nil && slices.ContainsFunc(chains, isKube) {
+	if chains, err = legacy.ListChains("mangle"); err != nil {
+		return nil, fmt.Errorf("find out which iptables the host uses: %w", err)
+	}
+	if slices.ContainsFunc(chains, isKube) {
 		return legacy, nil
 	}
 	return newer, nil
@@ -62,29 +77,65 @@ func findBackends() ([]*iptables.IPTables, error) {
 
 func isKube(chain string) bool { return strings.HasPrefix(chain, kubeChainPrefix) }
 
-// tablesOfLegacy returns none where the kernel has no such backend.
-func tablesOfLegacy() []string {
-	names, err := os.ReadFile(legacyTables)
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(names))
+// hasNFTables asks the kernel, which loads what it needs for the answer.
+func hasNFTables() (bool, error) {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	return answersNFTables(err)
 }
 
-// Everywhere returns firewalls for all backends that have rules, whichever was found first when they were made: for Remove.
+// answersNFTables tells a kernel without nf_tables (EINVAL, of a subsystem that nfnetlink does not know) or without nfnetlink
+// (EPROTONOSUPPORT, of the socket) from one that could not be asked.
+func answersNFTables(err error) (bool, error) {
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask the kernel for nf_tables: %w", err)
+	}
+	return true, nil
+}
+
+// tablesOfLegacy returns none where the kernel has no such backend.
+func tablesOfLegacy() ([]string, error) {
+	names, err := os.ReadFile(legacyTables)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find out whether iptables' older backend has tables: %w", err)
+	}
+	return strings.Fields(string(names)), nil
+}
+
+// Everywhere returns firewalls for all backends that may have rules, whichever was found first when they were made: for Remove.
 func Everywhere(c FirewallConfig) ([]*Firewall, error) {
 	programs, err := findBackends()
 	if err != nil {
 		return nil, err
 	}
-	if len(programs) > 1 && len(tablesOfLegacy()) == 0 {
-		programs = programs[:1]
+	if len(programs) > 1 {
+		newer, legacy := programs[0], programs[1]
+		programs = nil
+		there, err := hasNFTables()
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			programs = append(programs, newer)
+		}
+		tables, err := tablesOfLegacy()
+		if err != nil {
+			return nil, err
+		}
+		if len(tables) > 0 {
+			programs = append(programs, legacy)
+		}
 	}
 	var all []*Firewall
 	for _, p := range programs {
-		if _, err := p.List("filter", "INPUT"); err == nil || len(programs) == 1 { // else the kernel has no such backend
-			all = append(all, &Firewall{iptables: p, rules: Rules(c)})
-		}
+		all = append(all, &Firewall{iptables: p, rules: Rules(c)})
 	}
 	return all, nil
 }

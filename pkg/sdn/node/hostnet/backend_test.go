@@ -1,10 +1,13 @@
 package hostnet
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
 )
 
 func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
@@ -42,8 +45,8 @@ func TestLookingForABackendMakesNoTables(t *testing.T) {
 	if _, err := Everywhere(FirewallConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	if tables := tablesOfLegacy(); len(tables) > 0 {
-		t.Errorf("there are %v", tables)
+	if tables, err := tablesOfLegacy(); err != nil || len(tables) > 0 {
+		t.Errorf("there are %v, %v", tables, err)
 	}
 }
 
@@ -62,5 +65,35 @@ func TestRulesAreRemovedFromAllBackends(t *testing.T) {
 	}
 	if left := sh(t, "iptables-nft-save; iptables-legacy-save"); strings.Contains(left, chainPrefix) {
 		t.Errorf("there is\n%s", left)
+	}
+}
+
+// Rules that could not be asked for are not rules that are gone.
+func TestBackendThatFailsIsNotTakenForNone(t *testing.T) {
+	inNetNS(t)
+	if there, err := hasNFTables(); err != nil || !there {
+		t.Fatalf("this kernel has nf_tables, but %v, %v", there, err)
+	}
+	for _, test := range []struct {
+		answer error
+		fails  bool
+	}{{unix.EINVAL, false}, {unix.EPROTONOSUPPORT, false}, {unix.EPERM, true}, {unix.ENOBUFS, true}} {
+		if there, err := answersNFTables(test.answer); there || (err != nil) != test.fails {
+			t.Errorf("%v: it says %v, %v", test.answer, there, err)
+		}
+	}
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec iptables-nft --version\necho locked >&2; exit 4\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if _, err := findIPTables(); err == nil {
+		t.Error("to look for the host's backend has not failed")
+	}
+	all, err := Everywhere(FirewallConfig{})
+	must(t, err)
+	if len(all) == 0 {
+		t.Fatal("the backend that fails was left out")
+	}
+	if err := all[0].Remove(t.Context()); err == nil {
+		t.Error("rules that could not be removed are said to be gone")
 	}
 }
