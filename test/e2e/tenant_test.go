@@ -186,6 +186,7 @@ func TestTenants(t *testing.T) {
 	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
 	t.Run("edges", func(t *testing.T) { testTenantEdges(t, c) })
 	t.Run("gap", func(t *testing.T) { testTenantGap(t, c) })
+	t.Run("policies", func(t *testing.T) { testTenantPolicies(t, c) })
 	t.Run("modes", func(t *testing.T) { testModes(t, c) })
 }
 

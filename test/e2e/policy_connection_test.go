@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+)
+
+// cutTime is how long a forbidden connection may live: the agent goes through the connections every two seconds at most.
+const cutTime = 5 * time.Second
+
+// silence is how long nothing comes before a direction counts as dead: many times the interval of what is sent.
+const silence = time.Second
+
+// testConnections: rules are of one direction; of a connection that comes to be forbidden the opener is not heard any more, and neither is the
+// answer that the opener may not be sent unasked; one that is allowed lives on, however long its opener is silent.
+func testConnections(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	pods := c.run(t, ns, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	opener, near, far := pods[0], pods[1], pods[2]
+	for _, to := range []pod{near, far} {
+		meet(t, opener.netns, to.addr)
+	}
+	c.setPolicy(t, ingressPolicy(ns, "opener", opener.name)) // nobody opens anything to it
+	c.setPolicy(t, ingressPolicy(ns, "near", near.name, opener.name, far.name))
+	for _, other := range []pod{near, far} {
+		keptAway(t, other, opener)
+		mustNotReach(t, "a new connection from "+other.name+" to "+opener.name, asksHTTP(other.netns, opener.addr, httpPort), asksHTTP(opener.netns, other.addr, httpPort))
+	}
+
+	toNear, toFar := openDuplex(t, opener, near), openDuplex(t, opener, far)
+	fromFar := openDuplex(t, far, near)
+	quiet := openDuplex(t, opener, far)
+	for _, e := range []*talker{quiet.there, quiet.back, fromFar.back} {
+		e.quieten()
+	}
+	toNear.lives(t, time.Now())
+	fromFar.back.hears(t, time.Now(), "the opener is heard on "+fromFar.name)
+	forbidden := time.Now()
+	c.setPolicy(t, ingressPolicy(ns, "near", near.name))
+	c.setPolicy(t, ingressPolicy(ns, "far", far.name, opener.name))
+	toNear.back.dies(t, forbidden, "the opener of "+toNear.name)
+	toNear.there.dies(t, forbidden, "the answer of "+toNear.name)
+	fromFar.back.dies(t, forbidden, "the opener of "+fromFar.name)
+	toFar.lives(t, time.Now())
+	answered := time.Now()
+	if _, err := quiet.back.conn.Write([]byte("still there?")); err != nil {
+		t.Error(err)
+	}
+	quiet.there.hears(t, answered, "the answer to who has been silent")
+}
+
+// keptAway returns when a policy that forbids it is in force.
+func keptAway(t *testing.T, from, to pod) {
+	t.Helper()
+	eventually(t, syncTime, from.name+" is kept away from "+to.name, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		if from.netns.Ping(ctx, to.addr, wire.Echo{}) == nil {
+			return errors.New("it is answered")
+		}
+		return nil
+	})
+}
+
+// ingressPolicy lets only the named pods of the namespace reach a pod.
+func ingressPolicy(namespace, name, target string, from ...string) *networkingv1.NetworkPolicy {
+	app := func(name string) metav1.LabelSelector {
+		return metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	}
+	p := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec:       networkingv1.NetworkPolicySpec{PodSelector: app(target), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}},
+	}
+	for _, f := range from {
+		selector := app(f)
+		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &selector}}})
+	}
+	return p
+}
+
+// duplex is a TCP connection on which both ends send all the time, each without waiting for the other.
+type duplex struct {
+	name        string
+	there, back *talker // who has opened it, and the other end
+}
+
+// talker is an end, and when it has heard something last.
+type talker struct {
+	conn    net.Conn
+	quieten func()       // ends its sending
+	heard   atomic.Int64 // Unix nanoseconds
+}
+
+func openDuplex(t *testing.T, from, to pod) *duplex {
+	t.Helper()
+	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	defer cancel()
+	conn, err := from.netns.DialContext(ctx, "tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &duplex{name: from.name + " to " + to.name, there: &talker{conn: conn}, back: &talker{conn: peer}}
+	for _, e := range []*talker{d.there, d.back} {
+		stop := make(chan struct{})
+		var talking sync.WaitGroup
+		talking.Go(func() { e.send(stop) })
+		talking.Go(e.hear)
+		e.quieten = sync.OnceFunc(func() { close(stop) })
+		t.Cleanup(func() { e.quieten(); e.conn.Close(); talking.Wait() })
+	}
+	return d
+}
+
+func (e *talker) send(stop <-chan struct{}) {
+	tick := time.NewTicker(pingInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		// What waits for a dead connection is little: the buffer takes it.
+		if _, err := e.conn.Write([]byte("word")); errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+func (e *talker) hear() {
+	buffer := make([]byte, 1<<12)
+	for {
+		if _, err := e.conn.Read(buffer); err != nil {
+			return
+		}
+		e.heard.Store(time.Now().UnixNano())
+	}
+}
+
+// hears waits until something has come after a moment.
+func (e *talker) hears(t *testing.T, after time.Time, what string) {
+	t.Helper()
+	eventually(t, syncTime, what, func(context.Context) error {
+		if last := time.Unix(0, e.heard.Load()); last.Before(after) {
+			return fmt.Errorf("the last word came %v before", after.Sub(last))
+		}
+		return nil
+	})
+}
+
+// lives waits until both ends have heard the other after a moment.
+func (d *duplex) lives(t *testing.T, after time.Time) {
+	t.Helper()
+	d.back.hears(t, after, "the opener is heard on "+d.name)
+	d.there.hears(t, after, "the answer is heard on "+d.name)
+}
+
+// dies waits until nothing is heard any more, which must be soon.
+func (e *talker) dies(t *testing.T, since time.Time, what string) {
+	t.Helper()
+	var last time.Duration
+	eventually(t, syncTime, what+" is not heard any more", func(context.Context) error {
+		at := time.Unix(0, e.heard.Load())
+		if ago := time.Since(at); ago < silence {
+			return fmt.Errorf("it was %v ago", ago)
+		}
+		last = at.Sub(since)
+		return nil
+	})
+	t.Logf("%s was heard last %v after it was forbidden", what, last)
+	if last > cutTime {
+		t.Errorf("%s was heard for %v after it was forbidden, %v is allowed", what, last, cutTime)
+	}
+}

@@ -1,0 +1,198 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// guarded is a pod that a friend may reach and an enemy may not, who tries each millisecond.
+type guarded struct {
+	*cluster
+	namespace             string
+	target, friend, enemy pod
+	breaches              atomic.Int64
+	tried                 atomic.Int64
+}
+
+func newGuarded(t *testing.T, c *cluster) *guarded {
+	t.Helper()
+	g := &guarded{cluster: c, namespace: c.namespace(t)}
+	pods := c.run(t, g.namespace, netexec("target", node1), netexec("friend", node2), netexec("enemy", node1))
+	g.target, g.friend, g.enemy = pods[0], pods[1], pods[2]
+	for _, from := range []pod{g.friend, g.enemy} {
+		meet(t, from.netns, g.target.addr)
+	}
+	c.setPolicy(t, ingressPolicy(g.namespace, "guard", g.target.name, g.friend.name))
+	keptAway(t, g.enemy, g.target)
+	g.attack(t)
+	return g
+}
+
+// attack has the enemy send to the target until the test ends.
+func (g *guarded) attack(t *testing.T) {
+	t.Helper()
+	hearRaw(t, g.target.end(), wire.ProtocolUDP, func(from netip.Addr, _ []byte) {
+		if from == g.enemy.addr {
+			g.breaches.Add(1)
+		}
+	})
+	inject, err := g.enemy.netns.Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := wire.Ethernet(g.target.mac, g.enemy.mac, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(g.enemy.addr, 7), netip.AddrPortFrom(g.target.addr, udpPort), []byte("attack")))
+	ctx, cancel := context.WithCancel(t.Context())
+	var attacking sync.WaitGroup
+	attacking.Go(func() {
+		tick := time.NewTicker(fineInterval)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if err := inject.Send(frame); err != nil && !errors.Is(err, os.ErrClosed) {
+				t.Error(err)
+				return
+			}
+			g.tried.Add(1)
+			<-tick.C
+		}
+	})
+	t.Cleanup(func() { cancel(); attacking.Wait(); inject.Close() })
+}
+
+// held fails if the enemy got anything through.
+func (g *guarded) held(t *testing.T, what string) {
+	t.Helper()
+	t.Logf("%s: of %d packets of the enemy %d arrived", what, g.tried.Load(), g.breaches.Load())
+	if n := g.breaches.Load(); n > 0 {
+		t.Errorf("%s: %d forbidden packets arrived", what, n)
+	}
+}
+
+// testPolicyRestarts: what policies allow loses no packet while agents are restarted and killed, and what they forbid never arrives, also while a
+// switch is started anew.
+func testPolicyRestarts(t *testing.T, c *cluster) {
+	g := newGuarded(t, c)
+	g.losesNothing(t, func() {
+		for range 2 {
+			for _, node := range []string{node1, node2} {
+				g.service(t, node, agentService, (*lab.Service).Restart)
+				g.serves(t, node)
+			}
+			g.killAgent(t, node1)
+			g.serves(t, node1)
+		}
+	}, fineStreamOf(g.friend, g.target))
+	g.held(t, "agents restarted and killed")
+	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill} {
+		g.service(t, node1, vswitchdService, do)
+		g.reconnected(t, node1)
+		g.mendUnderlay(t, node1)
+		meet(t, g.friend.netns, g.target.addr)
+	}
+	g.held(t, "ovs-vswitchd restarted and killed")
+}
+
+// The sizes of testPolicyUpdates.
+const (
+	updates  = 1000
+	updaters = 8
+
+	// lastVersionTime is how long the last of many versions may take until it is in force.
+	lastVersionTime = 2 * time.Second
+)
+
+// testPolicyUpdates changes a policy many times, as fast as the API server takes it, while packets flow that all versions allow: none is lost,
+// and the last version is soon in force.
+func testPolicyUpdates(t *testing.T, c *cluster) {
+	g := newGuarded(t, c)
+	policies := c.kube.NetworkingV1().NetworkPolicies(g.namespace)
+	version := func(i int, from ...string) *networkingv1.NetworkPolicy {
+		p := ingressPolicy(g.namespace, "guard", g.target.name, append(from, g.friend.name)...)
+		block := networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("198.51.%d.%d/32", i/256, i%256)}}
+		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{block}})
+		return p
+	}
+	change := func(p *networkingv1.NetworkPolicy) error {
+		_, err := policies.Update(t.Context(), p, metav1.UpdateOptions{})
+		return err
+	}
+	g.losesNothing(t, func() {
+		before, began := c.cpuTime(t, node1), time.Now()
+		var changing errgroup.Group
+		changing.SetLimit(updaters)
+		for i := range updates {
+			changing.Go(func() error { return change(version(i)) })
+		}
+		if err := changing.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		g.held(t, "while the policy changed")
+		last := time.Now()
+		if err := change(version(updates, g.enemy.name)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, syncTime, "the last version lets the enemy in", func(context.Context) error {
+			if g.breaches.Load() == 0 {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+		follows := time.Since(last)
+		cpu := c.cpuTime(t, node1) - before
+		t.Logf("%d versions in %v; the last is in force after %v; the agent used %v of processor time", updates, took, follows, cpu)
+		if follows > lastVersionTime {
+			t.Errorf("the last version is in force after %v, %v is allowed", follows, lastVersionTime)
+		}
+		if cpu > (took+follows)/2 {
+			t.Errorf("the agent used %v of processor time in %v", cpu, took+follows)
+		}
+		if err := change(version(0)); err != nil { // for the next attempt, if the machine was too busy
+			t.Fatal(err)
+		}
+		eventually(t, syncTime, "the enemy is kept away again", func(ctx context.Context) error {
+			seen := g.breaches.Swap(0)
+			if seen > 0 {
+				return fmt.Errorf("%d packets of it arrived", seen)
+			}
+			return nil
+		})
+	}, fineStreamOf(g.friend, g.target))
+}
+
+// cpuTime is what a node's agent has used of processors.
+func (c *cluster) cpuTime(t *testing.T, node string) time.Duration {
+	t.Helper()
+	s, err := c.Service(node, agentService)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := s.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var user, system int64
+	stat := c.exec(t, node, "cat", fmt.Sprintf("/proc/%d/stat", status.PID))
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if _, err := fmt.Sscan(strings.Join(fields[11:13], " "), &user, &system); err != nil {
+		t.Fatalf("%v: %s", err, stat)
+	}
+	const tick = time.Second / 100 // USER_HZ (proc(5))
+	return time.Duration(user+system) * tick
+}
