@@ -85,11 +85,13 @@ func (f *fixture) ensure(ctx context.Context) error {
 
 // noSwitch says what to do where nothing listens at Open vSwitch's socket, since there is none.
 func noSwitch(err error) error {
-	if ovs.IsUnavailable(err) && errors.Is(err, fs.ErrNotExist) {
+	if isNoSwitch(err) {
 		return fmt.Errorf("no Open vSwitch runs on this host: install it and start it, or add deploy/overlays/ovs to the installation, which brings one: %w", err)
 	}
 	return err
 }
+
+func isNoSwitch(err error) bool { return ovs.IsUnavailable(err) && errors.Is(err, fs.ErrNotExist) }
 
 // evict takes pods' ports away that have got a fixed number, as can happen when somebody deletes a fixed port, or the bridge. They are
 // made anew with another.

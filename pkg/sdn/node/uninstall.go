@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
@@ -27,6 +28,10 @@ const (
 
 	// uninstallTime is what the agent takes for it at most; kubelet gives 60 s (deploy/base/node.yaml), some of which requests in progress take.
 	uninstallTime = 30 * time.Second
+
+	// Of that, an Open vSwitch that hangs gets so much to say which ports there are, and to remove the bridge.
+	listTime   = 5 * time.Second
+	bridgeTime = 15 * time.Second
 )
 
 func (c Config) sysctls() hostnet.Sysctls {
@@ -58,10 +63,12 @@ type uninstaller struct {
 	Config
 	bridge *ovs.Native
 	files  *runtimeFiles
+
+	listTime, bridgeTime time.Duration
 }
 
 func newUninstaller(cfg Config, bridge *ovs.Native) *uninstaller {
-	u := &uninstaller{Config: cfg, bridge: bridge, files: &runtimeFiles{confDir: cfg.CNIConfDir}}
+	u := &uninstaller{Config: cfg, bridge: bridge, files: &runtimeFiles{confDir: cfg.CNIConfDir}, listTime: listTime, bridgeTime: bridgeTime}
 	if cfg.CNIBinDir != "" {
 		u.files.plugin = &cniserver.Plugin{Dir: cfg.CNIBinDir}
 	}
@@ -77,9 +84,9 @@ func (u *uninstaller) run(ctx context.Context) error {
 	}{
 		{"CNI configuration and plugin", func(context.Context) error { return u.files.remove() }}, // first: no pod is to start any more
 		{"pods' interfaces", u.removePods},
-		{"bridge", u.removeBridge},
 		{"firewall", u.removeFirewall},
 		{"sysctls", u.restoreSysctls},
+		{"bridge", u.removeBridge},       // after what needs no Open vSwitch, which may hang
 		{"addresses", u.removeAddresses}, // last: they name interfaces, if it has to be done again
 	} {
 		began := time.Now()
@@ -105,7 +112,9 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 			veths[pods.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}.HostVeth()] = true
 		}
 	}
-	ports, err := u.bridge.ListPorts(ctx)
+	listing, cancel := context.WithTimeout(ctx, u.listTime)
+	defer cancel()
+	ports, err := u.bridge.ListPorts(listing)
 	if err != nil {
 		klog.FromContext(ctx).Info("Open vSwitch does not say which pods there are", "reason", err.Error()) // or there is no bridge
 	}
@@ -121,13 +130,25 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeBridge also lets the next vswitchd start without waiting for anybody's flows.
+// removeBridge also lets the next vswitchd start without waiting for anybody's flows. A host without Open vSwitch has no bridge.
 func (u *uninstaller) removeBridge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, u.bridgeTime)
+	defer cancel()
 	wait, err := u.bridge.RestoreWait(ctx)
+	if isNoSwitch(err) && !isLink(bridgeName) && !isLink(hostnet.Tun0Name) {
+		klog.FromContext(ctx).Info("No Open vSwitch runs on this host, and its interfaces are not there. If it is only stopped: start it, and uninstall again")
+		return nil
+	}
 	if err == nil && wait.Armed && wait.Alone {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
 	return errors.Join(err, u.bridge.DeleteBridge(ctx))
+}
+
+// isLink also returns true if the kernel does not say.
+func isLink(name string) bool {
+	_, err := netlink.LinkByName(name)
+	return !errors.As(err, &netlink.LinkNotFoundError{})
 }
 
 func (u *uninstaller) removeFirewall(ctx context.Context) error {

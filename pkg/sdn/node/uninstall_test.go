@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
@@ -190,6 +191,40 @@ func TestUninstallationWithoutOpenVSwitchDoesTheRestAndSaysSo(t *testing.T) {
 	}
 	if got := filesIn(t, h.config.CNIConfDir) + filesIn(t, h.config.CNIBinDir); got != "bridge" {
 		t.Errorf("there is %s", got)
+	}
+}
+
+// A host that never had an Open vSwitch has none of its bridges either.
+func TestUninstallationOfAHostWithoutOpenVSwitchIsWhole(t *testing.T) {
+	h := newHost(t)
+	cfg := h.config
+	bridge := ovs.NewNative(bridgeName, t.TempDir())
+	t.Cleanup(bridge.Close)
+	h.in(t, func() error { return newUninstaller(cfg, bridge).run(t.Context()) })
+
+	h.sh(t, "ip link add tun0 type bridge")
+	var err error
+	h.in(t, func() error { err = newUninstaller(cfg, bridge).run(t.Context()); return nil })
+	if !ovs.IsUnavailable(err) {
+		t.Errorf("tun0 is there, but it says %v", err)
+	}
+}
+
+// An Open vSwitch that hangs keeps nothing else on the node.
+func TestUninstallationUnderAnOpenVSwitchThatHangsDoesTheRest(t *testing.T) {
+	h := newHost(t)
+	h.setUp(t)
+	resume := h.PauseDB(t)
+	defer resume()
+	u := newUninstaller(h.config, h.bridge)
+	u.listTime, u.bridgeTime = time.Second, time.Second
+	var err error
+	h.in(t, func() error { err = u.run(t.Context()); return nil })
+	if err == nil || !strings.Contains(err.Error(), "remove bridge") || strings.Contains(err.Error(), "remove firewall") {
+		t.Errorf("it says %v", err)
+	}
+	if got := h.sh(t, "ip -o link; iptables-save; sysctl net.ipv4.ip_forward"); strings.Contains(got, "in-the-pod") || strings.Contains(got, "OVSDN-") || !strings.Contains(got, "ip_forward = 0") {
+		t.Errorf("the rest is not gone:\n%s", got)
 	}
 }
 
