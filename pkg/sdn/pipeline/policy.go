@@ -153,7 +153,7 @@ func (n Node) judge(s *State) {
 
 	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
 	for _, gateway := range n.gateways() { // kubelet's probes
-		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.RegBits(4, 0, forwarded), ovs.IPSource(gateway)), ovs.GotoTable(tableIngressAllowed))
+		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.RegBits(4, 0, forwarded), ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableIngressAllowed))
 	}
 	// What a router says to who only answers can't be looked up: the router opened nothing.
 	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), notKept, ovs.GotoTable(tableCommit))

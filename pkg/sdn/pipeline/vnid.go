@@ -33,10 +33,12 @@ func (n Node) tenants() bool { return n.Mode == config.ModeMultitenant }
 // outsiders compiles what the host forwards for others and may have made its own.
 func (n Node) outsiders(s *State) {
 	if n.judges() {
-		s.add(tableClassify, 500, ip(goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun),
-			append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)...)
-		// Only with the node's own source: a pod's packet that comes back from the proxy must not be able to lose its VNID by a mark.
+		// A pod may write what it likes into packets that come back from the proxy: with its source, it stays that pod.
+		routed := ip(goovs.NetworkTOS(RoutedDSCP << dscpShift)).from(PortTun)
+		notNode := append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)
+		s.add(tableClassify, 210, routed, notNode...)
 		for _, gateway := range n.gateways() {
+			s.add(tableClassify, 500, ip(ovs.IPSource(gateway), goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun), notNode...)
 			s.add(tableClassify, 450, ip(ovs.IPSource(gateway), goovs.NetworkTOS(ForwardedDSCP<<dscpShift)).from(PortTun),
 				n.fromHost(goovs.SetField("0", "nw_tos"), goovs.Load("0x1", regForwarded), ovs.GotoTable(tableRoute))...)
 		}

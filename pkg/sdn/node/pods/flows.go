@@ -14,11 +14,11 @@ import (
 
 // podFlows puts pods' flows on the switch, and takes them off.
 type podFlows interface {
-	ready(ctx context.Context, namespace string) error                    // returns when all is known that they depend on
-	set(ctx context.Context, p Pod, object *corev1.Pod) error             // returns when they, and the rules of policies about the pod, are on the switch
-	propose(p Pod, object *corev1.Pod) (done func(context.Context) error) // returns at once; done waits
-	remove(a Attachment) (gone func(ctx context.Context) error)           // returns at once; gone waits
-	want(p Pod) []*ovs.Flow                                               // as they are on the switch
+	ready(ctx context.Context, namespace string) error                                         // returns when all is known that they depend on
+	set(ctx context.Context, p Pod, object *corev1.Pod) error                                  // returns when they, and the rules of policies about the pod, are on the switch
+	propose(ctx context.Context, p Pod, object *corev1.Pod) (done func(context.Context) error) // returns at once; done waits
+	remove(a Attachment) (gone func(ctx context.Context) error)                                // returns at once; gone waits
+	want(p Pod) []*ovs.Flow                                                                    // as they are on the switch
 }
 
 // compiledFlows compiles pods for the flow store. While a pod is there, its flows follow its namespace's VNID, and what policies make of
@@ -37,7 +37,7 @@ func (f compiledFlows) ready(ctx context.Context, namespace string) error {
 }
 
 func (f compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
-	done := f.propose(p, object)
+	done := f.propose(ctx, p, object)
 	if _, known := f.flows.Of(p.Namespace); !known {
 		return vnids.Unknown(p.Namespace)
 	}
@@ -45,8 +45,8 @@ func (f compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error
 }
 
 // propose is first about the rules: a pod whose flows are there may send.
-func (f compiledFlows) propose(p Pod, object *corev1.Pod) func(context.Context) error {
-	ruled := f.policies.Attach(p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
+func (f compiledFlows) propose(ctx context.Context, p Pod, object *corev1.Pod) func(context.Context) error {
+	ruled := f.policies.Attach(ctx, p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
 	own := f.flows.Set(p.Namespace, p.Owner(), vnids.Dependent{
 		Compile: func(vnid config.VNID) pipeline.State { return f.state(p, vnid) },
 		OFPort:  p.OFPort,

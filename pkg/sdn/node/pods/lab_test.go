@@ -353,7 +353,7 @@ type noFlows struct{}
 
 func (noFlows) ready(context.Context, string) error         { return nil }
 func (noFlows) set(context.Context, Pod, *corev1.Pod) error { return nil }
-func (noFlows) propose(Pod, *corev1.Pod) func(context.Context) error {
+func (noFlows) propose(context.Context, Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
 func (noFlows) want(Pod) []*ovs.Flow { return nil }

@@ -16,7 +16,7 @@ type NoPolicies struct{}
 func (NoPolicies) Fetch(context.Context, string) error { return nil }
 
 // Attach does nothing.
-func (NoPolicies) Attach(pipeline.Owner, policy.PodKey, pipeline.Pod, *corev1.Pod) func(context.Context) error {
+func (NoPolicies) Attach(context.Context, pipeline.Owner, policy.PodKey, pipeline.Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
 

@@ -65,5 +65,5 @@ func (m *Manager) propose(ctx context.Context, pod Pod) {
 		pod.OFPort = again.OFPort
 		m.remember(pod, nil)
 	}
-	m.proposed = append(m.proposed, proposal{pod, m.flows.propose(pod, nil)})
+	m.proposed = append(m.proposed, proposal{pod, m.flows.propose(ctx, pod, nil)})
 }

@@ -94,7 +94,7 @@ type Flows interface {
 // Policies holds the rules of network policies about pods of this node (*policies.Policies).
 type Policies interface {
 	Fetch(ctx context.Context, namespace string) error
-	Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
+	Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
 	Detach(owner pipeline.Owner) (done func(context.Context) error)
 	Of(key policy.PodKey) pipeline.PodPolicies
 }

@@ -167,9 +167,13 @@ func (p *Policies) learnPod(key policy.PodKey) {
 		}
 		delete(p.early, key)
 	}
-	if pod != nil {
+	_, here := p.compiler.local[key]
+	switch {
+	case pod != nil:
 		p.compiler.engine.SetPod(policy.NewPod(pod))
-	} else {
+	case here:
+		p.compiler.engine.EndPod(key)
+	default:
 		p.compiler.engine.DeletePod(key)
 	}
 }

@@ -160,7 +160,7 @@ func (f *fixture) come(object *corev1.Pod, sandbox string, port int, addr string
 	owner := pipeline.Owner{Kind: pipeline.KindPod, Key: sandbox}
 	key := policy.PodKey{Namespace: object.Namespace, Name: object.Name}
 	pod := pipeline.Pod{OFPort: port, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
-	ruled := f.Attach(owner, key, pod, object)
+	ruled := f.Attach(ctx, owner, key, pod, object)
 	own := f.vnids.Set(object.Namespace, owner, vnids.Dependent{OFPort: port, Compile: func(vnid config.VNID) pipeline.State {
 		full := pod
 		full.MAC, full.VNID, full.Policies = config.MAC(pod.Addrs[0]), vnid, f.Of(key)

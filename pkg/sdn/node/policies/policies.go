@@ -108,9 +108,7 @@ func (p *Policies) Written() { p.cuts.Due() }
 // update brings the switch to what the cluster says now, and returns when it is there.
 func (p *Policies) update(ctx context.Context) error {
 	p.mu.Lock()
-	for o := range p.news.take() {
-		p.learn(ctx, o)
-	}
+	p.catchUp(ctx)
 	commits := p.send()
 	p.mu.Unlock()
 	if err := waitFor(commits)(ctx); err != nil && ctx.Err() == nil {
@@ -120,6 +118,15 @@ func (p *Policies) update(ctx context.Context) error {
 		p.cuts.Due()
 	}
 	return ctx.Err()
+}
+
+// catchUp tells the engine of all that the watches have told of, and says whether that was anything.
+func (p *Policies) catchUp(ctx context.Context) bool {
+	objects := p.news.take()
+	for o := range objects {
+		p.learn(ctx, o)
+	}
+	return len(objects) > 0
 }
 
 // send compiles what has changed, and gives it to the switch.
@@ -183,9 +190,10 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) error {
 
 // Attach makes a sandbox on this node the pod's: from now on rules about it are compiled. object is the pod as the API server has it, or
 // nil if only the watch is to be asked, which may be behind. The returned function waits until the rules are on the switch.
-func (p *Policies) Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
+func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	caughtUp := p.catchUp(ctx) // the pod may be judged by what the watches have told of, and the engine not
 	if object != nil {
 		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
 			p.early[key] = object
@@ -195,7 +203,13 @@ func (p *Policies) Attach(owner pipeline.Owner, key policy.PodKey, pod pipeline.
 	p.compiler.Place(key, owner, pod)
 	p.homes[owner] = key
 	p.attach(key)
-	return waitFor(p.send())
+	done := waitFor(p.send())
+	return func(ctx context.Context) error {
+		if caughtUp {
+			defer p.cuts.Due()
+		}
+		return done(ctx)
+	}
 }
 
 // Detach takes Attach back. When the returned function has waited, the pod's connections begin to be forgotten.
@@ -230,9 +244,7 @@ func (p *Policies) attach(key policy.PodKey) {
 	delete(p.compiler.local, key)
 	delete(p.early, key)
 	p.compiler.engine.Detach(key)
-	if p.cachedPod(key) == nil {
-		p.compiler.engine.DeletePod(key) // the watch may never have told of it
-	}
+	p.learnPod(key) // it may have ended, or the watch may never have told of it
 }
 
 // waitFor returns a function that waits for the commits.

@@ -227,7 +227,7 @@ func TestPrimed(t *testing.T) {
 			},
 		})
 	})
-	f.Attach(owner("s1"), policy.PodKey{Namespace: "a", Name: "web"}, pod(3, "10.128.0.5"), nil)
+	f.Attach(t.Context(), owner("s1"), policy.PodKey{Namespace: "a", Name: "web"}, pod(3, "10.128.0.5"), nil)
 	for _, addr := range []string{"172.31.0.12", "10.129.0.1"} { // its own, and tun0's
 		f.eventually(has(1, "nw_dst="+addr+","))
 	}
@@ -265,7 +265,7 @@ func TestSwitchIsAway(t *testing.T) {
 		f.networkPolicies.Add(allow("a", fmt.Sprint("more", i), "b", 9000+int32(i))) //nolint:gosec // small
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := f.Attach(owner("s2"), policy.PodKey{Namespace: "a", Name: "web"}, pod(4, "10.128.0.6"), nil)
+	done := f.Attach(t.Context(), owner("s2"), policy.PodKey{Namespace: "a", Name: "web"}, pod(4, "10.128.0.6"), nil)
 	cancel()
 	if err := done(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -301,4 +301,69 @@ func TestCutsComeByThemselves(t *testing.T) {
 	connect()
 	f.goes("s1")
 	f.eventually(left(0))
+}
+
+// What the watches have told of counts for a pod that comes, also while the switch is still busy with what came before.
+func TestPodComesWhileTheSwitchIsBehind(t *testing.T) {
+	f := newFixture(t, two)
+	f.come(podObject("a", "other", "9", "", labels("web")), "s9", 9, "10.128.0.9")
+	f.bridge.SetUnavailable(true)
+	f.networkPolicies.Add(allow("a", "busy", "b", 9000))
+	web := podObject("a", "late", "2", "10.128.0.5", labels("late"))
+	isolate := allow("a", "late", "b", 8080)
+	isolate.Spec.PodSelector.MatchLabels = labels("late")
+	f.pods.Add(web)
+	f.networkPolicies.Add(isolate)
+	f.eventually(func([]string) error {
+		if f.cachedPod(policy.PodKey{Namespace: "a", Name: "late"}) == nil || len(f.cluster.NetworkPolicies.GetStore().ListKeys()) != 3 {
+			return errors.New("the watches have not told of all")
+		}
+		return nil
+	})
+	f.Attach(t.Context(), owner("s1"), policy.PodKey{Namespace: "a", Name: "late"}, pod(3, "10.128.0.5"), web)
+	if known := f.Of(policy.PodKey{Namespace: "a", Name: "late"}); !known.Ingress {
+		t.Errorf("the pod that came has %+v, want it isolated", known)
+	}
+	f.bridge.SetUnavailable(false)
+	f.eventually(has(1, "reg2=0x3,"))
+}
+
+// A pod's processes may run on when the API says that it has ended, or has forgotten it: it stays a target, but is nobody's peer.
+func TestPodThatHasEndedButIsHere(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		two(f)
+		f.networkPolicies.Add(allow("b", "peers", "a", 80))
+	})
+	web := podObject("a", "web", "2", "10.128.0.5", labels("web"))
+	f.pods.Add(web)
+	f.come(web, "s1", 3, "10.128.0.5")
+	peer := podObject("b", "here", "3", "10.128.0.6", labels("peer"))
+	f.pods.Add(peer)
+	f.come(peer, "s2", 4, "10.128.0.6")
+	f.eventually(has(1, "nw_src=10.128.0.6,", "conjunction"))
+
+	ended := peer.DeepCopy()
+	ended.Status.Phase = corev1.PodFailed
+	f.pods.Modify(ended)
+	f.eventually(has(0, "nw_src=10.128.0.6,", "conjunction"))
+	f.pods.Delete(web)
+	f.pods.Delete(ended)
+	f.networkPolicies.Modify(allow("a", "web", "b", 8081))
+	f.eventually(has(1, "tp_dst=8081,"))
+	if err := errors.Join(has(1, "reg2=0x3,")(f.judged()), has(1, isolated)(f.judged())); err != nil {
+		t.Error(err)
+	}
+	f.goes("s1")
+	f.goes("s2")
+	f.eventually(has(0, ""))
+}
+
+// Of a pod that the agent finds, and the API knows no more, nobody can say which rules are about it.
+func TestPodThatNobodyKnows(t *testing.T) {
+	f := newFixture(t, two)
+	key := policy.PodKey{Namespace: "a", Name: "forgotten"}
+	f.must(f.Attach(t.Context(), owner("s1"), key, pod(3, "10.128.0.5"), nil)(t.Context()))
+	if known := f.Of(key); !known.Ingress || !known.Egress {
+		t.Errorf("it has %+v, want it isolated both ways", known)
+	}
 }

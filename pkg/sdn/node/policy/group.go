@@ -45,7 +45,10 @@ func (g *group) matches(p *pod) bool { return g.onPods.Matches(labels.Set(p.Labe
 
 // takes says whether a pod with the right labels is selected.
 func (g *group) takes(p *pod) bool {
-	return p.known && !p.Absent && (p.local || !g.local) && g.has(p)
+	if g.local {
+		return p.known && !p.Absent && p.local && g.has(p)
+	}
+	return p.known && !p.Absent && !p.Ended && g.has(p)
 }
 
 // numbers are the numbers that the pod gives the group's port.

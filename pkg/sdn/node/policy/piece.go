@@ -90,6 +90,9 @@ func (e *Engine) Outcome(p Piece) (Direction, Level, Action, bool) {
 // Isolated says whether a pod of this node may only be reached, or reach, as rules of network policies allow.
 func (e *Engine) Isolated(key PodKey) (ingress, egress bool) {
 	if pod := e.pods[key]; pod != nil && pod.local {
+		if !pod.known { // what it was labelled is not known any more
+			return true, true
+		}
 		for _, m := range pod.sets.list {
 			ingress = ingress || m.set.isolated(Ingress)
 			egress = egress || m.set.isolated(Egress)

@@ -17,7 +17,8 @@ type Pod struct {
 	Labels map[string]string
 	Addrs  []netip.Addr // none: it has no address of its own in the pod network (yet, or any more)
 	Ports  []NamedPort
-	Absent bool // no policy selects it: it has the host's network, or has ended
+	Absent bool // no policy selects it: it has the host's network
+	Ended  bool // it is nobody's peer; but as long as it is on this node, its processes may run on, and rules are about it
 }
 
 // NamedPort is a name for a port in a container.
@@ -27,15 +28,15 @@ type NamedPort struct {
 	Number   uint16
 }
 
-// NewPod reads a pod. One that has ended, or has the host's network, is nobody's target and nobody's peer.
+// NewPod reads a pod.
 func NewPod(p *corev1.Pod) Pod {
-	out := Pod{PodKey: PodKey{p.Namespace, p.Name}, Labels: p.Labels}
-	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-		out.Absent = true
+	out := Pod{PodKey: PodKey{p.Namespace, p.Name}, Labels: p.Labels, Absent: p.Spec.HostNetwork}
+	if out.Absent {
 		return out
 	}
+	out.Ended = p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	for _, ip := range p.Status.PodIPs {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil && !out.Ended { // whose address may be another's by now
 			out.Addrs = append(out.Addrs, addr.Unmap())
 		}
 	}
@@ -104,6 +105,11 @@ func (e *Engine) DeletePod(key PodKey) {
 	e.update(key, func(x *pod) { x.Pod, x.known = Pod{PodKey: key}, false })
 }
 
+// EndPod says that the API has forgotten the pod, which is on this node: it has ended.
+func (e *Engine) EndPod(key PodKey) {
+	e.update(key, func(x *pod) { x.Addrs, x.Ended = nil, true })
+}
+
 // Attach says that the pod is on this node, with these addresses: from now on its rules are compiled, and when it is said again they are
 // compiled again.
 func (e *Engine) Attach(key PodKey, addrs ...netip.Addr) {
@@ -126,7 +132,7 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 		p.namespace.byLabel.add(label{}, p)
 		e.pods[key] = p
 	}
-	had, wasLocal := p.Labels, p.local
+	had, wasLocal, wasKnown := p.Labels, p.local, p.known
 	change(p)
 	e.readdress(p)
 	if !maps.Equal(had, p.Labels) {
@@ -135,7 +141,7 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	for g := range p.concerned() {
 		e.resort(g, p, g.matches(p))
 	}
-	if wasLocal != p.local {
+	if wasLocal != p.local || p.local && wasKnown != p.known {
 		e.touch(Piece{Kind: Target, Pod: key})
 	}
 	if !p.known && !p.local {

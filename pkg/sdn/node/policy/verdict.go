@@ -21,6 +21,9 @@ func (e *Engine) Allows(d Direction, target PodKey, p Packet) bool {
 	if pod == nil || !pod.local {
 		return true
 	}
+	if !pod.known {
+		return false
+	}
 	admin, below := verdict{Pass, 0}, verdict{Pass, 0}
 	for _, m := range pod.sets.list {
 		if !m.set.group.local {
