@@ -189,6 +189,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			refused("call its Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
 			refused("add a condition of another kind", patchStatus("node1", condition("Rooted", "NotMine"))),
 			refused("move its Node", patchStatus("node1", map[string]any{"status": map[string]any{"addresses": []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.66"}}}})),
+			refused("say in what phase its Node is", patchStatus("node1", map[string]any{"status": map[string]any{"phase": corev1.NodeTerminated}})),
 			refused("enlarge its Node", patchStatus("node1", map[string]any{"status": map[string]any{"capacity": map[string]string{"cpu": "1000"}}})),
 			refused("label its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
 			refused("annotate its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"a": "b"}}})),
