@@ -56,6 +56,11 @@ func testFirstPackets(t *testing.T, c *cluster) {
 	began := time.Now()
 	for i := range tries {
 		b.try(t, i)
+		if n := i + 1; n%100 == 0 {
+			b.mu.Lock()
+			t.Logf("%d pods after %.1fs: %d packets of friends, %d of enemies", n, time.Since(began).Seconds(), b.friendly, len(b.breaches))
+			b.mu.Unlock()
+		}
 	}
 	if err := b.leaving.Wait(); err != nil {
 		t.Error(err)
@@ -80,8 +85,7 @@ type births struct {
 	leaving   errgroup.Group
 
 	mu       sync.Mutex
-	serial   int        // of the try
-	addr     netip.Addr // of the newborn, as soon as it is known
+	serial   int // of the try
 	next     []netip.Addr
 	heard    map[string]bool // of this try: "tcp friend-here from newborn"
 	news     chan struct{}
