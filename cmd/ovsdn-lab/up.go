@@ -37,7 +37,11 @@ func newUp(name *string) *cobra.Command {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "lab %s is up. Look around:\n  ovsdn-lab --name %[1]s kubectl -- get nodes -o wide\n", l.Name())
-		if nodes := l.Nodes(); len(nodes) > 0 {
+		switch nodes := l.Nodes(); {
+		case len(nodes) == 0:
+		case shape.Install == lab.None:
+			fmt.Fprintf(cmd.OutOrStdout(), "Install a network:\n  ovsdn-lab --name %s kubectl -- apply -k %s\n", l.Name(), l.InstallDir())
+		default:
 			fmt.Fprintf(cmd.OutOrStdout(), "  ovsdn-lab --name %s exec %s -- ovs-ofctl --names dump-flows br0\n", l.Name(), nodes[0])
 		}
 		return nil

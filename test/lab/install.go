@@ -31,7 +31,9 @@ func (l *Lab) productImages(progress func(string, ...any)) *components.ProductIm
 func (l *Lab) BinDir() string { return l.state.BinDir }
 
 func (l *Lab) productImageDir() string { return l.path("product") }
-func (l *Lab) installDir() string      { return l.path("install") }
+
+// InstallDir has the kustomization that Install applies.
+func (l *Lab) InstallDir() string { return l.path("install") }
 
 // tagProduct finds out what the images of the programs are called.
 func (u *up) tagProduct() error {
@@ -106,7 +108,7 @@ func (l *Lab) Install(ctx context.Context) error {
 	if err := l.writeKustomization(); err != nil {
 		return err
 	}
-	if _, stderr, err := l.Kubectl(ctx, "apply", "-k", l.installDir()); err != nil {
+	if _, stderr, err := l.Kubectl(ctx, "apply", "-k", l.InstallDir()); err != nil {
 		return fmt.Errorf("install ovsdn: %w: %s", err, strings.TrimSpace(stderr))
 	}
 	return nil
@@ -114,14 +116,14 @@ func (l *Lab) Install(ctx context.Context) error {
 
 // Uninstall deletes all that Install has applied, and returns when it is gone. Agents leave their nodes before they end.
 func (l *Lab) Uninstall(ctx context.Context) error {
-	if _, stderr, err := l.Kubectl(ctx, "delete", "-k", l.installDir(), "--ignore-not-found"); err != nil {
+	if _, stderr, err := l.Kubectl(ctx, "delete", "-k", l.InstallDir(), "--ignore-not-found"); err != nil {
 		return fmt.Errorf("uninstall ovsdn: %w: %s", err, strings.TrimSpace(stderr))
 	}
 	return nil
 }
 
 func (l *Lab) writeKustomization() error {
-	dir := l.installDir()
+	dir := l.InstallDir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the installation: %w", err)
 	}

@@ -217,10 +217,12 @@ func (u *up) startControlPlane(ctx context.Context) error {
 		return nil
 	}
 	switch {
-	case u.state.Shape.Install == None:
-		return nil
+	case u.hasImages() && u.state.Shape.Install == None:
+		return u.writeKustomization()
 	case u.hasImages():
 		return u.Install(ctx)
+	case u.state.Shape.Install != Processes:
+		return nil
 	}
 	for _, folder := range []string{"crds", "rbac"} {
 		if err := controlplane.Apply(ctx, config, os.DirFS(filepath.Join(u.state.Checkout, "deploy", folder))); err != nil {
