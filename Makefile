@@ -10,7 +10,7 @@ export GOFLAGS := -buildvcs=false
 git = git -c safe.directory='*'
 VERSION ?= $(or $(shell $(git) describe --always --tags --dirty 2>/dev/null),unknown)
 REVISION ?= $(or $(shell $(git) rev-parse HEAD 2>/dev/null),unknown)
-CREATED ?= $(or $(shell TZ=UTC $(git) log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null),unknown)
+CREATED ?= $(or $(if $(SOURCE_DATE_EPOCH),$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)),$(shell TZ=UTC $(git) log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null),unknown)
 LDFLAGS = -s -w -X 'github.com/ovsdn/ovsdn/pkg/version.stamp=$(VERSION) $(REVISION) $(CREATED)'
 
 .PHONY: help

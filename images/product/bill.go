@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ovsdn/ovsdn/images/debian"
 	"github.com/ovsdn/ovsdn/pkg/version"
@@ -105,7 +106,7 @@ func (b *bill) addPackages(lock debian.Lock) {
 func (b *bill) encode() ([]byte, error) {
 	d := spdxDocument{
 		Version: "SPDX-2.3", License: "CC0-1.0", ID: spdxDocumentID, Name: b.image.Repository(),
-		Creation: spdxCreation{Created: b.version.Created, Creators: []string{"Tool: ovsdn-images-" + b.version.Version}},
+		Creation: spdxCreation{Created: b.version.Time().Format(time.RFC3339), Creators: []string{"Tool: ovsdn-images-" + b.version.Version}},
 		Packages: append([]spdxPackage{{ID: spdxImageID, Name: b.image.Repository(), Version: b.version.Version, Location: spdxNone}}, b.programs...),
 	}
 	contains := []spdxRelationship{{spdxDocumentID, "DESCRIBES", spdxImageID}}

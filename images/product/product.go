@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/ovsdn/ovsdn/images/debian"
 	"github.com/ovsdn/ovsdn/images/image"
@@ -201,7 +202,7 @@ const pathEnv = "PATH=/usr/sbin:/usr/bin"
 // labels are those of the image-spec (annotations.md).
 func (s Source) labels(n Name) map[string]string {
 	labels := map[string]string{
-		"title": "ovsdn-" + string(n), "version": s.Version.Version, "revision": s.Version.Revision, "created": s.Version.Created, "licenses": "Apache-2.0",
+		"title": "ovsdn-" + string(n), "version": s.Version.Version, "revision": s.Version.Revision, "created": s.Version.Time().Format(time.RFC3339), "licenses": "Apache-2.0",
 	}
 	if n == OVS {
 		labels["description"] = "Open vSwitch of Debian 12"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"time"
 )
 
 // stamp is "VERSION REVISION CREATED", set by the linker: -X github.com/ovsdn/ovsdn/pkg/version.stamp=…. Nothing else writes it.
@@ -49,6 +50,15 @@ func read(stamp string, build *debug.BuildInfo) Info {
 		}
 	}
 	return info
+}
+
+// Time is Created in UTC, and 1970 where that is not known: formats that want a time have no word for it.
+func (i Info) Time() time.Time {
+	t, err := time.Parse(time.RFC3339, i.Created)
+	if err != nil {
+		return time.Unix(0, 0).UTC()
+	}
+	return t.UTC()
 }
 
 // String is one line for people.

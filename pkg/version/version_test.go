@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestStampGoesBeforeBuildInfo(t *testing.T) {
@@ -30,6 +31,16 @@ func TestStampGoesBeforeBuildInfo(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+func TestTimeIsInUTCOrNone(t *testing.T) {
+	for created, want := range map[string]string{
+		"2026-01-02T03:04:05Z": "2026-01-02T03:04:05Z", "2026-01-02T03:04:05+02:00": "2026-01-02T01:04:05Z", Unknown: "1970-01-01T00:00:00Z",
+	} {
+		if got := (Info{Created: created}).Time().Format(time.RFC3339); got != want {
+			t.Errorf("%s: got %s, want %s", created, got, want)
+		}
 	}
 }
 
