@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
@@ -147,7 +148,7 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 
 // isLink also returns true if the kernel does not say.
 func isLink(name string) bool {
-	_, err := netlink.LinkByName(name)
+	_, err := netlinksafe.LinkByName(name)
 	return !errors.As(err, &netlink.LinkNotFoundError{})
 }
 
