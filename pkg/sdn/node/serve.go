@@ -149,7 +149,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		return err
 	}
 	if judge != nil {
-		judge.Prime(ctx)
+		if err := judge.Prime(ctx); err != nil {
+			return err
+		}
 	}
 	if err := manager.Recover(ctx); err != nil {
 		return err

@@ -138,9 +138,12 @@ func (n Node) judge(s *State) {
 	s.add(tableEgressTrack, 0, anything(), ovs.GotoTable(tableEgressPolicy))
 
 	if n.StatelessSCTP {
-		for _, table := range []int{tableEgressPolicy, tableIngressPolicy} {
-			s.add(table, policyStateless, match{protocol: ProtocolSCTP, fields: []ovs.Match{goovs.ConnectionTrackingState("+trk")}}, ovs.CTClear(), goovs.Resubmit(0, table))
+		stateless := func(table int, judged ovs.Match) {
+			s.add(table, policyStateless, match{protocol: ProtocolSCTP, fields: []ovs.Match{judged, goovs.ConnectionTrackingState("+trk")}},
+				ovs.CTClear(), goovs.Resubmit(0, table))
 		}
+		stateless(tableEgressPolicy, source)
+		stateless(tableIngressPolicy, target)
 	}
 	isReply, notKept := goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.Load("0", regZone)
 	s.add(tableEgressPolicy, policyReply, ip(source, isReply), notKept, ovs.GotoTable(tableRoute))

@@ -101,11 +101,13 @@ func (p *Policies) watch() error {
 				p.news.add(object{k, key})
 			}
 		}
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
-		}); err != nil {
+		})
+		if err != nil {
 			return fmt.Errorf("watching what policies depend on: %w", err)
 		}
+		p.synced = append(p.synced, handler.HasSynced)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func newFixture(t *testing.T, before func(*fixture)) *fixture {
 	if err := f.vnids.Prime(ctx); err != nil {
 		t.Fatal(err)
 	}
-	f.Prime(ctx)
+	f.must(f.Prime(ctx))
 	running.Go(func() { f.vnids.Run(ctx) })
 	running.Go(func() { f.Run(ctx) })
 	running.Go(func() {

@@ -12,9 +12,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -45,6 +47,7 @@ type Policies struct {
 	cluster Cluster
 	sw      Switch
 	news    news
+	synced  []cache.InformerSynced // the handlers, which make the news
 	updates *reconcile.Runner
 	cuts    *Cuts
 	bridge  Bridge
@@ -80,15 +83,15 @@ func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Polici
 	return p, p.watch()
 }
 
-// Prime takes note of all that the informers know, which must have synced.
-func (p *Policies) Prime(ctx context.Context) {
+// Prime takes note of all that the informers know, and returns when that is done or the context ends.
+func (p *Policies) Prime(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), p.synced...) {
+		return fmt.Errorf("wait for what policies depend on: %w", ctx.Err())
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for informer, k := range p.cluster.informers() {
-		for _, key := range informer.GetStore().ListKeys() {
-			p.learn(ctx, object{k, key})
-		}
-	}
+	p.catchUp(ctx)
+	return nil
 }
 
 // Run follows the cluster until the context ends.
@@ -103,7 +106,29 @@ func (p *Policies) Run(ctx context.Context) {
 
 // Written says that the switch has all that was known at the start. What that forbids is cut: while there was no agent, policies may have
 // changed.
-func (p *Policies) Written() { p.cuts.Due() }
+//
+// Pods may have gone meanwhile, too: what the switch tracks of addresses that nobody has now is forgotten.
+func (p *Policies) Written() {
+	p.mu.Lock()
+	here := map[netip.Addr]bool{}
+	for _, pods := range p.compiler.local {
+		for _, pod := range pods {
+			for _, a := range pod.Addrs {
+				here[a] = true
+			}
+		}
+	}
+	p.mu.Unlock()
+	var gone []netip.Addr
+	for _, subnet := range p.compiler.node.Subnets { // of 65,536 addresses at most (config.Network)
+		for a := config.Gateway(subnet).Next(); subnet.Contains(a); a = a.Next() {
+			if !here[a] {
+				gone = append(gone, a)
+			}
+		}
+	}
+	p.cuts.Forget(gone...)
+}
 
 // update brings the switch to what the cluster says now, and returns when it is there.
 func (p *Policies) update(ctx context.Context) error {
