@@ -29,6 +29,7 @@ const (
 	egressPassed  = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
 	ingressPassed = 1 << 7
 	forwarded     = 1 << 8 // the source is the node's own, but the packet is not
+	midstream     = 1 << 9 // it opens no connection, so none begins with it
 )
 
 // The registers' parts, by the names that load takes.
@@ -38,6 +39,7 @@ const (
 	regEgressPassed  = "NXM_NX_REG4[6]"
 	regIngressPassed = "NXM_NX_REG4[7]"
 	regForwarded     = "NXM_NX_REG4[8]"
+	regMidstream     = "NXM_NX_REG4[9]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
@@ -51,6 +53,10 @@ const (
 	// PolicyIsolation is the level at which the packets of a pod end that may only talk as rules allow.
 	PolicyIsolation = 25025
 )
+
+// firstClientPort is the first that clients get from their system: Linux' ip_local_port_range begins with it, that of others higher. It is a power
+// of two.
+const firstClientPort = 32768
 
 // PodPolicies is what policies make of a pod.
 type PodPolicies struct {
@@ -150,6 +156,10 @@ func (n Node) judge(s *State) {
 	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceBound, sourceBound)), ovs.GotoTable(tableEgressDenied))
 	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableEgressAllowed))
 
+	// What a server goes on to send when the tracker has forgotten its client, or never knew it, must not count as a connection that the
+	// server opens: the client, who may be forbidden by now, would be let in to answer. What a client sends from a port of its own is taken up again.
+	answer := match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{source, goovs.TransportSourceMaskedPort(0, firstClientPort), goovs.TCPFlags("-syn")}}
+	s.add(tableEgressAllowed, 110, answer, append(loadZone("NXM_OF_IP_SRC", true), goovs.Load("0x1", regMidstream), ovs.GotoTable(tableRoute))...)
 	s.add(tableEgressAllowed, 100, ip(source), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableRoute))...)
 	s.add(tableEgressAllowed, 0, anything(), ovs.GotoTable(tableRoute))
 	s.add(tableEgressDenied, 0, anything(), goovs.Drop())

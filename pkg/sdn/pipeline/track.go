@@ -98,6 +98,8 @@ func (n Node) commit(s *State) {
 		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), goovs.OutputField(regOutput))
+		s.add(tableCommit, 160, match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}},
+			goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
 		s.add(tableCommit, 150, ip().from(PortTun), goovs.ConnectionTracking(fmt.Sprintf(
 			"commit,zone=NXM_NX_REG3[0..15],exec(load:%d->NXM_NX_CT_MARK[])", markProxied)), goovs.OutputField(regOutput))
 		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
