@@ -74,3 +74,27 @@ func TestEveryKustomizationIsApplied(t *testing.T) {
 		})
 	}
 }
+
+// Kinds that others have installed can be left out, as docs/install.md says.
+func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
+	root, err := checkout.Root(".")
+	must(t, err)
+	set, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf})
+	must(t, err)
+	page, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
+	must(t, err)
+	_, patches, _ := strings.Cut(string(page), "```yaml\n")
+	patches, _, ok := strings.Cut(patches, "```")
+	if !ok {
+		t.Fatal("docs/install.md does not say how")
+	}
+	dir := t.TempDir()
+	base, err := filepath.Rel(dir, filepath.Join(root, "deploy"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte("resources: ["+base+"]\n"+patches), 0o600))
+	out, err := exec.CommandContext(t.Context(), set.Kube, "kubectl", "kustomize", dir).CombinedOutput()
+	must(t, err)
+	if left := string(out); strings.Contains(left, "name: clusternetworkpolicies.") || !strings.Contains(left, "name: hostsubnets.") {
+		t.Errorf("the kinds are not all but one:\n%s", left)
+	}
+}
