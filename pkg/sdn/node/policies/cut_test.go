@@ -189,7 +189,7 @@ func TestManyConnectionsAreCutInSeveralRuns(t *testing.T) {
 
 func TestCutsFollowPolicies(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
-	cuts := newCuts(f.bridge, &f.Policies.mu, f.Policies.judge)
+	cuts := newCuts(f.bridge, &f.Policies.mu, f.judge)
 	all := []ovs.Connection{
 		tracked(zoneHere, protoTCP, "10.128.0.2:1000", "10.128.0.3:80"),
 		tracked(zoneHere, protoTCP, "10.128.0.2:1000", "10.128.0.3:81"),
@@ -219,13 +219,13 @@ func TestCutsFollowPolicies(t *testing.T) {
 	expect("there are no policies", 3)
 
 	f.Policies.mu.Lock()
-	err := f.Policies.compiler.engine.SetNetworkPolicy(allowFrom("a", "client", onPort(80)))
+	err := f.compiler.engine.SetNetworkPolicy(allowFrom("a", "client", onPort(80)))
 	f.Policies.mu.Unlock()
 	f.must(err)
 	expect("the client may not reach what is no client", 1)
 
 	f.Policies.mu.Lock()
-	f.Policies.compiler.engine.DeleteNetworkPolicy("a", "allow")
+	f.compiler.engine.DeleteNetworkPolicy("a", "allow")
 	f.Policies.mu.Unlock()
 	connect()
 	expect("the policy is gone", 3)
