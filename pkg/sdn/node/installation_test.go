@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/test/apitest"
@@ -55,6 +57,16 @@ func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	i.factory.WaitForCacheSync(t.Context().Done())
+	// The list is not yet the watch, which has to begin before the rights go.
+	touched, err := admin.CoreV1().Namespaces().Patch(t.Context(), system, types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"yes"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	await.OK(t, time.Minute, func(context.Context) error {
+		seen, err := i.factory.Core().V1().Namespaces().Lister().Get(system)
+		if err == nil && seen.ResourceVersion != touched.ResourceVersion {
+			err = errors.New("the watch has not begun")
+		}
+		return err
+	})
 
 	must(t, admin.AppsV1().DaemonSets(system).Delete(t.Context(), account, metav1.DeleteOptions{}))
 	must(t, admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), account, metav1.DeleteOptions{}))
