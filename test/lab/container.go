@@ -67,7 +67,7 @@ func (l *Lab) keepAgentOff(ctx context.Context, node string, off bool) error {
 }
 
 func (l *Lab) keepControllersOff(ctx context.Context, off bool) error {
-	replicas := controllers
+	replicas := l.state.controllers()
 	if off {
 		replicas = 0
 	}
@@ -80,8 +80,8 @@ func (l *Lab) keepControllersOff(ctx context.Context, off bool) error {
 	return err
 }
 
-// controllers is how many the manifests ask for.
-const controllers = 2
+// controllers is how many there are: two, as the manifests ask for, where there is room. A node has one.
+func (s *state) controllers() int { return min(2, s.Shape.Nodes) }
 
 // process is one container's, by its number on its node.
 type process struct {

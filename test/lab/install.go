@@ -156,6 +156,8 @@ configMapGenerator:
   - service-network=%s
   - service-proxy=%s
   - datapath=%s
+replicas:
+- {name: %s, count: %d}
 images:
 %s# So that an agent can be stopped: who labels its node takes it from there.
 patches:
@@ -163,7 +165,7 @@ patches:
   patch: |-
     apiVersion: apps/v1
     kind: DaemonSet
-    metadata: {name: %[11]s}
+    metadata: {name: %[13]s}
     spec:
       template:
         spec:
@@ -174,7 +176,7 @@ patches:
                 - matchExpressions:
                   - {key: %s, operator: DoesNotExist}
 `, base, controlPlaneAddr(), apiPort, s.Shape.Mode, s.Shape.ClusterNetwork, s.Shape.HostBits, s.Shape.ServiceNetwork, s.Shape.ServiceProxy,
-		s.Shape.Datapath, images.String(), agentUnit, noAgentLabel)
+		s.Shape.Datapath, controllerUnit, s.controllers(), images.String(), agentUnit, noAgentLabel)
 }
 
 // Reload puts the programs that are in a folder now into the running lab, and returns when all nodes run them. The folder is the lab's own if

@@ -23,9 +23,16 @@ func TestKustomization(t *testing.T) {
 		ConfigMapGenerator []struct{ Literals []string }
 		Images             []struct{ Name, NewTag string }
 		Patches            []struct{ Patch string }
+		Replicas           []struct {
+			Name  string
+			Count int
+		}
 	}
 	if err := yaml.Unmarshal([]byte(text), &k); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
+	}
+	if len(k.Replicas) != 1 || k.Replicas[0].Name != "ovsdn-controller" || k.Replicas[0].Count != 2 {
+		t.Errorf("replicas are %+v, want 2 of the controller on two nodes", k.Replicas)
 	}
 	if diff := cmp.Diff([]string{"../deploy"}, k.Resources); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
