@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ovsdn/ovsdn/test/lab/logtail"
@@ -19,20 +20,22 @@ const (
 )
 
 // bePatient returns a context for waiting on what the units of machines do. It ends when that is hopeless, and its cause
-// says why.
+// says why. The function that cancels it returns when nothing looks at the lab any more, whose state others then change.
 func (l *Lab) bePatient(ctx context.Context, machines ...string) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
 	ctx, giveUp := context.WithCancelCause(ctx)
+	var watchers sync.WaitGroup
 	for _, name := range machines {
-		go func() {
+		watchers.Go(func() {
 			if err := l.findCrashLoop(ctx, name); err != nil {
 				giveUp(err)
 			}
-		}()
+		})
 	}
 	return ctx, func() {
 		giveUp(nil)
 		stop()
+		watchers.Wait()
 	}
 }
 
