@@ -22,6 +22,7 @@ const (
 	containerdConfig = "/etc/containerd/config.toml"
 	underlayBridge   = "br-ex"
 	ovsdbSocket      = "/var/run/openvswitch/db.sock"
+	ovsPriority      = "--adjustment=-10" // ovs-ctl's defaults for both of its daemons
 	ovsDB            = "/etc/openvswitch/conf.db"
 	kubeDir          = "/etc/kubernetes"
 )
@@ -143,14 +144,14 @@ func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
 			// The database outlives a restart of the node.
 			[]string{"sh", "-c", "test -e " + ovsDB + " || ovsdb-tool create " + ovsDB + " /usr/share/openvswitch/vswitch.ovsschema"}),
 		{Name: "ovsdb-server", After: []string{"ovsdb"}, Socket: ovsdbSocket, Commands: [][]string{{
-			"ovsdb-server", ovsDB, "--remote=punix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
+			"nice", ovsPriority, "ovsdb-server", ovsDB, "--remote=punix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
 		}}},
 		task("ovs-init", []string{"ovs-vsctl", "--no-wait", "init"},
 			// Left by the node's last run. Only what is new in the database is waited for until it is on the host.
 			[]string{"ovs-vsctl", "--no-wait", "--if-exists", "del-br", underlayBridge},
 			[]string{"ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:hostname=" + name}),
 		{Name: "ovs-vswitchd", After: []string{"ovs-init"}, Commands: [][]string{{
-			"ovs-vswitchd", "unix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
+			"nice", ovsPriority, "ovs-vswitchd", "unix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
 		}}},
 	}
 	units[2].After = []string{"ovsdb-server"}
