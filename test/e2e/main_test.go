@@ -27,11 +27,11 @@ import (
 // labVariable names the lab to every test. Who sets it keeps the lab.
 const labVariable = "OVSDN_E2E_LAB"
 
-// installVariable says who starts the product's programs in labs that tests bring up, see lab.Install.
+// installVariable says who starts the product's programs in labs that tests bring up, see lab.Install. By default it is kubelet.
 const installVariable = "OVSDN_E2E_INSTALL"
 
 func install() lab.Install {
-	return lab.Install(cmp.Or(os.Getenv(installVariable), string(lab.Processes)))
+	return lab.Install(cmp.Or(os.Getenv(installVariable), string(lab.Manifests)))
 }
 
 // ownLab is the name of the lab that go test starts and takes down.
