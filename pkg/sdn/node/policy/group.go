@@ -30,15 +30,18 @@ type group struct {
 	wants      []label                 // a pod must have one of them
 	exact      bool                    // and is selected when it does
 	namespaces map[*namespace]struct{} // that it looks at
-	sets       map[int32]*set          // by number of the port; 0 without one, and then always there
+	sets       map[int32]*set          // by number of the port, those that have pods; the one of 0 where there is no port
 	rules      map[*rule]struct{}      // that have the group
 	refs       int
 }
 
 // whole says whether the group is of entire namespaces.
 func (g *group) whole() bool {
-	return g.onPods.Empty() && g.port == portName{} && !g.within.IsValid()
+	return g.onPods.Empty() && !g.numbered() && !g.within.IsValid()
 }
+
+// numbered says whether the group is of a named port.
+func (g *group) numbered() bool { return g.port != portName{} }
 
 // matches says whether the pod's labels are those that the group wants.
 func (g *group) matches(p *pod) bool { return g.onPods.Matches(labels.Set(p.Labels)) }
@@ -89,6 +92,9 @@ func (e *Engine) use(s scope) *group {
 		}
 		g.wants, g.exact = wanted(s.onPods)
 		e.groups[s.groupKey] = g
+		if !g.numbered() {
+			g.set(0)
+		}
 		e.fill(g)
 	}
 	g.refs++
@@ -111,9 +117,6 @@ func (e *Engine) fill(g *group) {
 
 func (e *Engine) enter(g *group, ns *namespace) {
 	ns.take(g)
-	if g.whole() {
-		g.set(0)
-	}
 	for _, p := range ns.candidates(g) {
 		e.resort(g, p, g.exact || g.matches(p))
 	}
@@ -182,7 +185,7 @@ func (e *Engine) reselect(ns *namespace) {
 // resort puts the pod into the sets of the group where it belongs: none unless the labels match.
 func (e *Engine) resort(g *group, p *pod, match bool) {
 	match = match && g.takes(p)
-	if g.port == (portName{}) {
+	if !g.numbered() {
 		e.place(g.set(0), p, match)
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
@@ -318,15 +317,8 @@ func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
 	}
 	for name, c := range anew.byName {
 		c.drain()
-		if diff := cmp.Diff(c.parts, n.byName[name].parts); diff != "" {
-			t.Errorf("%s: pieces differ from those of an engine that starts at the end (-anew +grown):\n%s", name, diff)
-		}
-		if got, want := slices.Sorted(maps.Keys(n.byName[name].outcomes)), slices.Sorted(maps.Keys(c.outcomes)); !slices.Equal(got, want) {
-			t.Errorf("%s: outcomes %v, an engine that starts at the end has %v", name, got, want)
-		}
-		if e := n.byName[name].engine; len(e.groups) != len(c.engine.groups) || len(e.byAddr) != len(c.engine.byAddr) || len(e.namespaces) != len(c.engine.namespaces) {
-			t.Errorf("%s: something is kept that is not needed any more: %d groups, %d addresses, %d namespaces; want %d, %d, %d", name,
-				len(e.groups), len(e.byAddr), len(e.namespaces), len(c.engine.groups), len(c.engine.byAddr), len(c.engine.namespaces))
+		if diff := c.differs(n.byName[name]); diff != "" {
+			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }

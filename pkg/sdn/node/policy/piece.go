@@ -112,7 +112,7 @@ type share struct {
 type shares []share
 
 func (x *shares) add(c *conj, part rulePart) {
-	*x = append(*x, share{c.rule.direction, c.level(), Conj{ID: c.id, K: c.number(part), N: c.n()}})
+	*x = append(*x, share{c.rule.direction, c.level(), Conj{ID: c.id, K: c.k(part), N: c.n()}})
 }
 
 func (x *shares) addUsers(users map[*conj]struct{}, part rulePart) {

@@ -36,6 +36,7 @@ type rule struct {
 type conj struct {
 	id      uint32
 	rule    *rule
+	number  int32 // of the rule's named port; 0 without one
 	shelf   Level // above the rule's level, while it is active
 	ports   []PortMatch
 	targets *set
@@ -64,8 +65,8 @@ func (c *conj) n() uint8 {
 	return max(n, 2)
 }
 
-// number is the conjunction's part that a piece stands for.
-func (c *conj) number(part rulePart) uint8 {
+// k is the conjunction's part that a piece stands for.
+func (c *conj) k(part rulePart) uint8 {
 	switch {
 	case part == partTargets:
 		return 1
@@ -104,34 +105,37 @@ func (r *rule) numbering() []*group {
 
 // number sees to it that the rule has a conjunction for the number that a set stands for, and that this one knows the set.
 func (e *Engine) number(r *rule, s *set) {
-	number := s.number
-	c := r.conjs[number]
+	c := r.conjs[s.number]
 	if c == nil {
-		c = &conj{rule: r, ports: r.ports, peers: map[*set]struct{}{}, targets: r.targets.set(0)}
-		if r.named {
-			c.ports = []PortMatch{{r.ports[0].Protocol, uint16(number), exactPort}} //nolint:gosec // a NamedPort's number
-		}
-		if r.named && r.direction == Ingress {
-			c.targets = s
-		}
-		c.id = e.newID(fmt.Sprintf("%s/%d", r.name, number), c)
-		r.conjs[number] = c
-		c.targets.users[c] = struct{}{}
-		for _, g := range r.peers {
-			if !r.named || r.direction == Ingress {
-				c.link(g.set(0))
-			}
-		}
+		c = e.newConj(r, s)
 	}
-	if r.named && r.direction == Egress {
-		if _, ok := c.peers[s]; !ok {
-			c.link(s)
-			if c.active {
-				e.touchSet(s)
-			}
+	if _, linked := c.peers[s]; r.named && r.direction == Egress && !linked {
+		c.link(s)
+		if c.active {
+			e.touchSet(s)
 		}
 	}
 	e.judge(c)
+}
+
+// newConj returns the rule's conjunction for the number of a set, whose pods are the destination: the peers of an egress rule, which come one
+// by one, else the targets.
+func (e *Engine) newConj(r *rule, s *set) *conj {
+	c := &conj{rule: r, number: s.number, ports: r.ports, peers: map[*set]struct{}{}, targets: s}
+	if r.named {
+		c.ports = []PortMatch{{r.ports[0].Protocol, uint16(s.number), exactPort}} //nolint:gosec // a NamedPort's number
+	}
+	if r.named && r.direction == Egress {
+		c.targets = r.targets.set(0)
+	} else {
+		for _, g := range r.peers {
+			c.link(g.set(0))
+		}
+	}
+	c.targets.users[c] = struct{}{}
+	c.id = e.newID(fmt.Sprintf("%s/%d", r.name, c.number), c)
+	r.conjs[c.number] = c
+	return c
 }
 
 func (c *conj) link(s *set) {
@@ -161,13 +165,20 @@ func (e *Engine) detach(r *rule) {
 		delete(g.rules, r)
 	}
 	for _, c := range r.conjs {
-		e.activate(c, false)
-		delete(c.targets.users, c)
-		for s := range c.peers {
-			delete(s.users, c)
-		}
-		delete(e.byID, c.id)
+		e.retire(c)
 	}
+}
+
+// retire takes a conjunction from its rule. Its ID may be given to another at once: all that has it is compiled anew, and goes to the switch
+// in the same bundle.
+func (e *Engine) retire(c *conj) {
+	e.activate(c, false)
+	delete(c.targets.users, c)
+	for s := range c.peers {
+		delete(s.users, c)
+	}
+	delete(c.rule.conjs, c.number)
+	delete(e.byID, c.id)
 }
 
 // judge decides whether the conjunction is compiled: without a target here, or without a peer, it would match nothing.

@@ -10,7 +10,7 @@ type set struct {
 	isolators [2]map[*policy]struct{} // policies that isolate these pods, by direction
 }
 
-// set returns the set of a number, made when it is missing. Rules hear of it when it has pods (filled).
+// set returns the set of a number, made when it is missing, which is for a pod that comes: rules hear of it then (filled).
 func (g *group) set(number int32) *set {
 	s := g.sets[number]
 	if s == nil {
@@ -71,11 +71,30 @@ func (e *Engine) leave(s *set, p *pod) {
 
 // filled is for a set that is no longer empty, or empty now.
 func (e *Engine) filled(s *set) {
-	for r := range s.group.rules {
-		e.number(r, s)
+	switch {
+	case !s.group.numbered():
+		for c := range s.users {
+			e.judge(c)
+		}
+	case len(s.pods) > 0:
+		for r := range s.group.rules {
+			e.number(r, s)
+		}
+	default:
+		e.vacate(s)
 	}
+}
+
+// vacate is for a number that no pod gives its port any more: the set goes, and the conjunctions that no other set has.
+func (e *Engine) vacate(s *set) {
+	delete(s.group.sets, s.number)
 	for c := range s.users {
-		e.judge(c)
+		delete(c.peers, s)
+		if c.targets == s || len(c.peers) == 0 {
+			e.retire(c)
+		} else {
+			e.judge(c)
+		}
 	}
 }
 

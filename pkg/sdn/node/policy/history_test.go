@@ -1,0 +1,353 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+)
+
+// history is a small cluster of which anything may happen, as one node hears of it. Ports by name are what it is rich in.
+type history struct {
+	*compiled
+	namespaces map[string]map[string]string
+	vnids      map[string]uint32
+	pods       map[PodKey]Pod
+	attached   map[PodKey]netip.Addr
+	policies   map[policyKey]*networkingv1.NetworkPolicy
+	cluster    map[string]*policyv1alpha2.ClusterNetworkPolicy
+}
+
+func newHistory() *history {
+	return &history{
+		compiled: newCompiled(), namespaces: map[string]map[string]string{}, vnids: map[string]uint32{}, pods: map[PodKey]Pod{},
+		attached: map[PodKey]netip.Addr{}, policies: map[policyKey]*networkingv1.NetworkPolicy{}, cluster: map[string]*policyv1alpha2.ClusterNetworkPolicy{},
+	}
+}
+
+func drawNamespace(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"a", "b"}).Draw(t, "namespace")
+}
+
+func drawApp(t *rapid.T) map[string]string {
+	return map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}
+}
+
+func drawPod(t *rapid.T) PodKey {
+	return PodKey{drawNamespace(t), rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")}
+}
+
+func drawAddr(t *rapid.T) netip.Addr { return addr(rapid.IntRange(1, 5).Draw(t, "address")) }
+
+func drawPortName(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"web", "dns"}).Draw(t, "port")
+}
+
+// drawSelector is nil for a peer that has none.
+func drawSelector(t *rapid.T) *metav1.LabelSelector {
+	switch rapid.IntRange(0, 2).Draw(t, "selector") {
+	case 0:
+		return nil
+	case 1:
+		return &metav1.LabelSelector{}
+	}
+	return &metav1.LabelSelector{MatchLabels: drawApp(t)}
+}
+
+func someSelector(t *rapid.T) metav1.LabelSelector {
+	if s := drawSelector(t); s != nil {
+		return *s
+	}
+	return metav1.LabelSelector{}
+}
+
+func (h *history) setPod(t *rapid.T) {
+	p := Pod{PodKey: drawPod(t), Labels: drawApp(t), Ended: rapid.IntRange(0, 5).Draw(t, "ended") == 0}
+	if !p.Ended && rapid.Bool().Draw(t, "addressed") {
+		p.Addrs = []netip.Addr{drawAddr(t)}
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "ports") {
+		p.Ports = append(p.Ports, NamedPort{drawPortName(t), corev1.ProtocolTCP, rapid.Uint16Range(80, 83).Draw(t, "number")})
+	}
+	h.pods[p.PodKey] = p
+	h.engine.SetPod(p)
+}
+
+func (h *history) deletePod(t *rapid.T) {
+	key := drawPod(t)
+	delete(h.pods, key)
+	h.engine.DeletePod(key)
+}
+
+func (h *history) attach(t *rapid.T) {
+	key, addr := drawPod(t), drawAddr(t)
+	h.attached[key] = addr
+	h.engine.Attach(key, addr)
+}
+
+func (h *history) detach(t *rapid.T) {
+	key := drawPod(t)
+	delete(h.attached, key)
+	h.engine.Detach(key)
+}
+
+func (h *history) setNamespace(t *rapid.T) {
+	name, set := drawNamespace(t), drawApp(t)
+	h.namespaces[name] = set
+	h.engine.SetNamespace(name, set)
+}
+
+func (h *history) deleteNamespace(t *rapid.T) {
+	name := drawNamespace(t)
+	delete(h.namespaces, name)
+	h.engine.DeleteNamespace(name)
+}
+
+func (h *history) setVNID(t *rapid.T) {
+	name, vnid := drawNamespace(t), rapid.SampledFrom([]uint32{0, 10, 11}).Draw(t, "VNID")
+	h.vnids[name] = vnid
+	h.engine.SetVNID(name, vnid)
+}
+
+func drawRule(t *rapid.T) (peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+	for range rapid.IntRange(0, 2).Draw(t, "peers") {
+		p := networkingv1.NetworkPolicyPeer{NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t)}
+		if p.NamespaceSelector == nil && p.PodSelector == nil {
+			p.IPBlock = &networkingv1.IPBlock{CIDR: rapid.SampledFrom([]string{"10.128.0.2/32", "10.128.0.2/31", "0.0.0.0/0"}).Draw(t, "block")}
+		}
+		peers = append(peers, p)
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "ports") {
+		port := intstr.FromInt32(rapid.Int32Range(80, 81).Draw(t, "number"))
+		if rapid.Bool().Draw(t, "named") {
+			port = intstr.FromString(drawPortName(t))
+		}
+		ports = append(ports, networkingv1.NetworkPolicyPort{Port: &port})
+	}
+	return peers, ports
+}
+
+func (h *history) setPolicy(t *rapid.T) {
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: drawNamespace(t), Name: rapid.SampledFrom([]string{"np1", "np2"}).Draw(t, "policy")}}
+	p.Spec.PodSelector = someSelector(t)
+	for range rapid.IntRange(0, 2).Draw(t, "ingress") {
+		peers, ports := drawRule(t)
+		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: peers, Ports: ports})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "egress") {
+		peers, ports := drawRule(t)
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: peers, Ports: ports})
+	}
+	h.policies[policyKey{p.Namespace, p.Name}] = p
+	if err := h.engine.SetNetworkPolicy(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *history) deletePolicy(t *rapid.T) {
+	key := policyKey{drawNamespace(t), rapid.SampledFrom([]string{"np1", "np2"}).Draw(t, "policy")}
+	delete(h.policies, key)
+	h.engine.DeleteNetworkPolicy(key.namespace, key.name)
+}
+
+func drawAction(t *rapid.T) policyv1alpha2.ClusterNetworkPolicyRuleAction {
+	return rapid.SampledFrom([]policyv1alpha2.ClusterNetworkPolicyRuleAction{
+		policyv1alpha2.ClusterNetworkPolicyRuleActionAccept, policyv1alpha2.ClusterNetworkPolicyRuleActionDeny, policyv1alpha2.ClusterNetworkPolicyRuleActionPass,
+	}).Draw(t, "action")
+}
+
+func drawProtocols(t *rapid.T) []policyv1alpha2.ClusterNetworkPolicyProtocol {
+	switch rapid.IntRange(0, 2).Draw(t, "protocols") {
+	case 0:
+		return nil
+	case 1:
+		return []policyv1alpha2.ClusterNetworkPolicyProtocol{{DestinationNamedPort: drawPortName(t)}}
+	}
+	port := &policyv1alpha2.Port{Number: rapid.Int32Range(80, 81).Draw(t, "number")}
+	return []policyv1alpha2.ClusterNetworkPolicyProtocol{{TCP: &policyv1alpha2.ClusterNetworkPolicyProtocolTCP{DestinationPort: port}}}
+}
+
+func drawClusterName(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"cnp1", "cnp2"}).Draw(t, "policy")
+}
+
+func (h *history) setClusterPolicy(t *rapid.T) {
+	p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: drawClusterName(t)}}
+	p.Spec.Tier = rapid.SampledFrom([]policyv1alpha2.Tier{policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier}).Draw(t, "tier")
+	// Two of one priority don't agree on who decides, so they have none in common.
+	p.Spec.Priority = 2*rapid.Int32Range(0, 2).Draw(t, "priority") + map[string]int32{"cnp1": 0, "cnp2": 1}[p.Name]
+	p.Spec.Subject.Namespaces = new(someSelector(t))
+	for range rapid.IntRange(0, 2).Draw(t, "ingress") {
+		p.Spec.Ingress = append(p.Spec.Ingress, policyv1alpha2.ClusterNetworkPolicyIngressRule{
+			Action: drawAction(t), Protocols: drawProtocols(t), From: []policyv1alpha2.ClusterNetworkPolicyIngressPeer{{Namespaces: new(someSelector(t))}},
+		})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "egress") {
+		peer := policyv1alpha2.ClusterNetworkPolicyEgressPeer{Networks: []policyv1alpha2.CIDR{"10.128.0.2/31"}}
+		if rapid.Bool().Draw(t, "pods") {
+			peer = policyv1alpha2.ClusterNetworkPolicyEgressPeer{Pods: &policyv1alpha2.NamespacedPod{NamespaceSelector: someSelector(t), PodSelector: someSelector(t)}}
+		}
+		p.Spec.Egress = append(p.Spec.Egress, policyv1alpha2.ClusterNetworkPolicyEgressRule{
+			Action: drawAction(t), Protocols: drawProtocols(t), To: []policyv1alpha2.ClusterNetworkPolicyEgressPeer{peer},
+		})
+	}
+	h.cluster[p.Name] = p
+	if err := h.engine.SetClusterNetworkPolicy(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *history) deleteClusterPolicy(t *rapid.T) {
+	name := drawClusterName(t)
+	delete(h.cluster, name)
+	h.engine.DeleteClusterNetworkPolicy(name)
+}
+
+func (h *history) events() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"set pod": h.setPod, "change pod": h.setPod, "delete pod": h.deletePod, "attach": h.attach, "detach": h.detach,
+		"set namespace": h.setNamespace, "delete namespace": h.deleteNamespace, "set VNID": h.setVNID,
+		"set policy": h.setPolicy, "change policy": h.setPolicy, "delete policy": h.deletePolicy,
+		"set cluster policy": h.setClusterPolicy, "delete cluster policy": h.deleteClusterPolicy,
+	}
+}
+
+// anew is an engine that hears of the end only, and in another order.
+func (h *history) anew() *compiled {
+	c := newCompiled()
+	for _, p := range h.cluster {
+		_ = c.engine.SetClusterNetworkPolicy(p) // as before
+	}
+	for _, p := range h.policies {
+		_ = c.engine.SetNetworkPolicy(p)
+	}
+	for key, addr := range h.attached {
+		c.engine.Attach(key, addr)
+	}
+	for _, p := range h.pods {
+		c.engine.SetPod(p)
+	}
+	for name, set := range h.namespaces {
+		c.engine.SetNamespace(name, set)
+	}
+	for name, vnid := range h.vnids {
+		c.engine.SetVNID(name, vnid)
+	}
+	return c
+}
+
+// Whatever happened, the pieces are those of an engine that hears of the end only, and it holds no more than that.
+func TestHistoryLeavesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := newHistory()
+		events := h.events()
+		events[""] = func(t *rapid.T) {
+			h.drain()
+			c := h.anew()
+			c.drain()
+			if diff := c.differs(h.compiled); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+		t.Repeat(events)
+	})
+}
+
+// differs says what is otherwise in one that has grown to the same end.
+func (c *compiled) differs(grown *compiled) string {
+	if diff := cmp.Diff(c.parts, grown.parts); diff != "" {
+		return fmt.Sprintf("pieces differ from those of an engine that starts at the end (-anew +grown):\n%s", diff)
+	}
+	if diff := cmp.Diff(c.outcomes, grown.outcomes) + cmp.Diff(c.levels, grown.levels); diff != "" {
+		return fmt.Sprintf("outcomes or their levels differ (-anew +grown):\n%s", diff)
+	}
+	if diff := cmp.Diff(sizes(c.engine), sizes(grown.engine)); diff != "" {
+		return fmt.Sprintf("something is kept that is not needed any more, or missing (-anew +grown):\n%s", diff)
+	}
+	return ""
+}
+
+// sizes counts all that an engine holds.
+func sizes(e *Engine) map[string]int {
+	n := map[string]int{
+		"pods": len(e.pods), "policies": len(e.policies), "groups": len(e.groups), "groups that select namespaces": len(e.selecting),
+		"addresses": len(e.byAddr), "VNIDs": len(e.holders), "conjunctions": len(e.byID), "blocks": len(e.blocks), "ports": len(e.ports),
+		"rules that only targets limit": len(e.anything), "changed": len(e.changed) + len(e.addresses), "namespaces": len(e.namespaces),
+	}
+	for _, holders := range e.holders {
+		n["holders"] += len(holders)
+	}
+	for _, users := range e.blocks {
+		n["users of blocks"] += len(users)
+	}
+	for _, users := range e.ports {
+		n["users of ports"] += len(users)
+	}
+	for _, a := range e.byAddr {
+		n["pods of addresses"] += len(a.pods)
+	}
+	for _, p := range e.pods {
+		n["pods in sets"] += len(p.sets.list)
+		n["addresses of pods"] += len(p.at)
+	}
+	for _, p := range e.policies {
+		n["rules"] += len(p.rules)
+		n["groups of policies"] += len(p.groups)
+		for _, r := range p.rules {
+			n["conjunctions of rules"] += len(r.conjs)
+		}
+	}
+	for _, c := range e.byID {
+		n["peers"] += len(c.peers)
+	}
+	for _, ns := range e.namespaces {
+		n["pods of namespaces"] += len(ns.pods)
+		n["groups of namespaces"] += len(ns.groups)
+		n["labels"] += len(ns.byLabel)
+		n["wanted labels"] += len(ns.byWant)
+	}
+	for _, g := range e.groups {
+		n["namespaces of groups"] += len(g.namespaces)
+		n["sets"] += len(g.sets)
+		n["rules of groups"] += len(g.rules)
+		for _, s := range g.sets {
+			n["sets' pods"] += len(s.pods)
+			n["sets' users"] += len(s.users)
+			n["sets' active users"] += s.active
+			n["isolators"] += len(s.isolators[Ingress]) + len(s.isolators[Egress])
+		}
+	}
+	return n
+}
+
+// A pod that comes again and again, with another number for the same name, leaves nothing of the former ones.
+func TestNumbersThatNoPodHasAreForgotten(t *testing.T) {
+	c := small(t)
+	np := allowFrom("ns", "np", 0, "peer")
+	np.Spec.Ingress[0].Ports[0].Port = new(intstr.FromString("web"))
+	np.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{Ports: np.Spec.Ingress[0].Ports}}
+	if err := c.engine.SetNetworkPolicy(np); err != nil {
+		t.Fatal(err)
+	}
+	come := func(number uint16) map[string]int {
+		c.engine.SetPod(Pod{PodKey: target, Addrs: []netip.Addr{addr(0)}, Ports: []NamedPort{{"web", corev1.ProtocolTCP, number}}})
+		c.drain()
+		return sizes(c.engine)
+	}
+	first := come(1000)
+	for number := range uint16(1000) {
+		if diff := cmp.Diff(first, come(2000+number)); diff != "" {
+			t.Fatalf("after %d numbers (-first +now):\n%s", number+1, diff)
+		}
+		if !c.reach(target, ownPeer, 2000+number) || c.reach(target, ownPeer, 1000) {
+			t.Fatalf("want port %d, and no other", 2000+number)
+		}
+	}
+}
