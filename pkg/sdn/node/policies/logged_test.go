@@ -3,7 +3,9 @@ package policies
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,9 +204,15 @@ func flood(t *testing.T, from *datapath.Pod, to netip.AddrPort, packets int) {
 	syn := make([]byte, 20)
 	syn[12], syn[13] = 5<<4, 2 // length, flags
 	binary.BigEndian.PutUint16(syn[2:], to.Port())
-	for i := range packets {
-		binary.BigEndian.PutUint16(syn, uint16(1024+i%60000)) //nolint:gosec // a port
-		raw.Send(t, netip.AddrPortFrom(to.Addr(), 0), syn)
+	for sent := 0; sent < packets && t.Context().Err() == nil; {
+		binary.BigEndian.PutUint16(syn, uint16(1024+sent%60000)) //nolint:gosec // a port
+		switch _, err := raw.WriteTo(syn, &net.IPAddr{IP: to.Addr().AsSlice()}); {
+		case errors.Is(err, unix.ENOBUFS): // that one was dropped on its way to the switch
+		case err != nil:
+			t.Fatal(err)
+		default:
+			sent++
+		}
 	}
 }
 
