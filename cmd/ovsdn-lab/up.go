@@ -30,6 +30,8 @@ func newUp(name *string) *cobra.Command {
 		"manifests: kubelet starts agents and controllers from images; processes: the lab does; none: a cluster without a network")
 	flags.StringVar((*string)(&shape.Datapath), "datapath", string(shape.Datapath),
 		"of Open vSwitch: netdev works everywhere, system needs the kernel's module")
+	flags.StringVar((*string)(&shape.Switch), "switch", string(shape.Switch),
+		"where nodes have Open vSwitch from. host: theirs runs one; image: they have none, and deploy/overlays/ovs is what is installed")
 	flags.BoolVar(&shape.ControlPlaneOnly, "control-plane-only", false, "no nodes and no network, only the Kubernetes API with its controllers")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := lab.Up(cmd.Context(), lab.Options{Name: *name, Shape: shape, Progress: progress(cmd)})

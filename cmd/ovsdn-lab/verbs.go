@@ -131,7 +131,8 @@ func newService(name *string) *cobra.Command {
 		Long: `service starts and stops the processes of a machine: kubelet, kube-proxy, containerd, ovsdb-server, ovs-vswitchd and
 ovsdn-node of a node; etcd, kube-apiserver, kube-controller-manager, kube-scheduler and ovsdn-controller of the
 control plane. "kill" is SIGKILL; the process then starts again by itself after a second. After "stop" it does not.
-With --install=manifests kubelet starts ovsdn-node and ovsdn-controller, and the verbs have the same meaning.`,
+With --install=manifests kubelet starts ovsdn-node and ovsdn-controller, and the verbs have the same meaning. With
+--switch=image nodes have no ovsdb-server and ovs-vswitchd of their own: they are in pods.`,
 		Args: cobra.ExactArgs(3), ValidArgs: actions,
 		RunE: withLab(name, func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			service, err := l.Service(args[0], args[1])
@@ -159,8 +160,8 @@ func newStatus(name *string) *cobra.Command {
 
 func printStatus(cmd *cobra.Command, l *lab.Lab, _ []string) error {
 	shape := l.Shape()
-	fmt.Fprintf(cmd.OutOrStdout(), "lab %s: mode %s, service proxy %s, datapath %s, cluster network %s (%d host bits), service network %s\n",
-		l.Name(), shape.Mode, shape.ServiceProxy, shape.Datapath, shape.ClusterNetwork, shape.HostBits, shape.ServiceNetwork)
+	fmt.Fprintf(cmd.OutOrStdout(), "lab %s: mode %s, service proxy %s, datapath %s, Open vSwitch of the %s, cluster network %s (%d host bits), service network %s\n",
+		l.Name(), shape.Mode, shape.ServiceProxy, shape.Datapath, shape.Switch, shape.ClusterNetwork, shape.HostBits, shape.ServiceNetwork)
 	for _, name := range l.Machines() {
 		units, err := l.Units(cmd.Context(), name)
 		if err != nil {

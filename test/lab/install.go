@@ -17,8 +17,21 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/components"
 )
 
-// productImages are those that the lab installs. Open vSwitch is the nodes' own, unless somebody loads its image too.
-func productImages() []product.Name { return []product.Name{product.Controller, product.Node} }
+// productImages are those that the lab installs.
+func (s *state) productImages() []product.Name {
+	if s.Shape.Switch == ImageSwitch {
+		return product.All()
+	}
+	return []product.Name{product.Controller, product.Node}
+}
+
+// overlay is the folder of deploy that the lab installs.
+func (s *state) overlay() string {
+	if s.Shape.Switch == ImageSwitch {
+		return "overlays/ovs"
+	}
+	return "."
+}
 
 // noAgentLabel on a Node keeps the agent off it.
 const noAgentLabel = "lab.ovsdn.io/no-agent"
@@ -42,7 +55,7 @@ func (u *up) tagProduct() error {
 	}
 	images := u.productImages(u.options.Progress)
 	u.state.Tags = map[product.Name]string{}
-	for _, name := range productImages() {
+	for _, name := range u.state.productImages() {
 		tag, err := images.Tag(name)
 		if err != nil {
 			return err
@@ -128,16 +141,16 @@ func (l *Lab) writeKustomization() error {
 		return fmt.Errorf("make the folder of the installation: %w", err)
 	}
 	// Kustomize takes no absolute path.
-	base, err := filepath.Rel(dir, filepath.Join(l.state.Checkout, "deploy"))
+	base, err := filepath.Rel(dir, filepath.Join(l.state.Checkout, "deploy", l.state.overlay()))
 	if err != nil {
 		return fmt.Errorf("find the manifests: %w", err)
 	}
-	return writeFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization(base, l.state)))
+	return writeFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization(base, &l.state)))
 }
 
-func kustomization(base string, s state) string {
+func kustomization(base string, s *state) string {
 	var images strings.Builder
-	for _, name := range productImages() {
+	for _, name := range s.productImages() {
 		fmt.Fprintf(&images, "- {name: %s, newTag: %s}\n", name.Repository(), s.Tags[name])
 	}
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
@@ -228,7 +241,8 @@ func (l *Lab) loadProducts(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitRollout returns when the agents and controllers are those that were last installed, and are ready.
+// WaitRollout returns when the agents and controllers are those that were last installed, and are ready. An Open vSwitch from the image is
+// replaced when its pod is deleted, and not before.
 func (l *Lab) WaitRollout(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
 	defer cancel()

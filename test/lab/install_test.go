@@ -17,7 +17,7 @@ import (
 // What the lab installs is deploy with its own addresses, tags and one label that keeps agents off a node.
 func TestKustomization(t *testing.T) {
 	s := state{Shape: DefaultShape(), Tags: map[product.Name]string{product.Controller: "lab-1", product.Node: "lab-2"}}
-	text := kustomization("../deploy", s)
+	text := kustomization("../deploy", &s)
 	var k struct {
 		Resources          []string
 		ConfigMapGenerator []struct{ Literals []string }
@@ -53,6 +53,18 @@ func TestKustomization(t *testing.T) {
 	terms := patch.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if patch.Name != agentUnit || terms[0].MatchExpressions[0].Key != noAgentLabel {
 		t.Errorf("patch of %s: %v", patch.Name, terms)
+	}
+}
+
+// Nodes without Open vSwitch of their own get it with the rest, by the overlay that has it.
+func TestKustomizationWithSwitch(t *testing.T) {
+	s := state{Shape: DefaultShape(), Tags: map[product.Name]string{product.OVS: "lab-3"}}
+	if s.overlay() != "." || strings.Contains(kustomization("../deploy", &s), "ovsdn/ovs") {
+		t.Errorf("hosts have Open vSwitch, but %s is installed:\n%s", s.overlay(), kustomization("../deploy", &s))
+	}
+	s.Shape.Switch = ImageSwitch
+	if s.overlay() != "overlays/ovs" || !strings.Contains(kustomization("../deploy", &s), "{name: ovsdn/ovs, newTag: lab-3}") {
+		t.Errorf("hosts have no Open vSwitch, and %s is installed:\n%s", s.overlay(), kustomization("../deploy", &s))
 	}
 }
 

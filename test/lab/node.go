@@ -20,10 +20,6 @@ const productDir = "/opt/ovsdn/bin"
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	containerdConfig = "/etc/containerd/config.toml"
-	underlayBridge   = "br-ex"
-	ovsdbSocket      = "/var/run/openvswitch/db.sock"
-	ovsPriority      = "--adjustment=-10" // ovs-ctl's defaults for both of its daemons
-	ovsDB            = "/etc/openvswitch/conf.db"
 	kubeDir          = "/etc/kubernetes"
 )
 
@@ -112,7 +108,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 	if err != nil {
 		return machine.Spec{}, err
 	}
-	spec.Units = append(l.ovsUnits(name, addr), runtimeUnits(images)...)
+	spec.Units = append(l.switchUnits(name, addr), runtimeUnits(images)...)
 	spec.Units = append(spec.Units,
 		machine.Unit{Name: kubeletUnit, Manual: true, After: []string{"images"}, Commands: [][]string{{
 			"kubelet", "--config=" + kubeDir + "/kubelet.yaml", "--kubeconfig=" + kubeDir + "/kubelet.kubeconfig",
@@ -134,54 +130,6 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		}}},
 	)
 	return spec, nil
-}
-
-// ovsUnits bring up Open vSwitch and the node's address. The userspace datapath sends tunnel packets only through a bridge
-// of its own that has the node's address; with the kernel's the address is on the interface itself.
-func (l *Lab) ovsUnits(name string, addr netip.Addr) []machine.Unit {
-	units := []machine.Unit{
-		task("ovsdb", []string{"mkdir", "-p", filepath.Dir(ovsdbSocket)},
-			// The database outlives a restart of the node.
-			[]string{"sh", "-c", "test -e " + ovsDB + " || ovsdb-tool create " + ovsDB + " /usr/share/openvswitch/vswitch.ovsschema"}),
-		{Name: "ovsdb-server", After: []string{"ovsdb"}, Socket: ovsdbSocket, Commands: [][]string{{
-			"nice", ovsPriority, "ovsdb-server", ovsDB, "--remote=punix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
-		}}},
-		task("ovs-init", []string{"ovs-vsctl", "--no-wait", "init"},
-			// Left by the node's last run. Only what is new in the database is waited for until it is on the host.
-			[]string{"ovs-vsctl", "--no-wait", "--if-exists", "del-br", underlayBridge},
-			[]string{"ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:hostname=" + name}),
-		{Name: "ovs-vswitchd", After: []string{"ovs-init"}, Commands: [][]string{{
-			"nice", ovsPriority, "ovs-vswitchd", "unix:" + ovsdbSocket, "--pidfile", "-vconsole:info", "-vsyslog:off", "-vfile:off",
-		}}},
-	}
-	units[2].After = []string{"ovsdb-server"}
-	owner := uplink
-	underlay := task("underlay", []string{"ip", "link", "set", "lo", "up"}, []string{"ip", "link", "set", uplink, "up"})
-	if l.state.Shape.Datapath == Netdev {
-		owner = underlayBridge
-		underlay.Commands = append(underlay.Commands, []string{
-			"ovs-vsctl", "--timeout=20", "--may-exist", "add-br", owner,
-			"--", "set", "bridge", owner, "datapath_type=netdev", "fail_mode=standalone", "other_config:hwaddr=" + macOf(addr).String(),
-			"--", "--may-exist", "add-port", owner, uplink,
-			// The kernel sees what arrives at the uplink too, and would take or route a copy of every packet.
-		}, []string{
-			"nft", `add table netdev uplink; add chain netdev uplink ingress { type filter hook ingress device "` + uplink + `" priority 0; policy drop; }`,
-		})
-	}
-	underlay.Commands = append(underlay.Commands,
-		[]string{"ip", "address", "replace", addr.String() + "/24", "dev", owner},
-		[]string{"ip", "link", "set", owner, "up"},
-		[]string{"ip", "route", "replace", "default", "via", controlPlaneAddr().String()},
-		[]string{"ip", "route", "replace", outsideNetwork, "via", outsideFabricAddr().String()},
-	)
-	if l.state.Shape.Datapath == Netdev {
-		// Open vSwitch forgets the kernel's routes for a moment whenever any interface comes or goes, and packets to other nodes
-		// with them. A route of its own stays. It is refused until Open vSwitch has seen the address.
-		underlay.Commands = append(underlay.Commands, []string{"sh", "-c",
-			"for try in $(seq 100); do ovs-appctl ovs/route/add " + fabricNetwork + " " + owner + " && exit; sleep 0.1; done; exit 1"})
-	}
-	underlay.After = []string{"ovs-vswitchd"}
-	return append(units, underlay)
 }
 
 // runtimeUnits bring up containerd with the images.

@@ -42,6 +42,8 @@ type Shape struct {
 	Install Install `json:"install"`
 	// Datapath of Open vSwitch. Default netdev.
 	Datapath Datapath `json:"datapath"`
+	// Switch says where nodes have Open vSwitch from. Default host.
+	Switch Switch `json:"switch"`
 	// ControlPlaneOnly brings up etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and no network.
 	ControlPlaneOnly bool `json:"control-plane-only"`
 }
@@ -85,6 +87,16 @@ const (
 	System Datapath = "system"
 )
 
+// Switch says where nodes have Open vSwitch from: each node's host runs one, or hosts have none and kubelet brings it, from the image by
+// deploy/overlays/ovs.
+type Switch string
+
+// The switches.
+const (
+	HostSwitch  Switch = "host"
+	ImageSwitch Switch = "image"
+)
+
 // Landed is what of the product works in this version, and what the flags can choose. The first is the default.
 // Whoever lands more adds it here, and nowhere else.
 func Landed() ([]Mode, []ServiceProxy) {
@@ -110,7 +122,7 @@ const (
 func DefaultShape() Shape {
 	modes, proxies := Landed()
 	return Shape{
-		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev, Install: Manifests,
+		Nodes: 2, Mode: modes[0], ServiceProxy: proxies[0], Datapath: Netdev, Switch: HostSwitch, Install: Manifests,
 		ClusterNetwork: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9,
 		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
 	}
@@ -135,6 +147,7 @@ func (s *Shape) setDefaults() {
 	setDefault(&s.HostBits, d.HostBits)
 	setDefault(&s.ServiceNetwork, d.ServiceNetwork)
 	setDefault(&s.Datapath, d.Datapath)
+	setDefault(&s.Switch, d.Switch)
 	setDefault(&s.Install, d.Install)
 }
 
@@ -165,6 +178,12 @@ func (s *Shape) validate() error {
 	}
 	if s.Datapath != Netdev && s.Datapath != System {
 		errs = append(errs, fmt.Errorf("--datapath %q: want %s or %s", s.Datapath, Netdev, System))
+	}
+	if s.Switch != HostSwitch && s.Switch != ImageSwitch {
+		errs = append(errs, fmt.Errorf("--switch %q: want %s or %s", s.Switch, HostSwitch, ImageSwitch))
+	}
+	if s.Switch == ImageSwitch && s.Install == Processes {
+		errs = append(errs, fmt.Errorf("--switch %s: kubelet starts it, so --install must be %s or %s", ImageSwitch, Manifests, None))
 	}
 	if s.Install != Manifests && s.Install != Processes && s.Install != None {
 		errs = append(errs, fmt.Errorf("--install %q: want %s, %s or %s", s.Install, Manifests, Processes, None))

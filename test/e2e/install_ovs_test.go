@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// ovsLab is the name of the lab whose nodes have no Open vSwitch of their own.
+const ovsLab = "e2e-ovs"
+
+// Hosts without Open vSwitch say so on their Nodes, get one by deploy/overlays/ovs, keep their network when it is replaced, and are left as they were.
+func TestOpenVSwitchFromItsImage(t *testing.T) {
+	c := ownCluster(t, ovsLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None, Switch: lab.ImageSwitch})
+	before := map[string]string{node1: c.settings(t, node1), node2: c.settings(t, node2)}
+
+	t.Run("hosts without any say what to do", func(t *testing.T) {
+		began := time.Now()
+		c.applyWithoutSwitch(t)
+		words := []string{"no Open vSwitch runs on this host", "deploy/overlays/ovs"}
+		c.saysUnavailable(t, node1, words...)
+		c.saysUnavailable(t, node2, words...)
+		c.warned(t, began, "Node", node1, words...)
+	})
+	x := c.install(t)
+	t.Run("a new pod of it keeps the database", func(t *testing.T) { testNewSwitch(t, x) })
+	t.Run("uninstallation", func(t *testing.T) {
+		if err := c.deletePods(t.Context(), x.namespace); err != nil {
+			t.Fatal(err)
+		}
+		c.uninstall(t)
+		for node, settings := range before {
+			// The folder stays, with nothing in it. The bridge of the underlay is the administrator's.
+			c.exec(t, node, "sh", "-ec", "rmdir /run/openvswitch; ip link delete br-ex; ip link delete ovs-netdev")
+			if diff := cmp.Diff(strings.Split(settings, "\n"), strings.Split(c.settings(t, node), "\n")); diff != "" {
+				t.Errorf("%s is not as before (-before +now):\n%s", node, diff)
+			}
+		}
+	})
+}
+
+// applyWithoutSwitch installs as who has not read that nodes need Open vSwitch.
+func (c *cluster) applyWithoutSwitch(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	installed, err := filepath.Rel(dir, c.InstallDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomization := `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources:
+- ` + installed + `
+patches:
+- patch: |-
+    $patch: delete
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: ovsdn-ovs, namespace: ovsdn-system}
+`
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, err := c.Kubectl(t.Context(), "apply", "-k", dir); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+}
+
+// saysUnavailable waits for a Node's condition that says all of the words.
+func (c *cluster) saysUnavailable(t *testing.T, node string, words ...string) {
+	t.Helper()
+	eventually(t, syncTime, "the condition of "+node+" says why", func(ctx context.Context) error {
+		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		condition := config.NetworkUnavailable(n)
+		if condition == nil || condition.Status != corev1.ConditionTrue || !saysAll(condition.Message, words) {
+			return fmt.Errorf("it is %v", condition)
+		}
+		return nil
+	})
+}
+
+// testNewSwitch: who deletes the pod has chosen the moment, and everything is there again with the next one.
+func testNewSwitch(t *testing.T, x *trio) {
+	ports := []string{"ovs-vsctl", "--format=csv", "--columns=name,type,ofport,external_ids", "find", "Interface"}
+	before, old := x.exec(t, node1, ports...), x.switchPod(t, node1)
+
+	began := time.Now()
+	if err := x.deletePod(t.Context(), old.Namespace, old.Name); err != nil {
+		t.Fatal(err)
+	}
+	gone := time.Since(began)
+	eventually(t, podTime, "another pod of Open vSwitch is ready", func(ctx context.Context) error {
+		if now := x.switchPod(t, node1); now.UID == old.UID || !isReady(now) {
+			return fmt.Errorf("%s is %s", now.Name, now.Status.Phase)
+		}
+		return nil
+	})
+	meet(t, x.a.netns, x.b.addr)
+	meet(t, x.a.netns, x.c.addr)
+	meet(t, x.c.netns, x.a.addr)
+	t.Logf("pods talk again %.1fs after Open vSwitch's pod was deleted, which ended after %.1fs", time.Since(began).Seconds(), gone.Seconds())
+	if diff := cmp.Diff(before, x.exec(t, node1, ports...)); diff != "" {
+		t.Errorf("the switch has other ports (-before +now):\n%s", diff)
+	}
+}
+
+// switchPod is the pod with the node's Open vSwitch. While there is none, it has no name.
+func (c *cluster) switchPod(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	pods, err := c.kube.CoreV1().Pods("ovsdn-system").List(t.Context(), metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=ovsdn-ovs", FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil || len(pods.Items) > 1 {
+		t.Fatalf("%d pods of Open vSwitch on %s: %v", len(pods.Items), node, err)
+	}
+	if len(pods.Items) == 0 {
+		return &corev1.Pod{}
+	}
+	return &pods.Items[0]
+}
