@@ -120,6 +120,7 @@ func aptDownload(ctx context.Context, dir string, packages []string) error {
 	return apt(ctx, dir, append([]string{"download"}, packages...)...)
 }
 
+// apt runs apt-get, since that alone knows this machine's sources, mirrors and keys, and checks the archive's signatures.
 func apt(ctx context.Context, dir string, args ...string) error {
 	// As root, apt would leave downloads to a user who can't write here.
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "-o", "APT::Sandbox::User=root"}, args...)...)
@@ -130,6 +131,7 @@ func apt(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
+// identify asks dpkg-deb, see unpack.
 func identify(ctx context.Context, file string) (Pin, error) {
 	sum, err := sumOf(file)
 	if err != nil {

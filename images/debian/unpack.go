@@ -42,6 +42,7 @@ func mergedUsr() []image.File {
 
 func merged() []string { return []string{"bin", "lib", "lib64", "sbin"} }
 
+// unpack runs dpkg-deb, which every system with apt-get has: packages are compressed by xz or zstd, and Go's library reads neither.
 func unpack(ctx context.Context, deb string) ([]image.File, error) {
 	control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", deb).Output()
 	if err != nil {

@@ -34,6 +34,7 @@ func preflight(ctx context.Context, shape Shape) error {
 		return fmt.Errorf("not installed here: %s; Debian and Ubuntu have them in util-linux, iproute2, openvswitch-switch, iptables and nftables", strings.Join(missing, ", "))
 	}
 	if shape.Datapath == System && !shape.ControlPlaneOnly {
+		// modprobe, since it knows where modules are, what they need, and what must not be loaded.
 		if output, err := exec.CommandContext(ctx, "modprobe", "-a", "openvswitch", "vport-vxlan").CombinedOutput(); err != nil {
 			return fmt.Errorf("--datapath system needs the kernel modules openvswitch and vport-vxlan, which this kernel does not load (%w: %s): use --datapath netdev",
 				err, strings.TrimSpace(string(output)))

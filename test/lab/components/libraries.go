@@ -11,7 +11,7 @@ import (
 )
 
 // sharedLibraries returns the paths of what the dynamic linker loads for a program, the linker itself included. They
-// are none for a static program.
+// are none for a static program. It runs ldd, which asks the linker itself: where that looks is the system's configuration.
 func sharedLibraries(ctx context.Context, program string) ([]string, error) {
 	f, err := elf.Open(program)
 	if err != nil {

@@ -101,7 +101,7 @@ func waitRunning(ctx context.Context, dir string, ended <-chan error) error {
 }
 
 // ExecArgs is a command line that runs another one inside the machine of that PID 1. Its environment is the caller's
-// to set, see ExecEnv.
+// to set, see ExecEnv. It is nsenter's: a Go program has threads before its first line, and can't join a mount namespace with them.
 func ExecArgs(pid int, command []string) []string {
 	args := []string{"nsenter", "--target", strconv.Itoa(pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wd", "--"}
 	return append(args, command...)
