@@ -7,12 +7,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
-// LayOut writes files below a folder, which is then the image's root. The folder should be empty.
+// LayOut writes files below a folder, which is then the image's root. The folder should be empty, and is made if it is not there.
 func LayOut(files []File, dir string) error {
 	l, err := newLayer(files)
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, f := range l {
@@ -21,7 +27,22 @@ func LayOut(files []File, dir string) error {
 			return fmt.Errorf("lay %s out: %w", f.Path, err)
 		}
 	}
+	// Children come before their folders, whose times they change.
+	for _, f := range slices.Backward(l) {
+		if err := setTime(filepath.Join(dir, f.Path)); err != nil {
+			return fmt.Errorf("lay %s out: %w", f.Path, err)
+		}
+	}
 	return nil
+}
+
+// setTime is that of archives, also for a symlink itself.
+func setTime(path string) error {
+	at, err := unix.TimeToTimespec(epoch())
+	if err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 func (f File) layOut(at string) error {
