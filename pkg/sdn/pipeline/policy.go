@@ -173,6 +173,12 @@ func (n Node) judge(s *State) {
 	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), ovs.GotoTable(tableIngressDenied))
 	s.add(tableIngressPolicy, 0, anything(), ovs.GotoTable(tableIngressAllowed))
 
+	// Likewise what a server sends to who is judged here. Where the server is, clients may be too, from any port: only what goes to a client's port is an answer.
+	answer = match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{
+		ovs.RegBits(4, targetJudged, targetJudged|midstream), goovs.TransportSourceMaskedPort(0, firstClientPort),
+		goovs.TransportDestinationMaskedPort(firstClientPort, firstClientPort), goovs.TCPFlags("-syn"),
+	}}
+	s.add(tableIngressAllowed, 120, answer, goovs.Load("0x1", regMidstream), goovs.Resubmit(0, tableIngressAllowed))
 	s.add(tableIngressAllowed, 100, ip(target), append(loadZone("NXM_OF_IP_SRC", false), ovs.GotoTable(tableCommit))...)
 	s.add(tableIngressAllowed, 0, anything(), ovs.GotoTable(tableCommit))
 	s.add(tableIngressDenied, 0, anything(), goovs.Drop())
