@@ -84,7 +84,12 @@ func (c *Cuts) takeGone() map[netip.Addr]struct{} {
 	return gone
 }
 
+// serve cuts, and rests as long as is due. To wait for the datapath costs nobody anything.
 func (c *Cuts) serve(ctx context.Context) error {
+	// What is cut while the datapath goes on by former flows, it would keep anew.
+	if err := c.tracker.AwaitDatapath(ctx); err != nil {
+		return err
+	}
 	began := time.Now()
 	err := c.cut(ctx)
 	rest := time.NewTimer(min(restShare*time.Since(began), restLast))
@@ -96,7 +101,7 @@ func (c *Cuts) serve(ctx context.Context) error {
 	return err
 }
 
-// cut goes through what the switch tracks once.
+// cut goes through what the switch tracks once. The datapath must follow the policies already.
 func (c *Cuts) cut(ctx context.Context) error {
 	gone := c.takeGone()
 	c.lock.Lock()
@@ -121,10 +126,6 @@ const flushes = 10_000
 
 // forget has the switch forget what the judge says, and returns how many connections that were.
 func (c *Cuts) forget(ctx context.Context, j *judge) (int, error) {
-	// What is cut while the datapath goes on by former flows, it would keep anew.
-	if err := c.tracker.AwaitDatapath(ctx); err != nil {
-		return 0, err
-	}
 	err := c.tracker.ListConnections(ctx, pipeline.Zones(), func(conn ovs.Connection) {
 		c.lock.Lock()
 		defer c.lock.Unlock()

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -78,7 +79,12 @@ func newSite(t *testing.T) *site {
 func (s *site) follow(t *testing.T) {
 	t.Helper()
 	s.write(t, false)
-	if err := s.cuts.cut(t.Context()); err != nil {
+	s.cut(t)
+}
+
+func (s *site) cut(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(s.bridge.AwaitDatapath(t.Context()), s.cuts.cut(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -152,9 +158,7 @@ func TestNoConnectionOutlivesItsPod(t *testing.T) {
 		t.Fatalf("%d connections, and %d", count(pods[0].Addr), count(pods[1].Addr))
 	}
 	s.cuts.Forget(pods[0].Addr)
-	if err := s.cuts.cut(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s.cut(t)
 	if count(pods[0].Addr) != 0 || count(pods[1].Addr) != 1 {
 		t.Errorf("%d connections of the pod that went, want 0; %d of the other, want 1", count(pods[0].Addr), count(pods[1].Addr))
 	}
@@ -182,4 +186,35 @@ func TestLargePacketsPassByTheirPort(t *testing.T) {
 
 	stranger := pods[1].UDP(t, 0)
 	stranger.MustNotReachWith(t, dns.Addr(), dns, stranger.Large)
+}
+
+// A connection that nobody kept, since no policy was about its pods, is dead when the first one forbids it: what the server goes on to send makes
+// it no connection of the server's.
+func TestFirstPolicyCutsWhatNobodyKept(t *testing.T) {
+	for name, isolates := range map[string]struct {
+		app       string
+		direction networkingv1.PolicyType
+	}{
+		"the server": {"2", networkingv1.PolicyTypeIngress},
+		"the client": {"0", networkingv1.PolicyTypeEgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			first := allowFrom("a", "nobody")
+			s.engine.DeleteNetworkPolicy("a", first.Name)
+			s.follow(t)
+			const port = 9000
+			c := s.node.Pods[0].Dial(t, netip.AddrPortFrom(s.node.Pods[2].Addr, port), s.node.Pods[2].ListenTCP(t, port))
+			c.MustPass(t)
+
+			first.Spec.PodSelector.MatchLabels = map[string]string{"app": isolates.app}
+			first.Spec.PolicyTypes = []networkingv1.PolicyType{isolates.direction}
+			if err := s.engine.SetNetworkPolicy(first); err != nil {
+				t.Fatal(err)
+			}
+			s.follow(t)
+			datapath.MustPass(t, c.Server, c.Client)
+			datapath.MustNotPass(t, c.Client, c.Server)
+		})
+	}
 }
