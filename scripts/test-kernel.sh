@@ -4,15 +4,25 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+rm -rf bin/kernel
+CGO_ENABLED=0 go build -o bin/kernel/vmrun ./test/vm/cmd/vmrun
 if [ $# = 0 ]; then
   go test -count=1 -timeout 5m ./test/vm/...
+  CGO_ENABLED=0 go test -c -o bin/kernel/backend.test ./pkg/sdn/node/hostnet
+  for module in nf_tables ip_tables; do # hosts with one backend of iptables
+    # shellcheck disable=SC2016 # these are the guest's variables
+    bin/kernel/vmrun --timeout 5m -- sh -euc '
+      echo "install $1 /bin/false" >/etc/modprobe.d/masked.conf
+      if modprobe --quiet "$1"; then echo "$1 is there" >&2; exit 1; fi
+      echo "a kernel without $1"
+      cd pkg/sdn/node/hostnet
+      "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestBackendIsOneThatTheKernelHas$"' - "$module"
+  done
   set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace)' pkg/sdn/node '^TestPacketsFlow'
 fi
-rm -rf bin/kernel
 for ((i = 1; i < $#; i += 2)); do
   CGO_ENABLED=0 go test -c -o "bin/kernel/${!i}.test" "./${!i}"
 done
-CGO_ENABLED=0 go build -o bin/kernel/vmrun ./test/vm/cmd/vmrun
 # shellcheck disable=SC2016 # these are the guest's variables
 bin/kernel/vmrun --memory 3072 --timeout 25m --env OVSDN_DATAPATH=system -- bash -euc '
   uname -sr

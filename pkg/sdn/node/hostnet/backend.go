@@ -19,40 +19,48 @@ const legacyProgram = "iptables-legacy"
 // legacyTables is a file that lists the older backend's tables that this thread's network namespace has. To ask that backend itself would make them.
 const legacyTables = "/proc/thread-self/net/ip_tables_names"
 
-// findIPTables returns iptables with the backend that the host uses, since neither sees the rules of the other. kubelet and kube-proxy tell:
-// they keep a chain in table mangle, whatever they do else. Where there is no trace of them it is the newer, if the kernel has it.
-func findIPTables() (program, error) {
+// backends are iptables with the backend that the host uses, since neither sees the rules of the other, and the other where that may have rules
+// of ours: of an agent that took it, before kube-proxy was there or before the host was changed.
+type backends struct {
+	used, other *iptables.IPTables
+	has         []string // tables of the other
+}
+
+// findIPTables looks for kubelet and kube-proxy: they keep a chain in table mangle, whatever they do else. Where there is no trace of them the
+// newer backend is used, if the kernel has it.
+func findIPTables() (found backends, err error) {
 	programs, err := findBackends()
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	if len(programs) == 1 {
-		return programs[0], nil
+		return backends{used: programs[0]}, nil
 	}
 	newer, legacy := programs[0], programs[1]
 	if there, err := hasNFTables(); err != nil {
-		return nil, err
+		return found, err
 	} else if !there {
-		return legacy, nil
+		return backends{used: legacy}, nil
 	}
 	chains, err := newer.ListChains("mangle")
 	if err != nil {
-		return nil, fmt.Errorf("find out which iptables the host uses: %w", err)
+		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
 	}
 	tables, err := tablesOfLegacy()
-	switch {
-	case err != nil:
-		return nil, err
-	case slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, "mangle"):
-		return newer, nil
+	if err != nil {
+		return found, err
+	}
+	found = backends{used: newer, other: legacy, has: tables}
+	if slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, "mangle") {
+		return found, nil
 	}
 	if chains, err = legacy.ListChains("mangle"); err != nil {
-		return nil, fmt.Errorf("find out which iptables the host uses: %w", err)
+		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
 	}
 	if slices.ContainsFunc(chains, isKube) {
-		return legacy, nil
+		return backends{used: legacy, other: newer, has: []string{"mangle", "nat", "filter"}}, nil
 	}
-	return newer, nil
+	return found, nil
 }
 
 // findBackends returns the programs that there are: "iptables" and, if that is another, the legacy one.

@@ -2,11 +2,12 @@ package hostnet
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,9 +24,8 @@ func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
 			sh(t, test.host)
 			found, err := findIPTables()
 			must(t, err)
-			version := found.(*iptables.IPTables)
 			got := "nf_tables"
-			must(t, version.NewChain("filter", "PROBE"))
+			must(t, found.used.NewChain("filter", "PROBE"))
 			if strings.Contains(sh(t, "iptables-legacy -S"), "PROBE") {
 				got = "legacy"
 			}
@@ -33,6 +33,54 @@ func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
 				t.Errorf("its rules are %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// On whatever kernel this runs: scripts/test-kernel.sh masks the module of one backend, then that of the other.
+func TestBackendIsOneThatTheKernelHas(t *testing.T) {
+	inNetNS(t)
+	want := "iptables-nft"
+	if out, err := exec.Command(want, "-S").CombinedOutput(); err != nil {
+		t.Logf("this kernel has no nf_tables: %v: %s", err, out)
+		want = "iptables-legacy"
+	}
+	f, err := NewFirewall(openShift())
+	must(t, err)
+	_, err = f.Sync(t.Context())
+	must(t, err)
+	if rules := sh(t, want+"-save"); !strings.Contains(rules, chainPrefix+"MASQUERADE") {
+		t.Errorf("%s has\n%s", want, rules)
+	}
+	t.Log("the rules are in ", want)
+	all, err := Everywhere(openShift())
+	must(t, err)
+	for _, f := range all {
+		must(t, f.Remove(t.Context()))
+	}
+	if rules := sh(t, want+"-save"); strings.Contains(rules, chainPrefix) {
+		t.Errorf("after their removal %s has\n%s", want, rules)
+	}
+}
+
+// A host that changes its iptables, or whose kube-proxy came later than the agent, has no rules of the agent in what it used before.
+func TestRulesFollowTheHostsBackend(t *testing.T) {
+	inNetNS(t)
+	const ofKubelet = " -t mangle -N KUBE-KUBELET-CANARY"
+	for _, test := range []struct{ used, other string }{
+		{"iptables-nft", "iptables-legacy"}, {"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"},
+	} {
+		sh(t, test.used+ofKubelet)
+		f, err := NewFirewall(openShift())
+		must(t, err)
+		_, err = f.Sync(t.Context())
+		must(t, err)
+		if rules := sh(t, test.used+"-save"); !strings.Contains(rules, chainPrefix) {
+			t.Errorf("%s, which is used, has\n%s", test.used, rules)
+		}
+		if rules := sh(t, test.other+"-save"); strings.Contains(rules, chainPrefix) {
+			t.Errorf("%s has\n%s", test.other, rules)
+		}
+		sh(t, test.used+" -t mangle -X KUBE-KUBELET-CANARY")
 	}
 }
 
@@ -47,6 +95,14 @@ func TestLookingForABackendMakesNoTables(t *testing.T) {
 	}
 	if tables, err := tablesOfLegacy(); err != nil || len(tables) > 0 {
 		t.Errorf("there are %v, %v", tables, err)
+	}
+	sh(t, "iptables-legacy -t raw -S")
+	f, err := NewFirewall(openShift())
+	must(t, err)
+	_, err = f.Sync(t.Context())
+	must(t, err)
+	if tables, err := tablesOfLegacy(); err != nil || !slices.Equal(tables, []string{"raw"}) {
+		t.Errorf("beside raw there are %v, %v", tables, err)
 	}
 }
 

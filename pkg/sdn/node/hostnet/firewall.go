@@ -189,6 +189,8 @@ type program interface {
 type Firewall struct {
 	iptables program
 	rules    Ruleset
+	// unused has what there may be of ours in the backend that the host does not use; nil once Sync has removed it.
+	unused *Firewall
 }
 
 // lockWait is how long one run of iptables waits for another program to release the lock, in seconds.
@@ -196,11 +198,17 @@ const lockWait = 5
 
 // NewFirewall finds iptables on the PATH, with the backend that the host uses, and fails if it is not there.
 func NewFirewall(c FirewallConfig) (*Firewall, error) {
-	ipt, err := findIPTables()
+	found, err := findIPTables()
 	if err != nil {
 		return nil, err
 	}
-	return &Firewall{iptables: ipt, rules: Rules(c)}, nil
+	f := &Firewall{iptables: found.used, rules: Rules(c)}
+	// To ask for a table would make it.
+	there := slices.DeleteFunc(slices.Clone(f.rules), func(c Chain) bool { return !slices.Contains(found.has, c.Table) })
+	if len(there) > 0 {
+		f.unused = &Firewall{iptables: found.other, rules: there}
+	}
+	return f, nil
 }
 
 // Sync makes our chains equal to the rules and returns what it had to change, for logging. A chain is changed rule by
@@ -220,6 +228,12 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 				return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
 			}
 		}
+	}
+	if f.unused != nil { // last, so that no packet passes without a rule
+		if err := f.unused.Remove(ctx); err != nil {
+			return changes, fmt.Errorf("the iptables backend that this host does not use: %w", err)
+		}
+		f.unused = nil
 	}
 	return changes, nil
 }
