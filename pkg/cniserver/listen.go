@@ -1,16 +1,22 @@
 package cniserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
 // maxSocketPath is sizeof(sockaddr_un.sun_path) less its final zero (unix(7)). The kernel says only "invalid argument".
@@ -82,11 +88,17 @@ func Listen(path string) (*Listener, error) {
 }
 
 // InUseError says that another agent serves the socket.
-type InUseError struct{ Path string }
+type InUseError struct {
+	Path   string
+	Holder string // what it says of itself in the lock; may be empty
+}
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("another agent holds %s: stop it first, only one can run on a node", e.Path)
+	return fmt.Sprintf("another agent holds %s (%s): stop it first, only one can run on a node", e.Path, cmp.Or(e.Holder, "it does not say which"))
 }
+
+// maxHolder is how many bytes are read of what a holder says of itself.
+const maxHolder = 200
 
 // IsInUse tells whether another living agent holds the socket.
 func IsInUse(err error) bool {
@@ -119,11 +131,31 @@ func acquire(path string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &InUseError{Path: path}
+			return nil, &InUseError{Path: path, Holder: holderOf(path)}
 		}
 		return nil, fmt.Errorf("lock the socket: %w", &fs.PathError{Op: "flock", Path: path, Err: err})
 	}
+	self := fmt.Sprintf("ovsdn-node %s, started %s", version.Get(), time.Now().UTC().Format(time.RFC3339))
+	if err := errors.Join(f.Truncate(0), writeAt(f, self)); err != nil {
+		return nil, errors.Join(fmt.Errorf("write to the socket's lock: %w", err), f.Close())
+	}
 	return f, nil
+}
+
+func writeAt(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+// holderOf returns what the agent that has the lock says of itself.
+func holderOf(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, maxHolder)) // what was read is good enough
+	return strings.ToValidUTF8(string(text), "")
 }
 
 // bindAndRename listens under a name of its own, narrows the mode, then takes the wanted name, whatever stale socket has it.

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
 func TestListen(t *testing.T) {
@@ -22,7 +24,7 @@ func TestListen(t *testing.T) {
 			t.Errorf("%s: mode %v, want %v (%v)", path, st.Mode(), want, err)
 		}
 	}
-	if _, err := Listen(socket); !IsInUse(err) {
+	if _, err := Listen(socket); !IsInUse(err) || !strings.Contains(err.Error(), version.Get().String()) {
 		t.Errorf("a second agent: %v", err)
 	}
 	conn, err := net.Dial("unix", socket) // the second agent did no harm

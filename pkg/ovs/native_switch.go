@@ -2,6 +2,7 @@ package ovs
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,11 +96,11 @@ func (c *switchConn) greet(ctx context.Context, input *bufio.Reader) error {
 		return err
 	}
 	if _, err := c.conn.Write(hello); err != nil {
-		return &unavailableError{err}
+		return &unavailableError{cmp.Or(ctx.Err(), err)}
 	}
 	header, m, err := receive(input, nil)
 	if err != nil {
-		return &unavailableError{err}
+		return &unavailableError{cmp.Or(ctx.Err(), err)} // the connection is closed when time is up
 	}
 	switch m := m.(type) {
 	case *openflow.Hello:

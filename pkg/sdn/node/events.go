@@ -2,13 +2,16 @@ package node
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 )
@@ -29,15 +32,23 @@ const (
 type reporter struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
+	events      typedcorev1.EventInterface
+	source      corev1.EventSource
 	node        *corev1.ObjectReference
 }
+
+// lastTime is how long the agent waits for its last Event to be written.
+const lastTime = 3 * time.Second
 
 func newReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	source := corev1.EventSource{Component: "ovsdn-node", Host: nodeName}
 	return &reporter{
 		broadcaster: b,
-		recorder:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "ovsdn-node", Host: nodeName}),
+		recorder:    b.NewRecorder(scheme.Scheme, source),
+		events:      client.CoreV1().Events(metav1.NamespaceDefault),
+		source:      source,
 		// kubectl describe node finds Events by the name in place of the UID, as kubelet writes them.
 		node: &corev1.ObjectReference{Kind: "Node", Name: nodeName, UID: types.UID(nodeName)},
 	}
@@ -45,6 +56,21 @@ func newReporter(ctx context.Context, client kubernetes.Interface, nodeName stri
 
 func (r *reporter) warn(reason string, err error) {
 	r.recorder.Event(r.node, corev1.EventTypeWarning, reason, err.Error())
+}
+
+// warnLast warns of what ends the agent, and returns when that is written: the recorder would take it along.
+func (r *reporter) warnLast(ctx context.Context, reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lastTime)
+	defer cancel()
+	now := metav1.Now()
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: r.node.Name + ".", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: *r.node, Source: r.source, Type: corev1.EventTypeWarning, Reason: reason, Message: err.Error(),
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	if _, err := r.events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
+		klog.FromContext(ctx).Error(err, "Could not write an Event on the Node", "reason", reason)
+	}
 }
 
 func (r *reporter) say(reason, message string) {

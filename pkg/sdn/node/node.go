@@ -50,6 +50,9 @@ var errChanged = errors.New("the node's network changed")
 // Run is the agent. It returns nil when the context ends, and an error only for what no waiting mends: an interface
 // flag that fits nothing on this host, or another agent that holds the node.
 func Run(ctx context.Context, cfg Config, client *rest.Config) error {
+	reach := &reach{}
+	client = rest.CopyConfig(client)
+	client.Wrap(reach.through)
 	kube, err := kubernetes.NewForConfig(client)
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
@@ -74,6 +77,7 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		kube:      kube,
 		network:   network,
 		policies:  policyKinds,
+		reach:     reach,
 		bridge:    bridge,
 		gate:      newGate(bridge),
 		reporter:  newReporter(ctx, kube, cfg.NodeName),
@@ -90,6 +94,7 @@ type agent struct {
 	kube      kubernetes.Interface
 	network   networkclient.Interface
 	policies  policyclient.Interface
+	reach     *reach // by which all of these go
 	bridge    *ovs.Native
 	gate      *gate // the bridge, for the store
 	reporter  *reporter
@@ -103,18 +108,18 @@ type agent struct {
 func (a *agent) run(ctx context.Context) error {
 	// A flag that fits nothing is the one fault that is known before the cluster is asked.
 	if _, err := hostnet.Pick(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
-		a.reporter.warn(reasonFailed, err)
+		a.reporter.warnLast(ctx, reasonFailed, err)
 		return err
 	}
 	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
 	socket, err := cniserver.Listen(a.CNISocket)
 	if err != nil {
-		a.reporter.warn(reasonFailed, err)
+		a.reporter.warnLast(ctx, reasonFailed, err)
 		return err
 	}
 	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, a.probes())
 	if err != nil {
-		a.reporter.warn(reasonFailed, err)
+		a.reporter.warnLast(ctx, reasonFailed, err)
 		return errors.Join(err, socket.Close())
 	}
 	defer stopProbes()

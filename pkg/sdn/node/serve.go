@@ -182,7 +182,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	group.Go(func() error { manager.Run(ctx); return nil })
 	group.Go(func() error {
 		defer stopWriting()
-		if err := written.Wait(ctx); err != nil {
+		if err := a.awaitFlows(ctx, written, manager.Healthy); err != nil {
 			return fmt.Errorf("bridge %s: %w", bridgeName, err)
 		}
 		if judge != nil {
@@ -215,40 +215,6 @@ func follow(st *store.Store, keeper *keeper, limits *reconcile.Runner) func(ovs.
 			keeper.look(bridgeName)
 		case ovs.PortChanged:
 			keeper.look(e.Port.Name)
-		}
-	}
-}
-
-// healthPeriod is how often the parts are asked. The Node says what was so twice: a restart of Open vSwitch takes less.
-const healthPeriod = 5 * time.Second
-
-// watchHealth keeps the Node's condition as the bridge is.
-func (a *agent) watchHealth(ctx context.Context, healthy func() error, message string) {
-	failures := 0
-	if err := healthy(); err != nil {
-		a.condition.set(unavailable(err))
-		failures = 2
-	} else {
-		a.condition.set(available(message))
-	}
-	tick := time.NewTicker(healthPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		switch err := healthy(); {
-		case err == nil && failures > 1:
-			a.condition.set(available(message))
-			fallthrough
-		case err == nil:
-			failures = 0
-		default:
-			if failures++; failures > 1 {
-				a.condition.set(unavailable(err))
-			}
 		}
 	}
 }

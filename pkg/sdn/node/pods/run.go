@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -48,6 +49,9 @@ func (m *Manager) probe(parent context.Context) {
 		if _, err = m.bridge.Missing(ctx, nil); err != nil {
 			err = fmt.Errorf("ask vswitchd for an answer: %w", err)
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("Open vSwitch has not answered in %s, is ovs-vswitchd stuck? %w", probePeriod, err)
 	}
 	if parent.Err() != nil {
 		return // it says nothing
