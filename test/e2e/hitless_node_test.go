@@ -16,10 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -92,17 +89,7 @@ func TestTooOldOpenVSwitch(t *testing.T) {
 	x.service(t, node1, agentService, (*lab.Service).Start)
 
 	x.warned(t, began, "Node", node1, old, "3.1", "upgrade")
-	eventually(t, syncTime, "the Node's condition says it", func(ctx context.Context) error {
-		n, err := x.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		condition := config.NetworkUnavailable(n)
-		if condition == nil || condition.Status != corev1.ConditionTrue || !saysAll(condition.Message, []string{old, "3.1"}) {
-			return fmt.Errorf("it is %v", condition)
-		}
-		return nil
-	})
+	x.unavailable(t, node1, old, "3.1")
 	eventually(t, syncTime, "the runtime is told", func(ctx context.Context) error {
 		out, err := x.tryExec(ctx, node1, "sh", "-c", cniStatus)
 		if err == nil || !saysAll(err.Error(), []string{old, "3.1"}) {
@@ -112,21 +99,19 @@ func TestTooOldOpenVSwitch(t *testing.T) {
 	})
 	meet(t, x.a.netns, x.c.addr)
 	restore()
-	eventually(t, podTime, "the Node's network is available", func(ctx context.Context) error {
-		n, err := x.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if condition := config.NetworkUnavailable(n); condition == nil || condition.Status != corev1.ConditionFalse {
-			return fmt.Errorf("it is %v", condition)
-		}
-		return nil
-	})
+	x.available(t, node1)
 }
 
 // pretend puts a relay before the bridge's OpenFlow socket, which says another version than the switch does, until restore is called,
 // at the latest when the test ends.
 func (c *cluster) pretend(t *testing.T, m machine, is, says string) (restore func()) {
+	t.Helper()
+	return c.interpose(t, m, func(client net.Conn, real string) { relay(client, real, is, says) })
+}
+
+// interpose serves the connections that are made to the bridge's OpenFlow socket from now on, until restore is called, at the latest when the
+// test ends. The function is given each, and where the switch itself is.
+func (c *cluster) interpose(t *testing.T, m machine, serve func(client net.Conn, real string)) (restore func()) {
 	t.Helper()
 	socket := filepath.Join(m.root, "run/openvswitch/br0.mgmt")
 	real := socket + ".real"
@@ -137,16 +122,15 @@ func (c *cluster) pretend(t *testing.T, m machine, is, says string) (restore fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	var relays sync.WaitGroup
-	relays.Go(func() {
+	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			relays.Go(func() { relay(conn, real, is, says) })
+			go serve(conn, real)
 		}
-	})
+	}()
 	restore = sync.OnceFunc(func() {
 		if err := errors.Join(l.Close(), os.Rename(real, socket)); err != nil {
 			t.Error(err)

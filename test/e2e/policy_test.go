@@ -31,6 +31,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("first packets", func(t *testing.T) { testFirstPackets(t, c) })
 	t.Run("connections", func(t *testing.T) { testConnections(t, c) })
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
+	t.Run("no API server", func(t *testing.T) { testAPIServerAway(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })
 	t.Run("flows", func(t *testing.T) { testPolicyFlows(t, c) })
 	t.Run("updates", func(t *testing.T) { testPolicyUpdates(t, c) })

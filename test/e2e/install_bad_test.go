@@ -1,0 +1,373 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// awayVariable says how long the API server is away; 20s if it is not set.
+const awayVariable = "OVSDN_TEST_AWAY"
+
+const apiServerService = "kube-apiserver"
+
+// Where the container runtime looks, and what the agent keeps there.
+const (
+	cniConfDir = "/etc/cni/net.d"
+	cniConf    = cniConfDir + "/10-ovsdn.conflist"
+	cniBinDir  = "/opt/cni/bin"
+	cniPlugin  = cniBinDir + "/ovsdn-cni"
+)
+
+// Directories of the container runtime that are read-only when agents start: the Node says which, pods that run talk on, and it heals by
+// itself.
+func TestReadOnlyCNIDirectories(t *testing.T) {
+	x := newTrio(t)
+	cases := []struct{ node, dir, file string }{{node1, cniConfDir, cniConf}}
+	if x.Shape().Install != lab.Processes { // where the lab puts the plugin there
+		cases = append(cases, struct{ node, dir, file string }{node2, cniBinDir, cniPlugin})
+	}
+	x.losesNothing(t, func() {
+		t.Run("all", func(t *testing.T) {
+			for _, tc := range cases {
+				t.Run(tc.dir, func(t *testing.T) {
+					t.Parallel()
+					x.readOnly(t, tc.node, tc.dir, tc.file)
+				})
+			}
+		})
+	}, streamOf(x.a, x.c), streamOf(x.a, x.b))
+	for _, tc := range cases {
+		later := x.run(t, x.namespace, netexec("later-"+tc.node, tc.node))[0]
+		meet(t, later.netns, x.a.addr)
+	}
+}
+
+// readOnly starts the node's agent where its file is missing and can't be made.
+func (c *cluster) readOnly(t *testing.T, node, dir, file string) {
+	t.Helper()
+	remount := func(mode string) {
+		within(t, syncTime, "remount", func(context.Context) error {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+			defer cancel()
+			_, err := c.tryExec(ctx, node, "mount", "-o", "remount,"+mode, dir)
+			return err
+		})
+	}
+	c.exec(t, node, "sh", "-c", "rm "+file+" && mount -o remount,ro "+dir)
+	writable := sync.OnceFunc(func() { remount("rw") })
+	t.Cleanup(writable)
+	began := time.Now()
+	c.service(t, node, agentService, (*lab.Service).Restart)
+	c.warned(t, began, "Node", node, dir, "read-only", "must be writable")
+	c.unavailable(t, node, dir, "read-only", "must be writable")
+	c.notReady(t, node, dir, "read-only", "must be writable")
+	writable()
+	c.available(t, node)
+	c.exec(t, node, "test", "-e", file)
+}
+
+// unavailable waits until the Node's condition says all of the words against its network.
+func (c *cluster) unavailable(t *testing.T, node string, words ...string) {
+	t.Helper()
+	eventually(t, podTime, "the condition of "+node, func(ctx context.Context) error {
+		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionTrue || !saysAll(is.Message, words) {
+			return fmt.Errorf("it is %v, want %q", is, words)
+		}
+		return nil
+	})
+}
+
+// available waits until the agent is ready, and the Node's condition says that its network is available.
+func (c *cluster) available(t *testing.T, node string) {
+	t.Helper()
+	eventually(t, podTime, node+" is well", func(ctx context.Context) error {
+		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionFalse {
+			return fmt.Errorf("its condition is %v", is)
+		}
+		ok, says, err := c.readyz(ctx, t, node)
+		if err == nil && !ok {
+			err = fmt.Errorf("its agent says %q", says)
+		}
+		return err
+	})
+}
+
+// notReady waits until the node's agent tells kubelet's probe that it is not ready, with all of the words.
+func (c *cluster) notReady(t *testing.T, node string, words ...string) {
+	t.Helper()
+	eventually(t, podTime, "the probe of the agent of "+node, func(ctx context.Context) error {
+		ok, says, err := c.readyz(ctx, t, node)
+		if err == nil && (ok || !saysAll(says, words)) {
+			err = fmt.Errorf("it says %q, want %q", says, words)
+		}
+		return err
+	})
+}
+
+// testAPIServerAway: pods that run talk on, by the policies that there are, while nobody can ask the API server, a sandbox that dies is made anew
+// from what the agent knows, and an agent that is started then waits and touches nothing. Status says it, and all is well afterwards.
+func testAPIServerAway(t *testing.T, c *cluster) {
+	away := 20 * time.Second
+	if text := os.Getenv(awayVariable); text != "" {
+		var err error
+		if away, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("%s: %v", awayVariable, err)
+		}
+	}
+	g := newGuarded(t, c)
+	mortal := c.run(t, g.namespace, netexec("mortal", node1))[0]
+	meet(t, g.friend.netns, mortal.addr)
+	starts := c.starts(t, node2, agentService)
+	g.losesNothing(t, func() {
+		began := time.Now()
+		c.service(t, lab.ControlPlane, apiServerService, (*lab.Service).Stop)
+		defer c.restoreAPIServer(t)
+
+		mortal = c.killSandbox(t, mortal)
+		meet(t, g.friend.netns, mortal.addr)
+		for _, node := range []string{node1, node2} {
+			c.notReady(t, node, "API server", "goes on")
+		}
+		before := c.footprints(t, node1)
+		pause(t, away-10*time.Second-time.Since(began)) // an agent that starts says after some seconds what it waits for
+		c.killAgent(t, node1)
+		c.notReady(t, node1, "API server", "--kube-apiserver", "goes on")
+		if out, err := c.tryExec(t.Context(), node1, "sh", "-c", cniStatus); err == nil || !saysAll(err.Error(), []string{"API server"}) {
+			t.Errorf("STATUS answers %q, %v", out, err)
+		}
+		pause(t, away-time.Since(began))
+		if diff := cmp.Diff(before, c.footprints(t, node1)); diff != "" {
+			t.Errorf("the node changed (-before +now):\n%s", diff)
+		}
+	}, streamOf(g.friend, g.target), streamOf(g.enemy, g.friend))
+	g.held(t, "the API server away")
+	back := time.Now()
+	for _, node := range []string{node1, node2} {
+		c.available(t, node)
+	}
+	t.Logf("all is well %.1fs after the API server was back", time.Since(back).Seconds())
+	if now := c.starts(t, node2, agentService); now != starts {
+		t.Errorf("the agent of %s was started %d times meanwhile", node2, now-starts)
+	}
+	eventually(t, podTime, "the API has the new sandbox's address", func(ctx context.Context) error {
+		p, err := c.kube.CoreV1().Pods(g.namespace).Get(ctx, mortal.name, metav1.GetOptions{})
+		if err == nil && p.Status.PodIP != mortal.addr.String() {
+			err = fmt.Errorf("it is %s, want %s", p.Status.PodIP, mortal.addr)
+		}
+		return err
+	})
+	later := c.run(t, g.namespace, netexec("later", node1))[0]
+	meet(t, g.friend.netns, later.addr)
+	keptAway(t, later, g.target)
+}
+
+// restoreAPIServer starts it and returns when it answers.
+func (c *cluster) restoreAPIServer(t *testing.T) {
+	t.Helper()
+	c.service(t, lab.ControlPlane, apiServerService, (*lab.Service).Start)
+	eventually(t, podTime, "the API server answers", func(ctx context.Context) error {
+		_, err := c.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
+		return err
+	})
+}
+
+// killSandbox kills a pod's sandbox and returns the pod when kubelet has made it another.
+func (c *cluster) killSandbox(t *testing.T, p pod) pod {
+	t.Helper()
+	sandboxes := func(ctx context.Context) ([]string, error) {
+		out, err := c.tryExec(ctx, p.node, "ovs-vsctl", "--bare", "--columns=external_ids", "find", "Interface", "external_ids:pod-name="+p.name)
+		return strings.Fields(out), err
+	}
+	was, err := sandboxes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := func(ids []string, key string) string {
+		for _, id := range ids {
+			if v, ok := strings.CutPrefix(id, key+"="); ok {
+				return strings.Trim(v, `"`)
+			}
+		}
+		return ""
+	}
+	sandbox := value(was, "sandbox")
+	c.exec(t, p.node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=KILL", sandbox)
+	eventually(t, podTime, "pod "+p.name+" has another sandbox", func(ctx context.Context) error {
+		is, err := sandboxes(ctx)
+		if err != nil {
+			return err
+		}
+		if now := value(is, "sandbox"); now == "" || now == sandbox {
+			return fmt.Errorf("it has %q", is)
+		}
+		was = is
+		return nil
+	})
+	if p.addr, err = netip.ParseAddr(value(was, "ip")); err != nil {
+		t.Fatal(err)
+	}
+	p.mac = macOf(p.addr)
+	p.netns = wire.NetNS(filepath.Join(c.machine(t, p.node).root, strings.TrimPrefix(value(was, "netns"), "/var")))
+	return p
+}
+
+// readyz asks a node's agent as kubelet does.
+func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok bool, says string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9411/readyz", nil)
+	if err != nil {
+		return false, "", err
+	}
+	client := c.machine(t, node).netns.HTTP()
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode == http.StatusOK, string(body), err
+}
+
+// A second agent on a node ends at once, says who is there, and touches nothing.
+func TestSecondAgentOnANode(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1)
+	starts := x.starts(t, node1, agentService)
+	second := x.productCommand(t, node1, agentService)
+	x.losesNothing(t, func() {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+		defer cancel()
+		_, stderr, err := second.run(ctx, "--mtu=1300")
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !saysAll(stderr, []string{"another agent", "cni.sock", "ovsdn-node", "started"}) {
+			t.Errorf("it ends with %v: %s", err, stderr)
+		}
+		x.warned(t, began, "Node", node1, "another agent", "cni.sock")
+	}, fineStreamOf(x.a, x.c))
+	x.serves(t, node1)
+	if now := x.starts(t, node1, agentService); now != starts {
+		t.Errorf("the first was started %d times meanwhile", now-starts)
+	}
+	if diff := cmp.Diff(before, x.footprints(t, node1)); diff != "" {
+		t.Errorf("the node changed (-before +now):\n%s", diff)
+	}
+}
+
+// An ovs-vswitchd that is there and does not answer is told, by an agent that has known it and by one that has not, and nobody need help when
+// it answers again.
+func TestSwitchDoesNotAnswer(t *testing.T) {
+	x := newTrio(t)
+	x.settle(t)
+	before := x.footprints(t, node1, node2)
+	t.Run("all", func(t *testing.T) {
+		t.Run("stopped", func(t *testing.T) {
+			t.Parallel()
+			signal := func(s string) {
+				within(t, syncTime, s, func(context.Context) error {
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+					defer cancel()
+					_, err := x.tryExec(ctx, node2, "pkill", "-"+s, "-x", "ovs-vswitchd")
+					return err
+				})
+			}
+			signal("STOP")
+			goOn := sync.OnceFunc(func() { signal("CONT") })
+			t.Cleanup(goOn)
+			// On the userspace datapath the node itself has no network now.
+			x.notReady(t, node2, "Open vSwitch has not answered")
+			goOn()
+			x.available(t, node2)
+		})
+		t.Run("to an agent that starts", func(t *testing.T) {
+			t.Parallel()
+			x.losesNothing(t, func() {
+				x.service(t, node1, agentService, (*lab.Service).Stop)
+				answer := x.silence(t, x.node1)
+				began := time.Now()
+				x.service(t, node1, agentService, (*lab.Service).Start)
+				x.unavailable(t, node1, "Open vSwitch", "does not answer")
+				x.notReady(t, node1, "Open vSwitch", "does not answer")
+				x.warned(t, began, "Node", node1, "Open vSwitch", "does not answer")
+				answer()
+				x.serves(t, node1)
+				x.available(t, node1)
+			}, streamOf(x.a, x.b))
+		})
+	})
+	x.returnsTo(t, before)
+	meet(t, x.a.netns, x.c.addr)
+}
+
+// silence puts a socket before the bridge's OpenFlow socket on which nobody ever answers, until restore is called, at the latest when the test
+// ends.
+func (c *cluster) silence(t *testing.T, m machine) (restore func()) {
+	t.Helper()
+	return c.interpose(t, m, func(client net.Conn, _ string) {
+		_, _ = io.Copy(io.Discard, client) // until it gives up
+		client.Close()
+	})
+}
+
+// The agent's rules are in the backend of iptables in which kubelet and kube-proxy have theirs, and in no other: pods reach the world by
+// either.
+func TestIPTablesOfTheHost(t *testing.T) {
+	x := newTrio(t)
+	const canary = "KUBE-KUBELET-CANARY"
+	for _, step := range []struct{ backend, other string }{{"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"}} {
+		t.Run(step.backend, func(t *testing.T) {
+			x.exec(t, node1, step.backend, "-w", "-t", "mangle", "-N", canary)
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+				defer cancel()
+				if _, err := x.tryExec(ctx, node1, step.backend, "-w", "-t", "mangle", "-X", canary); err != nil {
+					t.Error(err)
+				}
+			})
+			x.losesNothing(t, func() {
+				x.service(t, node1, agentService, (*lab.Service).Restart)
+				x.serves(t, node1)
+			}, streamOf(x.a, x.c))
+			for _, table := range []string{"filter", "nat", "mangle"} {
+				if rules := x.exec(t, node1, step.backend, "-w", "-t", table, "-S"); !strings.Contains(rules, "OVSDN-") {
+					t.Errorf("%s, which the host uses, has in table %s\n%s", step.backend, table, rules)
+				}
+				if rules := x.exec(t, node1, step.other, "-w", "-t", table, "-S"); strings.Contains(rules, "OVSDN-") {
+					t.Errorf("%s, which the host does not use, has in table %s\n%s", step.other, table, rules)
+				}
+			}
+			// Nobody out there knows pods: it answers to the node.
+			meet(t, x.a.netns, lab.OutsideAddr())
+			meet(t, x.node1.netns, x.a.addr)
+		})
+	}
+}
