@@ -29,6 +29,10 @@ const (
 	cutInterval = time.Second
 	restShare   = 10
 	restLast    = 10 * time.Second
+
+	// forgetInterval is how long the tracker may know of pods elsewhere that have gone. A node's allocator gives an address again when it has
+	// given all others.
+	forgetInterval = time.Minute
 )
 
 // Tracker is the switch as it knows connections (*ovs.Native).
@@ -57,13 +61,45 @@ func newCuts(tracker Tracker, lock sync.Locker, judge func() *judge) *Cuts {
 }
 
 // Run cuts when it is due, until the context ends.
-func (c *Cuts) Run(ctx context.Context) { c.runner.Run(ctx) }
+func (c *Cuts) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { c.runner.Run(ctx) })
+	parts.Go(func() { c.hurry(ctx) })
+	parts.Wait()
+}
 
-// Due says that policies may forbid now what they allowed before. The switch must have them already, or what is cut is allowed anew.
-func (c *Cuts) Due() { c.runner.Poke() }
+// hurry sees to it that addresses don't wait for ever.
+func (c *Cuts) hurry(ctx context.Context) {
+	tick := time.NewTicker(forgetInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if c.owes() {
+			c.runner.Poke()
+		}
+	}
+}
+
+// Heed does what has to be done about a loss: at once about permissions. The switch must have the flows already, or what is cut is allowed anew. Addresses, of pods anywhere in the cluster, wait for a run that is due, or
+// a while: pods go all the time, and an address is given again late.
+func (c *Cuts) Heed(lost policy.Loss) {
+	c.owe(lost.Addrs)
+	if lost.Permission {
+		c.runner.Poke()
+	}
+}
 
 // Forget says that the addresses have lost their pod, whoever gets them next: what it opened, and what was opened to it, is not theirs.
 func (c *Cuts) Forget(addrs ...netip.Addr) {
+	c.owe(addrs)
+	c.runner.Poke()
+}
+
+func (c *Cuts) owe(addrs []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone == nil {
@@ -72,7 +108,12 @@ func (c *Cuts) Forget(addrs ...netip.Addr) {
 	for _, a := range addrs {
 		c.gone[a] = struct{}{}
 	}
-	c.runner.Poke()
+}
+
+func (c *Cuts) owes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.gone) > 0
 }
 
 // takeGone returns the addresses, which are to be given back when they could not be served.

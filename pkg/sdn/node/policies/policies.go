@@ -134,28 +134,36 @@ func (p *Policies) Written() {
 func (p *Policies) update(ctx context.Context) error {
 	p.mu.Lock()
 	p.catchUp(ctx)
-	commits := p.send()
+	done := p.send()
 	p.mu.Unlock()
-	if err := waitFor(commits)(ctx); err != nil && ctx.Err() == nil {
+	if err := done(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
-	}
-	if len(commits) > 0 {
-		p.cuts.Due()
 	}
 	return ctx.Err()
 }
 
-// catchUp tells the engine of all that the watches have told of, and says whether that was anything.
-func (p *Policies) catchUp(ctx context.Context) bool {
-	objects := p.news.take()
-	for o := range objects {
+// catchUp tells the engine of all that the watches have told of.
+func (p *Policies) catchUp(ctx context.Context) {
+	for o := range p.news.take() {
 		p.learn(ctx, o)
 	}
-	return len(objects) > 0
 }
 
-// send compiles what has changed, and gives it to the switch.
-func (p *Policies) send() []*store.Commit {
+// send compiles what has changed, and gives it to the switch. The returned function waits until it is there; then connections that may not
+// go on begin to be cut.
+func (p *Policies) send() func(context.Context) error {
+	commits, lost := p.compile(), p.compiler.engine.Lost()
+	return func(ctx context.Context) error {
+		defer p.cuts.Heed(lost)
+		var errs []error
+		for _, c := range commits {
+			errs = append(errs, c.Wait(ctx))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func (p *Policies) compile() []*store.Commit {
 	pieces := p.compiler.engine.Drain()
 	changes := make([]store.Change, 0, len(pieces))
 	var owners []pipeline.Owner
@@ -218,7 +226,7 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) error {
 func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	caughtUp := p.catchUp(ctx) // the pod may be judged by what the watches have told of, and the engine not
+	p.catchUp(ctx) // the pod may be judged by what the watches have told of, and the engine not
 	if object != nil {
 		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
 			p.early[key] = object
@@ -228,13 +236,7 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 	p.compiler.Place(key, owner, pod)
 	p.homes[owner] = key
 	p.attach(key)
-	done := waitFor(p.send())
-	return func(ctx context.Context) error {
-		if caughtUp {
-			defer p.cuts.Due()
-		}
-		return done(ctx)
-	}
+	return p.send()
 }
 
 // Detach takes Attach back. When the returned function has waited, the pod's connections begin to be forgotten.
@@ -243,13 +245,13 @@ func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
 	defer p.mu.Unlock()
 	key, attached := p.homes[owner]
 	if !attached {
-		return waitFor(nil)
+		return func(context.Context) error { return nil }
 	}
 	addrs := p.compiler.local[key][owner].Addrs
 	delete(p.homes, owner)
 	delete(p.compiler.local[key], owner)
 	p.attach(key)
-	done := waitFor(p.send())
+	done := p.send()
 	return func(ctx context.Context) error {
 		defer p.cuts.Forget(addrs...)
 		return done(ctx)
@@ -270,15 +272,4 @@ func (p *Policies) attach(key policy.PodKey) {
 	delete(p.early, key)
 	p.compiler.engine.Detach(key)
 	p.learnPod(key) // it may have ended, or the watch may never have told of it
-}
-
-// waitFor returns a function that waits for the commits.
-func waitFor(commits []*store.Commit) func(context.Context) error {
-	return func(ctx context.Context) error {
-		var errs []error
-		for _, c := range commits {
-			errs = append(errs, c.Wait(ctx))
-		}
-		return errors.Join(errs...)
-	}
 }

@@ -76,6 +76,7 @@ func (p *policy) isolate(e *Engine, does bool) {
 			for _, x := range s.pods {
 				e.touch(Piece{Kind: Target, Pod: x.PodKey})
 			}
+			e.forbids = e.forbids || does && len(s.pods) > 0
 		}
 	}
 }

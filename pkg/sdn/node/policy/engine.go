@@ -33,6 +33,8 @@ type Engine struct {
 	anything   map[*conj]struct{} // rules that only their targets limit
 	changed    map[Piece]struct{}
 	addresses  []*address // that have changed: by far the most
+	forbids    bool       // something that was allowed, perhaps
+	lost       map[netip.Addr]struct{}
 	shelves    [2]shelves // by direction
 	scratch    shares     // of the piece that is being compiled
 }
@@ -52,6 +54,7 @@ func New() *Engine {
 		ports:      map[PortMatch]map[*conj]struct{}{},
 		anything:   map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
+		lost:       map[netip.Addr]struct{}{},
 	}
 }
 

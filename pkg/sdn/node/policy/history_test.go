@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,7 @@ type history struct {
 	vnids      map[string]uint32
 	pods       map[PodKey]Pod
 	attached   map[PodKey]netip.Addr
+	came       []netip.Addr // of the pod that the last event has brought here
 	policies   map[policyKey]*networkingv1.NetworkPolicy
 	cluster    map[string]*policyv1alpha2.ClusterNetworkPolicy
 }
@@ -88,6 +90,9 @@ func (h *history) deletePod(t *rapid.T) {
 
 func (h *history) attach(t *rapid.T) {
 	key, addr := drawPod(t), drawAddr(t)
+	if _, here := h.attached[key]; !here {
+		h.came = append(slices.Clone(h.pods[key].Addrs), addr)
+	}
 	h.attached[key] = addr
 	h.engine.Attach(key, addr)
 }
@@ -320,7 +325,7 @@ func sizes(e *Engine) map[string]int {
 		for _, s := range g.sets {
 			n["sets' pods"] += len(s.pods)
 			n["sets' users"] += len(s.users)
-			n["sets' active users"] += s.active
+			n["sets' active users"] += s.active[Allow] + s.active[Deny] + s.active[Pass]
 			n["isolators"] += len(s.isolators[Ingress]) + len(s.isolators[Egress])
 		}
 	}

@@ -147,7 +147,7 @@ func (x *shares) addHolders(e *Engine, addr netip.Addr) {
 // addPeers adds the rules that have the pod as a peer; for ingress without those that match all its namespace by the VNID.
 func (x *shares) addPeers(p *pod, byVNID bool) {
 	for _, m := range p.sets.list {
-		if m.set.group.local || m.set.active == 0 {
+		if m.set.group.local || !m.set.used() {
 			continue
 		}
 		whole := byVNID && m.set.group.whole()

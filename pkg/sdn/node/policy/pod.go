@@ -132,7 +132,7 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 		p.namespace.byLabel.add(label{}, p)
 		e.pods[key] = p
 	}
-	had, wasLocal, wasKnown := p.Labels, p.local, p.known
+	had, wasLocal, wasKnown, forbids := p.Labels, p.local, p.known, e.forbids
 	change(p)
 	e.readdress(p)
 	if !maps.Equal(had, p.Labels) {
@@ -143,6 +143,10 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	}
 	if wasLocal != p.local || p.local && wasKnown != p.known {
 		e.touch(Piece{Kind: Target, Pod: key})
+	}
+	e.forbids = e.forbids || p.local && wasKnown && !p.known // nobody knows what it may do
+	if !wasLocal && p.local {
+		e.forbids = forbids // its addresses are new: nothing of before is kept
 	}
 	if !p.known && !p.local {
 		delete(e.pods, key)
@@ -170,6 +174,7 @@ func (e *Engine) readdress(p *pod) {
 		if gone {
 			a.pods = slices.DeleteFunc(a.pods, func(x *pod) bool { return x == p })
 			e.touchAddress(a)
+			e.loses(p, a.Addr)
 		}
 		return gone
 	})
@@ -181,5 +186,6 @@ func (e *Engine) readdress(p *pod) {
 		a.pods = append(a.pods, p)
 		p.at = append(p.at, a)
 		e.touchAddress(a)
+		e.gains(p)
 	}
 }

@@ -14,6 +14,8 @@ const (
 	Allow Action = iota
 	Deny
 	Pass // past the other rules of the tier
+
+	actions = iota
 )
 
 // rule is a rule of a policy for one named port, or for all its ports that have numbers.
@@ -113,6 +115,7 @@ func (e *Engine) number(r *rule, s *set) {
 		c.link(s)
 		if c.active {
 			e.touchSet(s)
+			e.forbids = e.forbids || c.rule.action != Allow
 		}
 	}
 	e.judge(c)
@@ -142,7 +145,7 @@ func (c *conj) link(s *set) {
 	c.peers[s] = struct{}{}
 	s.users[c] = struct{}{}
 	if c.active {
-		s.active++
+		s.active[c.rule.action]++
 	}
 }
 
@@ -198,11 +201,12 @@ func (e *Engine) activate(c *conj, active bool) {
 		return
 	}
 	c.active = active
+	e.forbids = e.forbids || c.rule.action == Pass || active == (c.rule.action == Deny)
 	e.shelve(c)
 	e.touch(Piece{Kind: Outcome, ID: c.id})
-	e.count(c.targets, active)
+	e.count(c, c.targets)
 	for s := range c.peers {
-		e.count(s, active)
+		e.count(c, s)
 	}
 	for _, b := range c.rule.blocks {
 		e.touchBlock(b)
@@ -239,11 +243,11 @@ func (e *Engine) shelve(c *conj) {
 func (c *conj) level() Level { return c.rule.level + c.shelf }
 
 // count counts a conjunction among the active ones of a set, or no longer.
-func (e *Engine) count(s *set, active bool) {
-	if active {
-		s.active++
+func (e *Engine) count(c *conj, s *set) {
+	if c.active {
+		s.active[c.rule.action]++
 	} else {
-		s.active--
+		s.active[c.rule.action]--
 	}
 	e.touchSet(s)
 }

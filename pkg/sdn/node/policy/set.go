@@ -6,7 +6,7 @@ type set struct {
 	number    int32
 	pods      []*pod // in no order
 	users     map[*conj]struct{}
-	active    int                     // of the users
+	active    [actions]int            // of the users, by what they do
 	isolators [2]map[*policy]struct{} // policies that isolate these pods, by direction
 }
 
@@ -21,7 +21,7 @@ func (g *group) set(number int32) *set {
 }
 
 // used says whether a rule in force has the set.
-func (s *set) used() bool { return s.active > 0 || s.isolated(Ingress) || s.isolated(Egress) }
+func (s *set) used() bool { return s.lets() || s.stops() }
 
 func (s *set) isolated(d Direction) bool { return len(s.isolators[d]) > 0 }
 
@@ -52,12 +52,14 @@ func (e *Engine) join(s *set, p *pod) {
 	if s.used() {
 		e.touchPod(s, p)
 	}
+	e.forbids = e.forbids || s.stops()
 }
 
 func (e *Engine) leave(s *set, p *pod) {
 	if s.used() {
 		e.touchPod(s, p)
 	}
+	e.forbids = e.forbids || s.lets()
 	place, last := p.sets.remove(s), len(s.pods)-1
 	if place != last {
 		s.pods[place] = s.pods[last]
