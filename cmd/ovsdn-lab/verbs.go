@@ -118,7 +118,7 @@ func newReload(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "reload", Short: "Put the programs that are built now into a running lab, as new images", Args: cobra.NoArgs,
 		RunE: withLab(name, func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
-			return l.Reload(cmd.Context(), "", progress(cmd))
+			return l.Reload(cmd.Context(), lab.Build{}, progress(cmd))
 		}),
 	}
 }

@@ -159,6 +159,15 @@ func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func
 // upgrade installs images with another agent, and returns when all agents are of it.
 func (c *cluster) upgrade(t *testing.T, program string) (restore func()) {
 	t.Helper()
+	restore = sync.OnceFunc(func() { c.reload(t, lab.Build{}) })
+	t.Cleanup(restore)
+	c.reload(t, c.buildWith(t, program))
+	return restore
+}
+
+// buildWith is the lab's own build with another agent.
+func (c *cluster) buildWith(t *testing.T, program string) lab.Build {
+	t.Helper()
 	dir := t.TempDir()
 	for name, source := range map[string]string{
 		agentService: program, controllerService: filepath.Join(c.BinDir(), controllerService), "ovsdn-cni": filepath.Join(c.BinDir(), "ovsdn-cni"),
@@ -167,18 +176,17 @@ func (c *cluster) upgrade(t *testing.T, program string) (restore func()) {
 			t.Fatal(err)
 		}
 	}
-	reload := func(binDir string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), nodeTime)
-		defer cancel()
-		if err := c.Reload(ctx, binDir, t.Logf); err != nil {
-			t.Error(err)
-		}
+	return lab.Build{BinDir: dir}
+}
+
+// reload returns when all nodes run that build. It works also when the test has ended.
+func (c *cluster) reload(t *testing.T, b lab.Build) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), nodeTime)
+	defer cancel()
+	if err := c.Reload(ctx, b, t.Logf); err != nil {
+		t.Error(err)
 	}
-	restore = sync.OnceFunc(func() { reload("") })
-	t.Cleanup(restore)
-	reload(dir)
-	return restore
 }
 
 // hasTable waits until the switch has flows in a table, or none.

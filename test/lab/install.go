@@ -48,13 +48,14 @@ func (l *Lab) productImageDir() string { return l.path("product") }
 // InstallDir has the kustomization that Install applies.
 func (l *Lab) InstallDir() string { return l.path("install") }
 
-// tagProduct finds out what the images of the programs are called.
+// tagProduct finds out what the images of the programs are called, and notes where the manifests are.
 func (u *up) tagProduct() error {
 	if err := os.MkdirAll(u.productImageDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder of the product's images: %w", err)
 	}
 	images := u.productImages(u.options.Progress)
 	u.state.Tags = map[product.Name]string{}
+	u.state.Manifests = filepath.Join(u.state.Checkout, "deploy", u.state.overlay())
 	for _, name := range u.state.productImages() {
 		tag, err := images.Tag(name)
 		if err != nil {
@@ -115,8 +116,8 @@ func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
 	return nil
 }
 
-// Install applies the checkout's deploy folder, as a user does who has a kustomization of his own for what his cluster needs: where
-// the API server is, the networks, the images' tags.
+// Install applies the folder deploy of the checkout that the images are of, as a user does who has a kustomization of his own for what his
+// cluster needs: where the API server is, the networks, the images' tags.
 func (l *Lab) Install(ctx context.Context) error {
 	if err := l.writeKustomization(); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (l *Lab) writeKustomization() error {
 		return fmt.Errorf("make the folder of the installation: %w", err)
 	}
 	// Kustomize takes no absolute path.
-	base, err := filepath.Rel(dir, filepath.Join(l.state.Checkout, "deploy", l.state.overlay()))
+	base, err := filepath.Rel(dir, l.state.Manifests)
 	if err != nil {
 		return fmt.Errorf("find the manifests: %w", err)
 	}
@@ -192,15 +193,18 @@ patches:
 		s.Shape.Datapath, controllerUnit, s.controllers(), images.String(), agentUnit, noAgentLabel)
 }
 
-// Reload puts the programs that are in a folder now into the running lab, and returns when all nodes run them. The folder is the lab's own if
-// none is given.
-func (l *Lab) Reload(ctx context.Context, binDir string, progress func(format string, args ...any)) error {
+// Build is a version of the product: its programs, and the source tree with its manifests and what else its images are made from. What is
+// not given is the lab's own.
+type Build struct{ BinDir, Checkout string }
+
+// Reload installs a build, as it is now, in the running lab, and returns when all nodes run it. An upgrade is that, and a way back.
+func (l *Lab) Reload(ctx context.Context, b Build, progress func(format string, args ...any)) error {
 	if l.state.Shape.Install == Processes {
 		return errors.New("this lab was started with --install=processes, and can't be reloaded: it uses a new build when their processes start again")
 	}
 	return l.withLock(ctx, progress, func() error {
 		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
-		if err := u.step("images", func() error { return u.remake(ctx, cmp.Or(binDir, l.state.BinDir)) }); err != nil {
+		if err := u.step("images", func() error { return u.remake(ctx, b) }); err != nil {
 			return err
 		}
 		if err := u.step("images loaded", func() error { return u.loadProducts(ctx) }); err != nil {
@@ -218,15 +222,15 @@ func (l *Lab) Reload(ctx context.Context, binDir string, progress func(format st
 	})
 }
 
-// remake makes images of the programs in that folder, and notes them as the lab's.
-func (u *up) remake(ctx context.Context, binDir string) error {
-	own := u.state.BinDir
-	u.state.BinDir = binDir
+// remake makes images of a build, and notes them as the lab's.
+func (u *up) remake(ctx context.Context, b Build) error {
+	own := Build{u.state.BinDir, u.state.Checkout}
+	u.state.BinDir, u.state.Checkout = cmp.Or(b.BinDir, own.BinDir), cmp.Or(b.Checkout, own.Checkout)
 	err := u.tagProduct()
 	if err == nil {
 		err = u.makeProductImages(ctx)
 	}
-	u.state.BinDir = own
+	u.state.BinDir, u.state.Checkout = own.BinDir, own.Checkout
 	if err != nil {
 		return err
 	}

@@ -55,8 +55,9 @@ type state struct {
 	BinDir   string
 	Checkout string
 	Programs components.Set
-	// Tags of the product's images, if manifests install it.
-	Tags map[product.Name]string `json:",omitempty"`
+	// Tags of the product's images, if manifests install it, and the folder of the manifests.
+	Tags      map[product.Name]string `json:",omitempty"`
+	Manifests string                  `json:",omitempty"`
 }
 
 // ErrNotExist says that there is no such lab.
