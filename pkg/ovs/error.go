@@ -14,7 +14,18 @@ type FlowError struct {
 }
 
 func (e *FlowError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the flow %s: %s", e.Flow, e.Reason)
+	return fmt.Sprintf("Open vSwitch refused the flow %s: %s", readable(e.Flow), e.Reason)
+}
+
+// mostText is how much of a flow's or a group's text a person reads, in bytes: the match, and what the actions begin with. There are flows of 100 KB.
+const mostText = 500
+
+// readable leaves out the end of a text that nobody would read, and says how long it was. Such texts are ASCII.
+func readable(text string) string {
+	if len(text) <= mostText {
+		return text
+	}
+	return fmt.Sprintf("%s… (%d bytes in all)", text[:mostText], len(text))
 }
 
 // GroupError says that the switch refused a group. Nothing of the transaction that held it was applied.
@@ -25,7 +36,7 @@ type GroupError struct {
 }
 
 func (e *GroupError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the group %s: %s", e.Group, e.Reason)
+	return fmt.Sprintf("Open vSwitch refused the group %s: %s", readable(e.Group), e.Reason)
 }
 
 // MeterError says that the switch refused a meter. Nothing of the transaction that held it was applied.
