@@ -14,8 +14,8 @@ import (
 // DNAT, and what they get in table 81. A rule is a conjunction (ovs-actions(7)): a flow for each of its targets, of its peers and
 // of its ports, which other rules may share, and one for its outcome.
 //
-// A pod's own flows say in reg4 what the static ones do with its packets: a pod without policies has no bit there, and costs no
-// lookup. Replies of allowed connections pass; all else is judged by the policies of now. Every node that has judged a
+// A pod's own flows say in reg4 what the static ones do with its packets: a pod without policies has no bit there, and none of its connections
+// is kept for them. Replies of allowed connections pass; all else is judged by the policies of now. Every node that has judged a
 // connection keeps it, in the zone of who opened it (docs/decisions/0001-conntrack.md).
 
 // The bits of reg4.
