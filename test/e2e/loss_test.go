@@ -30,15 +30,21 @@ func streamOf(from, to pod) stream {
 }
 
 // losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice.
+func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
+	t.Helper()
+	c.unlessDropped(t, func() []string { return measure(t, do, streams) })
+}
+
+// unlessDropped fails when the function says that something was lost.
 //
 // The machine may itself drop packets when others keep it busy. It counts them, and a loss says nothing then: the function
 // is run again.
-func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
+func (c *cluster) unlessDropped(t *testing.T, losing func() (losses []string)) {
 	t.Helper()
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
 		before := c.machineDrops(t)
-		losses := measure(t, do, streams)
+		losses := losing()
 		dropped := c.machineDrops(t) - before
 		switch {
 		case t.Failed():

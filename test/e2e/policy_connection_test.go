@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +16,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
-// cutTime is how long a forbidden connection may live: the agent goes through the connections every two seconds at most.
+// cutTime is how long a forbidden connection may live. The agent goes through the connections a second after the last time, or ten times as long as that
+// took, when the switch's caches have followed the policies, which takes up to a second.
 const cutTime = 5 * time.Second
 
 // silence is how long nothing comes before a direction counts as dead: many times the interval of what is sent.
@@ -90,46 +90,49 @@ func ingressPolicy(namespace, name, target string, from ...string) *networkingv1
 	return p
 }
 
-// duplex is a TCP connection on which both ends send all the time, each without waiting for the other.
+// duplex is a TCP connection, or packets of UDP that go to and fro, on which each end talks without waiting for the other.
 type duplex struct {
 	name        string
 	there, back *talker // who has opened it, and the other end
 }
 
-// talker is an end, and when it has heard something last.
+// talker is an end.
 type talker struct {
 	conn    net.Conn
 	quieten func()       // ends its sending
-	heard   atomic.Int64 // Unix nanoseconds
+	said    atomic.Int64 // bytes
+	heard   atomic.Int64 // bytes
+	last    atomic.Int64 // when it has heard something, in Unix nanoseconds
 }
 
+// openDuplex opens a TCP connection on which both ends talk.
 func openDuplex(t *testing.T, from, to pod) *duplex {
 	t.Helper()
-	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
-	defer cancel()
-	conn, err := from.netns.DialContext(ctx, "tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &duplex{name: from.name + " to " + to.name, there: &talker{conn: conn}, back: &talker{conn: peer}}
+	opener, acceptor := connect(t, from.end(), to.end(), 0)
+	d := newDuplex(t, from.name+" to "+to.name, opener, acceptor)
+	d.there.talks(t)
+	d.back.talks(t)
+	return d
+}
+
+// newDuplex has both ends listen until the test ends.
+func newDuplex(t *testing.T, name string, opener, acceptor net.Conn) *duplex {
+	d := &duplex{name: name, there: &talker{conn: opener}, back: &talker{conn: acceptor}}
 	for _, e := range []*talker{d.there, d.back} {
-		stop := make(chan struct{})
-		var talking sync.WaitGroup
-		talking.Go(func() { e.send(stop) })
-		talking.Go(e.hear)
-		e.quieten = sync.OnceFunc(func() { close(stop) })
-		t.Cleanup(func() { e.quieten(); e.conn.Close(); talking.Wait() })
+		var listening sync.WaitGroup
+		listening.Go(e.hear)
+		t.Cleanup(func() { e.conn.Close(); listening.Wait() })
 	}
 	return d
+}
+
+// talks until it is quietened, or the test ends.
+func (e *talker) talks(t *testing.T) {
+	stop := make(chan struct{})
+	var talking sync.WaitGroup
+	talking.Go(func() { e.send(stop) })
+	e.quieten = sync.OnceFunc(func() { close(stop); talking.Wait() })
+	t.Cleanup(e.quieten)
 }
 
 func (e *talker) send(stop <-chan struct{}) {
@@ -142,7 +145,9 @@ func (e *talker) send(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		// What waits for a dead connection is little: the buffer takes it.
-		if _, err := e.conn.Write([]byte("word")); errors.Is(err, net.ErrClosed) {
+		n, err := e.conn.Write([]byte("word"))
+		e.said.Add(int64(n))
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 	}
@@ -151,10 +156,12 @@ func (e *talker) send(stop <-chan struct{}) {
 func (e *talker) hear() {
 	buffer := make([]byte, 1<<12)
 	for {
-		if _, err := e.conn.Read(buffer); err != nil {
+		n, err := e.conn.Read(buffer)
+		if err != nil {
 			return
 		}
-		e.heard.Store(time.Now().UnixNano())
+		e.heard.Add(int64(n))
+		e.last.Store(time.Now().UnixNano())
 	}
 }
 
@@ -162,7 +169,7 @@ func (e *talker) hear() {
 func (e *talker) hears(t *testing.T, after time.Time, what string) {
 	t.Helper()
 	eventually(t, syncTime, what, func(context.Context) error {
-		if last := time.Unix(0, e.heard.Load()); last.Before(after) {
+		if last := time.Unix(0, e.last.Load()); last.Before(after) {
 			return fmt.Errorf("the last word came %v before", after.Sub(last))
 		}
 		return nil
@@ -181,7 +188,7 @@ func (e *talker) dies(t *testing.T, since time.Time, what string) {
 	t.Helper()
 	var last time.Duration
 	eventually(t, syncTime, what+" is not heard any more", func(context.Context) error {
-		at := time.Unix(0, e.heard.Load())
+		at := time.Unix(0, e.last.Load())
 		if ago := time.Since(at); ago < silence {
 			return fmt.Errorf("it was %v ago", ago)
 		}

@@ -30,6 +30,8 @@ func TestPolicies(t *testing.T) {
 	t.Run("cases", func(t *testing.T) { testPolicyCases(t, c) })
 	t.Run("first packets", func(t *testing.T) { testFirstPackets(t, c) })
 	t.Run("connections", func(t *testing.T) { testConnections(t, c) })
+	t.Run("cuts", func(t *testing.T) { testCuts(t, c) })
+	t.Run("lasting", func(t *testing.T) { testLasting(t, c) })
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
 	t.Run("no API server", func(t *testing.T) { testAPIServerAway(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })

@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// connect opens a TCP connection to a port, or to one that is free for 0.
+func connect(t *testing.T, from, to end, port uint16) (opener, acceptor net.Conn) {
+	t.Helper()
+	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	defer cancel()
+	if opener, err = from.netns.DialContext(ctx, "tcp4", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if acceptor, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return opener, acceptor
+}
+
+// conversation is a connection on which something is said all the time, and said back.
+type conversation struct {
+	name   string
+	conn   net.Conn
+	words  words
+	spoken chan int // bytes that came back so far, when somebody listens
+	stop   chan struct{}
+	ended  chan error
+}
+
+// words are what is said: so many bytes, so often.
+type words struct {
+	bytes int
+	every time.Duration
+}
+
+// talk begins a conversation that ends with the test. A word takes several packets. There are few of them, so that pings find the
+// processor free.
+func talk(t *testing.T, from, to end) *conversation {
+	t.Helper()
+	return words{16 << 10, 20 * time.Millisecond}.talk(t, from, to)
+}
+
+func (w words) talk(t *testing.T, from, to end) *conversation {
+	t.Helper()
+	conn, peer := connect(t, from, to, 0)
+	go func() {
+		defer peer.Close()
+		_, _ = io.Copy(peer, peer) // the other side tells of errors
+	}()
+	c := &conversation{name: from.name + " to " + to.name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
+	go func() { c.ended <- c.run() }()
+	t.Cleanup(func() { conn.Close() })
+	return c
+}
+
+func (c *conversation) run() error {
+	defer c.conn.Close()
+	word, back := make([]byte, c.words.bytes), make([]byte, c.words.bytes)
+	ticker := time.NewTicker(c.words.every)
+	defer ticker.Stop()
+	for sum := 0; ; {
+		rand.Read(word) // never fails (crypto/rand)
+		if err := c.conn.SetDeadline(time.Now().Add(syncTime)); err != nil {
+			return err
+		}
+		if _, err := c.conn.Write(word); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c.conn, back); err != nil {
+			return err
+		}
+		if !bytes.Equal(word, back) {
+			return errors.New("other bytes came back")
+		}
+		sum += c.words.bytes
+		select {
+		case c.spoken <- sum:
+		default:
+		}
+		select {
+		case <-c.stop:
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// goesOn returns when something has been said and said back that was not begun yet.
+func (c *conversation) goesOn(t *testing.T) {
+	t.Helper()
+	if err := c.hear(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *conversation) hear() error {
+	for range 2 {
+		select {
+		case <-c.spoken:
+		case err := <-c.ended:
+			return fmt.Errorf("the connection from %s: %w", c.name, err)
+		case <-time.After(syncTime):
+			return fmt.Errorf("the connection from %s: nothing for %v", c.name, syncTime)
+		}
+	}
+	return nil
+}
+
+func (c *conversation) ends(t *testing.T) {
+	t.Helper()
+	close(c.stop)
+	if err := <-c.ended; err != nil {
+		t.Errorf("the connection from %s: %v", c.name, err)
+	}
+}
