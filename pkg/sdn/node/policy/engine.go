@@ -60,6 +60,7 @@ func New() *Engine {
 
 // Drain returns the pieces that may have changed since it was asked last, each once, in no order.
 func (e *Engine) Drain() []Piece {
+	e.settle()
 	pieces := make([]Piece, 0, len(e.changed)+len(e.addresses))
 	for p := range e.changed {
 		pieces = append(pieces, p)

@@ -286,6 +286,9 @@ func sizes(e *Engine) map[string]int {
 		"addresses": len(e.byAddr), "VNIDs": len(e.holders), "conjunctions": len(e.byID), "blocks": len(e.blocks), "ports": len(e.ports),
 		"rules that only targets limit": len(e.anything), "changed": len(e.changed) + len(e.addresses), "namespaces": len(e.namespaces),
 	}
+	for _, s := range e.shelves {
+		n["conjunctions on shelves"] += len(s.conjs)
+	}
 	for _, holders := range e.holders {
 		n["holders"] += len(holders)
 	}
@@ -354,5 +357,33 @@ func TestNumbersThatNoPodHasAreForgotten(t *testing.T) {
 		if !c.reach(target, ownPeer, 2000+number) || c.reach(target, ownPeer, 1000) {
 			t.Fatalf("want port %d, and no other", 2000+number)
 		}
+	}
+}
+
+// Who shares a level, where rules are very many, does not depend on who came first, or has gone.
+func TestLevelsDoNotDependOnTheOrder(t *testing.T) {
+	forth, back := small(t), small(t)
+	set := func(c *compiled, i int) {
+		if err := c.engine.SetNetworkPolicy(allowFrom("ns", fmt.Sprintf("np%d", i), 1+i, "peer")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const policies = 2*shelfRoom + 100
+	for i := range policies {
+		set(forth, i)
+		set(back, policies-1-i)
+	}
+	back.drain()
+	for i := 0; i < policies; i += 50 {
+		back.engine.DeleteNetworkPolicy("ns", fmt.Sprintf("np%d", i))
+	}
+	back.drain()
+	for i := 0; i < policies; i += 50 {
+		set(back, i)
+	}
+	forth.drain()
+	back.drain()
+	if diff := forth.differs(back); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -1,6 +1,11 @@
 package policy
 
-import policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+import (
+	"cmp"
+	"slices"
+
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+)
 
 // Level orders rules: of those that a packet meets, the one of the highest level decides. The tiers lie one above the other:
 //
@@ -44,24 +49,37 @@ const (
 	maxShelves = 4096
 )
 
-// shelves are the levels of network policies, with the number of active conjunctions on each. Where one suffices, which is nearly
-// everywhere, a piece of state is one flow; else one for each level on which it is part of a rule.
-type shelves []int
-
-// take finds room, on the lowest level that has some.
-func (s *shelves) take() Level {
-	for i, n := range *s {
-		if n < shelfRoom {
-			(*s)[i]++
-			return Level(i) //nolint:gosec // there are at most maxShelves
-		}
-	}
-	if len(*s) < maxShelves {
-		*s = append(*s, 0)
-	}
-	last := len(*s) - 1
-	(*s)[last]++
-	return Level(last) //nolint:gosec // as above
+// shelves are the active conjunctions of network policies, by ID. So many as a level has room for lie on the lowest, the next above: where one
+// level suffices, which is nearly everywhere, a piece of state is one flow, else one for each level on which it is part of a rule. Who shares a
+// level follows from who is there, so that an agent that starts anew finds on the switch what it would write.
+type shelves struct {
+	conjs []*conj
+	moved bool // since they were settled
 }
 
-func (s *shelves) giveBack(l Level) { (*s)[l]-- }
+func (s *shelves) place(c *conj) {
+	s.moved = true
+	at, _ := slices.BinarySearchFunc(s.conjs, c.id, func(x *conj, id uint32) int { return cmp.Compare(x.id, id) })
+	if c.active {
+		s.conjs = slices.Insert(s.conjs, at, c)
+	} else {
+		s.conjs = slices.Delete(s.conjs, at, at+1)
+	}
+}
+
+// settle gives conjunctions their levels. One that comes or goes moves one on each level above.
+func (e *Engine) settle() {
+	for d := range e.shelves {
+		s := &e.shelves[d]
+		if !s.moved {
+			continue
+		}
+		s.moved = false
+		for i, c := range s.conjs {
+			if shelf := Level(min(i/shelfRoom, maxShelves-1)); c.shelf != shelf { //nolint:gosec // there are at most maxShelves
+				c.shelf = shelf
+				e.touchConj(c)
+			}
+		}
+	}
+}

@@ -195,47 +195,51 @@ func (e *Engine) judge(c *conj) {
 	}
 }
 
-// activate marks all pieces that have the conjunction, or had it.
+// activate has the conjunction compiled, or no longer.
 func (e *Engine) activate(c *conj, active bool) {
 	if c.active == active {
 		return
 	}
 	c.active = active
 	e.forbids = e.forbids || c.rule.action == Pass || active == (c.rule.action == Deny)
-	e.shelve(c)
-	e.touch(Piece{Kind: Outcome, ID: c.id})
-	e.count(c, c.targets)
+	if c.rule.level == NetworkPolicy {
+		e.shelves[c.rule.direction].place(c)
+	}
+	c.count(c.targets)
 	for s := range c.peers {
-		e.count(c, s)
+		c.count(s)
 	}
 	for _, b := range c.rule.blocks {
-		e.touchBlock(b)
 		enlist(e.blocks, b, c, active)
 	}
 	for _, p := range c.ports {
-		e.touch(Piece{Kind: Port, PortMatch: p})
 		enlist(e.ports, p, c, active)
 	}
 	if c.unlimited() {
-		e.touch(Piece{Kind: Anything})
 		if active {
 			e.anything[c] = struct{}{}
 		} else {
 			delete(e.anything, c)
 		}
 	}
+	e.touchConj(c)
 }
 
-// shelve gives the conjunction a level of its tier that has room.
-func (e *Engine) shelve(c *conj) {
-	if c.rule.level != NetworkPolicy {
-		return
+// touchConj marks all pieces that have the conjunction.
+func (e *Engine) touchConj(c *conj) {
+	e.touch(Piece{Kind: Outcome, ID: c.id})
+	e.touchSet(c.targets)
+	for s := range c.peers {
+		e.touchSet(s)
 	}
-	levels := &e.shelves[c.rule.direction]
-	if c.active {
-		c.shelf = levels.take()
-	} else {
-		levels.giveBack(c.shelf)
+	for _, b := range c.rule.blocks {
+		e.touchBlock(b)
+	}
+	for _, p := range c.ports {
+		e.touch(Piece{Kind: Port, PortMatch: p})
+	}
+	if c.unlimited() {
+		e.touch(Piece{Kind: Anything})
 	}
 }
 
@@ -243,13 +247,12 @@ func (e *Engine) shelve(c *conj) {
 func (c *conj) level() Level { return c.rule.level + c.shelf }
 
 // count counts a conjunction among the active ones of a set, or no longer.
-func (e *Engine) count(c *conj, s *set) {
+func (c *conj) count(s *set) {
 	if c.active {
 		s.active[c.rule.action]++
 	} else {
 		s.active[c.rule.action]--
 	}
-	e.touchSet(s)
 }
 
 // enlist adds a conjunction to those that use something, or removes it.
