@@ -15,10 +15,40 @@ import (
 // maxAnswerBytes bounds an answer. A result is about a kilobyte.
 const maxAnswerBytes = 1 << 20
 
+const (
+	// statusPatience is how long STATUS is asked again while the agent is away, or starts: one that is replaced is so for some seconds, and a
+	// STATUS that fails makes kubelet call the node not ready, whose pods then are taken out of all services. Kubelet itself takes a runtime
+	// for dead that has not answered for 30 s (k8s.io/kubernetes/pkg/kubelet, maxWaitForContainerRuntime).
+	statusPatience = 10 * time.Second
+	statusAgain    = 100 * time.Millisecond
+)
+
 // Call sends a request to the agent that listens on the socket and waits for its answer, MaxTimeout at most. The result
 // is nil for verbs that have none. Errors are CNI errors: the agent's own; ErrTryAgainLater when no agent answers
-// (for STATUS ErrPluginNotAvailable, as the specification has it).
+// (for STATUS ErrPluginNotAvailable, as the specification has it, and after a while).
 func Call(ctx context.Context, socket string, req *Request) (*current.Result, error) {
+	if req.Command != CommandStatus {
+		return call(ctx, socket, req)
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	again := time.NewTicker(statusAgain)
+	defer again.Stop()
+	for {
+		result, err := call(ctx, socket, req)
+		var passing *types.Error
+		if !errors.As(err, &passing) || passing.Code != types.ErrTryAgainLater {
+			return result, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, types.NewError(types.ErrPluginNotAvailable, passing.Msg, passing.Details)
+		}
+	}
+}
+
+func call(ctx context.Context, socket string, req *Request) (*current.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, MaxTimeout)
 	defer cancel()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -75,14 +105,10 @@ func decodeAnswer(command string, line []byte) (*current.Result, error) {
 // unavailable is the answer when the agent gave none. What it did of a request that it took is unknown: runtimes follow a
 // failed ADD with DEL, and repeat DEL until it succeeds.
 func unavailable(command, socket string, cause error) error {
-	code := types.ErrTryAgainLater
-	if command == CommandStatus {
-		code = types.ErrPluginNotAvailable
-	}
 	msg := fmt.Sprintf("the node agent does not answer on %s", socket)
 	if errors.Is(cause, context.DeadlineExceeded) {
 		msg = fmt.Sprintf("the node agent on %s did not finish %s in time", socket, command)
 	}
-	return types.NewError(code, msg, fmt.Sprintf(
+	return types.NewError(types.ErrTryAgainLater, msg, fmt.Sprintf(
 		"%v; is ovsdn-node running on this node? See `kubectl -n ovsdn-system get pods -o wide`", cause))
 }

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,14 +20,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // verbs is a handler made of functions.
 type verbs struct {
-	add func(context.Context, *Request) (*current.Result, error)
-	del func(context.Context, *Request) error
+	add    func(context.Context, *Request) (*current.Result, error)
+	del    func(context.Context, *Request) error
+	status func() error
 }
 
 func (v verbs) Add(ctx context.Context, r *Request) (*current.Result, error) { return v.add(ctx, r) }
@@ -34,6 +38,9 @@ func (v verbs) Del(ctx context.Context, r *Request) error                    { r
 func (v verbs) Check(context.Context, *Request) error                        { return nil }
 func (v verbs) GC(context.Context, *Request) error                           { return nil }
 func (v verbs) Status(context.Context) error {
+	if v.status != nil {
+		return v.status()
+	}
 	return types.NewError(types.ErrPluginNotAvailable, "not yet", "")
 }
 
@@ -44,6 +51,11 @@ func run(t *testing.T, h Handler, drain, undo time.Duration) (socket string, sto
 		t.Skip("needs root") // only root may call
 	}
 	socket = filepath.Join(shortDir(t), "cni.sock")
+	return socket, runAt(t, socket, h, drain, undo)
+}
+
+func runAt(t *testing.T, socket string, h Handler, drain, undo time.Duration) (stop func() error) {
+	t.Helper()
 	l, err := Listen(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +68,7 @@ func run(t *testing.T, h Handler, drain, undo time.Duration) (socket string, sto
 		return <-served
 	})
 	t.Cleanup(func() { _ = stop() })
-	return socket, stop
+	return stop
 }
 
 // shortDir is a directory whose sockets fit into a socket address, which t.TempDir's may not.
@@ -187,7 +199,9 @@ func TestCallWithoutAgent(t *testing.T) {
 		CommandStatus: types.ErrPluginNotAvailable,
 	} {
 		socket := filepath.Join(dir, "none.sock")
-		_, err := Call(t.Context(), socket, request(command))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := Call(ctx, socket, request(command))
 		if code(t, err) != want {
 			t.Errorf("%s: %v", command, err)
 		}
@@ -196,6 +210,33 @@ func TestCallWithoutAgent(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", command, err, part)
 			}
 		}
+	}
+}
+
+// An agent that is replaced while STATUS is asked has answered.
+func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
+	var calls atomic.Int32
+	socket, stop := run(t, verbs{status: func() error {
+		calls.Add(1)
+		return types.NewError(types.ErrTryAgainLater, "it is about to stop", "")
+	}}, time.Second, time.Second)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := Call(t.Context(), socket, request(CommandStatus))
+		asked <- err
+	}()
+	await.OK(t, time.Minute, func(context.Context) error {
+		if calls.Load() == 0 {
+			return errors.New("it was not asked")
+		}
+		return nil
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	runAt(t, socket, verbs{status: func() error { return nil }}, time.Second, time.Second)
+	if err := <-asked; err != nil {
+		t.Error(err)
 	}
 }
 

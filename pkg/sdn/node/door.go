@@ -31,6 +31,7 @@ type door struct {
 	mu     sync.Mutex
 	inside *room         // nil: closed
 	why    error         // while it is closed
+	soon   bool          // it opens again, for all that is known
 	opened chan struct{} // closed when it opens
 }
 
@@ -42,6 +43,7 @@ func newDoor() *door {
 		drain:    drainTime,
 		undo:     undoTime,
 		why:      errors.New("the node agent is starting"),
+		soon:     true,
 		opened:   make(chan struct{}),
 	}
 }
@@ -65,7 +67,7 @@ func (d *door) lead(ctx context.Context, h cniserver.Handler) error {
 
 	<-ctx.Done()
 	d.mu.Lock()
-	d.inside, d.why = nil, errors.New("the node agent is stopping, or sets the node up anew")
+	d.inside, d.why, d.soon = nil, errors.New("the node agent is stopping, or sets the node up anew"), true
 	d.opened = make(chan struct{})
 	d.mu.Unlock()
 	if endsWithin(&r.guests, d.drain) {
@@ -96,7 +98,7 @@ func endsWithin(group *sync.WaitGroup, bound time.Duration) bool {
 func (d *door) explain(why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.why = why
+	d.why, d.soon = why, false
 }
 
 // look returns the handler; nil: closed, and why.
@@ -174,12 +176,23 @@ func (d *door) through(ctx context.Context, call func(context.Context, *room) er
 	return call(ctx, r)
 }
 
-// Status implements cniserver.Handler.
+// Status implements cniserver.Handler. An agent that has just been started, or is about to be, is no reason to call the node not ready: who asks
+// is told to ask again.
 func (d *door) Status(ctx context.Context) error {
 	r, _, why := d.look()
 	if r == nil {
-		return types.NewError(types.ErrPluginNotAvailable, "the node's pod network is not set up", why.Error())
+		code := types.ErrPluginNotAvailable
+		if d.opensSoon() {
+			code = types.ErrTryAgainLater
+		}
+		return types.NewError(code, "the node's pod network is not set up", why.Error())
 	}
 	defer r.guests.Done()
 	return r.Status(ctx)
+}
+
+func (d *door) opensSoon() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.soon
 }

@@ -52,6 +52,7 @@ func wantCode(t *testing.T, err error, code uint, detail string) {
 func TestDoorTellsWhyItIsClosed(t *testing.T) {
 	d := newDoor()
 	d.patience = time.Millisecond
+	wantCode(t, d.Status(t.Context()), types.ErrTryAgainLater, "the node agent is starting")
 	d.explain(errors.New("no HostSubnet"))
 	wantCode(t, d.Status(t.Context()), types.ErrPluginNotAvailable, "no HostSubnet")
 	_, err := d.Add(t.Context(), nil)
