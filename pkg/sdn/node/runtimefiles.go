@@ -42,15 +42,22 @@ func (a *agent) newRuntimeFiles() *runtimeFiles {
 	return f
 }
 
+// filesRetry is how soon files are looked at again that are not right: the node starts no pods until then.
+const filesRetry = 2 * time.Second
+
 // run keeps the files until the context ends.
 func (f *runtimeFiles) run(ctx context.Context) {
-	tick := time.NewTicker(hostCheck)
-	defer tick.Stop()
 	for {
+		next := hostCheck
+		if f.healthy() != nil {
+			next = filesRetry
+		}
+		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-tick.C:
+		case <-timer.C:
 			f.sync(ctx)
 		}
 	}
