@@ -162,6 +162,7 @@ configMapGenerator:
 - name: ovsdn-network
   namespace: ovsdn-system
   behavior: merge
+  options: {immutable: true}
   literals:
   - kube-apiserver=https://%s:%d
   - mode=%s
