@@ -268,9 +268,14 @@ func end(e oracle.Endpoint) string {
 	return e.Node + " " + e.Addr.String()
 }
 
-// Random clusters are judged as the oracle does, after every one of fifty changes; and the pieces that came about step by
-// step are those of an engine that sees the end only.
-func TestAgreesWithTheOracle(t *testing.T) {
+// comparison holds what nodes judge against the oracle, for some of the pairs of ends.
+type comparison func(n *nodes, w *oracle.World, sample func() bool) error
+
+func all() bool { return true }
+
+// inClusters compares in random clusters: after each of fifty changes some pairs, at first and in the end all. What else the end shows is seen by its function.
+func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *oracle.World)) {
+	t.Helper()
 	from, to := uint64(1), uint64(*seeds) //nolint:gosec // a flag of ours
 	if *seed != 0 {
 		from, to = *seed, *seed
@@ -281,25 +286,49 @@ func TestAgreesWithTheOracle(t *testing.T) {
 			n := newNodes()
 			w := oracle.NewWorld(s, n)
 			r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
-			all := func() bool { return true }
-			if err := n.compare(w, all); err != nil {
+			if err := compare(n, w, all); err != nil {
 				t.Fatalf("at first: %v", err)
 			}
 			for i := range 50 {
 				what := w.Step(n)
-				if err := n.compare(w, func() bool { return r.IntN(40) == 0 }); err != nil {
+				if err := compare(n, w, func() bool { return r.IntN(40) == 0 }); err != nil {
 					t.Fatalf("step %d, %s: %v", i, what, err)
 				}
 			}
-			if err := n.compare(w, all); err != nil {
+			if err := compare(n, w, all); err != nil {
 				t.Fatalf("in the end: %v", err)
 			}
-			n.compareAnew(t, w)
+			end(t, n, w)
 		})
 	}
 }
 
-func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
+// onCases compares after each step of all of cyclonus' cases.
+func (compare comparison) onCases(t *testing.T) {
+	t.Helper()
+	for _, c := range oracle.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			n := newNodes()
+			c.Play(n, func(step int, w *oracle.World) {
+				if err := compare(n, w, all); err != nil {
+					t.Errorf("step %d: %v", step, err)
+				}
+			})
+		})
+	}
+}
+
+// Random clusters are judged as the oracle does, after every one of fifty changes; and the pieces that came about step by
+// step are those of an engine that sees the end only.
+func TestAgreesWithTheOracle(t *testing.T) {
+	comparison((*nodes).compare).inClusters(t, compareAnew)
+}
+
+// All of cyclonus' cases are judged as the oracle does, after each of their steps.
+func TestCases(t *testing.T) { comparison((*nodes).compare).onCases(t) }
+
+func compareAnew(t *testing.T, n *nodes, w *oracle.World) {
 	t.Helper()
 	anew := newNodes()
 	anew.vnids = n.vnids
@@ -320,20 +349,5 @@ func (n *nodes) compareAnew(t *testing.T, w *oracle.World) {
 		if diff := c.differs(n.byName[name]); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
-	}
-}
-
-// All of cyclonus' cases are judged as the oracle does, after each of their steps.
-func TestCases(t *testing.T) {
-	for _, c := range oracle.Cases() {
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			n := newNodes()
-			c.Play(n, func(step int, w *oracle.World) {
-				if err := n.compare(w, func() bool { return true }); err != nil {
-					t.Errorf("step %d: %v", step, err)
-				}
-			})
-		})
 	}
 }

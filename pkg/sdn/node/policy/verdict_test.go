@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,40 +40,8 @@ func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
 
 // What the engine says of one packet is what the oracle says, in random clusters, after every one of fifty changes.
 func TestVerdictsAgreeWithTheOracle(t *testing.T) {
-	from, to := uint64(1), uint64(*seeds) //nolint:gosec // a flag of ours
-	if *seed != 0 {
-		from, to = *seed, *seed
-	}
-	for s := from; s <= to; s++ {
-		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
-			t.Parallel()
-			n := newNodes()
-			w := oracle.NewWorld(s, n)
-			r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
-			for i := range 50 {
-				what := w.Step(n)
-				if err := n.compareVerdicts(w, func() bool { return r.IntN(40) == 0 }); err != nil {
-					t.Fatalf("step %d, %s: %v", i, what, err)
-				}
-			}
-			if err := n.compareVerdicts(w, func() bool { return true }); err != nil {
-				t.Fatalf("in the end: %v", err)
-			}
-		})
-	}
+	comparison((*nodes).compareVerdicts).inClusters(t, func(*testing.T, *nodes, *oracle.World) {})
 }
 
 // The same for all of cyclonus' cases.
-func TestVerdictsOnCases(t *testing.T) {
-	for _, c := range oracle.Cases() {
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			n := newNodes()
-			c.Play(n, func(step int, w *oracle.World) {
-				if err := n.compareVerdicts(w, func() bool { return true }); err != nil {
-					t.Errorf("step %d: %v", step, err)
-				}
-			})
-		})
-	}
-}
+func TestVerdictsOnCases(t *testing.T) { comparison((*nodes).compareVerdicts).onCases(t) }
