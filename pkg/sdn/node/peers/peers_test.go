@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -66,7 +64,6 @@ func startOn(t *testing.T, bridge interface {
 	Bridge
 }, flows func() []string, objects ...*networkv1.HostSubnet) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
 	f := &fixture{T: t, client: fake.NewSimpleClientset(), flows: flows}
 	for _, o := range objects {
 		f.create(o)
@@ -84,22 +81,7 @@ func startOn(t *testing.T, bridge interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var running sync.WaitGroup
-	f.stop = func() { cancel(); running.Wait() }
-	t.Cleanup(f.stop)
-	running.Go(func() { informer.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		t.Fatal("the cache did not sync")
-	}
-	if err := p.Prime(ctx); err != nil {
-		t.Fatal(err)
-	}
-	running.Go(func() { p.Run(ctx) })
-	running.Go(func() {
-		if err := st.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	f.stop = fakeapi.Run(t, informer, p, st)
 	return f
 }
 

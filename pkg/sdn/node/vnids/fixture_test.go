@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -47,7 +45,6 @@ func start(t *testing.T, mode config.Mode, objects ...*networkv1.NetNamespace) *
 	for _, o := range objects {
 		f.create(o)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
 	informer := fakeapi.NewInformer(f.client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
 	st := store.New(f.bridge)
 	var err error
@@ -64,21 +61,7 @@ func start(t *testing.T, mode config.Mode, objects ...*networkv1.NetNamespace) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	var running sync.WaitGroup
-	t.Cleanup(func() { cancel(); running.Wait() })
-	running.Go(func() { informer.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		t.Fatal("the cache did not sync")
-	}
-	if err := f.Prime(ctx); err != nil {
-		t.Fatal(err)
-	}
-	running.Go(func() { f.Run(ctx) })
-	running.Go(func() {
-		if err := st.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	fakeapi.Run(t, informer, f, st)
 	return f
 }
 
