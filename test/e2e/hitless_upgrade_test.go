@@ -159,7 +159,11 @@ func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func
 // upgrade installs images with another agent, and returns when all agents are of it.
 func (c *cluster) upgrade(t *testing.T, program string) (restore func()) {
 	t.Helper()
-	restore = sync.OnceFunc(func() { c.reload(t, lab.Build{}) })
+	restore = sync.OnceFunc(func() {
+		if err := c.tryReload(t, lab.Build{}); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Cleanup(restore)
 	c.reload(t, c.buildWith(t, program))
 	return restore
@@ -179,14 +183,19 @@ func (c *cluster) buildWith(t *testing.T, program string) lab.Build {
 	return lab.Build{BinDir: dir}
 }
 
-// reload returns when all nodes run that build. It works also when the test has ended.
+// reload returns when all nodes run that build.
 func (c *cluster) reload(t *testing.T, b lab.Build) {
 	t.Helper()
+	if err := c.tryReload(t, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryReload works also when the test has ended.
+func (c *cluster) tryReload(t *testing.T, b lab.Build) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), nodeTime)
 	defer cancel()
-	if err := c.Reload(ctx, b, t.Logf); err != nil {
-		t.Error(err)
-	}
+	return c.Reload(ctx, b, t.Logf)
 }
 
 // hasTable waits until the switch has flows in a table, or none.

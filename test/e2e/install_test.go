@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -25,7 +26,7 @@ const installTime = 3 * time.Minute
 // A cluster without a network gets one by `kubectl apply -k`, and is left as it was by `kubectl delete -k`. In between all of it can be
 // restarted unnoticed, and all nodes can lose their power.
 func TestInstallation(t *testing.T) {
-	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None})
+	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: lab.None})
 	before := map[string]string{node1: c.settings(t, node1), node2: c.settings(t, node2)}
 
 	x := c.install(t)
@@ -41,7 +42,11 @@ func TestInstallation(t *testing.T) {
 			}
 		}
 	})
-	t.Run("power", func(t *testing.T) { testPower(t, c.install(t)) })
+	earlier := buildCommit(t)
+	c.reload(t, earlier)
+	x = trioOn(t, c)
+	t.Run("upgrade", func(t *testing.T) { testUpgrade(t, x, earlier) })
+	t.Run("power", func(t *testing.T) { testPower(t, x) })
 }
 
 // install returns when two nodes are ready and pods on them talk.
@@ -96,13 +101,9 @@ func (c *cluster) uninstall(t *testing.T) {
 
 // testRollout: agents and controllers are replaced by new ones while pods talk.
 func testRollout(t *testing.T, x *trio) {
-	const streams = 200
+	x.guard(t)
 	x.settle(t)
-	talks := make([]*conversation, streams)
-	for i := range talks {
-		// All of them together are a hundred packets a second.
-		talks[i] = words{512, 4 * time.Second}.talk(t, x.a.end(), x.c.end())
-	}
+	talks := x.converse(t)
 	x.losesNothing(t, func() {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), installTime)
@@ -115,6 +116,73 @@ func testRollout(t *testing.T, x *trio) {
 		}
 		t.Logf("all are replaced after %.1fs", time.Since(began).Seconds())
 	}, fineStreamOf(x.a, x.c))
+	talks.stay(t)
+}
+
+// testUpgrade: another commit's installation becomes this one's while pods talk, and this one's gets other tables and loses them again.
+func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
+	changed := x.buildWith(t, buildChanged(t))
+	x.guard(t)
+	x.settle(t)
+	talks, pings := x.converse(t), fineStreamOf(x.a, x.c)
+	var own lab.Build
+	now := earlier
+	x.unlessDropped(t, func() []string {
+		if now != earlier { // The machine dropped something: once more from there.
+			x.reload(t, earlier)
+		}
+		return measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
+	})
+	x.losesNothing(t, func() {
+		x.reload(t, changed)
+		x.hasTable(t, node1, addedTable, true)
+		x.reload(t, own)
+		x.hasTable(t, node1, addedTable, false)
+	}, pings)
+	talks.stay(t)
+}
+
+// guard has a policy judge what a and c send and get, until the test ends. They may talk to each other, and to nobody else.
+func (x *trio) guard(t *testing.T) {
+	t.Helper()
+	const name = "a-and-c"
+	only := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{x.a.name, x.c.name}}},
+	}}}
+	x.setPolicy(t, &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: x.namespace},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: *only[0].PodSelector,
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: only}},
+			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: only}},
+		},
+	})
+	t.Cleanup(func() {
+		if err := x.kube.NetworkingV1().NetworkPolicies(x.namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete the policy: %v", err)
+		}
+	})
+	keptAway(t, x.a, x.b)
+	keptAway(t, x.b, x.c)
+}
+
+// conversations are many at once.
+type conversations []*conversation
+
+// converse begins connections across nodes that are quiet together: a hundred packets a second.
+func (x *trio) converse(t *testing.T) conversations {
+	t.Helper()
+	talks := make(conversations, 200)
+	for i := range talks {
+		talks[i] = words{512, 2 * time.Second}.talk(t, x.a.end(), x.c.end())
+	}
+	return talks
+}
+
+// stay ends them all, if none has broken.
+func (talks conversations) stay(t *testing.T) {
+	t.Helper()
 	var all errgroup.Group
 	for _, c := range talks {
 		all.Go(c.hear)
@@ -125,6 +193,7 @@ func testRollout(t *testing.T, x *trio) {
 	for _, c := range talks {
 		c.ends(t)
 	}
+	t.Logf("all of %d TCP streams go on", len(talks))
 }
 
 // testPower: all nodes lose their power at once. Kubelet brings everything back, and nobody helps.

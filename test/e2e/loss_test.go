@@ -72,13 +72,15 @@ func measure(t *testing.T, do func(), streams []stream) (losses []string) {
 			t.Fatal(err)
 		}
 	}
+	began := time.Now()
 	do()
+	took := time.Since(began)
 	for i, pings := range all {
 		sent, lost, err := pings.Stop()
 		if err != nil {
 			t.Errorf("pings %s: %v", streams[i].name, err)
 		}
-		t.Logf("%d pings %s, %d lost, %d answered twice", sent, streams[i].name, len(lost), pings.Duplicates())
+		t.Logf("%d pings %s in %.1fs, %d lost, %d answered twice", sent, streams[i].name, took.Seconds(), len(lost), pings.Duplicates())
 		if n := pings.Duplicates(); n > 0 {
 			t.Errorf("of %d pings %s %d were answered twice", sent, streams[i].name, n)
 		}
