@@ -26,6 +26,7 @@ busybox-static     | busybox                                 | the shell and too
 mount              | mount umount                            | a node's file systems
 util-linux         | unshare nsenter setpriv                 | a node's namespaces
 kmod               | modprobe                                | openvswitch in the kernel, where it is a module
+git                | git                                     | the version in programs, and the commit that an upgrade begins at
 procps             | ps pkill sysctl                         | looking at processes and settings
 gcc                | gcc                                     | runc, and the race detector
 libc6-dev          | gcc:stdio.h                             | runc, and the race detector
