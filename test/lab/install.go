@@ -97,7 +97,8 @@ func (l *Lab) loadProduct(ctx context.Context, node string) error {
 	return nil
 }
 
-// forgetOldImages removes images of earlier tags from a node. A container that still runs from one goes on.
+// forgetOldImages removes images of earlier tags from a node. A container that still runs from one goes on. Those of Open vSwitch stay: its pods
+// do, and start their containers again from what they had.
 func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
 	have, stderr, err := l.Exec(ctx, node, ctr("images", "list", "--quiet")...)
 	if err != nil {
@@ -105,7 +106,7 @@ func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
 	}
 	for _, ref := range strings.Fields(have) {
 		for name, tag := range l.state.Tags {
-			if !strings.HasPrefix(ref, name.Ref("lab-")) || ref == name.Ref(tag) {
+			if name == product.OVS || !strings.HasPrefix(ref, name.Ref("lab-")) || ref == name.Ref(tag) {
 				continue
 			}
 			if _, stderr, err := l.Exec(ctx, node, ctr("images", "remove", ref)...); err != nil {
