@@ -149,7 +149,8 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 	g.losesNothing(t, func() {
 		began := time.Now()
 		c.service(t, lab.ControlPlane, apiServerService, (*lab.Service).Stop)
-		defer c.restoreAPIServer(t)
+		restore := sync.OnceFunc(func() { c.restoreAPIServer(t) })
+		defer restore()
 
 		mortal = c.killSandbox(t, mortal)
 		meet(t, g.friend.netns, mortal.addr)
@@ -167,13 +168,14 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		if diff := cmp.Diff(before, c.footprints(t, node1)); diff != "" {
 			t.Errorf("the node changed (-before +now):\n%s", diff)
 		}
+		restore()
+		back := time.Now()
+		for _, node := range []string{node1, node2} {
+			c.available(t, node)
+		}
+		t.Logf("all is well %.1fs after the API server was back", time.Since(back).Seconds())
 	}, streamOf(g.friend, g.target), streamOf(g.enemy, g.friend))
 	g.held(t, "the API server away")
-	back := time.Now()
-	for _, node := range []string{node1, node2} {
-		c.available(t, node)
-	}
-	t.Logf("all is well %.1fs after the API server was back", time.Since(back).Seconds())
 	if now := c.starts(t, node2, agentService); now != starts {
 		t.Errorf("the agent of %s was started %d times meanwhile", node2, now-starts)
 	}
@@ -304,7 +306,7 @@ func TestSwitchDoesNotAnswer(t *testing.T) {
 			goOn := sync.OnceFunc(func() { signal("CONT") })
 			t.Cleanup(goOn)
 			// On the userspace datapath the node itself has no network now.
-			x.notReady(t, node2, "Open vSwitch has not answered")
+			x.notReady(t, node2, "Open vSwitch", "does not answer")
 			goOn()
 			x.available(t, node2)
 		})

@@ -51,7 +51,7 @@ func (m *Manager) probe(parent context.Context) {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("Open vSwitch has not answered in %s, is ovs-vswitchd stuck? %w", probePeriod, err)
+		err = fmt.Errorf("Open vSwitch does not answer in %s (is ovs-vswitchd stuck?): %w", probePeriod, err)
 	}
 	if parent.Err() != nil {
 		return // it says nothing
