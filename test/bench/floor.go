@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -105,7 +106,7 @@ func (l *lane) add(path, name string, addr netip.Addr, cookie uint64) (floorPod,
 	defer pod.Close()
 	mac := config.MAC(addr)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = name, podMTU
+	attrs.Name, attrs.MTU = name, bareagent.MTU
 	p.veth = netlink.NewVeth(attrs)
 	p.veth.PeerName, p.veth.PeerHardwareAddr, p.veth.PeerNamespace = "eth0", mac, netlink.NsFd(pod)
 	if err := l.host.LinkAdd(p.veth); err != nil {

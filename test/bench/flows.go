@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -30,7 +31,7 @@ func (b *B) newBridge() (*ovstest.Switch, *ovs.Native) {
 	s := ovstest.Start(b)
 	native := ovs.NewNative(ovstest.Bridge, s.RunDir)
 	b.Cleanup(native.Close)
-	b.must(setUpBridge(b.Context(), native))
+	b.must(bareagent.SetUpBridge(b.Context(), native))
 	return s, native
 }
 

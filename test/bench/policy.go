@@ -13,6 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
 // policyFigure: what network policies cost the agent, from objects to flows.
@@ -50,7 +51,7 @@ func (j *judge) learn(c *cluster) {
 	}
 	for _, p := range c.pods {
 		j.engine.SetPod(policy.NewPod(p))
-		if p.Spec.NodeName == nodeName {
+		if p.Spec.NodeName == bareagent.NodeName {
 			j.attach(policy.NewPod(p))
 		}
 	}
@@ -165,14 +166,14 @@ func (b *B) policyPod() {
 		at         netip.Addr
 	}{
 		{"a pod elsewhere", "elsewhere", netip.MustParseAddr("10.131.0.7")},
-		{"a pod of this node", nodeName, netip.MustParseAddr("10.128.15.7")},
+		{"a pod of this node", bareagent.NodeName, netip.MustParseAddr("10.128.15.7")},
 	} {
 		added := policy.NewPod(podObject(c.namespaces[7].Name, "added", frontend, where.node, where.at))
 		var ours, floor []time.Duration
 		for i := range b.samples {
 			b.tell("%s: %d of %d", where.name, i+1, b.samples)
-			ours = append(ours, with.add(added, where.node == nodeName))
-			floor = append(floor, without.add(added, where.node == nodeName))
+			ours = append(ours, with.add(added, where.node == bareagent.NodeName))
+			floor = append(floor, without.add(added, where.node == bareagent.NodeName))
 		}
 		b.record(where.name+" comes, "+c.String(), "ms of CPU", seriesOf("ours", milliseconds(ours)),
 			seriesOf("no policies", milliseconds(floor), within(2, "ms")))

@@ -8,6 +8,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
 // cluster is what policies are about.
@@ -52,8 +54,8 @@ func rulesOf(n int) *cluster {
 		at := len(c.pods)
 		c.pods = append(c.pods, podObject(namespace, fmt.Sprintf("pod%d", at), app, node, podAt(2+at)))
 	}
-	add("target", nodeName)
-	add("target", nodeName)
+	add("target", bareagent.NodeName)
+	add("target", bareagent.NodeName)
 	for range half {
 		add("shared", "elsewhere")
 	}
@@ -82,7 +84,7 @@ func clusterOf(n, every int) *cluster {
 		for k := range perNamespace {
 			node := "elsewhere"
 			if k == 0 && i%every == 0 {
-				node = nodeName
+				node = bareagent.NodeName
 			}
 			c.pods = append(c.pods, podObject(namespace, fmt.Sprintf("pod%d", k), fmt.Sprintf("a%d", k), node, podAt(2+perNamespace*i+k)))
 		}

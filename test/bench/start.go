@@ -26,6 +26,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -205,7 +206,7 @@ func (n *startNode) fillAPI(pods []*sandbox) {
 	object.Annotations = map[string]string{config.AcceptedAnnotation: accepted} // no controller writes it here
 	_, err = n.network.NetworkV1().ClusterNetworks().Create(ctx, object, metav1.CreateOptions{})
 	n.b.must(err)
-	_, err = n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
+	_, err = n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bareagent.NodeName}}, metav1.CreateOptions{})
 	n.b.must(err)
 	_, err = n.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podNamespace}}, metav1.CreateOptions{})
 	n.b.must(err)
@@ -214,7 +215,7 @@ func (n *startNode) fillAPI(pods []*sandbox) {
 	n.b.must(err)
 
 	vtep, subnet := netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("10.128.2.0")
-	n.b.must(n.hostSubnet(ctx, nodeName, nodeAddr, "10.128.0.0/23"))
+	n.b.must(n.hostSubnet(ctx, bareagent.NodeName, nodeAddr, "10.128.0.0/23"))
 	n.b.must(each(ctx, startPeers, func(ctx context.Context, i int) error {
 		a, s := vtep.As4(), subnet.As4()
 		a[2], a[3] = byte(i/250), byte(1+i%250)
@@ -225,7 +226,7 @@ func (n *startNode) fillAPI(pods []*sandbox) {
 	n.b.must(each(ctx, len(pods), func(ctx context.Context, i int) error {
 		made, err := n.kube.CoreV1().Pods(podNamespace).Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: pods[i].name},
-			Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "localhost/none"}}},
+			Spec:       corev1.PodSpec{NodeName: bareagent.NodeName, Containers: []corev1.Container{{Name: "c", Image: "localhost/none"}}},
 		}, metav1.CreateOptions{})
 		if err == nil {
 			pods[i].uid = string(made.UID)
@@ -257,7 +258,7 @@ func each(ctx context.Context, n int, f func(context.Context, int) error) error 
 // startAgent starts the real agent and returns when it serves CNI.
 func (n *startNode) startAgent(runDir string) *process {
 	n.b.Helper()
-	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), "--kubeconfig="+n.kubeconfig, "--node-name="+nodeName,
+	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), "--kubeconfig="+n.kubeconfig, "--node-name="+bareagent.NodeName,
 		"--node-ip="+nodeAddr, "--datapath=netdev", "--cni-socket="+n.socket, "--cni-conf-dir="+n.confDir, "--ipam-dir="+n.ipamDir)
 	n.b.awaitCNI(p, n.socket)
 	return p
@@ -266,7 +267,7 @@ func (n *startNode) startAgent(runDir string) *process {
 // learn asks for all that an agent must know before it may touch the bridge.
 func (n *startNode) learn() error {
 	ctx, all := n.b.Context(), metav1.ListOptions{}
-	own := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String()}
+	own := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.bareagent.NodeName", bareagent.NodeName).String()}
 	if _, err := n.network.NetworkV1().ClusterNetworks().List(ctx, all); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,22 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
-	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
 // asAgent makes the test binary the agent. It holds an agentConfig.
 const asAgent = "OVSDN_TEST_AS_AGENT"
-
-// network is the name of the network and of its folder of addresses.
-const network = "ovsdn"
 
 // agentConfig is what the agent's process is started with.
 type agentConfig struct {
@@ -104,87 +97,20 @@ func agentMain(text string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	socket, err := cniserver.Listen(c.Socket)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	bridge := ovs.NewNative(ovstest.Bridge, c.RunDir)
-	defer bridge.Close()
-	if err := setUpBridge(ctx, bridge); err != nil {
-		return err
-	}
 	f := &fate{at: c.DieAt}
 	f.left.Store(c.DieAfter)
-
-	cluster, services := netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")
-	compiler := pipeline.Node{
-		Mode: config.ModeSubnet, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services,
-		Subnets: []netip.Prefix{c.Subnet}, VXLANPort: config.DefaultVXLANPort,
-	}
-	st := store.New(mortalBridge{bridge, f})
-	static, err := compiler.Static()
-	if err != nil {
-		return err
-	}
-	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, static)
-	addresses, err := ipam.Open(c.IPAMDir, network, compiler.Subnets)
-	if err != nil {
-		return err
-	}
-	defer addresses.Close()
-	byVNID, err := vnids.New(vnids.Options{Node: compiler, Store: st})
-	if err != nil {
-		return err
-	}
-	manager, err := pods.New(pods.Options{
-		NodeName: "node1", Subnets: compiler.Subnets, ClusterNetworks: compiler.ClusterNetworks, ServiceNetwork: services,
-		MTU: 1450, Datapath: pods.DatapathNetdev,
-	}, pods.Seams{
-		Pods:     api{},
-		IPAM:     mortalIPAM{addresses, f},
-		Links:    mortalLinks{pods.Kernel{}, f},
-		Switch:   mortalSwitch{bridge, f},
-		Flows:    mortalFlows{byVNID, f},
-		Policies: pods.NoPolicies{},
-		Compile:  compiler.Pod,
-		Events:   &eventFile{path: c.Events},
-	})
-	if err != nil {
-		return err
-	}
-	if err := manager.Recover(ctx); err != nil {
-		return err
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWriting()
-	group.Go(func() error { return st.Run(writing) })
-	group.Go(func() error { manager.Run(ctx); return nil })
-	group.Go(func() error {
-		defer stopWriting()
-		if err := written.Wait(ctx); err != nil {
-			return err
-		}
-		return cniserver.Serve(ctx, socket, manager)
-	})
-	return group.Wait()
-}
-
-func setUpBridge(ctx context.Context, bridge ovs.Interface) error {
-	err := bridge.EnsureBridge(ctx, ovs.Bridge{Name: ovstest.Bridge, DatapathType: pods.DatapathNetdev, TableNames: pipeline.TableNames()})
-	if err != nil {
-		return err
-	}
-	for _, p := range []ovs.Port{
-		{Name: "vxlan0", Type: "vxlan", OFPort: pipeline.PortVXLAN, Options: map[string]string{"remote_ip": "flow", "key": "flow"}},
-		{Name: "tun0", Type: "internal", OFPort: pipeline.PortTun},
-	} {
-		if _, err := bridge.AddPort(ctx, p); err != nil {
-			return err
-		}
-	}
-	return nil
+	return bareagent.Agent{
+		Node:    bareagent.Node(c.Subnet),
+		RunDir:  c.RunDir,
+		Socket:  c.Socket,
+		IPAMDir: c.IPAMDir,
+		Pods:    api{},
+		Events:  &eventFile{path: c.Events},
+		Bridge:  func(bridge ovs.Interface) ovs.Interface { return mortalBridge{bridge, f} },
+		Seams: func(s *pods.Seams) {
+			s.IPAM, s.Links, s.Switch, s.Flows = mortalIPAM{s.IPAM, f}, mortalLinks{s.Links, f}, mortalSwitch{s.Switch, f}, mortalFlows{s.Flows, f}
+		},
+	}.Run(ctx)
 }
 
 // The names of pods that the API has in an uncommon way.
@@ -250,7 +176,7 @@ func (b mortalBridge) Run(ctx context.Context, tx *ovs.Transaction) error {
 }
 
 type mortalIPAM struct {
-	*ipam.IPAM
+	pods.IPAM
 	*fate
 }
 
@@ -267,48 +193,48 @@ func (i mortalIPAM) Release(ctx context.Context, id, ifName string) error {
 }
 
 type mortalLinks struct {
-	pods.Kernel
+	pods.Links
 	*fate
 }
 
 func (l mortalLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i pods.Interface) error {
-	return aroundErr(l.fate, "create", func() error { return l.Kernel.Create(ctx, pod, hostVeth, i) })
+	return aroundErr(l.fate, "create", func() error { return l.Links.Create(ctx, pod, hostVeth, i) })
 }
 
 func (l mortalLinks) Configure(ctx context.Context, pod ns.NetNS, i pods.Interface) error {
-	return aroundErr(l.fate, "configure", func() error { return l.Kernel.Configure(ctx, pod, i) })
+	return aroundErr(l.fate, "configure", func() error { return l.Links.Configure(ctx, pod, i) })
 }
 
 func (l mortalLinks) Delete(ctx context.Context, hostVeth string) error {
-	return aroundErr(l.fate, "delete", func() error { return l.Kernel.Delete(ctx, hostVeth) })
+	return aroundErr(l.fate, "delete", func() error { return l.Links.Delete(ctx, hostVeth) })
 }
 
 type mortalSwitch struct {
-	*ovs.Native
+	pods.Switch
 	*fate
 }
 
 func (s mortalSwitch) AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error) {
-	return around(s.fate, "add port", func() (ovs.Port, error) { return s.Native.AddPort(ctx, p) })
+	return around(s.fate, "add port", func() (ovs.Port, error) { return s.Switch.AddPort(ctx, p) })
 }
 
 func (s mortalSwitch) DeletePort(ctx context.Context, name string) error {
-	return aroundErr(s.fate, "delete port", func() error { return s.Native.DeletePort(ctx, name) })
+	return aroundErr(s.fate, "delete port", func() error { return s.Switch.DeletePort(ctx, name) })
 }
 
 type mortalFlows struct {
-	*vnids.VNIDs
+	pods.Flows
 	*fate
 }
 
 func (f mortalFlows) Set(namespace string, o pipeline.Owner, d vnids.Dependent) *store.Commit {
-	commit := f.VNIDs.Set(namespace, o, d)
+	commit := f.Flows.Set(namespace, o, d)
 	f.pass("set flows")
 	return commit
 }
 
 func (f mortalFlows) Delete(o pipeline.Owner) *store.Commit {
-	commit := f.VNIDs.Delete(o)
+	commit := f.Flows.Delete(o)
 	f.pass("delete flows")
 	return commit
 }

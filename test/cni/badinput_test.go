@@ -16,6 +16,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+
+	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
 // What is wrong with the environment or the configuration has the specification's code, and leaves nothing.
@@ -186,7 +188,7 @@ func TestBrokenAddressFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(r.disk, network)
+	dir := filepath.Join(r.disk, bareagent.Network)
 	for name, content := range map[string]string{
 		made.IPs[0].Address.IP.String(): "", // torn
 		"10.128.2.20":                   "old-format",

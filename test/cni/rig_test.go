@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/test/bareagent"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -239,7 +240,7 @@ func (r *rig) list(t *testing.T, cniVersion string, keys map[string]any) *libcni
 func (r *rig) state(t *testing.T) []string {
 	t.Helper()
 	var found []string
-	entries, err := os.ReadDir(filepath.Join(r.disk, network))
+	entries, err := os.ReadDir(filepath.Join(r.disk, bareagent.Network))
 	if err != nil {
 		t.Fatal(err)
 	}

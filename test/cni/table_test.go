@@ -12,6 +12,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+
+	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
 func versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
@@ -145,7 +147,7 @@ func TestCNITool(t *testing.T) {
 			p := newPod(t, "web")
 			tool := func(verb string) error {
 				t.Helper()
-				cmd := exec.CommandContext(t.Context(), filepath.Join(r.bin, "cnitool"), verb, network, p.path())
+				cmd := exec.CommandContext(t.Context(), filepath.Join(r.bin, "cnitool"), verb, bareagent.Network, p.path())
 				cmd.Env = append(os.Environ(), "CNI_PATH="+r.bin, "NETCONFPATH="+dir,
 					"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_UID="+uidOf("web"))
 				out, err := cmd.CombinedOutput()

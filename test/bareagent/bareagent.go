@@ -1,0 +1,149 @@
+// Package bareagent is the node agent without Kubernetes: its pods, store, pipeline and CNI server, put together as pkg/sdn/node does.
+package bareagent
+
+import (
+	"context"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+const (
+	// NodeName is the node's.
+	NodeName = "node1"
+
+	// Network is the name of the network and of its folder of addresses.
+	Network = "ovsdn"
+
+	// MTU is that of pods and tun0, in bytes.
+	MTU = 1450
+)
+
+// Node is one of OpenShift's default network with these addresses for its pods.
+func Node(subnet netip.Prefix) pipeline.Node {
+	return pipeline.Node{
+		Mode:            config.ModeSubnet,
+		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		Subnets:         []netip.Prefix{subnet},
+		VXLANPort:       config.DefaultVXLANPort,
+	}
+}
+
+// Agent is what an agent is made of.
+type Agent struct {
+	Node    pipeline.Node
+	RunDir  string // of Open vSwitch
+	Socket  string // to serve CNI on
+	IPAMDir string // of the address files
+	Pods    pods.Pods
+	Events  pods.Events
+
+	// Bridge and Seams, unless they are nil, put something in between.
+	Bridge func(ovs.Interface) ovs.Interface
+	Seams  func(*pods.Seams)
+}
+
+// Run is the agent until the context ends.
+func (a Agent) Run(ctx context.Context) error {
+	socket, err := cniserver.Listen(a.Socket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	native := ovs.NewNative(ovstest.Bridge, a.RunDir)
+	defer native.Close()
+	if err := SetUpBridge(ctx, native); err != nil {
+		return err
+	}
+	var bridge ovs.Interface = native
+	if a.Bridge != nil {
+		bridge = a.Bridge(native)
+	}
+	flows := store.New(bridge)
+	static, err := a.Node.Static()
+	if err != nil {
+		return err
+	}
+	written := flows.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: NodeName}, static)
+	addresses, err := ipam.Open(a.IPAMDir, Network, a.Node.Subnets)
+	if err != nil {
+		return err
+	}
+	defer addresses.Close()
+	manager, err := a.manager(native, flows, addresses)
+	if err != nil {
+		return err
+	}
+	if err := manager.Recover(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx)) // until no call waits for the switch any more
+	defer stopWriting()
+	group.Go(func() error { return flows.Run(writing) })
+	group.Go(func() error {
+		native.Watch(ctx, func(e ovs.Event) {
+			if e.Kind == ovs.SwitchConnected {
+				flows.Resync()
+			}
+		})
+		return nil
+	})
+	group.Go(func() error { manager.Run(ctx); return nil })
+	group.Go(func() error {
+		defer stopWriting()
+		if err := written.Wait(ctx); err != nil {
+			return err
+		}
+		return cniserver.Serve(ctx, socket, manager)
+	})
+	return group.Wait()
+}
+
+func (a Agent) manager(native *ovs.Native, flows *store.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
+	byVNID, err := vnids.New(vnids.Options{Node: a.Node, Store: flows})
+	if err != nil {
+		return nil, err
+	}
+	seams := pods.Seams{
+		Pods: a.Pods, IPAM: addresses, Links: pods.Kernel{}, Switch: native, Flows: byVNID, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
+	}
+	if a.Seams != nil {
+		a.Seams(&seams)
+	}
+	return pods.New(pods.Options{
+		NodeName:        NodeName,
+		Subnets:         a.Node.Subnets,
+		ClusterNetworks: a.Node.ClusterNetworks,
+		ServiceNetwork:  a.Node.ServiceNetwork,
+		MTU:             MTU,
+		Datapath:        pods.DatapathNetdev,
+	}, seams)
+}
+
+// SetUpBridge makes br0 with the two ports that every node has.
+func SetUpBridge(ctx context.Context, bridge ovs.Interface) error {
+	if err := bridge.EnsureBridge(ctx, ovs.Bridge{Name: ovstest.Bridge, DatapathType: pods.DatapathNetdev, TableNames: pipeline.TableNames()}); err != nil {
+		return err
+	}
+	for _, p := range []ovs.Port{
+		{Name: "vxlan0", Type: "vxlan", OFPort: pipeline.PortVXLAN, Options: map[string]string{"remote_ip": "flow", "key": "flow"}},
+		{Name: "tun0", Type: "internal", OFPort: pipeline.PortTun, MTURequest: MTU},
+	} {
+		if _, err := bridge.AddPort(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
