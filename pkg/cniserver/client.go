@@ -34,16 +34,20 @@ func Call(ctx context.Context, socket string, req *Request) (*current.Result, er
 	defer cancel()
 	again := time.NewTicker(statusAgain)
 	defer again.Stop()
+	var last *types.Error
 	for {
 		result, err := call(ctx, socket, req)
 		var passing *types.Error
 		if !errors.As(err, &passing) || passing.Code != types.ErrTryAgainLater {
 			return result, err
 		}
+		if last == nil || ctx.Err() == nil { // that the time is over says nothing of what is wrong
+			last = passing
+		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return nil, types.NewError(types.ErrPluginNotAvailable, passing.Msg, passing.Details)
+			return nil, types.NewError(types.ErrPluginNotAvailable, last.Msg, last.Details)
 		}
 	}
 }
