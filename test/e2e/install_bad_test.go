@@ -174,7 +174,7 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 			c.available(t, node)
 		}
 		t.Logf("all is well %.1fs after the API server was back", time.Since(back).Seconds())
-	}, streamOf(g.friend, g.target), streamOf(g.enemy, g.friend))
+	}, streamOf(g.friend, g.target), streamOf(g.target, g.friend))
 	g.held(t, "the API server away")
 	if now := c.starts(t, node2, agentService); now != starts {
 		t.Errorf("the agent of %s was started %d times meanwhile", node2, now-starts)
