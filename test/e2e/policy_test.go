@@ -33,10 +33,11 @@ func TestPolicies(t *testing.T) {
 	t.Run("cuts", func(t *testing.T) { testCuts(t, c) })
 	t.Run("lasting", func(t *testing.T) { testLasting(t, c) })
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
-	t.Run("no API server", func(t *testing.T) { testAPIServerAway(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })
 	t.Run("flows", func(t *testing.T) { testPolicyFlows(t, c) })
 	t.Run("updates", func(t *testing.T) { testPolicyUpdates(t, c) })
+	// The last: what watches the API server pauses for up to half a minute after it.
+	t.Run("no API server", func(t *testing.T) { testAPIServerAway(t, c) })
 }
 
 func newPolicyCluster(t *testing.T) *cluster {
