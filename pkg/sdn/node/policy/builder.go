@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -20,7 +21,12 @@ func (k policyKey) String() string {
 }
 
 func ruleName(k policyKey, d Direction, place int) string {
-	return fmt.Sprintf("%s/%s/%d", k, [...]string{"ingress", "egress"}[d], place)
+	return k.String() + "/" + placeName(d, place)
+}
+
+// placeName is a rule's within its policy.
+func placeName(d Direction, place int) string {
+	return fmt.Sprintf("%s/%d", [...]string{"ingress", "egress"}[d], place)
 }
 
 // policy is a policy in force.
@@ -105,7 +111,8 @@ type builder struct {
 	engine *Engine
 	key    policyKey
 	out    policy
-	faults []error
+	at     string  // the rule that is being made; "" before the first
+	faults []error // what can't be carried out
 }
 
 // add makes one rule of all ports that have numbers, and one for each port that has a name.
@@ -186,5 +193,17 @@ func (b *builder) selector(s *metav1.LabelSelector) (labels.Selector, bool) {
 }
 
 func (b *builder) fault(format string, args ...any) {
-	b.faults = append(b.faults, fmt.Errorf("network policy %s: "+format, append([]any{b.key}, args...)...))
+	err := fmt.Errorf(format, args...)
+	if b.at != "" {
+		err = fmt.Errorf("%s: %w", b.at, err)
+	}
+	b.faults = append(b.faults, err)
+}
+
+// err is nil when all can be carried out.
+func (b *builder) err() error {
+	if len(b.faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("network policy %s: %w", b.key, errors.Join(b.faults...))
 }

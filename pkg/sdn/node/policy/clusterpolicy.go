@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,45 +27,62 @@ func (e *Engine) SetClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy)
 	b := builder{engine: e, key: policyKey{name: p.Name}}
 	b.clusterPolicy(&p.Spec)
 	e.replace(b.key, &b.out)
-	return errors.Join(b.faults...)
+	return b.err()
 }
 
 // DeleteClusterNetworkPolicy puts the policy out of force.
 func (e *Engine) DeleteClusterNetworkPolicy(name string) { e.drop(policyKey{name: name}) }
 
 func (b *builder) clusterPolicy(s *policyv1alpha2.ClusterNetworkPolicySpec) {
-	switch {
-	case s.Tier != policyv1alpha2.AdminTier && s.Tier != policyv1alpha2.BaselineTier:
-		b.fault("tier %q: want %s or %s", s.Tier, policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier)
-		return
-	case s.Priority < 0 || s.Priority > maxPriority:
-		b.fault("priority %d: want 0 to %d", s.Priority, maxPriority)
-		return
-	case len(s.Ingress) > maxRules || len(s.Egress) > maxRules:
-		b.fault("%d ingress and %d egress rules: want at most %d of each", len(s.Ingress), len(s.Egress), maxRules)
-		return
-	}
-	subject, ok := b.selected(s.Subject.Namespaces, s.Subject.Pods)
+	subject, ok := b.clusterSubject(s)
 	if !ok {
+		b.fault(notInForce)
 		return
 	}
-	subject.local = true
 	for i, r := range s.Ingress {
+		b.at = placeName(Ingress, i)
 		text := ruleText{rule: rule{direction: Ingress, level: level(s.Tier, s.Priority, i)}, subject: subject}
-		ok := len(r.From) > 0
+		ok := b.hasPeers(len(r.From))
 		for _, p := range r.From {
-			ok = b.clusterPeer(&text, p.Namespaces, p.Pods) && ok
+			ok = ok && b.clusterPeer(&text, p.Namespaces, p.Pods)
 		}
 		b.clusterRule(text, i, r.Action, r.Protocols, ok)
 	}
 	for i, r := range s.Egress {
+		b.at = placeName(Egress, i)
 		text := ruleText{rule: rule{direction: Egress, level: level(s.Tier, s.Priority, i)}, subject: subject}
-		ok := len(r.To) > 0
+		ok := b.hasPeers(len(r.To))
 		for _, p := range r.To {
-			ok = b.egressPeer(&text, p) && ok
+			ok = ok && b.egressPeer(&text, p)
 		}
 		b.clusterRule(text, i, r.Action, r.Protocols, ok)
 	}
+}
+
+// clusterSubject are the pods that the policy is about. It is false when nothing of the policy can be carried out.
+func (b *builder) clusterSubject(s *policyv1alpha2.ClusterNetworkPolicySpec) (scope, bool) {
+	switch {
+	case s.Tier != policyv1alpha2.AdminTier && s.Tier != policyv1alpha2.BaselineTier:
+		b.fault("tier %q: want %s or %s", s.Tier, policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier)
+		return scope{}, false
+	case s.Priority < 0 || s.Priority > maxPriority:
+		b.fault("priority %d: want 0 to %d", s.Priority, maxPriority)
+		return scope{}, false
+	case len(s.Ingress) > maxRules || len(s.Egress) > maxRules:
+		b.fault("%d ingress and %d egress rules: want at most %d of each", len(s.Ingress), len(s.Egress), maxRules)
+		return scope{}, false
+	}
+	subject, ok := b.selected(s.Subject.Namespaces, s.Subject.Pods)
+	subject.local = true
+	return subject, ok
+}
+
+// hasPeers is false for a list that is empty, as one is that was written for a newer version.
+func (b *builder) hasPeers(n int) bool {
+	if n == 0 {
+		b.fault("no peers")
+	}
+	return n > 0
 }
 
 // clusterRule completes a rule of which the peers are there, if they are all understood.
@@ -80,23 +96,26 @@ func (b *builder) clusterRule(text ruleText, place int, action policyv1alpha2.Cl
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionDeny:
 		text.action = Deny
 	default:
+		b.fault("action %q: not known", action)
 		text.action, ok = Deny, false
 	}
 	text.anyPort = len(protocols) == 0
 	for _, p := range protocols {
-		ok = b.clusterPort(&text, p) && ok
+		ok = ok && b.clusterPort(&text, p)
 	}
 	if ok {
 		b.add(text)
 		return
 	}
-	b.fault("%s: the rule has something unknown in it; a rule that accepts matches nothing now, any other denies all", text.name)
-	if text.action != Allow {
-		b.add(ruleText{
-			rule:    rule{name: text.name, direction: text.direction, level: text.level, action: Deny},
-			subject: text.subject, anyPeer: true, anyPort: true,
-		})
+	if text.action == Allow {
+		b.fault("the rule matches nothing")
+		return
 	}
+	b.fault("the rule denies all")
+	b.add(ruleText{
+		rule:    rule{name: text.name, direction: text.direction, level: text.level, action: Deny},
+		subject: text.subject, anyPeer: true, anyPort: true,
+	})
 }
 
 // selected are pods by their namespaces, or by both. It is false where there is no selector, or one that does not parse.
@@ -110,6 +129,7 @@ func (b *builder) selected(namespaces *metav1.LabelSelector, pods *policyv1alpha
 		onPods, valid := b.selector(&pods.PodSelector)
 		return scope{groupKey{}, inNamespaces, onPods}, ok && valid
 	}
+	b.fault("neither namespaces nor pods are selected, nor anything else that is known")
 	return scope{}, false
 }
 
@@ -140,6 +160,9 @@ func (b *builder) egressPeer(text *ruleText, p policyv1alpha2.ClusterNetworkPoli
 			text.blocks = append(text.blocks, prefix.Masked())
 		}
 		return true
+	case len(p.DomainNames) > 0:
+		b.fault("domain names can't be peers")
+		return false
 	}
 	return b.clusterPeer(text, p.Namespaces, p.Pods)
 }
@@ -158,6 +181,7 @@ func (b *builder) clusterPort(text *ruleText, p policyv1alpha2.ClusterNetworkPol
 		}
 		return true
 	}
+	b.fault("a protocol that is not known")
 	return false
 }
 

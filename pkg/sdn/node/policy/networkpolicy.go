@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,7 @@ func (e *Engine) SetNetworkPolicy(p *networkingv1.NetworkPolicy) error {
 	b := builder{engine: e, key: policyKey{p.Namespace, p.Name}}
 	b.networkPolicy(p)
 	e.replace(b.key, &b.out)
-	return errors.Join(b.faults...)
+	return b.err()
 }
 
 // DeleteNetworkPolicy puts the policy out of force.
@@ -24,6 +23,7 @@ func (e *Engine) DeleteNetworkPolicy(namespace, name string) { e.drop(policyKey{
 func (b *builder) networkPolicy(p *networkingv1.NetworkPolicy) {
 	selector, ok := b.selector(&p.Spec.PodSelector)
 	if !ok {
+		b.fault(notInForce)
 		return
 	}
 	subject := scope{groupKey{local: true, namespace: p.Namespace}, nil, selector}
@@ -56,6 +56,7 @@ func isolates(s *networkingv1.NetworkPolicySpec) (out [2]bool) {
 
 // rule makes one rule of all ports that have numbers, and one for each port that has a name.
 func (b *builder) rule(d Direction, place int, subject scope, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+	b.at = placeName(d, place)
 	r := ruleText{
 		rule:    rule{name: ruleName(b.key, d, place), direction: d, level: NetworkPolicy, action: Allow},
 		subject: subject, anyPeer: len(peers) == 0, anyPort: len(ports) == 0,
