@@ -3,25 +3,20 @@ package node
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
-	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	policyinformers "sigs.k8s.io/network-policy-api/pkg/client/informers/externalversions"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/kinds"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policies"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
-
-// askForKinds is how often the agent asks whether the cluster has come to know ClusterNetworkPolicies.
-const askForKinds = time.Minute
 
 // policyCaches are the informers of what policies depend on.
 type policyCaches struct {
@@ -43,7 +38,7 @@ func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) 
 			return fmt.Errorf("watching what policies depend on: %w", err)
 		}
 	}
-	known, err := a.knowsClusterPolicies()
+	known, err := kinds.HasClusterPolicies(ctx, a.policies)
 	if err != nil {
 		return err
 	}
@@ -56,41 +51,15 @@ func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) 
 	return nil
 }
 
-// knowsClusterPolicies asks whether the cluster has the kind.
-func (a *agent) knowsClusterPolicies() (bool, error) {
-	group := policyv1alpha2.GroupVersion.String()
-	resources, err := a.kube.Discovery().ServerResourcesForGroupVersion(group)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("ask the API server for the kinds of %s: %w", group, err)
-	}
-	for _, r := range resources.APIResources {
-		if r.Kind == "ClusterNetworkPolicy" {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // awaitClusterPolicies returns errChanged when the cluster has come to know ClusterNetworkPolicies.
 func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
 	if c.policies == nil || c.policies.kinds != nil {
 		return nil
 	}
-	ask := time.NewTicker(askForKinds)
-	defer ask.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ask.C:
-		}
-		if known, err := a.knowsClusterPolicies(); err == nil && known { // an API server that does not answer is asked again
-			return fmt.Errorf("%w: the cluster knows ClusterNetworkPolicies", errChanged)
-		}
+	if err := kinds.AwaitClusterPolicies(ctx, a.policies); err != nil {
+		return nil // the context has ended
 	}
+	return fmt.Errorf("%w: the cluster knows ClusterNetworkPolicies", errChanged)
 }
 
 // judge returns what keeps the rules of policies on the switch, and nil beside it in the mode that judges nobody.

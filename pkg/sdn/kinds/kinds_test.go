@@ -1,0 +1,116 @@
+package kinds
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	k8stesting "k8s.io/client-go/testing"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
+
+	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/lab/checkout"
+	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+)
+
+// A real API server, which loses the kind and gets it back.
+func TestHasClusterPolicies(t *testing.T) {
+	admin := apitest.Start(t)
+	client, err := policyclient.NewForConfig(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds, err := dynamic.NewForConfig(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(want bool) {
+		t.Helper()
+		await.OK(t, 30*time.Second, func(ctx context.Context) error {
+			has, err := HasClusterPolicies(ctx, client)
+			if err == nil && has != want {
+				err = errors.New("it is as before")
+			}
+			return err
+		})
+	}
+	want(true)
+	kind := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if err := crds.Resource(kind).Delete(t.Context(), "clusternetworkpolicies.policy.networking.k8s.io", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want(false)
+	root, err := checkout.Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := controlplane.Apply(t.Context(), admin, os.DirFS(filepath.Join(root, "deploy", "crds"))); err != nil {
+		t.Fatal(err)
+	}
+	want(true)
+
+	nobody := rest.AnonymousClientConfig(admin)
+	if client, err = policyclient.NewForConfig(nobody); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := HasClusterPolicies(t.Context(), client); has || err == nil {
+		t.Errorf("who may not know is told %v, %v", has, err)
+	}
+}
+
+func TestAwaitClusterPolicies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answers []error // in turn, the last again and again
+		want    time.Duration
+		end     time.Duration // of the context
+	}{
+		"there already":              {answers: []error{nil}, end: time.Hour},
+		"comes later":                {answers: []error{missing(), missing(), nil}, want: 2 * time.Minute, end: time.Hour},
+		"the API server can't tell":  {answers: []error{unavailable(), nil}, want: time.Minute, end: time.Hour},
+		"never comes, and we go":     {answers: []error{missing()}, want: 90 * time.Second, end: 90 * time.Second},
+		"can't be told, and we go":   {answers: []error{unavailable()}, want: 90 * time.Second, end: 90 * time.Second},
+		"we go before it is asked":   {answers: []error{missing()}},
+		"comes when we have gone on": {answers: []error{missing(), nil}, want: 30 * time.Second, end: 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := policyfake.NewSimpleClientset()
+				asked := 0
+				client.PrependReactor("list", "clusternetworkpolicies", func(k8stesting.Action) (bool, runtime.Object, error) {
+					err := tc.answers[min(asked, len(tc.answers)-1)]
+					asked++
+					return err != nil, nil, err
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), tc.end)
+				defer cancel()
+				start := time.Now()
+				err := AwaitClusterPolicies(ctx, client)
+				if took := time.Since(start); took != tc.want || (err != nil) != (tc.want == tc.end) {
+					t.Errorf("%v after %v, want %v", err, took, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func missing() error {
+	return apierrors.NewNotFound(policyv1alpha2.Resource("clusternetworkpolicies"), "")
+}
+
+func unavailable() error {
+	return apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "list", schema.GroupResource{}, "", "", 0, true)
+}
