@@ -125,6 +125,13 @@ func writeHostSubnet(name string) func(context.Context, as) error {
 	}
 }
 
+// patchKind patches an object of any kind, by its path, which need not exist to be refused.
+func patchKind(path string) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		return who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"spec":{}}`)).Do(ctx).Error()
+	}
+}
+
 func patchNode(ctx context.Context, who as) error {
 	_, err := who.kube.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
 	return err
@@ -244,7 +251,8 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	requests := slices.Concat(
 		reads(false,
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
-			"/api/v1/namespaces", "/api/v1/nodes"),
+			"/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
+			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
 		reads(true, "/api/v1/pods", "/api/v1/services"),
 		nobodys(),
 		[]request{
@@ -288,6 +296,9 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 			refused("call a Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
 			refused("label a Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
 			allowed("tell of a Node", createEvent(event("node", "ovsdn-controller", "", "Node", "node1"))),
+			allowed("tell of a policy", createEvent(event("policy", "ovsdn-controller", "", "ClusterNetworkPolicy", "deny"))),
+			refused("change a NetworkPolicy", patchKind("/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/open")),
+			refused("change a ClusterNetworkPolicy", patchKind("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/deny")),
 			allowed("make its lease", func(ctx context.Context, who as) error {
 				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
 				return err

@@ -10,6 +10,7 @@ import (
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -20,9 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/policies"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
@@ -50,11 +54,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if m.name, err = newName(); err != nil {
 		return err
 	}
-	clients, leases, disconnect, err := newClients(cfg.REST)
+	clients, err := newClients(cfg.REST)
 	if err != nil {
 		return err
 	}
-	defer disconnect()
+	defer clients.disconnect()
 	events, stopEvents, err := newRecorder(ctx, clients.Kube)
 	if err != nil {
 		return err
@@ -73,7 +77,7 @@ func Run(ctx context.Context, cfg Config) error {
 		m.number = rand.Int // that of any other is another, most likely
 		return rule(ctx, m.term)
 	}
-	lock := newLock(leases, cfg.LeaderElectNamespace, m.name)
+	lock := newLock(clients.leases, cfg.LeaderElectNamespace, m.name)
 	m.number = lock.term
 	return elect(ctx, lock, m.health, m.term)
 }
@@ -82,7 +86,7 @@ type master struct {
 	Config
 	wish    *config.Network
 	name    string
-	clients subnet.Clients
+	clients *clients
 	health  *health
 	number  func() int // of this term
 }
@@ -94,11 +98,15 @@ func (m *master) term(ctx context.Context) error {
 	m.health.lead("the API server and the kinds in deploy/crds")
 	kube := informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim))
 	ours := networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim))
-	subnets, err := subnet.New(m.clients, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
+	subnets, err := subnet.New(m.clients.Clients, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
 	if err != nil {
 		return err
 	}
-	netids, err := netid.New(netid.Clients(m.clients), kube.Core().V1().Namespaces(), ours.Network().V1().NetNamespaces(), m.GlobalNamespaces, m.number())
+	netids, err := netid.New(netid.Clients(m.clients.Clients), kube.Core().V1().Namespaces(), ours.Network().V1().NetNamespaces(), m.GlobalNamespaces, m.number())
+	if err != nil {
+		return err
+	}
+	judged, err := policies.New(policies.Clients{Kube: m.clients.Kube, Policies: m.clients.policies, Events: m.clients.Events})
 	if err != nil {
 		return err
 	}
@@ -107,6 +115,7 @@ func (m *master) term(ctx context.Context) error {
 			return err
 		}
 		netids.Follow(ctx, network.Mode)
+		judged.Follow(network.Mode)
 		return nil
 	}
 	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), follow)
@@ -136,6 +145,7 @@ func (m *master) term(ctx context.Context) error {
 		case <-keeper.inForce:
 			m.health.lead("")
 			work.Go(func() error { netids.Run(ctx, m.Workers); return nil })
+			work.Go(func() error { judged.Run(ctx); return nil })
 			return subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
 			return nil
@@ -144,36 +154,51 @@ func (m *master) term(ctx context.Context) error {
 	return work.Wait()
 }
 
-// newClients returns clients that share their connection, and what closes it. The leases' are not paced with the others:
-// a leader with much to do must not lose its lease for that.
-func newClients(restConfig *rest.Config) (subnet.Clients, coordinationv1.LeasesGetter, func(), error) {
+// clients share their connection. The leases' are not paced with the others: a leader with much to do must not lose its lease
+// for that.
+type clients struct {
+	subnet.Clients
+	policies   policyclient.Interface
+	leases     coordinationv1.LeasesGetter
+	disconnect func()
+}
+
+func newClients(restConfig *rest.Config) (*clients, error) {
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.UserAgent = component
 	restConfig.QPS, restConfig.Burst = queriesPerSecond, queryBurst
 	connection, err := rest.HTTPClientFor(restConfig)
 	if err != nil {
-		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of the API server: %w", err)
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	kube, err := kubernetes.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of the API server: %w", err)
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	leases, err := coordinationv1.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client for leases: %w", err)
+		return nil, fmt.Errorf("make a client for leases: %w", err)
 	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return subnet.Clients{}, nil, nil, fmt.Errorf("make a client of %s: %w", networkv1.GroupName, err)
+		return nil, fmt.Errorf("make a client of %s: %w", networkv1.GroupName, err)
 	}
-	disconnect := func() { utilnet.CloseIdleConnectionsFor(connection.Transport) }
-	return subnet.Clients{Kube: kube, Network: network}, leases, disconnect, nil
+	kinds, err := policyclient.NewForConfigAndClient(restConfig, connection)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of %s: %w", policyv1alpha2.GroupName, err)
+	}
+	return &clients{
+		Clients:    subnet.Clients{Kube: kube, Network: network},
+		policies:   kinds,
+		leases:     leases,
+		disconnect: func() { utilnet.CloseIdleConnectionsFor(connection.Transport) },
+	}, nil
 }
 
 // newRecorder returns a recorder of Events on Kubernetes' objects and ours.
 func newRecorder(ctx context.Context, kube kubernetes.Interface) (record.EventRecorder, func(), error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkv1.Install} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, networkv1.Install, policyv1alpha2.Install} {
 		if err := add(scheme); err != nil {
 			return nil, nil, fmt.Errorf("register the kinds that Events are about: %w", err)
 		}

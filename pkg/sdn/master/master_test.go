@@ -48,6 +48,7 @@ func TestMaster(t *testing.T) {
 		{"keeps out of external machines' subnets", testExternal},
 		{"gives external machines their subnets", testAssigns},
 		{"gives namespaces their VNIDs, and follows what is asked of them in the network's mode", testNetNamespaces},
+		{"says on a policy what of it can't be carried out", testPolicies},
 		{"writes nothing that the CRDs refuse", testCRDs},
 		{"one of two leads, and hands over when it stops", testHandsOver},
 		{"a leader that is cut off stops and comes back", testCutOff},
