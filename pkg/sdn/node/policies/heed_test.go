@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +18,11 @@ import (
 // counted counts how often what the switch tracks is gone through.
 type counted struct {
 	*ovs.Fake
-	lists int
+	lists atomic.Int32
 }
 
 func (c *counted) ListConnections(ctx context.Context, zones ovs.Zones, each func(ovs.Connection)) error {
-	c.lists++
+	c.lists.Add(1)
 	return c.Fake.ListConnections(ctx, zones, each)
 }
 
@@ -38,10 +39,10 @@ func TestOnlyLossesCostARun(t *testing.T) {
 		defer synctest.Wait()
 		defer stop()
 		go cuts.Run(ctx)
-		after := func(what string, want int) {
+		after := func(what string, want int32) {
 			t.Helper()
-			if tracker.lists != want {
-				t.Errorf("%s: %d runs, want %d", what, tracker.lists, want)
+			if lists := tracker.lists.Load(); lists != want {
+				t.Errorf("%s: %d runs, want %d", what, lists, want)
 			}
 		}
 		wait := func() { // by the clock of the bubble
