@@ -70,7 +70,7 @@ test-kernel: ## what depends on the datapath, on the kernel's, in a virtual mach
 
 .PHONY: e2e
 e2e: build ## packets through a real cluster in the lab (root)
-	$(GO) test -count=1 -timeout 40m -v ./test/e2e/...
+	$(GO) test -count=1 -timeout 60m -v ./test/e2e/...
 
 .PHONY: verify-docs
 verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninstall.md in a lab (root)
