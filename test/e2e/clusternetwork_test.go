@@ -207,9 +207,9 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	if now := x.starts(t, third, agentService); now != starts+1 {
 		t.Errorf("the agent was started %d times, once by this test", now)
 	}
-	if err := x.follow(t.Context(), []string{node1, node2, third}, one, two, grown); err != nil {
-		t.Error(err)
-	}
+	eventually(t, syncTime, "all nodes follow", func(ctx context.Context) error { // the third says that it is ready, not that others have heard
+		return x.follow(ctx, []string{node1, node2, third}, one, two, grown)
+	})
 	d := x.run(t, x.namespace, netexec("d", third))[0]
 	if !netip.MustParsePrefix(grown).Contains(d.addr) {
 		t.Errorf("pod d has the address %s", d.addr)
