@@ -1,0 +1,113 @@
+package cniserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+// An answer in another language is an agent that is about to be replaced.
+func TestCallOfAnotherVersion(t *testing.T) {
+	socket := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			conn.Close()
+		}
+	}()
+	if _, err := Call(t.Context(), socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater {
+		t.Error(err)
+	}
+}
+
+func TestCallWithoutAgent(t *testing.T) {
+	dir := shortDir(t)
+	for command, want := range map[string]uint{
+		CommandAdd:    types.ErrTryAgainLater,
+		CommandDel:    types.ErrTryAgainLater,
+		CommandStatus: types.ErrPluginNotAvailable,
+	} {
+		socket := filepath.Join(dir, "none.sock")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := Call(ctx, socket, request(command))
+		if code(t, err) != want {
+			t.Errorf("%s: %v", command, err)
+		}
+		for _, part := range []string{socket, "is ovsdn-node running on this node?"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not say %q", command, err, part)
+			}
+		}
+	}
+}
+
+// An agent that is replaced while STATUS is asked has answered.
+func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
+	var calls atomic.Int32
+	socket, stop := run(t, verbs{status: func() error {
+		calls.Add(1)
+		return types.NewError(types.ErrTryAgainLater, "it is about to stop", "")
+	}}, time.Second, time.Second)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := Call(t.Context(), socket, request(CommandStatus))
+		asked <- err
+	}()
+	await.OK(t, time.Minute, func(context.Context) error {
+		if calls.Load() == 0 {
+			return errors.New("it was not asked")
+		}
+		return nil
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	runAt(t, socket, verbs{status: func() error { return nil }}, time.Second, time.Second)
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+}
+
+// The agent dies, or hangs, while it has the request.
+func TestCallOfDyingAgent(t *testing.T) {
+	socket := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			conn.Close()
+		}
+	}()
+	if _, err := Call(t.Context(), socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater {
+		t.Errorf("dead: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := Call(ctx, socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("hung: %v", err)
+	}
+}
