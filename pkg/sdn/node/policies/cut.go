@@ -84,8 +84,9 @@ func (c *Cuts) hurry(ctx context.Context) {
 	}
 }
 
-// Heed does what has to be done about a loss: at once about permissions. The switch must have the flows already, or what is cut is allowed anew. Addresses, of pods anywhere in the cluster, wait for a run that is due, or
-// a while: pods go all the time, and an address is given again late.
+// Heed does what has to be done about a loss: at once about permissions. The switch must have the flows already, or what is cut is allowed
+// anew. Addresses, of pods anywhere in the cluster, wait for a run that is due, or a while: pods go all the time, and an address is given
+// again late.
 func (c *Cuts) Heed(lost policy.Loss) {
 	c.owe(lost.Addrs)
 	if lost.Permission {
