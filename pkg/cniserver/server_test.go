@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
-
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
