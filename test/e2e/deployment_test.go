@@ -25,7 +25,7 @@ func (c *cluster) deploy(t *testing.T, namespace string) *deployment {
 	t.Helper()
 	const name = "wave"
 	labels := map[string]string{"app": name}
-	none, grace := int32(0), int64(0)
+	none, grace, noToken := int32(0), int64(0), false
 	_, err := c.kube.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
@@ -35,6 +35,7 @@ func (c *cluster) deploy(t *testing.T, namespace string) *deployment {
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: &grace,
+					AutomountServiceAccountToken:  &noToken,
 					Containers: []corev1.Container{{
 						Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"},
 					}},

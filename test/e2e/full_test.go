@@ -16,12 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The sizes of TestFullNodes. A node of 7 host bits has 125 addresses beside its own.
+// The sizes of TestFullNodes. A node of 6 host bits has 61 addresses beside its own.
 const (
-	smallHostBits = 7
+	smallHostBits = 6
 	podAddrs      = 1<<smallHostBits - 3
-	longLived     = 100 // on each node
-	waveOnNode    = 50
+	longLived     = 50 // on each node
+	waveOnNode    = 25
 
 	// wavesVariable is how many waves of pods come and go, beside those that stay.
 	wavesVariable = "OVSDN_TEST_WAVES"
@@ -85,11 +85,11 @@ func (c *cluster) smallNodes(t *testing.T) []string {
 	for _, node := range []string{node1, node2} { // which leaves nothing for others
 		entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: c.subnet(t, node).String(), HostSubnetLength: uint32(c.Shape().HostBits)})
 	}
-	entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: "10.9.0.0/24", HostSubnetLength: smallHostBits})
+	entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: "10.9.0.0/25", HostSubnetLength: smallHostBits})
 	if err := c.setEntries(t.Context(), entries); err != nil {
 		t.Fatal(err)
 	}
-	c.accepted(t, metav1.ConditionTrue, fmt.Sprintf("10.9.0.0/24 with %d host bits", smallHostBits))
+	c.accepted(t, metav1.ConditionTrue, fmt.Sprintf("10.9.0.0/25 with %d host bits", smallHostBits))
 	nodes := []string{c.addNode(t), c.addNode(t)}
 	for _, node := range nodes {
 		if bits := c.subnet(t, node).Bits(); bits != 32-smallHostBits {
@@ -108,13 +108,15 @@ func (c *cluster) createOn(t *testing.T, namespace, wave string, perNode int, no
 	var making errgroup.Group
 	making.SetLimit(8)
 	none := int64(0)
+	noToken := false // for kubelet waits but a second for what it mounts, and warns of what is later
 	for i := range perNode * len(nodes) {
 		making.Go(func() error {
 			p := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(wave, "-", i), Labels: map[string]string{waveLabel: wave}},
 				Spec: corev1.PodSpec{
 					NodeName: nodes[i%len(nodes)], DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &none,
-					Containers: []corev1.Container{{Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"}}},
+					AutomountServiceAccountToken: &noToken,
+					Containers:                   []corev1.Container{{Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"}}},
 				},
 			}
 			for {

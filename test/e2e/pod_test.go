@@ -107,12 +107,13 @@ func (x *trio) leave(t *testing.T, p pod, node string) {
 
 // netexec is a pod that serves HTTP and UDP, and that kubelet probes.
 func netexec(name, node string) *corev1.Pod {
-	grace := int64(1)
+	grace, noToken := int64(1), false
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{
 			NodeName:                      node,
 			TerminationGracePeriodSeconds: &grace,
+			AutomountServiceAccountToken:  &noToken, // less for kubelet to wait for
 			Containers: []corev1.Container{{
 				Name: "agnhost", Image: podImage, ImagePullPolicy: corev1.PullNever,
 				Args: []string{"netexec", fmt.Sprintf("--http-port=%d", httpPort), fmt.Sprintf("--udp-port=%d", udpPort)},
