@@ -42,3 +42,26 @@ func TestOpenVSwitchThatHasStoppedIsNotTakenForNone(t *testing.T) {
 		return nil
 	})
 }
+
+func TestSetUpGoesOnWhenOpenVSwitchComes(t *testing.T) {
+	s := ovstest.Start(t)
+	s.StopVSwitchd(t)
+	s.StopDB(t)
+	a := &agent{bridge: ovs.NewNative(bridgeName, s.RunDir)}
+	t.Cleanup(a.bridge.Close)
+	_, missing := a.bridge.ListPorts(t.Context())
+	if !ovs.IsUnavailable(missing) {
+		t.Fatalf("it says %v", missing)
+	}
+	rested := make(chan struct{})
+	go func() {
+		defer close(rested)
+		a.rest(t.Context(), time.Hour, missing)
+	}()
+	s.StartDB(t)
+	select {
+	case <-rested:
+	case <-time.After(time.Minute):
+		t.Error("it still rests")
+	}
+}
