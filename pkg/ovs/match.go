@@ -7,52 +7,68 @@ import (
 )
 
 // IPSource matches packets from the prefix, which may be of either family.
-func IPSource(p netip.Prefix) Match {
-	return prefixMatch{fn: "IPSource", v4: "nw_src", v6: "ipv6_src", prefix: p}
-}
+func IPSource(p netip.Prefix) Match { return prefixMatch{ipSource, p} }
 
 // IPDestination matches packets to the prefix, which may be of either family.
-func IPDestination(p netip.Prefix) Match {
-	return prefixMatch{fn: "IPDestination", v4: "nw_dst", v6: "ipv6_dst", prefix: p}
-}
+func IPDestination(p netip.Prefix) Match { return prefixMatch{ipDestination, p} }
 
 // ARPSourceIP matches ARP packets whose sender protocol address lies in the IPv4 prefix.
-func ARPSourceIP(p netip.Prefix) Match {
-	return prefixMatch{fn: "ARPSourceIP", v4: "arp_spa", prefix: p}
-}
+func ARPSourceIP(p netip.Prefix) Match { return prefixMatch{arpSourceIP, p} }
 
 // ARPTargetIP matches ARP packets whose target protocol address lies in the IPv4 prefix.
-func ARPTargetIP(p netip.Prefix) Match {
-	return prefixMatch{fn: "ARPTargetIP", v4: "arp_tpa", prefix: p}
-}
+func ARPTargetIP(p netip.Prefix) Match { return prefixMatch{arpTargetIP, p} }
 
 // TunnelSource matches packets that came out of a tunnel from the given address.
 func TunnelSource(a netip.Addr) Match {
-	m := prefixMatch{fn: "TunnelSource", v4: "tun_src", v6: "tun_ipv6_src"}
-	if a.IsValid() { // else MarshalText says so
-		m.prefix = netip.PrefixFrom(a, a.BitLen())
+	if !a.IsValid() {
+		return prefixMatch{field: tunnelSource} // MarshalText says so
 	}
-	return m
+	return prefixMatch{tunnelSource, netip.PrefixFrom(a, a.BitLen())}
 }
 
-// prefixMatch is a match of an address field by prefix. A field without a name in the prefix's family is an error.
+// prefixMatch is a match of an address field by prefix. There are tens of thousands of them in the flows of policies, so it is small.
 type prefixMatch struct {
-	fn     string // the function that made it
-	v4, v6 string // the field's names
+	field  prefixField
 	prefix netip.Prefix
+}
+
+type prefixField uint8
+
+const (
+	ipSource prefixField = iota
+	ipDestination
+	arpSourceIP
+	arpTargetIP
+	tunnelSource
+)
+
+// names returns the function that makes such matches, and the field's names; "" where it has none in that family.
+func (f prefixField) names() (function, v4, v6 string) {
+	switch f {
+	case ipSource:
+		return "IPSource", "nw_src", "ipv6_src"
+	case ipDestination:
+		return "IPDestination", "nw_dst", "ipv6_dst"
+	case arpSourceIP:
+		return "ARPSourceIP", "arp_spa", ""
+	case arpTargetIP:
+		return "ARPTargetIP", "arp_tpa", ""
+	default:
+		return "TunnelSource", "tun_src", "tun_ipv6_src"
+	}
 }
 
 func (m prefixMatch) MarshalText() ([]byte, error) {
 	p := m.prefix
+	function, field, v6 := m.field.names()
 	if !p.IsValid() || p.Addr().Is4In6() || p.Addr().Zone() != "" {
-		return nil, fmt.Errorf("%s: %v is not a valid IP prefix", m.fn, p)
+		return nil, fmt.Errorf("%s: %v is not a valid IP prefix", function, p)
 	}
-	field := m.v6
-	if p.Addr().Is4() {
-		field = m.v4
+	if !p.Addr().Is4() {
+		field = v6
 	}
 	if field == "" {
-		return nil, fmt.Errorf("%s: %v is not an IPv4 prefix", m.fn, p)
+		return nil, fmt.Errorf("%s: %v is not an IPv4 prefix", function, p)
 	}
 	if p.IsSingleIP() {
 		return fmt.Appendf(nil, "%s=%s", field, p.Addr()), nil
@@ -61,10 +77,11 @@ func (m prefixMatch) MarshalText() ([]byte, error) {
 }
 
 func (m prefixMatch) GoString() string {
-	if m.fn == "TunnelSource" {
+	if m.field == tunnelSource {
 		return fmt.Sprintf("ovs.TunnelSource(netip.MustParseAddr(%q))", m.prefix.Addr())
 	}
-	return fmt.Sprintf("ovs.%s(netip.MustParsePrefix(%q))", m.fn, m.prefix)
+	function, _, _ := m.field.names()
+	return fmt.Sprintf("ovs.%s(netip.MustParsePrefix(%q))", function, m.prefix)
 }
 
 // Reg matches register n, 0 to 15, exactly.

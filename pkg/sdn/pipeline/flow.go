@@ -39,14 +39,29 @@ func (m match) from(port int) match {
 
 // add appends a flow to the state.
 func (s *State) add(table, priority int, m match, actions ...ovs.Action) {
-	s.Flows = append(s.Flows, &ovs.Flow{
+	f := s.next()
+	*f = ovs.Flow{
 		Table:    table,
 		Priority: priority,
 		Protocol: m.protocol,
 		InPort:   m.inPort,
 		Matches:  m.fields,
 		Actions:  actions,
-	})
+	}
+}
+
+// next appends an empty flow. Nearly all owners have one: the first comes together with its list.
+func (s *State) next() *ovs.Flow {
+	if s.Flows == nil {
+		first := &struct {
+			flow ovs.Flow
+			list [1]*ovs.Flow
+		}{}
+		first.list[0], s.Flows = &first.flow, first.list[:]
+	} else {
+		s.Flows = append(s.Flows, &ovs.Flow{})
+	}
+	return s.Flows[len(s.Flows)-1]
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -183,7 +183,7 @@ func TestPolicyThatChangesAThousandTimes(t *testing.T) {
 		}
 		seen[p] = true
 		if parts := c.engine.Compile(p); len(parts) > 0 {
-			c.parts[p] = parts
+			c.parts[p] = kept(parts)
 			compiledTo++
 		}
 		if _, level, action, ok := c.engine.Outcome(p); p.Kind == Outcome && ok {

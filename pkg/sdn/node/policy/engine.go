@@ -36,7 +36,7 @@ type Engine struct {
 	forbids    bool       // something that was allowed, perhaps
 	lost       map[netip.Addr]struct{}
 	shelves    [2]shelves // by direction
-	scratch    shares     // of the piece that is being compiled
+	scratch    scratch
 }
 
 // New returns an engine without objects.

@@ -47,11 +47,20 @@ func (c *compiled) drain() {
 			continue
 		}
 		if parts := c.engine.Compile(p); len(parts) > 0 {
-			c.parts[p] = parts
+			c.parts[p] = kept(parts)
 		} else {
 			delete(c.parts, p)
 		}
 	}
+}
+
+// kept are the parts, longer than the engine keeps them.
+func kept(parts []Part) []Part {
+	parts = slices.Clone(parts)
+	for i := range parts {
+		parts[i].Conj = slices.Clone(parts[i].Conj)
+	}
+	return parts
 }
 
 // met are the rules' parts that a packet belongs to.

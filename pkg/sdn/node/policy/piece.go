@@ -51,9 +51,10 @@ type Conj struct {
 	K, N uint8
 }
 
-// Compile returns the piece's share in the rules, sorted by direction and level. It is empty when there is none (any more).
+// Compile returns the piece's share in the rules, sorted by direction and level, which is valid until the next piece. It is empty when
+// there is none (any more).
 func (e *Engine) Compile(p Piece) []Part {
-	x := e.scratch[:0]
+	x := e.scratch.shares[:0]
 	switch p.Kind {
 	case Target:
 		if pod := e.pods[p.Pod]; pod != nil && pod.local {
@@ -74,8 +75,8 @@ func (e *Engine) Compile(p Piece) []Part {
 		x.addUsers(e.anything, partPeers)
 	case Outcome:
 	}
-	e.scratch = x
-	return x.parts()
+	e.scratch.shares = x
+	return e.scratch.divide()
 }
 
 // Outcome returns the direction, level and action of the rule that a piece of that kind names; false when it has none.
@@ -173,22 +174,30 @@ func (x *shares) addTenant(ns *namespace) {
 	}
 }
 
-// parts are the shares in order, by direction and level, each once: a pod may be a peer of a rule twice.
-func (x shares) parts() []Part {
-	slices.SortFunc(x, func(a, b share) int {
-		return cmp.Or(cmp.Compare(a.direction, b.direction), cmp.Compare(a.level, b.level),
-			cmp.Compare(a.conj.ID, b.conj.ID), cmp.Compare(a.conj.K, b.conj.K))
-	})
-	x = slices.Compact(x)
-	conjs := make([]Conj, len(x))
-	var out []Part
-	for i, s := range x {
-		conjs[i] = s.conj
-		if last := len(out) - 1; last >= 0 && out[last].Direction == s.direction && out[last].Level == s.level {
-			out[last].Conj = out[last].Conj[:len(out[last].Conj)+1]
+// order is by direction and level, then by rule.
+func (s share) order() uint64 {
+	return uint64(s.direction)<<56 | uint64(s.level)<<40 | uint64(s.conj.ID)<<8 | uint64(s.conj.K)
+}
+
+// scratch is of the piece that is being compiled. There are tens of thousands when a policy comes, nearly all with one share.
+type scratch struct {
+	shares shares
+	conjs  []Conj
+	parts  []Part
+}
+
+// divide returns the shares in order, by direction and level, each once: a pod may be a peer of a rule twice.
+func (x *scratch) divide() []Part {
+	slices.SortFunc(x.shares, func(a, b share) int { return cmp.Compare(a.order(), b.order()) })
+	x.shares = slices.Compact(x.shares)
+	x.conjs, x.parts = slices.Grow(x.conjs[:0], len(x.shares)), x.parts[:0]
+	for i, s := range x.shares {
+		x.conjs = append(x.conjs, s.conj)
+		if last := len(x.parts) - 1; last >= 0 && x.parts[last].Direction == s.direction && x.parts[last].Level == s.level {
+			x.parts[last].Conj = x.parts[last].Conj[:len(x.parts[last].Conj)+1]
 		} else {
-			out = append(out, Part{Direction: s.direction, Level: s.level, Conj: conjs[i : i+1]})
+			x.parts = append(x.parts, Part{Direction: s.direction, Level: s.level, Conj: x.conjs[i : i+1]})
 		}
 	}
-	return out
+	return x.parts
 }
