@@ -81,14 +81,13 @@ func (g *gate) settle(ctx context.Context) error {
 	if session == 0 || g.filled.Load() != session {
 		return nil // it may be waiting, and shall
 	}
-	if g.opened.Load() != session && wait.Armed {
+	if g.opened.Load() != session {
+		// Whether the database has the setting or not: vswitchd may not have looked since it was taken away.
 		if err := g.SetRestoreWait(ctx, false); err != nil {
 			return err
 		}
-		wait.Armed = false
-	}
-	g.opened.Store(session)
-	if wait.Armed {
+		g.opened.Store(session)
+	} else if wait.Armed {
 		return nil
 	}
 	if err := g.SetRestoreWait(ctx, true); err != nil {

@@ -205,6 +205,44 @@ func TestVSwitchdWaitsForItsFlows(t *testing.T) {
 	g.settles(t, ovs.RestoreWait{Armed: true, Alone: true})
 }
 
+// A vswitchd that was too busy to see that it need not wait any more is told again, before the next one is told to wait.
+func TestVSwitchdIsToldUntilItHasHeard(t *testing.T) {
+	g := newGated(t)
+	if err := g.bridge.SetRestoreWait(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	g.StopVSwitchd(t)
+	g.StartVSwitchd(t)
+	g.eventually(t, "vswitchd has its flow", func() error {
+		_, err := g.gate.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 100, InPort: 1, Actions: []ovs.Action{goovs.Drop()}}}})
+		return err
+	})
+	resume := g.PauseVSwitchd(t)
+	shortly := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		return g.gate.settle(ctx)
+	}
+	g.eventually(t, "the setting is taken away", func() error {
+		if err := shortly(); err == nil {
+			t.Fatal("a vswitchd that hangs is said to have heard")
+		}
+		wait, err := g.bridge.RestoreWait(t.Context())
+		if err == nil && wait.Armed {
+			err = errors.New("it is there")
+		}
+		return err
+	})
+	if err := shortly(); err == nil {
+		t.Error("a vswitchd that still hangs is said to have heard")
+	}
+	g.settles(t, ovs.RestoreWait{Alone: true})
+	resume()
+	g.eventually(t, "vswitchd has heard", func() error { return g.gate.settle(t.Context()) })
+	g.settles(t, ovs.RestoreWait{Armed: true, Alone: true})
+	g.forwards(t)
+}
+
 // Where the vswitchd serves others too, perhaps the node's only way to the cluster, it never waits, and one that does is released before
 // the cluster is asked for anything.
 func TestVSwitchdOfOthersDoesNotWait(t *testing.T) {
