@@ -29,19 +29,22 @@ type Func func(ctx context.Context, key string) error
 
 // Loop is a queue of keys and the function that serves them.
 type Loop struct {
-	name  string
-	serve Func
-	queue workqueue.TypedRateLimitingInterface[string]
+	name     string
+	serve    Func
+	queue    workqueue.TypedInterface[string]
+	failures workqueue.TypedRateLimiter[string]
+
+	mu      sync.Mutex
+	delayed workqueue.TypedDelayingInterface[string] // the queue with its clock, a goroutine: Run's, nil before it
 }
 
-// New returns a loop that serves keys by the function.
+// New returns a loop that serves keys by the function. One that never runs leaves nothing behind.
 func New(name string, serve Func) *Loop {
 	return &Loop{
-		name:  name,
-		serve: serve,
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryLast),
-			workqueue.TypedRateLimitingQueueConfig[string]{Name: name}),
+		name:     name,
+		serve:    serve,
+		queue:    workqueue.NewTyped[string](),
+		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryLast),
 	}
 }
 
@@ -50,13 +53,22 @@ func (l *Loop) Add(key string) { l.queue.Add(key) }
 
 // AddUnlessFailing queues a key, but one that failed keeps its back-off. It is for events that serving the key may itself cause.
 func (l *Loop) AddUnlessFailing(key string) {
-	if l.queue.NumRequeues(key) == 0 {
+	if l.failures.NumRequeues(key) == 0 {
 		l.queue.Add(key)
 	}
 }
 
-// AddAfter queues a key after a while; keys added meanwhile are served once.
-func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+// AddAfter queues a key after a while, and at once before Run; keys added meanwhile are served once.
+func (l *Loop) AddAfter(key string, d time.Duration) {
+	l.mu.Lock()
+	delayed := l.delayed
+	l.mu.Unlock()
+	if delayed == nil {
+		l.queue.Add(key)
+		return
+	}
+	delayed.AddAfter(key, d)
+}
 
 // Watch queues the key of every object that the informer tells of.
 func (l *Loop) Watch(informer cache.SharedInformer) error {
@@ -86,9 +98,13 @@ func (l *Loop) WatchUnless(informer cache.SharedInformer, same func(before, now 
 	return nil
 }
 
-// Run serves keys with that many workers until the context ends, and returns when the last worker has.
+// Run serves keys with that many workers until the context ends, and returns when the last worker has. It is called once.
 func (l *Loop) Run(ctx context.Context, workers int) {
-	stop := context.AfterFunc(ctx, l.queue.ShutDown)
+	delayed := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Queue: l.queue})
+	l.mu.Lock()
+	l.delayed = delayed
+	l.mu.Unlock()
+	stop := context.AfterFunc(ctx, delayed.ShutDown)
 	defer stop()
 	var running sync.WaitGroup
 	for range workers {
@@ -114,17 +130,17 @@ func (l *Loop) next(ctx context.Context) bool {
 	}
 	switch _, told := errors.AsType[Complaint](err); {
 	case err == nil:
-		l.queue.Forget(key)
+		l.failures.Forget(key)
 	case told:
 		logger.Error(err, "Is for people to mend")
-		l.queue.Forget(key)
-		l.queue.AddAfter(key, wait.Jitter(complaintInterval, 0.2))
+		l.failures.Forget(key)
+		l.AddAfter(key, wait.Jitter(complaintInterval, 0.2))
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		logger.V(2).Info("Somebody else wrote meanwhile, will try again", "err", err)
-		l.queue.AddRateLimited(key)
+		l.AddAfter(key, l.failures.When(key))
 	default:
-		logger.Error(err, "Will try again", "failures", l.queue.NumRequeues(key)+1)
-		l.queue.AddRateLimited(key)
+		logger.Error(err, "Will try again", "failures", l.failures.NumRequeues(key)+1)
+		l.AddAfter(key, l.failures.When(key))
 	}
 	return true
 }

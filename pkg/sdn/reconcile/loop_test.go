@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -59,6 +60,37 @@ func TestOneKeyNeverTwiceAtATime(t *testing.T) {
 		seen[<-served] = true
 	}
 	stop()
+}
+
+// A set-up that fails on its way makes loops that nobody runs.
+func TestLoopThatNeverRunsLeavesNothing(t *testing.T) {
+	l := New("test", func(context.Context, string) error { return nil })
+	l.Add("a")
+	l.AddUnlessFailing("b")
+	l.AddAfter("c", time.Hour)
+	goleak.VerifyNone(t)
+}
+
+func TestKeysFromBeforeTheRunAreServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := make(chan string)
+		l := New("test", func(_ context.Context, key string) error { served <- key; return nil })
+		l.Add("a")
+		l.AddAfter("b", time.Hour)
+		l.Add("a")
+		_, stop := start(t, l)
+		defer stop()
+		began := time.Now()
+		got := []string{<-served, <-served}
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"a", "b"}) || time.Since(began) > 0 {
+			t.Errorf("served %q after %v", got, time.Since(began))
+		}
+		l.AddAfter("c", time.Hour)
+		if key := <-served; key != "c" || time.Since(began) != time.Hour {
+			t.Errorf("served %q after %v", key, time.Since(began))
+		}
+	})
 }
 
 func TestFailureIsTriedAgain(t *testing.T) {
