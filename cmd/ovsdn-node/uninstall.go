@@ -35,7 +35,7 @@ func uninstallCommand() *cobra.Command {
 			"Agents do the same when all that they were installed with is deleted. It can be run again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.Validate(); err != nil {
+			if err := cfg.ValidatePaths(); err != nil { // of the rest, such as the host's name, nothing is used
 				return errors.Join(errUsage, err)
 			}
 			if unless != "" {

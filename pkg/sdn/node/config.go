@@ -106,19 +106,26 @@ func (c Config) Validate() error {
 	default:
 		fault("--service-proxy=%q: must be external", c.ServiceProxy)
 	}
+	errs = append(errs, c.ValidatePaths())
+	if c.HealthzAddr != "0" {
+		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
+			fault("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddr)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ValidatePaths returns all that is wrong with where the host's files are, which is all that an uninstallation depends on.
+func (c Config) ValidatePaths() error {
+	var errs []error
 	for flag, path := range map[string]string{"--cni-socket": c.CNISocket, "--cni-conf-dir": c.CNIConfDir, "--ipam-dir": c.IPAMDir} {
 		if path == "" || path[0] != '/' {
-			fault("%s=%q: must be an absolute path", flag, path)
+			errs = append(errs, fmt.Errorf("%s=%q: must be an absolute path", flag, path))
 		}
 	}
 	for flag, path := range map[string]string{"--cni-bin-dir": c.CNIBinDir, "--sysctl-dir": c.SysctlDir} {
 		if path != "" && path[0] != '/' {
-			fault("%s=%q: must be an absolute path, or empty", flag, path)
-		}
-	}
-	if c.HealthzAddr != "0" {
-		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
-			fault("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddr)
+			errs = append(errs, fmt.Errorf("%s=%q: must be an absolute path, or empty", flag, path))
 		}
 	}
 	return errors.Join(errs...)
