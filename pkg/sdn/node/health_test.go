@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -56,4 +57,24 @@ func TestSwitchThatDoesNotTakeTheFirstFlowsIsTold(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestFaultsOfThePartsAreToldOnce(t *testing.T) {
+	bridge, tun, files, firewall := errors.New("no answer from Open vSwitch"), errors.New("no tun0"), errors.New("read-only"), errors.New("no iptables")
+	for name, tc := range map[string]struct {
+		bridge, tun error
+		others      []error
+		want        []error
+	}{
+		"all is well":           {nil, nil, []error{nil, nil}, nil},
+		"firewall":              {nil, nil, []error{nil, firewall}, []error{firewall}},
+		"tun0":                  {nil, tun, []error{nil, nil}, []error{tun}},
+		"the switch, with tun0": {bridge, tun, []error{nil, nil}, []error{bridge}},
+		"all":                   {bridge, tun, []error{files, firewall}, []error{bridge, files, firewall}},
+		"all but the switch":    {nil, tun, []error{files, firewall}, []error{tun, files, firewall}},
+	} {
+		if got, want := fmt.Sprint(joinFaults(tc.bridge, tc.tun, tc.others...)), fmt.Sprint(errors.Join(tc.want...)); got != want {
+			t.Errorf("%s: told %q, want %q", name, got, want)
+		}
+	}
 }

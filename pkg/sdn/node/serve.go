@@ -196,11 +196,21 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		if files.healthy() == nil { // else kubelet does not know
 			a.reporter.say(reasonReady, message)
 		}
-		healthy := func() error { return errors.Join(manager.Healthy(), keeper.healthy(), files.healthy()) }
+		healthy := func() error {
+			return joinFaults(manager.Healthy(), tun.Healthy(), keeper.healthy(), files.healthy(), firewall.Healthy())
+		}
 		group.Go(func() error { a.watchHealth(ctx, healthy, message); return nil })
 		return a.door.lead(ctx, manager)
 	})
 	return group.Wait()
+}
+
+// joinFaults joins what is wrong with the node's parts. While Open vSwitch does not serve there may be no tun0: that is said once.
+func joinFaults(bridge, tun error, others ...error) error {
+	if bridge == nil {
+		bridge = tun
+	}
+	return errors.Join(append([]error{bridge}, others...)...)
 }
 
 // follow reacts to what Open vSwitch does by itself, and to what others do to it. A switch that has started anew has no flows: the store

@@ -191,6 +191,7 @@ type Firewall struct {
 	rules    Ruleset
 	// unused has what there may be of ours in the backend that the host does not use; nil once Sync has removed it.
 	unused *Firewall
+	fault  fault
 }
 
 // lockWait is how long one run of iptables waits for another program to release the lock, in seconds.
@@ -379,5 +380,8 @@ func (f *Firewall) remove(c Chain) error {
 // Run keeps the rules in place until the context ends: it syncs now, every interval, and as soon as something
 // changes a chain that concerns us. The latter needs iptables on nftables (iptables --version says so).
 func (f *Firewall) Run(ctx context.Context, interval time.Duration) {
-	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.Sync, f.watch)
+	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.Sync, f.watch, &f.fault)
 }
+
+// Healthy returns what keeps Run from making the rules right, if that lasts. It may be called at any time.
+func (f *Firewall) Healthy() error { return f.fault.get() }

@@ -33,6 +33,7 @@ type Tun0Config struct {
 type Tun0 struct {
 	config Tun0Config
 	mu     sync.Mutex // calls look and then change
+	fault  fault
 }
 
 // NewTun0 returns a Tun0 that holds tun0 to the configuration.
@@ -71,8 +72,11 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 // Run keeps tun0 right until the context ends: it syncs now, every interval, and as soon as the kernel reports a change
 // that concerns tun0.
 func (t *Tun0) Run(ctx context.Context, interval time.Duration) {
-	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", Tun0Name)), interval, t.Sync, t.watch)
+	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", Tun0Name)), interval, t.Sync, t.watch, &t.fault)
 }
+
+// Healthy returns what keeps Run from making tun0 right, if that lasts.
+func (t *Tun0) Healthy() error { return t.fault.get() }
 
 func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
 	var errs []error

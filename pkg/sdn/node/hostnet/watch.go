@@ -21,8 +21,8 @@ const (
 )
 
 // keep calls sync now, every interval and after every event, until the context ends. If the events cannot be had, the
-// interval is left.
-func keep(ctx context.Context, interval time.Duration, sync func(context.Context) ([]string, error), watch func() (*watcher, error)) {
+// interval is left. What keeps failing is kept in the fault.
+func keep(ctx context.Context, interval time.Duration, sync func(context.Context) ([]string, error), watch func() (*watcher, error), fault *fault) {
 	logger := klog.FromContext(ctx)
 	var events <-chan struct{}
 	if w, err := watch(); err != nil {
@@ -43,7 +43,11 @@ func keep(ctx context.Context, interval time.Duration, sync func(context.Context
 		if len(changes) > 0 {
 			logger.Info("Restored the host's network settings", "changes", changes)
 		}
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return
+		}
+		fault.note(err, interval/2) // ticks are not quite even
+		if err != nil {
 			logger.Error(err, "Cannot restore the host's network settings yet", "retry", interval)
 		}
 		select {
