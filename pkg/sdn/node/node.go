@@ -97,6 +97,7 @@ type agent struct {
 	door      *door
 
 	installation *installation
+	misplaced    error // what was said last of services outside of the service network; its watch's, of which rounds have one after the other
 }
 
 // run serves the CNI socket, which leads nowhere until a round has set the node up.
@@ -119,6 +120,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	defer stopProbes()
 	if err := a.arrive(ctx); err != nil {
+		a.reporter.warnLast(ctx, reasonFailed, err)
 		return errors.Join(err, socket.Close())
 	}
 	// Nobody else may have the lock before the last round is over.
