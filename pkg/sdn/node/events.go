@@ -26,6 +26,9 @@ const (
 
 	// Another network's CNI configuration goes before the agent's.
 	reasonNotFirst = "OtherNetworkFirst"
+
+	// The cluster's services are outside of the service network.
+	reasonServiceNetwork = "ServiceNetworkMismatch"
 )
 
 // reporter tells the user of this node's network where the user looks: Events on the Node.

@@ -107,6 +107,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
+	if err := a.watchServiceNetwork(ctx, c, network); err != nil {
+		return err
+	}
 	judged, judge, err := a.judge(c, compiler, byVNID)
 	if err != nil {
 		return err
