@@ -15,6 +15,28 @@ const failModeSecure = "secure"
 // datapathSystem is what OVSDB also writes as "".
 const datapathSystem = "system"
 
+// keyOwner in a bridge's external_ids, with the value owner, says that EnsureBridge has made the bridge or taken it over, so that it
+// may be changed and deleted. Bridges of versions before it have no such mark.
+const (
+	keyOwner = "ovsdn.io/owner"
+	owner    = "ovsdn-node"
+)
+
+// foreign returns the error that names the ports of somebody else, nil if there are none.
+func (b Bridge) foreign(ports []Port) error {
+	var names []string
+	for _, p := range ports {
+		if !slices.Contains(b.Ports, p.Name) && p.ExternalIDs[b.PortID] == "" {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return &foreignBridgeError{bridge: b.Name, ports: names}
+}
+
 // validate refuses what Open vSwitch would take and then not show.
 func (b Bridge) validate() error {
 	if b.Name == "" {
@@ -23,7 +45,7 @@ func (b Bridge) validate() error {
 	if b.DatapathType != datapathSystem && b.DatapathType != "netdev" {
 		return fmt.Errorf("bridge %s: datapath type %q is neither system nor netdev", b.Name, b.DatapathType)
 	}
-	owner := make(map[string]int, len(b.TableNames))
+	table := make(map[string]int, len(b.TableNames))
 	for _, id := range slices.Sorted(maps.Keys(b.TableNames)) {
 		name := b.TableNames[id]
 		if id < 0 || id > maxTable {
@@ -32,10 +54,10 @@ func (b Bridge) validate() error {
 		if name == "" {
 			return fmt.Errorf("bridge %s: the name of table %d is empty", b.Name, id)
 		}
-		if other, taken := owner[name]; taken {
+		if other, taken := table[name]; taken {
 			return fmt.Errorf("bridge %s: tables %d and %d have the same name %q", b.Name, other, id, name)
 		}
-		owner[name] = id
+		table[name] = id
 	}
 	return nil
 }
@@ -43,6 +65,7 @@ func (b Bridge) validate() error {
 // bridgeState is the bridge as it is in OVSDB.
 type bridgeState struct {
 	exists       bool
+	marked       bool // as ours
 	datapathType string
 	failMode     string
 	protocols    string

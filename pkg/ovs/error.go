@@ -3,6 +3,7 @@ package ovs
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // FlowError says that the switch, or the program that talks to it, refused a flow. Nothing of the transaction that
@@ -79,6 +80,22 @@ func (e *datapathMismatchError) Error() string {
 // IsDatapathMismatch reports whether a bridge exists with another datapath type than the wanted one.
 func IsDatapathMismatch(err error) bool {
 	var e *datapathMismatchError
+	return errors.As(err, &e)
+}
+
+type foreignBridgeError struct {
+	bridge string
+	ports  []string
+}
+
+func (e *foreignBridgeError) Error() string {
+	return fmt.Sprintf("bridge %s is somebody else's and stays as it is, since it has ports that are not the pod network's: %s. The pod network needs %s for itself: "+
+		"move these ports to a bridge of another name, and it takes %s over", e.bridge, readable(strings.Join(e.ports, ", ")), e.bridge, e.bridge)
+}
+
+// IsForeignBridge reports whether the bridge is another's, so that it was neither changed nor deleted.
+func IsForeignBridge(err error) bool {
+	var e *foreignBridgeError
 	return errors.As(err, &e)
 }
 

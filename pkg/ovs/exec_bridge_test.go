@@ -21,6 +21,15 @@ func (e *Exec) EnsureBridge(ctx context.Context, b Bridge) error {
 	if err != nil {
 		return fmt.Errorf("read bridge %s: %w", b.Name, err)
 	}
+	if is.exists && !is.marked {
+		ports, err := e.ListPorts(ctx)
+		if err != nil {
+			return err
+		}
+		if err := b.foreign(ports); err != nil {
+			return err
+		}
+	}
 	if is.exists && is.datapathType != b.DatapathType {
 		return &datapathMismatchError{bridge: b.Name, got: is.datapathType, want: b.DatapathType}
 	}
@@ -37,7 +46,7 @@ func (e *Exec) EnsureBridge(ctx context.Context, b Bridge) error {
 func (e *Exec) readBridge(ctx context.Context) (bridgeState, error) {
 	var is bridgeState
 	out, err := e.vsctl(ctx,
-		"--", "--columns=datapath_type,fail_mode,protocols,flow_tables", "find", "Bridge", "name="+e.bridge,
+		"--", "--columns=datapath_type,fail_mode,protocols,flow_tables,external_ids", "find", "Bridge", "name="+e.bridge,
 		"--", "--columns=_uuid,name", "list", "Flow_Table")
 	if err != nil {
 		return is, err
@@ -85,6 +94,11 @@ func decodeBridge(r row, names map[string]string) (bridgeState, error) {
 	if err != nil {
 		return is, err
 	}
+	ids, err := r.pairs("external_ids")
+	if err != nil {
+		return is, err
+	}
+	is.marked = ids[keyOwner] == owner
 	is.tableNames = make(map[int]string, len(flowTables))
 	for id, uuid := range flowTables {
 		n, err := strconv.Atoi(id)
@@ -102,6 +116,9 @@ func bridgeCommands(b Bridge, is bridgeState) ([]string, error) {
 	var create, set, rows []string
 	if !is.exists {
 		create = []string{"--", "--may-exist", "add-br", b.Name}
+	}
+	if !is.marked {
+		set = append(set, "external_ids:"+keyOwner+"="+owner)
 	}
 	if is.datapathType != b.DatapathType {
 		set = append(set, "datapath_type="+b.DatapathType)

@@ -20,7 +20,8 @@ type Fake struct {
 
 	mu          sync.Mutex
 	name        string
-	bridge      *Bridge // nil until EnsureBridge
+	bridge      *Bridge // nil until EnsureBridge or AddBridge
+	marked      bool    // the bridge, by EnsureBridge
 	ports       map[string]Port
 	lastOFPort  int
 	noDevice    map[string]bool
@@ -77,6 +78,17 @@ func (f *Fake) Bridge() (Bridge, bool) {
 	return *f.bridge, true
 }
 
+// AddBridge makes the bridge as somebody else would, with the ports.
+func (f *Fake) AddBridge(b Bridge, ports ...Port) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bridge = &b
+	for _, p := range ports {
+		p.OFPort = f.nextOFPort()
+		f.ports[p.Name] = clonePort(p)
+	}
+}
+
 // answer is the state of mind in which every call begins. The caller holds the lock.
 func (f *Fake) answer(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -101,11 +113,16 @@ func (f *Fake) EnsureBridge(ctx context.Context, b Bridge) error {
 	if err := f.answer(ctx); err != nil {
 		return err
 	}
+	if f.bridge != nil && !f.marked {
+		if err := b.foreign(slices.Collect(maps.Values(f.ports))); err != nil {
+			return err
+		}
+	}
 	if f.bridge != nil && f.bridge.DatapathType != b.DatapathType {
 		return &datapathMismatchError{bridge: b.Name, got: f.bridge.DatapathType, want: b.DatapathType}
 	}
 	b.TableNames = maps.Clone(b.TableNames)
-	f.bridge = &b
+	f.bridge, f.marked = &b, true
 	return nil
 }
 

@@ -113,7 +113,7 @@ func within[S session](ctx context.Context, timeout time.Duration, l *link[S], f
 
 // isVerdict reports whether Open vSwitch has said no, whatever the time since.
 func isVerdict(err error) bool {
-	return isRefusal(err) || IsPortError(err) || IsDatapathMismatch(err) || IsTooOld(err)
+	return isRefusal(err) || IsPortError(err) || IsDatapathMismatch(err) || IsForeignBridge(err) || IsTooOld(err)
 }
 
 // An Event is something that Open vSwitch did by itself.

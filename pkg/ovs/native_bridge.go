@@ -38,7 +38,7 @@ func (n *Native) EnsureBridge(ctx context.Context, b Bridge) error {
 			return dialErr
 		}
 	}
-	if err != nil && !IsDatapathMismatch(err) {
+	if err != nil && !IsDatapathMismatch(err) && !IsForeignBridge(err) {
 		return fmt.Errorf("set up bridge %s: %w", b.Name, err)
 	}
 	return err
@@ -50,16 +50,26 @@ func ensureBridge(ctx context.Context, db *database, b Bridge) error {
 	if exists {
 		is = db.stateOf(row)
 	}
+	if exists && !is.marked {
+		if err := b.foreign(db.portsOf(row)); err != nil {
+			return err
+		}
+	}
 	if exists && is.datapathType != b.DatapathType {
 		return &datapathMismatchError{bridge: b.Name, got: is.datapathType, want: b.DatapathType}
 	}
 	columns, ops := bridgeChanges(b, is)
-	if len(columns) == 0 {
+	switch {
+	case exists && is.marked && len(columns) == 0:
 		return nil
-	}
-	if exists {
-		ops = append(ops, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tableBridge, Where: whereUUID(row.UUID), Row: columns})
-	} else {
+	case exists:
+		if len(columns) > 0 {
+			ops = append(ops, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tableBridge, Where: whereUUID(row.UUID), Row: columns})
+		}
+		if !is.marked {
+			ops = append(ops, markBridge(row.UUID))
+		}
+	default:
 		root, err := db.root()
 		if err != nil {
 			return err
@@ -80,6 +90,7 @@ func ensureBridge(ctx context.Context, db *database, b Bridge) error {
 func (db *database) stateOf(r *bridgeRow) bridgeState {
 	is := bridgeState{
 		exists:       true,
+		marked:       r.ExternalIDs[keyOwner] == owner,
 		datapathType: r.DatapathType,
 		failMode:     orZero(r.FailMode),
 		protocols:    strings.Join(slices.Sorted(slices.Values(r.Protocols)), ","),
@@ -125,9 +136,21 @@ func bridgeChanges(b Bridge, is bridgeState) (ovsdb.Row, []ovsdb.Operation) {
 	return columns, ops
 }
 
+// markBridge leaves what others remember of the bridge. Insert alone would leave a key that is there, with whatever value.
+func markBridge(uuid string) ovsdb.Operation {
+	return ovsdb.Operation{
+		Op: ovsdb.OperationMutate, Table: tableBridge, Where: whereUUID(uuid),
+		Mutations: []ovsdb.Mutation{
+			*ovsdb.NewMutation("external_ids", ovsdb.MutateOperationDelete, setOf(keyOwner)),
+			*ovsdb.NewMutation("external_ids", ovsdb.MutateOperationInsert, mapOf(map[string]string{keyOwner: owner})),
+		},
+	}
+}
+
 // createBridge makes the bridge with its local port. The last operation counts the roots that got it.
 func createBridge(name string, columns ovsdb.Row, root string) []ovsdb.Operation {
 	columns["name"] = name
+	columns["external_ids"] = mapOf(map[string]string{keyOwner: owner})
 	columns["ports"] = ovsdb.UUID{GoUUID: "port"}
 	return []ovsdb.Operation{
 		waitAbsent(tableBridge, name),

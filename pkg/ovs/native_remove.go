@@ -8,12 +8,21 @@ import (
 )
 
 // DeleteBridge removes the bridge with its ports and flows, for an uninstallation, and returns when vswitchd has let go of its devices. A
-// bridge that is not there is no error.
-func (n *Native) DeleteBridge(ctx context.Context) error {
+// bridge that is not there is no error. One that EnsureBridge would not take over stays, whatever its datapath type: that is an
+// error (IsForeignBridge).
+func (n *Native) DeleteBridge(ctx context.Context, b Bridge) error {
+	if b.Name != n.bridge {
+		return fmt.Errorf("this backend programs bridge %q, not %q", n.bridge, b.Name)
+	}
 	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
 		bridge, exists := db.bridge(n.bridge)
 		if !exists {
 			return nil
+		}
+		if !db.stateOf(bridge).marked {
+			if err := b.foreign(db.portsOf(bridge)); err != nil {
+				return err
+			}
 		}
 		root, err := db.root()
 		if err != nil {
@@ -25,8 +34,8 @@ func (n *Native) DeleteBridge(ctx context.Context) error {
 		}
 		return db.confirmed(ctx, cfg)
 	})
-	if err != nil {
+	if err != nil && !IsForeignBridge(err) {
 		return fmt.Errorf("delete bridge %s: %w", n.bridge, err)
 	}
-	return nil
+	return err
 }

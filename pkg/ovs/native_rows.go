@@ -32,13 +32,14 @@ type rootRow struct {
 }
 
 type bridgeRow struct {
-	UUID         string         `ovsdb:"_uuid"`
-	Name         string         `ovsdb:"name"`
-	DatapathType string         `ovsdb:"datapath_type"`
-	FailMode     *string        `ovsdb:"fail_mode"`
-	Protocols    []string       `ovsdb:"protocols"`
-	FlowTables   map[int]string `ovsdb:"flow_tables"`
-	Ports        []string       `ovsdb:"ports"`
+	UUID         string            `ovsdb:"_uuid"`
+	Name         string            `ovsdb:"name"`
+	DatapathType string            `ovsdb:"datapath_type"`
+	FailMode     *string           `ovsdb:"fail_mode"`
+	Protocols    []string          `ovsdb:"protocols"`
+	FlowTables   map[int]string    `ovsdb:"flow_tables"`
+	Ports        []string          `ovsdb:"ports"`
+	ExternalIDs  map[string]string `ovsdb:"external_ids"`
 }
 
 type portRow struct {
@@ -86,7 +87,8 @@ func monitorOf(c client.Client) *client.Monitor {
 	)
 	m := c.NewMonitor(
 		client.WithTable(&root, &root.Bridges, &root.OtherConfig, &root.NextCfg, &root.CurCfg),
-		client.WithTable(&bridge, &bridge.Name, &bridge.DatapathType, &bridge.FailMode, &bridge.Protocols, &bridge.FlowTables, &bridge.Ports),
+		client.WithTable(&bridge, &bridge.Name, &bridge.DatapathType, &bridge.FailMode, &bridge.Protocols, &bridge.FlowTables, &bridge.Ports,
+			&bridge.ExternalIDs),
 		client.WithTable(&port, &port.Name, &port.Interfaces),
 		client.WithTable(&iface, &iface.Name, &iface.Type, &iface.Options, &iface.OFPort, &iface.OFPortRequest, &iface.MTURequest,
 			&iface.MAC, &iface.ExternalIDs, &iface.Error),
@@ -147,6 +149,7 @@ func (r *rootRow) EqualsModel(other model.Model) bool {
 func (r *bridgeRow) CloneModel() model.Model {
 	c := *r
 	c.Protocols, c.FlowTables, c.Ports = slices.Clone(r.Protocols), maps.Clone(r.FlowTables), slices.Clone(r.Ports)
+	c.ExternalIDs = maps.Clone(r.ExternalIDs)
 	return &c
 }
 
@@ -155,7 +158,8 @@ func (r *bridgeRow) CloneModelInto(to model.Model) { *to.(*bridgeRow) = *r.Clone
 func (r *bridgeRow) EqualsModel(other model.Model) bool {
 	o := other.(*bridgeRow)
 	return r.UUID == o.UUID && r.Name == o.Name && r.DatapathType == o.DatapathType && equalOptional(r.FailMode, o.FailMode) &&
-		slices.Equal(r.Protocols, o.Protocols) && maps.Equal(r.FlowTables, o.FlowTables) && slices.Equal(r.Ports, o.Ports)
+		slices.Equal(r.Protocols, o.Protocols) && maps.Equal(r.FlowTables, o.FlowTables) && slices.Equal(r.Ports, o.Ports) &&
+		maps.Equal(r.ExternalIDs, o.ExternalIDs)
 }
 
 func (r *portRow) CloneModel() model.Model {

@@ -23,9 +23,10 @@ type (
 // satisfies IsUnavailable.
 type Interface interface {
 	// EnsureBridge creates the bridge in fail mode secure when it is missing, and corrects what differs. Nothing is written
-	// when nothing does. Flows stay, unless the fail mode had to be corrected: vswitchd flushes them then. It never
-	// deletes a bridge: a datapath type other than the wanted one is an error (IsDatapathMismatch), since changing it would
-	// drop every port.
+	// when nothing does. Flows stay, unless the fail mode had to be corrected: vswitchd flushes them then. A bridge that
+	// somebody else made is taken over if it has no ports but Bridge.Ports and those marked with Bridge.PortID, else the error names the
+	// others (IsForeignBridge) and nothing is changed. It never deletes a bridge: a datapath type other than the wanted one is an
+	// error (IsDatapathMismatch), since changing it would drop every port.
 	EnsureBridge(ctx context.Context, b Bridge) error
 
 	// ListPorts returns the bridge's ports, the bridge's own local port excepted, sorted by name.
@@ -105,6 +106,10 @@ type Bridge struct {
 	Name         string
 	DatapathType string         // "system" or "netdev"
 	TableNames   map[int]string // shown by `ovs-ofctl --names`; must be unique, or OVS shows none
+
+	// What tells a bridge that an earlier version made from somebody else's:
+	Ports  []string // names of ports that the caller adds
+	PortID string   // key in the external IDs of all other ports that it adds; "": there are none
 }
 
 // Port is a port with its one interface.

@@ -20,8 +20,16 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// bridgeName is OpenShift SDN's; people's habits know it.
-const bridgeName = "br0"
+// The names are OpenShift SDN's; people's habits know them.
+const (
+	bridgeName = "br0"
+	vxlanName  = "vxlan0"
+)
+
+// ownBridge is how br0 is known to be this network's.
+func ownBridge() ovs.Bridge {
+	return ovs.Bridge{Name: bridgeName, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: pods.IDSandbox}
+}
 
 // fixture is br0 with its two fixed ports. Flows are the store's.
 type fixture struct {
@@ -36,11 +44,13 @@ func newFixture(bridge *ovs.Native, datapath string, network *config.Network, ow
 	if network.VXLANPort != config.DefaultVXLANPort {
 		options["dst_port"] = strconv.Itoa(int(network.VXLANPort))
 	}
+	wanted := ownBridge()
+	wanted.DatapathType, wanted.TableNames = datapath, pipeline.TableNames()
 	return &fixture{
 		bridge: bridge,
-		wanted: ovs.Bridge{Name: bridgeName, DatapathType: datapath, TableNames: pipeline.TableNames()},
+		wanted: wanted,
 		ports: []ovs.Port{
-			{Name: "vxlan0", Type: "vxlan", Options: options, OFPort: pipeline.PortVXLAN},
+			{Name: vxlanName, Type: "vxlan", Options: options, OFPort: pipeline.PortVXLAN},
 			{
 				Name: hostnet.Tun0Name, Type: "internal", OFPort: pipeline.PortTun, MTURequest: mtu.Link,
 				MAC: config.MAC(config.Gateway(own.Subnets[0])).String(),

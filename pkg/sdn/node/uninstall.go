@@ -131,7 +131,8 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeBridge also lets the next vswitchd start without waiting for anybody's flows. A host without Open vSwitch has no bridge.
+// removeBridge also lets the next vswitchd start without waiting for anybody's flows. A host without Open vSwitch has no bridge, and one of
+// that name that is another's stays.
 func (u *uninstaller) removeBridge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, u.bridgeTime)
 	defer cancel()
@@ -143,7 +144,12 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 	if err == nil && wait.Armed && wait.Alone {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
-	return errors.Join(err, u.bridge.DeleteBridge(ctx))
+	gone := u.bridge.DeleteBridge(ctx, ownBridge())
+	if ovs.IsForeignBridge(gone) {
+		klog.FromContext(ctx).Info("The bridge is kept", "bridge", bridgeName, "reason", gone.Error())
+		gone = nil
+	}
+	return errors.Join(err, gone)
 }
 
 // isLink also returns true if the kernel does not say.

@@ -194,6 +194,23 @@ func TestUninstallationWithoutOpenVSwitchDoesTheRestAndSaysSo(t *testing.T) {
 	}
 }
 
+// A bridge of that name may hold the host's uplink.
+func TestUninstallationLeavesSomebodyElsesBridge(t *testing.T) {
+	h := newHost(t)
+	h.VSCtl(t, "add-br", bridgeName, "--", "set", "bridge", bridgeName, "datapath_type=netdev", "--", "add-port", bridgeName, "uplink", "--", "set", "interface", "uplink", "type=internal")
+	row := func() string {
+		return h.VSCtl(t, "list", "bridge", bridgeName) + h.VSCtl(t, "list-ports", bridgeName) + strings.Join(h.Dump(t), "\n")
+	}
+	before := row()
+	h.in(t, func() error { return newUninstaller(h.config, h.bridge).run(t.Context()) })
+	if diff := cmp.Diff(before, row()); diff != "" {
+		t.Errorf("the bridge (-before +after):\n%s", diff)
+	}
+	if got := filesIn(t, h.config.CNIBinDir); got != "bridge" {
+		t.Errorf("the rest is not gone: %s", got)
+	}
+}
+
 // A host that never had an Open vSwitch has none of its bridges either.
 func TestUninstallationOfAHostWithoutOpenVSwitchIsWhole(t *testing.T) {
 	h := newHost(t)
