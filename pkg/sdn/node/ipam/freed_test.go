@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -65,6 +66,33 @@ func TestOnePodGoesThroughAll(t *testing.T) {
 }
 
 // The file is no more than a memory: with a broken one, and without, everything goes on.
+// A node whose subnet has become smaller gives nobody what is its gateway's now, or an edge of it.
+func TestReuseInASmallerSubnet(t *testing.T) {
+	dir := t.TempDir()
+	before := open(t, dir, "10.128.0.0/28")
+	var ids []string
+	for n := range 13 {
+		ids = append(ids, fmt.Sprint(n))
+		allocate(t, before, ids[n])
+	}
+	release(t, before, ids...)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now := open(t, dir, "10.128.0.8/29")
+	given := map[netip.Addr]bool{}
+	for n := range 5 {
+		given[allocate(t, now, fmt.Sprint("new", n))] = true
+	}
+	want := map[netip.Addr]bool{}
+	for _, a := range addrs("10.128.0.10", "10.128.0.11", "10.128.0.12", "10.128.0.13", "10.128.0.14") {
+		want[a] = true
+	}
+	if !maps.Equal(given, want) {
+		t.Errorf("gives %v, want %v", given, want)
+	}
+}
+
 func TestBrokenFreedFile(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
 		"missing": os.Remove,

@@ -51,6 +51,15 @@ type rangeSet struct {
 	is4   bool
 	order *allocator.IPAllocator // round-robin behind the last one given
 	spent bool                   // every address has been given at least once
+
+	ranges allocator.RangeSet
+}
+
+// gives says whether the address is one that pods get: neither a gateway's nor one at a subnet's edges, which a larger subnet that the node had
+// may have given.
+func (s *rangeSet) gives(addr netip.Addr) bool {
+	ip := net.IP(addr.AsSlice())
+	return slices.ContainsFunc(s.ranges, func(r allocator.Range) bool { return r.Contains(ip) && !r.Gateway.Equal(ip) })
 }
 
 // Open opens, and makes if it is missing, the network's directory below dir. A pod gets one address of each family
@@ -112,6 +121,8 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 			id:    strconv.Itoa(id),
 			is4:   is4,
 			order: allocator.NewIPAllocator(&ranges, store, id),
+
+			ranges: ranges,
 		})
 	}
 	if len(sets) == 0 {
@@ -122,7 +133,7 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 
 // isFree tells whether the address is one to give, and nobody's.
 func (i *IPAM) isFree(addr netip.Addr) bool {
-	return !i.taken[addr] && slices.ContainsFunc(i.subnets, func(s netip.Prefix) bool { return s.Contains(addr) })
+	return !i.taken[addr] && slices.ContainsFunc(i.sets, func(s *rangeSet) bool { return s.gives(addr) })
 }
 
 func (i *IPAM) hold(o owner, addr netip.Addr) {
