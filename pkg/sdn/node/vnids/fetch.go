@@ -17,7 +17,7 @@ const fetchTime = 2 * time.Second
 // Fetch makes sure that the namespace's VNID is known. It asks the API server once if nobody has told of it, since the watch may be
 // behind kubelet's; pods of a namespace that ask at once share the answer. The error makes the runtime come again.
 func (v *VNIDs) Fetch(ctx context.Context, name string) error {
-	if _, known := v.Of(name); known {
+	if v.isCurrent(name) {
 		return nil
 	}
 	done := v.fetches.DoChan(name, func() (any, error) {
@@ -32,6 +32,15 @@ func (v *VNIDs) Fetch(ctx context.Context, name string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the NetNamespace of namespace %s: %w", name, ctx.Err())
 	}
+}
+
+// isCurrent says whether pods that come now get the VNID that is known. That of a NetNamespace that has gone is for those who are left of
+// it: a new one of the same name has another.
+func (v *VNIDs) isCurrent(name string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ns := v.namespaces[name]
+	return v.flat() || ns != nil && ns.known && ns.exists
 }
 
 func (v *VNIDs) fetch(ctx context.Context, name string) error {

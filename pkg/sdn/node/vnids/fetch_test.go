@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	networkv1 "github.com/openshift/api/network/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
@@ -37,6 +38,29 @@ func TestFetch(t *testing.T) {
 	}
 	f.set("late", 1)
 	f.wantLoads("1:0x70")
+}
+
+// A namespace of a name that somebody is left of gets its own VNID, though the watch has not told of it.
+func TestFetchOfANewNamespaceOfAnOldName(t *testing.T) {
+	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
+	f.set("a", 1)
+	f.wantLoads("1:0x20")
+	if err := f.client.NetworkV1().NetNamespaces().Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(func() error {
+		if f.isCurrent("a") {
+			return errors.New("nobody has told that it is gone")
+		}
+		return nil
+	})
+	f.wantLoads("1:0x20")
+	f.get = func(context.Context, string) (*networkv1.NetNamespace, error) { return netNamespace("a", 0x30), nil }
+	if err := f.Fetch(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	f.set("a", 2)
+	f.wantLoads("1:0x30 2:0x30")
 }
 
 // An API server that does not answer holds up nobody else, and those who ask for one namespace share the question.
