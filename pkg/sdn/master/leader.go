@@ -85,6 +85,7 @@ func elect(ctx context.Context, lock resourcelock.Interface, health *health, ter
 		}()
 		select {
 		case <-ctx.Done():
+		case <-done: // the lease was lost before the term could begin
 		case lease := <-elected:
 			lease, cancel := context.WithCancel(lease)
 			unlink := context.AfterFunc(ctx, cancel)

@@ -99,6 +99,7 @@ func (c *Controller) confirm(ctx context.Context, node *corev1.Node, hs *network
 	if !fits {
 		for _, r := range rivals { // so that what is tried next is not theirs again
 			c.claim(r)
+			c.loop.Add(r.Name) // which may have gone meanwhile
 		}
 		klog.FromContext(ctx).Info("Withdrawing a proposed subnet", "subnet", hs.Subnet, "rivals", klog.KObjSlice(rivals))
 		if node == nil {
