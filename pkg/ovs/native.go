@@ -47,7 +47,7 @@ func NewNative(bridge, runDir string) *Native {
 	n := &Native{bridge: bridge, runDir: runDir, timeout: answerTimeout, watchers: map[*watcher]bool{}}
 	var former *database
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
-		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), n.onOFPort)
+		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), observer{bridge: bridge, onOFPort: n.onOFPort, onFlush: n.onFlush})
 		if err != nil {
 			return nil, err
 		}
@@ -134,6 +134,9 @@ const (
 	// with the old number are wrong. vswitchd keeps the numbers over its own restart, those that nobody asked for too, since it
 	// finds them in the database. But a port whose device was away then gets another when the device comes.
 	PortChanged
+	// FlowsLost: vswitchd has thrown the flows away while the connection stayed, as it does when the bridge's fail mode changes: once
+	// when somebody else changes it, and again when EnsureBridge corrects it.
+	FlowsLost
 )
 
 type watcher struct {
@@ -189,10 +192,17 @@ func (n *Native) onOFPort(db *database, r interfaceRow) {
 	if !n.owns(db, r.Name) {
 		return
 	}
+	n.tell(Event{Kind: PortChanged, Port: r.port()})
+}
+
+// onFlush is called by the database.
+func (n *Native) onFlush() { n.tell(Event{Kind: FlowsLost}) }
+
+func (n *Native) tell(e Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.watchers {
-		w.tell(Event{Kind: PortChanged, Port: r.port()})
+		w.tell(e)
 	}
 }
 

@@ -32,7 +32,8 @@ const (
 type database struct {
 	client   client.Client
 	cache    *cache.TableCache
-	onOFPort func(*database, interfaceRow) // an interface got another number, or lost it
+	observer observer
+	flushes  chan struct{} // a note that vswitchd throws the flows away, or is about to
 
 	ctx     context.Context // ends when the session is to end
 	end     context.CancelFunc
@@ -44,8 +45,15 @@ type database struct {
 	leaving map[string]int             // removed ports by name: the cur_cfg with which vswitchd has let go of them
 }
 
-// dialDatabase connects and fills the copy. The function onOFPort must not block.
-func dialDatabase(ctx context.Context, socket string, onOFPort func(*database, interfaceRow)) (*database, error) {
+// observer is told what happens to the database. Its functions must not block.
+type observer struct {
+	bridge   string
+	onOFPort func(*database, interfaceRow) // an interface got another number, or lost it
+	onFlush  func()                        // vswitchd has thrown the bridge's flows away
+}
+
+// dialDatabase connects and fills the copy.
+func dialDatabase(ctx context.Context, socket string, o observer) (*database, error) {
 	schema, err := databaseModel()
 	if err != nil {
 		return nil, fmt.Errorf("database model: %w", err)
@@ -57,7 +65,8 @@ func dialDatabase(ctx context.Context, socket string, onOFPort func(*database, i
 	}
 	db := &database{
 		client:   c,
-		onOFPort: onOFPort,
+		observer: o,
+		flushes:  make(chan struct{}, 1),
 		lost:     make(chan struct{}),
 		waiters:  map[string][]chan struct{}{},
 		leaving:  map[string]int{},
@@ -70,6 +79,7 @@ func dialDatabase(ctx context.Context, socket string, onOFPort func(*database, i
 		return nil, &unavailableError{fmt.Errorf("connect to the database at %s: %w", socket, err)}
 	}
 	db.workers.Go(db.probe)
+	db.workers.Go(db.followFlushes)
 	return db, nil
 }
 
@@ -113,6 +123,24 @@ func (db *database) probe() {
 			db.end()
 		}
 		cancel()
+	}
+}
+
+// followFlushes tells of a flush when vswitchd has confirmed what led to it.
+func (db *database) followFlushes() {
+	for {
+		select {
+		case <-db.flushes:
+		case <-db.ctx.Done():
+			return
+		}
+		root, err := db.root()
+		if err == nil {
+			err = db.confirmed(db.ctx, root.NextCfg)
+		}
+		if err == nil {
+			db.observer.onFlush()
+		}
 	}
 }
 
@@ -247,7 +275,16 @@ func (db *database) notice(old, now model.Model) {
 		db.wake(row.UUID)
 		before, ok := old.(*interfaceRow)
 		if ok && before.OFPort != nil && !equalOptional(before.OFPort, row.OFPort) {
-			db.onOFPort(db, *row)
+			db.observer.onOFPort(db, *row)
+		}
+	case *bridgeRow:
+		before, ok := old.(*bridgeRow)
+		if ok && row.Name == db.observer.bridge && !equalOptional(before.FailMode, row.FailMode) {
+			// vswitchd flushes then (connmgr_set_fail_mode in ofproto/connmgr.c).
+			select {
+			case db.flushes <- struct{}{}:
+			default: // it is noted
+			}
 		}
 	}
 }
@@ -259,7 +296,7 @@ func (db *database) noticeGone(old model.Model) {
 		db.wake(row.UUID)
 	case *interfaceRow:
 		db.wake(row.UUID)
-		db.onOFPort(db, row.gone())
+		db.observer.onOFPort(db, row.gone())
 	}
 }
 

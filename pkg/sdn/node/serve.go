@@ -228,6 +228,9 @@ func follow(st *store.Store, keeper *keeper, limits *reconcile.Runner) func(ovs.
 			keeper.look(bridgeName)
 		case ovs.PortChanged:
 			keeper.look(e.Port.Name)
+		case ovs.FlowsLost:
+			keeper.look(bridgeName)
+			st.Resync()
 		}
 	}
 }

@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+// With another fail mode vswitchd forwards by itself, and with each change of it throws the flows away; the connection stays.
+func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
+	h := newHost(t)
+	own := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	f := newFixture(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, own, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	h.must(t, f.ensure(t.Context()))
+	st := store.New(h.bridge)
+	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
+	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
+	keeper := newKeeper(f, nil, func(err error) { t.Error(err) })
+
+	ctx, stop := context.WithCancel(t.Context())
+	var parts sync.WaitGroup
+	t.Cleanup(func() { stop(); parts.Wait() })
+	parts.Go(func() { _ = st.Run(ctx) })
+	parts.Go(func() { keeper.run(ctx) })
+	parts.Go(func() { h.bridge.Watch(ctx, follow(st, keeper, newZoneLimits(h.bridge))) })
+	h.must(t, written.Wait(t.Context()))
+	session := h.bridge.Session()
+	for range 3 {
+		before := h.Dump(t)
+		h.VSCtl(t, "del-fail-mode", bridgeName)
+		await.OK(t, hostCheck/2, func(context.Context) error {
+			if mode := h.VSCtl(t, "get", "bridge", bridgeName, "fail_mode"); mode != "secure\n" {
+				return fmt.Errorf("fail_mode is %s", mode)
+			}
+			if after := h.Dump(t); fmt.Sprint(after) != fmt.Sprint(before) {
+				return fmt.Errorf("flows are %q, were %q", after, before)
+			}
+			return nil
+		})
+	}
+	if h.bridge.Session() != session {
+		t.Error("there was another connection")
+	}
+}
