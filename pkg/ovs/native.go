@@ -97,6 +97,11 @@ func within[S session](ctx context.Context, timeout time.Duration, l *link[S], f
 	if err == nil {
 		err = f(limited, s)
 	}
+	return blame(ctx, limited, timeout, err)
+}
+
+// blame tells the end of the caller's context from that of the time which one call, under the context limited, may take.
+func blame(ctx, limited context.Context, timeout time.Duration, err error) error {
 	switch {
 	case err == nil || isVerdict(err):
 		return err

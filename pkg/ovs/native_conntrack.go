@@ -42,14 +42,21 @@ const revalidation = time.Second
 func (n *Native) AwaitDatapath(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
+	if err := blame(ctx, limited, n.timeout, n.awaitRounds(limited)); err != nil {
+		return fmt.Errorf("wait for the datapath: %w", err)
+	}
+	return nil
+}
+
+func (n *Native) awaitRounds(ctx context.Context) error {
 	for range 2 { // what is waited for is the end of a round, and the first one may have begun before
-		_, err := n.print(limited, "revalidator/wait")
+		_, err := n.print(ctx, "revalidator/wait")
 		var refused *commandError
 		switch {
 		case errors.As(err, &refused): // there are bridges of both datapath types
-			pause(limited, revalidation)
+			pause(ctx, revalidation)
 		case err != nil:
-			return fmt.Errorf("wait for the datapath: %w", err)
+			return err
 		}
 	}
 	return ctx.Err()

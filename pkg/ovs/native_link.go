@@ -81,6 +81,9 @@ func (l *link[S]) attempt() *dialing[S] {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timeout)
 		defer cancel()
 		d.session, d.err = l.dial(ctx)
+		if !IsUnavailable(d.err) {
+			d.err = blame(l.ctx, ctx, l.timeout, d.err)
+		}
 	}()
 	return d
 }
