@@ -16,6 +16,7 @@ const keyRestoreWait = "flow-restore-wait"
 type RestoreWait struct {
 	Armed bool // a vswitchd that starts now waits for its flows; one that has started so may be waiting
 	Alone bool // it has no bridge but ours: nobody else would have to wait
+	None  bool // it has no bridge at all: one that comes later would have to wait
 }
 
 // RestoreWait answers from the copy of the database.
@@ -29,6 +30,7 @@ func (n *Native) RestoreWait(ctx context.Context) (RestoreWait, error) {
 		w.Armed = root.OtherConfig[keyRestoreWait] == "true"
 		own, exists := db.bridge(n.bridge)
 		w.Alone = exists && len(root.Bridges) == 1 && root.Bridges[0] == own.UUID
+		w.None = len(root.Bridges) == 0
 		return nil
 	})
 	if err != nil {

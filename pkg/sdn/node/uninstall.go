@@ -141,7 +141,7 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 		klog.FromContext(ctx).Info("No Open vSwitch runs on this host, and its interfaces are not there. If it is only stopped: start it, and uninstall again")
 		return nil
 	}
-	if err == nil && wait.Armed && wait.Alone {
+	if err == nil && wait.Armed && (wait.Alone || wait.None) {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
 	gone := u.bridge.DeleteBridge(ctx, ownBridge())

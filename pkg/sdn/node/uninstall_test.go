@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -191,6 +192,24 @@ func TestUninstallationWithoutOpenVSwitchDoesTheRestAndSaysSo(t *testing.T) {
 	}
 	if got := filesIn(t, h.config.CNIConfDir) + filesIn(t, h.config.CNIBinDir); got != "bridge" {
 		t.Errorf("there is %s", got)
+	}
+}
+
+// Else a bridge that somebody makes later would wait for flows when its vswitchd starts again, and nobody would end that.
+func TestUninstallationAfterTheBridgeWentLetsOthersStart(t *testing.T) {
+	h := newHost(t)
+	before := h.VSCtl(t, "get", "open_vswitch", ".", "other_config")
+	h.setUp(t)
+	h.VSCtl(t, "del-br", bridgeName)
+	await.OK(t, time.Minute, func(ctx context.Context) error {
+		if wait, err := h.bridge.RestoreWait(ctx); err != nil || wait.Alone {
+			return fmt.Errorf("the bridge is there yet: %+v, %w", wait, err)
+		}
+		return nil
+	})
+	h.in(t, func() error { return newUninstaller(h.config, h.bridge).run(t.Context()) })
+	if after := h.VSCtl(t, "get", "open_vswitch", ".", "other_config"); after != before {
+		t.Errorf("other_config is %s, was %s", after, before)
 	}
 }
 
