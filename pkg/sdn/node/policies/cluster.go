@@ -220,12 +220,30 @@ func (p *Policies) learnNode(name string) {
 	p.compiler.engine.SetNode(name, node.Labels, slices.Compact(addrs)...)
 }
 
-// Slim leaves of a pod what policies ask for: there are many, and every node knows them all. It is an informer's transform.
+// Slim leaves of pods and nodes what policies ask for: there are many, and every node knows them all. Of namespaces and policies, it leaves out
+// who has written what. It is an informer's transform.
 func Slim(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		return slimPod(o), nil
+	case *corev1.Node:
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, Labels: o.Labels, ResourceVersion: o.ResourceVersion},
+			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses},
+		}, nil
+	case *corev1.Namespace:
+		slim := *o
+		slim.ManagedFields = nil
+		return &slim, nil
+	case *networkingv1.NetworkPolicy:
+		slim := *o
+		slim.ManagedFields = nil
+		return &slim, nil
 	}
+	return obj, nil
+}
+
+func slimPod(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, ResourceVersion: pod.ResourceVersion,
@@ -239,7 +257,7 @@ func Slim(obj any) (any, error) {
 	for i := range pod.Spec.InitContainers {
 		slim.Spec.InitContainers = append(slim.Spec.InitContainers, slimContainer(&pod.Spec.InitContainers[i]))
 	}
-	return slim, nil
+	return slim
 }
 
 func slimContainer(c *corev1.Container) corev1.Container {

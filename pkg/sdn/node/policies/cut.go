@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -50,8 +51,9 @@ type Cuts struct {
 	lock    sync.Locker // is held while a judge is made, and while one is asked
 	runner  *reconcile.Runner
 
-	mu   sync.Mutex
-	gone map[netip.Addr]struct{} // since the last run
+	mu      sync.Mutex
+	gone    map[netip.Addr]struct{} // since the last run
+	pending []*store.Commit         // of what was lost since
 }
 
 func newCuts(tracker Tracker, lock sync.Locker, judge func() *judge) *Cuts {
@@ -84,11 +86,14 @@ func (c *Cuts) hurry(ctx context.Context) {
 	}
 }
 
-// Heed does what has to be done about a loss: at once about permissions. The switch must have the flows already, or what is cut is allowed
-// anew. Addresses, of pods anywhere in the cluster, wait for a run that is due, or a while: pods go all the time, and an address is given
+// Heed does what has to be done about a loss: at once about permissions, once the switch has the flows or has refused them, or what is cut
+// would be allowed anew. Addresses, of pods anywhere in the cluster, wait for a run that is due, or a while: pods go all the time, and an address is given
 // again late.
-func (c *Cuts) Heed(lost policy.Loss) {
-	c.owe(lost.Addrs)
+func (c *Cuts) Heed(lost policy.Loss, flows ...*store.Commit) {
+	if !lost.Permission && len(lost.Addrs) == 0 {
+		return
+	}
+	c.owe(lost.Addrs, flows...)
 	if lost.Permission {
 		c.runner.Poke()
 	}
@@ -100,9 +105,10 @@ func (c *Cuts) Forget(addrs ...netip.Addr) {
 	c.runner.Poke()
 }
 
-func (c *Cuts) owe(addrs []netip.Addr) {
+func (c *Cuts) owe(addrs []netip.Addr, flows ...*store.Commit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.pending = append(c.pending, flows...)
 	if c.gone == nil {
 		c.gone = map[netip.Addr]struct{}{}
 	}
@@ -128,7 +134,10 @@ func (c *Cuts) takeGone() map[netip.Addr]struct{} {
 
 // serve cuts, and rests as long as is due. To wait for the datapath costs nobody anything.
 func (c *Cuts) serve(ctx context.Context) error {
-	// What is cut while the datapath goes on by former flows, it would keep anew.
+	// What is cut while the switch goes on by former flows, it would keep anew.
+	if err := c.awaitFlows(ctx); err != nil {
+		return err
+	}
 	if err := c.tracker.AwaitDatapath(ctx); err != nil {
 		return err
 	}
@@ -141,6 +150,18 @@ func (c *Cuts) serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return err
+}
+
+// awaitFlows waits until what was lost is off the switch, or can't be taken off.
+func (c *Cuts) awaitFlows(ctx context.Context) error {
+	c.mu.Lock()
+	pending := c.pending
+	c.pending = nil
+	c.mu.Unlock()
+	for _, flows := range pending {
+		_ = flows.Wait(ctx) // who waits for it is told
+	}
+	return ctx.Err()
 }
 
 // cut goes through what the switch tracks once. The datapath must follow the policies already.
@@ -266,7 +287,7 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 	case c.Protocol == protoSCTP && j.node.StatelessSCTP:
 		return false // both directions are judged
 	}
-	p := policy.Packet{Peer: dst, Protocol: policyProtocol(c.Protocol), Port: c.Original.DstPort}
+	p := policy.Packet{Peer: dst, Protocol: policyProtocol(c.Protocol), Port: c.Original.DstPort, FromPod: j.isPodAddr(src)}
 	if key, here := j.homes[src]; here && !j.engine.Allows(policy.Egress, key, p) {
 		return true
 	}
@@ -276,6 +297,10 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 	p.Peer = src
 	key, here := j.homes[dst]
 	return here && !j.engine.Allows(policy.Ingress, key, p)
+}
+
+func (j *judge) isPodAddr(addr netip.Addr) bool {
+	return slices.ContainsFunc(j.node.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
 func (j *judge) isOwnNode(addr netip.Addr) bool {

@@ -134,6 +134,29 @@ func TestWhichConnectionsAreCut(t *testing.T) {
 	}
 }
 
+// The flows know entire namespaces by their VNID, and so let in a pod whose address nobody has told of yet.
+func TestConnectionsOfAPodThatNobodyHasToldOfYet(t *testing.T) {
+	const judged, yet, world = "10.128.0.5", "10.129.0.77:1000", "192.0.2.1:1000"
+	f := newFixture(t, two)
+	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, judged)
+	f.networkPolicies.Modify(allowAllOf("a", "web", "b", 8080))
+	f.eventually(has(1, "table=81", "reg0=0xb,"))
+	f.Policies.mu.Lock()
+	defer f.Policies.mu.Unlock()
+	for _, c := range []struct {
+		conn ovs.Connection
+		cut  bool
+	}{
+		{tracked(zoneElsewhere, protoTCP, yet, judged+":8080"), false},
+		{tracked(zoneElsewhere, protoTCP, yet, judged+":8081"), true},
+		{tracked(zoneElsewhere, protoTCP, world, judged+":8080"), true},
+	} {
+		if got := cuts(f.judge(), c.conn); got != c.cut {
+			t.Errorf("%v: cut %v, want %v", c.conn.Original, got, c.cut)
+		}
+	}
+}
+
 func TestConnectionsOfAnAddressThatLostItsPodAreCut(t *testing.T) {
 	j := newJudge(t)
 	j.gone = map[netip.Addr]struct{}{netip.MustParseAddr("10.128.0.9"): {}}

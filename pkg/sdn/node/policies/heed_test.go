@@ -13,6 +13,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // counted counts how often what the switch tracks is gone through.
@@ -66,6 +68,34 @@ func TestOnlyLossesCostARun(t *testing.T) {
 		after("a while later", 2)
 		if left := tracker.Tracked(); len(left) > 0 {
 			t.Errorf("%v is left", left)
+		}
+	})
+}
+
+// What is cut before the flows of the loss are on the switch would be allowed anew.
+func TestCutsWaitForTheFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracker := &counted{Fake: ovs.NewFake("br0")}
+		if err := tracker.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
+			t.Fatal(err)
+		}
+		j := newJudge(t)
+		cuts := newCuts(tracker, &sync.Mutex{}, func() *judge { return j })
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		go cuts.Run(ctx)
+		st := store.New(tracker)
+		cuts.Heed(policy.Loss{Permission: true}, st.Set(pipeline.Owner{Kind: pipeline.KindPolicy, Key: "p"}, pipeline.State{}))
+		<-time.After(forgetInterval) // by the clock of the bubble
+		synctest.Wait()
+		if lists := tracker.lists.Load(); lists != 0 {
+			t.Errorf("%d runs before the flows were there", lists)
+		}
+		go func() { _ = st.Run(ctx) }()
+		synctest.Wait()
+		if lists := tracker.lists.Load(); lists != 1 {
+			t.Errorf("%d runs when they are, want 1", lists)
 		}
 	})
 }

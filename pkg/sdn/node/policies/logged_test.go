@@ -64,9 +64,11 @@ func TestNamespaceIsLogged(t *testing.T) {
 }
 
 func TestDenialIsExplained(t *testing.T) {
-	f := newFixture(t, two)
+	f := newFixture(t, func(f *fixture) {
+		two(f)
+		f.pods.Add(podObject("b", "other", "3", "10.129.0.10", nil))
+	})
 	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
-	f.pods.Add(podObject("b", "other", "3", "10.129.0.10", nil))
 	f.clusterPolicies.Add(&policyv1alpha2.ClusterNetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "no-b"},
 		Spec: policyv1alpha2.ClusterNetworkPolicySpec{

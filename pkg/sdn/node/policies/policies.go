@@ -149,12 +149,12 @@ func (p *Policies) catchUp(ctx context.Context) {
 	}
 }
 
-// send compiles what has changed, and gives it to the switch. The returned function waits until it is there; then connections that may not
-// go on begin to be cut.
+// send compiles what has changed, and gives it to the switch. When it is there, connections that may not go on begin to be cut, whether
+// somebody waits by the returned function or not.
 func (p *Policies) send() func(context.Context) error {
-	commits, lost := p.compile(), p.compiler.engine.Lost()
+	commits := p.compile()
+	p.cuts.Heed(p.compiler.engine.Lost(), commits...)
 	return func(ctx context.Context) error {
-		defer p.cuts.Heed(lost)
 		var errs []error
 		for _, c := range commits {
 			errs = append(errs, c.Wait(ctx))
@@ -204,18 +204,21 @@ func (p *Policies) Of(key policy.PodKey) pipeline.PodPolicies {
 // Fetch makes sure that the namespace's labels are known. It asks the API server if nobody has told of them, since the watch may be
 // behind kubelet's.
 func (p *Policies) Fetch(ctx context.Context, namespace string) error {
-	if cached[corev1.Namespace](p.cluster.Namespaces, namespace) != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, fetchTime)
-	defer cancel()
-	ns, err := p.cluster.GetNamespace(ctx, namespace)
-	if err != nil {
-		return types.NewError(types.ErrTryAgainLater,
-			fmt.Sprintf("can't look up namespace %s, whose labels policies ask for, in the Kubernetes API", namespace), err.Error())
+	ns := cached[corev1.Namespace](p.cluster.Namespaces, namespace)
+	if ns == nil {
+		ctx, cancel := context.WithTimeout(ctx, fetchTime)
+		defer cancel()
+		var err error
+		if ns, err = p.cluster.GetNamespace(ctx, namespace); err != nil {
+			return types.NewError(types.ErrTryAgainLater,
+				fmt.Sprintf("can't look up namespace %s, whose labels policies ask for, in the Kubernetes API", namespace), err.Error())
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if watched := cached[corev1.Namespace](p.cluster.Namespaces, namespace); watched != nil {
+		ns = watched // which may be newer, and its news taken already
+	}
 	p.compiler.engine.SetNamespace(ns.Name, ns.Labels)
 	p.learnLogged(ns.Name, ns.Annotations)
 	return nil
@@ -231,6 +234,9 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
 			p.early[key] = object
 			p.compiler.engine.SetPod(policy.NewPod(object))
+		} else {
+			delete(p.early, key) // of one before of the same name, of which the watch will not tell any more
+			p.learnPod(key)
 		}
 	}
 	p.compiler.Place(key, owner, pod)

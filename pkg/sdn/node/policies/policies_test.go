@@ -37,6 +37,13 @@ func allow(namespace, name, team string, port int32) *networkingv1.NetworkPolicy
 	}
 }
 
+// allowAllOf lets all pods of those namespaces.
+func allowAllOf(namespace, name, team string, port int32) *networkingv1.NetworkPolicy {
+	np := allow(namespace, name, team, port)
+	np.Spec.Ingress[0].From[0].PodSelector = nil
+	return np
+}
+
 // isolated is what the flow to a pod says when ingress rules alone let in.
 const isolated = "load:0x3->NXM_NX_REG4["
 
@@ -98,6 +105,25 @@ func TestPodOfAnEarlierName(t *testing.T) {
 	f.eventually(has(0, ""))
 }
 
+// Nor are they when the watch was ahead of the one before.
+func TestPodOfALaterName(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		two(f)
+		f.pods.Add(podObject("a", "x", "new", "", labels("web")))
+	})
+	f.come(podObject("a", "x", "old", "", labels("other")), "s1", 3, "10.128.0.5")
+	if err := has(0, isolated)(f.judged()); err != nil {
+		t.Fatal(err)
+	}
+	f.come(podObject("a", "x", "new", "", labels("web")), "s2", 4, "10.128.0.6")
+	f.goes("s1")
+	if err := has(1, isolated)(f.judged()); err != nil {
+		t.Fatal(err)
+	}
+	f.pods.Modify(podObject("a", "x", "new", "10.128.0.6", labels("none")))
+	f.eventually(has(0, ""))
+}
+
 func TestPolicyComesLater(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("a", 10, team("a"))
@@ -150,6 +176,26 @@ func TestNamespaceThatNoWatchHasToldOf(t *testing.T) {
 	// The peers are a namespace with a VNID of its own.
 	if count(flows, "reg0=0xb,") != 1 || count(flows, "conj_id=") != 1 || count(flows, "conj_id=", "goto_table:82") > 0 {
 		t.Errorf("the switch has\n%s", strings.Join(flows, "\n"))
+	}
+}
+
+// What the API server answers may be older than what the watch tells while it is asked.
+func TestNamespaceThatTheWatchTellsOfMeanwhile(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		two(f)
+		f.networkPolicies.Add(allowAllOf("a", "late", "late", 8080))
+	})
+	f.come(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
+	f.cluster.GetNamespace = func(context.Context, string) (*corev1.Namespace, error) {
+		f.tenant("late", 12, team("late"))
+		f.pods.Add(podObject("late", "peer", "3", "10.129.0.12", nil))
+		f.eventually(has(1, "reg0=0xc,"))
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Labels: team("early")}}, nil
+	}
+	f.must(f.Fetch(t.Context(), "late"))
+	f.must(f.update(t.Context()))
+	if err := has(1, "reg0=0xc,")(f.judged()); err != nil {
+		t.Error(err)
 	}
 }
 

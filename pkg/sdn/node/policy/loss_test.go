@@ -23,7 +23,9 @@ func (h *history) allowed() map[question]bool {
 	for key := range h.attached {
 		for i := range 7 {
 			for _, p := range []Packet{
-				{Peer: addr(i)}, {addr(i), corev1.ProtocolTCP, 80}, {addr(i), corev1.ProtocolTCP, 81}, {addr(i), corev1.ProtocolTCP, 82}, {addr(i), corev1.ProtocolTCP, 83},
+				{Peer: addr(i)},
+				{Peer: addr(i), Protocol: corev1.ProtocolTCP, Port: 80}, {Peer: addr(i), Protocol: corev1.ProtocolTCP, Port: 81},
+				{Peer: addr(i), Protocol: corev1.ProtocolTCP, Port: 82}, {Peer: addr(i), Protocol: corev1.ProtocolTCP, Port: 83},
 			} {
 				for _, d := range []Direction{Ingress, Egress} {
 					all[question{d, key, p}] = h.engine.Allows(d, key, p)

@@ -1,6 +1,10 @@
 package policy
 
-import "k8s.io/apimachinery/pkg/labels"
+import (
+	"maps"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
 
 // namespace is a namespace, with the groups that look at its pods.
 type namespace struct {
@@ -17,6 +21,9 @@ type namespace struct {
 // SetNamespace makes the namespace known, or changes its labels.
 func (e *Engine) SetNamespace(name string, set map[string]string) {
 	ns := e.namespace(name)
+	if ns.known && maps.Equal(ns.labels, set) {
+		return
+	}
 	ns.labels, ns.known = set, true
 	e.reselect(ns)
 }

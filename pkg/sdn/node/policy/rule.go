@@ -114,7 +114,7 @@ func (e *Engine) number(r *rule, s *set) {
 	if _, linked := c.peers[s]; r.named && r.direction == Egress && !linked {
 		c.link(s)
 		if c.active {
-			e.touchSet(s)
+			e.touchSet(s, r.direction)
 			e.forbids = e.forbids || c.rule.action != Allow
 		}
 	}
@@ -228,9 +228,9 @@ func (e *Engine) activate(c *conj, active bool) {
 // touchConj marks all pieces that have the conjunction.
 func (e *Engine) touchConj(c *conj) {
 	e.touch(Piece{Kind: Outcome, ID: c.id})
-	e.touchSet(c.targets)
+	e.touchSet(c.targets, c.rule.direction)
 	for s := range c.peers {
-		e.touchSet(s)
+		e.touchSet(s, c.rule.direction)
 	}
 	for _, b := range c.rule.blocks {
 		e.touchBlock(b)

@@ -100,12 +100,16 @@ func (e *Engine) vacate(s *set) {
 	}
 }
 
-// touchSet marks what the set makes of its pods.
-func (e *Engine) touchSet(s *set) {
+// touchSet marks what a rule of that direction makes of the set's pods. Those whose namespace it knows by its VNID it does not know by their
+// addresses: they may be all of the cluster.
+func (e *Engine) touchSet(s *set, d Direction) {
+	byVNID := !s.group.local && s.group.whole() && d == Ingress
 	for _, p := range s.pods {
-		e.touchPod(s, p)
+		if !byVNID || !e.ownVNID(p.namespace) {
+			e.touchPod(s, p)
+		}
 	}
-	if !s.group.local && s.group.whole() {
+	if byVNID {
 		for ns := range s.group.namespaces {
 			e.touchWhole(s.group, ns)
 		}

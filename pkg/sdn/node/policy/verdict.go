@@ -12,10 +12,12 @@ type Packet struct {
 	Peer     netip.Addr      // the other end
 	Protocol corev1.Protocol // "" for one that no rule about ports can mean, such as ICMP
 	Port     uint16          // of the destination
+	FromPod  bool            // the opener's address is of the pod network
 }
 
 // Allows says what the rules in force about a pod of this node make of a packet that it sends (Egress) or gets (Ingress). It costs the
-// pod's own rules. A peer is who has the address, as far as is known; all else that flows let through is the caller's business.
+// pod's own rules. A peer is who has the address, as far as is known; the flows know namespaces by their VNID too, so a pod that nobody has
+// told of yet may be of any that they let in. All else that flows let through is the caller's business.
 func (e *Engine) Allows(d Direction, target PodKey, p Packet) bool {
 	pod := e.pods[target]
 	if pod == nil || !pod.local {
@@ -33,7 +35,7 @@ func (e *Engine) Allows(d Direction, target PodKey, p Packet) bool {
 			below.consider(verdict{Deny, Isolation})
 		}
 		for c := range m.set.users {
-			if !c.active || c.rule.direction != d || !c.hasPort(p) || !c.hasPeer(e, p.Peer) {
+			if !c.active || c.rule.direction != d || !c.hasPort(p) || !c.hasPeer(e, p) {
 				continue
 			}
 			if c.rule.level.IsAdmin() {
@@ -67,16 +69,33 @@ func (c *conj) hasPort(p Packet) bool {
 	})
 }
 
-func (c *conj) hasPeer(e *Engine, addr netip.Addr) bool {
-	if c.rule.anyPeer || slices.ContainsFunc(c.rule.blocks, func(b netip.Prefix) bool { return b.Contains(addr) }) {
+func (c *conj) hasPeer(e *Engine, p Packet) bool {
+	if c.rule.anyPeer || slices.ContainsFunc(c.rule.blocks, func(b netip.Prefix) bool { return b.Contains(p.Peer) }) {
 		return true
 	}
-	if a := e.byAddr[addr]; a != nil {
-		for _, pod := range a.pods {
-			for _, m := range pod.sets.list {
-				if _, is := c.peers[m.set]; is {
-					return true
-				}
+	a := e.byAddr[p.Peer]
+	if a == nil || len(a.pods) == 0 {
+		return p.FromPod && c.rule.direction == Ingress && c.rule.action != Deny && c.hasTenant(e)
+	}
+	for _, pod := range a.pods {
+		for _, m := range pod.sets.list {
+			if _, is := c.peers[m.set]; is {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hasTenant says whether a peer is an entire namespace, which the flows know by its VNID.
+func (c *conj) hasTenant(e *Engine) bool {
+	for s := range c.peers {
+		if !s.group.whole() {
+			continue
+		}
+		for ns := range s.group.namespaces {
+			if e.ownVNID(ns) {
+				return true
 			}
 		}
 	}
