@@ -82,7 +82,8 @@ func (m *Manager) judgeProposals(ctx context.Context) {
 		if lockErr != nil {
 			return
 		}
-		if _, attached := m.get(p.pod.Attachment); attached {
+		// One that was plugged anew meanwhile has had other flows since.
+		if now, attached := m.get(p.pod.Attachment); attached && now.OFPort == p.pod.OFPort {
 			klog.FromContext(ctx).Error(err, "A recovered pod's flows were refused: it has no network, delete it", "pod", klog.KRef(p.pod.Namespace, p.pod.Name))
 			m.events.WarnPod(p.pod, ReasonNoFlows, err.Error())
 			m.remember(p.pod, err)

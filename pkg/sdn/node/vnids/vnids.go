@@ -103,6 +103,7 @@ type namespace struct {
 	known      bool // else its dependents have no flows
 	exists     bool // as a NetNamespace: one that is gone keeps its VNID for those who are left
 	multicast  bool
+	unsettled  bool // the switch refused some of what follows from the VNID
 	dependents map[pipeline.Owner]Dependent
 }
 
@@ -140,7 +141,20 @@ func (v *VNIDs) serve(ctx context.Context, name string) error {
 	default:
 		commits = v.learn(ctx, o)
 	}
-	return wait(ctx, commits)
+	err = wait(ctx, commits)
+	if err != nil && ctx.Err() == nil {
+		v.unsettle(name)
+	}
+	return err
+}
+
+// unsettle has the namespace compiled anew when it is served next: whoever was refused has the flows of before.
+func (v *VNIDs) unsettle(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ns := v.namespaces[name]; ns != nil {
+		ns.unsettled = true
+	}
 }
 
 func wait(ctx context.Context, commits []*store.Commit) error {
@@ -162,13 +176,13 @@ func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.C
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	ns := v.namespace(n.Name)
-	changed := !ns.known || ns.vnid != n.VNID
+	changed := !ns.known || ns.vnid != n.VNID || ns.unsettled
 	if !changed && ns.exists && ns.multicast == n.Multicast {
 		return nil
 	}
 	c := v.newChange()
 	c.leave(n.Name, ns)
-	ns.vnid, ns.known, ns.exists, ns.multicast = n.VNID, true, true, n.Multicast
+	ns.vnid, ns.known, ns.exists, ns.multicast, ns.unsettled = n.VNID, true, true, n.Multicast, false
 	c.enter(n.Name, ns)
 	if changed {
 		for owner, d := range ns.dependents {

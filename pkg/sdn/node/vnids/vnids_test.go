@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
@@ -152,4 +154,25 @@ func TestModeSubnetAsksNobody(t *testing.T) {
 	if len(f.networks) > 0 && f.networks[0].replicated {
 		t.Error("there is multicast")
 	}
+}
+
+// A change of VNID that the switch refuses is tried until it takes it.
+func TestRefusedVNIDIsTriedAgain(t *testing.T) {
+	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
+	var refuses atomic.Bool
+	refused := make(chan struct{}, 100)
+	f.bridge.RefuseFlow = func(*ovs.Flow) string {
+		if !refuses.Load() {
+			return ""
+		}
+		refused <- struct{}{}
+		return "there is no room"
+	}
+	f.set("a", 1)
+	f.wantLoads("1:0x20")
+	refuses.Store(true)
+	f.update(netNamespace("a", 0x30))
+	<-refused
+	refuses.Store(false)
+	f.wantLoads("1:0x30")
 }
