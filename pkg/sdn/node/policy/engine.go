@@ -18,13 +18,14 @@ import (
 // Engine holds the objects and what follows from them. It is not safe for concurrent use.
 //
 // What an event costs: of a pod, the selectors that look at its namespace, and the rules that it enters or leaves; of a
-// namespace, the selectors of namespaces, and its pods if one of these changes its mind; of a policy, its own rules.
+// namespace, the selectors of namespaces that want one of its labels, and its pods if one of these changes its mind; of a policy, its own rules.
 type Engine struct {
 	namespaces map[string]*namespace
 	pods       map[PodKey]*pod
 	policies   map[policyKey]*policy
 	groups     map[groupKey]*group
-	selecting  map[*group]struct{} // groups that select namespaces by label
+	byLabel    index[*namespace] // those whose labels are known
+	selecting  index[*group]     // groups that select namespaces
 	byAddr     map[netip.Addr]*address
 	holders    map[uint32]map[*namespace]struct{} // of each VNID
 	byID       map[uint32]*conj
@@ -46,7 +47,8 @@ func New() *Engine {
 		pods:       map[PodKey]*pod{},
 		policies:   map[policyKey]*policy{},
 		groups:     map[groupKey]*group{},
-		selecting:  map[*group]struct{}{},
+		byLabel:    index[*namespace]{},
+		selecting:  index[*group]{},
 		byAddr:     map[netip.Addr]*address{},
 		holders:    map[uint32]map[*namespace]struct{}{},
 		byID:       map[uint32]*conj{},

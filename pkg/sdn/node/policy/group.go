@@ -29,6 +29,7 @@ type group struct {
 	scope
 	wants      []label                 // a pod must have one of them
 	exact      bool                    // and is selected when it does
+	wantsOf    []label                 // a namespace must have one of them, if the group selects namespaces
 	namespaces map[*namespace]struct{} // that it looks at
 	sets       map[int32]*set          // by number of the port, those that have pods; the one of 0 where there is no port
 	rules      map[*rule]struct{}      // that have the group
@@ -91,6 +92,9 @@ func (e *Engine) use(s scope) *group {
 			sets: map[int32]*set{}, rules: map[*rule]struct{}{},
 		}
 		g.wants, g.exact = wanted(s.onPods)
+		if g.inNamespaces != nil {
+			g.wantsOf, _ = wanted(g.inNamespaces)
+		}
 		e.groups[s.groupKey] = g
 		if !g.numbered() {
 			g.set(0)
@@ -107,10 +111,12 @@ func (e *Engine) fill(g *group) {
 		e.enter(g, e.namespace(g.namespace))
 		return
 	}
-	e.selecting[g] = struct{}{}
-	for _, ns := range e.namespaces {
-		if g.selects(ns) {
-			e.enter(g, ns)
+	for _, l := range g.wantsOf {
+		e.selecting.add(l, g)
+		for _, ns := range e.byLabel.all(l) {
+			if _, is := ns.groups[g]; !is && g.selects(ns) {
+				e.enter(g, ns)
+			}
 		}
 	}
 }
@@ -158,7 +164,9 @@ func (e *Engine) release(g *group) {
 		return
 	}
 	delete(e.groups, g.groupKey)
-	delete(e.selecting, g)
+	for _, l := range g.wantsOf {
+		e.selecting.remove(l, g)
+	}
 	for _, s := range g.sets {
 		for _, p := range s.pods {
 			p.sets.remove(s)
@@ -170,9 +178,20 @@ func (e *Engine) release(g *group) {
 	}
 }
 
-// reselect asks the groups that select namespaces what they think of this one now.
+// reselect asks the groups that select the namespace, or may, what they think of it now.
 func (e *Engine) reselect(ns *namespace) {
-	for g := range e.selecting {
+	concerned := map[*group]struct{}{}
+	for g := range ns.groups {
+		if g.inNamespaces != nil {
+			concerned[g] = struct{}{}
+		}
+	}
+	for _, l := range labelsOf(ns.labels) {
+		for _, g := range e.selecting.all(l) {
+			concerned[g] = struct{}{}
+		}
+	}
+	for g := range concerned {
 		_, is := ns.groups[g]
 		if should := g.selects(ns); should && !is {
 			e.enter(g, ns)

@@ -282,7 +282,7 @@ func (c *compiled) differs(grown *compiled) string {
 // sizes counts all that an engine holds.
 func sizes(e *Engine) map[string]int {
 	n := map[string]int{
-		"pods": len(e.pods), "policies": len(e.policies), "groups": len(e.groups), "groups that select namespaces": len(e.selecting),
+		"pods": len(e.pods), "policies": len(e.policies), "groups": len(e.groups), "groups that select namespaces": len(e.selecting), "namespaces by label": len(e.byLabel),
 		"addresses": len(e.byAddr), "VNIDs": len(e.holders), "conjunctions": len(e.byID), "blocks": len(e.blocks), "ports": len(e.ports),
 		"rules that only targets limit": len(e.anything), "changed": len(e.changed) + len(e.addresses), "namespaces": len(e.namespaces),
 	}

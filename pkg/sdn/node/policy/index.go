@@ -35,7 +35,7 @@ func (b *bag[T]) remove(v T) {
 	delete(b.place, v)
 }
 
-// label is one label of a pod. The zero label stands for "any", and every pod has it.
+// label is one label of a pod or a namespace. The zero label stands for "any", and everybody has it.
 type label struct{ key, value string }
 
 func (x index[T]) add(l label, v T) {
@@ -60,7 +60,7 @@ func (x index[T]) all(l label) []T {
 	return nil
 }
 
-// labelsOf are all labels under which a pod is found.
+// labelsOf are all labels under which something is found.
 func labelsOf(set labels.Set) []label {
 	all := []label{{}}
 	for k, v := range set {
@@ -69,7 +69,7 @@ func labelsOf(set labels.Set) []label {
 	return all
 }
 
-// wanted are labels of which a pod must have one, or the selector does not select it; exact says that it does select every pod that has
+// wanted are labels of which something must have one, or the selector does not select it; exact says that it does select all that have
 // one.
 func wanted(s labels.Selector) (one []label, exact bool) {
 	requirements, _ := s.Requirements()

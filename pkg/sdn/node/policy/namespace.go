@@ -24,16 +24,30 @@ func (e *Engine) SetNamespace(name string, set map[string]string) {
 	if ns.known && maps.Equal(ns.labels, set) {
 		return
 	}
-	ns.labels, ns.known = set, true
-	e.reselect(ns)
+	e.label(ns, set, true)
 }
 
 // DeleteNamespace forgets the labels. Its pods are forgotten one by one.
 func (e *Engine) DeleteNamespace(name string) {
 	ns := e.namespace(name)
-	ns.labels, ns.known = nil, false
-	e.reselect(ns)
+	e.label(ns, nil, false)
 	e.forget(ns)
+}
+
+// label gives a namespace its labels, known or not.
+func (e *Engine) label(ns *namespace, set map[string]string, known bool) {
+	if ns.known {
+		for _, l := range labelsOf(ns.labels) {
+			e.byLabel.remove(l, ns)
+		}
+	}
+	ns.labels, ns.known = set, known
+	if known {
+		for _, l := range labelsOf(set) {
+			e.byLabel.add(l, ns)
+		}
+	}
+	e.reselect(ns)
 }
 
 // SetVNID says which VNID the pods of the namespace have; 0 is none of its own.
