@@ -186,7 +186,16 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		}
 		return err
 	})
-	later := c.run(t, g.namespace, netexec("later", node1))[0]
+	c.create(t, g.namespace, netexec("later", node1))
+	// Kubelet's own watch may be in a pause that doubles up to half a minute, and as much again by chance (client-go's reflector).
+	eventually(t, 3*podTime, "kubelet has heard of a new pod", func(ctx context.Context) error {
+		p, err := c.kube.CoreV1().Pods(g.namespace).Get(ctx, "later", metav1.GetOptions{})
+		if err == nil && p.Status.PodIP == "" {
+			err = fmt.Errorf("it is %s", p.Status.Phase)
+		}
+		return err
+	})
+	later := c.ready(t, g.namespace, "later")
 	meet(t, g.friend.netns, later.addr)
 	keptAway(t, later, g.target)
 }

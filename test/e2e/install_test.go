@@ -131,7 +131,8 @@ func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 		if now != earlier { // The machine dropped something: once more from there.
 			x.reload(t, earlier)
 		}
-		return measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
+		losses, _ := measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
+		return losses
 	})
 	x.losesNothing(t, func() {
 		x.reload(t, changed)
