@@ -16,14 +16,21 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// An answer in another language is an agent that is about to be replaced.
-func TestCallOfAnotherVersion(t *testing.T) {
-	socket := filepath.Join(shortDir(t), "s")
+// listen is an agent's socket, at which nobody answers yet.
+func listen(t *testing.T) (socket string, l net.Listener) {
+	t.Helper()
+	socket = filepath.Join(shortDir(t), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { _ = l.Close() })
+	return socket, l
+}
+
+// An answer in another language is an agent that is about to be replaced.
+func TestCallOfAnotherVersion(t *testing.T) {
+	socket, l := listen(t)
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -90,12 +97,7 @@ func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
 
 // The agent dies, or hangs, while it has the request.
 func TestCallOfDyingAgent(t *testing.T) {
-	socket := filepath.Join(shortDir(t), "s")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	socket, l := listen(t)
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {

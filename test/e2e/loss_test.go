@@ -43,20 +43,7 @@ func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
 // changes, under a ping per millisecond and with nobody but `ip link set` at work. So each change may cost a ping, but not every time.
 func (c *cluster) losesNothingLasting(t *testing.T, changes int, do func(), streams ...stream) {
 	t.Helper()
-	const attempts = 5
-	for range attempts {
-		before := c.machineDrops(t)
-		losses, lost := measure(t, do, streams)
-		switch dropped := c.machineDrops(t) - before; {
-		case t.Failed() || lost == 0:
-			return
-		case lost > changes && dropped <= 0:
-			t.Errorf("%d changes, the machine dropped nothing, but %s", changes, strings.Join(losses, ", "))
-			return
-		}
-		t.Logf("once more: %s", strings.Join(losses, ", "))
-	}
-	t.Errorf("something was lost in each of %d attempts", attempts)
+	c.unlessExcused(t, changes, func() ([]string, int) { return measure(t, do, streams) })
 }
 
 // unlessDropped fails when the function says that something was lost.
@@ -65,24 +52,33 @@ func (c *cluster) losesNothingLasting(t *testing.T, changes int, do func(), stre
 // is run again.
 func (c *cluster) unlessDropped(t *testing.T, losing func() (losses []string)) {
 	t.Helper()
+	c.unlessExcused(t, 0, func() ([]string, int) {
+		losses := losing()
+		return losses, len(losses)
+	})
+}
+
+// unlessExcused is unlessDropped where the machine may also lose so many packets that it does not count. In one of the attempts nothing is lost.
+func (c *cluster) unlessExcused(t *testing.T, uncounted int, losing func() (losses []string, packets int)) {
+	t.Helper()
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
 		before := c.machineDrops(t)
-		losses := losing()
+		losses, packets := losing()
 		dropped := c.machineDrops(t) - before
 		switch {
 		case t.Failed():
 			return
 		case len(losses) == 0:
 			return
-		case dropped <= 0:
+		case dropped <= 0 && packets > uncounted:
 			t.Errorf("the machine dropped nothing, but %s", strings.Join(losses, ", "))
 			return
 		case attempt == attempts:
-			t.Errorf("in none of %d attempts: the machine is too busy to tell, it dropped %d packets, and %s", attempts, dropped, strings.Join(losses, ", "))
+			t.Errorf("in none of %d attempts: the machine may be too busy to tell, it dropped %d packets, and %s", attempts, dropped, strings.Join(losses, ", "))
 			return
 		}
-		t.Logf("once more, since the machine itself dropped %d packets: %s", dropped, strings.Join(losses, ", "))
+		t.Logf("once more, the machine itself dropped %d packets: %s", dropped, strings.Join(losses, ", "))
 	}
 }
 

@@ -28,19 +28,26 @@ func (c *counted) ListConnections(ctx context.Context, zones ovs.Zones, each fun
 	return c.Fake.ListConnections(ctx, zones, each)
 }
 
+// runCuts runs cuts by newJudge's policies until the context ends.
+func runCuts(ctx context.Context, t *testing.T) (*counted, *Cuts) {
+	t.Helper()
+	tracker := &counted{Fake: ovs.NewFake("br0")}
+	if err := tracker.EnsureBridge(ctx, ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	j := newJudge(t)
+	cuts := newCuts(tracker, &sync.Mutex{}, func() *judge { return j })
+	go cuts.Run(ctx)
+	return tracker, cuts
+}
+
 // A loss of permission is heeded at once, an address after a while or with what comes first, and what is no loss never.
 func TestOnlyLossesCostARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tracker := &counted{Fake: ovs.NewFake("br0")}
-		if err := tracker.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
-			t.Fatal(err)
-		}
-		j := newJudge(t)
-		cuts := newCuts(tracker, &sync.Mutex{}, func() *judge { return j })
 		ctx, stop := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer stop()
-		go cuts.Run(ctx)
+		tracker, cuts := runCuts(ctx, t)
 		after := func(what string, want int32) {
 			t.Helper()
 			if lists := tracker.lists.Load(); lists != want {
@@ -75,16 +82,10 @@ func TestOnlyLossesCostARun(t *testing.T) {
 // What is cut before the flows of the loss are on the switch would be allowed anew.
 func TestCutsWaitForTheFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tracker := &counted{Fake: ovs.NewFake("br0")}
-		if err := tracker.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
-			t.Fatal(err)
-		}
-		j := newJudge(t)
-		cuts := newCuts(tracker, &sync.Mutex{}, func() *judge { return j })
 		ctx, stop := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer stop()
-		go cuts.Run(ctx)
+		tracker, cuts := runCuts(ctx, t)
 		st := store.New(tracker)
 		cuts.Heed(policy.Loss{Permission: true}, st.Set(pipeline.Owner{Kind: pipeline.KindPolicy, Key: "p"}, pipeline.State{}))
 		<-time.After(forgetInterval) // by the clock of the bubble
