@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -112,7 +111,7 @@ func testPings(t *testing.T, from, to end) {
 		{Bytes: podMTU, DontFragment: true},
 		{Bytes: 4000},
 	} {
-		within(t, packetTime, fmt.Sprintf("%+v", e), func(ctx context.Context) error { return from.netns.Ping(ctx, to.addr, e) })
+		echoed(t, from.netns, to.addr, e)
 	}
 	if !strings.HasPrefix(from.name, "pod ") {
 		return // A node's own interface takes more.
@@ -251,24 +250,19 @@ func echoUDP(server net.PacketConn, sources chan<- netip.Addr) {
 
 // askUDP sends one datagram and compares what comes back.
 func askUDP(ctx context.Context, conn net.Conn, size int) error {
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return err
-	}
 	data := make([]byte, size)
 	rand.Read(data) // never fails (crypto/rand)
-	if _, err := conn.Write(data); err != nil {
+	return resending(ctx, conn, func() error {
+		_, err := conn.Write(data)
 		return err
-	}
-	back := make([]byte, 1<<16)
-	length, err := conn.Read(back)
-	if err != nil {
+	}, func() error {
+		back := make([]byte, 1<<16)
+		length, err := conn.Read(back)
+		if err == nil && !bytes.Equal(back[:length], data) {
+			return fmt.Errorf("other bytes came back, %d of them", length)
+		}
 		return err
-	}
-	if !bytes.Equal(back[:length], data) {
-		return fmt.Errorf("other bytes came back, %d of them", length)
-	}
-	return nil
+	})
 }
 
 // The types of the first two chunks of an association (RFC 9260).
@@ -285,9 +279,6 @@ func testSCTP(t *testing.T, from, to end) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if err := conn.SetDeadline(time.Now().Add(packetTime)); err != nil {
-			t.Fatal(err)
-		}
 		return conn
 	}
 	client, server := open(from), open(to)
@@ -301,16 +292,26 @@ func testSCTP(t *testing.T, from, to end) {
 		{"INIT", client, server, wire.SCTP(40000, 9, sctpInit, chunk)},
 		{"INIT ACK", server, client, wire.SCTP(9, 40000, sctpInitACK, chunk)},
 	} {
-		if _, err := step.from.WriteTo(step.packet, step.to.LocalAddr()); err != nil {
-			t.Fatalf("send %s: %v", step.name, err)
+		var (
+			got    []byte
+			source net.Addr
+		)
+		within(t, packetTime, step.name+" arrives", func(ctx context.Context) error {
+			return resending(ctx, step.to, func() error {
+				_, err := step.from.WriteTo(step.packet, step.to.LocalAddr())
+				return err
+			}, func() (err error) {
+				buffer, length := make([]byte, 1<<16), 0
+				length, source, err = step.to.ReadFrom(buffer)
+				got = buffer[:length]
+				return err
+			})
+		})
+		if t.Failed() {
+			return
 		}
-		got := make([]byte, 1<<16)
-		length, source, err := step.to.ReadFrom(got)
-		if err != nil {
-			t.Fatalf("%s does not arrive: %v", step.name, err)
-		}
-		if !bytes.Equal(got[:length], step.packet) {
-			t.Errorf("%s arrives as %x, it was sent as %x", step.name, got[:length], step.packet)
+		if !bytes.Equal(got, step.packet) {
+			t.Errorf("%s arrives as %x, it was sent as %x", step.name, got, step.packet)
 		}
 		if want := step.from.LocalAddr().String(); source.String() != want {
 			t.Errorf("%s comes from %s, want %s", step.name, source, want)

@@ -256,11 +256,7 @@ func TestFirewall(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		x.exec(t, node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")
 		checkFirewall(t, x.cluster, node2)
-		ctx, cancel := context.WithTimeout(t.Context(), packetTime)
-		defer cancel()
-		if err := x.c.netns.Ping(ctx, lab.OutsideAddr(), wire.Echo{}); err != nil {
-			t.Error(err)
-		}
+		echoed(t, x.c.netns, lab.OutsideAddr(), wire.Echo{})
 	})
 }
 

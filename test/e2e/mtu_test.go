@@ -138,9 +138,7 @@ func haveVethMTU(netns wire.NetNS, want int) error {
 // wantSize pings with the largest packet that may be sent, and with one that is too large.
 func wantSize(t *testing.T, from, to pod, most int) {
 	t.Helper()
-	within(t, packetTime, fmt.Sprintf("%d bytes from %s to %s", most, from.name, to.name), func(ctx context.Context) error {
-		return from.netns.Ping(ctx, to.addr, wire.Echo{Bytes: most, DontFragment: true})
-	})
+	echoed(t, from.netns, to.addr, wire.Echo{Bytes: most, DontFragment: true})
 	within(t, packetTime, fmt.Sprintf("%d bytes from %s to %s", most+1, from.name, to.name), func(ctx context.Context) error {
 		if err := from.netns.Ping(ctx, to.addr, wire.Echo{Bytes: most + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
 			return fmt.Errorf("%w, want %w", err, unix.EMSGSIZE)

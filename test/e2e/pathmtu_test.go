@@ -53,9 +53,7 @@ func TestPathMTUFromOutside(t *testing.T) {
 			x.haveMTU(t, step.mtu, x.a, x.b, x.c)
 			x.exec(t, x.outside.name, "ip", "route", "flush", "cache")
 			wantPathMTU(t, outside.netns, x.a.addr, 1500, step.path)
-			within(t, packetTime, "a packet of the path's size", func(ctx context.Context) error {
-				return outside.netns.Ping(ctx, x.a.addr, wire.Echo{Bytes: step.path, DontFragment: true})
-			})
+			echoed(t, outside.netns, x.a.addr, wire.Echo{Bytes: step.path, DontFragment: true})
 			testTCP(t, outside, x.a.end(), outside.addr)
 			testUDP(t, outside, x.a.end(), outside.addr)
 			testNodePort(t, x, outside, fmt.Sprintf("port-%d", step.path))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -243,4 +244,25 @@ func meet(t *testing.T, from wire.NetNS, to netip.Addr) {
 		defer cancel()
 		return from.Ping(ctx, to, wire.Echo{})
 	})
+}
+
+// echoed returns when the echo was answered. A lone packet may be lost by the machine, or by a device whose MTU has just changed
+// (losesNothingLasting), and is sent again; any other error is final.
+func echoed(t *testing.T, from wire.NetNS, to netip.Addr, e wire.Echo) {
+	t.Helper()
+	var final error
+	what := fmt.Sprintf("ping %s with %+v", to, e)
+	eventually(t, packetTime, what, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		err := from.Ping(ctx, to, e)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		final = err
+		return nil
+	})
+	if final != nil {
+		t.Errorf("%s: %v", what, final)
+	}
 }

@@ -111,15 +111,15 @@ func connectUDP(t *testing.T, from, to pod, port uint16) (opener, acceptor net.C
 	}
 	client, server := netip.AddrPortFrom(from.addr, firstClientPort+port), netip.AddrPortFrom(to.addr, port)
 	acceptor, opener = dial(to, server, client), dial(from, client, server)
-	if err := acceptor.SetReadDeadline(time.Now().Add(packetTime)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := opener.Write([]byte("talk to me")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := acceptor.Read(make([]byte, 1<<10)); err != nil {
-		t.Fatal(err)
-	}
+	within(t, packetTime, "the opener's first packet arrives", func(ctx context.Context) error {
+		return resending(ctx, acceptor, func() error {
+			_, err := opener.Write([]byte("talk to me"))
+			return err
+		}, func() error {
+			_, err := acceptor.Read(make([]byte, 1<<10))
+			return err
+		})
+	})
 	if err := acceptor.SetReadDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}

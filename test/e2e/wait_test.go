@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -42,5 +44,21 @@ func within(t *testing.T, limit time.Duration, what string, do func(context.Cont
 	defer cancel()
 	if err := do(ctx); err != nil {
 		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// resending sends, and again after each second in which nothing was received: the machine may lose a lone packet. It returns what receiving
+// says, when the context ends at the latest.
+func resending(ctx context.Context, receiver interface{ SetReadDeadline(time.Time) error }, send, receive func() error) error {
+	for {
+		if err := send(); err != nil {
+			return err
+		}
+		if err := receiver.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
+		}
+		if err := receive(); !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
 	}
 }
