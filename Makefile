@@ -49,8 +49,8 @@ ORACLE = TestSwitchAgrees|Agrees?WithTheOracle
 
 .PHONY: test-unit
 test-unit: ## every test but those of the lab and of the kernel guest; as root none is skipped
-	$(GO) test -race -timeout 20m -skip '$(ORACLE)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/vm)
-	$(GO) test -timeout 20m -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies # millions of questions, in which no race can be
+	$(GO) test -race -timeout 40m -skip '$(ORACLE)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/vm)
+	$(GO) test -timeout 40m -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies # millions of questions, in which no race can be
 
 .PHONY: oracle
 oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on real switches (root; less than an hour on two processors)
@@ -70,7 +70,7 @@ test-kernel: ## what depends on the datapath, on the kernel's, in a virtual mach
 
 .PHONY: e2e
 e2e: build ## packets through a real cluster in the lab (root)
-	$(GO) test -count=1 -timeout 60m -v ./test/e2e/...
+	$(GO) test -count=1 -timeout 80m -v ./test/e2e/...
 
 .PHONY: verify-docs
 verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninstall.md in a lab (root)

@@ -284,7 +284,7 @@ func TestStop(t *testing.T) {
 
 func waitFor(t *testing.T, condition func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !condition() {

@@ -53,6 +53,10 @@ func (r request) check(t *testing.T, who as) {
 func awaitAdmission(t *testing.T, who as, requests ...request) {
 	t.Helper()
 	await.OK(t, admissionPatience, func(ctx context.Context) error {
+		// Who has no rights yet is refused everything.
+		if _, err := who.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return fmt.Errorf("its rights are not in force: %w", err)
+		}
 		for _, r := range requests {
 			if err := r.do(ctx, who); !apierrors.IsForbidden(err) {
 				return fmt.Errorf("%s: it is not refused, but %s", r.name, fmt.Sprint(err))

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
@@ -28,6 +30,12 @@ func TestNodesThatAreInUseAreNotUninstalled(t *testing.T) {
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken, config.QPS = token.Status.Token, -1
 	account := clients(t, config)
+	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights are in force some time after they were made
+		if err := node.CheckUninstalled(ctx, account.kube, system); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			return err
+		}
+		return nil
+	})
 
 	if err := node.CheckUninstalled(t.Context(), account.kube, system); err == nil {
 		t.Error("a network that is installed is not refused")

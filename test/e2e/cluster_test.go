@@ -72,6 +72,11 @@ func ownCluster(t *testing.T, name string, shape lab.Shape) *cluster {
 	ctx, cancel := context.WithTimeout(t.Context(), upTimeout)
 	defer cancel()
 	t.Cleanup(func() {
+		if t.Failed() {
+			if err := saveLogs(name); err != nil {
+				t.Log(err)
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), downTimeout)
 		defer cancel()
 		if _, err := lab.Down(ctx, name, progress); err != nil {
@@ -143,7 +148,7 @@ func (c *cluster) service(t *testing.T, machine, name string, do func(*lab.Servi
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), programTime)
 	defer cancel()
 	if err := do(s, ctx); err != nil {
 		t.Fatal(err)
@@ -207,7 +212,7 @@ func (c *cluster) agentArgs(t *testing.T, node string) []string {
 
 func (c *cluster) serviceArgs(t *testing.T, machine, name string) (args []string) {
 	t.Helper()
-	eventually(t, syncTime, name+" runs", func(ctx context.Context) error {
+	eventually(t, programTime, name+" runs", func(ctx context.Context) error {
 		s, err := c.Service(machine, name)
 		if err != nil {
 			return err

@@ -75,7 +75,7 @@ func (c *cluster) restoreRanges(t *testing.T) {
 // accepted waits until the ClusterNetwork says of itself as it is now that it is followed, or not and why.
 func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ...string) {
 	t.Helper()
-	eventually(t, syncTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
+	eventually(t, programTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
 		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
 		if err != nil {
 			return err

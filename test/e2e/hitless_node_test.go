@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -51,6 +52,7 @@ func TestNodeSetUp(t *testing.T) {
 		before := x.footprints(t, node)[node]
 		ctx, cancel := context.WithTimeout(t.Context(), nodeTime)
 		defer cancel()
+		began := time.Now()
 		if err := x.RebootNodes(ctx, t.Logf, node); err != nil {
 			t.Fatal(err)
 		}
@@ -64,6 +66,18 @@ func TestNodeSetUp(t *testing.T) {
 				return fmt.Errorf("how much there is (-before +now):\n%s", diff)
 			}
 			return nil
+		})
+		eventually(t, podTime, "kubelet tells of the pod's new life", func(ctx context.Context) error {
+			p, err := x.kube.CoreV1().Pods(x.namespace).Get(ctx, d.name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, s := range p.Status.ContainerStatuses {
+				if r := s.State.Running; r != nil && !r.StartedAt.Time.Before(began.Truncate(time.Second)) {
+					return nil
+				}
+			}
+			return x.explain(ctx, p)
 		})
 		again := x.ready(t, x.namespace, d.name)
 		meet(t, x.c.netns, again.addr)

@@ -319,7 +319,7 @@ func (b *bare) restart(t *testing.T) {
 // handBack starts the node's own processes again. It may be called twice.
 func (b *bare) handBack(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), programTime)
 	defer cancel()
 	s, err := b.Service(b.node, vswitchdService)
 	if err != nil {

@@ -246,7 +246,7 @@ func (c *cluster) observed(t *testing.T, nodes ...string) {
 func (c *cluster) corrected(t *testing.T, node string) {
 	t.Helper()
 	want := c.addr(t, node).String()
-	eventually(t, syncTime, "the HostSubnet is corrected", func(ctx context.Context) error {
+	eventually(t, programTime, "the HostSubnet is corrected", func(ctx context.Context) error {
 		h, err := c.network.NetworkV1().HostSubnets().Get(ctx, node, metav1.GetOptions{})
 		if err == nil && (h.HostIP != want || h.Host != node) {
 			err = fmt.Errorf("it is for host %s at %s", h.Host, h.HostIP)

@@ -73,7 +73,8 @@ func (c *cluster) readOnly(t *testing.T, node, dir, file string) {
 			return err
 		})
 	}
-	c.exec(t, node, "sh", "-c", "rm "+file+" && mount -o remount,ro "+dir)
+	// The agent that runs may write it anew in between.
+	c.exec(t, node, "sh", "-c", "until rm -f "+file+" && mount -o remount,ro "+dir+" && ! test -e "+file+"; do mount -o remount,rw "+dir+"; done")
 	writable := sync.OnceFunc(func() { remount("rw") })
 	t.Cleanup(writable)
 	began := time.Now()
@@ -186,16 +187,7 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		}
 		return err
 	})
-	c.create(t, g.namespace, netexec("later", node1))
-	// Kubelet's own watch may be in a pause that doubles up to half a minute, and as much again by chance (client-go's reflector).
-	eventually(t, 3*podTime, "kubelet has heard of a new pod", func(ctx context.Context) error {
-		p, err := c.kube.CoreV1().Pods(g.namespace).Get(ctx, "later", metav1.GetOptions{})
-		if err == nil && p.Status.PodIP == "" {
-			err = fmt.Errorf("it is %s", p.Status.Phase)
-		}
-		return err
-	})
-	later := c.ready(t, g.namespace, "later")
+	later := c.run(t, g.namespace, netexec("later", node1))[0]
 	meet(t, g.friend.netns, later.addr)
 	keptAway(t, later, g.target)
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -29,8 +28,8 @@ func TestOpenVSwitchFromItsImage(t *testing.T) {
 		began := time.Now()
 		c.applyWithoutSwitch(t)
 		words := []string{"no Open vSwitch runs on this host", "deploy/overlays/ovs"}
-		c.saysUnavailable(t, node1, words...)
-		c.saysUnavailable(t, node2, words...)
+		c.unavailable(t, node1, words...)
+		c.unavailable(t, node2, words...)
 		c.warned(t, began, "Node", node1, words...)
 	})
 	x := c.install(t)
@@ -75,22 +74,6 @@ patches:
 	if _, stderr, err := c.Kubectl(t.Context(), "apply", "-k", dir); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
-}
-
-// saysUnavailable waits for a Node's condition that says all of the words.
-func (c *cluster) saysUnavailable(t *testing.T, node string, words ...string) {
-	t.Helper()
-	eventually(t, syncTime, "the condition of "+node+" says why", func(ctx context.Context) error {
-		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		condition := config.NetworkUnavailable(n)
-		if condition == nil || condition.Status != corev1.ConditionTrue || !saysAll(condition.Message, words) {
-			return fmt.Errorf("it is %v", condition)
-		}
-		return nil
-	})
 }
 
 // testNewSwitch: who deletes the pod has chosen the moment, and everything is there again with the next one.

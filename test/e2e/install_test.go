@@ -94,7 +94,8 @@ func (c *cluster) uninstall(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	if err := c.Uninstall(ctx); err != nil {
-		t.Fatal(err)
+		why, _, _ := c.Kubectl(t.Context(), "get", "namespaces,pods,nodes,customresourcedefinitions", "--all-namespaces", "--output=yaml")
+		t.Fatalf("%v; there is:\n%s", err, why)
 	}
 	t.Logf("kubectl delete took %.1fs", time.Since(began).Seconds())
 }

@@ -61,7 +61,7 @@ func (c *cluster) unlessDropped(t *testing.T, losing func() (losses []string)) {
 // unlessExcused is unlessDropped where the machine may also lose so many packets that it does not count. In one of the attempts nothing is lost.
 func (c *cluster) unlessExcused(t *testing.T, uncounted int, losing func() (losses []string, packets int)) {
 	t.Helper()
-	const attempts = 5
+	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		before := c.machineDrops(t)
 		losses, packets := losing()

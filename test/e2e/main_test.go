@@ -96,7 +96,7 @@ func withLab(ctx context.Context, run func() int) error {
 	defer cancel()
 	_, err := lab.Up(upCtx, lab.Options{Name: ownLab, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: install()}, Progress: progress})
 	if err != nil {
-		return errors.Join(fmt.Errorf("bring the lab up: %w", err), saveLogs(), takeDown())
+		return errors.Join(fmt.Errorf("bring the lab up: %w", err), saveLogs(ownLab), takeDown())
 	}
 	progress("the lab is up after %.1fs", time.Since(began).Seconds())
 	if err := os.Setenv(labVariable, ownLab); err != nil {
@@ -110,12 +110,12 @@ func withLab(ctx context.Context, run func() int) error {
 	if code == 0 {
 		return takeDown()
 	}
-	return errors.Join(errors.New("tests failed"), saveLogs(), takeDown())
+	return errors.Join(errors.New("tests failed"), saveLogs(ownLab), takeDown())
 }
 
 // abandon ends the process while tests run, since they can't be stopped.
 func abandon(why error) {
-	err := errors.Join(why, pprof.Lookup("goroutine").WriteTo(os.Stderr, 2), saveLogs(), takeDown())
+	err := errors.Join(why, pprof.Lookup("goroutine").WriteTo(os.Stderr, 2), saveLogs(ownLab), takeDown())
 	log.Fatalf("e2e: %v", err)
 }
 
@@ -131,9 +131,9 @@ func takeDown() error {
 	return nil
 }
 
-// saveLogs keeps what the lab's processes said, and says where.
-func saveLogs() error {
-	l, err := lab.Open(ownLab)
+// saveLogs keeps what a lab's processes said, and says where.
+func saveLogs(name string) error {
+	l, err := lab.Open(name)
 	if err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
@@ -144,6 +144,6 @@ func saveLogs() error {
 	if err := os.CopyFS(to, os.DirFS(l.LogDir())); err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
-	progress("the logs of the lab are in %s", to)
+	progress("the logs of lab %s are in %s", name, to)
 	return nil
 }

@@ -236,10 +236,10 @@ func (c *cluster) attached(t *testing.T, object *corev1.Pod) pod {
 	}
 }
 
-// meet returns when two can ping each other: the first packet to a new neighbour may be lost.
+// meet returns when two can ping each other: the first packet to a new neighbour may be lost, and a switch may have just been started.
 func meet(t *testing.T, from wire.NetNS, to netip.Addr) {
 	t.Helper()
-	eventually(t, packetTime, "reach "+to.String(), func(ctx context.Context) error {
+	eventually(t, syncTime, "reach "+to.String(), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		return from.Ping(ctx, to, wire.Echo{})

@@ -246,6 +246,7 @@ func testCuts(t *testing.T, c *cluster) {
 			a.setAll(t, tc.now)
 			for _, d := range forbidden {
 				d.there.dies(t, since, "the acceptor of "+d.name)
+				d.back.heard.Store(0) // a packet that opened it may have been sent twice
 			}
 			for _, d := range slices.Concat(forbidden, []*duplex{friend}) {
 				d.there.talks(t)
@@ -292,7 +293,7 @@ func testLasting(t *testing.T, c *cluster) {
 			said := d.back.said.Load()
 			eventually(t, syncTime, "the last word is heard on "+d.name, func(context.Context) error {
 				heard, ago := d.there.heard.Load(), time.Since(time.Unix(0, d.there.last.Load()))
-				if heard != said && ago < silence {
+				if heard != said && ago < 5*silence { // what a busy machine held up still comes
 					return fmt.Errorf("of %d bytes %d", said, heard)
 				}
 				return nil

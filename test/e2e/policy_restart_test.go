@@ -161,14 +161,15 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 		if err := change(version(0)); err != nil { // for the next attempt, if the machine was too busy
 			t.Fatal(err)
 		}
-		eventually(t, syncTime, "the enemy is kept away again", func(ctx context.Context) error {
+		keptAway(t, g.enemy, g.target)
+		eventually(t, syncTime, "the enemy is kept away again", func(context.Context) error {
 			seen := g.breaches.Swap(0)
 			if seen > 0 {
 				return fmt.Errorf("%d packets of it arrived", seen)
 			}
 			return nil
 		})
-	}, fineStreamOf(g.friend, g.target))
+	}, streamOf(g.friend, g.target))
 }
 
 // cpuTime is what a node's agent has used of processors.

@@ -49,7 +49,7 @@ func (c *cluster) killAgent(t *testing.T, node string) {
 		t.Fatal(err)
 	}
 	c.service(t, node, agentService, (*lab.Service).Kill)
-	eventually(t, syncTime, "the agent is started again", func(ctx context.Context) error {
+	eventually(t, programTime, "the agent is started again", func(ctx context.Context) error {
 		now, err := s.Status(ctx)
 		if err != nil {
 			return err

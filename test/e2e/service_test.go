@@ -149,15 +149,14 @@ func hostnameUDP(ctx context.Context, from wire.NetNS, to netip.Addr, port uint1
 		return "", err
 	}
 	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return "", err
-	}
-	if _, err := conn.Write([]byte("hostname")); err != nil {
-		return "", err
-	}
-	buffer := make([]byte, 1<<10)
-	length, err := conn.Read(buffer)
+	buffer, length := make([]byte, 1<<10), 0
+	err = resending(ctx, conn, func() error {
+		_, err := conn.Write([]byte("hostname"))
+		return err
+	}, func() (err error) {
+		length, err = conn.Read(buffer)
+		return err
+	})
 	return string(buffer[:length]), err
 }
 

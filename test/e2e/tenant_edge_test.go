@@ -19,20 +19,23 @@ import (
 // refusedTime is how long somebody tries who must not succeed: many times what it takes others.
 const refusedTime = 2 * time.Second
 
-// mustNotReach tries, and then shows by control, which takes the same way, that trying was worth it.
+// mustNotReach tries, between two controls that take the same way and show that trying was worth it.
 func mustNotReach(t *testing.T, what string, try, control func(context.Context) error) {
 	t.Helper()
-	eventually(t, syncTime, what+": the control", func(ctx context.Context) error {
+	briefly := func(ctx context.Context, do func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, refusedTime)
 		defer cancel()
-		return control(ctx)
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), refusedTime)
-	defer cancel()
-	if try(ctx) == nil {
-		t.Errorf("%s: got through", what)
+		return do(ctx)
 	}
-	within(t, refusedTime, what+": the control afterwards", control)
+	eventually(t, syncTime, what+": the controls", func(ctx context.Context) error {
+		if err := briefly(ctx, control); err != nil {
+			return err
+		}
+		if briefly(ctx, try) == nil {
+			t.Fatalf("%s: got through", what)
+		}
+		return briefly(ctx, control)
+	})
 }
 
 func asksHTTP(from wire.NetNS, to netip.Addr, port uint16) func(context.Context) error {

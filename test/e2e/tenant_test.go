@@ -128,7 +128,7 @@ func newMatrix(t *testing.T, c *cluster, namespaces, podsEach int) *matrix {
 func (c *cluster) readyWithin(t *testing.T, namespace, name string) pod {
 	t.Helper()
 	var object *corev1.Pod
-	eventually(t, 3*podTime, "pod "+name+" is ready", func(ctx context.Context) error {
+	eventually(t, podTime, "pod "+name+" is ready", func(ctx context.Context) error {
 		var err error
 		if object, err = c.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err

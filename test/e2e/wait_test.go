@@ -17,10 +17,12 @@ const (
 	packetTime = 5 * time.Second
 	// syncTime is for a change of an object or of the host to reach the switch.
 	syncTime = 20 * time.Second
-	// podTime is for some pods to start or to end.
-	podTime = 60 * time.Second
-	// nodeTime is for a node to come or to go.
-	nodeTime = 2 * time.Minute
+	// programTime is for kubelet to start or to end one of our programs, and for what the program then has to do, after another's lease is over.
+	programTime = 90 * time.Second
+	// podTime is for some pods to start or to end. kubelet's watch pauses for up to a minute when it was cut off (client-go's reflector).
+	podTime = 3 * time.Minute
+	// nodeTime is for a node to come or to go, or to get another version.
+	nodeTime = 6 * time.Minute
 )
 
 // pollInterval is between two looks.

@@ -22,7 +22,7 @@ import (
 )
 
 // testTimeout is for everything that a test does with a lab, except for the first build of the components.
-const testTimeout = 5 * time.Minute
+const testTimeout = 15 * time.Minute
 
 // needRoot skips, builds what a lab needs, and takes the lab down when the test ends, whatever happened.
 func needRoot(t *testing.T, name string) (binDir string) {
@@ -251,10 +251,10 @@ func TestNodesOfALab(t *testing.T) {
 		t.Errorf("exec exit 7: %q, %v", stderr, err)
 	}
 	// The node's address answers on the fabric, from the bridge that owns it.
-	if stdout, stderr, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "1", "-W", "5", "172.31.0.11"); err != nil {
+	if stdout, stderr, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "3", "-W", "5", "172.31.0.11"); err != nil {
 		t.Errorf("ping node1 from outside: %v\n%s%s", err, stdout, stderr)
 	}
-	if stdout, stderr, err := l.Exec(ctx, "node1", "busybox", "ping", "-c", "1", "-W", "5", OutsideAddr().String()); err != nil {
+	if stdout, stderr, err := l.Exec(ctx, "node1", "busybox", "ping", "-c", "3", "-W", "5", OutsideAddr().String()); err != nil {
 		t.Errorf("ping outside from node1: %v\n%s%s", err, stdout, stderr)
 	}
 	canceled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -280,7 +280,7 @@ func TestNodesOfALab(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "ping after ovs-vswitchd was killed", func() error {
-		_, _, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "1", "-W", "1", "172.31.0.11")
+		_, _, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "3", "-W", "1", "172.31.0.11")
 		return err
 	})
 

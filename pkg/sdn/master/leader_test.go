@@ -99,14 +99,13 @@ func testHandsOver(t *testing.T, c *cluster) {
 	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
 
 	stop()
+	if now := must(c.holder(t.Context()))(t); now == leader {
+		t.Error("the lease was not given back")
+	}
 	begin := time.Now()
 	c.addNode(t, "node2", "192.0.2.2")
 	c.hostSubnet(t, "node2", has("10.129.0.0/23"))
-	took := time.Since(begin)
-	t.Logf("the next leader had served a node after %v", took)
-	if took > 8*time.Second { // a lease that is not given back lasts ten
-		t.Errorf("the lease was not handed over: %v", took)
-	}
+	t.Logf("the next leader had served a node after %v", time.Since(begin))
 	c.ruler(t, leader)
 	if _, _, err := probe(t.Context(), first, "/healthz"); err == nil {
 		t.Error("the first still answers probes")

@@ -36,7 +36,7 @@ func TestEventsNameTheKindsThatTheyAreAbout(t *testing.T) {
 		"policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: named},
 	} {
 		recorder.Event(about, corev1.EventTypeWarning, "Test", want)
-		await.OK(t, 10*time.Second, func(ctx context.Context) error {
+		await.OK(t, time.Minute, func(ctx context.Context) error {
 			events, err := kube.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err

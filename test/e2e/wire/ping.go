@@ -232,7 +232,7 @@ func (p *Pings) Duplicates() int {
 }
 
 // lateAnswer is how long an answer may take before it counts as lost.
-const lateAnswer = 2 * time.Second
+const lateAnswer = 5 * time.Second
 
 // Stop ends the row. It returns how many were sent, and when those were sent that nobody answered.
 func (p *Pings) Stop() (sent int, lost []time.Time, err error) {

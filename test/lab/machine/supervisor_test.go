@@ -54,7 +54,7 @@ func shell(script string) []string { return []string{"sh", "-c", script} }
 // eventually polls until the unit's status is as wanted.
 func eventually(t *testing.T, control *Control, unit, what string, wanted func(Status) bool) Status {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
@@ -78,7 +78,7 @@ func isUp(s Status) bool { return s.State == Up }
 
 func waitUp(t *testing.T, control *Control) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return control.WaitUp(ctx)
 }

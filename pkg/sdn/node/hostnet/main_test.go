@@ -81,7 +81,7 @@ func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
 // eventually waits until the condition holds. Nothing that the tests wait for takes near as long.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	await.OK(t, 10*time.Second, func(context.Context) error {
+	await.OK(t, time.Minute, func(context.Context) error {
 		if !condition() {
 			return errors.New(what)
 		}

@@ -60,7 +60,7 @@ func udp(t *testing.T, netns ns.NetNS, addr string) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { conn.Close() })
-	must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return conn
 }
 

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const soon = 10 * time.Second
+const soon = time.Minute
 
 func hostSubnet(node, hostIP, subnet string) *networkv1.HostSubnet {
 	return &networkv1.HostSubnet{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -224,6 +225,7 @@ func TestRepair(t *testing.T) {
 	port := Attachment{req.ContainerID, req.IfName}.HostVeth()
 
 	s.VSCtl(t, "del-port", port)
+	awaitNumber(t, n.bridge, port, 0)
 	if err := m.Repair(t.Context(), port); err != nil {
 		t.Fatal(err)
 	}
@@ -255,26 +257,25 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// awaitNumber waits until the agent sees that a port has the number: then it is told.
+// awaitNumber waits until the agent sees that a port has the number, 0 if the port is gone: then it is told.
 func awaitNumber(t *testing.T, bridge Switch, port string, number int) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ports, err := bridge.ListPorts(t.Context())
+	await.OK(t, patience, func(ctx context.Context) error {
+		ports, err := bridge.ListPorts(ctx)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if slices.ContainsFunc(ports, func(p ovs.Port) bool { return p.Name == port && p.OFPort == number }) {
-			return
+		var is int
+		for _, p := range ports {
+			if p.Name == port {
+				is = p.OFPort
+			}
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("port %s does not get number %d: %v", port, number, ports)
+		if is != number {
+			return fmt.Errorf("port %s has number %d, want %d", port, is, number)
 		}
-	}
+		return nil
+	})
 }
 
 // A pod's number follows from its address, and comes free with it: where there is one address, each pod has the number of the one before.

@@ -61,7 +61,7 @@ func TestAudit(t *testing.T) {
 	if err := bridge.Run(t.Context(), meddle); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !slices.Equal(bridge.Flows(), want) {
