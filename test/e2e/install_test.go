@@ -20,8 +20,11 @@ import (
 // installLab is the name of the lab that the test of the installation brings up.
 const installLab = "e2e-install"
 
-// installTime is for everything from `kubectl apply -k` on, and for everything back.
+// installTime is for everything from `kubectl apply -k` on, but for deleting it.
 const installTime = 3 * time.Minute
+
+// uninstallTime is longer: what the API server's finalizers find not gone they look at again after minutes.
+const uninstallTime = 6 * time.Minute
 
 // A cluster without a network gets one by `kubectl apply -k`, and is left as it was by `kubectl delete -k`. In between all of it can be
 // restarted unnoticed, and all nodes can lose their power.
@@ -90,14 +93,34 @@ func isNodeReady(n *corev1.Node) bool {
 
 func (c *cluster) uninstall(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), installTime)
+	ctx, cancel := context.WithTimeout(t.Context(), uninstallTime)
 	defer cancel()
 	began := time.Now()
+	slow := time.AfterFunc(time.Minute, func() { progress("kubectl delete takes long: %s", c.remains(ctx)) })
+	defer slow.Stop()
 	if err := c.Uninstall(ctx); err != nil {
-		why, _, _ := c.Kubectl(t.Context(), "get", "namespaces,pods,nodes,customresourcedefinitions", "--all-namespaces", "--output=yaml")
-		t.Fatalf("%v; there is:\n%s", err, why)
+		t.Fatalf("%v: %s", err, c.remains(t.Context()))
 	}
 	t.Logf("kubectl delete took %.1fs", time.Since(began).Seconds())
+}
+
+// remains is what of an installation is still there while it is deleted, and what the API server says of that.
+func (c *cluster) remains(ctx context.Context) string {
+	const conditions = `{range .items[*]}{.metadata.name} since {.metadata.deletionTimestamp}: {.status.conditions[?(@.status=="True")]}{"\n"}{end}`
+	var all strings.Builder
+	for _, args := range [][]string{
+		{"namespaces", "--output=jsonpath=" + conditions},
+		{"customresourcedefinitions", "--output=jsonpath=" + conditions},
+		{"pods", "--all-namespaces", "--output=wide"},
+		{"nodes"},
+	} {
+		stdout, stderr, err := c.Kubectl(ctx, append([]string{"get"}, args...)...)
+		fmt.Fprintf(&all, "\n%s%s", stdout, stderr)
+		if err != nil {
+			fmt.Fprintf(&all, "%v", err)
+		}
+	}
+	return all.String()
 }
 
 // testRollout: agents and controllers are replaced by new ones while pods talk.
