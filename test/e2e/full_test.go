@@ -211,11 +211,11 @@ func (c *cluster) onlyFull(t *testing.T, namespace string) int {
 	return len(full)
 }
 
-// heldUp says whether the machine kept a node's vswitchd from running for seconds about then. vswitchd logs each turn of more than one second,
+// heldUp says whether the machine kept a node's vswitchd from running for long about then. vswitchd logs each turn of more than one second,
 // and how long of it it ran (OVS' lib/timeval.c).
 func (c *cluster) heldUp(t *testing.T, node string, from, to time.Time) bool {
 	t.Helper()
-	const enough = 2 * time.Second
+	const enough = 5 * time.Second // half of the time in which an agent wants an answer
 	log, err := os.ReadFile(filepath.Join(c.LogDir(), node+"-"+vswitchdService+".log"))
 	if err != nil {
 		t.Logf("nobody knows whether vswitchd of %q was held up: %v", node, err)
