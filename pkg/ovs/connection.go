@@ -38,9 +38,12 @@ func (c Connection) Whole() Connections {
 }
 
 // IsFound says whether the switch can be told to forget this connection alone (Whole), and finds it at once. To find one without ports, ICMP
-// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c), and the kernel is not told of it
-// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c): it goes with its zone only.
+// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c). The kernel is told of TCP, UDP and ICMP only
+// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c), and nobody of what it was not told: SCTP, too, goes with its zone only.
 func (c Connection) IsFound() bool {
+	if c.Protocol == protoSCTP {
+		return false
+	}
 	return c.Protocol == protoICMP || c.Original.SrcPort != 0 && c.Original.DstPort != 0
 }
 

@@ -242,8 +242,8 @@ func (p *Policies) judge() *judge {
 	return j
 }
 
-// look takes note of a connection that is not to go on. One without ports can't be named alone to the kernel's tracker, nor be found at once by
-// any: with it go the others of its zone, whose openers, mostly the same, have to speak again before they are answered.
+// look takes note of a connection that is not to go on. One without ports, or of SCTP, can't be named alone to the kernel's tracker: with it go
+// the others of its zone, whose openers, mostly the same, have to speak again before they are answered.
 func (j *judge) look(c ovs.Connection) {
 	if !j.orphaned(c) && !j.forbidden(c) {
 		return

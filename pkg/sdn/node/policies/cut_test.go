@@ -179,8 +179,9 @@ func TestConnectionsOfAnAddressThatLostItsPodAreCut(t *testing.T) {
 }
 
 // What can't be named alone goes with its zone, a few zones at a time.
-func TestConnectionsWithoutPortsGoWithTheirZone(t *testing.T) {
+func TestConnectionsGoWithTheirZone(t *testing.T) {
 	j := newJudge(t, onPort(80))
+	j.look(tracked(zoneHere, protoSCTP, "10.128.0.2:1000", "192.0.2.1:9"))
 	for i := range 10 {
 		j.look(tracked(zoneHere, protoGRE, "10.128.0.2:0", fmt.Sprintf("192.0.2.%d:0", i)))
 	}
