@@ -219,6 +219,9 @@ func TestTwoControllers(t *testing.T) {
 		}
 		took := p.served(t, p.addNode(t))
 		t.Logf("a node had its subnet %v after the leader had stopped", took)
+		if took > 8*time.Second { // a lease lasts ten
+			t.Error("too late")
+		}
 		p.replace(t, leader)
 	})
 

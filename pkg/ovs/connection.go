@@ -38,13 +38,10 @@ func (c Connection) Whole() Connections {
 }
 
 // IsFound says whether the switch can be told to forget this connection alone (Whole), and finds it at once. To find one without ports, ICMP
-// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c). The kernel is told of TCP, UDP and ICMP only
-// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c), and nobody of what it was not told: SCTP, too, goes with its zone only.
+// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c). And OVS 3.1 can name TCP, UDP and ICMP to the kernel
+// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c); told to forget another, it reports success and does nothing. The rest goes with its zone only.
 func (c Connection) IsFound() bool {
-	if c.Protocol == protoSCTP {
-		return false
-	}
-	return c.Protocol == protoICMP || c.Original.SrcPort != 0 && c.Original.DstPort != 0
+	return c.Protocol == protoICMP || c.Protocol != protoSCTP && c.Original.SrcPort != 0 && c.Original.DstPort != 0
 }
 
 // parseConnection reads a line of `ovs-appctl dpctl/dump-conntrack`, such as

@@ -105,7 +105,11 @@ func testHandsOver(t *testing.T, c *cluster) {
 	begin := time.Now()
 	c.addNode(t, "node2", "192.0.2.2")
 	c.hostSubnet(t, "node2", has("10.129.0.0/23"))
-	t.Logf("the next leader had served a node after %v", time.Since(begin))
+	took := time.Since(begin)
+	t.Logf("the next leader had served a node after %v", took)
+	if took > 8*time.Second { // a lease lasts ten
+		t.Errorf("the lease was not handed over: %v", took)
+	}
 	c.ruler(t, leader)
 	if _, _, err := probe(t.Context(), first, "/healthz"); err == nil {
 		t.Error("the first still answers probes")
