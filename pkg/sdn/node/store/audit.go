@@ -30,10 +30,10 @@ func (s *Store) askForAudit() {
 }
 
 // auditing reports whether the full replacement has no other reason than an audit: the switch should be as the table says.
-func (s *Store) auditing(asked uint64) bool {
+func (s *Store) auditing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return asked == s.audited && s.synced == asked-1
+	return s.began == s.audited && s.synced == s.began-1
 }
 
 // audit first applies the changes, so that all that is found then is others' work.

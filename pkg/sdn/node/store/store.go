@@ -41,6 +41,7 @@ type Store struct {
 
 	running sync.Mutex
 	table   table  // the writer's own, as are the following
+	began   uint64 // the value of asked that the write under way began with
 	audited uint64 // the value of asked that the last audit is for
 }
 

@@ -13,11 +13,11 @@ import (
 // write brings the switch up to date with what is queued now. After an error the changes are queued again and
 // a full replacement is due.
 func (s *Store) write(ctx context.Context) error {
-	changes, asked, full := s.take()
+	changes, full := s.take()
 	var rest []*change
 	var err error
 	switch {
-	case full && s.auditing(asked):
+	case full && s.auditing():
 		rest, err = s.audit(ctx, changes)
 	case full:
 		rest, _, err = s.replace(ctx, changes)
@@ -25,19 +25,16 @@ func (s *Store) write(ctx context.Context) error {
 		rest, err = s.apply(ctx, changes)
 	}
 	s.putBack(rest)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case err != nil:
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.asked++ // what the switch has is unknown now
-	case full:
-		s.synced = asked
 	}
 	return err
 }
 
 // take empties the queue.
-func (s *Store) take() (changes []*change, asked uint64, full bool) {
+func (s *Store) take() (changes []*change, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes, s.queue = s.queue, nil
@@ -47,7 +44,8 @@ func (s *Store) take() (changes []*change, asked uint64, full bool) {
 		s.busy[c.owner] = true
 		c.old = s.current[c.owner]
 	}
-	return changes, s.asked, s.asked != s.synced
+	s.began = s.asked
+	return changes, s.asked != s.synced
 }
 
 // putBack queues changes again that could not be tried, before those that came meanwhile. One that was overtaken leaves only
@@ -68,10 +66,14 @@ func (s *Store) putBack(changes []*change) {
 	s.queue = slices.Concat(again, s.queue)
 }
 
-// finish takes note of changes that are on the switch.
-func (s *Store) finish(changes []*change) {
+// finish takes note of changes that are on the switch. If they are because all of it was replaced, that is known before
+// anyone who waits for them goes on.
+func (s *Store) finish(changes []*change, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if replaced {
+		s.synced = s.began
+	}
 	for _, c := range changes {
 		if len(c.new) == 0 {
 			delete(s.current, c.owner)
@@ -92,7 +94,7 @@ func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, e
 		r.transaction(tx)
 		err := s.bridge.Run(ctx, tx)
 		if err == nil {
-			s.finish(r.commit())
+			s.finish(r.commit(), false)
 			return nil, nil
 		}
 		key, refused := s.table.refused(err)
@@ -133,7 +135,7 @@ func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change,
 			for key := range s.table.entries {
 				s.table.commit(key)
 			}
-			s.finish(r.commit())
+			s.finish(r.commit(), true)
 			return nil, found, nil
 		}
 		key, refused := s.table.refused(err)
