@@ -62,7 +62,7 @@ func TestBadFlags(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var stderr bytes.Buffer
-	if code := run(t.Context(), nil, &stderr, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "no --kubeconfig") {
+	if code := run(t.Context(), []string{}, &stderr, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "no --kubeconfig") {
 		t.Errorf("exit code %d: %s", code, &stderr)
 	}
 }
