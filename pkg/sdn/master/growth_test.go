@@ -57,7 +57,10 @@ func testGrows(t *testing.T, c *cluster) {
 	c.eventOf(t, "Normal", "ClusterNetwork", "default", "AcceptedClusterNetwork", "10.128.0.0/21 with 9 host bits")
 
 	// One that begins before the old one, and another range.
-	c.addNodes(t, 4, 6)
+	c.addNodes(t, 4, 4)
+	c.hostSubnet(t, "node4", has("10.128.6.0/23"))
+	c.addNodes(t, 5, 6)
+	c.condition(t, "node5", "True", "NoHostSubnet", "no subnet is free in the cluster network 10.128.0.0/21")
 	c.condition(t, "node6", "True", "NoHostSubnet", "no subnet is free in the cluster network 10.128.0.0/21")
 	c.edit(t, setRanges("10.128.0.0/21", "10.9.0.0/22"))
 	c.accepted(t, "True", "Accepted", "", "10.128.0.0/21 with 9 host bits", "10.9.0.0/22 with 9 host bits")

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -52,7 +53,7 @@ const (
 //
 // What it decides on, the object and what nodes hold of the network, can't be written to in one step, so a leader that was
 // stopped while it decided must not write its verdict when another rules. Each leader therefore begins by writing its
-// name on the object. From then on a verdict of the one before, which was made of an older version, conflicts; and once that
+// name on the object, before it gives anything out. From then on a verdict of the one before, which was made of an older version, conflicts; and once that
 // one has read the new version, it finds another's name there and resigns.
 type networkKeeper struct {
 	client   networkclient.Interface
@@ -63,10 +64,13 @@ type networkKeeper struct {
 	informed cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
 
+	inForce chan struct{} // closed when running is there, and the object says so
+	begin   func()        // closes inForce, once
+
 	// Below is run's.
 	running *config.Network // in force; nil: none yet
 	ruling  bool            // the name is on the object
-	inForce chan struct{}   // closed when running is there
+	told    *config.Network // what was in force when the object's authors last heard of it; nil: nothing
 }
 
 // deposedError says that another controller rules.
@@ -87,6 +91,7 @@ func newNetworkKeeper(client networkclient.Interface, events record.EventRecorde
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "clusternetworks"}),
 		inForce: make(chan struct{}),
 	}
+	k.begin = sync.OnceFunc(func() { close(k.inForce) })
 	changed := func(any) { k.queue.Add(networkv1.ClusterNetworkDefault) } // another name is ignored, but costs nothing
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed,
@@ -147,9 +152,9 @@ func (k *networkKeeper) keep(ctx context.Context) error {
 			if err := k.enforce(ctx, stored, former); err != nil {
 				return err
 			}
+			k.told = former
 		}
 	}
-	before := k.running
 	verdict := k.judge(ctx, stored)
 	if err := k.write(ctx, stored, verdict); err != nil {
 		return err
@@ -158,9 +163,14 @@ func (k *networkKeeper) keep(ctx context.Context) error {
 	if verdict.Reason == config.ReasonInUse {
 		k.queue.AddAfter(stored.Name, judgeAgain)
 	}
-	if before != nil && !reflect.DeepEqual(before, k.running) {
+	if k.running == nil {
+		return nil
+	}
+	k.begin()
+	if k.told != nil && !reflect.DeepEqual(k.told, k.running) {
 		k.events.Event(stored, corev1.EventTypeNormal, reasonAcceptedNetwork, verdict.Message)
 	}
+	k.told = k.running
 	return nil
 }
 
@@ -234,7 +244,6 @@ func (k *networkKeeper) enforce(ctx context.Context, stored *networkv1.ClusterNe
 	if differences := k.differences(network); len(differences) > 0 {
 		k.warn(ctx, stored, reasonDiffersFromFlag, fmt.Errorf("the controller's flags say otherwise and are not followed: %w", errors.Join(differences...)))
 	}
-	close(k.inForce)
 	return nil
 }
 
