@@ -15,6 +15,7 @@ import (
 const (
 	askEvery   = time.Minute
 	askTimeout = 15 * time.Second
+	firstRetry = time.Second // after an error, which says nothing of the kind; from then on at half the pace each time
 )
 
 // HasClusterPolicies asks the API server whether it has ClusterNetworkPolicies, of the version that we know. Listing is how to tell:
@@ -35,18 +36,23 @@ func HasClusterPolicies(ctx context.Context, client policyclient.Interface) (boo
 // AwaitClusterPolicies returns when the cluster has ClusterNetworkPolicies: at once, or within a minute from when they come. It fails
 // only when the context ends.
 func AwaitClusterPolicies(ctx context.Context, client policyclient.Interface) error {
-	ask := time.NewTicker(askEvery)
-	defer ask.Stop()
+	retry := firstRetry
 	for {
 		has, err := HasClusterPolicies(ctx, client)
-		if has {
+		pause := askEvery
+		switch {
+		case has:
 			return nil
+		case err == nil:
+			retry = firstRetry
+		case ctx.Err() == nil:
+			pause, retry = retry, min(2*retry, askEvery)
+			klog.FromContext(ctx).Error(err, "Will ask again", "in", pause)
 		}
-		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Will ask again", "in", askEvery)
-		}
+		ask := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
+			ask.Stop()
 			return context.Cause(ctx)
 		case <-ask.C:
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,7 +81,8 @@ func TestAwaitClusterPolicies(t *testing.T) {
 	}{
 		"there already":              {answers: []error{nil}, end: time.Hour},
 		"comes later":                {answers: []error{missing(), missing(), nil}, want: 2 * time.Minute, end: time.Hour},
-		"the API server can't tell":  {answers: []error{unavailable(), nil}, want: time.Minute, end: time.Hour},
+		"the API server can't tell":  {answers: []error{unavailable(), unavailable(), nil}, want: 3 * time.Second, end: time.Hour},
+		"it can't tell for long":     {answers: slices.Concat(slices.Repeat([]error{unavailable()}, 8), []error{nil}), want: 183 * time.Second, end: time.Hour},
 		"never comes, and we go":     {answers: []error{missing()}, want: 90 * time.Second, end: 90 * time.Second},
 		"can't be told, and we go":   {answers: []error{unavailable()}, want: 90 * time.Second, end: 90 * time.Second},
 		"we go before it is asked":   {answers: []error{missing()}},
