@@ -54,18 +54,20 @@ func TestOKFailsWithTheLastFault(t *testing.T) {
 }
 
 func TestOKSaysWhatWasWrongBeforeTheTimeWasOver(t *testing.T) {
-	f, asked := &failed{TB: t}, false
-	defer func() {
-		if recover() != any(f) || f.why != "not within 50ms: what is wrong" {
-			t.Errorf("said %q", f.why)
-		}
-	}()
-	OK(f, 50*time.Millisecond, func(ctx context.Context) error {
-		if !asked {
-			asked = true
-			return errors.New("what is wrong")
-		}
-		<-ctx.Done() // as a call of an API server that hangs
-		return ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		f, asked := &failed{TB: t}, false
+		defer func() {
+			if recover() != any(f) || f.why != "not within 50ms: what is wrong" {
+				t.Errorf("said %q", f.why)
+			}
+		}()
+		OK(f, 50*time.Millisecond, func(ctx context.Context) error {
+			if !asked {
+				asked = true
+				return errors.New("what is wrong")
+			}
+			<-ctx.Done() // as a call of an API server that hangs
+			return ctx.Err()
+		})
 	})
 }
