@@ -39,6 +39,9 @@ func TestOVSStart(t *testing.T) {
 					case $said in *"already: stop it"*) ;; *) echo "it says $said"; exit 1 ;; esac
 				done
 			done`,
+		"one that hangs is left alone": `"$start" db & up; kill -STOP "$(cat /run/openvswitch/ovsdb-server.pid)"
+			if said=$("$start" db 2>&1); then echo "it has started"; exit 1; fi
+			case $said in *"already: stop it"*) ;; *) echo "it says $said"; exit 1 ;; esac`,
 		"what was left of one that was killed is no other": `"$start" db & up; kill -9 "$(cat /run/openvswitch/ovsdb-server.pid)"; "$start" db & up`,
 	} {
 		t.Run(name, func(t *testing.T) {
