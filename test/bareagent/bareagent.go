@@ -4,8 +4,10 @@ package bareagent
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -63,7 +65,7 @@ func (a Agent) Run(ctx context.Context) error {
 	defer socket.Close()
 	native := ovs.NewNative(ovstest.Bridge, a.RunDir)
 	defer native.Close()
-	if err := SetUpBridge(ctx, native); err != nil {
+	if err := onceAvailable(ctx, func(ctx context.Context) error { return SetUpBridge(ctx, native) }); err != nil {
 		return err
 	}
 	var bridge ovs.Interface = native
@@ -85,7 +87,7 @@ func (a Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := manager.Recover(ctx); err != nil {
+	if err := onceAvailable(ctx, manager.Recover); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -109,6 +111,17 @@ func (a Agent) Run(ctx context.Context) error {
 		return cniserver.Serve(ctx, socket, manager)
 	})
 	return group.Wait()
+}
+
+// onceAvailable tries again while Open vSwitch does not answer.
+func onceAvailable(ctx context.Context, try func(context.Context) error) error {
+	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		err := try(ctx)
+		if ovs.IsUnavailable(err) {
+			return false, nil
+		}
+		return true, err
+	})
 }
 
 func (a Agent) manager(native *ovs.Native, flows *store.Store, addresses *ipam.IPAM) (*pods.Manager, error) {

@@ -246,7 +246,7 @@ func (r *rig) state(t *testing.T) []string {
 	}
 	for _, e := range entries {
 		switch {
-		case e.Name() == "lock", e.Name() == "freed", strings.HasPrefix(e.Name(), "last_reserved_ip."):
+		case e.Name() == "lock", e.Name() == "freed", e.Name() == "probe", strings.HasPrefix(e.Name(), "last_reserved_ip."):
 		default:
 			found = append(found, "file "+e.Name())
 		}

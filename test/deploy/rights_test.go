@@ -246,6 +246,13 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	c.addPod(t, "node1", "controller", "ovsdn-controller")
 	controller := c.as(t, "ovsdn-controller", "controller")
 	awaitAdmission(t, controller, refused("another condition", patchStatus("node2", condition(corev1.NodeReady, "NotMine"))))
+	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights in one namespace come by themselves
+		_, err := controller.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("its rights are not in force: %w", err)
+		}
+		return nil
+	})
 	lease := func(name string) func(context.Context, as) error {
 		return func(ctx context.Context, who as) error {
 			_, err := who.kube.CoordinationV1().Leases(system).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"me"}}`), metav1.PatchOptions{})

@@ -74,7 +74,7 @@ func Run(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	s := newSupervisor(spec)
-	if err := s.serve(ctx, filepath.Join(dir, controlEnd)); err != nil {
+	if _, err := s.serve(ctx, filepath.Join(dir, controlEnd)); err != nil {
 		return err
 	}
 	if spec.Forward != "" {
@@ -86,23 +86,32 @@ func Run(dir string) error {
 	return nil
 }
 
-// serve answers Control until the context ends. When the socket accepts, the machine can be entered.
-func (s *supervisor) serve(ctx context.Context, socket string) error {
+// serve answers Control until the context ends; over is closed then. When the socket accepts, the machine can be entered.
+func (s *supervisor) serve(ctx context.Context, socket string) (over <-chan struct{}, err error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove an old control socket: %w", err)
+		return nil, fmt.Errorf("remove an old control socket: %w", err)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("listen for control: %w", err)
+		return nil, fmt.Errorf("listen for control: %w", err)
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	go func() {
+	var running sync.WaitGroup
+	running.Go(func() {
+		<-ctx.Done()
+		_ = server.Close()
+	})
+	running.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			fmt.Fprintf(os.Stderr, "control socket: %v\n", err)
 		}
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		running.Wait()
 	}()
-	return nil
+	return ended, nil
 }
 
 // forward passes connections to the inherited listener, which belongs to the host's network, on to an address of

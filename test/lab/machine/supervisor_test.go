@@ -29,7 +29,8 @@ func supervise(t *testing.T, units ...Unit) *Control {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := newSupervisor(spec)
 	s.restartDelay, s.stopGrace = 100*time.Millisecond, 300*time.Millisecond
-	if err := s.serve(ctx, filepath.Join(dir, controlEnd)); err != nil {
+	served, err := s.serve(ctx, filepath.Join(dir, controlEnd))
+	if err != nil {
 		t.Fatal(err)
 	}
 	over := make(chan struct{})
@@ -40,6 +41,7 @@ func supervise(t *testing.T, units ...Unit) *Control {
 	t.Cleanup(func() {
 		cancel()
 		<-over
+		<-served
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
