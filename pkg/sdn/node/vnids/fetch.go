@@ -39,8 +39,7 @@ func (v *VNIDs) Fetch(ctx context.Context, name string) error {
 func (v *VNIDs) isCurrent(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	ns := v.namespaces[name]
-	return v.flat() || ns != nil && ns.known && ns.exists
+	return v.flat() || v.namespaces[name].current()
 }
 
 func (v *VNIDs) fetch(ctx context.Context, name string) error {
@@ -51,10 +50,18 @@ func (v *VNIDs) fetch(ctx context.Context, name string) error {
 	if err != nil {
 		return tryAgain("can't look up the NetNamespace of namespace %s in the Kubernetes API", name, err)
 	}
-	if _, err := config.ParseNetNamespace(o); err != nil {
+	n, err := config.ParseNetNamespace(o)
+	if err != nil {
 		return tryAgain("NetNamespace %s is not usable, correct it", name, err)
 	}
-	v.learn(ctx, o) // nobody waits: the pod's own flows come behind
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ns := v.namespace(n.Name)
+	if ns.current() {
+		return nil // by the watch, which may be ahead of the answer
+	}
+	v.take(ctx, n)
+	ns.unsettled = true // nobody waits, as the pod's own flows come behind; when the watch tells of it somebody does
 	return nil
 }
 

@@ -103,7 +103,7 @@ type namespace struct {
 	known      bool // else its dependents have no flows
 	exists     bool // as a NetNamespace: one that is gone keeps its VNID for those who are left
 	multicast  bool
-	unsettled  bool // the switch refused some of what follows from the VNID
+	unsettled  bool // the switch refused some of what follows from the VNID, or nobody knows whether it did
 	dependents map[pipeline.Owner]Dependent
 }
 
@@ -175,8 +175,14 @@ func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.C
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.take(ctx, n)
+}
+
+// take is learn with the lock held.
+func (v *VNIDs) take(ctx context.Context, n *config.NetNamespace) []*store.Commit {
 	ns := v.namespace(n.Name)
-	changed := !ns.known || ns.vnid != n.VNID || ns.unsettled
+	another := !ns.known || ns.vnid != n.VNID
+	changed := another || ns.unsettled
 	if !changed && ns.exists && ns.multicast == n.Multicast {
 		return nil
 	}
@@ -188,9 +194,9 @@ func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.C
 		for owner, d := range ns.dependents {
 			c.set(owner, ns.compile(d))
 		}
-		if len(ns.dependents) > 0 {
-			klog.FromContext(ctx).Info("Namespace has another VNID", "namespace", n.Name, "vnid", n.VNID, "dependents", len(ns.dependents))
-		}
+	}
+	if another && len(ns.dependents) > 0 {
+		klog.FromContext(ctx).Info("Namespace has another VNID", "namespace", n.Name, "vnid", n.VNID, "dependents", len(ns.dependents))
 	}
 	return c.send()
 }
@@ -225,6 +231,9 @@ func (v *VNIDs) collect(name string) {
 		delete(v.namespaces, name)
 	}
 }
+
+// current says whether the VNID is that of a NetNamespace that there is.
+func (ns *namespace) current() bool { return ns != nil && ns.known && ns.exists }
 
 func (ns *namespace) compile(d Dependent) pipeline.State {
 	if !ns.known {
