@@ -32,9 +32,9 @@ const (
 func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Result, error) {
 	logger := klog.FromContext(ctx).WithValues("sandbox", req.ContainerID, "interface", req.IfName)
 	ctx = klog.NewContext(ctx, logger)
-	start := time.Now()
+	start, asked := time.Now(), m.health.asking()
 	pod, err := m.add(ctx, req)
-	m.learn(err, true)
+	m.learn(asked, err, true)
 	if err != nil {
 		logger.Error(err, "Could not attach the pod", "args", req.Args)
 		if pod.Name != "" && ctx.Err() == nil {

@@ -16,7 +16,12 @@ type health struct {
 	misses int   // probes in a row that Open vSwitch did not answer
 	bridge error // the last one's
 	disk   error // addresses can't be written
+	works  works
 }
+
+// works counts how often Open vSwitch has answered, and an address has been written. Who asks takes note of it: a failure is over, though
+// it is told later, if there has been a success since the question.
+type works struct{ bridge, disk uint64 }
 
 // maxMisses is how many probes may fail in a row: Open vSwitch misses one when it restarts, or the processor is busy, and a STATUS that
 // fails makes the node not ready.
@@ -30,36 +35,52 @@ func (e *diskError) Unwrap() error { return e.err }
 
 // learn draws conclusions from how a request ended. ADD tries everything; a DEL may have found no address to free. That Open vSwitch did
 // not answer is for the probes to say: a wave of requests finds that many times in one moment.
-func (m *Manager) learn(err error, triedDisk bool) {
+func (m *Manager) learn(asked works, err error, triedDisk bool) {
 	var disk *diskError
 	switch {
 	case err == nil:
-		m.health.probed(nil)
+		m.health.probed(asked, nil)
 		if triedDisk {
-			m.health.setDisk(nil)
+			m.health.setDisk(asked, nil)
 		}
 	case errors.As(err, &disk):
-		if m.health.setDisk(err) {
+		if m.health.setDisk(asked, err) {
 			m.events.WarnNode(ReasonAddressStorage, err.Error())
 		}
 	}
 }
 
-// probed takes note of whether Open vSwitch has answered.
-func (h *health) probed(err error) {
+// asking is called before a question whose answer probed or setDisk is told.
+func (h *health) asking() works {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.bridge = err
-	if err == nil {
-		h.misses = 0
-	} else {
+	return h.works
+}
+
+// probed takes note of whether Open vSwitch has answered.
+func (h *health) probed(asked works, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		h.works.bridge++
+		h.misses, h.bridge = 0, nil
+	case asked.bridge == h.works.bridge:
 		h.misses++
+		h.bridge = err
 	}
 }
 
-func (h *health) setDisk(err error) (changed bool) {
+// setDisk takes note of whether addresses can be written.
+func (h *health) setDisk(asked works, err error) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		h.works.disk++
+	case asked.disk != h.works.disk:
+		return false
+	}
 	changed = (h.disk == nil) != (err == nil)
 	h.disk = err
 	return changed

@@ -138,9 +138,9 @@ func (m *Manager) Pods() []Pod {
 func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	a := Attachment{req.ContainerID, req.IfName}
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
-	start := time.Now()
+	start, asked := time.Now(), m.health.asking()
 	err := m.del(ctx, a)
-	m.learn(err, false)
+	m.learn(asked, err, false)
 	if err != nil {
 		logger.Error(err, "Could not detach the pod, the runtime will repeat DEL")
 		return asCNIError(err)

@@ -44,6 +44,7 @@ func (m *Manager) Run(ctx context.Context) {
 func (m *Manager) probe(parent context.Context) {
 	ctx, cancel := context.WithTimeout(parent, probePeriod)
 	defer cancel()
+	asked := m.health.asking()
 	_, err := m.bridge.ListPorts(ctx)
 	if err == nil {
 		if _, err = m.bridge.Missing(ctx, nil); err != nil {
@@ -56,11 +57,12 @@ func (m *Manager) probe(parent context.Context) {
 	if parent.Err() != nil {
 		return // it says nothing
 	}
-	m.health.probed(err)
+	m.health.probed(asked, err)
 	if _, failed := m.health.get(); failed == nil {
 		return
 	}
-	if err := m.ipam.Probe(ctx); m.health.setDisk(err) {
+	asked = m.health.asking()
+	if err := m.ipam.Probe(ctx); m.health.setDisk(asked, err) {
 		klog.FromContext(ctx).Info("Addresses can be written again")
 	}
 }

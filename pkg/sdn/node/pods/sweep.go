@@ -28,9 +28,10 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	for _, p := range m.Pods() {
 		known[p.Attachment] = true
 	}
+	asked := m.health.asking()
 	// The list is older than what is attached from now on.
 	if err := m.sweep(ctx, func(a Attachment) bool { return valid(a) || !known[a] }); err != nil {
-		m.learn(err, false)
+		m.learn(asked, err, false)
 		klog.FromContext(ctx).Error(err, "Could not remove all that is not valid any more")
 		return asCNIError(err)
 	}
