@@ -36,6 +36,15 @@ func (m *Manager) census(ctx context.Context) (census, error) {
 	if c.devices, err = m.links.List(ctx); err != nil {
 		return c, err
 	}
+	for name := range c.ports {
+		if c.devices[name] {
+			continue
+		}
+		// The kernel may pass over a device while others come and go (NLM_F_DUMP_INTR in linux/netlink.h).
+		if c.devices[name], err = m.links.Exists(ctx, name); err != nil {
+			return c, err
+		}
+	}
 	if c.leases, err = m.ipam.List(); err != nil {
 		return c, &diskError{fmt.Errorf("read the address directory: %w", err)}
 	}

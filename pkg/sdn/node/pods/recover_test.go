@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +112,44 @@ func TestRecoverSweeps(t *testing.T) {
 	}
 	n.wantClean(t)
 }
+
+// Other devices come and go while the kernel lists them, and it passes over some: their pods live, also one of which only the port's name
+// is known.
+func TestRecoverAsksForDevicesThatWereNotListed(t *testing.T) {
+	n := newNode(t)
+	first, stop := n.start(t)
+	living, damaged := n.addPod("living", newNetns(t)), n.addPod("damaged", newNetns(t))
+	checkReq := check(t, living, add(t, first, living))
+	add(t, first, damaged)
+	stop()
+	port := ovs.Port{
+		Name:        Attachment{damaged.ContainerID, damaged.IfName}.HostVeth(),
+		ExternalIDs: map[string]string{IDSandbox: damaged.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"},
+	}
+	if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
+		t.Fatal(err)
+	}
+
+	second, _ := n.boot(t)
+	second.links = unlisted{second.links}
+	if err := second.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Check(t.Context(), checkReq); err != nil {
+		t.Error(err)
+	}
+	if left := n.residue(t); !slices.Contains(left, "port "+port.Name) || !slices.Contains(left, "device "+port.Name) {
+		t.Errorf("of the pod that nobody knows there is %v", left)
+	}
+	del(t, second, living)
+	del(t, second, damaged)
+	n.wantClean(t)
+}
+
+// unlisted is a kernel that lists none of its devices.
+type unlisted struct{ Links }
+
+func (unlisted) List(context.Context) (map[string]bool, error) { return map[string]bool{}, nil }
 
 // The predecessor died while vswitchd was giving the port its number, which comes while the successor starts. Another pod has died
 // meanwhile. The store writes nothing yet.
