@@ -109,8 +109,10 @@ func TestDeadAgent(t *testing.T) {
 				stop()
 
 				second, _ := n.start(t)
-				if len(second.Pods()) == 0 && len(n.residue(t)) > len(n.flows()) {
-					t.Errorf("the successor left %v", n.residue(t))
+				// The store may not have replaced the flows yet.
+				left := slices.DeleteFunc(n.residue(t), func(r string) bool { return strings.HasPrefix(r, "flow ") })
+				if len(second.Pods()) == 0 && len(left) > 0 {
+					t.Errorf("the successor left %v", left)
 				}
 				del(t, second, req)
 				n.wantClean(t)
@@ -185,8 +187,9 @@ func TestOVSAway(t *testing.T) {
 	if _, err := a.Add(t.Context(), late); code(err) != types.ErrTryAgainLater {
 		t.Errorf("ADD: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	a.faults.cancelAt("after delete", cancel)
 	if err := a.Del(ctx, req); code(err) != types.ErrTryAgainLater {
 		t.Errorf("DEL: %v", err)
 	}

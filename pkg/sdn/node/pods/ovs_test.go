@@ -162,10 +162,10 @@ func TestCheckFindsMissingFlows(t *testing.T) {
 		t.Errorf("STATUS while vswitchd hangs: %v", err)
 	}
 	resume()
-	a.probe(t.Context())
-	if err := a.Status(t.Context()); err != nil {
-		t.Errorf("STATUS: %v", err)
-	}
+	await.OK(t, time.Minute, func(ctx context.Context) error {
+		a.probe(ctx)
+		return a.Status(ctx)
+	})
 	del(t, a, req)
 }
 

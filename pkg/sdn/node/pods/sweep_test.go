@@ -17,6 +17,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func gc(valid string) *cniserver.Request {
@@ -129,12 +130,12 @@ func (n *node) closeNetns(t *testing.T, pod ns.NetNS, req *cniserver.Request) {
 	if err := pod.Close(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(patience)
-	for slices.Contains(devices(t, n.host), (Attachment{req.ContainerID, req.IfName}).HostVeth()) {
-		if time.Now().After(deadline) {
-			t.Fatal("the kernel keeps the device")
+	await.OK(t, time.Minute, func(context.Context) error {
+		if slices.Contains(devices(t, n.host), (Attachment{req.ContainerID, req.IfName}).HostVeth()) {
+			return errors.New("the kernel keeps the device")
 		}
-	}
+		return nil
+	})
 }
 
 // The runtime forgot a DEL: when there is no address left, those of dead sandboxes are found, and a full node says so.
