@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // PluginName is the plugin's file name in the runtime's directory (/opt/cni/bin by default), and its type in configurations.
@@ -18,13 +19,17 @@ type Plugin struct {
 	Source string // the program
 	Dir    string // the runtime's directory
 
-	installed fs.FileInfo // what Install has seen to be right
+	installed fs.FileInfo // what Install has seen to be right; nil: it reads what is there
 }
+
+// modTimeGrain is more than any clock of files stands still: one that is written twice meanwhile looks as it did after the first time.
+const modTimeGrain = 2 * time.Second
 
 // Install makes the runtime's program equal to the source, of whatever version it was, and says what it changed, for logging. The
 // runtime sees a whole program or none; one that runs at the moment goes on. A program that is equal is left alone.
 func (p *Plugin) Install() (change string, err error) {
 	path := filepath.Join(p.Dir, PluginName)
+	now := time.Now()
 	is, err := os.Stat(path)
 	if err == nil && p.installed != nil && same(is, p.installed) {
 		return "", nil
@@ -47,8 +52,9 @@ func (p *Plugin) Install() (change string, err error) {
 			return "", fmt.Errorf("install the CNI plugin: %w", err)
 		}
 	}
-	if p.installed, err = os.Stat(path); err != nil {
-		return change, fmt.Errorf("look at the CNI plugin that was installed: %w", err)
+	p.installed = nil
+	if change == "" && now.Sub(is.ModTime()) > modTimeGrain {
+		p.installed = is
 	}
 	return change, nil
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
@@ -66,6 +67,45 @@ func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "bridge" {
 		t.Errorf("after the removal there is %v, %v", entries, err)
+	}
+}
+
+// The clock of files stands still for some milliseconds: a program that is overwritten in place within them looks as before, but it is
+// read again. One that has been there for longer is not.
+func TestPluginOverwrittenAtTheMomentItWasInstalled(t *testing.T) {
+	source, dir := filepath.Join(t.TempDir(), "plugin"), t.TempDir()
+	if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, path := &Plugin{Source: source, Dir: dir}, filepath.Join(dir, PluginName)
+	if _, err := p.Install(); err != nil {
+		t.Fatal(err)
+	}
+	installed, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, time.Time{}, installed.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if change, err := p.Install(); err != nil || !strings.HasPrefix(change, "replaced sha256:") {
+		t.Errorf("Install said %q, %v", change, err)
+	}
+
+	if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if change, err := p.Install(); err != nil || change != "" {
+		t.Errorf("Install of what is there said %q, %v", change, err)
+	}
+	if err := os.Remove(source); err != nil { // whoever reads would miss it
+		t.Fatal(err)
+	}
+	if change, err := p.Install(); err != nil || change != "" {
+		t.Errorf("Install of what was seen to be there said %q, %v", change, err)
 	}
 }
 
