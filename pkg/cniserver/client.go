@@ -30,7 +30,12 @@ func Call(ctx context.Context, socket string, req *Request) (*current.Result, er
 	if req.Command != CommandStatus {
 		return call(ctx, socket, req)
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	return callStatus(ctx, socket, req, statusPatience)
+}
+
+// callStatus asks until an agent answers that does not want to be asked again, or the patience ends.
+func callStatus(ctx context.Context, socket string, req *Request, patience time.Duration) (*current.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	again := time.NewTicker(statusAgain)
 	defer again.Stop()

@@ -77,7 +77,7 @@ func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
 	}}, time.Second, time.Second)
 	asked := make(chan error, 1)
 	go func() {
-		_, err := Call(t.Context(), socket, request(CommandStatus))
+		_, err := callStatus(t.Context(), socket, request(CommandStatus), time.Minute)
 		asked <- err
 	}()
 	await.OK(t, time.Minute, func(context.Context) error {
