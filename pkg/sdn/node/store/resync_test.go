@@ -13,14 +13,20 @@ import (
 
 func TestUnavailable(t *testing.T) {
 	f := newFake(t)
+	tried := make(chan struct{}, 1)
+	f.BeforeBundle = func(context.Context) error { signal(tried); return nil }
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
 	must(t, s.Set(pod("b"), flows(flow(2, goovs.Output(2)))))
 	f.SetUnavailable(true)
+	<-tried // by those that are written
 	waiting := s.Set(pod("a"), flows(flow(3, goovs.Output(1))))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := waiting.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	for range 2 { // the second try says that the first has failed
+		<-tried
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := waiting.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	f.Restart() // its flows are gone
