@@ -69,7 +69,11 @@ func start(t *testing.T, objects ...runtime.Object) *fixture {
 	})
 	f.client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		namespace := action.GetNamespace()
-		w, err := f.client.Tracker().Watch(action.GetResource(), namespace)
+		var options metav1.ListOptions
+		if of, ok := action.(clienttesting.WatchActionImpl); ok {
+			options = of.ListOptions // with them the tracker tells what came since the list
+		}
+		w, err := f.client.Tracker().Watch(action.GetResource(), namespace, options)
 		f.opened(namespace, 1)
 		return true, watched{w, sync.OnceFunc(func() { f.opened(namespace, -1) })}, err
 	})
@@ -337,6 +341,7 @@ func TestMachinesListen(t *testing.T) {
 	f.Follow(other, []string{"b"})
 	f.want(vnid, "172.31.0.2")
 	f.want(other, "172.31.0.3")
+	f.wantWatched("a", "b")
 
 	before := f.refreshed.Load()
 	f.Peer("fixed", &peers.Peer{VTEP: netip.MustParseAddr("172.31.0.98"), HasFixedVNID: true, FixedVNID: vnid})
