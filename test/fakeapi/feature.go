@@ -15,7 +15,7 @@ type Feature interface {
 }
 
 // Run runs a feature with its informer and the store that it writes to, as the agent does, until stop is called or the test ends.
-func Run(t testing.TB, informer cache.SharedIndexInformer, feature Feature, store interface{ Run(context.Context) error }) (stop func()) {
+func Run(t testing.TB, informer *Informer, feature Feature, store interface{ Run(context.Context) error }) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -25,6 +25,7 @@ func Run(t testing.TB, informer cache.SharedIndexInformer, feature Feature, stor
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		t.Fatal("the cache did not sync")
 	}
+	<-informer.watching
 	if err := feature.Prime(ctx); err != nil {
 		t.Fatal(err)
 	}

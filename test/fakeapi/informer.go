@@ -3,6 +3,7 @@ package fakeapi
 
 import (
 	"context"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,14 +17,29 @@ type Client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
+// Informer tells when its watch has begun. What is deleted after the list and before that, a fake client never tells.
+type Informer struct {
+	cache.SharedIndexInformer
+	watching chan struct{} // closed
+}
+
 // NewInformer returns an informer of what the client lists; example is one such object.
-func NewInformer[L runtime.Object](client Client[L], example runtime.Object) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(listOnly{&cache.ListWatch{
+func NewInformer[L runtime.Object](client Client[L], example runtime.Object) *Informer {
+	i := &Informer{watching: make(chan struct{})}
+	begun := sync.OnceFunc(func() { close(i.watching) })
+	i.SharedIndexInformer = cache.NewSharedIndexInformer(listOnly{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return client.List(ctx, o)
 		},
-		WatchFuncWithContext: client.Watch,
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := client.Watch(ctx, o)
+			if err == nil {
+				begun()
+			}
+			return w, err
+		},
 	}}, example, 0, cache.Indexers{})
+	return i
 }
 
 // listOnly tells the reflector that fake clients can't stream their lists. The clients of OpenShift's kinds don't say so themselves.
