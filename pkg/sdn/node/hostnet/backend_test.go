@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const legacy = backend("iptables-legacy")
+
 func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
 	for _, test := range []struct{ name, host, want string }{
 		{"nobody's rules", "", "nf_tables"},
 		{"kubelet on nft", "iptables-nft -t mangle -N KUBE-KUBELET-CANARY", "nf_tables"},
-		{"kubelet on legacy", "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY", "legacy"},
-		{"other rules on legacy", "iptables-legacy -t mangle -N DOCKER", "nf_tables"},
-		{"left on legacy, kube-proxy on nft", "iptables-legacy -t mangle -N KUBE-PROXY-CANARY; iptables-nft -t mangle -N KUBE-PROXY-CANARY", "nf_tables"},
+		{"kubelet on legacy", legacy.command() + " -t mangle -N KUBE-KUBELET-CANARY", "legacy"},
+		{"other rules on legacy", legacy.command() + " -t mangle -N DOCKER", "nf_tables"},
+		{"left on legacy, kube-proxy on nft", legacy.command() + " -t mangle -N KUBE-PROXY-CANARY; iptables-nft -t mangle -N KUBE-PROXY-CANARY", "nf_tables"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inNetNS(t)
@@ -26,7 +28,7 @@ func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
 			must(t, err)
 			got := "nf_tables"
 			must(t, found.used.NewChain("filter", "PROBE"))
-			if strings.Contains(sh(t, "iptables-legacy -S"), "PROBE") {
+			if strings.Contains(sh(t, legacy.command()+" -S"), "PROBE") {
 				got = "legacy"
 			}
 			if got != test.want {
@@ -66,21 +68,21 @@ func TestBackendIsOneThatTheKernelHas(t *testing.T) {
 func TestRulesFollowTheHostsBackend(t *testing.T) {
 	inNetNS(t)
 	const ofKubelet = " -t mangle -N KUBE-KUBELET-CANARY"
-	for _, test := range []struct{ used, other string }{
+	for _, test := range []struct{ used, other backend }{
 		{"iptables-nft", "iptables-legacy"}, {"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"},
 	} {
-		sh(t, test.used+ofKubelet)
+		sh(t, test.used.command()+ofKubelet)
 		f, err := NewFirewall(openShift())
 		must(t, err)
 		_, err = f.Sync(t.Context())
 		must(t, err)
-		if rules := sh(t, test.used+"-save"); !strings.Contains(rules, chainPrefix) {
+		if rules := sh(t, string(test.used)+"-save"); !strings.Contains(rules, chainPrefix) {
 			t.Errorf("%s, which is used, has\n%s", test.used, rules)
 		}
-		if rules := sh(t, test.other+"-save"); strings.Contains(rules, chainPrefix) {
+		if rules := sh(t, string(test.other)+"-save"); strings.Contains(rules, chainPrefix) {
 			t.Errorf("%s has\n%s", test.other, rules)
 		}
-		sh(t, test.used+" -t mangle -X KUBE-KUBELET-CANARY")
+		sh(t, test.used.command()+" -t mangle -X KUBE-KUBELET-CANARY")
 	}
 }
 
@@ -96,7 +98,7 @@ func TestLookingForABackendMakesNoTables(t *testing.T) {
 	if tables, err := tablesOfLegacy(); err != nil || len(tables) > 0 {
 		t.Errorf("there are %v, %v", tables, err)
 	}
-	sh(t, "iptables-legacy -t raw -S")
+	sh(t, legacy.command()+" -t raw -S")
 	f, err := NewFirewall(openShift())
 	must(t, err)
 	_, err = f.Sync(t.Context())

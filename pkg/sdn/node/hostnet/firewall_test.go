@@ -99,12 +99,12 @@ B -I FORWARD -j KUBE-FORWARD; B -I FORWARD -m conntrack --ctstate NEW -j KUBE-SE
 B -A FORWARD -j REJECT --reject-with icmp-host-prohibited
 B -A INPUT -p tcp --dport 22 -j ACCEPT; B -A INPUT -j KUBE-SERVICES; B -P INPUT DROP`
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-		sh(t, strings.ReplaceAll(others, "B ", string(b)+" "))
+		sh(t, strings.ReplaceAll(others, "B ", b.command()+" "))
 		before := b.save(t)
 		f, _ := b.firewall(t, openShift())
 		syncFirewall(t, f)
 
-		forward := strings.TrimSpace(sh(t, string(b)+" -S FORWARD"))
+		forward := strings.TrimSpace(sh(t, b.command()+" -S FORWARD"))
 		want := []string{
 			"-P FORWARD ACCEPT",
 			"-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES",
@@ -116,16 +116,16 @@ B -A INPUT -p tcp --dport 22 -j ACCEPT; B -A INPUT -j KUBE-SERVICES; B -P INPUT 
 		if diff := cmp.Diff(want, strings.Split(forward, "\n")); diff != "" {
 			t.Errorf("the jump behind kube-proxy's (-want +got):\n%s", diff)
 		}
-		if input := sh(t, string(b)+" -S INPUT 1"); !strings.Contains(input, "OVSDN-INPUT") {
+		if input := sh(t, b.command()+" -S INPUT 1"); !strings.Contains(input, "OVSDN-INPUT") {
 			t.Errorf("the jump before all others, but first is %s", input)
 		}
 
 		// What is put before the jump later, stays before it.
-		sh(t, string(b)+" -I FORWARD -s 10.128.0.66/32 -j DROP")
+		sh(t, b.command()+" -I FORWARD -s 10.128.0.66/32 -j DROP")
 		if changes := syncFirewall(t, f); len(changes) > 0 {
 			t.Errorf("overrode an administrator: %q", changes)
 		}
-		sh(t, string(b)+" -D FORWARD -s 10.128.0.66/32 -j DROP")
+		sh(t, b.command()+" -D FORWARD -s 10.128.0.66/32 -j DROP")
 
 		must(t, f.Remove(t.Context()))
 		if diff := cmp.Diff(before, b.save(t)); diff != "" {
@@ -152,7 +152,7 @@ func TestFirewallRepairs(t *testing.T) {
 			onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 				f, _ := b.firewall(t, openShift())
 				syncFirewall(t, f)
-				sh(t, strings.ReplaceAll(test.harm, "B ", string(b)+" "))
+				sh(t, strings.ReplaceAll(test.harm, "B ", b.command()+" "))
 				if changes := syncFirewall(t, f); len(changes) == 0 {
 					t.Error("nothing was wrong")
 				}
@@ -272,7 +272,7 @@ func TestFirewallRun(t *testing.T) {
 func TestFirewallRunPolls(t *testing.T) {
 	netns := inNetNS(t)
 	b := backend("iptables-legacy") // of which there are no events
-	if exec.Command(string(b), "-t", "nat", "-S").Run() != nil {
+	if exec.Command(string(b), waitForLock, "-t", "nat", "-S").Run() != nil {
 		t.Logf("this machine has no %s", b)
 		return
 	}
@@ -280,7 +280,7 @@ func TestFirewallRunPolls(t *testing.T) {
 	right := func() bool { return cmp.Equal(sorted(Rules(openShift()).String()), sorted(b.save(t))) }
 	background(t, netns, func(ctx context.Context) { f.Run(ctx, 50*time.Millisecond) })
 	eventually(t, "Run makes the rules", right)
-	sh(t, string(b)+" -t nat -F")
+	sh(t, b.command()+" -t nat -F")
 	eventually(t, "Run restores the rules", right)
 }
 

@@ -56,13 +56,19 @@ func (r *recorder) DeleteById(table, chain string, id int) error {
 // backend is one of the two programs that hosts have as iptables.
 type backend string
 
+// waitForLock is the option for the older backend, whose lock is one for all namespaces; the newer one takes it too.
+const waitForLock = "--wait=60"
+
+// command is the program as shells call it, before its other options.
+func (b backend) command() string { return string(b) + " " + waitForLock }
+
 // onBackends runs the test on each that this kernel supports, in a namespace of its own.
 func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 	ran := false
 	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
 		t.Run(string(b), func(t *testing.T) {
 			netns := inNetNS(t)
-			if out, err := exec.Command(string(b), "-t", "nat", "-S").CombinedOutput(); err != nil {
+			if out, err := exec.Command(string(b), waitForLock, "-t", "nat", "-S").CombinedOutput(); err != nil {
 				t.Logf("this machine has no %s: %v: %s", b, err, out)
 				return
 			}
