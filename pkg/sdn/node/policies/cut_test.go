@@ -212,7 +212,7 @@ func TestManyConnectionsAreCutInSeveralRuns(t *testing.T) {
 }
 
 func TestCutsFollowPolicies(t *testing.T) {
-	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
+	f := newPrimed(t, func(f *fixture) { f.tenant("a", 10, nil) }) // its own cuts would come between
 	cuts := newCuts(f.bridge, &f.Policies.mu, f.judge)
 	all := []ovs.Connection{
 		tracked(zoneHere, protoTCP, "10.128.0.2:1000", "10.128.0.3:80"),

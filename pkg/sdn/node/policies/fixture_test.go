@@ -31,7 +31,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-const patience = 20 * time.Second
+// patience is longer than connections may wait to be cut, twice restLast, on a machine that is slow.
+const patience = time.Minute
 
 // listOnly tells the reflector that the source can't stream its lists.
 type listOnly struct{ cache.ListerWatcher }
@@ -53,6 +54,17 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, before func(*fixture)) *fixture {
+	t.Helper()
+	f := newPrimed(t, before)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() { f.Run(ctx) })
+	return f
+}
+
+// newPrimed is a fixture that knows the cluster as it was at the start, and hears of nothing later.
+func newPrimed(t *testing.T, before func(*fixture)) *fixture {
 	t.Helper()
 	f := &fixture{
 		t: t, bridge: ovs.NewFake("br0"), unseen: map[string]*corev1.Namespace{},
@@ -117,7 +129,6 @@ func newFixture(t *testing.T, before func(*fixture)) *fixture {
 	}
 	f.must(f.Prime(ctx))
 	running.Go(func() { f.vnids.Run(ctx) })
-	running.Go(func() { f.Run(ctx) })
 	running.Go(func() {
 		if err := st.Run(ctx); err != nil {
 			t.Error(err)

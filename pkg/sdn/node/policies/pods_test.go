@@ -2,6 +2,7 @@ package policies
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -111,13 +112,26 @@ func TestPodComesWhileTheSwitchIsBehind(t *testing.T) {
 	f.come(podObject("a", "other", "9", "", labels("web")), "s9", 9, "10.128.0.9")
 	f.bridge.SetUnavailable(true)
 	f.networkPolicies.Add(allow("a", "busy", "b", 9000))
+	f.eventually(func([]string) error {
+		f.Policies.mu.Lock() // who has learned of it under the lock has sent it too, and waits for the switch until there is one
+		defer f.Policies.mu.Unlock()
+		busy := policy.Packet{Peer: netip.MustParseAddr("10.129.0.9"), Protocol: corev1.ProtocolTCP, Port: 9000, FromPod: true}
+		if !f.compiler.engine.Allows(policy.Ingress, policy.PodKey{Namespace: "a", Name: "other"}, busy) {
+			return errors.New("nobody waits for the switch")
+		}
+		return nil
+	})
 	web := podObject("a", "late", "2", "10.128.0.5", labels("late"))
 	isolate := allow("a", "late", "b", 8080)
 	isolate.Spec.PodSelector.MatchLabels = labels("late")
 	f.pods.Add(web)
 	f.networkPolicies.Add(isolate)
 	f.eventually(func([]string) error {
-		if f.cachedPod(policy.PodKey{Namespace: "a", Name: "late"}) == nil || len(f.cluster.NetworkPolicies.GetStore().ListKeys()) != 3 {
+		f.news.mu.Lock()
+		defer f.news.mu.Unlock()
+		_, ofPod := f.news.objects[object{kindPod, "a/late"}]
+		_, ofPolicy := f.news.objects[object{kindNetworkPolicy, "a/late"}]
+		if !ofPod || !ofPolicy {
 			return errors.New("the watches have not told of all")
 		}
 		return nil
