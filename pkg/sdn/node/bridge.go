@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -127,7 +128,8 @@ func (f *fixture) evict(ctx context.Context) error {
 type keeper struct {
 	fixture *fixture
 	pods    *pods.Manager
-	report  func(error) // where the user looks
+	report  func(error)   // where the user looks
+	period  time.Duration // between looks at the fixture when nothing tells of a change
 	loop    *reconcile.Loop
 
 	mu    sync.Mutex
@@ -138,7 +140,7 @@ type keeper struct {
 const keepers = 4
 
 func newKeeper(f *fixture, manager *pods.Manager, report func(error)) *keeper {
-	k := &keeper{fixture: f, pods: manager, report: report}
+	k := &keeper{fixture: f, pods: manager, report: report, period: hostCheck}
 	k.loop = reconcile.New("bridge", k.serve)
 	return k
 }
@@ -166,7 +168,7 @@ func (k *keeper) serve(ctx context.Context, port string) error {
 	}
 	k.note(err)
 	if err == nil {
-		k.loop.AddAfter(port, hostCheck) // of other changes than numbers nothing tells
+		k.loop.AddAfter(port, k.period) // of other changes than numbers nothing tells
 	}
 	return err
 }

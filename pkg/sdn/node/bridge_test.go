@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
@@ -28,6 +29,7 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
 	keeper := newKeeper(f, nil, func(err error) { t.Error(err) })
+	keeper.period = time.Hour // what is repaired was noticed
 
 	ctx, stop := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
@@ -36,11 +38,10 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	parts.Go(func() { keeper.run(ctx) })
 	parts.Go(func() { h.bridge.Watch(ctx, follow(st, keeper, newZoneLimits(h.bridge))) })
 	h.must(t, written.Wait(t.Context()))
-	session := h.bridge.Session()
+	session, before := h.bridge.Session(), h.Dump(t)
 	for range 3 {
-		before := h.Dump(t)
 		h.VSCtl(t, "del-fail-mode", bridgeName)
-		await.OK(t, hostCheck/2, func(context.Context) error {
+		await.OK(t, time.Minute, func(context.Context) error {
 			if mode := h.VSCtl(t, "get", "bridge", bridgeName, "fail_mode"); mode != "secure\n" {
 				return fmt.Errorf("fail_mode is %s", mode)
 			}
@@ -52,5 +53,8 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	}
 	if h.bridge.Session() != session {
 		t.Error("there was another connection")
+	}
+	if found := st.Drift(); found.Changes() > 0 {
+		t.Errorf("flows were missed by an audit only: %+v", found)
 	}
 }

@@ -136,6 +136,15 @@ func (g *gated) forwards(t *testing.T) {
 	})
 }
 
+// drops replaces the flows by one that drops all, as somebody other than an agent. A session with the vswitchd before may have to end first.
+func (g *gated) drops(t *testing.T) {
+	t.Helper()
+	g.eventually(t, "vswitchd has the flow", func() error {
+		_, err := g.bridge.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}})
+		return err
+	})
+}
+
 func (g *gated) send(t *testing.T) {
 	t.Helper()
 	err := g.NS.Do(func(ns.NetNS) error {
@@ -191,9 +200,7 @@ func TestVSwitchdWaitsForItsFlows(t *testing.T) {
 	stop()
 	g.StopVSwitchd(t)
 	g.StartVSwitchd(t)
-	if _, err := g.bridge.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}}); err != nil {
-		t.Fatal(err)
-	}
+	g.drops(t)
 	for range 10 {
 		g.send(t)
 	}
@@ -254,9 +261,7 @@ func TestVSwitchdOfOthersDoesNotWait(t *testing.T) {
 	g.VSCtl(t, "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev")
 	g.StopVSwitchd(t)
 	g.StartVSwitchd(t)
-	if _, err := g.bridge.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{{Table: 0, Priority: 1, Actions: []ovs.Action{goovs.Drop()}}}}); err != nil {
-		t.Fatal(err)
-	}
+	g.drops(t)
 	// An agent that has not got as far as to a store.
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

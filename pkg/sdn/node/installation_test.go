@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -56,7 +57,9 @@ func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
 	running.Go(func() { i.run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	i.factory.WaitForCacheSync(t.Context().Done())
+	if !cache.WaitForCacheSync(ctx.Done(), i.factory.Core().V1().Namespaces().Informer().HasSynced) {
+		t.Fatal("the cache did not sync")
+	}
 	// The list is not yet the watch, which has to begin before the rights go.
 	touched, err := admin.CoreV1().Namespaces().Patch(t.Context(), system, types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"yes"}}}`), metav1.PatchOptions{})
 	must(t, err)
