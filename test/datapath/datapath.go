@@ -188,14 +188,16 @@ func (n *Node) Revalidate(t testing.TB) {
 	}
 }
 
-// AppCtl runs ovs-appctl at the node's ovs-vswitchd and returns what it prints.
+// AppCtl runs ovs-appctl at the node's ovs-vswitchd and returns its standard output.
 func (n *Node) AppCtl(t testing.TB, args ...string) string {
 	t.Helper()
 	// Clean-up functions run after the test's context has ended.
 	cmd := n.Switch.Command(context.WithoutCancel(t.Context()), "ovs-appctl", append([]string{"--timeout=30", "--target=" + n.Switch.RunDir + "/ovs-vswitchd.ctl"}, args...)...)
-	out, err := cmd.CombinedOutput()
+	var stderr strings.Builder // warns of a machine that stood still
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("ovs-appctl %v: %v\n%s", args, err, out)
+		t.Fatalf("ovs-appctl %v: %v\n%s%s", args, err, out, &stderr)
 	}
 	return string(out)
 }

@@ -280,10 +280,13 @@ func (s *Switch) Diff(t testing.TB, want []*ovs.Flow) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const differ = 2 // diff-flows' exit code
-	out, err := s.Command(ctx, "ovs-ofctl", "--timeout=30", "-O", "OpenFlow14", "diff-flows", Bridge, name).CombinedOutput()
+	cmd := s.Command(ctx, "ovs-ofctl", "--timeout=30", "-O", "OpenFlow14", "diff-flows", Bridge, name)
+	var stderr strings.Builder // warns of a machine that stood still
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != differ) {
-		t.Fatalf("ovs-ofctl diff-flows: %v\n%s", err, out)
+		t.Fatalf("ovs-ofctl diff-flows: %v\n%s%s", err, out, &stderr)
 	}
 	return string(out)
 }
