@@ -131,6 +131,7 @@ func (l *link[S]) keep(ctx context.Context, made func()) {
 			began := time.Now()
 			select {
 			case <-s.ended():
+				s.close() // what it was told last must not come after what the next one is told
 			case <-ctx.Done():
 			}
 			if time.Since(began) > reconnectLast {
