@@ -160,9 +160,8 @@ func (e *Exec) createPort(ctx context.Context, name string, add []string) error 
 	if !IsUnavailable(err) && ctx.Err() == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.timeout)
-	defer cancel()
-	_, undoErr := e.vsctl(ctx, "--no-wait", "--", "--if-exists", "del-port", e.bridge, name)
+	undo := NewExec(e.bridge, e.runDir) // with its own time
+	_, undoErr := undo.vsctl(context.WithoutCancel(ctx), "--no-wait", "--", "--if-exists", "del-port", e.bridge, name)
 	if undoErr != nil {
 		undoErr = fmt.Errorf("take back port %s: %w", name, undoErr)
 	}

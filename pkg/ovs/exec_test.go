@@ -31,9 +31,9 @@ type Exec struct {
 var _ Interface = (*Exec)(nil)
 
 // NewExec returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
-// test's).
+// test's). It is patient: a machine shared with other tests can be slow.
 func NewExec(bridge, runDir string) *Exec {
-	return &Exec{bridge: bridge, runDir: runDir, timeout: answerTimeout}
+	return &Exec{bridge: bridge, runDir: runDir, timeout: time.Minute}
 }
 
 // NewTransaction implements Interface.

@@ -18,12 +18,8 @@ type reader interface {
 
 func TestMissing(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) reader{
-		"fake": func(*testing.T) reader { return ovs.NewFake(ovstest.Bridge) },
-		"native": func(t *testing.T) reader {
-			n := ovs.NewNative(ovstest.Bridge, ovstest.Start(t).RunDir)
-			t.Cleanup(n.Close)
-			return n
-		},
+		"fake":   func(*testing.T) reader { return ovs.NewFake(ovstest.Bridge) },
+		"native": func(t *testing.T) reader { return newNative(t, ovstest.Start(t)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)

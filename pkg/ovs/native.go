@@ -30,6 +30,7 @@ type Native struct {
 	bridge  string
 	runDir  string
 	timeout time.Duration // of one call, but for Replace and dumps
+	undo    time.Duration // of taking back what a call has left, once its own time is over
 	db      *link[*database]
 	flows   *link[*switchConn]
 
@@ -44,7 +45,7 @@ var _ Interface = (*Native)(nil)
 // NewNative returns a backend for the bridge of the Open vSwitch whose sockets are in runDir (DefaultRunDir, unless it is a
 // test's). Close it when it is not needed any more.
 func NewNative(bridge, runDir string) *Native {
-	n := &Native{bridge: bridge, runDir: runDir, timeout: answerTimeout, watchers: map[*watcher]bool{}}
+	n := &Native{bridge: bridge, runDir: runDir, timeout: answerTimeout, undo: answerTimeout, watchers: map[*watcher]bool{}}
 	var former *database
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
 		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), observer{bridge: bridge, onOFPort: n.onOFPort, onFlush: n.onFlush})

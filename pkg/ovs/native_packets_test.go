@@ -43,20 +43,22 @@ func watchPackets(t *testing.T, n *ovs.Native, handle func(ovs.PacketIn)) {
 // sendUntil sends packets until one comes: before the connection is there they are lost.
 func sendUntil(t *testing.T, s *ovstest.Switch, got <-chan ovs.PacketIn) ovs.PacketIn {
 	t.Helper()
-	for range 100 {
+	deadline := time.After(patience)
+	for {
 		packetOut(t, s)
 		select {
 		case p := <-got:
 			return p
 		case <-time.After(100 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("no packet has come")
 		}
 	}
-	t.Fatal("no packet has come")
-	return ovs.PacketIn{}
 }
 
 func TestNativeWatchesPackets(t *testing.T) {
 	s, n := startNative(t)
+	events := watch(t, n)
 	got := make(chan ovs.PacketIn, 1000)
 	watchPackets(t, n, func(p ovs.PacketIn) { got <- p })
 	for range 2 {
@@ -67,6 +69,7 @@ func TestNativeWatchesPackets(t *testing.T) {
 		}
 		s.StopVSwitchd(t)
 		s.StartVSwitchd(t)
+		expect(t, events, "vswitchd is back", kind(ovs.SwitchConnected))
 	}
 }
 

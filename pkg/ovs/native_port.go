@@ -143,7 +143,7 @@ func (n *Native) confirmPort(ctx context.Context, db *database, uuid string, wan
 // takeBack removes a port that was not confirmed, or may have been made, and adds to the error why it could not. The caller's
 // time may be over, so it has its own; the connection may be, so it looks for another.
 func (n *Native) takeBack(ctx context.Context, name string, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.undo)
 	defer cancel()
 	db, undoErr := n.db.get(ctx)
 	if undoErr == nil && IsUnavailable(err) {

@@ -55,7 +55,7 @@ func playSwitch(t *testing.T, play script) (n *ovs.Native, stop func()) {
 			serve(conn, play)
 		}
 	}()
-	n = ovs.NewNative(ovstest.Bridge, dir)
+	n = patient(ovs.NewNative(ovstest.Bridge, dir))
 	stop = func() {
 		n.Close()
 		listener.Close() // fails the second time

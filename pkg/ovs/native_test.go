@@ -20,8 +20,16 @@ import (
 )
 
 func newNative(t testing.TB, s *ovstest.Switch) *ovs.Native {
-	n := ovs.NewNative(ovstest.Bridge, s.RunDir)
+	n := patient(ovs.NewNative(ovstest.Bridge, s.RunDir))
 	t.Cleanup(n.Close)
+	return n
+}
+
+// patient lets the backend wait as long as a slow machine, shared with other tests, may need.
+func patient(n *ovs.Native) *ovs.Native {
+	n.SetDialTimeout(time.Minute)
+	n.SetUndoTimeout(time.Minute)
+	ovs.SetTimeout(n, time.Minute)
 	return n
 }
 
@@ -72,7 +80,7 @@ func watch(t *testing.T, n *ovs.Native) <-chan ovs.Event {
 // expect waits for the event; others in between do not matter.
 func expect(t *testing.T, events <-chan ovs.Event, what string, match func(ovs.Event) bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case e := <-events:
@@ -267,6 +275,7 @@ func TestNativeOutlivesTheDatabase(t *testing.T) {
 func TestNativeWithAHungDatabase(t *testing.T) {
 	s, n := startNative(t)
 	ovs.SetTimeout(n, 300*time.Millisecond)
+	n.SetUndoTimeout(300 * time.Millisecond)
 	resume := s.PauseDB(t)
 	defer resume()
 	if _, err := n.AddPort(t.Context(), tun()); !ovs.IsUnavailable(err) {

@@ -43,10 +43,13 @@ func onBridge(t *testing.T, test func(t *testing.T, s *ovstest.Switch, b ovs.Int
 	})
 }
 
+// patience bounds every wait for what calls of a minute may have to bring about.
+const patience = 2 * time.Minute
+
 // poll waits until f returns true.
 func poll(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -206,6 +209,7 @@ func TestUnconfirmedPortIsTakenBack(t *testing.T) {
 		if err := e.Run(t.Context(), tx); !ovs.IsUnavailable(err) {
 			t.Errorf("Run: got %v", err)
 		}
+		ovs.SetTimeout(e, time.Minute)
 		resume()
 		ports, err := e.ListPorts(t.Context())
 		must(t, err)
