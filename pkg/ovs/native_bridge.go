@@ -23,6 +23,9 @@ func (n *Native) EnsureBridge(ctx context.Context, b Bridge) error {
 		return err
 	}
 	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
+		if err := db.sync(ctx); err != nil { // what somebody changed before the call is to be seen
+			return err
+		}
 		err := errOvertaken
 		for range attempts {
 			if err = ensureBridge(ctx, db, b); !errors.Is(err, errOvertaken) {

@@ -134,9 +134,10 @@ func (db *database) followFlushes() {
 		case <-db.ctx.Done():
 			return
 		}
-		root, err := db.root()
+		// Who changed the fail mode need not have asked for a confirmation (`ovs-vsctl --no-wait`).
+		_, cfg, err := db.change(db.ctx)
 		if err == nil {
-			err = db.confirmed(db.ctx, root.NextCfg)
+			err = db.confirmed(db.ctx, cfg)
 		}
 		if err == nil {
 			db.observer.onFlush()
@@ -153,16 +154,12 @@ func (db *database) close() {
 
 // transact applies all operations or none. An operation that waits for what is not so makes it fail with errOvertaken.
 func (db *database) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb.OperationResult, error) {
-	// libovsdb can't close a connection while a call waits on it.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(db.ctx, cancel)()
-
-	results, err := db.client.Transact(ctx, ops...)
-	switch {
-	case db.ctx.Err() != nil:
-		return nil, errConnectionLost()
-	case err != nil:
+	var results []ovsdb.OperationResult
+	err := db.ask(ctx, func(ctx context.Context) (err error) {
+		results, err = db.client.Transact(ctx, ops...)
+		return err
+	})
+	if err != nil {
 		return nil, &unavailableError{fmt.Errorf("database transaction: %w", err)}
 	}
 	failed, err := ovsdb.CheckOperationResults(results, ops)
@@ -177,6 +174,29 @@ func (db *database) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovs
 		return nil, fmt.Errorf("database transaction: %w", err)
 	}
 	return results, nil
+}
+
+// ask makes a call to the server. A call that fails before the caller's time is over ends the session, and returns when it has ended:
+// nobody may be answered from the copy after somebody was told that the server is away.
+func (db *database) ask(ctx context.Context, call func(context.Context) error) error {
+	// libovsdb can't close a connection while a call waits on it.
+	callable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(db.ctx, cancel)()
+	err := call(callable)
+	ending := db.ctx.Err() != nil
+	if !ending && (err == nil || ctx.Err() != nil) {
+		return err
+	}
+	db.end()
+	select {
+	case <-db.lost:
+	case <-ctx.Done():
+	}
+	if ending {
+		return errConnectionLost()
+	}
+	return err
 }
 
 func errConnectionLost() error {
@@ -217,10 +237,7 @@ func (db *database) change(ctx context.Context, ops ...ovsdb.Operation) ([]ovsdb
 
 // sync waits until the copy shows all that the server had done when it was asked.
 func (db *database) sync(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(db.ctx, cancel)()
-	if err := db.client.Echo(ctx); err != nil {
+	if err := db.ask(ctx, db.client.Echo); err != nil {
 		return &unavailableError{fmt.Errorf("database: %w", err)}
 	}
 	return nil

@@ -10,6 +10,30 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
+// Who changes the database need not ask vswitchd to confirm it. The flows are lost when vswitchd has taken note, not before: who writes
+// them earlier has them flushed.
+func TestNativeTellsOfFlushesThatNobodyAwaits(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	must(t, replace(t, n, []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+	next := func() string { return s.VSCtl(t, "--no-wait", "get", "open_vswitch", ".", "next_cfg") }
+	before := next()
+
+	resume := s.PauseVSwitchd(t)
+	s.VSCtl(t, "--no-wait", "del-fail-mode", ovstest.Bridge)
+	poll(t, "the change is seen", func() bool { return len(events) > 0 || next() != before })
+	for range len(events) {
+		if e := <-events; e.Kind == ovs.FlowsLost {
+			t.Error("the flows are told lost while vswitchd stands still")
+		}
+	}
+	resume()
+	expect(t, events, "the flows are lost", kind(ovs.FlowsLost))
+	if diff := s.Diff(t, nil); !strings.Contains(diff, "actions=NORMAL") {
+		t.Errorf("the bridge has its flows yet: %s", diff)
+	}
+}
+
 // Who writes the flows after the event finds them still there a moment later.
 func TestNativeTellsOfFlushes(t *testing.T) {
 	s, n := startNative(t)

@@ -15,6 +15,9 @@ func (n *Native) DeleteBridge(ctx context.Context, b Bridge) error {
 		return fmt.Errorf("this backend programs bridge %q, not %q", n.bridge, b.Name)
 	}
 	err := within(ctx, n.timeout, n.db, func(ctx context.Context, db *database) error {
+		if err := db.sync(ctx); err != nil {
+			return err
+		}
 		bridge, exists := db.bridge(n.bridge)
 		if !exists {
 			return nil
