@@ -19,7 +19,8 @@ func TestUnavailable(t *testing.T) {
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
 	must(t, s.Set(pod("b"), flows(flow(2, goovs.Output(2)))))
 	f.SetUnavailable(true)
-	<-tried // by those that are written
+	f.Restart() // its flows are gone
+	<-tried     // by those that are written
 	waiting := s.Set(pod("a"), flows(flow(3, goovs.Output(1))))
 	for range 2 { // the second try says that the first has failed
 		<-tried
@@ -29,7 +30,6 @@ func TestUnavailable(t *testing.T) {
 	if err := waiting.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	f.Restart() // its flows are gone
 	overtaking := s.Set(pod("a"), flows(flow(4, goovs.Output(1))))
 	f.SetUnavailable(false)
 	must(t, waiting)
