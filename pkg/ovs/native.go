@@ -67,7 +67,7 @@ func NewNative(bridge, runDir string) *Native {
 			c.close()
 			return nil, err
 		}
-		n.sessions.Add(1)
+		c.number = n.sessions.Add(1)
 		return c, nil
 	})
 	return n

@@ -11,15 +11,22 @@ import (
 
 // Replace implements Interface. It dumps what there is, compares what it does, and sends the difference.
 func (n *Native) Replace(ctx context.Context, want State) (found Difference, err error) {
+	found, _, err = n.ReplaceIn(ctx, want)
+	return found, err
+}
+
+// ReplaceIn is Replace, and returns the session in which it was done: by the time that it returns there may be another.
+func (n *Native) ReplaceIn(ctx context.Context, want State) (found Difference, session int64, err error) {
 	err = within(ctx, replaceTimeout, n.flows, func(ctx context.Context, c *switchConn) error {
 		com, err := compare(ctx, c, want)
+		session = c.number
 		if err != nil || com.Changes() == 0 {
 			return err
 		}
 		found = com.Difference
 		return c.apply(ctx, &com.plan)
 	})
-	return found, err
+	return found, session, err
 }
 
 // comparison is what the switch lacks of the wanted state and has too much, and how to change that.

@@ -26,7 +26,8 @@ const (
 
 // switchConn is a session with vswitchd: OpenFlow on the bridge's management socket.
 type switchConn struct {
-	conn net.Conn
+	conn   net.Conn
+	number int64 // Native.Session while it is the current one
 
 	ctx     context.Context // ends when the session is to end
 	end     context.CancelFunc

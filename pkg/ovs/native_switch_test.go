@@ -297,3 +297,22 @@ func TestNativeDumpFlows(t *testing.T) {
 		t.Errorf("missing: %s", text)
 	}
 }
+
+// A vswitchd that starts anew has no flows, though the one before had them all.
+func TestReplaceTellsWhichSessionItWasIn(t *testing.T) {
+	s, n := startNative(t)
+	watch(t, n) // connects again
+	want := ovs.State{Flows: []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}}
+	for changes := range 2 { // the second finds all there
+		if found, session, err := n.ReplaceIn(t.Context(), want); err != nil || session != n.Session() || (found.Changes() == 0) != (changes == 1) {
+			t.Errorf("%+v in session %d of %d: %v", found, session, n.Session(), err)
+		}
+	}
+	before := n.Session()
+	s.StopVSwitchd(t)
+	s.StartVSwitchd(t)
+	poll(t, "vswitchd is back in another session", func() bool { return n.Session() != before })
+	if _, session, err := n.ReplaceIn(t.Context(), want); err != nil || session != n.Session() {
+		t.Errorf("in session %d of %d: %v", session, n.Session(), err)
+	}
+}

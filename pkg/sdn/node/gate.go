@@ -31,11 +31,11 @@ func newGate(bridge *ovs.Native) *gate {
 
 // Replace implements ovs.Interface. What follows from it does not hold up those who wait for their flows.
 func (g *gate) Replace(ctx context.Context, want ovs.State) (ovs.Difference, error) {
-	found, err := g.Native.Replace(ctx, want)
+	found, session, err := g.ReplaceIn(ctx, want)
 	if err != nil {
 		return found, err
 	}
-	g.filled.Store(g.Session())
+	g.filled.Store(session)
 	select {
 	case g.due <- struct{}{}:
 	default: // it is due already
