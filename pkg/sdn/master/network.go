@@ -53,8 +53,8 @@ const (
 //
 // What it decides on, the object and what nodes hold of the network, can't be written to in one step, so a leader that was
 // stopped while it decided must not write its verdict when another rules. Each leader therefore begins by writing its
-// name on the object, before it gives anything out. From then on a verdict of the one before, which was made of an older version, conflicts; and once that
-// one has read the new version, it finds another's name there and resigns.
+// name on the object, before it gives anything out. From then on a verdict of the one before, which was made of an older
+// version, conflicts; and once that one has read the new version, it finds another's name there and resigns.
 type networkKeeper struct {
 	client   networkclient.Interface
 	events   record.EventRecorder
@@ -168,7 +168,7 @@ func (k *networkKeeper) keep(ctx context.Context) error {
 	}
 	k.begin()
 	if k.told != nil && !reflect.DeepEqual(k.told, k.running) {
-		k.events.Event(stored, corev1.EventTypeNormal, reasonAcceptedNetwork, verdict.Message)
+		k.events.Event(stored, corev1.EventTypeNormal, reasonAcceptedNetwork, k.inForceNow())
 	}
 	k.told = k.running
 	return nil
@@ -208,7 +208,7 @@ func (k *networkKeeper) judge(ctx context.Context, stored *networkv1.ClusterNetw
 	switch {
 	case err == nil:
 		verdict.Status, verdict.Reason = metav1.ConditionTrue, config.ReasonAccepted
-		verdict.Message = "in force: " + describe(k.running)
+		verdict.Message = k.inForceNow()
 		return verdict
 	case k.running == nil:
 		err = fmt.Errorf("ClusterNetwork %s can't be used until this is corrected: %w", stored.Name, err)
@@ -222,6 +222,8 @@ func (k *networkKeeper) judge(ctx context.Context, stored *networkv1.ClusterNetw
 	}
 	return verdict
 }
+
+func (k *networkKeeper) inForceNow() string { return "in force: " + describe(k.running) }
 
 // isSaid says whether the verdict is among the conditions, times aside.
 func isSaid(conditions []metav1.Condition, verdict metav1.Condition) bool {

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -82,17 +83,28 @@ func TestNothingIsGivenOutBeforeTheVerdictIsWritten(t *testing.T) {
 	if err := k.keep(ctx); !apierrors.IsConflict(err) || followed != 2 || len(events.Events) != 0 {
 		t.Errorf("%v, followed: %d, %d Events", err, followed, len(events.Events))
 	}
+	// Meanwhile another edit has come, which is wrong.
+	if stored, err = objects.Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stored.ServiceNetwork = "nonsense"
+	if _, err := objects.Update(ctx, stored, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	refused = nil
 	for range 2 {
 		if err := k.keep(ctx); err != nil {
 			t.Error(err)
 		}
 	}
-	if n := len(events.Events); n != 1 {
+	if n := len(events.Events); n != 2 {
 		t.Fatalf("%d Events", n)
+	}
+	if got, want := <-events.Events, "Warning InvalidClusterNetwork "; !strings.HasPrefix(got, want) {
+		t.Errorf("the first Event is %q, want %s", got, want)
 	}
 	const want = "Normal AcceptedClusterNetwork in force: 10.128.0.0/14 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400"
 	if got := <-events.Events; got != want {
-		t.Errorf("the Event says %q, want %q", got, want)
+		t.Errorf("the second Event is %q, want %q", got, want)
 	}
 }
