@@ -53,7 +53,7 @@ func (p *Plugin) Install() (change string, err error) {
 		}
 	}
 	p.installed = nil
-	if change == "" && now.Sub(is.ModTime()) > modTimeGrain {
+	if change == "" && now.Sub(is.ModTime()).Abs() > modTimeGrain {
 		p.installed = is
 	}
 	return change, nil

@@ -139,7 +139,7 @@ func (db *database) followFlushes() {
 		if err == nil {
 			err = db.confirmed(db.ctx, cfg)
 		}
-		if err == nil {
+		if err == nil || db.ctx.Err() == nil { // better too early than never
 			db.observer.onFlush()
 		}
 	}
@@ -177,7 +177,7 @@ func (db *database) transact(ctx context.Context, ops ...ovsdb.Operation) ([]ovs
 }
 
 // ask makes a call to the server. A call that fails before the caller's time is over ends the session, and returns when it has ended:
-// nobody may be answered from the copy after somebody was told that the server is away.
+// nobody may be answered from the copy after somebody was told, for another reason than time, that the server is away.
 func (db *database) ask(ctx context.Context, call func(context.Context) error) error {
 	// libovsdb can't close a connection while a call waits on it.
 	callable, cancel := context.WithCancel(ctx)

@@ -12,7 +12,7 @@ import (
 type session interface {
 	comparable
 	ended() <-chan struct{}
-	close() // waits until all of the session's goroutines are done
+	close() // waits until all of the session's own goroutines are done
 }
 
 // link holds at most one session to a socket. A session is made when somebody asks for one, and shared until it ends.

@@ -80,7 +80,9 @@ func (s *Store) finish(changes []*change, replaced bool) {
 		} else {
 			s.current[c.owner] = c.new
 		}
-		delete(s.busy, c.owner)
+		if !c.eviction { // its owner's own change may be still to come
+			delete(s.busy, c.owner)
+		}
 		c.complete(nil)
 	}
 }
