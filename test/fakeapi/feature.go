@@ -25,7 +25,11 @@ func Run(t testing.TB, informer *Informer, feature Feature, store interface{ Run
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		t.Fatal("the cache did not sync")
 	}
-	<-informer.watching
+	select {
+	case <-informer.watching:
+	case <-ctx.Done():
+		t.Fatal("there was no watch")
+	}
 	if err := feature.Prime(ctx); err != nil {
 		t.Fatal(err)
 	}

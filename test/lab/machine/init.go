@@ -86,8 +86,8 @@ func Run(dir string) error {
 	return nil
 }
 
-// serve answers Control until the context ends; over is closed then. When the socket accepts, the machine can be entered.
-func (s *supervisor) serve(ctx context.Context, socket string) (over <-chan struct{}, err error) {
+// serve answers Control until the context ends; ended is closed when it has stopped. When the socket accepts, the machine can be entered.
+func (s *supervisor) serve(ctx context.Context, socket string) (ended <-chan struct{}, err error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove an old control socket: %w", err)
 	}
@@ -106,12 +106,12 @@ func (s *supervisor) serve(ctx context.Context, socket string) (over <-chan stru
 			fmt.Fprintf(os.Stderr, "control socket: %v\n", err)
 		}
 	})
-	ended := make(chan struct{})
+	over := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(over)
 		running.Wait()
 	}()
-	return ended, nil
+	return over, nil
 }
 
 // forward passes connections to the inherited listener, which belongs to the host's network, on to an address of
