@@ -63,6 +63,11 @@ func Rules(c FirewallConfig) Ruleset {
 			Rules:   slices.Concat(tenantRules(c, networks), guardRules(networks, vxlan)),
 		},
 		{
+			Table: "mangle", Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
+			Comment: "ovsdn: what must not reach the VTEP",
+			Rules:   []Rule{translatedVXLAN(vxlan)},
+		},
+		{
 			Table: "nat", Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
 			Comment: "ovsdn: pods outside the cluster network",
 			Rules:   masqueradeRules(networks, c.MasqueradeServices),
@@ -132,7 +137,13 @@ func guardRules(networks, vxlan []string) []Rule {
 	for _, n := range networks {
 		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
 	}
-	return append(rules, rule(append(slices.Clone(vxlan), "-m", "conntrack", "--ctstate", "DNAT"), "VXLAN through a service", "DROP"))
+	return append(rules, translatedVXLAN(vxlan))
+}
+
+// translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would trust them as VXLAN of the node that
+// they come from: any VNI, any inner source.
+func translatedVXLAN(vxlan []string) Rule {
+	return rule(append(slices.Clone(vxlan), "-m", "conntrack", "--ctstate", "DNAT"), "VXLAN through a service", "DROP")
 }
 
 // masqueradeRules leave what kube-proxy marked to kube-proxy, which also clears its mark. In iptables mode its chain

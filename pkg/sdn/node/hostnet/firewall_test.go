@@ -68,7 +68,7 @@ func TestFirewallSync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
 		}
-		if r.reads != 10 { // five chains of ours and five built-in ones
+		if r.reads != 12 { // six chains of ours and six built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
 		}
 	})
@@ -192,6 +192,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 		syncFirewall(t, f)
 		want := []string{
 			"mangle insert OVSDN-GUARD 2", "mangle insert OVSDN-GUARD 5", "mangle delete OVSDN-GUARD 4", "mangle delete OVSDN-GUARD 1",
+			"mangle insert OVSDN-GUARD-INPUT 2", "mangle delete OVSDN-GUARD-INPUT 1",
 			"nat insert OVSDN-MASQUERADE 2",
 			"filter insert OVSDN-INPUT 2", "filter delete OVSDN-INPUT 1",
 		}

@@ -140,10 +140,37 @@ func TestNobodyReachesVTEPsThroughServices(t *testing.T) {
 	eventually(t, "the outside's packet is dropped", func() bool { return dropped(t) == "1 1" })
 }
 
+// A node port whose endpoint is this node's own VTEP: the kernel would hand the translated packet to Open vSwitch with the client's
+// node as the tunnel source.
+func TestTranslatedVXLANDoesNotReachOwnVTEP(t *testing.T) {
+	n := newNetwork(t, openShift())
+	sh(t, `iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 192.0.2.10:4789
+		iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30054 -j REDIRECT --to-ports 4789
+		iptables -I INPUT -j ACCEPT`)
+	here, err := ns.GetCurrentNS()
+	must(t, err)
+	defer here.Close()
+	vtep, peer := udp(t, here, "192.0.2.10:4789"), udp(t, n.outside, "192.0.2.1:5000")
+	for _, port := range []string{"30053", "30054"} {
+		send(t, peer, "192.0.2.10:"+port)
+	}
+	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "2" })
+	send(t, udp(t, n.outside, "192.0.2.1:5001"), "192.0.2.10:4789") // a peer's own VXLAN
+	if from := sender(t, vtep); from.Port() != 5001 {
+		t.Errorf("the VTEP got a packet from %s, want only the one from port 5001", from)
+	}
+}
+
 // dropped returns the packet counters of the guard's DROPs.
 func dropped(t *testing.T) string {
 	t.Helper()
-	return strings.Join(strings.Fields(sh(t, `iptables -t mangle -nvxL OVSDN-GUARD | awk '$3 == "DROP" { print $1 }'`)), " ")
+	return droppedIn(t, "OVSDN-GUARD")
+}
+
+// droppedIn returns the packet counters of a mangle chain's DROPs.
+func droppedIn(t *testing.T, chain string) string {
+	t.Helper()
+	return strings.Join(strings.Fields(sh(t, `iptables -t mangle -nvxL `+chain+` | awk '$3 == "DROP" { print $1 }'`)), " ")
 }
 
 // icmp returns one of the namespace's ICMP counters.
