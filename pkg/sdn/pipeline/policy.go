@@ -30,6 +30,8 @@ const (
 	ingressPassed = 1 << 7
 	forwarded     = 1 << 8 // the source is the node's own, but the packet is not
 	midstream     = 1 << 9 // it opens no connection, so none begins with it
+
+	sourceNode = 1 << 10 // the source is a node itself, this one or another
 )
 
 // The registers' parts, by the names that load takes.
@@ -40,6 +42,7 @@ const (
 	regIngressPassed = "NXM_NX_REG4[7]"
 	regForwarded     = "NXM_NX_REG4[8]"
 	regMidstream     = "NXM_NX_REG4[9]"
+	regSourceNode    = "NXM_NX_REG4[10]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.

@@ -35,7 +35,8 @@
 //
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
 // packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
-// reg5 the number of the rule that denies it, 0 for none.
+// reg5 the number of the rule that denies it, 0 for none, reg6 the other address of the node that is the packet's source: its own IP if the
+// source is its first tun0 address, else that address; 0 if the source is no node.
 //
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
@@ -79,12 +80,13 @@ const (
 
 // Registers, by the names that load, move and output take.
 const (
-	regSourceVNID = "NXM_NX_REG0[]"
-	regDestVNID   = "NXM_NX_REG1[]"
-	regOutput     = "NXM_NX_REG2[]"
-	regZone       = "NXM_NX_REG3[]"
-	regDenied     = "NXM_NX_REG5[]"
-	tunID         = "NXM_NX_TUN_ID[0..31]"
+	regSourceVNID  = "NXM_NX_REG0[]"
+	regDestVNID    = "NXM_NX_REG1[]"
+	regOutput      = "NXM_NX_REG2[]"
+	regZone        = "NXM_NX_REG3[]"
+	regDenied      = "NXM_NX_REG5[]"
+	regNodeAddress = "NXM_NX_REG6[]"
+	tunID          = "NXM_NX_TUN_ID[0..31]"
 )
 
 // numberDenied is regDenied's number.
