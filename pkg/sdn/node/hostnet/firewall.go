@@ -31,7 +31,7 @@ type FirewallConfig struct {
 	RoutedDSCP     uint8        // with SourcesJudged
 
 	// ForwardedDSCP is in what came to this node's own address and goes on to a pod, which is how kube-proxy serves node ports: it
-	// masquerades that, too.
+	// masquerades that, too. It is also in the replies that a pod gets through a node port.
 	ForwardedDSCP uint8 // with SourcesJudged
 }
 
@@ -122,8 +122,12 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rules = append(rules, rule([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "!", "--ctorigdst", c.ServiceNetwork.String()},
 			"pod to pod through a node port", "MARK", "--set-xmark", "0x0/0x4000"))
 	}
-	return append(rules, rule([]string{"!", "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()},
-		"from outside through a node port", "DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.ForwardedDSCP)))
+	forwarded := []string{"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.ForwardedDSCP)}
+	nodePort := []string{"-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()}
+	return append(rules,
+		rule(append([]string{"!", "-i", Tun0Name}, nodePort...), "from outside through a node port", forwarded...),
+		// It gets the node's own address as its source.
+		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
 }
 
 // guardRules keep everybody but nodes from reaching a node's VTEP. A service whose endpoint is a node's VXLAN port would let

@@ -197,3 +197,32 @@ func icmp(t *testing.T, name string) string {
 	t.Fatalf("no ICMP counter %s in %s", name, snmp)
 	return ""
 }
+
+// What answers a pod through a node port has the node's address then, and must not count as the node's own.
+func TestNodePortAnswerIsMarked(t *testing.T) {
+	n := newNetwork(t, judging())
+	sh(t, `iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 10.128.0.3:5353
+		iptables -t nat -I POSTROUTING -d 10.128.0.3 -p udp --dport 5353 -j MASQUERADE`)
+	count := func(what string) (packets string) {
+		must(t, n.pods.Do(func(ns.NetNS) error {
+			packets = strings.TrimSpace(sh(t, `iptables -t mangle -nvxL PREROUTING | awk '/`+what+`/ { print $1 }'`))
+			return nil
+		}))
+		return packets
+	}
+	must(t, n.pods.Do(func(ns.NetNS) error {
+		sh(t, `iptables -t mangle -A PREROUTING -d 10.128.0.3 -m dscp ! --dscp 0x3e -m comment --comment asked
+			iptables -t mangle -A PREROUTING -d 10.128.0.2 -m dscp --dscp 0x3e -m comment --comment answered`)
+		return nil
+	}))
+	pod, endpoint := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.pods, "10.128.0.3:5353")
+	send(t, pod, "192.0.2.10:30053")
+	from := sender(t, endpoint)
+	send(t, endpoint, from.String())
+	if from := sender(t, pod); from != netip.MustParseAddrPort("192.0.2.10:30053") {
+		t.Errorf("the pod is answered by %s", from)
+	}
+	if asked, answered := count("asked"), count("answered"); asked != "1" || answered != "1" {
+		t.Errorf("got %s questions without DSCP 62 and %s answers with it, want 1 and 1", asked, answered)
+	}
+}
