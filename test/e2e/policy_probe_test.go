@@ -35,7 +35,7 @@ type station struct {
 	end
 	pod     bool   // what is not, is not asked
 	node    string // on which the pod is; else which it is, "" for none
-	through string // the node by which a host outside comes: tunnels take nothing from outside, so it asks only pods there
+	through string // the node by which a host outside comes: replies of other nodes' pods leave by those nodes, so it asks only pods there
 	sockets map[int]net.PacketConn
 }
 

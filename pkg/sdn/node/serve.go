@@ -70,6 +70,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		ClusterNetworks: prefixesOf(network),
 		ServiceNetwork:  network.ServiceNetwork,
 		Subnets:         own.Subnets,
+		VTEP:            own.HostIP,
 		VXLANPort:       network.VXLANPort,
 		StatelessSCTP:   a.Datapath == pods.DatapathNetdev,
 		LaterFragments:  a.Datapath == pods.DatapathNetdev,

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"net/netip"
+	"slices"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
@@ -14,6 +15,7 @@ type Peer struct {
 	VTEP      netip.Addr
 	Subnets   []netip.Prefix
 	FixedVNID *config.VNID // a machine that is no node, and knows no VNID but this one; nil: it tags what it sends
+	IsNode    bool         // a node of the cluster, which marks its own packets; never with FixedVNID
 }
 
 // Peer compiles a remote node's HostSubnet.
@@ -26,11 +28,17 @@ func (n Node) Peer(p Peer) State {
 		enter = []ovs.Action{loadVNID(*p.FixedVNID, regSourceVNID), ovs.GotoTable(tableRoute)}
 	}
 	s.add(tableTunnelIngress, 100, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, enter...)
+	n.fromPeer(&s, p)
 	tunnel := append([]ovs.Action{tag}, toNode(p.VTEP)...)
 	for _, subnet := range p.Subnets {
 		s.add(tableARPRemote, 100, arp(ovs.ARPTargetIP(subnet)), tunnel...)
 		for _, source := range n.sourcesFor(p) {
 			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), append([]ovs.Action{tag}, n.sendToNode(p.VTEP)...)...)
+		}
+		if n.marks() && !p.IsNode {
+			// A machine may learn MACs from what it gets, and tun0's is the one that it asks for by ARP.
+			s.add(tableRemote, 110, ip(ovs.RegBits(4, sourceNode, sourceNode), ovs.IPDestination(subnet)),
+				slices.Concat([]ovs.Action{setSourceMAC(config.MAC(config.Gateway(n.Subnets[0]))), tag}, n.sendToNode(p.VTEP))...)
 		}
 	}
 	if n.tenants() {

@@ -15,6 +15,7 @@ type Node struct {
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	Subnets         []netip.Prefix // this node's own
+	VTEP            netip.Addr     // this node's own IP, the end of its tunnels; without it only tun0's addresses are the node's
 	VXLANPort       uint16
 
 	// StatelessSCTP is for the userspace datapath, whose tracker sees no ports of SCTP: one association would let all others between the
@@ -62,11 +63,12 @@ func (n Node) classify(s *State) {
 		}
 		s.add(tableClassify, 200, ip(ovs.IPSource(cluster)).from(PortVXLAN), toTunnelIngress...)
 	}
+	n.foreign(s)
 	s.add(tableClassify, 150, anything().from(PortVXLAN), goovs.Drop())
 
 	n.outsiders(s)
+	n.itself(s)
 	for _, gateway := range n.gateways() {
-		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), n.fromHost(ovs.GotoTable(tableRoute))...)
 		for _, cluster := range n.ClusterNetworks {
 			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(gateway), ovs.ARPTargetIP(cluster)).from(PortTun), ovs.GotoTable(tableRoute))
 		}
@@ -109,6 +111,7 @@ func (n Node) route(s *State) {
 		s.add(tableRoute, 100, arp(ovs.ARPTargetIP(cluster)), ovs.GotoTable(tableARPRemote))
 		s.add(tableRoute, 100, ip(ovs.IPDestination(cluster)), ovs.GotoTable(tableRemote))
 	}
+	n.mark(s)
 	s.add(tableRoute, 100, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.GotoTable(tableService))
 	s.add(tableRoute, 50, ip(ovs.IPDestination(multicastRange())).from(PortVXLAN), ovs.GotoTable(tableMulticastPods))
 	s.add(tableRoute, 25, ip(ovs.IPDestination(multicastRange())), ovs.GotoTable(tableMulticastEgress))

@@ -3,30 +3,96 @@ package pipeline
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// PeerOf reads back, of the keys of a remote node's flows, what they were compiled from. It returns false when they don't say all of it.
-func PeerOf(flows []ovs.Key) (Peer, bool) {
+// PeerOf reads back, from a remote node's flows in any mode of this version or the previous one, what they were compiled from. It returns false
+// when they do not show all of it, or have a form that neither version compiles.
+func PeerOf(flows []ovs.DumpedFlow) (Peer, bool) {
 	var p Peer
 	for _, f := range flows {
-		switch f.Table {
+		ok := true
+		switch f.Key.Table {
 		case tableTunnelIngress:
-			vtep, err := netip.ParseAddr(strings.TrimPrefix(f.Match, "tun_src="))
-			if err != nil {
-				return Peer{}, false
-			}
-			p.VTEP = vtep
+			ok = p.readSource(f)
 		case tableRemote:
-			subnet, err := netip.ParsePrefix(strings.TrimPrefix(f.Match, "ip,nw_dst="))
-			if err != nil {
-				return Peer{}, false
-			}
-			p.Subnets = append(p.Subnets, subnet)
+			ok = p.readSubnet(f)
+		}
+		if !ok {
+			return Peer{}, false
 		}
 	}
 	slices.SortFunc(p.Subnets, netip.Prefix.Compare)
-	return p, p.VTEP.IsValid() && len(p.Subnets) > 0
+	p.Subnets = slices.Compact(p.Subnets) // a machine has more than one flow for each
+	return p, p.VTEP.IsValid() && len(p.Subnets) > 0 && (p.FixedVNID == nil || !p.IsNode)
+}
+
+// readSource reads a flow of table 10. Without its actions, a machine with a fixed VNID would look like a node, whose VNIs are trusted.
+func (p *Peer) readSource(f ovs.DumpedFlow) bool {
+	_, actions, _ := strings.Cut(f.Text, ",actions=")
+	fields := fieldsOf(f.Key)
+	switch {
+	case f.Key.Priority == 100 && len(fields) == 1: // both versions'
+		vtep, err := netip.ParseAddr(fields["tun_src"])
+		load, fixed := strings.CutSuffix(actions, "->"+regSourceVNID+",goto_table:"+strconv.Itoa(tableRoute))
+		if err != nil || p.VTEP.IsValid() || !fixed && actions != "goto_table:"+strconv.Itoa(tableRoute) {
+			return false
+		}
+		p.VTEP = vtep
+		if fixed {
+			p.FixedVNID, fixed = loadedVNID(load)
+			return fixed
+		}
+		return true
+	case f.Key.Priority == 110 && fields["reg4"] != "": // a machine's foreign sources
+		return true
+	case f.Key.Priority == 130 && fields["dl_src"] != "": // a node's own packets
+		p.IsNode = true
+		return true
+	}
+	return false
+}
+
+// loadedVNID reads the action "load:VNID", in hexadecimal or decimal.
+func loadedVNID(action string) (*config.VNID, bool) {
+	value, ok := strings.CutPrefix(action, "load:")
+	if !ok {
+		return nil, false
+	}
+	n, err := strconv.ParseUint(value, 0, 32)
+	if err != nil {
+		return nil, false
+	}
+	vnid, err := config.CheckVNID(uint32(n))
+	return &vnid, err == nil
+}
+
+// readSubnet reads a flow of table 90. Some also match who sends.
+func (p *Peer) readSubnet(f ovs.DumpedFlow) bool {
+	fields := fieldsOf(f.Key)
+	for name := range fields {
+		if name != "ip" && name != "reg0" && name != "reg4" && name != "nw_dst" {
+			return false
+		}
+	}
+	subnet, err := netip.ParsePrefix(fields["nw_dst"])
+	if err != nil {
+		return false
+	}
+	p.Subnets = append(p.Subnets, subnet)
+	return true
+}
+
+// fieldsOf returns the values of a match by the names of its fields.
+func fieldsOf(k ovs.Key) map[string]string {
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(k.Match, ",") {
+		name, value, _ := strings.Cut(field, "=")
+		fields[name] = value
+	}
+	return fields
 }

@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 func TestPeerIsReadBack(t *testing.T) {
@@ -22,35 +25,100 @@ func TestPeerIsReadBack(t *testing.T) {
 		})
 		peer := Peer{VTEP: addr.Draw(t, "VTEP"), Subnets: rapid.SliceOfNDistinct(subnet, 1, 3, rapid.ID).Draw(t, "subnets")}
 		slices.SortFunc(peer.Subnets, netip.Prefix.Compare)
-
-		var keys []ovs.Key
-		for _, f := range subnetNode().Peer(peer).Flows {
-			key, err := ovs.FlowKey(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			keys = append(keys, key)
+		mode := rapid.SampledFrom([]config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy}).Draw(t, "mode")
+		switch rapid.IntRange(0, 2).Draw(t, "kind") {
+		case 0:
+			vnid := rapid.OneOf(rapid.Just(config.GlobalVNID), rapid.Map(rapid.Uint32Range(uint32(config.MinVNID), uint32(config.MaxVNID)),
+				func(n uint32) config.VNID { return config.VNID(n) })).Draw(t, "VNID")
+			peer.FixedVNID = &vnid
+		case 1:
+			peer.IsNode = mode != config.ModeSubnet // whose flows don't show it
 		}
-		got, ok := PeerOf(rapid.Permutation(keys).Draw(t, "flows"))
+		flows := dumped(t, inMode(mode).Peer(peer))
+		got, ok := PeerOf(rapid.Permutation(flows).Draw(t, "flows"))
 		if diff := cmp.Diff(peer, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" || !ok {
 			t.Errorf("%v %s", ok, diff)
 		}
 	})
 }
 
+// dumped returns the flows as a switch would.
+func dumped(t interface{ Fatal(...any) }, s State) []ovs.DumpedFlow {
+	var flows []ovs.DumpedFlow
+	for _, f := range s.Flows {
+		key, err := ovs.FlowKey(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := ovs.FlowText(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flows = append(flows, ovs.DumpedFlow{Key: key, Text: text})
+	}
+	return flows
+}
+
 func TestPeerIsNotReadBack(t *testing.T) {
-	source, remote := ovs.Key{Table: tableTunnelIngress, Match: "tun_src=172.31.0.12"}, ovs.Key{Table: tableRemote, Match: "ip,nw_dst=10.129.0.0/23"}
-	for name, keys := range map[string][]ovs.Key{
+	flow := func(table, priority int, match, actions string) ovs.DumpedFlow {
+		key := ovs.Key{Table: table, Priority: priority, Match: match}
+		return ovs.DumpedFlow{Key: key, Text: key.String() + ",actions=" + actions}
+	}
+	enter := func(match, actions string) ovs.DumpedFlow { return flow(tableTunnelIngress, 100, match, actions) }
+	source := enter("tun_src=172.31.0.12", "goto_table:30")
+	remote := flow(tableRemote, 100, "ip,nw_dst=10.129.0.0/23", "output:1")
+	itself := flow(tableTunnelIngress, 130, "ip,tun_id=0,tun_src=172.31.0.12,dl_src=0e:58:ac:1f:00:0c,nw_src=10.129.0.1", "goto_table:30")
+	fixed := enter("tun_src=172.31.0.12", "load:0x30->NXM_NX_REG0[],goto_table:30")
+	if p, ok := PeerOf([]ovs.DumpedFlow{fixed, remote}); !ok || p.FixedVNID == nil || *p.FixedVNID != 0x30 {
+		t.Fatalf("got %v, %v, want VNID 48", p, ok)
+	}
+	for name, flows := range map[string][]ovs.DumpedFlow{
 		"nothing":                   nil,
 		"no subnet":                 {source},
 		"its address is shared":     {remote},
-		"another match of a source": {{Table: tableTunnelIngress, Match: "tun_id=0x7"}, remote},
-		"another match of a subnet": {source, {Table: tableRemote, Match: "ip,nw_src=10.129.0.0/23"}},
+		"another match of a source": {enter("tun_id=0x7", "goto_table:30"), remote},
+		"another match of a subnet": {source, flow(tableRemote, 100, "ip,nw_src=10.129.0.0/23", "output:1")},
+		"two sources":               {source, enter("tun_src=172.31.0.13", "goto_table:30"), remote},
+		"a VNID that is none":       {enter("tun_src=172.31.0.12", "load:0x1->NXM_NX_REG0[],goto_table:30"), remote},
+		"a VNID that is no number":  {enter("tun_src=172.31.0.12", "load:x->NXM_NX_REG0[],goto_table:30"), remote},
+		"other actions":             {enter("tun_src=172.31.0.12", "set_field:0x30->reg0,goto_table:30"), remote},
+		"more actions":              {enter("tun_src=172.31.0.12", "load:0x30->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[8],goto_table:30"), remote},
+		"another table":             {enter("tun_src=172.31.0.12", "goto_table:70"), remote},
+		"no actions":                {enter("tun_src=172.31.0.12", ""), remote},
+		"a later version's flow":    {source, flow(tableTunnelIngress, 140, "ip,tun_src=172.31.0.12", "drop"), remote},
+		"both a node and a machine": {fixed, itself, remote},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if p, ok := PeerOf(keys); ok {
+			if p, ok := PeerOf(flows); ok {
 				t.Errorf("read as %v", p)
 			}
 		})
+	}
+}
+
+// What the previous version has on the switch when this one starts.
+func TestPreviousVersionsPeerIsReadBack(t *testing.T) {
+	for _, text := range []string{
+		"table=90,priority=100,ip,reg0=0,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130\n" +
+			"table=90,priority=100,ip,reg0=0x30,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130",
+		"table=90,priority=100,ip,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130",
+	} {
+		text += "\ntable=10,priority=100,tun_src=172.31.0.99,actions=load:0x30->NXM_NX_REG0[],goto_table:30"
+		var flows []ovs.DumpedFlow
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			head, _, _ := strings.Cut(line, ",actions=")
+			var key ovs.Key
+			if n, err := fmt.Sscanf(head, "table=%d,priority=%d,%s", &key.Table, &key.Priority, &key.Match); n != 3 {
+				t.Fatal(line, err)
+			}
+			flows = append(flows, ovs.DumpedFlow{Key: key, Text: line})
+		}
+		vnid := config.VNID(0x30)
+		want := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &vnid}
+		got, ok := PeerOf(flows)
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" || !ok {
+			t.Errorf("%v %s", ok, diff)
+		}
 	}
 }

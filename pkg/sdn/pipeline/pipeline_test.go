@@ -33,6 +33,7 @@ func subnetNode() Node {
 		ClusterNetworks: prefixes("10.128.0.0/14"),
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		Subnets:         prefixes("10.128.0.0/23"),
+		VTEP:            netip.MustParseAddr("172.31.0.11"),
 		VXLANPort:       config.DefaultVXLANPort,
 	}
 }
@@ -109,6 +110,7 @@ func goldenStates(t *testing.T) map[string]State {
 			VNID: 0xabcdef, OFPorts: []int{3, 7}, Nodes: []netip.Addr{netip.MustParseAddr("172.31.0.12")}}),
 		"multicast-vnid-here-only":     tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}}),
 		"multicast-vnid-nodes-unknown": tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}, AllNodes: true}),
+		"hostsubnet-node":              inMode(config.ModeNetworkPolicy).Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true}),
 		"hostsubnet":                   n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
 		"pod":                          n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0}),
 		"pod-vnid":                     n.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef}),

@@ -31,7 +31,8 @@ const (
 	forwarded     = 1 << 8 // the source is the node's own, but the packet is not
 	midstream     = 1 << 9 // it opens no connection, so none begins with it
 
-	sourceNode = 1 << 10 // the source is a node itself, this one or another
+	sourceNode    = 1 << 10 // the source is a node itself, this one or another
+	sourceForeign = 1 << 11 // it came through the tunnel with a source outside of the cluster network
 )
 
 // The registers' parts, by the names that load takes.
@@ -43,6 +44,7 @@ const (
 	regForwarded     = "NXM_NX_REG4[8]"
 	regMidstream     = "NXM_NX_REG4[9]"
 	regSourceNode    = "NXM_NX_REG4[10]"
+	regSourceForeign = "NXM_NX_REG4[11]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.

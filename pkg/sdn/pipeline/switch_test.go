@@ -122,7 +122,16 @@ func TestTrace(t *testing.T) {
 		"peer asks for a pod":         {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=10.129.0.9,arp_tpa=10.128.0.5", "3", "0 10 30 40"},
 		"peer to this node":           {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.1", "2", "0 10 30"},
 		"stranger to pod":             {"in_port=1,tun_src=172.31.0.99,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", drop, "0 10"},
-		"peer's source is no pod":     {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", drop, "0"},
+		// Without policies and VNIDs a host outside reaches pods through any node, as it does through theirs.
+		"peer's source is no pod":      {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", "3", "0 10 30 70 80"},
+		"peer's own IP":                {"in_port=1,tun_src=172.31.0.12,ip,nw_src=172.31.0.12,nw_dst=10.128.0.5", "3", "0 10 30 70 80"},
+		"no pod, from a stranger":      {"in_port=1,tun_src=172.31.0.99,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", drop, "0 10"},
+		"no pod, to this node":         {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=10.128.0.1", drop, "0"},
+		"no pod, to a third node":      {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=10.130.0.9", drop, "0"},
+		"no pod, to the world":         {"in_port=1,tun_src=172.31.0.12,ip,nw_src=192.0.2.1,nw_dst=192.0.2.9", drop, "0"},
+		"no pod, multicast":            {"in_port=1,tun_src=172.31.0.12,udp,nw_src=192.0.2.1,nw_dst=239.1.1.1", drop, "0"},
+		"no pod asks for a pod by ARP": {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=192.0.2.1,arp_tpa=10.128.0.5", drop, "0"},
+		"host outside to pod there":    {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.129.0.9", "1", "0 30 90"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			trace := sw.Trace(t, tc.packet)

@@ -37,6 +37,7 @@ func (n Node) outsiders(s *State) {
 		routed := ip(goovs.NetworkTOS(RoutedDSCP << dscpShift)).from(PortTun)
 		notNode := append([]ovs.Action{goovs.SetField("0", "nw_tos")}, n.fromOutside()...)
 		s.add(tableClassify, 210, routed, notNode...)
+		s.add(tableClassify, 210, ip(goovs.NetworkTOS(ForwardedDSCP<<dscpShift)).from(PortTun), notNode...)
 		for _, gateway := range n.gateways() {
 			s.add(tableClassify, 500, ip(ovs.IPSource(gateway), goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun), notNode...)
 			s.add(tableClassify, 450, ip(ovs.IPSource(gateway), goovs.NetworkTOS(ForwardedDSCP<<dscpShift)).from(PortTun),

@@ -88,15 +88,15 @@ func (p *Peers) Prime(ctx context.Context) error {
 	}
 	// Of two that claim the same, the store keeps the first. A node's own must not lose to one that somebody made by hand.
 	slices.SortFunc(all, seniority)
-	var unusable []string
+	var unusable []*networkv1.HostSubnet
 	for _, o := range all {
 		if p.isNone(o) {
 			continue
 		}
 		if peer, err := p.parse(o); err == nil {
-			p.put(o.Name, peer, isNode(o))
+			p.put(o.Name, peer)
 		} else {
-			unusable = append(unusable, o.Name)
+			unusable = append(unusable, o)
 		}
 	}
 	if err := p.recover(ctx, unusable); err != nil {
@@ -108,26 +108,34 @@ func (p *Peers) Prime(ctx context.Context) error {
 
 // recover goes on with what the bridge does for nodes whose HostSubnets somebody broke: who starts, or follows another network,
 // must not cut off whom all others still serve. What else has come to hold since comes first.
-func (p *Peers) recover(ctx context.Context, names []string) error {
-	if len(names) == 0 {
+func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) error {
+	if len(objects) == 0 {
 		return nil
 	}
 	dump, err := p.bridge.DumpFlows(ctx)
 	if err != nil {
-		return fmt.Errorf("read from the bridge what HostSubnets %v were: %w", names, err)
+		return fmt.Errorf("read the flows of %d invalid HostSubnets from the bridge: %w", len(objects), err)
 	}
-	flows := map[uint64][]ovs.Key{}
+	flows := map[uint64][]ovs.DumpedFlow{}
+	for _, o := range objects {
+		flows[owner(o.Name).Cookie()] = nil
+	}
 	for _, f := range dump {
-		flows[f.Cookie] = append(flows[f.Cookie], f.Key)
+		if _, wanted := flows[f.Cookie]; wanted {
+			flows[f.Cookie] = append(flows[f.Cookie], f)
+		}
 	}
-	for _, name := range names {
+	for _, o := range objects {
+		name := o.Name
 		peer, ok := pipeline.PeerOf(flows[owner(name).Cookie()])
 		h := &config.HostSubnet{Node: name, HostIP: peer.VTEP, Subnets: peer.Subnets}
 		if !ok || p.network.CheckHostSubnet(h) != nil {
 			klog.FromContext(ctx).Info("HostSubnet is not usable, and the bridge does not know what it was: its node is out of reach", "hostsubnet", name)
 			continue
 		}
-		p.put(name, peer, false) // it may be one
+		// Flows of the previous version and of mode subnet don't show who is a node.
+		peer.IsNode = peer.FixedVNID == nil && (peer.IsNode || isNode(o))
+		p.put(name, peer)
 	}
 	return nil
 }
@@ -177,7 +185,7 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	return p.put(name, peer, isNode(o)), nil
+	return p.put(name, peer), nil
 }
 
 // isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
@@ -189,11 +197,13 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-// isNode tells whether the HostSubnet is one that the controller made for a Node.
-func isNode(o *networkv1.HostSubnet) bool { return o.Annotations[networkv1.NodeUIDAnnotation] != "" }
+// isNode reports whether the HostSubnet is one that the controller made for a Node.
+func isNode(o *networkv1.HostSubnet) bool {
+	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !config.IsExternal(o)
+}
 
-func (p *Peers) put(name string, peer pipeline.Peer, isNode bool) *store.Commit {
-	known := Peer{VTEP: peer.VTEP, IsNode: isNode}
+func (p *Peers) put(name string, peer pipeline.Peer) *store.Commit {
+	known := Peer{VTEP: peer.VTEP, IsNode: peer.IsNode}
 	if peer.FixedVNID != nil {
 		known.FixedVNID, known.HasFixedVNID = *peer.FixedVNID, true
 	}
@@ -211,6 +221,7 @@ func (p *Peers) parse(o *networkv1.HostSubnet) (pipeline.Peer, error) {
 	if fixed {
 		peer.FixedVNID = &vnid
 	}
+	peer.IsNode = !fixed && isNode(o)
 	return peer, errors.Join(err, p.network.CheckHostSubnet(h))
 }
 

@@ -64,19 +64,28 @@ func startOn(t *testing.T, bridge interface {
 	Bridge
 }, flows func() []string, objects ...*networkv1.HostSubnet) *fixture {
 	t.Helper()
+	return startIn(t, config.ModeSubnet, bridge, flows, objects...)
+}
+
+func startIn(t *testing.T, mode config.Mode, bridge interface {
+	ovs.Interface
+	Bridge
+}, flows func() []string, objects ...*networkv1.HostSubnet) *fixture {
+	t.Helper()
 	f := &fixture{T: t, client: fake.NewSimpleClientset(), flows: flows}
 	for _, o := range objects {
 		f.create(o)
 	}
 	network := &config.Network{
-		Mode:            config.ModeSubnet,
+		Mode:            mode,
 		ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		VXLANPort:       config.DefaultVXLANPort,
 	}
 	informer := fakeapi.NewInformer(f.client.NetworkV1().HostSubnets(), &networkv1.HostSubnet{})
 	st := store.New(bridge)
-	p, err := New("node1", network, pipeline.Node{Mode: network.Mode},
+	node := pipeline.Node{Mode: mode, VTEP: netip.MustParseAddr("172.31.0.11"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}
+	p, err := New("node1", network, node,
 		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, st)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +130,7 @@ func (f *fixture) state() (remote map[string]string, multicast string) {
 	remote = map[string]string{}
 	for _, flow := range f.flows() {
 		switch {
-		case strings.Contains(flow, "table=90"):
+		case strings.Contains(flow, "table=90") && !strings.Contains(flow, "->eth_src"):
 			_, match, _ := strings.Cut(flow, "nw_dst=")
 			remote[match[:strings.IndexAny(match, ", ")]] = between(flow, "set_field:", "->")
 		case strings.Contains(flow, "table=111"):
@@ -177,6 +186,26 @@ func TestTwoNodesSwapAddresses(t *testing.T) {
 	known := slices.DeleteFunc(f.flows(), func(flow string) bool { return !strings.Contains(flow, "tun_src=") })
 	if len(known) != 2 {
 		t.Errorf("known tunnel sources are %v", known)
+	}
+}
+
+// On the way both have the same address, and neither may wait for the other.
+func TestTwoNodesSwapAddresses_withFlowsOfTheirOwn(t *testing.T) {
+	fake := ovs.NewFake("br0")
+	if err := fake.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	node2 := func(ip string) *networkv1.HostSubnet { return node(hostSubnet("node2", ip, "10.129.0.0/23")) }
+	node3 := func(ip string) *networkv1.HostSubnet { return node(hostSubnet("node3", ip, "10.130.0.0/23")) }
+	f := startIn(t, config.ModeNetworkPolicy, fakeBridge{fake}, fake.Flows, node2("172.31.0.12"), node3("172.31.0.13"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.130.0.0/23": "172.31.0.13"})
+	f.update(node2("172.31.0.13"))
+	f.want("172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13", "10.130.0.0/23": "172.31.0.13"})
+	f.update(node3("172.31.0.12"))
+	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13", "10.130.0.0/23": "172.31.0.12"})
+	own := slices.DeleteFunc(f.flows(), func(flow string) bool { return !strings.Contains(flow, "dl_src=0e:58:0a:81:00:01") })
+	if len(own) != 2 || strings.Count(strings.Join(own, " "), "tun_src=172.31.0.13") != 2 {
+		t.Errorf("got %v for the own packets of node2, want two flows for 172.31.0.13", own)
 	}
 }
 
@@ -237,4 +266,99 @@ func TestNonsenseKeepsWhatTheBridgeHasAcrossStarts(t *testing.T) {
 	t.Log("node2's is mended")
 	f.update(hostSubnet("node2", "172.31.0.12", "10.128.2.0/23"))
 	f.want("172.31.0.12 172.31.0.14 172.31.0.16", map[string]string{"10.128.2.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.16"})
+}
+
+// fixed makes the HostSubnet a machine's with that annotation.
+func fixed(o *networkv1.HostSubnet, vnid string) *networkv1.HostSubnet {
+	o.Annotations = map[string]string{networkv1.AssignHostSubnetAnnotation: "true", networkv1.FixedVNIDHostAnnotation: vnid}
+	return o
+}
+
+// sources waits until the flow that classifies the VTEP's packets has these actions, "" for no flow.
+func (f *fixture) sources(vtep, actions string) {
+	f.Helper()
+	await.OK(f, soon, func(context.Context) error {
+		got := ""
+		for _, flow := range f.flows() {
+			if strings.Contains(flow, "priority=100,tun_src="+vtep+" ") || strings.Contains(flow, "priority=100,tun_src="+vtep+",") {
+				_, got, _ = strings.Cut(flow, "actions=")
+			}
+		}
+		if got != actions {
+			return fmt.Errorf("packets from %s: got actions %q, want %q", vtep, got, actions)
+		}
+		return nil
+	})
+}
+
+// An annotation that became invalid does not make the machine one whose VNIs are trusted.
+func TestInvalidFixedVNID_keepsLastValidAcrossStarts(t *testing.T) {
+	for _, before := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
+		for _, after := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
+			t.Run(before.String()+" to "+after.String(), func(t *testing.T) {
+				sw := ovstest.Start(t)
+				bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+				t.Cleanup(bridge.Close)
+				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
+					t.Fatal(err)
+				}
+				flows := func() []string { return sw.Dump(t) }
+				machine := func(vnid string) *networkv1.HostSubnet {
+					return fixed(hostSubnet("machine", "172.31.0.99", "10.131.0.0/23"), vnid)
+				}
+				f := startIn(t, before, bridge, flows, machine("48"), hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+				f.sources("172.31.0.99", "load:0x30->NXM_NX_REG0[],goto_table:30")
+				f.stop()
+
+				f = startIn(t, after, bridge, flows, machine("48x"),
+					fixed(hostSubnet("other", "172.31.0.98", "10.130.0.0/23"), "1"), hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
+				f.sources("172.31.0.12", "goto_table:30")
+				f.sources("172.31.0.99", "load:0x30->NXM_NX_REG0[],goto_table:30")
+				f.sources("172.31.0.98", "") // it never had a valid one
+				f.stop()
+
+				f = startIn(t, before, bridge, flows, machine("49"))
+				f.sources("172.31.0.99", "load:0x31->NXM_NX_REG0[],goto_table:30")
+			})
+		}
+	}
+}
+
+func node(o *networkv1.HostSubnet) *networkv1.HostSubnet {
+	o.Annotations = map[string]string{networkv1.NodeUIDAnnotation: o.Name + "-uid"}
+	return o
+}
+
+// The annotation of the Node outlives what makes a HostSubnet invalid.
+func TestInvalidHostSubnet_staysANode(t *testing.T) {
+	sw := ovstest.Start(t)
+	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	flows := func() []string { return sw.Dump(t) }
+	own := func() int {
+		return len(slices.DeleteFunc(flows(), func(flow string) bool { return !strings.Contains(flow, "dl_src=0e:58:0a:81:00:01") }))
+	}
+	for _, run := range []struct {
+		mode config.Mode
+		o    *networkv1.HostSubnet
+		want int
+	}{
+		{config.ModeSubnet, node(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), 0},
+		{config.ModeNetworkPolicy, node(hostSubnet("node2", "172.31.0.12", "10.129.0.77/23")), 2},
+		{config.ModeMultitenant, hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"), 2}, // the flows show it
+		{config.ModeMultitenant, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"), 0},
+	} {
+		f := startIn(t, run.mode, bridge, flows, run.o)
+		f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
+		await.OK(t, soon, func(context.Context) error {
+			if got := own(); got != run.want {
+				return fmt.Errorf("mode %s: got %d flows for the node's own packets, want %d", run.mode, got, run.want)
+			}
+			return nil
+		})
+		f.stop()
+	}
 }

@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// A packet of a node itself has the bit sourceNode of reg4, and the node's other address in reg6. This node sets them in table 0, by the
+// source and by what the host's firewall writes into packets that only look like the node's own. Through the tunnel such a packet carries
+// config.NodeMAC as its Ethernet source, by which table 10 of the other node sets them again (docs/decisions/0006-node-as-source.md).
+
+// marks reports whether other nodes learn which packets are this node's own.
+func (n Node) marks() bool { return n.judges() && len(n.Subnets) > 0 }
+
+// itself compiles the packets from tun0 that are the node's own. Those with a DSCP of the firewall have left by flows of a higher priority.
+func (n Node) itself(s *State) {
+	if !n.judges() {
+		for _, gateway := range n.gateways() {
+			s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableRoute))
+		}
+		return
+	}
+	for _, gateway := range n.gateways() {
+		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), append(n.fromHost(isNode(n.VTEP)...), ovs.GotoTable(tableRoute))...)
+	}
+	if n.VTEP.Is4() && len(n.Subnets) > 0 {
+		s.add(tableClassify, 205, ip(ovs.IPSource(single(n.VTEP))).from(PortTun),
+			append(n.fromHost(isNode(config.Gateway(n.Subnets[0]))...), ovs.GotoTable(tableRoute))...)
+	}
+}
+
+// mark compiles how the node's own packets to other nodes are marked. Pods of this node see tun0's MAC.
+func (n Node) mark(s *State) {
+	if !n.marks() {
+		return
+	}
+	for _, cluster := range n.ClusterNetworks {
+		s.add(tableRoute, 110, ip(ovs.RegBits(4, sourceNode, sourceNode), ovs.IPDestination(cluster)).from(PortTun),
+			setSourceMAC(config.NodeMAC(config.Gateway(n.Subnets[0]))), ovs.GotoTable(tableRemote))
+	}
+}
+
+// foreign compiles packets of other nodes with a source outside of the cluster network: hosts that route through those nodes. They come to
+// this node's pods, as they do through this node itself, with the same VNID whatever their VNI, and not to this host.
+func (n Node) foreign(s *State) {
+	enter := []ovs.Action{ovs.GotoTable(tableTunnelIngress)}
+	if n.judges() {
+		enter = []ovs.Action{loadVNID(vnidOutside, regSourceVNID), goovs.Load("0x1", regSourceForeign), ovs.GotoTable(tableTunnelIngress)}
+	}
+	for _, gateway := range n.gateways() {
+		s.add(tableClassify, 195, ip(ovs.IPDestination(gateway)).from(PortVXLAN), goovs.Drop())
+	}
+	for _, subnet := range n.Subnets {
+		s.add(tableClassify, 190, ip(ovs.IPDestination(subnet)).from(PortVXLAN), enter...)
+	}
+}
+
+// fromPeer compiles which packets of a peer are not classified by their VNI alone.
+func (n Node) fromPeer(s *State, p Peer) {
+	if !n.judges() {
+		return
+	}
+	if p.FixedVNID != nil {
+		// Only what comes from the machine's subnets has its VNID.
+		s.add(tableTunnelIngress, 110, ip(ovs.TunnelSource(p.VTEP), ovs.RegBits(4, sourceForeign, sourceForeign)), ovs.GotoTable(tableRoute))
+		return
+	}
+	if !p.IsNode || !p.VTEP.Is4() || len(p.Subnets) == 0 {
+		return
+	}
+	first := config.Gateway(p.Subnets[0])
+	// The mark makes the match the node's own, even while two nodes that swap their IPs both have the same one.
+	source := func(a, other netip.Addr, actions ...ovs.Action) {
+		m := ip(goovs.TunnelID(0), ovs.TunnelSource(p.VTEP), goovs.DataLinkSource(config.NodeMAC(first).String()), ovs.IPSource(single(a)))
+		actions = append(actions, isNode(other)...)
+		s.add(tableTunnelIngress, 130, m, append(actions, setSourceMAC(config.MAC(first)), ovs.GotoTable(tableRoute))...)
+	}
+	for _, subnet := range p.Subnets {
+		source(config.Gateway(subnet), p.VTEP)
+	}
+	source(p.VTEP, first, loadVNID(config.GlobalVNID, regSourceVNID))
+}
+
+// isNode sets what a packet of a node itself has: the bit, and the node's other address if that is known.
+func isNode(other netip.Addr) []ovs.Action {
+	set := []ovs.Action{goovs.Load("0x1", regSourceNode)}
+	if other.Is4() {
+		a := other.As4()
+		set = append(set, goovs.Load(fmt.Sprintf("%#x", binary.BigEndian.Uint32(a[:])), regNodeAddress))
+	}
+	return set
+}
+
+func setSourceMAC(mac net.HardwareAddr) ovs.Action { return goovs.SetField(mac.String(), "eth_src") }
