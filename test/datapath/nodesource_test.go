@@ -1,0 +1,154 @@
+package datapath_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// product is a cluster whose nodes have the flows and the firewall that the agent installs.
+type product struct {
+	*datapath.Network
+	mode config.Mode
+}
+
+// The pods of the second node: a tenant's that only nodes may reach, and one of VNID 0 without policies. Each has a node port.
+const (
+	isolatedPort = 30053
+	freePort     = 30054
+	podPort      = 53
+)
+
+func (p *product) isolated() *datapath.Pod { return p.Nodes[1].Pods[0] }
+func (p *product) free() *datapath.Pod     { return p.Nodes[1].Pods[1] }
+
+// apply installs the node's flows for a mode.
+func (p *product) apply(t *testing.T, node *datapath.Node) {
+	t.Helper()
+	userspace := p.Type == ovstest.DatapathNetdev
+	n := sdn.Node{
+		Mode:            p.mode,
+		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
+		ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
+		Subnets:         []netip.Prefix{node.Subnet},
+		VTEP:            node.VTEP,
+		VXLANPort:       config.DefaultVXLANPort,
+		StatelessSCTP:   userspace, LaterFragments: userspace,
+	}
+	s, err := n.Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, peer := range p.Nodes {
+		if peer != node {
+			s.Flows = append(s.Flows, n.Peer(sdn.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}).Flows...)
+		}
+	}
+	for _, pod := range node.Pods {
+		compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}}
+		if pod == p.isolated() {
+			compiled.VNID, compiled.Policies = 0x20, sdn.PodPolicies{Judged: true, Ingress: true}
+			fmt.Fprintf(&text, "table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82\n", pod.OFPort)
+		}
+		s.Flows = append(s.Flows, n.Pod(compiled).Flows...)
+	}
+	for _, f := range s.Flows {
+		line, err := ovs.FlowText(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.WriteString(line + "\n")
+	}
+	node.SetFlows(t, text.String())
+}
+
+// serve makes the host a node with a firewall and node ports, as the agent and kube-proxy do.
+func (p *product) serve(t *testing.T, node *datapath.Node) {
+	t.Helper()
+	err := node.NS.Do(func(ns.NetNS) error {
+		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
+			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
+			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
+			VXLANPort:       config.DefaultVXLANPort,
+			SourcesJudged:   true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP,
+		})
+		if err != nil {
+			return err
+		}
+		_, err = f.Sync(t.Context())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, pod := range map[int]*datapath.Pod{isolatedPort: p.isolated(), freePort: p.free()} {
+		// Only connections from elsewhere: kube-proxy keeps the source of what pods of this node send.
+		node.Sh(t, fmt.Sprintf("iptables -t nat -A PREROUTING -d %s -p udp --dport %d -j DNAT --to-destination %s:%d", node.VTEP, port, pod.Addr, podPort),
+			fmt.Sprintf("iptables -t nat -I POSTROUTING -s 192.0.2.0/24 -d %s -p udp --dport %d -m conntrack --ctstate DNAT -j MASQUERADE", pod.Addr, podPort))
+	}
+}
+
+// TestNodeSource: of all that comes to a pod from other nodes, only what those nodes send themselves counts as a node's.
+func TestNodeSource(t *testing.T) {
+	p := &product{Network: datapath.New(t, 3)}
+	for i, pods := range []int{1, 2, 0} {
+		for range pods {
+			pod := p.Nodes[i].AddPod(t)
+			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
+			p.Nodes[i].Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
+		}
+	}
+	for _, node := range p.Nodes {
+		p.serve(t, node)
+	}
+	// A host outside that routes to the pods of the second node through the first.
+	p.Outside.Sh(t, fmt.Sprintf("ip route add %s via %s", p.Nodes[1].Subnet, p.Nodes[0].VTEP))
+	for _, mode := range []config.Mode{config.ModeMultitenant, config.ModeNetworkPolicy} {
+		p.mode = mode
+		for _, node := range p.Nodes {
+			p.apply(t, node)
+		}
+		t.Run(mode.String(), p.test)
+	}
+}
+
+func (p *product) test(t *testing.T) {
+	isolated, free := p.isolated().UDP(t, podPort), p.free().UDP(t, podPort)
+	defer isolated.Close()
+	defer free.Close()
+	outside, pod := p.Outside.UDP(t, 0), p.Nodes[0].Pods[0].UDP(t, 0)
+	for i, node := range p.Nodes {
+		t.Run(fmt.Sprintf("node %d", i), func(t *testing.T) {
+			itself, ownIP := node.UDP(t, 0), (&datapath.Host{NS: node.NS, Addr: node.VTEP}).UDP(t, 0)
+			itself.MustReach(t, isolated.Addr(), isolated)
+			isolated.MustReach(t, itself.Addr(), itself)
+			if from := ownIP.MustReach(t, isolated.Addr(), isolated); from.Addr() != node.VTEP {
+				t.Errorf("the pod sees %s, want %s", from, node.VTEP)
+			}
+			itself.MustReach(t, free.Addr(), free)
+			for name, client := range map[string]*datapath.Socket{"a host outside": outside, "a pod": pod} {
+				t.Log(name + " through the node's ports")
+				client.MustReach(t, netip.AddrPortFrom(node.VTEP, freePort), free)
+				client.MustNotReach(t, netip.AddrPortFrom(node.VTEP, isolatedPort), isolated)
+			}
+		})
+	}
+	outside.MustReach(t, free.Addr(), free)
+	outside.MustNotReach(t, isolated.Addr(), isolated)
+	pod.MustReach(t, free.Addr(), free)
+	pod.MustNotReach(t, isolated.Addr(), isolated)
+	// Hosts are not reached through other nodes' tunnels.
+	p.Outside.Sh(t, fmt.Sprintf("ip route get %s | grep -q %s", p.Nodes[1].Addr, p.Nodes[0].VTEP))
+	outside.MustNotReach(t, netip.AddrPortFrom(p.Nodes[1].Addr, podPort), p.Nodes[1].UDP(t, podPort))
+}
