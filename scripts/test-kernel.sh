@@ -18,7 +18,7 @@ if [ $# = 0 ]; then
       cd pkg/sdn/node/hostnet
       "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestBackendIsOneThatTheKernelHas$"' - "$module"
   done
-  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace)' pkg/sdn/node '^TestPacketsFlow' \
+  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node '^TestPacketsFlow' \
     pkg/ovs '^TestListedConnectionsCanBeFlushed$' pkg/sdn/node/policies '^Test(ForbiddenConnectionsAreCut|NoConnectionOutlivesItsPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged)$'
 fi
 for ((i = 1; i < $#; i += 2)); do

@@ -3,9 +3,10 @@
 //
 // The pipeline. A packet enters at the top, and every table ends in an explicit drop or default.
 //
-//	 0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0 ─────────┐
+//	 0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0; ────────┐
+//	      │  │                 packets of a node itself → reg4, reg6                      │
 //	      │  └────tun0────▶ 25 service-return ── the host's proxy sent it back; reg0 ──┐  │
-//	      │       (from the node itself: straight to 30)                               │  │
+//	      │       (from the node itself: → reg4, reg6, straight to 30)                 │  │
 //	      └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
 //	                              │ to a service                        ▼              │  │
 //	                              ▼                              26 egress-track ◀─────┘  │
@@ -36,7 +37,7 @@
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
 // packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
 // reg5 the number of the rule that denies it, 0 for none, reg6 the other address of the node that is the packet's source: its own IP if the
-// source is its first tun0 address, else that address; 0 if the source is no node.
+// source is a tun0 address, else its first tun0 address; 0 if the source is no node (docs/decisions/0006-node-as-source.md).
 //
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
