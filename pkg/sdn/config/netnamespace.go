@@ -17,7 +17,7 @@ const (
 	NamespaceUIDAnnotation = "ovsdn.io/namespace-uid"
 
 	// AssignedVNIDAnnotation repeats the netid that ovsdn-controller has given, or has taken over: a netid that differs
-	// was written by somebody else.
+	// was written by another client. While the netid is invalid, this VNID stays in use.
 	AssignedVNIDAnnotation = "ovsdn.io/assigned-netid"
 
 	// ChangeRefusedAnnotation says why the last change that was asked for by networkv1.ChangePodNetworkAnnotation was not
@@ -31,10 +31,13 @@ type NetNamespace struct {
 	NamespaceUID types.UID // "": not made for a Namespace object
 	VNID         VNID
 	Multicast    bool // among its pods
+
+	Fault error // nil unless a field is invalid; VNID is the assigned one then
 }
 
-// ParseNetNamespace reads a NetNamespace object. The error joins all its faults. A pod of a NetNamespace with a fault has no
-// network: it would be in another's.
+// ParseNetNamespace reads a NetNamespace object. It is the one place that decides which VNID is in use: the netid, or
+// while a field is invalid the VNID in AssignedVNIDAnnotation. If that is missing or invalid too, it returns an error that joins
+// all faults.
 func ParseNetNamespace(o *networkv1.NetNamespace) (*NetNamespace, error) {
 	var f faults
 	if o.NetName != o.Name {
@@ -42,14 +45,23 @@ func ParseNetNamespace(o *networkv1.NetNamespace) (*NetNamespace, error) {
 	}
 	vnid, err := CheckVNID(o.NetID)
 	f.add("netid", err)
-	if err := f.join(); err != nil {
-		return nil, err
+	fault := f.join()
+	if fault != nil {
+		assigned, recorded := o.Annotations[AssignedVNIDAnnotation]
+		if !recorded {
+			return nil, fault
+		}
+		if vnid, err = ParseVNID(assigned); err != nil {
+			f.add("annotation "+AssignedVNIDAnnotation, err)
+			return nil, f.join()
+		}
 	}
 	return &NetNamespace{
 		Name:         o.Name,
 		NamespaceUID: types.UID(o.Annotations[NamespaceUIDAnnotation]),
 		VNID:         vnid,
 		Multicast:    o.Annotations[networkv1.MulticastEnabledAnnotation] == "true",
+		Fault:        fault,
 	}, nil
 }
 
@@ -62,6 +74,13 @@ const (
 	ActionIsolate Action = "isolate" // have a VNID of one's own
 	ActionGlobal  Action = "global"  // have GlobalVNID
 )
+
+// refusedPrefix marks the value of networkv1.ChangePodNetworkAnnotation as a request that was refused. The annotation stays, because
+// `oc adm pod-network` takes its absence for success.
+const refusedPrefix = "refused:"
+
+// maxShownRequest bounds what is repeated of an invalid request, in bytes: an annotation can have 256 KiB.
+const maxShownRequest = 128
 
 // Change is the value of networkv1.ChangePodNetworkAnnotation.
 type Change struct {
@@ -76,13 +95,13 @@ func ParseChange(s string) (Change, error) {
 	switch {
 	case c.Action == ActionJoin:
 		if faults := validation.IsDNS1123Label(to); len(faults) > 0 {
-			return Change{}, fmt.Errorf("%q names no namespace: write %s:NAMESPACE", s, ActionJoin)
+			return Change{}, fmt.Errorf("%q names no namespace: write %s:NAMESPACE", shorten(s), ActionJoin)
 		}
 		return c, nil
 	case (c.Action == ActionIsolate || c.Action == ActionGlobal) && to == "":
 		return c, nil
 	}
-	return Change{}, fmt.Errorf("%q is no change of a network: write %s:NAMESPACE, %s or %s", s, ActionJoin, ActionIsolate, ActionGlobal)
+	return Change{}, fmt.Errorf("%q is no change of a network: write %s:NAMESPACE, %s or %s", shorten(s), ActionJoin, ActionIsolate, ActionGlobal)
 }
 
 // String returns what OpenShift writes.
@@ -93,10 +112,21 @@ func (c Change) String() string {
 	return string(c.Action) + ":" + c.To
 }
 
-// RequestedChange returns the change that the object asks for, and whether it asks for one, be it a wrong one.
+// RefusedChange returns the value of networkv1.ChangePodNetworkAnnotation that says that the request was refused.
+func RefusedChange(request string) string { return refusedPrefix + shorten(request) }
+
+func shorten(s string) string {
+	if len(s) <= maxShownRequest {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShownRequest], "") + "..."
+}
+
+// RequestedChange returns the change that the object asks for, and whether it asks for one, be it an invalid one. A refused request
+// asks for nothing.
 func RequestedChange(o *networkv1.NetNamespace) (c Change, asked bool, err error) {
 	value, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]
-	if !asked {
+	if !asked || strings.HasPrefix(value, refusedPrefix) {
 		return Change{}, false, nil
 	}
 	if c, err = ParseChange(value); err != nil {

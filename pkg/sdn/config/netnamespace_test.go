@@ -3,6 +3,7 @@ package config
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
@@ -33,6 +34,11 @@ func TestParseNetNamespace(t *testing.T) {
 		{"reserved", object("red", 9, nil), nil, []string{"netid: 9 is no VNID: write 0 (global), or a number from 10 to 16777215"}},
 		{"too large", object("red", 1<<24, nil), nil, []string{"netid: 16777216 is no VNID"}},
 		{"two faults", object("blue", 1, nil), nil, []string{`netname: is "blue", but must be the object's name: write "red"`, "netid: 1 is no VNID"}},
+		{"invalid record", object("red", 5, assigned("9")), nil, []string{
+			"netid: 5 is no VNID", "annotation ovsdn.io/assigned-netid: 9 is no VNID"}},
+		{"record is no number", object("red", 5, assigned("0x20")), nil, []string{`annotation ovsdn.io/assigned-netid: "0x20" is no VNID`}},
+		{"valid netid beside an invalid record", object("red", 11, assigned("9")), &NetNamespace{Name: "red", VNID: 11}, nil},
+		{"valid netid beside another record", object("red", 11, assigned("12")), &NetNamespace{Name: "red", VNID: 11}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := ParseNetNamespace(tc.object)
@@ -40,6 +46,40 @@ func TestParseNetNamespace(t *testing.T) {
 				t.Error(diff)
 			}
 			wantError(t, err, tc.errs)
+		})
+	}
+}
+
+func assigned(vnid string) map[string]string {
+	return map[string]string{"ovsdn.io/assigned-netid": vnid}
+}
+
+// With an invalid field, the VNID that the controller has recorded stays in use, and the fault is reported beside it.
+func TestParseNetNamespace_invalidFieldKeepsAssignedVNID(t *testing.T) {
+	for name, tc := range map[string]struct {
+		netname  string
+		netid    uint32
+		assigned string
+		want     VNID
+		fault    string
+	}{
+		"reserved":       {"red", 5, "4242", 4242, "netid: 5 is no VNID"},
+		"too large":      {"red", 1 << 24, "4242", 4242, "netid: 16777216 is no VNID"},
+		"largest number": {"red", 1<<32 - 1, "10", 10, "netid: 4294967295 is no VNID"},
+		"was global":     {"red", 1, "0", 0, "netid: 1 is no VNID"},
+		"other name":     {"blue", 77, "4242", 4242, `netname: is "blue"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := ParseNetNamespace(&networkv1.NetNamespace{
+				ObjectMeta: metav1.ObjectMeta{Name: "red", Annotations: assigned(tc.assigned)}, NetName: tc.netname, NetID: tc.netid,
+			})
+			if err != nil {
+				t.Fatalf("got error %v, want VNID %s", err, tc.want)
+			}
+			if n.VNID != tc.want || n.Name != "red" {
+				t.Errorf("got VNID %s of %s, want %s of red", n.VNID, n.Name, tc.want)
+			}
+			wantError(t, n.Fault, []string{tc.fault})
 		})
 	}
 }
@@ -109,6 +149,31 @@ func TestRequestedChange(t *testing.T) {
 	o.Annotations = map[string]string{"pod.network.openshift.io/multitenant.change-network": "nonsense"}
 	if _, asked, err := RequestedChange(o); !asked || err == nil {
 		t.Errorf("nonsense: %v, %v", asked, err)
+	}
+}
+
+// A refused request asks for nothing any more, whatever it was; asking again is another value.
+func TestRefusedChangeIsNoRequest(t *testing.T) {
+	for _, request := range []string{"join:red", "isolate", "global:", "", "nonsense", "refused", "Refused:isolate", strings.Repeat("é", 1<<17)} {
+		o := &networkv1.NetNamespace{}
+		o.Annotations = map[string]string{networkv1.ChangePodNetworkAnnotation: request}
+		if _, asked, _ := RequestedChange(o); !asked {
+			t.Errorf("%.20q is not taken for a request", request)
+		}
+		value := RefusedChange(request)
+		if !strings.HasPrefix(value, "refused:") || !utf8.ValidString(value) || len(value) > 200 {
+			t.Errorf("%.20q is refused as %.20q of %d bytes", request, value, len(value))
+		}
+		o.Annotations[networkv1.ChangePodNetworkAnnotation] = value
+		if c, asked, err := RequestedChange(o); asked || err != nil || c != (Change{}) {
+			t.Errorf("%.20q is refused and still a request: %v, %v, %v", request, c, asked, err)
+		}
+	}
+	if got := RefusedChange("join:red"); got != "refused:join:red" {
+		t.Errorf("got %q, want refused:join:red", got)
+	}
+	if _, err := ParseChange(strings.Repeat("\x00", 1<<18)); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("a long request is refused in %d bytes", len(err.Error()))
 	}
 }
 
