@@ -98,6 +98,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 			return a.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
 		},
 		Store:     st,
+		Bridge:    a.bridge,
 		Elsewhere: listeners,
 	})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -33,6 +34,11 @@ type Store interface {
 // Getter reads a NetNamespace from the API server.
 type Getter func(ctx context.Context, name string) (*networkv1.NetNamespace, error)
 
+// Bridge is what VNIDs needs of the switch besides the store.
+type Bridge interface {
+	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
+}
+
 // Options is what VNIDs works with.
 type Options struct {
 	Node     pipeline.Node
@@ -40,6 +46,7 @@ type Options struct {
 	Informer cache.SharedIndexInformer // that of Lister
 	Get      Getter
 	Store    Store
+	Bridge   Bridge // that of Store; nil: a new one, which has no flows
 
 	Elsewhere Elsewhere // nil: multicast goes to all nodes
 }
@@ -53,6 +60,7 @@ type VNIDs struct {
 	lister    networklisters.NetNamespaceLister
 	get       Getter
 	store     Store
+	bridge    Bridge
 	elsewhere Elsewhere
 	loop      *reconcile.Loop // nil in mode subnet
 	fetches   singleflight.Group
@@ -61,6 +69,7 @@ type VNIDs struct {
 	namespaces map[string]*namespace
 	homes      map[pipeline.Owner]string // the namespace that a dependent is in
 	networks   map[config.VNID]*network
+	former     map[uint64]config.VNID // of owners on the bridge, by cookie; nil unless a NetNamespace needs it
 }
 
 // New returns the feature.
@@ -70,6 +79,7 @@ func New(o Options) (*VNIDs, error) {
 		lister:     o.Lister,
 		get:        o.Get,
 		store:      o.Store,
+		bridge:     o.Bridge,
 		elsewhere:  o.Elsewhere,
 		namespaces: map[string]*namespace{},
 		homes:      map[pipeline.Owner]string{},
@@ -103,11 +113,12 @@ type namespace struct {
 	known      bool // else its dependents have no flows
 	exists     bool // as a NetNamespace: one that is gone keeps its VNID for those who are left
 	multicast  bool
+	unusable   bool // its NetNamespace was found without a valid VNID, which the bridge may still have
 	unsettled  bool // the switch refused some of what follows from the VNID, or nobody knows whether it did
 	dependents map[pipeline.Owner]Dependent
 }
 
-// Prime takes note of all NetNamespaces. The informer must have synced.
+// Prime takes note of all NetNamespaces. The informer must have synced, and the bridge must still have the flows of before.
 func (v *VNIDs) Prime(ctx context.Context) error {
 	if v.flat() {
 		return nil
@@ -116,10 +127,14 @@ func (v *VNIDs) Prime(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing NetNamespaces: %w", err)
 	}
+	var unusable []*networkv1.NetNamespace
 	for _, o := range all {
 		v.learn(ctx, o)
+		if _, err := config.ParseNetNamespace(o); err != nil {
+			unusable = append(unusable, o)
+		}
 	}
-	return nil
+	return v.recover(ctx, unusable)
 }
 
 // Run follows the NetNamespaces until the context ends.
@@ -165,13 +180,15 @@ func wait(ctx context.Context, commits []*store.Commit) error {
 	return errors.Join(errs...)
 }
 
-// learn makes all that depends on the namespace follow it. One that is wrong changes nothing: the controller tells people of it, and
-// puts it right.
+// learn makes all that depends on the namespace follow it. A NetNamespace without a valid VNID changes nothing.
 func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.Commit {
 	n, err := config.ParseNetNamespace(o)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "NetNamespace is not usable, its former state stays", "netnamespace", o.Name)
 		return nil
+	}
+	if n.Fault != nil { // ovsdn-controller reports it to users
+		klog.FromContext(ctx).Info("NetNamespace is invalid, using its assigned VNID", "netnamespace", o.Name, "vnid", n.VNID, "err", n.Fault)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -188,7 +205,7 @@ func (v *VNIDs) take(ctx context.Context, n *config.NetNamespace) []*store.Commi
 	}
 	c := v.newChange()
 	c.leave(n.Name, ns)
-	ns.vnid, ns.known, ns.exists, ns.multicast, ns.unsettled = n.VNID, true, true, n.Multicast, false
+	ns.vnid, ns.known, ns.exists, ns.multicast, ns.unsettled, ns.unusable = n.VNID, true, true, n.Multicast, false, false
 	c.enter(n.Name, ns)
 	if changed {
 		for owner, d := range ns.dependents {
@@ -211,7 +228,7 @@ func (v *VNIDs) unlearn(name string) []*store.Commit {
 	}
 	c := v.newChange()
 	c.leave(name, ns)
-	ns.exists = false
+	ns.exists, ns.unusable = false, false
 	c.enter(name, ns)
 	v.collect(name)
 	return c.send()
@@ -227,7 +244,7 @@ func (v *VNIDs) namespace(name string) *namespace {
 }
 
 func (v *VNIDs) collect(name string) {
-	if ns := v.namespaces[name]; ns != nil && !ns.exists && len(ns.dependents) == 0 {
+	if ns := v.namespaces[name]; ns != nil && !ns.exists && !ns.unusable && len(ns.dependents) == 0 {
 		delete(v.namespaces, name)
 	}
 }
@@ -253,8 +270,17 @@ func (v *VNIDs) Set(name string, owner pipeline.Owner, d Dependent) *store.Commi
 	}
 	ns.dependents[owner] = d
 	v.homes[owner] = name
+	adopted := v.adopt(ns, owner)
 	c.set(owner, ns.compile(d))
 	c.plug(ns, owner, d)
+	if adopted {
+		c.enter(name, ns)
+		for other, d := range ns.dependents {
+			if other != owner {
+				c.set(other, ns.compile(d))
+			}
+		}
+	}
 	return c.send()[0]
 }
 
