@@ -22,26 +22,28 @@ func (r refusal) Unwrap() error { return r.error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
-// change makes the change that the NetNamespace asks for, or refuses it. Either way the request is gone afterwards,
-// in the same write; if that fails, all is as before. Changes are made one after the other: a join is to what the other
+// change makes the change that the NetNamespace asks for, or refuses it. Either way the annotation is no request afterwards,
+// in the same write: it is removed, or marked as refused; if the write fails, all is as before. Changes are made one after the other: a join is to what the other
 // has at that moment, and what that does later concerns nobody else.
 func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid types.UID) error {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	want := nn.DeepCopy()
 	own(want, uid)
-	delete(want.Annotations, networkv1.ChangePodNetworkAnnotation)
-	delete(want.Annotations, config.ChangeRefusedAnnotation)
+	c.restoreRecord(want)
 
-	vnid, err := c.decide(ctx, nn, uid)
+	vnid, err := c.decide(ctx, want, uid)
 	refused, is := errors.AsType[refusal](err)
 	switch {
-	case is:
+	case is: // oc takes the annotation's absence for success
+		setAnnotation(want, networkv1.ChangePodNetworkAnnotation, config.RefusedChange(nn.Annotations[networkv1.ChangePodNetworkAnnotation]))
 		setAnnotation(want, config.ChangeRefusedAnnotation, reconcile.OneLine(refused))
 	case err != nil:
 		return err
 	default:
 		defer c.vnids.Unreserve(vnid)
+		delete(want.Annotations, networkv1.ChangePodNetworkAnnotation)
+		delete(want.Annotations, config.ChangeRefusedAnnotation)
 		want.NetID = uint32(vnid)
 		setAnnotation(want, config.AssignedVNIDAnnotation, vnid.String())
 	}
@@ -55,6 +57,7 @@ func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid
 	}
 	c.vnids.Set(nn.Name, vnid)
 	c.settle(nn.Name)
+	c.record(nn.Name, vnid)
 	klog.FromContext(ctx).Info("Changed the namespace's network", "vnid", vnid, "was", nn.NetID)
 	c.Events.Eventf(nn, corev1.EventTypeNormal, reasonChanged, "%s: its VNID is %s, and was %d",
 		nn.Annotations[networkv1.ChangePodNetworkAnnotation], vnid, nn.NetID)
@@ -120,8 +123,8 @@ func (c *Controller) join(ctx context.Context, name string, change config.Change
 
 // isolate reserves a new VNID, unless the namespace has one to itself. To have GlobalVNID to oneself is not that.
 func (c *Controller) isolate(nn *networkv1.NetNamespace) (config.VNID, error) {
-	vnid, err := config.CheckVNID(nn.NetID)
-	if err == nil && !vnid.IsGlobal() && !c.vnids.IsShared(nn.Name, vnid) {
+	vnid, usable := inUse(nn)
+	if usable && !vnid.IsGlobal() && !c.vnids.IsShared(nn.Name, vnid) {
 		c.vnids.Reserve(vnid)
 		return vnid, nil
 	}

@@ -225,15 +225,21 @@ func (c *cluster) edit(t *testing.T, name string, change func(*networkv1.NetName
 	})
 }
 
-// ask sets the annotation and waits until it is gone again.
+// ask sets the annotation and waits until it is no request any more: gone, or marked as refused. At no time in between it may be
+// gone though the change is refused, since oc takes that for success.
 func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace {
 	t.Helper()
 	c.edit(t, name, func(nn *networkv1.NetNamespace) {
 		metav1.SetMetaDataAnnotation(&nn.ObjectMeta, "pod.network.openshift.io/multitenant.change-network", change)
 	})
 	return c.await(t, name, func(nn *networkv1.NetNamespace) error {
-		if v, asked := nn.Annotations["pod.network.openshift.io/multitenant.change-network"]; asked {
-			return fmt.Errorf("%s still asks for %s", name, v)
+		value, exists := nn.Annotations["pod.network.openshift.io/multitenant.change-network"]
+		_, refused := nn.Annotations["ovsdn.io/change-refused"]
+		if exists && (!refused || value != "refused:"+change) {
+			return fmt.Errorf("%s still asks for %s", name, value)
+		}
+		if !exists && refused {
+			t.Errorf("%s of %s is refused, and the annotation is gone", change, name)
 		}
 		return nil
 	})

@@ -33,7 +33,7 @@ const (
 	reasonChanged   = "NetworkChanged"
 	reasonRefused   = "NetworkChangeRefused"
 	reasonNoVNID    = "NoVNID"                  // on a Namespace too: none is free for it
-	reasonInvalid   = "InvalidNetNamespace"     // its pods have no network
+	reasonInvalid   = "InvalidNetNamespace"     // the assigned VNID stays in use
 	reasonByHand    = "VNIDWrittenByHand"       // others have it too, and nobody asked for that as it is asked for
 	reasonNotGlobal = "GlobalNamespaceIsolated" // one that is to be global has a VNID of its own
 	reasonNotLogged = "InvalidLogDenied"        // what config.LogDeniedAnnotation says is nothing
@@ -80,6 +80,7 @@ type Controller struct {
 	written  map[string]*networkv1.NetNamespace // by this controller, unless the cache is as new
 	found    map[string]bool                    // by Load: whoever shares a VNID there was joined by somebody
 	disputed map[string]bool                    // have a VNID that is not theirs to have
+	assigned map[string]config.VNID             // the last that was the namespace's own
 }
 
 // New returns a controller that hears of changes from the informers, which must not run yet. Namespaces of these names are
@@ -96,6 +97,7 @@ func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespa
 		written:       map[string]*networkv1.NetNamespace{},
 		found:         map[string]bool{},
 		disputed:      map[string]bool{},
+		assigned:      map[string]config.VNID{},
 	}
 	for _, name := range global {
 		c.global[name] = true
@@ -133,7 +135,8 @@ func (c *Controller) Load(ctx context.Context) error {
 		return fmt.Errorf("list the NetNamespaces in the cache: %w", err)
 	}
 	for _, o := range existing {
-		c.vnids.Set(o.Name, config.VNID(o.NetID))
+		vnid, _ := inUse(o)
+		c.vnids.Set(o.Name, vnid)
 		c.found[o.Name] = true
 	}
 	klog.FromContext(ctx).Info("Know what is in use", "netNamespaces", len(existing))
@@ -158,11 +161,15 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 func (c *Controller) warnOfIsolated(ctx context.Context) {
 	for name := range c.global {
 		nn, err := c.netNamespaces.Get(name)
-		if err != nil || config.VNID(nn.NetID).IsGlobal() {
+		if err != nil {
 			continue
 		}
-		err = fmt.Errorf("--global-namespaces names %s, but it has VNID %d, which stays: set the annotation %s=%s to make it global",
-			name, nn.NetID, networkv1.ChangePodNetworkAnnotation, config.ActionGlobal)
+		vnid, usable := inUse(nn)
+		if !usable || vnid.IsGlobal() {
+			continue
+		}
+		err = fmt.Errorf("--global-namespaces names %s, but it has VNID %s, which stays: set the annotation %s=%s to make it global",
+			name, vnid, networkv1.ChangePodNetworkAnnotation, config.ActionGlobal)
 		klog.FromContext(ctx).Info("A namespace is isolated", "why", err)
 		c.Events.Event(nn, corev1.EventTypeWarning, reasonNotGlobal, err.Error())
 	}

@@ -35,6 +35,7 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	case nn == nil && ns == nil:
 		c.vnids.Remove(name)
 		c.settle(name)
+		c.unrecord(name)
 		return nil
 	case nn == nil:
 		return c.create(ctx, ns)
@@ -140,6 +141,7 @@ func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
 	}
 	c.vnids.Set(ns.Name, vnid)
 	c.settle(ns.Name)
+	c.record(ns.Name, vnid)
 	klog.FromContext(ctx).V(2).Info("Gave the namespace its VNID", "vnid", vnid)
 	return nil
 }
@@ -167,6 +169,7 @@ func (c *Controller) remove(ctx context.Context, nn *networkv1.NetNamespace) err
 	}
 	c.vnids.Remove(nn.Name)
 	c.settle(nn.Name)
+	c.unrecord(nn.Name)
 	klog.FromContext(ctx).V(2).Info("Took the VNID of a namespace that is gone", "vnid", nn.NetID)
 	return nil
 }
@@ -174,26 +177,30 @@ func (c *Controller) remove(ctx context.Context, nn *networkv1.NetNamespace) err
 // keep makes the change that the NetNamespace asks for, writes what is not people's to say (name and UID), and judges what
 // is: the VNID. The UID is the Namespace's, "" if there is none.
 func (c *Controller) keep(ctx context.Context, nn *networkv1.NetNamespace, uid types.UID) error {
-	c.vnids.Set(nn.Name, config.VNID(nn.NetID))
+	want := nn.DeepCopy()
+	own(want, uid)
+	c.restoreRecord(want)
+	vnid, usable := inUse(want)
+	c.vnids.Set(nn.Name, vnid)
 	if _, asked, _ := config.RequestedChange(nn); asked {
 		return c.change(ctx, nn, uid)
 	}
-	want := nn.DeepCopy()
-	own(want, uid)
-	verdict := c.judge(nn)
+	verdict := c.judge(want)
+	rightful := verdict == nil || usable && isInvalid(want) // the VNID in use is the namespace's own
 	switch {
-	case verdict != nil:
-		c.dispute(nn.Name)
-	case uid == "": // what people made for no Namespace is left as it is
+	case verdict == nil && uid == "": // what people made for no Namespace is left as it is
 		return nil
-	default:
-		setAnnotation(want, config.AssignedVNIDAnnotation, config.VNID(nn.NetID).String())
+	case verdict == nil:
+		setAnnotation(want, config.AssignedVNIDAnnotation, vnid.String())
+	case !rightful:
+		c.dispute(nn.Name)
 	}
 	if err := c.update(ctx, nn, want); err != nil {
 		return err
 	}
-	if verdict == nil {
+	if rightful {
 		c.settle(nn.Name)
+		c.record(nn.Name, vnid)
 	}
 	return verdict
 }
@@ -210,7 +217,12 @@ func own(nn *networkv1.NetNamespace, uid types.UID) {
 func (c *Controller) judge(nn *networkv1.NetNamespace) error {
 	vnid, err := config.CheckVNID(nn.NetID)
 	if err != nil {
-		return reconcile.Complain(c.Events, nn, reasonInvalid, fmt.Errorf("netid: %w: its pods have no network", err))
+		previous := "no VNID is recorded for the namespace: on nodes with running pods theirs stays in use, on others new pods do not start"
+		if assigned, usable := inUse(nn); usable {
+			previous = fmt.Sprintf("the assigned VNID %s stays in use", assigned)
+		}
+		return reconcile.Complain(c.Events, nn, reasonInvalid, fmt.Errorf("netid: %w, or set the annotation %s to %s; until then %s",
+			err, networkv1.ChangePodNetworkAnnotation, config.ActionIsolate, previous))
 	}
 	assigned, stamped := nn.Annotations[config.AssignedVNIDAnnotation]
 	if assigned == vnid.String() || !stamped && c.wasFound(nn.Name) {

@@ -47,4 +47,3 @@ func (v *VNIDs) adopt(ns *namespace, owner pipeline.Owner) bool {
 	ns.vnid, ns.known, ns.exists, ns.unusable = vnid, true, true, false
 	return true
 }
-
