@@ -144,6 +144,9 @@ func TestChanges(t *testing.T) {
 	// Refused by the controller, in its words; the others are seen to.
 	u.wants(t, exitFailed, "namespace/r1 isolated (VNID ", "error: namespace default: isolate is refused: Namespace default has the API server's service, which all must reach",
 		"isolate-projects", "default", "r1")
+	// Asked again it is refused again, and what is left of it stops no other change.
+	u.wants(t, exitFailed, "", "isolate is refused: Namespace default has the API server's service", "isolate-projects", "default")
+	u.wants(t, exitOK, "namespace/default made global (VNID 0)\n", "", "make-projects-global", "default")
 	// Wrong before anything is asked for.
 	before := u.vnid(t, "p1")
 	u.wants(t, exitFailed, "", `namespaces "nowhere" not found`, "join-projects", "--to=nowhere", "p1")
@@ -190,5 +193,23 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 	if code, out, _ := u.types(t, "--help"); code != exitOK || !strings.Contains(out, "kubectl ovsdn join-projects") && !strings.Contains(out, "join-projects") {
 		t.Errorf("--help: exit code %d\n%s", code, out)
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	const request, reason = "pod.network.openshift.io/multitenant.change-network", "ovsdn.io/change-refused"
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        string
+	}{
+		"made":                        {nil, ""},
+		"refused":                     {map[string]string{request: "refused:isolate", reason: "no"}, "no"},
+		"refused by an old version":   {map[string]string{reason: "no"}, "no"},
+		"refused, the reason is gone": {map[string]string{request: "refused:isolate"}, "refused the change, and the reason was removed"},
+	} {
+		got := errorText(refusal(&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}))
+		if !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
 	}
 }

@@ -118,9 +118,9 @@ func output(printer printers.ResourcePrinter, all, chosen []networkv1.NetNamespa
 }
 
 func vnidTable(all, chosen []networkv1.NetNamespace) *metav1.Table {
-	sharers := map[uint32][]string{}
+	sharers := map[config.VNID][]string{}
 	for _, nn := range all {
-		sharers[nn.NetID] = append(sharers[nn.NetID], nn.Name)
+		sharers[vnidOf(nn)] = append(sharers[vnidOf(nn)], nn.Name)
 	}
 	const onlyWide = 1 // the priority of a column
 	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
@@ -137,17 +137,25 @@ func vnidTable(all, chosen []networkv1.NetNamespace) *metav1.Table {
 			egressIPs = append(egressIPs, string(ip))
 		}
 		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{
-			nn.Name, int64(nn.NetID), sharedWith(nn, sharers[nn.NetID]),
+			nn.Name, int64(vnidOf(nn)), sharedWith(nn, sharers[vnidOf(nn)]),
 			nn.Annotations[networkv1.MulticastEnabledAnnotation] == "true", orNone(strings.Join(egressIPs, ",")), orNone(note(&nn)),
 		}})
 	}
 	return table
 }
 
+// vnidOf returns the VNID that nodes use, or the netid as it is if they have none to use.
+func vnidOf(nn networkv1.NetNamespace) config.VNID {
+	if n, err := config.ParseNetNamespace(&nn); err == nil {
+		return n.VNID
+	}
+	return config.VNID(nn.NetID)
+}
+
 // sharedWith names the others that have the VNID, the first few of many.
 func sharedWith(nn networkv1.NetNamespace, sharers []string) string {
 	const most = 3
-	if config.VNID(nn.NetID).IsGlobal() {
+	if vnidOf(nn).IsGlobal() {
 		return "<all>"
 	}
 	others := slices.DeleteFunc(slices.Clone(sharers), func(name string) bool { return name == nn.Name })
@@ -159,8 +167,12 @@ func sharedWith(nn networkv1.NetNamespace, sharers []string) string {
 
 // note is what people should know of a NetNamespace that is not in order.
 func note(nn *networkv1.NetNamespace) string {
-	if _, err := config.ParseNetNamespace(nn); err != nil {
+	n, err := config.ParseNetNamespace(nn)
+	if err != nil {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if n.Fault != nil {
+		return fmt.Sprintf("%s; until then VNID %s stays in use", strings.ReplaceAll(n.Fault.Error(), "\n", "; "), n.VNID)
 	}
 	if change, asked, _ := config.RequestedChange(nn); asked {
 		return "asks for " + change.String()

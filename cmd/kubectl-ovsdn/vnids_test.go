@@ -20,7 +20,9 @@ func netNamespaces() []networkv1.NetNamespace {
 			Annotations: map[string]string{"pod.network.openshift.io/multitenant.change-network": "isolate"}}},
 		{NetID: 7, ObjectMeta: metav1.ObjectMeta{Name: "broken"}},
 		{NetID: 16777215, ObjectMeta: metav1.ObjectMeta{Name: "refused",
-			Annotations: map[string]string{"ovsdn.io/change-refused": "join:x is refused: there is no Namespace x"}}},
+			Annotations: map[string]string{"ovsdn.io/change-refused": "join:x is refused: there is no Namespace x",
+				"pod.network.openshift.io/multitenant.change-network": "refused:join:x"}}},
+		{NetID: 5, ObjectMeta: metav1.ObjectMeta{Name: "recorded", Annotations: map[string]string{"ovsdn.io/assigned-netid": "4343"}}},
 	}
 	for i := range list {
 		list[i].NetName = list[i].Name
@@ -39,6 +41,7 @@ NAMESPACE   VNID
 broken      7
 default     0
 green       4242
+recorded    4343
 red         4242
 refused     16777215
 `},
@@ -47,6 +50,7 @@ NAMESPACE   VNID       SHARED WITH   MULTICAST   EGRESS IPS             NOTE
 broken      7          <none>        false       <none>                 netid: 7 is no VNID: write 0 (global), or a number from 10 to 16777215
 default     0          <all>         false       <none>                 <none>
 green       4242       red           false       <none>                 asks for isolate
+recorded    4343       <none>        false       <none>                 netid: 5 is no VNID: write 0 (global), or a number from 10 to 16777215; until then VNID 4343 stays in use
 red         4242       green         true        192.0.2.9,192.0.2.10   <none>
 refused     16777215   <none>        false       <none>                 join:x is refused: there is no Namespace x
 `},
