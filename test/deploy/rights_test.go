@@ -228,6 +228,8 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 				_, err := who.network.NetworkV1().NetNamespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"netid":7}`), metav1.PatchOptions{})
 				return err
 			}),
+			refused("ask for a change of a network", annotate("default", changeAnnotation, "global")),
+			refused("record a VNID", annotate("default", assignedAnnotation, "0")),
 			refused("take the controllers' lease", func(ctx context.Context, who as) error {
 				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
 				return err
@@ -303,6 +305,9 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 					&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, NetName: "default"}, metav1.CreateOptions{})
 				return err
 			}),
+			allowed("record a VNID", annotate("default", assignedAnnotation, "0")),
+			allowed("refuse a change", annotate("default", changeAnnotation, "refused:isolate")),
+			allowed("change the record", annotate("default", assignedAnnotation, "4242")),
 			allowed("say how a Node's network is", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NoHostSubnet"))),
 			refused("call a Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
 			refused("label a Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
