@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -48,7 +49,7 @@ func (c *cluster) vnid(ctx context.Context, namespace string) (uint32, error) {
 	return o.NetID, nil
 }
 
-// changeNetwork asks for a change as oc adm pod-network does, and returns when it has been made or refused.
+// changeNetwork asks for a change as oc adm pod-network does, and returns when it has been made. One that is refused fails the test.
 func (c *cluster) changeNetwork(t *testing.T, namespace, change string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, networkv1.ChangePodNetworkAnnotation, change)
@@ -60,6 +61,9 @@ func (c *cluster) changeNetwork(t *testing.T, namespace, change string) {
 		o, err := netNamespaces.Get(ctx, namespace, metav1.GetOptions{})
 		if err != nil {
 			return err
+		}
+		if why, refused := o.Annotations[config.ChangeRefusedAnnotation]; refused {
+			t.Fatalf("%s of %s is refused: %s", change, namespace, why)
 		}
 		if _, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]; asked {
 			return fmt.Errorf("it is still asked for")
@@ -185,6 +189,7 @@ func TestTenants(t *testing.T) {
 	c := newTenantCluster(t)
 	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
 	t.Run("edges", func(t *testing.T) { testTenantEdges(t, c) })
+	t.Run("invalid netid", func(t *testing.T) { testInvalidNetID(t, c) })
 	t.Run("gap", func(t *testing.T) { testTenantGap(t, c) })
 	t.Run("policies", func(t *testing.T) { testTenantPolicies(t, c) })
 	t.Run("modes", func(t *testing.T) { testModes(t, c) })
