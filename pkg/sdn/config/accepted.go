@@ -21,7 +21,8 @@ const (
 	// ConditionsAnnotation holds a JSON list of metav1.Condition: for now only ConditionAccepted.
 	ConditionsAnnotation = "ovsdn.io/conditions"
 
-	// ControllerAnnotation names the ovsdn-controller that judged the object last, which is the leader.
+	// ControllerAnnotation names the leader that evaluated the object last: the ovsdn-controller, a slash, and the number of its term. Earlier
+	// versions wrote the controller alone. Readers may only compare it with what they wrote themselves.
 	ControllerAnnotation = "ovsdn.io/controller"
 )
 

@@ -45,10 +45,18 @@ type log struct {
 	lines []string
 }
 
-func (l *log) contains(s string) bool {
+func (l *log) contains(s string) bool { return l.count(s) > 0 }
+
+// count returns how many lines contain the text.
+func (l *log) count(s string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.lines, func(line string) bool { return strings.Contains(line, s) })
+	for _, line := range l.lines {
+		if strings.Contains(line, s) {
+			n++
+		}
+	}
+	return n
 }
 
 // run starts the master and returns what stops it, which the test may leave to its end. The test fails if the master

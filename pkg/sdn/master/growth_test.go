@@ -123,6 +123,8 @@ func testRefuses(t *testing.T, c *cluster) {
 			"node node1: its address 192.0.2.1 lies inside 192.0.0.0/16", ""},
 		{func(o *networkv1.ClusterNetwork) { o.ServiceNetwork, o.PluginName = "172.31.0.0/16", "multitenant" }, "InUse", "RefusedClusterNetwork",
 			"serviceNetwork: it can't move from 172.30.0.0/16 to 172.31.0.0/16", "mode subnet"},
+		{func(o *networkv1.ClusterNetwork) { o.PluginName = "redhat/openshift-ovs-flat" }, "Invalid", "InvalidClusterNetwork",
+			`"redhat/openshift-ovs-flat" is no mode`, "in force stays " + running},
 		{setRanges("10.128.0.5/14", "10.129.0.0/16", "172.30.0.0/20"), "Invalid", "InvalidClusterNetwork",
 			"10.128.0.5/14 has bits set behind its mask", "clusterNetworks[1].CIDR: 10.129.0.0/16 overlaps 10.128.0.0/14"},
 	} {

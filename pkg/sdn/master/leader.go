@@ -43,6 +43,10 @@ func newName() (string, error) {
 	return host + "_" + string(uuid.NewUUID()), nil
 }
 
+// termName returns the unique name of one term of a controller. A term that found its controller's own name on the ClusterNetwork would write
+// nothing, and a verdict that another leader made in between would not conflict.
+func termName(controller string, term int) string { return fmt.Sprintf("%s/%d", controller, term) }
+
 // rule runs one term after the other without asking anybody, until the context ends.
 func rule(ctx context.Context, term func(context.Context) error) error {
 	for ctx.Err() == nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func (c *cluster) ruler(t *testing.T, not string) (name string) {
 			return err
 		}
 		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
-		if err == nil && o.Annotations[config.ControllerAnnotation] != name {
+		if controller, _, _ := strings.Cut(o.Annotations[config.ControllerAnnotation], "/"); err == nil && controller != name {
 			err = errors.New("the holder of the lease does not rule")
 		}
 		return err

@@ -85,16 +85,18 @@ func Run(ctx context.Context, cfg Config) error {
 type master struct {
 	Config
 	wish    *config.Network
-	name    string
+	name    string // of this controller
 	clients *clients
 	health  *health
 	number  func() int // of this term
+	terms   int        // begun
 }
 
 // term is the work of a leader, until the context ends. It begins with what the API server has, and remembers
 // nothing of a term before.
 func (m *master) term(ctx context.Context) error {
 	defer m.health.resign()
+	m.terms++
 	m.health.lead("the API server and the kinds in deploy/crds")
 	kube := informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim))
 	ours := networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim))
@@ -118,7 +120,7 @@ func (m *master) term(ctx context.Context) error {
 		judged.Follow(network.Mode)
 		return nil
 	}
-	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, m.name, ours.Network().V1().ClusterNetworks(), follow)
+	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, termName(m.name, m.terms), ours.Network().V1().ClusterNetworks(), follow)
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,7 @@ func TestMaster(t *testing.T) {
 		{"a leader that is cut off stops and comes back", testCutOff},
 		{"gives nothing twice however late a leader writes", testLateWrites},
 		{"a deposed leader does not judge the ClusterNetwork", testDeposed},
+		{"a verdict from between two terms of one controller conflicts", testLeadsTwice},
 		{"waits for the API server", testWaitsForServer},
 		{"waits for the CRDs", testWaitsForCRDs}, // the last: it takes them away
 	} {

@@ -53,13 +53,13 @@ const (
 //
 // What it decides on, the object and what nodes hold of the network, can't be written to in one step, so a leader that was
 // stopped while it decided must not write its verdict when another rules. Each leader therefore begins by writing its
-// name on the object, before it gives anything out. From then on a verdict of the one before, which was made of an older
+// term's name on the object, before it gives anything out. From then on a verdict of the one before, which was made of an older
 // version, conflicts; and once that one has read the new version, it finds another's name there and resigns.
 type networkKeeper struct {
 	client   networkclient.Interface
 	events   record.EventRecorder
 	wish     *config.Network                              // what to create if there is none
-	name     string                                       // of this controller, unlike all others
+	name     string                                       // of this leader's term, unique
 	follow   func(context.Context, *config.Network) error // puts a network into force, or says what in use forbids that
 	informed cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
