@@ -65,6 +65,26 @@ func TestStatusFailsAfterTwoProbes(t *testing.T) {
 	wantHealthy("when Open vSwitch answers again")
 }
 
+// knownPorts answers a removal of a port that does not exist from its copy of the database, as ovs.Native does.
+type knownPorts struct{ Switch }
+
+func (knownPorts) DeletePort(context.Context, string) error { return nil }
+
+// TestDel_nothingToDetach: a DEL of an unknown sandbox succeeds without a question to Open vSwitch, which proves nothing.
+func TestDel_nothingToDetach(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	add(t, a, n.addPod("attached", newNetns(t))) // returns after the store's first flows: a DEL waits for these too
+	n.bridge.(interface{ SetUnavailable(bool) }).SetUnavailable(true)
+	a.bridge = knownPorts{a.bridge}
+	a.probe(t.Context())
+	a.probe(t.Context())
+	del(t, a, n.addPod("unknown", newNetns(t)))
+	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity {
+		t.Errorf("STATUS after two failed probes and a DEL of an unknown sandbox: got %v, want code %d", err, types.ErrLimitedConnectivity)
+	}
+}
+
 // A question is answered by a failure, but before anybody hears of that a later one succeeds: the failure is over.
 func TestFailureThatIsOlderThanASuccessIsForgotten(t *testing.T) {
 	n := newNode(t)

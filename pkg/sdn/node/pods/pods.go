@@ -139,8 +139,11 @@ func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	a := Attachment{req.ContainerID, req.IfName}
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
 	start, asked := time.Now(), m.health.asking()
+	_, attached := m.get(a)
 	err := m.del(ctx, a)
-	m.learn(asked, err, false)
+	if attached || err != nil { // with nothing to detach, Open vSwitch is not asked
+		m.learn(asked, err, false)
+	}
 	if err != nil {
 		logger.Error(err, "Could not detach the pod, the runtime will repeat DEL")
 		return asCNIError(err)
