@@ -41,6 +41,8 @@ type condition struct {
 	mu      sync.Mutex
 	verdict *verdict // nil: the controller's turn
 	due     chan struct{}
+
+	refused refusal
 }
 
 func newCondition(nodes typedcorev1.NodeInterface, node string) *condition {
@@ -77,7 +79,9 @@ func (c *condition) run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		if v := c.get(); v != nil {
-			if err := c.write(ctx, *v); err != nil && ctx.Err() == nil {
+			err := c.write(ctx, *v)
+			c.refused.note(err)
+			if err != nil && ctx.Err() == nil {
 				if !apierrors.IsConflict(err) {
 					klog.FromContext(ctx).Error(err, "Could not say on the Node how its network is, will try again")
 				}

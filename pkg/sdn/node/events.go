@@ -38,6 +38,7 @@ type reporter struct {
 	events      typedcorev1.EventInterface
 	source      corev1.EventSource
 	node        *corev1.ObjectReference
+	refused     *refusal
 }
 
 // lastTime is how long the agent waits for its last Event to be written.
@@ -45,13 +46,15 @@ const lastTime = 3 * time.Second
 
 func newReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	refused := &refusal{}
+	b.StartRecordingToSink(&notedSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
 	source := corev1.EventSource{Component: "ovsdn-node", Host: nodeName}
 	return &reporter{
 		broadcaster: b,
 		recorder:    b.NewRecorder(scheme.Scheme, source),
 		events:      client.CoreV1().Events(metav1.NamespaceDefault),
 		source:      source,
+		refused:     refused,
 		// kubectl describe node finds Events by the name in place of the UID, as kubelet writes them.
 		node: &corev1.ObjectReference{Kind: "Node", Name: nodeName, UID: types.UID(nodeName)},
 	}

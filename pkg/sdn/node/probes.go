@@ -17,7 +17,7 @@ func (a *agent) probes() probes.Checks {
 			_ = a.door.closed() // a process that is stuck does not answer
 			return checkMounted(ovs.DefaultRunDir)
 		},
-		"/readyz": func() error { return errors.Join(a.door.closed(), a.condition.unavailable(), a.reach.failing()) },
+		"/readyz": func() error { return errors.Join(a.door.closed(), a.condition.unavailable(), a.reach.failing(), a.refused()) },
 	}
 }
 

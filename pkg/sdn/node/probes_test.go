@@ -41,7 +41,7 @@ func TestFolderThatTheHostHasRemovedFailsTheProbe(t *testing.T) {
 
 // Pods can be set up, it seems, but not for long: kubelet is told what the Node's condition says.
 func TestAgentIsReadyWhenPodsCanBeSetUpAndTheNetworkIsWell(t *testing.T) {
-	a := &agent{door: newDoor(), condition: newCondition(fake.NewClientset().CoreV1().Nodes(), "node1"), reach: &reach{}}
+	a := &agent{door: newDoor(), condition: newCondition(fake.NewClientset().CoreV1().Nodes(), "node1"), reach: &reach{}, reporter: &reporter{refused: &refusal{}}}
 	ready := a.probes()["/readyz"]
 	if err := ready(); err == nil {
 		t.Error("it is ready before the door is open")

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// refusedEventTime is how long a refused Event counts: client-go does not repeat it, so no success may ever follow.
+const refusedEventTime = 10 * time.Minute
+
+// refusal is the last answer to a kind of write, if the API server refused it (RBAC, admission, an unknown token). A server that fails or is
+// unreachable refuses nothing: see reach.
+type refusal struct {
+	mu  sync.Mutex
+	err error // nil: the last answer was no refusal
+	at  time.Time
+}
+
+func (r *refusal) note(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.err = nil
+	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		r.err, r.at = err, time.Now()
+	}
+}
+
+// get returns the refusal, nil if there is none or if it is older than the age. 0 is any age.
+func (r *refusal) get(age time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if age > 0 && time.Since(r.at) > age {
+		return nil
+	}
+	return r.err
+}
+
+// refused returns what the API server refuses of this agent's writes about its Node. Neither the Node's condition nor an Event can report it. Pods
+// keep their network: the node works, but what the agent reports of it is out of date.
+func (a *agent) refused() error {
+	err := a.condition.refused.get(0)
+	if err == nil {
+		err = a.reporter.refused.get(refusedEventTime)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the API server refuses what this agent writes about its Node (apply deploy/rbac and deploy/admission of this version): %w", err)
+}
+
+// notedSink notes how writes of Events about the Node end. Those about pods are not noted: a tenant's quota may refuse them.
+type notedSink struct {
+	record.EventSink
+
+	refused *refusal
+}
+
+func (s *notedSink) note(event *corev1.Event, err error) {
+	if event.Namespace == metav1.NamespaceDefault && event.InvolvedObject.Kind == "Node" {
+		s.refused.note(err)
+	}
+}
+
+// Create implements record.EventSink.
+func (s *notedSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	written, err := s.EventSink.Create(event)
+	s.note(event, err)
+	return written, err
+}
+
+// Patch implements record.EventSink.
+func (s *notedSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	written, err := s.EventSink.Patch(event, data)
+	s.note(event, err)
+	return written, err
+}
