@@ -43,6 +43,9 @@ func (l *Lab) AddNode(ctx context.Context, progress func(format string, args ...
 			return fmt.Errorf("lab %s has %d nodes, which is the most there can be", l.name, len(l.state.Nodes))
 		}
 		name = nodeName(number)
+		if err := l.checkInotifyOf(nodeInotify); err != nil {
+			return err
+		}
 		l.state.Nodes = append(l.state.Nodes, number)
 		slices.Sort(l.state.Nodes)
 		if err := l.write(); err != nil {

@@ -65,7 +65,7 @@ func (u *up) step(name string, do func() error) error {
 }
 
 func (u *up) run(ctx context.Context) error {
-	if err := u.recall(); err != nil {
+	if err := u.recall(ctx); err != nil {
 		return err
 	}
 	if err := u.step("components", func() error { return u.prepare(ctx) }); err != nil {
@@ -136,7 +136,7 @@ func (u *up) waitDefaultAccount(ctx context.Context) error {
 }
 
 // recall reads what is there, or notes what is wanted.
-func (u *up) recall() error {
+func (u *up) recall(ctx context.Context) error {
 	wanted := u.options.Shape
 	err := u.read()
 	switch {
@@ -146,6 +146,9 @@ func (u *up) recall() error {
 			for number := range wanted.Nodes {
 				u.state.Nodes = append(u.state.Nodes, number+1)
 			}
+		}
+		if err := u.checkInotify(ctx); err != nil {
+			return err
 		}
 		return u.write()
 	case err != nil:
@@ -158,7 +161,7 @@ func (u *up) recall() error {
 	if len(differing) > 0 {
 		return fmt.Errorf("lab %s is there with other options (%s): take it down first, or give another --name", u.name, strings.Join(differing, "; "))
 	}
-	return nil
+	return u.checkInotify(ctx)
 }
 
 // prepare finds or builds all programs and writes the control plane's keys.
