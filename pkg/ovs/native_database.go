@@ -296,8 +296,7 @@ func (db *database) notice(old, now model.Model) {
 		}
 	case *bridgeRow:
 		before, ok := old.(*bridgeRow)
-		if ok && row.Name == db.observer.bridge && !equalOptional(before.FailMode, row.FailMode) {
-			// vswitchd flushes then (connmgr_set_fail_mode in ofproto/connmgr.c).
+		if ok && row.Name == db.observer.bridge && row.flushesAfter(before) {
 			select {
 			case db.flushes <- struct{}{}:
 			default: // it is noted

@@ -63,3 +63,18 @@ func TestNativeTellsOfFlushes(t *testing.T) {
 		t.Error("there was another connection")
 	}
 }
+
+// TestNativeReportsFlushes_controller: vswitchd flushes when a bridge gets its first controller and when it loses its last one.
+func TestNativeReportsFlushes_controller(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	flows := []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}
+	for _, change := range [][]string{{"set-controller", ovstest.Bridge, "tcp:127.0.0.1:1"}, {"del-controller", ovstest.Bridge}} {
+		must(t, replace(t, n, flows))
+		s.VSCtl(t, change...)
+		expect(t, events, change[0], kind(ovs.FlowsLost))
+		if diff := s.Diff(t, nil); diff != "" {
+			t.Errorf("after %s the bridge still has flows: %s", change[0], diff)
+		}
+	}
+}

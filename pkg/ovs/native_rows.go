@@ -36,6 +36,7 @@ type bridgeRow struct {
 	Name         string            `ovsdb:"name"`
 	DatapathType string            `ovsdb:"datapath_type"`
 	FailMode     *string           `ovsdb:"fail_mode"`
+	Controllers  []string          `ovsdb:"controller"`
 	Protocols    []string          `ovsdb:"protocols"`
 	FlowTables   map[int]string    `ovsdb:"flow_tables"`
 	Ports        []string          `ovsdb:"ports"`
@@ -87,7 +88,7 @@ func monitorOf(c client.Client) *client.Monitor {
 	)
 	m := c.NewMonitor(
 		client.WithTable(&root, &root.Bridges, &root.OtherConfig, &root.NextCfg, &root.CurCfg),
-		client.WithTable(&bridge, &bridge.Name, &bridge.DatapathType, &bridge.FailMode, &bridge.Protocols, &bridge.FlowTables, &bridge.Ports,
+		client.WithTable(&bridge, &bridge.Name, &bridge.DatapathType, &bridge.FailMode, &bridge.Controllers, &bridge.Protocols, &bridge.FlowTables, &bridge.Ports,
 			&bridge.ExternalIDs),
 		client.WithTable(&port, &port.Name, &port.Interfaces),
 		client.WithTable(&iface, &iface.Name, &iface.Type, &iface.Options, &iface.OFPort, &iface.OFPortRequest, &iface.MTURequest,
@@ -149,8 +150,15 @@ func (r *rootRow) EqualsModel(other model.Model) bool {
 func (r *bridgeRow) CloneModel() model.Model {
 	c := *r
 	c.Protocols, c.FlowTables, c.Ports = slices.Clone(r.Protocols), maps.Clone(r.FlowTables), slices.Clone(r.Ports)
+	c.Controllers = slices.Clone(r.Controllers)
 	c.ExternalIDs = maps.Clone(r.ExternalIDs)
 	return &c
+}
+
+// flushesAfter reports whether vswitchd flushes the bridge's flows when it reads this row: when the fail mode is another, and when the bridge gets its
+// first controller or loses its last one (connmgr_set_fail_mode and connmgr_set_controllers in ofproto/connmgr.c).
+func (r *bridgeRow) flushesAfter(before *bridgeRow) bool {
+	return !equalOptional(before.FailMode, r.FailMode) || (len(before.Controllers) == 0) != (len(r.Controllers) == 0)
 }
 
 func (r *bridgeRow) CloneModelInto(to model.Model) { *to.(*bridgeRow) = *r.CloneModel().(*bridgeRow) }
@@ -158,7 +166,8 @@ func (r *bridgeRow) CloneModelInto(to model.Model) { *to.(*bridgeRow) = *r.Clone
 func (r *bridgeRow) EqualsModel(other model.Model) bool {
 	o := other.(*bridgeRow)
 	return r.UUID == o.UUID && r.Name == o.Name && r.DatapathType == o.DatapathType && equalOptional(r.FailMode, o.FailMode) &&
-		slices.Equal(r.Protocols, o.Protocols) && maps.Equal(r.FlowTables, o.FlowTables) && slices.Equal(r.Ports, o.Ports) &&
+		slices.Equal(r.Controllers, o.Controllers) && slices.Equal(r.Protocols, o.Protocols) && maps.Equal(r.FlowTables, o.FlowTables) &&
+		slices.Equal(r.Ports, o.Ports) &&
 		maps.Equal(r.ExternalIDs, o.ExternalIDs)
 }
 
