@@ -27,6 +27,9 @@ const (
 	// Another network's CNI configuration goes before the agent's.
 	reasonNotFirst = "OtherNetworkFirst"
 
+	// The host's conntrack tracks the tunnel: its kernel lacks what exempts packets.
+	reasonTunnelTracked = "TunnelTracked"
+
 	// The cluster's services are outside of the service network.
 	reasonServiceNetwork = "ServiceNetworkMismatch"
 )

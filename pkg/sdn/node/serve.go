@@ -198,6 +198,9 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		files.sync(ctx)
 		group.Go(func() error { files.run(ctx); return nil })
 		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
+		if firewall.Skipped() != nil {
+			message += ", tunnel tracked by the host's conntrack"
+		}
 		if files.healthy() == nil { // else kubelet does not know
 			a.reporter.say(reasonReady, message)
 		}
@@ -264,6 +267,9 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		return nil, err
 	}
 	log.Info("Host firewall is right", "changed", changes)
+	if err := firewall.Skipped(); err != nil {
+		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack has an entry for each connection between nodes' pods; load the kernel modules, or raise nf_conntrack_max: %w", err))
+	}
 	return firewall, nil
 }
 

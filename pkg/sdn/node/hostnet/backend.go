@@ -42,7 +42,7 @@ func findIPTables() (found backends, err error) {
 	} else if !there {
 		return backends{used: legacy}, nil
 	}
-	chains, err := newer.ListChains("mangle")
+	chains, err := newer.ListChains(tableMangle)
 	if err != nil {
 		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
 	}
@@ -51,14 +51,14 @@ func findIPTables() (found backends, err error) {
 		return found, err
 	}
 	found = backends{used: newer, other: legacy, has: tables}
-	if slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, "mangle") {
+	if slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, tableMangle) {
 		return found, nil
 	}
-	if chains, err = legacy.ListChains("mangle"); err != nil {
+	if chains, err = legacy.ListChains(tableMangle); err != nil {
 		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
 	}
 	if slices.ContainsFunc(chains, isKube) {
-		return backends{used: legacy, other: newer, has: []string{"mangle", "nat", "filter"}}, nil
+		return backends{used: legacy, other: newer, has: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
 	}
 	return found, nil
 }
@@ -123,6 +123,7 @@ func Everywhere(c FirewallConfig) ([]*Firewall, error) {
 	if err != nil {
 		return nil, err
 	}
+	var all []*Firewall
 	if len(programs) > 1 {
 		newer, legacy := programs[0], programs[1]
 		programs = nil
@@ -137,13 +138,12 @@ func Everywhere(c FirewallConfig) ([]*Firewall, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(tables) > 0 {
-			programs = append(programs, legacy)
+		if has := Rules(c).in(tables); len(has) > 0 {
+			all = append(all, &Firewall{iptables: legacy, rules: has})
 		}
 	}
-	var all []*Firewall
 	for _, p := range programs {
-		all = append(all, &Firewall{iptables: p, rules: Rules(c)})
+		all = slices.Insert(all, 0, &Firewall{iptables: p, rules: Rules(c)})
 	}
 	return all, nil
 }

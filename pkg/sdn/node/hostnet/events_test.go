@@ -97,7 +97,7 @@ func TestOtherChainsDoNotConcernTheFirewall(t *testing.T) {
 	})
 	must(t, err)
 	defer w.close()
-	sh(t, "iptables -t nat -N KUBE-SVC-X; iptables -t nat -A KUBE-SVC-X -j RETURN; iptables -t raw -A PREROUTING -j ACCEPT; iptables -t nat -D POSTROUTING 1; iptables -N LAST")
+	sh(t, "iptables -t nat -N KUBE-SVC-X; iptables -t nat -A KUBE-SVC-X -j RETURN; iptables -t security -A INPUT -j ACCEPT; iptables -t nat -D POSTROUTING 1; iptables -t raw -D PREROUTING 1; iptables -N LAST")
 	got := map[seen]bool{}
 	for s := range all {
 		got[s] = true
@@ -106,7 +106,7 @@ func TestOtherChainsDoNotConcernTheFirewall(t *testing.T) {
 		}
 	}
 	for _, want := range []seen{
-		{"nat", "KUBE-SVC-X", false}, {"raw", "", false}, {"raw", "PREROUTING", false}, {"nat", "POSTROUTING", true}, {"filter", "LAST", false},
+		{"nat", "KUBE-SVC-X", false}, {"security", "", false}, {"security", "INPUT", false}, {"raw", "PREROUTING", true}, {"nat", "POSTROUTING", true}, {"filter", "LAST", false},
 	} {
 		if !got[want] {
 			t.Errorf("no %+v in %+v", want, got)

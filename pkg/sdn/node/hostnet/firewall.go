@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -56,24 +57,24 @@ func Rules(c FirewallConfig) Ruleset {
 		}
 	}
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
-	return Ruleset{
+	return append(Ruleset{
 		{
-			Table: "mangle", Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
+			Table: tableMangle, Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
 			Comment: "ovsdn: what must not be forwarded",
 			Rules:   slices.Concat(tenantRules(c, networks), guardRules(networks, vxlan)),
 		},
 		{
-			Table: "mangle", Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
+			Table: tableMangle, Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: what must not reach the VTEP",
 			Rules:   []Rule{translatedVXLAN(vxlan)},
 		},
 		{
-			Table: "nat", Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
+			Table: tableNAT, Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
 			Comment: "ovsdn: pods outside the cluster network",
 			Rules:   masqueradeRules(networks, c.MasqueradeServices),
 		},
 		{
-			Table: "filter", Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
+			Table: tableFilter, Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: to this node",
 			Rules: []Rule{
 				rule(vxlan, "VXLAN from nodes", "ACCEPT"),
@@ -81,16 +82,16 @@ func Rules(c FirewallConfig) Ruleset {
 			},
 		},
 		{
-			Table: "filter", Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
+			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
 			Comment: "ovsdn: from and to pods",
 			Rules:   forwardRules(networks),
 		},
 		{
-			Table: "mangle", Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
+			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
 			Comment: "ovsdn: routed by this node for others",
 			Rules:   routedRules(c, networks),
 		},
-	}
+	}, notrackChains(vxlan)...)
 }
 
 // routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed. In another mode
@@ -207,6 +208,9 @@ type Firewall struct {
 	// unused has what there may be of ours in the backend that the host does not use; nil once Sync has removed it.
 	unused *Firewall
 	fault  fault
+
+	mu      sync.Mutex
+	skipped map[string]error // why optional chains are missing, by their name
 }
 
 // lockWait is how long one run of iptables waits for another program to release the lock, in seconds.
@@ -220,9 +224,8 @@ func NewFirewall(c FirewallConfig) (*Firewall, error) {
 	}
 	f := &Firewall{iptables: found.used, rules: Rules(c)}
 	// To ask for a table would make it.
-	there := slices.DeleteFunc(slices.Clone(f.rules), func(c Chain) bool { return !slices.Contains(found.has, c.Table) })
-	if len(there) > 0 {
-		f.unused = &Firewall{iptables: found.other, rules: there}
+	if has := f.rules.in(found.has); len(has) > 0 {
+		f.unused = &Firewall{iptables: found.other, rules: has}
 	}
 	return f, nil
 }
@@ -233,6 +236,7 @@ func NewFirewall(c FirewallConfig) (*Firewall, error) {
 // A missing jump is put first in the built-in chain, behind kube-proxy's if they lead: what kube-proxy rejects or drops, we must
 // not accept before. A jump that is there stays where it is: who puts a rule before it later means to override it.
 func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
+chains:
 	for _, c := range f.rules {
 		for _, step := range []func(Chain) ([]string, error){f.fill, f.jump} { // no jump to a chain that is not full
 			if err := ctx.Err(); err != nil {
@@ -240,9 +244,16 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 			}
 			done, err := step(c)
 			changes = append(changes, done...)
+			if err != nil && c.Optional && ctx.Err() == nil {
+				f.skip(ctx, c, err)
+				continue chains
+			}
 			if err != nil {
 				return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
 			}
+		}
+		if c.Optional {
+			f.done(c)
 		}
 	}
 	if f.unused != nil { // last, so that no packet passes without a rule
@@ -369,6 +380,9 @@ func (f *Firewall) Remove(ctx context.Context) error {
 
 func (f *Firewall) remove(c Chain) error {
 	have, _, err := f.list(c.Table, c.BuiltIn)
+	if c.Optional && isNoTable(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

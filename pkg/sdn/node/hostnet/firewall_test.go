@@ -68,7 +68,7 @@ func TestFirewallSync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
 		}
-		if r.reads != 12 { // six chains of ours and six built-in ones
+		if r.reads != 16 { // eight chains of ours and eight built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
 		}
 	})
@@ -195,6 +195,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 			"mangle insert OVSDN-GUARD-INPUT 2", "mangle delete OVSDN-GUARD-INPUT 1",
 			"nat insert OVSDN-MASQUERADE 2",
 			"filter insert OVSDN-INPUT 2", "filter delete OVSDN-INPUT 1",
+			"raw insert OVSDN-NOTRACK-IN 2", "raw delete OVSDN-NOTRACK-IN 1", "raw insert OVSDN-NOTRACK-OUT 2", "raw delete OVSDN-NOTRACK-OUT 1",
 		}
 		if diff := cmp.Diff(want, r.writes); diff != "" {
 			t.Errorf("runs differ (-want +got):\n%s", diff)

@@ -83,17 +83,22 @@ func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 
 func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
 	t.Helper()
+	r := &recorder{program: b.program(t)}
+	return &Firewall{iptables: r, rules: Rules(c)}, r
+}
+
+func (b backend) program(t *testing.T) *iptables.IPTables {
+	t.Helper()
 	ipt, err := iptables.New(iptables.Path(string(b)), iptables.Timeout(lockWait))
 	must(t, err)
-	r := &recorder{program: ipt}
-	return &Firewall{iptables: r, rules: Rules(c)}, r
+	return ipt
 }
 
 // save returns the rules of the namespace as iptables-save prints them, without comments, counters and empty tables.
 func (b backend) save(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
-	for _, table := range []string{"mangle", "nat", "filter"} {
+	for _, table := range []string{"mangle", "nat", "filter", "raw"} {
 		lines := strings.Split(sh(t, string(b)+"-save -t "+table), "\n")
 		lines = slices.DeleteFunc(lines, func(l string) bool {
 			return l == "" || l[0] == '#' || l[0] == '*' || l == "COMMIT" || builtIn.MatchString(l)

@@ -18,6 +18,8 @@ type Chain struct {
 	BuiltIn string // "POSTROUTING"
 	Comment string // on the jump
 	Rules   []Rule
+
+	Optional bool // the node works without it: Sync reports its failure in Skipped only
 }
 
 // Jump is the rule in the built-in chain.
@@ -27,6 +29,11 @@ func (c Chain) Jump() Rule {
 
 // Ruleset is chains in the order in which they are made.
 type Ruleset []Chain
+
+// in returns the chains that are in one of the tables.
+func (r Ruleset) in(tables []string) Ruleset {
+	return slices.DeleteFunc(slices.Clone(r), func(c Chain) bool { return !slices.Contains(tables, c.Table) })
+}
 
 // String prints the rules as iptables-save does.
 func (r Ruleset) String() string {
