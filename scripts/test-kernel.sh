@@ -19,6 +19,7 @@ if [ $# = 0 ]; then
       "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestBackendIsOneThatTheKernelHas$"' - "$module"
   done
   set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node '^TestPacketsFlow' \
+    pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked)$' \
     pkg/ovs '^TestListedConnectionsCanBeFlushed$' pkg/sdn/node/policies '^Test(ForbiddenConnectionsAreCut|NoConnectionOutlivesItsPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged)$'
 fi
 for ((i = 1; i < $#; i += 2)); do

@@ -27,6 +27,8 @@ func TestConntrack(t *testing.T) {
 		{"hairpin of the node", testNodeHairpin},
 		{"ICMP error from a service", testServiceICMPError},
 		{"external proxy", testExternalProxy},
+		{"tuple collision", testTupleCollision},
+		{"tunnel not tracked", testTunnelNotTracked},
 		{"the world in mode multitenant", testWorld},
 		{"limit", testLimit},
 		{"ovs-vswitchd restarts", testRestart},

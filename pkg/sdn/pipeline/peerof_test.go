@@ -34,29 +34,12 @@ func TestPeerIsReadBack(t *testing.T) {
 		case 1:
 			peer.IsNode = mode != config.ModeSubnet // whose flows don't show it
 		}
-		flows := dumped(t, inMode(mode).Peer(peer))
+		flows := dumped(t, Owner{}, inMode(mode).Peer(peer))
 		got, ok := PeerOf(rapid.Permutation(flows).Draw(t, "flows"))
 		if diff := cmp.Diff(peer, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" || !ok {
 			t.Errorf("%v %s", ok, diff)
 		}
 	})
-}
-
-// dumped returns the flows as a switch would.
-func dumped(t interface{ Fatal(...any) }, s State) []ovs.DumpedFlow {
-	var flows []ovs.DumpedFlow
-	for _, f := range s.Flows {
-		key, err := ovs.FlowKey(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := ovs.FlowText(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		flows = append(flows, ovs.DumpedFlow{Key: key, Text: text})
-	}
-	return flows
 }
 
 func TestPeerIsNotReadBack(t *testing.T) {

@@ -28,8 +28,18 @@ const (
 	zoneElsewhereBits = 15
 )
 
-// markProxied is the ct_mark of connections that the host's proxy translates.
-const markProxied = 1
+// The ct_marks of connections that a pod of this node opened to the cluster network. A connection gets one with its first packet, and it
+// never changes: one through the host's proxy and a direct one to its endpoint, from the same port, are one entry of the pod's zone.
+const (
+	markProxied = 1 // translated by the host's proxy
+	markDirect  = 2
+)
+
+// localZones are the value and the mask of reg3 for zoneLocal's zones.
+const (
+	localZones    = zoneLocal
+	localZoneMask = 0xffff &^ (1<<zoneLocalBits - 1)
+)
 
 // localZone returns the zone of connections that a pod of this node opened.
 func localZone(addr netip.Addr) uint16 {
@@ -92,17 +102,47 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 	return toNode(vtep)
 }
 
-// commit compiles what keeps connections, when every verdict of this node is in.
+// commit compiles what commits connections, when every verdict of this node is in.
 func (n Node) commit(s *State) {
 	if n.judges() {
 		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), goovs.OutputField(regOutput))
-		s.add(tableCommit, 160, match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}},
-			goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
-		s.add(tableCommit, 150, ip().from(PortTun), goovs.ConnectionTracking(fmt.Sprintf(
-			"commit,zone=NXM_NX_REG3[0..15],exec(load:%d->NXM_NX_CT_MARK[])", markProxied)), goovs.OutputField(regOutput))
+		for _, cluster := range n.ClusterNetworks {
+			s.add(tableCommit, 170, ip(ovs.RegBits(3, localZones, localZoneMask), ovs.IPDestination(cluster)),
+				goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableCollision)))
+		}
+		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
+		s.add(tableCommit, 150, ip().from(PortTun), commitAs(markProxied)...)
 		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
+		n.collide(s)
 	}
 	s.add(tableCommit, 0, anything(), goovs.Drop())
+	s.add(tableCollision, 0, anything(), goovs.Drop())
+}
+
+// collide compiles which packets belong to the connection that the pod's zone has for their addresses and ports. The packets of the other
+// connection are dropped: its answers could not be told apart. What has no mark yet is new.
+func (n Node) collide(s *State) {
+	mark := func(m uint32) ovs.Match { return goovs.ConnectionTrackingMark(m, 0) }
+	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), goovs.OutputField(regOutput))
+	s.add(tableCollision, 300, ip(mark(markDirect)).from(PortTun), goovs.Drop())
+	s.add(tableCollision, 200, ip(mark(markProxied)), goovs.Drop())
+	s.add(tableCollision, 200, ip(mark(markDirect)), goovs.OutputField(regOutput))
+	s.add(tableCollision, 160, isMidstream(), goovs.OutputField(regOutput))
+	s.add(tableCollision, 150, ip().from(PortTun), commitAs(markProxied)...)
+	s.add(tableCollision, 100, ip(), commitAs(markDirect)...)
+}
+
+// isMidstream matches TCP packets with which no connection begins.
+func isMidstream() match {
+	return match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}}
+}
+
+// commitAs commits a connection with a mark, and sends the packet.
+func commitAs(mark int) []ovs.Action {
+	return []ovs.Action{
+		goovs.ConnectionTracking(fmt.Sprintf("commit,zone=NXM_NX_REG3[0..15],exec(load:%d->NXM_NX_CT_MARK[])", mark)),
+		goovs.OutputField(regOutput),
+	}
 }

@@ -7,12 +7,14 @@ import (
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-func dumped(t *testing.T, owner Owner, s State) (flows []ovs.DumpedFlow) {
+// dumped returns the flows as a switch would.
+func dumped(t rapid.TB, owner Owner, s State) (flows []ovs.DumpedFlow) {
 	t.Helper()
 	for _, f := range s.Flows {
 		key, err := ovs.FlowKey(f)
