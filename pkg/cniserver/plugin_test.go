@@ -109,6 +109,38 @@ func TestPluginOverwrittenAtTheMomentItWasInstalled(t *testing.T) {
 	}
 }
 
+// A clock that was set by an hour since the program was written, in either direction: the program is read once more, not for ever, and one
+// that is overwritten is replaced.
+func TestPluginAfterTheClockWasSet(t *testing.T) {
+	for _, set := range []time.Duration{-time.Hour, time.Hour} {
+		source, dir := filepath.Join(t.TempDir(), "plugin"), t.TempDir()
+		if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p, path := &Plugin{Source: source, Dir: dir}, filepath.Join(dir, PluginName)
+		if _, err := p.Install(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-set)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if change, err := p.Install(); err != nil || change != "" {
+				t.Errorf("clock set by %v: Install changed %q, %v", set, change, err)
+			}
+		}
+		if p.installed == nil {
+			t.Errorf("clock set by %v: the program is read each time", set)
+		}
+		if err := os.WriteFile(path, []byte("old"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if change, err := p.Install(); err != nil || !strings.HasPrefix(change, "replaced sha256:") {
+			t.Errorf("clock set by %v: Install of another program changed %q, %v", set, change, err)
+		}
+	}
+}
+
 func TestPluginThatCannotBeInstalledSaysWhy(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := (&Plugin{Source: filepath.Join(dir, "none"), Dir: dir}).Install(); !errors.Is(err, fs.ErrNotExist) {

@@ -50,14 +50,21 @@ type process struct {
 	ended chan struct{}
 }
 
-// newRig makes a node with an agent. It skips the test without root.
+// newRig makes a node with an agent and the plugin. It skips the test without root.
 func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := newNode(t)
+	build(t, r.bin, "github.com/ovsdn/ovsdn/cmd/ovsdn-cni")
+	return r
+}
+
+// newNode makes a node with an agent, without the plugin. It skips the test without root.
+func newNode(t testing.TB) *rig {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	r := &rig{Switch: ovstest.Start(t), bin: t.TempDir(), conf: t.TempDir(), disk: t.TempDir()}
-	build(t, r.bin, "github.com/ovsdn/ovsdn/cmd/ovsdn-cni")
 	if err := unix.Mount("ovsdn-test", r.disk, "tmpfs", 0, diskOptions); err != nil {
 		t.Fatal(err)
 	}

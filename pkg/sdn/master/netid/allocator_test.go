@@ -244,3 +244,36 @@ func TestQuarantineBeginsAnew(t *testing.T) {
 		t.Errorf("left behind: %v, %v", a.schedule, a.resting)
 	}
 }
+
+// A clock that is set back keeps VNIDs in quarantine for longer, none for ever, and none is allocated early.
+func TestQuarantineOverAClockThatIsSetBack(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	a := NewAllocator(0, func(uint32) uint32 { return 1 }, func() time.Time { return now })
+	const before, after = classes, 2 * classes
+	for name, vnid := range map[string]config.VNID{"red": before, "blue": after} {
+		a.Set(name, vnid)
+	}
+	a.Remove("red")
+	now = now.Add(-quarantine)
+	a.Remove("blue")
+	for passed := time.Duration(0); passed < 2*quarantine; passed += quarantine / 4 {
+		vnid, err := a.Allocate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if passed < quarantine && (vnid == before || vnid == after) {
+			t.Errorf("%d was allocated %v after it came free", vnid, passed)
+		}
+		a.Set(passed.String(), vnid)
+		a.Unreserve(vnid)
+		now = now.Add(quarantine / 4)
+	}
+	if len(a.resting) != 0 {
+		a.endQuarantine()
+	}
+	for _, vnid := range []config.VNID{before, after} {
+		if !a.isFree(vnid) {
+			t.Errorf("%d is not free %v after it came free", vnid, 2*quarantine)
+		}
+	}
+}
