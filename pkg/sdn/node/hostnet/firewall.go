@@ -131,26 +131,6 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
 }
 
-// guardRules keep everybody but nodes from reaching a node's VTEP. A service whose endpoint is a node's VXLAN port would let
-// its clients' packets arrive there as this node's, masqueraded, and a VTEP trusts nodes. Pods' own services on that port,
-// from outside, are none of its business.
-func guardRules(networks, vxlan []string) []Rule {
-	var rules []Rule
-	for _, n := range networks {
-		rules = append(rules, rule(append([]string{"-s", n}, vxlan...), "VXLAN made by a pod", "DROP"))
-	}
-	for _, n := range networks {
-		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
-	}
-	return append(rules, translatedVXLAN(vxlan))
-}
-
-// translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would trust them as VXLAN of the node that
-// they come from: any VNI, any inner source.
-func translatedVXLAN(vxlan []string) Rule {
-	return rule(append(slices.Clone(vxlan), "-m", "conntrack", "--ctstate", "DNAT"), "VXLAN through a service", "DROP")
-}
-
 // masqueradeRules leave what kube-proxy marked to kube-proxy, which also clears its mark. In iptables mode its chain
 // comes before ours anyway; in nftables mode it is another hook of the same priority, and which of the two is first
 // depends on which was made first.
