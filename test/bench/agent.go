@@ -63,6 +63,8 @@ func (anyPod) Cached(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(podUID(name))}}
 }
 
+func (anyPod) Local() []*corev1.Pod { return nil }
+
 func (anyPod) Get(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	return nil, fmt.Errorf("pod %s/%s: there is no API server", namespace, name)
 }

@@ -132,6 +132,8 @@ func (api) Cached(_, name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: apitypes.UID(uidOf(name))}}
 }
 
+func (api) Local() []*corev1.Pod { return nil }
+
 func (a api) Get(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	switch name {
 	case ghost:

@@ -68,11 +68,28 @@ func Start(t testing.TB) *Switch {
 	if err := <-ready; err != nil {
 		t.Fatalf("new network namespace: %v", err)
 	}
+	s.startNew(t)
+	return s
+}
+
+// startNew starts both daemons with a new database.
+func (s *Switch) startNew(t testing.TB) {
+	t.Helper()
 	s.run(t, "ovsdb-tool", "create", s.path("conf.db"), schema)
 	s.StartDB(t)
 	s.run(t, "ovs-vsctl", "--timeout=30", "--no-wait", "init")
 	s.StartVSwitchd(t)
-	return s
+}
+
+// LoseDB restarts both daemons with a new, empty database, as after the loss of its file.
+func (s *Switch) LoseDB(t testing.TB) {
+	t.Helper()
+	s.StopVSwitchd(t)
+	s.StopDB(t)
+	if err := os.Remove(s.path("conf.db")); err != nil {
+		t.Fatal(err)
+	}
+	s.startNew(t)
 }
 
 // own is the thread that has the namespace and is the daemons' parent. It lives as long as the switch, since the

@@ -18,6 +18,7 @@ import (
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -261,6 +262,14 @@ func (f podFinder) Cached(namespace, name string) *corev1.Pod {
 		return nil
 	}
 	return pod
+}
+
+func (f podFinder) Local() []*corev1.Pod {
+	pods, err := f.lister.List(labels.Everything())
+	if err != nil { // the cache has no error to return
+		return nil
+	}
+	return pods
 }
 
 func (f podFinder) Get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {

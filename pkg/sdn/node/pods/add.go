@@ -251,6 +251,7 @@ func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) erro
 // plug makes the device and the port. The port gets its number, which is returned, while the pod's end is being configured.
 func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod Pod) (number int, err error) {
 	i := m.network(pod)
+	i.HostAlias = pod.alias()
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
 		return 0, fmt.Errorf("create the veth pair: %w", err)
 	}

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -13,17 +17,19 @@ import (
 
 // census is what there is of pods on this node: in the kernel, in OVSDB and on the disk.
 //
-// It says who lives. A sandbox lives as long as its network namespace, and with that goes the device in it; so a host veth that is
-// gone means a sandbox that is gone. The path of the namespace means nothing: it may not be visible from here. What
-// the Kubernetes API says of the pod means nothing either: it is early or late.
+// A sandbox is alive while its host veth exists: its peer ends with the sandbox's network namespace, and both ends of a pair
+// end together. The path of the namespace may not be visible to the agent, and the Kubernetes API lags behind or runs
+// ahead: neither keeps a lease alive or ends it. OVSDB neither: it can be lost while pods run.
 type census struct {
 	devices map[string]bool     // the host's
+	aliased map[string]Pod      // by host veth: pods that are the aliases of devices; OFPort is 0
 	ports   map[string]ovs.Port // pods', by name
 	leases  []ipam.Lease
+	local   func() []*corev1.Pod // Pods.Local, called once
 }
 
 func (m *Manager) census(ctx context.Context) (census, error) {
-	c := census{ports: map[string]ovs.Port{}}
+	c := census{devices: map[string]bool{}, aliased: map[string]Pod{}, ports: map[string]ovs.Port{}, local: sync.OnceValue(m.pods.Local)}
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
 		return c, err
@@ -33,22 +39,49 @@ func (m *Manager) census(ctx context.Context) (census, error) {
 			c.ports[p.Name] = p
 		}
 	}
-	if c.devices, err = m.links.List(ctx); err != nil {
+	aliases, err := m.links.List(ctx)
+	if err != nil {
 		return c, err
 	}
-	for name := range c.ports {
-		if c.devices[name] {
-			continue
-		}
-		// The kernel may pass over a device while others come and go (NLM_F_DUMP_INTR in linux/netlink.h).
-		if c.devices[name], err = m.links.Exists(ctx, name); err != nil {
-			return c, err
-		}
+	for name, alias := range aliases {
+		c.addDevice(name, alias)
 	}
 	if c.leases, err = m.ipam.List(); err != nil {
 		return c, &diskError{fmt.Errorf("read the address directory: %w", err)}
 	}
-	return c, nil
+	return c, m.findUnlisted(ctx, c)
+}
+
+func (c census) addDevice(name, alias string) {
+	c.devices[name] = true
+	// The alias of a device that is not a pod's does not parse.
+	if pod, err := parseAlias(name, alias); err == nil {
+		c.aliased[name] = pod
+	}
+}
+
+// findUnlisted looks up the devices that ports and leases name and the list lacks: the kernel may pass over a device while others
+// come and go (NLM_F_DUMP_INTR in linux/netlink.h).
+func (m *Manager) findUnlisted(ctx context.Context, c census) error {
+	names := slices.Collect(maps.Keys(c.ports))
+	for _, l := range c.leases {
+		if !l.Damaged() {
+			names = append(names, Attachment{l.ContainerID, l.IfName}.HostVeth())
+		}
+	}
+	for _, name := range names {
+		if c.devices[name] {
+			continue
+		}
+		alias, exists, err := m.links.Find(ctx, name)
+		if err != nil {
+			return err
+		}
+		if exists {
+			c.addDevice(name, alias)
+		}
+	}
+	return nil
 }
 
 // pods reads the ports. Those whose external_ids are damaged, of which only the name is sure, come by that.
@@ -65,7 +98,7 @@ func (c census) pods() (pods []Pod, damaged map[string]error) {
 	return pods, damaged
 }
 
-// attachments returns those that have a lease or a port.
+// attachments returns those that have a lease, a port or an alias.
 func (c census) attachments() map[Attachment]bool {
 	all := map[Attachment]bool{}
 	for _, l := range c.leases {
@@ -77,7 +110,20 @@ func (c census) attachments() map[Attachment]bool {
 	for _, p := range pods {
 		all[p.Attachment] = true
 	}
+	for _, p := range c.aliased {
+		all[p.Attachment] = true
+	}
 	return all
+}
+
+// leased returns the addresses of the attachment's leases.
+func (c census) leased(a Attachment) (addrs []netip.Addr) {
+	for _, l := range c.leases {
+		if l.ContainerID == a.Sandbox && l.IfName == a.IfName {
+			addrs = append(addrs, l.Addr)
+		}
+	}
+	return addrs
 }
 
 func compareAttachments(a, b Attachment) int {

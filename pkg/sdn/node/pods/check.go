@@ -32,6 +32,9 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	defer unlock()
 	pod, ok := m.get(a)
 	if !ok {
+		if cause, unidentified := m.whyUnidentified(a); unidentified {
+			return types.NewError(ErrNotAsMade, "the sandbox has no port", cause)
+		}
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("sandbox %s has no %s in this network", a.Sandbox, a.IfName), "")
 	}
 	err = m.check(ctx, req, pod)
@@ -90,6 +93,9 @@ func (m *Manager) checkPrevResult(req *cniserver.Request, pod Pod) error {
 	if err != nil {
 		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", err.Error())
 	}
+	if pod.Netns == "" { // a rebuilt pod without an alias, or whose alias had no room for the path
+		pod.Netns = req.Netns
+	}
 	// Plugins behind this one may have added interfaces, addresses and routes.
 	made := m.result(pod)
 	var lies []error
@@ -121,6 +127,13 @@ func hasNull(value any) bool {
 		return slices.Contains(value, nil) || slices.ContainsFunc(value, hasNull)
 	}
 	return false
+}
+
+func (m *Manager) whyUnidentified(a Attachment) (cause string, unidentified bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	cause, unidentified = m.unidentified[a]
+	return cause, unidentified
 }
 
 func (m *Manager) checkLeases(pod Pod) error {

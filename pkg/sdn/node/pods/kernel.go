@@ -98,10 +98,21 @@ func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Int
 	if err != nil {
 		return fmt.Errorf("%s with peer %s in %s: %w", hostVeth, i.Name, pod.Path(), err)
 	}
+	if err := setAlias(h, veth, i.HostAlias); err != nil {
+		return err
+	}
 	if err := k.silence(hostVeth); err != nil {
 		return err
 	}
 	return setUp(h, veth)
+}
+
+// setAlias needs a message of its own: the kernel ignores the alias of a link that it makes.
+func setAlias(h netlinksafe.Handle, link netlink.Link, alias string) error {
+	if err := h.LinkSetAlias(link, alias); err != nil {
+		return fmt.Errorf("set alias of %s: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // silence keeps the kernel from answering ARP on the host's end. With the userspace datapath it hears what the pod sends, and would
@@ -216,24 +227,41 @@ func deleteLink(h netlinksafe.Handle, name string) error {
 	return nil
 }
 
-// Exists implements Links.
-func (Kernel) Exists(ctx context.Context, hostVeth string) (bool, error) {
+// Find implements Links.
+func (Kernel) Find(ctx context.Context, hostVeth string) (alias string, exists bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return false, err
+		return "", false, err
 	}
-	_, err := netlinksafe.LinkByName(hostVeth)
+	link, err := netlinksafe.LinkByName(hostVeth)
 	var notFound netlink.LinkNotFoundError
 	if errors.As(err, &notFound) {
-		return false, nil
+		return "", false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("find %s: %w", hostVeth, err)
+		return "", false, fmt.Errorf("find %s: %w", hostVeth, err)
 	}
-	return true, nil
+	return link.Attrs().Alias, true, nil
+}
+
+// SetAlias implements Links.
+func (Kernel) SetAlias(ctx context.Context, hostVeth, alias string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(hostVeth)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", hostVeth, err)
+	}
+	return setAlias(h, link, alias)
 }
 
 // List implements Links.
-func (Kernel) List(ctx context.Context) (map[string]bool, error) {
+func (Kernel) List(ctx context.Context) (map[string]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -241,11 +269,11 @@ func (Kernel) List(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
-	names := make(map[string]bool, len(links))
+	aliases := make(map[string]string, len(links))
 	for _, l := range links {
-		names[l.Attrs().Name] = true
+		aliases[l.Attrs().Name] = l.Attrs().Alias
 	}
-	return names, nil
+	return aliases, nil
 }
 
 // Verify implements Links.

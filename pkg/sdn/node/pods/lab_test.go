@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -281,12 +282,16 @@ func (l hostLinks) Delete(ctx context.Context, hostVeth string) error {
 	return l.host.Do(func(ns.NetNS) error { return l.Kernel.Delete(ctx, hostVeth) })
 }
 
-func (l hostLinks) Exists(ctx context.Context, hostVeth string) (exists bool, err error) {
+func (l hostLinks) Find(ctx context.Context, hostVeth string) (alias string, exists bool, err error) {
 	err = l.host.Do(func(ns.NetNS) error {
-		exists, err = l.Kernel.Exists(ctx, hostVeth)
+		alias, exists, err = l.Kernel.Find(ctx, hostVeth)
 		return err
 	})
-	return exists, err
+	return alias, exists, err
+}
+
+func (l hostLinks) SetAlias(ctx context.Context, hostVeth, alias string) error {
+	return l.host.Do(func(ns.NetNS) error { return l.Kernel.SetAlias(ctx, hostVeth, alias) })
 }
 
 func (l hostLinks) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
@@ -297,12 +302,12 @@ func (l hostLinks) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i I
 	return changes, err
 }
 
-func (l hostLinks) List(ctx context.Context) (names map[string]bool, err error) {
+func (l hostLinks) List(ctx context.Context) (aliases map[string]string, err error) {
 	err = l.host.Do(func(ns.NetNS) error {
-		names, err = l.Kernel.List(ctx)
+		aliases, err = l.Kernel.List(ctx)
 		return err
 	})
-	return names, err
+	return aliases, err
 }
 
 // api is the pods that the API server has, by namespace/name.
@@ -310,6 +315,8 @@ type api map[string]*corev1.Pod
 
 // Cached knows nothing: every ADD asks the API.
 func (a api) Cached(string, string) *corev1.Pod { return nil }
+
+func (a api) Local() []*corev1.Pod { return slices.Collect(maps.Values(a)) }
 
 func (a api) Get(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	if name == "unreachable" {
@@ -335,6 +342,18 @@ func (n *node) addPod(name string, netns ns.NetNS) *cniserver.Request {
 			name, sandbox, uid),
 		Config: []byte(`{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni"}`),
 	}
+}
+
+// run has the API show the pod as running on the node with these addresses.
+func (n *node) run(name string, addrs ...string) *corev1.Pod {
+	p := n.api["default/"+name]
+	p.Spec.NodeName = n.options.NodeName
+	p.Status.Phase = corev1.PodRunning
+	p.Status.PodIPs = nil
+	for _, a := range addrs {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
+	}
+	return p
 }
 
 // check is the CHECK request after an ADD with that result.

@@ -18,6 +18,10 @@ import (
 // ones when that can't be done: most of its packets still pass, so it is left alone.
 func (m *Manager) renew(ctx context.Context, pod Pod) {
 	logger := klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox, "interface", pod.IfName)
+	if pod.Netns == "" {
+		logger.Info("The network namespace of a rebuilt pod is unknown, its interface keeps its MTU and its routes", "action", "delete the pod if the MTU or the cluster network has changed")
+		return
+	}
 	netns, err := m.links.Open(pod.Netns)
 	if err != nil {
 		logger.Error(err, "Could not see to the pod's interface, it stays as it is: delete the pod if the MTU or the cluster network has changed", "netns", pod.Netns)

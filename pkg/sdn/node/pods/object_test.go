@@ -17,6 +17,8 @@ type lateCache struct {
 
 func (c *lateCache) Cached(string, string) *corev1.Pod { return c.cached }
 
+func (c *lateCache) Local() []*corev1.Pod { return nil }
+
 func (c *lateCache) Get(context.Context, string, string) (*corev1.Pod, error) {
 	c.asked++
 	return c.now, nil

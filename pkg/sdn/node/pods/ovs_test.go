@@ -14,6 +14,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -35,15 +37,7 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 		options: options(),
 		api:     api{},
 	}
-	n.ensureBridge(t)
-	for _, p := range []ovs.Port{
-		{Name: "vxlan0", Type: "vxlan", OFPort: pipeline.PortVXLAN, Options: map[string]string{"remote_ip": "flow", "key": "flow"}},
-		{Name: "tun0", Type: "internal", OFPort: pipeline.PortTun},
-	} {
-		if _, err := n.bridge.AddPort(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n.ensureFixture(t)
 	return n, s
 }
 
@@ -83,8 +77,8 @@ func TestPodsTalk(t *testing.T) {
 		req.ContainerID = r
 		del(t, second, &req)
 	}
-	if after := n.residue(t); !slices.Equal(before, after) {
-		t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+	if diff := cmp.Diff(before, n.residue(t), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("left after DEL (-before +after):\n%s", diff)
 	}
 }
 

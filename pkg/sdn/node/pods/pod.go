@@ -86,10 +86,6 @@ func (p Pod) compare(other Pod) int {
 }
 
 func (p Pod) port() ovs.Port {
-	addrs := make([]string, len(p.Addrs))
-	for i, a := range p.Addrs {
-		addrs[i] = a.String()
-	}
 	return ovs.Port{
 		Name: p.HostVeth(),
 		ExternalIDs: map[string]string{
@@ -99,7 +95,7 @@ func (p Pod) port() ovs.Port {
 			IDNamespace: p.Namespace,
 			IDName:      p.Name,
 			IDUID:       p.UID,
-			IDIP:        strings.Join(addrs, ","),
+			IDIP:        joinAddrs(p.Addrs),
 			IDMAC:       p.MAC().String(),
 		},
 	}
@@ -125,15 +121,9 @@ func podOf(port ovs.Port) (Pod, error) {
 	if want := p.HostVeth(); port.Name != want {
 		return Pod{}, fmt.Errorf("external_ids of port %s are those of port %s", port.Name, want)
 	}
-	for text := range strings.SplitSeq(ids[IDIP], ",") {
-		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIP, port.Name, err)
-		}
-		if addr.Zone() != "" || addr.Is4In6() {
-			return Pod{}, fmt.Errorf("external_ids:%s of port %s: %s can't be a pod's address", IDIP, port.Name, addr)
-		}
-		p.Addrs = append(p.Addrs, addr)
+	var err error
+	if p.Addrs, err = parseAddrs(ids[IDIP]); err != nil {
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIP, port.Name, err)
 	}
 	if mac := p.MAC().String(); mac != ids[IDMAC] {
 		return Pod{}, fmt.Errorf("external_ids:%s of port %s is %q, its address asks for %s", IDMAC, port.Name, ids[IDMAC], mac)

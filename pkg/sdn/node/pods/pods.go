@@ -4,6 +4,10 @@
 // The order of steps makes every crash recoverable. ADD takes the address first and DEL frees it last, so that whatever a
 // dead ADD or DEL left behind has an address file that names its container, and from the container's id and interface
 // name follow all other names. Undoing a failed ADD, DEL, and the sweep are therefore one function, remove.
+//
+// A sandbox is alive while its host veth exists. One that is alive and has no port, since the bridge or OVSDB was lost or since an ADD or
+// DEL died, gets its port and flows again from its lease and the alias of its host veth. Only DEL and the runtime's
+// list of valid attachments remove a living sandbox.
 package pods
 
 import (
@@ -98,6 +102,8 @@ type Manager struct {
 	mu       sync.RWMutex
 	attached map[Attachment]Pod
 	faults   map[Attachment]error // of those attached that should not be as they are
+
+	unidentified map[Attachment]string // living sandboxes of unknown pods, and why, as reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -119,6 +125,8 @@ func New(o Options, s Seams) (*Manager, error) {
 		sandboxes: newKeyedLock(),
 		attached:  map[Attachment]Pod{},
 		faults:    map[Attachment]error{},
+
+		unidentified: map[Attachment]string{},
 	}, nil
 }
 
@@ -207,6 +215,7 @@ func (m *Manager) remember(p Pod, fault error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attached[p.Attachment] = p
+	delete(m.unidentified, p.Attachment)
 	if fault == nil {
 		delete(m.faults, p.Attachment)
 	} else {
@@ -219,6 +228,21 @@ func (m *Manager) forget(a Attachment) {
 	defer m.mu.Unlock()
 	delete(m.attached, a)
 	delete(m.faults, a)
+	delete(m.unidentified, a)
+}
+
+// known returns the attachments that are attached, and those of living sandboxes whose pods are unknown.
+func (m *Manager) known() map[Attachment]bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	all := make(map[Attachment]bool, len(m.attached)+len(m.unidentified))
+	for a := range m.attached {
+		all[a] = true
+	}
+	for a := range m.unidentified {
+		all[a] = true
+	}
+	return all
 }
 
 // fault returns what is known to be wrong with an attached pod.

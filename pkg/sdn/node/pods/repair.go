@@ -24,7 +24,7 @@ func (m *Manager) Repair(ctx context.Context, port string) error {
 	if !ok {
 		return nil
 	}
-	if alive, err := m.links.Exists(ctx, port); err != nil || !alive {
+	if _, alive, err := m.links.Find(ctx, port); err != nil || !alive {
 		return err // a dead sandbox is the sweep's
 	}
 	ports, err := m.bridge.ListPorts(ctx)

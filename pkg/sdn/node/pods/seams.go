@@ -42,6 +42,9 @@ type Pods interface {
 	// Cached returns the pod as it was last heard of, nil if it was not. It may be late: kubelet has its own watch.
 	Cached(namespace, name string) *corev1.Pod
 
+	// Local returns the pods of this node that are cached. They are not to be modified.
+	Local() []*corev1.Pod
+
 	// Get asks the API server. A pod that is not there is an apierrors.IsNotFound error. Every other error, such as a server
 	// that does not answer, makes the runtime come again.
 	Get(ctx context.Context, namespace, name string) (*corev1.Pod, error)
@@ -67,11 +70,21 @@ type Events interface {
 
 // Reasons of Events. Alerts match them: they don't change.
 const (
-	ReasonAttachFailed   = "NetworkAttachFailed"   // on the pod: ADD failed; the runtime tries again
-	ReasonCheckFailed    = "NetworkCheckFailed"    // on the pod: CHECK found it not as it was made, or not as the runtime remembers it
-	ReasonAddressInUse   = "AddressInUseTwice"     // on both pods
-	ReasonNoFlows        = "NetworkFlowsRefused"   // on the pod: it has no network
-	ReasonNoFreeAddress  = "NoFreeAddress"         // on the node
+	ReasonAttachFailed  = "NetworkAttachFailed" // on the pod: ADD failed; the runtime tries again
+	ReasonCheckFailed   = "NetworkCheckFailed"  // on the pod: CHECK found it not as it was made, or not as the runtime remembers it
+	ReasonAddressInUse  = "AddressInUseTwice"   // on both pods
+	ReasonNoFlows       = "NetworkFlowsRefused" // on the pod: it has no network
+	ReasonNoFreeAddress = "NoFreeAddress"       // on the node
+
+	// On the pod, or on the node where the pod is unknown: the sandbox has an interface but no port. Address and interface stay.
+	ReasonRebuildFailed = "NetworkRebuildFailed"
+
+	// On the pod: its interface was deleted, and its address released.
+	ReasonInterfaceDeleted = "NetworkInterfaceDeleted"
+
+	// On the node: ports that the bridge had lost were rebuilt.
+	ReasonPortsRebuilt = "PodPortsRebuilt"
+
 	ReasonAddressStorage = "AddressStorageFailing" // on the node: the disk is full or read-only
 )
 
@@ -104,8 +117,8 @@ type Links interface {
 	// Open opens a pod's network namespace. The agent's own is refused.
 	Open(path string) (ns.NetNS, error)
 
-	// Create makes the veth pair with one end in the pod's namespace and sets the host's end up. A pair that an
-	// earlier attempt left under the host's name is replaced.
+	// Create makes the veth pair with one end in the pod's namespace, gives the host's end its alias and sets it up. A pair
+	// that an earlier attempt left under the host's name is replaced.
 	Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error
 
 	// Configure sets the pod's end up: address, routes, checksum offload. It also sets the loopback up.
@@ -119,14 +132,17 @@ type Links interface {
 	// Verify compares the pod's end with what Configure made, and says what differs.
 	Verify(ctx context.Context, pod ns.NetNS, i Interface) error
 
-	// Exists tells whether the host has the device.
-	Exists(ctx context.Context, hostVeth string) (bool, error)
+	// Find returns the alias of the host's device, and whether the device exists.
+	Find(ctx context.Context, hostVeth string) (alias string, exists bool, err error)
+
+	// SetAlias replaces the alias of the host's device, of at most 255 bytes.
+	SetAlias(ctx context.Context, hostVeth, alias string) error
 
 	// Delete removes the veth pair. One that is not there is no error.
 	Delete(ctx context.Context, hostVeth string) error
 
-	// List returns the names of the host's devices.
-	List(ctx context.Context) (map[string]bool, error)
+	// List returns the aliases of the host's devices by name. A device without an alias has the empty one.
+	List(ctx context.Context) (map[string]string, error)
 }
 
 // Interface is how the pod's end of the veth pair looks.
@@ -137,7 +153,8 @@ type Interface struct {
 	RouteMTU    int            // bytes, of all routes; 0: they have none of their own
 	Addrs       []netip.Prefix // with the length of the node's subnet
 	Routes      []Route
-	NoChecksums bool // TX checksum offload is switched off
+	NoChecksums bool   // TX checksum offload is switched off
+	HostAlias   string // of the host's end; set by Create only
 }
 
 // Route is a route in the pod.

@@ -24,10 +24,7 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	if err != nil {
 		return err
 	}
-	known := map[Attachment]bool{}
-	for _, p := range m.Pods() {
-		known[p.Attachment] = true
-	}
+	known := m.known()
 	asked := m.health.asking()
 	// The list is older than what is attached from now on.
 	if err := m.sweep(ctx, func(a Attachment) bool { return valid(a) || !known[a] }); err != nil {
@@ -65,15 +62,10 @@ func (m *Manager) sweep(ctx context.Context, valid func(Attachment) bool) error 
 		return fmt.Errorf("look for what dead sandboxes left: %w", err)
 	}
 	known := c.attachments()
-	for _, p := range m.Pods() {
-		known[p.Attachment] = true
-	}
+	maps.Copy(known, m.known())
 	_, damaged := c.pods()
 	var errs []error
 	for _, a := range slices.SortedFunc(maps.Keys(known), compareAttachments) {
-		if _, ok := damaged[a.HostVeth()]; ok && c.devices[a.HostVeth()] {
-			continue // alive, though nobody knows who it is
-		}
 		if err := m.sweepOne(ctx, c, a, valid(a)); err != nil {
 			errs = append(errs, fmt.Errorf("clean up after sandbox %s: %w", a.Sandbox, err))
 		}
@@ -90,7 +82,8 @@ func (m *Manager) sweep(ctx context.Context, valid func(Attachment) bool) error 
 	return errors.Join(errs...)
 }
 
-// sweepOne removes the attachment if it is not valid or dead, and tends it otherwise. One that is busy is left alone.
+// sweepOne removes the attachment if it is not valid or dead; otherwise it tends it, or rebuilds what OVSDB has lost of it. One that is
+// busy is left alone.
 func (m *Manager) sweepOne(ctx context.Context, c census, a Attachment, valid bool) error {
 	unlock, ok := m.sandboxes.try(a.Sandbox)
 	if !ok {
@@ -98,18 +91,23 @@ func (m *Manager) sweepOne(ctx context.Context, c census, a Attachment, valid bo
 	}
 	defer unlock()
 	pod, attached := m.get(a)
-	if attached && valid {
-		// The census may be older than the pod.
-		alive := c.devices[a.HostVeth()]
-		if !alive {
+	if valid {
+		alive := attached && c.devices[a.HostVeth()]
+		if !alive { // the census may be older than the pod, or than its end
 			var err error
-			if alive, err = m.links.Exists(ctx, a.HostVeth()); err != nil {
+			if _, alive, err = m.links.Find(ctx, a.HostVeth()); err != nil {
 				return err
 			}
 		}
-		if alive {
+		switch {
+		case alive && attached:
 			return m.tend(ctx, c, pod)
+		case alive:
+			return m.rebuild(ctx, c, a)
+		case !attached && !m.recovered.Load(): // later, its DEL has come since the census
+			pod, _ = podOf(c.ports[a.HostVeth()]) // the zero Pod where there is no such port
 		}
+		m.reportDeleted(ctx, c, pod)
 	}
 	klog.FromContext(ctx).Info("Removing what a sandbox left that is gone, or no longer valid", "sandbox", a.Sandbox, "interface", a.IfName,
 		"pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -12,10 +13,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
-// tend puts right what somebody else broke of a living pod: its addresses' files, its port, its flows. The caller holds the
-// sandbox's lock.
+// tend repairs what others changed of a living pod: the alias of its host veth, its addresses' files, its port, its flows. The caller
+// holds the sandbox's lock.
 func (m *Manager) tend(ctx context.Context, c census, pod Pod) error {
 	broken := m.fault(pod.Attachment) != nil
+	if err := m.renewAlias(ctx, c, pod); err != nil {
+		return err
+	}
 	inUse, err := m.claim(ctx, pod)
 	if inUse != nil {
 		m.remember(pod, inUse)
@@ -23,10 +27,27 @@ func (m *Manager) tend(ctx context.Context, c census, pod Pod) error {
 	if inUse != nil || err != nil || !m.recovered.Load() {
 		return err // the port and the flows of a recovered pod are Recover's: no flow reaches the switch before
 	}
-	if port, ok := c.ports[pod.HostVeth()]; ok && port.OFPort == pod.OFPort && !broken {
+	if port, ok := c.ports[pod.HostVeth()]; ok && isPortOf(port, pod) && !broken {
 		return nil
 	}
 	return m.replug(ctx, pod)
+}
+
+// renewAlias writes the alias of a pod that an earlier version attached, or of which the alias was changed.
+func (m *Manager) renewAlias(ctx context.Context, c census, pod Pod) error {
+	alias := pod.alias()
+	if have, ok := c.aliased[pod.HostVeth()]; alias == "" || ok && have.alias() == alias {
+		return nil
+	}
+	if err := m.links.SetAlias(ctx, pod.HostVeth(), alias); err != nil {
+		return fmt.Errorf("save pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// isPortOf reports whether the port is as the pod's must be.
+func isPortOf(port ovs.Port, pod Pod) bool {
+	return port.OFPort == pod.OFPort && maps.Equal(port.ExternalIDs, pod.port().ExternalIDs)
 }
 
 // claim marks the living pod's addresses as taken, as they should be already. When another pod has one of them, both are told, and
@@ -54,7 +75,8 @@ func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictE
 	other, _ := m.get(Attachment{c.ContainerID, c.IfName})
 	err := fmt.Errorf("pod %s/%s and pod %s/%s (sandbox %s) have one address, delete either: %w",
 		pod.Namespace, pod.Name, other.Namespace, other.Name, other.Sandbox, c)
-	if m.fault(pod.Attachment) != nil {
+	var reported *ipam.ConflictError
+	if errors.As(m.fault(pod.Attachment), &reported) {
 		return err
 	}
 	klog.FromContext(ctx).Error(err, "An address is in use twice")
@@ -65,17 +87,24 @@ func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictE
 	return err
 }
 
-// replug makes the pod's port anew if it is gone or broken, and its flows follow the port's number.
+// replug makes the pod's port again if it was deleted or is broken. The pod's flows follow the port's number.
 func (m *Manager) replug(ctx context.Context, pod Pod) error {
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
 		return err
 	}
 	at := slices.IndexFunc(ports, func(p ovs.Port) bool { return p.Name == pod.HostVeth() })
-	if at >= 0 && ports[at].OFPort == pod.OFPort && m.fault(pod.Attachment) == nil {
+	fault := m.fault(pod.Attachment)
+	if at >= 0 && isPortOf(ports[at], pod) && fault == nil {
 		return nil // the census was older
 	}
-	if at >= 0 && ports[at].OFPort > 0 {
+	if fault != nil {
+		// What the flows depend on may be unknown: they have not been installed yet.
+		if err := m.flows.ready(ctx, pod.Namespace); err != nil {
+			return fmt.Errorf("look up what the flows of pod %s/%s depend on: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	if at >= 0 && ports[at].OFPort > 0 && maps.Equal(ports[at].ExternalIDs, pod.port().ExternalIDs) {
 		pod.OFPort = ports[at].OFPort
 	} else {
 		port, err := m.bridge.AddPort(ctx, pod.port())
@@ -87,7 +116,10 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 	if err := m.flows.set(ctx, pod, nil); err != nil {
 		return fmt.Errorf("install the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	klog.FromContext(ctx).Info("Repaired the port of a pod that somebody had changed", "pod", klog.KRef(pod.Namespace, pod.Name), "ofport", pod.OFPort)
+	klog.FromContext(ctx).Info("Repaired the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "ofport", pod.OFPort)
 	m.remember(pod, nil)
+	if errors.Is(fault, errPortLost) {
+		m.reportRebuilt(ctx, []Pod{pod})
+	}
 	return nil
 }

@@ -1,0 +1,208 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+)
+
+// errPortLost is the fault of a pod from the time that its port is known to be lost until it is rebuilt.
+var errPortLost = errors.New("OVSDB has lost the pod's port")
+
+// unidentifiedError says why the pod of a living sandbox is unknown.
+type unidentifiedError struct {
+	sandbox    string
+	addrs      []netip.Addr // of its leases
+	candidates []Pod        // in the Kubernetes API; none or several
+}
+
+func (e *unidentifiedError) Error() string {
+	cause := "neither its alias nor a running pod with that address in the Kubernetes API says whose it is"
+	if len(e.candidates) > 0 {
+		names := make([]string, len(e.candidates))
+		for i, p := range e.candidates {
+			names[i] = p.Namespace + "/" + p.Name
+		}
+		cause = "it has no alias, and several running pods in the Kubernetes API have that address: " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("sandbox %s with address %s has an interface but no port on the bridge, and %s; delete the pod, or stop the sandbox with `crictl stopp %s`",
+		e.sandbox, joinAddrs(e.addrs), cause, e.sandbox)
+}
+
+// rebuild attaches a living sandbox again whose port OVSDB has lost. Before Recover has ended, port and flows are left to it. The
+// caller holds the sandbox's lock.
+func (m *Manager) rebuild(ctx context.Context, c census, a Attachment) error {
+	pod, unknown := m.identify(c, a)
+	if unknown != nil {
+		m.reportUnidentified(ctx, a, unknown)
+		return nil
+	}
+	m.remember(pod, errPortLost)
+	err := m.tend(ctx, c, pod)
+	if err != nil && m.recovered.Load() {
+		m.reportNotRebuilt(ctx, pod, err)
+	}
+	return err
+}
+
+// identify returns the pod of a living sandbox: from the alias of its host veth, or, for an interface without one, from the
+// Kubernetes API by the addresses of its leases.
+func (m *Manager) identify(c census, a Attachment) (Pod, *unidentifiedError) {
+	pod, aliased := c.aliased[a.HostVeth()]
+	if !aliased {
+		pod = Pod{Attachment: a, Addrs: c.leased(a)}
+	}
+	if pod.Name != "" {
+		return pod, nil
+	}
+	var candidates []Pod
+	for _, object := range c.local() {
+		matches := pod.UID != "" && pod.UID == string(object.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
+		if !matches {
+			continue
+		}
+		candidate := pod
+		candidate.Namespace, candidate.Name, candidate.UID = object.Namespace, object.Name, string(object.UID)
+		candidates = append(candidates, candidate)
+	}
+	if len(candidates) == 1 {
+		return candidates[0], nil
+	}
+	slices.SortFunc(candidates, Pod.compare)
+	return pod, &unidentifiedError{sandbox: a.Sandbox, addrs: pod.Addrs, candidates: candidates}
+}
+
+// runsWith reports whether the pod is this node's, has not ended, and has all the addresses; at least one.
+func (m *Manager) runsWith(object *corev1.Pod, addrs []netip.Addr) bool {
+	if len(addrs) == 0 || object.Spec.NodeName != m.NodeName || object.Spec.HostNetwork || hasEnded(object) {
+		return false
+	}
+	for _, addr := range addrs {
+		if !slices.ContainsFunc(object.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == addr.String() }) {
+			return false
+		}
+	}
+	return true
+}
+
+func hasEnded(object *corev1.Pod) bool {
+	return object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed
+}
+
+// reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address and its interface stay.
+func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown *unidentifiedError) {
+	m.mu.Lock()
+	known := m.unidentified[a] == unknown.Error()
+	m.unidentified[a] = unknown.Error()
+	m.mu.Unlock()
+	if known {
+		return
+	}
+	klog.FromContext(ctx).Error(unknown, "Failed to rebuild the port of a sandbox", "sandbox", a.Sandbox, "interface", a.IfName)
+	for _, p := range unknown.candidates {
+		m.events.WarnPod(p, ReasonRebuildFailed, unknown.Error())
+	}
+	if len(unknown.candidates) == 0 {
+		m.events.WarnNode(ReasonRebuildFailed, unknown.Error())
+	}
+}
+
+// reportNotRebuilt reports a pod whose port or flows failed, unless the pod ends at this moment. The next sweep tries again.
+func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
+	if _, alive, findErr := m.links.Find(ctx, pod.HostVeth()); ctx.Err() != nil || findErr == nil && !alive {
+		return
+	}
+	klog.FromContext(ctx).Error(err, "Failed to rebuild the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "port", pod.HostVeth(), "retryAfter", sweepPeriod)
+	m.events.WarnPod(pod, ReasonRebuildFailed,
+		fmt.Sprintf("pod %s/%s has no network: its port could not be rebuilt: %v; delete the pod if this lasts", pod.Namespace, pod.Name, err))
+}
+
+// replugs is how many ports are rebuilt at the same time: Open vSwitch gives numbers to all that wait in one step.
+const replugs = 16
+
+// plugLost gives a port to every recovered pod whose port is lost or has no number. Flows are Recover's.
+func (m *Manager) plugLost(ctx context.Context) {
+	var mu sync.Mutex
+	var rebuilt []Pod
+	var all errgroup.Group
+	all.SetLimit(replugs)
+	for _, pod := range m.Pods() {
+		fault := m.fault(pod.Attachment)
+		var conflict *ipam.ConflictError
+		if pod.OFPort > 0 || errors.As(fault, &conflict) {
+			continue
+		}
+		all.Go(func() error {
+			// vswitchd is behind, could not open the device earlier, or has lost the port.
+			port, err := m.bridge.AddPort(ctx, pod.port())
+			if err != nil {
+				m.remember(pod, err)
+				m.reportNotRebuilt(ctx, pod, err)
+				return nil
+			}
+			pod.OFPort = port.OFPort
+			m.remember(pod, nil)
+			if errors.Is(fault, errPortLost) {
+				mu.Lock()
+				defer mu.Unlock()
+				rebuilt = append(rebuilt, pod)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait() // failures are reported one by one
+	m.reportRebuilt(ctx, rebuilt)
+}
+
+// reportRebuilt reports ports that the bridge has again.
+func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []Pod) {
+	if len(rebuilt) == 0 {
+		return
+	}
+	slices.SortFunc(rebuilt, Pod.compare)
+	var names []string
+	for _, p := range rebuilt[:min(len(rebuilt), maxNamed)] {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	if len(rebuilt) > maxNamed {
+		names = append(names, "…")
+	}
+	message := fmt.Sprintf("the bridge of node %s had lost the ports of %d running pods (was it deleted, or its database?); rebuilt them with the same addresses: %s",
+		m.NodeName, len(rebuilt), strings.Join(names, ", "))
+	klog.FromContext(ctx).Info("Rebuilt ports of running pods", "pods", len(rebuilt))
+	m.events.WarnNode(ReasonPortsRebuilt, message)
+}
+
+// maxNamed bounds the pods that an Event names.
+const maxNamed = 10
+
+// reportDeleted reports a pod that the Kubernetes API and its network namespace say is running, though its host veth no longer
+// exists. The caller releases its address. After a reboot, or when a sandbox ends, its namespace no longer exists either.
+func (m *Manager) reportDeleted(ctx context.Context, c census, pod Pod) {
+	running := slices.ContainsFunc(c.local(), func(o *corev1.Pod) bool {
+		return string(o.UID) == pod.UID && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
+	})
+	if !running {
+		return
+	}
+	netns, err := m.links.Open(pod.Netns)
+	if err != nil {
+		return
+	}
+	defer netns.Close()
+	message := fmt.Sprintf("pod %s/%s has no network: its interface %s was deleted, in the pod or as %s on node %s, and its address %s is released; delete the pod",
+		pod.Namespace, pod.Name, pod.IfName, pod.HostVeth(), m.NodeName, joinAddrs(pod.Addrs))
+	klog.FromContext(ctx).Info("The interface of a running pod was deleted", "pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox,
+		"port", pod.HostVeth(), "addresses", pod.Addrs)
+	m.events.WarnPod(pod, ReasonInterfaceDeleted, message)
+}

@@ -1,0 +1,132 @@
+package pods
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// The bridge is deleted while the agent is away. The next agent gives running pods their network back: same interface, address and
+// MAC. DEL then removes everything.
+func TestRebuild_bridgeDeletedWhileAway(t *testing.T) {
+	n, s := newOVSNode(t)
+	first, stop := n.start(t)
+	static, err := n.compiler().Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}
+	if err := first.store.Set(node, static).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := n.residue(t)
+	a, b := newNetns(t), newNetns(t)
+	reqA, reqB := n.addPod("a", a), n.addPod("b", b)
+	checkA := check(t, reqA, add(t, first, reqA))
+	add(t, first, reqB)
+	talk(t, a, b, "10.128.2.3")
+	links := run(t, a, "ip -o link; ip -o addr; ip route")
+	leases := leasesOf(n.residue(t))
+	stop()
+
+	s.VSCtl(t, "del-br", ovstest.Bridge)
+	n.ensureFixture(t)
+	second, _ := n.boot(t)
+	second.store.Set(node, static)
+	if err := second.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	talk(t, a, b, "10.128.2.3")
+	talk(t, b, a, "10.128.2.2")
+	if after := run(t, a, "ip -o link; ip -o addr; ip route"); after != links {
+		t.Errorf("in the pod's namespace, before:\n%s\nafter:\n%s", links, after)
+	}
+	if after := leasesOf(n.residue(t)); !slices.Equal(after, leases) {
+		t.Errorf("got %v, want %v", after, leases)
+	}
+	if err := second.Check(t.Context(), checkA); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	second.events.want(t, "node: PodPortsRebuilt: the bridge of node node1 had lost the ports of 2 running pods")
+	for _, req := range []*cniserver.Request{reqA, reqB} {
+		del(t, second, req)
+	}
+	if diff := cmp.Diff(before, n.residue(t), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("left after DEL (-before +after):\n%s", diff)
+	}
+}
+
+func leasesOf(residue []string) []string {
+	return slices.DeleteFunc(residue, func(r string) bool { return !strings.HasPrefix(r, "lease ") })
+}
+
+// ensureFixture makes the bridge and its two fixed ports.
+func (n *node) ensureFixture(t testing.TB) {
+	t.Helper()
+	n.ensureBridge(t)
+	for _, p := range []ovs.Port{
+		{Name: "vxlan0", Type: "vxlan", OFPort: pipeline.PortVXLAN, Options: map[string]string{"remote_ip": "flow", "key": "flow"}},
+		{Name: "tun0", Type: "internal", OFPort: pipeline.PortTun},
+	} {
+		if _, err := n.bridge.AddPort(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The interface of a running pod is deleted, while the agent runs or while it is away, on the node or in the pod: its address is
+// released, and an Event on the pod says what to do.
+func TestInterfaceOfARunningPodIsDeleted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		away bool
+		in   func(n *node, pod ns.NetNS) ns.NetNS
+	}{
+		"while the agent runs, on the node": {false, func(n *node, _ ns.NetNS) ns.NetNS { return n.host }},
+		"while the agent runs, in the pod":  {false, func(_ *node, pod ns.NetNS) ns.NetNS { return pod }},
+		"while the agent is away":           {true, func(n *node, _ ns.NetNS) ns.NetNS { return n.host }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			a, stop := n.start(t)
+			pod := newNetns(t)
+			req, ended := n.addPod("web", pod), n.addPod("ended", newNetns(t))
+			add(t, a, req)
+			add(t, a, ended)
+			n.run("web", "10.128.2.2")
+			in := tc.in(n, pod)
+			link := "eth0"
+			if in == n.host {
+				link = Attachment{req.ContainerID, req.IfName}.HostVeth()
+			}
+			if tc.away {
+				stop()
+			}
+			run(t, in, "ip link delete "+link)
+			run(t, n.host, "ip link delete "+Attachment{ended.ContainerID, ended.IfName}.HostVeth())
+			if tc.away {
+				a, _ = n.start(t)
+			} else if err := a.sweep(t.Context(), allValid); err != nil {
+				t.Fatal(err)
+			}
+			a.events.want(t, "pod web: NetworkInterfaceDeleted: pod default/web has no network: its interface eth0 was deleted")
+			if got := a.events.count("pod ended: "); got != 0 {
+				t.Errorf("%d Events on a pod that does not run", got)
+			}
+			if left := leasesOf(n.residue(t)); len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+			del(t, a, req)
+			del(t, a, ended)
+			n.wantClean(t)
+		})
+	}
+}
