@@ -14,7 +14,7 @@ import (
 // back; CHECK finds all as ADD made it, and DEL leaves nothing.
 func TestBridgeLostWhileAway(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, r *rig){
-		"del-br": func(t *testing.T, r *rig) { r.VSCtl(t, "del-br", ovstest.Bridge) },
+		"del-br":        func(t *testing.T, r *rig) { r.VSCtl(t, "del-br", ovstest.Bridge) },
 		"lost database": func(t *testing.T, r *rig) { r.LoseDB(t) },
 	} {
 		t.Run(name, func(t *testing.T) {

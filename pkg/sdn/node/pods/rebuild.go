@@ -144,13 +144,13 @@ func (m *Manager) plugLost(ctx context.Context) {
 		}
 		all.Go(func() error {
 			// vswitchd is behind, could not open the device earlier, or has lost the port.
-			port, err := m.bridge.AddPort(ctx, pod.port())
+			number, err := m.addPortAgain(ctx, pod)
 			if err != nil {
 				m.remember(pod, err)
 				m.reportNotRebuilt(ctx, pod, err)
 				return nil
 			}
-			pod.OFPort = port.OFPort
+			pod.OFPort = number
 			m.remember(pod, nil)
 			if errors.Is(fault, errPortLost) {
 				mu.Lock()
@@ -162,6 +162,14 @@ func (m *Manager) plugLost(ctx context.Context) {
 	}
 	_ = all.Wait() // failures are reported one by one
 	m.reportRebuilt(ctx, rebuilt)
+}
+
+// addPortAgain adds the port of a living pod, with the number of the pod's address where that is free: flows are then as they were.
+func (m *Manager) addPortAgain(ctx context.Context, pod Pod) (number int, err error) {
+	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
+		return 0, err
+	}
+	return m.addPort(ctx, pod)
 }
 
 // reportRebuilt reports ports that the bridge has again.

@@ -107,11 +107,11 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 	if at >= 0 && ports[at].OFPort > 0 && maps.Equal(ports[at].ExternalIDs, pod.port().ExternalIDs) {
 		pod.OFPort = ports[at].OFPort
 	} else {
-		port, err := m.bridge.AddPort(ctx, pod.port())
+		number, err := m.addPortAgain(ctx, pod)
 		if err != nil {
-			return fmt.Errorf("make the port of pod %s/%s anew: %w", pod.Namespace, pod.Name, err)
+			return fmt.Errorf("add the port of pod %s/%s again: %w", pod.Namespace, pod.Name, err)
 		}
-		pod.OFPort = port.OFPort
+		pod.OFPort = number
 	}
 	if err := m.flows.set(ctx, pod, nil); err != nil {
 		return fmt.Errorf("install the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
