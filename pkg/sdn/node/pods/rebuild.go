@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
@@ -123,6 +124,9 @@ func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
 		return
 	}
 	klog.FromContext(ctx).Error(err, "Failed to rebuild the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "port", pod.HostVeth(), "retryAfter", sweepPeriod)
+	if ovs.IsUnavailable(err) {
+		return // the node's condition reports it; no pod is at fault
+	}
 	m.events.WarnPod(pod, ReasonRebuildFailed,
 		fmt.Sprintf("pod %s/%s has no network: its port could not be rebuilt: %v; delete the pod if this lasts", pod.Namespace, pod.Name, err))
 }
