@@ -35,14 +35,16 @@ const DefaultDir = "/var/lib/cni/networks"
 type IPAM struct {
 	dir     string
 	subnets []netip.Prefix
-	close   func() error
 
-	mu    sync.Mutex // flock excludes processes, this excludes goroutines
-	disk  *disk.Store
-	sets  []*rangeSet // one for each address family
-	held  map[owner][]netip.Addr
-	taken map[netip.Addr]bool // those in held
-	freed *freed
+	mu       sync.Mutex // flock excludes processes, this excludes goroutines
+	disk     *disk.Store
+	lock     fs.FileInfo // of disk's lock
+	closed   bool
+	sets     []*rangeSet // one for each address family
+	held     map[owner][]netip.Addr
+	taken    map[netip.Addr]bool // those in held
+	freed    *freed
+	restored int // leases written for addresses that were held or in use already, since Restore
 }
 
 // rangeSet is what one address is taken from.
@@ -77,10 +79,12 @@ func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 		dir:     filepath.Join(dir, network),
 		subnets: slices.Clone(subnets),
 		sets:    sets,
-		close:   sync.OnceValue(store.Close), // a second would close some other file: the lock is a bare descriptor
 		disk:    store,
 		held:    map[owner][]netip.Addr{},
 		taken:   map[netip.Addr]bool{},
+	}
+	if i.lock, err = os.Stat(filepath.Join(i.dir, lockName)); err != nil {
+		return nil, errors.Join(fmt.Errorf("find the lock of the address directory: %w", err), store.Close())
 	}
 	leases, err := i.List()
 	if err != nil {
@@ -93,8 +97,16 @@ func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 	return i, nil
 }
 
-// Close closes the directory's lock.
-func (i *IPAM) Close() error { return i.close() }
+// Close closes the directory's lock. A second Close does nothing: the lock is a bare descriptor, whose number may be another file's by then.
+func (i *IPAM) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return nil
+	}
+	i.closed = true
+	return i.disk.Close()
+}
 
 func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 	families := map[bool]allocator.RangeSet{} // by Is4
@@ -288,6 +300,7 @@ func (i *IPAM) Reserve(ctx context.Context, addr netip.Addr, containerID, ifName
 		}
 		i.hold(o, addr)
 		i.freed.drop(addr)
+		i.restored++
 		return nil
 	})
 }
@@ -353,6 +366,12 @@ func (i *IPAM) locked(ctx context.Context, f func() error) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if i.closed {
+		return fmt.Errorf("lock the address directory %s: %w", i.dir, os.ErrClosed)
+	}
+	if err := i.reopen(); err != nil {
 		return err
 	}
 	if err := i.disk.Lock(); err != nil {
