@@ -32,6 +32,7 @@ func (m *Manager) Run(ctx context.Context) {
 			return
 		case <-probe.C:
 			m.probe(ctx)
+			m.restoreLeases(ctx)
 		case <-sweep.C:
 			if err := m.sweep(ctx, allValid); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Could not remove all that dead sandboxes left, will try again", "in", sweepPeriod)
@@ -91,5 +92,18 @@ func (m *Manager) judgeProposals(ctx context.Context) {
 			m.remember(p.pod, err)
 		}
 		unlock()
+	}
+}
+
+// restoreLeases writes the leases that were deleted, and reports how many there were. A disk that fails is reported by what needs it.
+func (m *Manager) restoreLeases(ctx context.Context) {
+	restored, err := m.ipam.Restore(ctx)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		klog.FromContext(ctx).Error(err, "Failed to restore leases", "retryAfter", probePeriod)
+	case restored > 0:
+		klog.FromContext(ctx).Info("Restored leases of running pods", "leases", restored)
+		m.events.WarnNode(ReasonLeasesRestored, fmt.Sprintf(
+			"leases of %d addresses in use on node %s had been deleted from its address directory, and are written again; no address was allocated twice", restored, m.NodeName))
 	}
 }

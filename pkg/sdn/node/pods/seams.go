@@ -60,6 +60,7 @@ type IPAM interface {
 	List() ([]ipam.Lease, error)
 	Holder(addr netip.Addr) (ipam.Lease, bool)
 	Probe(ctx context.Context) error
+	Restore(ctx context.Context) (restored int, err error)
 }
 
 // Events tells users what is wrong, where they look: warnings on the objects that it concerns.
@@ -86,6 +87,9 @@ const (
 	ReasonPortsRebuilt = "PodPortsRebuilt"
 
 	ReasonAddressStorage = "AddressStorageFailing" // on the node: the disk is full or read-only
+
+	// On the node: leases of running pods were deleted, and written again.
+	ReasonLeasesRestored = "AddressLeasesRestored"
 )
 
 // Switch is the part of *ovs.Native that pods need, beside the store.

@@ -1,0 +1,56 @@
+package pods
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+)
+
+// Leases that are deleted while pods run come back, the Node reports it, and no pod gets the address of another one.
+func TestLeasesLost(t *testing.T) {
+	for name, away := range map[string]bool{"agent running": false, "agent away": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			a, stop := n.start(t)
+			first := n.addPod("a", newNetns(t))
+			add(t, a, first)
+			want := leasesOf(t, n)
+			if away {
+				stop()
+			}
+			if err := os.RemoveAll(n.ipamDir + "/ovsdn"); err != nil {
+				t.Fatal(err)
+			}
+			if away {
+				a, _ = n.start(t)
+			}
+			a.restoreLeases(t.Context())
+			if got := leasesOf(t, n); !slices.Equal(got, want) {
+				t.Errorf("leases %v, want %v", got, want)
+			}
+			a.events.want(t, "node: "+ReasonLeasesRestored)
+			second := n.addPod("b", newNetns(t))
+			if result := add(t, a, second); netip.MustParseAddr(result.IPs[0].Address.IP.String()) == a.Pods()[0].Addrs[0] {
+				t.Errorf("pod b has the address of pod a: %v", result.IPs)
+			}
+			del(t, a, first)
+			del(t, a, second)
+			n.wantClean(t)
+		})
+	}
+}
+
+func leasesOf(t *testing.T, n *node) (names []string) {
+	t.Helper()
+	files, err := os.ReadDir(n.ipamDir + "/ovsdn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if _, err := netip.ParseAddr(f.Name()); err == nil {
+			names = append(names, f.Name())
+		}
+	}
+	return names
+}
