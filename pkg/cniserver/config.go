@@ -29,8 +29,8 @@ type configPlugin struct {
 }
 
 // WriteConfig writes the network configuration into the runtime's directory, which makes the node Ready: call it when the
-// agent serves. The runtime sees the whole file or none. A file with the right content is left alone.
-func WriteConfig(dir, socket string) error {
+// agent serves. The runtime sees the whole file or none. A file with the right content is left alone; written reports whether there was none.
+func WriteConfig(dir, socket string) (written bool, err error) {
 	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{}}
 	if socket != DefaultSocket {
 		plugin.Socket = socket
@@ -44,17 +44,17 @@ func WriteConfig(dir, socket string) error {
 		Plugins:     []configPlugin{plugin},
 	}, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode the CNI configuration: %w", err)
+		return false, fmt.Errorf("encode the CNI configuration: %w", err)
 	}
 	content = append(content, '\n')
 	path := filepath.Join(dir, ConfigName)
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return nil
+		return false, nil
 	}
 	if err := writeAtomically(path, content, 0o644); err != nil {
-		return fmt.Errorf("write the CNI configuration: %w", err)
+		return false, fmt.Errorf("write the CNI configuration: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 // RemoveConfig takes the configuration away, so that the runtime calls the node not ready. No file is no error.

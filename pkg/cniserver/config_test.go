@@ -12,7 +12,7 @@ import (
 
 func TestWriteConfig(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "net.d")
-	if err := WriteConfig(dir, DefaultSocket); err != nil {
+	if _, err := WriteConfig(dir, DefaultSocket); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, ConfigName)
@@ -53,14 +53,14 @@ func TestWriteConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteConfig(dir, DefaultSocket); err != nil {
+	if _, err := WriteConfig(dir, DefaultSocket); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 		t.Errorf("an equal file was written again (%v)", err)
 	}
 
-	if err := WriteConfig(dir, "/tmp/other.sock"); err != nil {
+	if _, err := WriteConfig(dir, "/tmp/other.sock"); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = libcni.NetworkConfFromFile(path); err != nil {
@@ -83,7 +83,7 @@ func TestRemoveConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time there is none
-		if err := WriteConfig(dir, ""); err != nil {
+		if _, err := WriteConfig(dir, ""); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {

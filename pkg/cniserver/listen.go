@@ -22,15 +22,21 @@ import (
 // maxSocketPath is sizeof(sockaddr_un.sun_path) less its final zero (unix(7)). The kernel says only "invalid argument".
 const maxSocketPath = 107
 
+// lockSuffix ends the name of the lock beside the socket.
+const lockSuffix = ".lock"
+
 // Listener is the agent's end of the socket. It holds the lock beside the socket for as long as it lives.
 type Listener struct {
 	*socket
 
+	mu   sync.Mutex // excludes Restore and Close
 	lock *os.File
 }
 
 // Close removes the socket and gives the lock back. A second Close does nothing.
 func (l *Listener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	err := l.socket.Close()
 	if closeErr := l.lock.Close(); !errors.Is(closeErr, fs.ErrClosed) {
 		err = errors.Join(err, closeErr)
@@ -46,18 +52,6 @@ func (l *Listener) Forget() error {
 	return nil
 }
 
-// socket is the listener without the lock: when it closes, requests that it accepted still run, and no other agent may
-// start beside them.
-type socket struct {
-	*net.UnixListener
-
-	path   string
-	remove func() error
-}
-
-// Close removes the socket from the file system and stops accepting. A second Close does nothing.
-func (s *socket) Close() error { return s.remove() }
-
 // Listen makes the socket, mode 0600, in a directory that only root can change (made with mode 0700 if it is missing). The
 // socket appears under its name ready to accept, so a plugin never sees half of one. The socket of a dead agent is replaced.
 // A living agent's is an error (IsInUse): the lock in a file beside it tells, which the kernel drops with its holder.
@@ -69,22 +63,15 @@ func Listen(path string) (*Listener, error) {
 	if err := privateDirectory(dir); err != nil {
 		return nil, err
 	}
-	lock, err := acquire(path + ".lock")
+	lock, err := acquire(path + lockSuffix)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := bindAndRename(path)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), lock.Close())
+	l := &Listener{lock: lock, socket: &socket{path: path}}
+	if err := l.bind(); err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
-	return &Listener{
-		lock: lock,
-		socket: &socket{
-			UnixListener: listener,
-			path:         path,
-			remove:       sync.OnceValue(func() error { return errors.Join(os.Remove(path), listener.Close()) }),
-		},
-	}, nil
+	return l, nil
 }
 
 // InUseError says that another agent serves the socket.

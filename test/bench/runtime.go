@@ -97,7 +97,8 @@ func (r *cniRuntime) status(ctx context.Context) error {
 func (b *B) ours(host ns.NetNS, socket string) *cniRuntime {
 	b.Helper()
 	dir := b.TempDir()
-	b.must(cniserver.WriteConfig(dir, socket))
+	_, err := cniserver.WriteConfig(dir, socket)
+	b.must(err)
 	list, err := libcni.NetworkConfFromFile(filepath.Join(dir, cniserver.ConfigName))
 	b.must(err)
 	return b.newRuntime(host, filepath.Dir(b.program("ovsdn-cni")), list)

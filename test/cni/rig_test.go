@@ -80,7 +80,7 @@ func newNode(t testing.TB) *rig {
 		Events:  filepath.Join(t.TempDir(), "events"),
 		Subnet:  netip.MustParsePrefix("10.128.2.0/24"),
 	}
-	if err := cniserver.WriteConfig(r.conf, r.config.Socket); err != nil {
+	if _, err := cniserver.WriteConfig(r.conf, r.config.Socket); err != nil {
 		t.Fatal(err)
 	}
 	// The plugins' standard error is libcni's to read; it would go to the test's.

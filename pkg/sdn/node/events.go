@@ -30,6 +30,12 @@ const (
 	// The host's conntrack tracks the tunnel: its kernel lacks what exempts packets.
 	reasonTunnelTracked = "TunnelTracked"
 
+	// Files that the container runtime reads were missing, or were not as the agent writes them. A warning unless the agent has just started.
+	reasonFilesWritten = "CNIFilesWritten"
+
+	// The CNI socket or its lock was deleted under the agent, which made both again.
+	reasonSocketRestored = "CNISocketRestored"
+
 	// The cluster's services are outside of the service network.
 	reasonServiceNetwork = "ServiceNetworkMismatch"
 )
@@ -80,6 +86,10 @@ func (r *reporter) warnLast(ctx context.Context, reason string, err error) {
 	if _, err := r.events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
 		klog.FromContext(ctx).Error(err, "Could not write an Event on the Node", "reason", reason)
 	}
+}
+
+func (r *reporter) onNode(eventType, reason, message string) {
+	r.recorder.Event(r.node, eventType, reason, message)
 }
 
 func (r *reporter) say(reason, message string) {

@@ -98,6 +98,7 @@ type agent struct {
 	door      *door
 
 	installation *installation
+	socket       *socketKeeper
 	misplaced    error // what was said last of services outside of the service network; its watch's, of which rounds have one after the other
 }
 
@@ -138,15 +139,25 @@ func (a *agent) run(ctx context.Context) error {
 	parts.Go(func() { a.condition.run(ctx) })
 	parts.Go(func() { a.gate.run(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
+	a.socket = &socketKeeper{socket: socket, report: a.reporter.onNode, period: socketCheck}
+	var second error
+	parts.Go(func() {
+		if second = a.socket.run(ctx); second != nil {
+			cancel()
+		}
+	})
 	a.rounds(ctx)
 	parts.Wait()
+	if second != nil {
+		a.reporter.warnLast(context.WithoutCancel(ctx), reasonFailed, second)
+	}
 	if a.installation.leaving.Load() {
 		if err := a.uninstall(ctx, socket); err != nil {
 			klog.FromContext(ctx).Error(err, "Not all of the pod network is off the node: run `ovsdn-node uninstall` there (docs/uninstall.md)")
 		}
 	}
 	stopServing()
-	return <-served
+	return errors.Join(second, <-served)
 }
 
 // rounds repeats rounds: a new one when the network changed, or when a round failed.

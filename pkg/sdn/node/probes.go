@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,7 @@ func (a *agent) probes() probes.Checks {
 	return probes.Checks{
 		"/healthz": func() error {
 			_ = a.door.closed() // a process that is stuck does not answer
-			return checkMounted(ovs.DefaultRunDir)
+			return errors.Join(checkMounted(ovs.DefaultRunDir), checkMounted(filepath.Dir(a.CNISocket)))
 		},
 		"/readyz": func() error { return errors.Join(a.door.closed(), a.condition.unavailable(), a.reach.failing(), a.refused()) },
 	}

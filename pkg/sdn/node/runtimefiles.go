@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
@@ -23,6 +25,8 @@ type runtimeFiles struct {
 	plugin          *cniserver.Plugin // nil: somebody else installs it
 	confDir, socket string
 	warn            func(reason string, err error)
+	report          func(eventType, reason, message string)
+	synced          bool // sync has succeeded before
 
 	mu    sync.Mutex
 	fault error
@@ -35,7 +39,7 @@ type runtimeFiles struct {
 const remindOfFirst = 20 * time.Minute
 
 func (a *agent) newRuntimeFiles() *runtimeFiles {
-	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn}
+	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn, report: a.reporter.onNode}
 	if a.CNIBinDir != "" {
 		f.plugin = &cniserver.Plugin{Source: a.CNIPlugin, Dir: a.CNIBinDir}
 	}
@@ -63,9 +67,11 @@ func (f *runtimeFiles) run(ctx context.Context) {
 	}
 }
 
-// sync makes the files right, and tells what is wrong where the user looks when that changes.
+// sync makes the files right, and reports on the Node what it had to write, and what is wrong when that changes.
 func (f *runtimeFiles) sync(ctx context.Context) {
-	err := f.write(ctx)
+	written, err := f.write(ctx)
+	f.reportWritten(written)
+	f.synced = f.synced || err == nil
 	f.mu.Lock()
 	was := f.fault
 	f.fault = err
@@ -76,21 +82,41 @@ func (f *runtimeFiles) sync(ctx context.Context) {
 	f.compete()
 }
 
-// write writes what is missing. The runtime must never find a configuration without its plugin.
-func (f *runtimeFiles) write(ctx context.Context) error {
+// write writes what is missing, and returns what that was. The runtime must never find a configuration without its plugin.
+func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) {
 	if f.plugin != nil {
 		change, err := f.plugin.Install()
 		if err != nil {
-			return fmt.Errorf("%w: the directory must be writable for the agent (--cni-bin-dir)", err)
+			return nil, fmt.Errorf("%w: the directory must be writable for the agent (--cni-bin-dir)", err)
 		}
 		if change != "" {
-			klog.FromContext(ctx).Info("The CNI plugin is right", "change", change)
+			klog.FromContext(ctx).Info("Installed the CNI plugin", "change", change)
+			written = append(written, filepath.Join(f.plugin.Dir, cniserver.PluginName))
 		}
 	}
-	if err := cniserver.WriteConfig(f.confDir, f.socket); err != nil {
-		return fmt.Errorf("%w: the directory must be writable for the agent (--cni-conf-dir)", err)
+	config, err := cniserver.WriteConfig(f.confDir, f.socket)
+	if err != nil {
+		return written, fmt.Errorf("%w: the directory must be writable for the agent (--cni-conf-dir)", err)
 	}
-	return nil
+	if config {
+		klog.FromContext(ctx).Info("Wrote the CNI configuration", "dir", f.confDir)
+		written = append(written, filepath.Join(f.confDir, cniserver.ConfigName))
+	}
+	return written, nil
+}
+
+// reportWritten reports what was missing. That is normal only when the agent starts: it may be the first on the node, or of another version.
+func (f *runtimeFiles) reportWritten(written []string) {
+	if len(written) == 0 {
+		return
+	}
+	files := strings.Join(written, " and ")
+	if !f.synced {
+		f.report(corev1.EventTypeNormal, reasonFilesWritten, fmt.Sprintf("wrote %s, which did not exist or was another when the agent started", files))
+		return
+	}
+	f.report(corev1.EventTypeWarning, reasonFilesWritten,
+		fmt.Sprintf("wrote %s again, which was deleted or changed while the agent ran; no pod could start here in between", files))
 }
 
 // compete tells of another network's configuration that the runtime takes in place of ours: it takes the first.

@@ -16,6 +16,13 @@ type told []string
 
 func (w *told) warn(reason string, err error) { *w = append(*w, reason+": "+err.Error()) }
 
+// reports are the Events by which the files' keeper reported what it wrote.
+type reports []string
+
+func (r *reports) add(eventType, reason, message string) {
+	*r = append(*r, eventType+" "+reason+" "+message)
+}
+
 func newTestFiles(t *testing.T) (*runtimeFiles, *told) {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "plugin")
@@ -25,7 +32,7 @@ func newTestFiles(t *testing.T) (*runtimeFiles, *told) {
 	warnings := &told{}
 	return &runtimeFiles{
 		plugin:  &cniserver.Plugin{Source: source, Dir: t.TempDir()},
-		confDir: t.TempDir(), socket: cniserver.DefaultSocket, warn: warnings.warn,
+		confDir: t.TempDir(), socket: cniserver.DefaultSocket, warn: warnings.warn, report: new(reports).add,
 	}, warnings
 }
 
@@ -114,5 +121,34 @@ func TestReadOnlyDirectoryIsAFaultUntilItIsWritable(t *testing.T) {
 	f.sync(t.Context())
 	if err := f.healthy(); err != nil {
 		t.Errorf("writable again: %v", err)
+	}
+}
+
+// Files that are deleted come back, and each time the Node reports which: normally at the agent's start, as a warning later.
+func TestRuntimeFiles_deleted(t *testing.T) {
+	f, _ := newTestFiles(t)
+	var got reports
+	f.report = got.add
+	config, plugin := filepath.Join(f.confDir, cniserver.ConfigName), filepath.Join(f.plugin.Dir, cniserver.PluginName)
+	for i, tc := range []struct {
+		lose []string
+		want string // of the new Event; "": none
+	}{
+		{nil, "Normal CNIFilesWritten wrote " + plugin + " and " + config},
+		{nil, ""},
+		{[]string{config}, "Warning CNIFilesWritten wrote " + config + " again"},
+		{[]string{plugin}, "Warning CNIFilesWritten wrote " + plugin + " again"},
+		{[]string{config, plugin}, "Warning CNIFilesWritten wrote " + plugin + " and " + config + " again"},
+	} {
+		got = nil
+		for _, path := range tc.lose {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.sync(t.Context())
+		if tc.want == "" && len(got) > 0 || tc.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], tc.want)) {
+			t.Errorf("step %d: reported %q, want %q", i, got, tc.want)
+		}
 	}
 }

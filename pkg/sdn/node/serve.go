@@ -205,7 +205,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 			a.reporter.say(reasonReady, message)
 		}
 		healthy := func() error {
-			return joinFaults(manager.Healthy(), tun.Healthy(), keeper.healthy(), files.healthy(), firewall.Healthy())
+			return joinFaults(manager.Healthy(), tun.Healthy(), keeper.healthy(), files.healthy(), a.socket.healthy(), firewall.Healthy())
 		}
 		group.Go(func() error { a.watchHealth(ctx, healthy, message); return nil })
 		return a.door.lead(ctx, manager)

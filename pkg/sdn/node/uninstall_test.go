@@ -118,7 +118,8 @@ func (h *host) setUp(t *testing.T) {
 	h.must(t, err)
 
 	files := (&agent{Config: h.config, reporter: nil}).newRuntimeFiles()
-	h.must(t, files.write(t.Context()))
+	_, err = files.write(t.Context())
+	h.must(t, err)
 }
 
 // state is what an uninstallation must leave as it was. Tables of the firewall that are empty, as its backend makes them, are nothing.
