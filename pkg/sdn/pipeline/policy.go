@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -237,6 +239,34 @@ func (n Node) PolicyTenant(vnid config.VNID, parts []RulePart) State {
 	}
 	return s
 }
+
+// PolicyNodes compiles the nodes themselves, this one and all others, as sources.
+func (n Node) PolicyNodes(parts []RulePart) State {
+	var s State
+	for _, part := range parts {
+		if !part.Egress {
+			part.add(&s, ip(fromNode()))
+		}
+	}
+	return s
+}
+
+// PolicyNodeBlock compiles the nodes whose other address is in the block of IPv4 addresses, as sources: of a packet from tun0's address
+// the node's own IP, and the reverse. PolicyPeer compiles the address that the packet has.
+func (n Node) PolicyNodeBlock(block netip.Prefix, parts []RulePart) State {
+	addr := block.Masked().Addr().As4()
+	other := ovs.RegBits(numberNodeAddress, binary.BigEndian.Uint32(addr[:]), uint32(uint64(math.MaxUint32)<<(32-block.Bits())&math.MaxUint32))
+	var s State
+	for _, part := range parts {
+		if !part.Egress {
+			part.add(&s, ip(fromNode(), other))
+		}
+	}
+	return s
+}
+
+// fromNode matches packets whose source is a node itself.
+func fromNode() ovs.Match { return ovs.RegBits(4, sourceNode, sourceNode) }
 
 // PolicyPort compiles the destination ports of a protocol that equal port in the bits of mask; mask 0 is all of them.
 func (n Node) PolicyPort(protocol goovs.Protocol, port, mask uint16, parts []RulePart) State {

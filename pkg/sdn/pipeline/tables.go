@@ -94,8 +94,11 @@ const (
 	tunID          = "NXM_NX_TUN_ID[0..31]"
 )
 
-// numberDenied is regDenied's number.
-const numberDenied = 5
+// The numbers of registers that are matched or reported as a whole.
+const (
+	numberDenied      = 5 // regDenied
+	numberNodeAddress = 6 // regNodeAddress
+)
 
 // TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
 // when two tables share a name.
