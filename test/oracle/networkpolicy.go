@@ -31,7 +31,7 @@ func (c *Cluster) namespaceTier(conn Connection, target Endpoint, direction netw
 func (c *Cluster) allows(p *networkingv1.NetworkPolicy, conn Connection, direction networkingv1.PolicyType) bool {
 	if direction == networkingv1.PolicyTypeIngress {
 		return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
-			return c.anyPeer(p.Namespace, r.From, conn.From) && anyPort(r.Ports, conn)
+			return c.anySource(p.Namespace, r.From, conn.From) && anyPort(r.Ports, conn)
 		})
 	}
 	return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
@@ -49,6 +49,13 @@ func types(p *networkingv1.NetworkPolicy) []networkingv1.PolicyType {
 		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	}
 	return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+}
+
+func (c *Cluster) anySource(namespace string, peers []networkingv1.NetworkPolicyPeer, e Endpoint) bool {
+	if e.Node != "" {
+		return c.allowsNode(peers, e.Node)
+	}
+	return c.anyPeer(namespace, peers, e)
 }
 
 // anyPeer: "If this field is empty or missing, this rule matches all sources"; else the items are "combined using a logical

@@ -21,14 +21,17 @@ type Cluster struct {
 	Policies        []*networkingv1.NetworkPolicy
 	ClusterPolicies []*policyv1alpha2.ClusterNetworkPolicy
 	NodeLabels      map[string]map[string]string
-	VNIDs           map[string]uint32 // by namespace; nil outside mode multitenant
+	NodeAddrs       map[string][]netip.Addr // by node: its own, and tun0's
+	HostNetwork     []string                // names of the namespaces that stand for host networks (--host-network-namespaces)
+	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.
 type Endpoint struct {
-	Addr netip.Addr
-	Pod  *corev1.Pod
-	Node string
+	Addr    netip.Addr
+	Pod     *corev1.Pod
+	Node    string
+	Through string // a node whose node port another client uses: the address is that node's, the client is no node
 }
 
 // Connection is an attempt of From to open a connection to To.
@@ -90,7 +93,7 @@ func (c *Cluster) vnid(e Endpoint) uint32 {
 	switch {
 	case e.Pod != nil:
 		return c.VNIDs[e.Pod.Namespace]
-	case e.Node != "":
+	case e.Node != "" || e.Through != "": // a node port is open to clients outside (docs/tenants.md)
 		return 0
 	}
 	return outside

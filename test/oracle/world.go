@@ -48,6 +48,9 @@ func NewWorld(seed uint64, w Watcher) *World {
 	for range 2 + world.rand.IntN(maxNamespaces-1) {
 		world.addNamespace(w)
 	}
+	if world.chance(60) {
+		world.addHostNetwork(w)
+	}
 	for range 4 + world.rand.IntN(maxPods-3) {
 		world.addPod(w)
 	}
@@ -63,8 +66,12 @@ func NewWorld(seed uint64, w Watcher) *World {
 // newWorld has two nodes, which differ in a label.
 func newWorld() *World {
 	return &World{
-		Nodes:   []string{"n1", "n2"},
-		Cluster: Cluster{NodeLabels: map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}}},
+		Nodes: []string{"n1", "n2"},
+		Cluster: Cluster{
+			NodeLabels:  map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}},
+			NodeAddrs:   map[string][]netip.Addr{"n1": {NodeIP(0), NodeAddr(0)}, "n2": {NodeIP(1), NodeAddr(1)}},
+			HostNetwork: HostNetwork(),
+		},
 	}
 }
 
@@ -84,6 +91,7 @@ func (w *World) Step(to Watcher) string {
 		{"remove a pod that has ended", 4, len(w.ended()) > 0, w.removeEnded},
 		{"add a namespace", 3, len(w.Namespaces) < maxNamespaces, w.addNamespace},
 		{"remove a namespace", 1, len(w.Namespaces) > 2, w.removeNamespace},
+		{"add a host-network namespace", 2, len(w.withoutHostNetwork()) > 0, w.addHostNetwork},
 		{"relabel a namespace", 5, true, w.relabelNamespace},
 		{"add a policy", 6, len(w.Policies) < maxPolicies, w.addPolicy},
 		{"change a policy", 6, len(w.Policies) > 0, w.changePolicy},
@@ -120,13 +128,21 @@ func (w *World) Endpoints() []Endpoint {
 		}
 	}
 	for i, n := range w.Nodes {
-		all = append(all, Endpoint{Addr: NodeAddr(i), Node: n})
+		all = append(all, Endpoint{Addr: NodeAddr(i), Node: n}, Endpoint{Addr: NodeIP(i), Node: n}, Endpoint{Addr: NodeAddr(i), Through: n})
 	}
 	return append(all, Endpoint{Addr: netip.MustParseAddr("192.0.2.7")}, Endpoint{Addr: netip.MustParseAddr("198.51.100.9")})
 }
 
 // NodeAddr is the address, in the pod network, that the i-th node has.
 func NodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 128, byte(2 * i), 1}) }
+
+// NodeIP is the i-th node's own address.
+func NodeIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 0, byte(11 + i)}) }
+
+// HostNetwork are the namespaces that stand for host networks, if they exist. The label is OpenShift's for the first.
+func HostNetwork() []string { return []string{"openshift-host-network", "default"} }
+
+const hostNetworkLabel = "policy-group.network.openshift.io/host-network"
 
 // Ports are the destination ports of the protocol that tell the rules of a world apart; only 0 if it has none.
 func Ports(protocol corev1.Protocol) []int32 {
@@ -161,10 +177,34 @@ func (w *World) labels() map[string]string {
 }
 
 func (w *World) addNamespace(to Watcher) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name("ns"), Labels: w.labels()}}
-	ns.Labels[corev1.LabelMetadataName] = ns.Name
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name("ns")}}
+	ns.Labels = w.newNamespaceLabels(ns.Name)
 	w.Namespaces = append(w.Namespaces, ns)
 	to.SetNamespace(ns)
+}
+
+// withoutHostNetwork are the host-network namespaces that do not exist.
+func (w *World) withoutHostNetwork() []string {
+	return slices.DeleteFunc(HostNetwork(), func(name string) bool {
+		return slices.ContainsFunc(w.Namespaces, func(ns *corev1.Namespace) bool { return ns.Name == name })
+	})
+}
+
+func (w *World) addHostNetwork(to Watcher) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pick(w, w.withoutHostNetwork())}}
+	ns.Labels = w.newNamespaceLabels(ns.Name)
+	w.Namespaces = append(w.Namespaces, ns)
+	to.SetNamespace(ns)
+}
+
+// newNamespaceLabels are the labels of a new namespace, or new ones. Any namespace may have the label of host networks.
+func (w *World) newNamespaceLabels(name string) map[string]string {
+	set := w.labels()
+	set[corev1.LabelMetadataName] = name
+	if percent := map[bool]int{true: 70, false: 10}[slices.Contains(w.HostNetwork, name)]; w.chance(percent) {
+		set[hostNetworkLabel] = ""
+	}
+	return set
 }
 
 func (w *World) removeNamespace(to Watcher) { w.dropNamespace(pick(w, w.Namespaces), to) }
@@ -187,8 +227,7 @@ func (w *World) dropNamespace(ns *corev1.Namespace, to Watcher) {
 func (w *World) relabelNamespace(to Watcher) {
 	i := w.rand.IntN(len(w.Namespaces))
 	ns := w.Namespaces[i].DeepCopy()
-	ns.Labels = w.labels()
-	ns.Labels[corev1.LabelMetadataName] = ns.Name
+	ns.Labels = w.newNamespaceLabels(ns.Name)
 	w.Namespaces[i] = ns
 	to.SetNamespace(ns)
 }

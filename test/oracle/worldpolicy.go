@@ -47,7 +47,7 @@ func (w *World) peers() []networkingv1.NetworkPolicyPeer {
 	var peers []networkingv1.NetworkPolicyPeer
 	for range w.rand.IntN(4) {
 		var p networkingv1.NetworkPolicyPeer
-		switch w.rand.IntN(5) {
+		switch w.rand.IntN(6) {
 		case 0:
 			p.PodSelector = w.selector()
 		case 1:
@@ -58,6 +58,9 @@ func (w *World) peers() []networkingv1.NetworkPolicyPeer {
 			p.PodSelector, p.NamespaceSelector = w.selector(), w.selector()
 		case 4:
 			p.IPBlock = w.block()
+		case 5:
+			p.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{hostNetworkLabel: ""}}
+			p.PodSelector = pick(w, []*metav1.LabelSelector{nil, {}, w.selector()})
 		}
 		peers = append(peers, p)
 	}
@@ -65,9 +68,12 @@ func (w *World) peers() []networkingv1.NetworkPolicyPeer {
 }
 
 func (w *World) block() *networkingv1.IPBlock {
-	b := &networkingv1.IPBlock{CIDR: pick(w, []string{"10.128.0.0/14", "10.128.0.0/23", "10.128.2.0/29", "0.0.0.0/0", "192.0.2.0/24", "10.128.0.4/32"})}
+	b := &networkingv1.IPBlock{CIDR: pick(w, []string{
+		"10.128.0.0/14", "10.128.0.0/23", "10.128.2.0/29", "0.0.0.0/0", "192.0.2.0/24", "10.128.0.4/32",
+		"172.31.0.8/29", "172.31.0.11/32", "172.31.0.12/32", "10.128.0.1/32", "10.128.2.1/32", // of nodes
+	})}
 	if w.chance(40) {
-		for _, except := range []string{"10.128.0.4/30", "10.128.2.3/32", "192.0.2.0/28"} {
+		for _, except := range []string{"10.128.0.4/30", "10.128.2.3/32", "192.0.2.0/28", "10.128.0.1/32", "172.31.0.12/32", "172.31.0.0/24"} {
 			if netip.MustParsePrefix(b.CIDR).Bits() < netip.MustParsePrefix(except).Bits() && netip.MustParsePrefix(b.CIDR).Overlaps(netip.MustParsePrefix(except)) && w.chance(60) {
 				b.Except = append(b.Except, except)
 			}

@@ -9,17 +9,6 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// SetNode makes the addresses of a node known, or changes them, for rules about nodes.
-func (e *Engine) SetNode(name string, set map[string]string, addrs ...netip.Addr) {
-	e.SetPod(Pod{PodKey: nodeKey(name), Labels: set, Addrs: addrs})
-}
-
-// DeleteNode forgets the node.
-func (e *Engine) DeleteNode(name string) { e.DeletePod(nodeKey(name)) }
-
-// nodeKey is what a node is called among the pods: no pod is in a namespace without a name, and no selector selects that.
-func nodeKey(name string) PodKey { return PodKey{Name: name} }
-
 // SetClusterNetworkPolicy puts the policy in force, in place of its former state. A rule that can't be carried out fails
 // closed, as ClusterNetworkPolicyEgressPeer says: one that accepts matches nothing, another denies all. Those rules are
 // in the error.

@@ -27,6 +27,7 @@ type Engine struct {
 	byLabel    index[*namespace] // those whose labels are known
 	selecting  index[*group]     // groups that select namespaces
 	byAddr     map[netip.Addr]*address
+	nodes      hostNetworks
 	holders    map[uint32]map[*namespace]struct{} // of each VNID
 	byID       map[uint32]*conj
 	blocks     map[netip.Prefix]map[*conj]struct{}
@@ -40,8 +41,8 @@ type Engine struct {
 	scratch    scratch
 }
 
-// New returns an engine without objects.
-func New() *Engine {
+// New returns an engine without objects. The names are those of namespaces that stand for the host networks of all nodes, if they exist.
+func New(hostNetwork ...string) *Engine {
 	return &Engine{
 		namespaces: map[string]*namespace{},
 		pods:       map[PodKey]*pod{},
@@ -50,6 +51,7 @@ func New() *Engine {
 		byLabel:    index[*namespace]{},
 		selecting:  index[*group]{},
 		byAddr:     map[netip.Addr]*address{},
+		nodes:      newHostNetworks(hostNetwork),
 		holders:    map[uint32]map[*namespace]struct{}{},
 		byID:       map[uint32]*conj{},
 		blocks:     map[netip.Prefix]map[*conj]struct{}{},
@@ -89,8 +91,11 @@ func (e *Engine) touchAddress(a *address) {
 	}
 }
 
-// touchBlock knows that a block of one address is that address.
-func (e *Engine) touchBlock(p netip.Prefix) {
+// touchBlock knows that a block of one address is that address. A block of all addresses has all nodes already.
+func (e *Engine) touchBlock(p netip.Prefix, d Direction) {
+	if d == Ingress && p.Bits() > 0 {
+		e.touch(Piece{Kind: NodeBlock, Prefix: p})
+	}
 	if p.IsSingleIP() {
 		e.touchAddress(e.address(p.Addr()))
 	} else {

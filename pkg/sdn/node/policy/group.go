@@ -34,6 +34,7 @@ type group struct {
 	sets       map[int32]*set          // by number of the port, those that have pods; the one of 0 where there is no port
 	rules      map[*rule]struct{}      // that have the group
 	refs       int
+	hosts      int // namespaces that make all nodes peers
 }
 
 // whole says whether the group is of entire namespaces.
@@ -122,23 +123,32 @@ func (e *Engine) fill(g *group) {
 }
 
 func (e *Engine) enter(g *group, ns *namespace) {
+	had := g.admitsNodes()
 	ns.take(g)
 	for _, p := range ns.candidates(g) {
 		e.resort(g, p, g.exact || g.matches(p))
 	}
 	e.touchWhole(g, ns)
+	if had != g.admitsNodes() {
+		e.reconsiderNodes(g)
+	}
 }
 
 func (e *Engine) exit(g *group, ns *namespace) {
+	had := g.admitsNodes()
 	ns.drop(g)
 	for _, p := range ns.candidates(g) {
 		e.resort(g, p, false)
 	}
 	e.touchWhole(g, ns)
+	if had != g.admitsNodes() {
+		e.reconsiderNodes(g)
+	}
 }
 
 func (ns *namespace) take(g *group) {
 	ns.groups[g], g.namespaces[ns] = struct{}{}, struct{}{}
+	g.lookAt(ns, 1)
 	for _, l := range g.wants {
 		ns.byWant.add(l, g)
 	}
@@ -147,6 +157,7 @@ func (ns *namespace) take(g *group) {
 func (ns *namespace) drop(g *group) {
 	delete(ns.groups, g)
 	delete(g.namespaces, ns)
+	g.lookAt(ns, -1)
 	for _, l := range g.wants {
 		ns.byWant.remove(l, g)
 	}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
 // history is a small cluster of which anything may happen, as one node hears of it. Ports by name are what it is rich in.
@@ -23,6 +25,7 @@ type history struct {
 	pods       map[PodKey]Pod
 	attached   map[PodKey]netip.Addr
 	came       []netip.Addr // of the pod that the last event has brought here
+	node       netip.Addr   // own address of the only node; invalid: it has no network
 	policies   map[policyKey]*networkingv1.NetworkPolicy
 	cluster    map[string]*policyv1alpha2.ClusterNetworkPolicy
 }
@@ -35,7 +38,7 @@ func newHistory() *history {
 }
 
 func drawNamespace(t *rapid.T) string {
-	return rapid.SampledFrom([]string{"a", "b"}).Draw(t, "namespace")
+	return rapid.SampledFrom([]string{"a", "b", oracle.HostNetwork()[0]}).Draw(t, "namespace")
 }
 
 func drawApp(t *rapid.T) map[string]string {
@@ -121,11 +124,26 @@ func (h *history) setVNID(t *rapid.T) {
 	h.engine.SetVNID(name, vnid)
 }
 
+// insideAddr is the node's, in the pod network. Pods do not have it, nor the node's own.
+func insideAddr() netip.Addr { return addr(0) }
+
+func (h *history) setNodeNetwork(t *rapid.T) {
+	h.node = addr(rapid.IntRange(6, 7).Draw(t, "own address"))
+	h.engine.SetNodeNetwork("n", h.node, insideAddr())
+}
+
+func (h *history) deleteNodeNetwork(*rapid.T) {
+	h.node = netip.Addr{}
+	h.engine.SetNodeNetwork("n", netip.Addr{})
+}
+
 func drawRule(t *rapid.T) (peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
 	for range rapid.IntRange(0, 2).Draw(t, "peers") {
 		p := networkingv1.NetworkPolicyPeer{NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t)}
 		if p.NamespaceSelector == nil && p.PodSelector == nil {
-			p.IPBlock = &networkingv1.IPBlock{CIDR: rapid.SampledFrom([]string{"10.128.0.2/32", "10.128.0.2/31", "0.0.0.0/0"}).Draw(t, "block")}
+			p.IPBlock = &networkingv1.IPBlock{CIDR: rapid.SampledFrom([]string{
+				"10.128.0.2/32", "10.128.0.2/31", "0.0.0.0/0", "10.128.0.0/32", "10.128.0.6/32",
+			}).Draw(t, "block")}
 		}
 		peers = append(peers, p)
 	}
@@ -220,6 +238,7 @@ func (h *history) events() map[string]func(*rapid.T) {
 		"set pod": h.setPod, "change pod": h.setPod, "delete pod": h.deletePod, "attach": h.attach, "detach": h.detach,
 		"set namespace": h.setNamespace, "delete namespace": h.deleteNamespace, "set VNID": h.setVNID,
 		"set policy": h.setPolicy, "change policy": h.setPolicy, "delete policy": h.deletePolicy,
+		"set node network": h.setNodeNetwork, "delete node network": h.deleteNodeNetwork,
 		"set cluster policy": h.setClusterPolicy, "delete cluster policy": h.deleteClusterPolicy,
 	}
 }
@@ -244,6 +263,9 @@ func (h *history) anew() *compiled {
 	}
 	for name, vnid := range h.vnids {
 		c.engine.SetVNID(name, vnid)
+	}
+	if h.node.IsValid() {
+		c.engine.SetNodeNetwork("n", h.node, insideAddr())
 	}
 	return c
 }
@@ -285,6 +307,7 @@ func sizes(e *Engine) map[string]int {
 		"pods": len(e.pods), "policies": len(e.policies), "groups": len(e.groups), "groups that select namespaces": len(e.selecting), "namespaces by label": len(e.byLabel),
 		"addresses": len(e.byAddr), "VNIDs": len(e.holders), "conjunctions": len(e.byID), "blocks": len(e.blocks), "ports": len(e.ports),
 		"rules that only targets limit": len(e.anything), "changed": len(e.changed) + len(e.addresses), "namespaces": len(e.namespaces),
+		"nodes' addresses": len(e.nodes.byAddr), "nodes with addresses": len(e.nodes.addrs),
 	}
 	for _, s := range e.shelves {
 		n["conjunctions on shelves"] += len(s.conjs)
@@ -323,6 +346,7 @@ func sizes(e *Engine) map[string]int {
 	}
 	for _, g := range e.groups {
 		n["namespaces of groups"] += len(g.namespaces)
+		n["host-network namespaces of groups"] += g.hosts
 		n["sets"] += len(g.sets)
 		n["rules of groups"] += len(g.rules)
 		for _, s := range g.sets {

@@ -11,6 +11,7 @@ type namespace struct {
 	name    string
 	labels  labels.Set
 	known   bool // SetNamespace has been called
+	isHost  bool // it stands for the host networks of all nodes
 	vnid    uint32
 	pods    map[*pod]struct{}
 	byLabel index[*pod]
@@ -110,7 +111,7 @@ func (e *Engine) namespace(name string) *namespace {
 	ns := e.namespaces[name]
 	if ns == nil {
 		ns = &namespace{
-			name: name, pods: map[*pod]struct{}{}, byLabel: index[*pod]{},
+			name: name, isHost: e.nodes.isNamespace(name), pods: map[*pod]struct{}{}, byLabel: index[*pod]{},
 			groups: map[*group]struct{}{}, byWant: index[*group]{},
 		}
 		e.namespaces[name] = ns

@@ -31,7 +31,7 @@ type compiled struct {
 }
 
 func newCompiled() *compiled {
-	return &compiled{engine: New(), parts: map[Piece][]Part{}, outcomes: map[uint32]Action{}, levels: map[uint32]Level{}, local: map[PodKey]bool{}}
+	return &compiled{engine: New(oracle.HostNetwork()...), parts: map[Piece][]Part{}, outcomes: map[uint32]Action{}, levels: map[uint32]Level{}, local: map[PodKey]bool{}}
 }
 
 // drain takes over what changed, and nothing else: what the engine forgot to mention is missing.
@@ -80,15 +80,25 @@ func (c *compiled) meet(m met, d Direction, p Piece) {
 func (c *compiled) between(d Direction, target PodKey, peer netip.Addr, vnid uint32) met {
 	m := met{}
 	c.meet(m, d, Piece{Kind: Target, Pod: target})
-	for bits := range peer.BitLen() + 1 {
-		p, _ := peer.Prefix(bits)
-		c.meet(m, d, Piece{Kind: Peer, Prefix: p})
-	}
+	c.meetPrefixes(m, d, Peer, peer)
 	c.meet(m, d, Piece{Kind: Anything})
 	if d == Ingress {
 		c.meet(m, d, Piece{Kind: Tenant, VNID: vnid})
 	}
 	return m
+}
+
+// meetNode adds those that a peer meets which is a node, by its other address.
+func (c *compiled) meetNode(m met, other netip.Addr) {
+	c.meet(m, Ingress, Piece{Kind: Nodes})
+	c.meetPrefixes(m, Ingress, NodeBlock, other)
+}
+
+func (c *compiled) meetPrefixes(m met, d Direction, kind Kind, addr netip.Addr) {
+	for bits := range addr.BitLen() + 1 {
+		p, _ := addr.Prefix(bits)
+		c.meet(m, d, Piece{Kind: kind, Prefix: p})
+	}
 }
 
 // verdict adds the port, and decides.
@@ -210,8 +220,11 @@ func (n *nodes) DeleteClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) {
 func newNodes() *nodes {
 	n := &nodes{byName: map[string]*compiled{"n1": newCompiled(), "n2": newCompiled()}, vnids: map[string]uint32{}}
 	for _, c := range n.byName {
-		c.engine.SetNode("n1", map[string]string{"app": "a"}, oracle.NodeAddr(0))
-		c.engine.SetNode("n2", map[string]string{"app": "b"}, oracle.NodeAddr(1))
+		for i, app := range []string{"a", "b"} {
+			name := fmt.Sprintf("n%d", i+1)
+			c.engine.SetNode(name, map[string]string{"app": app}, oracle.NodeAddr(i), oracle.NodeIP(i))
+			c.engine.SetNodeNetwork(name, oracle.NodeIP(i), oracle.NodeAddr(i))
+		}
 	}
 	return n
 }
@@ -233,9 +246,21 @@ func (n *nodes) judge(from, to oracle.Endpoint) func(corev1.Protocol, uint16) bo
 	if pod := to.Pod; pod != nil {
 		c, key := n.byName[pod.Spec.NodeName], PodKey{pod.Namespace, pod.Name}
 		ends := c.between(Ingress, key, from.Addr, vnid)
+		if from.Node != "" {
+			c.meetNode(ends, otherAddr(from))
+		}
 		in = func(protocol corev1.Protocol, port uint16) bool { return c.verdict(Ingress, key, ends, protocol, port) }
 	}
 	return func(protocol corev1.Protocol, port uint16) bool { return out(protocol, port) && in(protocol, port) }
+}
+
+// otherAddr is what tables 0 and 10 load for packets of a node itself.
+func otherAddr(e oracle.Endpoint) netip.Addr {
+	i := map[string]int{"n1": 0, "n2": 1}[e.Node]
+	if e.Addr == oracle.NodeIP(i) {
+		return oracle.NodeAddr(i)
+	}
+	return oracle.NodeIP(i)
 }
 
 // exempt is what the tables decide before any rule: a pod's way to itself, and a node's to its own pods.
@@ -253,7 +278,7 @@ func (n *nodes) compare(w *oracle.World, sample func() bool) error {
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
-			if from.Pod == nil && to.Pod == nil || !sample() {
+			if from.Pod == nil && to.Pod == nil || to.Through != "" || !sample() {
 				continue
 			}
 			allowed := n.judge(from, to)

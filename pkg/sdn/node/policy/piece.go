@@ -20,12 +20,14 @@ type Kind uint8
 
 // Kinds of pieces.
 const (
-	Target   Kind = iota // Pod: a pod of this node
-	Peer                 // Prefix: an address, or a block of them
-	Tenant               // VNID: all pods of a namespace; ingress only
-	Port                 // PortMatch: destination ports
-	Anything             // all packets
-	Outcome              // ID: what becomes of a packet that belongs to all parts of a rule
+	Target    Kind = iota // Pod: a pod of this node
+	Peer                  // Prefix: an address, or a block of them
+	Tenant                // VNID: all pods of a namespace; ingress only
+	Nodes                 // all nodes, for what they send themselves; ingress only
+	NodeBlock             // Prefix: the nodes of which the other address is in it; ingress only
+	Port                  // PortMatch: destination ports
+	Anything              // all packets
+	Outcome               // ID: what becomes of a packet that belongs to all parts of a rule
 )
 
 // Piece names a piece of compiled state. Two equal ones are the same. Only the fields that Kind names are set.
@@ -69,6 +71,10 @@ func (e *Engine) Compile(p Piece) []Part {
 		if ns := e.owner(p.VNID); ns != nil {
 			x.addTenant(ns)
 		}
+	case Nodes:
+		x.addNodes(e)
+	case NodeBlock:
+		x.addNodeBlock(e.blocks[p.Prefix])
 	case Port:
 		x.addUsers(e.ports[p.PortMatch], partPorts)
 	case Anything:

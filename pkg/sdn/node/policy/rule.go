@@ -186,7 +186,7 @@ func (e *Engine) retire(c *conj) {
 
 // judge decides whether the conjunction is compiled: without a target here, or without a peer, it would match nothing.
 func (e *Engine) judge(c *conj) {
-	active := len(c.targets.pods) > 0 && (c.rule.anyPeer || len(c.rule.blocks) > 0)
+	active := len(c.targets.pods) > 0 && (c.rule.anyPeer || len(c.rule.blocks) > 0 || c.admitsNodes())
 	for s := range c.peers {
 		active = active || len(c.targets.pods) > 0 && len(s.pods) > 0
 	}
@@ -233,7 +233,7 @@ func (e *Engine) touchConj(c *conj) {
 		e.touchSet(s, c.rule.direction)
 	}
 	for _, b := range c.rule.blocks {
-		e.touchBlock(b)
+		e.touchBlock(b, c.rule.direction)
 	}
 	for _, p := range c.ports {
 		e.touch(Piece{Kind: Port, PortMatch: p})

@@ -104,6 +104,9 @@ func (e *Engine) vacate(s *set) {
 // addresses: they may be all of the cluster.
 func (e *Engine) touchSet(s *set, d Direction) {
 	byVNID := !s.group.local && s.group.whole() && d == Ingress
+	if byVNID && s.group.admitsNodes() {
+		e.touch(Piece{Kind: Nodes})
+	}
 	for _, p := range s.pods {
 		if !byVNID || !e.ownVNID(p.namespace) {
 			e.touchPod(s, p)

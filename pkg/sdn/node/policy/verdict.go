@@ -73,6 +73,9 @@ func (c *conj) hasPeer(e *Engine, p Packet) bool {
 	if c.rule.anyPeer || slices.ContainsFunc(c.rule.blocks, func(b netip.Prefix) bool { return b.Contains(p.Peer) }) {
 		return true
 	}
+	if node, is := e.nodes.byAddr[p.Peer]; is && c.rule.direction == Ingress {
+		return c.hasNode(node) // no namespace has it as a pod
+	}
 	a := e.byAddr[p.Peer]
 	if a == nil || len(a.pods) == 0 {
 		return p.FromPod && c.rule.direction == Ingress && c.rule.action != Deny && c.hasTenant(e)

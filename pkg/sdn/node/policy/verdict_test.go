@@ -22,7 +22,8 @@ func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
-			if from.Pod == nil && to.Pod == nil || !sample() {
+			// What a node forwards has its address: a tracked connection does not say which of the two it is.
+			if from.Pod == nil && to.Pod == nil || from.Through != "" || to.Through != "" || !sample() {
 				continue
 			}
 			for _, protocol := range oracle.Protocols() {
