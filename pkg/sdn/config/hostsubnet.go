@@ -22,6 +22,12 @@ func IsExternal(o *networkv1.HostSubnet) bool {
 	return ok
 }
 
+// IsNode reports whether ovsdn-controller made the HostSubnet for a Node of the cluster.
+func IsNode(o *networkv1.HostSubnet) bool {
+	_, fixed := o.Annotations[networkv1.FixedVNIDHostAnnotation]
+	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !fixed && !IsExternal(o)
+}
+
 // ProposedAnnotation marks a HostSubnet whose subnet is not the node's yet: ovsdn-controller has written it, but not yet
 // made sure that nobody else has it. It goes within milliseconds, or the HostSubnet does. Nobody may use the subnet before.
 const ProposedAnnotation = "ovsdn.io/proposed"

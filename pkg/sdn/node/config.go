@@ -39,6 +39,8 @@ type Config struct {
 	IPAMDir      string       // where host-local's files lie, in a folder of the network's name
 	SysctlDir    string       // where the host's settings are; empty: /proc/sys
 	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
+
+	HostNetworkNamespaces []string // that stand for the host networks of all nodes in NetworkPolicies, where they exist
 }
 
 // Defaults returns the configuration that flags change.
@@ -54,6 +56,8 @@ func Defaults() Config {
 		CNIPlugin:    filepath.Join(filepath.Dir(self), cniserver.PluginName),
 		IPAMDir:      "/var/lib/cni/networks",
 		HealthzAddr:  "127.0.0.1:9411",
+
+		HostNetworkNamespaces: []string{"openshift-host-network"},
 	}
 }
 
@@ -105,6 +109,11 @@ func (c Config) Validate() error {
 		fault("--service-proxy=ovs is not in this version yet: use external, with kube-proxy on the node")
 	default:
 		fault("--service-proxy=%q: must be external", c.ServiceProxy)
+	}
+	for _, name := range c.HostNetworkNamespaces {
+		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
+			fault("--host-network-namespaces: %q is not the name of a namespace: %s", name, msgs[0])
+		}
 	}
 	errs = append(errs, c.ValidatePaths())
 	if c.HealthzAddr != "0" {

@@ -78,6 +78,8 @@ func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs) (pods.
 		GetNamespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
 			return a.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		},
+
+		HostNetworkNamespaces: a.HostNetworkNamespaces,
 	}
 	if c.policies.kinds != nil {
 		cluster.ClusterPolicies = c.policies.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()

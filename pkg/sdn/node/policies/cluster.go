@@ -29,6 +29,9 @@ type Cluster struct {
 	NetworkPolicies cache.SharedIndexInformer
 	ClusterPolicies cache.SharedIndexInformer // nil: the cluster does not know the kind
 
+	// HostNetworkNamespaces are the names of namespaces that stand for the host networks of all nodes, for selectors of namespaces.
+	HostNetworkNamespaces []string
+
 	// GetNamespace asks the API server.
 	GetNamespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 }
@@ -139,6 +142,7 @@ func (p *Policies) learn(ctx context.Context, o object) {
 	case kindNetNamespace:
 		p.learnVNID(name)
 	case kindNode:
+		p.learnNodeNetwork(name)
 		p.learnNode(name)
 	case kindPod:
 		p.learnPod(policy.PodKey{Namespace: namespace, Name: name})
@@ -218,6 +222,25 @@ func (p *Policies) learnNode(name string) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	p.compiler.engine.SetNode(name, node.Labels, slices.Compact(addrs)...)
+}
+
+// learnNodeNetwork takes the addresses from which a node opens connections to pods. A HostSubnet that became invalid keeps those that it had, and a machine
+// that is no node has none, as in the flows of table 10.
+func (p *Policies) learnNodeNetwork(name string) {
+	o := cached[networkv1.HostSubnet](p.cluster.HostSubnets, name)
+	if o == nil || !config.IsNode(o) {
+		p.compiler.engine.SetNodeNetwork(name, netip.Addr{})
+		return
+	}
+	h, err := config.ParseHostSubnet(o)
+	if err != nil {
+		return
+	}
+	var inside []netip.Addr
+	for _, subnet := range h.Subnets {
+		inside = append(inside, config.Gateway(subnet))
+	}
+	p.compiler.engine.SetNodeNetwork(name, h.HostIP, inside...)
 }
 
 // Slim leaves of pods and nodes what policies ask for: there are many, and every node knows them all. Of namespaces and policies, it leaves out

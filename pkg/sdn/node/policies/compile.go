@@ -57,6 +57,13 @@ func (c *Compiler) Compile(p policy.Piece) (pipeline.Owner, pipeline.State) {
 			return owner, pipeline.State{} // pods have no other addresses, so that nothing comes from there
 		}
 		return owner, c.node.PolicyPeer(p.Prefix, parts)
+	case policy.Nodes:
+		return owner, c.node.PolicyNodes(parts)
+	case policy.NodeBlock:
+		if !p.Prefix.Addr().Is4() {
+			return owner, pipeline.State{}
+		}
+		return owner, c.node.PolicyNodeBlock(p.Prefix, parts)
 	case policy.Tenant:
 		return owner, c.node.PolicyTenant(config.VNID(p.VNID), parts)
 	case policy.Port:
@@ -76,6 +83,10 @@ func name(p policy.Piece) string {
 		return string(p.Prefix.AppendTo(append(text[:0], "peer "...)))
 	case policy.Tenant:
 		return fmt.Sprintf("VNID %d", p.VNID)
+	case policy.Nodes:
+		return "nodes"
+	case policy.NodeBlock:
+		return "nodes in " + p.Prefix.String()
 	case policy.Port:
 		return fmt.Sprintf("port %s %d/%#x", p.Protocol, p.Port, p.Mask)
 	case policy.Outcome:

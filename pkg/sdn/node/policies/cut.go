@@ -304,7 +304,7 @@ func (j *judge) isPodAddr(addr netip.Addr) bool {
 }
 
 func (j *judge) isOwnNode(addr netip.Addr) bool {
-	return slices.ContainsFunc(j.node.Subnets, func(s netip.Prefix) bool { return config.Gateway(s) == addr })
+	return addr == j.node.VTEP || slices.ContainsFunc(j.node.Subnets, func(s netip.Prefix) bool { return config.Gateway(s) == addr })
 }
 
 // Numbers of IP protocols (IANA).

@@ -102,6 +102,8 @@ func newPrimed(t *testing.T, before func(*fixture)) *fixture {
 		NetworkPolicies: informer(&f.networkPolicies, &networkingv1.NetworkPolicy{}),
 		ClusterPolicies: informer(&f.clusterPolicies, &policyv1alpha2.ClusterNetworkPolicy{}),
 		GetNamespace:    f.getNamespace,
+
+		HostNetworkNamespaces: hostNetworkNamespaces(),
 	}
 	st := store.New(f.bridge)
 	var err error
@@ -136,6 +138,9 @@ func newPrimed(t *testing.T, before func(*fixture)) *fixture {
 	})
 	return f
 }
+
+// hostNetworkNamespaces are those of the fixture's agent.
+func hostNetworkNamespaces() []string { return []string{"openshift-host-network"} }
 
 func (f *fixture) getNamespace(_ context.Context, name string) (*corev1.Namespace, error) {
 	f.mu.Lock()

@@ -70,7 +70,7 @@ func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Polici
 		cluster:  cluster,
 		sw:       sw,
 		bridge:   bridge,
-		compiler: NewCompiler(node, policy.New()),
+		compiler: NewCompiler(node, policy.New(cluster.HostNetworkNamespaces...)),
 		relogged: map[string]bool{},
 		homes:    map[pipeline.Owner]policy.PodKey{},
 		early:    map[policy.PodKey]*corev1.Pod{},
@@ -91,7 +91,18 @@ func (p *Policies) Prime(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.catchUp(ctx)
+	p.reportHostNetworks(ctx)
 	return nil
+}
+
+// reportHostNetworks logs which of the namespaces do not exist that stand for host networks: a selector that should match one admits no node.
+func (p *Policies) reportHostNetworks(ctx context.Context) {
+	for _, name := range p.cluster.HostNetworkNamespaces {
+		if cached[corev1.Namespace](p.cluster.Namespaces, name) == nil {
+			klog.FromContext(ctx).Info("Host-network namespace does not exist: no namespaceSelector admits nodes by it", "namespace", name,
+				"action", "create it, or leave it out of --host-network-namespaces")
+		}
+	}
 }
 
 // Run follows the cluster until the context ends.

@@ -62,6 +62,9 @@ func (e *Engine) SetNodeNetwork(name string, own netip.Addr, inside ...netip.Add
 	}
 	addrs := had[:0:0]
 	for addr, other := range now {
+		if was, is := e.nodes.byAddr[addr]; is && was.other != other {
+			e.lost[addr] = struct{}{} // of another node, which has to give it up
+		}
 		e.nodes.byAddr[addr] = nodeAddr{name, other}
 		addrs = append(addrs, addr)
 	}

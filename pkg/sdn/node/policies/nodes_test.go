@@ -1,0 +1,156 @@
+package policies
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// Addresses of the remote node n2, and a policy about all pods of namespace a that allows what the peer sends to TCP port 80.
+const (
+	remoteOwn    = "172.31.0.12"
+	remoteInside = "10.129.0.1"
+	allNodes     = "ip,reg4=0x400/0x400,cookie="
+	nodesInBlock = "ip,reg4=0x400/0x400,reg6="
+)
+
+const hostNetworkLabel = "policy-group.network.openshift.io/host-network"
+
+func hostNetwork() *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostNetworkNamespaces()[0], Labels: map[string]string{hostNetworkLabel: ""}}}
+}
+
+// remoteNode is a HostSubnet as ovsdn-controller makes it for a Node.
+func remoteNode() *networkv1.HostSubnet {
+	return &networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "n2", Annotations: map[string]string{networkv1.NodeUIDAnnotation: "uid"}},
+		Host:       "n2", HostIP: remoteOwn, Subnet: "10.129.0.0/23",
+	}
+}
+
+func ingressFrom(peer networkingv1.NetworkPolicyPeer) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "nodes"}, Spec: networkingv1.NetworkPolicySpec{
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{peer}, Ports: []networkingv1.NetworkPolicyPort{onPort(80)},
+		}},
+	}}
+}
+
+func byHostNetwork() networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{hostNetworkLabel: ""}}}
+}
+
+func byBlock(cidr string) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}
+}
+
+// Nodes are one flow, which comes and goes with the namespace that stands for them.
+func TestNodesAreOneFlow(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		f.tenant("a", 10, nil)
+		f.hostSubnets.Add(remoteNode())
+		f.networkPolicies.Add(ingressFrom(byHostNetwork()))
+	})
+	f.come(podObject("a", "web", "1", "", nil), "s1", 3, "10.128.0.5")
+	f.eventually(has(0, allNodes))
+	f.namespaces.Add(hostNetwork())
+	f.eventually(has(1, "table=81", allNodes))
+	f.namespaces.Delete(hostNetwork())
+	f.eventually(has(0, allNodes))
+}
+
+// A block has one flow more, but for that of all addresses, and none for egress or IPv6.
+func TestBlocksOfNodes(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
+	f.come(podObject("a", "web", "1", "", nil), "s1", 3, "10.128.0.5")
+	for cidr, want := range map[string]int{"172.31.0.0/24": 1, remoteOwn + "/32": 1, "0.0.0.0/0": 0, "2001:db8::/32": 0} {
+		policy := ingressFrom(byBlock(cidr))
+		policy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{To: policy.Spec.Ingress[0].From}}
+		f.networkPolicies.Add(policy)
+		f.eventually(has(2, "table=", "conj_id")) // of both rules
+		if err := has(want, nodesInBlock)(f.judged()); err != nil {
+			t.Errorf("%s: %v", cidr, err)
+		}
+		f.networkPolicies.Delete(policy)
+		f.eventually(has(0, ""))
+	}
+}
+
+// Connections of nodes end when the policy that admits them does.
+func TestConnectionsOfNodesFollowPolicies(t *testing.T) {
+	const pod, ownInside, ownAddr, outside = "10.128.0.2:80", "10.128.0.1:1000", "172.31.0.11:1000", "192.0.2.1:1000"
+	conns := map[string]ovs.Connection{
+		"inside":     tracked(zoneElsewhere, protoTCP, remoteInside+":1000", pod),
+		"own":        tracked(zoneElsewhere, protoTCP, remoteOwn+":1000", pod),
+		"this node":  tracked(zoneHere, protoTCP, ownInside, pod),
+		"this node'": tracked(zoneElsewhere, protoTCP, ownAddr, pod),
+		"outside":    tracked(zoneElsewhere, protoTCP, outside, pod),
+	}
+	notNode := remoteNode()
+	notNode.Annotations[networkv1.FixedVNIDHostAnnotation] = "0"
+	for _, tc := range []struct {
+		name string
+		peer networkingv1.NetworkPolicyPeer
+		node *networkv1.HostSubnet
+		cut  string
+	}{
+		{"by the namespace", byHostNetwork(), remoteNode(), "outside"},
+		{"by its own address", byBlock(remoteOwn + "/32"), remoteNode(), "outside"},
+		{"by its address in the pod network", byBlock(remoteInside + "/32"), remoteNode(), "outside"},
+		{"another node's address", byBlock("172.31.0.13/32"), remoteNode(), "inside own outside"},
+		{"pods", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}}, remoteNode(), "inside own outside"},
+		{"a machine that is no node", byHostNetwork(), notNode, "inside own outside"},
+	} {
+		f := newPrimed(t, func(f *fixture) {
+			f.tenant("a", 10, nil)
+			f.namespaces.Add(hostNetwork())
+			f.hostSubnets.Add(tc.node)
+			f.networkPolicies.Add(ingressFrom(tc.peer))
+		})
+		f.Policies.compiler.node.VTEP = netip.MustParseAddr("172.31.0.11")
+		f.come(podObject("a", "web", "1", "10.128.0.2", nil), "s1", 3, "10.128.0.2")
+		var cut []string
+		f.Policies.mu.Lock()
+		for _, name := range strings.Fields("inside own outside") {
+			if cuts(f.judge(), conns[name]) {
+				cut = append(cut, name)
+			}
+		}
+		for _, name := range []string{"this node", "this node'"} {
+			if cuts(f.judge(), conns[name]) {
+				t.Errorf("%s: a probe of this node is cut", tc.name)
+			}
+		}
+		f.Policies.mu.Unlock()
+		if got := strings.Join(cut, " "); got != tc.cut {
+			t.Errorf("%s: cut %q, want %q", tc.name, got, tc.cut)
+		}
+	}
+}
+
+// A name without a namespace is reported once, when the agent starts; it is no failure.
+func TestMissingHostNetworkNamespaceIsReported(t *testing.T) {
+	for name, exists := range map[string]bool{"missing": false, "present": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newPrimed(t, func(f *fixture) {
+				if exists {
+					f.namespaces.Add(hostNetwork())
+				}
+			})
+			var log record
+			f.must(f.Prime(log.into(t.Context())))
+			lines := log.all()
+			reported := len(lines) == 1 && strings.Contains(lines[0], hostNetworkNamespaces()[0])
+			if reported == exists || exists && len(lines) > 0 {
+				t.Errorf("logged %q", lines)
+			}
+		})
+	}
+}
