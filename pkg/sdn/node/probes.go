@@ -18,7 +18,9 @@ func (a *agent) probes() probes.Checks {
 			_ = a.door.closed() // a process that is stuck does not answer
 			return errors.Join(checkMounted(ovs.DefaultRunDir), checkMounted(filepath.Dir(a.CNISocket)))
 		},
-		"/readyz": func() error { return errors.Join(a.door.closed(), a.condition.unavailable(), a.reach.failing(), a.refused()) },
+		"/readyz": func() error {
+			return errors.Join(a.door.closed(), a.condition.unavailable(), a.reach.failing(), a.refused())
+		},
 	}
 }
 

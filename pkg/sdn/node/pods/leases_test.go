@@ -15,7 +15,7 @@ func TestLeasesLost(t *testing.T) {
 			a, stop := n.start(t)
 			first := n.addPod("a", newNetns(t))
 			add(t, a, first)
-			want := leasesOf(t, n)
+			want := leaseFiles(t, n)
 			if away {
 				stop()
 			}
@@ -26,7 +26,7 @@ func TestLeasesLost(t *testing.T) {
 				a, _ = n.start(t)
 			}
 			a.restoreLeases(t.Context())
-			if got := leasesOf(t, n); !slices.Equal(got, want) {
+			if got := leaseFiles(t, n); !slices.Equal(got, want) {
 				t.Errorf("leases %v, want %v", got, want)
 			}
 			a.events.want(t, "node: "+ReasonLeasesRestored)
@@ -41,7 +41,7 @@ func TestLeasesLost(t *testing.T) {
 	}
 }
 
-func leasesOf(t *testing.T, n *node) (names []string) {
+func leaseFiles(t *testing.T, n *node) (names []string) {
 	t.Helper()
 	files, err := os.ReadDir(n.ipamDir + "/ovsdn")
 	if err != nil {
