@@ -15,52 +15,70 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// The bridge is deleted while the agent is away. The next agent gives running pods their network back: same interface, address and
-// MAC. DEL then removes everything.
-func TestRebuild_bridgeDeletedWhileAway(t *testing.T) {
+// The bridge, or OVSDB's file, is lost, while the agent is away or while it runs. Running pods get their network back: same interface,
+// address and MAC, and flows as before. DEL then removes everything.
+func TestRebuild_bridgeLost(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *ovstest.Switch){
+		"bridge deleted": func(t *testing.T, s *ovstest.Switch) { s.VSCtl(t, "del-br", ovstest.Bridge) },
+		"database lost":  func(t *testing.T, s *ovstest.Switch) { s.LoseDB(t) },
+	} {
+		t.Run(name+" while the agent is away", func(t *testing.T) { testBridgeLost(t, lose, true) })
+		t.Run(name+" while the agent runs", func(t *testing.T) { testBridgeLost(t, lose, false) })
+	}
+}
+
+func testBridgeLost(t *testing.T, lose func(*testing.T, *ovstest.Switch), away bool) {
 	n, s := newOVSNode(t)
-	first, stop := n.start(t)
+	agent, stop := n.start(t)
 	static, err := n.compiler().Static()
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}
-	if err := first.store.Set(node, static).Wait(t.Context()); err != nil {
+	if err := agent.store.Set(node, static).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := n.residue(t)
+	empty := n.residue(t)
 	a, b := newNetns(t), newNetns(t)
 	reqA, reqB := n.addPod("a", a), n.addPod("b", b)
-	checkA := check(t, reqA, add(t, first, reqA))
-	add(t, first, reqB)
+	checkA := check(t, reqA, add(t, agent, reqA))
+	add(t, agent, reqB)
 	talk(t, a, b, "10.128.2.3")
-	links := run(t, a, "ip -o link; ip -o addr; ip route")
-	leases := leasesOf(n.residue(t))
-	stop()
+	const show = "ip -o link; ip -o addr; ip route"
+	links, before := run(t, a, show), n.residue(t)
 
-	s.VSCtl(t, "del-br", ovstest.Bridge)
+	if away {
+		stop()
+	}
+	lose(t, s)
 	n.ensureFixture(t)
-	second, _ := n.boot(t)
-	second.store.Set(node, static)
-	if err := second.Recover(t.Context()); err != nil {
+	if away {
+		agent, _ = n.boot(t)
+		agent.store.Set(node, static)
+		err = agent.Recover(t.Context())
+	} else {
+		agent.store.Resync()
+		err = agent.sweep(t.Context(), allValid)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
+	awaitCheck(t, agent, checkA)
 	talk(t, a, b, "10.128.2.3")
 	talk(t, b, a, "10.128.2.2")
-	if after := run(t, a, "ip -o link; ip -o addr; ip route"); after != links {
+	if after := run(t, a, show); after != links {
 		t.Errorf("in the pod's namespace, before:\n%s\nafter:\n%s", links, after)
 	}
-	if after := leasesOf(n.residue(t)); !slices.Equal(after, leases) {
-		t.Errorf("got %v, want %v", after, leases)
-	}
-	if err := second.Check(t.Context(), checkA); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	second.events.want(t, "node: PodPortsRebuilt: the bridge of node node1 had lost the ports of 2 running pods")
-	for _, req := range []*cniserver.Request{reqA, reqB} {
-		del(t, second, req)
-	}
 	if diff := cmp.Diff(before, n.residue(t), cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("on the node (-before +after):\n%s", diff)
+	}
+	if away {
+		agent.events.want(t, "node: PodPortsRebuilt: the bridge of node node1 had lost the ports of 2 running pods")
+	}
+	for _, req := range []*cniserver.Request{reqA, reqB} {
+		del(t, agent, req)
+	}
+	if diff := cmp.Diff(empty, n.residue(t), cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("left after DEL (-before +after):\n%s", diff)
 	}
 }
