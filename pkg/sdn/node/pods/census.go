@@ -126,6 +126,13 @@ func (c census) leased(a Attachment) (addrs []netip.Addr) {
 	return addrs
 }
 
-func compareAttachments(a, b Attachment) int {
+// compareDeadFirst orders attachments without a device first: an address of a living pod may be leased to a dead one.
+func (c census) compareDeadFirst(a, b Attachment) int {
+	if alive := c.devices[a.HostVeth()]; alive != c.devices[b.HostVeth()] {
+		if alive {
+			return 1
+		}
+		return -1
+	}
 	return strings.Compare(a.Sandbox+"/"+a.IfName, b.Sandbox+"/"+b.IfName)
 }

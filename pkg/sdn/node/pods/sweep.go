@@ -65,7 +65,7 @@ func (m *Manager) sweep(ctx context.Context, valid func(Attachment) bool) error 
 	maps.Copy(known, m.known())
 	_, damaged := c.pods()
 	var errs []error
-	for _, a := range slices.SortedFunc(maps.Keys(known), compareAttachments) {
+	for _, a := range slices.SortedFunc(maps.Keys(known), c.compareDeadFirst) {
 		if err := m.sweepOne(ctx, c, a, valid(a)); err != nil {
 			errs = append(errs, fmt.Errorf("clean up after sandbox %s: %w", a.Sandbox, err))
 		}
