@@ -22,11 +22,11 @@ func TestBridgeLostWhileAgentIsAway(t *testing.T) {
 		{"conf.db lost", func(t *testing.T) {
 			x.service(t, node1, vswitchdService, (*lab.Service).Stop)
 			x.service(t, node1, databaseService, (*lab.Service).Stop)
-			x.exec(t, node1, "rm", "/etc/openvswitch/conf.db")
-			x.service(t, node1, "ovsdb", (*lab.Service).Restart)
+			x.exec(t, node1, "sh", "-ec", "rm /etc/openvswitch/conf.db; ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema")
 			x.service(t, node1, databaseService, (*lab.Service).Start)
-			x.service(t, node1, "ovs-init", (*lab.Service).Restart)
+			x.exec(t, node1, "ovs-vsctl", "--timeout=20", "--retry", "--no-wait", "init")
 			x.service(t, node1, vswitchdService, (*lab.Service).Start)
+			x.exec(t, node1, "ovs-vsctl", "--timeout=20", "set", "Open_vSwitch", ".", "external_ids:system-id="+node1, "external_ids:hostname="+node1)
 			x.mendUnderlay(t, node1)
 		}},
 	} {
