@@ -51,7 +51,7 @@ func newTenants(t *testing.T) (admin as, config *rest.Config) {
 	await.OK(t, admissionPatience, func(ctx context.Context) error {
 		tries++ // one that was let through before is no new request
 		if err := annotate("probe", changeAnnotation, fmt.Sprint("nonsense", tries))(ctx, admin); !apierrors.IsInvalid(err) {
-			return fmt.Errorf("got %v, want it refused", err)
+			return fmt.Errorf("it is not refused, but %s", fmt.Sprint(err))
 		}
 		return nil
 	})

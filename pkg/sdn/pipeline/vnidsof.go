@@ -56,8 +56,9 @@ func hasTenants(version string) bool {
 func loaded(flow, register string) (config.VNID, bool) {
 	_, actions, _ := strings.Cut(flow, "actions=")
 	for action := range strings.SplitSeq(actions, ",") {
-		value, found := strings.CutPrefix(action, "load:")
-		if value, found = strings.CutSuffix(value, "->"+register); !found {
+		value, isLoad := strings.CutPrefix(action, "load:")
+		value, isTo := strings.CutSuffix(value, "->"+register)
+		if !isLoad || !isTo {
 			continue
 		}
 		n, err := strconv.ParseUint(value, 0, 32)
