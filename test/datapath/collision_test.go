@@ -3,7 +3,6 @@ package datapath_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"reflect"
@@ -83,26 +82,26 @@ func unshared(have, more []*ovs.Flow) []*ovs.Flow {
 // connection. The first goes on, the second gets nothing through, and neither gets an answer of the other.
 func testTupleCollision(t *testing.T, c *cluster) {
 	const port = 8080
-	for _, mode := range []config.Mode{config.ModeNetworkPolicy, config.ModeMultitenant} {
-		for _, test := range []struct {
-			name              string
-			server, evaluated *datapath.Pod
-		}{
-			{"policies about the client, same node", c.pod(0, 1), c.pod(0, 0)},
-			{"policies about the client, other node", c.pod(1, 0), c.pod(0, 0)},
-			{"policies about the server, same node", c.pod(0, 1), c.pod(0, 1)},
-		} {
-			t.Run(fmt.Sprint(mode, ", ", test.name), func(t *testing.T) {
-				c.reset(t)
-				client, endpoint := c.pod(0, 0), netip.AddrPortFrom(test.server.Addr, port)
-				c.install(t, mode, test.evaluated)
-				proxy(t, c.Nodes[0], endpoint)
-				t.Run("UDP, service first", func(t *testing.T) { collideUDP(t, client, test.server, vip(53), endpoint) })
-				t.Run("UDP, direct first", func(t *testing.T) { collideUDP(t, client, test.server, endpoint, vip(53)) })
-				t.Run("TCP, service first", func(t *testing.T) { collideTCP(t, client, test.server, vip(80), endpoint) })
-				t.Run("TCP, direct first", func(t *testing.T) { collideTCP(t, client, test.server, endpoint, vip(80)) })
-			})
-		}
+	for _, test := range []struct {
+		name              string
+		mode              config.Mode
+		server, evaluated *datapath.Pod
+	}{
+		{"policies about the client, same node", config.ModeNetworkPolicy, c.pod(0, 1), c.pod(0, 0)},
+		{"policies about the client, other node", config.ModeNetworkPolicy, c.pod(1, 0), c.pod(0, 0)},
+		{"policies about the server, same node", config.ModeNetworkPolicy, c.pod(0, 1), c.pod(0, 1)},
+		{"multitenant, policies about the client, other node", config.ModeMultitenant, c.pod(1, 0), c.pod(0, 0)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c.reset(t)
+			client, endpoint := c.pod(0, 0), netip.AddrPortFrom(test.server.Addr, port)
+			c.install(t, test.mode, test.evaluated)
+			proxy(t, c.Nodes[0], endpoint)
+			t.Run("UDP, service first", func(t *testing.T) { collideUDP(t, client, test.server, vip(53), endpoint) })
+			t.Run("UDP, direct first", func(t *testing.T) { collideUDP(t, client, test.server, endpoint, vip(53)) })
+			t.Run("TCP, service first", func(t *testing.T) { collideTCP(t, client, test.server, vip(80), endpoint) })
+			t.Run("TCP, direct first", func(t *testing.T) { collideTCP(t, client, test.server, endpoint, vip(80)) })
+		})
 	}
 }
 
