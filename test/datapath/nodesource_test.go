@@ -22,7 +22,8 @@ type product struct {
 	mode config.Mode
 }
 
-// The pods of the second node: a tenant's that only nodes may reach, and one of VNID 0 without policies. Each has a node port.
+// The pods of the second node: a tenant's that only nodes may reach, and one of VNID 0 without policies. Each has a node port. The
+// first node has another pod of that tenant.
 const (
 	isolatedPort = 30053
 	freePort     = 30054
@@ -57,8 +58,11 @@ func (p *product) apply(t *testing.T, node *datapath.Node) {
 	}
 	for _, pod := range node.Pods {
 		compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}}
+		if pod != p.free() {
+			compiled.VNID = 0x20
+		}
 		if pod == p.isolated() {
-			compiled.VNID, compiled.Policies = 0x20, sdn.PodPolicies{Judged: true, Ingress: true}
+			compiled.Policies = sdn.PodPolicies{Judged: true, Ingress: true}
 			fmt.Fprintf(&text, "table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82\n", pod.OFPort)
 		}
 		s.Flows = append(s.Flows, n.Pod(compiled).Flows...)
@@ -139,7 +143,11 @@ func (p *product) test(t *testing.T) {
 			itself.MustReach(t, free.Addr(), free)
 			for name, client := range map[string]*datapath.Socket{"a host outside": outside, "a pod": pod} {
 				t.Log(name + " through the node's ports")
-				client.MustReach(t, netip.AddrPortFrom(node.VTEP, freePort), free)
+				nodePort := netip.AddrPortFrom(node.VTEP, freePort)
+				from := client.MustReach(t, nodePort, free)
+				if from := free.MustReach(t, from, client); from != nodePort {
+					t.Errorf("%s is answered by %s, want %s", name, from, nodePort)
+				}
 				client.MustNotReach(t, netip.AddrPortFrom(node.VTEP, isolatedPort), isolated)
 			}
 		})

@@ -302,9 +302,10 @@ func TestTraceNodeSource(t *testing.T) {
 					return ""
 				}
 				bits := field("reg4")
-				if bits == "0x800" || bits == "0x100" {
+				switch bits { // only whether it is a node's counts here
+				case "0x100", "0x800":
 					bits = ""
-				} else if bits == "0xc00" {
+				case "0xc00":
 					bits = "0x400"
 				}
 				got := verdict{field("reg0"), bits, field("reg6"), field("dl_src")}
