@@ -30,7 +30,6 @@ const (
 	targetLogged  = 1 << 5
 	egressPassed  = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
 	ingressPassed = 1 << 7
-	forwarded     = 1 << 8 // the source is the node's own, but the packet is not
 	midstream     = 1 << 9 // it opens no connection, so none begins with it
 
 	sourceNode    = 1 << 10 // the source is a node itself, this one or another
@@ -43,7 +42,6 @@ const (
 	regPolicyTarget  = "NXM_NX_REG4[3..5]"
 	regEgressPassed  = "NXM_NX_REG4[6]"
 	regIngressPassed = "NXM_NX_REG4[7]"
-	regForwarded     = "NXM_NX_REG4[8]"
 	regMidstream     = "NXM_NX_REG4[9]"
 	regSourceNode    = "NXM_NX_REG4[10]"
 	regSourceForeign = "NXM_NX_REG4[11]"
@@ -172,9 +170,7 @@ func (n Node) judge(s *State) {
 	s.add(tableEgressDenied, 0, anything(), goovs.Drop())
 
 	s.add(tableIngressPolicy, policyReply, ip(isReply), notKept, ovs.GotoTable(tableCommit))
-	for _, gateway := range n.gateways() { // kubelet's probes
-		s.add(tableIngressPolicy, policyOwnNode, ip(ovs.Reg(0, uint32(config.GlobalVNID)), ovs.RegBits(4, 0, forwarded), ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableIngressAllowed))
-	}
+	s.add(tableIngressPolicy, policyOwnNode, ip(fromNode()).from(PortTun), ovs.GotoTable(tableIngressAllowed)) // kubelet's probes
 	// What a router says to who only answers can't be looked up: the router opened nothing.
 	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), notKept, ovs.GotoTable(tableCommit))
 	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetBound, targetBound)), ovs.GotoTable(tableIngressDenied))

@@ -41,7 +41,7 @@ func (n Node) outsiders(s *State) {
 		for _, gateway := range n.gateways() {
 			s.add(tableClassify, 500, ip(ovs.IPSource(gateway), goovs.NetworkTOS(RoutedDSCP<<dscpShift)).from(PortTun), notNode...)
 			s.add(tableClassify, 450, ip(ovs.IPSource(gateway), goovs.NetworkTOS(ForwardedDSCP<<dscpShift)).from(PortTun),
-				n.fromHost(goovs.SetField("0", "nw_tos"), goovs.Load("0x1", regForwarded), ovs.GotoTable(tableRoute))...)
+				n.fromHost(goovs.SetField("0", "nw_tos"), ovs.GotoTable(tableRoute))...)
 		}
 	}
 }
