@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
@@ -41,6 +43,8 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 		"mtu":             strconv.Itoa(int(m.MTU)),
 		"service-proxy":   string(n.ServiceProxy),
 		"datapath":        n.Datapath,
+
+		"host-network-namespaces": strings.Join(n.HostNetworkNamespaces, ","),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -96,5 +100,18 @@ func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
 	must(t, err)
 	if left := string(out); strings.Contains(left, "name: clusternetworkpolicies.") || !strings.Contains(left, "name: hostsubnets.") {
 		t.Errorf("the kinds are not all but one:\n%s", left)
+	}
+}
+
+// The manifests make the namespace that the agents take for the host networks, with OpenShift's label, in both ways to install.
+func TestHostNetworkNamespaceIsMade(t *testing.T) {
+	c := newCluster(t)
+	for _, name := range node.Defaults().HostNetworkNamespaces {
+		ns, err := c.admin.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		want := map[string]string{"policy-group.network.openshift.io/host-network": "", corev1.LabelMetadataName: name}
+		if diff := cmp.Diff(want, ns.Labels); diff != "" {
+			t.Errorf("labels of %s (-want +got):\n%s", name, diff)
+		}
 	}
 }

@@ -29,8 +29,6 @@ type station struct {
 	tracer  *ovstest.Tracer
 }
 
-func vtep(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 0, byte(11 + i)}) }
-
 func subnet(i int) netip.Prefix {
 	p, _ := oracle.NodeAddr(i).Prefix(23)
 	return p
@@ -63,10 +61,13 @@ func (s *station) reset(node pipeline.Node) {
 	node.ClusterNetworks = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}
 	node.ServiceNetwork = netip.MustParsePrefix("172.30.0.0/16")
 	node.Subnets = []netip.Prefix{subnet(s.index)}
+	node.VTEP = oracle.NodeIP(s.index)
 	node.VXLANPort = 4789
-	s.Compiler = NewCompiler(node, policy.New())
+	s.Compiler = NewCompiler(node, policy.New(oracle.HostNetwork()...))
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
-		s.engine.SetNode(fmt.Sprintf("n%d", i+1), set, oracle.NodeAddr(i))
+		name := fmt.Sprintf("n%d", i+1)
+		s.engine.SetNode(name, set, oracle.NodeAddr(i), oracle.NodeIP(i))
+		s.engine.SetNodeNetwork(name, oracle.NodeIP(i), oracle.NodeAddr(i))
 	}
 }
 
@@ -80,7 +81,7 @@ func (s *station) write(t *testing.T, anew bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := pipeline.Peer{VTEP: vtep(1 - s.index), Subnets: []netip.Prefix{subnet(1 - s.index)}}
+	peer := pipeline.Peer{VTEP: oracle.NodeIP(1 - s.index), Subnets: []netip.Prefix{subnet(1 - s.index)}, IsNode: true}
 	wanted := map[pipeline.Owner]pipeline.State{
 		{Kind: pipeline.KindNode, Key: "static"}:     static,
 		{Kind: pipeline.KindHostSubnet, Key: "peer"}: s.node.Peer(peer),
@@ -155,10 +156,10 @@ func (s *station) wayTo(e oracle.Endpoint) int {
 	switch {
 	case s.here(e.Pod):
 		return ofport(e.Addr)
-	case e.Pod != nil || e.Node != "" && !s.is(e.Node):
+	case e.Pod != nil || e.Addr == oracle.NodeAddr(1-s.index):
 		return pipeline.PortVXLAN
 	}
-	return pipeline.PortTun
+	return pipeline.PortTun // also for another node's own address, which is outside of the pod network
 }
 
 // packet is how the connection's first packet comes to this switch.
@@ -175,9 +176,13 @@ func (s *station) packet(conn oracle.Connection, vnids map[string]uint32) string
 	case conn.From.Pod != nil && s.here(conn.From.Pod):
 		return fmt.Sprintf("in_port=%d,dl_src=%s,", ofport(conn.From.Addr), config.MAC(conn.From.Addr)) + fields
 	case conn.From.Pod != nil:
-		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", vtep(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", oracle.NodeIP(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
 	case conn.From.Node != "" && !s.is(conn.From.Node):
-		return fmt.Sprintf("in_port=1,tun_src=%s,", vtep(1-s.index)) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.NodeMAC(oracle.NodeIP(1-s.index))) + fields
+	case conn.From.Through != "" && !s.is(conn.From.Through):
+		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.MAC(oracle.NodeAddr(1-s.index))) + fields
+	case conn.From.Through != "":
+		return fmt.Sprintf("in_port=2,nw_tos=%d,", pipeline.ForwardedDSCP<<2) + fields
 	}
 	return "in_port=2," + fields // the host: the node itself, or whom it routes for
 }

@@ -165,5 +165,8 @@ func end(e oracle.Endpoint) string {
 	if e.Pod != nil {
 		return fmt.Sprintf("pod %s/%s (%s) on %s", e.Pod.Namespace, e.Pod.Name, e.Addr, e.Pod.Spec.NodeName)
 	}
+	if e.Through != "" {
+		return fmt.Sprintf("a client of %s's node port (%s)", e.Through, e.Addr)
+	}
 	return e.Node + " " + e.Addr.String()
 }

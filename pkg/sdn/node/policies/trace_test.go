@@ -27,7 +27,7 @@ func questions(w *oracle.World) []oracle.Connection {
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
-			if from.Pod == to.Pod { // or neither is a pod
+			if from.Pod == to.Pod || to.Through != "" { // or neither is a pod
 				continue
 			}
 			for _, protocol := range oracle.Protocols() {
@@ -46,7 +46,7 @@ func some(w *oracle.World, r *rand.Rand, n int) []oracle.Connection {
 	ends, protocols := w.Endpoints(), oracle.Protocols()
 	for range n {
 		from, to, protocol := ends[r.IntN(len(ends))], ends[r.IntN(len(ends))], protocols[r.IntN(len(protocols))]
-		if ports := oracle.Ports(protocol); from.Pod != to.Pod {
+		if ports := oracle.Ports(protocol); from.Pod != to.Pod && to.Through == "" {
 			drawn = append(drawn, oracle.Connection{From: from, To: to, Protocol: protocol, Port: ports[r.IntN(len(ports))]})
 		}
 	}
