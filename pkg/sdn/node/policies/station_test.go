@@ -182,7 +182,7 @@ func (s *station) packet(conn oracle.Connection, vnids map[string]uint32) string
 	case conn.From.Through != "" && !s.is(conn.From.Through):
 		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.MAC(oracle.NodeAddr(1-s.index))) + fields
 	case conn.From.Through != "":
-		return fmt.Sprintf("in_port=2,nw_tos=%d,", pipeline.ForwardedDSCP<<2) + fields
+		return fmt.Sprintf("in_port=2,%s,nw_tos=%d", fields, pipeline.ForwardedDSCP<<2)
 	}
 	return "in_port=2," + fields // the host: the node itself, or whom it routes for
 }
