@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 
@@ -34,6 +35,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("lasting", func(t *testing.T) { testLasting(t, c) })
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })
+	t.Run("nodes", func(t *testing.T) { testNodeSources(t, c) })
 	t.Run("flows", func(t *testing.T) { testPolicyFlows(t, c) })
 	t.Run("updates", func(t *testing.T) { testPolicyUpdates(t, c) })
 	// The last: what watches the API server pauses for up to half a minute after it.
@@ -147,7 +149,10 @@ func (c *cluster) objects(t *testing.T) *oracle.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := &oracle.Cluster{}
+	all := &oracle.Cluster{HostNetwork: []string{hostNetworkNamespace}, NodeAddrs: map[string][]netip.Addr{}}
+	for _, node := range c.Nodes() {
+		all.NodeAddrs[node] = []netip.Addr{c.addr(t, node), c.gateway(t, node)}
+	}
 	for i := range namespaces.Items {
 		all.Namespaces = append(all.Namespaces, &namespaces.Items[i])
 	}

@@ -192,6 +192,7 @@ func TestTenants(t *testing.T) {
 	t.Run("invalid netid", func(t *testing.T) { testInvalidNetID(t, c) })
 	t.Run("gap", func(t *testing.T) { testTenantGap(t, c) })
 	t.Run("policies", func(t *testing.T) { testTenantPolicies(t, c) })
+	t.Run("nodes", func(t *testing.T) { testNodeSources(t, c) })
 	t.Run("modes", func(t *testing.T) { testModes(t, c) })
 }
 

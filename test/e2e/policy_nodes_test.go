@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// The namespace that the manifests make for host networks, and OpenShift's label.
+const (
+	hostNetworkNamespace = "openshift-host-network"
+	hostNetworkLabel     = "policy-group.network.openshift.io/host-network"
+)
+
+// askTime is how long a client of testNodeSources has.
+const askTime = 500 * time.Millisecond
+
+// nodeSource is a client that asks a pod in one way.
+type nodeSource struct {
+	name  string
+	from  wire.NetNS
+	to    netip.AddrPort
+	node  string // whose host network the client is in; "" for others
+	other bool   // the pod is on another node
+	port  string // the node whose node port the client uses
+}
+
+// nodeSources are clients in the host networks of all nodes, and others, who are no nodes: a pod of VNID 0, and it and a host outside through the node ports of
+// all nodes. They ask an isolated pod on each node.
+func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []nodeSource {
+	t.Helper()
+	var all []nodeSource
+	outside := c.machine(t, lab.Outside).netns
+	for i, target := range c.Nodes() {
+		p := c.run(t, namespace, netexec(fmt.Sprint("isolated-", i), target))[0]
+		port := c.nodePort(t, namespace, p)
+		direct := netip.AddrPortFrom(p.addr, httpPort)
+		all = append(all, nodeSource{name: "a pod of VNID 0 to " + target, from: stranger.netns, to: direct, other: true})
+		for _, node := range c.Nodes() {
+			through := netip.AddrPortFrom(c.addr(t, node), port)
+			all = append(all,
+				nodeSource{name: node + " to " + target, from: c.machine(t, node).netns, to: direct, node: node, other: node != target},
+				nodeSource{name: "outside through " + node + " to " + target, from: outside, to: through, port: node},
+				nodeSource{name: "a pod through " + node + " to " + target, from: stranger.netns, to: through, port: node},
+			)
+		}
+	}
+	return all
+}
+
+// nodePort makes a service of the pod and returns its node port.
+func (c *cluster) nodePort(t *testing.T, namespace string, p pod) uint16 {
+	t.Helper()
+	name := "of-" + p.name
+	c.expose(t, namespace, name, servicePort{"TCP", 80, httpPort}, p)
+	s, err := c.kube.CoreV1().Services(namespace).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint16(s.Spec.Ports[0].NodePort)
+}
+
+// askAll has all ask at once, and finds fault unless exactly those are answered of whom that is wanted.
+func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	faults := make([]error, len(all))
+	var asking sync.WaitGroup
+	for i, s := range all {
+		asking.Go(func() {
+			_, err := hostnameHTTP(ctx, s.from, s.to.Addr(), s.to.Port())
+			if got := err == nil; got != want(s) {
+				faults[i] = fmt.Errorf("%s: reached %v, want %v", s.name, got, want(s))
+			}
+		})
+	}
+	asking.Wait()
+	return errors.Join(faults...)
+}
+
+// testNodeSources: policies admit clients in the host networks of this node and of all others, by selectors of namespaces and by blocks; and nothing
+// that only looks like a node.
+func testNodeSources(t *testing.T, c *cluster) {
+	namespace := c.namespace(t)
+	nodes := c.Nodes()
+	stranger := c.run(t, metav1.NamespaceDefault, netexec("stranger-"+namespace, nodes[len(nodes)-1]))[0]
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, stranger.name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	all := c.nodeSources(t, namespace, stranger)
+	expect := func(what string, want func(nodeSource) bool) {
+		t.Helper()
+		eventually(t, syncTime, what, func(ctx context.Context) error { return askAll(ctx, all, want) })
+	}
+	expect("without a policy", func(nodeSource) bool { return true })
+
+	selecting := func(namespaces, pods *metav1.LabelSelector) networkingv1.NetworkPolicyPeer {
+		return networkingv1.NetworkPolicyPeer{NamespaceSelector: namespaces, PodSelector: pods}
+	}
+	block := func(addr netip.Addr) networkingv1.NetworkPolicyPeer {
+		return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(addr, 32).String()}}
+	}
+	label := &metav1.LabelSelector{MatchLabels: map[string]string{hostNetworkLabel: ""}}
+	name := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: hostNetworkNamespace}}
+	pods := &metav1.LabelSelector{MatchLabels: map[string]string{"app": stranger.name}}
+	ownNode := func(s nodeSource) bool { return s.node != "" && !s.other }
+	anyNode := func(s nodeSource) bool { return s.node != "" }
+	first := func(s nodeSource) bool { return ownNode(s) || s.node == nodes[0] }
+	for _, tc := range []struct {
+		name string
+		peer networkingv1.NetworkPolicyPeer
+		want func(nodeSource) bool
+	}{
+		{"pods of its namespace", selecting(nil, &metav1.LabelSelector{}), ownNode},
+		{"OpenShift's label", selecting(label, nil), anyNode},
+		{"OpenShift's label and pods", selecting(label, pods), ownNode},
+		{"the namespace's name", selecting(name, &metav1.LabelSelector{}), anyNode},
+		{"a node's own address", block(c.addr(t, nodes[0])), first},
+		// What the node masquerades has that address too.
+		{"a node's address in the pod network", block(c.gateway(t, nodes[0])), func(s nodeSource) bool { return first(s) || s.port == nodes[0] }},
+		// A pod of VNID 0 is in a namespace that is selected.
+		{"all namespaces", selecting(&metav1.LabelSelector{}, nil), func(s nodeSource) bool { return s.port == "" }},
+		{"pods of its namespace again", selecting(nil, &metav1.LabelSelector{}), ownNode},
+	} {
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nodes"}}
+		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{tc.peer}}}
+		c.setPolicy(t, policy)
+		expect("ingress from "+tc.name, tc.want)
+	}
+}
