@@ -114,7 +114,7 @@ func TestConnectionsOfNodesFollowPolicies(t *testing.T) {
 			f.hostSubnets.Add(tc.node)
 			f.networkPolicies.Add(ingressFrom(tc.peer))
 		})
-		f.Policies.compiler.node.VTEP = netip.MustParseAddr("172.31.0.11")
+		f.compiler.node.VTEP = netip.MustParseAddr("172.31.0.11")
 		f.come(podObject("a", "web", "1", "10.128.0.2", nil), "s1", 3, "10.128.0.2")
 		var cut []string
 		f.Policies.mu.Lock()

@@ -178,7 +178,7 @@ func (s *station) packet(conn oracle.Connection, vnids map[string]uint32) string
 	case conn.From.Pod != nil:
 		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", oracle.NodeIP(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
 	case conn.From.Node != "" && !s.is(conn.From.Node):
-		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.NodeMAC(oracle.NodeIP(1-s.index))) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.NodeMAC(oracle.NodeAddr(1-s.index))) + fields
 	case conn.From.Through != "" && !s.is(conn.From.Through):
 		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.MAC(oracle.NodeAddr(1-s.index))) + fields
 	case conn.From.Through != "":
