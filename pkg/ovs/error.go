@@ -99,6 +99,19 @@ func IsForeignBridge(err error) bool {
 	return errors.As(err, &e)
 }
 
+// noBridgeError says that the bridge does not exist.
+type noBridgeError struct{ bridge string }
+
+func (e *noBridgeError) Error() string {
+	return fmt.Sprintf("bridge %s does not exist; EnsureBridge makes it", e.bridge)
+}
+
+// IsNoBridge reports whether the bridge does not exist.
+func IsNoBridge(err error) bool {
+	var e *noBridgeError
+	return errors.As(err, &e)
+}
+
 // unavailableError says that Open vSwitch does not run or does not answer.
 type unavailableError struct {
 	err error

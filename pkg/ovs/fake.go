@@ -144,7 +144,7 @@ func (f *Fake) ListPorts(ctx context.Context) ([]Port, error) {
 }
 
 func (f *Fake) errNoBridge() error {
-	return fmt.Errorf("bridge %s does not exist; EnsureBridge makes it", f.name)
+	return &noBridgeError{f.name}
 }
 
 func clonePort(p Port) Port {

@@ -73,6 +73,13 @@ func NewNative(bridge, runDir string) *Native {
 	return n
 }
 
+// Connected reports whether both the database and vswitchd are connected at this moment.
+func (n *Native) Connected() bool {
+	_, database := n.db.current()
+	_, vswitchd := n.flows.current()
+	return database && vswitchd
+}
+
 // Close ends the connections. Calls that are under way fail, and so do later ones.
 func (n *Native) Close() {
 	n.db.close()
@@ -213,5 +220,5 @@ func (n *Native) tell(e Event) {
 }
 
 func (n *Native) errNoBridge() error {
-	return errors.New("the bridge does not exist; EnsureBridge makes it")
+	return &noBridgeError{n.bridge}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,6 +95,20 @@ func (f *fixture) ensure(ctx context.Context) error {
 	return nil
 }
 
+// missing returns which ports do not exist; all of them without the bridge.
+func (f *fixture) missing(ctx context.Context) (names []string, err error) {
+	have, err := f.bridge.ListPorts(ctx)
+	if err != nil && !ovs.IsNoBridge(err) {
+		return nil, err
+	}
+	for _, port := range f.ports {
+		if !slices.ContainsFunc(have, func(p ovs.Port) bool { return p.Name == port.Name }) {
+			names = append(names, port.Name)
+		}
+	}
+	return names, nil
+}
+
 // noSwitch says what to do where nothing listens at Open vSwitch's socket, since there is none.
 func noSwitch(err error) error {
 	if isNoSwitch(err) {
@@ -128,7 +143,8 @@ func (f *fixture) evict(ctx context.Context) error {
 type keeper struct {
 	fixture *fixture
 	pods    *pods.Manager
-	report  func(error)   // where the user looks
+	report  func(error) // where the user looks
+	repair  func(message string)
 	period  time.Duration // between looks at the fixture when nothing tells of a change
 	loop    *reconcile.Loop
 
@@ -139,8 +155,8 @@ type keeper struct {
 // keepers is how many ports are repaired at the same time: each may wait for vswitchd.
 const keepers = 4
 
-func newKeeper(f *fixture, manager *pods.Manager, report func(error)) *keeper {
-	k := &keeper{fixture: f, pods: manager, report: report, period: hostCheck}
+func newKeeper(f *fixture, manager *pods.Manager, report func(error), repair func(message string)) *keeper {
+	k := &keeper{fixture: f, pods: manager, report: report, repair: repair, period: hostCheck}
 	k.loop = reconcile.New("bridge", k.serve)
 	return k
 }
@@ -162,11 +178,18 @@ func (k *keeper) serve(ctx context.Context, port string) error {
 	if !k.fixture.owns(port) {
 		return k.pods.Repair(ctx, port)
 	}
-	err := k.fixture.ensure(ctx)
+	missing, err := k.fixture.missing(ctx)
+	if err == nil {
+		err = k.fixture.ensure(ctx)
+	}
 	if ctx.Err() != nil {
 		return err
 	}
 	k.note(err)
+	if err == nil && len(missing) > 0 {
+		klog.FromContext(ctx).Info("Restored ports of the bridge", "bridge", bridgeName, "ports", missing)
+		k.repair(fmt.Sprintf("ports %s of bridge %s, or the bridge itself, were deleted while the agent ran; they exist again", strings.Join(missing, " and "), bridgeName))
+	}
 	if err == nil {
 		k.loop.AddAfter(port, k.period) // of other changes than numbers nothing tells
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	st := store.New(h.bridge)
 	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
-	keeper := newKeeper(f, nil, func(err error) { t.Error(err) })
+	keeper := newKeeper(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
 	keeper.period = time.Hour // what is repaired was noticed
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -56,5 +57,32 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	}
 	if found := st.Drift(); found.Changes() > 0 {
 		t.Errorf("flows were missed by an audit only: %+v", found)
+	}
+}
+
+// Fixed ports, and a bridge, that are deleted under the agent come back, and the Node reports it once.
+func TestKeeperReportsWhatWasDeleted(t *testing.T) {
+	h := newHost(t)
+	own := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	f := newFixture(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, own, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	h.must(t, f.ensure(t.Context()))
+	var got []string
+	keeper := newKeeper(f, nil, func(err error) { t.Error(err) }, func(message string) { got = append(got, message) })
+	for _, tc := range []struct {
+		command []string
+		want    string
+	}{
+		{[]string{"del-port", vxlanName}, "ports vxlan0 of bridge br0"},
+		{[]string{"del-port", hostnet.Tun0Name}, "ports tun0 of bridge br0"},
+		{[]string{"del-br", bridgeName}, "ports vxlan0 and tun0 of bridge br0"},
+	} {
+		got = nil
+		h.VSCtl(t, tc.command...)
+		for range 2 {
+			h.must(t, keeper.serve(t.Context(), bridgeName))
+		}
+		if len(got) != 1 || !strings.HasPrefix(got[0], tc.want) {
+			t.Errorf("after %q: reported %q, want one that begins %q", tc.command, got, tc.want)
+		}
 	}
 }

@@ -36,6 +36,12 @@ const (
 	// The CNI socket or its lock was deleted under the agent, which made both again.
 	reasonSocketRestored = "CNISocketRestored"
 
+	// The bridge or its fixed ports were deleted under the agent, which made them again.
+	reasonBridgeRestored = "BridgeRestored"
+
+	// Sockets of Open vSwitch were deleted; what is connected stays so.
+	reasonSwitchSockets = "OpenvSwitchSocketsMissing"
+
 	// The cluster's services are outside of the service network.
 	reasonServiceNetwork = "ServiceNetworkMismatch"
 )

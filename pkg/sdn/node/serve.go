@@ -162,7 +162,8 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		return err
 	}
 
-	keeper := newKeeper(fixture, manager, func(err error) { a.reporter.warn(reasonFailed, err) })
+	keeper := newKeeper(fixture, manager, func(err error) { a.reporter.warn(reasonFailed, err) },
+		func(message string) { a.reporter.WarnNode(reasonBridgeRestored, message) })
 	group, ctx := errgroup.WithContext(ctx)
 	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
@@ -174,6 +175,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	}
 	group.Go(func() error { a.bridge.Watch(ctx, follow(st, keeper, limits)); return nil })
 	group.Go(func() error { keeper.run(ctx); return nil })
+	group.Go(func() error { a.watchSockets(ctx); return nil })
 	group.Go(func() error { peers.Run(ctx); return nil })
 	group.Go(func() error { byVNID.Run(ctx); return nil })
 	group.Go(func() error { listeners.Run(ctx, byVNID.Refresh); return nil })

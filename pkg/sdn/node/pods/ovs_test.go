@@ -224,6 +224,10 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	talk(t, a, b, "10.128.2.3")
+	for range 2 {
+		m.reportRepaired(t.Context())
+		m.events.want(t, "node: "+ReasonPortsRebuilt)
+	}
 
 	const number = 4242
 	s.VSCtl(t, "set", "interface", port, fmt.Sprintf("ofport_request=%d", number))

@@ -103,6 +103,7 @@ type Manager struct {
 	attached map[Attachment]Pod
 	faults   map[Attachment]error // of those attached that should not be as they are
 
+	rebuilt      []Pod                 // those whose ports were deleted under the agent, not reported yet
 	unidentified map[Attachment]string // living sandboxes of unknown pods, and why, as reported
 }
 

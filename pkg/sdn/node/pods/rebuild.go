@@ -195,6 +195,15 @@ func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []Pod) {
 	m.events.WarnNode(ReasonPortsRebuilt, message)
 }
 
+// reportRepaired reports ports that were deleted under the agent since the last call: with the bridge all of them go at once.
+func (m *Manager) reportRepaired(ctx context.Context) {
+	m.mu.Lock()
+	rebuilt := m.rebuilt
+	m.rebuilt = nil
+	m.mu.Unlock()
+	m.reportRebuilt(ctx, rebuilt)
+}
+
 // maxNamed bounds the pods that an Event names.
 const maxNamed = 10
 

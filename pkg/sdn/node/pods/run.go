@@ -33,6 +33,7 @@ func (m *Manager) Run(ctx context.Context) {
 		case <-probe.C:
 			m.probe(ctx)
 			m.restoreLeases(ctx)
+			m.reportRepaired(ctx)
 		case <-sweep.C:
 			if err := m.sweep(ctx, allValid); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Could not remove all that dead sandboxes left, will try again", "in", sweepPeriod)

@@ -104,6 +104,7 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 			return fmt.Errorf("look up what the flows of pod %s/%s depend on: %w", pod.Namespace, pod.Name, err)
 		}
 	}
+	deleted := at < 0
 	if at >= 0 && ports[at].OFPort > 0 && maps.Equal(ports[at].ExternalIDs, pod.port().ExternalIDs) {
 		pod.OFPort = ports[at].OFPort
 	} else {
@@ -118,8 +119,13 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 	}
 	klog.FromContext(ctx).Info("Repaired the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "ofport", pod.OFPort)
 	m.remember(pod, nil)
-	if errors.Is(fault, errPortLost) {
+	switch {
+	case errors.Is(fault, errPortLost):
 		m.reportRebuilt(ctx, []Pod{pod})
+	case deleted:
+		m.mu.Lock()
+		m.rebuilt = append(m.rebuilt, pod)
+		m.mu.Unlock()
 	}
 	return nil
 }
