@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// The kinds of a report: an Event on an object of that kind, or the condition of a Node or of the ClusterNetwork.
+const (
+	eventOnNode           = "Node"
+	eventOnPod            = "Pod"
+	eventOnHostSubnet     = "HostSubnet"
+	eventOnNetNamespace   = "NetNamespace"
+	eventOnClusterNetwork = "ClusterNetwork"
+	nodeCondition         = "NodeCondition"
+	acceptedCondition     = "Accepted"
+)
+
+// faults are in this order: first those of the host, then those of the API.
+func faults() []fault {
+	return append(hostFaults(), apiFaults()...)
+}
+
+func hostFaults() []fault {
+	rebuilt := onNode("PodPortsRebuilt", "rebuilt them with the same addresses")
+	return []fault{
+		{name: "br0 deleted", away: true, inject: deleteBridge, visible: rebuilt},
+		{name: "conf.db lost", away: true, inject: loseDatabase, visible: rebuilt},
+		{name: "a port deleted", inject: deletePort, visible: rebuilt},
+		{name: "a veth deleted", away: true, lossless: true, inject: deleteVeth, visible: func(m *faultMatrix, _ bool) []report {
+			return []report{{eventOnPod, m.victim, "NetworkInterfaceDeleted", []string{"delete the pod"}}}
+		}},
+		{name: "leases lost", lossless: true, inject: loseLeases, visible: onNode("AddressLeasesRestored")},
+		{name: "CNI configuration deleted", lossless: true, inject: deleteCNIConfiguration, visible: onNode("CNIFilesWritten", cniConf)},
+		{name: "run directory of the agent emptied", lossless: true, inject: emptyRun, visible: func(_ *faultMatrix, away bool) []report {
+			if away { // the agent makes the socket whenever it starts: nothing was lost
+				return []report{{eventOnNode, node1, "NetworkReady", nil}}
+			}
+			return []report{{eventOnNode, node1, "CNISocketRestored", nil}}
+		}},
+		{name: "run directory of Open vSwitch emptied", away: true, inject: emptySwitchRun, undo: restartSwitch,
+			visible: func(_ *faultMatrix, away bool) []report {
+				if away {
+					return []report{{eventOnNode, node1, "NetworkSetupFailed", []string{"Open vSwitch"}}, {nodeCondition, node1, config.ReasonNotReady, []string{"Open vSwitch"}}}
+				}
+				return []report{{eventOnNode, node1, "OpenvSwitchSocketsMissing", []string{"restart ovsdb-server and ovs-vswitchd"}}}
+			},
+			waits: func(_ *faultMatrix, away bool) *report {
+				if away {
+					return &report{kind: eventOnPod, words: []string{"Open vSwitch"}}
+				}
+				return nil
+			}},
+	}
+}
+
+func onNode(reason string, words ...string) func(*faultMatrix, bool) []report {
+	return func(*faultMatrix, bool) []report { return []report{{eventOnNode, node1, reason, words}} }
+}
+
+func apiFaults() []fault {
+	return []fault{
+		{name: "own HostSubnet invalid", away: true, lossless: true, inject: breakHostSubnet(node1), undo: restoreHostSubnet(node1),
+			visible: func(_ *faultMatrix, away bool) []report {
+				reports := []report{{eventOnNode, node1, "InvalidHostSubnet", []string{"write back"}}, {eventOnNode, node1, "NetworkWaiting", []string{"HostSubnet " + node1}}}
+				if away {
+					reports = append(reports, report{nodeCondition, node1, config.ReasonNotReady, []string{"HostSubnet " + node1}})
+				}
+				return reports
+			},
+			waits: func(_ *faultMatrix, away bool) *report {
+				if away {
+					return &report{kind: eventOnPod, words: []string{"HostSubnet " + node1}}
+				}
+				return nil
+			}},
+		{name: "another node's HostSubnet invalid", away: false, lossless: true, inject: breakHostSubnet(node2), undo: restoreHostSubnet(node2),
+			visible: func(*faultMatrix, bool) []report {
+				return []report{{eventOnNode, node2, "InvalidHostSubnet", []string{"HostSubnet " + node2, "write back"}}}
+			}},
+		{name: "NetNamespace invalid", away: true, lossless: true, inject: breakNetNamespace, undo: restoreNetNamespace, visible: func(m *faultMatrix, _ bool) []report {
+			return []report{{eventOnNetNamespace, m.namespace, "InvalidNetNamespace", nil}}
+		}},
+		{name: "ClusterNetwork invalid", away: true, lossless: true, inject: breakClusterNetwork, undo: restoreClusterNetwork,
+			visible: func(*faultMatrix, bool) []report {
+				return []report{
+					{eventOnClusterNetwork, networkv1.ClusterNetworkDefault, "InvalidClusterNetwork", []string{"in force stays"}},
+					{acceptedCondition, networkv1.ClusterNetworkDefault, config.ReasonInvalid, []string{"in force stays"}},
+				}
+			}},
+	}
+}
+
+func deleteBridge(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-br", "br0")
+}
+
+// loseDatabase is what a host does whose Open vSwitch starts without conf.db: it makes an empty one.
+func loseDatabase(t *testing.T, m *faultMatrix) {
+	m.service(t, node1, vswitchdService, (*lab.Service).Stop)
+	m.service(t, node1, databaseService, (*lab.Service).Stop)
+	m.exec(t, node1, "rm", "/etc/openvswitch/conf.db")
+	for _, task := range []string{"ovsdb", databaseService, "ovs-init", vswitchdService} {
+		m.service(t, node1, task, (*lab.Service).Restart)
+	}
+	m.mendUnderlay(t, node1)
+}
+
+func deletePort(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-port", m.port(t, m.a))
+}
+
+// deleteVeth takes the network of a pod that no other cell needs.
+func deleteVeth(t *testing.T, m *faultMatrix) {
+	m.victim = fmt.Sprintf("victim-%d", m.count)
+	veth := m.port(t, m.run(t, m.namespace, netexec(m.victim, node1))[0])
+	m.exec(t, node1, "ip", "link", "delete", veth)
+}
+
+func loseLeases(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "rm", "-r", "/var/lib/cni/networks/ovsdn")
+}
+
+func deleteCNIConfiguration(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "rm", cniConf)
+}
+
+// emptyRun deletes what the agent has in /run. What the container runtime has there, network namespaces included, no network can restore.
+func emptyRun(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "find", "/run/ovsdn", "-mindepth", "1", "-delete")
+}
+
+func emptySwitchRun(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "find", "/run/openvswitch", "-mindepth", "1", "-delete")
+}
+
+// restartSwitch makes the sockets of Open vSwitch again.
+func restartSwitch(t *testing.T, m *faultMatrix) {
+	m.service(t, node1, databaseService, (*lab.Service).Restart)
+	m.service(t, node1, vswitchdService, (*lab.Service).Restart)
+	m.mendUnderlay(t, node1)
+}
+
+func breakHostSubnet(node string) func(*testing.T, *faultMatrix) {
+	return func(t *testing.T, m *faultMatrix) {
+		m.subnets[node] = m.subnet(t, node).String()
+		m.editHostSubnet(t, node, map[string]string{"subnet": "192.168.0.0/23"})
+	}
+}
+
+func restoreHostSubnet(node string) func(*testing.T, *faultMatrix) {
+	return func(t *testing.T, m *faultMatrix) {
+		m.editHostSubnet(t, node, map[string]string{"subnet": m.subnets[node]})
+	}
+}
+
+// reservedVNID is none that a namespace may have.
+const reservedVNID = 5
+
+func breakNetNamespace(t *testing.T, m *faultMatrix) {
+	var err error
+	if m.netID, err = m.vnid(t.Context(), m.namespace); err != nil {
+		t.Fatal(err)
+	}
+	m.writeNetID(t, reservedVNID)
+}
+
+func restoreNetNamespace(t *testing.T, m *faultMatrix) { m.writeNetID(t, m.netID) }
+
+func (m *faultMatrix) writeNetID(t *testing.T, vnid uint32) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"netid":%d}`, vnid)
+	if _, err := m.network.NetworkV1().NetNamespaces().Patch(t.Context(), m.namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// breakClusterNetwork puts pods into the service network.
+func breakClusterNetwork(t *testing.T, m *faultMatrix) {
+	m.haveRanges(t, m.Shape().ServiceNetwork.String())
+}
+
+func restoreClusterNetwork(t *testing.T, m *faultMatrix) {
+	m.haveRanges(t, m.Shape().ClusterNetwork.String())
+}
+
+// reported waits until the user can see the report.
+func (m *faultMatrix) reported(t *testing.T, r report) {
+	t.Helper()
+	look := m.event
+	switch r.kind {
+	case nodeCondition:
+		look = m.nodeCondition
+	case acceptedCondition:
+		look = m.acceptedCondition
+	}
+	eventually(t, programTime, fmt.Sprintf("%s %s reports %s with %q", r.kind, r.name, r.reason, r.words), func(ctx context.Context) error { return look(ctx, r) })
+}
+
+func (m *faultMatrix) event(ctx context.Context, r report) error {
+	events, err := m.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + r.kind + ",involvedObject.name=" + r.name})
+	if err != nil {
+		return err
+	}
+	var others []string
+	for _, e := range events.Items {
+		// Events have whole seconds.
+		if e.LastTimestamp.Unix() < m.began.Unix() {
+			continue
+		}
+		if (r.reason == "" || r.reason == e.Reason) && saysAll(e.Message, r.words) {
+			return nil
+		}
+		others = append(others, e.Reason+": "+e.Message)
+	}
+	return fmt.Errorf("it has %q", others)
+}
+
+func (m *faultMatrix) nodeCondition(ctx context.Context, r report) error {
+	n, err := m.kube.CoreV1().Nodes().Get(ctx, r.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !saysAll(c.Message, r.words) {
+		return fmt.Errorf("it is %v", c)
+	}
+	return nil
+}
+
+func (m *faultMatrix) acceptedCondition(ctx context.Context, r report) error {
+	o, err := m.network.NetworkV1().ClusterNetworks().Get(ctx, r.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	var conditions []metav1.Condition
+	if err := json.Unmarshal([]byte(o.Annotations[config.ConditionsAnnotation]), &conditions); err != nil {
+		return err
+	}
+	for _, c := range conditions {
+		if c.Type == config.ConditionAccepted && c.Reason == r.reason && c.ObservedGeneration == o.Generation && saysAll(c.Message, r.words) {
+			return nil
+		}
+	}
+	return fmt.Errorf("they are %v", conditions)
+}

@@ -1,0 +1,356 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// allFaultsVariable has every fault injected both while the agent runs and while it is away; without it each fault is injected once.
+const allFaultsVariable = "OVSDN_E2E_ALL_FAULTS"
+
+// regainTime bounds how long pods have no network after the agent can repair a fault: from the fault on, or from the agent's start.
+const regainTime = 20 * time.Second
+
+// fault is something that breaks on node1, or in the API.
+type fault struct {
+	name string
+	away bool // whether the cell that every run has is that of a stopped agent
+
+	inject func(*testing.T, *faultMatrix)
+	undo   func(*testing.T, *faultMatrix) // what the user does; nil: the agent repairs the fault by itself
+	// visible returns where the user sees the fault with kubectl. No fault is silent.
+	visible func(m *faultMatrix, away bool) []report
+	// waits returns why a new pod does not start before undo; nil: it does.
+	waits func(m *faultMatrix, away bool) *report
+	// lossless: the fault costs pods no packet.
+	lossless bool
+}
+
+// report is an Event or a condition with that reason, if one is given, and with all of the words in its message.
+type report struct {
+	kind, name string
+	reason     string // "": any
+	words      []string
+}
+
+// faultMatrix is the pods that live through all faults: a and b on node1, where faults are injected, and c on node2.
+type faultMatrix struct {
+	*cluster
+	namespace string
+	node      machine
+	a, b, c   pod
+	began     time.Time // of the current fault
+	undone    time.Time // zero: not yet, or nothing to undo
+	victim    string    // a pod that loses its network for good, "" if there is none
+	count     int       // names new pods
+
+	subnets map[string]string // of nodes, before their HostSubnets became invalid
+	netID   uint32            // of the namespace, before its NetNamespace became invalid
+}
+
+// testFaults breaks one thing after the other on a node, with its agent running and away: running pods keep or regain their network, new pods
+// start or say why not, nothing leaks, and the user sees what happened.
+func testFaults(t *testing.T, c *cluster) {
+	m := &faultMatrix{cluster: c, namespace: c.namespace(t), node: c.machine(t, node1), subnets: map[string]string{}}
+	m.start(t)
+	all := os.Getenv(allFaultsVariable) != ""
+	for _, f := range faults() {
+		for _, away := range []bool{false, true} {
+			if !all && away != f.away {
+				continue
+			}
+			name := f.name + " while the agent runs"
+			if away {
+				name = f.name + " while the agent is away"
+			}
+			if t.Run(name, func(t *testing.T) { m.test(t, f, away) }) {
+				continue
+			}
+			if !t.Run("restart after "+name, func(t *testing.T) { m.restart(t, f) }) {
+				return
+			}
+		}
+	}
+}
+
+// start starts the pods, and again those of a cell that failed.
+func (m *faultMatrix) start(t *testing.T) {
+	t.Helper()
+	pods := m.run(t, m.namespace, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	m.a, m.b, m.c = pods[0], pods[1], pods[2]
+	meet(t, m.a.netns, m.b.addr)
+	meet(t, m.a.netns, m.c.addr)
+}
+
+// test injects a fault and checks the four outcomes.
+func (m *faultMatrix) test(t *testing.T, f fault, away bool) {
+	before := m.state(t)
+	idle := m.connections(t)
+	var repairable time.Time
+	pass := func() { repairable = m.pass(t, f, away, before) }
+	streams := []stream{streamOf(m.a, m.c), streamOf(m.a, m.b), streamOf(m.c, m.b)}
+	if f.lossless {
+		m.losesNothing(t, pass, streams...)
+	} else {
+		m.losesUntil(t, pass, func() time.Time { return repairable.Add(regainTime) }, streams)
+	}
+	t.Run("connections", func(t *testing.T) {
+		for _, c := range idle {
+			c.echo(t)
+		}
+	})
+}
+
+// pass goes through the fault once. It returns when the agent could begin to repair it.
+func (m *faultMatrix) pass(t *testing.T, f fault, away bool, before map[string]footprint) time.Time {
+	t.Helper()
+	m.began, m.undone = time.Now(), time.Time{}
+	m.count++
+	later := fmt.Sprintf("later-%d", m.count)
+	if away {
+		m.service(t, node1, agentService, (*lab.Service).Stop)
+	}
+	f.inject(t, m)
+	if away {
+		m.service(t, node1, agentService, (*lab.Service).Start)
+	}
+	repairable := time.Now()
+	for _, r := range f.visible(m, away) {
+		t.Run("visible", func(t *testing.T) { m.reported(t, r) })
+	}
+	t.Run("new pod", func(t *testing.T) {
+		m.create(t, m.namespace, netexec(later, node1))
+		m.startsOrWaits(t, f, away, later)
+		m.undo(t, f)
+		p := m.ready(t, m.namespace, later)
+		if p.addr == m.a.addr || p.addr == m.b.addr {
+			t.Errorf("pod %s has the address %s of another pod", p.name, p.addr)
+		}
+		meet(t, p.netns, m.b.addr)
+		meet(t, m.c.netns, p.addr)
+	})
+	m.undo(t, f) // also if there was no new pod
+	t.Run("running pods", func(t *testing.T) {
+		meet(t, m.a.netns, m.b.addr)
+		meet(t, m.a.netns, m.c.addr)
+		meet(t, m.c.netns, m.b.addr)
+	})
+	t.Run("nothing leaks", func(t *testing.T) {
+		for _, name := range []string{later, m.victim} {
+			if name == "" {
+				continue
+			}
+			if err := m.deletePod(t.Context(), m.namespace, name); err != nil {
+				t.Error(err)
+			}
+		}
+		m.victim = ""
+		m.stateReturns(t, before)
+	})
+	if m.undone.After(repairable) {
+		return m.undone
+	}
+	return repairable
+}
+
+// startsOrWaits returns when the new pod runs, or reports why it does not before the fault is undone. It asks the API alone: on the node ovs-vsctl
+// may not work.
+func (m *faultMatrix) startsOrWaits(t *testing.T, f fault, away bool, name string) {
+	t.Helper()
+	if f.waits != nil {
+		if r := f.waits(m, away); r != nil {
+			r.name = name
+			m.reported(t, *r)
+			return
+		}
+	}
+	eventually(t, podTime, "pod "+name+" is ready", func(ctx context.Context) error {
+		p, err := m.kube.CoreV1().Pods(m.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil || isReady(p) {
+			return err
+		}
+		return m.explain(ctx, p)
+	})
+}
+
+func (m *faultMatrix) undo(t *testing.T, f fault) {
+	t.Helper()
+	if f.undo != nil && m.undone.IsZero() {
+		f.undo(t, m)
+		m.undone = time.Now()
+	}
+}
+
+// restart gives the next cell what it needs after one that failed: an agent, and pods with a network.
+func (m *faultMatrix) restart(t *testing.T, f fault) {
+	t.Helper()
+	m.undo(t, f)
+	m.victim = ""
+	m.service(t, node1, agentService, (*lab.Service).Start)
+	if err := m.deletePods(t.Context(), m.namespace); err != nil {
+		t.Fatal(err)
+	}
+	m.start(t)
+}
+
+// losesUntil fails when a ping is lost that was sent after pods should have their network again.
+func (m *faultMatrix) losesUntil(t *testing.T, do func(), deadline func() time.Time, streams []stream) {
+	t.Helper()
+	m.unlessDropped(t, func() (losses []string) {
+		for _, l := range m.losses(t, do, streams) {
+			if gap := longest(l.times); gap > 0 {
+				t.Logf("pings %s were lost for %v", l.name, gap)
+			}
+			late := slices.DeleteFunc(l.times, func(at time.Time) bool { return at.Before(deadline()) })
+			if len(late) > 0 {
+				losses = append(losses, fmt.Sprintf("%d pings %s were lost after %v, the last at %v", len(late), l.name, regainTime,
+					late[len(late)-1].Format(time.TimeOnly+".000")))
+			}
+		}
+		return losses
+	})
+}
+
+// loss is the pings of a stream that were not answered.
+type loss struct {
+	name  string
+	times []time.Time
+}
+
+func (m *faultMatrix) losses(t *testing.T, do func(), streams []stream) (all []loss) {
+	t.Helper()
+	var pings []interface {
+		Stop() (int, []time.Time, error)
+	}
+	for _, s := range streams {
+		p, err := s.from.PingEvery(t.Context(), s.every, s.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pings = append(pings, p)
+	}
+	do()
+	for i, p := range pings {
+		_, lost, err := p.Stop()
+		if err != nil {
+			t.Errorf("pings %s: %v", streams[i].name, err)
+		}
+		all = append(all, loss{streams[i].name, lost})
+	}
+	return all
+}
+
+// connection is a TCP connection that is idle while a fault lasts.
+type connection struct {
+	name             string
+	opener, acceptor net.Conn
+}
+
+func (m *faultMatrix) connections(t *testing.T) (all []connection) {
+	t.Helper()
+	for _, to := range []pod{m.b, m.c} {
+		opener, acceptor := connect(t, m.a.end(), to.end(), 0)
+		t.Cleanup(func() { opener.Close(); acceptor.Close() })
+		all = append(all, connection{m.a.name + " to " + to.name, opener, acceptor})
+	}
+	return all
+}
+
+// echo sends a byte in both directions.
+func (c connection) echo(t *testing.T) {
+	t.Helper()
+	for _, pair := range [][2]net.Conn{{c.opener, c.acceptor}, {c.acceptor, c.opener}} {
+		buffer := make([]byte, 1)
+		for _, conn := range pair {
+			if err := conn.SetDeadline(time.Now().Add(packetTime)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := pair[0].Write(buffer); err != nil {
+			t.Errorf("write to the connection from %s: %v", c.name, err)
+		}
+		if _, err := pair[1].Read(buffer); err != nil {
+			t.Errorf("read from the connection from %s: %v", c.name, err)
+		}
+	}
+}
+
+// state is the footprint of both nodes, with the names of ports in place of their numbers: a port that is re-created may get another.
+func (m *faultMatrix) state(t *testing.T) map[string]footprint {
+	t.Helper()
+	all := map[string]footprint{}
+	for _, node := range []string{node1, node2} {
+		f, err := m.named(t.Context(), m.machine(t, node))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[node] = f
+	}
+	return all
+}
+
+func (m *faultMatrix) stateReturns(t *testing.T, want map[string]footprint) {
+	t.Helper()
+	nodes := map[string]machine{node1: m.machine(t, node1), node2: m.machine(t, node2)}
+	eventually(t, programTime, "the nodes are as before", func(ctx context.Context) error {
+		for name, node := range nodes {
+			now, err := m.named(ctx, node)
+			if err != nil {
+				return err
+			}
+			if diff := cmp.Diff(want[name], now); diff != "" {
+				return fmt.Errorf("%s (-before +now):\n%s", name, diff)
+			}
+		}
+		return nil
+	})
+}
+
+// numberPattern matches the places of a flow that hold a port's number.
+func numberPattern() *regexp.Regexp {
+	return regexp.MustCompile(`(in_port=|output:|load:)(0x[0-9a-f]+|[0-9]+)(->NXM_NX_REG2\[\]|,| |$)`)
+}
+
+func (m *faultMatrix) named(ctx context.Context, node machine) (footprint, error) {
+	f, err := m.footprint(ctx, node)
+	if err != nil {
+		return f, err
+	}
+	out, err := m.tryExec(ctx, node.name, "ovs-vsctl", "--bare", "--no-headings", "--format=csv", "--columns=ofport,name", "list", "Interface")
+	if err != nil {
+		return f, err
+	}
+	names := map[int64]string{}
+	for line := range strings.Lines(out) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), ",")
+		if n, err := strconv.ParseInt(number, 10, 32); err == nil && strings.HasPrefix(name, "veth") {
+			names[n] = name
+		}
+	}
+	pattern := numberPattern()
+	for i, flow := range f.Flows {
+		f.Flows[i] = pattern.ReplaceAllStringFunc(flow, func(match string) string {
+			part := pattern.FindStringSubmatch(match)
+			n, err := strconv.ParseInt(part[2], 0, 32)
+			if name, ok := names[n]; ok && err == nil {
+				return part[1] + name + part[3]
+			}
+			return match
+		})
+	}
+	slices.Sort(f.Flows)
+	return f, nil
+}
