@@ -36,7 +36,7 @@ func hostFaults() []fault {
 		{name: "br0 deleted", away: true, inject: deleteBridge, visible: rebuilt},
 		{name: "conf.db lost", away: true, inject: loseDatabase, visible: rebuilt},
 		{name: "a port deleted", inject: deletePort, visible: rebuilt},
-		{name: "a veth deleted", away: true, lossless: true, inject: deleteVeth, visible: func(m *faultMatrix, _ bool) []report {
+		{name: "a veth deleted", away: true, lossless: true, prepare: startVictim, inject: deleteVeth, visible: func(m *faultMatrix, _ bool) []report {
 			return []report{{eventOnPod, m.victim, "NetworkInterfaceDeleted", []string{"delete the pod"}}}
 		}},
 		{name: "leases lost", lossless: true, inject: loseLeases, visible: onNode("AddressLeasesRestored")},
@@ -47,7 +47,7 @@ func hostFaults() []fault {
 			}
 			return []report{{eventOnNode, node1, "CNISocketRestored", nil}}
 		}},
-		{name: "run directory of Open vSwitch emptied", away: true, inject: emptySwitchRun, undo: restartSwitch,
+		{name: "run directory of Open vSwitch emptied", inject: emptySwitchRun, undo: restartSwitch,
 			visible: func(_ *faultMatrix, away bool) []report {
 				if away {
 					return []report{{eventOnNode, node1, "NetworkSetupFailed", []string{"Open vSwitch"}}, {nodeCondition, node1, config.ReasonNotReady, []string{"Open vSwitch"}}}
@@ -69,7 +69,7 @@ func onNode(reason string, words ...string) func(*faultMatrix, bool) []report {
 
 func apiFaults() []fault {
 	return []fault{
-		{name: "own HostSubnet invalid", away: true, lossless: true, inject: breakHostSubnet(node1), undo: restoreHostSubnet(node1),
+		{name: "own HostSubnet invalid", lossless: true, inject: breakHostSubnet(node1), undo: restoreHostSubnet(node1),
 			visible: func(_ *faultMatrix, away bool) []report {
 				reports := []report{{eventOnNode, node1, "InvalidHostSubnet", []string{"write back"}}, {eventOnNode, node1, "NetworkWaiting", []string{"HostSubnet " + node1}}}
 				if away {
@@ -90,7 +90,7 @@ func apiFaults() []fault {
 		{name: "NetNamespace invalid", away: true, lossless: true, inject: breakNetNamespace, undo: restoreNetNamespace, visible: func(m *faultMatrix, _ bool) []report {
 			return []report{{eventOnNetNamespace, m.namespace, "InvalidNetNamespace", nil}}
 		}},
-		{name: "ClusterNetwork invalid", away: true, lossless: true, inject: breakClusterNetwork, undo: restoreClusterNetwork,
+		{name: "ClusterNetwork invalid", lossless: true, inject: breakClusterNetwork, undo: restoreClusterNetwork,
 			visible: func(*faultMatrix, bool) []report {
 				return []report{
 					{eventOnClusterNetwork, networkv1.ClusterNetworkDefault, "InvalidClusterNetwork", []string{"in force stays"}},
@@ -109,21 +109,35 @@ func loseDatabase(t *testing.T, m *faultMatrix) {
 	m.service(t, node1, vswitchdService, (*lab.Service).Stop)
 	m.service(t, node1, databaseService, (*lab.Service).Stop)
 	m.exec(t, node1, "rm", "/etc/openvswitch/conf.db")
-	for _, task := range []string{"ovsdb", databaseService, "ovs-init", vswitchdService} {
-		m.service(t, node1, task, (*lab.Service).Restart)
-	}
+	m.service(t, node1, "ovsdb", (*lab.Service).Restart)
+	m.service(t, node1, databaseService, (*lab.Service).Start)
+	m.databaseServes(t)
+	m.service(t, node1, "ovs-init", (*lab.Service).Restart)
+	m.service(t, node1, vswitchdService, (*lab.Service).Start)
 	m.mendUnderlay(t, node1)
+}
+
+// databaseServes waits until ovs-vsctl gets an answer.
+func (m *faultMatrix) databaseServes(t *testing.T) {
+	t.Helper()
+	eventually(t, syncTime, "ovsdb-server answers", func(ctx context.Context) error {
+		_, err := m.tryExec(ctx, node1, "ovs-vsctl", "--no-wait", "--timeout=1", "show")
+		return err
+	})
 }
 
 func deletePort(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-port", m.port(t, m.a))
 }
 
-// deleteVeth takes the network of a pod that no other cell needs.
-func deleteVeth(t *testing.T, m *faultMatrix) {
+// startVictim starts the pod that deleteVeth takes the network of: no other cell needs it.
+func startVictim(t *testing.T, m *faultMatrix) {
 	m.victim = fmt.Sprintf("victim-%d", m.count)
-	veth := m.port(t, m.run(t, m.namespace, netexec(m.victim, node1))[0])
-	m.exec(t, node1, "ip", "link", "delete", veth)
+	m.victimVeth = m.port(t, m.run(t, m.namespace, netexec(m.victim, node1))[0])
+}
+
+func deleteVeth(t *testing.T, m *faultMatrix) {
+	m.exec(t, node1, "ip", "link", "delete", m.victimVeth)
 }
 
 func loseLeases(t *testing.T, m *faultMatrix) {
@@ -146,6 +160,7 @@ func emptySwitchRun(t *testing.T, m *faultMatrix) {
 // restartSwitch makes the sockets of Open vSwitch again.
 func restartSwitch(t *testing.T, m *faultMatrix) {
 	m.service(t, node1, databaseService, (*lab.Service).Restart)
+	m.databaseServes(t)
 	m.service(t, node1, vswitchdService, (*lab.Service).Restart)
 	m.mendUnderlay(t, node1)
 }

@@ -21,6 +21,9 @@ import (
 // allFaultsVariable has every fault injected both while the agent runs and while it is away; without it each fault is injected once.
 const allFaultsVariable = "OVSDN_E2E_ALL_FAULTS"
 
+// podsPerCell is how many pods come and go in a cell, for each of which the userspace datapath may lose a ping.
+const podsPerCell = 2
+
 // regainTime bounds how long pods have no network after the agent can repair a fault: from the fault on, or from the agent's start.
 const regainTime = 20 * time.Second
 
@@ -29,8 +32,9 @@ type fault struct {
 	name string
 	away bool // whether the cell that every run has is that of a stopped agent
 
-	inject func(*testing.T, *faultMatrix)
-	undo   func(*testing.T, *faultMatrix) // what the user does; nil: the agent repairs the fault by itself
+	prepare func(*testing.T, *faultMatrix) // before the agent is stopped; nil: nothing
+	inject  func(*testing.T, *faultMatrix)
+	undo    func(*testing.T, *faultMatrix) // what the user does; nil: the agent repairs the fault by itself
 	// visible returns where the user sees the fault with kubectl. No fault is silent.
 	visible func(m *faultMatrix, away bool) []report
 	// waits returns why a new pod does not start before undo; nil: it does.
@@ -55,7 +59,9 @@ type faultMatrix struct {
 	began     time.Time // of the current fault
 	undone    time.Time // zero: not yet, or nothing to undo
 	victim    string    // a pod that loses its network for good, "" if there is none
-	count     int       // names new pods
+
+	victimVeth string
+	count      int // names new pods
 
 	subnets map[string]string // of nodes, before their HostSubnets became invalid
 	netID   uint32            // of the namespace, before its NetNamespace became invalid
@@ -103,7 +109,7 @@ func (m *faultMatrix) test(t *testing.T, f fault, away bool) {
 	pass := func() { repairable = m.pass(t, f, away, before) }
 	streams := []stream{streamOf(m.a, m.c), streamOf(m.a, m.b), streamOf(m.c, m.b)}
 	if f.lossless {
-		m.losesNothing(t, pass, streams...)
+		m.losesNothingLasting(t, podsPerCell, pass, streams...)
 	} else {
 		m.losesUntil(t, pass, func() time.Time { return repairable.Add(regainTime) }, streams)
 	}
@@ -120,6 +126,9 @@ func (m *faultMatrix) pass(t *testing.T, f fault, away bool, before map[string]f
 	m.began, m.undone = time.Now(), time.Time{}
 	m.count++
 	later := fmt.Sprintf("later-%d", m.count)
+	if f.prepare != nil {
+		f.prepare(t, m)
+	}
 	if away {
 		m.service(t, node1, agentService, (*lab.Service).Stop)
 	}
