@@ -25,7 +25,7 @@ const (
 )
 
 // askTime is how long a client of testNodeSources has.
-const askTime = 500 * time.Millisecond
+const askTime = time.Second
 
 // nodeSource is a client that asks a pod in one way.
 type nodeSource struct {
@@ -35,6 +35,7 @@ type nodeSource struct {
 	node  string // whose host network the client is in; "" for others
 	other bool   // the pod is on another node
 	port  string // the node whose node port the client uses
+	pod   bool   // the client is a pod, and the packet has its address
 }
 
 // nodeSources are clients in the host networks of all nodes, and others, who are no nodes: a pod of VNID 0, and it and a host outside through the node ports of
@@ -47,13 +48,13 @@ func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []no
 		p := c.run(t, namespace, netexec(fmt.Sprint("isolated-", i), target))[0]
 		port := c.nodePort(t, namespace, p)
 		direct := netip.AddrPortFrom(p.addr, httpPort)
-		all = append(all, nodeSource{name: "a pod of VNID 0 to " + target, from: stranger.netns, to: direct, other: true})
+		all = append(all, nodeSource{name: "a pod of VNID 0 to " + target, from: stranger.netns, to: direct, other: true, pod: true})
 		for _, node := range c.Nodes() {
 			through := netip.AddrPortFrom(c.addr(t, node), port)
 			all = append(all,
 				nodeSource{name: node + " to " + target, from: c.machine(t, node).netns, to: direct, node: node, other: node != target},
 				nodeSource{name: "outside through " + node + " to " + target, from: outside, to: through, port: node},
-				nodeSource{name: "a pod through " + node + " to " + target, from: stranger.netns, to: through, port: node},
+				nodeSource{name: "a pod through " + node + " to " + target, from: stranger.netns, to: through, port: node, pod: node == stranger.node},
 			)
 		}
 	}
@@ -133,8 +134,8 @@ func testNodeSources(t *testing.T, c *cluster) {
 		{"a node's own address", block(c.addr(t, nodes[0])), first},
 		// What the node masquerades has that address too.
 		{"a node's address in the pod network", block(c.gateway(t, nodes[0])), func(s nodeSource) bool { return first(s) || s.port == nodes[0] }},
-		// A pod of VNID 0 is in a namespace that is selected.
-		{"all namespaces", selecting(&metav1.LabelSelector{}, nil), func(s nodeSource) bool { return s.port == "" }},
+		// The pod of VNID 0 is in a namespace that is selected. Its own node preserves its address through a node port.
+		{"all namespaces", selecting(&metav1.LabelSelector{}, nil), func(s nodeSource) bool { return anyNode(s) || s.pod }},
 		{"pods of its namespace again", selecting(nil, &metav1.LabelSelector{}), ownNode},
 	} {
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nodes"}}
