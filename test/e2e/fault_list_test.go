@@ -109,10 +109,10 @@ func loseDatabase(t *testing.T, m *faultMatrix) {
 	m.service(t, node1, vswitchdService, (*lab.Service).Stop)
 	m.service(t, node1, databaseService, (*lab.Service).Stop)
 	m.exec(t, node1, "rm", "/etc/openvswitch/conf.db")
-	m.service(t, node1, "ovsdb", (*lab.Service).Restart)
+	m.runTask(t, node1, "ovsdb")
 	m.service(t, node1, databaseService, (*lab.Service).Start)
 	m.databaseServes(t)
-	m.service(t, node1, "ovs-init", (*lab.Service).Restart)
+	m.runTask(t, node1, "ovs-init")
 	m.service(t, node1, vswitchdService, (*lab.Service).Start)
 	m.mendUnderlay(t, node1)
 }

@@ -266,12 +266,18 @@ func (c *cluster) reconnected(t *testing.T, node string) {
 // mendUnderlay gives a vswitchd that has started anew the lab's route to the other nodes again, which it keeps in memory.
 func (c *cluster) mendUnderlay(t *testing.T, node string) {
 	t.Helper()
-	s, err := c.Service(node, underlayTask)
+	c.runTask(t, node, underlayTask)
+}
+
+// runTask runs a task of a node's machine again and waits for its end.
+func (c *cluster) runTask(t *testing.T, node, task string) {
+	t.Helper()
+	s, err := c.Service(node, task)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.service(t, node, underlayTask, (*lab.Service).Restart)
-	eventually(t, syncTime, "the underlay of "+node+" is there", func(ctx context.Context) error {
+	c.service(t, node, task, (*lab.Service).Restart)
+	eventually(t, syncTime, "task "+task+" of "+node+" has run", func(ctx context.Context) error {
 		status, err := s.Status(ctx)
 		if err == nil && status.State != labmachine.Up {
 			err = fmt.Errorf("it is %s: %s", status.State, status.LastEnd)
