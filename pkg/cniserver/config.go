@@ -29,7 +29,7 @@ type configPlugin struct {
 }
 
 // WriteConfig writes the network configuration into the runtime's directory, which makes the node Ready: call it when the
-// agent serves. The runtime sees the whole file or none. A file with the right content is left alone; written reports whether there was none.
+// agent serves. The runtime sees the whole file or none. A file with the right content is left alone, and written is false.
 func WriteConfig(dir, socket string) (written bool, err error) {
 	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{}}
 	if socket != DefaultSocket {

@@ -109,8 +109,8 @@ func TestPluginOverwrittenAtTheMomentItWasInstalled(t *testing.T) {
 	}
 }
 
-// A clock that was set by an hour since the program was written, in either direction: the program is read once more, not for ever, and one
-// that is overwritten is replaced.
+// The clock was set by an hour, in either direction, after the program was written: Install reads the program once more and not each time, and
+// replaces one that was overwritten.
 func TestPluginAfterTheClockWasSet(t *testing.T) {
 	for _, set := range []time.Duration{-time.Hour, time.Hour} {
 		source, dir := filepath.Join(t.TempDir(), "plugin"), t.TempDir()

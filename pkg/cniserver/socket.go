@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// socket is the listener without the lock: when it closes, requests that it accepted still run, and no other agent may
-// start beside them.
+// socket is a listener whose socket file can be replaced. It does not hold the lock: requests that it accepted still run after Close, and no
+// other agent may start before they end.
 type socket struct {
 	path string
 
 	mu       sync.Mutex
 	listener *net.UnixListener // replaced by bind
-	file     fs.FileInfo       // of the listener's name
+	file     fs.FileInfo       // of the listener's socket file
 	closed   bool
 }
 
-// AcceptUnix accepts a connection from the socket that has the name at that time.
+// AcceptUnix accepts a connection on the current listener. It continues on the next one when bind replaces it.
 func (s *socket) AcceptUnix() (*net.UnixConn, error) {
 	for {
 		listener := s.current()
@@ -39,7 +39,7 @@ func (s *socket) current() *net.UnixListener {
 	return s.listener
 }
 
-// Close removes the socket from the file system, unless another has its name, and stops accepting. A second Close does nothing.
+// Close removes the socket file, unless it was replaced by another program's, and stops accepting. A second Close does nothing.
 func (s *socket) Close() error {
 	named := s.isNamed()
 	s.mu.Lock()
@@ -55,7 +55,7 @@ func (s *socket) Close() error {
 	return errors.Join(err, s.listener.Close())
 }
 
-// bind makes the socket, and closes one that had the name before.
+// bind creates the socket, and closes the previous listener.
 func (s *socket) bind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *socket) bind() error {
 	return nil
 }
 
-// isNamed reports whether the socket still has its name.
+// isNamed reports whether the path still leads to the listener's socket.
 func (s *socket) isNamed() bool {
 	now, err := os.Lstat(s.path)
 	s.mu.Lock()
@@ -86,8 +86,8 @@ func (s *socket) isNamed() bool {
 	return err == nil && os.SameFile(now, s.file)
 }
 
-// Restore makes the socket and its lock again if either was deleted or replaced, and reports whether it had to. An InUseError says that another
-// agent has taken the node in the meantime: this one must end.
+// Restore creates the socket and its lock again if either was deleted or replaced, and reports whether that was so. On an InUseError another
+// agent holds a new lock, and this one must end.
 func (l *Listener) Restore() (restored bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,15 +115,15 @@ func (l *Listener) Restore() (restored bool, err error) {
 	return true, l.bind()
 }
 
-// isLocked reports whether the lock still has its name: without it another agent could lock a new file.
+// isLocked reports whether the path still leads to the lock that is held: else another agent could lock a new file.
 func (l *Listener) isLocked() (bool, error) {
-	is, err := l.lock.Stat()
+	held, err := l.lock.Stat()
 	if err != nil {
-		return false, fmt.Errorf("look at the socket's lock: %w", err)
+		return false, fmt.Errorf("find the lock of the CNI socket: %w", err)
 	}
 	named, err := os.Stat(l.path + lockSuffix)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("look at the socket's lock: %w", err)
+		return false, fmt.Errorf("find the lock of the CNI socket: %w", err)
 	}
-	return err == nil && os.SameFile(is, named), nil
+	return err == nil && os.SameFile(held, named), nil
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A socket that is deleted comes back under the agent that serves it, with its lock: no second agent can start.
+// A deleted socket is restored while the agent serves, with its lock: no second agent can start.
 func TestRestore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose func(socket string) error

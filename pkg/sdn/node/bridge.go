@@ -95,7 +95,7 @@ func (f *fixture) ensure(ctx context.Context) error {
 	return nil
 }
 
-// missing returns which ports do not exist; all of them without the bridge.
+// missing returns the names of the fixture's ports that do not exist; all of them if the bridge does not.
 func (f *fixture) missing(ctx context.Context) (names []string, err error) {
 	have, err := f.bridge.ListPorts(ctx)
 	if err != nil && !ovs.IsNoBridge(err) {
@@ -141,12 +141,12 @@ func (f *fixture) evict(ctx context.Context) error {
 
 // keeper puts right what others do to the bridge and its ports, one port at a time: the rest of the node goes on.
 type keeper struct {
-	fixture *fixture
-	pods    *pods.Manager
-	report  func(error) // where the user looks
-	repair  func(message string)
-	period  time.Duration // between looks at the fixture when nothing tells of a change
-	loop    *reconcile.Loop
+	fixture  *fixture
+	pods     *pods.Manager
+	report   func(error)          // where the user looks
+	restored func(message string) // reports on the Node that ports were deleted and restored
+	period   time.Duration        // between looks at the fixture when nothing tells of a change
+	loop     *reconcile.Loop
 
 	mu    sync.Mutex
 	fault error // of the fixture
@@ -155,8 +155,8 @@ type keeper struct {
 // keepers is how many ports are repaired at the same time: each may wait for vswitchd.
 const keepers = 4
 
-func newKeeper(f *fixture, manager *pods.Manager, report func(error), repair func(message string)) *keeper {
-	k := &keeper{fixture: f, pods: manager, report: report, repair: repair, period: hostCheck}
+func newKeeper(f *fixture, manager *pods.Manager, report func(error), restored func(message string)) *keeper {
+	k := &keeper{fixture: f, pods: manager, report: report, restored: restored, period: hostCheck}
 	k.loop = reconcile.New("bridge", k.serve)
 	return k
 }
@@ -188,7 +188,8 @@ func (k *keeper) serve(ctx context.Context, port string) error {
 	k.note(err)
 	if err == nil && len(missing) > 0 {
 		klog.FromContext(ctx).Info("Restored ports of the bridge", "bridge", bridgeName, "ports", missing)
-		k.repair(fmt.Sprintf("ports %s of bridge %s, or the bridge itself, were deleted while the agent ran; they exist again", strings.Join(missing, " and "), bridgeName))
+		k.restored(fmt.Sprintf("ports %s of bridge %s were deleted, alone or with the bridge, while the agent ran, and are restored; find the program that deletes them",
+			strings.Join(missing, " and "), bridgeName))
 	}
 	if err == nil {
 		k.loop.AddAfter(port, k.period) // of other changes than numbers nothing tells

@@ -60,7 +60,7 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	}
 }
 
-// Fixed ports, and a bridge, that are deleted under the agent come back, and the Node reports it once.
+// Fixed ports, and the bridge, that are deleted while the agent runs are restored, and the Node reports it once.
 func TestKeeperReportsWhatWasDeleted(t *testing.T) {
 	h := newHost(t)
 	own := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}

@@ -40,7 +40,7 @@ type Config struct {
 	SysctlDir    string       // where the host's settings are; empty: /proc/sys
 	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
 
-	HostNetworkNamespaces []string // that stand for the host networks of all nodes in NetworkPolicies, where they exist
+	HostNetworkNamespaces []string // namespaces that represent the host networks of all nodes in NetworkPolicies, where they exist
 }
 
 // Defaults returns the configuration that flags change.

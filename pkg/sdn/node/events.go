@@ -27,19 +27,19 @@ const (
 	// Another network's CNI configuration goes before the agent's.
 	reasonNotFirst = "OtherNetworkFirst"
 
-	// The host's conntrack tracks the tunnel: its kernel lacks what exempts packets.
+	// The host's conntrack tracks the tunnel, since the kernel lacks xt_CT or xt_addrtype.
 	reasonTunnelTracked = "TunnelTracked"
 
-	// Files that the container runtime reads were missing, or were not as the agent writes them. A warning unless the agent has just started.
+	// The CNI configuration or plugin was missing or changed, and is written again. Normal when the agent starts, else a warning.
 	reasonFilesWritten = "CNIFilesWritten"
 
-	// The CNI socket or its lock was deleted under the agent, which made both again.
+	// The CNI socket or its lock was deleted while the agent ran, and is restored.
 	reasonSocketRestored = "CNISocketRestored"
 
-	// The bridge or its fixed ports were deleted under the agent, which made them again.
+	// The bridge or its fixed ports were deleted while the agent ran, and are restored.
 	reasonBridgeRestored = "BridgeRestored"
 
-	// Sockets of Open vSwitch were deleted; what is connected stays so.
+	// Sockets of Open vSwitch were deleted while it runs; existing connections continue.
 	reasonSwitchSockets = "OpenvSwitchSocketsMissing"
 
 	// The cluster's services are outside of the service network.
@@ -62,7 +62,7 @@ const lastTime = 3 * time.Second
 func newReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	refused := &refusal{}
-	b.StartRecordingToSink(&notedSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
+	b.StartRecordingToSink(&refusalSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
 	source := corev1.EventSource{Component: "ovsdn-node", Host: nodeName}
 	return &reporter{
 		broadcaster: b,

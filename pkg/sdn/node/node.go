@@ -140,16 +140,16 @@ func (a *agent) run(ctx context.Context) error {
 	parts.Go(func() { a.gate.run(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
 	a.socket = &socketKeeper{socket: socket, report: a.reporter.onNode, period: socketCheck}
-	var second error
+	var lockLost error
 	parts.Go(func() {
-		if second = a.socket.run(ctx); second != nil {
+		if lockLost = a.socket.run(ctx); lockLost != nil {
 			cancel()
 		}
 	})
 	a.rounds(ctx)
 	parts.Wait()
-	if second != nil {
-		a.reporter.warnLast(context.WithoutCancel(ctx), reasonFailed, second)
+	if lockLost != nil {
+		a.reporter.warnLast(context.WithoutCancel(ctx), reasonFailed, lockLost)
 	}
 	if a.installation.leaving.Load() {
 		if err := a.uninstall(ctx, socket); err != nil {
@@ -157,7 +157,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 	}
 	stopServing()
-	return errors.Join(second, <-served)
+	return errors.Join(lockLost, <-served)
 }
 
 // rounds repeats rounds: a new one when the network changed, or when a round failed.

@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// refusedEventTime is how long a refused Event counts: client-go does not repeat it, so no success may ever follow.
+// refusedEventTime is how long a refused Event counts. client-go does not repeat it, so there may be no later success that clears it.
 const refusedEventTime = 10 * time.Minute
 
-// refusal is the last answer to a kind of write, if the API server refused it (RBAC, admission, an unknown token). A server that fails or is
-// unreachable refuses nothing: see reach.
+// refusal stores the last answer to one kind of write if the API server refused it (RBAC, admission, an invalid token). A failure of the server
+// or of the connection is no refusal: see reach.
 type refusal struct {
 	mu  sync.Mutex
 	err error // nil: the last answer was no refusal
@@ -43,8 +43,8 @@ func (r *refusal) get(age time.Duration) error {
 	return r.err
 }
 
-// refused returns what the API server refuses of this agent's writes about its Node. Neither the Node's condition nor an Event can report it. Pods
-// keep their network: the node works, but what the agent reports of it is out of date.
+// refused returns the API server's refusal of this agent's writes about its Node, nil if there is none. Neither the Node's condition nor an Event
+// can report it. The pod network works; the reports about it are out of date.
 func (a *agent) refused() error {
 	err := a.condition.refused.get(0)
 	if err == nil {
@@ -53,31 +53,31 @@ func (a *agent) refused() error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("the API server refuses what this agent writes about its Node (apply deploy/rbac and deploy/admission of this version): %w", err)
+	return fmt.Errorf("the API server refuses this agent's writes about its Node: %w; apply deploy/rbac and deploy/admission of this version", err)
 }
 
-// notedSink notes how writes of Events about the Node end. Those about pods are not noted: a tenant's quota may refuse them.
-type notedSink struct {
+// refusalSink records refusals of Events about the Node, not of those about pods: a tenant's quota may refuse these.
+type refusalSink struct {
 	record.EventSink
 
 	refused *refusal
 }
 
-func (s *notedSink) note(event *corev1.Event, err error) {
+func (s *refusalSink) note(event *corev1.Event, err error) {
 	if event.Namespace == metav1.NamespaceDefault && event.InvolvedObject.Kind == "Node" {
 		s.refused.note(err)
 	}
 }
 
 // Create implements record.EventSink.
-func (s *notedSink) Create(event *corev1.Event) (*corev1.Event, error) {
+func (s *refusalSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	written, err := s.EventSink.Create(event)
 	s.note(event, err)
 	return written, err
 }
 
 // Patch implements record.EventSink.
-func (s *notedSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+func (s *refusalSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
 	written, err := s.EventSink.Patch(event, data)
 	s.note(event, err)
 	return written, err

@@ -22,7 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// TestReadyz_writesRefused: the agent's rights let it read and not write. Its Node keeps an old condition, and only /readyz can report that.
+// TestReadyz_writesRefused: the agent's role allows reads only. Its Node's condition is out of date, and only /readyz can report that.
 func TestReadyz_writesRefused(t *testing.T) {
 	admin := apitest.Start(t)
 	kube, ours := apitest.Clients(t, admin)
@@ -71,7 +71,7 @@ func TestReadyz_writesRefused(t *testing.T) {
 	}
 	a.condition.set(available("pods get addresses"))
 	a.reporter.warn(reasonWaiting, errors.New("the first Event"))
-	want(`cannot patch resource "nodes/status"`, `cannot create resource "events"`, "the API server refuses what this agent writes about its Node")
+	want(`cannot patch resource "nodes/status"`, `cannot create resource "events"`, "the API server refuses this agent's writes about its Node")
 	if err := a.door.closed(); err != nil {
 		t.Errorf("CNI requests are refused: %v", err)
 	}
@@ -120,7 +120,7 @@ func TestRefusal(t *testing.T) {
 
 // A tenant's quota, or the end of its namespace, may refuse Events about pods.
 func TestRefusedEventsAboutPodsDoNotCount(t *testing.T) {
-	s := &notedSink{refused: &refusal{}}
+	s := &refusalSink{refused: &refusal{}}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", nil)
 	for _, namespace := range []string{"tenant", "default"} {
 		s.note(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, InvolvedObject: corev1.ObjectReference{Kind: "Pod"}}, forbidden)

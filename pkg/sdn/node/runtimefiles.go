@@ -67,7 +67,7 @@ func (f *runtimeFiles) run(ctx context.Context) {
 	}
 }
 
-// sync makes the files right, and reports on the Node what it had to write, and what is wrong when that changes.
+// sync writes the files that are missing or differ. It reports on the Node which these were, and a failure when it is a new one.
 func (f *runtimeFiles) sync(ctx context.Context) {
 	written, err := f.write(ctx)
 	f.reportWritten(written)
@@ -82,7 +82,8 @@ func (f *runtimeFiles) sync(ctx context.Context) {
 	f.compete()
 }
 
-// write writes what is missing, and returns what that was. The runtime must never find a configuration without its plugin.
+// write writes the files that are missing or differ, and returns their paths. The plugin comes first: the runtime must never find a
+// configuration without it.
 func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) {
 	if f.plugin != nil {
 		change, err := f.plugin.Install()
@@ -105,18 +106,19 @@ func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) 
 	return written, nil
 }
 
-// reportWritten reports what was missing. That is normal only when the agent starts: it may be the first on the node, or of another version.
+// reportWritten reports the files that were written. That is normal until sync has succeeded once: the agent may be the first on the node, or of
+// another version.
 func (f *runtimeFiles) reportWritten(written []string) {
 	if len(written) == 0 {
 		return
 	}
 	files := strings.Join(written, " and ")
 	if !f.synced {
-		f.report(corev1.EventTypeNormal, reasonFilesWritten, fmt.Sprintf("wrote %s, which did not exist or was another when the agent started", files))
+		f.report(corev1.EventTypeNormal, reasonFilesWritten, fmt.Sprintf("wrote %s, missing or of another version when the agent started", files))
 		return
 	}
 	f.report(corev1.EventTypeWarning, reasonFilesWritten,
-		fmt.Sprintf("wrote %s again, which was deleted or changed while the agent ran; no pod could start here in between", files))
+		fmt.Sprintf("wrote %s again, deleted or changed while the agent ran; pods could not start in the meantime; find the program that does it", files))
 }
 
 // compete tells of another network's configuration that the runtime takes in place of ours: it takes the first.

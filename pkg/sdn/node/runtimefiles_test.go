@@ -16,7 +16,7 @@ type told []string
 
 func (w *told) warn(reason string, err error) { *w = append(*w, reason+": "+err.Error()) }
 
-// reports are the Events by which the files' keeper reported what it wrote.
+// reports are the Events about files that were written.
 type reports []string
 
 func (r *reports) add(eventType, reason, message string) {
@@ -124,7 +124,7 @@ func TestReadOnlyDirectoryIsAFaultUntilItIsWritable(t *testing.T) {
 	}
 }
 
-// Files that are deleted come back, and each time the Node reports which: normally at the agent's start, as a warning later.
+// Files that were deleted are written again, and an Event on the Node names them: a normal one at the agent's start, a warning later.
 func TestRuntimeFiles_deleted(t *testing.T) {
 	f, _ := newTestFiles(t)
 	var got reports

@@ -270,7 +270,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 	}
 	log.Info("Host firewall is right", "changed", changes)
 	if err := firewall.Skipped(); err != nil {
-		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack has an entry for each connection between nodes' pods; load the kernel modules, or raise nf_conntrack_max: %w", err))
+		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack tracks the tunnel, with an entry for each connection between pods of two nodes: %w; load the modules, or raise nf_conntrack_max", err))
 	}
 	return firewall, nil
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// socketCheck is how often the CNI socket is looked for. Runtimes repeat an ADD that finds none.
+// socketCheck is the interval of checks of the CNI socket. Runtimes repeat an ADD that finds no socket.
 const socketCheck = 2 * time.Second
 
-// socketKeeper makes the CNI socket again when it is deleted, as by a program that empties /run.
+// socketKeeper restores the CNI socket and its lock after they were deleted, for example by a program that empties /run.
 type socketKeeper struct {
 	socket interface {
 		Restore() (restored bool, err error)
@@ -28,7 +28,7 @@ type socketKeeper struct {
 	fault error
 }
 
-// run keeps the socket until the context ends. It returns an error only when another agent has taken the node.
+// run restores the socket until the context ends. It returns an error only when another agent holds the lock.
 func (k *socketKeeper) run(ctx context.Context) error {
 	ticker := time.NewTicker(k.period)
 	defer ticker.Stop()
@@ -40,7 +40,7 @@ func (k *socketKeeper) run(ctx context.Context) error {
 		}
 		restored, err := k.socket.Restore()
 		if cniserver.IsInUse(err) {
-			return fmt.Errorf("the lock beside the CNI socket was deleted: %w", err)
+			return fmt.Errorf("restore the deleted lock of the CNI socket: %w", err)
 		}
 		k.note(ctx, restored, err)
 	}
@@ -54,11 +54,11 @@ func (k *socketKeeper) note(ctx context.Context, restored bool, err error) {
 	if restored {
 		klog.FromContext(ctx).Info("Restored the CNI socket")
 		k.report(corev1.EventTypeWarning, reasonSocketRestored,
-			"the CNI socket or its lock was deleted while the agent ran; both exist again, and no pod could start or end here in between")
+			"the CNI socket or its lock was deleted while the agent ran, and both are restored; pods could not start or end in the meantime; find the program that deletes files in the socket's directory")
 	}
 	if err != nil && (was == nil || was.Error() != err.Error()) {
 		klog.FromContext(ctx).Error(err, "Failed to restore the CNI socket", "retryAfter", k.period)
-		k.report(corev1.EventTypeWarning, reasonFailed, fmt.Sprintf("restore the CNI socket: %v; no pod can start or end here", err))
+		k.report(corev1.EventTypeWarning, reasonFailed, fmt.Sprintf("restore the CNI socket: %v; pods can't start or end on this node until its directory is writable", err))
 	}
 }
 

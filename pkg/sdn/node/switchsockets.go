@@ -11,11 +11,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// remindOfSockets is how often missing sockets are reported again: Events last an hour.
+// remindOfSockets is the interval of repeated reports of missing sockets: the API server deletes Events after an hour.
 const remindOfSockets = 20 * time.Minute
 
-// watchSockets reports sockets of Open vSwitch that were deleted under its programs, until the context ends. The agent's connections
-// last, and so does the pod network; but no other program can connect, and after the next restart the agent can't either.
+// watchSockets reports sockets of Open vSwitch that were deleted while it runs, until the context ends. The agent's connections continue, but
+// no program can open a new one, and neither can the agent after its next restart.
 func (a *agent) watchSockets(ctx context.Context) {
 	w := socketWatch{dir: ovs.DefaultRunDir, report: a.reporter.WarnNode}
 	ticker := time.NewTicker(hostCheck)
@@ -25,7 +25,7 @@ func (a *agent) watchSockets(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			// While Open vSwitch restarts it has no sockets either: the agent is not connected then.
+			// A restart of Open vSwitch is no fault: the agent is not connected then.
 			w.look(now, a.bridge.Connected())
 		}
 	}
@@ -51,7 +51,7 @@ func (w *socketWatch) look(now time.Time, connected bool) {
 	case connected && !now.Before(w.again):
 		w.again = now.Add(remindOfSockets)
 		w.report(reasonSwitchSockets, fmt.Sprintf(
-			"%s in %s were deleted while Open vSwitch runs: the pod network goes on until the agent or Open vSwitch restarts; restart ovsdb-server and ovs-vswitchd, which make them again",
+			"sockets of Open vSwitch were deleted while it runs: %s in %s; the pod network works until the agent or Open vSwitch restarts; restart ovsdb-server and ovs-vswitchd, which create the sockets again",
 			strings.Join(missing, " and "), w.dir))
 	}
 }

@@ -13,6 +13,7 @@ func TestSocketWatch(t *testing.T) {
 	var got []string
 	w := socketWatch{dir: dir, report: func(reason, message string) { got = append(got, reason+": "+message) }}
 	sockets := []string{"db.sock", "br0.mgmt"}
+	const prefix = "sockets of Open vSwitch were deleted while it runs: "
 	write := func(t *testing.T, names ...string) {
 		t.Helper()
 		for _, name := range names {
@@ -32,11 +33,11 @@ func TestSocketWatch(t *testing.T) {
 	}{
 		{"all exist", 0, nil, true, ""},
 		{"lost while Open vSwitch restarts", time.Second, sockets, false, ""},
-		{"lost while it runs", 2 * time.Second, sockets, true, "db.sock and br0.mgmt in"},
+		{"lost while it runs", 2 * time.Second, sockets, true, prefix + "db.sock and br0.mgmt in"},
 		{"still lost", 3 * time.Second, sockets, true, ""},
-		{"still lost after long", remindOfSockets + 3*time.Second, sockets, true, "db.sock and br0.mgmt in"},
-		{"made again", remindOfSockets + 4*time.Second, nil, true, ""},
-		{"one lost again", remindOfSockets + 5*time.Second, sockets[:1], true, "db.sock in"},
+		{"still lost at the next reminder", remindOfSockets + 3*time.Second, sockets, true, prefix + "db.sock and br0.mgmt in"},
+		{"created again", remindOfSockets + 4*time.Second, nil, true, ""},
+		{"one lost again", remindOfSockets + 5*time.Second, sockets[:1], true, prefix + "db.sock in"},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			got = nil
