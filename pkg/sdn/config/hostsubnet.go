@@ -22,7 +22,8 @@ func IsExternal(o *networkv1.HostSubnet) bool {
 	return ok
 }
 
-// IsNode reports whether ovsdn-controller made the HostSubnet for a Node of the cluster.
+// IsNode reports whether ovsdn-controller created the HostSubnet for a Node of the cluster. One with networkv1.FixedVNIDHostAnnotation, valid or
+// not, is an external machine's.
 func IsNode(o *networkv1.HostSubnet) bool {
 	_, fixed := o.Annotations[networkv1.FixedVNIDHostAnnotation]
 	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !fixed && !IsExternal(o)

@@ -106,8 +106,8 @@ func (p *Peers) Prime(ctx context.Context) error {
 	return nil
 }
 
-// recover goes on with what the bridge does for nodes whose HostSubnets somebody broke: who starts, or follows another network,
-// must not cut off whom all others still serve. What else has come to hold since comes first.
+// recover reads the peers of invalid HostSubnets from the flows of the bridge: an agent that starts, or follows another network, must not
+// cut off nodes that all others still reach. A peer that conflicts with a valid HostSubnet is not used.
 func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) error {
 	if len(objects) == 0 {
 		return nil
@@ -133,8 +133,8 @@ func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) er
 			klog.FromContext(ctx).Info("HostSubnet is not usable, and the bridge does not know what it was: its node is out of reach", "hostsubnet", name)
 			continue
 		}
-		// Flows of the previous version and of mode subnet don't show who is a node.
-		peer.IsNode = peer.FixedVNID == nil && (peer.IsNode || isNode(o))
+		// Flows of the previous version and of mode subnet don't show which peers are nodes.
+		peer.IsNode = peer.FixedVNID == nil && (peer.IsNode || config.IsNode(o))
 		p.put(name, peer)
 	}
 	return nil
@@ -143,7 +143,7 @@ func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) er
 // seniority puts HostSubnets that stand for a Node first, then the older ones.
 func seniority(a, b *networkv1.HostSubnet) int {
 	made := func(o *networkv1.HostSubnet) int {
-		if isNode(o) {
+		if config.IsNode(o) {
 			return 0
 		}
 		return 1
@@ -197,11 +197,6 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-// isNode reports whether the HostSubnet is one that the controller made for a Node.
-func isNode(o *networkv1.HostSubnet) bool {
-	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !config.IsExternal(o)
-}
-
 func (p *Peers) put(name string, peer pipeline.Peer) *store.Commit {
 	known := Peer{VTEP: peer.VTEP, IsNode: peer.IsNode}
 	if peer.FixedVNID != nil {
@@ -221,7 +216,7 @@ func (p *Peers) parse(o *networkv1.HostSubnet) (pipeline.Peer, error) {
 	if fixed {
 		peer.FixedVNID = &vnid
 	}
-	peer.IsNode = !fixed && isNode(o)
+	peer.IsNode = config.IsNode(o)
 	return peer, errors.Join(err, p.network.CheckHostSubnet(h))
 }
 

@@ -189,7 +189,7 @@ func TestTwoNodesSwapAddresses(t *testing.T) {
 	}
 }
 
-// On the way both have the same address, and neither may wait for the other.
+// For a moment both nodes have the same address; neither's flows may wait for the other's.
 func TestTwoNodesSwapAddresses_withFlowsOfTheirOwn(t *testing.T) {
 	fake := ovs.NewFake("br0")
 	if err := fake.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
@@ -268,7 +268,7 @@ func TestNonsenseKeepsWhatTheBridgeHasAcrossStarts(t *testing.T) {
 	f.want("172.31.0.12 172.31.0.14 172.31.0.16", map[string]string{"10.128.2.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.16"})
 }
 
-// fixed makes the HostSubnet a machine's with that annotation.
+// fixed makes the HostSubnet that of an external machine with this fixed VNID.
 func fixed(o *networkv1.HostSubnet, vnid string) *networkv1.HostSubnet {
 	o.Annotations = map[string]string{networkv1.AssignHostSubnetAnnotation: "true", networkv1.FixedVNIDHostAnnotation: vnid}
 	return o
@@ -291,7 +291,7 @@ func (f *fixture) sources(vtep, actions string) {
 	})
 }
 
-// An annotation that became invalid does not make the machine one whose VNIs are trusted.
+// A fixed VNID that became invalid stays in use: the machine's VNIs are not trusted.
 func TestInvalidFixedVNID_keepsLastValidAcrossStarts(t *testing.T) {
 	for _, before := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
 		for _, after := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
@@ -329,7 +329,7 @@ func node(o *networkv1.HostSubnet) *networkv1.HostSubnet {
 	return o
 }
 
-// The annotation of the Node outlives what makes a HostSubnet invalid.
+// A node whose HostSubnet became invalid stays a node, by its annotation or its flows.
 func TestInvalidHostSubnet_staysANode(t *testing.T) {
 	sw := ovstest.Start(t)
 	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
