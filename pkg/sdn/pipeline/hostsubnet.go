@@ -36,7 +36,7 @@ func (n Node) Peer(p Peer) State {
 			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), append([]ovs.Action{tag}, n.sendToNode(p.VTEP)...)...)
 		}
 		if n.marks() && !p.IsNode {
-			// A machine may learn MACs from what it gets, and tun0's is the one that it asks for by ARP.
+			// A machine may learn MACs from the packets that it receives, and resolves the gateway to tun0's MAC.
 			s.add(tableRemote, 110, ip(ovs.RegBits(4, sourceNode, sourceNode), ovs.IPDestination(subnet)),
 				slices.Concat([]ovs.Action{setSourceMAC(config.MAC(config.Gateway(n.Subnets[0]))), tag}, n.sendToNode(p.VTEP))...)
 		}

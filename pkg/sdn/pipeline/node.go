@@ -15,7 +15,7 @@ type Node struct {
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	Subnets         []netip.Prefix // this node's own
-	VTEP            netip.Addr     // this node's own IP, the end of its tunnels; without it only tun0's addresses are the node's
+	VTEP            netip.Addr     // this node's own IP, where its tunnels end; invalid: only tun0's addresses are the node's
 	VXLANPort       uint16
 
 	// StatelessSCTP is for the userspace datapath, whose tracker sees no ports of SCTP: one association would let all others between the

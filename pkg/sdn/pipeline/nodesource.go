@@ -12,14 +12,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// A packet of a node itself has the bit sourceNode of reg4, and the node's other address in reg6. This node sets them in table 0, by the
-// source and by what the host's firewall writes into packets that only look like the node's own. Through the tunnel such a packet carries
-// config.NodeMAC as its Ethernet source, by which table 10 of the other node sets them again (docs/decisions/0006-node-as-source.md).
+// A packet of a node itself has the bit sourceNode of reg4, and the node's other address in reg6. The sender sets them in table 0, by the
+// source address, unless the packet has a DSCP of the host's firewall. In the tunnel the packet has config.NodeMAC as its Ethernet source, by
+// which table 10 of the receiver sets both registers (docs/decisions/0006-node-as-source.md).
 
-// marks reports whether other nodes learn which packets are this node's own.
+// marks reports whether the node's own packets are marked for other nodes.
 func (n Node) marks() bool { return n.judges() && len(n.Subnets) > 0 }
 
-// itself compiles the packets from tun0 that are the node's own. Those with a DSCP of the firewall have left by flows of a higher priority.
+// itself compiles the packets from tun0 that are the node's own. Packets with a DSCP of the firewall match flows of a higher priority.
 func (n Node) itself(s *State) {
 	if !n.judges() {
 		for _, gateway := range n.gateways() {
@@ -36,7 +36,7 @@ func (n Node) itself(s *State) {
 	}
 }
 
-// mark compiles how the node's own packets to other nodes are marked. Pods of this node see tun0's MAC.
+// mark compiles the mark in the node's own packets to other nodes. Packets to pods of this node have tun0's MAC.
 func (n Node) mark(s *State) {
 	if !n.marks() {
 		return
@@ -47,8 +47,8 @@ func (n Node) mark(s *State) {
 	}
 }
 
-// foreign compiles packets of other nodes with a source outside of the cluster network: hosts that route through those nodes. They come to
-// this node's pods, as they do through this node itself, with the same VNID whatever their VNI, and not to this host.
+// foreign compiles packets from the tunnel with a source outside of the cluster network, such as those of hosts that route through other
+// nodes. They reach this node's pods, with vnidOutside whatever their VNI, and not this host.
 func (n Node) foreign(s *State) {
 	enter := []ovs.Action{ovs.GotoTable(tableTunnelIngress)}
 	if n.judges() {
@@ -62,7 +62,7 @@ func (n Node) foreign(s *State) {
 	}
 }
 
-// fromPeer compiles which packets of a peer are not classified by their VNI alone.
+// fromPeer compiles the packets of a peer that are not classified by their VNI alone.
 func (n Node) fromPeer(s *State, p Peer) {
 	if !n.judges() {
 		return
@@ -76,7 +76,7 @@ func (n Node) fromPeer(s *State, p Peer) {
 		return
 	}
 	first := config.Gateway(p.Subnets[0])
-	// The mark makes the match the node's own, even while two nodes that swap their IPs both have the same one.
+	// The mark makes the matches of two nodes differ while both have the same IP, as when they swap theirs.
 	source := func(a, other netip.Addr, actions ...ovs.Action) {
 		m := ip(goovs.TunnelID(0), ovs.TunnelSource(p.VTEP), goovs.DataLinkSource(config.NodeMAC(first).String()), ovs.IPSource(single(a)))
 		actions = append(actions, isNode(other)...)
@@ -88,7 +88,7 @@ func (n Node) fromPeer(s *State, p Peer) {
 	source(p.VTEP, first, loadVNID(config.GlobalVNID, regSourceVNID))
 }
 
-// isNode sets what a packet of a node itself has: the bit, and the node's other address if that is known.
+// isNode returns the actions that set sourceNode, and the node's other address if it is known.
 func isNode(other netip.Addr) []ovs.Action {
 	set := []ovs.Action{goovs.Load("0x1", regSourceNode)}
 	if other.Is4() {

@@ -88,7 +88,7 @@ func load(t *testing.T, sw *ovstest.Switch, text string) {
 	sw.OFCtl(t, "replace-flows", ovstest.Bridge, file)
 }
 
-// onTheWire returns the packet that the trace of a sender ends with, as the receiver's switch gets it; "" if it does not go to the receiver.
+// onTheWire returns the packet at the end of a sender's trace, as the receiver's switch receives it; "" if it is not sent to the receiver.
 func onTheWire(trace string) string {
 	_, final, _ := strings.Cut(trace, "Final flow: ")
 	final, _, _ = strings.Cut(final, "\n")
@@ -132,11 +132,11 @@ func sentPackets() map[string]string {
 	}
 }
 
-// TestNodeSource_upgrade sends packets from nodes of this version and of the previous one to nodes of both. Outsiders and pods reach at every
-// step what they reach in the end, and nothing that neither the version before nor the one after lets them; a node loses nothing.
+// TestNodeSource_upgrade sends packets from nodes of this version and of the previous one to nodes of both. No step of an upgrade opens more
+// than the previous or this version does, and no step closes anything to a node.
 func TestNodeSource_upgrade(t *testing.T) {
 	same := func(pods string) [4]string { return [4]string{pods, pods, pods, pods} }
-	// What the previous version's receivers drop, and this version's classify as from outside.
+	// Receivers of the previous version drop these packets; receivers of this version classify them as from outside.
 	foreign := func(pods string) [4]string { return [4]string{"", pods, "", pods} }
 	for mode, want := range map[config.Mode]map[string][4]string{ // old to old, old to new, new to old, new to new
 		config.ModeNetworkPolicy: {
@@ -234,7 +234,7 @@ func reaches(t *testing.T, tracer *ovstest.Tracer, packet string) string {
 	return strings.Join(pods, " ")
 }
 
-// TestTraceNodeSource asks which packets have the bit of a node, the node's other address, and which VNID.
+// TestTraceNodeSource traces which packets get the bit of a node, the node's other address and which VNID.
 func TestTraceNodeSource(t *testing.T) {
 	const mark, vtep = "dl_src=0e:58:0a:80:00:01", senderVTEP
 	type verdict struct{ vnid, node, other, mac string }
@@ -332,7 +332,7 @@ func TestTraceNodeSource(t *testing.T) {
 	}
 }
 
-// Only nodes get the mark: a machine may learn where tun0's MAC is, and a pod of this node sees it, too.
+// Only packets to nodes have the mark: pods of this node and machines that are no nodes receive tun0's MAC.
 func TestTraceNodeSource_markedOnlyForNodes(t *testing.T) {
 	sw, _ := realSwitch(t)
 	tracer := sw.NewTracer(t)

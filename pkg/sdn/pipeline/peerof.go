@@ -10,7 +10,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// PeerOf reads back, from a remote node's flows in any mode of this version or the previous one, what they were compiled from. It returns false
+// PeerOf returns the peer that a remote node's flows were compiled from, in any mode of this version or the previous one. It returns false
 // when they do not show all of it, or have a form that neither version compiles.
 func PeerOf(flows []ovs.DumpedFlow) (Peer, bool) {
 	var p Peer
@@ -44,8 +44,9 @@ func (p *Peer) readSource(f ovs.DumpedFlow) bool {
 		}
 		p.VTEP = vtep
 		if fixed {
-			p.FixedVNID, fixed = loadedVNID(load)
-			return fixed
+			vnid, ok := loadedVNID(load)
+			p.FixedVNID = &vnid
+			return ok
 		}
 		return true
 	case f.Key.Priority == 110 && fields["reg4"] != "": // a machine's foreign sources
@@ -57,21 +58,21 @@ func (p *Peer) readSource(f ovs.DumpedFlow) bool {
 	return false
 }
 
-// loadedVNID reads the action "load:VNID", in hexadecimal or decimal.
-func loadedVNID(action string) (*config.VNID, bool) {
+// loadedVNID reads the action "load:VNID", in hexadecimal or decimal. It returns false for another action, and for a number that is no VNID.
+func loadedVNID(action string) (config.VNID, bool) {
 	value, ok := strings.CutPrefix(action, "load:")
 	if !ok {
-		return nil, false
+		return 0, false
 	}
 	n, err := strconv.ParseUint(value, 0, 32)
 	if err != nil {
-		return nil, false
+		return 0, false
 	}
 	vnid, err := config.CheckVNID(uint32(n))
-	return &vnid, err == nil
+	return vnid, err == nil
 }
 
-// readSubnet reads a flow of table 90. Some also match who sends.
+// readSubnet reads a flow of table 90. Some also match the sender's VNID, or the bit of a node.
 func (p *Peer) readSubnet(f ovs.DumpedFlow) bool {
 	fields := fieldsOf(f.Key)
 	for name := range fields {

@@ -79,7 +79,7 @@ func TestPeerIsNotReadBack(t *testing.T) {
 	}
 }
 
-// What the previous version has on the switch when this one starts.
+// The flows are those that the previous version leaves on the switch.
 func TestPreviousVersionsPeerIsReadBack(t *testing.T) {
 	for _, text := range []string{
 		"table=90,priority=100,ip,reg0=0,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130\n" +

@@ -33,7 +33,7 @@ const (
 	midstream     = 1 << 9 // it opens no connection, so none begins with it
 
 	sourceNode    = 1 << 10 // the source is a node itself, this one or another
-	sourceForeign = 1 << 11 // it came through the tunnel with a source outside of the cluster network
+	sourceForeign = 1 << 11 // the packet is from the tunnel, with a source outside of the cluster network
 )
 
 // The registers' parts, by the names that load takes.
@@ -247,8 +247,8 @@ func (n Node) PolicyNodes(parts []RulePart) State {
 	return s
 }
 
-// PolicyNodeBlock compiles the nodes whose other address is in the block of IPv4 addresses, as sources: of a packet from tun0's address
-// the node's own IP, and the reverse. PolicyPeer compiles the address that the packet has.
+// PolicyNodeBlock compiles nodes as sources whose other address is in the block of IPv4 addresses. The other address is the node's own IP for
+// packets from a tun0 address, and its first tun0 address for packets from its own IP. PolicyPeer compiles the packet's source address.
 func (n Node) PolicyNodeBlock(block netip.Prefix, parts []RulePart) State {
 	addr := block.Masked().Addr().As4()
 	other := ovs.RegBits(numberNodeAddress, binary.BigEndian.Uint32(addr[:]), uint32(uint64(math.MaxUint32)<<(32-block.Bits())&math.MaxUint32))

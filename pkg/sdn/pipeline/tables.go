@@ -31,8 +31,8 @@
 //
 //	What 27 and 81 deny ends in 29 egress-denied and 83 ingress-denied, where the agent is told of it if that is wanted.
 //	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
-//	131 drops packets of a pod that have the addresses and ports of another of its connections: one is direct, one goes through
-//	the host's proxy.
+//	131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
+//	other goes through the host's proxy.
 //	Mode subnet judges nobody: 27 leads to 30, 80 to the port, and the tables between are not in use.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows

@@ -28,8 +28,8 @@ const (
 	zoneElsewhereBits = 15
 )
 
-// The ct_marks of connections that a pod of this node opened to the cluster network. A connection gets one with its first packet, and it
-// never changes: one through the host's proxy and a direct one to its endpoint, from the same port, are one entry of the pod's zone.
+// The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
+// it: a connection through the host's proxy and a direct one to the same endpoint, from the same port, share one entry of the pod's zone.
 const (
 	markProxied = 1 // translated by the host's proxy
 	markDirect  = 2
@@ -102,7 +102,7 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 	return toNode(vtep)
 }
 
-// commit compiles what commits connections, when every verdict of this node is in.
+// commit compiles table 130, which commits connections after every verdict of this node.
 func (n Node) commit(s *State) {
 	if n.judges() {
 		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
@@ -121,8 +121,8 @@ func (n Node) commit(s *State) {
 	s.add(tableCollision, 0, anything(), goovs.Drop())
 }
 
-// collide compiles which packets belong to the connection that the pod's zone has for their addresses and ports. The packets of the other
-// connection are dropped: its answers could not be told apart. What has no mark yet is new.
+// collide compiles table 131. It passes packets of the connection that the pod's zone has an entry for, and drops those of a second
+// connection with the same addresses and ports, since the replies to both are equal. An entry without a mark is new.
 func (n Node) collide(s *State) {
 	mark := func(m uint32) ovs.Match { return goovs.ConnectionTrackingMark(m, 0) }
 	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), goovs.OutputField(regOutput))
@@ -134,7 +134,7 @@ func (n Node) collide(s *State) {
 	s.add(tableCollision, 100, ip(), commitAs(markDirect)...)
 }
 
-// isMidstream matches TCP packets with which no connection begins.
+// isMidstream matches TCP packets that open no connection.
 func isMidstream() match {
 	return match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}}
 }

@@ -2,15 +2,14 @@ package pipeline
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// VNIDsOf reads back, of a bridge's flows, the VNIDs that pods and services were compiled with, by the owner's cookie. It leaves
-// out owners whose flows disagree. It returns none if the bridge was in mode subnet, where all have VNID 0, or if it has no version.
+// VNIDsOf returns the VNIDs that a bridge's flows of pods and services were compiled with, by the owner's cookie. It leaves out owners
+// whose flows differ in it. It returns nil if the bridge was in mode subnet, where all have VNID 0, or has no flow of tableVersion.
 func VNIDsOf(flows []ovs.DumpedFlow) map[uint64]config.VNID {
 	vnids, invalid, tenants := map[uint64]config.VNID{}, map[uint64]bool{}, false
 	for _, f := range flows {
@@ -27,7 +26,7 @@ func VNIDsOf(flows []ovs.DumpedFlow) map[uint64]config.VNID {
 			continue
 		}
 		vnid, ok := loaded(f.Text, register)
-		if former, known := vnids[f.Cookie]; !ok || known && former != vnid {
+		if other, known := vnids[f.Cookie]; !ok || known && other != vnid {
 			invalid[f.Cookie] = true
 			continue
 		}
@@ -56,17 +55,9 @@ func hasTenants(version string) bool {
 func loaded(flow, register string) (config.VNID, bool) {
 	_, actions, _ := strings.Cut(flow, "actions=")
 	for action := range strings.SplitSeq(actions, ",") {
-		value, isLoad := strings.CutPrefix(action, "load:")
-		value, isTo := strings.CutSuffix(value, "->"+register)
-		if !isLoad || !isTo {
-			continue
+		if load, found := strings.CutSuffix(action, "->"+register); found {
+			return loadedVNID(load)
 		}
-		n, err := strconv.ParseUint(value, 0, 32)
-		if err != nil {
-			return 0, false
-		}
-		vnid, err := config.CheckVNID(uint32(n))
-		return vnid, err == nil
 	}
 	return 0, false
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// recover reads from the bridge the VNIDs of NetNamespaces that have none and of which ovsdn-controller has no record. An agent that starts,
-// or follows another mode, then continues with the VNID that a running agent retains.
+// recover reads from the bridge the VNIDs of NetNamespaces that have no valid netid and no valid record of ovsdn-controller. An agent that
+// starts, or follows another mode, so continues with the VNID that a running agent retains.
 func (v *VNIDs) recover(ctx context.Context, unusable []*networkv1.NetNamespace) error {
 	if len(unusable) == 0 || v.bridge == nil {
 		return nil
@@ -22,7 +22,7 @@ func (v *VNIDs) recover(ctx context.Context, unusable []*networkv1.NetNamespace)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.former = pipeline.VNIDsOf(flows)
+	v.onBridge = pipeline.VNIDsOf(flows)
 	for _, o := range unusable {
 		ns := v.namespace(o.Name)
 		if !ns.known {
@@ -30,17 +30,16 @@ func (v *VNIDs) recover(ctx context.Context, unusable []*networkv1.NetNamespace)
 			ns.multicast = o.Annotations[networkv1.MulticastEnabledAnnotation] == "true"
 		}
 	}
-	klog.FromContext(ctx).Info("Read VNIDs of invalid NetNamespaces from the bridge", "netnamespaces", len(unusable), "owners", len(v.former))
+	klog.FromContext(ctx).Info("Read VNIDs of invalid NetNamespaces from the bridge", "netnamespaces", len(unusable), "owners", len(v.onBridge))
 	return nil
 }
 
-// adopt gives a namespace whose NetNamespace is unusable the VNID that one of its dependents has on the bridge. It reports whether the
-// namespace has a VNID now and had none before.
+// adopt sets the VNID of a namespace whose NetNamespace is unusable to the one that the dependent has on the bridge. It reports whether it did.
 func (v *VNIDs) adopt(ns *namespace, owner pipeline.Owner) bool {
 	if !ns.unusable || ns.known {
 		return false
 	}
-	vnid, ok := v.former[owner.Cookie()]
+	vnid, ok := v.onBridge[owner.Cookie()]
 	if !ok {
 		return false
 	}

@@ -25,8 +25,7 @@ func withRecord(o *networkv1.NetNamespace, assigned string) *networkv1.NetNamesp
 	return o
 }
 
-// An agent that starts while the netid is invalid, and one that sees it become invalid, do the same: the assigned VNID stays in use, for
-// new pods too.
+// The assigned VNID stays in use, for new pods too, whether the netid is invalid when the agent starts or becomes so later.
 func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
 	for name, invalid := range map[string]*networkv1.NetNamespace{
 		"reserved":   withRecord(netNamespace("a", 5), "32"),
@@ -101,7 +100,7 @@ func dumpOf(t *testing.T, mode string, vnids map[int]config.VNID) dump {
 	return d
 }
 
-// startOn is start with a bridge that has flows of before.
+// startOn is start with a bridge that has flows of a previous agent.
 func startOn(t *testing.T, bridge Bridge, flows ovs.Interface, objects ...*networkv1.NetNamespace) (v *VNIDs, stop func(), err error) {
 	t.Helper()
 	client := fake.NewSimpleClientset()
@@ -137,7 +136,7 @@ func (p primed) Prime(ctx context.Context) error {
 	return nil
 }
 
-// Without a record, an agent that starts continues with what the bridge has of the namespace's pods.
+// Without a record, an agent that starts continues with the VNID that the bridge has for the namespace's pods.
 func TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bridge dump
@@ -182,7 +181,7 @@ func (f *fixture) must1(err error) {
 	}
 }
 
-// The same on a switch.
+// TestInvalidNetIDWithoutRecord_switch is TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge on a real switch.
 func TestInvalidNetIDWithoutRecord_switch(t *testing.T) {
 	s := ovstest.Start(t)
 	native := ovs.NewNative(ovstest.Bridge, s.RunDir)

@@ -46,7 +46,7 @@ type Options struct {
 	Informer cache.SharedIndexInformer // that of Lister
 	Get      Getter
 	Store    Store
-	Bridge   Bridge // that of Store; nil: a new one, which has no flows
+	Bridge   Bridge // that of Store; nil: recover no VNIDs from flows
 
 	Elsewhere Elsewhere // nil: multicast goes to all nodes
 }
@@ -69,7 +69,7 @@ type VNIDs struct {
 	namespaces map[string]*namespace
 	homes      map[pipeline.Owner]string // the namespace that a dependent is in
 	networks   map[config.VNID]*network
-	former     map[uint64]config.VNID // of owners on the bridge, by cookie; nil unless a NetNamespace needs it
+	onBridge   map[uint64]config.VNID // by the cookie of the owner, when Prime read the bridge; nil unless a NetNamespace needs it
 }
 
 // New returns the feature.
@@ -113,12 +113,12 @@ type namespace struct {
 	known      bool // else its dependents have no flows
 	exists     bool // as a NetNamespace: one that is gone keeps its VNID for those who are left
 	multicast  bool
-	unusable   bool // its NetNamespace was found without a valid VNID, which the bridge may still have
+	unusable   bool // Prime found its NetNamespace without a valid VNID; the bridge may have one
 	unsettled  bool // the switch refused some of what follows from the VNID, or nobody knows whether it did
 	dependents map[pipeline.Owner]Dependent
 }
 
-// Prime takes note of all NetNamespaces. The informer must have synced, and the bridge must still have the flows of before.
+// Prime reads all NetNamespaces. The informer must have synced, and the bridge must still have the flows of the previous agent.
 func (v *VNIDs) Prime(ctx context.Context) error {
 	if v.flat() {
 		return nil
@@ -188,7 +188,7 @@ func (v *VNIDs) learn(ctx context.Context, o *networkv1.NetNamespace) []*store.C
 		return nil
 	}
 	if n.Fault != nil { // ovsdn-controller reports it to users
-		klog.FromContext(ctx).Info("NetNamespace is invalid, using its assigned VNID", "netnamespace", o.Name, "vnid", n.VNID, "err", n.Fault)
+		klog.FromContext(ctx).Info("NetNamespace is invalid; using its assigned VNID", "netnamespace", o.Name, "vnid", n.VNID, "err", n.Fault)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
