@@ -31,8 +31,8 @@ type FirewallConfig struct {
 	ServiceNetwork netip.Prefix // with SourcesJudged
 	RoutedDSCP     uint8        // with SourcesJudged
 
-	// ForwardedDSCP is in what came to this node's own address and goes on to a pod, which is how kube-proxy serves node ports: it
-	// masquerades that, too. It is also in the replies that a pod gets through a node port.
+	// ForwardedDSCP is in packets to this node's own address that are forwarded to a pod, as kube-proxy does for node ports: it
+	// masquerades these, too. It is also in the replies that a pod receives through a node port.
 	ForwardedDSCP uint8 // with SourcesJudged
 }
 
@@ -127,7 +127,7 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 	nodePort := []string{"-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()}
 	return append(rules,
 		rule(append([]string{"!", "-i", Tun0Name}, nodePort...), "from outside through a node port", forwarded...),
-		// It gets the node's own address as its source.
+		// The reply has the node's own address as its source.
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
 }
 
@@ -190,7 +190,7 @@ type Firewall struct {
 	fault  fault
 
 	mu      sync.Mutex
-	skipped map[string]error // why optional chains are missing, by their name
+	skipped map[string]error // causes of missing optional chains, by chain name
 }
 
 // lockWait is how long one run of iptables waits for another program to release the lock, in seconds.

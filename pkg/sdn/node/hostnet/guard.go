@@ -2,9 +2,9 @@ package hostnet
 
 import "slices"
 
-// guardRules keep everybody but nodes from reaching a node's VTEP. A service whose endpoint is a node's VXLAN port would let
-// its clients' packets arrive there as this node's, masqueraded, and a VTEP trusts nodes. Pods' own services on that port,
-// from outside, are none of its business.
+// guardRules drop VXLAN that this node would forward to a node's VTEP for pods and for clients of services. A service whose endpoint is a
+// node's VXLAN port would let its clients' packets arrive there masqueraded as this node's, and a VTEP trusts nodes. Traffic from outside
+// to pods that use the port themselves passes.
 func guardRules(networks, vxlan []string) []Rule {
 	var rules []Rule
 	for _, n := range networks {

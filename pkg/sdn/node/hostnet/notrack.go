@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The tables of iptables. A kernel can lack tableRaw.
+// The tables of iptables. Some kernels lack tableRaw.
 const (
 	tableRaw    = "raw"
 	tableMangle = "mangle"
@@ -18,12 +18,12 @@ const (
 	tableFilter = "filter"
 )
 
-// notrackChains exempt the node's own VXLAN from the host's conntrack, where each inner connection would cost an entry: the outer source
+// notrackChains exempt the node's own VXLAN from the host's conntrack, which would store an entry for each inner connection: the outer source
 // port is a hash of the inner headers.
 //
-// Only packets between the tunnel endpoints match. Raw PREROUTING comes before DNAT: a packet to a service, also to one whose endpoint is a
-// VTEP, still has the service's address and stays tracked, and so does VXLAN that the node routes for others. What leaves by tun0 goes to a
-// pod or a service. A service on the VXLAN port of an address that the node itself has is not translated: it would hijack the tunnel.
+// Only packets from and to the node's own addresses match. Raw PREROUTING precedes DNAT: a packet to a service, also to one whose endpoint is a
+// VTEP, still has the service's address and is tracked, and so is VXLAN that the node routes. Packets out of tun0 go to pods and services, and
+// are tracked. A service on the VXLAN port of an address of the node is not translated: it would hijack the tunnel.
 func notrackChains(vxlan []string) []Chain {
 	notrack := func(match []string, addrType, comment string) []Rule {
 		return []Rule{rule(slices.Concat(match, []string{"-m", "addrtype", addrType, "LOCAL"}), comment, "CT", "--notrack")}
@@ -42,14 +42,14 @@ func notrackChains(vxlan []string) []Chain {
 	}
 }
 
-// isNoTable returns whether the kernel lacks the table: the older backend then exits with the status of a version that does not fit.
+// isNoTable reports whether the kernel lacks the table: iptables-legacy then exits with the status of a version mismatch.
 func isNoTable(err error) bool {
 	const versionProblem = 3 // XTF_VERSION_PROBLEM of xtables.h
 	failed := (*iptables.Error)(nil)
 	return errors.As(err, &failed) && failed.ExitStatus() == versionProblem
 }
 
-// skip records the failure of an optional chain, and logs it once.
+// skip records the failure of an optional chain, and logs each cause once.
 func (f *Firewall) skip(ctx context.Context, c Chain, err error) {
 	err = fmt.Errorf("set up iptables chain %s of table %s: %w; the kernel needs xt_CT, xt_addrtype and, for iptables-legacy, iptable_raw", c.Name, c.Table, err)
 	f.mu.Lock()
@@ -60,18 +60,18 @@ func (f *Firewall) skip(ctx context.Context, c Chain, err error) {
 	f.skipped[c.Name] = err
 	f.mu.Unlock()
 	if was == nil || was.Error() != err.Error() {
-		klog.FromContext(ctx).Error(err, "Skipped optional iptables chain: the host's conntrack tracks the tunnel")
+		klog.FromContext(ctx).Error(err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "effect", "conntrack tracks the tunnel")
 	}
 }
 
-// done records that an optional chain is in place.
+// done records that an optional chain is installed.
 func (f *Firewall) done(c Chain) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.skipped, c.Name)
 }
 
-// Skipped returns why optional chains are missing, nil if none is. The node works without them. It may be called at any time.
+// Skipped returns the causes of missing optional chains, nil if none is missing. The node works without them. It is safe for concurrent use.
 func (f *Firewall) Skipped() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -92,7 +92,7 @@ func TestServicesOnTheVXLANPortStayTracked(t *testing.T) {
 	if out := sh(t, "conntrack -L -p udp --orig-port-src 5001 2>/dev/null"); !strings.Contains(out, "dst=10.128.0.2") {
 		t.Errorf("conntrack does not have the VXLAN packet that the node routed:\n%s", out)
 	}
-	// An external IP that is the node's own address would take the tunnel away.
+	// A service with the node's own address as its external IP does not hijack the tunnel.
 	vtep := udp(t, here, "192.0.2.10:4789")
 	send(t, outside, "192.0.2.10:4789")
 	if from := sender(t, vtep); from.String() != "192.0.2.1:5001" {

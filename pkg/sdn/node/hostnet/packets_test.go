@@ -198,7 +198,7 @@ func icmp(t *testing.T, name string) string {
 	return ""
 }
 
-// What answers a pod through a node port has the node's address then, and must not count as the node's own.
+// A reply to a pod through a node port has the node's address as its source, and must not count as the node's own.
 func TestNodePortAnswerIsMarked(t *testing.T) {
 	n := newNetwork(t, judging())
 	sh(t, `iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 10.128.0.3:5353

@@ -19,7 +19,7 @@ type Chain struct {
 	Comment string // on the jump
 	Rules   []Rule
 
-	Optional bool // the node works without it: Sync reports its failure in Skipped only
+	Optional bool // the node works without it: Sync does not fail with it, and Skipped reports it
 }
 
 // Jump is the rule in the built-in chain.

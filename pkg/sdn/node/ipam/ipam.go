@@ -44,7 +44,7 @@ type IPAM struct {
 	held     map[owner][]netip.Addr
 	taken    map[netip.Addr]bool // those in held
 	freed    *freed
-	restored int // leases written for addresses that were held or in use already, since Restore
+	restored int // leases written since the last Restore for addresses that were in use already
 }
 
 // rangeSet is what one address is taken from.
@@ -97,7 +97,7 @@ func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 	return i, nil
 }
 
-// Close closes the directory's lock. A second Close does nothing: the lock is a bare descriptor, whose number may be another file's by then.
+// Close closes the directory's lock. A second Close does nothing: the lock is a bare descriptor, whose number may have been reused.
 func (i *IPAM) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// lockName is host-local's name of the file in the directory that is locked.
+// lockName is host-local's name of the lock file in the directory.
 const lockName = "lock"
 
-// Restore writes the files of held addresses that no longer exist, in a new directory if that was deleted. It returns how many were lost
-// since the last call, those that Reserve had to write included.
+// Restore writes the deleted files of held addresses, in a new directory if that was deleted too. It returns the number of leases restored
+// since the last call, including those by Reserve.
 func (i *IPAM) Restore(ctx context.Context) (restored int, err error) {
 	err = i.locked(ctx, func() error {
 		for o, addrs := range i.held {
@@ -35,8 +35,8 @@ func (i *IPAM) Restore(ctx context.Context) (restored int, err error) {
 	return restored, err
 }
 
-// reopen opens the directory again if it or its lock was deleted: a lock that has no name excludes no other process. What is held is
-// in memory, so that nothing that is in use is allocated until Restore has written it.
+// reopen opens the directory again if it or its lock was deleted: a deleted lock file excludes no other process. Held addresses are in memory,
+// so none of them is allocated before Restore has written its file.
 func (i *IPAM) reopen() error {
 	path := filepath.Join(i.dir, lockName)
 	now, err := os.Stat(path)

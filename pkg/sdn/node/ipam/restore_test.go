@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An address that a pod has is allocated to no other pod, and its file comes back, whatever is deleted under a running agent.
+// An address in use is not allocated again, and its file is restored, whatever was deleted while the agent runs.
 func TestRestore(t *testing.T) {
 	for name, lose := range map[string]func(dir string) error{
 		"directory":  os.RemoveAll,
@@ -64,7 +64,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// A lease that an agent finds lost at its start is restored from the pod that has the address, and counted.
+// TestRestore_reserved: a lease that was deleted before the agent started is written by Reserve, and counted.
 func TestRestore_reserved(t *testing.T) {
 	i := open(t, t.TempDir(), small)
 	addr := addrs("10.128.0.3")[0]

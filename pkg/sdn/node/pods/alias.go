@@ -24,8 +24,8 @@ const (
 	maxAlias = 255
 )
 
-// alias returns the pod's alias, at most maxAlias bytes. Where not all fields fit, NETNS is left out first, then NAMESPACE/NAME,
-// which the Kubernetes API has for the UID. Where even that does not fit, it is empty, and the lease identifies the sandbox.
+// alias returns the pod's alias, at most maxAlias bytes. If not all fields fit, NETNS is left out first, then NAMESPACE/NAME,
+// which the Kubernetes API has for the UID. If that does not fit either, the alias is empty, and the lease identifies the sandbox.
 func (p Pod) alias() string {
 	noNetns := p
 	noNetns.Netns = ""
@@ -49,7 +49,7 @@ func (p Pod) aliasText() string {
 	}, " ")
 }
 
-// field returns text as a field. Text that can't be one, such as a path with a space, is left out.
+// field returns text as a field, or emptyField if text is empty or not printable ASCII without spaces.
 func field(text string) string {
 	for _, c := range []byte(text) {
 		if c <= ' ' || c > '~' {
@@ -96,7 +96,7 @@ func parseAlias(device, text string) (Pod, error) {
 	return p, nil
 }
 
-// validate validates the names that CNI gives.
+// validate validates the sandbox and the interface by the rules of CNI.
 func (a Attachment) validate() error {
 	if err := utils.ValidateContainerID(a.Sandbox); err != nil {
 		return fmt.Errorf("sandbox %q: %w", a.Sandbox, err)

@@ -19,10 +19,10 @@ import (
 //
 // A sandbox is alive while its host veth exists: its peer ends with the sandbox's network namespace, and both ends of a pair
 // end together. The path of the namespace may not be visible to the agent, and the Kubernetes API lags behind or runs
-// ahead: neither keeps a lease alive or ends it. OVSDB neither: it can be lost while pods run.
+// ahead. So neither of them, nor OVSDB, which can be lost while pods run, decides whether a sandbox is alive.
 type census struct {
 	devices map[string]bool     // the host's
-	aliased map[string]Pod      // by host veth: pods that are the aliases of devices; OFPort is 0
+	aliased map[string]Pod      // pods parsed from aliases, by host veth; OFPort is 0
 	ports   map[string]ovs.Port // pods', by name
 	leases  []ipam.Lease
 	local   func() []*corev1.Pod // Pods.Local, called once
@@ -60,8 +60,8 @@ func (c census) addDevice(name, alias string) {
 	}
 }
 
-// findUnlisted looks up the devices that ports and leases name and the list lacks: the kernel may pass over a device while others
-// come and go (NLM_F_DUMP_INTR in linux/netlink.h).
+// findUnlisted looks up the devices that ports and leases name and the list lacks: the kernel may omit a device while others are
+// created and deleted (NLM_F_DUMP_INTR in linux/netlink.h).
 func (m *Manager) findUnlisted(ctx context.Context, c census) error {
 	names := slices.Collect(maps.Keys(c.ports))
 	for _, l := range c.leases {

@@ -70,7 +70,7 @@ type knownPorts struct{ Switch }
 
 func (knownPorts) DeletePort(context.Context, string) error { return nil }
 
-// TestDel_nothingToDetach: a DEL of an unknown sandbox succeeds without a question to Open vSwitch, which proves nothing.
+// TestDel_nothingToDetach: a DEL of an unknown sandbox succeeds without a request to Open vSwitch, and does not count as its answer.
 func TestDel_nothingToDetach(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)

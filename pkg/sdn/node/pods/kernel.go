@@ -107,7 +107,7 @@ func (k Kernel) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Int
 	return setUp(h, veth)
 }
 
-// setAlias needs a message of its own: the kernel ignores the alias of a link that it makes.
+// setAlias sets the alias in a netlink message of its own: the kernel ignores an alias in the message that creates a link.
 func setAlias(h netlinksafe.Handle, link netlink.Link, alias string) error {
 	if err := h.LinkSetAlias(link, alias); err != nil {
 		return fmt.Errorf("set alias of %s: %w", link.Attrs().Name, err)

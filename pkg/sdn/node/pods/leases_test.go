@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Leases that are deleted while pods run come back, the Node reports it, and no pod gets the address of another one.
+// Leases that were deleted while pods run are restored, the Node reports it, and no pod gets the address of another one.
 func TestLeasesLost(t *testing.T) {
 	for name, away := range map[string]bool{"agent running": false, "agent away": true} {
 		t.Run(name, func(t *testing.T) {

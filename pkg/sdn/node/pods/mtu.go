@@ -19,7 +19,7 @@ import (
 func (m *Manager) renew(ctx context.Context, pod Pod) {
 	logger := klog.FromContext(ctx).WithValues("pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox, "interface", pod.IfName)
 	if pod.Netns == "" {
-		logger.Info("The network namespace of a rebuilt pod is unknown, its interface keeps its MTU and its routes", "action", "delete the pod if the MTU or the cluster network has changed")
+		logger.Info("Skipped update of MTU and routes: the rebuilt pod's network namespace is unknown", "action", "delete the pod if the MTU or the cluster network has changed")
 		return
 	}
 	netns, err := m.links.Open(pod.Netns)

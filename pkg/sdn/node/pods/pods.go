@@ -5,9 +5,9 @@
 // dead ADD or DEL left behind has an address file that names its container, and from the container's id and interface
 // name follow all other names. Undoing a failed ADD, DEL, and the sweep are therefore one function, remove.
 //
-// A sandbox is alive while its host veth exists. One that is alive and has no port, since the bridge or OVSDB was lost or since an ADD or
-// DEL died, gets its port and flows again from its lease and the alias of its host veth. Only DEL and the runtime's
-// list of valid attachments remove a living sandbox.
+// A sandbox is alive while its host veth exists. If a living sandbox has no port, because the bridge or OVSDB was lost or an ADD or DEL was
+// interrupted, its port and flows are rebuilt from its lease and the alias of its host veth. Only DEL, and GC with the runtime's
+// list of valid attachments, remove a living sandbox.
 package pods
 
 import (
@@ -103,8 +103,8 @@ type Manager struct {
 	attached map[Attachment]Pod
 	faults   map[Attachment]error // of those attached that should not be as they are
 
-	rebuilt      []Pod                 // those whose ports were deleted under the agent, not reported yet
-	unidentified map[Attachment]string // living sandboxes of unknown pods, and why, as reported
+	rebuilt      []Pod                 // pods whose deleted ports were rebuilt, until reportRepaired
+	unidentified map[Attachment]string // living sandboxes whose pods are unknown, with the reported cause
 }
 
 var _ cniserver.Handler = &Manager{}

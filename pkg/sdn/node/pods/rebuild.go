@@ -17,10 +17,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
-// errPortLost is the fault of a pod from the time that its port is known to be lost until it is rebuilt.
+// errPortLost is the fault of a pod whose port is lost and not rebuilt yet.
 var errPortLost = errors.New("OVSDB has lost the pod's port")
 
-// unidentifiedError says why the pod of a living sandbox is unknown.
+// unidentifiedError reports that the pod of a living sandbox is unknown.
 type unidentifiedError struct {
 	sandbox    string
 	addrs      []netip.Addr // of its leases
@@ -28,7 +28,7 @@ type unidentifiedError struct {
 }
 
 func (e *unidentifiedError) Error() string {
-	cause := "neither its alias nor a running pod with that address in the Kubernetes API says whose it is"
+	cause := "neither its alias nor a running pod with that address in the Kubernetes API identifies its pod"
 	if len(e.candidates) > 0 {
 		names := make([]string, len(e.candidates))
 		for i, p := range e.candidates {
@@ -40,7 +40,7 @@ func (e *unidentifiedError) Error() string {
 		e.sandbox, joinAddrs(e.addrs), cause, e.sandbox)
 }
 
-// rebuild attaches a living sandbox again whose port OVSDB has lost. Before Recover has ended, port and flows are left to it. The
+// rebuild attaches a living sandbox again whose port OVSDB has lost. Until Recover has ended, Recover adds the port and the flows. The
 // caller holds the sandbox's lock.
 func (m *Manager) rebuild(ctx context.Context, c census, a Attachment) error {
 	pod, unknown := m.identify(c, a)
@@ -100,7 +100,7 @@ func hasEnded(object *corev1.Pod) bool {
 	return object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed
 }
 
-// reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address and its interface stay.
+// reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address stays allocated, and its interface exists.
 func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown *unidentifiedError) {
 	m.mu.Lock()
 	known := m.unidentified[a] == unknown.Error()
@@ -118,7 +118,7 @@ func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown 
 	}
 }
 
-// reportNotRebuilt reports a pod whose port or flows failed, unless the pod ends at this moment. The next sweep tries again.
+// reportNotRebuilt reports a pod whose port or flows could not be rebuilt, unless its host veth was deleted too. The next sweep tries again.
 func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
 	if _, alive, findErr := m.links.Find(ctx, pod.HostVeth()); ctx.Err() != nil || findErr == nil && !alive {
 		return
@@ -131,10 +131,10 @@ func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
 		fmt.Sprintf("pod %s/%s has no network: its port could not be rebuilt: %v; delete the pod if this lasts", pod.Namespace, pod.Name, err))
 }
 
-// replugs is how many ports are rebuilt at the same time: Open vSwitch gives numbers to all that wait in one step.
+// replugs is how many ports are rebuilt at the same time: vswitchd assigns the numbers of all new ports in one step.
 const replugs = 16
 
-// plugLost gives a port to every recovered pod whose port is lost or has no number. Flows are Recover's.
+// plugLost adds the port of every recovered pod whose port is lost or has no number. Recover sets the flows.
 func (m *Manager) plugLost(ctx context.Context) {
 	var mu sync.Mutex
 	var rebuilt []Pod
@@ -168,7 +168,7 @@ func (m *Manager) plugLost(ctx context.Context) {
 	m.reportRebuilt(ctx, rebuilt)
 }
 
-// addPortAgain adds the port of a living pod, with the number of the pod's address where that is free: flows are then as they were.
+// addPortAgain adds the port of a living pod, with the number of the pod's address if that is free: the flows then need no change.
 func (m *Manager) addPortAgain(ctx context.Context, pod Pod) (number int, err error) {
 	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
 		return 0, err
@@ -189,13 +189,13 @@ func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []Pod) {
 	if len(rebuilt) > maxNamed {
 		names = append(names, "…")
 	}
-	message := fmt.Sprintf("the bridge of node %s had lost the ports of %d running pods (was it deleted, or its database?); rebuilt them with the same addresses: %s",
+	message := fmt.Sprintf("the bridge of node %s had lost the ports of %d running pods; rebuilt them with the same addresses: %s; find the program that deletes the ports, the bridge or the database of Open vSwitch",
 		m.NodeName, len(rebuilt), strings.Join(names, ", "))
 	klog.FromContext(ctx).Info("Rebuilt ports of running pods", "pods", len(rebuilt))
 	m.events.WarnNode(ReasonPortsRebuilt, message)
 }
 
-// reportRepaired reports ports that were deleted under the agent since the last call: with the bridge all of them go at once.
+// reportRepaired reports, in one Event, the ports that were deleted and rebuilt while the agent runs since the last call.
 func (m *Manager) reportRepaired(ctx context.Context) {
 	m.mu.Lock()
 	rebuilt := m.rebuilt
@@ -207,8 +207,8 @@ func (m *Manager) reportRepaired(ctx context.Context) {
 // maxNamed bounds the pods that an Event names.
 const maxNamed = 10
 
-// reportDeleted reports a pod that the Kubernetes API and its network namespace say is running, though its host veth no longer
-// exists. The caller releases its address. After a reboot, or when a sandbox ends, its namespace no longer exists either.
+// reportDeleted reports a pod whose host veth no longer exists, if the pod is running in the Kubernetes API and its network namespace still
+// exists, unlike after a reboot or the end of the sandbox. The caller releases the pod's address.
 func (m *Manager) reportDeleted(ctx context.Context, c census, pod Pod) {
 	running := slices.ContainsFunc(c.local(), func(o *corev1.Pod) bool {
 		return string(o.UID) == pod.UID && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
@@ -223,7 +223,7 @@ func (m *Manager) reportDeleted(ctx context.Context, c census, pod Pod) {
 	defer netns.Close()
 	message := fmt.Sprintf("pod %s/%s has no network: its interface %s was deleted, in the pod or as %s on node %s, and its address %s is released; delete the pod",
 		pod.Namespace, pod.Name, pod.IfName, pod.HostVeth(), m.NodeName, joinAddrs(pod.Addrs))
-	klog.FromContext(ctx).Info("The interface of a running pod was deleted", "pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox,
+	klog.FromContext(ctx).Info("Interface of a running pod was deleted", "action", "delete the pod", "pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox,
 		"port", pod.HostVeth(), "addresses", pod.Addrs)
 	m.events.WarnPod(pod, ReasonInterfaceDeleted, message)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// The bridge, or OVSDB's file, is lost, while the agent is away or while it runs. Running pods get their network back: same interface,
-// address and MAC, and flows as before. DEL then removes everything.
+// The bridge or OVSDB's file is lost, while the agent is stopped or while it runs. Running pods regain their network: same interface,
+// address, MAC and flows. DEL then removes everything.
 func TestRebuild_bridgeLost(t *testing.T) {
 	for name, lose := range map[string]func(*testing.T, *ovstest.Switch){
 		"bridge deleted": func(t *testing.T, s *ovstest.Switch) { s.VSCtl(t, "del-br", ovstest.Bridge) },
@@ -101,8 +101,8 @@ func (n *node) ensureFixture(t testing.TB) {
 	}
 }
 
-// The interface of a running pod is deleted, while the agent runs or while it is away, on the node or in the pod: its address is
-// released, and an Event on the pod says what to do.
+// The interface of a running pod is deleted, while the agent runs or while it is stopped, on the node or in the pod: its address is
+// released, and an Event on the pod reports it.
 func TestInterfaceOfARunningPodIsDeleted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		away bool

@@ -54,7 +54,7 @@ func (n *node) wantAlive(t *testing.T, req *cniserver.Request, addr string, port
 }
 
 // Pods that an earlier version attached have no alias: the Kubernetes API has one running pod with the address of the lease, or the sandbox
-// stays without a port and an Event says so.
+// has no port and an Event reports it.
 func TestRebuild_podsWithoutAlias(t *testing.T) {
 	for name, tc := range map[string]struct {
 		api     func(n *node) // the API of the pod "web" with 10.128.2.2
@@ -68,7 +68,7 @@ func TestRebuild_podsWithoutAlias(t *testing.T) {
 		"on another node":       {func(n *node) { n.run("web", "10.128.2.2").Spec.NodeName = "node2" }, false, "node: NetworkRebuildFailed: "},
 		"in the host's network": {func(n *node) { n.run("web", "10.128.2.2").Spec.HostNetwork = true }, false, "node: NetworkRebuildFailed: "},
 		"with another address":  {func(n *node) { n.run("web", "10.128.2.20") }, false, "node: NetworkRebuildFailed: "},
-		"gone":                  {func(n *node) { delete(n.api, "default/web") }, false, "node: NetworkRebuildFailed: sandbox sandbox-of-web with address 10.128.2.2 "},
+		"deleted":               {func(n *node) { delete(n.api, "default/web") }, false, "node: NetworkRebuildFailed: sandbox sandbox-of-web with address 10.128.2.2 "},
 		"two with the address": {func(n *node) {
 			n.run("web", "10.128.2.2")
 			n.run("other", "10.128.2.2")
@@ -113,7 +113,7 @@ func TestRebuild_podsWithoutAlias(t *testing.T) {
 	}
 }
 
-// The API says later whose the address is, while the agent runs: the next sweep rebuilds the port.
+// The pod appears in the API while the agent runs: the next sweep rebuilds the port.
 func TestRebuild_whileTheAgentRuns(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -143,7 +143,7 @@ func TestRebuild_whileTheAgentRuns(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The port of a pod can't be rebuilt when the agent starts: the others have theirs, an Event says so, and the next sweep tries again.
+// One port can't be rebuilt when the agent starts: the other ports are, an Event reports it, and the next sweep tries again.
 func TestRebuild_portFails(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -212,7 +212,7 @@ func TestRebuild_nameDoesNotFit(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The runtime's list says that sandboxes do not exist: GC removes them, rebuilt or not.
+// The runtime's list of valid attachments lacks sandboxes: GC removes them, rebuilt or not.
 func TestRebuild_GC(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -234,7 +234,7 @@ func TestRebuild_GC(t *testing.T) {
 	n.wantClean(t)
 }
 
-// A pod whose agent knew no aliases gets one as soon as an agent knows the pod.
+// A pod that an agent without aliases attached gets one when the agent recovers it.
 func TestAliasOfOlderPods(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -251,8 +251,7 @@ func TestAliasOfOlderPods(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The agent died in ADD, or in DEL, and the sandbox ended without another DEL: the sweep collects what is left, though it had taken the
-// sandbox for a living one.
+// The agent was killed in ADD or DEL, and the sandbox ended later without another DEL: the sweep removes what is left.
 func TestHalfMadeSandboxEnds(t *testing.T) {
 	for _, point := range []string{"after create", "before configure", "before add port", "after add port"} {
 		t.Run(point, func(t *testing.T) {
@@ -278,7 +277,7 @@ func TestHalfMadeSandboxEnds(t *testing.T) {
 	}
 }
 
-// ADD for a sandbox of which an earlier ADD left a living interface begins from nothing.
+// ADD for a sandbox of which an earlier ADD left an interface replaces that interface.
 func TestRebuild_addAgain(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)

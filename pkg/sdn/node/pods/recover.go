@@ -10,10 +10,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
-// Recover makes the manager know the pods that its predecessor attached, from the external_ids of their ports or, where OVSDB has
-// lost these, from their host veths and leases, and removes what is left of sandboxes that no longer exist. It sets each
-// pod's flows without waiting: the store's first replacement of the bridge's tables, which must come after, carries them.
-// Requests are answered from then on.
+// Recover reads the pods that a previous agent attached from the external_ids of their ports or, where OVSDB has lost these, from
+// the aliases of their host veths and from their leases, and removes ports and leases of sandboxes that no longer exist. It sets
+// each pod's flows without waiting for the switch: the store's first replacement of the bridge's tables, which must come
+// after, installs them. CNI requests are answered after Recover.
 //
 // A port or an address that can't be dealt with is logged and left, so that one broken pod doesn't keep a node down.
 func (m *Manager) Recover(ctx context.Context) error {

@@ -96,7 +96,7 @@ func (m *Manager) judgeProposals(ctx context.Context) {
 	}
 }
 
-// restoreLeases writes the leases that were deleted, and reports how many there were. A disk that fails is reported by what needs it.
+// restoreLeases writes the leases that were deleted, and reports how many. Requests that need the disk report its failures.
 func (m *Manager) restoreLeases(ctx context.Context) {
 	restored, err := m.ipam.Restore(ctx)
 	switch {
@@ -105,6 +105,6 @@ func (m *Manager) restoreLeases(ctx context.Context) {
 	case restored > 0:
 		klog.FromContext(ctx).Info("Restored leases of running pods", "leases", restored)
 		m.events.WarnNode(ReasonLeasesRestored, fmt.Sprintf(
-			"leases of %d addresses in use on node %s had been deleted from its address directory, and are written again; no address was allocated twice", restored, m.NodeName))
+			"leases of %d addresses in use on node %s were deleted from its address directory, and are restored; no address was allocated twice; find the program that deletes them", restored, m.NodeName))
 	}
 }

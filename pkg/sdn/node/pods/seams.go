@@ -42,7 +42,7 @@ type Pods interface {
 	// Cached returns the pod as it was last heard of, nil if it was not. It may be late: kubelet has its own watch.
 	Cached(namespace, name string) *corev1.Pod
 
-	// Local returns the pods of this node that are cached. They are not to be modified.
+	// Local returns the cached pods of this node. The caller must not modify them.
 	Local() []*corev1.Pod
 
 	// Get asks the API server. A pod that is not there is an apierrors.IsNotFound error. Every other error, such as a server
@@ -77,7 +77,7 @@ const (
 	ReasonNoFlows       = "NetworkFlowsRefused" // on the pod: it has no network
 	ReasonNoFreeAddress = "NoFreeAddress"       // on the node
 
-	// On the pod, or on the node where the pod is unknown: the sandbox has an interface but no port. Address and interface stay.
+	// On the pod, or on the node where the pod is unknown: a living sandbox has no port. Its address stays allocated.
 	ReasonRebuildFailed = "NetworkRebuildFailed"
 
 	// On the pod: its interface was deleted, and its address released.
@@ -88,7 +88,7 @@ const (
 
 	ReasonAddressStorage = "AddressStorageFailing" // on the node: the disk is full or read-only
 
-	// On the node: leases of running pods were deleted, and written again.
+	// On the node: leases of running pods were deleted, and are restored.
 	ReasonLeasesRestored = "AddressLeasesRestored"
 )
 

@@ -82,8 +82,8 @@ func (m *Manager) sweep(ctx context.Context, valid func(Attachment) bool) error 
 	return errors.Join(errs...)
 }
 
-// sweepOne removes the attachment if it is not valid or dead; otherwise it tends it, or rebuilds what OVSDB has lost of it. One that is
-// busy is left alone.
+// sweepOne removes the attachment if it is invalid or dead. Else it repairs it, or rebuilds its port if OVSDB has lost it. It skips an
+// attachment whose sandbox is locked by a request.
 func (m *Manager) sweepOne(ctx context.Context, c census, a Attachment, valid bool) error {
 	unlock, ok := m.sandboxes.try(a.Sandbox)
 	if !ok {
@@ -93,7 +93,7 @@ func (m *Manager) sweepOne(ctx context.Context, c census, a Attachment, valid bo
 	pod, attached := m.get(a)
 	if valid {
 		alive := attached && c.devices[a.HostVeth()]
-		if !alive { // the census may be older than the pod, or than its end
+		if !alive { // the pod may have been attached, or have ended, after the census
 			var err error
 			if _, alive, err = m.links.Find(ctx, a.HostVeth()); err != nil {
 				return err
@@ -104,7 +104,7 @@ func (m *Manager) sweepOne(ctx context.Context, c census, a Attachment, valid bo
 			return m.tend(ctx, c, pod)
 		case alive:
 			return m.rebuild(ctx, c, a)
-		case !attached && !m.recovered.Load(): // later, its DEL has come since the census
+		case !attached && !m.recovered.Load(): // after Recover, a DEL has detached it since the census
 			pod, _ = podOf(c.ports[a.HostVeth()]) // the zero Pod where there is no such port
 		}
 		m.reportDeleted(ctx, c, pod)

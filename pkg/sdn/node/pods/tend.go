@@ -13,8 +13,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
-// tend repairs what others changed of a living pod: the alias of its host veth, its addresses' files, its port, its flows. The caller
-// holds the sandbox's lock.
+// tend repairs changes by other programs to a living pod: the alias of its host veth, the files of its addresses, its port, its flows.
+// The caller holds the sandbox's lock.
 func (m *Manager) tend(ctx context.Context, c census, pod Pod) error {
 	broken := m.fault(pod.Attachment) != nil
 	if err := m.renewAlias(ctx, c, pod); err != nil {
@@ -40,12 +40,12 @@ func (m *Manager) renewAlias(ctx context.Context, c census, pod Pod) error {
 		return nil
 	}
 	if err := m.links.SetAlias(ctx, pod.HostVeth(), alias); err != nil {
-		return fmt.Errorf("save pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("renew the alias of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
-// isPortOf reports whether the port is as the pod's must be.
+// isPortOf reports whether the port has the pod's number and external_ids.
 func isPortOf(port ovs.Port, pod Pod) bool {
 	return port.OFPort == pod.OFPort && maps.Equal(port.ExternalIDs, pod.port().ExternalIDs)
 }
@@ -87,7 +87,7 @@ func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictE
 	return err
 }
 
-// replug makes the pod's port again if it was deleted or is broken. The pod's flows follow the port's number.
+// replug adds the pod's port again if it was deleted or differs. The pod's flows follow the port's number.
 func (m *Manager) replug(ctx context.Context, pod Pod) error {
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 		return nil // the census was older
 	}
 	if fault != nil {
-		// What the flows depend on may be unknown: they have not been installed yet.
+		// The flows may not be installed yet: get what they depend on first.
 		if err := m.flows.ready(ctx, pod.Namespace); err != nil {
 			return fmt.Errorf("look up what the flows of pod %s/%s depend on: %w", pod.Namespace, pod.Name, err)
 		}

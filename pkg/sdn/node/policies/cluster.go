@@ -29,7 +29,7 @@ type Cluster struct {
 	NetworkPolicies cache.SharedIndexInformer
 	ClusterPolicies cache.SharedIndexInformer // nil: the cluster does not know the kind
 
-	// HostNetworkNamespaces are the names of namespaces that stand for the host networks of all nodes, for selectors of namespaces.
+	// HostNetworkNamespaces are the names of namespaces that represent the host networks of all nodes in namespaceSelectors.
 	HostNetworkNamespaces []string
 
 	// GetNamespace asks the API server.
@@ -224,8 +224,8 @@ func (p *Policies) learnNode(name string) {
 	p.compiler.engine.SetNode(name, node.Labels, slices.Compact(addrs)...)
 }
 
-// learnNodeNetwork takes the addresses from which a node opens connections to pods. A HostSubnet that became invalid keeps those that it had, and a machine
-// that is no node has none, as in the flows of table 10.
+// learnNodeNetwork sets the addresses from which a node opens connections to pods. As in the flows of table 10, the last valid ones stay in use
+// while the HostSubnet is invalid, and a machine that is no node has none.
 func (p *Policies) learnNodeNetwork(name string) {
 	o := cached[networkv1.HostSubnet](p.cluster.HostSubnets, name)
 	if o == nil || !config.IsNode(o) {

@@ -51,7 +51,7 @@ func byBlock(cidr string) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}
 }
 
-// Nodes are one flow, which comes and goes with the namespace that stands for them.
+// Nodes are one flow, which exists while a host-network namespace exists and a rule selects it.
 func TestNodesAreOneFlow(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("a", 10, nil)
@@ -66,7 +66,7 @@ func TestNodesAreOneFlow(t *testing.T) {
 	f.eventually(has(0, allNodes))
 }
 
-// A block has one flow more, but for that of all addresses, and none for egress or IPv6.
+// An ingress block of IPv4 has one flow more for nodes, except 0.0.0.0/0; an egress or IPv6 block has none.
 func TestBlocksOfNodes(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
 	f.come(podObject("a", "web", "1", "", nil), "s1", 3, "10.128.0.5")
@@ -135,7 +135,7 @@ func TestConnectionsOfNodesFollowPolicies(t *testing.T) {
 	}
 }
 
-// A name without a namespace is reported once, when the agent starts; it is no failure.
+// A host-network namespace that does not exist is logged once, when the agent starts, and is no error.
 func TestMissingHostNetworkNamespaceIsReported(t *testing.T) {
 	for name, exists := range map[string]bool{"missing": false, "present": true} {
 		t.Run(name, func(t *testing.T) {

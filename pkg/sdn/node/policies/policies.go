@@ -95,7 +95,7 @@ func (p *Policies) Prime(ctx context.Context) error {
 	return nil
 }
 
-// reportHostNetworks logs which of the namespaces do not exist that stand for host networks: a selector that should match one admits no node.
+// reportHostNetworks logs host-network namespaces that do not exist: no selector admits nodes by them.
 func (p *Policies) reportHostNetworks(ctx context.Context) {
 	for _, name := range p.cluster.HostNetworkNamespaces {
 		if cached[corev1.Namespace](p.cluster.Namespaces, name) == nil {

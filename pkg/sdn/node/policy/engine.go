@@ -41,7 +41,7 @@ type Engine struct {
 	scratch    scratch
 }
 
-// New returns an engine without objects. The names are those of namespaces that stand for the host networks of all nodes, if they exist.
+// New returns an engine without objects. hostNetwork are the names of namespaces that represent the host networks of all nodes, if they exist.
 func New(hostNetwork ...string) *Engine {
 	return &Engine{
 		namespaces: map[string]*namespace{},
@@ -91,7 +91,8 @@ func (e *Engine) touchAddress(a *address) {
 	}
 }
 
-// touchBlock knows that a block of one address is that address. A block of all addresses has all nodes already.
+// touchBlock marks the pieces of a block as changed. A block of one address is compiled with that address; a block of all addresses matches
+// all nodes without a piece of its own.
 func (e *Engine) touchBlock(p netip.Prefix, d Direction) {
 	if d == Ingress && p.Bits() > 0 {
 		e.touch(Piece{Kind: NodeBlock, Prefix: p})

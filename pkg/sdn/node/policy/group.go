@@ -34,7 +34,7 @@ type group struct {
 	sets       map[int32]*set          // by number of the port, those that have pods; the one of 0 where there is no port
 	rules      map[*rule]struct{}      // that have the group
 	refs       int
-	hosts      int // namespaces that make all nodes peers
+	hosts      int // number of host-network namespaces, each of which makes all nodes peers
 }
 
 // whole says whether the group is of entire namespaces.

@@ -11,7 +11,7 @@ type namespace struct {
 	name    string
 	labels  labels.Set
 	known   bool // SetNamespace has been called
-	isHost  bool // it stands for the host networks of all nodes
+	isHost  bool // the namespace represents the host networks of all nodes
 	vnid    uint32
 	pods    map[*pod]struct{}
 	byLabel index[*pod]

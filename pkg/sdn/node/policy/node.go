@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Nodes are sources of ingress in two ways. A rule of a NetworkPolicy that selects a host-network namespace as a whole allows all nodes: that is one
-// piece, whatever the number of nodes. A block allows those that have an address in it, be it another than the packet's: one more piece for each
-// block. So an event of a node compiles nothing here. ClusterNetworkPolicies select nodes by their labels, and by all their addresses, for egress.
+// Nodes are sources of ingress in two ways. A rule of a NetworkPolicy that selects a whole host-network namespace allows all nodes: one piece,
+// Nodes, whatever the number of nodes. A block allows nodes with either of their addresses in it: one more piece, NodeBlock, for each block. So
+// an event of a node compiles nothing here. ClusterNetworkPolicies select nodes by their labels, for egress, and match all their addresses.
 
-// hostNetworks is what is known of nodes as sources of connections.
+// hostNetworks stores nodes as sources of connections.
 type hostNetworks struct {
-	namespaces map[string]struct{} // names of those that stand for all nodes, if they exist
+	namespaces map[string]struct{} // names of host-network namespaces, existing or not
 	byAddr     map[netip.Addr]nodeAddr
 	addrs      map[string][]netip.Addr // by node
 }
@@ -19,7 +19,7 @@ type hostNetworks struct {
 // nodeAddr is an address from which a node opens connections to pods.
 type nodeAddr struct {
 	node  string
-	other netip.Addr // the node's own for one inside the pod network, and the first of those for its own
+	other netip.Addr // the node's own IP for an address inside the pod network; the first inside address for its own IP
 }
 
 func newHostNetworks(namespaces []string) hostNetworks {
@@ -35,7 +35,7 @@ func (h hostNetworks) isNamespace(name string) bool {
 	return is
 }
 
-// SetNode makes the addresses of a node known, or changes them, for rules about nodes.
+// SetNode adds or changes a node, with its labels and addresses, as a peer of ClusterNetworkPolicies.
 func (e *Engine) SetNode(name string, set map[string]string, addrs ...netip.Addr) {
 	e.SetPod(Pod{PodKey: nodeKey(name), Labels: set, Addrs: addrs})
 }
@@ -43,11 +43,11 @@ func (e *Engine) SetNode(name string, set map[string]string, addrs ...netip.Addr
 // DeleteNode is the reverse of SetNode.
 func (e *Engine) DeleteNode(name string) { e.DeletePod(nodeKey(name)) }
 
-// nodeKey is what a node is called among the pods: no pod is in a namespace without a name, and no selector selects that.
+// nodeKey returns the node's key among the pods. No pod has an empty namespace, and no selector selects it.
 func nodeKey(name string) PodKey { return PodKey{Name: name} }
 
-// SetNodeNetwork sets the addresses from which a node opens connections to pods: its own, and those inside the pod network, in the order of its
-// subnets. Without any, the node has none.
+// SetNodeNetwork sets the addresses from which a node opens connections to pods: its own IP, and those inside the pod network, in the order of
+// its subnets. Without inside addresses the node has none.
 func (e *Engine) SetNodeNetwork(name string, own netip.Addr, inside ...netip.Addr) {
 	now := map[netip.Addr]netip.Addr{}
 	for _, addr := range inside {
@@ -57,13 +57,13 @@ func (e *Engine) SetNodeNetwork(name string, own netip.Addr, inside ...netip.Add
 	for _, addr := range had {
 		if was := e.nodes.byAddr[addr]; was.node == name && was.other != now[addr] {
 			delete(e.nodes.byAddr, addr)
-			e.lost[addr] = struct{}{} // what a rule allowed by the other address
+			e.lost[addr] = struct{}{} // a rule may have allowed it by the other address
 		}
 	}
 	addrs := had[:0:0]
 	for addr, other := range now {
 		if was, is := e.nodes.byAddr[addr]; is && was.other != other {
-			e.lost[addr] = struct{}{} // of another node, which has to give it up
+			e.lost[addr] = struct{}{} // it was another node's, or had another other address
 		}
 		e.nodes.byAddr[addr] = nodeAddr{name, other}
 		addrs = append(addrs, addr)
@@ -75,21 +75,21 @@ func (e *Engine) SetNodeNetwork(name string, own netip.Addr, inside ...netip.Add
 	}
 }
 
-// admitsNodes says whether the group is of whole namespaces that selectors of namespaces have selected: such a selector means the nodes too, if
-// one of the namespaces is a host-network namespace.
+// admitsNodes reports whether the group selects all nodes: its namespaceSelector selects whole namespaces, and one of these is a host-network
+// namespace.
 func (g *group) admitsNodes() bool { return g.hosts > 0 }
 
-// lookAt counts a namespace among the host-network namespaces that the group looks at, or no longer.
+// lookAt adds change to the count of host-network namespaces that the group selects, if the namespace is one.
 func (g *group) lookAt(ns *namespace, change int) {
 	if ns.isHost && g.inNamespaces != nil && g.whole() && !g.local {
 		g.hosts += change
 	}
 }
 
-// mayAdmitNodes says whether selectors of the rule mean nodes too. The API of ClusterNetworkPolicy leaves out host-networked pods.
+// mayAdmitNodes reports whether namespaceSelectors of the rule can select nodes. The API of ClusterNetworkPolicy excludes host-networked pods.
 func (r *rule) mayAdmitNodes() bool { return r.direction == Ingress && r.level == NetworkPolicy }
 
-// admitsNodes says whether all nodes are peers of the rule.
+// admitsNodes reports whether all nodes are peers of the rule.
 func (c *conj) admitsNodes() bool {
 	if !c.rule.mayAdmitNodes() {
 		return false
@@ -102,7 +102,7 @@ func (c *conj) admitsNodes() bool {
 	return false
 }
 
-// reconsiderNodes is for a group that has come to admit nodes, or to admit them no longer.
+// reconsiderNodes evaluates the rules of a group again after its admitsNodes has changed.
 func (e *Engine) reconsiderNodes(g *group) {
 	for c := range g.set(0).users {
 		if c.rule.mayAdmitNodes() {
@@ -142,7 +142,7 @@ func (x *shares) addNodeBlock(users map[*conj]struct{}) {
 	}
 }
 
-// hasNode says whether the rule allows a node that sends from an address.
+// hasNode reports whether the rule allows a node as the source, by its selectors or by its other address.
 func (c *conj) hasNode(a nodeAddr) bool {
 	return c.admitsNodes() || slices.ContainsFunc(c.rule.blocks, func(b netip.Prefix) bool { return b.Contains(a.other) })
 }

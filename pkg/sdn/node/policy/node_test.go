@@ -29,7 +29,7 @@ func withLabel(key, value string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
 }
 
-// nodeReaches asks as a switch would and as the flush of connections does, which must agree.
+// nodeReaches evaluates as the flows do and as the flush of connections does, which must agree.
 func (c *compiled) nodeReaches(t *testing.T, sender, other string) bool {
 	t.Helper()
 	c.drain()
@@ -85,7 +85,7 @@ func TestPeersThatAdmitNodes(t *testing.T) {
 	}
 }
 
-// Nodes come and go with the namespace that stands for them: with its existence and its labels, and by its name alone.
+// Nodes are admitted while a namespace with the configured name exists and its labels match.
 func TestNodesFollowTheirNamespace(t *testing.T) {
 	name, set := hostNetwork()
 	c := small(t)
@@ -134,7 +134,7 @@ func TestClusterNetworkPoliciesDoNotSelectNodesAsSources(t *testing.T) {
 	}
 }
 
-// However many nodes there are, they are one piece, and none of their events compiles anything.
+// Nodes are one piece, whatever their number, and no event of a node compiles anything.
 func TestNodesAreOnePiece(t *testing.T) {
 	name, set := hostNetwork()
 	c := small(t)

@@ -88,7 +88,7 @@ func (c *compiled) between(d Direction, target PodKey, peer netip.Addr, vnid uin
 	return m
 }
 
-// meetNode adds those that a peer meets which is a node, by its other address.
+// meetNode adds the pieces that match a peer that is a node, by its other address.
 func (c *compiled) meetNode(m met, other netip.Addr) {
 	c.meet(m, Ingress, Piece{Kind: Nodes})
 	c.meetPrefixes(m, Ingress, NodeBlock, other)
@@ -254,7 +254,7 @@ func (n *nodes) judge(from, to oracle.Endpoint) func(corev1.Protocol, uint16) bo
 	return func(protocol corev1.Protocol, port uint16) bool { return out(protocol, port) && in(protocol, port) }
 }
 
-// otherAddr is what tables 0 and 10 load for packets of a node itself.
+// otherAddr returns the address that tables 0 and 10 load into reg6 for packets of a node itself.
 func otherAddr(e oracle.Endpoint) netip.Addr {
 	i := map[string]int{"n1": 0, "n2": 1}[e.Node]
 	if e.Addr == oracle.NodeIP(i) {

@@ -23,11 +23,11 @@ const (
 	Target    Kind = iota // Pod: a pod of this node
 	Peer                  // Prefix: an address, or a block of them
 	Tenant                // VNID: all pods of a namespace; ingress only
-	Nodes                 // all nodes, for what they send themselves; ingress only
-	NodeBlock             // Prefix: the nodes of which the other address is in it; ingress only
+	Nodes                 // all nodes as sources, for their own packets; ingress only
+	NodeBlock             // Prefix: nodes whose other address is in it, as sources; ingress only
 	Port                  // PortMatch: destination ports
 	Anything              // all packets
-	Outcome               // ID: what becomes of a packet that belongs to all parts of a rule
+	Outcome               // ID: the action on a packet that matches all parts of a rule
 )
 
 // Piece names a piece of compiled state. Two equal ones are the same. Only the fields that Kind names are set.

@@ -74,7 +74,7 @@ func (c *conj) hasPeer(e *Engine, p Packet) bool {
 		return true
 	}
 	if node, is := e.nodes.byAddr[p.Peer]; is && c.rule.direction == Ingress {
-		return c.hasNode(node) // no namespace has it as a pod
+		return c.hasNode(node) // no pod has the address
 	}
 	a := e.byAddr[p.Peer]
 	if a == nil || len(a.pods) == 0 {

@@ -22,7 +22,7 @@ func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
-			// What a node forwards has its address: a tracked connection does not say which of the two it is.
+			// Packets that a node forwards have its address: a tracked connection does not show which of the two opened it.
 			if from.Pod == nil && to.Pod == nil || from.Through != "" || to.Through != "" || !sample() {
 				continue
 			}
