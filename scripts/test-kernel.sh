@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-kernel.sh [PACKAGE TESTS]...: runs what depends on the datapath on the kernel's Open vSwitch, in a virtual machine
-# (test/vm). TESTS is a regular expression of names. Tests with the build tag guest run nowhere else: they set the clock. Built is here, since the
-# machine's processor is emulated.
+# (test/vm). TESTS is a regular expression of names. Tests with the build tag guest run only there: they set the clock. Test programs are built on
+# this machine, since the virtual machine's processor is emulated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

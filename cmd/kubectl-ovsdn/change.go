@@ -194,8 +194,8 @@ func (c *changer) change(ctx context.Context, name string, change config.Change)
 	return config.VNID(nn.NetID), nil
 }
 
-// refusal returns the controller's reason, nil if the change was made. Older controllers removed the request of a refused
-// change too, so that only the reason was left.
+// refusal returns the controller's reason as an error, nil if the change was made. Older controllers removed the request of a refused
+// change, too, and left the reason only.
 func refusal(nn *networkv1.NetNamespace) error {
 	why, reported := nn.Annotations[config.ChangeRefusedAnnotation]
 	value, left := nn.Annotations[networkv1.ChangePodNetworkAnnotation]
@@ -203,7 +203,7 @@ func refusal(nn *networkv1.NetNamespace) error {
 	case reported:
 		return errors.New(why)
 	case left:
-		return fmt.Errorf("ovsdn-controller refused the change, and the reason was removed: annotation %s is %q",
+		return fmt.Errorf("ovsdn-controller refused the change, and the reason was removed: annotation %s is %q; see the Events of the NetNamespace",
 			networkv1.ChangePodNetworkAnnotation, value)
 	}
 	return nil
@@ -228,7 +228,7 @@ func (c *changer) ask(ctx context.Context, name string, change config.Change) (a
 	return asked, err
 }
 
-// await returns the NetNamespace as soon as it does not ask any more: the change is made or refused.
+// await returns the NetNamespace as soon as the change is made or refused.
 func (c *changer) await(ctx context.Context, asked *networkv1.NetNamespace) (*networkv1.NetNamespace, error) {
 	client := c.network.NetworkV1().NetNamespaces()
 	one := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {

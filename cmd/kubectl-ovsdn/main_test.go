@@ -144,7 +144,7 @@ func TestChanges(t *testing.T) {
 	// Refused by the controller, in its words; the others are seen to.
 	u.wants(t, exitFailed, "namespace/r1 isolated (VNID ", "error: namespace default: isolate is refused: Namespace default has the API server's service, which all must reach",
 		"isolate-projects", "default", "r1")
-	// Asked again it is refused again, and what is left of it stops no other change.
+	// The same request is refused again, and its annotations stop no other change.
 	u.wants(t, exitFailed, "", "isolate is refused: Namespace default has the API server's service", "isolate-projects", "default")
 	u.wants(t, exitOK, "namespace/default made global (VNID 0)\n", "", "make-projects-global", "default")
 	// Wrong before anything is asked for.
@@ -205,7 +205,7 @@ func TestRefusal(t *testing.T) {
 		"made":                        {nil, ""},
 		"refused":                     {map[string]string{request: "refused:isolate", reason: "no"}, "no"},
 		"refused by an old version":   {map[string]string{reason: "no"}, "no"},
-		"refused, the reason is gone": {map[string]string{request: "refused:isolate"}, "refused the change, and the reason was removed"},
+		"refused, the reason removed": {map[string]string{request: "refused:isolate"}, "refused the change, and the reason was removed"},
 	} {
 		got := errorText(refusal(&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}))
 		if !strings.Contains(got, tc.want) || tc.want == "" && got != "" {

@@ -144,7 +144,7 @@ func vnidTable(all, chosen []networkv1.NetNamespace) *metav1.Table {
 	return table
 }
 
-// vnidOf returns the VNID that nodes use, or the netid as it is if they have none to use.
+// vnidOf returns the VNID in use, or the netid if neither the netid nor its record is valid.
 func vnidOf(nn networkv1.NetNamespace) config.VNID {
 	if n, err := config.ParseNetNamespace(&nn); err == nil {
 		return n.VNID

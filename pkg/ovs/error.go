@@ -99,7 +99,7 @@ func IsForeignBridge(err error) bool {
 	return errors.As(err, &e)
 }
 
-// noBridgeError says that the bridge does not exist.
+// noBridgeError reports that the bridge does not exist.
 type noBridgeError struct{ bridge string }
 
 func (e *noBridgeError) Error() string {

@@ -155,8 +155,8 @@ func (r *bridgeRow) CloneModel() model.Model {
 	return &c
 }
 
-// flushesAfter reports whether vswitchd flushes the bridge's flows when it reads this row: when the fail mode is another, and when the bridge gets its
-// first controller or loses its last one (connmgr_set_fail_mode and connmgr_set_controllers in ofproto/connmgr.c).
+// flushesAfter reports whether vswitchd flushes the bridge's flows when the row changes from before to r: when the fail mode changes, and when
+// the bridge gets its first controller or loses its last one (connmgr_set_fail_mode and connmgr_set_controllers in ofproto/connmgr.c).
 func (r *bridgeRow) flushesAfter(before *bridgeRow) bool {
 	return !equalOptional(before.FailMode, r.FailMode) || (len(before.Controllers) == 0) != (len(r.Controllers) == 0)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// setClock moves the wall clock. It does so in test/vm's guest only, whose control directory is a 9p file system.
+// setClock sets the wall clock, in test/vm's guest only, whose control directory is a 9p file system.
 func setClock(t *testing.T, by time.Duration) {
 	t.Helper()
 	var fs unix.Statfs_t
@@ -54,8 +54,8 @@ func (r *rig) call(t *testing.T, command string, p *pod) netip.Addr {
 	return addr
 }
 
-// A clock that is set back by an hour, and forward again by two, under a running agent: ADD, DEL, the sweep, a restart of vswitchd and one of
-// the agent work as before, and no address is reused early.
+// The clock is set back by an hour, and forward by two, while the agent runs: ADD, DEL, the sweep, a restart of vswitchd and one of the agent
+// work as before, and no address is reused early.
 func TestAgentWhileTheClockJumps(t *testing.T) {
 	r := newNode(t)
 	empty := r.state(t)
@@ -87,7 +87,7 @@ func TestAgentWhileTheClockJumps(t *testing.T) {
 
 		r.call(t, cniserver.CommandDel, first)
 		freed = r.call(t, cniserver.CommandAdd, first)
-		// A sandbox that ends without a DEL is the sweep's.
+		// The sweep removes a sandbox that ends without a DEL.
 		if err := second.netns.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// The agent is killed, and while it is away the bridge is deleted, or OVSDB's file with it. The next agent gives every sandbox its port
-// back; CHECK finds all as ADD made it, and DEL leaves nothing.
+// The bridge, or OVSDB's file, is lost after the agent was killed. The next agent rebuilds the port of every sandbox; CHECK succeeds, and
+// DEL leaves nothing.
 func TestBridgeLostWhileAway(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, r *rig){
 		"del-br":        func(t *testing.T, r *rig) { r.VSCtl(t, "del-br", ovstest.Bridge) },

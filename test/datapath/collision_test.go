@@ -22,7 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// install makes all nodes' flows the ones that the agent compiles. Policies are about the pods of the list, and allow everything.
+// install installs the flows that the agent compiles on all nodes. Policies select the pods of the list, and allow everything.
 func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath.Pod) {
 	t.Helper()
 	const vnid = 10
@@ -71,7 +71,7 @@ func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath
 	}
 }
 
-// unshared returns the flows that the others don't have yet: all pods of a VNID ask for one.
+// unshared returns the flows that the others lack: all pods of a VNID have one flow in common.
 func unshared(have, more []*ovs.Flow) []*ovs.Flow {
 	return slices.DeleteFunc(slices.Clone(more), func(f *ovs.Flow) bool {
 		return compiled.IsShared(f) && slices.ContainsFunc(have, func(h *ovs.Flow) bool { return reflect.DeepEqual(h, f) })
@@ -79,7 +79,7 @@ func unshared(have, more []*ovs.Flow) []*ovs.Flow {
 }
 
 // A pod asks a service through the host's proxy, and the service's endpoint directly, from one source port: in the pod's zone both are one
-// connection. The first goes on, the second gets nothing through, and neither gets an answer of the other.
+// connection. The first continues, the packets of the second are dropped, and neither receives a reply of the other.
 func testTupleCollision(t *testing.T, c *cluster) {
 	const port = 8080
 	for _, test := range []struct {

@@ -103,7 +103,7 @@ func (p *product) serve(t *testing.T, node *datapath.Node) {
 	}
 }
 
-// TestNodeSource: of all that comes to a pod from other nodes, only what those nodes send themselves counts as a node's.
+// TestNodeSource: of the packets that a pod receives from other nodes, only those that the nodes send themselves count as a node's.
 func TestNodeSource(t *testing.T) {
 	p := &product{Network: datapath.New(t, 3)}
 	for i, pods := range []int{1, 2, 0} {

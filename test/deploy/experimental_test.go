@@ -42,8 +42,8 @@ func readCRD(t *testing.T, text []byte) map[string]any {
 	return crd
 }
 
-// TestPolicyCRDs: both channels are the module's own text, and with the experimental one the API server stores the peers that the standard one
-// does not have.
+// TestPolicyCRDs: both CRDs are the API module's own, and with the experimental one the API server stores the peers that the standard one
+// lacks.
 func TestPolicyCRDs(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)

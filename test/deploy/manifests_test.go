@@ -103,7 +103,7 @@ func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
 	}
 }
 
-// The manifests make the namespace that the agents take for the host networks, with OpenShift's label, in both ways to install.
+// Both ways to install create the namespace that represents the host networks by default, with OpenShift's label.
 func TestHostNetworkNamespaceIsMade(t *testing.T) {
 	c := newCluster(t)
 	for _, name := range node.Defaults().HostNetworkNamespaces {

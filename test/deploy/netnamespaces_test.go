@@ -31,7 +31,7 @@ const (
 	refusedAnnotation  = "ovsdn.io/change-refused"
 )
 
-// newTenants is an API server with a NetNamespace from before the policies, and with the policies in effect.
+// newTenants starts an API server with NetNamespaces that are older than the admission policies, and waits until the policies are active.
 func newTenants(t *testing.T) (admin as, config *rest.Config) {
 	t.Helper()
 	config = apitest.Start(t)
@@ -113,7 +113,7 @@ func testInvalidRequests(t *testing.T, admin as, config *rest.Config) {
 	}
 }
 
-// What was written before the policies stops no other update of the object, and goes when it is removed.
+// An invalid request that is older than the policies stops no other update of the object, and can be removed.
 func testOldRequest(t *testing.T, admin as, config *rest.Config) {
 	controller := clients(t, apitest.AsServiceAccount(config, system, "ovsdn-controller"))
 	for _, name := range []string{"old", "default"} {
@@ -167,8 +167,8 @@ func testModes(t *testing.T, admin as, _ *rest.Config) {
 
 var errOcTimedOut = errors.New("timed out waiting for the condition")
 
-// oc is `oc adm pod-network`: it asks for the change, and polls until the annotation is gone, with these pauses. It returns how long it
-// pauses.
+// oc does what `oc adm pod-network` does: it writes the request, and polls until the annotation is removed. It calls pause in place of its
+// pauses, and returns their sum.
 func oc(ctx context.Context, who as, name, change string, pause func()) (took time.Duration, err error) {
 	client := who.network.NetworkV1().NetNamespaces()
 	nn, err := client.Get(ctx, name, metav1.GetOptions{})
@@ -195,7 +195,7 @@ func oc(ctx context.Context, who as, name, change string, pause func()) (took ti
 	}
 }
 
-// The controller runs with its own rights, under the policies. Its answer comes in oc's first pause, and the rest of them take no time.
+// The controller runs with its own rights, under the policies. It decides in oc's first pause; the other pauses take no time.
 func testOc(t *testing.T, admin as, config *rest.Config) {
 	for _, name := range []string{"old", "red", "green"} {
 		_, err := admin.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inotify instances that a machine's processes hold: kube-apiserver 3 and kube-controller-manager 1; kubelet 6, containerd 2 and kube-proxy 1.
-// Pods of tests and the product's own programs hold none.
+// The inotify instances of a machine's processes: kube-apiserver 3 and kube-controller-manager 1; kubelet 6, containerd 2 and kube-proxy 1.
+// Pods of tests and the product's programs have none.
 const (
 	planeInotify = 4
 	nodeInotify  = 9
@@ -23,8 +23,8 @@ const (
 // inotifyUse is the kernel's limit on inotify instances of one user, in all network and PID namespaces together, and how much of it is used.
 type inotifyUse struct{ used, limit int }
 
-// checkInotify fails before anything is started if the kernel does not have the inotify instances that the lab's missing machines need: kubelet,
-// containerd and kube-proxy would end, or never get ready, with "too many open files".
+// checkInotify fails if the kernel has too few free inotify instances for the lab's machines that do not run yet. Without it, kubelet, containerd
+// and kube-proxy would exit or not become ready, with "too many open files".
 func (u *up) checkInotify(ctx context.Context) error {
 	need, err := u.missingInotify(ctx)
 	if err != nil || need == 0 {
@@ -41,7 +41,7 @@ func (l *Lab) checkInotifyOf(need int) error {
 	return use.check(l.name, need)
 }
 
-// missingInotify returns how many instances the machines need that do not run.
+// missingInotify returns the number of instances that the lab's machines that do not run yet need.
 func (u *up) missingInotify(ctx context.Context) (int, error) {
 	needs := map[string]int{ControlPlane: planeInotify}
 	for _, number := range u.state.Nodes {
@@ -98,7 +98,7 @@ func readInotify(proc string, uid uint32) (inotifyUse, error) {
 	return use, nil
 }
 
-// inotifyOf returns how many instances a process holds, 0 if it is another user's or has ended.
+// inotifyOf returns the number of a process's instances, 0 if it is another user's or has ended.
 func inotifyOf(process string, uid uint32) (int, error) {
 	var owner unix.Stat_t
 	if err := unix.Stat(process, &owner); err != nil || owner.Uid != uid {
@@ -106,7 +106,7 @@ func inotifyOf(process string, uid uint32) (int, error) {
 	}
 	files, err := os.ReadDir(filepath.Join(process, "fd"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission) {
-		return 0, nil // it has ended, or may not be looked into
+		return 0, nil // it has ended, or is not readable
 	}
 	if err != nil {
 		return 0, err

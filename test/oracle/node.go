@@ -7,9 +7,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// allowsNode is for a node as the source of ingress, which is a client in its host network. The specification leaves open what selects host-networked
-// pods ("ignored by podSelectors and namespaceSelectors" or treated "as a whole", Network Policies, kubernetes.io). Here they belong to the
-// host-network namespaces as a whole, as in OpenShift SDN (docs/policies.md).
+// allowsNode reports whether the peers allow a client in the node's host network. The specification leaves open what selects host-networked
+// pods ("ignored by podSelectors and namespaceSelectors" or treated "as a whole", Network Policies, kubernetes.io). Here a selector of a whole
+// host-network namespace selects them, as in OpenShift SDN (docs/policies.md).
 func (c *Cluster) allowsNode(peers []networkingv1.NetworkPolicyPeer, node string) bool {
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		if p.IPBlock != nil {
@@ -19,7 +19,7 @@ func (c *Cluster) allowsNode(peers []networkingv1.NetworkPolicyPeer, node string
 	})
 }
 
-// selectsNodes: a selector of namespaces that matches a host-network namespace which exists. Beside it, a selector of pods has to select everything.
+// selectsNodes reports whether the peer's namespaceSelector matches a host-network namespace that exists, with no podSelector or an empty one.
 func (c *Cluster) selectsNodes(p networkingv1.NetworkPolicyPeer) bool {
 	if p.NamespaceSelector == nil {
 		return false

@@ -22,7 +22,7 @@ type Cluster struct {
 	ClusterPolicies []*policyv1alpha2.ClusterNetworkPolicy
 	NodeLabels      map[string]map[string]string
 	NodeAddrs       map[string][]netip.Addr // by node: its own, and tun0's
-	HostNetwork     []string                // names of the namespaces that stand for host networks (--host-network-namespaces)
+	HostNetwork     []string                // names of host-network namespaces (--host-network-namespaces)
 	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
 }
 
@@ -31,7 +31,7 @@ type Endpoint struct {
 	Addr    netip.Addr
 	Pod     *corev1.Pod
 	Node    string
-	Through string // a node whose node port another client uses: the address is that node's, the client is no node
+	Through string // the node whose node port a client that is no node uses: Addr is that node's
 }
 
 // Connection is an attempt of From to open a connection to To.

@@ -139,7 +139,7 @@ func NodeAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 128, byte(2
 // NodeIP is the i-th node's own address.
 func NodeIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 0, byte(11 + i)}) }
 
-// HostNetwork are the namespaces that stand for host networks, if they exist. The label is OpenShift's for the first.
+// HostNetwork returns the names of host-network namespaces, existing or not. OpenShift labels the first with hostNetworkLabel.
 func HostNetwork() []string { return []string{"openshift-host-network", "default"} }
 
 const hostNetworkLabel = "policy-group.network.openshift.io/host-network"
@@ -183,7 +183,7 @@ func (w *World) addNamespace(to Watcher) {
 	to.SetNamespace(ns)
 }
 
-// withoutHostNetwork are the host-network namespaces that do not exist.
+// withoutHostNetwork returns the names of host-network namespaces that do not exist.
 func (w *World) withoutHostNetwork() []string {
 	return slices.DeleteFunc(HostNetwork(), func(name string) bool {
 		return slices.ContainsFunc(w.Namespaces, func(ns *corev1.Namespace) bool { return ns.Name == name })
@@ -197,7 +197,7 @@ func (w *World) addHostNetwork(to Watcher) {
 	to.SetNamespace(ns)
 }
 
-// newNamespaceLabels are the labels of a new namespace, or new ones. Any namespace may have the label of host networks.
+// newNamespaceLabels draws the labels of a namespace. Any namespace may get hostNetworkLabel.
 func (w *World) newNamespaceLabels(name string) map[string]string {
 	set := w.labels()
 	set[corev1.LabelMetadataName] = name

@@ -81,7 +81,7 @@ func (s *Switch) startNew(t testing.TB) {
 	s.StartVSwitchd(t)
 }
 
-// LoseDB restarts both daemons with a new, empty database, as after the loss of its file.
+// LoseDB restarts both daemons with a new, empty database, as a host does after the loss of conf.db.
 func (s *Switch) LoseDB(t testing.TB) {
 	t.Helper()
 	s.StopVSwitchd(t)

@@ -21,8 +21,8 @@ const (
 	// ConditionsAnnotation holds a JSON list of metav1.Condition: for now only ConditionAccepted.
 	ConditionsAnnotation = "ovsdn.io/conditions"
 
-	// ControllerAnnotation names the leader that evaluated the object last: the ovsdn-controller, a slash, and the number of its term. Earlier
-	// versions wrote the controller alone. Readers may only compare it with what they wrote themselves.
+	// ControllerAnnotation is the name of the leader that validated the object last: the ovsdn-controller, a slash, and the number of its term.
+	// Earlier versions wrote the controller alone. A leader only compares it with its own name.
 	ControllerAnnotation = "ovsdn.io/controller"
 )
 

@@ -11,8 +11,8 @@ func Gateway(subnet netip.Prefix) netip.Addr {
 }
 
 // NodeMAC returns the Ethernet source that packets of a node itself have in the tunnel to other nodes: 0e:58 and the last four bytes of the
-// node's first tun0 address. No interface has it, so that nothing that a node forwards or masquerades can carry it. Receivers that do not know
-// it deliver such packets like any other.
+// node's first tun0 address. No interface has it, so packets that a node forwards or masquerades never do. Receivers of earlier versions
+// ignore it.
 func NodeMAC(gateway netip.Addr) net.HardwareAddr {
 	ip := gateway.Unmap().AsSlice()
 	return append(net.HardwareAddr{0x0e, 0x58}, ip[len(ip)-4:]...)

@@ -16,7 +16,7 @@ const (
 	// for the Namespace that there is (after a restore into another cluster, say).
 	NamespaceUIDAnnotation = "ovsdn.io/namespace-uid"
 
-	// AssignedVNIDAnnotation repeats the netid that ovsdn-controller has given, or has taken over: a netid that differs
+	// AssignedVNIDAnnotation repeats the netid that ovsdn-controller has allocated or taken over: a netid that differs
 	// was written by another client. While the netid is invalid, this VNID stays in use.
 	AssignedVNIDAnnotation = "ovsdn.io/assigned-netid"
 
@@ -75,11 +75,11 @@ const (
 	ActionGlobal  Action = "global"  // have GlobalVNID
 )
 
-// refusedPrefix marks the value of networkv1.ChangePodNetworkAnnotation as a request that was refused. The annotation stays, because
+// refusedPrefix marks the value of networkv1.ChangePodNetworkAnnotation as a refused request. The annotation is not removed, because
 // `oc adm pod-network` takes its absence for success.
 const refusedPrefix = "refused:"
 
-// maxShownRequest bounds what is repeated of an invalid request, in bytes: an annotation can have 256 KiB.
+// maxShownRequest is the longest part of an invalid request that is repeated, in bytes: an annotation can have 256 KiB.
 const maxShownRequest = 128
 
 // Change is the value of networkv1.ChangePodNetworkAnnotation.
@@ -112,7 +112,7 @@ func (c Change) String() string {
 	return string(c.Action) + ":" + c.To
 }
 
-// RefusedChange returns the value of networkv1.ChangePodNetworkAnnotation that says that the request was refused.
+// RefusedChange returns the value of networkv1.ChangePodNetworkAnnotation for a refused request, which is no request itself.
 func RefusedChange(request string) string { return refusedPrefix + shorten(request) }
 
 func shorten(s string) string {
@@ -122,8 +122,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:maxShownRequest], "") + "..."
 }
 
-// RequestedChange returns the change that the object asks for, and whether it asks for one, be it an invalid one. A refused request
-// asks for nothing.
+// RequestedChange returns the change that the object asks for, and whether it asks for one, valid or not. A refused request
+// is none.
 func RequestedChange(o *networkv1.NetNamespace) (c Change, asked bool, err error) {
 	value, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]
 	if !asked || strings.HasPrefix(value, refusedPrefix) {

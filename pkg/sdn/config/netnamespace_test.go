@@ -152,7 +152,7 @@ func TestRequestedChange(t *testing.T) {
 	}
 }
 
-// A refused request asks for nothing any more, whatever it was; asking again is another value.
+// A refused request is no request, whatever it was; the same request written again is one.
 func TestRefusedChangeIsNoRequest(t *testing.T) {
 	for _, request := range []string{"join:red", "isolate", "global:", "", "nonsense", "refused", "Refused:isolate", strings.Repeat("é", 1<<17)} {
 		o := &networkv1.NetNamespace{}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// A Lease whose holder died, and whose times are an hour from now in either direction, since one of the machines has set its clock: a
-// candidate waits for leaseDuration from what it has seen, no less and not for an hour.
+// The holder of a Lease was killed, and the Lease's times are off by an hour in either direction, since a machine has set its clock: a
+// candidate waits for leaseDuration from its first observation, no less and not for an hour.
 func TestLeaseWithTimesOfAnotherClock(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {

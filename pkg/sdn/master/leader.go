@@ -43,8 +43,8 @@ func newName() (string, error) {
 	return host + "_" + string(uuid.NewUUID()), nil
 }
 
-// termName returns the unique name of one term of a controller. A term that found its controller's own name on the ClusterNetwork would write
-// nothing, and a verdict that another leader made in between would not conflict.
+// termName returns the unique name of one term of a controller. If two terms had one name, the second would not write it to the ClusterNetwork
+// again, and the write of another leader from between the two would not conflict.
 func termName(controller string, term int) string { return fmt.Sprintf("%s/%d", controller, term) }
 
 // rule runs one term after the other without asking anybody, until the context ends.

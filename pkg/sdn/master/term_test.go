@@ -14,8 +14,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 )
 
-// A controller leads, loses its lease and leads again. In between another one evaluates the object and is stopped before it writes. What it
-// writes afterwards was made of an older version, although the object was not edited since.
+// A controller leads, loses its lease and leads again. In between another one validates the object and is stopped before it writes. Its later
+// write is based on an older version and must conflict, although the object was not edited since.
 func testLeadsTwice(t *testing.T, c *cluster) {
 	c.noLeaks(t)
 	ranges := []string{"10.128.0.0/23", "10.9.0.0/23"}

@@ -245,7 +245,7 @@ func TestQuarantineBeginsAnew(t *testing.T) {
 	}
 }
 
-// A clock that is set back keeps VNIDs in quarantine for longer, none for ever, and none is allocated early.
+// A clock that is set back prolongs the quarantine of VNIDs, not for ever, and no VNID is allocated early.
 func TestQuarantineOverAClockThatIsSetBack(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	a := NewAllocator(0, func(uint32) uint32 { return 1 }, func() time.Time { return now })

@@ -22,9 +22,9 @@ func (r refusal) Unwrap() error { return r.error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
-// change makes the change that the NetNamespace asks for, or refuses it. Either way the annotation is no request afterwards,
-// in the same write: it is removed, or marked as refused; if the write fails, all is as before. Changes are made one after the other: a join is to what the other
-// has at that moment, and what that does later concerns nobody else.
+// change makes the change that the NetNamespace asks for, or refuses it. The same write removes the request, or marks it as refused;
+// if the write fails, nothing has changed. Changes are made one after the other: a join is to the VNID that the other namespace has at that
+// moment, and does not follow its later changes.
 func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid types.UID) error {
 	c.changes.Lock()
 	defer c.changes.Unlock()

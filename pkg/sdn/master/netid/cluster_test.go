@@ -225,8 +225,8 @@ func (c *cluster) edit(t *testing.T, name string, change func(*networkv1.NetName
 	})
 }
 
-// ask sets the annotation and waits until it is no request any more: gone, or marked as refused. At no time in between it may be
-// gone though the change is refused, since oc takes that for success.
+// ask sets the annotation and waits until it is removed or marked as refused. It must never be removed when the change is refused, since
+// oc takes that for success.
 func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace {
 	t.Helper()
 	c.edit(t, name, func(nn *networkv1.NetNamespace) {
@@ -239,7 +239,7 @@ func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace
 			return fmt.Errorf("%s still asks for %s", name, value)
 		}
 		if !exists && refused {
-			t.Errorf("%s of %s is refused, and the annotation is gone", change, name)
+			t.Errorf("%s of %s: got no annotation, want it marked as refused", change, name)
 		}
 		return nil
 	})

@@ -80,7 +80,7 @@ type Controller struct {
 	written  map[string]*networkv1.NetNamespace // by this controller, unless the cache is as new
 	found    map[string]bool                    // by Load: whoever shares a VNID there was joined by somebody
 	disputed map[string]bool                    // have a VNID that is not theirs to have
-	assigned map[string]config.VNID             // the last that was the namespace's own
+	assigned map[string]config.VNID             // by namespace: the last VNID that it had rightfully
 }
 
 // New returns a controller that hears of changes from the informers, which must not run yet. Namespaces of these names are

@@ -327,7 +327,7 @@ func testByHand(t *testing.T, c *cluster) {
 	}
 }
 
-// The VNID of a namespace whose netid is invalid stays the namespace's, over restarts and deletion, whatever others write into the record.
+// A namespace whose netid is invalid retains its VNID over restarts and deletion, whatever others write into the record.
 func testInvalidNetID(t *testing.T, c *cluster) {
 	l := c.lead(t, config.ModeMultitenant)
 	c.create(t, "invalid-1", "invalid-2")
@@ -365,7 +365,7 @@ func testInvalidNetID(t *testing.T, c *cluster) {
 	l.await(t, fmt.Sprintf("Warning InvalidNetNamespace invalid-1: netid: 5 is no VNID: write 0 (global), or a number from 10 to 16777215, or set the annotation "+
 		"pod.network.openshift.io/multitenant.change-network to isolate; until then the assigned VNID %d stays in use", vnid))
 	held()
-	// Isolated, it has it in order; deleted, it is made again with it.
+	// isolate writes the VNID into the netid again; a deleted NetNamespace is created again with it.
 	if nn := c.ask(t, "invalid-1", "isolate"); nn.NetID != vnid {
 		t.Errorf("isolated with VNID %d, want its own, %d", nn.NetID, vnid)
 	}
@@ -379,7 +379,7 @@ func testInvalidNetID(t *testing.T, c *cluster) {
 	}
 }
 
-// What is left of a refused change is no request: not for the next leader, and not in another mode. The same request again is one.
+// A refused change is no request for the next leader, nor in another mode. The same request written again is one.
 func testStaysRefused(t *testing.T, c *cluster) {
 	c.create(t, "refused-1")
 	l := c.lead(t, config.ModeNetworkPolicy)

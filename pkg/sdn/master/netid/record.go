@@ -6,8 +6,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// inUse returns the VNID that nodes use for the NetNamespace: while a field is invalid, the recorded one. Without a valid record it
-// returns the netid as it is, and false.
+// inUse returns the VNID that nodes use for the NetNamespace: the netid or, while a field is invalid, the recorded VNID. If the record is
+// invalid too, it returns the netid and false.
 func inUse(nn *networkv1.NetNamespace) (vnid config.VNID, usable bool) {
 	n, err := config.ParseNetNamespace(nn)
 	if err != nil {
@@ -21,7 +21,7 @@ func isInvalid(nn *networkv1.NetNamespace) bool {
 	return err != nil
 }
 
-// restoreRecord corrects config.AssignedVNIDAnnotation where it decides, because the netid is invalid: another client may have
+// restoreRecord corrects config.AssignedVNIDAnnotation while nodes use it because the netid is invalid: another client may have
 // edited or removed it.
 func (c *Controller) restoreRecord(nn *networkv1.NetNamespace) {
 	c.mu.Lock()
@@ -31,7 +31,7 @@ func (c *Controller) restoreRecord(nn *networkv1.NetNamespace) {
 	}
 }
 
-// record remembers the VNID that is the namespace's own, as config.AssignedVNIDAnnotation has it.
+// record stores the namespace's VNID, as in config.AssignedVNIDAnnotation, for restoreRecord.
 func (c *Controller) record(name string, vnid config.VNID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -217,7 +217,7 @@ func own(nn *networkv1.NetNamespace, uid types.UID) {
 func (c *Controller) judge(nn *networkv1.NetNamespace) error {
 	vnid, err := config.CheckVNID(nn.NetID)
 	if err != nil {
-		previous := "no VNID is recorded for the namespace: on nodes with running pods theirs stays in use, on others new pods do not start"
+		previous := "nodes with pods of the namespace continue with their VNID, and on others new pods do not start, since none is recorded"
 		if assigned, usable := inUse(nn); usable {
 			previous = fmt.Sprintf("the assigned VNID %s stays in use", assigned)
 		}
