@@ -25,7 +25,7 @@ const (
 	acceptedCondition     = "Accepted"
 )
 
-// faults are in this order: first those of the host, then those of the API.
+// faults returns the faults of the host, then those of the API.
 func faults() []fault {
 	return append(hostFaults(), apiFaults()...)
 }
@@ -42,7 +42,7 @@ func hostFaults() []fault {
 		{name: "leases lost", lossless: true, inject: loseLeases, visible: onNode("AddressLeasesRestored")},
 		{name: "CNI configuration deleted", lossless: true, inject: deleteCNIConfiguration, visible: onNode("CNIFilesWritten", cniConf)},
 		{name: "run directory of the agent emptied", lossless: true, inject: emptyRun, visible: func(_ *faultMatrix, away bool) []report {
-			if away { // the agent makes the socket whenever it starts: nothing was lost
+			if away { // the agent creates the socket whenever it starts: nothing was lost
 				return []report{{eventOnNode, node1, "NetworkReady", nil}}
 			}
 			return []report{{eventOnNode, node1, "CNISocketRestored", nil}}
@@ -104,7 +104,7 @@ func deleteBridge(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-br", "br0")
 }
 
-// loseDatabase is what a host does whose Open vSwitch starts without conf.db: it makes an empty one.
+// loseDatabase deletes conf.db and starts Open vSwitch again as a host does, which creates an empty one.
 func loseDatabase(t *testing.T, m *faultMatrix) {
 	m.service(t, node1, vswitchdService, (*lab.Service).Stop)
 	m.service(t, node1, databaseService, (*lab.Service).Stop)
@@ -130,7 +130,7 @@ func deletePort(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-port", m.port(t, m.a))
 }
 
-// startVictim starts the pod that deleteVeth takes the network of: no other cell needs it.
+// startVictim starts a pod that no other cell needs: deleteVeth deletes its interface.
 func startVictim(t *testing.T, m *faultMatrix) {
 	m.victim = fmt.Sprintf("victim-%d", m.count)
 	m.victimVeth = m.port(t, m.run(t, m.namespace, netexec(m.victim, node1))[0])
@@ -148,7 +148,7 @@ func deleteCNIConfiguration(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "rm", cniConf)
 }
 
-// emptyRun deletes what the agent has in /run. What the container runtime has there, network namespaces included, no network can restore.
+// emptyRun deletes the agent's files in /run. Those of the container runtime, such as network namespaces, can't be restored by the agent.
 func emptyRun(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "find", "/run/ovsdn", "-mindepth", "1", "-delete")
 }
@@ -157,7 +157,7 @@ func emptySwitchRun(t *testing.T, m *faultMatrix) {
 	m.exec(t, node1, "find", "/run/openvswitch", "-mindepth", "1", "-delete")
 }
 
-// restartSwitch makes the sockets of Open vSwitch again.
+// restartSwitch restarts Open vSwitch, which creates its sockets again.
 func restartSwitch(t *testing.T, m *faultMatrix) {
 	m.service(t, node1, databaseService, (*lab.Service).Restart)
 	m.databaseServes(t)
@@ -178,7 +178,7 @@ func restoreHostSubnet(node string) func(*testing.T, *faultMatrix) {
 	}
 }
 
-// reservedVNID is none that a namespace may have.
+// reservedVNID is a netid that is no VNID.
 const reservedVNID = 5
 
 func breakNetNamespace(t *testing.T, m *faultMatrix) {
@@ -199,7 +199,7 @@ func (m *faultMatrix) writeNetID(t *testing.T, vnid uint32) {
 	}
 }
 
-// breakClusterNetwork puts pods into the service network.
+// breakClusterNetwork sets the pods' range to the service network.
 func breakClusterNetwork(t *testing.T, m *faultMatrix) {
 	m.haveRanges(t, m.Shape().ServiceNetwork.String())
 }
@@ -208,7 +208,7 @@ func restoreClusterNetwork(t *testing.T, m *faultMatrix) {
 	m.haveRanges(t, m.Shape().ClusterNetwork.String())
 }
 
-// reported waits until the user can see the report.
+// reported waits until the Event or the condition exists.
 func (m *faultMatrix) reported(t *testing.T, r report) {
 	t.Helper()
 	look := m.event
@@ -237,7 +237,7 @@ func (m *faultMatrix) event(ctx context.Context, r report) error {
 		}
 		others = append(others, e.Reason+": "+e.Message)
 	}
-	return fmt.Errorf("it has %q", others)
+	return fmt.Errorf("got other Events %q", others)
 }
 
 func (m *faultMatrix) nodeCondition(ctx context.Context, r report) error {
@@ -246,7 +246,7 @@ func (m *faultMatrix) nodeCondition(ctx context.Context, r report) error {
 		return err
 	}
 	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !saysAll(c.Message, r.words) {
-		return fmt.Errorf("it is %v", c)
+		return fmt.Errorf("got condition %v", c)
 	}
 	return nil
 }
@@ -265,5 +265,5 @@ func (m *faultMatrix) acceptedCondition(ctx context.Context, r report) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("they are %v", conditions)
+	return fmt.Errorf("got conditions %v", conditions)
 }

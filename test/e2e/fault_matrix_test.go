@@ -24,13 +24,13 @@ const allFaultsVariable = "OVSDN_E2E_ALL_FAULTS"
 // podsPerCell is how many pods come and go in a cell, for each of which the userspace datapath may lose a ping.
 const podsPerCell = 2
 
-// regainTime bounds how long pods have no network after the agent can repair a fault: from the fault on, or from the agent's start.
+// regainTime is the longest time that pods may have no network after the agent can repair a fault: from the fault on, or from the agent's start.
 const regainTime = 20 * time.Second
 
-// fault is something that breaks on node1, or in the API.
+// fault is a fault of node1, or of an object in the API.
 type fault struct {
 	name string
-	away bool // whether the cell that every run has is that of a stopped agent
+	away bool // without allFaultsVariable, inject it while the agent is stopped, not while it runs
 
 	prepare func(*testing.T, *faultMatrix) // before the agent is stopped; nil: nothing
 	inject  func(*testing.T, *faultMatrix)
@@ -50,7 +50,7 @@ type report struct {
 	words      []string
 }
 
-// faultMatrix is the pods that live through all faults: a and b on node1, where faults are injected, and c on node2.
+// faultMatrix has the pods that run during all faults: a and b on node1, where faults are injected, and c on node2.
 type faultMatrix struct {
 	*cluster
 	namespace string
@@ -67,8 +67,8 @@ type faultMatrix struct {
 	netID   uint32            // of the namespace, before its NetNamespace became invalid
 }
 
-// testFaults breaks one thing after the other on a node, with its agent running and away: running pods keep or regain their network, new pods
-// start or say why not, nothing leaks, and the user sees what happened.
+// testFaults injects one fault after the other, with the agent running and stopped. Running pods retain or regain their network, new pods start
+// or report why not, nothing leaks, and an Event or a condition reports the fault.
 func testFaults(t *testing.T, c *cluster) {
 	m := &faultMatrix{cluster: c, namespace: c.namespace(t), node: c.machine(t, node1), subnets: map[string]string{}}
 	m.start(t)
@@ -92,7 +92,7 @@ func testFaults(t *testing.T, c *cluster) {
 	}
 }
 
-// start starts the pods, and again those of a cell that failed.
+// start starts the pods a, b and c.
 func (m *faultMatrix) start(t *testing.T) {
 	t.Helper()
 	pods := m.run(t, m.namespace, netexec("a", node1), netexec("b", node1), netexec("c", node2))
@@ -120,7 +120,7 @@ func (m *faultMatrix) test(t *testing.T, f fault, away bool) {
 	})
 }
 
-// pass goes through the fault once. It returns when the agent could begin to repair it.
+// pass injects the fault once and returns the time from which the agent could repair it.
 func (m *faultMatrix) pass(t *testing.T, f fault, away bool, before map[string]footprint) time.Time {
 	t.Helper()
 	m.began, m.undone = time.Now(), time.Time{}
@@ -175,8 +175,8 @@ func (m *faultMatrix) pass(t *testing.T, f fault, away bool, before map[string]f
 	return repairable
 }
 
-// startsOrWaits returns when the new pod runs, or reports why it does not before the fault is undone. It asks the API alone: on the node ovs-vsctl
-// may not work.
+// startsOrWaits waits until the new pod is ready or, for a fault with waits, reports why it does not start. It reads the API only: on the node
+// ovs-vsctl may not work.
 func (m *faultMatrix) startsOrWaits(t *testing.T, f fault, away bool, name string) {
 	t.Helper()
 	if f.waits != nil {
@@ -203,7 +203,7 @@ func (m *faultMatrix) undo(t *testing.T, f fault) {
 	}
 }
 
-// restart gives the next cell what it needs after one that failed: an agent, and pods with a network.
+// restart starts the agent and new pods after a cell that failed.
 func (m *faultMatrix) restart(t *testing.T, f fault) {
 	t.Helper()
 	m.undo(t, f)
@@ -215,7 +215,7 @@ func (m *faultMatrix) restart(t *testing.T, f fault) {
 	m.start(t)
 }
 
-// losesUntil fails when a ping is lost that was sent after pods should have their network again.
+// losesUntil fails if a ping that was sent after the deadline is lost.
 func (m *faultMatrix) losesUntil(t *testing.T, do func(), deadline func() time.Time, streams []stream) {
 	t.Helper()
 	m.unlessDropped(t, func() (losses []string) {
@@ -297,7 +297,7 @@ func (c connection) echo(t *testing.T) {
 	}
 }
 
-// state is the footprint of both nodes, with the names of ports in place of their numbers: a port that is re-created may get another.
+// state returns the footprints of both nodes, with the names of ports in place of their numbers: a rebuilt port may get another number.
 func (m *faultMatrix) state(t *testing.T) map[string]footprint {
 	t.Helper()
 	all := map[string]footprint{}

@@ -18,16 +18,16 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// The namespace that the manifests make for host networks, and OpenShift's label.
+// The namespace that the manifests create for host networks, and OpenShift's label.
 const (
 	hostNetworkNamespace = "openshift-host-network"
 	hostNetworkLabel     = "policy-group.network.openshift.io/host-network"
 )
 
-// askTime is how long a client of testNodeSources has.
+// askTime is the timeout of a client in testNodeSources.
 const askTime = time.Second
 
-// nodeSource is a client that asks a pod in one way.
+// nodeSource is a client with the pod or node port that it connects to.
 type nodeSource struct {
 	name  string
 	from  wire.NetNS
@@ -38,8 +38,8 @@ type nodeSource struct {
 	pod   bool   // the client is a pod, and the packet has its address
 }
 
-// nodeSources are clients in the host networks of all nodes, and others, who are no nodes: a pod of VNID 0, and it and a host outside through the node ports of
-// all nodes. They ask an isolated pod on each node.
+// nodeSources returns clients of an isolated pod on each node: the host networks of all nodes and, as clients that are no nodes, a pod of VNID 0,
+// and it and a host outside through the node ports of all nodes.
 func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []nodeSource {
 	t.Helper()
 	var all []nodeSource
@@ -61,7 +61,7 @@ func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []no
 	return all
 }
 
-// nodePort makes a service of the pod and returns its node port.
+// nodePort creates a service of the pod and returns its node port.
 func (c *cluster) nodePort(t *testing.T, namespace string, p pod) uint16 {
 	t.Helper()
 	name := "of-" + p.name
@@ -73,7 +73,7 @@ func (c *cluster) nodePort(t *testing.T, namespace string, p pod) uint16 {
 	return uint16(s.Spec.Ports[0].NodePort)
 }
 
-// askAll has all ask at once, and finds fault unless exactly those are answered of whom that is wanted.
+// askAll has all clients connect at once. It returns an error for each that reaches its pod though it should not, or the reverse.
 func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -91,8 +91,8 @@ func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) e
 	return errors.Join(faults...)
 }
 
-// testNodeSources: policies admit clients in the host networks of this node and of all others, by selectors of namespaces and by blocks; and nothing
-// that only looks like a node.
+// testNodeSources: policies admit clients in the host networks of all nodes, by selectors of namespaces and by blocks, and no other client by
+// these.
 func testNodeSources(t *testing.T, c *cluster) {
 	namespace := c.namespace(t)
 	nodes := c.Nodes()
@@ -132,7 +132,7 @@ func testNodeSources(t *testing.T, c *cluster) {
 		{"OpenShift's label and pods", selecting(label, pods), ownNode},
 		{"the namespace's name", selecting(name, &metav1.LabelSelector{}), anyNode},
 		{"a node's own address", block(c.addr(t, nodes[0])), first},
-		// What the node masquerades has that address too.
+		// Packets that the node masquerades have that address, too.
 		{"a node's address in the pod network", block(c.gateway(t, nodes[0])), func(s nodeSource) bool { return first(s) || s.port == nodes[0] }},
 		// The pod of VNID 0 is in a namespace that is selected. Its own node preserves its address through a node port.
 		{"all namespaces", selecting(&metav1.LabelSelector{}, nil), func(s nodeSource) bool { return anyNode(s) || s.pod }},

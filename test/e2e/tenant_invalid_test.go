@@ -11,7 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// testInvalidNetID: a reserved netid changes nothing, for running pods and for new ones, before and after the agents are restarted.
+// testInvalidNetID: with a reserved netid, running and new pods use the assigned VNID, before and after the agents are restarted.
 func testInvalidNetID(t *testing.T, c *cluster) {
 	m := newMatrix(t, c, 2, 3)
 	r := newRecorder(t, m)
