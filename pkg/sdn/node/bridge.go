@@ -145,7 +145,7 @@ type keeper struct {
 	pods     *pods.Manager
 	report   func(error)          // where the user looks
 	restored func(message string) // reports on the Node that ports were deleted and restored
-	period   time.Duration        // between looks at the fixture when nothing tells of a change
+	period   time.Duration        // of checks of the fixture for changes that cause no event
 	loop     *reconcile.Loop
 
 	mu    sync.Mutex
