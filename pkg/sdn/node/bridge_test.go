@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -70,14 +71,22 @@ func TestKeeperReportsWhatWasDeleted(t *testing.T) {
 	keeper := newKeeper(f, nil, func(err error) { t.Error(err) }, func(message string) { got = append(got, message) })
 	for _, tc := range []struct {
 		command []string
+		missing []string
 		want    string
 	}{
-		{[]string{"del-port", vxlanName}, "ports vxlan0 of bridge br0"},
-		{[]string{"del-port", hostnet.Tun0Name}, "ports tun0 of bridge br0"},
-		{[]string{"del-br", bridgeName}, "ports vxlan0 and tun0 of bridge br0"},
+		{[]string{"del-port", vxlanName}, []string{vxlanName}, "ports vxlan0 of bridge br0"},
+		{[]string{"del-port", hostnet.Tun0Name}, []string{hostnet.Tun0Name}, "ports tun0 of bridge br0"},
+		{[]string{"del-br", bridgeName}, []string{vxlanName, hostnet.Tun0Name}, "ports vxlan0 and tun0 of bridge br0"},
 	} {
 		got = nil
 		h.VSCtl(t, tc.command...)
+		await.OK(t, time.Minute, func(ctx context.Context) error { // ovs-vsctl returns before the agent's copy of the database has the change
+			missing, err := f.missing(ctx)
+			if err == nil && !slices.Equal(missing, tc.missing) {
+				err = fmt.Errorf("got missing ports %q, want %q", missing, tc.missing)
+			}
+			return err
+		})
 		for range 2 {
 			h.must(t, keeper.serve(t.Context(), bridgeName))
 		}
