@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -140,6 +142,35 @@ func TestRebuild_whileTheAgentRuns(t *testing.T) {
 	second.events.want(t, "pod web: NetworkRebuildFailed: ", "node: PodPortsRebuilt: ")
 	awaitCheck(t, second, checkReq)
 	del(t, second, req)
+	n.wantClean(t)
+}
+
+// TestSweep_foreignExternalIDs: another program writes an external_id of its own. The port is not rebuilt: that would interrupt the pod.
+func TestSweep_foreignExternalIDs(t *testing.T) {
+	n := newNode(t)
+	a, _ := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	add(t, a, req)
+	port := func() ovs.Port {
+		t.Helper()
+		ports, err := n.bridge.ListPorts(t.Context())
+		if err != nil || len(ports) != 1 {
+			t.Fatalf("got ports %v, error %v; want one port", ports, err)
+		}
+		return ports[0]
+	}
+	want := port()
+	want.ExternalIDs["monitoring"] = "yes"
+	if _, err := n.bridge.AddPort(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.sweep(t.Context(), allValid); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, port()); diff != "" {
+		t.Errorf("sweep changed the port (-want +got):\n%s", diff)
+	}
+	del(t, a, req)
 	n.wantClean(t)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -47,7 +46,17 @@ func (m *Manager) renewAlias(ctx context.Context, c census, pod Pod) error {
 
 // isPortOf reports whether the port has the pod's number and external_ids.
 func isPortOf(port ovs.Port, pod Pod) bool {
-	return port.OFPort == pod.OFPort && maps.Equal(port.ExternalIDs, pod.port().ExternalIDs)
+	return port.OFPort == pod.OFPort && hasIDsOf(port, pod)
+}
+
+// hasIDsOf reports whether the port has the pod's external_ids. Other keys are those of other programs.
+func hasIDsOf(port ovs.Port, pod Pod) bool {
+	for key, want := range pod.port().ExternalIDs {
+		if port.ExternalIDs[key] != want {
+			return false
+		}
+	}
+	return true
 }
 
 // claim marks the living pod's addresses as taken, as they should be already. When another pod has one of them, both are told, and
@@ -105,7 +114,7 @@ func (m *Manager) replug(ctx context.Context, pod Pod) error {
 		}
 	}
 	deleted := at < 0
-	if at >= 0 && ports[at].OFPort > 0 && maps.Equal(ports[at].ExternalIDs, pod.port().ExternalIDs) {
+	if at >= 0 && ports[at].OFPort > 0 && hasIDsOf(ports[at], pod) {
 		pod.OFPort = ports[at].OFPort
 	} else {
 		number, err := m.addPortAgain(ctx, pod)
