@@ -21,8 +21,8 @@ func (i *IPAM) Restore(ctx context.Context) (restored int, err error) {
 		for o, addrs := range i.held {
 			for _, addr := range addrs {
 				written, err := i.write(addr, o)
-				if err != nil {
-					return fmt.Errorf("restore the lease of %s: %w", addr, err)
+				if err != nil { // the file may exist, and be empty: no later call would write it
+					return errors.Join(fmt.Errorf("restore the lease of %s: %w", addr, err), i.removeFile(o, addr))
 				}
 				if written {
 					i.restored++

@@ -76,6 +76,31 @@ func TestRestore_reserved(t *testing.T) {
 	}
 }
 
+// A lease that can't be written leaves no damaged file, and is restored when the disk has space again.
+func TestRestore_fullDisk(t *testing.T) {
+	dir := newDisk(t)
+	i := open(t, dir, small)
+	a, b := allocate(t, i, "a"), allocate(t, i, "b")
+	if err := os.Remove(filepath.Join(dir, "ovsdn", a.String())); err != nil {
+		t.Fatal(err)
+	}
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 128<<10), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	if _, err := i.Restore(t.Context()); err == nil {
+		t.Error("got no error from a full disk")
+	}
+	wantLeases(t, i, b)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if restored, err := i.Restore(t.Context()); err != nil || restored != 1 {
+		t.Errorf("restored %d leases, %v; want 1", restored, err)
+	}
+	wantLeases(t, i, a, b)
+}
+
 func removeAll(dir, pattern string) error {
 	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
