@@ -95,6 +95,19 @@ func testFaults(t *testing.T, c *cluster) {
 // start starts the pods a, b and c.
 func (m *faultMatrix) start(t *testing.T) {
 	t.Helper()
+	// Flows of the services of an earlier test would go while a cell compares flows.
+	eventually(t, podTime, "no namespace is terminating", func(ctx context.Context) error {
+		list, err := m.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, n := range list.Items {
+			if n.DeletionTimestamp != nil {
+				return fmt.Errorf("namespace %s is", n.Name)
+			}
+		}
+		return nil
+	})
 	pods := m.run(t, m.namespace, netexec("a", node1), netexec("b", node1), netexec("c", node2))
 	m.a, m.b, m.c = pods[0], pods[1], pods[2]
 	meet(t, m.a.netns, m.b.addr)
