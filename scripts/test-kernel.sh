@@ -30,6 +30,7 @@ done
 # shellcheck disable=SC2016 # these are the guest's variables
 bin/kernel/vmrun --memory 3072 --timeout 25m --env OVSDN_DATAPATH=system -- bash -euc '
   uname -sr
+  modprobe tun # the userspace datapath needs it: the agent of test/cni runs on that
   while [ $# -gt 1 ]; do
     (cd "$1" && "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=20m -test.run="$2")
     shift 2
