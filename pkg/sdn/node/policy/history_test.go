@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
-
 )
 
 // history is a small cluster of which anything may happen, as one node hears of it. Ports by name are what it is rich in.
