@@ -14,13 +14,14 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
 // A program that can't run with what it was given ends at once, and says what to do.
 func TestBadFlags(t *testing.T) {
 	c := newCluster(t)
-	agent := c.productCommand(t, node1, agentService)
+	agent := c.productCommand(t, fixture.Node1, agentService)
 	controller := c.productCommand(t, lab.ControlPlane, controllerService)
 	for _, tc := range []struct {
 		name    string
@@ -29,7 +30,7 @@ func TestBadFlags(t *testing.T) {
 		code    int
 		says    []string
 	}{
-		{"interface", agent, "--iface=nosuch", 1, []string{"nosuch", "--iface", "br-ex", c.addr(t, node1).String()}},
+		{"interface", agent, "--iface=nosuch", 1, []string{"nosuch", "--iface", "br-ex", c.Addr(t, fixture.Node1).String()}},
 		{"interface pattern", agent, "--iface-regex=^nosuch", 1, []string{"--iface-regex", "br-ex"}},
 		{"address", agent, "--node-ip=192.0.2.77", 1, []string{"192.0.2.77", "--node-ip", "br-ex"}},
 		{"agent's flag", agent, "--no-such-flag", 2, []string{"--no-such-flag"}},
@@ -42,14 +43,14 @@ func TestBadFlags(t *testing.T) {
 		{"mode", controller, "--mode=x", 2, []string{"subnet", "multitenant"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+			ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 			defer cancel()
 			stdout, stderr, err := tc.program.run(ctx, tc.flag)
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != tc.code {
 				t.Fatalf("it ends with %v, want exit status %d: %s%s", err, tc.code, stdout, stderr)
 			}
-			if !saysAll(stderr, tc.says) {
+			if !fixture.SaysAll(stderr, tc.says) {
 				t.Errorf("it does not say all of %q: %s", tc.says, stderr)
 			}
 		})
@@ -60,40 +61,40 @@ func TestBadFlags(t *testing.T) {
 func TestClusterNetworkOverlapsRoute(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node2)
+	before := x.footprints(t, fixture.Node2)
 	const route = "10.131.0.0/24"
-	x.exec(t, node2, "ip", "route", "add", "blackhole", route)
+	x.Output(t, fixture.Node2, "ip", "route", "add", "blackhole", route)
 	remove := func(ctx context.Context) error {
-		_, err := x.tryExec(ctx, node2, "ip", "route", "del", "blackhole", route)
+		_, err := x.TryOutput(ctx, fixture.Node2, "ip", "route", "del", "blackhole", route)
 		return err
 	}
 	removed := false
 	t.Cleanup(func() {
 		if !removed {
-			within(t, syncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
+			fixture.Within(t, fixture.SyncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
 		}
 	})
 	began := time.Now()
-	x.service(t, node2, agentService, (*lab.Service).Restart)
-	x.warned(t, began, "Node", node2, x.Shape().ClusterNetwork.String(), "overlaps", route, "remove the route")
-	if diff := cmp.Diff(before, x.footprints(t, node2)); diff != "" {
+	x.service(t, fixture.Node2, agentService, (*lab.Service).Restart)
+	x.Warned(t, began, "Node", fixture.Node2, x.Shape().ClusterNetwork.String(), "overlaps", route, "remove the route")
+	if diff := cmp.Diff(before, x.footprints(t, fixture.Node2)); diff != "" {
 		t.Errorf("the node changed (-before +now):\n%s", diff)
 	}
-	meet(t, x.a.netns, x.c.addr)
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 
 	removed = true
-	within(t, syncTime, "remove the route", remove)
-	pods := x.run(t, x.namespace, netexec("later", node2))
-	meet(t, x.a.netns, pods[0].addr)
+	fixture.Within(t, fixture.SyncTime, "remove the route", remove)
+	pods := x.Run(t, x.namespace, fixture.Netexec("later", fixture.Node2))
+	fixture.Meet(t, x.a.NetNS, pods[0].Addr)
 }
 
 // What the runtime asks for and can't be had is a CNI error, and leaves nothing.
 func TestBadCNIRequests(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1)
-	config := x.cniConfig(t, node1)
-	netns := strings.TrimPrefix(string(x.b.netns), x.node1.root)
+	before := x.footprints(t, fixture.Node1)
+	config := x.cniConfig(t, fixture.Node1)
+	netns := strings.TrimPrefix(string(x.b.NetNS), x.node1.Root)
 	args := func(name string) string {
 		return fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=e2e", x.namespace, name)
 	}
@@ -105,7 +106,7 @@ func TestBadCNIRequests(t *testing.T) {
 		code   uint
 		says   []string
 	}{
-		{"pod that is not in the API", args("nosuch"), netns, config, types.ErrUnknownContainer, []string{x.namespace + "/nosuch", node1}},
+		{"pod that is not in the API", args("nosuch"), netns, config, types.ErrUnknownContainer, []string{x.namespace + "/nosuch", fixture.Node1}},
 		{"netns that does not exist", args("a"), "/run/netns/nosuch", config, types.ErrInvalidNetNS, []string{"/run/netns/nosuch"}},
 		{"netns that is none", args("a"), "/etc/hostname", config, types.ErrInvalidNetNS, []string{"/etc/hostname"}},
 		{"the node's own netns", args("a"), "/proc/1/ns/net", config, types.ErrInvalidNetNS, []string{"/proc/1/ns/net"}},
@@ -113,22 +114,22 @@ func TestBadCNIRequests(t *testing.T) {
 		{"configuration that does not parse", args("a"), "/run/netns/nosuch", "{", types.ErrDecodingFailure, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := x.callPlugin(t, node1, map[string]string{
+			got := x.callPlugin(t, fixture.Node1, map[string]string{
 				"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "e2e", "CNI_IFNAME": "eth0", "CNI_NETNS": tc.netns, "CNI_ARGS": tc.args, "CNI_PATH": "/opt/cni/bin",
 			}, tc.config)
 			if got == nil {
 				t.Fatal("it succeeds")
 			}
-			if got.Code != tc.code || !saysAll(got.Msg+" "+got.Details, tc.says) {
+			if got.Code != tc.code || !fixture.SaysAll(got.Msg+" "+got.Details, tc.says) {
 				t.Errorf("it says %d: %s: %s\nwant code %d and %q", got.Code, got.Msg, got.Details, tc.code, tc.says)
 			}
-			if diff := cmp.Diff(before, x.footprints(t, node1)); diff != "" {
+			if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)); diff != "" {
 				t.Errorf("the node changed (-before +now):\n%s", diff)
 			}
 		})
 	}
 	t.Run("DEL of what never was", func(t *testing.T) {
-		if err := x.callPlugin(t, node1, map[string]string{
+		if err := x.callPlugin(t, fixture.Node1, map[string]string{
 			"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "e2e", "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/nosuch", "CNI_PATH": "/opt/cni/bin",
 		}, config); err != nil {
 			t.Errorf("it fails: %v", err)
@@ -144,8 +145,8 @@ func (c *cluster) cniConfig(t *testing.T, node string) string {
 		Name       string
 		Plugins    []map[string]any
 	}
-	file := strings.TrimSpace(c.exec(t, node, "sh", "-c", "ls /etc/cni/net.d/*.conflist"))
-	if err := json.Unmarshal([]byte(c.exec(t, node, "cat", file)), &list); err != nil || len(list.Plugins) != 1 {
+	file := strings.TrimSpace(c.Output(t, node, "sh", "-c", "ls /etc/cni/net.d/*.conflist"))
+	if err := json.Unmarshal([]byte(c.Output(t, node, "cat", file)), &list); err != nil || len(list.Plugins) != 1 {
 		t.Fatalf("%s is not as expected: %+v, %v", filepath.Base(file), list, err)
 	}
 	list.Plugins[0]["cniVersion"], list.Plugins[0]["name"] = list.CNIVersion, list.Name
@@ -159,7 +160,7 @@ func (c *cluster) cniConfig(t *testing.T, node string) string {
 // callPlugin runs the plugin as a runtime does, and returns its error if it has one.
 func (c *cluster) callPlugin(t *testing.T, node string, env map[string]string, config string) *types.Error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 	defer cancel()
 	command := []string{"env"}
 	for name, value := range env {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
 // Pods that come and go leave nothing: no flow, no port, no device, no address.
@@ -12,15 +14,15 @@ func TestChurn(t *testing.T) {
 	const waves, pods = 2, 100
 	c := newCluster(t)
 	c.settle(t)
-	before := c.footprints(t, node1, node2)
-	d := c.deploy(t, c.namespace(t))
+	before := c.footprints(t, fixture.Node1, fixture.Node2)
+	d := c.deploy(t, c.Namespace(t))
 	for range waves {
 		d.scale(t, pods)
 		d.reaches(t, pods)
 		// A sandbox that failed at first may still be on its way out.
-		eventually(t, podTime, "each pod has one address and one port", func(context.Context) error {
+		fixture.Eventually(t, fixture.PodTime, "each pod has one address and one port", func(context.Context) error {
 			grown := 0
-			for node, now := range c.footprints(t, node1, node2) {
+			for node, now := range c.footprints(t, fixture.Node1, fixture.Node2) {
 				more := len(now.Leases) - len(before[node].Leases)
 				if ports := len(now.Ports) - len(before[node].Ports); ports != more {
 					return fmt.Errorf("%s has %d addresses more in use, but %d ports", node, more, ports)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -36,7 +37,7 @@ func (c *cluster) setEntries(ctx context.Context, entries []networkv1.ClusterNet
 	if err != nil {
 		return err
 	}
-	_, err = c.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -51,14 +52,14 @@ func (c *cluster) haveRanges(t *testing.T, cidrs ...string) {
 func (c *cluster) restoreRanges(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.PodTime)
 		defer cancel()
 		whole := c.Shape().ClusterNetwork.String()
 		err := c.setRanges(ctx, whole)
-		ticker := time.NewTicker(pollInterval)
+		ticker := time.NewTicker(fixture.PollInterval)
 		defer ticker.Stop()
 		for err == nil {
-			if err = c.follow(ctx, []string{node1, node2}, whole); err == nil {
+			if err = c.follow(ctx, []string{fixture.Node1, fixture.Node2}, whole); err == nil {
 				return
 			}
 			select {
@@ -75,8 +76,8 @@ func (c *cluster) restoreRanges(t *testing.T) {
 // accepted waits until the ClusterNetwork says of itself as it is now that it is followed, or not and why.
 func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ...string) {
 	t.Helper()
-	eventually(t, programTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
-		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
+	fixture.Eventually(t, fixture.ProgramTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
+		o, err := c.Network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ..
 			return err
 		}
 		got := meta.FindStatusCondition(conditions, config.ConditionAccepted)
-		if got == nil || got.Status != status || got.ObservedGeneration != o.Generation || !saysAll(got.Message, words) {
+		if got == nil || got.Status != status || got.ObservedGeneration != o.Generation || !fixture.SaysAll(got.Message, words) {
 			return fmt.Errorf("it says of generation %d: %+v", o.Generation, got)
 		}
 		return nil
@@ -96,13 +97,13 @@ func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ..
 func (c *cluster) follow(ctx context.Context, nodes []string, ranges ...string) error {
 	var errs []error
 	for _, node := range nodes {
-		routes, err := c.tryExec(ctx, node, "ip", "-4", "route", "show", "dev", "tun0", "scope", "link")
+		routes, err := c.TryOutput(ctx, node, "ip", "-4", "route", "show", "dev", "tun0", "scope", "link")
 		errs = append(errs, err, sameRanges(node+" routes", ranges, firstFields(routes)))
-		rules, err := c.tryExec(ctx, node, "iptables", "-t", "filter", "-S", "OVSDN-FORWARD")
+		rules, err := c.TryOutput(ctx, node, "iptables", "-t", "filter", "-S", "OVSDN-FORWARD")
 		errs = append(errs, err, sameRanges(node+" forwards", ranges, behind(rules, "-s ")))
-		rules, err = c.tryExec(ctx, node, "iptables", "-t", "nat", "-S", "OVSDN-MASQUERADE")
+		rules, err = c.TryOutput(ctx, node, "iptables", "-t", "nat", "-S", "OVSDN-MASQUERADE")
 		errs = append(errs, err, sameRanges(node+" masquerades", ranges, behind(rules, "-s ")))
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		errs = append(errs, err, sameRanges(node+"'s flows lead to nodes", ranges, ranged(flows)))
 	}
 	return errors.Join(errs...)
@@ -137,7 +138,7 @@ func behind(text, option string) (list []string) {
 
 // ranged returns what table route takes for the pods of other nodes.
 func ranged(flows []flow) (list []string) {
-	for _, f := range tableOf(flows, "30") {
+	for _, f := range fixture.TableOf(flows, "30") {
 		if match, ok := strings.CutSuffix(f, " actions=goto_table:90"); ok {
 			list = append(list, behind(match, "nw_dst=")...)
 		}
@@ -149,11 +150,11 @@ func ranged(flows []flow) (list []string) {
 func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	x.restoreRanges(t)
 	began := time.Now()
-	starts := [2]int{x.starts(t, node1, agentService), x.starts(t, node2, agentService)}
-	whole, one, two := x.Shape().ClusterNetwork.String(), x.subnet(t, node1).String(), x.subnet(t, node2).String()
+	starts := [2]int{x.starts(t, fixture.Node1, agentService), x.starts(t, fixture.Node2, agentService)}
+	whole, one, two := x.Shape().ClusterNetwork.String(), x.Subnet(t, fixture.Node1).String(), x.Subnet(t, fixture.Node2).String()
 	x.losesNothing(t, func() {
 		for _, ranges := range [][]string{
 			{one, two},                // no more than is used
@@ -162,14 +163,14 @@ func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 			{whole},
 		} {
 			x.haveRanges(t, ranges...)
-			eventually(t, syncTime, fmt.Sprintf("the nodes follow %q", ranges), func(ctx context.Context) error {
-				return x.follow(ctx, []string{node1, node2}, ranges...)
+			fixture.Eventually(t, fixture.SyncTime, fmt.Sprintf("the nodes follow %q", ranges), func(ctx context.Context) error {
+				return x.follow(ctx, []string{fixture.Node1, fixture.Node2}, ranges...)
 			})
 			x.accepted(t, metav1.ConditionTrue, ranges...)
 		}
 	}, streamOf(x.a, x.c), streamOf(x.b, x.a))
-	x.notWarned(t, began, "Node", node1, agentService)
-	if now := [2]int{x.starts(t, node1, agentService), x.starts(t, node2, agentService)}; now != starts {
+	x.notWarned(t, began, "Node", fixture.Node1, agentService)
+	if now := [2]int{x.starts(t, fixture.Node1, agentService), x.starts(t, fixture.Node2, agentService)}; now != starts {
 		t.Errorf("agents were started %d times, before it was %d", now, starts)
 	}
 	x.returnsTo(t, before)
@@ -181,7 +182,7 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
 	x.restoreRanges(t)
-	one, two := x.subnet(t, node1).String(), x.subnet(t, node2).String()
+	one, two := x.Subnet(t, fixture.Node1).String(), x.Subnet(t, fixture.Node2).String()
 	x.haveRanges(t, one, two)
 	x.accepted(t, metav1.ConditionTrue, one, two)
 
@@ -190,8 +191,8 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	go func() { added <- x.addNode(t) }() // returns when the node is ready
 	began := time.Now()
 	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet, "no subnet is free in the cluster network", "add a range to ClusterNetwork default")
-	x.warned(t, began, "Node", third, "no subnet is free", one, two)
-	x.warned(t, began, "Node", third, "node "+third+" has no HostSubnet yet", "ovsdn-controller makes it")
+	x.Warned(t, began, "Node", third, "no subnet is free", one, two)
+	x.Warned(t, began, "Node", third, "node "+third+" has no HostSubnet yet", "ovsdn-controller makes it")
 	starts := x.starts(t, third, agentService)
 	x.killAgent(t, third) // which has to wait again
 	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet)
@@ -200,40 +201,40 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	x.haveRanges(t, one, two, grown)
 	select {
 	case <-added:
-	case <-time.After(nodeTime):
+	case <-time.After(fixture.NodeTime):
 		t.Fatal("the node is not ready")
 	}
 	x.condition(t, third, corev1.ConditionFalse, config.ReasonReady, "10.9.0.0/23")
 	if now := x.starts(t, third, agentService); now != starts+1 {
 		t.Errorf("the agent was started %d times, once by this test", now)
 	}
-	eventually(t, syncTime, "all nodes follow", func(ctx context.Context) error { // the third says that it is ready, not that others have heard
-		return x.follow(ctx, []string{node1, node2, third}, one, two, grown)
+	fixture.Eventually(t, fixture.SyncTime, "all nodes follow", func(ctx context.Context) error { // the third says that it is ready, not that others have heard
+		return x.follow(ctx, []string{fixture.Node1, fixture.Node2, third}, one, two, grown)
 	})
-	d := x.run(t, x.namespace, netexec("d", third))[0]
-	if !netip.MustParsePrefix(grown).Contains(d.addr) {
-		t.Errorf("pod d has the address %s", d.addr)
+	d := x.Run(t, x.namespace, fixture.Netexec("d", third))[0]
+	if !netip.MustParsePrefix(grown).Contains(d.Addr) {
+		t.Errorf("pod d has the address %s", d.Addr)
 	}
-	outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
+	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
 	for _, path := range []struct {
 		from, to end
 		source   netip.Addr
 	}{
-		{x.a.end(), d.end(), x.a.addr},
-		{d.end(), x.c.end(), d.addr},
-		{x.nodeEnd(t, x.node1), d.end(), x.a.gateway()},
-		{d.end(), outside, x.addr(t, third)},
+		{x.a.End(), d.End(), x.a.Addr},
+		{d.End(), x.c.End(), d.Addr},
+		{x.nodeEnd(t, x.node1), d.End(), x.a.Gateway()},
+		{d.End(), outside, x.Addr(t, third)},
 	} {
-		meet(t, path.from.netns, path.to.addr)
+		fixture.Meet(t, path.from.NetNS, path.to.Addr)
 		testTCP(t, path.from, path.to, path.source)
 	}
 	t.Run("back is refused while it is used", func(t *testing.T) {
 		x.haveRanges(t, x.Shape().ClusterNetwork.String())
 		x.accepted(t, metav1.ConditionFalse, "HostSubnet "+third+" is in use", "in force stays", grown)
-		if err := x.follow(t.Context(), []string{node1, node2, third}, one, two, grown); err != nil {
+		if err := x.follow(t.Context(), []string{fixture.Node1, fixture.Node2, third}, one, two, grown); err != nil {
 			t.Error(err)
 		}
-		meet(t, x.a.netns, d.addr)
+		fixture.Meet(t, x.a.NetNS, d.Addr)
 	})
 	// When nothing of it is used any more, that comes into force by itself.
 	x.leave(t, d, third)
@@ -243,13 +244,13 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 // condition waits until a Node says so of its network.
 func (c *cluster) condition(t *testing.T, node string, status corev1.ConditionStatus, reason string, words ...string) {
 	t.Helper()
-	eventually(t, podTime, fmt.Sprintf("%s says NetworkUnavailable=%s for %s and %q", node, status, reason, words), func(ctx context.Context) error {
-		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	fixture.Eventually(t, fixture.PodTime, fmt.Sprintf("%s says NetworkUnavailable=%s for %s and %q", node, status, reason, words), func(ctx context.Context) error {
+		n, err := c.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		got := config.NetworkUnavailable(n)
-		if got == nil || got.Status != status || got.Reason != reason || !saysAll(got.Message, words) {
+		if got == nil || got.Status != status || got.Reason != reason || !fixture.SaysAll(got.Message, words) {
 			return fmt.Errorf("it says %+v", got)
 		}
 		return nil
@@ -260,7 +261,7 @@ func (c *cluster) condition(t *testing.T, node string, status corev1.ConditionSt
 func TestClusterNetworkRefused(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	x.restoreRanges(t)
 	whole := x.Shape().ClusterNetwork.String()
 	for _, tc := range []struct {
@@ -279,19 +280,19 @@ func TestClusterNetworkRefused(t *testing.T) {
 			began := time.Now()
 			x.haveRanges(t, tc.ranges...)
 			x.accepted(t, metav1.ConditionFalse, append(tc.says, "in force stays "+whole)...)
-			x.warned(t, began, "ClusterNetwork", "default", tc.says...)
-			x.killAgent(t, node1)
-			x.observed(t, node1, node2)
-			if err := x.follow(t.Context(), []string{node1, node2}, whole); err != nil {
+			x.Warned(t, began, "ClusterNetwork", "default", tc.says...)
+			x.killAgent(t, fixture.Node1)
+			x.observed(t, fixture.Node1, fixture.Node2)
+			if err := x.follow(t.Context(), []string{fixture.Node1, fixture.Node2}, whole); err != nil {
 				t.Error(err)
 			}
-			later := x.run(t, x.namespace, netexec("later", node1))[0]
-			meet(t, later.netns, x.c.addr)
-			if err := x.deletePod(t.Context(), x.namespace, later.name); err != nil {
+			later := x.Run(t, x.namespace, fixture.Netexec("later", fixture.Node1))[0]
+			fixture.Meet(t, later.NetNS, x.c.Addr)
+			if err := x.DeletePod(t.Context(), x.namespace, later.Name); err != nil {
 				t.Fatal(err)
 			}
 			x.returnsTo(t, before)
-			x.notWarned(t, began, "Node", node1, agentService)
+			x.notWarned(t, began, "Node", fixture.Node1, agentService)
 			x.haveRanges(t, whole)
 			x.accepted(t, metav1.ConditionTrue, whole)
 		})
@@ -305,28 +306,28 @@ func TestClusterNetworkGrowsOverRoute(t *testing.T) {
 	x.restoreRanges(t)
 	const grown, route = "10.9.0.0/16", "10.9.7.0/24"
 	whole := x.Shape().ClusterNetwork.String()
-	x.exec(t, node2, "ip", "route", "add", "blackhole", route)
+	x.Output(t, fixture.Node2, "ip", "route", "add", "blackhole", route)
 	remove := func(ctx context.Context) error {
-		_, err := x.tryExec(ctx, node2, "ip", "route", "del", "blackhole", route)
+		_, err := x.TryOutput(ctx, fixture.Node2, "ip", "route", "del", "blackhole", route)
 		return err
 	}
 	removed := false
 	t.Cleanup(func() {
 		if !removed {
-			within(t, syncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
+			fixture.Within(t, fixture.SyncTime, "remove the route", func(context.Context) error { return remove(context.WithoutCancel(t.Context())) })
 		}
 	})
 	began := time.Now()
 	x.haveRanges(t, whole, grown)
-	x.warned(t, began, "Node", node2, "does not fit this node, which stays as it is", grown, "overlaps", route, "remove the route")
-	eventually(t, syncTime, node1+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{node1}, whole, grown) })
-	if err := x.follow(t.Context(), []string{node2}, whole); err != nil {
+	x.Warned(t, began, "Node", fixture.Node2, "does not fit this node, which stays as it is", grown, "overlaps", route, "remove the route")
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{fixture.Node1}, whole, grown) })
+	if err := x.follow(t.Context(), []string{fixture.Node2}, whole); err != nil {
 		t.Error(err)
 	}
-	meet(t, x.a.netns, x.c.addr)
-	x.run(t, x.namespace, netexec("later", node2))
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
+	x.Run(t, x.namespace, fixture.Netexec("later", fixture.Node2))
 
 	removed = true
-	within(t, syncTime, "remove the route", remove)
-	eventually(t, podTime, node2+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{node2}, whole, grown) })
+	fixture.Within(t, fixture.SyncTime, "remove the route", remove)
+	fixture.Eventually(t, fixture.PodTime, fixture.Node2+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{fixture.Node2}, whole, grown) })
 }

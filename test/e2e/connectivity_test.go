@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -36,66 +37,57 @@ func newTrio(t *testing.T) *trio {
 
 func trioOn(t *testing.T, c *cluster) *trio {
 	t.Helper()
-	ns := c.namespace(t)
-	pods := c.run(t, ns, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	ns := c.Namespace(t)
+	pods := c.Run(t, ns, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node1), fixture.Netexec("c", fixture.Node2))
 	x := &trio{
 		cluster: c, namespace: ns, a: pods[0], b: pods[1], c: pods[2],
-		node1: c.machine(t, node1), node2: c.machine(t, node2), outside: c.machine(t, lab.Outside),
+		node1: c.Machine(t, fixture.Node1), node2: c.Machine(t, fixture.Node2), outside: c.Machine(t, lab.Outside),
 	}
-	meet(t, x.a.netns, x.c.addr)
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 	return x
 }
 
-// end is one end of a path.
-type end struct {
-	name  string
-	netns wire.NetNS
-	addr  netip.Addr
-}
-
-func (p pod) end() end { return end{name: "pod " + p.name, netns: p.netns, addr: p.addr} }
-
 func (x *trio) nodeEnd(t *testing.T, m machine) end {
 	t.Helper()
-	return end{name: m.name, netns: m.netns, addr: x.addr(t, m.name)}
+	return end{Name: m.Name, NetNS: m.NetNS, Addr: x.Addr(t, m.Name)}
 }
 
 // TestConnectivity covers every kind of path with every kind of packet. The pods' readiness, without which the test does not begin, shows
 // that kubelet's probes arrive.
 func TestConnectivity(t *testing.T) {
 	x := newTrio(t)
-	a, b, c := x.a.end(), x.b.end(), x.c.end()
+	a, b, c := x.a.End(), x.b.End(), x.c.End()
 	one, two := x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)
-	outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
-	gateway1 := x.a.gateway()
+	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
+	gateway1 := x.a.Gateway()
 
 	for _, path := range []struct {
 		from, to end
 		source   netip.Addr // as the other end sees it
 	}{
-		{a, b, a.addr},
-		{b, a, b.addr},
-		{a, c, a.addr},
-		{c, a, c.addr},
+		{a, b, a.Addr},
+		{b, a, b.Addr},
+		{a, c, a.Addr},
+		{c, a, c.Addr},
 		{one, a, gateway1},
 		{one, c, gateway1},
-		{two, a, x.c.gateway()},
-		{a, one, a.addr},
+		{two, a, x.c.Gateway()},
+		{a, one, a.Addr},
 		// The underlay does not know pods.
-		{a, two, one.addr},
-		{c, one, two.addr},
-		{a, outside, one.addr},
-		{c, outside, two.addr},
+		{a, two, one.Addr},
+		{c, one, two.Addr},
+		{a, outside, one.Addr},
+		{c, outside, two.Addr},
 	} {
-		t.Run(fmt.Sprintf("%s to %s", path.from.name, path.to.name), func(t *testing.T) {
-			meet(t, path.from.netns, path.to.addr)
+		t.Run(fmt.Sprintf("%s to %s", path.from.Name, path.to.Name), func(t *testing.T) {
+			fixture.Meet(t, path.from.NetNS, path.to.Addr)
 			t.Run("ping", func(t *testing.T) { testPings(t, path.from, path.to) })
 			t.Run("tcp", func(t *testing.T) { testTCP(t, path.from, path.to, path.source) })
 			t.Run("udp", func(t *testing.T) { testUDP(t, path.from, path.to, path.source) })
 		})
 	}
 	for _, path := range [][2]end{{a, b}, {a, c}, {c, a}} {
-		t.Run(fmt.Sprintf("sctp from %s to %s", path[0].name, path[1].name), func(t *testing.T) {
+		t.Run(fmt.Sprintf("sctp from %s to %s", path[0].Name, path[1].Name), func(t *testing.T) {
 			testSCTP(t, path[0], path[1])
 		})
 	}
@@ -111,14 +103,14 @@ func testPings(t *testing.T, from, to end) {
 		{Bytes: podMTU, DontFragment: true},
 		{Bytes: 4000},
 	} {
-		echoed(t, from.netns, to.addr, e)
+		fixture.Echoed(t, from.NetNS, to.Addr, e)
 	}
-	if !strings.HasPrefix(from.name, "pod ") {
+	if !strings.HasPrefix(from.Name, "pod ") {
 		return // A node's own interface takes more.
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.PacketTime)
 	defer cancel()
-	if err := from.netns.Ping(ctx, to.addr, wire.Echo{Bytes: podMTU + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
+	if err := from.NetNS.Ping(ctx, to.Addr, wire.Echo{Bytes: podMTU + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
 		t.Errorf("a packet of %d bytes that must not be fragmented: %v, want %v", podMTU+1, err, unix.EMSGSIZE)
 	}
 }
@@ -128,7 +120,7 @@ const bulkBytes = 4 << 20
 
 // testTCP sends a lot, each way, and compares sums.
 func testTCP(t *testing.T, from, to end, source netip.Addr) {
-	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, 0).String())
+	l, err := to.NetNS.Listen("tcp4", netip.AddrPortFrom(to.Addr, 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +137,11 @@ func testTCP(t *testing.T, from, to end, source netip.Addr) {
 		arrived <- a
 	}()
 
-	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 	defer cancel()
 	data := make([]byte, bulkBytes)
 	rand.Read(data) // never fails (crypto/rand)
-	conn, err := from.netns.DialContext(ctx, "tcp4", l.Addr().String())
+	conn, err := from.NetNS.DialContext(ctx, "tcp4", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +196,7 @@ func exchange(ctx context.Context, conn net.Conn, data []byte) (sum [sha256.Size
 
 // testUDP sends datagrams of one packet and of several.
 func testUDP(t *testing.T, from, to end, source netip.Addr) {
-	server, err := to.netns.ListenPacket("udp4", netip.AddrPortFrom(to.addr, 0).String())
+	server, err := to.NetNS.ListenPacket("udp4", netip.AddrPortFrom(to.Addr, 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,9 +205,9 @@ func testUDP(t *testing.T, from, to end, source netip.Addr) {
 	go echoUDP(server, sources)
 
 	for _, size := range []int{1, 1400, 4000} {
-		within(t, packetTime, fmt.Sprintf("%d bytes", size), func(ctx context.Context) error {
+		fixture.Within(t, fixture.PacketTime, fmt.Sprintf("%d bytes", size), func(ctx context.Context) error {
 			// On a socket of its own: what was sent again may be answered again, late.
-			conn, err := from.netns.DialContext(ctx, "udp4", server.LocalAddr().String())
+			conn, err := from.NetNS.DialContext(ctx, "udp4", server.LocalAddr().String())
 			if err != nil {
 				return err
 			}
@@ -253,7 +245,7 @@ func echoUDP(server net.PacketConn, sources chan<- netip.Addr) {
 func askUDP(ctx context.Context, conn net.Conn, size int) error {
 	data := make([]byte, size)
 	rand.Read(data) // never fails (crypto/rand)
-	return resending(ctx, conn, func() error {
+	return fixture.Resending(ctx, conn, func() error {
 		_, err := conn.Write(data)
 		return err
 	}, func() error {
@@ -275,7 +267,7 @@ const (
 // testSCTP begins an association by hand, since the kernel may have no SCTP: INIT there, INIT ACK back.
 func testSCTP(t *testing.T, from, to end) {
 	open := func(e end) net.PacketConn {
-		conn, err := e.netns.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolSCTP), e.addr.String())
+		conn, err := e.NetNS.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolSCTP), e.Addr.String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,8 +289,8 @@ func testSCTP(t *testing.T, from, to end) {
 			got    []byte
 			source net.Addr
 		)
-		within(t, packetTime, step.name+" arrives", func(ctx context.Context) error {
-			return resending(ctx, step.to, func() error {
+		fixture.Within(t, fixture.PacketTime, step.name+" arrives", func(ctx context.Context) error {
+			return fixture.Resending(ctx, step.to, func() error {
 				_, err := step.from.WriteTo(step.packet, step.to.LocalAddr())
 				return err
 			}, func() (err error) {

@@ -11,19 +11,21 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
 // connect opens a TCP connection to a port, or to one that is free for 0.
 func connect(t *testing.T, from, to end, port uint16) (opener, acceptor net.Conn) {
 	t.Helper()
-	l, err := to.netns.Listen("tcp4", netip.AddrPortFrom(to.addr, port).String())
+	l, err := to.NetNS.Listen("tcp4", netip.AddrPortFrom(to.Addr, port).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), packetTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.PacketTime)
 	defer cancel()
-	if opener, err = from.netns.DialContext(ctx, "tcp4", l.Addr().String()); err != nil {
+	if opener, err = from.NetNS.DialContext(ctx, "tcp4", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if acceptor, err = l.Accept(); err != nil {
@@ -62,7 +64,7 @@ func (w words) talk(t *testing.T, from, to end) *conversation {
 		defer peer.Close()
 		_, _ = io.Copy(peer, peer) // the other side tells of errors
 	}()
-	c := &conversation{name: from.name + " to " + to.name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
+	c := &conversation{name: from.Name + " to " + to.Name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { c.ended <- c.run() }()
 	t.Cleanup(func() { conn.Close() })
 	return c
@@ -75,7 +77,7 @@ func (c *conversation) run() error {
 	defer ticker.Stop()
 	for sum := 0; ; {
 		rand.Read(word) // never fails (crypto/rand)
-		if err := c.conn.SetDeadline(time.Now().Add(syncTime)); err != nil {
+		if err := c.conn.SetDeadline(time.Now().Add(fixture.SyncTime)); err != nil {
 			return err
 		}
 		if _, err := c.conn.Write(word); err != nil {
@@ -114,8 +116,8 @@ func (c *conversation) hear() error {
 		case <-c.spoken:
 		case err := <-c.ended:
 			return fmt.Errorf("the connection from %s: %w", c.name, err)
-		case <-time.After(syncTime):
-			return fmt.Errorf("the connection from %s: nothing for %v", c.name, syncTime)
+		case <-time.After(fixture.SyncTime):
+			return fmt.Errorf("the connection from %s: nothing for %v", c.name, fixture.SyncTime)
 		}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
 // waveTime is for a hundred pods to start or to end.
@@ -26,7 +28,7 @@ func (c *cluster) deploy(t *testing.T, namespace string) *deployment {
 	const name = "wave"
 	labels := map[string]string{"app": name}
 	none, grace, noToken := int32(0), int64(0), false
-	_, err := c.kube.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+	_, err := c.Kube.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &none,
@@ -37,7 +39,7 @@ func (c *cluster) deploy(t *testing.T, namespace string) *deployment {
 					TerminationGracePeriodSeconds: &grace,
 					AutomountServiceAccountToken:  &noToken,
 					Containers: []corev1.Container{{
-						Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"},
+						Name: "pause", Image: fixture.PodImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"},
 					}},
 				},
 			},
@@ -53,7 +55,7 @@ func (c *cluster) deploy(t *testing.T, namespace string) *deployment {
 func (d *deployment) scale(t *testing.T, replicas int) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	if _, err := d.kube.AppsV1().Deployments(d.namespace).Patch(t.Context(), d.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := d.Kube.AppsV1().Deployments(d.namespace).Patch(t.Context(), d.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -62,8 +64,8 @@ func (d *deployment) scale(t *testing.T, replicas int) {
 func (d *deployment) reaches(t *testing.T, replicas int) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, waveTime, fmt.Sprintf("%d pods are ready", replicas), func(ctx context.Context) error {
-		now, err := d.kube.AppsV1().Deployments(d.namespace).Get(ctx, d.name, metav1.GetOptions{})
+	fixture.Eventually(t, waveTime, fmt.Sprintf("%d pods are ready", replicas), func(ctx context.Context) error {
+		now, err := d.Kube.AppsV1().Deployments(d.namespace).Get(ctx, d.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -43,16 +44,16 @@ func hostFaults() []fault {
 		{name: "CNI configuration deleted", lossless: true, inject: deleteCNIConfiguration, visible: onNode("CNIFilesWritten", cniConf)},
 		{name: "run directory of the agent emptied", lossless: true, inject: emptyRun, visible: func(_ *faultMatrix, away bool) []report {
 			if away { // the agent creates the socket whenever it starts: nothing was lost
-				return []report{{eventOnNode, node1, "NetworkReady", nil}}
+				return []report{{eventOnNode, fixture.Node1, "NetworkReady", nil}}
 			}
-			return []report{{eventOnNode, node1, "CNISocketRestored", nil}}
+			return []report{{eventOnNode, fixture.Node1, "CNISocketRestored", nil}}
 		}},
 		{name: "run directory of Open vSwitch emptied", inject: emptySwitchRun, undo: restartSwitch,
 			visible: func(_ *faultMatrix, away bool) []report {
 				if away {
-					return []report{{eventOnNode, node1, "NetworkSetupFailed", []string{"Open vSwitch"}}, {nodeCondition, node1, config.ReasonNotReady, []string{"Open vSwitch"}}}
+					return []report{{eventOnNode, fixture.Node1, "NetworkSetupFailed", []string{"Open vSwitch"}}, {nodeCondition, fixture.Node1, config.ReasonNotReady, []string{"Open vSwitch"}}}
 				}
-				return []report{{eventOnNode, node1, "OpenvSwitchSocketsMissing", []string{"restart ovsdb-server and ovs-vswitchd"}}}
+				return []report{{eventOnNode, fixture.Node1, "OpenvSwitchSocketsMissing", []string{"restart ovsdb-server and ovs-vswitchd"}}}
 			},
 			waits: func(_ *faultMatrix, away bool) *report {
 				if away {
@@ -64,28 +65,28 @@ func hostFaults() []fault {
 }
 
 func onNode(reason string, words ...string) func(*faultMatrix, bool) []report {
-	return func(*faultMatrix, bool) []report { return []report{{eventOnNode, node1, reason, words}} }
+	return func(*faultMatrix, bool) []report { return []report{{eventOnNode, fixture.Node1, reason, words}} }
 }
 
 func apiFaults() []fault {
 	return []fault{
-		{name: "own HostSubnet invalid", lossless: true, inject: breakHostSubnet(node1), undo: restoreHostSubnet(node1),
+		{name: "own HostSubnet invalid", lossless: true, inject: breakHostSubnet(fixture.Node1), undo: restoreHostSubnet(fixture.Node1),
 			visible: func(_ *faultMatrix, away bool) []report {
-				reports := []report{{eventOnNode, node1, "InvalidHostSubnet", []string{"write back"}}, {eventOnNode, node1, "NetworkWaiting", []string{"HostSubnet " + node1}}}
+				reports := []report{{eventOnNode, fixture.Node1, "InvalidHostSubnet", []string{"write back"}}, {eventOnNode, fixture.Node1, "NetworkWaiting", []string{"HostSubnet " + fixture.Node1}}}
 				if away {
-					reports = append(reports, report{nodeCondition, node1, config.ReasonNotReady, []string{"HostSubnet " + node1}})
+					reports = append(reports, report{nodeCondition, fixture.Node1, config.ReasonNotReady, []string{"HostSubnet " + fixture.Node1}})
 				}
 				return reports
 			},
 			waits: func(_ *faultMatrix, away bool) *report {
 				if away {
-					return &report{kind: eventOnPod, words: []string{"HostSubnet " + node1}}
+					return &report{kind: eventOnPod, words: []string{"HostSubnet " + fixture.Node1}}
 				}
 				return nil
 			}},
-		{name: "another node's HostSubnet invalid", away: false, lossless: true, inject: breakHostSubnet(node2), undo: restoreHostSubnet(node2),
+		{name: "another node's HostSubnet invalid", away: false, lossless: true, inject: breakHostSubnet(fixture.Node2), undo: restoreHostSubnet(fixture.Node2),
 			visible: func(*faultMatrix, bool) []report {
-				return []report{{eventOnNode, node2, "InvalidHostSubnet", []string{"HostSubnet " + node2, "write back"}}}
+				return []report{{eventOnNode, fixture.Node2, "InvalidHostSubnet", []string{"HostSubnet " + fixture.Node2, "write back"}}}
 			}},
 		{name: "NetNamespace invalid", away: true, lossless: true, inject: breakNetNamespace, undo: restoreNetNamespace, visible: func(m *faultMatrix, _ bool) []report {
 			return []report{{eventOnNetNamespace, m.namespace, "InvalidNetNamespace", nil}}
@@ -101,73 +102,73 @@ func apiFaults() []fault {
 }
 
 func deleteBridge(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-br", "br0")
+	m.Output(t, fixture.Node1, "ovs-vsctl", "--timeout=20", "del-br", "br0")
 }
 
 // loseDatabase deletes conf.db and starts Open vSwitch again as a host does, which creates an empty one.
 func loseDatabase(t *testing.T, m *faultMatrix) {
-	m.service(t, node1, vswitchdService, (*lab.Service).Stop)
-	m.service(t, node1, databaseService, (*lab.Service).Stop)
-	m.exec(t, node1, "rm", "/etc/openvswitch/conf.db")
-	m.runTask(t, node1, "ovsdb")
-	m.service(t, node1, databaseService, (*lab.Service).Start)
+	m.service(t, fixture.Node1, vswitchdService, (*lab.Service).Stop)
+	m.service(t, fixture.Node1, databaseService, (*lab.Service).Stop)
+	m.Output(t, fixture.Node1, "rm", "/etc/openvswitch/conf.db")
+	m.runTask(t, fixture.Node1, "ovsdb")
+	m.service(t, fixture.Node1, databaseService, (*lab.Service).Start)
 	m.databaseServes(t)
-	m.runTask(t, node1, "ovs-init")
-	m.service(t, node1, vswitchdService, (*lab.Service).Start)
-	m.mendUnderlay(t, node1)
+	m.runTask(t, fixture.Node1, "ovs-init")
+	m.service(t, fixture.Node1, vswitchdService, (*lab.Service).Start)
+	m.mendUnderlay(t, fixture.Node1)
 }
 
 // databaseServes waits until ovs-vsctl gets an answer.
 func (m *faultMatrix) databaseServes(t *testing.T) {
 	t.Helper()
-	eventually(t, syncTime, "ovsdb-server answers", func(ctx context.Context) error {
-		_, err := m.tryExec(ctx, node1, "ovs-vsctl", "--no-wait", "--timeout=1", "show")
+	fixture.Eventually(t, fixture.SyncTime, "ovsdb-server answers", func(ctx context.Context) error {
+		_, err := m.TryOutput(ctx, fixture.Node1, "ovs-vsctl", "--no-wait", "--timeout=1", "show")
 		return err
 	})
 }
 
 func deletePort(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "ovs-vsctl", "--timeout=20", "del-port", m.port(t, m.a))
+	m.Output(t, fixture.Node1, "ovs-vsctl", "--timeout=20", "del-port", m.port(t, m.a))
 }
 
 // startVictim starts a pod that no other cell needs: deleteVeth deletes its interface.
 func startVictim(t *testing.T, m *faultMatrix) {
 	m.victim = fmt.Sprintf("victim-%d", m.count)
-	m.victimVeth = m.port(t, m.run(t, m.namespace, netexec(m.victim, node1))[0])
+	m.victimVeth = m.port(t, m.Run(t, m.namespace, fixture.Netexec(m.victim, fixture.Node1))[0])
 }
 
 func deleteVeth(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "ip", "link", "delete", m.victimVeth)
+	m.Output(t, fixture.Node1, "ip", "link", "delete", m.victimVeth)
 }
 
 func loseLeases(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "rm", "-r", "/var/lib/cni/networks/ovsdn")
+	m.Output(t, fixture.Node1, "rm", "-r", "/var/lib/cni/networks/ovsdn")
 }
 
 func deleteCNIConfiguration(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "rm", cniConf)
+	m.Output(t, fixture.Node1, "rm", cniConf)
 }
 
 // emptyRun deletes the agent's files in /run. Those of the container runtime, such as network namespaces, can't be restored by the agent.
 func emptyRun(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "find", "/run/ovsdn", "-mindepth", "1", "-delete")
+	m.Output(t, fixture.Node1, "find", "/run/ovsdn", "-mindepth", "1", "-delete")
 }
 
 func emptySwitchRun(t *testing.T, m *faultMatrix) {
-	m.exec(t, node1, "find", "/run/openvswitch", "-mindepth", "1", "-delete")
+	m.Output(t, fixture.Node1, "find", "/run/openvswitch", "-mindepth", "1", "-delete")
 }
 
 // restartSwitch restarts Open vSwitch, which creates its sockets again.
 func restartSwitch(t *testing.T, m *faultMatrix) {
-	m.service(t, node1, databaseService, (*lab.Service).Restart)
+	m.service(t, fixture.Node1, databaseService, (*lab.Service).Restart)
 	m.databaseServes(t)
-	m.service(t, node1, vswitchdService, (*lab.Service).Restart)
-	m.mendUnderlay(t, node1)
+	m.service(t, fixture.Node1, vswitchdService, (*lab.Service).Restart)
+	m.mendUnderlay(t, fixture.Node1)
 }
 
 func breakHostSubnet(node string) func(*testing.T, *faultMatrix) {
 	return func(t *testing.T, m *faultMatrix) {
-		m.subnets[node] = m.subnet(t, node).String()
+		m.subnets[node] = m.Subnet(t, node).String()
 		m.editHostSubnet(t, node, map[string]string{"subnet": "192.168.0.0/23"})
 	}
 }
@@ -183,7 +184,7 @@ const reservedVNID = 5
 
 func breakNetNamespace(t *testing.T, m *faultMatrix) {
 	var err error
-	if m.netID, err = m.vnid(t.Context(), m.namespace); err != nil {
+	if m.netID, err = m.VNID(t.Context(), m.namespace); err != nil {
 		t.Fatal(err)
 	}
 	m.writeNetID(t, reservedVNID)
@@ -194,7 +195,7 @@ func restoreNetNamespace(t *testing.T, m *faultMatrix) { m.writeNetID(t, m.netID
 func (m *faultMatrix) writeNetID(t *testing.T, vnid uint32) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"netid":%d}`, vnid)
-	if _, err := m.network.NetworkV1().NetNamespaces().Patch(t.Context(), m.namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := m.Network.NetworkV1().NetNamespaces().Patch(t.Context(), m.namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -218,11 +219,11 @@ func (m *faultMatrix) reported(t *testing.T, r report) {
 	case acceptedCondition:
 		look = m.acceptedCondition
 	}
-	eventually(t, programTime, fmt.Sprintf("%s %s reports %s with %q", r.kind, r.name, r.reason, r.words), func(ctx context.Context) error { return look(ctx, r) })
+	fixture.Eventually(t, fixture.ProgramTime, fmt.Sprintf("%s %s reports %s with %q", r.kind, r.name, r.reason, r.words), func(ctx context.Context) error { return look(ctx, r) })
 }
 
 func (m *faultMatrix) event(ctx context.Context, r report) error {
-	events, err := m.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + r.kind + ",involvedObject.name=" + r.name})
+	events, err := m.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + r.kind + ",involvedObject.name=" + r.name})
 	if err != nil {
 		return err
 	}
@@ -232,7 +233,7 @@ func (m *faultMatrix) event(ctx context.Context, r report) error {
 		if e.LastTimestamp.Unix() < m.began.Unix() {
 			continue
 		}
-		if (r.reason == "" || r.reason == e.Reason) && saysAll(e.Message, r.words) {
+		if (r.reason == "" || r.reason == e.Reason) && fixture.SaysAll(e.Message, r.words) {
 			return nil
 		}
 		others = append(others, e.Reason+": "+e.Message)
@@ -241,18 +242,18 @@ func (m *faultMatrix) event(ctx context.Context, r report) error {
 }
 
 func (m *faultMatrix) nodeCondition(ctx context.Context, r report) error {
-	n, err := m.kube.CoreV1().Nodes().Get(ctx, r.name, metav1.GetOptions{})
+	n, err := m.Kube.CoreV1().Nodes().Get(ctx, r.name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !saysAll(c.Message, r.words) {
+	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !fixture.SaysAll(c.Message, r.words) {
 		return fmt.Errorf("got condition %v", c)
 	}
 	return nil
 }
 
 func (m *faultMatrix) acceptedCondition(ctx context.Context, r report) error {
-	o, err := m.network.NetworkV1().ClusterNetworks().Get(ctx, r.name, metav1.GetOptions{})
+	o, err := m.Network.NetworkV1().ClusterNetworks().Get(ctx, r.name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -261,7 +262,7 @@ func (m *faultMatrix) acceptedCondition(ctx context.Context, r report) error {
 		return err
 	}
 	for _, c := range conditions {
-		if c.Type == config.ConditionAccepted && c.Reason == r.reason && c.ObservedGeneration == o.Generation && saysAll(c.Message, r.words) {
+		if c.Type == config.ConditionAccepted && c.Reason == r.reason && c.ObservedGeneration == o.Generation && fixture.SaysAll(c.Message, r.words) {
 			return nil
 		}
 	}

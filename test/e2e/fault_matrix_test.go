@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -70,7 +71,7 @@ type faultMatrix struct {
 // testFaults injects one fault after the other, with the agent running and stopped. Running pods retain or regain their network, new pods start
 // or report why not, nothing leaks, and an Event or a condition reports the fault.
 func testFaults(t *testing.T, c *cluster) {
-	m := &faultMatrix{cluster: c, namespace: c.namespace(t), node: c.machine(t, node1), subnets: map[string]string{}}
+	m := &faultMatrix{cluster: c, namespace: c.Namespace(t), node: c.Machine(t, fixture.Node1), subnets: map[string]string{}}
 	m.start(t)
 	all := os.Getenv(allFaultsVariable) != ""
 	for _, f := range faults() {
@@ -96,8 +97,8 @@ func testFaults(t *testing.T, c *cluster) {
 func (m *faultMatrix) start(t *testing.T) {
 	t.Helper()
 	// Flows of the services of an earlier test would go while a cell compares flows.
-	eventually(t, podTime, "no namespace is terminating", func(ctx context.Context) error {
-		list, err := m.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	fixture.Eventually(t, fixture.PodTime, "no namespace is terminating", func(ctx context.Context) error {
+		list, err := m.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -108,10 +109,10 @@ func (m *faultMatrix) start(t *testing.T) {
 		}
 		return nil
 	})
-	pods := m.run(t, m.namespace, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	pods := m.Run(t, m.namespace, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node1), fixture.Netexec("c", fixture.Node2))
 	m.a, m.b, m.c = pods[0], pods[1], pods[2]
-	meet(t, m.a.netns, m.b.addr)
-	meet(t, m.a.netns, m.c.addr)
+	fixture.Meet(t, m.a.NetNS, m.b.Addr)
+	fixture.Meet(t, m.a.NetNS, m.c.Addr)
 }
 
 // test injects a fault and checks the four outcomes.
@@ -143,39 +144,39 @@ func (m *faultMatrix) pass(t *testing.T, f fault, away bool, before map[string]f
 		f.prepare(t, m)
 	}
 	if away {
-		m.service(t, node1, agentService, (*lab.Service).Stop)
+		m.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
 	}
 	f.inject(t, m)
 	if away {
-		m.service(t, node1, agentService, (*lab.Service).Start)
+		m.service(t, fixture.Node1, agentService, (*lab.Service).Start)
 	}
 	repairable := time.Now()
 	for _, r := range f.visible(m, away) {
 		t.Run("visible", func(t *testing.T) { m.reported(t, r) })
 	}
 	t.Run("new pod", func(t *testing.T) {
-		m.create(t, m.namespace, netexec(later, node1))
+		m.Create(t, m.namespace, fixture.Netexec(later, fixture.Node1))
 		m.startsOrWaits(t, f, away, later)
 		m.undo(t, f)
-		p := m.ready(t, m.namespace, later)
-		if p.addr == m.a.addr || p.addr == m.b.addr {
-			t.Errorf("pod %s has the address %s of another pod", p.name, p.addr)
+		p := m.Ready(t, m.namespace, later)
+		if p.Addr == m.a.Addr || p.Addr == m.b.Addr {
+			t.Errorf("pod %s has the address %s of another pod", p.Name, p.Addr)
 		}
-		meet(t, p.netns, m.b.addr)
-		meet(t, m.c.netns, p.addr)
+		fixture.Meet(t, p.NetNS, m.b.Addr)
+		fixture.Meet(t, m.c.NetNS, p.Addr)
 	})
 	m.undo(t, f) // also if there was no new pod
 	t.Run("running pods", func(t *testing.T) {
-		meet(t, m.a.netns, m.b.addr)
-		meet(t, m.a.netns, m.c.addr)
-		meet(t, m.c.netns, m.b.addr)
+		fixture.Meet(t, m.a.NetNS, m.b.Addr)
+		fixture.Meet(t, m.a.NetNS, m.c.Addr)
+		fixture.Meet(t, m.c.NetNS, m.b.Addr)
 	})
 	t.Run("nothing leaks", func(t *testing.T) {
 		for _, name := range []string{later, m.victim} {
 			if name == "" {
 				continue
 			}
-			if err := m.deletePod(t.Context(), m.namespace, name); err != nil {
+			if err := m.DeletePod(t.Context(), m.namespace, name); err != nil {
 				t.Error(err)
 			}
 		}
@@ -199,12 +200,12 @@ func (m *faultMatrix) startsOrWaits(t *testing.T, f fault, away bool, name strin
 			return
 		}
 	}
-	eventually(t, podTime, "pod "+name+" is ready", func(ctx context.Context) error {
-		p, err := m.kube.CoreV1().Pods(m.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil || isReady(p) {
+	fixture.Eventually(t, fixture.PodTime, "pod "+name+" is ready", func(ctx context.Context) error {
+		p, err := m.Kube.CoreV1().Pods(m.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil || fixture.IsReady(p) {
 			return err
 		}
-		return m.explain(ctx, p)
+		return m.Explain(ctx, p)
 	})
 }
 
@@ -221,8 +222,8 @@ func (m *faultMatrix) restart(t *testing.T, f fault) {
 	t.Helper()
 	m.undo(t, f)
 	m.victim = ""
-	m.service(t, node1, agentService, (*lab.Service).Start)
-	if err := m.deletePods(t.Context(), m.namespace); err != nil {
+	m.service(t, fixture.Node1, agentService, (*lab.Service).Start)
+	if err := m.DeletePods(t.Context(), m.namespace); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
@@ -284,9 +285,9 @@ type connection struct {
 func (m *faultMatrix) connections(t *testing.T) (all []connection) {
 	t.Helper()
 	for _, to := range []pod{m.b, m.c} {
-		opener, acceptor := connect(t, m.a.end(), to.end(), 0)
+		opener, acceptor := connect(t, m.a.End(), to.End(), 0)
 		t.Cleanup(func() { opener.Close(); acceptor.Close() })
-		all = append(all, connection{m.a.name + " to " + to.name, opener, acceptor})
+		all = append(all, connection{m.a.Name + " to " + to.Name, opener, acceptor})
 	}
 	return all
 }
@@ -297,7 +298,7 @@ func (c connection) echo(t *testing.T) {
 	for _, pair := range [][2]net.Conn{{c.opener, c.acceptor}, {c.acceptor, c.opener}} {
 		buffer := make([]byte, 1)
 		for _, conn := range pair {
-			if err := conn.SetDeadline(time.Now().Add(packetTime)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(fixture.PacketTime)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -314,8 +315,8 @@ func (c connection) echo(t *testing.T) {
 func (m *faultMatrix) state(t *testing.T) map[string]footprint {
 	t.Helper()
 	all := map[string]footprint{}
-	for _, node := range []string{node1, node2} {
-		f, err := m.named(t.Context(), m.machine(t, node))
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		f, err := m.named(t.Context(), m.Machine(t, node))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,8 +327,8 @@ func (m *faultMatrix) state(t *testing.T) map[string]footprint {
 
 func (m *faultMatrix) stateReturns(t *testing.T, want map[string]footprint) {
 	t.Helper()
-	nodes := map[string]machine{node1: m.machine(t, node1), node2: m.machine(t, node2)}
-	eventually(t, programTime, "the nodes are as before", func(ctx context.Context) error {
+	nodes := map[string]machine{fixture.Node1: m.Machine(t, fixture.Node1), fixture.Node2: m.Machine(t, fixture.Node2)}
+	fixture.Eventually(t, fixture.ProgramTime, "the nodes are as before", func(ctx context.Context) error {
 		for name, node := range nodes {
 			now, err := m.named(ctx, node)
 			if err != nil {
@@ -351,7 +352,7 @@ func (m *faultMatrix) named(ctx context.Context, node machine) (footprint, error
 	if err != nil {
 		return f, err
 	}
-	out, err := m.tryExec(ctx, node.name, "ovs-vsctl", "--bare", "--no-headings", "--format=csv", "--columns=ofport,name", "list", "Interface")
+	out, err := m.TryOutput(ctx, node.Name, "ovs-vsctl", "--bare", "--no-headings", "--format=csv", "--columns=ofport,name", "list", "Interface")
 	if err != nil {
 		return f, err
 	}

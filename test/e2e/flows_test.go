@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -23,15 +24,15 @@ import (
 func TestSwitchFacts(t *testing.T) {
 	c := newCluster(t)
 	// Services of namespaces that are being deleted may still go.
-	eventually(t, podTime, "the flows of "+node1, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PodTime, "the flows of "+fixture.Node1, func(ctx context.Context) error {
 		want := c.expectedFlows(t)
-		flows, err := c.dumpFlows(ctx, node1, "-O", "OpenFlow13")
+		flows, err := c.DumpFlows(ctx, fixture.Node1, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}
 		got := map[string][]string{}
 		for table := range want {
-			got[table] = tableOf(flows, table)
+			got[table] = fixture.TableOf(flows, table)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			return fmt.Errorf("(-want +got)\n%s", diff)
@@ -39,14 +40,14 @@ func TestSwitchFacts(t *testing.T) {
 		return nil
 	})
 
-	flows := c.flows(t, node1)
-	version := tableOf(flows, "253")
+	flows := c.Flows(t, fixture.Node1)
+	version := fixture.TableOf(flows, "253")
 	if len(version) != 1 || !strings.HasPrefix(version[0], " actions=note:00.") {
 		t.Errorf("table 253 has %q, want one note that begins with mode subnet's 00", version)
 	}
 	t.Run("without -O", func(t *testing.T) {
-		within(t, syncTime, "ovs-ofctl dump-flows br0", func(ctx context.Context) error {
-			plain, err := c.dumpFlows(ctx, node1)
+		fixture.Within(t, fixture.SyncTime, "ovs-ofctl dump-flows br0", func(ctx context.Context) error {
+			plain, err := c.DumpFlows(ctx, fixture.Node1)
 			if err == nil && len(plain) != len(flows) {
 				err = fmt.Errorf("it shows %d flows, with -O OpenFlow13 there are %d", len(plain), len(flows))
 			}
@@ -54,14 +55,14 @@ func TestSwitchFacts(t *testing.T) {
 		})
 	})
 	t.Run("names", func(t *testing.T) {
-		within(t, syncTime, "ovs-ofctl --names dump-flows br0", func(ctx context.Context) error {
-			named, err := c.dumpFlows(ctx, node1, "-O", "OpenFlow13", "--names")
+		fixture.Within(t, fixture.SyncTime, "ovs-ofctl --names dump-flows br0", func(ctx context.Context) error {
+			named, err := c.DumpFlows(ctx, fixture.Node1, "-O", "OpenFlow13", "--names")
 			if err != nil {
 				return err
 			}
 			seen := map[string]bool{}
 			for _, f := range named {
-				seen[f.table] = true
+				seen[f.Table] = true
 			}
 			for _, name := range []string{
 				"classify", "tunnel-ingress", "pod-ingress", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route",
@@ -90,20 +91,20 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 		"80": {
 			"priority=0 actions=drop",
 			"priority=200 actions=output:NXM_NX_REG2[]",
-			fmt.Sprintf("priority=300,ip,nw_src=%s actions=output:NXM_NX_REG2[]", c.gateway(t, node1)),
+			fmt.Sprintf("priority=300,ip,nw_src=%s actions=output:NXM_NX_REG2[]", c.Gateway(t, fixture.Node1)),
 		},
 		"90": {"priority=0 actions=drop"},
 	}
 	add := func(table, format string, args ...any) {
 		want[table] = append(want[table], fmt.Sprintf(format, args...))
 	}
-	hostSubnets, err := c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
+	hostSubnets, err := c.Network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	replicate := "move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],"
 	for _, h := range hostSubnets.Items {
-		if h.Name == node1 {
+		if h.Name == fixture.Node1 {
 			continue
 		}
 		tunnel := "move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + h.HostIP + "->tun_dst,output:1"
@@ -114,7 +115,7 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 	}
 	want["111"] = []string{"priority=0 actions=drop", "priority=100 actions=" + replicate + "goto_table:120"}
 
-	services, err := c.kube.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	services, err := c.Kube.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,26 +133,6 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 	return want
 }
 
-// subnet is a node's.
-func (c *cluster) subnet(t *testing.T, node string) netip.Prefix {
-	t.Helper()
-	h, err := c.network.NetworkV1().HostSubnets().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	subnet, err := netip.ParsePrefix(h.Subnet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return subnet
-}
-
-// gateway is tun0's address on a node.
-func (c *cluster) gateway(t *testing.T, node string) netip.Addr {
-	t.Helper()
-	return c.subnet(t, node).Addr().Next()
-}
-
 func TestBridgeFacts(t *testing.T) {
 	c := newCluster(t)
 	for _, tc := range []struct {
@@ -166,7 +147,7 @@ func TestBridgeFacts(t *testing.T) {
 		{"Interface", "tun0", "ofport", "2"},
 		{"Interface", "tun0", "type", "internal"},
 	} {
-		got := strings.TrimSpace(c.exec(t, node1, "ovs-vsctl", "get", tc.table, tc.record, tc.column))
+		got := strings.TrimSpace(c.Output(t, fixture.Node1, "ovs-vsctl", "get", tc.table, tc.record, tc.column))
 		if got != tc.want {
 			t.Errorf("%s of %s %s is %s, want %s", tc.column, tc.table, tc.record, got, tc.want)
 		}
@@ -175,10 +156,10 @@ func TestBridgeFacts(t *testing.T) {
 
 func TestHostFacts(t *testing.T) {
 	c := newCluster(t)
-	for _, node := range []string{node1, node2} {
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
 		t.Run(node, func(t *testing.T) {
-			subnet, gateway := c.subnet(t, node), c.gateway(t, node)
-			if err := c.machine(t, node).netns.Do(func() error { return checkTun0(subnet, gateway, c.Shape()) }); err != nil {
+			subnet, gateway := c.Subnet(t, node), c.Gateway(t, node)
+			if err := c.Machine(t, node).NetNS.Do(func() error { return checkTun0(subnet, gateway, c.Shape()) }); err != nil {
 				t.Error(err)
 			}
 			for name, want := range map[string]string{
@@ -187,7 +168,7 @@ func TestHostFacts(t *testing.T) {
 				"net.ipv4.conf.tun0.arp_announce":  "2",
 				"net.ipv4.conf.all.send_redirects": "0",
 			} {
-				if got := strings.TrimSpace(c.exec(t, node, "sysctl", "-n", name)); got != want {
+				if got := strings.TrimSpace(c.Output(t, node, "sysctl", "-n", name)); got != want {
 					t.Errorf("sysctl %s is %s, want %s", name, got, want)
 				}
 			}
@@ -229,7 +210,7 @@ func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
 	}
 	slices.Sort(got.Routes)
 	want := tun0{
-		MTU: podMTU, MAC: macOf(gateway).String(), Up: true,
+		MTU: podMTU, MAC: fixture.MACOf(gateway).String(), Up: true,
 		Addresses: []string{netip.PrefixFrom(gateway, subnet.Bits()).String()},
 		Routes:    []string{shape.ClusterNetwork.String() + " scope link", shape.ServiceNetwork.String() + " scope universe"},
 	}
@@ -242,21 +223,21 @@ func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
 // The firewall lets pods through, and comes back when something flushes it.
 func TestFirewall(t *testing.T) {
 	x := newTrio(t)
-	checkFirewall(t, x.cluster, node1)
+	checkFirewall(t, x.cluster, fixture.Node1)
 
 	t.Run("flushed", func(t *testing.T) {
-		x.exec(t, node1, "iptables", "-t", "nat", "-F")
-		x.exec(t, node1, "iptables", "-F")
+		x.Output(t, fixture.Node1, "iptables", "-t", "nat", "-F")
+		x.Output(t, fixture.Node1, "iptables", "-F")
 		began := time.Now()
-		checkFirewall(t, x.cluster, node1)
+		checkFirewall(t, x.cluster, fixture.Node1)
 		t.Logf("the rules are back after %v", time.Since(began))
-		outside := end{name: "outside", netns: x.outside.netns, addr: lab.OutsideAddr()}
-		testTCP(t, x.a.end(), outside, x.addr(t, node1))
+		outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
+		testTCP(t, x.a.End(), outside, x.Addr(t, fixture.Node1))
 	})
 	t.Run("deleted", func(t *testing.T) {
-		x.exec(t, node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")
-		checkFirewall(t, x.cluster, node2)
-		echoed(t, x.c.netns, lab.OutsideAddr(), wire.Echo{})
+		x.Output(t, fixture.Node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")
+		checkFirewall(t, x.cluster, fixture.Node2)
+		fixture.Echoed(t, x.c.NetNS, lab.OutsideAddr(), wire.Echo{})
 	})
 }
 
@@ -275,8 +256,8 @@ func checkFirewall(t *testing.T, c *cluster, node string) {
 		{"filter", "FORWARD", []string{"-d", cluster, "-j", "ACCEPT"}},
 	} {
 		// A few seconds, so that pods need not wait for long.
-		eventually(t, packetTime, fmt.Sprintf("%s lets pass %q", node, tc.words), func(ctx context.Context) error {
-			rules, err := c.tryExec(ctx, node, "iptables", "-t", tc.table, "-S")
+		fixture.Eventually(t, fixture.PacketTime, fmt.Sprintf("%s lets pass %q", node, tc.words), func(ctx context.Context) error {
+			rules, err := c.TryOutput(ctx, node, "iptables", "-t", tc.table, "-S")
 			if err != nil {
 				return err
 			}

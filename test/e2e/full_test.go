@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
 // The sizes of TestFullNodes. A node of 6 host bits has 61 addresses beside its own.
@@ -48,7 +50,7 @@ func TestFullNodes(t *testing.T) {
 	c.settle(t)
 	nodes := c.smallNodes(t)
 	before := c.footprints(t, nodes...)
-	ns := c.namespace(t)
+	ns := c.Namespace(t)
 	began := time.Now()
 
 	for i := range longLived / oldOnNode {
@@ -65,7 +67,7 @@ func TestFullNodes(t *testing.T) {
 		c.createOn(t, ns, wave, waveOnNode, nodes)
 		c.isFull(t, nodes)
 		c.pass(t, ns, wave, waveOnNode*len(nodes), func(ctx context.Context, p *corev1.Pod) error {
-			return c.kube.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{})
+			return c.Kube.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{})
 		})
 		full := c.onlyFull(t, ns)
 		t.Logf("%s: %d pods had their turn after %.1fs, %d waited for an address", wave, waveOnNode*len(nodes), time.Since(began).Seconds(), full)
@@ -74,7 +76,7 @@ func TestFullNodes(t *testing.T) {
 	if waited == 0 {
 		t.Error("no pod ever waited for an address")
 	}
-	within(t, waveTime, "delete the pods that stayed", func(ctx context.Context) error { return c.deletePods(ctx, ns) })
+	fixture.Within(t, waveTime, "delete the pods that stayed", func(ctx context.Context) error { return c.DeletePods(ctx, ns) })
 	c.returnsTo(t, before)
 	t.Logf("%d pods on %d nodes with addresses for %d, %d of which waited for one: %.1fs",
 		len(nodes)*(longLived+waves*waveOnNode), len(nodes), len(nodes)*podAddrs, waited, time.Since(began).Seconds())
@@ -85,8 +87,8 @@ func (c *cluster) smallNodes(t *testing.T) []string {
 	t.Helper()
 	c.restoreRanges(t)
 	var entries []networkv1.ClusterNetworkEntry
-	for _, node := range []string{node1, node2} { // which leaves nothing for others
-		entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: c.subnet(t, node).String(), HostSubnetLength: uint32(c.Shape().HostBits)})
+	for _, node := range []string{fixture.Node1, fixture.Node2} { // which leaves nothing for others
+		entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: c.Subnet(t, node).String(), HostSubnetLength: uint32(c.Shape().HostBits)})
 	}
 	entries = append(entries, networkv1.ClusterNetworkEntry{CIDR: "10.9.0.0/25", HostSubnetLength: smallHostBits})
 	if err := c.setEntries(t.Context(), entries); err != nil {
@@ -95,7 +97,7 @@ func (c *cluster) smallNodes(t *testing.T) []string {
 	c.accepted(t, metav1.ConditionTrue, fmt.Sprintf("10.9.0.0/25 with %d host bits", smallHostBits))
 	nodes := []string{c.addNode(t), c.addNode(t)}
 	for _, node := range nodes {
-		if bits := c.subnet(t, node).Bits(); bits != 32-smallHostBits {
+		if bits := c.Subnet(t, node).Bits(); bits != 32-smallHostBits {
 			t.Fatalf("%s has a /%d", node, bits)
 		}
 	}
@@ -119,11 +121,11 @@ func (c *cluster) createOn(t *testing.T, namespace, wave string, perNode int, no
 				Spec: corev1.PodSpec{
 					NodeName: nodes[i%len(nodes)], DNSPolicy: corev1.DNSDefault, TerminationGracePeriodSeconds: &none,
 					AutomountServiceAccountToken: &noToken,
-					Containers:                   []corev1.Container{{Name: "pause", Image: podImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"}}},
+					Containers:                   []corev1.Container{{Name: "pause", Image: fixture.PodImage, ImagePullPolicy: corev1.PullNever, Args: []string{"pause"}}},
 				},
 			}
 			for {
-				_, err := c.kube.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
+				_, err := c.Kube.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{})
 				if !apierrors.IsForbidden(err) { // the namespace has no service account yet
 					return err
 				}
@@ -139,8 +141,8 @@ func (c *cluster) createOn(t *testing.T, namespace, wave string, perNode int, no
 func (c *cluster) isFull(t *testing.T, nodes []string) {
 	t.Helper()
 	for _, node := range nodes {
-		m := c.machine(t, node)
-		eventually(t, fullTime, "all addresses are taken", func(context.Context) error {
+		m := c.Machine(t, node)
+		fixture.Eventually(t, fullTime, "all addresses are taken", func(context.Context) error {
 			taken, err := leases(m)
 			if len(taken) > podAddrs {
 				t.Fatalf("%s has %d addresses in use of %d", node, len(taken), podAddrs)
@@ -164,13 +166,13 @@ func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then fun
 			t.Fatalf("%d pods of %s had their turn, want %d: %v", len(done), wave, count, context.Cause(ctx))
 		}
 		// Without a version to begin with, a watch first tells what there is; so one that the server ends is begun anew.
-		events, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
+		events, err := c.Kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for e := range events.ResultChan() {
 			p, ok := e.Object.(*corev1.Pod)
-			if !ok || done[p.Name] || !isReady(p) {
+			if !ok || done[p.Name] || !fixture.IsReady(p) {
 				continue
 			}
 			done[p.Name] = true
@@ -189,7 +191,7 @@ func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then fun
 // forgets the Events.
 func (c *cluster) onlyFull(t *testing.T, namespace string) int {
 	t.Helper()
-	events, err := c.kube.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+	events, err := c.Kube.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +207,7 @@ func (c *cluster) onlyFull(t *testing.T, namespace string) int {
 			t.Errorf("pod %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	}
-	if err := c.kube.CoreV1().Events(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := c.Kube.CoreV1().Events(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return len(full)

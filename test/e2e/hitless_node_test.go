@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -35,7 +36,7 @@ func TestNodeSetUp(t *testing.T) {
 		t.Logf("seed %d", seed)
 		rng := rand.New(rand.NewPCG(seed, 0))
 		x.service(t, node, agentService, (*lab.Service).Stop)
-		x.exec(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
+		x.Output(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
 		for range kills {
 			x.service(t, node, agentService, (*lab.Service).Start)
 			pause(t, time.Duration(rng.Int64N(int64(setUpTime))))
@@ -45,19 +46,19 @@ func TestNodeSetUp(t *testing.T) {
 		x.returnsTo(t, empty)
 	})
 
-	d := x.run(t, x.namespace, netexec("d", node))[0]
-	meet(t, x.c.netns, d.addr)
+	d := x.Run(t, x.namespace, fixture.Netexec("d", node))[0]
+	fixture.Meet(t, x.c.NetNS, d.Addr)
 	defer x.leave(t, d, node)
 	t.Run("reboot", func(t *testing.T) {
 		before := x.footprints(t, node)[node]
-		ctx, cancel := context.WithTimeout(t.Context(), nodeTime)
+		ctx, cancel := context.WithTimeout(t.Context(), fixture.NodeTime)
 		defer cancel()
 		began := time.Now()
 		if err := x.RebootNodes(ctx, t.Logf, node); err != nil {
 			t.Fatal(err)
 		}
-		m := x.machine(t, node)
-		eventually(t, podTime, "the node has one pod", func(ctx context.Context) error {
+		m := x.Machine(t, node)
+		fixture.Eventually(t, fixture.PodTime, "the node has one pod", func(ctx context.Context) error {
 			now, err := x.footprint(ctx, m)
 			if err != nil {
 				return err
@@ -67,8 +68,8 @@ func TestNodeSetUp(t *testing.T) {
 			}
 			return nil
 		})
-		eventually(t, podTime, "kubelet tells of the pod's new life", func(ctx context.Context) error {
-			p, err := x.kube.CoreV1().Pods(x.namespace).Get(ctx, d.name, metav1.GetOptions{})
+		fixture.Eventually(t, fixture.PodTime, "kubelet tells of the pod's new life", func(ctx context.Context) error {
+			p, err := x.Kube.CoreV1().Pods(x.namespace).Get(ctx, d.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -77,11 +78,11 @@ func TestNodeSetUp(t *testing.T) {
 					return nil
 				}
 			}
-			return x.explain(ctx, p)
+			return x.Explain(ctx, p)
 		})
-		again := x.ready(t, x.namespace, d.name)
-		meet(t, x.c.netns, again.addr)
-		meet(t, again.netns, x.c.addr)
+		again := x.Ready(t, x.namespace, d.Name)
+		fixture.Meet(t, x.c.NetNS, again.Addr)
+		fixture.Meet(t, again.NetNS, x.c.Addr)
 	})
 }
 
@@ -94,26 +95,26 @@ func sizes(f footprint) map[string]int {
 func TestTooOldOpenVSwitch(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	first, _, _ := strings.Cut(x.exec(t, node1, "ovs-vswitchd", "--version"), "\n")
+	first, _, _ := strings.Cut(x.Output(t, fixture.Node1, "ovs-vswitchd", "--version"), "\n")
 	is := first[strings.LastIndex(first, " ")+1:]
 	old := "2" + is[1:]
-	x.service(t, node1, agentService, (*lab.Service).Stop)
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
 	began := time.Now()
 	restore := x.pretend(t, x.node1, is, old)
-	x.service(t, node1, agentService, (*lab.Service).Start)
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Start)
 
-	x.warned(t, began, "Node", node1, old, "3.1", "upgrade")
-	x.unavailable(t, node1, old, "3.1")
-	eventually(t, syncTime, "the runtime is told", func(ctx context.Context) error {
-		out, err := x.tryExec(ctx, node1, "sh", "-c", cniStatus)
-		if err == nil || !saysAll(err.Error(), []string{old, "3.1"}) {
+	x.Warned(t, began, "Node", fixture.Node1, old, "3.1", "upgrade")
+	x.unavailable(t, fixture.Node1, old, "3.1")
+	fixture.Eventually(t, fixture.SyncTime, "the runtime is told", func(ctx context.Context) error {
+		out, err := x.TryOutput(ctx, fixture.Node1, "sh", "-c", cniStatus)
+		if err == nil || !fixture.SaysAll(err.Error(), []string{old, "3.1"}) {
 			return fmt.Errorf("STATUS answers %q, %w", out, err)
 		}
 		return nil
 	})
-	meet(t, x.a.netns, x.c.addr)
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 	restore()
-	x.available(t, node1)
+	x.available(t, fixture.Node1)
 }
 
 // pretend puts a relay before the bridge's OpenFlow socket, which says another version than the switch does, until restore is called,
@@ -127,7 +128,7 @@ func (c *cluster) pretend(t *testing.T, m machine, is, says string) (restore fun
 // test ends. The function is given each, and where the switch itself is.
 func (c *cluster) interpose(t *testing.T, m machine, serve func(client net.Conn, real string)) (restore func()) {
 	t.Helper()
-	socket := filepath.Join(m.root, "run/openvswitch/br0.mgmt")
+	socket := filepath.Join(m.Root, "run/openvswitch/br0.mgmt")
 	real := socket + ".real"
 	if err := os.Rename(socket, real); err != nil {
 		t.Fatal(err)

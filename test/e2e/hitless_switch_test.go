@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 	labmachine "github.com/ovsdn/ovsdn/test/lab/machine"
@@ -34,17 +35,17 @@ func TestVSwitchdRestarts(t *testing.T) {
 	const turns, limit = 5, 1.2
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
-	starts := x.starts(t, node1, agentService)
-	talks := []*conversation{talk(t, x.a.end(), x.c.end()), talk(t, x.a.end(), x.b.end())}
-	bare := x.newBare(t, node1)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	starts := x.starts(t, fixture.Node1, agentService)
+	talks := []*conversation{talk(t, x.a.End(), x.c.End()), talk(t, x.a.End(), x.b.End())}
+	bare := x.newBare(t, fixture.Node1)
 	var ours, its []time.Duration
 	for range turns {
-		ours = append(ours, x.gap(t, func() { x.service(t, node1, vswitchdService, (*lab.Service).Restart) }))
-		x.mendUnderlay(t, node1)
+		ours = append(ours, x.gap(t, func() { x.service(t, fixture.Node1, vswitchdService, (*lab.Service).Restart) }))
+		x.mendUnderlay(t, fixture.Node1)
 		x.returnsTo(t, before)
 	}
-	if now := x.starts(t, node1, agentService); now != starts {
+	if now := x.starts(t, fixture.Node1, agentService); now != starts {
 		t.Errorf("the agent was started %d times meanwhile", now-starts)
 	}
 	bare.takeOver(t)
@@ -52,7 +53,7 @@ func TestVSwitchdRestarts(t *testing.T) {
 		its = append(its, x.gap(t, func() { bare.restart(t) }))
 	}
 	bare.handBack(t)
-	x.mendUnderlay(t, node1)
+	x.mendUnderlay(t, fixture.Node1)
 	x.returnsTo(t, before)
 	for _, c := range talks {
 		c.goesOn(t)
@@ -72,17 +73,17 @@ func TestVSwitchdRestarts(t *testing.T) {
 func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1)
+	before := x.footprints(t, fixture.Node1)
 	all := watchers(t, []pod{x.b, x.c}, []machine{x.node1, x.node2, x.outside})
-	inject, err := x.a.netns.Inject("eth0")
+	inject, err := x.a.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inject.Close()
 	var frames [][]byte
 	for _, to := range []pod{x.b, x.c} {
-		frames = append(frames, wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
-			wire.UDPPacket(netip.AddrPortFrom(netip.MustParseAddr("10.128.99.99"), 7), netip.AddrPortFrom(to.addr, 7), token("false address"))))
+		frames = append(frames, wire.Ethernet(to.MAC, x.a.MAC, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(netip.MustParseAddr("10.128.99.99"), 7), netip.AddrPortFrom(to.Addr, 7), token("false address"))))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -101,19 +102,19 @@ func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 		}
 	})
 	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill, (*lab.Service).Restart} {
-		x.service(t, node1, vswitchdService, do)
-		x.reconnected(t, node1)
-		x.mendUnderlay(t, node1)
+		x.service(t, fixture.Node1, vswitchdService, do)
+		x.reconnected(t, fixture.Node1)
+		x.mendUnderlay(t, fixture.Node1)
 	}
 	cancel()
 	sender.Wait()
 	for _, to := range []pod{x.b, x.c} {
-		legitimate := wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
-			wire.UDPPacket(netip.AddrPortFrom(x.a.addr, 7), netip.AddrPortFrom(to.addr, 7), token("legitimate")))
-		saw(t, all, "pod "+to.name, "legitimate", func() error { return inject.Send(legitimate) })
+		legitimate := wire.Ethernet(to.MAC, x.a.MAC, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
+		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
 	}
 	nobodySaw(t, all, []string{"false address"})
-	x.returnsTo(t, map[string]footprint{node1: before[node1]})
+	x.returnsTo(t, map[string]footprint{fixture.Node1: before[fixture.Node1]})
 }
 
 // ovsdb-server restarts or is killed, and afterwards the agent sets pods up as before. On the kernel datapath no packet is lost meanwhile.
@@ -121,14 +122,14 @@ func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 func TestDatabaseRestarts(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
-	starts := x.starts(t, node1, agentService)
-	talks := []*conversation{talk(t, x.a.end(), x.c.end())}
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	starts := x.starts(t, fixture.Node1, agentService)
+	talks := []*conversation{talk(t, x.a.End(), x.c.End())}
 	for i, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill} {
 		restart := func() {
-			x.service(t, node1, databaseService, do)
-			x.reconnected(t, node1)
-			x.serves(t, node1)
+			x.service(t, fixture.Node1, databaseService, do)
+			x.reconnected(t, fixture.Node1)
+			x.serves(t, fixture.Node1)
 		}
 		if x.Shape().Datapath == lab.Netdev {
 			x.gap(t, restart)
@@ -136,9 +137,9 @@ func TestDatabaseRestarts(t *testing.T) {
 			x.losesNothing(t, restart, fineStreamOf(x.a, x.c))
 		}
 		name := fmt.Sprintf("later-%d", i)
-		later := x.run(t, x.namespace, netexec(name, node1))[0]
-		meet(t, later.netns, x.c.addr)
-		if err := x.deletePod(t.Context(), x.namespace, name); err != nil {
+		later := x.Run(t, x.namespace, fixture.Netexec(name, fixture.Node1))[0]
+		fixture.Meet(t, later.NetNS, x.c.Addr)
+		if err := x.DeletePod(t.Context(), x.namespace, name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +147,7 @@ func TestDatabaseRestarts(t *testing.T) {
 		c.goesOn(t)
 		c.ends(t)
 	}
-	if now := x.starts(t, node1, agentService); now != starts {
+	if now := x.starts(t, fixture.Node1, agentService); now != starts {
 		t.Errorf("the agent was started %d times meanwhile", now-starts)
 	}
 	x.returnsTo(t, before)
@@ -170,15 +171,15 @@ func TestPortsComeBack(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			began := time.Now()
-			x.exec(t, node1, append([]string{"ovs-vsctl", "--timeout=20"}, tc.command...)...)
-			for _, to := range []end{x.b.end(), x.c.end(), {"the node itself", x.a.netns, x.a.gateway()}} {
-				eventually(t, podTime, "reach "+to.name, func(ctx context.Context) error {
+			x.Output(t, fixture.Node1, append([]string{"ovs-vsctl", "--timeout=20"}, tc.command...)...)
+			for _, to := range []end{x.b.End(), x.c.End(), {Name: "the node itself", NetNS: x.a.NetNS, Addr: x.a.Gateway()}} {
+				fixture.Eventually(t, fixture.PodTime, "reach "+to.Name, func(ctx context.Context) error {
 					ctx, cancel := context.WithTimeout(ctx, time.Second)
 					defer cancel()
-					return x.a.netns.Ping(ctx, to.addr, wire.Echo{})
+					return x.a.NetNS.Ping(ctx, to.Addr, wire.Echo{})
 				})
 			}
-			events, err := x.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + node1 + ",reason=NetworkReady"})
+			events, err := x.Kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + fixture.Node1 + ",reason=NetworkReady"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,9 +195,9 @@ func TestPortsComeBack(t *testing.T) {
 // port is the name of a pod's port.
 func (c *cluster) port(t *testing.T, p pod) string {
 	t.Helper()
-	name := strings.TrimSpace(c.exec(t, p.node, "ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "external_ids:ip="+p.addr.String()))
+	name := strings.TrimSpace(c.Output(t, p.Node, "ovs-vsctl", "--bare", "--columns=name", "find", "Interface", "external_ids:ip="+p.Addr.String()))
 	if name == "" {
-		t.Fatalf("pod %s has no port", p.name)
+		t.Fatalf("pod %s has no port", p.Name)
 	}
 	return name
 }
@@ -218,15 +219,15 @@ func (c *cluster) starts(t *testing.T, machine, name string) int {
 // gap runs the function while pings flow between two nodes, and returns how long none came through.
 func (x *trio) gap(t *testing.T, do func()) time.Duration {
 	t.Helper()
-	pings, err := x.a.netns.PingEvery(t.Context(), fineInterval, x.c.addr)
+	pings, err := x.a.NetNS.PingEvery(t.Context(), fineInterval, x.c.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	do()
-	eventually(t, syncTime, "pings pass again", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "pings pass again", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		return x.a.netns.Ping(ctx, x.c.addr, wire.Echo{})
+		return x.a.NetNS.Ping(ctx, x.c.Addr, wire.Echo{})
 	})
 	sent, lost, err := pings.Stop()
 	if err != nil {
@@ -254,8 +255,8 @@ func longest(lost []time.Time) (gap time.Duration) {
 // reconnected waits until the node's Open vSwitch answers and has the agent's flows.
 func (c *cluster) reconnected(t *testing.T, node string) {
 	t.Helper()
-	eventually(t, syncTime, "the switch of "+node+" has flows", func(ctx context.Context) error {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+	fixture.Eventually(t, fixture.SyncTime, "the switch of "+node+" has flows", func(ctx context.Context) error {
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err == nil && len(flows) == 0 {
 			err = errors.New("it has none")
 		}
@@ -277,7 +278,7 @@ func (c *cluster) runTask(t *testing.T, node, task string) {
 		t.Fatal(err)
 	}
 	c.service(t, node, task, (*lab.Service).Restart)
-	eventually(t, syncTime, "task "+task+" of "+node+" has run", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "task "+task+" of "+node+" has run", func(ctx context.Context) error {
 		status, err := s.Status(ctx)
 		if err == nil && status.State != labmachine.Up {
 			err = fmt.Errorf("it is %s: %s", status.State, status.LastEnd)
@@ -312,20 +313,20 @@ func (b *bare) takeOver(t *testing.T) {
 	t.Helper()
 	b.service(t, b.node, agentService, (*lab.Service).Stop)
 	t.Cleanup(func() { b.handBack(t) })
-	b.exec(t, b.node, "sh", "-ec", bareSave)
+	b.Output(t, b.node, "sh", "-ec", bareSave)
 	b.service(t, b.node, vswitchdService, (*lab.Service).Stop)
-	b.exec(t, b.node, "sh", "-ec", bareStart)
+	b.Output(t, b.node, "sh", "-ec", bareStart)
 }
 
 func (b *bare) restart(t *testing.T) {
 	t.Helper()
-	b.exec(t, b.node, "sh", "-ec", bareSave+bareStop+bareStart)
+	b.Output(t, b.node, "sh", "-ec", bareSave+bareStop+bareStart)
 }
 
 // handBack starts the node's own processes again. It may be called twice.
 func (b *bare) handBack(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), programTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.ProgramTime)
 	defer cancel()
 	s, err := b.Service(b.node, vswitchdService)
 	if err != nil {
@@ -336,7 +337,7 @@ func (b *bare) handBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status.State == labmachine.Stopped {
-		if _, err := b.tryExec(ctx, b.node, "sh", "-ec", bareStop); err != nil {
+		if _, err := b.TryOutput(ctx, b.node, "sh", "-ec", bareStop); err != nil {
 			t.Error(err)
 		}
 	}

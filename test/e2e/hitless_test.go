@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -23,16 +24,16 @@ func fineStreamOf(from, to pod) stream {
 func TestAgentIsNotNoticed(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
-	talks := []*conversation{talk(t, x.a.end(), x.c.end()), talk(t, x.a.end(), x.b.end())}
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	talks := []*conversation{talk(t, x.a.End(), x.c.End()), talk(t, x.a.End(), x.b.End())}
 
 	t.Run("restart", func(t *testing.T) {
 		const restarts, together = 20, 2 // a short stretch is one that the machine gets through without a drop
 		for range restarts / together {
 			x.losesNothing(t, func() {
 				for range together {
-					x.service(t, node1, agentService, (*lab.Service).Restart)
-					x.serves(t, node1)
+					x.service(t, fixture.Node1, agentService, (*lab.Service).Restart)
+					x.serves(t, fixture.Node1)
 				}
 			}, fineStreamOf(x.a, x.c))
 		}
@@ -46,23 +47,23 @@ func TestAgentIsNotNoticed(t *testing.T) {
 		for range kills / together {
 			x.losesNothing(t, func() {
 				for range together {
-					x.killAgent(t, node1)
+					x.killAgent(t, fixture.Node1)
 					after := time.Duration(rng.Int64N(int64(startTime)))
 					pause(t, after)
 				}
 			}, fineStreamOf(x.a, x.c))
 		}
-		x.serves(t, node1)
+		x.serves(t, fixture.Node1)
 	})
 	t.Run("other tables", func(t *testing.T) {
 		changed := buildChanged(t)
 		x.losesNothing(t, func() {
-			restore := x.replaceAgent(t, node1, changed)
-			x.serves(t, node1)
-			x.hasTable(t, node1, addedTable, true)
+			restore := x.replaceAgent(t, fixture.Node1, changed)
+			x.serves(t, fixture.Node1)
+			x.hasTable(t, fixture.Node1, addedTable, true)
 			restore()
-			x.serves(t, node1)
-			x.hasTable(t, node1, addedTable, false)
+			x.serves(t, fixture.Node1)
+			x.hasTable(t, fixture.Node1, addedTable, false)
 		}, fineStreamOf(x.a, x.c))
 	})
 	for _, c := range talks {
@@ -87,8 +88,8 @@ func pause(t *testing.T, d time.Duration) {
 // serves waits until the agent that runs now serves pods.
 func (c *cluster) serves(t *testing.T, node string) {
 	t.Helper()
-	eventually(t, programTime, "the agent of "+node+" serves", func(ctx context.Context) error {
-		_, err := c.tryExec(ctx, node, "sh", "-c", cniStatus)
+	fixture.Eventually(t, fixture.ProgramTime, "the agent of "+node+" serves", func(ctx context.Context) error {
+		_, err := c.TryOutput(ctx, node, "sh", "-c", cniStatus)
 		return err
 	})
 }

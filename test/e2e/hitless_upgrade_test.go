@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -124,29 +125,29 @@ func (c *cluster) replaceAgent(t *testing.T, node, program string) (restore func
 	if c.Shape().Install != lab.Processes {
 		return c.upgrade(t, program)
 	}
-	m := c.machine(t, node)
+	m := c.Machine(t, node)
 	content, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const at = "/run/ovsdn-node-changed"
-	if err := os.WriteFile(filepath.Join(m.root, at), content, 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(m.Root, at), content, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	args := c.agentArgs(t, node)
-	c.exec(t, node, "mount", "--bind", at, args[0])
+	c.Output(t, node, "mount", "--bind", at, args[0])
 	restored := false
 	restore = func() {
 		if restored {
 			return
 		}
 		restored = true
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
-		if _, err := c.tryExec(ctx, node, "umount", "--lazy", args[0]); err != nil {
+		if _, err := c.TryOutput(ctx, node, "umount", "--lazy", args[0]); err != nil {
 			t.Error(err)
 		}
-		if err := os.Remove(filepath.Join(m.root, at)); err != nil {
+		if err := os.Remove(filepath.Join(m.Root, at)); err != nil {
 			t.Error(err)
 		}
 		c.service(t, node, agentService, (*lab.Service).Restart)
@@ -193,7 +194,7 @@ func (c *cluster) reload(t *testing.T, b lab.Build) {
 
 // tryReload works also when the test has ended.
 func (c *cluster) tryReload(t *testing.T, b lab.Build) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), nodeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.NodeTime)
 	defer cancel()
 	return c.Reload(ctx, b, t.Logf)
 }
@@ -201,12 +202,12 @@ func (c *cluster) tryReload(t *testing.T, b lab.Build) error {
 // hasTable waits until the switch has flows in a table, or none.
 func (c *cluster) hasTable(t *testing.T, node string, table int, want bool) {
 	t.Helper()
-	eventually(t, syncTime, fmt.Sprintf("table %d has flows: %v", table, want), func(ctx context.Context) error {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+	fixture.Eventually(t, fixture.SyncTime, fmt.Sprintf("table %d has flows: %v", table, want), func(ctx context.Context) error {
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}
-		if has := slices.ContainsFunc(flows, func(f flow) bool { return f.table == strconv.Itoa(table) }); has != want {
+		if has := slices.ContainsFunc(flows, func(f flow) bool { return f.Table == strconv.Itoa(table) }); has != want {
 			return fmt.Errorf("it has: %v", has)
 		}
 		return nil

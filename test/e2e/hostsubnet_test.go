@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -22,8 +23,8 @@ import (
 func TestAllocationOrder(t *testing.T) {
 	c := newCluster(t)
 	got := map[netip.Prefix]bool{}
-	for _, node := range []string{node1, node2} {
-		got[c.subnet(t, node)] = true
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		got[c.Subnet(t, node)] = true
 	}
 	// Which of the two registers first is chance.
 	want := map[netip.Prefix]bool{netip.MustParsePrefix("10.128.0.0/23"): true, netip.MustParsePrefix("10.129.0.0/23"): true}
@@ -36,27 +37,27 @@ func TestAllocationOrder(t *testing.T) {
 func TestNodeComesAndGoes(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	added := x.addNode(t)
-	subnet := x.subnet(t, added)
-	d := x.run(t, x.namespace, netexec("d", added))[0]
-	if !subnet.Contains(d.addr) {
-		t.Errorf("pod %s on %s has the address %s, which is not of %s", d.name, added, d.addr, subnet)
+	subnet := x.Subnet(t, added)
+	d := x.Run(t, x.namespace, fixture.Netexec("d", added))[0]
+	if !subnet.Contains(d.Addr) {
+		t.Errorf("pod %s on %s has the address %s, which is not of %s", d.Name, added, d.Addr, subnet)
 	}
 	for _, path := range [][2]end{
-		{x.a.end(), d.end()}, {x.c.end(), d.end()}, {d.end(), x.a.end()}, {d.end(), x.c.end()},
+		{x.a.End(), d.End()}, {x.c.End(), d.End()}, {d.End(), x.a.End()}, {d.End(), x.c.End()},
 	} {
-		meet(t, path[0].netns, path[1].addr)
-		testTCP(t, path[0], path[1], path[0].addr)
+		fixture.Meet(t, path[0].NetNS, path[1].Addr)
+		testTCP(t, path[0], path[1], path[0].Addr)
 	}
 	for _, m := range []machine{x.node1, x.node2} {
-		meet(t, m.netns, d.addr)
+		fixture.Meet(t, m.NetNS, d.Addr)
 	}
 
 	x.leave(t, d, added)
 	x.returnsTo(t, before)
-	eventually(t, syncTime, "its HostSubnet goes", func(ctx context.Context) error {
-		hostSubnets, err := x.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{})
+	fixture.Eventually(t, fixture.SyncTime, "its HostSubnet goes", func(ctx context.Context) error {
+		hostSubnets, err := x.Network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{})
 		if err == nil && len(hostSubnets.Items) != 2 {
 			err = fmt.Errorf("there are %d", len(hostSubnets.Items))
 		}
@@ -66,8 +67,8 @@ func TestNodeComesAndGoes(t *testing.T) {
 		// The controller warns of HostSubnets that overlap. First what it must not mind, then what it must.
 		began := time.Now()
 		x.makeHostSubnet(t, "reuses", "172.31.0.200", subnet.String())
-		x.makeHostSubnet(t, "overlaps", "172.31.0.201", x.subnet(t, node2).String())
-		x.warned(t, began, "HostSubnet", "overlaps", "overlaps", node2)
+		x.makeHostSubnet(t, "overlaps", "172.31.0.201", x.Subnet(t, fixture.Node2).String())
+		x.Warned(t, began, "HostSubnet", "overlaps", "overlaps", fixture.Node2)
 		x.notWarned(t, began, "HostSubnet", "reuses", controllerService)
 	})
 }
@@ -75,16 +76,16 @@ func TestNodeComesAndGoes(t *testing.T) {
 // makeHostSubnet makes one for a machine that there is not, which goes with the test.
 func (c *cluster) makeHostSubnet(t *testing.T, name, hostIP, subnet string) {
 	t.Helper()
-	_, err := c.network.NetworkV1().HostSubnets().Create(t.Context(), &networkv1.HostSubnet{
+	_, err := c.Network.NetworkV1().HostSubnets().Create(t.Context(), &networkv1.HostSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name, HostIP: hostIP, Subnet: subnet,
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
-		if err := c.network.NetworkV1().HostSubnets().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		if err := c.Network.NetworkV1().HostSubnets().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -98,7 +99,7 @@ func (c *cluster) editHostSubnet(t *testing.T, name string, fields map[string]st
 		pairs = append(pairs, fmt.Sprintf("%q:%q", field, value))
 	}
 	patch := []byte("{" + strings.Join(pairs, ",") + "}")
-	if _, err := c.network.NetworkV1().HostSubnets().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.Network.NetworkV1().HostSubnets().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -107,21 +108,21 @@ func (c *cluster) editHostSubnet(t *testing.T, name string, fields map[string]st
 func TestHostIPsSwapped(t *testing.T) {
 	c := newCluster(t)
 	c.settle(t)
-	before := c.footprints(t, node1)
+	before := c.footprints(t, fixture.Node1)
 	const left, right = "172.31.0.201", "172.31.0.202"
 	const leftSubnet, rightSubnet = "10.131.200.0/23", "10.131.202.0/23"
 	t.Run("swapped", func(t *testing.T) {
 		c.makeHostSubnet(t, "left", left, leftSubnet)
 		c.makeHostSubnet(t, "right", right, rightSubnet)
-		eventually(t, syncTime, "tunnels lead to both", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: right}))
+		fixture.Eventually(t, fixture.SyncTime, "tunnels lead to both", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left, rightSubnet: right}))
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": right})
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": left})
-		eventually(t, syncTime, "tunnels are swapped", c.tunnels(node1, map[string]string{leftSubnet: right, rightSubnet: left}))
+		fixture.Eventually(t, fixture.SyncTime, "tunnels are swapped", c.tunnels(fixture.Node1, map[string]string{leftSubnet: right, rightSubnet: left}))
 		// And once more with time in between.
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": left})
-		eventually(t, syncTime, "tunnels lead to one", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: left}))
+		fixture.Eventually(t, fixture.SyncTime, "tunnels lead to one", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left, rightSubnet: left}))
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": right})
-		eventually(t, syncTime, "tunnels are swapped back", c.tunnels(node1, map[string]string{leftSubnet: left, rightSubnet: right}))
+		fixture.Eventually(t, fixture.SyncTime, "tunnels are swapped back", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left, rightSubnet: right}))
 	})
 	c.returnsTo(t, before)
 }
@@ -130,12 +131,12 @@ func TestHostIPsSwapped(t *testing.T) {
 // made-up ones from no other.
 func (c *cluster) tunnels(node string, want map[string]string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}
 		expect := func(table, text string) {
-			if !slices.Contains(tableOf(flows, table), text) {
+			if !slices.Contains(fixture.TableOf(flows, table), text) {
 				err = errors.Join(err, fmt.Errorf("table %s has no %q", table, text))
 			}
 		}
@@ -148,7 +149,7 @@ func (c *cluster) tunnels(node string, want map[string]string) func(context.Cont
 			expect("90", "priority=100,ip,nw_dst="+subnet+actions)
 		}
 		known := 0
-		for _, f := range tableOf(flows, "10") {
+		for _, f := range fixture.TableOf(flows, "10") {
 			if strings.Contains(f, "tun_src=172.31.0.20") {
 				known++
 			}
@@ -163,12 +164,12 @@ func (c *cluster) tunnels(node string, want map[string]string) func(context.Cont
 // sends finds fault unless a node sends to the subnet through the address.
 func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}
 		want := "priority=100,ip,nw_dst=" + subnet + " actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + vtep + "->tun_dst,output:1"
-		if !slices.Contains(tableOf(flows, "90"), want) {
+		if !slices.Contains(fixture.TableOf(flows, "90"), want) {
 			return fmt.Errorf("table 90 has no %q", want)
 		}
 		return nil
@@ -179,13 +180,13 @@ func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
 func TestHostSubnetNonsense(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
-	old := x.subnet(t, node2).String()
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	old := x.Subnet(t, fixture.Node2).String()
 	x.losesNothing(t, func() { testNonsense(t, x, before, old) }, streamOf(x.a, x.c))
 	t.Run("an address of nobody", func(t *testing.T) {
 		// This the controller knows better.
-		x.editHostSubnet(t, node2, map[string]string{"hostIP": "172.31.0.77"})
-		x.corrected(t, node2)
+		x.editHostSubnet(t, fixture.Node2, map[string]string{"hostIP": "172.31.0.77"})
+		x.corrected(t, fixture.Node2)
 	})
 	x.returnsTo(t, before)
 }
@@ -201,13 +202,13 @@ func testNonsense(t *testing.T, x *trio, before map[string]footprint, old string
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			began := time.Now()
-			x.editHostSubnet(t, node2, map[string]string{"subnet": tc.subnet})
-			x.warned(t, began, "Node", node2, "HostSubnet "+node2, "write back "+old)
-			x.killAgent(t, node1)
-			x.observed(t, node1, node2)
+			x.editHostSubnet(t, fixture.Node2, map[string]string{"subnet": tc.subnet})
+			x.Warned(t, began, "Node", fixture.Node2, "HostSubnet "+fixture.Node2, "write back "+old)
+			x.killAgent(t, fixture.Node1)
+			x.observed(t, fixture.Node1, fixture.Node2)
 			x.returnsTo(t, before)
 		})
-		x.editHostSubnet(t, node2, map[string]string{"subnet": old})
+		x.editHostSubnet(t, fixture.Node2, map[string]string{"subnet": old})
 	}
 }
 
@@ -215,15 +216,15 @@ func testNonsense(t *testing.T, x *trio, before map[string]footprint, old string
 func TestHostSubnetsOverlap(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	x.losesNothing(t, func() {
 		t.Run("made", func(t *testing.T) {
 			began := time.Now()
-			x.makeHostSubnet(t, "intruder", "172.31.0.203", x.subnet(t, node2).String())
-			x.warned(t, began, "HostSubnet", "intruder", "overlaps", node2)
+			x.makeHostSubnet(t, "intruder", "172.31.0.203", x.Subnet(t, fixture.Node2).String())
+			x.Warned(t, began, "HostSubnet", "intruder", "overlaps", fixture.Node2)
 			for range 5 { // At its start an agent hears of both at once, in an order that is chance.
-				x.killAgent(t, node1)
-				x.observed(t, node1)
+				x.killAgent(t, fixture.Node1)
+				x.observed(t, fixture.Node1)
 			}
 		})
 	}, streamOf(x.a, x.c))
@@ -237,7 +238,7 @@ func (c *cluster) observed(t *testing.T, nodes ...string) {
 		const vtep, subnet = "172.31.0.209", "10.131.240.0/23"
 		c.makeHostSubnet(t, "marker", vtep, subnet)
 		for _, node := range nodes {
-			eventually(t, podTime, node+" has heard", c.sends(node, subnet, vtep))
+			fixture.Eventually(t, fixture.PodTime, node+" has heard", c.sends(node, subnet, vtep))
 		}
 	})
 }
@@ -245,9 +246,9 @@ func (c *cluster) observed(t *testing.T, nodes ...string) {
 // corrected waits until the controller has written back what it knows better than who edited a HostSubnet.
 func (c *cluster) corrected(t *testing.T, node string) {
 	t.Helper()
-	want := c.addr(t, node).String()
-	eventually(t, programTime, "the HostSubnet is corrected", func(ctx context.Context) error {
-		h, err := c.network.NetworkV1().HostSubnets().Get(ctx, node, metav1.GetOptions{})
+	want := c.Addr(t, node).String()
+	fixture.Eventually(t, fixture.ProgramTime, "the HostSubnet is corrected", func(ctx context.Context) error {
+		h, err := c.Network.NetworkV1().HostSubnets().Get(ctx, node, metav1.GetOptions{})
 		if err == nil && (h.HostIP != want || h.Host != node) {
 			err = fmt.Errorf("it is for host %s at %s", h.Host, h.HostIP)
 		}
@@ -260,7 +261,7 @@ func TestControllerKilled(t *testing.T) {
 	c := newCluster(t)
 	subnets := func() map[string]string {
 		all := map[string]string{}
-		hostSubnets, err := c.network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
+		hostSubnets, err := c.Network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,8 +274,8 @@ func TestControllerKilled(t *testing.T) {
 	for range 2 {
 		c.service(t, lab.ControlPlane, controllerService, (*lab.Service).Kill)
 		// Whatever it does wrong at its start, it has done when it corrects this.
-		c.editHostSubnet(t, node1, map[string]string{"host": "somebody-else"})
-		c.corrected(t, node1)
+		c.editHostSubnet(t, fixture.Node1, map[string]string{"host": "somebody-else"})
+		c.corrected(t, fixture.Node1)
 		if diff := cmp.Diff(before, subnets()); diff != "" {
 			t.Errorf("the HostSubnets changed (-before +now):\n%s", diff)
 		}

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -42,9 +43,9 @@ const (
 // itself.
 func TestReadOnlyCNIDirectories(t *testing.T) {
 	x := newTrio(t)
-	cases := []struct{ node, dir, file string }{{node1, cniConfDir, cniConf}}
+	cases := []struct{ node, dir, file string }{{fixture.Node1, cniConfDir, cniConf}}
 	if x.Shape().Install != lab.Processes { // where the lab puts the plugin there
-		cases = append(cases, struct{ node, dir, file string }{node2, cniBinDir, cniPlugin})
+		cases = append(cases, struct{ node, dir, file string }{fixture.Node2, cniBinDir, cniPlugin})
 	}
 	x.losesNothing(t, func() {
 		t.Run("all", func(t *testing.T) {
@@ -57,8 +58,8 @@ func TestReadOnlyCNIDirectories(t *testing.T) {
 		})
 	}, streamOf(x.a, x.c), streamOf(x.a, x.b))
 	for _, tc := range cases {
-		later := x.run(t, x.namespace, netexec("later-"+tc.node, tc.node))[0]
-		meet(t, later.netns, x.a.addr)
+		later := x.Run(t, x.namespace, fixture.Netexec("later-"+tc.node, tc.node))[0]
+		fixture.Meet(t, later.NetNS, x.a.Addr)
 	}
 }
 
@@ -66,36 +67,36 @@ func TestReadOnlyCNIDirectories(t *testing.T) {
 func (c *cluster) readOnly(t *testing.T, node, dir, file string) {
 	t.Helper()
 	remount := func(mode string) {
-		within(t, syncTime, "remount", func(context.Context) error {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		fixture.Within(t, fixture.SyncTime, "remount", func(context.Context) error {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 			defer cancel()
-			_, err := c.tryExec(ctx, node, "mount", "-o", "remount,"+mode, dir)
+			_, err := c.TryOutput(ctx, node, "mount", "-o", "remount,"+mode, dir)
 			return err
 		})
 	}
 	// The agent that runs may write it anew in between.
-	c.exec(t, node, "sh", "-c", "until rm -f "+file+" && mount -o remount,ro "+dir+" && ! test -e "+file+"; do mount -o remount,rw "+dir+"; done")
+	c.Output(t, node, "sh", "-c", "until rm -f "+file+" && mount -o remount,ro "+dir+" && ! test -e "+file+"; do mount -o remount,rw "+dir+"; done")
 	writable := sync.OnceFunc(func() { remount("rw") })
 	t.Cleanup(writable)
 	began := time.Now()
 	c.service(t, node, agentService, (*lab.Service).Restart)
-	c.warned(t, began, "Node", node, dir, "read-only", "must be writable")
+	c.Warned(t, began, "Node", node, dir, "read-only", "must be writable")
 	c.unavailable(t, node, dir, "read-only", "must be writable")
 	c.notReady(t, node, dir, "read-only", "must be writable")
 	writable()
 	c.available(t, node)
-	c.exec(t, node, "test", "-e", file)
+	c.Output(t, node, "test", "-e", file)
 }
 
 // unavailable waits until the Node's condition says all of the words against its network.
 func (c *cluster) unavailable(t *testing.T, node string, words ...string) {
 	t.Helper()
-	eventually(t, podTime, "the condition of "+node, func(ctx context.Context) error {
-		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	fixture.Eventually(t, fixture.PodTime, "the condition of "+node, func(ctx context.Context) error {
+		n, err := c.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionTrue || !saysAll(is.Message, words) {
+		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionTrue || !fixture.SaysAll(is.Message, words) {
 			return fmt.Errorf("it is %v, want %q", is, words)
 		}
 		return nil
@@ -105,8 +106,8 @@ func (c *cluster) unavailable(t *testing.T, node string, words ...string) {
 // available waits until the agent is ready, and the Node's condition says that its network is available.
 func (c *cluster) available(t *testing.T, node string) {
 	t.Helper()
-	eventually(t, podTime, node+" is well", func(ctx context.Context) error {
-		n, err := c.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	fixture.Eventually(t, fixture.PodTime, node+" is well", func(ctx context.Context) error {
+		n, err := c.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -124,9 +125,9 @@ func (c *cluster) available(t *testing.T, node string) {
 // notReady waits until the node's agent tells kubelet's probe that it is not ready, with all of the words.
 func (c *cluster) notReady(t *testing.T, node string, words ...string) {
 	t.Helper()
-	eventually(t, podTime, "the probe of the agent of "+node, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PodTime, "the probe of the agent of "+node, func(ctx context.Context) error {
 		ok, says, err := c.readyz(ctx, t, node)
-		if err == nil && (ok || !saysAll(says, words)) {
+		if err == nil && (ok || !fixture.SaysAll(says, words)) {
 			err = fmt.Errorf("it says %q, want %q", says, words)
 		}
 		return err
@@ -144,9 +145,9 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		}
 	}
 	g := newGuarded(t, c)
-	mortal := c.run(t, g.namespace, netexec("mortal", node1))[0]
-	meet(t, g.friend.netns, mortal.addr)
-	starts := c.starts(t, node2, agentService)
+	mortal := c.Run(t, g.namespace, fixture.Netexec("mortal", fixture.Node1))[0]
+	fixture.Meet(t, g.friend.NetNS, mortal.Addr)
+	starts := c.starts(t, fixture.Node2, agentService)
 	g.losesNothing(t, func() {
 		began := time.Now()
 		c.service(t, lab.ControlPlane, apiServerService, (*lab.Service).Stop)
@@ -154,41 +155,41 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		defer restore()
 
 		mortal = c.killSandbox(t, mortal)
-		meet(t, g.friend.netns, mortal.addr)
-		for _, node := range []string{node1, node2} {
+		fixture.Meet(t, g.friend.NetNS, mortal.Addr)
+		for _, node := range []string{fixture.Node1, fixture.Node2} {
 			c.notReady(t, node, "API server", "goes on")
 		}
-		before := c.footprints(t, node1)
+		before := c.footprints(t, fixture.Node1)
 		pause(t, away-10*time.Second-time.Since(began)) // an agent that starts says after some seconds what it waits for
-		c.killAgent(t, node1)
-		c.notReady(t, node1, "API server", "--kube-apiserver", "goes on")
-		if out, err := c.tryExec(t.Context(), node1, "sh", "-c", cniStatus); err == nil || !saysAll(err.Error(), []string{"API server"}) {
+		c.killAgent(t, fixture.Node1)
+		c.notReady(t, fixture.Node1, "API server", "--kube-apiserver", "goes on")
+		if out, err := c.TryOutput(t.Context(), fixture.Node1, "sh", "-c", cniStatus); err == nil || !fixture.SaysAll(err.Error(), []string{"API server"}) {
 			t.Errorf("STATUS answers %q, %v", out, err)
 		}
 		pause(t, away-time.Since(began))
-		if diff := cmp.Diff(before, c.footprints(t, node1)); diff != "" {
+		if diff := cmp.Diff(before, c.footprints(t, fixture.Node1)); diff != "" {
 			t.Errorf("the node changed (-before +now):\n%s", diff)
 		}
 		restore()
 		back := time.Now()
-		for _, node := range []string{node1, node2} {
+		for _, node := range []string{fixture.Node1, fixture.Node2} {
 			c.available(t, node)
 		}
 		t.Logf("all is well %.1fs after the API server was back", time.Since(back).Seconds())
 	}, streamOf(g.friend, g.target), streamOf(g.target, g.friend))
 	g.held(t, "the API server away")
-	if now := c.starts(t, node2, agentService); now != starts {
-		t.Errorf("the agent of %s was started %d times meanwhile", node2, now-starts)
+	if now := c.starts(t, fixture.Node2, agentService); now != starts {
+		t.Errorf("the agent of %s was started %d times meanwhile", fixture.Node2, now-starts)
 	}
-	eventually(t, podTime, "the API has the new sandbox's address", func(ctx context.Context) error {
-		p, err := c.kube.CoreV1().Pods(g.namespace).Get(ctx, mortal.name, metav1.GetOptions{})
-		if err == nil && p.Status.PodIP != mortal.addr.String() {
-			err = fmt.Errorf("it is %s, want %s", p.Status.PodIP, mortal.addr)
+	fixture.Eventually(t, fixture.PodTime, "the API has the new sandbox's address", func(ctx context.Context) error {
+		p, err := c.Kube.CoreV1().Pods(g.namespace).Get(ctx, mortal.Name, metav1.GetOptions{})
+		if err == nil && p.Status.PodIP != mortal.Addr.String() {
+			err = fmt.Errorf("it is %s, want %s", p.Status.PodIP, mortal.Addr)
 		}
 		return err
 	})
-	later := c.run(t, g.namespace, netexec("later", node1))[0]
-	meet(t, g.friend.netns, later.addr)
+	later := c.Run(t, g.namespace, fixture.Netexec("later", fixture.Node1))[0]
+	fixture.Meet(t, g.friend.NetNS, later.Addr)
 	keptAway(t, later, g.target)
 }
 
@@ -196,8 +197,8 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 func (c *cluster) restoreAPIServer(t *testing.T) {
 	t.Helper()
 	c.service(t, lab.ControlPlane, apiServerService, (*lab.Service).Start)
-	eventually(t, podTime, "the API server answers", func(ctx context.Context) error {
-		_, err := c.kube.CoreV1().Nodes().Get(ctx, node1, metav1.GetOptions{})
+	fixture.Eventually(t, fixture.PodTime, "the API server answers", func(ctx context.Context) error {
+		_, err := c.Kube.CoreV1().Nodes().Get(ctx, fixture.Node1, metav1.GetOptions{})
 		return err
 	})
 }
@@ -206,7 +207,7 @@ func (c *cluster) restoreAPIServer(t *testing.T) {
 func (c *cluster) killSandbox(t *testing.T, p pod) pod {
 	t.Helper()
 	sandboxes := func(ctx context.Context) ([]string, error) {
-		out, err := c.tryExec(ctx, p.node, "ovs-vsctl", "--bare", "--columns=external_ids", "find", "Interface", "external_ids:pod-name="+p.name)
+		out, err := c.TryOutput(ctx, p.Node, "ovs-vsctl", "--bare", "--columns=external_ids", "find", "Interface", "external_ids:pod-name="+p.Name)
 		return strings.Fields(out), err
 	}
 	was, err := sandboxes(t.Context())
@@ -222,8 +223,8 @@ func (c *cluster) killSandbox(t *testing.T, p pod) pod {
 		return ""
 	}
 	sandbox := value(was, "sandbox")
-	c.exec(t, p.node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=KILL", sandbox)
-	eventually(t, podTime, "pod "+p.name+" has another sandbox", func(ctx context.Context) error {
+	c.Output(t, p.Node, "ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=KILL", sandbox)
+	fixture.Eventually(t, fixture.PodTime, "pod "+p.Name+" has another sandbox", func(ctx context.Context) error {
 		is, err := sandboxes(ctx)
 		if err != nil {
 			return err
@@ -234,11 +235,11 @@ func (c *cluster) killSandbox(t *testing.T, p pod) pod {
 		was = is
 		return nil
 	})
-	if p.addr, err = netip.ParseAddr(value(was, "ip")); err != nil {
+	if p.Addr, err = netip.ParseAddr(value(was, "ip")); err != nil {
 		t.Fatal(err)
 	}
-	p.mac = macOf(p.addr)
-	p.netns = wire.NetNS(filepath.Join(c.machine(t, p.node).root, strings.TrimPrefix(value(was, "netns"), "/var")))
+	p.MAC = fixture.MACOf(p.Addr)
+	p.NetNS = wire.NetNS(filepath.Join(c.Machine(t, p.Node).Root, strings.TrimPrefix(value(was, "netns"), "/var")))
 	return p
 }
 
@@ -248,7 +249,7 @@ func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok boo
 	if err != nil {
 		return false, "", err
 	}
-	client := c.machine(t, node).netns.HTTP()
+	client := c.Machine(t, node).NetNS.HTTP()
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -263,25 +264,25 @@ func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok boo
 func TestSecondAgentOnANode(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1)
-	starts := x.starts(t, node1, agentService)
-	second := x.productCommand(t, node1, agentService)
+	before := x.footprints(t, fixture.Node1)
+	starts := x.starts(t, fixture.Node1, agentService)
+	second := x.productCommand(t, fixture.Node1, agentService)
 	x.losesNothing(t, func() {
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+		ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 		defer cancel()
 		_, stderr, err := second.run(ctx, "--mtu=1300")
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !saysAll(stderr, []string{"another agent", "cni.sock", "ovsdn-node", "started"}) {
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !fixture.SaysAll(stderr, []string{"another agent", "cni.sock", "ovsdn-node", "started"}) {
 			t.Errorf("it ends with %v: %s", err, stderr)
 		}
-		x.warned(t, began, "Node", node1, "another agent", "cni.sock")
+		x.Warned(t, began, "Node", fixture.Node1, "another agent", "cni.sock")
 	}, fineStreamOf(x.a, x.c))
-	x.serves(t, node1)
-	if now := x.starts(t, node1, agentService); now != starts {
+	x.serves(t, fixture.Node1)
+	if now := x.starts(t, fixture.Node1, agentService); now != starts {
 		t.Errorf("the first was started %d times meanwhile", now-starts)
 	}
-	if diff := cmp.Diff(before, x.footprints(t, node1)); diff != "" {
+	if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)); diff != "" {
 		t.Errorf("the node changed (-before +now):\n%s", diff)
 	}
 }
@@ -291,15 +292,15 @@ func TestSecondAgentOnANode(t *testing.T) {
 func TestSwitchDoesNotAnswer(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	t.Run("all", func(t *testing.T) {
 		t.Run("stopped", func(t *testing.T) {
 			t.Parallel()
 			signal := func(s string) {
-				within(t, syncTime, s, func(context.Context) error {
-					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+				fixture.Within(t, fixture.SyncTime, s, func(context.Context) error {
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 					defer cancel()
-					_, err := x.tryExec(ctx, node2, "pkill", "-"+s, "-x", "ovs-vswitchd")
+					_, err := x.TryOutput(ctx, fixture.Node2, "pkill", "-"+s, "-x", "ovs-vswitchd")
 					return err
 				})
 			}
@@ -307,28 +308,28 @@ func TestSwitchDoesNotAnswer(t *testing.T) {
 			goOn := sync.OnceFunc(func() { signal("CONT") })
 			t.Cleanup(goOn)
 			// On the userspace datapath the node itself has no network now.
-			x.notReady(t, node2, "Open vSwitch", "does not answer")
+			x.notReady(t, fixture.Node2, "Open vSwitch", "does not answer")
 			goOn()
-			x.available(t, node2)
+			x.available(t, fixture.Node2)
 		})
 		t.Run("to an agent that starts", func(t *testing.T) {
 			t.Parallel()
 			x.losesNothing(t, func() {
-				x.service(t, node1, agentService, (*lab.Service).Stop)
+				x.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
 				answer := x.silence(t, x.node1)
 				began := time.Now()
-				x.service(t, node1, agentService, (*lab.Service).Start)
-				x.unavailable(t, node1, "Open vSwitch", "does not answer")
-				x.notReady(t, node1, "Open vSwitch", "does not answer")
-				x.warned(t, began, "Node", node1, "Open vSwitch", "does not answer")
+				x.service(t, fixture.Node1, agentService, (*lab.Service).Start)
+				x.unavailable(t, fixture.Node1, "Open vSwitch", "does not answer")
+				x.notReady(t, fixture.Node1, "Open vSwitch", "does not answer")
+				x.Warned(t, began, "Node", fixture.Node1, "Open vSwitch", "does not answer")
 				answer()
-				x.serves(t, node1)
-				x.available(t, node1)
+				x.serves(t, fixture.Node1)
+				x.available(t, fixture.Node1)
 			}, streamOf(x.a, x.b))
 		})
 	})
 	x.returnsTo(t, before)
-	meet(t, x.a.netns, x.c.addr)
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 }
 
 // silence puts a socket before the bridge's OpenFlow socket on which nobody ever answers, until restore is called, at the latest when the test
@@ -348,29 +349,29 @@ func TestIPTablesOfTheHost(t *testing.T) {
 	const canary = "KUBE-KUBELET-CANARY"
 	for _, step := range []struct{ backend, other string }{{"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"}} {
 		t.Run(step.backend, func(t *testing.T) {
-			x.exec(t, node1, step.backend, "-w", "-t", "mangle", "-N", canary)
+			x.Output(t, fixture.Node1, step.backend, "-w", "-t", "mangle", "-N", canary)
 			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 				defer cancel()
-				if _, err := x.tryExec(ctx, node1, step.backend, "-w", "-t", "mangle", "-X", canary); err != nil {
+				if _, err := x.TryOutput(ctx, fixture.Node1, step.backend, "-w", "-t", "mangle", "-X", canary); err != nil {
 					t.Error(err)
 				}
 			})
 			x.losesNothing(t, func() {
-				x.service(t, node1, agentService, (*lab.Service).Restart)
-				x.serves(t, node1)
+				x.service(t, fixture.Node1, agentService, (*lab.Service).Restart)
+				x.serves(t, fixture.Node1)
 			}, streamOf(x.a, x.c))
 			for _, table := range []string{"filter", "nat", "mangle"} {
-				if rules := x.exec(t, node1, step.backend, "-w", "-t", table, "-S"); !strings.Contains(rules, "OVSDN-") {
+				if rules := x.Output(t, fixture.Node1, step.backend, "-w", "-t", table, "-S"); !strings.Contains(rules, "OVSDN-") {
 					t.Errorf("%s, which the host uses, has in table %s\n%s", step.backend, table, rules)
 				}
-				if rules := x.exec(t, node1, step.other, "-w", "-t", table, "-S"); strings.Contains(rules, "OVSDN-") {
+				if rules := x.Output(t, fixture.Node1, step.other, "-w", "-t", table, "-S"); strings.Contains(rules, "OVSDN-") {
 					t.Errorf("%s, which the host does not use, has in table %s\n%s", step.other, table, rules)
 				}
 			}
 			// Nobody out there knows pods: it answers to the node.
-			meet(t, x.a.netns, lab.OutsideAddr())
-			meet(t, x.node1.netns, x.a.addr)
+			fixture.Meet(t, x.a.NetNS, lab.OutsideAddr())
+			fixture.Meet(t, x.node1.NetNS, x.a.Addr)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -22,26 +23,26 @@ const ovsLab = "e2e-ovs"
 // Hosts without Open vSwitch say so on their Nodes, get one by deploy/overlays/ovs, keep their network when it is replaced, and are left as they were.
 func TestOpenVSwitchFromItsImage(t *testing.T) {
 	c := ownCluster(t, ovsLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None, Switch: lab.ImageSwitch})
-	before := map[string]string{node1: c.settings(t, node1), node2: c.settings(t, node2)}
+	before := map[string]string{fixture.Node1: c.settings(t, fixture.Node1), fixture.Node2: c.settings(t, fixture.Node2)}
 
 	t.Run("hosts without any say what to do", func(t *testing.T) {
 		began := time.Now()
 		c.applyWithoutSwitch(t)
 		words := []string{"no Open vSwitch runs on this host", "deploy/overlays/ovs"}
-		c.unavailable(t, node1, words...)
-		c.unavailable(t, node2, words...)
-		c.warned(t, began, "Node", node1, words...)
+		c.unavailable(t, fixture.Node1, words...)
+		c.unavailable(t, fixture.Node2, words...)
+		c.Warned(t, began, "Node", fixture.Node1, words...)
 	})
 	x := c.install(t)
 	t.Run("a new pod of it keeps the database", func(t *testing.T) { testNewSwitch(t, x) })
 	t.Run("uninstallation", func(t *testing.T) {
-		if err := c.deletePods(t.Context(), x.namespace); err != nil {
+		if err := c.DeletePods(t.Context(), x.namespace); err != nil {
 			t.Fatal(err)
 		}
 		c.uninstall(t)
 		for node, settings := range before {
 			// The folder stays, with nothing in it. The bridge of the underlay is the administrator's.
-			c.exec(t, node, "sh", "-ec", "rmdir /run/openvswitch; ip link delete br-ex; ip link delete ovs-netdev")
+			c.Output(t, node, "sh", "-ec", "rmdir /run/openvswitch; ip link delete br-ex; ip link delete ovs-netdev")
 			if diff := cmp.Diff(strings.Split(settings, "\n"), strings.Split(c.settings(t, node), "\n")); diff != "" {
 				t.Errorf("%s is not as before (-before +now):\n%s", node, diff)
 			}
@@ -79,24 +80,24 @@ patches:
 // testNewSwitch: who deletes the pod has chosen the moment, and everything is there again with the next one.
 func testNewSwitch(t *testing.T, x *trio) {
 	ports := []string{"ovs-vsctl", "--format=csv", "--columns=name,type,ofport,external_ids", "find", "Interface"}
-	before, old := x.exec(t, node1, ports...), x.switchPod(t, node1)
+	before, old := x.Output(t, fixture.Node1, ports...), x.switchPod(t, fixture.Node1)
 
 	began := time.Now()
-	if err := x.deletePod(t.Context(), old.Namespace, old.Name); err != nil {
+	if err := x.DeletePod(t.Context(), old.Namespace, old.Name); err != nil {
 		t.Fatal(err)
 	}
 	gone := time.Since(began)
-	eventually(t, podTime, "another pod of Open vSwitch is ready", func(ctx context.Context) error {
-		if now := x.switchPod(t, node1); now.UID == old.UID || !isReady(now) {
+	fixture.Eventually(t, fixture.PodTime, "another pod of Open vSwitch is ready", func(ctx context.Context) error {
+		if now := x.switchPod(t, fixture.Node1); now.UID == old.UID || !fixture.IsReady(now) {
 			return fmt.Errorf("%s is %s", now.Name, now.Status.Phase)
 		}
 		return nil
 	})
-	meet(t, x.a.netns, x.b.addr)
-	meet(t, x.a.netns, x.c.addr)
-	meet(t, x.c.netns, x.a.addr)
+	fixture.Meet(t, x.a.NetNS, x.b.Addr)
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
+	fixture.Meet(t, x.c.NetNS, x.a.Addr)
 	t.Logf("pods talk again %.1fs after Open vSwitch's pod was deleted, which ended after %.1fs", time.Since(began).Seconds(), gone.Seconds())
-	if diff := cmp.Diff(before, x.exec(t, node1, ports...)); diff != "" {
+	if diff := cmp.Diff(before, x.Output(t, fixture.Node1, ports...)); diff != "" {
 		t.Errorf("the switch has other ports (-before +now):\n%s", diff)
 	}
 }
@@ -104,7 +105,7 @@ func testNewSwitch(t *testing.T, x *trio) {
 // switchPod is the pod with the node's Open vSwitch. While there is none, it has no name.
 func (c *cluster) switchPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
-	pods, err := c.kube.CoreV1().Pods("ovsdn-system").List(t.Context(), metav1.ListOptions{
+	pods, err := c.Kube.CoreV1().Pods("ovsdn-system").List(t.Context(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=ovsdn-ovs", FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil || len(pods.Items) > 1 {

@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -30,12 +31,12 @@ const uninstallTime = 6 * time.Minute
 // restarted unnoticed, and all nodes can lose their power.
 func TestInstallation(t *testing.T) {
 	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: lab.None})
-	before := map[string]string{node1: c.settings(t, node1), node2: c.settings(t, node2)}
+	before := map[string]string{fixture.Node1: c.settings(t, fixture.Node1), fixture.Node2: c.settings(t, fixture.Node2)}
 
 	x := c.install(t)
 	t.Run("rollout", func(t *testing.T) { testRollout(t, x) })
 	t.Run("uninstallation", func(t *testing.T) {
-		if err := c.deletePods(t.Context(), x.namespace); err != nil {
+		if err := c.DeletePods(t.Context(), x.namespace); err != nil {
 			t.Fatal(err)
 		}
 		c.uninstall(t)
@@ -61,8 +62,8 @@ func (c *cluster) install(t *testing.T) *trio {
 	if err := c.Install(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, installTime, "the nodes are ready", func(ctx context.Context) error {
-		nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	fixture.Eventually(t, installTime, "the nodes are ready", func(ctx context.Context) error {
+		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -96,7 +97,7 @@ func (c *cluster) uninstall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), uninstallTime)
 	defer cancel()
 	began := time.Now()
-	slow := time.AfterFunc(time.Minute, func() { progress("kubectl delete takes long: %s", c.remains(ctx)) })
+	slow := time.AfterFunc(time.Minute, func() { fixture.Progress("kubectl delete takes long: %s", c.remains(ctx)) })
 	defer slow.Stop()
 	if err := c.Uninstall(ctx); err != nil {
 		t.Fatalf("%v: %s", err, c.remains(t.Context()))
@@ -160,9 +161,9 @@ func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 	})
 	x.losesNothing(t, func() {
 		x.reload(t, changed)
-		x.hasTable(t, node1, addedTable, true)
+		x.hasTable(t, fixture.Node1, addedTable, true)
 		x.reload(t, own)
-		x.hasTable(t, node1, addedTable, false)
+		x.hasTable(t, fixture.Node1, addedTable, false)
 	}, pings)
 	talks.stay(t)
 }
@@ -172,9 +173,9 @@ func (x *trio) guard(t *testing.T) {
 	t.Helper()
 	const name = "a-and-c"
 	only := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
-		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{x.a.name, x.c.name}}},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{x.a.Name, x.c.Name}}},
 	}}}
-	x.setPolicy(t, &networkingv1.NetworkPolicy{
+	x.SetPolicy(t, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: x.namespace},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: *only[0].PodSelector,
@@ -184,7 +185,7 @@ func (x *trio) guard(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() {
-		if err := x.kube.NetworkingV1().NetworkPolicies(x.namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+		if err := x.Kube.NetworkingV1().NetworkPolicies(x.namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete the policy: %v", err)
 		}
 	})
@@ -200,7 +201,7 @@ func (x *trio) converse(t *testing.T) conversations {
 	t.Helper()
 	talks := make(conversations, 200)
 	for i := range talks {
-		talks[i] = words{512, 2 * time.Second}.talk(t, x.a.end(), x.c.end())
+		talks[i] = words{512, 2 * time.Second}.talk(t, x.a.End(), x.c.End())
 	}
 	return talks
 }
@@ -229,10 +230,10 @@ func testPower(t *testing.T, x *trio) {
 	if err := x.RebootNodes(ctx, t.Logf, x.Nodes()...); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, installTime, "the pods talk again", func(ctx context.Context) error {
+	fixture.Eventually(t, installTime, "the pods talk again", func(ctx context.Context) error {
 		for _, from := range []string{"a", "b", "c"} {
 			for _, to := range []string{"a", "b", "c"} {
-				p, err := x.kube.CoreV1().Pods(x.namespace).Get(ctx, to, metav1.GetOptions{})
+				p, err := x.Kube.CoreV1().Pods(x.namespace).Get(ctx, to, metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
@@ -256,7 +257,7 @@ func testPower(t *testing.T, x *trio) {
 // folder that kubelet has made for the agent's socket.
 func (c *cluster) settings(t *testing.T, node string) string {
 	t.Helper()
-	return c.exec(t, node, "bash", "-c", `
+	return c.Output(t, node, "bash", "-c", `
 		exec 2>&1
 		find /etc/cni /opt/cni /var/lib/cni /var/lib/ovsdn /run/netns /run/openvswitch /run/ovsdn/* ! -path '/var/lib/cni/results*' ! -name '*.pid' ! -name '*.ctl' -printf '%p %y %l\n' | sort
 		ip -oneline link show | cut -d: -f2

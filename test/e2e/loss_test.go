@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -26,7 +27,7 @@ type stream struct {
 }
 
 func streamOf(from, to pod) stream {
-	return stream{name: "from " + from.name + " to " + to.name, from: from.netns, to: to.addr, every: pingInterval}
+	return stream{name: "from " + from.Name + " to " + to.Name, from: from.NetNS, to: to.Addr, every: pingInterval}
 }
 
 // losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice.
@@ -129,10 +130,10 @@ func (c *cluster) machineDrops(t *testing.T) int64 {
 		}
 		sum += dropped
 	}
-	for _, node := range []string{node1, node2} {
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
 		var sockets string
-		within(t, syncTime, "list the packet sockets of "+node, func(ctx context.Context) (err error) {
-			sockets, err = c.tryExec(ctx, node, "ss", "--packet", "--memory", "--numeric", "--no-header")
+		fixture.Within(t, fixture.SyncTime, "list the packet sockets of "+node, func(ctx context.Context) (err error) {
+			sockets, err = c.TryOutput(ctx, node, "ss", "--packet", "--memory", "--numeric", "--no-header")
 			return err
 		})
 		for _, match := range regexp.MustCompile(`skmem:\([^)]*,d([0-9]+)\)`).FindAllStringSubmatch(sockets, -1) {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -44,7 +45,7 @@ func (c *cluster) patchMTU(ctx context.Context, link int, routable any) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", apitypes.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Network.NetworkV1().ClusterNetworks().Patch(ctx, "default", apitypes.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -52,13 +53,13 @@ func (c *cluster) patchMTU(ctx context.Context, link int, routable any) error {
 func (x *trio) restoreMTU(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
 		err := x.setMTU(ctx, mtu{})
-		ticker := time.NewTicker(pollInterval)
+		ticker := time.NewTicker(fixture.PollInterval)
 		defer ticker.Stop()
 		for err == nil {
-			if err = errors.Join(hasMTU(node1, x.node1.netns, "tun0", mtu{podMTU, 0}), hasMTU(node2, x.node2.netns, "tun0", mtu{podMTU, 0})); err == nil {
+			if err = errors.Join(hasMTU(fixture.Node1, x.node1.NetNS, "tun0", mtu{podMTU, 0}), hasMTU(fixture.Node2, x.node2.NetNS, "tun0", mtu{podMTU, 0})); err == nil {
 				return
 			}
 			select {
@@ -82,19 +83,19 @@ func (x *trio) haveMTU(t *testing.T, m mtu, pods ...pod) {
 	if want.link == 0 {
 		want.link = podMTU
 	}
-	eventually(t, syncTime, fmt.Sprintf("nodes and pods have MTU %+v", m), func(context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, fmt.Sprintf("nodes and pods have MTU %+v", m), func(context.Context) error {
 		var errs []error
 		for _, machine := range []machine{x.node1, x.node2} {
-			errs = append(errs, hasMTU(machine.name, machine.netns, "tun0", want))
+			errs = append(errs, hasMTU(machine.Name, machine.NetNS, "tun0", want))
 		}
 		for _, p := range pods {
-			errs = append(errs, hasMTU("pod "+p.name, p.netns, "eth0", want))
+			errs = append(errs, hasMTU("pod "+p.Name, p.NetNS, "eth0", want))
 		}
 		return errors.Join(errs...)
 	})
 	// Pods' ends follow last, except upwards.
 	for _, machine := range []machine{x.node1, x.node2} {
-		eventually(t, syncTime, "the veths of "+machine.name, func(context.Context) error { return haveVethMTU(machine.netns, want.link) })
+		fixture.Eventually(t, fixture.SyncTime, "the veths of "+machine.Name, func(context.Context) error { return haveVethMTU(machine.NetNS, want.link) })
 	}
 }
 
@@ -138,9 +139,9 @@ func haveVethMTU(netns wire.NetNS, want int) error {
 // wantSize pings with the largest packet that may be sent, and with one that is too large.
 func wantSize(t *testing.T, from, to pod, most int) {
 	t.Helper()
-	echoed(t, from.netns, to.addr, wire.Echo{Bytes: most, DontFragment: true})
-	within(t, packetTime, fmt.Sprintf("%d bytes from %s to %s", most+1, from.name, to.name), func(ctx context.Context) error {
-		if err := from.netns.Ping(ctx, to.addr, wire.Echo{Bytes: most + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
+	fixture.Echoed(t, from.NetNS, to.Addr, wire.Echo{Bytes: most, DontFragment: true})
+	fixture.Within(t, fixture.PacketTime, fmt.Sprintf("%d bytes from %s to %s", most+1, from.Name, to.Name), func(ctx context.Context) error {
+		if err := from.NetNS.Ping(ctx, to.Addr, wire.Echo{Bytes: most + 1, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
 			return fmt.Errorf("%w, want %w", err, unix.EMSGSIZE)
 		}
 		return nil
@@ -151,10 +152,10 @@ func wantSize(t *testing.T, from, to pod, most int) {
 func TestMTUChangesUnderTraffic(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	x.restoreMTU(t)
-	meet(t, x.c.netns, x.a.addr)
-	there, back := talk(t, x.a.end(), x.c.end()), talk(t, x.c.end(), x.b.end())
+	fixture.Meet(t, x.c.NetNS, x.a.Addr)
+	there, back := talk(t, x.a.End(), x.c.End()), talk(t, x.c.End(), x.b.End())
 	const changes = 2 * 3 // down and up, of the switch's ends of three veths
 	x.losesNothingLasting(t, changes, func() {
 		for _, step := range []struct {
@@ -187,15 +188,15 @@ func TestMTUOfNewPods(t *testing.T) {
 	x := newTrio(t)
 	x.restoreMTU(t)
 	x.haveMTU(t, mtu{podMTU, lowMTU}, x.a, x.b, x.c)
-	d := x.run(t, x.namespace, netexec("d", node2))[0]
-	meet(t, d.netns, x.a.addr)
+	d := x.Run(t, x.namespace, fixture.Netexec("d", fixture.Node2))[0]
+	fixture.Meet(t, d.NetNS, x.a.Addr)
 	x.haveMTU(t, mtu{podMTU, lowMTU}, d)
 	wantSize(t, d, x.a, lowMTU)
 
 	x.haveMTU(t, mtu{lowMTU, 0}, x.a, x.b, x.c, d)
-	e := x.run(t, x.namespace, netexec("e", node1))[0]
-	meet(t, e.netns, d.addr)
-	x.killAgent(t, node1)
+	e := x.Run(t, x.namespace, fixture.Netexec("e", fixture.Node1))[0]
+	fixture.Meet(t, e.NetNS, d.Addr)
+	x.killAgent(t, fixture.Node1)
 	x.haveMTU(t, mtu{1300, 0}, x.a, x.b, x.c, d, e)
 	wantSize(t, d, e, 1300)
 	wantSize(t, e, d, 1300)
@@ -206,7 +207,7 @@ func TestMTUOfNewPods(t *testing.T) {
 func TestMTURefused(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	x.restoreMTU(t)
 	for i, tc := range []struct {
 		link     int
@@ -224,26 +225,26 @@ func TestMTURefused(t *testing.T) {
 			if err := x.patchMTU(t.Context(), tc.link, tc.routable); err != nil {
 				t.Fatal(err)
 			}
-			names := []string{node1, node2}
+			names := []string{fixture.Node1, fixture.Node2}
 			if tc.about == "ClusterNetwork" {
 				names = []string{"default"}
 				x.accepted(t, metav1.ConditionFalse, tc.says...)
 			}
 			for _, name := range names {
-				x.warned(t, began, tc.about, name, tc.says...)
+				x.Warned(t, began, tc.about, name, tc.says...)
 			}
-			if diff := cmp.Diff(before, x.footprints(t, node1, node2)); diff != "" {
+			if diff := cmp.Diff(before, x.footprints(t, fixture.Node1, fixture.Node2)); diff != "" {
 				t.Errorf("the nodes changed (-before +now):\n%s", diff)
 			}
 			for _, p := range []pod{x.a, x.c} {
-				if err := hasMTU("pod "+p.name, p.netns, "eth0", mtu{podMTU, 0}); err != nil {
+				if err := hasMTU("pod "+p.Name, p.NetNS, "eth0", mtu{podMTU, 0}); err != nil {
 					t.Error(err)
 				}
 			}
 			name := fmt.Sprintf("later-%d", i)
-			later := x.run(t, x.namespace, netexec(name, node1))[0]
-			meet(t, later.netns, x.c.addr)
-			if err := x.deletePod(t.Context(), x.namespace, name); err != nil {
+			later := x.Run(t, x.namespace, fixture.Netexec(name, fixture.Node1))[0]
+			fixture.Meet(t, later.NetNS, x.c.Addr)
+			if err := x.DeletePod(t.Context(), x.namespace, name); err != nil {
 				t.Fatal(err)
 			}
 			x.returnsTo(t, before)

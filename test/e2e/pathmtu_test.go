@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -29,18 +30,18 @@ import (
 func TestPathMTUFromOutside(t *testing.T) {
 	x := newTrio(t)
 	x.restoreMTU(t)
-	outside := end{name: "outside", netns: x.outside.netns, addr: routedFrom(t, x.outside.netns, x.addr(t, node1))}
+	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: routedFrom(t, x.outside.NetNS, x.Addr(t, fixture.Node1))}
 	// It knows the way to pods themselves, past the masquerade.
-	subnet := x.subnet(t, node1).String()
-	x.exec(t, x.outside.name, "ip", "route", "add", subnet, "via", x.addr(t, node1).String())
+	subnet := x.Subnet(t, fixture.Node1).String()
+	x.Output(t, x.outside.Name, "ip", "route", "add", subnet, "via", x.Addr(t, fixture.Node1).String())
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
-		if _, err := x.tryExec(ctx, x.outside.name, "ip", "route", "del", subnet); err != nil {
+		if _, err := x.TryOutput(ctx, x.outside.Name, "ip", "route", "del", subnet); err != nil {
 			t.Error(err)
 		}
 	})
-	meet(t, outside.netns, x.a.addr)
+	fixture.Meet(t, outside.NetNS, x.a.Addr)
 	for _, step := range []struct {
 		mtu  mtu
 		path int
@@ -51,11 +52,11 @@ func TestPathMTUFromOutside(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(step.path), func(t *testing.T) {
 			x.haveMTU(t, step.mtu, x.a, x.b, x.c)
-			x.exec(t, x.outside.name, "ip", "route", "flush", "cache")
-			wantPathMTU(t, outside.netns, x.a.addr, 1500, step.path)
-			echoed(t, outside.netns, x.a.addr, wire.Echo{Bytes: step.path, DontFragment: true})
-			testTCP(t, outside, x.a.end(), outside.addr)
-			testUDP(t, outside, x.a.end(), outside.addr)
+			x.Output(t, x.outside.Name, "ip", "route", "flush", "cache")
+			wantPathMTU(t, outside.NetNS, x.a.Addr, 1500, step.path)
+			fixture.Echoed(t, outside.NetNS, x.a.Addr, wire.Echo{Bytes: step.path, DontFragment: true})
+			testTCP(t, outside, x.a.End(), outside.Addr)
+			testUDP(t, outside, x.a.End(), outside.Addr)
 			testNodePort(t, x, outside, fmt.Sprintf("port-%d", step.path))
 		})
 	}
@@ -64,7 +65,7 @@ func TestPathMTUFromOutside(t *testing.T) {
 // wantPathMTU sends packets that are too large until the answer is that they are, and looks at what the kernel has learned of it.
 func wantPathMTU(t *testing.T, from wire.NetNS, to netip.Addr, size, want int) {
 	t.Helper()
-	eventually(t, packetTime, "the way to "+to.String()+" says what it takes", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PacketTime, "the way to "+to.String()+" says what it takes", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := from.Ping(ctx, to, wire.Echo{Bytes: size, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
@@ -109,32 +110,32 @@ func routedFrom(t *testing.T, from wire.NetNS, to netip.Addr) (source netip.Addr
 
 // testNodePort sends a lot to pod a through a port of the other node, each way.
 func testNodePort(t *testing.T, x *trio, from end, name string) {
-	l, err := x.a.netns.Listen("tcp4", netip.AddrPortFrom(x.a.addr, 0).String())
+	l, err := x.a.NetNS.Listen("tcp4", netip.AddrPortFrom(x.a.Addr, 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	go echoAll(l)
-	service, err := x.kube.CoreV1().Services(x.namespace).Create(t.Context(), &corev1.Service{
+	service, err := x.Kube.CoreV1().Services(x.namespace).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": x.a.name},
+			Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": x.a.Name},
 			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(int32(l.Addr().(*net.TCPAddr).Port))}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := netip.AddrPortFrom(x.addr(t, node2), uint16(service.Spec.Ports[0].NodePort)).String()
+	to := netip.AddrPortFrom(x.Addr(t, fixture.Node2), uint16(service.Spec.Ports[0].NodePort)).String()
 	var conn net.Conn
-	eventually(t, syncTime, "the port of the node answers", func(ctx context.Context) (err error) {
+	fixture.Eventually(t, fixture.SyncTime, "the port of the node answers", func(ctx context.Context) (err error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		conn, err = from.netns.DialContext(ctx, "tcp4", to)
+		conn, err = from.NetNS.DialContext(ctx, "tcp4", to)
 		return err
 	})
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 	defer cancel()
 	data := make([]byte, bulkBytes)
 	rand.Read(data) // never fails (crypto/rand)
@@ -166,14 +167,14 @@ func TestPathMTUFromPod(t *testing.T) {
 	x := newTrio(t)
 	const narrow = 1280
 	beyond := x.beyond(t, narrow)
-	meet(t, x.a.netns, beyond.addr)
-	wantPathMTU(t, x.a.netns, beyond.addr, podMTU, narrow)
+	fixture.Meet(t, x.a.NetNS, beyond.Addr)
+	wantPathMTU(t, x.a.NetNS, beyond.Addr, podMTU, narrow)
 	// Nothing is known yet to those who begin with a connection.
 	for _, p := range []pod{x.b, x.c} {
-		t.Run("from "+p.name, func(t *testing.T) {
-			testTCP(t, p.end(), beyond, x.addr(t, p.node))
-			testUDP(t, p.end(), beyond, x.addr(t, p.node))
-			wantPathMTU(t, p.netns, beyond.addr, podMTU, narrow)
+		t.Run("from "+p.Name, func(t *testing.T) {
+			testTCP(t, p.End(), beyond, x.Addr(t, p.Node))
+			testUDP(t, p.End(), beyond, x.Addr(t, p.Node))
+			wantPathMTU(t, p.NetNS, beyond.Addr, podMTU, narrow)
 		})
 	}
 }
@@ -187,41 +188,41 @@ func (x *trio) beyond(t *testing.T, narrow int) end {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { netns.Close() }) // and its interfaces with it
-	x.exec(t, x.outside.name, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	x.Output(t, x.outside.Name, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
-		if _, err := x.tryExec(ctx, x.outside.name, "sysctl", "-qw", "net.ipv4.ip_forward=0"); err != nil {
+		if _, err := x.TryOutput(ctx, x.outside.Name, "sysctl", "-qw", "net.ipv4.ip_forward=0"); err != nil {
 			t.Error(err)
 		}
 	})
 	e := end{
-		name:  "beyond",
-		netns: wire.NetNS(fmt.Sprintf("/proc/self/fd/%d", netns.Fd())),
-		addr:  netip.MustParseAddr("192.0.2.77"), // the nodes know that outside leads there
+		Name:  "beyond",
+		NetNS: wire.NetNS(fmt.Sprintf("/proc/self/fd/%d", netns.Fd())),
+		Addr:  netip.MustParseAddr("192.0.2.77"), // the nodes know that outside leads there
 	}
 	on := func(link netlink.Link, dst netip.Addr) *netlink.Route {
 		return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(dst), Scope: netlink.SCOPE_LINK}
 	}
-	err = x.outside.netns.Do(func() error {
+	err = x.outside.NetNS.Do(func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "beyond"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(netns.Fd())}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
-		route := on(veth, e.addr)
+		route := on(veth, e.Addr)
 		route.MTU = narrow
 		return errors.Join(netlink.LinkSetUp(veth), netlink.RouteAdd(route))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = e.netns.Do(func() error {
+	err = e.NetNS.Do(func() error {
 		link, err := netlinksafe.LinkByName("eth0")
 		if err != nil {
 			return err
 		}
 		return errors.Join(
-			netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(e.addr)}),
+			netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(e.Addr)}),
 			netlink.LinkSetUp(link),
 			netlink.RouteAdd(on(link, lab.OutsideAddr())),
 			netlink.RouteAdd(&netlink.Route{Gw: lab.OutsideAddr().AsSlice()}),

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -23,8 +24,8 @@ const allCasesVariable = "OVSDN_E2E_ALL_CASES"
 // is what the oracle makes of the API's objects.
 func testPolicyCases(t *testing.T, c *cluster) {
 	g := newGrid(t, c)
-	last := g.stations[slices.IndexFunc(g.stations, func(s *station) bool { return s.name == "pod z/c" })]
-	cases := playable(generator.NewTestCaseGenerator(true, last.addr.String(), g.namespaces, nil, nil).GenerateAllTestCases())
+	last := g.stations[slices.IndexFunc(g.stations, func(s *station) bool { return s.Name == "pod z/c" })]
+	cases := playable(generator.NewTestCaseGenerator(true, last.Addr.String(), g.namespaces, nil, nil).GenerateAllTestCases())
 	generated := len(cases)
 	if os.Getenv(allCasesVariable) == "" {
 		cases = covering(cases)
@@ -72,15 +73,15 @@ const staleTime = 3 * time.Second
 func (g *grid) follows(t *testing.T, what string, all []judged) (emptied int) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, syncTime, what, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
 		err := g.ask(ctx, all)
 		if err == nil || emptied > 0 || g.Shape().Datapath != lab.Netdev || time.Since(began) < staleTime {
 			return err
 		}
 		emptied = 1
 		t.Logf("%s: the caches are emptied, since after %v: %v", what, time.Since(began), err)
-		for _, node := range []string{node1, node2} {
-			if _, err := g.tryExec(ctx, node, "ovs-appctl", "revalidator/purge"); err != nil {
+		for _, node := range []string{fixture.Node1, fixture.Node2} {
+			if _, err := g.TryOutput(ctx, node, "ovs-appctl", "revalidator/purge"); err != nil {
 				return err
 			}
 		}
@@ -151,11 +152,11 @@ func (g *grid) act(t *testing.T, a *generator.Action) {
 	t.Helper()
 	switch {
 	case a.CreatePolicy != nil:
-		g.setPolicy(t, a.CreatePolicy.Policy)
+		g.SetPolicy(t, a.CreatePolicy.Policy)
 	case a.UpdatePolicy != nil:
-		g.setPolicy(t, a.UpdatePolicy.Policy)
+		g.SetPolicy(t, a.UpdatePolicy.Policy)
 	case a.DeletePolicy != nil:
-		if err := g.kube.NetworkingV1().NetworkPolicies(a.DeletePolicy.Namespace).Delete(t.Context(), a.DeletePolicy.Name, metav1.DeleteOptions{}); err != nil {
+		if err := g.Kube.NetworkingV1().NetworkPolicies(a.DeletePolicy.Namespace).Delete(t.Context(), a.DeletePolicy.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	case a.SetNamespaceLabels != nil:
@@ -167,14 +168,14 @@ func (g *grid) act(t *testing.T, a *generator.Action) {
 
 func (c *cluster) labelNamespace(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
-	if _, err := c.kube.CoreV1().Namespaces().Patch(t.Context(), name, types.JSONPatchType, replaceLabels(t, labels), metav1.PatchOptions{}); err != nil {
+	if _, err := c.Kube.CoreV1().Namespaces().Patch(t.Context(), name, types.JSONPatchType, replaceLabels(t, labels), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (c *cluster) labelPod(t *testing.T, namespace, name string, labels map[string]string) {
 	t.Helper()
-	if _, err := c.kube.CoreV1().Pods(namespace).Patch(t.Context(), name, types.JSONPatchType, replaceLabels(t, labels), metav1.PatchOptions{}); err != nil {
+	if _, err := c.Kube.CoreV1().Pods(namespace).Patch(t.Context(), name, types.JSONPatchType, replaceLabels(t, labels), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

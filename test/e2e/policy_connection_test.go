@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -26,17 +27,17 @@ const silence = time.Second
 // testConnections: rules are of one direction; of a connection that comes to be forbidden the opener is not heard any more, and neither is the
 // answer that the opener may not be sent unasked; one that is allowed lives on, however long its opener is silent.
 func testConnections(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	pods := c.run(t, ns, netexec("a", node1), netexec("b", node1), netexec("c", node2))
+	ns := c.Namespace(t)
+	pods := c.Run(t, ns, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node1), fixture.Netexec("c", fixture.Node2))
 	opener, near, far := pods[0], pods[1], pods[2]
 	for _, to := range []pod{near, far} {
-		meet(t, opener.netns, to.addr)
+		fixture.Meet(t, opener.NetNS, to.Addr)
 	}
-	c.setPolicy(t, ingressPolicy(ns, "opener", opener.name)) // nobody opens anything to it
-	c.setPolicy(t, ingressPolicy(ns, "near", near.name, opener.name, far.name))
+	c.SetPolicy(t, ingressPolicy(ns, "opener", opener.Name)) // nobody opens anything to it
+	c.SetPolicy(t, ingressPolicy(ns, "near", near.Name, opener.Name, far.Name))
 	for _, other := range []pod{near, far} {
 		keptAway(t, other, opener)
-		mustNotReach(t, "a new connection from "+other.name+" to "+opener.name, asksHTTP(other.netns, opener.addr, httpPort), asksHTTP(opener.netns, other.addr, httpPort))
+		fixture.MustNotReach(t, "a new connection from "+other.Name+" to "+opener.Name, fixture.AsksHTTP(other.NetNS, opener.Addr, fixture.HTTPPort), fixture.AsksHTTP(opener.NetNS, other.Addr, fixture.HTTPPort))
 	}
 
 	toNear, toFar := openDuplex(t, opener, near), openDuplex(t, opener, far)
@@ -48,8 +49,8 @@ func testConnections(t *testing.T, c *cluster) {
 	toNear.lives(t, time.Now())
 	fromFar.back.hears(t, time.Now(), "the opener is heard on "+fromFar.name)
 	forbidden := time.Now()
-	c.setPolicy(t, ingressPolicy(ns, "near", near.name))
-	c.setPolicy(t, ingressPolicy(ns, "far", far.name, opener.name))
+	c.SetPolicy(t, ingressPolicy(ns, "near", near.Name))
+	c.SetPolicy(t, ingressPolicy(ns, "far", far.Name, opener.Name))
 	toNear.back.dies(t, forbidden, "the opener of "+toNear.name)
 	toNear.there.dies(t, forbidden, "the answer of "+toNear.name)
 	fromFar.back.dies(t, forbidden, "the opener of "+fromFar.name)
@@ -64,11 +65,11 @@ func testConnections(t *testing.T, c *cluster) {
 // keptAway returns when a policy that forbids it is in force.
 func keptAway(t *testing.T, from, to pod) {
 	t.Helper()
-	eventually(t, syncTime, from.name+" is kept away from "+to.name, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, from.Name+" is kept away from "+to.Name, func(ctx context.Context) error {
 		// A busy machine may hold a switch up for longer than the first of them waits, and its flows with it.
 		for _, patience := range []time.Duration{300 * time.Millisecond, time.Second} {
 			ctx, cancel := context.WithTimeout(ctx, patience)
-			err := from.netns.Ping(ctx, to.addr, wire.Echo{})
+			err := from.NetNS.Ping(ctx, to.Addr, wire.Echo{})
 			cancel()
 			if err == nil {
 				return errors.New("it is answered")
@@ -112,8 +113,8 @@ type talker struct {
 // openDuplex opens a TCP connection on which both ends talk.
 func openDuplex(t *testing.T, from, to pod) *duplex {
 	t.Helper()
-	opener, acceptor := connect(t, from.end(), to.end(), 0)
-	d := newDuplex(t, from.name+" to "+to.name, opener, acceptor)
+	opener, acceptor := connect(t, from.End(), to.End(), 0)
+	d := newDuplex(t, from.Name+" to "+to.Name, opener, acceptor)
 	d.there.talks(t)
 	d.back.talks(t)
 	return d
@@ -172,7 +173,7 @@ func (e *talker) hear() {
 // hears waits until something has come after a moment.
 func (e *talker) hears(t *testing.T, after time.Time, what string) {
 	t.Helper()
-	eventually(t, syncTime, what, func(context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, what, func(context.Context) error {
 		if last := time.Unix(0, e.last.Load()); last.Before(after) {
 			return fmt.Errorf("the last word came %v before", after.Sub(last))
 		}
@@ -191,7 +192,7 @@ func (d *duplex) lives(t *testing.T, after time.Time) {
 func (e *talker) dies(t *testing.T, since time.Time, what string) {
 	t.Helper()
 	var last time.Duration
-	eventually(t, syncTime, what+" is not heard any more", func(context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, what+" is not heard any more", func(context.Context) error {
 		at := time.Unix(0, e.last.Load())
 		if ago := time.Since(at); ago < silence {
 			return fmt.Errorf("it was %v ago", ago)

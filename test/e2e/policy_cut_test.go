@@ -13,6 +13,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -30,8 +31,8 @@ type audience struct {
 
 func newAudience(t *testing.T, c *cluster) *audience {
 	t.Helper()
-	a := &audience{cluster: c, namespace: c.namespace(t), ports: cutPort}
-	p := c.run(t, a.namespace, netexec("acceptor", node1), netexec("near", node1), netexec("far", node2), netexec("friend", node2), netexec("stranger", node1))
+	a := &audience{cluster: c, namespace: c.Namespace(t), ports: cutPort}
+	p := c.Run(t, a.namespace, fixture.Netexec("acceptor", fixture.Node1), fixture.Netexec("near", fixture.Node1), fixture.Netexec("far", fixture.Node2), fixture.Netexec("friend", fixture.Node2), fixture.Netexec("stranger", fixture.Node1))
 	a.acceptor, a.near, a.far, a.friend, a.stranger = p[0], p[1], p[2], p[3], p[4]
 	return a
 }
@@ -54,7 +55,7 @@ func (a *audience) change(t *testing.T, policies ...*networkingv1.NetworkPolicy)
 func (a *audience) setAll(t *testing.T, policies []*networkingv1.NetworkPolicy) {
 	t.Helper()
 	for _, p := range policies {
-		a.setPolicy(t, p)
+		a.SetPolicy(t, p)
 	}
 }
 
@@ -63,9 +64,9 @@ func (a *audience) free(t *testing.T) {
 	t.Helper()
 	a.deletePolicies(t, a.namespace)
 	for _, from := range []pod{a.near, a.far, a.friend, a.stranger} {
-		meet(t, from.netns, a.acceptor.addr)
-		meet(t, a.acceptor.netns, from.addr)
-		meet(t, from.netns, a.stranger.addr)
+		fixture.Meet(t, from.NetNS, a.acceptor.Addr)
+		fixture.Meet(t, a.acceptor.NetNS, from.Addr)
+		fixture.Meet(t, from.NetNS, a.stranger.Addr)
 	}
 }
 
@@ -84,7 +85,7 @@ func (a *audience) open(t *testing.T, how string, from pod) *duplex {
 		overTCP: connectPods, overUDP: connectUDP, unheeding: connectUnheeding,
 	}[how]
 	opener, acceptor := opens(t, from, a.acceptor, a.ports)
-	d := newDuplex(t, fmt.Sprintf("%s from %s to port %d", how, from.name, a.ports), opener, acceptor)
+	d := newDuplex(t, fmt.Sprintf("%s from %s to port %d", how, from.Name, a.ports), opener, acceptor)
 	a.ports++
 	began := time.Now()
 	d.back.talks(t)
@@ -94,14 +95,14 @@ func (a *audience) open(t *testing.T, how string, from pod) *duplex {
 
 func connectPods(t *testing.T, from, to pod, port uint16) (opener, acceptor net.Conn) {
 	t.Helper()
-	return connect(t, from.end(), to.end(), port)
+	return connect(t, from.End(), to.End(), port)
 }
 
 // connectUDP sends a packet of UDP, and returns when it has arrived, with sockets that are for the other end only.
 func connectUDP(t *testing.T, from, to pod, port uint16) (opener, acceptor net.Conn) {
 	t.Helper()
 	dial := func(at pod, local, remote netip.AddrPort) (conn net.Conn) {
-		if err := at.netns.Do(func() (err error) {
+		if err := at.NetNS.Do(func() (err error) {
 			conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
 			return err
 		}); err != nil {
@@ -109,10 +110,10 @@ func connectUDP(t *testing.T, from, to pod, port uint16) (opener, acceptor net.C
 		}
 		return conn
 	}
-	client, server := netip.AddrPortFrom(from.addr, firstClientPort+port), netip.AddrPortFrom(to.addr, port)
+	client, server := netip.AddrPortFrom(from.Addr, firstClientPort+port), netip.AddrPortFrom(to.Addr, port)
 	acceptor, opener = dial(to, server, client), dial(from, client, server)
-	within(t, packetTime, "the opener's first packet arrives", func(ctx context.Context) error {
-		return resending(ctx, acceptor, func() error {
+	fixture.Within(t, fixture.PacketTime, "the opener's first packet arrives", func(ctx context.Context) error {
+		return fixture.Resending(ctx, acceptor, func() error {
 			_, err := opener.Write([]byte("talk to me"))
 			return err
 		}, func() error {
@@ -172,14 +173,14 @@ func connectUnheeding(t *testing.T, from, to pod, port uint16) (opener, acceptor
 	t.Helper()
 	opener, acceptor = connectPods(t, from, to, port)
 	word := fmt.Sprintf("word of port %d", port)
-	capture, err := to.netns.Capture("eth0", []byte(word))
+	capture, err := to.NetNS.Capture("eth0", []byte(word))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := acceptor.Write([]byte(word)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, packetTime, "the segment is seen", func(context.Context) error {
+	fixture.Eventually(t, fixture.PacketTime, "the segment is seen", func(context.Context) error {
 		if len(capture.Frames([]byte(word))) == 0 {
 			return errors.New("it is not")
 		}
@@ -188,15 +189,15 @@ func connectUnheeding(t *testing.T, from, to pod, port uint16) (opener, acceptor
 	if err := capture.Close(); err != nil {
 		t.Fatal(err)
 	}
-	inject, err := to.netns.Inject("eth0")
+	inject, err := to.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	packets, err := from.netns.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolTCP), from.addr.String())
+	packets, err := from.NetNS.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolTCP), from.Addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rawEar{opener, packets, netip.AddrPortFrom(to.addr, port)}, repeater{acceptor, inject, capture.Frames([]byte(word))[0]}
+	return rawEar{opener, packets, netip.AddrPortFrom(to.Addr, port)}, repeater{acceptor, inject, capture.Frames([]byte(word))[0]}
 }
 
 // egressPolicy lets a pod reach only the named pods of the namespace.
@@ -278,20 +279,20 @@ func testLasting(t *testing.T, c *cluster) {
 		a.change(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far"))
 		a.change(t, egressPolicy(ns, "from-near", "near", "acceptor"), egressPolicy(ns, "from-far", "far", "acceptor"))
 		for range 3 {
-			a.setPolicy(t, ingressPolicy(ns, "to-stranger", "stranger"))
+			a.SetPolicy(t, ingressPolicy(ns, "to-stranger", "stranger"))
 			keptAway(t, a.friend, a.stranger)
-			a.setPolicy(t, ingressPolicy(ns, "to-stranger", "stranger", "friend"))
-			meet(t, a.friend.netns, a.stranger.addr)
-			a.setPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far", "friend"))
-			meet(t, a.friend.netns, a.acceptor.addr)
-			a.setPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far"))
+			a.SetPolicy(t, ingressPolicy(ns, "to-stranger", "stranger", "friend"))
+			fixture.Meet(t, a.friend.NetNS, a.stranger.Addr)
+			a.SetPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far", "friend"))
+			fixture.Meet(t, a.friend.NetNS, a.acceptor.Addr)
+			a.SetPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far"))
 			keptAway(t, a.friend, a.acceptor)
 		}
 		a.free(t)
 		for _, d := range all {
 			d.back.quieten()
 			said := d.back.said.Load()
-			eventually(t, syncTime, "the last word is heard on "+d.name, func(context.Context) error {
+			fixture.Eventually(t, fixture.SyncTime, "the last word is heard on "+d.name, func(context.Context) error {
 				heard, ago := d.there.heard.Load(), time.Since(time.Unix(0, d.there.last.Load()))
 				if heard != said && ago < 5*silence { // what a busy machine held up still comes
 					return fmt.Errorf("of %d bytes %d", said, heard)

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -16,17 +17,17 @@ import (
 // testProbes: kubelet's probes reach a pod that nobody may reach, which else would never be ready; another node does not, nor a host
 // outside.
 func testProbes(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	c.setPolicy(t, ingressPolicy(ns, "isolated", "probed"))
-	c.setPolicy(t, &networkingv1.NetworkPolicy{
+	ns := c.Namespace(t)
+	c.SetPolicy(t, ingressPolicy(ns, "isolated", "probed"))
+	c.SetPolicy(t, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "silent", Namespace: ns},
 		Spec:       networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}},
 	})
-	probed := c.run(t, ns, netexec("probed", node1))[0]
-	c.routeOutside(t, node1)
-	own := asksHTTP(c.machine(t, node1).netns, probed.addr, httpPort)
-	for _, other := range []string{node2, lab.Outside} {
-		mustNotReach(t, "from "+other+" to an isolated pod", asksHTTP(c.machine(t, other).netns, probed.addr, httpPort), own)
+	probed := c.Run(t, ns, fixture.Netexec("probed", fixture.Node1))[0]
+	c.routeOutside(t, fixture.Node1)
+	own := fixture.AsksHTTP(c.Machine(t, fixture.Node1).NetNS, probed.Addr, fixture.HTTPPort)
+	for _, other := range []string{fixture.Node2, lab.Outside} {
+		fixture.MustNotReach(t, "from "+other+" to an isolated pod", fixture.AsksHTTP(c.Machine(t, other).NetNS, probed.Addr, fixture.HTTPPort), own)
 	}
 }
 
@@ -35,14 +36,14 @@ const crowdSize = 6
 
 // testPolicyFlows: a policy costs a flow for each of its targets, of its peers and of its ports, and not one for each of their combinations.
 func testPolicyFlows(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	c.createOn(t, ns, "target", crowdSize, []string{node1})
-	c.createOn(t, ns, "peer", crowdSize, []string{node2})
+	ns := c.Namespace(t)
+	c.createOn(t, ns, "target", crowdSize, []string{fixture.Node1})
+	c.createOn(t, ns, "peer", crowdSize, []string{fixture.Node2})
 	var stations []*station
 	for _, wave := range []string{"target", "peer"} {
 		for i := range crowdSize {
-			p := c.ready(t, ns, fmt.Sprint(wave, "-", i))
-			stations = append(stations, &station{end: p.end(), pod: true, node: p.node})
+			p := c.Ready(t, ns, fmt.Sprint(wave, "-", i))
+			stations = append(stations, &station{end: p.End(), pod: true, node: p.Node})
 		}
 	}
 	p := newProber(t, stations...)
@@ -50,8 +51,8 @@ func testPolicyFlows(t *testing.T, c *cluster) {
 		return metav1.LabelSelector{MatchLabels: map[string]string{waveLabel: name}}
 	}
 	peers, port := wave("peer"), intstr.FromInt32(80)
-	before := len(c.flows(t, node1))
-	c.setPolicy(t, &networkingv1.NetworkPolicy{
+	before := len(c.Flows(t, fixture.Node1))
+	c.SetPolicy(t, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "crowd", Namespace: ns},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: wave("target"),
@@ -67,11 +68,11 @@ func testPolicyFlows(t *testing.T, c *cluster) {
 			asked = append(asked, q)
 		}
 	}
-	eventually(t, syncTime, "peers reach targets on one port", func(ctx context.Context) error { return p.ask(ctx, asked) })
+	fixture.Eventually(t, fixture.SyncTime, "peers reach targets on one port", func(ctx context.Context) error { return p.ask(ctx, asked) })
 	if err := p.late(); err != nil {
 		t.Error(err)
 	}
-	more := len(c.flows(t, node1)) - before
+	more := len(c.Flows(t, fixture.Node1)) - before
 	t.Logf("a policy with %d targets and %d peers is %d flows", crowdSize, crowdSize, more)
 	const other = 4 // the port, the outcome, and what else has nothing to do with how many there are
 	if more > 2*crowdSize+other {

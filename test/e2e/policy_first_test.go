@@ -22,6 +22,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -96,9 +97,9 @@ type births struct {
 
 func newBirths(t *testing.T, c *cluster, tries int) *births {
 	t.Helper()
-	b := &births{cluster: c, namespace: c.namespace(t), node: c.machine(t, node1), news: make(chan struct{}, 1), heard: map[string]bool{}}
+	b := &births{cluster: c, namespace: c.Namespace(t), node: c.Machine(t, fixture.Node1), news: make(chan struct{}, 1), heard: map[string]bool{}}
 	peers := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"side": friend}}}}
-	c.setPolicy(t, &networkingv1.NetworkPolicy{
+	c.SetPolicy(t, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "friends", Namespace: b.namespace},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"side": newborn}},
@@ -109,16 +110,16 @@ func newBirths(t *testing.T, c *cluster, tries int) *births {
 	})
 	var others []*corev1.Pod
 	for _, side := range []string{friend, enemy} {
-		for _, node := range []string{node1, node2} {
-			p := netexec(side+"-"+node, node)
+		for _, node := range []string{fixture.Node1, fixture.Node2} {
+			p := fixture.Netexec(side+"-"+node, node)
 			p.Labels, p.Spec.Containers[0].ReadinessProbe = map[string]string{"side": side}, nil
 			others = append(others, p)
 		}
 	}
-	b.others = c.run(t, b.namespace, others...)
+	b.others = c.Run(t, b.namespace, others...)
 	for _, p := range b.others {
 		for _, protocol := range []int{wire.ProtocolTCP, wire.ProtocolUDP} {
-			hearRaw(t, p.end(), protocol, func(from netip.Addr, packet []byte) { b.hear(p.name, protocol, from, packet) })
+			hearRaw(t, p.End(), protocol, func(from netip.Addr, packet []byte) { b.hear(p.Name, protocol, from, packet) })
 		}
 		b.calls(t, p)
 	}
@@ -134,9 +135,9 @@ func (b *births) conceive(t *testing.T, tries int) {
 	making.SetLimit(8)
 	for i := range tries {
 		making.Go(func() error {
-			p := netexec(newbornName(i), "")
+			p := fixture.Netexec(newbornName(i), "")
 			p.Labels, p.Spec.SchedulerName = map[string]string{"side": newborn}, "nobody"
-			made, err := b.kube.CoreV1().Pods(b.namespace).Create(t.Context(), p, metav1.CreateOptions{})
+			made, err := b.Kube.CoreV1().Pods(b.namespace).Create(t.Context(), p, metav1.CreateOptions{})
 			if err == nil {
 				b.uids[i] = string(made.UID)
 			}
@@ -146,11 +147,11 @@ func (b *births) conceive(t *testing.T, tries int) {
 	if err := making.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	b.exec(t, node1, "sh", "-ec", fmt.Sprintf("for i in $(seq 0 %d); do ip netns add newborn-$i; done", tries-1))
+	b.Output(t, fixture.Node1, "sh", "-ec", fmt.Sprintf("for i in $(seq 0 %d); do ip netns add newborn-$i; done", tries-1))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.PodTime)
 		defer cancel()
-		if _, err := b.tryExec(ctx, node1, "sh", "-c", "for n in /run/netns/newborn-*; do [ -e $n ] && ip netns del ${n##*/}; done; true"); err != nil {
+		if _, err := b.TryOutput(ctx, fixture.Node1, "sh", "-c", "for n in /run/netns/newborn-*; do [ -e $n ] && ip netns del ${n##*/}; done; true"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -166,8 +167,8 @@ func (b *births) hear(at string, protocol int, from netip.Addr, packet []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	sender := newborn
-	if i := slices.IndexFunc(b.others, func(p pod) bool { return p.addr == from }); i >= 0 {
-		sender = b.others[i].name
+	if i := slices.IndexFunc(b.others, func(p pod) bool { return p.Addr == from }); i >= 0 {
+		sender = b.others[i].Name
 	}
 	if at != newborn && sender != newborn {
 		return // an address that is called may be another's
@@ -188,7 +189,7 @@ func (b *births) hear(at string, protocol int, from netip.Addr, packet []byte) {
 // calls has a pod send to the addresses that the node gives next, until the test ends.
 func (b *births) calls(t *testing.T, from pod) {
 	t.Helper()
-	inject, err := from.netns.Inject("eth0")
+	inject, err := from.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,8 +203,8 @@ func (b *births) calls(t *testing.T, from pod) {
 			next := b.next
 			b.mu.Unlock()
 			for _, addr := range next {
-				packet := wire.UDPPacket(netip.AddrPortFrom(from.addr, firstPort), netip.AddrPortFrom(addr, firstPort), nil)
-				if err := inject.Send(wire.Ethernet(macOf(addr), from.mac, wire.TypeIPv4, packet)); err != nil && !errors.Is(err, os.ErrClosed) {
+				packet := wire.UDPPacket(netip.AddrPortFrom(from.Addr, firstPort), netip.AddrPortFrom(addr, firstPort), nil)
+				if err := inject.Send(wire.Ethernet(fixture.MACOf(addr), from.MAC, wire.TypeIPv4, packet)); err != nil && !errors.Is(err, os.ErrClosed) {
 					t.Error(err)
 					return
 				}
@@ -218,9 +219,9 @@ func (b *births) calls(t *testing.T, from pod) {
 func (b *births) try(t *testing.T, i int) {
 	t.Helper()
 	name := newbornName(i)
-	netns := wire.NetNS(filepath.Join(b.node.root, "run/netns", name))
+	netns := wire.NetNS(filepath.Join(b.node.Root, "run/netns", name))
 	b.begin(i)
-	ctx, cancel := context.WithTimeout(t.Context(), syncTime)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.SyncTime)
 	defer cancel()
 	var living sync.WaitGroup
 	defer living.Wait()
@@ -232,12 +233,12 @@ func (b *births) try(t *testing.T, i int) {
 	defer ears.Close()
 	living.Go(func() { b.listens(ears) })
 	for _, to := range b.others {
-		at := netip.AddrPortFrom(to.addr, firstPort)
+		at := netip.AddrPortFrom(to.Addr, firstPort)
 		living.Go(func() { connects(ctx, netns, at) })
 		living.Go(func() { sends(ctx, ears, at) })
 	}
 	began := time.Now()
-	out := b.exec(t, node1, "sh", "-c", b.plugin("ADD", i))
+	out := b.Output(t, fixture.Node1, "sh", "-c", b.plugin("ADD", i))
 	addr, err := addrOfResult(out)
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -250,7 +251,7 @@ func (b *births) try(t *testing.T, i int) {
 	b.took = append(b.took, time.Since(began))
 	b.mu.Unlock()
 	b.leaving.Go(func() error {
-		_, err := b.tryExec(context.WithoutCancel(t.Context()), node1, "sh", "-c", b.plugin("DEL", i)+" && ip netns del "+name)
+		_, err := b.TryOutput(context.WithoutCancel(t.Context()), fixture.Node1, "sh", "-c", b.plugin("DEL", i)+" && ip netns del "+name)
 		return err
 	})
 }
@@ -280,13 +281,13 @@ func (b *births) knowsFriends(ctx context.Context) error {
 		b.mu.Lock()
 		var missing []string
 		for _, p := range b.others {
-			if !strings.HasPrefix(p.name, friend) {
+			if !strings.HasPrefix(p.Name, friend) {
 				continue
 			}
 			for _, what := range []string{
-				fmt.Sprintf("%d %s from %s", wire.ProtocolTCP, p.name, newborn),
-				fmt.Sprintf("%d %s from %s", wire.ProtocolUDP, p.name, newborn),
-				fmt.Sprintf("%d %s from %s", wire.ProtocolUDP, newborn, p.name),
+				fmt.Sprintf("%d %s from %s", wire.ProtocolTCP, p.Name, newborn),
+				fmt.Sprintf("%d %s from %s", wire.ProtocolUDP, p.Name, newborn),
+				fmt.Sprintf("%d %s from %s", wire.ProtocolUDP, newborn, p.Name),
 			} {
 				if !b.heard[what] {
 					missing = append(missing, what)

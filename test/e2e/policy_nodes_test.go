@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -43,18 +44,18 @@ type nodeSource struct {
 func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []nodeSource {
 	t.Helper()
 	var all []nodeSource
-	outside := c.machine(t, lab.Outside).netns
+	outside := c.Machine(t, lab.Outside).NetNS
 	for i, target := range c.Nodes() {
-		p := c.run(t, namespace, netexec(fmt.Sprint("isolated-", i), target))[0]
+		p := c.Run(t, namespace, fixture.Netexec(fmt.Sprint("isolated-", i), target))[0]
 		port := c.nodePort(t, namespace, p)
-		direct := netip.AddrPortFrom(p.addr, httpPort)
-		all = append(all, nodeSource{name: "a pod of VNID 0 to " + target, from: stranger.netns, to: direct, other: true, pod: true})
+		direct := netip.AddrPortFrom(p.Addr, fixture.HTTPPort)
+		all = append(all, nodeSource{name: "a pod of VNID 0 to " + target, from: stranger.NetNS, to: direct, other: true, pod: true})
 		for _, node := range c.Nodes() {
-			through := netip.AddrPortFrom(c.addr(t, node), port)
+			through := netip.AddrPortFrom(c.Addr(t, node), port)
 			all = append(all,
-				nodeSource{name: node + " to " + target, from: c.machine(t, node).netns, to: direct, node: node, other: node != target},
+				nodeSource{name: node + " to " + target, from: c.Machine(t, node).NetNS, to: direct, node: node, other: node != target},
 				nodeSource{name: "outside through " + node + " to " + target, from: outside, to: through, port: node},
-				nodeSource{name: "a pod through " + node + " to " + target, from: stranger.netns, to: through, port: node, pod: node == stranger.node},
+				nodeSource{name: "a pod through " + node + " to " + target, from: stranger.NetNS, to: through, port: node, pod: node == stranger.Node},
 			)
 		}
 	}
@@ -64,9 +65,9 @@ func (c *cluster) nodeSources(t *testing.T, namespace string, stranger pod) []no
 // nodePort creates a service of the pod and returns its node port.
 func (c *cluster) nodePort(t *testing.T, namespace string, p pod) uint16 {
 	t.Helper()
-	name := "of-" + p.name
-	c.expose(t, namespace, name, servicePort{"TCP", 80, httpPort}, p)
-	s, err := c.kube.CoreV1().Services(namespace).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`), metav1.PatchOptions{})
+	name := "of-" + p.Name
+	c.Expose(t, namespace, name, servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, p)
+	s, err := c.Kube.CoreV1().Services(namespace).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) e
 	var asking sync.WaitGroup
 	for i, s := range all {
 		asking.Go(func() {
-			_, err := hostnameHTTP(ctx, s.from, s.to.Addr(), s.to.Port())
+			_, err := fixture.HostnameHTTP(ctx, s.from, s.to.Addr(), s.to.Port())
 			if got := err == nil; got != want(s) {
 				faults[i] = fmt.Errorf("%s: reached %v, want %v", s.name, got, want(s))
 			}
@@ -94,19 +95,19 @@ func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) e
 // testNodeSources: policies admit clients in the host networks of all nodes, by selectors of namespaces and by blocks. These admit
 // other clients only by the source address of their packets.
 func testNodeSources(t *testing.T, c *cluster) {
-	namespace := c.namespace(t)
+	namespace := c.Namespace(t)
 	nodes := c.Nodes()
-	stranger := c.run(t, metav1.NamespaceDefault, netexec("stranger-"+namespace, nodes[len(nodes)-1]))[0]
+	stranger := c.Run(t, metav1.NamespaceDefault, fixture.Netexec("stranger-"+namespace, nodes[len(nodes)-1]))[0]
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, stranger.name, metav1.DeleteOptions{}); err != nil {
+		if err := c.Kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, stranger.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 	all := c.nodeSources(t, namespace, stranger)
 	expect := func(what string, want func(nodeSource) bool) {
 		t.Helper()
-		eventually(t, syncTime, what, func(ctx context.Context) error { return askAll(ctx, all, want) })
+		fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error { return askAll(ctx, all, want) })
 	}
 	expect("without a policy", func(nodeSource) bool { return true })
 
@@ -118,7 +119,7 @@ func testNodeSources(t *testing.T, c *cluster) {
 	}
 	label := &metav1.LabelSelector{MatchLabels: map[string]string{hostNetworkLabel: ""}}
 	name := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: hostNetworkNamespace}}
-	pods := &metav1.LabelSelector{MatchLabels: map[string]string{"app": stranger.name}}
+	pods := &metav1.LabelSelector{MatchLabels: map[string]string{"app": stranger.Name}}
 	ownNode := func(s nodeSource) bool { return s.node != "" && !s.other }
 	anyNode := func(s nodeSource) bool { return s.node != "" }
 	first := func(s nodeSource) bool { return ownNode(s) || s.node == nodes[0] }
@@ -131,16 +132,16 @@ func testNodeSources(t *testing.T, c *cluster) {
 		{"OpenShift's label", selecting(label, nil), anyNode},
 		{"OpenShift's label and pods", selecting(label, pods), ownNode},
 		{"the namespace's name", selecting(name, &metav1.LabelSelector{}), anyNode},
-		{"a node's own address", block(c.addr(t, nodes[0])), first},
+		{"a node's own address", block(c.Addr(t, nodes[0])), first},
 		// Packets that the node masquerades have that address, too.
-		{"a node's address in the pod network", block(c.gateway(t, nodes[0])), func(s nodeSource) bool { return first(s) || s.port == nodes[0] }},
+		{"a node's address in the pod network", block(c.Gateway(t, nodes[0])), func(s nodeSource) bool { return first(s) || s.port == nodes[0] }},
 		// The pod of VNID 0 is in a namespace that is selected. Its own node preserves its address through a node port.
 		{"all namespaces", selecting(&metav1.LabelSelector{}, nil), func(s nodeSource) bool { return anyNode(s) || s.pod }},
 		{"pods of its namespace again", selecting(nil, &metav1.LabelSelector{}), ownNode},
 	} {
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nodes"}}
 		policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{tc.peer}}}
-		c.setPolicy(t, policy)
+		c.SetPolicy(t, policy)
 		expect("ingress from "+tc.name, tc.want)
 	}
 }

@@ -89,7 +89,7 @@ func newProber(t *testing.T, stations ...*station) *prober {
 		arrived: map[arrival]bool{}, refused: map[question]string{}, news: make(chan bool, 1),
 	}
 	for i, s := range stations {
-		p.byAddr[s.addr] = i
+		p.byAddr[s.Addr] = i
 		s.sockets = map[int]net.PacketConn{}
 	}
 	for i, s := range stations {
@@ -108,13 +108,13 @@ func newProber(t *testing.T, stations ...*station) *prober {
 func (s *station) listen(t *testing.T) {
 	t.Helper()
 	for _, port := range portsOf(wire.ProtocolTCP) {
-		at := netip.AddrPortFrom(s.addr, port).String()
-		tcp, err := s.netns.Listen("tcp4", at)
+		at := netip.AddrPortFrom(s.Addr, port).String()
+		tcp, err := s.NetNS.Listen("tcp4", at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { tcp.Close() })
-		udp, err := s.netns.ListenPacket("udp4", at)
+		udp, err := s.NetNS.ListenPacket("udp4", at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func (p *prober) hear(at, protocol int, sender netip.Addr, packet []byte) {
 		return
 	}
 	p.note(arrival{question{protocol, source, other, at, destination}, false})
-	from, to := netip.AddrPortFrom(p.stations[at].addr, destination), netip.AddrPortFrom(sender, source)
+	from, to := netip.AddrPortFrom(p.stations[at].Addr, destination), netip.AddrPortFrom(sender, source)
 	var answer []byte
 	switch protocol {
 	case wire.ProtocolUDP:
@@ -167,7 +167,7 @@ func (p *prober) note(a arrival) {
 
 func (p *prober) send(q question) error {
 	from, to := p.stations[q.from], p.stations[q.to]
-	source, destination := netip.AddrPortFrom(from.addr, q.round), netip.AddrPortFrom(to.addr, q.port)
+	source, destination := netip.AddrPortFrom(from.Addr, q.round), netip.AddrPortFrom(to.Addr, q.port)
 	var packet []byte
 	switch q.protocol {
 	case wire.ProtocolICMP:
@@ -179,7 +179,7 @@ func (p *prober) send(q question) error {
 	case wire.ProtocolSCTP:
 		packet = wire.SCTP(q.round, q.port, sctpInit, make([]byte, 16))
 	}
-	if _, err := from.sockets[q.protocol].WriteTo(packet, &net.IPAddr{IP: to.addr.AsSlice()}); err != nil {
+	if _, err := from.sockets[q.protocol].WriteTo(packet, &net.IPAddr{IP: to.Addr.AsSlice()}); err != nil {
 		return fmt.Errorf("%s: %w", p.describe(q), err)
 	}
 	return nil
@@ -200,9 +200,9 @@ func (p *prober) judge(cluster *oracle.Cluster) []judged {
 	}
 	endpoint := func(s *station) oracle.Endpoint {
 		if s.pod {
-			return oracle.Endpoint{Addr: s.addr, Pod: pods[s.addr.String()]}
+			return oracle.Endpoint{Addr: s.Addr, Pod: pods[s.Addr.String()]}
 		}
-		return oracle.Endpoint{Addr: s.addr, Node: s.node}
+		return oracle.Endpoint{Addr: s.Addr, Node: s.node}
 	}
 	var all []judged
 	for i, from := range p.stations {
@@ -365,5 +365,5 @@ func (p *prober) describe(q question) string {
 	if protocol == "" {
 		protocol = "ICMP"
 	}
-	return fmt.Sprintf("%s %d from %s to %s", strings.ToUpper(protocol), q.port, p.stations[q.from].name, p.stations[q.to].name)
+	return fmt.Sprintf("%s %d from %s to %s", strings.ToUpper(protocol), q.port, p.stations[q.from].Name, p.stations[q.to].Name)
 }

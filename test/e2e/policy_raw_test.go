@@ -15,7 +15,7 @@ import (
 // hearRaw tells of all that comes to an end by an IP protocol, without its header.
 func hearRaw(t *testing.T, at end, protocol int, heard func(from netip.Addr, packet []byte)) net.PacketConn {
 	t.Helper()
-	conn, err := at.netns.ListenPacket(fmt.Sprintf("ip4:%d", protocol), at.addr.String())
+	conn, err := at.NetNS.ListenPacket(fmt.Sprintf("ip4:%d", protocol), at.Addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}

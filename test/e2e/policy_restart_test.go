@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -30,13 +31,13 @@ type guarded struct {
 
 func newGuarded(t *testing.T, c *cluster) *guarded {
 	t.Helper()
-	g := &guarded{cluster: c, namespace: c.namespace(t)}
-	pods := c.run(t, g.namespace, netexec("target", node1), netexec("friend", node2), netexec("enemy", node1))
+	g := &guarded{cluster: c, namespace: c.Namespace(t)}
+	pods := c.Run(t, g.namespace, fixture.Netexec("target", fixture.Node1), fixture.Netexec("friend", fixture.Node2), fixture.Netexec("enemy", fixture.Node1))
 	g.target, g.friend, g.enemy = pods[0], pods[1], pods[2]
 	for _, from := range []pod{g.friend, g.enemy} {
-		meet(t, from.netns, g.target.addr)
+		fixture.Meet(t, from.NetNS, g.target.Addr)
 	}
-	c.setPolicy(t, ingressPolicy(g.namespace, "guard", g.target.name, g.friend.name))
+	c.SetPolicy(t, ingressPolicy(g.namespace, "guard", g.target.Name, g.friend.Name))
 	keptAway(t, g.enemy, g.target)
 	g.attack(t)
 	return g
@@ -45,17 +46,17 @@ func newGuarded(t *testing.T, c *cluster) *guarded {
 // attack has the enemy send to the target until the test ends.
 func (g *guarded) attack(t *testing.T) {
 	t.Helper()
-	hearRaw(t, g.target.end(), wire.ProtocolUDP, func(from netip.Addr, _ []byte) {
-		if from == g.enemy.addr {
+	hearRaw(t, g.target.End(), wire.ProtocolUDP, func(from netip.Addr, _ []byte) {
+		if from == g.enemy.Addr {
 			g.breaches.Add(1)
 		}
 	})
-	inject, err := g.enemy.netns.Inject("eth0")
+	inject, err := g.enemy.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	frame := wire.Ethernet(g.target.mac, g.enemy.mac, wire.TypeIPv4,
-		wire.UDPPacket(netip.AddrPortFrom(g.enemy.addr, 7), netip.AddrPortFrom(g.target.addr, udpPort), []byte("attack")))
+	frame := wire.Ethernet(g.target.MAC, g.enemy.MAC, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(g.enemy.Addr, 7), netip.AddrPortFrom(g.target.Addr, fixture.UDPPort), []byte("attack")))
 	ctx, cancel := context.WithCancel(t.Context())
 	var attacking sync.WaitGroup
 	attacking.Go(func() {
@@ -88,20 +89,20 @@ func testPolicyRestarts(t *testing.T, c *cluster) {
 	g := newGuarded(t, c)
 	g.losesNothing(t, func() {
 		for range 2 {
-			for _, node := range []string{node1, node2} {
+			for _, node := range []string{fixture.Node1, fixture.Node2} {
 				g.service(t, node, agentService, (*lab.Service).Restart)
 				g.serves(t, node)
 			}
-			g.killAgent(t, node1)
-			g.serves(t, node1)
+			g.killAgent(t, fixture.Node1)
+			g.serves(t, fixture.Node1)
 		}
 	}, fineStreamOf(g.friend, g.target))
 	g.held(t, "agents restarted and killed")
 	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill} {
-		g.service(t, node1, vswitchdService, do)
-		g.reconnected(t, node1)
-		g.mendUnderlay(t, node1)
-		meet(t, g.friend.netns, g.target.addr)
+		g.service(t, fixture.Node1, vswitchdService, do)
+		g.reconnected(t, fixture.Node1)
+		g.mendUnderlay(t, fixture.Node1)
+		fixture.Meet(t, g.friend.NetNS, g.target.Addr)
 	}
 	g.held(t, "ovs-vswitchd restarted and killed")
 }
@@ -118,9 +119,9 @@ const (
 // and the last version is soon in force.
 func testPolicyUpdates(t *testing.T, c *cluster) {
 	g := newGuarded(t, c)
-	policies := c.kube.NetworkingV1().NetworkPolicies(g.namespace)
+	policies := c.Kube.NetworkingV1().NetworkPolicies(g.namespace)
 	version := func(i int, from ...string) *networkingv1.NetworkPolicy {
-		p := ingressPolicy(g.namespace, "guard", g.target.name, append(from, g.friend.name)...)
+		p := ingressPolicy(g.namespace, "guard", g.target.Name, append(from, g.friend.Name)...)
 		block := networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("198.51.%d.%d/32", i/256, i%256)}}
 		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{block}})
 		return p
@@ -130,7 +131,7 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 		return err
 	}
 	g.losesNothing(t, func() {
-		before, began := c.cpuTime(t, node1), time.Now()
+		before, began := c.cpuTime(t, fixture.Node1), time.Now()
 		// One after the other: on two processors that is as quick as many together, which keep those from the switch.
 		for i := range updates {
 			if err := change(version(i)); err != nil {
@@ -140,17 +141,17 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 		took := time.Since(began)
 		g.held(t, "while the policy changed")
 		last := time.Now()
-		if err := change(version(updates, g.enemy.name)); err != nil {
+		if err := change(version(updates, g.enemy.Name)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, syncTime, "the last version lets the enemy in", func(context.Context) error {
+		fixture.Eventually(t, fixture.SyncTime, "the last version lets the enemy in", func(context.Context) error {
 			if g.breaches.Load() == 0 {
 				return errors.New("it does not")
 			}
 			return nil
 		})
 		follows := time.Since(last)
-		cpu := c.cpuTime(t, node1) - before
+		cpu := c.cpuTime(t, fixture.Node1) - before
 		t.Logf("%d versions in %v; the last is in force after %v; the agent used %v of processor time", updates, took, follows, cpu)
 		if follows > lastVersionTime {
 			t.Errorf("the last version is in force after %v, %v is allowed", follows, lastVersionTime)
@@ -162,7 +163,7 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 		keptAway(t, g.enemy, g.target)
-		eventually(t, syncTime, "the enemy is kept away again", func(context.Context) error {
+		fixture.Eventually(t, fixture.SyncTime, "the enemy is kept away again", func(context.Context) error {
 			seen := g.breaches.Swap(0)
 			if seen > 0 {
 				return fmt.Errorf("%d packets of it arrived", seen)
@@ -184,7 +185,7 @@ func (c *cluster) cpuTime(t *testing.T, node string) time.Duration {
 		t.Fatal(err)
 	}
 	var user, system int64
-	stat := c.exec(t, node, "cat", fmt.Sprintf("/proc/%d/stat", status.PID))
+	stat := c.Output(t, node, "cat", fmt.Sprintf("/proc/%d/stat", status.PID))
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if _, err := fmt.Sscan(strings.Join(fields[11:13], " "), &user, &system); err != nil {
 		t.Fatalf("%v: %s", err, stat)

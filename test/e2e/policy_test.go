@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
@@ -47,7 +47,7 @@ func newPolicyCluster(t *testing.T) *cluster {
 	if name := os.Getenv(policyLabVariable); name != "" {
 		return openCluster(t, name)
 	}
-	return ownCluster(t, policyLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: install()})
+	return ownCluster(t, policyLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: fixture.Install()})
 }
 
 // grid is the cluster that the cases are about: three namespaces with three pods each, on both nodes.
@@ -66,31 +66,31 @@ func newGrid(t *testing.T, c *cluster) *grid {
 	for _, ns := range g.namespaces {
 		c.namedNamespace(t, ns, map[string]string{"ns": ns})
 		for i, name := range gridNames("a", "b", "c") {
-			c.create(t, ns, gridPod(name, []string{node1, node2}[i%2]))
+			c.Create(t, ns, gridPod(name, []string{fixture.Node1, fixture.Node2}[i%2]))
 		}
 	}
 	var stations []*station
 	for _, ns := range g.namespaces {
 		for _, name := range gridNames("a", "b", "c") {
-			p := c.ready(t, ns, name)
-			p.name = ns + "/" + name
-			stations = append(stations, &station{end: p.end(), pod: true, node: p.node})
+			p := c.Ready(t, ns, name)
+			p.Name = ns + "/" + name
+			stations = append(stations, &station{end: p.End(), pod: true, node: p.Node})
 		}
 	}
-	for _, node := range []string{node1, node2} {
-		e := end{name: node, netns: c.machine(t, node).netns, addr: c.gateway(t, node)}
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		e := end{Name: node, NetNS: c.Machine(t, node).NetNS, Addr: c.Gateway(t, node)}
 		stations = append(stations, &station{end: e, node: node})
 	}
-	c.routeOutside(t, node1)
-	outside := end{name: "outside", netns: c.machine(t, lab.Outside).netns, addr: lab.OutsideAddr()}
-	g.prober = newProber(t, append(stations, &station{end: outside, through: node1})...)
+	c.routeOutside(t, fixture.Node1)
+	outside := end{Name: "outside", NetNS: c.Machine(t, lab.Outside).NetNS, Addr: lab.OutsideAddr()}
+	g.prober = newProber(t, append(stations, &station{end: outside, through: fixture.Node1})...)
 	g.statelessSCTP = c.Shape().Datapath == lab.Netdev
 	return g
 }
 
 // gridPod has names for the ports that the cases speak of.
 func gridPod(name, node string) *corev1.Pod {
-	p := netexec(name, node)
+	p := fixture.Netexec(name, node)
 	p.Labels = map[string]string{"pod": name}
 	container := &p.Spec.Containers[0]
 	container.Args, container.ReadinessProbe = []string{"pause"}, nil
@@ -106,17 +106,17 @@ func gridPod(name, node string) *corev1.Pod {
 func (c *cluster) namedNamespace(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	eventually(t, podTime, "create namespace "+name, func(ctx context.Context) error {
-		_, err := c.kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{})
+	fixture.Eventually(t, fixture.PodTime, "create namespace "+name, func(ctx context.Context) error {
+		_, err := c.Kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) { // one of that name is being deleted
 			t.Fatal(err)
 		}
 		return err
 	})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), podTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.PodTime)
 		defer cancel()
-		if err := errors.Join(c.deletePods(ctx, name), c.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
+		if err := errors.Join(c.DeletePods(ctx, name), c.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
 			t.Errorf("clean up namespace %s: %v", name, err)
 		}
 	})
@@ -126,9 +126,9 @@ func (c *cluster) namedNamespace(t *testing.T, name string, labels map[string]st
 func (c *cluster) routeOutside(t *testing.T, node string) {
 	t.Helper()
 	network := c.Shape().ClusterNetwork.String()
-	c.exec(t, lab.Outside, "ip", "route", "replace", network, "via", c.addr(t, node).String())
+	c.Output(t, lab.Outside, "ip", "route", "replace", network, "via", c.Addr(t, node).String())
 	t.Cleanup(func() {
-		if _, err := c.tryExec(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", network); err != nil {
+		if _, err := c.TryOutput(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", network); err != nil {
 			t.Error(err)
 		}
 	})
@@ -137,21 +137,21 @@ func (c *cluster) routeOutside(t *testing.T, node string) {
 // objects are what the API server has now, for the oracle.
 func (c *cluster) objects(t *testing.T) *oracle.Cluster {
 	t.Helper()
-	namespaces, err := c.kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	namespaces, err := c.Kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := c.kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	pods, err := c.Kube.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	policies, err := c.kube.NetworkingV1().NetworkPolicies("").List(t.Context(), metav1.ListOptions{})
+	policies, err := c.Kube.NetworkingV1().NetworkPolicies("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := &oracle.Cluster{HostNetwork: []string{hostNetworkNamespace}, NodeAddrs: map[string][]netip.Addr{}}
 	for _, node := range c.Nodes() {
-		all.NodeAddrs[node] = []netip.Addr{c.addr(t, node), c.gateway(t, node)}
+		all.NodeAddrs[node] = []netip.Addr{c.Addr(t, node), c.Gateway(t, node)}
 	}
 	for i := range namespaces.Items {
 		all.Namespaces = append(all.Namespaces, &namespaces.Items[i])
@@ -165,22 +165,9 @@ func (c *cluster) objects(t *testing.T) *oracle.Cluster {
 	return all
 }
 
-// setPolicy makes or changes a policy.
-func (c *cluster) setPolicy(t *testing.T, p *networkingv1.NetworkPolicy) {
-	t.Helper()
-	policies := c.kube.NetworkingV1().NetworkPolicies(p.Namespace)
-	_, err := policies.Create(t.Context(), p, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = policies.Update(t.Context(), p, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (c *cluster) deletePolicies(t *testing.T, namespace string) {
 	t.Helper()
-	policies := c.kube.NetworkingV1().NetworkPolicies(namespace)
+	policies := c.Kube.NetworkingV1().NetworkPolicies(namespace)
 	if err := policies.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -18,20 +19,20 @@ import (
 func TestAgentKilled(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
-	before := x.footprints(t, node1, node2)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	began := time.Now()
 	x.losesNothing(t, func() {
 		for range 3 {
-			x.killAgent(t, node1)
-			x.observed(t, node1)
+			x.killAgent(t, fixture.Node1)
+			x.observed(t, fixture.Node1)
 		}
 	}, streamOf(x.a, x.c), streamOf(x.b, x.a))
-	x.notWarned(t, began, "Node", node1, agentService)
+	x.notWarned(t, began, "Node", fixture.Node1, agentService)
 	x.returnsTo(t, before)
 
-	later := x.run(t, x.namespace, netexec("later", node1))[0]
-	meet(t, later.netns, x.c.addr)
-	if err := x.deletePod(t.Context(), x.namespace, later.name); err != nil {
+	later := x.Run(t, x.namespace, fixture.Netexec("later", fixture.Node1))[0]
+	fixture.Meet(t, later.NetNS, x.c.Addr)
+	if err := x.DeletePod(t.Context(), x.namespace, later.Name); err != nil {
 		t.Fatal(err)
 	}
 	x.returnsTo(t, before)
@@ -49,7 +50,7 @@ func (c *cluster) killAgent(t *testing.T, node string) {
 		t.Fatal(err)
 	}
 	c.service(t, node, agentService, (*lab.Service).Kill)
-	eventually(t, programTime, "the agent is started again", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.ProgramTime, "the agent is started again", func(ctx context.Context) error {
 		now, err := s.Status(ctx)
 		if err != nil {
 			return err
@@ -66,14 +67,14 @@ func TestAgentKilledAtWork(t *testing.T) {
 	const pods, kills = 30, 3
 	c := newCluster(t)
 	c.settle(t)
-	m := c.machine(t, node1)
-	before := c.footprints(t, node1, node2)
-	d := c.deploy(t, c.namespace(t))
+	m := c.Machine(t, fixture.Node1)
+	before := c.footprints(t, fixture.Node1, fixture.Node2)
+	d := c.deploy(t, c.Namespace(t))
 	for _, wanted := range []int{pods, 0} {
-		leases := len(c.footprints(t, node1)[node1].Leases)
+		leases := len(c.footprints(t, fixture.Node1)[fixture.Node1].Leases)
 		d.scale(t, wanted)
 		for kill := range kills {
-			eventually(t, waveTime, "the agent is at work", func(ctx context.Context) error {
+			fixture.Eventually(t, waveTime, "the agent is at work", func(ctx context.Context) error {
 				now, err := c.footprint(ctx, m)
 				if err != nil {
 					return err
@@ -83,7 +84,7 @@ func TestAgentKilledAtWork(t *testing.T) {
 				}
 				return nil
 			})
-			c.killAgent(t, node1)
+			c.killAgent(t, fixture.Node1)
 		}
 		d.reaches(t, wanted)
 	}
@@ -96,12 +97,12 @@ func TestAgentMissesNodes(t *testing.T) {
 	x.settle(t)
 	known := func(node string, want bool, addr, subnet string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			flows, err := x.dumpFlows(ctx, node, "-O", "OpenFlow13")
+			flows, err := x.DumpFlows(ctx, node, "-O", "OpenFlow13")
 			if err != nil {
 				return err
 			}
 			for table, text := range map[string]string{"10": "tun_src=" + addr + " ", "50": "arp_tpa=" + subnet + " ", "90": "nw_dst=" + subnet + " ", "111": addr + "->tun_dst"} {
-				has := slices.ContainsFunc(tableOf(flows, table), func(f string) bool { return strings.Contains(f, text) })
+				has := slices.ContainsFunc(fixture.TableOf(flows, table), func(f string) bool { return strings.Contains(f, text) })
 				if has != want {
 					err = errors.Join(err, fmt.Errorf("a flow with %q in table %s: %v, want %v", text, table, has, want))
 				}
@@ -110,27 +111,27 @@ func TestAgentMissesNodes(t *testing.T) {
 		}
 	}
 
-	x.service(t, node1, agentService, (*lab.Service).Stop)
-	t.Cleanup(func() { x.service(t, node1, agentService, (*lab.Service).Start) })
-	before := x.footprints(t, node1)[node1]
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
+	t.Cleanup(func() { x.service(t, fixture.Node1, agentService, (*lab.Service).Start) })
+	before := x.footprints(t, fixture.Node1)[fixture.Node1]
 	added := x.addNode(t)
-	addr, subnet := x.addr(t, added).String(), x.subnet(t, added).String()
-	eventually(t, syncTime, node2+" knows "+added, known(node2, true, addr, subnet))
-	if diff := cmp.Diff(before, x.footprints(t, node1)[node1]); diff != "" {
-		t.Errorf("%s, whose agent is stopped, changed:\n%s", node1, diff)
+	addr, subnet := x.Addr(t, added).String(), x.Subnet(t, added).String()
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node2+" knows "+added, known(fixture.Node2, true, addr, subnet))
+	if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)[fixture.Node1]); diff != "" {
+		t.Errorf("%s, whose agent is stopped, changed:\n%s", fixture.Node1, diff)
 	}
 
-	x.service(t, node1, agentService, (*lab.Service).Start)
-	eventually(t, syncTime, node1+" knows "+added, known(node1, true, addr, subnet))
-	d := x.run(t, x.namespace, netexec("d", added))[0]
-	meet(t, x.a.netns, d.addr)
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Start)
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" knows "+added, known(fixture.Node1, true, addr, subnet))
+	d := x.Run(t, x.namespace, fixture.Netexec("d", added))[0]
+	fixture.Meet(t, x.a.NetNS, d.Addr)
 
-	x.service(t, node1, agentService, (*lab.Service).Stop)
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
 	x.leave(t, d, added)
-	eventually(t, syncTime, node2+" forgets "+added, known(node2, false, addr, subnet))
-	x.service(t, node1, agentService, (*lab.Service).Start)
-	eventually(t, syncTime, node1+" forgets "+added, known(node1, false, addr, subnet))
-	if diff := cmp.Diff(before, x.footprints(t, node1)[node1]); diff != "" {
-		t.Errorf("%s is not as before (-before +now):\n%s", node1, diff)
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node2+" forgets "+added, known(fixture.Node2, false, addr, subnet))
+	x.service(t, fixture.Node1, agentService, (*lab.Service).Start)
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" forgets "+added, known(fixture.Node1, false, addr, subnet))
+	if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)[fixture.Node1]); diff != "" {
+		t.Errorf("%s is not as before (-before +now):\n%s", fixture.Node1, diff)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -43,10 +44,10 @@ func watchers(t *testing.T, pods []pod, machines []machine) (all []watch) {
 		all = append(all, watch{place, capture})
 	}
 	for _, p := range pods {
-		add("pod "+p.name, p.netns)
+		add("pod "+p.Name, p.NetNS)
 	}
 	for _, m := range machines {
-		add(m.name, m.netns)
+		add(m.Name, m.NetNS)
 	}
 	return all
 }
@@ -69,7 +70,7 @@ func nobodySaw(t *testing.T, all []watch, names []string) {
 // saw waits for a packet at a place.
 func saw(t *testing.T, all []watch, place, name string, again func() error) {
 	t.Helper()
-	eventually(t, packetTime, fmt.Sprintf("%q gets to %s", name, place), func(context.Context) error {
+	fixture.Eventually(t, fixture.PacketTime, fmt.Sprintf("%q gets to %s", name, place), func(context.Context) error {
 		if err := again(); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +93,7 @@ type attack struct {
 func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 	t.Helper()
 	all := watchers(t, []pod{x.b, x.c}, []machine{x.node1, x.node2, x.outside})
-	inject, err := x.a.netns.Inject("eth0")
+	inject, err := x.a.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,16 +103,16 @@ func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 		names = append(names, a.name)
 	}
 	// The machine may lose a lone frame: there is another round then, of which all must be counted.
-	eventually(t, 3*syncTime, "the drops are counted", func(ctx context.Context) error {
-		before := packets(t, x.flows(t, node1), "20", drop)
+	fixture.Eventually(t, 3*fixture.SyncTime, "the drops are counted", func(ctx context.Context) error {
+		before := fixture.Packets(t, x.Flows(t, fixture.Node1), "20", drop)
 		for _, a := range attacks {
 			if err := inject.Send(a.frame); err != nil {
 				t.Fatalf("%s: %v", a.name, err)
 			}
 		}
 		var missing error
-		for deadline := time.Now().Add(packetTime); time.Now().Before(deadline); pause(t, pollInterval) {
-			got := packets(t, x.flows(t, node1), "20", drop) - before
+		for deadline := time.Now().Add(fixture.PacketTime); time.Now().Before(deadline); pause(t, fixture.PollInterval) {
+			got := fixture.Packets(t, x.Flows(t, fixture.Node1), "20", drop) - before
 			if got >= uint64(len(attacks)) {
 				return nil
 			}
@@ -120,9 +121,9 @@ func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 		return missing
 	})
 	for _, to := range []pod{x.b, x.c} {
-		legitimate := wire.Ethernet(to.mac, x.a.mac, wire.TypeIPv4,
-			wire.UDPPacket(netip.AddrPortFrom(x.a.addr, 7), netip.AddrPortFrom(to.addr, 7), token("legitimate")))
-		saw(t, all, "pod "+to.name, "legitimate", func() error { return inject.Send(legitimate) })
+		legitimate := wire.Ethernet(to.MAC, x.a.MAC, wire.TypeIPv4,
+			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
+		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
 	}
 	nobodySaw(t, all, names)
 }
@@ -134,34 +135,34 @@ func TestSpoofedSource(t *testing.T) {
 	var attacks []attack
 	for _, to := range []pod{x.b, x.c} {
 		udp := func(source netip.Addr, name string) []byte {
-			return wire.UDPPacket(netip.AddrPortFrom(source, 7), netip.AddrPortFrom(to.addr, 7), token(name))
+			return wire.UDPPacket(netip.AddrPortFrom(source, 7), netip.AddrPortFrom(to.Addr, 7), token(name))
 		}
 		for _, s := range []struct {
 			what string
 			mac  net.HardwareAddr
 			ip   netip.Addr
 		}{
-			{"the IP of the pod beside it", x.a.mac, x.b.addr},
-			{"the IP of a pod on another node", x.a.mac, x.c.addr},
-			{"an IP that nobody has", x.a.mac, lastOf(x.a.addr)},
-			{"the gateway's IP", x.a.mac, x.a.gateway()},
-			{"its node's IP", x.a.mac, x.addr(t, node1)},
-			{"an IP of the world", x.a.mac, netip.MustParseAddr("192.0.2.99")},
-			{"a MAC that nobody has", stranger, x.a.addr},
-			{"the MAC of the pod beside it", x.b.mac, x.a.addr},
-			{"the gateway's MAC", macOf(x.a.gateway()), x.a.addr},
-			{"MAC and IP of the pod beside it", x.b.mac, x.b.addr},
-			{"MAC and IP of the gateway", macOf(x.a.gateway()), x.a.gateway()},
+			{"the IP of the pod beside it", x.a.MAC, x.b.Addr},
+			{"the IP of a pod on another node", x.a.MAC, x.c.Addr},
+			{"an IP that nobody has", x.a.MAC, lastOf(x.a.Addr)},
+			{"the gateway's IP", x.a.MAC, x.a.Gateway()},
+			{"its node's IP", x.a.MAC, x.Addr(t, fixture.Node1)},
+			{"an IP of the world", x.a.MAC, netip.MustParseAddr("192.0.2.99")},
+			{"a MAC that nobody has", stranger, x.a.Addr},
+			{"the MAC of the pod beside it", x.b.MAC, x.a.Addr},
+			{"the gateway's MAC", fixture.MACOf(x.a.Gateway()), x.a.Addr},
+			{"MAC and IP of the pod beside it", x.b.MAC, x.b.Addr},
+			{"MAC and IP of the gateway", fixture.MACOf(x.a.Gateway()), x.a.Gateway()},
 		} {
-			name := s.what + " to " + to.name
+			name := s.what + " to " + to.Name
 			attacks = append(attacks,
-				attack{name, wire.Ethernet(to.mac, s.mac, wire.TypeIPv4, udp(s.ip, name))},
-				attack{name + ", tagged", wire.Ethernet(to.mac, s.mac, wire.TypeVLAN, wire.VLAN(7, wire.TypeIPv4, udp(s.ip, name+", tagged")))})
+				attack{name, wire.Ethernet(to.MAC, s.mac, wire.TypeIPv4, udp(s.ip, name))},
+				attack{name + ", tagged", wire.Ethernet(to.MAC, s.mac, wire.TypeVLAN, wire.VLAN(7, wire.TypeIPv4, udp(s.ip, name+", tagged")))})
 		}
 	}
 	toWorld := "the IP of the pod beside it to the world"
-	attacks = append(attacks, attack{toWorld, wire.Ethernet(macOf(x.a.gateway()), x.a.mac, wire.TypeIPv4,
-		wire.UDPPacket(netip.AddrPortFrom(x.b.addr, 7), netip.MustParseAddrPort("192.0.2.1:7"), token(toWorld)))})
+	attacks = append(attacks, attack{toWorld, wire.Ethernet(fixture.MACOf(x.a.Gateway()), x.a.MAC, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(x.b.Addr, 7), netip.MustParseAddrPort("192.0.2.1:7"), token(toWorld)))})
 	x.attack(t, spoofDrop, attacks)
 }
 
@@ -174,7 +175,7 @@ func lastOf(pod netip.Addr) netip.Addr {
 // A pod can't make others send to it what is not its own.
 func TestSpoofedARP(t *testing.T) {
 	x := newTrio(t)
-	gateway := x.a.gateway()
+	gateway := x.a.Gateway()
 	var attacks []attack
 	add := func(name string, dst, src net.HardwareAddr, p wire.ARP) {
 		attacks = append(attacks, attack{name, wire.Ethernet(dst, src, wire.TypeARP, p.Packet(token(name)))})
@@ -183,27 +184,27 @@ func TestSpoofedARP(t *testing.T) {
 		for _, claim := range []struct {
 			who string
 			ip  netip.Addr
-		}{{"the gateway", gateway}, {"the pod beside it", x.b.addr}, {"a pod on another node", x.c.addr}, {"its node", x.addr(t, node1)}} {
-			add(fmt.Sprintf("answers %s for %s", to.name, claim.who), to.mac, x.a.mac, wire.ARP{
-				Operation: wire.ARPReply, SenderMAC: x.a.mac, SenderIP: claim.ip, TargetMAC: to.mac, TargetIP: to.addr,
+		}{{"the gateway", gateway}, {"the pod beside it", x.b.Addr}, {"a pod on another node", x.c.Addr}, {"its node", x.Addr(t, fixture.Node1)}} {
+			add(fmt.Sprintf("answers %s for %s", to.Name, claim.who), to.MAC, x.a.MAC, wire.ARP{
+				Operation: wire.ARPReply, SenderMAC: x.a.MAC, SenderIP: claim.ip, TargetMAC: to.MAC, TargetIP: to.Addr,
 			})
-			add(fmt.Sprintf("asks %s as %s", to.name, claim.who), wire.Broadcast(), x.a.mac, wire.ARP{
-				Operation: wire.ARPRequest, SenderMAC: x.a.mac, SenderIP: claim.ip, TargetIP: to.addr,
+			add(fmt.Sprintf("asks %s as %s", to.Name, claim.who), wire.Broadcast(), x.a.MAC, wire.ARP{
+				Operation: wire.ARPRequest, SenderMAC: x.a.MAC, SenderIP: claim.ip, TargetIP: to.Addr,
 			})
 		}
-		add("asks "+to.name+" with another's MAC inside", wire.Broadcast(), x.a.mac, wire.ARP{
-			Operation: wire.ARPRequest, SenderMAC: x.b.mac, SenderIP: x.a.addr, TargetIP: to.addr,
+		add("asks "+to.Name+" with another's MAC inside", wire.Broadcast(), x.a.MAC, wire.ARP{
+			Operation: wire.ARPRequest, SenderMAC: x.b.MAC, SenderIP: x.a.Addr, TargetIP: to.Addr,
 		})
-		add("asks "+to.name+" with another's MAC outside", wire.Broadcast(), x.b.mac, wire.ARP{
-			Operation: wire.ARPRequest, SenderMAC: x.a.mac, SenderIP: x.a.addr, TargetIP: to.addr,
+		add("asks "+to.Name+" with another's MAC outside", wire.Broadcast(), x.b.MAC, wire.ARP{
+			Operation: wire.ARPRequest, SenderMAC: x.a.MAC, SenderIP: x.a.Addr, TargetIP: to.Addr,
 		})
 	}
 	for _, operation := range []uint16{wire.ARPRequest, wire.ARPReply} {
-		add(fmt.Sprintf("announces itself as the gateway, operation %d", operation), wire.Broadcast(), x.a.mac, wire.ARP{
-			Operation: operation, SenderMAC: x.a.mac, SenderIP: gateway, TargetMAC: wire.Broadcast(), TargetIP: gateway,
+		add(fmt.Sprintf("announces itself as the gateway, operation %d", operation), wire.Broadcast(), x.a.MAC, wire.ARP{
+			Operation: operation, SenderMAC: x.a.MAC, SenderIP: gateway, TargetMAC: wire.Broadcast(), TargetIP: gateway,
 		})
-		add(fmt.Sprintf("announces itself as a pod on another node, operation %d", operation), wire.Broadcast(), x.a.mac, wire.ARP{
-			Operation: operation, SenderMAC: x.a.mac, SenderIP: x.c.addr, TargetMAC: wire.Broadcast(), TargetIP: x.c.addr,
+		add(fmt.Sprintf("announces itself as a pod on another node, operation %d", operation), wire.Broadcast(), x.a.MAC, wire.ARP{
+			Operation: operation, SenderMAC: x.a.MAC, SenderIP: x.c.Addr, TargetMAC: wire.Broadcast(), TargetIP: x.c.Addr,
 		})
 	}
 	x.attack(t, spoofDrop, attacks)
@@ -214,7 +215,7 @@ func TestPodMadeVXLAN(t *testing.T) {
 	x := newTrio(t)
 	t.Run("to nodes", func(t *testing.T) {
 		var attacks []attack
-		for _, vtep := range []netip.Addr{x.addr(t, node2), x.addr(t, node1), x.c.gateway(), x.a.gateway()} {
+		for _, vtep := range []netip.Addr{x.Addr(t, fixture.Node2), x.Addr(t, fixture.Node1), x.c.Gateway(), x.a.Gateway()} {
 			name := "VXLAN to " + vtep.String()
 			attacks = append(attacks, attack{name, x.toGateway(wire.UDPPacket(x.vxlanPorts(vtep, 4789, name)))})
 		}
@@ -226,26 +227,26 @@ func TestPodMadeVXLAN(t *testing.T) {
 
 // vxlanPorts is a datagram whose inner frame would reach pod c from a pod of another namespace, say.
 func (x *trio) vxlanPorts(vtep netip.Addr, port uint16, name string) (src, dst netip.AddrPort, payload []byte) {
-	inner := wire.Ethernet(x.c.mac, x.b.mac, wire.TypeIPv4,
-		wire.UDPPacket(netip.AddrPortFrom(x.b.addr, 7), netip.AddrPortFrom(x.c.addr, 7), token(name)))
-	return netip.AddrPortFrom(x.a.addr, 50000), netip.AddrPortFrom(vtep, port), wire.VXLAN(0, inner)
+	inner := wire.Ethernet(x.c.MAC, x.b.MAC, wire.TypeIPv4,
+		wire.UDPPacket(netip.AddrPortFrom(x.b.Addr, 7), netip.AddrPortFrom(x.c.Addr, 7), token(name)))
+	return netip.AddrPortFrom(x.a.Addr, 50000), netip.AddrPortFrom(vtep, port), wire.VXLAN(0, inner)
 }
 
 // toGateway is a frame from pod a to where its default route leads.
 func (x *trio) toGateway(packet []byte) []byte {
-	return wire.Ethernet(macOf(x.a.gateway()), x.a.mac, wire.TypeIPv4, packet)
+	return wire.Ethernet(fixture.MACOf(x.a.Gateway()), x.a.MAC, wire.TypeIPv4, packet)
 }
 
 // testVXLANInFragments sends datagrams to a node's VXLAN port in pieces, and to another port of it, where they must arrive.
 func testVXLANInFragments(t *testing.T, x *trio) {
-	listener, err := x.node2.netns.ListenPacket("udp4", netip.AddrPortFrom(x.addr(t, node2), 0).String())
+	listener, err := x.node2.NetNS.ListenPacket("udp4", netip.AddrPortFrom(x.Addr(t, fixture.Node2), 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
 	allowed := uint16(listener.LocalAddr().(*net.UDPAddr).Port)
 	all := watchers(t, []pod{x.b, x.c}, []machine{x.node2})
-	inject, err := x.a.netns.Inject("eth0")
+	inject, err := x.a.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func testVXLANInFragments(t *testing.T, x *trio) {
 	id := uint16(0)
 	send := func(port uint16, size int, reverse bool, name string) []byte {
 		id++
-		src, dst, payload := x.vxlanPorts(x.addr(t, node2), port, name)
+		src, dst, payload := x.vxlanPorts(x.Addr(t, fixture.Node2), port, name)
 		header := wire.IPv4{Src: src.Addr(), Dst: dst.Addr(), Protocol: wire.ProtocolUDP, ID: id}
 		fragments := header.Fragments(wire.UDP(src, dst, payload), size)
 		if reverse {
@@ -273,8 +274,8 @@ func testVXLANInFragments(t *testing.T, x *trio) {
 			names = append(names, name)
 			send(4789, size, reverse, name)
 			var want []byte
-			within(t, packetTime, fmt.Sprintf("an allowed datagram in fragments of %d, from the end: %v", size, reverse), func(ctx context.Context) error {
-				return resending(ctx, listener, func() error {
+			fixture.Within(t, fixture.PacketTime, fmt.Sprintf("an allowed datagram in fragments of %d, from the end: %v", size, reverse), func(ctx context.Context) error {
+				return fixture.Resending(ctx, listener, func() error {
 					want = send(allowed, size, reverse, "allowed")
 					return nil
 				}, func() error {
@@ -295,21 +296,21 @@ func testVXLANInFragments(t *testing.T, x *trio) {
 // A service with an endpoint beside, on another port of the same node, shows that the way is open.
 func testVXLANThroughService(t *testing.T, x *trio) {
 	const port = 5000
-	listener, err := x.node2.netns.ListenPacket("udp4", netip.AddrPortFrom(x.addr(t, node2), 0).String())
+	listener, err := x.node2.NetNS.ListenPacket("udp4", netip.AddrPortFrom(x.Addr(t, fixture.Node2), 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
 	allowed := int32(listener.LocalAddr().(*net.UDPAddr).Port)
 	services := map[string]netip.Addr{}
-	for _, node := range []string{node1, node2} {
-		services[node] = x.exposeAddr(t, x.namespace, "vtep-of-"+node, servicePort{"UDP", port, 4789}, x.addr(t, node))
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		services[node] = x.ExposeAddr(t, x.namespace, "vtep-of-"+node, servicePort{Protocol: "UDP", Port: port, Target: 4789}, x.Addr(t, node))
 	}
 	// The last, so that kube-proxy has the others when it has this.
-	open := x.exposeAddr(t, x.namespace, "open", servicePort{"UDP", port, allowed}, x.addr(t, node2))
+	open := x.ExposeAddr(t, x.namespace, "open", servicePort{Protocol: "UDP", Port: port, Target: allowed}, x.Addr(t, fixture.Node2))
 
 	all := watchers(t, []pod{x.b, x.c}, []machine{x.node2})
-	inject, err := x.a.netns.Inject("eth0")
+	inject, err := x.a.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +323,7 @@ func testVXLANThroughService(t *testing.T, x *trio) {
 		}
 		return err
 	}
-	saw(t, all, node2, "open", func() error { return send(open, 1, "open") })
+	saw(t, all, fixture.Node2, "open", func() error { return send(open, 1, "open") })
 	var names []string
 	for node, service := range services {
 		for round := range 10 {
@@ -333,6 +334,6 @@ func testVXLANThroughService(t *testing.T, x *trio) {
 			}
 		}
 	}
-	saw(t, all, node2, "afterwards", func() error { return send(open, 2, "afterwards") })
+	saw(t, all, fixture.Node2, "afterwards", func() error { return send(open, 2, "afterwards") })
 	nobodySaw(t, all, names)
 }

@@ -12,57 +12,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// refusedTime is how long somebody tries who must not succeed: many times what it takes others.
-const refusedTime = 2 * time.Second
-
-// mustNotReach tries, between two controls that take the same way and show that trying was worth it.
-func mustNotReach(t *testing.T, what string, try, control func(context.Context) error) {
-	t.Helper()
-	briefly := func(ctx context.Context, do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, refusedTime)
-		defer cancel()
-		return do(ctx)
-	}
-	eventually(t, syncTime, what+": the controls", func(ctx context.Context) error {
-		if err := briefly(ctx, control); err != nil {
-			return err
-		}
-		if briefly(ctx, try) == nil {
-			t.Fatalf("%s: got through", what)
-		}
-		return briefly(ctx, control)
-	})
-}
-
-func asksHTTP(from wire.NetNS, to netip.Addr, port uint16) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := hostnameHTTP(ctx, from, to, port)
-		return err
-	}
-}
-
 // testRoutedHost: an outside host that has a route to the cluster through a node reaches VNID 0, and nobody else; pods reach it.
 func testRoutedHost(t *testing.T, c *cluster, tenant, global member) {
-	outside := c.machine(t, lab.Outside)
+	outside := c.Machine(t, lab.Outside)
 	network, services := c.Shape().ClusterNetwork.String(), c.Shape().ServiceNetwork.String()
 	for _, route := range []string{network, services} {
-		c.exec(t, lab.Outside, "ip", "route", "replace", route, "via", c.addr(t, tenant.node).String())
+		c.Output(t, lab.Outside, "ip", "route", "replace", route, "via", c.Addr(t, tenant.Node).String())
 		t.Cleanup(func() {
-			if _, err := c.tryExec(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", route); err != nil {
+			if _, err := c.TryOutput(context.WithoutCancel(t.Context()), lab.Outside, "ip", "route", "del", route); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	mustNotReach(t, "from outside to a tenant's pod",
-		asksHTTP(outside.netns, tenant.addr, httpPort), asksHTTP(outside.netns, global.addr, httpPort))
-	eventually(t, syncTime, "a tenant's pod reaches outside", func(ctx context.Context) error {
+	fixture.MustNotReach(t, "from outside to a tenant's pod",
+		fixture.AsksHTTP(outside.NetNS, tenant.Addr, fixture.HTTPPort), fixture.AsksHTTP(outside.NetNS, global.Addr, fixture.HTTPPort))
+	fixture.Eventually(t, fixture.SyncTime, "a tenant's pod reaches outside", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		return tenant.netns.Ping(ctx, lab.OutsideAddr(), wire.Echo{})
+		return tenant.NetNS.Ping(ctx, lab.OutsideAddr(), wire.Echo{})
 	})
 }
 
@@ -73,9 +45,9 @@ func testTenantServices(t *testing.T, m *matrix) {
 	for i, ns := range m.tenants {
 		for _, endpoint := range m.members {
 			if endpoint.tenant == i {
-				addr := m.expose(t, ns.namespace, "of-"+endpoint.name, servicePort{"TCP", 80, httpPort}, endpoint.pod)
+				addr := m.Expose(t, ns.namespace, "of-"+endpoint.Name, servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, endpoint.pod)
 				addrs[i] = append(addrs[i], addr)
-				endpoints[addr] = endpoint.name
+				endpoints[addr] = endpoint.Name
 			}
 		}
 	}
@@ -84,17 +56,17 @@ func testTenantServices(t *testing.T, m *matrix) {
 			a, b := m.tenants[from.tenant].vnid, m.tenants[i].vnid
 			allowed := a == b || a == 0 || b == 0
 			for _, addr := range addrs[i] {
-				what := fmt.Sprintf("%s (VNID %d) to the service of %s (VNID %d)", from.name, a, endpoints[addr], b)
+				what := fmt.Sprintf("%s (VNID %d) to the service of %s (VNID %d)", from.Name, a, endpoints[addr], b)
 				if allowed {
-					eventually(t, syncTime, what, func(ctx context.Context) error {
-						ctx, cancel := context.WithTimeout(ctx, refusedTime)
+					fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
+						ctx, cancel := context.WithTimeout(ctx, fixture.RefusedTime)
 						defer cancel()
-						return asksHTTP(from.netns, addr, 80)(ctx)
+						return fixture.AsksHTTP(from.NetNS, addr, 80)(ctx)
 					})
 					continue
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				if asksHTTP(from.netns, addr, 80)(ctx) == nil {
+				if fixture.AsksHTTP(from.NetNS, addr, 80)(ctx) == nil {
 					t.Errorf("%s: got through", what)
 				}
 				cancel()
@@ -104,22 +76,22 @@ func testTenantServices(t *testing.T, m *matrix) {
 	// A port that changes is followed, and so is a service that goes.
 	ns, client := m.tenants[0].namespace, m.members[0]
 	patch := []byte(`[{"op":"replace","path":"/spec/ports/0/port","value":8000}]`)
-	name := "of-" + m.members[0].name
-	if _, err := m.kube.CoreV1().Services(ns).Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+	name := "of-" + m.members[0].Name
+	if _, err := m.Kube.CoreV1().Services(ns).Patch(t.Context(), name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	second := m.members[1]
-	eventually(t, syncTime, "the service's other port", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, refusedTime)
+	fixture.Eventually(t, fixture.SyncTime, "the service's other port", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, fixture.RefusedTime)
 		defer cancel()
-		return asksHTTP(second.netns, addrs[0][0], 8000)(ctx)
+		return fixture.AsksHTTP(second.NetNS, addrs[0][0], 8000)(ctx)
 	})
-	mustNotReach(t, "the service's former port", asksHTTP(second.netns, addrs[0][0], 80), asksHTTP(second.netns, addrs[0][0], 8000))
-	if err := m.kube.CoreV1().Services(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	fixture.MustNotReach(t, "the service's former port", fixture.AsksHTTP(second.NetNS, addrs[0][0], 80), fixture.AsksHTTP(second.NetNS, addrs[0][0], 8000))
+	if err := m.Kube.CoreV1().Services(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, syncTime, "the deleted service's flows are gone", func(ctx context.Context) error {
-		flows, err := m.tryExec(ctx, client.node, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br0", "table=60")
+	fixture.Eventually(t, fixture.SyncTime, "the deleted service's flows are gone", func(ctx context.Context) error {
+		flows, err := m.TryOutput(ctx, client.Node, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br0", "table=60")
 		if err == nil && strings.Contains(flows, addrs[0][0].String()) {
 			return fmt.Errorf("there are some: %s", flows)
 		}
@@ -131,33 +103,33 @@ func testTenantServices(t *testing.T, m *matrix) {
 func testTenantNodePorts(t *testing.T, c *cluster, m *matrix, ours, theirs, global member) {
 	expose := func(endpoint member) uint16 {
 		ns := m.tenants[endpoint.tenant].namespace
-		addr := c.expose(t, ns, "port-of-"+endpoint.name, servicePort{"TCP", 81, httpPort}, endpoint.pod)
+		addr := c.Expose(t, ns, "port-of-"+endpoint.Name, servicePort{Protocol: "TCP", Port: 81, Target: fixture.HTTPPort}, endpoint.pod)
 		patch := []byte(`{"spec":{"type":"NodePort"}}`)
-		s, err := c.kube.CoreV1().Services(ns).Patch(t.Context(), "port-of-"+endpoint.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		s, err := c.Kube.CoreV1().Services(ns).Patch(t.Context(), "port-of-"+endpoint.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			t.Fatalf("service %s: %v", addr, err)
 		}
 		return uint16(s.Spec.Ports[0].NodePort)
 	}
 	own, other, everybodys := expose(ours), expose(theirs), expose(global)
-	outside := c.machine(t, lab.Outside)
-	for _, node := range []string{node1, node2, node3} {
-		addr := c.addr(t, node)
+	outside := c.Machine(t, lab.Outside)
+	for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {
+		addr := c.Addr(t, node)
 		t.Run("through "+node, func(t *testing.T) {
 			for what, ask := range map[string]func(context.Context) error{
-				"own":                  asksHTTP(ours.netns, addr, own),
-				"of VNID 0":            asksHTTP(ours.netns, addr, everybodys),
-				"from VNID 0":          asksHTTP(global.netns, addr, other),
-				"from outside":         asksHTTP(outside.netns, addr, other),
-				"from outside to ours": asksHTTP(outside.netns, addr, own),
+				"own":                  fixture.AsksHTTP(ours.NetNS, addr, own),
+				"of VNID 0":            fixture.AsksHTTP(ours.NetNS, addr, everybodys),
+				"from VNID 0":          fixture.AsksHTTP(global.NetNS, addr, other),
+				"from outside":         fixture.AsksHTTP(outside.NetNS, addr, other),
+				"from outside to ours": fixture.AsksHTTP(outside.NetNS, addr, own),
 			} {
-				eventually(t, syncTime, what, func(ctx context.Context) error {
-					ctx, cancel := context.WithTimeout(ctx, refusedTime)
+				fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, fixture.RefusedTime)
 					defer cancel()
 					return ask(ctx)
 				})
 			}
-			mustNotReach(t, "another tenant's", asksHTTP(ours.netns, addr, other), asksHTTP(theirs.netns, addr, other))
+			fixture.MustNotReach(t, "another tenant's", fixture.AsksHTTP(ours.NetNS, addr, other), fixture.AsksHTTP(theirs.NetNS, addr, other))
 		})
 	}
 }
@@ -168,7 +140,7 @@ func testTenantMulticast(t *testing.T, m *matrix) {
 	heard := make(chan string, 1000)
 	for _, listener := range m.members {
 		var conn *net.UDPConn
-		if err := listener.netns.Do(func() error {
+		if err := listener.NetNS.Do(func() error {
 			iface, err := net.InterfaceByName("eth0")
 			if err != nil {
 				return err
@@ -186,7 +158,7 @@ func testTenantMulticast(t *testing.T, m *matrix) {
 				if err != nil {
 					return
 				}
-				heard <- string(buffer[:n]) + " " + listener.name
+				heard <- string(buffer[:n]) + " " + listener.Name
 			}
 		}()
 	}
@@ -195,7 +167,7 @@ func testTenantMulticast(t *testing.T, m *matrix) {
 			m.setMulticast(t, ns.namespace, on)
 		}
 		for _, sender := range []member{m.members[0], m.members[4]} {
-			m.hears(t, heard, group, fmt.Sprintf("round-%d-%s", number, sender.name), sender, on)
+			m.hears(t, heard, group, fmt.Sprintf("round-%d-%s", number, sender.Name), sender, on)
 		}
 	}
 }
@@ -203,19 +175,19 @@ func testTenantMulticast(t *testing.T, m *matrix) {
 // hears sends until exactly those have heard it who should.
 func (m *matrix) hears(t *testing.T, heard <-chan string, group netip.AddrPort, text string, sender member, on bool) {
 	t.Helper()
-	conn, err := sender.netns.DialContext(t.Context(), "udp4", group.String())
+	conn, err := sender.NetNS.DialContext(t.Context(), "udp4", group.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	want := map[string]bool{}
 	for _, other := range m.members {
-		if on && other.tenant == sender.tenant && other.name != sender.name {
-			want[other.name] = true
+		if on && other.tenant == sender.tenant && other.Name != sender.Name {
+			want[other.Name] = true
 		}
 	}
 	attempt := 0
-	eventually(t, syncTime, text, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, text, func(ctx context.Context) error {
 		attempt++
 		number := fmt.Sprintf("%s-%d", text, attempt)
 		if _, err := conn.Write([]byte(number)); err != nil {
@@ -228,7 +200,7 @@ func (m *matrix) hears(t *testing.T, heard <-chan string, group netip.AddrPort, 
 			select {
 			case line := <-heard:
 				number2, name, _ := strings.Cut(line, " ")
-				if number2 == number && name != sender.name { // its own kernel gives it a copy
+				if number2 == number && name != sender.Name { // its own kernel gives it a copy
 					got[name] = true
 				}
 			case <-timer.C:

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
 // gapLimit is how long pods of a namespace on different nodes may be apart while its VNID changes.
@@ -15,9 +17,9 @@ const gapLimit = time.Second
 // closed: while one has followed and the other has not, they do not hear each other.
 func testTenantGap(t *testing.T, c *cluster) {
 	const changes = 12
-	namespace, other := c.namespace(t), c.namespace(t)
-	pods := c.run(t, namespace, netexec("a", node1), netexec("b", node2))
-	meet(t, pods[0].netns, pods[1].addr)
+	namespace, other := c.Namespace(t), c.Namespace(t)
+	pods := c.Run(t, namespace, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node2))
+	fixture.Meet(t, pods[0].NetNS, pods[1].Addr)
 	var gaps []time.Duration
 	for n := range changes {
 		change := []string{"join:" + other, "isolate"}[n%2]
@@ -34,19 +36,19 @@ func testTenantGap(t *testing.T, c *cluster) {
 // tenantGap makes a change while one pod pings the other, and returns how long no ping came through. The VNID must be one that no pod has.
 func (c *cluster) tenantGap(t *testing.T, namespace, change string, from, to pod) time.Duration {
 	t.Helper()
-	pings, err := from.netns.PingEvery(t.Context(), fineInterval, to.addr)
+	pings, err := from.NetNS.PingEvery(t.Context(), fineInterval, to.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.changeNetwork(t, namespace, change)
-	vnid, err := c.vnid(t.Context(), namespace)
+	c.ChangeNetwork(t, namespace, change)
+	vnid, err := c.VNID(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range []string{from.node, to.node} {
+	for _, node := range []string{from.Node, to.Node} {
 		c.isolates(t, node, vnid)
 	}
-	meet(t, from.netns, to.addr)
+	fixture.Meet(t, from.NetNS, to.Addr)
 	sent, lost, err := pings.Stop()
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +65,8 @@ func (c *cluster) tenantGap(t *testing.T, namespace, change string, from, to pod
 func (c *cluster) isolates(t *testing.T, node string, vnid uint32) {
 	t.Helper()
 	want := fmt.Sprintf("priority=100,reg0=%#x,reg1=%#x ", vnid, vnid)
-	eventually(t, syncTime, fmt.Sprintf("%s has pods of VNID %d", node, vnid), func(ctx context.Context) error {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+	fixture.Eventually(t, fixture.SyncTime, fmt.Sprintf("%s has pods of VNID %d", node, vnid), func(ctx context.Context) error {
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -25,34 +26,34 @@ import (
 // mode subnet stay; those of mode multitenant don't (docs/tenants.md).
 func testModes(t *testing.T, c *cluster) {
 	c.restoreMode(t)
-	ours, theirs := c.namespace(t), c.namespace(t)
-	pods := append(c.run(t, ours, netexec("a", node1), netexec("b", node2)), c.run(t, theirs, netexec("c", node1), netexec("d", node2))...)
+	ours, theirs := c.Namespace(t), c.Namespace(t)
+	pods := append(c.Run(t, ours, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node2)), c.Run(t, theirs, fixture.Netexec("c", fixture.Node1), fixture.Netexec("d", fixture.Node2))...)
 	pairs := [][2]pod{{pods[0], pods[1]}, {pods[3], pods[2]}} // of one namespace, on two nodes
 	strangers := [][2]pod{{pods[0], pods[2]}, {pods[0], pods[3]}, {pods[3], pods[0]}}
 	var streams []stream
 	var talks []*conversation
 	for _, p := range pairs {
-		meet(t, p[0].netns, p[1].addr)
+		fixture.Meet(t, p[0].NetNS, p[1].Addr)
 		streams = append(streams, streamOf(p[0], p[1]))
-		talks = append(talks, talk(t, p[0].end(), p[1].end()))
+		talks = append(talks, talk(t, p[0].End(), p[1].End()))
 	}
-	service := c.expose(t, ours, "of-b", servicePort{"TCP", servicePortHTTP, httpPort}, pods[1])
+	service := c.Expose(t, ours, "of-b", servicePort{Protocol: "TCP", Port: servicePortHTTP, Target: fixture.HTTPPort}, pods[1])
 	before := c.allStarts(t)
 
 	c.losesNothing(t, func() {
 		for range 2 {
 			c.haveMode(t, config.ModeSubnet)
 			for _, s := range strangers {
-				meet(t, s[0].netns, s[1].addr)
+				fixture.Meet(t, s[0].NetNS, s[1].Addr)
 			}
-			serves(t, "the service in mode subnet", pods[0].netns.HTTP(), service)
-			kept := oneConnection(t, pods[0].netns)
+			serves(t, "the service in mode subnet", pods[0].NetNS.HTTP(), service)
+			kept := oneConnection(t, pods[0].NetNS)
 			serves(t, "the service in mode subnet, by a new connection", kept, service)
 			c.haveMode(t, config.ModeMultitenant)
 			serves(t, "the service in mode multitenant, by a connection made before", kept, service)
-			serves(t, "the service in mode multitenant", pods[0].netns.HTTP(), service)
+			serves(t, "the service in mode multitenant", pods[0].NetNS.HTTP(), service)
 			for _, s := range strangers {
-				mustNotReach(t, s[0].name+" to "+s[1].name, pinging(s[0], s[1]), pinging(s[0], partner(s[0], pairs)))
+				fixture.MustNotReach(t, s[0].Name+" to "+s[1].Name, pinging(s[0], s[1]), pinging(s[0], partner(s[0], pairs)))
 			}
 			for _, c := range talks {
 				c.goesOn(t)
@@ -72,10 +73,10 @@ const servicePortHTTP = 80
 // serves waits until the service answers.
 func serves(t *testing.T, what string, client *http.Client, service netip.Addr) {
 	t.Helper()
-	eventually(t, syncTime, what, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, packetTime)
+	fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, fixture.PacketTime)
 		defer cancel()
-		_, err := hostnameBy(ctx, client, service, servicePortHTTP)
+		_, err := fixture.HostnameBy(ctx, client, service, servicePortHTTP)
 		return err
 	})
 }
@@ -107,7 +108,7 @@ func (c *cluster) allStarts(t *testing.T) string {
 // partner is the other pod of the pod's namespace.
 func partner(p pod, pairs [][2]pod) pod {
 	for _, pair := range pairs {
-		if pair[0].addr == p.addr {
+		if pair[0].Addr == p.Addr {
 			return pair[1]
 		}
 	}
@@ -115,7 +116,7 @@ func partner(p pod, pairs [][2]pod) pod {
 }
 
 func pinging(from, to pod) func(context.Context) error {
-	return func(ctx context.Context) error { return from.netns.Ping(ctx, to.addr, wire.Echo{}) }
+	return func(ctx context.Context) error { return from.NetNS.Ping(ctx, to.Addr, wire.Echo{}) }
 }
 
 // haveMode changes the mode as docs/clusternetwork.md tells, and returns when all nodes have followed.
@@ -125,21 +126,21 @@ func (c *cluster) haveMode(t *testing.T, mode config.Mode) {
 	if err := c.setMode(t.Context(), mode); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, syncTime, "the nodes follow mode "+mode.String(), func(ctx context.Context) error { return c.inMode(ctx, mode) })
+	fixture.Eventually(t, fixture.SyncTime, "the nodes follow mode "+mode.String(), func(ctx context.Context) error { return c.inMode(ctx, mode) })
 	t.Logf("all nodes are in mode %s after %v", mode, time.Since(began))
 	c.accepted(t, metav1.ConditionTrue, "mode "+mode.String())
 }
 
 func (c *cluster) setMode(ctx context.Context, mode config.Mode) error {
 	patch := fmt.Appendf(nil, `{"pluginName":%q}`, mode.PluginName())
-	_, err := c.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := c.Network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
 // inMode finds fault unless the tables of all nodes say that they are of this mode.
 func (c *cluster) inMode(ctx context.Context, mode config.Mode) error {
 	for _, node := range c.Nodes() {
-		flows, err := c.dumpFlows(ctx, node, "-O", "OpenFlow13")
+		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (c *cluster) inMode(ctx context.Context, mode config.Mode) error {
 
 // hasFlow finds fault unless a flow of the table begins like that.
 func hasFlow(flows []flow, table, prefix string) error {
-	of := tableOf(flows, table)
+	of := fixture.TableOf(flows, table)
 	for _, f := range of {
 		if strings.HasPrefix(f, prefix) {
 			return nil
@@ -165,9 +166,9 @@ func hasFlow(flows []flow, table, prefix string) error {
 func (c *cluster) restoreMode(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), syncTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.SyncTime)
 		defer cancel()
-		ticker := time.NewTicker(pollInterval)
+		ticker := time.NewTicker(fixture.PollInterval)
 		defer ticker.Stop()
 		err := c.setMode(ctx, config.ModeMultitenant)
 		for err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -67,15 +68,15 @@ func newRecorder(t *testing.T, m *matrix) *recorder {
 		arrived: map[packet]bool{}, breaches: map[packet]bool{},
 	}
 	for i, member := range m.members {
-		udp, err := member.netns.ListenPacket("udp4", netip.AddrPortFrom(member.addr, memberUDP).String())
+		udp, err := member.NetNS.ListenPacket("udp4", netip.AddrPortFrom(member.Addr, memberUDP).String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		icmp, err := member.netns.ListenPacket("ip4:icmp", member.addr.String())
+		icmp, err := member.NetNS.ListenPacket("ip4:icmp", member.Addr.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		tcp, err := member.netns.Listen("tcp4", netip.AddrPortFrom(member.addr, memberTCP).String())
+		tcp, err := member.NetNS.Listen("tcp4", netip.AddrPortFrom(member.Addr, memberTCP).String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +122,7 @@ func (r *recorder) answer(to int, l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(packetTime)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(fixture.PacketTime)); err != nil {
 				return
 			}
 			buffer := make([]byte, 64)
@@ -172,13 +173,13 @@ func (r *recorder) send(ctx context.Context, p packet) {
 	from, to := r.members[p.from], r.members[p.to]
 	switch p.protocol {
 	case "udp":
-		_, _ = r.ears[p.from].udp.WriteTo([]byte(p.text()), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.addr, memberUDP)))
+		_, _ = r.ears[p.from].udp.WriteTo([]byte(p.text()), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.Addr, memberUDP)))
 	case "icmp":
-		_, _ = r.ears[p.from].icmp.WriteTo(wire.ICMPEcho([]byte(p.text())), &net.IPAddr{IP: to.addr.AsSlice()})
+		_, _ = r.ears[p.from].icmp.WriteTo(wire.ICMPEcho([]byte(p.text())), &net.IPAddr{IP: to.Addr.AsSlice()})
 	case "tcp":
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		conn, err := from.netns.DialContext(ctx, "tcp4", netip.AddrPortFrom(to.addr, memberTCP).String())
+		conn, err := from.NetNS.DialContext(ctx, "tcp4", netip.AddrPortFrom(to.Addr, memberTCP).String())
 		if err != nil {
 			return
 		}
@@ -233,7 +234,7 @@ func (r *recorder) has(p packet) bool {
 // converge returns when the nodes do what is wanted: rounds of UDP until one is right.
 func (r *recorder) converge(t *testing.T, want verdicts) {
 	t.Helper()
-	eventually(t, syncTime, "all nodes follow", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "all nodes follow", func(ctx context.Context) error {
 		round := r.next()
 		all := r.packets(round, want, []string{"udp"}, true)
 		for _, p := range append(all, r.packets(round, want, []string{"udp"}, false)...) {
@@ -301,7 +302,7 @@ func (r *recorder) check(t *testing.T) {
 		}
 	}
 	dialling.Wait()
-	eventually(t, syncTime, "what is allowed arrives", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "what is allowed arrives", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		for _, p := range allowed {
@@ -313,7 +314,7 @@ func (r *recorder) check(t *testing.T) {
 	})
 	for _, p := range forbidden {
 		if r.has(p) {
-			t.Errorf("arrived, though VNID %d may not reach VNID %d: %+v from %s to %s", r.vnidOf(p.from), r.vnidOf(p.to), p, r.members[p.from].node, r.members[p.to].node)
+			t.Errorf("arrived, though VNID %d may not reach VNID %d: %+v from %s to %s", r.vnidOf(p.from), r.vnidOf(p.to), p, r.members[p.from].Node, r.members[p.to].Node)
 		}
 	}
 	r.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -24,7 +23,6 @@ import (
 const (
 	tenantLabVariable = "OVSDN_E2E_TENANTS_LAB"
 	tenantLab         = "e2e-tenants"
-	node3             = "node3"
 )
 
 // changesVariable is how often VNIDs change in TestTenants, changesDefault what fits into a run of all tests.
@@ -38,40 +36,7 @@ func newTenantCluster(t *testing.T) *cluster {
 	if name := os.Getenv(tenantLabVariable); name != "" {
 		return openCluster(t, name)
 	}
-	return ownCluster(t, tenantLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, Install: install()})
-}
-
-// vnid returns the namespace's VNID.
-func (c *cluster) vnid(ctx context.Context, namespace string) (uint32, error) {
-	o, err := c.network.NetworkV1().NetNamespaces().Get(ctx, namespace, metav1.GetOptions{})
-	if err != nil {
-		return 0, err
-	}
-	return o.NetID, nil
-}
-
-// changeNetwork asks for a change as oc adm pod-network does, and returns when it has been made. One that is refused fails the test.
-func (c *cluster) changeNetwork(t *testing.T, namespace, change string) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, networkv1.ChangePodNetworkAnnotation, change)
-	netNamespaces := c.network.NetworkV1().NetNamespaces()
-	if _, err := netNamespaces.Patch(t.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, syncTime, change+" of "+namespace, func(ctx context.Context) error {
-		o, err := netNamespaces.Get(ctx, namespace, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		request, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]
-		if strings.HasPrefix(request, "refused:") {
-			t.Fatalf("%s of %s is refused: %s", change, namespace, o.Annotations[config.ChangeRefusedAnnotation])
-		}
-		if asked {
-			return fmt.Errorf("it is still asked for")
-		}
-		return nil
-	})
+	return ownCluster(t, tenantLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, Install: fixture.Install()})
 }
 
 // setMulticast writes OpenShift's annotation.
@@ -82,7 +47,7 @@ func (c *cluster) setMulticast(t *testing.T, namespace string, on bool) {
 		value = "null"
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, networkv1.MulticastEnabledAnnotation, value)
-	if _, err := c.network.NetworkV1().NetNamespaces().Patch(t.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.Network.NetworkV1().NetNamespaces().Patch(t.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -110,15 +75,15 @@ type matrix struct {
 func newMatrix(t *testing.T, c *cluster, namespaces, podsEach int) *matrix {
 	t.Helper()
 	m := &matrix{cluster: c}
-	nodes := []string{node1, node2, node3}
+	nodes := []string{fixture.Node1, fixture.Node2, fixture.Node3}
 	for i := range namespaces {
-		m.tenants = append(m.tenants, tenant{namespace: c.namespace(t)})
+		m.tenants = append(m.tenants, tenant{namespace: c.Namespace(t)})
 		for j := range podsEach {
-			p := netexec(fmt.Sprintf("p%d-%d", i, j), nodes[(i+j)%len(nodes)])
+			p := fixture.Netexec(fmt.Sprintf("p%d-%d", i, j), nodes[(i+j)%len(nodes)])
 			if j > 0 {
 				p.Spec.Containers[0].ReadinessProbe = nil
 			}
-			c.create(t, m.tenants[i].namespace, p)
+			c.Create(t, m.tenants[i].namespace, p)
 		}
 	}
 	for i, ns := range m.tenants {
@@ -134,26 +99,26 @@ func newMatrix(t *testing.T, c *cluster, namespaces, podsEach int) *matrix {
 func (c *cluster) readyWithin(t *testing.T, namespace, name string) pod {
 	t.Helper()
 	var object *corev1.Pod
-	eventually(t, podTime, "pod "+name+" is ready", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PodTime, "pod "+name+" is ready", func(ctx context.Context) error {
 		var err error
-		if object, err = c.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		if object, err = c.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if isReady(object) {
+		if fixture.IsReady(object) {
 			return nil
 		}
-		return c.explain(ctx, object)
+		return c.Explain(ctx, object)
 	})
-	return c.attached(t, object)
+	return c.Attached(t, object)
 }
 
 // learn reads the VNIDs that the namespaces have now.
 func (m *matrix) learn(t *testing.T) {
 	t.Helper()
 	for i := range m.tenants {
-		eventually(t, syncTime, "NetNamespace of "+m.tenants[i].namespace, func(ctx context.Context) error {
+		fixture.Eventually(t, fixture.SyncTime, "NetNamespace of "+m.tenants[i].namespace, func(ctx context.Context) error {
 			var err error
-			m.tenants[i].vnid, err = m.vnid(ctx, m.tenants[i].namespace)
+			m.tenants[i].vnid, err = m.VNID(ctx, m.tenants[i].namespace)
 			return err
 		})
 	}
@@ -226,7 +191,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 		before := m.verdicts()
 		r.allow(nil) // it is not known yet what will be allowed: judged when it is
 		began := time.Now()
-		c.changeNetwork(t, m.tenants[i].namespace, change)
+		c.ChangeNetwork(t, m.tenants[i].namespace, change)
 		m.learn(t)
 		r.allow(before.or(m.verdicts()))
 		r.converge(t, m.verdicts())
@@ -244,14 +209,14 @@ func testTenantChanges(t *testing.T, c *cluster) {
 // testTenantEdges: what is no pod of the cluster has VNID 0 only if it is the node itself.
 func testTenantEdges(t *testing.T, c *cluster) {
 	m := newMatrix(t, c, 3, 3)
-	c.changeNetwork(t, m.tenants[2].namespace, "global")
+	c.ChangeNetwork(t, m.tenants[2].namespace, "global")
 	m.learn(t)
 	ours, theirs, global := m.members[0], m.members[4], m.members[7]
 	t.Run("node to tenants", func(t *testing.T) {
-		for _, node := range []string{node1, node2, node3} {
-			machine := c.machine(t, node)
+		for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {
+			machine := c.Machine(t, node)
 			for _, to := range []member{ours, theirs, global} {
-				meet(t, machine.netns, to.addr)
+				fixture.Meet(t, machine.NetNS, to.Addr)
 			}
 		}
 	})
