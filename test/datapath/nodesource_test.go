@@ -159,4 +159,6 @@ func (p *product) test(t *testing.T) {
 	// Hosts are not reached through other nodes' tunnels.
 	p.Outside.Sh(t, fmt.Sprintf("ip route get %s | grep -q %s", p.Nodes[1].Addr, p.Nodes[0].VTEP))
 	outside.MustNotReach(t, netip.AddrPortFrom(p.Nodes[1].Addr, podPort), p.Nodes[1].UDP(t, podPort))
+	free.Close()
+	t.Run("a stolen node", p.testStolenNode)
 }

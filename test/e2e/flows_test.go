@@ -108,7 +108,10 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 			continue
 		}
 		tunnel := "move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + h.HostIP + "->tun_dst,output:1"
-		add("10", "priority=100,tun_src=%s actions=goto_table:30", h.HostIP)
+		add("10", "priority=110,ip,reg4=0x800/0x800,tun_src=%s actions=goto_table:30", h.HostIP)
+		add("10", "priority=100,ip,tun_src=%s,nw_src=%s actions=goto_table:30", h.HostIP, h.Subnet)
+		add("10", "priority=100,arp,tun_src=%s,arp_spa=%s actions=goto_table:30", h.HostIP, h.Subnet)
+		add("10", "priority=50,tun_src=%s actions=drop", h.HostIP)
 		add("50", "priority=100,arp,arp_tpa=%s actions=%s", h.Subnet, tunnel)
 		add("90", "priority=100,ip,nw_dst=%s actions=%s", h.Subnet, tunnel)
 		replicate += "set_field:" + h.HostIP + "->tun_dst,output:1,"

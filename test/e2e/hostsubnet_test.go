@@ -144,13 +144,13 @@ func (c *cluster) tunnels(node string, want map[string]string) func(context.Cont
 		for subnet, vtep := range want {
 			sources[vtep] = true
 			actions := " actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + vtep + "->tun_dst,output:1"
-			expect("10", "priority=100,tun_src="+vtep+" actions=goto_table:30")
+			expect("10", "priority=100,ip,tun_src="+vtep+",nw_src="+subnet+" actions=goto_table:30")
 			expect("50", "priority=100,arp,arp_tpa="+subnet+actions)
 			expect("90", "priority=100,ip,nw_dst="+subnet+actions)
 		}
 		known := 0
 		for _, f := range fixture.TableOf(flows, "10") {
-			if strings.Contains(f, "tun_src=172.31.0.20") {
+			if strings.HasPrefix(f, "priority=50,tun_src=172.31.0.20") {
 				known++
 			}
 		}

@@ -22,12 +22,9 @@ type Peer struct {
 func (n Node) Peer(p Peer) State {
 	var s State
 	tag := goovs.Move(regSourceVNID, tunID)
-	enter := []ovs.Action{ovs.GotoTable(tableRoute)}
 	if p.FixedVNID != nil {
 		tag = loadVNID(*p.FixedVNID, tunID)
-		enter = []ovs.Action{loadVNID(*p.FixedVNID, regSourceVNID), ovs.GotoTable(tableRoute)}
 	}
-	s.add(tableTunnelIngress, 100, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, enter...)
 	n.fromPeer(&s, p)
 	tunnel := append([]ovs.Action{tag}, toNode(p.VTEP)...)
 	for _, subnet := range p.Subnets {

@@ -50,10 +50,11 @@ func (n Node) mark(s *State) {
 // foreign compiles packets from the tunnel with a source outside of the cluster network, such as those of hosts that route through other
 // nodes. They reach this node's pods, with vnidOutside whatever their VNI, and not this host.
 func (n Node) foreign(s *State) {
-	enter := []ovs.Action{ovs.GotoTable(tableTunnelIngress)}
+	var enter []ovs.Action
 	if n.judges() {
-		enter = []ovs.Action{loadVNID(vnidOutside, regSourceVNID), goovs.Load("0x1", regSourceForeign), ovs.GotoTable(tableTunnelIngress)}
+		enter = append(enter, loadVNID(vnidOutside, regSourceVNID))
 	}
+	enter = append(enter, goovs.Load("0x1", regSourceForeign), ovs.GotoTable(tableTunnelIngress))
 	for _, gateway := range n.gateways() {
 		s.add(tableClassify, 195, ip(ovs.IPDestination(gateway)).from(PortVXLAN), goovs.Drop())
 	}
@@ -62,17 +63,25 @@ func (n Node) foreign(s *State) {
 	}
 }
 
-// fromPeer compiles the packets of a peer that are not classified by their VNI alone.
+// fromPeer compiles the packets from a peer's tunnel. A source of the cluster network must lie in the peer's subnets, also that of ARP: the last
+// flow drops and counts all other packets. A fixed VNID applies to packets from those subnets only.
 func (n Node) fromPeer(s *State, p Peer) {
-	if !n.judges() {
-		return
-	}
+	enter := []ovs.Action{ovs.GotoTable(tableRoute)}
 	if p.FixedVNID != nil {
-		// Only what comes from the machine's subnets has its VNID.
-		s.add(tableTunnelIngress, 110, ip(ovs.TunnelSource(p.VTEP), ovs.RegBits(4, sourceForeign, sourceForeign)), ovs.GotoTable(tableRoute))
-		return
+		enter = []ovs.Action{loadVNID(*p.FixedVNID, regSourceVNID), ovs.GotoTable(tableRoute)}
 	}
-	if !p.IsNode || !p.VTEP.Is4() || len(p.Subnets) == 0 {
+	for _, subnet := range p.Subnets {
+		s.add(tableTunnelIngress, 100, ip(ovs.TunnelSource(p.VTEP), ovs.IPSource(subnet)), enter...)
+		s.add(tableTunnelIngress, 100, arp(ovs.TunnelSource(p.VTEP), ovs.ARPSourceIP(subnet)), enter...)
+	}
+	s.add(tableTunnelIngress, 110, ip(ovs.TunnelSource(p.VTEP), ovs.RegBits(4, sourceForeign, sourceForeign)), ovs.GotoTable(tableRoute))
+	s.add(tableTunnelIngress, 50, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, goovs.Drop())
+	n.markedByPeer(s, p)
+}
+
+// markedByPeer compiles the packets of a peer that is a node which the node itself sends.
+func (n Node) markedByPeer(s *State, p Peer) {
+	if !n.judges() || !p.IsNode || p.FixedVNID != nil || !p.VTEP.Is4() || len(p.Subnets) == 0 {
 		return
 	}
 	first := config.Gateway(p.Subnets[0])

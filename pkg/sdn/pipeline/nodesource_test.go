@@ -138,6 +138,8 @@ func TestNodeSource_upgrade(t *testing.T) {
 	same := func(pods string) [4]string { return [4]string{pods, pods, pods, pods} }
 	// Receivers of the previous version drop these packets; receivers of this version classify them as from outside.
 	foreign := func(pods string) [4]string { return [4]string{"", pods, "", pods} }
+	// Receivers of this version drop sources of the cluster network that are not the sender's.
+	spoofed := func(pods string) [4]string { return [4]string{pods, "", pods, ""} }
 	for mode, want := range map[config.Mode]map[string][4]string{ // old to old, old to new, new to old, new to new
 		config.ModeNetworkPolicy: {
 			"node":                                {"4 6", "4 6", "4 6", "3 4 6"},
@@ -152,7 +154,7 @@ func TestNodeSource_upgrade(t *testing.T) {
 			"routed, masqueraded":                 same("4 6"),
 			"routed, with the sender's own IP":    foreign("4 6"),
 			"routed, with the receiver's IP":      foreign("4 6"),
-			"routed, with the receiver's gateway": same("4 6"),
+			"routed, with the receiver's gateway": spoofed("4 6"),
 			"node port, masqueraded":              same("4 6"),
 			"node port, with its own source":      foreign("4 6"),
 			"node port, SNAT to the node's IP":    foreign("4 6"),
@@ -170,7 +172,7 @@ func TestNodeSource_upgrade(t *testing.T) {
 			"routed, masqueraded":                 same("6"),
 			"routed, with the sender's own IP":    foreign("6"),
 			"routed, with the receiver's IP":      foreign("6"),
-			"routed, with the receiver's gateway": same("6"),
+			"routed, with the receiver's gateway": spoofed("6"),
 			"node port, masqueraded":              same("4 6"),
 			"node port, with its own source":      foreign("6"),
 			"node port, SNAT to the node's IP":    foreign("6"),
@@ -270,7 +272,6 @@ func TestTraceNodeSource(t *testing.T) {
 				"its gateway, no mark":         {tunnel("10.128.0.1", "dl_src=0a:58:0a:80:00:01"), verdict{"", "", "", "0a:58:0a:80:00:01"}},
 				"its gateway, another's mark":  {tunnel("10.128.0.1", "dl_src=0e:58:0a:82:00:01"), verdict{"", "", "", "0e:58:0a:82:00:01"}},
 				"its gateway, a VNI":           {tunnel("10.128.0.1", mark+",tun_id=0x1"), outside},
-				"another's gateway":            {tunnel("10.130.0.1", mark), plain},
 				"its pod":                      {tunnel("10.128.0.7", mark), plain},
 				"its IP, no mark":              {tunnel(vtep, "dl_src=0a:58:0a:80:00:01"), verdict{"0x1", "", "", "0a:58:0a:80:00:01"}},
 				"its IP, a VNI":                {tunnel(vtep, mark+",tun_id=0x20"), outside},
@@ -322,6 +323,16 @@ func TestTraceNodeSource(t *testing.T) {
 				"an address outside to a group":         tunnel("192.0.2.1", "nw_dst=239.1.1.1"),
 				"an address outside from an unknown IP": "in_port=1,ip,tun_src=172.31.0.77,nw_src=192.0.2.1,nw_dst=10.129.0.6",
 				"the IP of an unknown node":             "in_port=1,ip,tun_src=172.31.0.77,nw_src=172.31.0.77,nw_dst=10.129.0.6",
+				"another's gateway":                     tunnel("10.130.0.1", mark+",nw_dst=10.129.0.6"),
+				"another's pod":                         tunnel("10.130.0.9", "nw_dst=10.129.0.6"),
+				"the receiver's gateway":                tunnel("10.129.0.1", "nw_dst=10.129.0.6"),
+				"the receiver's pod":                    tunnel("10.129.0.4", "nw_dst=10.129.0.6"),
+				"a pod of a subnet that no node has":    tunnel("10.128.2.9", "nw_dst=10.129.0.6"),
+				"another's pod to a group":              tunnel("10.130.0.9", "nw_dst=239.1.1.1"),
+				"another's pod from a machine":          "in_port=1,ip,tun_src=172.31.0.98,nw_src=10.130.0.9,nw_dst=10.129.0.6",
+				"another's pod from a fixed VNID":       "in_port=1,ip,tun_src=172.31.0.99,nw_src=10.130.0.9,nw_dst=10.129.0.6",
+				"ARP for another's pod":                 "in_port=1,arp,tun_src=" + vtep + ",arp_op=1,arp_spa=10.130.0.9,arp_tpa=10.129.0.6",
+				"ARP for the receiver's gateway":        "in_port=1,arp,tun_src=" + vtep + ",arp_op=2,arp_spa=10.129.0.1,arp_tpa=10.129.0.6",
 			} {
 				packet = strings.Replace(packet, "nw_dst=10.129.0.4,", "", 1)
 				if trace := traceOne(t, tracer, packet); lastOutput(trace) != "" {

@@ -36,26 +36,54 @@ func (p *Peer) readSource(f ovs.DumpedFlow) bool {
 	_, actions, _ := strings.Cut(f.Text, ",actions=")
 	fields := fieldsOf(f.Key)
 	switch {
-	case f.Key.Priority == 100 && len(fields) == 1: // both versions'
-		vtep, err := netip.ParseAddr(fields["tun_src"])
-		load, fixed := strings.CutSuffix(actions, "->"+regSourceVNID+",goto_table:"+strconv.Itoa(tableRoute))
-		if err != nil || p.VTEP.IsValid() || !fixed && actions != "goto_table:"+strconv.Itoa(tableRoute) {
-			return false
-		}
-		p.VTEP = vtep
-		if fixed {
-			vnid, ok := loadedVNID(load)
-			p.FixedVNID = &vnid
-			return ok
-		}
+	case f.Key.Priority == 100 && isPeersSource(fields):
+		return p.readEntry(fields["tun_src"], actions)
+	case f.Key.Priority == 110 && fields["reg4"] != "": // foreign sources
 		return true
-	case f.Key.Priority == 110 && fields["reg4"] != "": // a machine's foreign sources
+	case f.Key.Priority == 50 && len(fields) == 1 && fields["tun_src"] != "": // sources that are not the peer's
 		return true
 	case f.Key.Priority == 130 && fields["dl_src"] != "": // a node's own packets
 		p.IsNode = true
 		return true
 	}
 	return false
+}
+
+// isPeersSource reports whether a match is of packets that the peer may send: by source address for IP and ARP, or, in flows of the previous
+// version, of all its packets.
+func isPeersSource(fields map[string]string) bool {
+	_, isIP := fields["ip"]
+	_, isARP := fields["arp"]
+	switch len(fields) {
+	case 1:
+		return fields["tun_src"] != ""
+	case 3:
+		return fields["tun_src"] != "" && (isIP && fields["nw_src"] != "" || isARP && fields["arp_spa"] != "")
+	}
+	return false
+}
+
+// readEntry reads the VTEP and the actions of a flow of packets that the peer may send. All such flows of a peer have the same.
+func (p *Peer) readEntry(tunnelSource, actions string) bool {
+	vtep, err := netip.ParseAddr(tunnelSource)
+	if err != nil {
+		return false
+	}
+	var fixed *config.VNID
+	if actions != "goto_table:"+strconv.Itoa(tableRoute) {
+		load, ok := strings.CutSuffix(actions, "->"+regSourceVNID+",goto_table:"+strconv.Itoa(tableRoute))
+		vnid, valid := loadedVNID(load)
+		if !ok || !valid {
+			return false
+		}
+		fixed = &vnid
+	}
+	if !p.VTEP.IsValid() {
+		p.VTEP, p.FixedVNID = vtep, fixed
+		return true
+	}
+	sameVNID := (fixed == nil) == (p.FixedVNID == nil) && (fixed == nil || *fixed == *p.FixedVNID)
+	return vtep == p.VTEP && sameVNID
 }
 
 // loadedVNID reads the action "load:VNID", in hexadecimal or decimal. It returns false for another action, and for a number that is no VNID.

@@ -49,6 +49,7 @@ func TestPeerIsNotReadBack(t *testing.T) {
 	}
 	enter := func(match, actions string) ovs.DumpedFlow { return flow(tableTunnelIngress, 100, match, actions) }
 	source := enter("tun_src=172.31.0.12", "goto_table:30")
+	byIP := enter("ip,tun_src=172.31.0.12,nw_src=10.129.0.0/23", "goto_table:30")
 	remote := flow(tableRemote, 100, "ip,nw_dst=10.129.0.0/23", "output:1")
 	itself := flow(tableTunnelIngress, 130, "ip,tun_id=0,tun_src=172.31.0.12,dl_src=0e:58:ac:1f:00:0c,nw_src=10.129.0.1", "goto_table:30")
 	fixed := enter("tun_src=172.31.0.12", "load:0x30->NXM_NX_REG0[],goto_table:30")
@@ -70,6 +71,9 @@ func TestPeerIsNotReadBack(t *testing.T) {
 		"no actions":                {enter("tun_src=172.31.0.12", ""), remote},
 		"a later version's flow":    {source, flow(tableTunnelIngress, 140, "ip,tun_src=172.31.0.12", "drop"), remote},
 		"both a node and a machine": {fixed, itself, remote},
+		"two VTEPs by source":       {byIP, enter("arp,tun_src=172.31.0.13,arp_spa=10.129.0.0/23", "goto_table:30"), remote},
+		"two VNIDs by source":       {byIP, enter("arp,tun_src=172.31.0.12,arp_spa=10.129.0.0/23", "load:0x30->NXM_NX_REG0[],goto_table:30"), remote},
+		"only what is dropped":      {flow(tableTunnelIngress, 50, "tun_src=172.31.0.12", "drop"), remote},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, ok := PeerOf(flows); ok {
@@ -79,14 +83,23 @@ func TestPeerIsNotReadBack(t *testing.T) {
 	}
 }
 
-// The flows are those that the previous version leaves on the switch.
+// The flows are those that previous versions leave on the switch.
 func TestPreviousVersionsPeerIsReadBack(t *testing.T) {
-	for _, text := range []string{
+	vnid := config.VNID(0x30)
+	machine := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &vnid}
+	const machineSource = "\ntable=10,priority=100,tun_src=172.31.0.99,actions=load:0x30->NXM_NX_REG0[],goto_table:30"
+	for text, want := range map[string]Peer{
 		"table=90,priority=100,ip,reg0=0,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130\n" +
-			"table=90,priority=100,ip,reg0=0x30,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130",
-		"table=90,priority=100,ip,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130",
+			"table=90,priority=100,ip,reg0=0x30,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130" +
+			machineSource: machine,
+		"table=90,priority=100,ip,nw_dst=10.131.0.0/23,actions=load:0x30->NXM_NX_TUN_ID[0..31],set_field:172.31.0.99->tun_dst,load:1->NXM_NX_REG2[],goto_table:130" +
+			"\ntable=10,priority=110,ip,reg4=0x800/0x800,tun_src=172.31.0.99,actions=goto_table:30" +
+			machineSource: machine,
+		"table=10,priority=100,tun_src=172.31.0.12,actions=goto_table:30\n" +
+			"table=10,priority=130,ip,tun_id=0,tun_src=172.31.0.12,dl_src=0e:58:0a:81:00:01,nw_src=10.129.0.1,actions=load:0x1->NXM_NX_REG4[10],goto_table:30\n" +
+			"table=90,priority=100,ip,nw_dst=10.129.0.0/23,actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:172.31.0.12->tun_dst,load:1->NXM_NX_REG2[],goto_table:130": {
+			VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true},
 	} {
-		text += "\ntable=10,priority=100,tun_src=172.31.0.99,actions=load:0x30->NXM_NX_REG0[],goto_table:30"
 		var flows []ovs.DumpedFlow
 		for line := range strings.Lines(text) {
 			line = strings.TrimSpace(line)
@@ -97,8 +110,6 @@ func TestPreviousVersionsPeerIsReadBack(t *testing.T) {
 			}
 			flows = append(flows, ovs.DumpedFlow{Key: key, Text: line})
 		}
-		vnid := config.VNID(0x30)
-		want := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &vnid}
 		got, ok := PeerOf(flows)
 		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" || !ok {
 			t.Errorf("%v %s", ok, diff)

@@ -184,9 +184,12 @@ func TestTwoNodesSwapAddresses(t *testing.T) {
 	f.want("172.31.0.12 172.31.0.13", map[string]string{"10.129.0.0/23": "172.31.0.13", "10.130.0.0/23": "172.31.0.12"})
 
 	known := slices.DeleteFunc(f.flows(), func(flow string) bool { return !strings.Contains(flow, "tun_src=") })
-	if len(known) != 2 {
-		t.Errorf("known tunnel sources are %v", known)
+	const flowsOfEach = 4 // IP and ARP of its subnet, foreign sources, other packets
+	if len(known) != 2*flowsOfEach {
+		t.Errorf("got %d flows for tunnel sources, want %d: %v", len(known), 2*flowsOfEach, known)
 	}
+	f.sources("172.31.0.12", "goto_table:30")
+	f.sources("172.31.0.13", "goto_table:30")
 }
 
 // For a moment both nodes have the same address; neither's flows may wait for the other's.
@@ -274,13 +277,13 @@ func fixed(o *networkv1.HostSubnet, vnid string) *networkv1.HostSubnet {
 	return o
 }
 
-// sources waits until the flow that classifies the VTEP's packets has these actions, "" for no flow.
+// sources waits until the flow that classifies the VTEP's packets, by their sources, has these actions, "" for no flow.
 func (f *fixture) sources(vtep, actions string) {
 	f.Helper()
 	await.OK(f, soon, func(context.Context) error {
 		got := ""
 		for _, flow := range f.flows() {
-			if strings.Contains(flow, "priority=100,tun_src="+vtep+" ") || strings.Contains(flow, "priority=100,tun_src="+vtep+",") {
+			if strings.Contains(flow, "priority=100,ip,tun_src="+vtep+",nw_src=") {
 				_, got, _ = strings.Cut(flow, "actions=")
 			}
 		}
