@@ -57,9 +57,9 @@ oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on
 	$(GO) test -count=1 -timeout 6h -v -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies -seeds=2000
 
 .PHONY: soak
-soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 changes of VNIDs, every fault with agents running and away, 1,000 newborn pods under policies (root; an hour)
+soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and away, 1,000 newborn pods under policies (root; an hour)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
-	OVSDN_TEST_WAVES=38 $(GO) test -count=1 -timeout 2h -v -run TestFullNodes ./test/e2e
+	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentIsNotNoticed' ./test/e2e
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,13 +38,7 @@ const fullTime = 3 * time.Minute
 // Pods that ask nodes for more addresses than they have wait for one, and fail for nothing else; each gets the address of one that goes. In
 // the end the nodes are as before.
 func TestFullNodes(t *testing.T) {
-	waves := defaultWaves
-	if v := os.Getenv(wavesVariable); v != "" {
-		var err error
-		if waves, err = strconv.Atoi(v); err != nil {
-			t.Fatal(err)
-		}
-	}
+	waves := fixture.Repetitions(t, wavesVariable, defaultWaves)
 	c := newCluster(t)
 	c.settle(t)
 	nodes := c.smallNodes(t)

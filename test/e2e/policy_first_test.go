@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -46,13 +45,7 @@ const (
 // before it has an interface; meanwhile friends and enemies send to the addresses that are given next. A container would begin later than that.
 // Friends are heard, and enemies never.
 func testFirstPackets(t *testing.T, c *cluster) {
-	tries := firstsDefault
-	if v := os.Getenv(firstsVariable); v != "" {
-		var err error
-		if tries, err = strconv.Atoi(v); err != nil {
-			t.Fatal(err)
-		}
-	}
+	tries := fixture.Repetitions(t, firstsVariable, firstsDefault)
 	b := newBirths(t, c, tries)
 	began := time.Now()
 	for i := range tries {

@@ -170,12 +170,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 	const namespaces, podsEach = 6, 4
 	m := newMatrix(t, c, namespaces, podsEach)
 	r := newRecorder(t, m)
-	changes := changesDefault
-	if text := os.Getenv(changesVariable); text != "" {
-		if _, err := fmt.Sscanf(text, "%d", &changes); err != nil {
-			t.Fatalf("%s=%q is no number", changesVariable, text)
-		}
-	}
+	changes := fixture.Repetitions(t, changesVariable, changesDefault)
 	r.check(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
