@@ -77,8 +77,7 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 	@scripts/verify-docs.sh
 
 .PHONY: lint
-lint: ## golangci-lint with the design's rules
-	$(GO) vet ./...
+lint: ## golangci-lint, go vet among it, with the design's rules
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 
 .PHONY: bench

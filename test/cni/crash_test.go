@@ -23,7 +23,7 @@ import (
 const (
 	// pairsVariable is the environment variable that sets how many ADD/DEL pairs TestKilledAgent makes.
 	pairsVariable = "OVSDN_TEST_PAIRS"
-	defaultPairs  = 400
+	defaultPairs  = 200
 
 	// morePairs bounds those that are made beyond, until the agent has been killed at every step.
 	morePairs = 4000

@@ -29,7 +29,7 @@ const (
 
 	// wavesVariable is how many waves of pods come and go, beside those that stay.
 	wavesVariable = "OVSDN_TEST_WAVES"
-	defaultWaves  = 2
+	defaultWaves  = 1
 )
 
 // fullTime is for a wave to pass: kubelet asks for an address again after 10 to 15 seconds (its worker's backOffPeriod and jitter).

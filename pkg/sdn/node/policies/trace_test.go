@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	seeds  = flag.Int("seeds", 40, "how many random clusters, from -seed on")                //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+	seeds  = flag.Int("seeds", 24, "how many random clusters, from -seed on")                //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 	seed   = flag.Uint64("seed", 1, "the first random cluster; with -seeds=1 the only one")  //nolint:gochecknoglobals // as above
 	sample = flag.Int("sample", 100, "how many questions the switch gets after each change") //nolint:gochecknoglobals // as above
 )

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 40, "how many random clusters")                 //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+	seeds = flag.Int("seeds", 24, "how many random clusters")                 //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 	seed  = flag.Uint64("seed", 0, "the one random cluster to look at again") //nolint:gochecknoglobals // as above
 )
 
