@@ -30,6 +30,9 @@ const (
 	// The host's conntrack tracks the tunnel, since the kernel lacks xt_CT or xt_addrtype.
 	reasonTunnelTracked = "TunnelTracked"
 
+	// The host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype.
+	reasonTunnelUnrestricted = "TunnelUnrestricted"
+
 	// The CNI configuration or plugin was missing or changed, and is written again. Normal when the agent starts, else a warning.
 	reasonFilesWritten = "CNIFilesWritten"
 

@@ -83,7 +83,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	hostSubnets := c.network.Network().V1().HostSubnets()
-	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), a.bridge, st)
+	peers, err := peers.New(a.NodeName, network, compiler, hostSubnets.Lister(), hostSubnets.Informer(), a.bridge, firewall.VTEPs(), st)
 	if err != nil {
 		return err
 	}
@@ -195,13 +195,17 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		if judge != nil {
 			judge.Written()
 		}
-		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started))
+		restricted, err := firewall.Restrict(ctx)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Failed to restrict VXLAN to nodes", "retryAfter", hostCheck)
+		}
+		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started), "firewall", restricted)
 		files := a.newRuntimeFiles()
 		files.sync(ctx)
 		group.Go(func() error { files.run(ctx); return nil })
 		message := fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", own.Subnets, underlay, mtu)
-		if firewall.Skipped() != nil {
-			message += ", tunnel tracked by the host's conntrack"
+		for _, s := range firewall.Skipped() {
+			message += ", " + a.reportSkipped(s)
 		}
 		if files.healthy() == nil { // else kubelet does not know
 			a.reporter.say(reasonReady, message)
@@ -269,10 +273,21 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		return nil, err
 	}
 	log.Info("Host firewall is right", "changed", changes)
-	if err := firewall.Skipped(); err != nil {
-		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack tracks the tunnel, with an entry for each connection between pods of two nodes: %w; load the modules, or raise nf_conntrack_max", err))
-	}
 	return firewall, nil
+}
+
+// reportSkipped warns of a feature that the host's firewall can't have, and returns its effect.
+func (a *agent) reportSkipped(s hostnet.Skipped) (effect string) {
+	switch s.Feature {
+	case hostnet.FeatureNotrack:
+		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack tracks the tunnel, with an entry for each connection between pods of two nodes: %w; load the modules, or raise nf_conntrack_max", s.Err))
+		return "tunnel tracked by the host's conntrack"
+	case hostnet.FeatureVTEPs:
+		a.reporter.warn(reasonTunnelUnrestricted, fmt.Errorf("the host accepts VXLAN from any address, which only Open vSwitch's flows drop: %w; load the modules", s.Err))
+		return "VXLAN accepted from any address"
+	default:
+		return string(s.Feature) + " not supported by the kernel"
+	}
 }
 
 // handlerOf calls look for every event of the object of that name.

@@ -167,7 +167,10 @@ func (u *uninstaller) removeFirewall(ctx context.Context) error {
 	for _, f := range firewalls {
 		errs = append(errs, f.Remove(ctx))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return hostnet.RemoveVTEPs(ctx)
 }
 
 // restoreSysctls leaves them if another network is on the node already: it may rely on them.

@@ -65,8 +65,7 @@ func TestTun0TellsWhatItCannotMend(t *testing.T) {
 
 func TestFirewallTellsWhatItCannotMend(t *testing.T) {
 	netns := inNetNS(t)
-	f, err := NewFirewall(openShift())
-	must(t, err)
+	f := newFirewall(t, openShift())
 	background(t, netns, func(ctx context.Context) { f.Run(ctx, 50*time.Millisecond) })
 	eventually(t, "Run makes the rules", func() bool {
 		return slices.Equal(sorted(Rules(openShift()).String()), sorted(backend("iptables-nft").save(t)))

@@ -68,7 +68,7 @@ func TestFirewallSync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
 		}
-		if r.reads != 16 { // eight chains of ours and eight built-in ones
+		if r.reads != 18 { // nine chains of ours and nine built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
 		}
 	})
@@ -193,6 +193,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 		want := []string{
 			"mangle insert OVSDN-GUARD 2", "mangle insert OVSDN-GUARD 5", "mangle delete OVSDN-GUARD 4", "mangle delete OVSDN-GUARD 1",
 			"mangle insert OVSDN-GUARD-INPUT 2", "mangle delete OVSDN-GUARD-INPUT 1",
+			"mangle insert OVSDN-GUARD-VXLAN 2", "mangle delete OVSDN-GUARD-VXLAN 1",
 			"nat insert OVSDN-MASQUERADE 2",
 			"filter insert OVSDN-INPUT 2", "filter delete OVSDN-INPUT 1",
 			"raw insert OVSDN-NOTRACK-IN 2", "raw delete OVSDN-NOTRACK-IN 1", "raw insert OVSDN-NOTRACK-OUT 2", "raw delete OVSDN-NOTRACK-OUT 1",
@@ -249,8 +250,7 @@ func TestFirewallErrors(t *testing.T) {
 
 func TestFirewallRun(t *testing.T) {
 	netns := inNetNS(t)
-	f, err := NewFirewall(openShift())
-	must(t, err)
+	f := newFirewall(t, openShift())
 	b := backend("iptables-nft")
 	want := sorted(Rules(openShift()).String())
 	right := func() bool { return cmp.Equal(want, sorted(b.save(t))) }

@@ -13,11 +13,34 @@ func guardRules(networks, vxlan []string) []Rule {
 	for _, n := range networks {
 		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
 	}
-	return append(rules, translatedVXLAN(vxlan))
+	return append(rules, translatedVXLAN(vxlan), unrelatedICMP())
+}
+
+// guardInputRules drop what pods and clients of services must not send to the node's own VTEP and routes.
+func guardInputRules(vxlan []string) []Rule {
+	return []Rule{translatedVXLAN(vxlan), unrelatedICMP()}
 }
 
 // translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would trust them as VXLAN of the node that
 // they come from: any VNI, any inner source.
 func translatedVXLAN(vxlan []string) Rule {
 	return rule(append(slices.Clone(vxlan), "-m", "conntrack", "--ctstate", "DNAT"), "VXLAN through a service", "DROP")
+}
+
+// unrelatedICMP drops ICMP errors of pods about no connection that conntrack knows. The kernel would believe one about the node's VXLAN, which is
+// not tracked: "packet too big" lowers the MTU of the tunnel to another node, for all pods.
+func unrelatedICMP() Rule {
+	return rule([]string{"-i", Tun0Name, "-p", "icmp", "-m", "conntrack", "--ctstate", "INVALID"}, "ICMP error about no connection", "DROP")
+}
+
+// unknownVTEPs drops VXLAN to this node from addresses that are no VTEP of a HostSubnet. It is in a chain that agents without this rule
+// remove from PREROUTING: they do not maintain the set.
+func unknownVTEPs(vxlan []string) Chain {
+	match := slices.Concat(vxlan, []string{"-m", "addrtype", "--dst-type", "LOCAL", "-m", "set", "!", "--match-set", vtepSet, "src"})
+	return Chain{
+		Table: tableMangle, Name: chainPrefix + "GUARD-VXLAN", BuiltIn: "PREROUTING",
+		Comment:  "ovsdn: VXLAN from nodes only",
+		Rules:    []Rule{rule(match, "VXLAN of an unknown VTEP", "DROP")},
+		Optional: &Optional{Feature: FeatureVTEPs, Modules: "ip_set, ip_set_hash_ip, xt_set and xt_addrtype"},
+	}
 }

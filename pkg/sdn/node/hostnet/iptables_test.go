@@ -84,7 +84,23 @@ func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
 	t.Helper()
 	r := &recorder{program: b.program(t)}
-	return &Firewall{iptables: r, rules: Rules(c)}, r
+	return &Firewall{iptables: r, rules: Rules(c), vteps: completeVTEPs()}, r
+}
+
+// completeVTEPs is what Restrict leaves where there are no peers.
+func completeVTEPs() *VTEPs {
+	v := newVTEPs()
+	v.setComplete()
+	return v
+}
+
+// newFirewall is a Firewall after Restrict on a node without peers.
+func newFirewall(t *testing.T, c FirewallConfig) *Firewall {
+	t.Helper()
+	f, err := NewFirewall(c)
+	must(t, err)
+	f.vteps.setComplete()
+	return f
 }
 
 func (b backend) program(t *testing.T) *iptables.IPTables {

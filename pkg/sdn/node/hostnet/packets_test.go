@@ -45,8 +45,8 @@ func newNetwork(t *testing.T, c FirewallConfig) network {
 	syncTun0(t, node1())
 	// A host that forwards nothing by itself, with kube-proxy's 172.30.0.10 on it.
 	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
-	f, err := NewFirewall(c)
-	must(t, err)
+	f := newFirewall(t, c)
+	f.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
 	syncFirewall(t, f)
 	return n
 }
@@ -135,9 +135,9 @@ func TestNobodyReachesVTEPsThroughServices(t *testing.T) {
 		iptables -I FORWARD -j ACCEPT`)
 	pod, outside := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:5000")
 	send(t, pod, "172.30.0.10:53")
-	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0" })
+	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0 0" })
 	send(t, outside, "192.0.2.10:30053")
-	eventually(t, "the outside's packet is dropped", func() bool { return dropped(t) == "1 1" })
+	eventually(t, "the outside's packet is dropped", func() bool { return dropped(t) == "1 1 0" })
 }
 
 // A node port whose endpoint is this node's own VTEP: the kernel would hand the translated packet to Open vSwitch with the client's
@@ -154,7 +154,7 @@ func TestTranslatedVXLANDoesNotReachOwnVTEP(t *testing.T) {
 	for _, port := range []string{"30053", "30054"} {
 		send(t, peer, "192.0.2.10:"+port)
 	}
-	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "2" })
+	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "2 0" })
 	send(t, udp(t, n.outside, "192.0.2.1:5001"), "192.0.2.10:4789") // a peer's own VXLAN
 	if from := sender(t, vtep); from.Port() != 5001 {
 		t.Errorf("the VTEP got a packet from %s, want only the one from port 5001", from)

@@ -19,8 +19,23 @@ type Chain struct {
 	Comment string // on the jump
 	Rules   []Rule
 
-	Optional bool // the node works without it: Sync does not fail with it, and Skipped reports it
+	Optional *Optional // not nil: the node works without it, Sync does not fail with it, and Skipped reports it
 }
+
+// Optional describes a chain that some kernels can't have.
+type Optional struct {
+	Feature Feature
+	Modules string // that the kernel needs for it
+}
+
+// Feature is what optional chains are for.
+type Feature string
+
+// Features of the firewall that some kernels lack.
+const (
+	FeatureNotrack Feature = "notrack" // the host's conntrack does not track the tunnel
+	FeatureVTEPs   Feature = "vteps"   // VXLAN is accepted from nodes only
+)
 
 // Jump is the rule in the built-in chain.
 func (c Chain) Jump() Rule {
@@ -33,6 +48,16 @@ type Ruleset []Chain
 // in returns the chains that are in one of the tables.
 func (r Ruleset) in(tables []string) Ruleset {
 	return slices.DeleteFunc(slices.Clone(r), func(c Chain) bool { return !slices.Contains(tables, c.Table) })
+}
+
+// jumpTo reports whether a rule of the built-in chain jumps to the chain of that name.
+func (r Ruleset) jumpTo(table, builtIn, name string) bool {
+	return slices.ContainsFunc(r, func(c Chain) bool { return c.Table == table && c.BuiltIn == builtIn && c.Name == name })
+}
+
+// has reports whether the table's chain of that name is one of them.
+func (r Ruleset) has(table, name string) bool {
+	return slices.ContainsFunc(r, func(c Chain) bool { return c.Table == table && c.Name == name })
 }
 
 // String prints the rules as iptables-save does.

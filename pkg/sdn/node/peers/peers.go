@@ -40,6 +40,12 @@ type Bridge interface {
 	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
 }
 
+// VTEPs admits tunnels to this node by their source address.
+type VTEPs interface {
+	Allow(ctx context.Context, name string, vtep netip.Addr)
+	Settle(ctx context.Context, name string, vtep netip.Addr) // removes the name's other addresses; with the zero Addr all
+}
+
 // Peers compiles HostSubnets other than this node's own.
 type Peers struct {
 	self    string
@@ -51,6 +57,7 @@ type Peers struct {
 	loop    *reconcile.Loop
 
 	follower func(name string, peer *Peer) // nil: none
+	vteps    VTEPs
 
 	mu    sync.Mutex
 	peers map[string]Peer
@@ -68,10 +75,11 @@ type Peer struct {
 // Follow tells f of every peer: its state, or nil when it is gone. f must not block. It is for once, before Prime.
 func (p *Peers) Follow(f func(name string, peer *Peer)) { p.follower = f }
 
-// New returns the feature; informer is that of lister, and the store that of the bridge.
+// New returns the feature; informer is that of lister, and the store that of the bridge. vteps has the address of a peer before its flows
+// are written, and until they are removed.
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
-	informer cache.SharedIndexInformer, bridge Bridge, st *store.Store) (*Peers, error) {
-	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, store: st, peers: map[string]Peer{}}
+	informer cache.SharedIndexInformer, bridge Bridge, vteps VTEPs, st *store.Store) (*Peers, error) {
+	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, vteps: vteps, store: st, peers: map[string]Peer{}}
 	p.loop = reconcile.New("peers", p.serve)
 	if err := p.loop.Watch(informer); err != nil {
 		return nil, err
@@ -94,7 +102,7 @@ func (p *Peers) Prime(ctx context.Context) error {
 			continue
 		}
 		if peer, err := p.parse(o); err == nil {
-			p.put(o.Name, peer)
+			p.put(ctx, o.Name, peer)
 		} else {
 			unusable = append(unusable, o)
 		}
@@ -135,7 +143,7 @@ func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) er
 		}
 		// Flows of the previous version and of mode subnet don't show which peers are nodes.
 		peer.IsNode = peer.FixedVNID == nil && (peer.IsNode || config.IsNode(o))
-		p.put(name, peer)
+		p.put(ctx, name, peer)
 	}
 	return nil
 }
@@ -166,7 +174,14 @@ func (p *Peers) serve(ctx context.Context, key string) error {
 	if err != nil || commit == nil {
 		return err
 	}
-	return commit.Wait(ctx)
+	if err := commit.Wait(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	vtep := p.peers[key].VTEP
+	p.mu.Unlock()
+	p.vteps.Settle(ctx, key, vtep)
+	return nil
 }
 
 // set compiles one HostSubnet, present or gone. It returns nil when there is nothing to do. One that is wrong keeps
@@ -185,7 +200,7 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	return p.put(name, peer), nil
+	return p.put(ctx, name, peer), nil
 }
 
 // isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
@@ -197,7 +212,8 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-func (p *Peers) put(name string, peer pipeline.Peer) *store.Commit {
+func (p *Peers) put(ctx context.Context, name string, peer pipeline.Peer) *store.Commit {
+	p.vteps.Allow(ctx, name, peer.VTEP)
 	known := Peer{VTEP: peer.VTEP, IsNode: peer.IsNode}
 	if peer.FixedVNID != nil {
 		known.FixedVNID, known.HasFixedVNID = *peer.FixedVNID, true

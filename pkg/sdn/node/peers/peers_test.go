@@ -40,6 +40,7 @@ func hostSubnet(node, hostIP, subnet string) *networkv1.HostSubnet {
 type fixture struct {
 	*testing.T
 	client networkclient.Interface
+	vteps  *fakeVTEPs
 	flows  func() []string
 	stop   func()
 }
@@ -72,7 +73,10 @@ func startIn(t *testing.T, mode config.Mode, bridge interface {
 	Bridge
 }, flows func() []string, objects ...*networkv1.HostSubnet) *fixture {
 	t.Helper()
-	f := &fixture{T: t, client: fake.NewSimpleClientset(), flows: flows}
+	f := &fixture{T: t, client: fake.NewSimpleClientset(), vteps: &fakeVTEPs{}, flows: flows}
+	if fake, ok := bridge.(fakeBridge); ok {
+		f.vteps.flows = fake.Flows
+	}
 	for _, o := range objects {
 		f.create(o)
 	}
@@ -86,7 +90,7 @@ func startIn(t *testing.T, mode config.Mode, bridge interface {
 	st := store.New(bridge)
 	node := pipeline.Node{Mode: mode, VTEP: netip.MustParseAddr("172.31.0.11"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}
 	p, err := New("node1", network, node,
-		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, st)
+		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, f.vteps, st)
 	if err != nil {
 		t.Fatal(err)
 	}
