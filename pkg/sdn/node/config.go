@@ -40,6 +40,8 @@ type Config struct {
 	SysctlDir    string       // where the host's settings are; empty: /proc/sys
 	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
 
+	HostAccess hostnet.HostAccess // what pods reach of this node
+
 	HostNetworkNamespaces []string // namespaces that represent the host networks of all nodes in NetworkPolicies, where they exist
 }
 
@@ -56,6 +58,8 @@ func Defaults() Config {
 		CNIPlugin:    filepath.Join(filepath.Dir(self), cniserver.PluginName),
 		IPAMDir:      "/var/lib/cni/networks",
 		HealthzAddr:  "127.0.0.1:9411",
+
+		HostAccess: hostnet.HostAccessAll,
 
 		HostNetworkNamespaces: []string{"openshift-host-network"},
 	}
@@ -109,6 +113,9 @@ func (c Config) Validate() error {
 		fault("--service-proxy=ovs is not in this version yet: use external, with kube-proxy on the node")
 	default:
 		fault("--service-proxy=%q: must be external", c.ServiceProxy)
+	}
+	if !c.HostAccess.IsValid() {
+		fault("--host-access=%q: must be replies, services or all", c.HostAccess)
 	}
 	for _, name := range c.HostNetworkNamespaces {
 		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {

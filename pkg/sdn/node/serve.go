@@ -264,6 +264,8 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		ServiceNetwork:     network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
 		ForwardedDSCP:      pipeline.ForwardedDSCP,
+		HostAccess:         a.HostAccess,
+		NodeNetworks:       network.ClusterNetworks,
 	})
 	if err != nil {
 		return nil, err

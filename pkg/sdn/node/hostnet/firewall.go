@@ -171,7 +171,7 @@ func (f *Firewall) jump(c Chain) (changes []string, err error) {
 	}
 	if !containsRule(have, c.Jump()) {
 		at := 1
-		for at <= len(have) && strings.HasPrefix(have[at-1].target(), kubeChainPrefix) {
+		for at <= len(have) && (c.Last || strings.HasPrefix(have[at-1].target(), kubeChainPrefix)) {
 			at++
 		}
 		if err := f.iptables.Insert(c.Table, c.BuiltIn, at, c.Jump()...); err != nil {

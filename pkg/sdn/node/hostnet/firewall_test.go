@@ -35,6 +35,7 @@ func TestRules(t *testing.T) {
 			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
 		},
 		"sources-judged": judging(),
+		"host-access":    accessible(HostAccessServices),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")
@@ -68,7 +69,7 @@ func TestFirewallSync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
 		}
-		if r.reads != 18 { // nine chains of ours and nine built-in ones
+		if r.reads != 20 { // ten chains of ours and ten built-in ones
 			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
 		}
 	})

@@ -22,6 +22,11 @@ type network struct {
 
 func newNetwork(t *testing.T, c FirewallConfig) network {
 	inNetNS(t)
+	return newNetworkHere(t, c)
+}
+
+// newNetworkHere is newNetwork in the current network namespace, which may have rules of the host.
+func newNetworkHere(t *testing.T, c FirewallConfig) network {
 	n := network{pods: newNetNS(t), outside: newNetNS(t)}
 	veth := func(name string, mac net.HardwareAddr, peer ns.NetNS) {
 		link := &netlink.Veth{

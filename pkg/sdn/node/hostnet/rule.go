@@ -19,6 +19,8 @@ type Chain struct {
 	Comment string // on the jump
 	Rules   []Rule
 
+	Last bool // the jump is behind the rules of others that exist when it is made, not before them
+
 	Optional *Optional // not nil: the node works without it, Sync does not fail with it, and Skipped reports it
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // FirewallConfig is what the rules depend on.
@@ -26,6 +28,9 @@ type FirewallConfig struct {
 	// ForwardedDSCP is in packets to this node's own address that are forwarded to a pod, as kube-proxy does for node ports: it
 	// masquerades these, too. It is also in the replies that a pod receives through a node port.
 	ForwardedDSCP uint8 // with SourcesJudged
+
+	HostAccess   HostAccess              // "": HostAccessAll
+	NodeNetworks []config.ClusterNetwork // in which the first address of each subnet is a node's
 }
 
 // The prefixes of chains' names: ours, and those of kube-proxy and kubelet.
@@ -69,10 +74,12 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: to this node",
-			Rules: []Rule{
-				rule(vxlan, "VXLAN from nodes", "ACCEPT"),
-				rule([]string{"-i", Tun0Name}, "from pods", "ACCEPT"),
-			},
+			Rules:   append([]Rule{rule(vxlan, "VXLAN from nodes", "ACCEPT")}, c.HostAccess.accept(c.NodeNetworks)...),
+		},
+		{
+			Table: tableFilter, Name: chainPrefix + "INPUT-LAST", BuiltIn: "INPUT", Last: true,
+			Comment: "ovsdn: to this node, after its own rules",
+			Rules:   c.HostAccess.drop(),
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
