@@ -33,6 +33,9 @@ const (
 	// The host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype.
 	reasonTunnelUnrestricted = "TunnelUnrestricted"
 
+	// No pod has a limit in the host's conntrack, since the kernel lacks xt_connlimit or nf_conncount.
+	reasonPodConnectionsUnlimited = "PodConnectionsUnlimited"
+
 	// The CNI configuration or plugin was missing or changed, and is written again. Normal when the agent starts, else a warning.
 	reasonFilesWritten = "CNIFilesWritten"
 

@@ -264,6 +264,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		ServiceNetwork:     network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
 		ForwardedDSCP:      pipeline.ForwardedDSCP,
+		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
 		HostAccess:         a.HostAccess,
 		NodeNetworks:       network.ClusterNetworks,
 	})
@@ -287,6 +288,9 @@ func (a *agent) reportSkipped(s hostnet.Skipped) (effect string) {
 	case hostnet.FeatureVTEPs:
 		a.reporter.warn(reasonTunnelUnrestricted, fmt.Errorf("the host accepts VXLAN from any address, which only Open vSwitch's flows drop: %w; load the modules", s.Err))
 		return "VXLAN accepted from any address"
+	case hostnet.FeaturePodLimit:
+		a.reporter.warn(reasonPodConnectionsUnlimited, fmt.Errorf("one pod can fill the host's conntrack table, so that no other pod and not the node itself opens connections: %w; load the modules", s.Err))
+		return "connections of pods not limited in the host's conntrack"
 	default:
 		return string(s.Feature) + " not supported by the kernel"
 	}

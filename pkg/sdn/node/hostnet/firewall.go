@@ -35,6 +35,8 @@ type Firewall struct {
 	fault  fault
 	vteps  *VTEPs
 
+	podConnections func() (int, error) // nil: no limit
+
 	syncing sync.Mutex // of Sync
 
 	mu      sync.Mutex
@@ -50,7 +52,7 @@ func NewFirewall(c FirewallConfig) (*Firewall, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Firewall{iptables: found.used, rules: Rules(c), vteps: newVTEPs()}
+	f := &Firewall{iptables: found.used, rules: Rules(c), vteps: newVTEPs(), podConnections: c.PodConnections}
 	// To ask for a table would make it.
 	if has := f.rules.in(found.has); len(has) > 0 {
 		f.unused = &Firewall{iptables: found.other, rules: has}
@@ -92,12 +94,20 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 // syncChain makes one chain and the jump to it. There is no jump to a chain that is not full, and no rule for a set that is not.
 func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
 	steps := []func(Chain) ([]string, error){f.fill, f.jump}
-	if c.Optional != nil && c.Optional.Feature == FeatureVTEPs {
+	switch {
+	case c.Optional == nil:
+	case c.Optional.Feature == FeatureVTEPs:
 		fill := func(Chain) ([]string, error) { return f.vteps.sync() }
 		if !f.vteps.isComplete() { // the chain of the previous agent stays, and the set retains its entries
 			steps = nil
 		}
 		steps = slices.Insert(steps, 0, fill)
+	case c.Optional.Feature == FeaturePodLimit && f.podConnections != nil:
+		limit, err := f.podConnections()
+		if err != nil {
+			return nil, err
+		}
+		c.Rules = podLimitRules(limit)
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {

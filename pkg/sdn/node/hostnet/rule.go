@@ -37,6 +37,8 @@ type Feature string
 const (
 	FeatureNotrack Feature = "notrack" // the host's conntrack does not track the tunnel
 	FeatureVTEPs   Feature = "vteps"   // VXLAN is accepted from nodes only
+
+	FeaturePodLimit Feature = "podlimit" // each pod has a share of the host's conntrack table
 )
 
 // Jump is the rule in the built-in chain.

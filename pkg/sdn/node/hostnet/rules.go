@@ -29,6 +29,9 @@ type FirewallConfig struct {
 	// masquerades these, too. It is also in the replies that a pod receives through a node port.
 	ForwardedDSCP uint8 // with SourcesJudged
 
+	// PodConnections returns how many entries of the host's conntrack table one pod may take, 0 for any number. nil: any number.
+	PodConnections func() (int, error)
+
 	HostAccess   HostAccess              // "": HostAccessAll
 	NodeNetworks []config.ClusterNetwork // in which the first address of each subnet is a node's
 }
@@ -66,6 +69,7 @@ func Rules(c FirewallConfig) Ruleset {
 			Rules:   guardInputRules(vxlan),
 		},
 		unknownVTEPs(vxlan),
+		podLimit(),
 		{
 			Table: tableNAT, Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
 			Comment: "ovsdn: pods outside the cluster network",
