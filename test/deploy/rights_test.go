@@ -192,6 +192,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 		reads(false,
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
 			"/api/v1/pods", "/api/v1/services", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
+			"/apis/discovery.k8s.io/v1/endpointslices",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
 		nobodys(),
 		[]request{
@@ -266,7 +267,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
 			"/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
-		reads(true, "/api/v1/pods", "/api/v1/services"),
+		reads(true, "/api/v1/pods", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"),
 		nobodys(),
 		[]request{
 			allowed("make the ClusterNetwork", func(ctx context.Context, who as) error {

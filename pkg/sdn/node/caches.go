@@ -15,6 +15,7 @@ type caches struct {
 	network  networkinformers.SharedInformerFactory
 	cluster  informers.SharedInformerFactory // services
 	local    informers.SharedInformerFactory // pods of this node
+	slices   informers.SharedInformerFactory // EndpointSlices; nil in the mode that judges nobody
 	policies *policyCaches                   // nil in the mode that judges nobody
 }
 
@@ -27,6 +28,9 @@ type factory interface {
 
 func (c *caches) factories() []factory {
 	all := []factory{c.network, c.cluster, c.local}
+	if c.slices != nil {
+		all = append(all, c.slices)
+	}
 	if c.policies != nil {
 		all = append(all, c.policies.cluster)
 		if c.policies.kinds != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/kinds"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policies"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -51,6 +52,22 @@ func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) 
 	return nil
 }
 
+// watchSlices adds the informer of EndpointSlices, in modes that judge, and returns it.
+func (a *agent) watchSlices(ctx context.Context, c *caches, node pipeline.Node) (cache.SharedIndexInformer, error) {
+	if node.Mode == config.ModeSubnet {
+		return nil, nil
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(a.kube, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = services.SlicesSelector }))
+	informer := factory.Discovery().V1().EndpointSlices().Informer()
+	if err := services.Prepare(node, informer); err != nil {
+		return nil, err
+	}
+	c.slices = factory
+	c.start(ctx)
+	return informer, nil
+}
+
 // awaitClusterPolicies returns errChanged when the cluster has come to know ClusterNetworkPolicies.
 func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
 	if c.policies == nil || c.policies.kinds != nil {
@@ -63,7 +80,7 @@ func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
 }
 
 // judge returns what keeps the rules of policies on the switch, and nil beside it in the mode that judges nobody.
-func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs) (pods.Policies, *policies.Policies, error) {
+func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs, svc *services.Services) (pods.Policies, *policies.Policies, error) {
 	if c.policies == nil {
 		return pods.NoPolicies{}, nil, nil
 	}
@@ -79,11 +96,16 @@ func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs) (pods.
 			return a.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		},
 
+		OutsideEndpoints:      svc.Outside,
 		HostNetworkNamespaces: a.HostNetworkNamespaces,
 	}
 	if c.policies.kinds != nil {
 		cluster.ClusterPolicies = c.policies.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
 	}
 	judge, err := policies.New(node, cluster, byVNID, a.bridge)
-	return judge, judge, err
+	if err != nil {
+		return nil, nil, err
+	}
+	svc.Follow(judge.ServiceChanged)
+	return judge, judge, nil
 }

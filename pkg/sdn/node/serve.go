@@ -58,13 +58,6 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	if err != nil {
 		return err
 	}
-	if err := a.watchPolicies(ctx, c, network.Mode); err != nil {
-		return err
-	}
-	if err := c.sync(ctx); err != nil {
-		return err
-	}
-
 	compiler := pipeline.Node{
 		Mode:            network.Mode,
 		ClusterNetworks: prefixesOf(network),
@@ -75,6 +68,17 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		StatelessSCTP:   a.Datapath == pods.DatapathNetdev,
 		LaterFragments:  a.Datapath == pods.DatapathNetdev,
 	}
+	if err := a.watchPolicies(ctx, c, network.Mode); err != nil {
+		return err
+	}
+	endpointSlices, err := a.watchSlices(ctx, c, compiler)
+	if err != nil {
+		return err
+	}
+	if err := c.sync(ctx); err != nil {
+		return err
+	}
+
 	st := store.New(a.gate)
 	static, err := compiler.Static()
 	if err != nil {
@@ -105,14 +109,16 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		return err
 	}
 	serviceInformer := c.cluster.Core().V1().Services()
-	services, err := services.New(compiler, serviceInformer.Lister(), serviceInformer.Informer(), byVNID)
+	services, err := services.New(services.Options{
+		Node: compiler, Lister: serviceInformer.Lister(), Informer: serviceInformer.Informer(), Slices: endpointSlices, VNIDs: byVNID,
+	})
 	if err != nil {
 		return err
 	}
 	if err := a.watchServiceNetwork(ctx, c, network); err != nil {
 		return err
 	}
-	judged, judge, err := a.judge(c, compiler, byVNID)
+	judged, judge, err := a.judge(c, compiler, byVNID, services)
 	if err != nil {
 		return err
 	}

@@ -124,12 +124,18 @@ func (n Node) deliver(s *State) {
 	s.add(tableARPLocal, 0, anything(), goovs.Drop())
 	s.add(tableARPRemote, 0, anything(), goovs.Drop())
 
-	// VNID 0 reaches every service; the host's proxy takes it from there.
-	s.add(tableService, 200, ip(ovs.Reg(0, 0)), goovs.Output(PortTun))
+	// VNID 0 reaches every service; the host's proxy takes it from there. Pods with policies reach those that are known.
+	if n.judges() {
+		s.add(tableService, 230, ip(ovs.Reg(0, 0), ovs.RegBits(4, 0, sourceJudged)), goovs.Output(PortTun))
+	} else {
+		s.add(tableService, 200, ip(ovs.Reg(0, 0)), goovs.Output(PortTun))
+	}
 	s.add(tableService, 0, anything(), goovs.Drop())
 
 	s.add(tableNodePort, 200, match{fields: []ovs.Match{ovs.Reg(0, uint32(config.GlobalVNID))}}, ovs.GotoTable(tableEgressFirewall))
 	s.add(tableNodePort, 0, anything(), ovs.GotoTable(tableEgressFirewall))
+
+	n.probes(s)
 
 	s.add(tableLocalPod, 0, anything(), goovs.Drop())
 

@@ -106,6 +106,9 @@ func goldenStates(t *testing.T) map[string]State {
 		"hostsubnet-fixed":               inMode(config.ModeNetworkPolicy).Peer(fixed(0xabcdef)),
 		"service-multitenant":            tenants.Service(tenantsService),
 		"service-multitenant-global":     tenants.Service(services),
+		"service-endpoints":              judging.Service(outsideService()),
+		"service-endpoints-userspace":    userspace.Service(outsideService()),
+		"service-endpoints-multitenant":  tenants.Service(outsideService()),
 		"multicast-vnid": tenants.Multicast(Multicast{
 			VNID: 0xabcdef, OFPorts: []int{3, 7}, Nodes: []netip.Addr{netip.MustParseAddr("172.31.0.12")}}),
 		"multicast-vnid-here-only":     tenants.Multicast(Multicast{VNID: 0xabcdef, OFPorts: []int{3}}),

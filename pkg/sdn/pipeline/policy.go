@@ -34,6 +34,8 @@ const (
 
 	sourceNode    = 1 << 10 // the source is a node itself, this one or another
 	sourceForeign = 1 << 11 // the packet is from the tunnel, with a source outside of the cluster network
+
+	probing = 1 << 12 // the destination is an endpoint of the service that the packet goes to, and no verdict has allowed it (endpoints.go)
 )
 
 // The registers' parts, by the names that load takes.
@@ -45,6 +47,7 @@ const (
 	regMidstream     = "NXM_NX_REG4[9]"
 	regSourceNode    = "NXM_NX_REG4[10]"
 	regSourceForeign = "NXM_NX_REG4[11]"
+	regProbing       = "NXM_NX_REG4[12]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.

@@ -21,13 +21,14 @@ type Service struct {
 type ServicePort struct {
 	Protocol goovs.Protocol // tcp, udp or sctp
 	Port     uint16
+	Outside  OutsideEndpoints
 }
 
 // ProtocolSCTP is the OVS name that go-openvswitch lacks.
 const ProtocolSCTP goovs.Protocol = "sctp"
 
 // Service compiles who may reach the service through the host's proxy: its VNID is judged in table 80 with tun0 as
-// the output port.
+// the output port. Before that, packets of pods are evaluated by the endpoints outside of the pod network.
 func (n Node) Service(svc Service) State {
 	var s State
 	toProxy := []ovs.Action{loadVNID(svc.VNID, regDestVNID), loadPort(PortTun), ovs.GotoTable(tableIsolation)}
@@ -37,6 +38,7 @@ func (n Node) Service(svc Service) State {
 				ovs.IPDestination(single(addr)), goovs.TransportDestinationPort(port.Port),
 			}}, toProxy...)
 		}
+		n.byEndpoints(&s, svc, addr)
 		// Fragments have no port, the first one neither (ovs-ofctl(8), set-frags: normal).
 		for _, fragment := range []goovs.IPFragFlag{goovs.IPFragFlagFirst, goovs.IPFragFlagLater} {
 			s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(fragment)), toProxy...)

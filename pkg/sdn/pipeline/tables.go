@@ -31,6 +31,8 @@
 //
 //	What 27 and 81 deny ends in 29 egress-denied and 83 ingress-denied, where the agent is told of it if that is wanted.
 //	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
+//	A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may go to all of these: 60 sends it with each of them as its
+//	destination through 62 endpoint to 27, 30, 61, 100 and 101, where it is not sent, and then to 63 endpoint-verdict, which leads on to 80.
 //	131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
 //	other goes through the host's proxy.
 //	Mode subnet judges nobody: 27 leads to 30, 80 to the port, and the tables between are not in use.
@@ -61,6 +63,8 @@ const (
 	tableARPRemote       = 50
 	tableService         = 60
 	tableNodePort        = 61
+	tableEndpoint        = 62
+	tableEndpointVerdict = 63
 	tableLocalPod        = 70
 	tableIsolation       = 80
 	tableIngressPolicy   = 81
@@ -117,6 +121,8 @@ func TableNames() map[int]string {
 		tableARPRemote:       "arp-remote",
 		tableService:         "service",
 		tableNodePort:        "node-port",
+		tableEndpoint:        "endpoint",
+		tableEndpointVerdict: "endpoint-verdict",
 		tableLocalPod:        "local-pod",
 		tableIsolation:       "isolation",
 		tableIngressPolicy:   "ingress-policy",

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Cluster is where policies and what they select are found.
@@ -31,6 +33,9 @@ type Cluster struct {
 
 	// HostNetworkNamespaces are the names of namespaces that represent the host networks of all nodes in namespaceSelectors.
 	HostNetworkNamespaces []string
+
+	// OutsideEndpoints returns the endpoints by which packets to a service's address are evaluated (services.Services.Outside). nil: no service has any.
+	OutsideEndpoints func(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints
 
 	// GetNamespace asks the API server.
 	GetNamespace func(ctx context.Context, name string) (*corev1.Namespace, error)

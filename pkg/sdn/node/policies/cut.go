@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
@@ -213,7 +214,9 @@ type judge struct {
 	node   pipeline.Node
 	engine *policy.Engine
 	homes  map[netip.Addr]policy.PodKey // pods of this node that rules are about
-	gone   map[netip.Addr]struct{}
+	// outside returns the endpoints by which packets to a service's address are evaluated
+	outside func(netip.Addr, goovs.Protocol, uint16) pipeline.OutsideEndpoints
+	gone    map[netip.Addr]struct{}
 
 	cut   []ovs.Connections   // that are to be forgotten
 	zones map[uint16]struct{} // that are to be forgotten whole
@@ -228,7 +231,10 @@ const (
 
 // judge knows the pods that are here now. The lock must be held.
 func (p *Policies) judge() *judge {
-	j := &judge{node: p.compiler.node, engine: p.compiler.engine, homes: map[netip.Addr]policy.PodKey{}, zones: map[uint16]struct{}{}}
+	j := &judge{
+		node: p.compiler.node, engine: p.compiler.engine, outside: p.cluster.OutsideEndpoints,
+		homes: map[netip.Addr]policy.PodKey{}, zones: map[uint16]struct{}{},
+	}
 	for key, pods := range p.compiler.local {
 		if !p.compiler.podPolicies(key).Judged {
 			continue
@@ -283,7 +289,7 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 	case !pipeline.AllowedZones().Contain(c.Zone):
 		return false // what a connection is translated to says nothing of permission
 	case j.node.ServiceNetwork.IsValid() && j.node.ServiceNetwork.Contains(dst):
-		return false // the way to the host's proxy, which lets its answers in; policies judge what the proxy makes of it
+		return j.forbiddenService(c) // the way to the host's proxy, which lets its answers in
 	case c.Protocol == protoSCTP && j.node.StatelessSCTP:
 		return false // both directions are judged
 	}
@@ -297,6 +303,19 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 	p.Peer = src
 	key, here := j.homes[dst]
 	return here && !j.engine.Allows(policy.Ingress, key, p)
+}
+
+// forbiddenService reports whether the connection of a pod here to a service is forbidden by the outside endpoints of the service. For the other
+// endpoints, the connection that the proxy makes of it is evaluated.
+func (j *judge) forbiddenService(c ovs.Connection) bool {
+	key, here := j.homes[c.Original.Src]
+	if proto := policyProtocol(c.Protocol); here && proto != "" {
+		outside := j.outside(c.Original.Dst, protocol(proto), c.Original.DstPort)
+		return outside.Closed || slices.ContainsFunc(outside.Addrs, func(e netip.AddrPort) bool {
+			return !j.engine.Allows(policy.Egress, key, policy.Packet{Peer: e.Addr(), Protocol: proto, Port: e.Port()})
+		})
+	}
+	return false
 }
 
 func (j *judge) isPodAddr(addr netip.Addr) bool {

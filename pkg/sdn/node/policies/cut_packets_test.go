@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -22,22 +23,26 @@ import (
 type site struct {
 	station
 	node   *datapath.Node
+	world  *datapath.Host
 	bridge *ovs.Native
 	lock   sync.Mutex
 	cuts   *Cuts
+
+	outside map[netip.AddrPort]pipeline.OutsideEndpoints // of services
 }
 
 // newSite makes a node with three pods in the namespace "a", which have the labels app=0 to app=2 and are isolated.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	n := datapath.New(t, 1).Nodes[0]
+	network := datapath.New(t, 1)
+	n := network.Nodes[0]
 	for range 3 {
 		n.AddPod(t)
 	}
 	bridge := ovs.NewNative(ovstest.Bridge, n.Switch.RunDir)
 	t.Cleanup(bridge.Close)
 	s := &site{
-		node: n, bridge: bridge,
+		node: n, world: network.Outside, bridge: bridge, outside: map[netip.AddrPort]pipeline.OutsideEndpoints{},
 		station: station{store: store.New(bridge), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
 			Mode:            config.ModeNetworkPolicy,
 			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
@@ -48,7 +53,10 @@ func newSite(t *testing.T) *site {
 			LaterFragments:  ovstest.DatapathType(t) == ovstest.DatapathNetdev,
 		}, policy.New())},
 	}
-	s.cuts = newCuts(bridge, &s.lock, (&Policies{compiler: s.Compiler}).judge)
+	cluster := Cluster{OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
+		return s.outside[netip.AddrPortFrom(addr, port)]
+	}}
+	s.cuts = newCuts(bridge, &s.lock, (&Policies{compiler: s.Compiler, cluster: cluster}).judge)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error)
 	go func() { stopped <- s.store.Run(ctx) }()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +70,7 @@ func newJudge(t *testing.T, ports ...networkingv1.NetworkPolicyPort) *judge {
 		node: pipeline.Node{
 			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
 		},
-		engine: policy.New(), homes: map[netip.Addr]policy.PodKey{}, zones: map[uint16]struct{}{},
+		engine: policy.New(), homes: map[netip.Addr]policy.PodKey{}, zones: map[uint16]struct{}{}, outside: outsideOf,
 	}
 	for i, p := range []struct {
 		namespace, app, addr string
@@ -87,6 +88,21 @@ func newJudge(t *testing.T, ports ...networkingv1.NetworkPolicyPort) *judge {
 		t.Fatal(err)
 	}
 	return j
+}
+
+// outsideOf returns the outside endpoints of three services: the address that the judged pod may reach, but for the port of the second; the third is
+// closed.
+func outsideOf(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
+	friend := netip.MustParseAddr("10.129.0.2")
+	switch netip.AddrPortFrom(addr, port).String() {
+	case "172.30.0.11:81":
+		return pipeline.OutsideEndpoints{Addrs: []netip.AddrPort{netip.AddrPortFrom(friend, 80)}}
+	case "172.30.0.12:81":
+		return pipeline.OutsideEndpoints{Addrs: []netip.AddrPort{netip.AddrPortFrom(friend, 80), netip.AddrPortFrom(friend, 82)}}
+	case "172.30.0.13:81":
+		return pipeline.OutsideEndpoints{Closed: true}
+	}
+	return pipeline.OutsideEndpoints{}
 }
 
 func cuts(j *judge, c ovs.Connection) bool {
@@ -118,6 +134,10 @@ func TestWhichConnectionsAreCut(t *testing.T) {
 		{"between others", tracked(zoneHere, protoTCP, free+":1000", friend+":81"), false},
 		{"SCTP", tracked(zoneHere, protoSCTP, judged+":1000", friend+":80"), true},
 		{"to a service, on the way to the proxy", tracked(zoneHere, protoTCP, judged+":1000", "172.30.0.10:81"), false},
+		{"to a service whose outside endpoints are allowed", tracked(zoneHere, protoTCP, judged+":1000", "172.30.0.11:81"), false},
+		{"to a service with an outside endpoint that is not", tracked(zoneHere, protoTCP, judged+":1000", "172.30.0.12:81"), true},
+		{"to a service that is closed", tracked(zoneHere, protoTCP, judged+":1000", "172.30.0.13:81"), true},
+		{"to a service that is closed, from others", tracked(zoneHere, protoTCP, "10.128.0.9:1000", "172.30.0.13:81"), false},
 		{"in a zone of endpoints", tracked(0x4002, protoTCP, judged+":1000", friend+":81"), false},
 	} {
 		if got := cuts(newJudge(t, onPort(80)), c.conn); got != c.cut {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -76,6 +77,9 @@ func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Polici
 		early:    map[policy.PodKey]*corev1.Pod{},
 		known:    map[policy.PodKey]pipeline.PodPolicies{},
 	}
+	if p.cluster.OutsideEndpoints == nil {
+		p.cluster.OutsideEndpoints = func(netip.Addr, goovs.Protocol, uint16) pipeline.OutsideEndpoints { return pipeline.OutsideEndpoints{} }
+	}
 	p.updates = reconcile.NewRunner("policies", updateInterval, p.update)
 	p.news.due = p.updates.Poke
 	p.cuts = newCuts(bridge, &p.mu, p.judge)
@@ -139,6 +143,11 @@ func (p *Policies) Written() {
 		}
 	}
 	p.cuts.Forget(gone...)
+}
+
+// ServiceChanged has connections to services evaluated again, once the switch has the service's flows.
+func (p *Policies) ServiceChanged(flows *store.Commit) {
+	p.cuts.Heed(policy.Loss{Permission: true}, flows)
 }
 
 // update brings the switch to what the cluster says now, and returns when it is there.

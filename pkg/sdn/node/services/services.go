@@ -1,11 +1,12 @@
 // Package services keeps table 60 in step with the cluster's services while the host's own proxy balances them
-// (--service-proxy=external).
+// (--service-proxy=external). Services with endpoints outside of the pod network are evaluated by these.
 package services
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
@@ -28,21 +29,42 @@ const workers = 16
 type Services struct {
 	node   pipeline.Node
 	lister corelisters.ServiceLister
+	slices cache.Indexer // of EndpointSlices; nil: sources are not evaluated (mode subnet)
 	vnids  *vnids.VNIDs
 	loop   *reconcile.Loop
+
+	mu        sync.Mutex
+	endpoints endpoints
+	follow    func(*store.Commit)
 }
 
-// New returns the feature; informer is that of lister.
-func New(node pipeline.Node, lister corelisters.ServiceLister, informer cache.SharedIndexInformer, v *vnids.VNIDs) (*Services, error) {
-	s := &Services{node: node, lister: lister, vnids: v}
+// Options is what Services works with.
+type Options struct {
+	Node     pipeline.Node
+	Lister   corelisters.ServiceLister
+	Informer cache.SharedIndexInformer // that of Lister
+	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare; nil in mode subnet
+	VNIDs    *vnids.VNIDs
+}
+
+// New returns the feature.
+func New(o Options) (*Services, error) {
+	s := &Services{node: o.Node, lister: o.Lister, vnids: o.VNIDs, endpoints: newEndpoints(), follow: func(*store.Commit) {}}
 	s.loop = reconcile.New("services", s.serve)
-	if err := s.loop.Watch(informer); err != nil {
+	if err := s.loop.Watch(o.Informer); err != nil {
 		return nil, err
 	}
-	return s, nil
+	if o.Slices == nil {
+		return s, nil
+	}
+	s.slices = o.Slices.GetIndexer()
+	return s, s.watchSlices(o.Slices)
 }
 
-// Prime puts all services into the store without waiting for the switch. The informer must have synced.
+// Follow has the function called when the outside endpoints of a service change, with the commit of the service's flows. It is called before Run.
+func (s *Services) Follow(changed func(*store.Commit)) { s.follow = changed }
+
+// Prime puts all services into the store without waiting for the switch. The informers must have synced.
 func (s *Services) Prime() error {
 	all, err := s.lister.List(labels.Everything())
 	if err != nil {
@@ -64,6 +86,7 @@ func (s *Services) serve(ctx context.Context, key string) error {
 	}
 	svc, err := s.lister.Services(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
+		s.unlearn(key)
 		return s.vnids.Delete(owner(namespace, name)).Wait(ctx)
 	}
 	if err != nil {
@@ -74,13 +97,19 @@ func (s *Services) serve(ctx context.Context, key string) error {
 
 func (s *Services) set(svc *corev1.Service) *store.Commit {
 	parsed := parse(svc)
-	return s.vnids.Set(svc.Namespace, owner(svc.Namespace, svc.Name), vnids.Dependent{
+	s.addOutside(svc, &parsed)
+	changed := s.learn(svc.Namespace+"/"+svc.Name, parsed)
+	commit := s.vnids.Set(svc.Namespace, owner(svc.Namespace, svc.Name), vnids.Dependent{
 		Compile: func(vnid config.VNID) pipeline.State {
 			of := parsed
 			of.VNID = vnid
 			return s.node.Service(of)
 		},
 	})
+	if changed {
+		s.follow(commit)
+	}
+	return commit
 }
 
 func owner(namespace, name string) pipeline.Owner {

@@ -1,0 +1,106 @@
+package policies
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+)
+
+// serve makes a service on the node, as services and the host's proxy do: TCP and UDP port 80 lead to one endpoint.
+func (s *site) serve(t *testing.T, addr string, to netip.AddrPort) {
+	t.Helper()
+	svc := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)
+	var outside pipeline.OutsideEndpoints
+	if s.Compiler.node.IsOutside(to.Addr()) {
+		outside.Addrs = []netip.AddrPort{to}
+	}
+	s.outside[svc] = outside
+	state := s.Compiler.node.Service(pipeline.Service{
+		ClusterIPs: []netip.Addr{svc.Addr()},
+		Ports: []pipeline.ServicePort{
+			{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: outside}, {Protocol: goovs.ProtocolUDPv4, Port: 80, Outside: outside},
+		},
+	})
+	if err := s.store.Set(pipeline.Owner{Kind: pipeline.KindService, Key: addr}, state).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, protocol := range []string{"tcp", "udp"} {
+		s.node.Sh(t, fmt.Sprintf("nft add rule ip proxy pre ip daddr %s %s dport 80 dnat to %s", svc.Addr(), protocol, to))
+	}
+}
+
+// proxy prepares the host's proxy. What leaves for the world is masqueraded.
+func (s *site) proxy(t *testing.T) {
+	t.Helper()
+	for _, pod := range s.node.Pods { // as the agent does: else the kernel answers for tun0's address with a MAC that leads past the bridge
+		s.node.Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
+	}
+	s.node.Sh(t, "nft add table ip proxy",
+		"nft add chain ip proxy pre '{ type nat hook prerouting priority dstnat; }'",
+		"nft add chain ip proxy post '{ type nat hook postrouting priority srcnat; }'",
+		fmt.Sprintf("nft add rule ip proxy post ip saddr %s ip daddr != %s masquerade", datapath.ClusterNetwork, datapath.ClusterNetwork))
+}
+
+// egress lets the pod 0 reach the blocks, and nothing else.
+func (s *site) egress(t *testing.T, blocks ...string) {
+	t.Helper()
+	p := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "egress"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "0"}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+		},
+	}
+	for _, b := range blocks {
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: []networkingv1.NetworkPolicyPeer{block(b)}})
+	}
+	if err := s.engine.SetNetworkPolicy(p); err != nil {
+		t.Fatal(err)
+	}
+	s.follow(t)
+}
+
+// TestServiceToTheOutside: a service whose endpoint is outside of the pod network is reached by a pod only while its policies allow the endpoint. An
+// open connection that becomes forbidden is cut in both directions.
+func TestServiceToTheOutside(t *testing.T) {
+	s := newSite(t)
+	s.proxy(t)
+	judged, free := s.node.Pods[0], s.node.Pods[1]
+	itself := datapath.Host{NS: s.node.NS, Addr: s.node.VTEP}
+	for name, end := range map[string]struct {
+		service string
+		host    *datapath.Host
+	}{
+		"a host outside": {"172.30.0.50", s.world}, "the node": {"172.30.0.51", &itself}, "the node by tun0": {"172.30.0.52", &s.node.Host},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := netip.MustParseAddrPort(end.service + ":80")
+			server, l := end.host.UDP(t, 8080), end.host.ListenTCP(t, 8080)
+			s.serve(t, end.service, server.Addr())
+			asking, other := judged.UDP(t, 0), free.UDP(t, 0)
+
+			s.egress(t)
+			other.MustReach(t, to, server)
+			asking.MustNotReach(t, to, server)
+			asking.MustNotReachWith(t, to, server, asking.Large)
+
+			s.egress(t, end.host.Addr.String()+"/32")
+			server.MustReach(t, asking.MustReach(t, to, server), asking)
+			asking.MustReachWith(t, to, server, asking.Large)
+			open := judged.Dial(t, to, l)
+			open.MustPass(t)
+
+			s.egress(t, "203.0.113.0/24")
+			datapath.MustNotPass(t, open.Server, open.Client)
+			datapath.MustNotPass(t, open.Client, open.Server)
+			asking.MustNotReach(t, to, server)
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// SlicesSelector selects the EndpointSlices that kube-proxy reads.
+const SlicesSelector = "!" + corev1.IsHeadlessService + ",!service.kubernetes.io/service-proxy-name"
+
+// indexService is the index of EndpointSlices by the namespace and name of their service.
+const indexService = "service"
+
+// Prepare makes an informer of EndpointSlices one for New: it stores nothing of a slice whose endpoints are all in the pod network, except its
+// service. It is called before the informer runs.
+func Prepare(node pipeline.Node, informer cache.SharedIndexInformer) error {
+	if err := informer.SetTransform(func(obj any) (any, error) { return slim(node, obj), nil }); err != nil {
+		return fmt.Errorf("transform EndpointSlices: %w", err)
+	}
+	err := informer.AddIndexers(cache.Indexers{indexService: func(obj any) ([]string, error) { return serviceOf(obj), nil }})
+	if err != nil {
+		return fmt.Errorf("index EndpointSlices: %w", err)
+	}
+	return nil
+}
+
+// serviceOf returns the key of the slice's service; none for a slice of IPv6 or of names, which the proxy of IPv4 does not read.
+func serviceOf(obj any) []string {
+	slice, ok := obj.(*discoveryv1.EndpointSlice)
+	if !ok || slice.AddressType != discoveryv1.AddressTypeIPv4 || slice.Labels[discoveryv1.LabelServiceName] == "" {
+		return nil
+	}
+	return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
+}
+
+// slim returns a slice with its outside endpoints, one more than a service may have at most, and their ports.
+func slim(node pipeline.Node, obj any) any {
+	slice, ok := obj.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return obj
+	}
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: slice.Namespace, Name: slice.Name, ResourceVersion: slice.ResourceVersion},
+		AddressType: slice.AddressType,
+	}
+	if name, is := slice.Labels[discoveryv1.LabelServiceName]; is {
+		out.Labels = map[string]string{discoveryv1.LabelServiceName: name}
+	}
+	if slice.AddressType != discoveryv1.AddressTypeIPv4 {
+		return out
+	}
+	var outside []string
+	for _, endpoint := range slice.Endpoints { // ready or not: that changes often, and proxies differ in what they make of it
+		for _, text := range endpoint.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err == nil && !node.IsOutside(addr) || len(outside) > pipeline.MaxOutsideEndpoints {
+				continue
+			}
+			outside = append(outside, text)
+		}
+	}
+	if len(outside) > 0 {
+		out.Endpoints, out.Ports = []discoveryv1.Endpoint{{Addresses: outside}}, slice.Ports
+	}
+	return out
+}
+
+// watchSlices queues the services of slices that change. Nearly all changes are of endpoints in the pod network.
+func (s *Services) watchSlices(informer cache.SharedIndexInformer) error {
+	add := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		for _, key := range serviceOf(obj) {
+			s.loop.Add(key)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: add,
+		UpdateFunc: func(before, now any) {
+			if !sameSlice(before, now) {
+				add(before)
+				add(now)
+			}
+		},
+		DeleteFunc: add,
+	})
+	if err != nil {
+		return fmt.Errorf("watch EndpointSlices: %w", err)
+	}
+	return nil
+}
+
+func sameSlice(before, now any) bool {
+	a, _ := before.(*discoveryv1.EndpointSlice)
+	b, _ := now.(*discoveryv1.EndpointSlice)
+	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Endpoints, b.Endpoints) &&
+		(len(a.Endpoints) == 0 || reflect.DeepEqual(a.Ports, b.Ports))
+}
+
+// addOutside adds to the ports of a service their outside endpoints. Without a slice the endpoints are unknown: kube-controller-manager makes one
+// for each service with a selector, even without endpoints.
+func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) {
+	if s.slices == nil || len(out.ClusterIPs) == 0 {
+		return
+	}
+	of, err := s.slices.ByIndex(indexService, svc.Namespace+"/"+svc.Name)
+	for i := range out.Ports {
+		port, outside := svc.Spec.Ports[i], &out.Ports[i].Outside
+		outside.Closed = err != nil || len(of) == 0
+		for _, obj := range of {
+			if slice, ok := obj.(*discoveryv1.EndpointSlice); ok {
+				addSlice(outside, slice, port)
+			}
+		}
+		slices.SortFunc(outside.Addrs, netip.AddrPort.Compare)
+		outside.Addrs = slices.Compact(outside.Addrs)
+		if outside.Closed = outside.Closed || len(outside.Addrs) > pipeline.MaxOutsideEndpoints; outside.Closed {
+			outside.Addrs = nil
+		}
+	}
+}
+
+// addSlice adds the endpoints of a slice for a port. A slice's port belongs to the service's port of the same name and protocol. An address that
+// the proxy may read, and this parser does not, closes the port.
+func addSlice(outside *pipeline.OutsideEndpoints, slice *discoveryv1.EndpointSlice, port corev1.ServicePort) {
+	for _, p := range slice.Ports {
+		name, proto := "", corev1.ProtocolTCP
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if p.Protocol != nil {
+			proto = *p.Protocol
+		}
+		if name != port.Name || protocol(proto) != protocol(port.Protocol) {
+			continue
+		}
+		for _, endpoint := range slice.Endpoints {
+			for _, text := range endpoint.Addresses {
+				addr, err := netip.ParseAddr(text)
+				if err != nil || !addr.Is4() || p.Port == nil || *p.Port <= 0 {
+					outside.Closed = true
+					continue
+				}
+				outside.Addrs = append(outside.Addrs, netip.AddrPortFrom(addr, uint16(*p.Port))) //nolint:gosec // validated by the API server
+			}
+		}
+	}
+}
+
+// frontend is an address and port of a service.
+type frontend struct {
+	addr     netip.Addr
+	port     uint16
+	protocol goovs.Protocol
+}
+
+// endpoints are the outside endpoints of services, by the services' addresses.
+type endpoints struct {
+	byFrontend map[frontend]pipeline.OutsideEndpoints // those that have any
+	frontends  map[string][]frontend                  // by service, of all services
+}
+
+func newEndpoints() endpoints {
+	return endpoints{byFrontend: map[frontend]pipeline.OutsideEndpoints{}, frontends: map[string][]frontend{}}
+}
+
+// Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses.
+func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endpoints.byFrontend[frontend{addr, port, protocol}]
+}
+
+// unlearn deletes what is stored of a service.
+func (s *Services) unlearn(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.endpoints.frontends[key] {
+		delete(s.endpoints.byFrontend, f)
+	}
+	delete(s.endpoints.frontends, key)
+}
+
+// learn stores the outside endpoints of a service, and reports whether open connections to it are evaluated by other endpoints than before.
+func (s *Services) learn(key string, svc pipeline.Service) bool {
+	now := map[frontend]pipeline.OutsideEndpoints{}
+	for _, addr := range svc.ClusterIPs {
+		for _, port := range svc.Ports {
+			if port.Outside.Closed || len(port.Outside.Addrs) > 0 {
+				now[frontend{addr, port.Port, port.Protocol}] = port.Outside
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := map[frontend]pipeline.OutsideEndpoints{}
+	was, known := s.endpoints.frontends[key]
+	for _, f := range was {
+		before[f] = s.endpoints.byFrontend[f]
+		delete(s.endpoints.byFrontend, f)
+	}
+	var frontends []frontend
+	for f, outside := range now {
+		s.endpoints.byFrontend[f] = outside
+		frontends = append(frontends, f)
+	}
+	s.endpoints.frontends[key] = frontends
+	return known && len(now) > 0 && !reflect.DeepEqual(before, now)
+}
