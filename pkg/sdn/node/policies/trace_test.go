@@ -67,7 +67,7 @@ func fleet(t *testing.T) chan *stations {
 }
 
 // What the switch does with packets in random clusters, every second of them with tenants and every second as on the userspace datapath, is what the oracle says: of a sample after
-// every one of fifty changes, of all pairs and ports in the end.
+// every one of fifty changes, of all pairs and ports in the end, and five times of services with endpoints outside of the pod network.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := fleet(t)
 	var asked atomic.Int64
@@ -106,6 +106,9 @@ func (n *stations) grow(t *testing.T, seed uint64) (asked int) {
 	for i := range 50 {
 		what := w.Step(n)
 		compare(fmt.Sprintf("step %d, %s", i, what), some(w, r, *sample))
+		if i%10 == 9 {
+			asked += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
+		}
 	}
 	compare("in the end", questions(w))
 	t.Logf("%d pods, %d namespaces, %d policies, %d of the cluster, %d questions",

@@ -1,0 +1,63 @@
+package oracle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Service is a port of a service with endpoints that are no pods.
+type Service struct {
+	Addr      netip.Addr
+	Namespace string
+	Protocol  corev1.Protocol
+	Port      int32
+	Endpoints []Target
+}
+
+// Target is an endpoint of a service and its port.
+type Target struct {
+	Endpoint
+	Port int32
+}
+
+// JudgeService reports whether a pod may send to a service whose endpoint somebody else chooses. The specification of NetworkPolicy leaves open whether
+// a service's address is rewritten before or after policies apply; here it is before ("implementations that implement ipBlock after rewriting"), so that
+// the pod must be allowed to reach whatever is chosen. VNIDs limit who reaches a service (docs/tenants.md).
+func (c *Cluster) JudgeService(pod *corev1.Pod, s Service) Verdict {
+	from := Endpoint{Addr: netip.MustParseAddr(pod.Status.PodIP), Pod: pod}
+	if a, b := c.VNIDs[pod.Namespace], c.VNIDs[s.Namespace]; c.VNIDs != nil && a != b && a != 0 && b != 0 {
+		return Verdict{false, fmt.Sprintf("VNID %d may not reach a service of %d", a, b)}
+	}
+	for _, to := range s.Endpoints {
+		if v := c.Judge(Connection{From: from, To: to.Endpoint, Protocol: s.Protocol, Port: to.Port}); !v.Allowed {
+			return Verdict{false, fmt.Sprintf("%s:%d: %s", to.Addr, to.Port, v.Why)}
+		}
+	}
+	return Verdict{true, "all endpoints may be reached"}
+}
+
+// Services draws services whose endpoints are nodes and the world outside: one to three each.
+func (w *World) Services(r *rand.Rand, n int) []Service {
+	var ends []Endpoint
+	for _, e := range w.Endpoints() {
+		if e.Pod == nil && e.Through == "" {
+			ends = append(ends, e)
+		}
+	}
+	all := make([]Service, n)
+	for i := range all {
+		s := &all[i]
+		s.Addr = netip.AddrFrom4([4]byte{172, 30, 1, byte(i)})
+		s.Namespace = w.Namespaces[r.IntN(len(w.Namespaces))].Name
+		s.Protocol = Protocols()[r.IntN(3)]
+		s.Port = 443
+		ports := Ports(s.Protocol)
+		for range 1 + r.IntN(3) {
+			s.Endpoints = append(s.Endpoints, Target{ends[r.IntN(len(ends))], ports[r.IntN(len(ports))]})
+		}
+	}
+	return all
+}
