@@ -55,8 +55,8 @@ func (n Node) evaluated() ovs.Match {
 // probes compiles the static part of the evaluation by endpoints.
 func (n Node) probes(s *State) {
 	if n.judges() {
-		s.add(tableEndpoint, 100, ip(notProbed()), ovs.CTClear(), goovs.Load("0x0", regEgressPassed), goovs.Load("0x1", regProbing),
-			goovs.Resubmit(0, tableEgressPolicy))
+		s.add(tableEndpoint, 100, ip(notProbed()), ovs.CTClear(), goovs.Load("0x0", regEgressPassed),
+			goovs.Load("0x0", regEndpointsAllowed), goovs.Load("0x1", regProbing), goovs.Resubmit(0, tableEgressPolicy))
 		s.add(tableEndpointVerdict, 100, ip(probe()), goovs.Drop())
 		s.add(tableEndpointVerdict, 50, ip(ovs.Reg(2, PortTun)), goovs.Load("0x0", regMidstream), ovs.GotoTable(tableIsolation))
 
@@ -69,6 +69,7 @@ func (n Node) probes(s *State) {
 			s.add(tableRoute, 400, ip(probe(), ovs.IPDestination(network)), goovs.Drop())
 		}
 		s.add(tableEgressIP, 10, ip(probe()), isAllowed)
+		n.frontends(s)
 	}
 	s.add(tableEndpoint, 0, anything(), goovs.Drop())
 	s.add(tableEndpointVerdict, 0, anything(), goovs.Drop())
@@ -113,26 +114,34 @@ func (o OutsideEndpoints) withoutPorts() OutsideEndpoints {
 	return OutsideEndpoints{Addrs: slices.Compact(addrs), Closed: o.Closed}
 }
 
-// evaluate returns the actions for a packet to a service port: each endpoint in turn, then the verdict of table 63. Protocol IPv4 sets no port.
+// closed reports whether no packet that is evaluated passes.
+func (o OutsideEndpoints) closed() bool { return o.Closed || len(o.Addrs) > MaxOutsideEndpoints }
+
+// evaluate returns the actions for a packet to a cluster IP and port: each endpoint in turn, then the verdict of table 63. Protocol IPv4 sets no port.
 func (o OutsideEndpoints) evaluate(vnid config.VNID, protocol goovs.Protocol, to netip.AddrPort) []ovs.Action {
-	if o.Closed || len(o.Addrs) > MaxOutsideEndpoints {
+	if o.closed() {
 		return []ovs.Action{goovs.Drop()}
 	}
-	var actions []ovs.Action
-	for _, endpoint := range o.Addrs {
-		actions = append(actions, setDestination(protocol, endpoint)...)
-		actions = append(actions, goovs.Resubmit(0, tableEndpoint))
-	}
+	actions := o.probe(protocol)
 	if len(o.Addrs) > 0 {
 		actions = append(actions, setDestination(protocol, to)...)
 	}
 	return append(actions, loadVNID(vnid, regDestVNID), loadPort(PortTun), ovs.GotoTable(tableEndpointVerdict))
 }
 
-func setDestination(protocol goovs.Protocol, to netip.AddrPort) []ovs.Action {
-	set := []ovs.Action{goovs.SetField(to.Addr().String(), "ip_dst")}
-	if protocol != goovs.ProtocolIPv4 {
-		set = append(set, goovs.SetField(fmt.Sprint(to.Port()), string(protocol)+"_dst"))
+// probe returns the actions that evaluate each endpoint.
+func (o OutsideEndpoints) probe(protocol goovs.Protocol) []ovs.Action {
+	var actions []ovs.Action
+	for _, endpoint := range o.Addrs {
+		actions = append(actions, setDestination(protocol, endpoint)...)
+		actions = append(actions, goovs.Resubmit(0, tableEndpoint))
 	}
-	return set
+	return actions
+}
+
+func setDestination(protocol goovs.Protocol, to netip.AddrPort) []ovs.Action {
+	if protocol == goovs.ProtocolIPv4 {
+		return []ovs.Action{setAddr(to.Addr())}
+	}
+	return []ovs.Action{setAddr(to.Addr()), setPort(protocol, to.Port())}
 }

@@ -55,12 +55,13 @@ func endpointServices() map[byte]OutsideEndpoints {
 		11: endpoints("172.31.0.12:30048"),                 // a node port of VNID 0x30 there
 		12: endpoints("172.31.0.12:30032"),                 // a node port of VNID 0x20 there
 		13: endpoints("192.0.2.7:8080", "203.0.113.1:443"), // an Admin rule denies the second
+		14: endpoints("172.31.0.12:31003"),                 // the node port of the third
 	}
 }
 
 // endpointFlows are a node of the mode. Pods 3 and 4 have VNID 0x20, 5 and 6 VNID 0. Policies select 3 and 5: they may send to 192.0.2.0/24 and to
-// TCP port 6443 of 172.31.0.11, and 13.113.0.203/8 is denied by tier Admin.
-func endpointFlows(t *testing.T, n Node) []*ovs.Flow {
+// TCP port 6443 of 172.31.0.11, and to more; 203.0.113.0/24 is denied by tier Admin.
+func endpointFlows(t *testing.T, n Node, more ...string) []*ovs.Flow {
 	t.Helper()
 	addr := netip.MustParseAddr
 	states := []State{static(t, n), n.Peer(Peer{VTEP: addr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true})}
@@ -85,10 +86,14 @@ func endpointFlows(t *testing.T, n Node) []*ovs.Flow {
 		n.PolicyPeer(netip.MustParsePrefix("172.31.0.11/32"), rule(2, 2, 3)), n.PolicyPort(goovs.ProtocolTCPv4, 6443, 0xffff, rule(2, 3, 3)),
 		n.PolicyOutcome(2, rule(2, 1, 1)[0], PolicyAllow),
 		n.PolicyPeer(netip.MustParsePrefix("203.0.113.0/24"), []RulePart{deny}), n.PolicyOutcome(3, deny, PolicyDeny))
+	for _, block := range more {
+		states = append(states, n.PolicyPeer(netip.MustParsePrefix(block), rule(1, 2, 2)))
+	}
 	for last, outside := range endpointServices() {
 		states = append(states, n.Service(Service{
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, 30, 0, last})}, VNID: 0x20,
-			Ports: []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: outside}, {Protocol: goovs.ProtocolUDPv4, Port: 80}},
+			Ports:     []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: outside}, {Protocol: goovs.ProtocolUDPv4, Port: 80}},
+			NodePorts: []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 31000 + uint16(last), Outside: outside}},
 		}))
 	}
 	for _, vnid := range []config.VNID{0x20, 0x30} {
@@ -117,8 +122,8 @@ func TestTraceEndpoints(t *testing.T) {
 	tracer := sw.NewTracer(t)
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
-		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "46", 11: "46", 12: "46", 13: "46"},
-		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46"},
+		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "46", 11: "46", 12: "46", 13: "46", 14: "46"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46", 14: "46"},
 	}
 	for mode, services := range reached {
 		for _, userspace := range []bool{false, true} {
@@ -182,5 +187,53 @@ func TestTraceEndpoints_fragments(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestTraceFrontends: a service's node ports on any address of a node are evaluated by the outside endpoints, too.
+func TestTraceFrontends(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	tracer := sw.NewTracer(t)
+	others := []string{"172.31.0.8/30", "172.31.0.12/32", "10.128.0.1/32", "10.129.0.1/32"}
+	ways := map[string]string{"172.31.0.11": "2", "172.31.0.12": "2", "10.128.0.1": "2", "10.129.0.1": "1"}
+	// The pods that reach a service.
+	reached := map[config.Mode][]string{
+		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "3456", 12: "3456", 13: "46", 14: "46"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "456", 12: "3456", 13: "46", 14: "46"},
+	}
+	for mode, services := range reached {
+		if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, inMode(mode), others...)}); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range services[1:] {
+			for addr, port := range ways {
+				to := fmt.Sprintf("nw_dst=%s,tcp_dst=%d", addr, 31000+i+1)
+				var got string
+				for pod := 3; pod <= 6; pod++ {
+					traces, err := tracer.Trace(fmt.Sprintf("tcp,in_port=%d,dl_src=0a:58:0a:80:00:%02x,nw_src=10.128.0.%d,%s", pod, pod, pod, to))
+					if err != nil {
+						t.Fatal(err)
+					}
+					switch lastOutput(traces[0]) {
+					case "":
+					case port:
+						got += strconv.Itoa(pod)
+					default:
+						t.Errorf("the packet is sent to another port:\n%s", traces[0])
+					}
+				}
+				if got != want {
+					t.Errorf("%s, %s: reached by pods %q, want %q", mode, to, got, want)
+				}
+			}
+		}
+	}
+	// Other ports of nodes are none of a service.
+	traces, err := tracer.Trace("tcp,in_port=3,dl_src=0a:58:0a:80:00:03,nw_src=10.128.0.3,nw_dst=172.31.0.12,tcp_dst=10250")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := lastOutput(traces[0]); got != "2" {
+		t.Errorf("a packet to kubelet is sent to port %q, want 2:\n%s", got, traces[0])
 	}
 }

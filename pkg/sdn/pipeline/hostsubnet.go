@@ -38,6 +38,7 @@ func (n Node) Peer(p Peer) State {
 				slices.Concat([]ovs.Action{setSourceMAC(config.MAC(config.Gateway(n.Subnets[0]))), tag}, n.sendToNode(p.VTEP))...)
 		}
 	}
+	n.frontendsOf(&s, p)
 	if n.tenants() {
 		s.add(tableRoute, 100, ip(ovs.IPDestination(single(p.VTEP))), ovs.GotoTable(tableNodePort))
 	}

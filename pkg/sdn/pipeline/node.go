@@ -27,9 +27,11 @@ type Node struct {
 	LaterFragments bool
 }
 
-func (n Node) gateways() []netip.Prefix {
+func (n Node) gateways() []netip.Prefix { return gatewaysOf(n.Subnets) }
+
+func gatewaysOf(subnets []netip.Prefix) []netip.Prefix {
 	var g []netip.Prefix
-	for _, s := range n.Subnets {
+	for _, s := range subnets {
 		g = append(g, single(config.Gateway(s)))
 	}
 	return g

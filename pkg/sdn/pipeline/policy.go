@@ -36,6 +36,8 @@ const (
 	sourceForeign = 1 << 11 // the packet is from the tunnel, with a source outside of the cluster network
 
 	probing = 1 << 12 // the destination is an endpoint of the service that the packet goes to, and no verdict has allowed it (endpoints.go)
+
+	endpointsAllowed = 1 << 13 // the service at the packet's destination has no outside endpoint that the source may not reach (frontends.go)
 )
 
 // The registers' parts, by the names that load takes.
@@ -48,6 +50,8 @@ const (
 	regSourceNode    = "NXM_NX_REG4[10]"
 	regSourceForeign = "NXM_NX_REG4[11]"
 	regProbing       = "NXM_NX_REG4[12]"
+
+	regEndpointsAllowed = "NXM_NX_REG4[13]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.

@@ -44,6 +44,7 @@ func (n Node) Service(svc Service) State {
 			s.add(tableService, 100, ip(ovs.IPDestination(single(addr)), goovs.IPFrag(fragment)), toProxy...)
 		}
 	}
+	n.byFrontends(&s, svc)
 	n.nodePorts(&s, svc)
 	return s
 }

@@ -42,7 +42,8 @@
 // Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
 // packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
 // reg5 the number of the rule that denies it, 0 for none, reg6 the other address of the node that is the packet's source: its own IP if the
-// source is a tun0 address, else its first tun0 address; 0 if the source is no node (docs/decisions/0006-node-as-source.md).
+// source is a tun0 address, else its first tun0 address; 0 if the source is no node (docs/decisions/0006-node-as-source.md), reg7 the destination of a
+// packet while it is evaluated by the endpoints of a service (frontends.go).
 //
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.

@@ -34,7 +34,8 @@ type Cluster struct {
 	// HostNetworkNamespaces are the names of namespaces that represent the host networks of all nodes in namespaceSelectors.
 	HostNetworkNamespaces []string
 
-	// OutsideEndpoints returns the endpoints by which packets to a service's address are evaluated (services.Services.Outside). nil: no service has any.
+	// OutsideEndpoints returns the endpoints by which packets to a service's address are evaluated (services.Services.Outside); the zero
+	// address stands for node ports. nil: no service has any.
 	OutsideEndpoints func(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints
 
 	// GetNamespace asks the API server.

@@ -288,8 +288,10 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 	switch {
 	case !pipeline.AllowedZones().Contain(c.Zone):
 		return false // what a connection is translated to says nothing of permission
+	case j.forbiddenService(c):
+		return true // the way to the host's proxy, which lets its answers in
 	case j.node.ServiceNetwork.IsValid() && j.node.ServiceNetwork.Contains(dst):
-		return j.forbiddenService(c) // the way to the host's proxy, which lets its answers in
+		return false
 	case c.Protocol == protoSCTP && j.node.StatelessSCTP:
 		return false // both directions are judged
 	}
@@ -310,7 +312,11 @@ func (j *judge) forbidden(c ovs.Connection) bool {
 func (j *judge) forbiddenService(c ovs.Connection) bool {
 	key, here := j.homes[c.Original.Src]
 	if proto := policyProtocol(c.Protocol); here && proto != "" {
-		outside := j.outside(c.Original.Dst, protocol(proto), c.Original.DstPort)
+		dst := c.Original.Dst
+		if who, known := j.engine.Who(dst); known && who.Namespace == "" { // a node
+			dst = netip.Addr{}
+		}
+		outside := j.outside(dst, protocol(proto), c.Original.DstPort)
 		return outside.Closed || slices.ContainsFunc(outside.Addrs, func(e netip.AddrPort) bool {
 			return !j.engine.Allows(policy.Egress, key, policy.Packet{Peer: e.Addr(), Protocol: proto, Port: e.Port()})
 		})

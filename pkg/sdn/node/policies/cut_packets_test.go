@@ -48,6 +48,7 @@ func newSite(t *testing.T) *site {
 			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
 			Subnets:         []netip.Prefix{n.Subnet},
+			VTEP:            n.VTEP,
 			VXLANPort:       4789,
 			StatelessSCTP:   ovstest.DatapathType(t) == ovstest.DatapathNetdev,
 			LaterFragments:  ovstest.DatapathType(t) == ovstest.DatapathNetdev,

@@ -13,26 +13,30 @@ import (
 	"github.com/ovsdn/ovsdn/test/datapath"
 )
 
-// serve makes a service on the node, as services and the host's proxy do: TCP and UDP port 80 lead to one endpoint.
-func (s *site) serve(t *testing.T, addr string, to netip.AddrPort) {
+// serve makes a service on the node, as services and the host's proxy do: TCP and UDP port 80, and the node port, lead to one endpoint.
+func (s *site) serve(t *testing.T, addr string, nodePort uint16, to netip.AddrPort) {
 	t.Helper()
 	svc := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)
 	var outside pipeline.OutsideEndpoints
 	if s.Compiler.node.IsOutside(to.Addr()) {
 		outside.Addrs = []netip.AddrPort{to}
 	}
-	s.outside[svc] = outside
+	s.outside[svc], s.outside[netip.AddrPortFrom(netip.Addr{}, nodePort)] = outside, outside
 	state := s.Compiler.node.Service(pipeline.Service{
 		ClusterIPs: []netip.Addr{svc.Addr()},
 		Ports: []pipeline.ServicePort{
 			{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: outside}, {Protocol: goovs.ProtocolUDPv4, Port: 80, Outside: outside},
+		},
+		NodePorts: []pipeline.ServicePort{
+			{Protocol: goovs.ProtocolTCPv4, Port: nodePort, Outside: outside}, {Protocol: goovs.ProtocolUDPv4, Port: nodePort, Outside: outside},
 		},
 	})
 	if err := s.store.Set(pipeline.Owner{Kind: pipeline.KindService, Key: addr}, state).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, protocol := range []string{"tcp", "udp"} {
-		s.node.Sh(t, fmt.Sprintf("nft add rule ip proxy pre ip daddr %s %s dport 80 dnat to %s", svc.Addr(), protocol, to))
+		s.node.Sh(t, fmt.Sprintf("nft add rule ip proxy pre ip daddr %s %s dport 80 dnat to %s", svc.Addr(), protocol, to),
+			fmt.Sprintf("nft add rule ip proxy pre ip daddr %s %s dport %d dnat to %s", s.node.VTEP, protocol, nodePort, to))
 	}
 }
 
@@ -45,6 +49,10 @@ func (s *site) proxy(t *testing.T) {
 	s.node.Sh(t, "nft add table ip proxy",
 		"nft add chain ip proxy pre '{ type nat hook prerouting priority dstnat; }'",
 		"nft add chain ip proxy post '{ type nat hook postrouting priority srcnat; }'",
+		// As the host's firewall does: what comes in through a node port is not the node's own.
+		"nft add chain ip proxy mangle '{ type filter hook postrouting priority mangle; }'",
+		fmt.Sprintf("nft add rule ip proxy mangle iifname != tun0 oifname tun0 ct status dnat ct original ip daddr != %s ip dscp set %d",
+			datapath.ServiceNetwork, pipeline.ForwardedDSCP),
 		fmt.Sprintf("nft add rule ip proxy post ip saddr %s ip daddr != %s masquerade", datapath.ClusterNetwork, datapath.ClusterNetwork))
 }
 
@@ -75,15 +83,16 @@ func TestServiceToTheOutside(t *testing.T) {
 	judged, free := s.node.Pods[0], s.node.Pods[1]
 	itself := datapath.Host{NS: s.node.NS, Addr: s.node.VTEP}
 	for name, end := range map[string]struct {
-		service string
-		host    *datapath.Host
+		service  string
+		nodePort uint16
+		host     *datapath.Host
 	}{
-		"a host outside": {"172.30.0.50", s.world}, "the node": {"172.30.0.51", &itself}, "the node by tun0": {"172.30.0.52", &s.node.Host},
+		"a host outside": {"172.30.0.50", 30050, s.world}, "the node": {"172.30.0.51", 30051, &itself}, "the node by tun0": {"172.30.0.52", 30052, &s.node.Host},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := netip.MustParseAddrPort(end.service + ":80")
 			server, l := end.host.UDP(t, 8080), end.host.ListenTCP(t, 8080)
-			s.serve(t, end.service, server.Addr())
+			s.serve(t, end.service, end.nodePort, server.Addr())
 			asking, other := judged.UDP(t, 0), free.UDP(t, 0)
 
 			s.egress(t)
@@ -103,4 +112,32 @@ func TestServiceToTheOutside(t *testing.T) {
 			asking.MustNotReach(t, to, server)
 		})
 	}
+}
+
+// TestNodePortToTheOutside is TestServiceToTheOutside for a node port: the pod must be allowed to reach the node and the endpoint.
+func TestNodePortToTheOutside(t *testing.T) {
+	s := newSite(t)
+	s.proxy(t)
+	s.engine.SetNode("n1", nil, s.node.VTEP, s.node.Addr)
+	judged, free := s.node.Pods[0], s.node.Pods[1]
+	const nodePort = 30050
+	to := netip.AddrPortFrom(s.node.VTEP, nodePort)
+	server, l := s.world.UDP(t, 8080), s.world.ListenTCP(t, 8080)
+	s.serve(t, "172.30.0.50", nodePort, server.Addr())
+	asking, other := judged.UDP(t, 0), free.UDP(t, 0)
+	node, world := s.node.VTEP.String()+"/32", s.world.Addr.String()+"/32"
+
+	s.egress(t, node)
+	other.MustReach(t, to, server)
+	asking.MustNotReach(t, to, server)
+	s.egress(t, world)
+	asking.MustNotReach(t, to, server)
+
+	s.egress(t, node, world)
+	server.MustReach(t, asking.MustReach(t, to, server), asking)
+	open := judged.Dial(t, to, l)
+	open.MustPass(t)
+	s.egress(t, node)
+	datapath.MustNotPass(t, open.Server, open.Client)
+	datapath.MustNotPass(t, open.Client, open.Server)
 }

@@ -129,6 +129,13 @@ func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) {
 			outside.Addrs = nil
 		}
 	}
+	out.NodePorts = slices.Clone(out.NodePorts)
+	for i, j := 0, 0; i < len(out.Ports); i++ {
+		if svc.Spec.Ports[i].NodePort != 0 {
+			out.NodePorts[j].Outside = out.Ports[i].Outside
+			j++
+		}
+	}
 }
 
 // addSlice adds the endpoints of a slice for a port. A slice's port belongs to the service's port of the same name and protocol. An address that
@@ -158,7 +165,7 @@ func addSlice(outside *pipeline.OutsideEndpoints, slice *discoveryv1.EndpointSli
 	}
 }
 
-// frontend is an address and port of a service.
+// frontend is an address and port of a service. Its node ports have no address.
 type frontend struct {
 	addr     netip.Addr
 	port     uint16
@@ -175,7 +182,8 @@ func newEndpoints() endpoints {
 	return endpoints{byFrontend: map[frontend]pipeline.OutsideEndpoints{}, frontends: map[string][]frontend{}}
 }
 
-// Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses.
+// Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses. The zero address
+// stands for node ports.
 func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,13 +203,17 @@ func (s *Services) unlearn(key string) {
 // learn stores the outside endpoints of a service, and reports whether open connections to it are evaluated by other endpoints than before.
 func (s *Services) learn(key string, svc pipeline.Service) bool {
 	now := map[frontend]pipeline.OutsideEndpoints{}
-	for _, addr := range svc.ClusterIPs {
-		for _, port := range svc.Ports {
+	add := func(addr netip.Addr, ports []pipeline.ServicePort) {
+		for _, port := range ports {
 			if port.Outside.Closed || len(port.Outside.Addrs) > 0 {
 				now[frontend{addr, port.Port, port.Protocol}] = port.Outside
 			}
 		}
 	}
+	for _, addr := range svc.ClusterIPs {
+		add(addr, svc.Ports)
+	}
+	add(netip.Addr{}, svc.NodePorts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := map[frontend]pipeline.OutsideEndpoints{}

@@ -63,7 +63,7 @@ func service() *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}, Spec: corev1.ServiceSpec{
 		ClusterIPs: []string{"172.30.0.10"},
 		Ports: []corev1.ServicePort{
-			{Name: "web", Protocol: corev1.ProtocolTCP, Port: 80}, {Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53},
+			{Name: "web", Protocol: corev1.ProtocolTCP, Port: 80}, {Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: 30053},
 		},
 	}}
 }
@@ -113,6 +113,9 @@ func TestAddOutside(t *testing.T) {
 			}
 			got := parse(service())
 			s.addOutside(service(), &got)
+			if diff := cmp.Diff(tc.dns, got.NodePorts[0].Outside, cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("node port (-want +got):\n%s", diff)
+			}
 			for i, want := range []outside{tc.web, tc.dns} {
 				if diff := cmp.Diff(want, got.Ports[i].Outside, cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("port %d (-want +got):\n%s", got.Ports[i].Port, diff)
