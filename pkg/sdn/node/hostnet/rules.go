@@ -22,7 +22,7 @@ type FirewallConfig struct {
 	// SourcesJudged is for the modes that judge by sources. What the node forwards for others says so by RoutedDSCP, since masquerading may
 	// give it the node's own source; and what pods send to pods through the node keeps theirs.
 	SourcesJudged  bool
-	ServiceNetwork netip.Prefix // with SourcesJudged
+	ServiceNetwork netip.Prefix // required with SourcesJudged
 	RoutedDSCP     uint8        // with SourcesJudged
 
 	// ForwardedDSCP is in packets to this node's own address that are forwarded to a pod, as kube-proxy does for node ports: it
@@ -88,7 +88,7 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
 			Comment: "ovsdn: from and to pods",
-			Rules:   forwardRules(networks),
+			Rules:   forwardRules(c, networks),
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
@@ -158,8 +158,13 @@ func masqueradeRules(networks []string, services bool) []Rule {
 	return rules
 }
 
-func forwardRules(networks []string) []Rule {
+// forwardRules let pods' packets through. What still has an address of a service behind kube-proxy's rules is for no service: the host would ask
+// tun0 for the MAC of each such address, and a pod that tries all of them would fill the machine's neighbour table.
+func forwardRules(c FirewallConfig, networks []string) []Rule {
 	var rules []Rule
+	if c.ServiceNetwork.IsValid() && c.ServiceNetwork.Addr().Is4() {
+		rules = append(rules, rule([]string{"-d", c.ServiceNetwork.String(), "-o", Tun0Name}, "to no service", "DROP"))
+	}
 	for _, n := range networks {
 		rules = append(rules,
 			rule([]string{"-s", n}, "from pods", "ACCEPT"),

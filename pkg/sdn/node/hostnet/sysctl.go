@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
@@ -22,6 +23,7 @@ type Sysctls struct {
 // setting is a sysctl that must have the value.
 type setting struct {
 	name, value string
+	atLeast     bool     // a larger number is right, too
 	lasting     bool     // it is the host's: what it was is kept, for an uninstallation
 	disturbs    []string // the kernel changes these too when it is written
 }
@@ -53,6 +55,25 @@ func ipv4Settings() []setting {
 	}
 }
 
+// neighbourSettings give the machine's one IPv4 neighbour table, which the host and all pods share, room for a cluster's addresses. Up to
+// 65,536 entries take about 32 MiB. Only the machine's own network namespace has these settings. Written from the largest, so that the
+// thresholds are in order at any time.
+func neighbourSettings() []setting {
+	const dir = "net/ipv4/neigh/default/"
+	return []setting{
+		{name: dir + "gc_thresh3", value: "65536", atLeast: true, lasting: true},
+		{name: dir + "gc_thresh2", value: "32768", atLeast: true, lasting: true},
+		{name: dir + "gc_thresh1", value: "8192", atLeast: true, lasting: true},
+	}
+}
+
+// isAtLeast compares numbers. What is none is not.
+func isAtLeast(have, want string) bool {
+	h, err := strconv.Atoi(have)
+	w, wantErr := strconv.Atoi(want)
+	return err == nil && wantErr == nil && h >= w
+}
+
 // noIPv6 keeps router solicitations and duplicate address detection out of a pod network without IPv6.
 func noIPv6() setting {
 	return setting{name: "net/ipv6/conf/" + Tun0Name + "/disable_ipv6", value: "1"}
@@ -65,7 +86,7 @@ func (s Sysctls) ensure(w setting) (change string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if have == w.value {
+	if have == w.value || w.atLeast && isAtLeast(have, w.value) {
 		return "", nil
 	}
 	if w.lasting && s.Former != "" {

@@ -89,6 +89,9 @@ func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
 	for _, w := range ipv4Settings() {
 		note(t.config.Sysctls.ensure(w))
 	}
+	for _, w := range neighbourSettings() {
+		note(t.config.Sysctls.ensureIfThere(w))
+	}
 	if !slices.ContainsFunc(t.config.Subnets, func(s netip.Prefix) bool { return s.Addr().Is6() }) {
 		note(t.config.Sysctls.ensureIfThere(noIPv6()))
 	}
