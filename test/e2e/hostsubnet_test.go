@@ -118,9 +118,9 @@ func TestHostIPsSwapped(t *testing.T) {
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": right})
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": left})
 		fixture.Eventually(t, fixture.SyncTime, "tunnels are swapped", c.tunnels(fixture.Node1, map[string]string{leftSubnet: right, rightSubnet: left}))
-		// And once more with time in between.
+		// And once more with time in between: the address that both have belongs to the older, or the first by name.
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": left})
-		fixture.Eventually(t, fixture.SyncTime, "tunnels lead to one", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left, rightSubnet: left}))
+		fixture.Eventually(t, fixture.SyncTime, "a tunnel leads to one", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left}))
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": right})
 		fixture.Eventually(t, fixture.SyncTime, "tunnels are swapped back", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left, rightSubnet: right}))
 	})

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -27,6 +28,21 @@ func IsExternal(o *networkv1.HostSubnet) bool {
 func IsNode(o *networkv1.HostSubnet) bool {
 	_, fixed := o.Annotations[networkv1.FixedVNIDHostAnnotation]
 	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !fixed && !IsExternal(o)
+}
+
+// CompareHostSubnets orders HostSubnets by seniority, for what only one of them can have: those of Nodes first, then the older, then by name.
+func CompareHostSubnets(a, b *networkv1.HostSubnet) int {
+	other := func(o *networkv1.HostSubnet) int {
+		if IsNode(o) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(other(a), other(b)),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name),
+	)
 }
 
 // ProposedAnnotation marks a HostSubnet whose subnet is not the node's yet: ovsdn-controller has written it, but not yet

@@ -37,6 +37,7 @@ func TestMaster(t *testing.T) {
 		{"waits for a broken ClusterNetwork to be mended", testWaitsForMend},
 		{"gives subnets in OpenShift's order", testOrder},
 		{"survives restarts and what happened meanwhile", testRestart},
+		{"gives an address to one node only", testAddresses},
 		{"follows a node's address", testAddress},
 		{"says what is wrong with an edited HostSubnet", testEdited},
 		{"says when the range is full and goes on when it is not", testFull},

@@ -44,7 +44,8 @@ type Controller struct {
 	network     atomic.Pointer[config.Network] // nil before the first Follow
 	nodes       corelisters.NodeLister
 	hostSubnets networklisters.HostSubnetLister
-	written     cache.Indexer // of hostSubnets, by overlap
+	written     cache.Indexer // of hostSubnets, by overlap and by hostIP
+	reported    cache.Indexer // of nodes, by InternalIP
 	synced      []cache.InformerSynced
 	loop        *reconcile.Loop // names of nodes and of HostSubnets, which are the same
 	allocator   *Allocator
@@ -61,6 +62,7 @@ func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networki
 		nodes:       nodes.Lister(),
 		hostSubnets: hostSubnets.Lister(),
 		written:     hostSubnets.Informer().GetIndexer(),
+		reported:    nodes.Informer().GetIndexer(),
 		synced:      []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
 		allocator:   NewAllocator(),
 		waiting:     waiting{present: map[string]bool{}},
@@ -70,6 +72,9 @@ func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networki
 		return nil, err
 	}
 	if err := c.loop.WatchUnless(hostSubnets.Informer(), sameHostSubnet); err != nil {
+		return nil, err
+	}
+	if err := c.watchVTEPs(nodes.Informer(), hostSubnets.Informer()); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -37,9 +37,12 @@ import (
 // create proposes a HostSubnet for the node. The subnet is marked first, and stays the node's when the write fails: it may
 // have arrived all the same. So the next attempt writes the same, and so does one after a HostSubnet was deleted by hand.
 func (c *Controller) create(ctx context.Context, node *corev1.Node) error {
-	addr, err := c.address(node, "")
+	addr, unusable, err := c.address(ctx, node, nil)
 	if err != nil {
-		return c.withoutSubnet(ctx, node, reasonNoAddress, err)
+		return err
+	}
+	if unusable != nil {
+		return c.withoutSubnet(ctx, node, reasonNoAddress, unusable)
 	}
 	subnet, err := c.choose(node.Name)
 	if err != nil {

@@ -109,9 +109,18 @@ func (c *Controller) stepAside(ctx context.Context, hs *networkv1.HostSubnet, no
 			return nodes
 		}
 	}
-	_, err := config.ParseHostSubnet(hs)
+	h, err := config.ParseHostSubnet(hs)
 	if err == nil {
 		err = c.overlaps(hs)
+	}
+	if h != nil {
+		holder, failed := c.vtepHolder(ctx, hs.Name, hs, h.HostIP)
+		if failed != nil {
+			return failed
+		}
+		if holder != nil {
+			err = errors.Join(err, fmt.Errorf("hostIP: %w", errVTEPHeld(h.HostIP, holder)))
+		}
 	}
 	if _, _, bad := config.FixedVNID(hs); bad != nil {
 		err = errors.Join(err, bad)
@@ -128,7 +137,10 @@ func (c *Controller) correct(ctx context.Context, node *corev1.Node, hs *network
 	want := hs.DeepCopy()
 	want.Host = hs.Name
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, networkv1.NodeUIDAnnotation, string(node.UID))
-	addr, noAddr := c.address(node, hs.HostIP)
+	addr, noAddr, err := c.address(ctx, node, hs)
+	if err != nil {
+		return err
+	}
 	if noAddr != nil {
 		noAddr = reconcile.Complain(c.Events, node, reasonNoAddress, noAddr)
 	} else {
@@ -215,33 +227,39 @@ func claims(hs *networkv1.HostSubnet) []netip.Prefix {
 	return []netip.Prefix{p.Masked()}
 }
 
-// address returns the node's address in the underlay: the one it has now if that is still among its InternalIPs, else the
-// first that will do.
-func (c *Controller) address(node *corev1.Node, now string) (netip.Addr, error) {
+// address returns the node's address in the underlay: its present one (of hs, nil if it has none) if that is still among its InternalIPs, else
+// the first usable one. unusable is what users have to correct.
+func (c *Controller) address(ctx context.Context, node *corev1.Node, hs *networkv1.HostSubnet) (addr netip.Addr, unusable, err error) {
 	var first netip.Addr
 	var faults []error
-	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
+	for _, reported := range internalIPs(node) {
+		addr, fault := config.ParseHostIP(reported)
+		if fault == nil {
+			fault = c.network.Load().CheckHostIP(addr)
 		}
-		addr, err := config.ParseHostIP(a.Address)
-		if err == nil {
-			err = c.network.Load().CheckHostIP(addr)
+		if fault == nil {
+			holder, err := c.vtepHolder(ctx, node.Name, hs, addr)
+			if err != nil {
+				return netip.Addr{}, nil, err
+			}
+			if holder != nil {
+				fault = errVTEPHeld(addr, holder)
+			}
 		}
 		switch {
-		case err != nil:
-			faults = append(faults, err)
-		case a.Address == now:
-			return addr, nil
+		case fault != nil:
+			faults = append(faults, fault)
+		case hs != nil && reported == hs.HostIP:
+			return addr, nil, nil
 		case !first.IsValid():
 			first = addr
 		}
 	}
 	switch {
 	case first.IsValid():
-		return first, nil
+		return first, nil, nil
 	case len(faults) > 0:
-		return netip.Addr{}, fmt.Errorf("no InternalIP of the node will do (set kubelet's --node-ip): %w", errors.Join(faults...))
+		return netip.Addr{}, fmt.Errorf("no InternalIP of the node will do (set kubelet's --node-ip): %w", errors.Join(faults...)), nil
 	}
-	return netip.Addr{}, errors.New("the node has no InternalIP in its status.addresses: set kubelet's --node-ip, or wait for the cloud's node controller")
+	return netip.Addr{}, errors.New("the node has no InternalIP in its status.addresses: set kubelet's --node-ip, or wait for the cloud's node controller"), nil
 }

@@ -59,8 +59,9 @@ type Peers struct {
 	follower func(name string, peer *Peer) // nil: none
 	vteps    VTEPs
 
-	mu    sync.Mutex
-	peers map[string]Peer
+	mu        sync.Mutex
+	peers     map[string]Peer
+	endpoints *endpoints
 }
 
 // A Peer is where copies of multicast may go to.
@@ -79,7 +80,7 @@ func (p *Peers) Follow(f func(name string, peer *Peer)) { p.follower = f }
 // are written, and until they are removed.
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
 	informer cache.SharedIndexInformer, bridge Bridge, vteps VTEPs, st *store.Store) (*Peers, error) {
-	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, vteps: vteps, store: st, peers: map[string]Peer{}}
+	p := &Peers{self: self, network: network, node: node, lister: lister, bridge: bridge, vteps: vteps, store: st, peers: map[string]Peer{}, endpoints: newEndpoints(node.VTEP)}
 	p.loop = reconcile.New("peers", p.serve)
 	if err := p.loop.Watch(informer); err != nil {
 		return nil, err
@@ -95,14 +96,15 @@ func (p *Peers) Prime(ctx context.Context) error {
 		return fmt.Errorf("listing HostSubnets: %w", err)
 	}
 	// Of two that claim the same, the store keeps the first. A node's own must not lose to one that somebody made by hand.
-	slices.SortFunc(all, seniority)
+	slices.SortFunc(all, config.CompareHostSubnets)
 	var unusable []*networkv1.HostSubnet
 	for _, o := range all {
 		if p.isNone(o) {
 			continue
 		}
 		if peer, err := p.parse(o); err == nil {
-			p.put(ctx, o.Name, peer)
+			p.claim(o, peer.VTEP)
+			p.putIfHolder(ctx, o.Name, peer)
 		} else {
 			unusable = append(unusable, o)
 		}
@@ -143,24 +145,10 @@ func (p *Peers) recover(ctx context.Context, objects []*networkv1.HostSubnet) er
 		}
 		// Flows of the previous version and of mode subnet don't show which peers are nodes.
 		peer.IsNode = peer.FixedVNID == nil && (peer.IsNode || config.IsNode(o))
-		p.put(ctx, name, peer)
+		p.claim(o, peer.VTEP)
+		p.putIfHolder(ctx, name, peer)
 	}
 	return nil
-}
-
-// seniority puts HostSubnets that stand for a Node first, then the older ones.
-func seniority(a, b *networkv1.HostSubnet) int {
-	made := func(o *networkv1.HostSubnet) int {
-		if config.IsNode(o) {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(
-		cmp.Compare(made(a), made(b)),
-		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-		cmp.Compare(a.Name, b.Name),
-	)
 }
 
 // Run follows the HostSubnets until the context ends.
@@ -189,8 +177,8 @@ func (p *Peers) serve(ctx context.Context, key string) error {
 func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 	o, err := p.lister.Get(name)
 	if apierrors.IsNotFound(err) || err == nil && p.isNone(o) {
-		p.forget(name)
-		return p.store.Delete(owner(name)), nil
+		p.unclaim(name)
+		return p.remove(name), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("HostSubnet %s: %w", name, err)
@@ -198,9 +186,52 @@ func (p *Peers) set(ctx context.Context, name string) (*store.Commit, error) {
 	peer, err := p.parse(o)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "HostSubnet is not usable, its former state stays", "hostsubnet", name)
+		if p.holder(name) != name {
+			return p.remove(name), nil
+		}
 		return nil, nil // only an edit of the object helps, and that comes as an event
 	}
-	return p.put(ctx, name, peer), nil
+	p.claim(o, peer.VTEP)
+	return p.putIfHolder(ctx, name, peer), nil
+}
+
+// claim records the peer's tunnel endpoint, and queues the HostSubnets that gain or lose theirs by that.
+func (p *Peers) claim(o *networkv1.HostSubnet, vtep netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range p.endpoints.set(o, vtep) {
+		p.loop.Add(name)
+	}
+}
+
+func (p *Peers) unclaim(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.endpoints.delete(name) {
+		p.loop.Add(other)
+	}
+}
+
+func (p *Peers) holder(name string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endpoints.holder(name)
+}
+
+// putIfHolder installs the peer, or removes it if its tunnel endpoint belongs to another HostSubnet: then packets from there are the other's,
+// and packets for this peer's subnet would reach the other.
+func (p *Peers) putIfHolder(ctx context.Context, name string, peer pipeline.Peer) *store.Commit {
+	if holder := p.holder(name); holder != name {
+		klog.FromContext(ctx).Error(nil, "Tunnel endpoint belongs to another HostSubnet", "hostsubnet", name, "vtep", peer.VTEP, "holder", cmp.Or(holder, p.self),
+			"action", "give each HostSubnet a hostIP of its own")
+		return p.remove(name)
+	}
+	return p.put(ctx, name, peer)
+}
+
+func (p *Peers) remove(name string) *store.Commit {
+	p.forget(name)
+	return p.store.Delete(owner(name))
 }
 
 // isNone says whether no peer is behind the HostSubnet: it is this node's own, or its subnet is not given yet.
