@@ -26,7 +26,7 @@ build: ## build the programs into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 
 .PHONY: images
-images: build ## write the container images to bin/images as OCI archives, without a container engine (Debian; as root for apt)
+images: build ## write the container images to bin/images as OCI archives, with SBOM, provenance and digests, without a container engine (Debian; as root for apt)
 	$(GO) run -ldflags "$(LDFLAGS)" ./images/build archives
 
 .PHONY: demo
@@ -79,6 +79,12 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 .PHONY: lint
 lint: ## golangci-lint, go vet among it, with the design's rules
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
+
+.PHONY: vulncheck
+vulncheck: ## known vulnerabilities in what the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)
+	$(GO) tool -modfile=scripts/tools/go.mod govulncheck -db $(VULNDB) ./...
+
+VULNDB ?= https://vuln.go.dev
 
 .PHONY: bench
 bench: build ## figures, as ratios to a floor or a peer in the same run (root); `make bench ARGS=add` for one

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,7 +51,7 @@ func command() *cobra.Command {
 func archives(source *product.Source) *cobra.Command {
 	var out, tag string
 	cmd := &cobra.Command{
-		Use: "archives", Short: "Write all images as OCI archives", Args: cobra.NoArgs,
+		Use: "archives", Short: "Write all images as OCI archives, with bills of materials, provenance and a kustomize component of their digests", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if tag == "" {
 				tag = source.Version.Version
@@ -58,27 +59,56 @@ func archives(source *product.Source) *cobra.Command {
 			if err := os.MkdirAll(out, 0o755); err != nil {
 				return err
 			}
+			digests := map[product.Name]string{}
 			for _, name := range product.All() {
-				file := filepath.Join(out, string(name)+".tar")
 				i, err := source.Image(cmd.Context(), name, tag)
 				if err != nil {
+					return err
+				}
+				if digests[name], err = i.Digest(); err != nil {
+					return err
+				}
+				file := filepath.Join(out, string(name)+".tar")
+				if err := write(file, i.Write); err != nil {
+					return err
+				}
+				if err := writeStatements(out, source, name, i, digests[name]); err != nil {
 					return err
 				}
 				size, err := i.Size()
 				if err != nil {
 					return err
 				}
-				if err := write(file, i.Write); err != nil {
-					return err
-				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s  %s  %.1f MB (at most %d)\n", file, i.Ref, float64(size)/1e6, name.MaxSize()/1e6)
 			}
-			return nil
+			return writeBytes(filepath.Join(out, "kustomization.yaml"), product.Fragment(digests))
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "bin/images", "folder of the archives")
 	cmd.Flags().StringVar(&tag, "tag", "", "tag of all references (default: the version)")
 	return cmd
+}
+
+// writeStatements writes the image's bill of materials and its provenance beside the archive.
+func writeStatements(out string, source *product.Source, name product.Name, i *image.Image, digest string) error {
+	sbom, err := product.SBOM(name, i)
+	if err != nil {
+		return err
+	}
+	provenance, err := source.Provenance(name, digest, sbom)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		writeBytes(filepath.Join(out, product.SBOMFile(name)), sbom),
+		writeBytes(filepath.Join(out, "ovsdn-"+string(name)+".intoto.json"), append(provenance, '\n')))
+}
+
+func writeBytes(path string, content []byte) error {
+	return write(path, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
 }
 
 // write leaves the whole file or none.

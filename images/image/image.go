@@ -45,6 +45,16 @@ func (i *Image) ID() (string, error) {
 	return p.config.digest, nil
 }
 
+// Digest returns the digest of the image's manifest as "sha256:…", by which registries know the image if it is pushed unchanged. It depends on
+// everything in the image but its reference. It reads every source file.
+func (i *Image) Digest() (string, error) {
+	p, err := i.plan()
+	if err != nil {
+		return "", err
+	}
+	return p.manifest.digest, nil
+}
+
 // Size is that of the unpacked image in bytes, as its layer's tar.
 func (i *Image) Size() (int64, error) {
 	p, err := i.plan()

@@ -84,8 +84,7 @@ func (b *bill) addProgram(path string) error {
 	name := filepath.Base(path)
 	id := spdxID("program", name)
 	b.programs = append(b.programs, spdxPackage{ID: id, Name: name, Version: b.version.Version, Location: spdxNone})
-	b.parts = append(b.parts, part{name: "stdlib", version: strings.TrimPrefix(info.GoVersion, "go"), of: id,
-		purl: "pkg:golang/stdlib@" + strings.TrimPrefix(info.GoVersion, "go")})
+	b.parts = append(b.parts, part{name: "stdlib", version: strings.TrimPrefix(info.GoVersion, "go"), of: id, purl: goPURL(info.GoVersion)})
 	for _, module := range info.Deps {
 		if module.Replace != nil {
 			module = module.Replace
@@ -97,9 +96,14 @@ func (b *bill) addProgram(path string) error {
 
 func (b *bill) addPackages(lock debian.Lock) {
 	for _, p := range lock {
-		purl := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-12", p.Name, strings.ReplaceAll(p.Version, "+", "%2B"), runtime.GOARCH)
-		b.parts = append(b.parts, part{name: p.Name, version: p.Version, of: spdxImageID, purl: purl})
+		b.parts = append(b.parts, part{name: p.Name, version: p.Version, of: spdxImageID, purl: debianPURL(p)})
 	}
+}
+
+func goPURL(version string) string { return "pkg:golang/stdlib@" + strings.TrimPrefix(version, "go") }
+
+func debianPURL(p debian.Pin) string {
+	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=debian-12", p.Name, strings.ReplaceAll(p.Version, "+", "%2B"), runtime.GOARCH)
 }
 
 // encode gives equal bills equal bytes.

@@ -106,7 +106,7 @@ func (s Source) files(ctx context.Context, n Name) ([]image.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(files, image.Text("/usr/share/sbom/ovsdn-"+string(n)+".spdx.json", string(content))), nil
+	return append(files, image.Text(sbomDir+SBOMFile(n), string(content))), nil
 }
 
 // programs are the product's own, by their places in the image.

@@ -73,6 +73,15 @@ func TestImages(t *testing.T) {
 				t.Errorf("user %q, labels %v", i.User, i.Labels)
 			}
 			checkBill(t, i, name, test.parts)
+			digest, err := i.Digest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sbom, err := SBOM(name, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkProvenance(t, source, name, digest, sbom)
 			if name == Controller {
 				checkAlone(t, i)
 			}

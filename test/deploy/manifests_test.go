@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/images/product"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
 	"github.com/ovsdn/ovsdn/test/apitest"
@@ -100,6 +101,38 @@ func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
 	must(t, err)
 	if left := string(out); strings.Contains(left, "name: clusternetworkpolicies.") || !strings.Contains(left, "name: hostsubnets.") {
 		t.Errorf("the kinds are not all but one:\n%s", left)
+	}
+}
+
+// The component that make images writes pins the images by digest, wherever the user's registry is.
+func TestImagesArePinnedByDigest(t *testing.T) {
+	root, err := checkout.Root(".")
+	must(t, err)
+	set, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf})
+	must(t, err)
+	digest := func(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "images"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "images", "kustomization.yaml"), product.Fragment(map[product.Name]string{
+		product.Controller: digest("a"), product.Node: digest("b"), product.OVS: digest("c"),
+	}), 0o600))
+	overlay, err := filepath.Rel(dir, filepath.Join(root, "deploy", "overlays", "ovs"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte("resources: ["+overlay+"]\ncomponents: [images]\nimages:\n"+
+		"- {name: ovsdn/controller, newName: registry.example/ovsdn/controller}\n- {name: ovsdn/node, newName: registry.example/ovsdn/node}\n"), 0o600))
+	out, err := exec.CommandContext(t.Context(), set.Kube, "kubectl", "kustomize", dir).CombinedOutput()
+	must(t, err)
+	got := map[string]int{}
+	for line := range strings.Lines(string(out)) {
+		if _, image, ok := strings.Cut(strings.TrimSpace(line), "image: "); ok {
+			got[image]++
+		}
+	}
+	want := map[string]int{
+		"registry.example/ovsdn/controller@" + digest("a"): 1, "registry.example/ovsdn/node@" + digest("b"): 1, "ovsdn/ovs@" + digest("c"): 2,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("images (-want +got):\n%s", diff)
 	}
 }
 
