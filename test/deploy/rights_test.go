@@ -13,6 +13,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,7 +106,15 @@ func event(name, component, host, kind, about string) *corev1.Event {
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: map[string]string{"Pod": metav1.NamespaceDefault}[kind]},
 		Source:         corev1.EventSource{Component: component, Host: host},
 		Reason:         "Test", Message: "test", Type: corev1.EventTypeNormal,
+		ReportingController: component, ReportingInstance: host,
 	}
+}
+
+// editedEvent is an Event of the agent of node1 about its own Node, but for the edit.
+func editedEvent(name string, edit func(*corev1.Event)) *corev1.Event {
+	e := event(name, "ovsdn-node", "node1", "Node", "node1")
+	edit(e)
+	return e
 }
 
 func createEvent(e *corev1.Event) func(context.Context, as) error {
@@ -120,6 +129,28 @@ func patchEvent(name string) func(context.Context, as) error {
 		_, err := who.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
 		return err
 	}
+}
+
+func updateEvent(name string, edit func(*corev1.Event)) func(context.Context, as) error {
+	return func(ctx context.Context, who as) error {
+		e := editedEvent(name, edit)
+		_, err := who.kube.CoreV1().Events(e.Namespace).Update(ctx, e, metav1.UpdateOptions{})
+		return err
+	}
+}
+
+// newEvent creates an Event by the API group events.k8s.io.
+func newEvent(ctx context.Context, who as) error {
+	_, err := who.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "new"}, EventTime: metav1.NowMicro(), Action: "Test", Reason: "Test", Type: corev1.EventTypeNormal,
+		ReportingController: "ovsdn-node", ReportingInstance: "node2", Regarding: corev1.ObjectReference{Kind: "Node", Name: "node2"},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func annotatePod(ctx context.Context, who as) error {
+	_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
+	return err
 }
 
 func writeHostSubnet(name string) func(context.Context, as) error {
@@ -214,6 +245,21 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			refused("tell in kubelet's name", createEvent(event("as-kubelet", "kubelet", "node1", "Node", "node1"))),
 			refused("tell of other things", createEvent(event("secret", "ovsdn-node", "node1", "Secret", "secret"))),
 			refused("change what kubelet told", patchEvent("kubelet.node1")),
+			refused("report in another agent's name", createEvent(editedEvent("as-instance", func(e *corev1.Event) { e.ReportingInstance = "node2" }))),
+			refused("report as kubelet", createEvent(editedEvent("as-component", func(e *corev1.Event) { e.ReportingController = "kubelet" }))),
+			refused("report without a name", createEvent(editedEvent("as-nobody", func(e *corev1.Event) { e.ReportingController, e.ReportingInstance = "", "" }))),
+			refused("name a related object", createEvent(editedEvent("related", func(e *corev1.Event) {
+				e.Related = &corev1.ObjectReference{Kind: "Node", Name: "node2"}
+			}))),
+			allowed("report on its HostSubnet", createEvent(event("subnet", "ovsdn-node", "node1", "HostSubnet", "node1"))),
+			refused("report on another HostSubnet", createEvent(event("other-subnet", "ovsdn-node", "node1", "HostSubnet", "node2"))),
+			allowed("update its Event", updateEvent("own", func(e *corev1.Event) { e.Count = 3 })),
+			refused("update it to another sender", updateEvent("own", func(e *corev1.Event) { e.ReportingInstance = "node2" })),
+			refused("report by the other API group", newEvent),
+			refused("delete an Event", func(ctx context.Context, who as) error {
+				return who.kube.CoreV1().Events(metav1.NamespaceDefault).Delete(ctx, "kubelet.node1", metav1.DeleteOptions{})
+			}),
+			refused("annotate a pod of another node", annotatePod),
 
 			refused("write its own HostSubnet", writeHostSubnet("node1")),
 			refused("write another node's HostSubnet", writeHostSubnet("node2")),

@@ -92,7 +92,7 @@ func (r *reporter) warnLast(ctx context.Context, reason string, err error) {
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: r.node.Name + ".", Namespace: metav1.NamespaceDefault},
-		InvolvedObject: *r.node, Source: r.source, Type: corev1.EventTypeWarning, Reason: reason, Message: err.Error(),
+		InvolvedObject: *r.node, Source: r.source, ReportingController: r.source.Component, ReportingInstance: r.source.Host, Type: corev1.EventTypeWarning, Reason: reason, Message: err.Error(),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	if _, err := r.events.Create(ctx, event, metav1.CreateOptions{}); err != nil {

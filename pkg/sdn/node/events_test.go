@@ -23,7 +23,8 @@ func TestLastEventIsWrittenBeforeTheAgentEnds(t *testing.T) {
 	}
 	e := events.Items[0]
 	if e.Type != corev1.EventTypeWarning || e.Reason != reasonFailed || e.Message != "another agent is here" || e.InvolvedObject != *r.node ||
-		e.LastTimestamp.IsZero() || e.Source.Component != "ovsdn-node" {
+		e.LastTimestamp.IsZero() || e.Source.Component != "ovsdn-node" ||
+		e.ReportingController != "ovsdn-node" || e.ReportingInstance != "node1" {
 		t.Errorf("it is %+v", e)
 	}
 }
