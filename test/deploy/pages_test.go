@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
 	"github.com/ovsdn/ovsdn/test/lab/components"
 )
@@ -85,6 +89,32 @@ func TestInstallPageInstallsWhatItOffers(t *testing.T) {
 		wantIn(t, folder.with(t, "- ../deploy\n", "- ../deploy/overlays/multitenant\ncomponents: [../deploy/components/ovs]\n").build(t),
 			"\n  mode: multitenant\n", "name: ovsdn-ovs\n", "image: registry.example/ovsdn/ovs:v1.0.0\n")
 	})
+}
+
+// Controllers prefer control-plane nodes, and a component allows no others.
+func TestControllersRunOnControlPlaneNodes(t *testing.T) {
+	folder := readFolder(t, "install.md")
+	affinity := func(kustomization userFolder) *corev1.NodeAffinity {
+		for part := range strings.SplitSeq(kustomization.build(t), "\n---\n") {
+			var d appsv1.Deployment
+			if err := yaml.Unmarshal([]byte(part), &d); err == nil && d.Kind == "Deployment" && d.Name == "ovsdn-controller" {
+				return d.Spec.Template.Spec.Affinity.NodeAffinity
+			}
+		}
+		t.Fatal("got no Deployment ovsdn-controller")
+		return nil
+	}
+	of := func(term corev1.NodeSelectorTerm) bool {
+		return len(term.MatchExpressions) == 1 && term.MatchExpressions[0].Key == "node-role.kubernetes.io/control-plane" && term.MatchExpressions[0].Operator == corev1.NodeSelectorOpExists
+	}
+	a := affinity(folder)
+	if p := a.PreferredDuringSchedulingIgnoredDuringExecution; len(p) != 1 || !of(p[0].Preference) || a.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		t.Errorf("got affinity %v, want control-plane nodes preferred", a)
+	}
+	a = affinity(folder.with(t, "- ../deploy\n", "- ../deploy\ncomponents: [../deploy/components/control-plane]\n"))
+	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r == nil || len(r.NodeSelectorTerms) != 1 || !of(r.NodeSelectorTerms[0]) {
+		t.Errorf("got affinity %v, want control-plane nodes required", a)
+	}
 }
 
 // Where the installation is gone Open vSwitch comes back beside the uninstallation, not into a namespace that says the network is in use.
