@@ -92,6 +92,7 @@ type scope struct {
 	groupKey
 	inNamespaces labels.Selector // nil: of the key's namespace
 	onPods       labels.Selector
+	prefixes     []netip.Prefix // sorted and disjoint, if the key has their hash
 }
 
 // ruleText is a rule as its policy has it: several named ports among its ports.
@@ -129,7 +130,7 @@ func (b *builder) add(text ruleText) {
 }
 
 // complete finds the rule's groups. The pods at the destination of a named port are told apart by its number, so there blocks
-// are the pods that have addresses in them, and all peers are all pods.
+// are the pods that have addresses in them, one group for all blocks of the rule, and all peers are all pods.
 func (b *builder) complete(text ruleText, port portName) {
 	r := text.rule
 	r.ports, r.anyPort, r.anyPeer, r.named = text.ports, text.anyPort, text.anyPeer, port != portName{}
@@ -153,13 +154,14 @@ func (b *builder) byNumber(r *rule, text ruleText, port portName) {
 		s.port = port
 		r.peers = append(r.peers, b.group(s))
 	}
-	everywhere := scope{groupKey{port: port}, labels.Everything(), labels.Everything()}
+	everywhere := scope{groupKey: groupKey{port: port}, inNamespaces: labels.Everything(), onPods: labels.Everything()}
 	if text.anyPeer {
 		r.anyPeer = false
 		r.peers = append(r.peers, b.group(everywhere))
 	}
-	for _, p := range text.blocks {
-		everywhere.within = p
+	if len(text.blocks) > 0 {
+		everywhere.prefixes = disjoint(text.blocks)
+		everywhere.within = hashPrefixes(everywhere.prefixes)
 		r.peers = append(r.peers, b.group(everywhere))
 	}
 }

@@ -112,11 +112,11 @@ func (b *builder) selected(namespaces *metav1.LabelSelector, pods *policyv1alpha
 	switch {
 	case namespaces != nil:
 		selector, ok := b.selector(namespaces)
-		return scope{groupKey{}, selector, labels.Everything()}, ok
+		return scope{inNamespaces: selector, onPods: labels.Everything()}, ok
 	case pods != nil:
 		inNamespaces, ok := b.selector(&pods.NamespaceSelector)
 		onPods, valid := b.selector(&pods.PodSelector)
-		return scope{groupKey{}, inNamespaces, onPods}, ok && valid
+		return scope{inNamespaces: inNamespaces, onPods: onPods}, ok && valid
 	}
 	b.fault("neither namespaces nor pods are selected, nor anything else that is known")
 	return scope{}, false
@@ -136,7 +136,7 @@ func (b *builder) egressPeer(text *ruleText, p policyv1alpha2.ClusterNetworkPoli
 	case p.Nodes != nil:
 		nodes, ok := b.selector(p.Nodes)
 		if ok {
-			text.peers = append(text.peers, scope{groupKey{}, nil, nodes}) // in the namespace without a name
+			text.peers = append(text.peers, scope{onPods: nodes}) // in the namespace without a name
 		}
 		return ok
 	case len(p.Networks) > 0:

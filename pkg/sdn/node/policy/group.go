@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"crypto/sha256"
 	"net/netip"
 	"slices"
 
@@ -15,7 +16,18 @@ type groupKey struct {
 	selector  string // or, if namespace is "", of those with such labels
 	pods      string
 	port      portName
-	within    netip.Prefix
+	within    prefixesHash // only pods with an address in the prefixes of the scope
+}
+
+// prefixesHash identifies a list of prefixes; the zero hash is of no list.
+type prefixesHash [sha256.Size]byte
+
+func hashPrefixes(list []netip.Prefix) prefixesHash {
+	var text []byte
+	for _, p := range list {
+		text = append(p.AppendTo(text), '\n')
+	}
+	return sha256.Sum256(text)
 }
 
 // portName is a port by its name.
@@ -39,7 +51,7 @@ type group struct {
 
 // whole says whether the group is of entire namespaces.
 func (g *group) whole() bool {
-	return g.onPods.Empty() && !g.numbered() && !g.within.IsValid()
+	return g.onPods.Empty() && !g.numbered() && g.within == prefixesHash{}
 }
 
 // numbered says whether the group is of a named port.
@@ -67,9 +79,9 @@ func (g *group) numbers(p *pod) []int32 {
 	return numbers
 }
 
-// has says whether the pod has an address within the group's block.
+// has reports whether the pod has an address within the group's prefixes.
 func (g *group) has(p *pod) bool {
-	return !g.within.IsValid() || slices.ContainsFunc(p.at, func(a *address) bool { return g.within.Contains(a.Addr) })
+	return g.within == prefixesHash{} || slices.ContainsFunc(p.at, func(a *address) bool { return contains(g.prefixes, a.Addr) })
 }
 
 // selects says whether the group looks at the namespace's pods at all.

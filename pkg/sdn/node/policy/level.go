@@ -50,31 +50,51 @@ const (
 )
 
 // shelves are the active conjunctions of network policies, by ID. So many as a level has room for lie on the lowest, the next above: where one
-// level suffices, which is nearly everywhere, a piece of state is one flow, else one for each level on which it is part of a rule. Who shares a
-// level follows from who is there, so that an agent that starts anew finds on the switch what it would write.
+// level suffices, which is nearly everywhere, a piece of state is one flow, else one for each level on which it is part of a rule. Which rules share a
+// level follows from the active ones alone, so that an agent that starts finds on the switch what it would write.
 type shelves struct {
-	conjs []*conj
-	moved bool // since they were settled
+	conjs   []*conj            // as settled
+	changed map[*conj]struct{} // conjunctions that were activated or deactivated since
 }
 
 func (s *shelves) place(c *conj) {
-	s.moved = true
-	at, _ := slices.BinarySearchFunc(s.conjs, c.id, func(x *conj, id uint32) int { return cmp.Compare(x.id, id) })
-	if c.active {
-		s.conjs = slices.Insert(s.conjs, at, c)
-	} else {
-		s.conjs = slices.Delete(s.conjs, at, at+1)
+	if s.changed == nil {
+		s.changed = map[*conj]struct{}{}
+	}
+	s.changed[c] = struct{}{}
+}
+
+// merge takes over what changed: it costs O(k log k) for k changes, and one pass through the list.
+func (s *shelves) merge() {
+	kept := slices.DeleteFunc(s.conjs, func(c *conj) bool { _, changed := s.changed[c]; return changed })
+	var added []*conj
+	for c := range s.changed {
+		if c.active {
+			added = append(added, c)
+		}
+	}
+	s.changed = nil
+	byID := func(x, y *conj) int { return cmp.Compare(x.id, y.id) }
+	slices.SortFunc(added, byID)
+	s.conjs = append(kept, added...)
+	// From behind, so that the list needs no copy.
+	for i, k, a := len(s.conjs)-1, len(kept)-1, len(added)-1; a >= 0; i-- {
+		if k >= 0 && byID(kept[k], added[a]) > 0 {
+			s.conjs[i], k = kept[k], k-1
+		} else {
+			s.conjs[i], a = added[a], a-1
+		}
 	}
 }
 
-// settle gives conjunctions their levels. One that comes or goes moves one on each level above.
+// settle assigns levels to conjunctions. One that is activated or deactivated moves one on each level above.
 func (e *Engine) settle() {
 	for d := range e.shelves {
 		s := &e.shelves[d]
-		if !s.moved {
+		if len(s.changed) == 0 {
 			continue
 		}
-		s.moved = false
+		s.merge()
 		for i, c := range s.conjs {
 			if shelf := Level(min(i/shelfRoom, maxShelves-1)); c.shelf != shelf { //nolint:gosec // there are at most maxShelves
 				c.shelf = shelf

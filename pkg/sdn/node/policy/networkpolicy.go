@@ -26,7 +26,7 @@ func (b *builder) networkPolicy(p *networkingv1.NetworkPolicy) {
 		b.fault(notInForce)
 		return
 	}
-	subject := scope{groupKey{local: true, namespace: p.Namespace}, nil, selector}
+	subject := scope{groupKey: groupKey{local: true, namespace: p.Namespace}, onPods: selector}
 	b.out.subject = b.group(subject)
 	b.out.isolates = isolates(&p.Spec)
 	if b.out.isolates[Ingress] {
@@ -91,10 +91,10 @@ func (b *builder) rule(d Direction, place int, subject scope, peers []networking
 func (b *builder) peer(p networkingv1.NetworkPolicyPeer) (scope, bool) {
 	pods, ok := b.selector(p.PodSelector)
 	if p.NamespaceSelector == nil {
-		return scope{groupKey{namespace: b.key.namespace}, nil, pods}, ok
+		return scope{groupKey: groupKey{namespace: b.key.namespace}, onPods: pods}, ok
 	}
 	namespaces, valid := b.selector(p.NamespaceSelector)
-	return scope{groupKey{}, namespaces, pods}, ok && valid
+	return scope{inNamespaces: namespaces, onPods: pods}, ok && valid
 }
 
 func (b *builder) block(block *networkingv1.IPBlock) []netip.Prefix {
