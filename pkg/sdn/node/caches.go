@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 )
 
 // caches are the informers of one round.
@@ -44,7 +46,7 @@ func (a *agent) newCaches() *caches {
 	own := fields.OneTermEqualSelector("spec.nodeName", a.NodeName).String()
 	c := &caches{
 		network: networkinformers.NewSharedInformerFactory(a.network, 0),
-		cluster: informers.NewSharedInformerFactory(a.kube, 0),
+		cluster: informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(services.Slim)),
 		local: informers.NewSharedInformerFactoryWithOptions(a.kube, 0,
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own })),
 	}

@@ -11,6 +11,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -110,6 +111,19 @@ func (s *Services) set(svc *corev1.Service) *store.Commit {
 		s.follow(commit)
 	}
 	return commit
+}
+
+// Slim returns of a Service what is read of it: each agent stores the Services of all namespaces, and users may give one 256 KiB of annotations. It is
+// an informer's transform.
+func Slim(obj any) (any, error) {
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, ResourceVersion: svc.ResourceVersion},
+		Spec:       corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP, ClusterIPs: svc.Spec.ClusterIPs, Ports: svc.Spec.Ports},
+	}, nil
 }
 
 func owner(namespace, name string) pipeline.Owner {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -39,7 +40,15 @@ func TestParse(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := parse(&corev1.Service{Spec: tc.spec})
+			slim, err := Slim(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b"}}, Spec: tc.spec})
+			if err != nil {
+				t.Fatal(err)
+			}
+			svc, ok := slim.(*corev1.Service)
+			if !ok || len(svc.Annotations) > 0 {
+				t.Fatalf("got %v, want a Service without annotations", slim)
+			}
+			got := parse(svc)
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
