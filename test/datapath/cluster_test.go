@@ -144,11 +144,11 @@ func (c *cluster) eachPlace(t *testing.T, test func(t *testing.T, client, server
 func (c *cluster) flush(t *testing.T, opener *datapath.Pod, proto int, to netip.AddrPort) {
 	t.Helper()
 	for _, node := range c.Nodes {
-		k := kindRemote
+		zone := kindTarget.zone(to.Addr())
 		if slices.Contains(node.Pods, opener) {
-			k = kindLocal
+			zone = kindLocal.zone(opener.Addr)
 		}
-		node.Switch.OFCtl(t, "ct-flush", ovstest.Bridge, fmt.Sprintf("zone=%d", k.zone(opener.Addr)),
+		node.Switch.OFCtl(t, "ct-flush", ovstest.Bridge, fmt.Sprintf("zone=%d", zone),
 			fmt.Sprintf("ct_nw_src=%s,ct_nw_dst=%s,ct_nw_proto=%d,ct_tp_dst=%d", opener.Addr, to.Addr(), proto, to.Port()))
 	}
 }

@@ -10,31 +10,26 @@ import (
 	"github.com/ovsdn/ovsdn/test/datapath"
 )
 
-// kind is what a zone of the connection tracker is for. A zone is a kind and the low bits of the address that opened the connections in
-// it: whoever opens too many fills no zone but its own. Zones below the first kind, the host's zone 0 among them, are not ours.
+// kind is what a zone of the connection tracker is for. A zone is a kind and the low bits of the address of a pod of this node, or of the
+// node itself. Zones below the first kind, the host's zone 0 among them, are not ours.
 type kind uint16
 
 const (
 	kindHairpin kind = 0x2000 // the other source address of pods that reach themselves through a service
 	kindService kind = 0x4000 // the endpoints of connections to services, opened by this node's pods and by itself
 	kindLocal   kind = 0x6000 // allowed connections, opened by this node's pods and by itself
-	kindRemote  kind = 0x8000 // allowed connections, opened by anybody else
+	kindTarget  kind = 0x8000 // allowed connections to the address, opened outside of the node
 )
 
-// bits is how many bits of an address the kind's zones have.
-func (k kind) bits() int {
-	if k == kindRemote {
-		return 15
-	}
-	return 13
-}
+// zoneBits is how many bits of an address zones have.
+const zoneBits = 13
 
 func (k kind) zone(a netip.Addr) uint16 {
 	b := a.As4()
-	return uint16(k) | binary.BigEndian.Uint16(b[2:])&(1<<k.bits()-1)
+	return uint16(k) | binary.BigEndian.Uint16(b[2:])&(1<<zoneBits-1)
 }
 
-// The fields that an opener's address may be in.
+// The fields that a zone's address may be in.
 const (
 	source      = "NXM_OF_IP_SRC"
 	destination = "NXM_OF_IP_DST"
@@ -42,7 +37,7 @@ const (
 
 // load puts the zone of a packet's source or destination into reg3, from where ct takes it.
 func (k kind) load(field string) string {
-	n := k.bits()
+	const n = zoneBits
 	return fmt.Sprintf("move:%s[0..%d]->NXM_NX_REG3[0..%d],load:%#x->NXM_NX_REG3[%d..31]", field, n-1, n-1, int(k)>>n, n)
 }
 
@@ -155,7 +150,8 @@ func (p *pipeline) service() {
 	}
 }
 
-// egress judges what pods send. Whether it is a reply is asked in the zone of whom it goes to: that one opened the connection.
+// egress judges what pods send. Whether it is a reply is asked in the zone of the opener, which is its destination, if that is of this node, else in
+// the zone of connections that were opened to the pod.
 func (p *pipeline) egress() {
 	for _, pod := range p.node.Pods {
 		p.add(26, 200, fmt.Sprintf("%s,nw_dst=%s", sent(pod), pod.Addr), "ct(commit,zone=%d,nat(src=%s),table=70)", kindHairpin.zone(pod.Addr), hairpin)
@@ -170,7 +166,7 @@ func (p *pipeline) egress() {
 	p.add(26, 0, "ip", "ct_clear,goto_table:27")
 	for _, pod := range p.local(p.isolated) {
 		p.add(26, 110, fmt.Sprintf("%s,nw_dst=%s", sent(pod), p.node.Subnet), "%s,ct(%s,table=27)", kindLocal.load(destination), reg3Zone)
-		p.add(26, 100, sent(pod), "%s,ct(%s,table=27)", kindRemote.load(destination), reg3Zone)
+		p.add(26, 100, sent(pod), "%s,ct(%s,table=27)", kindTarget.load(source), reg3Zone)
 		p.add(27, 300, sent(pod)+",ct_state=+trk+rpl", "%s,goto_table:30", noZone)
 		p.add(27, 50, sent(pod), "drop")
 		// Without the state, it would get no reply.
@@ -238,7 +234,7 @@ func (p *pipeline) ingress() {
 		p.add(80, 50, to(pod), "drop")
 		// Without the state, it could not reply.
 		p.add(81, 110, fmt.Sprintf("%s,nw_src=%s", to(pod), p.node.Subnet), "%s,goto_table:130", kindLocal.load(source))
-		p.add(81, 100, to(pod), "%s,goto_table:130", kindRemote.load(source))
+		p.add(81, 100, to(pod), "%s,goto_table:130", kindTarget.load(destination))
 	}
 	p.add(81, 0, "ip", "goto_table:130")
 	if p.vnids == nil {

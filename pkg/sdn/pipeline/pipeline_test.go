@@ -139,6 +139,7 @@ func goldenStates(t *testing.T) map[string]State {
 		"policy-anything":       judging.PolicyAnything(both),
 		"policy-outcome":        outcomes,
 		"policy-denied":         judging.LogDenied(),
+		"previous-zones":        judging.PreviousZones(),
 		"pod-logged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
 			Policies: PodPolicies{Judged: true, Ingress: true, Logged: true}}),
 		"multicast": n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}),

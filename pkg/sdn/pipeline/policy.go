@@ -18,19 +18,21 @@ import (
 //
 // A pod's own flows say in reg4 what the static ones do with its packets: a pod without policies has no bit there, and none of its connections
 // is kept for them. Replies of allowed connections pass; all else is judged by the policies of now. Every node that has judged a
-// connection keeps it, in the zone of who opened it (docs/decisions/0001-conntrack.md).
+// connection commits it, in the zone of the local opener, else in that of the local pod that it was opened to
+// (docs/decisions/0001-conntrack.md).
 
 // The bits of reg4.
 const (
-	sourceJudged  = 1 << 0 // rules are about the source
-	sourceBound   = 1 << 1 // which may only reach what they allow
-	sourceLogged  = 1 << 2 // what it is denied is logged
-	targetJudged  = 1 << 3 // rules are about the destination
-	targetBound   = 1 << 4 // which may only be reached as they allow
-	targetLogged  = 1 << 5
-	egressPassed  = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
-	ingressPassed = 1 << 7
-	midstream     = 1 << 9 // it opens no connection, so none begins with it
+	sourceJudged   = 1 << 0 // rules are about the source
+	sourceBound    = 1 << 1 // which may only reach what they allow
+	sourceLogged   = 1 << 2 // what it is denied is logged
+	targetJudged   = 1 << 3 // rules are about the destination
+	targetBound    = 1 << 4 // which may only be reached as they allow
+	targetLogged   = 1 << 5
+	egressPassed   = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
+	ingressPassed  = 1 << 7
+	previousSought = 1 << 8 // the zones of the previous version were looked in
+	midstream      = 1 << 9 // it opens no connection, so none begins with it
 
 	sourceNode    = 1 << 10 // the source is a node itself, this one or another
 	sourceForeign = 1 << 11 // the packet is from the tunnel, with a source outside of the cluster network
@@ -42,14 +44,15 @@ const (
 
 // The registers' parts, by the names that load takes.
 const (
-	regPolicySource  = "NXM_NX_REG4[0..2]"
-	regPolicyTarget  = "NXM_NX_REG4[3..5]"
-	regEgressPassed  = "NXM_NX_REG4[6]"
-	regIngressPassed = "NXM_NX_REG4[7]"
-	regMidstream     = "NXM_NX_REG4[9]"
-	regSourceNode    = "NXM_NX_REG4[10]"
-	regSourceForeign = "NXM_NX_REG4[11]"
-	regProbing       = "NXM_NX_REG4[12]"
+	regPolicySource   = "NXM_NX_REG4[0..2]"
+	regPolicyTarget   = "NXM_NX_REG4[3..5]"
+	regEgressPassed   = "NXM_NX_REG4[6]"
+	regIngressPassed  = "NXM_NX_REG4[7]"
+	regPreviousSought = "NXM_NX_REG4[8]"
+	regMidstream      = "NXM_NX_REG4[9]"
+	regSourceNode     = "NXM_NX_REG4[10]"
+	regSourceForeign  = "NXM_NX_REG4[11]"
+	regProbing        = "NXM_NX_REG4[12]"
 
 	regEndpointsAllowed = "NXM_NX_REG4[13]"
 )
@@ -58,6 +61,7 @@ const (
 const (
 	policyStateless = 65001
 	policyReply     = 65000
+	policyPrevious  = 64999
 	policyOwnNode   = 64000
 	policyBase      = 1000
 	MaxPolicyLevel  = policyOwnNode - policyBase - 1
@@ -149,10 +153,10 @@ func (n Node) judge(s *State) {
 	lookup := goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableEgressPolicy))
 	source, target := ovs.RegBits(4, sourceJudged, sourceJudged), ovs.RegBits(4, targetJudged, targetJudged)
 	for _, subnet := range n.Subnets {
-		s.add(tableEgressTrack, 110, ip(source, ovs.IPDestination(subnet)), append(loadZone("NXM_OF_IP_DST", true), lookup)...)
-		s.add(tableIngressAllowed, 110, ip(target, ovs.IPSource(subnet)), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableCommit))...)
+		s.add(tableEgressTrack, 110, ip(source, ovs.IPDestination(subnet)), append(loadZone(zoneLocal, addressDestination), lookup)...)
+		s.add(tableIngressAllowed, 110, ip(target, ovs.IPSource(subnet)), append(loadZone(zoneLocal, addressSource), ovs.GotoTable(tableCommit))...)
 	}
-	s.add(tableEgressTrack, 100, ip(source), append(loadZone("NXM_OF_IP_DST", false), lookup)...)
+	s.add(tableEgressTrack, 100, ip(source), append(loadZone(zoneTarget, addressSource), lookup)...)
 	s.add(tableEgressTrack, 0, anything(), ovs.GotoTable(tableEgressPolicy))
 
 	if n.StatelessSCTP {
@@ -171,8 +175,8 @@ func (n Node) judge(s *State) {
 	// What a server goes on to send when the tracker has forgotten its client, or never knew it, must not count as a connection that the
 	// server opens: the client, who may be forbidden by now, would be let in to answer. What a client sends from a port of its own is taken up again.
 	answer := match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{source, goovs.TransportSourceMaskedPort(0, firstClientPort), goovs.TCPFlags("-syn")}}
-	s.add(tableEgressAllowed, 110, answer, append(loadZone("NXM_OF_IP_SRC", true), goovs.Load("0x1", regMidstream), ovs.GotoTable(tableRoute))...)
-	s.add(tableEgressAllowed, 100, ip(source), append(loadZone("NXM_OF_IP_SRC", true), ovs.GotoTable(tableRoute))...)
+	s.add(tableEgressAllowed, 110, answer, append(loadZone(zoneLocal, addressSource), goovs.Load("0x1", regMidstream), ovs.GotoTable(tableRoute))...)
+	s.add(tableEgressAllowed, 100, ip(source), append(loadZone(zoneLocal, addressSource), ovs.GotoTable(tableRoute))...)
 	s.add(tableEgressAllowed, 0, anything(), ovs.GotoTable(tableRoute))
 	s.add(tableEgressDenied, 0, anything(), goovs.Drop())
 
@@ -189,21 +193,9 @@ func (n Node) judge(s *State) {
 		goovs.TransportDestinationMaskedPort(firstClientPort, firstClientPort), goovs.TCPFlags("-syn"),
 	}}
 	s.add(tableIngressAllowed, 120, answer, goovs.Load("0x1", regMidstream), goovs.Resubmit(0, tableIngressAllowed))
-	s.add(tableIngressAllowed, 100, ip(target), append(loadZone("NXM_OF_IP_SRC", false), ovs.GotoTable(tableCommit))...)
+	s.add(tableIngressAllowed, 100, ip(target), append(loadZone(zoneTarget, addressDestination), ovs.GotoTable(tableCommit))...)
 	s.add(tableIngressAllowed, 0, anything(), ovs.GotoTable(tableCommit))
 	s.add(tableIngressDenied, 0, anything(), goovs.Drop())
-}
-
-// loadZone puts the zone of connections that an address opens into reg3.
-func loadZone(field string, local bool) []ovs.Action {
-	first, bits := zoneElsewhere, zoneElsewhereBits
-	if local {
-		first, bits = zoneLocal, zoneLocalBits
-	}
-	return []ovs.Action{
-		goovs.Move(fmt.Sprintf("%s[0..%d]", field, bits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", bits-1)),
-		goovs.Load(fmt.Sprintf("%#x", first>>bits), fmt.Sprintf("NXM_NX_REG3[%d..31]", bits)),
-	}
 }
 
 // PolicyTarget compiles a pod of this node as the target of rules.

@@ -19,13 +19,18 @@ import (
 // source is still the pod, by which table 25 gives it its VNID. The connection is marked, and what the endpoint answers goes to
 // tun0, where the host changes it back. That answer is judged by its VNIDs as any packet: who was cut off is not heard either.
 
-// zoneLocal is the first zone of allowed connections that were opened by pods of this node; the low bits are those of the pod's address.
+// The first zones of allowed connections. The low zoneBits bits of a zone are those of the address of a pod of this node, or of tun0.
 const (
-	zoneLocal     = 0x6000
-	zoneLocalBits = 13
+	zoneLocal  = 0x6000 // connections that the address opened
+	zoneTarget = 0x8000 // connections to the address that no address of this node's subnets opened
 
-	zoneElsewhere     = 0x8000 // of all others, by more bits
-	zoneElsewhereBits = 15
+	zoneBits = 13
+)
+
+// The fields of a packet's addresses, by the names that move takes.
+const (
+	addressSource      = "NXM_OF_IP_SRC"
+	addressDestination = "NXM_OF_IP_DST"
 )
 
 // The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
@@ -38,13 +43,27 @@ const (
 // localZones are the value and the mask of reg3 for zoneLocal's zones.
 const (
 	localZones    = zoneLocal
-	localZoneMask = 0xffff &^ (1<<zoneLocalBits - 1)
+	localZoneMask = 0xffff &^ (1<<zoneBits - 1)
 )
 
 // localZone returns the zone of connections that a pod of this node opened.
 func localZone(addr netip.Addr) uint16 {
+	return zoneLocal | lowBits(addr)
+}
+
+// lowBits returns the bits of an address that zones have.
+func lowBits(addr netip.Addr) uint16 {
 	b := addr.AsSlice()
-	return zoneLocal | binary.BigEndian.Uint16(b[len(b)-2:])&(1<<zoneLocalBits-1)
+	return binary.BigEndian.Uint16(b[len(b)-2:]) & (1<<zoneBits - 1)
+}
+
+// loadZone returns the actions that load reg3 with a zone of the low bits of an address field. OVS installs a datapath flow for each value of
+// the bits, so the field must be that of an address of this node's subnets.
+func loadZone(first int, field string) []ovs.Action {
+	return []ovs.Action{
+		goovs.Move(fmt.Sprintf("%s[0..%d]", field, zoneBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", zoneBits-1)),
+		goovs.Load(fmt.Sprintf("%#x", first>>zoneBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", zoneBits)),
+	}
 }
 
 // judges says whether a packet's source decides what becomes of it.
@@ -78,10 +97,12 @@ func (n Node) toIsolation(pod netip.Addr) ovs.Action {
 func (n Node) toOutside(s *State) {
 	if n.judges() {
 		toHost := []ovs.Action{loadPort(PortTun), ovs.GotoTable(tableCommit)}
-		if n.tenants() { // nobody outside has a VNID that lets answers in
-			toHost = append(loadZone("NXM_OF_IP_SRC", true), toHost...)
-		}
 		s.add(tableEgressIP, 1, ip(), toHost...)
+		if n.tenants() { // nobody outside has a VNID that lets answers in
+			for _, subnet := range n.Subnets {
+				s.add(tableEgressIP, 2, ip(ovs.IPSource(subnet)), append(loadZone(zoneLocal, addressSource), toHost...)...)
+			}
+		}
 	}
 	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
 }

@@ -1,6 +1,12 @@
 package pipeline
 
-import "github.com/ovsdn/ovsdn/pkg/ovs"
+import (
+	"fmt"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
 
 // firstZone is that of the first purpose (docs/decisions/0001-conntrack.md). Those below are not ours.
 const firstZone = 0x2000
@@ -14,3 +20,29 @@ func AllowedZones() ovs.Zones { return ovs.Zones{First: zoneLocal, Last: 0xffff}
 // ZoneShare is which part of the tracker a zone may fill: one by this number, so that nobody who opens connections without end keeps
 // others from opening any.
 const ZoneShare = 16
+
+// The previous version committed connections that no address of this node's subnets opened in a zone of the low previousBits bits of the
+// opener, from zoneTarget on.
+const previousBits = 15
+
+// IsPrevious reports whether the previous version committed the connection, in a zone in which this version does not look.
+func IsPrevious(c ovs.Connection) bool {
+	return c.Zone >= zoneTarget && c.Original.Dst.Is4() && c.Zone != zoneTarget|lowBits(c.Original.Dst)
+}
+
+// PreviousZones compiles the lookup of replies in the zones of the previous version, for packets that are no reply in the zone of this
+// version. Like the previous version, it costs a datapath flow for each value of 15 bits of the destination.
+func (n Node) PreviousZones() State {
+	var s State
+	if !n.judges() {
+		return s
+	}
+	const zones, mask = zoneTarget, 0xffff &^ (1<<zoneBits - 1)
+	m := ip(ovs.RegBits(4, sourceJudged, sourceJudged|previousSought), ovs.RegBits(3, zones, mask), goovs.ConnectionTrackingState("+trk", "-rpl"))
+	s.add(tableEgressPolicy, policyPrevious, m,
+		goovs.Load("0x1", regPreviousSought),
+		goovs.Move(fmt.Sprintf("%s[0..%d]", addressDestination, previousBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", previousBits-1)),
+		goovs.Load(fmt.Sprintf("%#x", zoneTarget>>previousBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", previousBits)),
+		goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableEgressPolicy)))
+	return s
+}

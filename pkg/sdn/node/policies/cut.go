@@ -249,7 +249,7 @@ func (p *Policies) judge() *judge {
 }
 
 // look takes note of a connection that is not to go on. One without ports, or of SCTP, can't be named alone to the kernel's tracker: with it go
-// the others of its zone, whose openers, mostly the same, have to speak again before they are answered.
+// the others of its zone, whose openers have to send a packet again before they are answered.
 func (j *judge) look(c ovs.Connection) {
 	if !j.orphaned(c) && !j.forbidden(c) {
 		return

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	zoneHere      = 0x6002
-	zoneElsewhere = 0x8002
-	protoICMP     = 1
-	protoGRE      = 47
+	zoneHere   = 0x6002
+	zoneTarget = 0x8002
+	protoICMP  = 1
+	protoGRE   = 47
 )
 
 // tracked is a connection from one address and port to another.
@@ -126,10 +126,10 @@ func TestWhichConnectionsAreCut(t *testing.T) {
 		{"out, to its node", tracked(zoneHere, protoTCP, judged+":1000", node+":80"), true},
 		{"out, a ping, of which rules with ports say nothing", tracked(zoneHere, protoICMP, judged+":0", friend+":0"), true},
 		{"out, a protocol without ports", tracked(zoneHere, protoGRE, judged+":0", friend+":0"), true},
-		{"in, allowed", tracked(zoneElsewhere, protoTCP, friend+":1000", judged+":80"), false},
-		{"in, to another port", tracked(zoneElsewhere, protoTCP, friend+":1000", judged+":81"), true},
+		{"in, allowed", tracked(zoneTarget, protoTCP, friend+":1000", judged+":80"), false},
+		{"in, to another port", tracked(zoneTarget, protoTCP, friend+":1000", judged+":81"), true},
 		{"in, from a stranger on this node", tracked(zoneHere, protoTCP, free+":1000", judged+":80"), true},
-		{"in, from the world", tracked(zoneElsewhere, protoTCP, world+":1000", judged+":80"), true},
+		{"in, from the world", tracked(zoneTarget, protoTCP, world+":1000", judged+":80"), true},
 		{"in, a probe of the node", tracked(zoneHere, protoTCP, node+":1000", judged+":80"), false},
 		{"between others", tracked(zoneHere, protoTCP, free+":1000", friend+":81"), false},
 		{"SCTP", tracked(zoneHere, protoSCTP, judged+":1000", friend+":80"), true},
@@ -167,9 +167,9 @@ func TestConnectionsOfAPodThatNobodyHasToldOfYet(t *testing.T) {
 		conn ovs.Connection
 		cut  bool
 	}{
-		{tracked(zoneElsewhere, protoTCP, yet, judged+":8080"), false},
-		{tracked(zoneElsewhere, protoTCP, yet, judged+":8081"), true},
-		{tracked(zoneElsewhere, protoTCP, world, judged+":8080"), true},
+		{tracked(zoneTarget, protoTCP, yet, judged+":8080"), false},
+		{tracked(zoneTarget, protoTCP, yet, judged+":8081"), true},
+		{tracked(zoneTarget, protoTCP, world, judged+":8080"), true},
 	} {
 		if got := cuts(f.judge(), c.conn); got != c.cut {
 			t.Errorf("%v: cut %v, want %v", c.conn.Original, got, c.cut)
@@ -185,7 +185,7 @@ func TestConnectionsOfAnAddressThatLostItsPodAreCut(t *testing.T) {
 	translated.Reply.Src = netip.MustParseAddr(gone)
 	for name, c := range map[string]ovs.Connection{
 		"what it opened":         tracked(zoneHere, protoTCP, gone+":1000", friend+":80"),
-		"what was opened to it":  tracked(zoneElsewhere, protoUDP, friend+":1000", gone+":53"),
+		"what was opened to it":  tracked(zoneTarget, protoUDP, friend+":1000", gone+":53"),
 		"its own endpoints":      tracked(0x4009, protoTCP, gone+":1000", "172.30.0.10:80"),
 		"as somebody's endpoint": translated,
 	} {
@@ -209,12 +209,12 @@ func TestConnectionsGoWithTheirZone(t *testing.T) {
 		t.Errorf("forgotten: %v", j.cut)
 	}
 	for zone := range uint16(2 * maxZones) {
-		j.look(tracked(zoneElsewhere+zone, protoGRE, "192.0.2.1:0", "10.128.0.2:0"))
+		j.look(tracked(zoneTarget+zone, protoGRE, "192.0.2.1:0", "10.128.0.2:0"))
 	}
 	if len(j.cut) != maxZones || !j.more {
 		t.Errorf("%d zones, want %d; more to come: %v", len(j.cut), maxZones, j.more)
 	}
-	j.look(tracked(zoneElsewhere+2*maxZones, protoTCP, "192.0.2.1:1000", "10.128.0.2:80"))
+	j.look(tracked(zoneTarget+2*maxZones, protoTCP, "192.0.2.1:1000", "10.128.0.2:80"))
 	if len(j.cut) != maxZones+1 {
 		t.Error("what the switch finds at once waits")
 	}

@@ -87,11 +87,11 @@ func TestBlocksOfNodes(t *testing.T) {
 func TestConnectionsOfNodesFollowPolicies(t *testing.T) {
 	const pod, ownInside, ownAddr, outside = "10.128.0.2:80", "10.128.0.1:1000", "172.31.0.11:1000", "192.0.2.1:1000"
 	conns := map[string]ovs.Connection{
-		"inside":     tracked(zoneElsewhere, protoTCP, remoteInside+":1000", pod),
-		"own":        tracked(zoneElsewhere, protoTCP, remoteOwn+":1000", pod),
+		"inside":     tracked(zoneTarget, protoTCP, remoteInside+":1000", pod),
+		"own":        tracked(zoneTarget, protoTCP, remoteOwn+":1000", pod),
 		"this node":  tracked(zoneHere, protoTCP, ownInside, pod),
-		"this node'": tracked(zoneElsewhere, protoTCP, ownAddr, pod),
-		"outside":    tracked(zoneElsewhere, protoTCP, outside, pod),
+		"this node'": tracked(zoneTarget, protoTCP, ownAddr, pod),
+		"outside":    tracked(zoneTarget, protoTCP, outside, pod),
 	}
 	notNode := remoteNode()
 	notNode.Annotations[networkv1.FixedVNIDHostAnnotation] = "0"

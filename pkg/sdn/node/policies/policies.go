@@ -54,6 +54,8 @@ type Policies struct {
 	bridge  Bridge
 	denied  *denied
 
+	previous <-chan time.Time // when replies to connections of the previous version end; nil: there were none
+
 	mu       sync.Mutex
 	compiler *Compiler
 	relogged map[string]bool                  // namespaces that are logged now, or no longer, since that was sent last
@@ -92,6 +94,9 @@ func (p *Policies) Prime(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), p.synced...) {
 		return fmt.Errorf("wait for what policies depend on: %w", ctx.Err())
 	}
+	if err := p.findPrevious(ctx); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.catchUp(ctx)
@@ -115,6 +120,7 @@ func (p *Policies) Run(ctx context.Context) {
 	parts.Go(func() { p.updates.Run(ctx) })
 	parts.Go(func() { p.cuts.Run(ctx) })
 	parts.Go(func() { p.denied.run(ctx) })
+	parts.Go(func() { p.expirePrevious(ctx) })
 	parts.Go(func() { p.bridge.WatchPackets(ctx, p.denied.handle) })
 	parts.Wait()
 }
