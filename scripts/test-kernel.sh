@@ -22,7 +22,7 @@ if [ $# = 0 ]; then
   set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node '^TestPacketsFlow' \
     test/cni '^TestAgentWhileTheClockJumps$' \
     pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked|VXLANFromStrangersIsDropped|PodsDoNotLowerTheTunnelsMTU|VTEPsFollowHostSubnets|PodDoesNotFillConntrack|NeighbourTableHasRoom)$' \
-    pkg/ovs '^TestListedConnectionsCanBeFlushed$' pkg/sdn/node/policies '^Test(ForbiddenConnectionsAreCut|NoConnectionOutlivesItsPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged)$'
+    pkg/ovs '^Test(ListedConnectionsCanBeFlushed|ZonesAreLimited)$' pkg/sdn/node/policies '^Test(ForbiddenConnectionsAreCut|NoConnectionOutlivesItsPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged|RemoteOpenersShareNoRoom|ConnectionsOfPreviousVersionGoOn|DestinationSweepCostsNoUpcalls)$'
 fi
 for ((i = 1; i < $#; i += 2)); do
   CGO_ENABLED=0 go test -c -tags guest -o "bin/kernel/${!i}.test" "./${!i}"

@@ -85,54 +85,65 @@ func (n *Native) onDatapath(ctx context.Context, f func(ctx context.Context, dat
 // (an attribute has 64 KiB, struct ovs_zone_limit 12 bytes).
 const limitChunk = 1024
 
-// LimitZones lets each of the zones have at most one share-th of the connections that the tracker takes, and returns how many that is. The
-// userspace datapath forgets it when vswitchd ends. It is not the default limit, which all zones without one of their own share there.
-func (n *Native) LimitZones(ctx context.Context, zones Zones, share int) (limit int, err error) {
-	if err := zones.validate(); err != nil {
-		return 0, err
-	}
-	err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
-		room, err := n.trackerSize(ctx, datapath)
-		if err != nil {
-			return err
-		}
-		limit = max(room/share, 1)
-		args := []string{datapath}
-		for zone := int(zones.First); zone <= int(zones.Last); zone++ {
-			args = append(args, fmt.Sprintf("zone=%d,limit=%d", zone, limit))
-			if len(args) > limitChunk || zone == int(zones.Last) {
-				if _, err := n.print(ctx, "dpctl/ct-set-limits", args...); err != nil {
-					return err
+// LimitZones lets each of the zones have at most that many connections. Connections beyond a lower limit stay. The userspace datapath loses
+// the limits when vswitchd ends. It is not the default limit, which all zones without one of their own share there.
+func (n *Native) LimitZones(ctx context.Context, zones Zones, limit int) error {
+	err := zones.validate()
+	if err == nil {
+		err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
+			args := []string{datapath}
+			for zone := int(zones.First); zone <= int(zones.Last); zone++ {
+				args = append(args, fmt.Sprintf("zone=%d,limit=%d", zone, limit))
+				if len(args) > limitChunk || zone == int(zones.Last) {
+					if _, err := n.print(ctx, "dpctl/ct-set-limits", args...); err != nil {
+						return err
+					}
+					args = args[:1]
 				}
-				args = args[:1]
 			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("limit connections of zones %d to %d: %w", zones.First, zones.Last, err)
+			return nil
+		})
 	}
-	return limit, nil
+	if err != nil {
+		return fmt.Errorf("limit connections of zones %d to %d: %w", zones.First, zones.Last, err)
+	}
+	return nil
 }
 
-// trackerSize is how many connections the tracker takes: the kernel's says it itself (nf_conntrack-sysctl in its documentation).
-func (n *Native) trackerSize(ctx context.Context, datapath string) (int, error) {
-	var text string
-	if datapath == datapathSystem+"@ovs-"+datapathSystem {
-		b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-		if err != nil {
-			return 0, err
+// Tracker is how many connections a connection tracker takes, and how many it has.
+type Tracker struct{ Size, Used int }
+
+// Free returns how many connections the tracker has room for.
+func (t Tracker) Free() int { return max(t.Size-t.Used, 0) }
+
+// Tracker returns the state of the bridge's tracker. The kernel's is that of the process's network namespace, with the host's own connections
+// (nf_conntrack-sysctl in its documentation).
+func (n *Native) Tracker(ctx context.Context) (t Tracker, err error) {
+	err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
+		read := func(_ context.Context, name, _ string) (string, error) {
+			b, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+			return string(b), err
 		}
-		text = string(b)
-	} else {
+		size, used := "nf_conntrack_max", "nf_conntrack_count"
+		if datapath != datapathSystem+"@ovs-"+datapathSystem {
+			read = func(ctx context.Context, name, datapath string) (string, error) { return n.print(ctx, name, datapath) }
+			size, used = "dpctl/ct-get-maxconns", "dpctl/ct-get-nconns"
+		}
+		number := func(name string) (int, error) {
+			text, err := read(ctx, name, datapath)
+			if err != nil {
+				return 0, err
+			}
+			return strconv.Atoi(strings.TrimSpace(text))
+		}
 		var err error
-		if text, err = n.print(ctx, "dpctl/ct-get-maxconns", datapath); err != nil {
-			return 0, err
+		if t.Size, err = number(size); err == nil {
+			t.Used, err = number(used)
 		}
-	}
-	size, err := strconv.Atoi(strings.TrimSpace(text))
+		return err
+	})
 	if err != nil {
-		return 0, fmt.Errorf("the tracker's size: %w", err)
+		return Tracker{}, fmt.Errorf("read size of the connection tracker: %w", err)
 	}
-	return size, nil
+	return t, nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/ns"
+
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -131,9 +133,8 @@ func TestZonesAreLimited(t *testing.T) {
 	s, n := startEither(t)
 	all := ovs.Zones{First: 0x2000, Last: 0xffff}
 	start := time.Now()
-	const share = 16
-	limit, err := n.LimitZones(t.Context(), all, share)
-	must(t, err)
+	const limit = 187_500
+	must(t, n.LimitZones(t.Context(), all, limit))
 	t.Logf("%d zones are limited in %v, each to %d", int(all.Last)-int(all.First)+1, time.Since(start), limit)
 	for _, zone := range []uint16{all.First, 0x5fff, 0x8002, all.Last} {
 		out, err := s.Command(t.Context(), "ovs-appctl", "--target="+s.RunDir+"/ovs-vswitchd.ctl", "dpctl/ct-get-limits", fmt.Sprintf("zone=%d", zone)).CombinedOutput()
@@ -143,15 +144,26 @@ func TestZonesAreLimited(t *testing.T) {
 	}
 
 	zone := ovs.Zones{First: 7, Last: 7}
-	small, err := n.LimitZones(t.Context(), zone, limit*share/3)
-	must(t, err)
+	const small = 3
+	must(t, n.LimitZones(t.Context(), zone, small))
+	tracker := func() (tracker ovs.Tracker) {
+		must(t, s.NS.Do(func(ns.NetNS) (err error) {
+			tracker, err = n.Tracker(t.Context())
+			return err
+		}))
+		return tracker
+	}
+	before := tracker()
 	for i := range small + 5 {
 		trackOne(t, s, composed(t, s, fmt.Sprintf("udp,nw_src=10.0.0.1,nw_dst=10.0.0.9,udp_src=%d,udp_dst=53", 1000+i)), "zone=7")
 	}
 	if got := len(list(t, n, zone)); got != small {
 		t.Errorf("%d connections are in a zone that takes %d", got, small)
 	}
-	if _, err := n.LimitZones(t.Context(), ovs.Zones{First: 0, Last: 9}, 16); err == nil {
+	if after := tracker(); after.Size != before.Size || after.Used != before.Used+small || after.Free() != before.Free()-small {
+		t.Errorf("the tracker is %+v, before %d connections %+v", after, small, before)
+	}
+	if err := n.LimitZones(t.Context(), ovs.Zones{First: 0, Last: 9}, limit); err == nil {
 		t.Error("zone 0 is the host's: got no error")
 	}
 }

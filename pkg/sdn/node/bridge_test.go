@@ -38,7 +38,7 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 	t.Cleanup(func() { stop(); parts.Wait() })
 	parts.Go(func() { _ = st.Run(ctx) })
 	parts.Go(func() { keeper.run(ctx) })
-	parts.Go(func() { h.bridge.Watch(ctx, follow(st, keeper, newZoneLimits(h.bridge))) })
+	parts.Go(func() { h.bridge.Watch(ctx, follow(st, keeper, newZoneLimits(h.bridge, pipeline.Node{}))) })
 	h.must(t, written.Wait(t.Context()))
 	session, before := h.bridge.Session(), h.Dump(t)
 	for range 3 {

@@ -27,7 +27,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // ipamNetwork is the folder of host-local's files.
@@ -175,7 +174,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return st.Run(writing) })
-	limits := newZoneLimits(a.bridge)
+	limits := newZoneLimits(a.bridge, compiler)
 	if network.Mode != config.ModeSubnet { // which tracks nothing
 		group.Go(func() error { limits.Run(ctx); return nil })
 	}
@@ -235,12 +234,12 @@ func joinFaults(bridge, tun error, others ...error) error {
 
 // follow reacts to what Open vSwitch does by itself, and to what others do to it. A switch that has started anew has no flows: the store
 // writes them again, and an unchanged one gets nothing.
-func follow(st *store.Store, keeper *keeper, limits *reconcile.Runner) func(ovs.Event) {
+func follow(st *store.Store, keeper *keeper, limits *zoneLimits) func(ovs.Event) {
 	return func(e ovs.Event) {
 		switch e.Kind {
 		case ovs.SwitchConnected:
 			st.Resync()
-			limits.Poke()
+			limits.Reset()
 		case ovs.DatabaseConnected:
 			keeper.look(bridgeName)
 		case ovs.PortChanged:

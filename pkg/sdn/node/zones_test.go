@@ -3,16 +3,18 @@ package node
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// A vswitchd that starts anew has forgotten the limits of its own datapath, and gets them again.
+// A vswitchd that starts again has lost the limits of its own datapath, and gets them again.
 func TestZonesAreLimitedInEverySession(t *testing.T) {
 	sw := ovstest.Start(t)
 	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
@@ -20,16 +22,21 @@ func TestZonesAreLimitedInEverySession(t *testing.T) {
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev}); err != nil {
 		t.Fatal(err)
 	}
-	limits := newZoneLimits(bridge)
+	limits := newZoneLimits(bridge, pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}})
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() { limits.Run(ctx); close(stopped) }()
 	t.Cleanup(func() { stop(); <-stopped })
 
-	last := fmt.Sprintf("zone=%d", pipeline.Zones().Last)
 	limited := func() bool {
-		out, err := sw.Command(t.Context(), "ovs-appctl", "--target="+sw.RunDir+"/ovs-vswitchd.ctl", "dpctl/ct-get-limits", last).CombinedOutput()
-		return err == nil && strings.Contains(string(out), last+",limit=187500,") // 3,000,000 / 16
+		for zone, limit := range map[int]int{0x6200: 187_500, 0x63ff: 187_500, 0x8200: 375_000, 0x83ff: 375_000} { // of 3,000,000
+			name := fmt.Sprintf("zone=%d", zone)
+			out, err := sw.Command(t.Context(), "ovs-appctl", "--target="+sw.RunDir+"/ovs-vswitchd.ctl", "dpctl/ct-get-limits", name).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), fmt.Sprintf("%s,limit=%d,", name, limit)) {
+				return false
+			}
+		}
+		return true
 	}
 	for range 2 {
 		deadline := time.After(30 * time.Second)
@@ -39,14 +46,67 @@ func TestZonesAreLimitedInEverySession(t *testing.T) {
 			select {
 			case <-tick.C:
 			case <-deadline:
-				t.Fatal("the last zone has no limit")
+				t.Fatal("the zones have no limit")
 			}
 		}
 		sw.StopVSwitchd(t)
 		sw.StartVSwitchd(t)
-		if limited() {
-			t.Fatal("a vswitchd that starts anew knows the limit")
+		limits.Reset()
+	}
+}
+
+// Sixteen openers that open connections without end, one after the other, leave room in the tracker, and the next one gets some of it.
+func TestZoneLimitsLeaveRoom(t *testing.T) {
+	const size, openers, step, modest = 1600, 16, 25, 20
+	node := datapath.New(t, 1).Nodes[0]
+	if ovstest.DatapathType(t) != ovstest.DatapathNetdev {
+		t.Skip("the kernel's tracker has one size for all network namespaces")
+	}
+	sender := node.AddPod(t).UDP(t, 0)
+	// The destination stands for the opener: its zone is that of what it opens.
+	node.SetFlows(t, "table=0,arp actions=NORMAL\n"+
+		"table=0,udp actions=move:NXM_OF_IP_DST[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],ct(commit,zone=NXM_NX_REG3[0..15])")
+	node.AppCtl(t, "dpctl/ct-set-maxconns", "netdev@ovs-netdev", fmt.Sprint(size))
+	bridge := ovs.NewNative(ovstest.Bridge, node.Switch.RunDir)
+	t.Cleanup(bridge.Close)
+	limits := newZoneLimits(bridge, pipeline.Node{Subnets: []netip.Prefix{node.Subnet}})
+	follow := func() ovs.Tracker {
+		t.Helper()
+		if err := limits.follow(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		limits.Poke()
+		tracker, err := bridge.Tracker(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tracker
+	}
+	follow()
+
+	addr := node.Addr
+	open := func(count int) (got int) {
+		t.Helper()
+		addr = addr.Next()
+		node.Pods[0].Sh(t, fmt.Sprintf("ip neigh replace %s lladdr %s dev eth0", addr, datapath.MAC(addr)))
+		for port := range count {
+			sender.Send(t, netip.AddrPortFrom(addr, uint16(1000+port)), []byte("x")) //nolint:gosec // a port
+			if port%step == step-1 {
+				follow()
+			}
+		}
+		b := addr.As4()
+		return len(node.Connections(t, 0x6000|uint16(b[2]&0x1f)<<8|uint16(b[3])))
+	}
+	addr = node.Addr.Next()
+	for range openers {
+		open(size / 8)
+	}
+	tracker := follow()
+	t.Logf("%d openers: %+v", openers, tracker)
+	if tracker.Free() < size/4 {
+		t.Errorf("%d openers leave room for %d of %d connections, want at least %d", openers, tracker.Free(), size, size/4)
+	}
+	if got := open(modest); got != modest {
+		t.Errorf("the next opener has %d connections, want %d", got, modest)
 	}
 }

@@ -17,9 +17,39 @@ func Zones() ovs.Zones { return ovs.Zones{First: firstZone, Last: 0xffff} }
 // AllowedZones are those of connections that a verdict has allowed, as it was then.
 func AllowedZones() ovs.Zones { return ovs.Zones{First: zoneLocal, Last: 0xffff} }
 
-// ZoneShare is which part of the tracker a zone may fill: one by this number, so that nobody who opens connections without end keeps
-// others from opening any.
-const ZoneShare = 16
+// A zone may have as many connections as the tracker's free room divided by its share. So no number of zones fills the tracker: each takes a
+// part of what the others have left.
+const (
+	openerShare = 16
+	targetShare = 8 // a server has more clients than a client has servers
+)
+
+// ZoneLimit is how many connections each of the zones may have.
+type ZoneLimit struct {
+	Zones ovs.Zones
+	Limit int
+}
+
+// ZoneLimits returns the limits of all zones in which this node commits connections, for a tracker with that much free room.
+func (n Node) ZoneLimits(free int) []ZoneLimit {
+	var all []ZoneLimit
+	for _, subnet := range n.Subnets {
+		if !subnet.Addr().Is4() {
+			continue
+		}
+		hosts := min(subnet.Addr().BitLen()-subnet.Bits(), zoneBits)
+		low := lowBits(subnet.Masked().Addr()) &^ (1<<hosts - 1)
+		last := uint16(1<<hosts - 1) //nolint:gosec // of 13 bits
+		for _, kind := range []struct {
+			first uint16
+			share int
+		}{{zoneLocal, openerShare}, {zoneTarget, targetShare}} {
+			first := kind.first | low
+			all = append(all, ZoneLimit{Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
+		}
+	}
+	return all
+}
 
 // The previous version committed connections that no address of this node's subnets opened in a zone of the low previousBits bits of the
 // opener, from zoneTarget on.
