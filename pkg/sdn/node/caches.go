@@ -45,10 +45,10 @@ func (c *caches) factories() []factory {
 func (a *agent) newCaches() *caches {
 	own := fields.OneTermEqualSelector("spec.nodeName", a.NodeName).String()
 	c := &caches{
-		network: networkinformers.NewSharedInformerFactory(a.network, 0),
+		network: networkinformers.NewSharedInformerFactoryWithOptions(a.network, 0, networkinformers.WithTransform(trim)),
 		cluster: informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(services.Slim)),
 		local: informers.NewSharedInformerFactoryWithOptions(a.kube, 0,
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own })),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own }), informers.WithTransform(trim)),
 	}
 	// Asking for an informer is what makes Start run it.
 	c.network.Network().V1().ClusterNetworks().Informer()

@@ -44,7 +44,7 @@ func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) 
 		return err
 	}
 	if known {
-		p.kinds = policyinformers.NewSharedInformerFactory(a.policies, 0)
+		p.kinds = policyinformers.NewSharedInformerFactoryWithOptions(a.policies, 0, policyinformers.WithTransform(policies.Slim))
 		p.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
 	}
 	c.policies = p

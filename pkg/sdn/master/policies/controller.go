@@ -61,6 +61,10 @@ type Controller struct {
 	clusterPolicies cache.SharedIndexInformer // that runs when the cluster knows the kind
 	loop            *reconcile.Loop           // of both: a cluster's have no namespace
 	pace            flowcontrol.RateLimiter
+
+	// The loop's worker has these alone.
+	ledgers map[string]*policy.Ledger      // by namespace
+	beyond  map[string]map[string]struct{} // names of policies beyond their namespace's budget, by namespace
 }
 
 // New returns a controller that does nothing yet.
@@ -70,6 +74,8 @@ func New(clients Clients) (*Controller, error) {
 		networkPolicies: informers.NewSharedInformerFactory(clients.Kube, 0).Networking().V1().NetworkPolicies().Informer(),
 		clusterPolicies: policyinformers.NewSharedInformerFactory(clients.Policies, 0).Policy().V1alpha2().ClusterNetworkPolicies().Informer(),
 		pace:            flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventBurst),
+		ledgers:         map[string]*policy.Ledger{},
+		beyond:          map[string]map[string]struct{}{},
 	}
 	c.loop = reconcile.New("policies", c.serve)
 	for _, informer := range c.informers() {
@@ -91,7 +97,7 @@ func (c *Controller) informers() []cache.SharedIndexInformer {
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *networkingv1.NetworkPolicy:
-		return &networkingv1.NetworkPolicy{ObjectMeta: trimMeta(&o.ObjectMeta), Spec: o.Spec}, nil
+		return policy.Compact(o), nil
 	case *policyv1alpha2.ClusterNetworkPolicy:
 		return &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: trimMeta(&o.ObjectMeta), Spec: o.Spec}, nil
 	}
@@ -136,6 +142,7 @@ func (c *Controller) Run(ctx context.Context) {
 
 // serve warns of a policy that has faults.
 func (c *Controller) serve(ctx context.Context, key string) error {
+	c.account(key)
 	if config.Mode(c.mode.Load()) == config.ModeSubnet {
 		return nil
 	}
@@ -152,10 +159,45 @@ func (c *Controller) serve(ctx context.Context, key string) error {
 	return nil
 }
 
+// errBeyondBudget is the fault of a policy for which its namespace's budget has no room.
+var errBeyondBudget = errors.New("the policies of the namespace are too large together: the policy has no rules; delete or divide older ones")
+
+// account enters a policy into its namespace's ledger. Policies that come to be beyond the budget are checked too.
+func (c *Controller) account(key string) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil || namespace == "" {
+		return
+	}
+	ledger := c.ledgers[namespace]
+	if ledger == nil {
+		ledger = policy.NewLedger()
+		c.ledgers[namespace] = ledger
+	}
+	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
+		ledger.Set(o)
+	} else if ledger.Delete(name) {
+		delete(c.ledgers, namespace)
+	}
+	before, now := c.beyond[namespace], map[string]struct{}{}
+	for _, other := range ledger.Beyond() {
+		now[other] = struct{}{}
+		if _, is := before[other]; !is && other != name {
+			c.loop.Add(cache.NewObjectName(namespace, other).String())
+		}
+	}
+	if delete(c.beyond, namespace); len(now) > 0 {
+		c.beyond[namespace] = now
+	}
+}
+
 // check returns the policy and what is wrong with it, nil if there is no such policy any more.
 func (c *Controller) check(key string) (runtime.Object, error) {
 	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
-		if faults := policy.CheckNetworkPolicy(o); len(faults) > 0 {
+		faults := policy.CheckNetworkPolicy(o)
+		if _, beyond := c.beyond[o.Namespace][o.Name]; beyond {
+			faults = append(faults, errBeyondBudget)
+		}
+		if len(faults) > 0 {
 			return o, fmt.Errorf("this can't be carried out, and allows nothing: %w", errors.Join(faults...))
 		}
 	}

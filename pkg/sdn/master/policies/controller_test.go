@@ -175,6 +175,37 @@ func TestFaultsAreSaidOnce(t *testing.T) {
 	})
 }
 
+// The newest policies of a namespace that has too many are reported, whatever makes them exceed the budget.
+func TestPoliciesBeyondTheBudgetOfTheirNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		// Eleven of these fit into a namespace's budget.
+		large := func(name string, age int, blocks int) *networkingv1.NetworkPolicy {
+			np := networkPolicy(name, 1, right)
+			np.CreationTimestamp = metav1.NewTime(time.Unix(int64(age), 0))
+			for i := range blocks {
+				block := &networkingv1.IPBlock{CIDR: fmt.Sprintf("192.0.%d.%d/32", i>>8, i&0xff)}
+				np.Spec.Ingress[0].From = append(np.Spec.Ingress[0].From, networkingv1.NetworkPolicyPeer{IPBlock: block})
+			}
+			return np
+		}
+		for i := range 11 {
+			w.create(large(fmt.Sprintf("np%02d", i), i, 4500))
+		}
+		_, stop := w.lead(config.ModeNetworkPolicy)
+		w.says()
+		const fault = "this can't be carried out, and allows nothing: the policies of the namespace are too large together: the policy has no rules; delete or divide older ones"
+		w.create(large("newest", 20, 4500))
+		w.says("Warning PartlyNotEnforced newest: " + fault)
+		w.create(large("older", 5, 4500))
+		w.says("Warning PartlyNotEnforced np10: " + fault)
+		w.create(large("larger", 30, 6000))
+		w.says("Warning PartlyNotEnforced larger: " + strings.ReplaceAll(fault, "the policies of the namespace are too large together: the policy has no rules; delete or divide older ones",
+			"the policy is too large, more than 10000 flows: it allows nothing; make it smaller or divide it; the policies of the namespace are too large together: the policy has no rules; delete or divide older ones"))
+		stop()
+	})
+}
+
 func TestPoliciesHaveNoFaultsWhereNobodyIsJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

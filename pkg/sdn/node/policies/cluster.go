@@ -3,6 +3,7 @@ package policies
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -64,26 +65,44 @@ type object struct {
 type news struct {
 	due func()
 
-	mu      sync.Mutex
-	objects map[object]struct{}
+	mu       sync.Mutex
+	objects  map[object]struct{}
+	policies map[string]map[object]struct{} // NetworkPolicies, by namespace
 }
 
 func (n *news) add(o object) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.objects == nil {
-		n.objects = map[object]struct{}{}
+	into := n.objects
+	if o.kind == kindNetworkPolicy {
+		namespace, _, _ := cache.SplitMetaNamespaceKey(o.key) // of an informer, which has made it
+		if n.policies[namespace] == nil {
+			n.policies[namespace] = map[object]struct{}{}
+		}
+		into = n.policies[namespace]
 	}
-	n.objects[o] = struct{}{}
+	into[o] = struct{}{}
 	n.due()
 }
 
-func (n *news) take() map[object]struct{} {
+// take returns and removes the NetworkPolicies of a namespace, and the objects of all other kinds.
+func (n *news) take(namespace string) []object {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	objects := n.objects
-	n.objects = nil
-	return objects
+	taken := slices.AppendSeq(slices.Collect(maps.Keys(n.objects)), maps.Keys(n.policies[namespace]))
+	clear(n.objects)
+	delete(n.policies, namespace)
+	return taken
+}
+
+// next returns a namespace whose NetworkPolicies changed, and whether there is one.
+func (n *news) next() (namespace string, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for namespace := range n.policies {
+		return namespace, true
+	}
+	return "", false
 }
 
 // informers are those of the cluster, with what a change in them is a change of.
@@ -249,8 +268,8 @@ func (p *Policies) learnNodeNetwork(name string) {
 	p.compiler.engine.SetNodeNetwork(name, h.HostIP, inside...)
 }
 
-// Slim leaves of pods and nodes what policies ask for: there are many, and every node knows them all. Of namespaces and policies, it leaves out
-// who has written what. It is an informer's transform.
+// Slim reduces objects to what policies ask for: there are many, and every node knows them all. Annotations, which may be large, are removed but for
+// those that are read, and so are the rules of a policy beyond its budget. It is an informer's transform.
 func Slim(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
@@ -261,15 +280,25 @@ func Slim(obj any) (any, error) {
 			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses},
 		}, nil
 	case *corev1.Namespace:
-		slim := *o
-		slim.ManagedFields = nil
-		return &slim, nil
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: o.Name, UID: o.UID, Labels: o.Labels, ResourceVersion: o.ResourceVersion, Annotations: slimAnnotations(o.Annotations),
+		}}, nil
 	case *networkingv1.NetworkPolicy:
+		return policy.Compact(o), nil
+	case *policyv1alpha2.ClusterNetworkPolicy:
 		slim := *o
-		slim.ManagedFields = nil
+		slim.ManagedFields, slim.Annotations = nil, nil
 		return &slim, nil
 	}
 	return obj, nil
+}
+
+// slimAnnotations leaves what learnLogged reads.
+func slimAnnotations(all map[string]string) map[string]string {
+	if logged, _ := config.ParseLogDenied(all); logged {
+		return map[string]string{config.LogDeniedAnnotation: all[config.LogDeniedAnnotation]}
+	}
+	return nil
 }
 
 func slimPod(pod *corev1.Pod) *corev1.Pod {

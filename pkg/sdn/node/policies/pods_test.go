@@ -130,7 +130,7 @@ func TestPodComesWhileTheSwitchIsBehind(t *testing.T) {
 		f.news.mu.Lock()
 		defer f.news.mu.Unlock()
 		_, ofPod := f.news.objects[object{kindPod, "a/late"}]
-		_, ofPolicy := f.news.objects[object{kindNetworkPolicy, "a/late"}]
+		_, ofPolicy := f.news.policies["a"][object{kindNetworkPolicy, "a/late"}]
 		if !ofPod || !ofPolicy {
 			return errors.New("the watches have not told of all")
 		}

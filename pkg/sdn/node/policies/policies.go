@@ -56,6 +56,9 @@ type Policies struct {
 
 	previous <-chan time.Time // when replies to connections of the previous version end; nil: there were none
 
+	compileTime durations
+	beyond      int // policies beyond the budgets, as logged
+
 	mu       sync.Mutex
 	compiler *Compiler
 	relogged map[string]bool                  // namespaces that are logged now, or no longer, since that was sent last
@@ -83,7 +86,7 @@ func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Polici
 		p.cluster.OutsideEndpoints = func(netip.Addr, goovs.Protocol, uint16) pipeline.OutsideEndpoints { return pipeline.OutsideEndpoints{} }
 	}
 	p.updates = reconcile.NewRunner("policies", updateInterval, p.update)
-	p.news.due = p.updates.Poke
+	p.news = news{due: p.updates.Poke, objects: map[object]struct{}{}, policies: map[string]map[object]struct{}{}}
 	p.cuts = newCuts(bridge, &p.mu, p.judge)
 	p.denied = newDenied(p.explain)
 	return p, p.watch()
@@ -156,21 +159,61 @@ func (p *Policies) ServiceChanged(flows *store.Commit) {
 	p.cuts.Heed(policy.Loss{Permission: true}, flows)
 }
 
-// update brings the switch to what the cluster says now, and returns when it is there.
+// sendPieces is how many changed pieces are collected before they are sent. The lock is released afterwards, so a pod that starts waits for
+// that many and for the NetworkPolicies of one namespace that changed together, which a budget bounds.
+const sendPieces = 2_000
+
+// update brings the switch to what the cluster says now, and returns when it is there. Large changes go in parts; the
+// lock is not held while the switch takes them.
 func (p *Policies) update(ctx context.Context) error {
-	p.mu.Lock()
-	p.catchUp(ctx)
-	done := p.send()
-	p.mu.Unlock()
-	if err := done(ctx); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+	for more := true; more && ctx.Err() == nil; {
+		p.mu.Lock()
+		start := time.Now()
+		more = p.learnSome(ctx)
+		done := p.send()
+		p.compileTime.add(ctx, time.Since(start))
+		p.reportBeyond(ctx)
+		p.mu.Unlock()
+		if err := done(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+		}
 	}
 	return ctx.Err()
 }
 
-// catchUp tells the engine of all that the watches have told of.
+// reportBeyond logs how many policies are beyond the budgets, when that has changed.
+func (p *Policies) reportBeyond(ctx context.Context) {
+	if n := p.compiler.engine.Beyond(); n != p.beyond {
+		p.beyond = n
+		klog.FromContext(ctx).Info("Policies beyond the budgets isolate their pods and allow nothing", "policies", n)
+	}
+}
+
+// learnSome updates the engine with changed objects until enough pieces have changed, and reports whether objects are left. NetworkPolicies of a
+// namespace that changed together are learned together: between them there may be a state that nobody has asked for.
+func (p *Policies) learnSome(ctx context.Context) bool {
+	namespace, _ := p.news.next()
+	p.catchUpOn(ctx, namespace)
+	for p.compiler.engine.Changed() < sendPieces {
+		namespace, more := p.news.next()
+		if !more {
+			return false
+		}
+		p.catchUpOn(ctx, namespace)
+	}
+	return true
+}
+
+// catchUp updates the engine with all changed objects.
 func (p *Policies) catchUp(ctx context.Context) {
-	for o := range p.news.take() {
+	for namespace, more := "", true; more; namespace, more = p.news.next() {
+		p.catchUpOn(ctx, namespace)
+	}
+}
+
+// catchUpOn updates the engine with what a pod of the namespace depends on: all but NetworkPolicies of other namespaces, which select other pods.
+func (p *Policies) catchUpOn(ctx context.Context, namespace string) {
+	for _, o := range p.news.take(namespace) {
 		p.learn(ctx, o)
 	}
 }
@@ -255,7 +298,9 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) error {
 func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.catchUp(ctx) // the pod may be judged by what the watches have told of, and the engine not
+	start := time.Now()
+	defer func() { p.compileTime.add(ctx, time.Since(start)) }()
+	p.catchUpOn(ctx, key.Namespace) // the pod may be judged by what the watches have told of, and the engine not
 	if object != nil {
 		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
 			p.early[key] = object

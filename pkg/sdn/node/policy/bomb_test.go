@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// bombTime bounds the processor time of one object on a slow machine.
+// bombTime bounds the processor time of one object on a slow machine. Without budgets the slowest bomb takes minutes.
 const bombTime = 5 * time.Second
 
 // alternating returns a block with n exceptions, every second address of it.
@@ -43,7 +43,16 @@ func bombs() map[string]*networkingv1.NetworkPolicy {
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
 			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: blocks, Ports: names[:1]}},
 		}),
+		"named ports and blocks": np("products", networkingv1.NetworkPolicySpec{
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+			Egress:      []networkingv1.NetworkPolicyEgressRule{{To: blocks, Ports: names}},
+		}),
+		"rules": np("rules", networkingv1.NetworkPolicySpec{Ingress: manyRules()}),
 	}
+}
+
+func manyRules() []networkingv1.NetworkPolicyIngressRule {
+	return make([]networkingv1.NetworkPolicyIngressRule, 500_000)
 }
 
 // bombed returns an engine with pods in two namespaces, of which both have one on this node.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,18 +10,18 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// SetClusterNetworkPolicy puts the policy in force, in place of its former state. A rule that can't be carried out fails
+// SetClusterNetworkPolicy makes the policy active, in place of its previous state. A rule that can't be carried out fails
 // closed, as ClusterNetworkPolicyEgressPeer says: one that accepts matches nothing, another denies all. Those rules are
-// in the error.
+// in the error. The budgets are for NetworkPolicies: the API bounds what one of the cluster has.
 func (e *Engine) SetClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy) error {
-	b := builder{engine: e, key: policyKey{name: p.Name}}
+	b := builder{key: policyKey{name: p.Name}, limit: math.MaxInt}
 	b.clusterPolicy(&p.Spec)
-	e.replace(b.key, &b.out)
+	e.replace(&b, p.CreationTimestamp.Time)
 	return b.err()
 }
 
-// DeleteClusterNetworkPolicy puts the policy out of force.
-func (e *Engine) DeleteClusterNetworkPolicy(name string) { e.drop(policyKey{name: name}) }
+// DeleteClusterNetworkPolicy removes the policy.
+func (e *Engine) DeleteClusterNetworkPolicy(name string) { e.drop(policyKey{name: name}, nil) }
 
 func (b *builder) clusterPolicy(s *policyv1alpha2.ClusterNetworkPolicySpec) {
 	subject, ok := b.clusterSubject(s)
@@ -28,6 +29,7 @@ func (b *builder) clusterPolicy(s *policyv1alpha2.ClusterNetworkPolicySpec) {
 		b.fault(notInForce)
 		return
 	}
+	b.subject = &subject
 	for i, r := range s.Ingress {
 		b.at = placeName(Ingress, i)
 		text := ruleText{rule: rule{direction: Ingress, level: level(s.Tier, s.Priority, i)}, subject: subject}

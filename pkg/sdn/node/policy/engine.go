@@ -38,7 +38,8 @@ type Engine struct {
 	forbids    bool       // something that was allowed, perhaps
 	lost       map[netip.Addr]struct{}
 	shelves    [2]shelves // by direction
-	scratch    scratch
+	budgets
+	scratch scratch
 }
 
 // New returns an engine without objects. hostNetwork are the names of namespaces that represent the host networks of all nodes, if they exist.
@@ -59,6 +60,7 @@ func New(hostNetwork ...string) *Engine {
 		anything:   map[*conj]struct{}{},
 		changed:    map[Piece]struct{}{},
 		lost:       map[netip.Addr]struct{}{},
+		budgets:    newBudgets(),
 	}
 }
 
@@ -81,6 +83,9 @@ func (e *Engine) Drain() []Piece {
 	e.addresses = e.addresses[:0]
 	return pieces
 }
+
+// Changed returns how many pieces have changed since Drain, without those that follow from budgets and levels.
+func (e *Engine) Changed() int { return len(e.changed) + len(e.addresses) }
 
 func (e *Engine) touch(p Piece) { e.changed[p] = struct{}{} }
 

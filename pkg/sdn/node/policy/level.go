@@ -89,6 +89,7 @@ func (s *shelves) merge() {
 
 // settle assigns levels to conjunctions. One that is activated or deactivated moves one on each level above.
 func (e *Engine) settle() {
+	e.rebalance()
 	for d := range e.shelves {
 		s := &e.shelves[d]
 		if len(s.changed) == 0 {

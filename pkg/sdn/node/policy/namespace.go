@@ -49,6 +49,7 @@ func (e *Engine) label(ns *namespace, set map[string]string, known bool) {
 		}
 	}
 	e.reselect(ns)
+	e.considerFlipped()
 }
 
 // SetVNID says which VNID the pods of the namespace have; 0 is none of its own.

@@ -8,17 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// SetNetworkPolicy puts the policy in force, in place of its former state. What does not parse, which no API server should
-// let through, allows nothing, and is in the error.
+// SetNetworkPolicy makes the policy active, in place of its previous state. What does not parse, which no API server should
+// let through, allows nothing, and is in the error. So is a policy beyond its budget.
 func (e *Engine) SetNetworkPolicy(p *networkingv1.NetworkPolicy) error {
-	b := builder{engine: e, key: policyKey{p.Namespace, p.Name}}
+	b := builder{key: policyKey{p.Namespace, p.Name}, limit: e.limits.policy}
 	b.networkPolicy(p)
-	e.replace(b.key, &b.out)
+	e.replace(&b, p.CreationTimestamp.Time)
 	return b.err()
 }
 
-// DeleteNetworkPolicy puts the policy out of force.
-func (e *Engine) DeleteNetworkPolicy(namespace, name string) { e.drop(policyKey{namespace, name}) }
+// DeleteNetworkPolicy removes the policy.
+func (e *Engine) DeleteNetworkPolicy(namespace, name string) { e.drop(policyKey{namespace, name}, nil) }
 
 func (b *builder) networkPolicy(p *networkingv1.NetworkPolicy) {
 	selector, ok := b.selector(&p.Spec.PodSelector)
@@ -27,17 +27,28 @@ func (b *builder) networkPolicy(p *networkingv1.NetworkPolicy) {
 		return
 	}
 	subject := scope{groupKey: groupKey{local: true, namespace: p.Namespace}, onPods: selector}
-	b.out.subject = b.group(subject)
-	b.out.isolates = isolates(&p.Spec)
-	if b.out.isolates[Ingress] {
+	b.subject = &subject
+	b.isolates = isolates(&p.Spec)
+	if b.isolates[Ingress] {
 		for i, r := range p.Spec.Ingress {
+			if b.over() {
+				break
+			}
 			b.rule(Ingress, i, subject, r.From, r.Ports)
 		}
 	}
-	if b.out.isolates[Egress] {
+	if b.isolates[Egress] {
 		for i, r := range p.Spec.Egress {
+			if b.over() {
+				break
+			}
 			b.rule(Egress, i, subject, r.To, r.Ports)
 		}
+	}
+	if b.over() || p.Annotations[compacted] != "" {
+		b.tooLarge = true
+		b.texts, b.cost, b.faults, b.at = nil, 1, nil, ""
+		b.fault("the policy is too large, more than %d flows: it allows nothing; make it smaller or divide it", b.limit)
 	}
 }
 
@@ -56,6 +67,9 @@ func isolates(s *networkingv1.NetworkPolicySpec) (out [2]bool) {
 
 // rule makes one rule of all ports that have numbers, and one for each port that has a name.
 func (b *builder) rule(d Direction, place int, subject scope, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+	if b.text += textCost(peers, ports); b.over() {
+		return
+	}
 	b.at = placeName(d, place)
 	r := ruleText{
 		rule:    rule{name: ruleName(b.key, d, place), direction: d, level: NetworkPolicy, action: Allow},

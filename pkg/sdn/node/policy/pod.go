@@ -28,6 +28,10 @@ type NamedPort struct {
 	Number   uint16
 }
 
+// maxNamedPorts bounds the named ports of a pod, in the order of its containers. Further ones can't be reached by their names. Each number that pods give a
+// name is a conjunction in each rule that has the name, also in rules of other namespaces.
+const maxNamedPorts = 256
+
 // NewPod reads a pod.
 func NewPod(p *corev1.Pod) Pod {
 	out := Pod{PodKey: PodKey{p.Namespace, p.Name}, Labels: p.Labels, Absent: p.Spec.HostNetwork}
@@ -55,6 +59,9 @@ func (p *Pod) addPorts(c *corev1.Container) {
 	for _, port := range c.Ports {
 		if port.Name == "" {
 			continue
+		}
+		if len(p.Ports) == maxNamedPorts {
+			return
 		}
 		protocol := port.Protocol
 		if protocol == "" {
@@ -141,6 +148,7 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	for g := range p.concerned() {
 		e.resort(g, p, g.matches(p))
 	}
+	e.considerFlipped()
 	if wasLocal != p.local || p.local && wasKnown != p.known {
 		e.touch(Piece{Kind: Target, Pod: key})
 	}

@@ -8,6 +8,15 @@ type set struct {
 	users     map[*conj]struct{}
 	active    [actions]int            // of the users, by what they do
 	isolators [2]map[*policy]struct{} // policies that isolate these pods, by direction
+	policies  map[*policy]struct{}    // policies with these pods as their subject
+}
+
+// add adds a policy with these pods as its subject.
+func (s *set) add(p *policy) {
+	if s.policies == nil {
+		s.policies = map[*policy]struct{}{}
+	}
+	s.policies[p] = struct{}{}
 }
 
 // set returns the set of a number, made when it is missing, which is for a pod that comes: rules hear of it then (filled).
@@ -77,6 +86,9 @@ func (e *Engine) filled(s *set) {
 	case !s.group.numbered():
 		for c := range s.users {
 			e.judge(c)
+		}
+		for p := range s.policies {
+			e.flipped[p] = struct{}{}
 		}
 	case len(s.pods) > 0:
 		for r := range s.group.rules {

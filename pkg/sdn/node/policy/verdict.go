@@ -19,6 +19,7 @@ type Packet struct {
 // pod's own rules. A peer is who has the address, as far as is known; the flows know namespaces by their VNID too, so a pod that nobody has
 // told of yet may be of any that they let in. All else that flows let through is the caller's business.
 func (e *Engine) Allows(d Direction, target PodKey, p Packet) bool {
+	e.rebalance()
 	pod := e.pods[target]
 	if pod == nil || !pod.local {
 		return true

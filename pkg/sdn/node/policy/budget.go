@@ -1,0 +1,268 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// The budgets of NetworkPolicies, in flows (see Cost). Whether a policy is within them follows from the policies and the pods of this node,
+// never from time, load, or the order in which they came:
+//
+//   - A policy costs at most maxPolicyCost, and has at most as many peers, ports and exceptions.
+//   - The policies of a namespace, the oldest first, cost at most maxNamespaceCost.
+//   - Those of them that select pods of this node cost at most maxNodeCost, for all namespaces together. If it is more, all namespaces get the same
+//     share, a power of two; one that needs less than its share loses nothing.
+//
+// A policy beyond a budget has no rules: it isolates the pods that it selects, and allows nothing.
+const (
+	maxPolicyCost    = 10_000
+	maxNamespaceCost = 100_000
+	maxNodeCost      = 200_000
+)
+
+// compacted is the annotation of a policy of which Compact has removed the rules.
+const compacted = "compacted.ovsdn.io"
+
+// Cost returns the policy's part in the budgets. Each rule, each named port of a rule, each peer, value of a peer's selector, prefix and mask of
+// ports counts one; those of a rule again for each of its named ports, and prefixes of ingress twice. A policy that is too large has no rules, and costs 1.
+func Cost(p *networkingv1.NetworkPolicy) int { return account(p).cost }
+
+// Compact returns the policy without metadata that no rule depends on, and, if it is larger than its budget, without its rules: the copy is evaluated and
+// reported as the original is, and needs no memory.
+func Compact(p *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {
+	out := *p
+	out.ManagedFields, out.Annotations, out.OwnerReferences, out.Finalizers, out.Labels = nil, nil, nil, nil, nil
+	b := builder{key: policyKey{p.Namespace, p.Name}, limit: maxPolicyCost}
+	b.networkPolicy(p)
+	if b.subject != nil && b.tooLarge {
+		out.Annotations = map[string]string{compacted: "true"}
+		out.Spec = networkingv1.NetworkPolicySpec{PodSelector: p.Spec.PodSelector, PolicyTypes: types(b.isolates)}
+	}
+	return &out
+}
+
+func types(isolates [2]bool) []networkingv1.PolicyType {
+	out := []networkingv1.PolicyType{}
+	if isolates[Ingress] {
+		out = append(out, networkingv1.PolicyTypeIngress)
+	}
+	if isolates[Egress] {
+		out = append(out, networkingv1.PolicyTypeEgress)
+	}
+	return out
+}
+
+// spend adds to the cost, and reports whether it is still within the limit.
+func (b *builder) spend(n int) bool {
+	b.cost += n
+	return !b.over()
+}
+
+func (b *builder) over() bool { return b.cost > b.limit || b.text > b.limit }
+
+// textCost returns how much has to be read of a rule, whatever it compiles to.
+func textCost(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) int {
+	n := len(peers) + len(ports)
+	for _, p := range peers {
+		if p.IPBlock != nil {
+			n += len(p.IPBlock.Except)
+		}
+	}
+	return n
+}
+
+// limits are budgets in flows.
+type limits struct{ policy, namespace, node int }
+
+// budgets has what the engine knows of them.
+type budgets struct {
+	limits  limits
+	ledgers map[string]*ledger   // by namespace
+	due     map[*ledger]struct{} // that a rebalance has to look at
+	flipped map[*policy]struct{} // of which the first local pod came or the last went
+	local   int                  // cost of all ledgers' local policies
+	share   int                  // of the node, that each namespace has at most
+	squeeze bool                 // the shares may have to change
+	beyond  int                  // policies without rules, though they select pods of this node
+}
+
+func newBudgets() budgets {
+	return budgets{
+		limits:  limits{maxPolicyCost, maxNamespaceCost, maxNodeCost},
+		ledgers: map[string]*ledger{}, due: map[*ledger]struct{}{}, flipped: map[*policy]struct{}{}, share: math.MaxInt,
+	}
+}
+
+// ledger is a namespace's account.
+type ledger struct {
+	policies map[*policy]struct{}
+	total    int  // cost of all
+	local    int  // cost of the admitted ones that select pods of this node
+	over     bool // some are not admitted
+	beyond   int  // of budgets.beyond
+}
+
+// Beyond returns the number of policies that are beyond the budget of their namespace or of the node: they select pods of this node and have no rules.
+func (e *Engine) Beyond() int {
+	e.rebalance()
+	return e.beyond
+}
+
+// older orders policies by age, then by name.
+func older(x, y *policy) int {
+	return cmp.Or(x.created.Truncate(time.Second).Compare(y.created.Truncate(time.Second)), cmp.Compare(x.key.name, y.key.name))
+}
+
+// fits reports whether no budget matters if next takes the place of a policy, which may be nil.
+func (e *Engine) fits(namespace string, next, before *policy) bool {
+	if namespace == "" {
+		return true
+	}
+	total, had := 0, 0
+	if l := e.ledgers[namespace]; l != nil {
+		if l.over {
+			return false
+		}
+		total = l.total
+	}
+	if before != nil {
+		had = before.cost
+	}
+	return total-had+next.cost <= e.limits.namespace && e.share == math.MaxInt && e.local+next.cost <= e.limits.node
+}
+
+// settleAccount adds a policy to its namespace's ledger, or removes it.
+func (e *Engine) settleAccount(p *policy, added bool) {
+	if p.key.namespace == "" {
+		return
+	}
+	if p.ledger = e.ledgers[p.key.namespace]; p.ledger == nil {
+		p.ledger = &ledger{policies: map[*policy]struct{}{}}
+		e.ledgers[p.key.namespace] = p.ledger
+	}
+	l := p.ledger
+	if added {
+		l.policies[p] = struct{}{}
+		l.total += p.cost
+	} else {
+		e.localize(p, false)
+		delete(l.policies, p)
+		l.total -= p.cost
+	}
+	if l.over || l.total > e.limits.namespace {
+		e.due[l] = struct{}{}
+	}
+	if len(l.policies) == 0 {
+		e.beyond, l.beyond = e.beyond-l.beyond, 0
+		delete(e.ledgers, p.key.namespace)
+	}
+}
+
+// localize counts an admitted policy among those that select pods of this node, or no longer.
+func (e *Engine) localize(p *policy, local bool) {
+	if p.counted == local {
+		return
+	}
+	p.counted = local
+	change := p.cost
+	if !local {
+		change = -change
+	}
+	p.ledger.local += change
+	e.local += change
+	if e.local > e.limits.node || e.share != math.MaxInt {
+		e.squeeze = true
+	}
+}
+
+func (e *Engine) considerFlipped() {
+	for p := range e.flipped {
+		delete(e.flipped, p)
+		if e.policies[p.key] == p {
+			e.consider(p)
+		}
+	}
+}
+
+// consider builds the rules of a policy, or removes them. Where budgets matter, which is rare, that is left to rebalance.
+func (e *Engine) consider(p *policy) {
+	l := p.ledger
+	if l == nil {
+		e.build(p, p.local())
+		return
+	}
+	if _, due := e.due[l]; due || l.over {
+		e.due[l] = struct{}{}
+		return
+	}
+	e.localize(p, p.local())
+	if e.squeeze || e.share != math.MaxInt {
+		e.due[l] = struct{}{}
+		return
+	}
+	e.build(p, p.local())
+}
+
+// rebalance applies the budgets of namespaces that have too much, and the node's if that is too much. It costs O(n log n) for their n policies.
+func (e *Engine) rebalance() {
+	for l := range e.due {
+		cost := 0
+		l.over = false
+		for _, p := range slices.SortedFunc(maps.Keys(l.policies), older) {
+			cost += p.cost
+			p.admitted = cost <= e.limits.namespace
+			l.over = l.over || !p.admitted
+			e.localize(p, p.admitted && p.local())
+		}
+	}
+	if e.squeeze {
+		e.squeeze = false
+		e.share = e.fairShare()
+		for _, l := range e.ledgers {
+			e.due[l] = struct{}{}
+		}
+	}
+	for l := range e.due {
+		e.apply(l)
+	}
+	clear(e.due)
+}
+
+// apply builds the rules of the oldest local policies within the namespace's share, and removes those of the others.
+func (e *Engine) apply(l *ledger) {
+	e.beyond, l.beyond = e.beyond-l.beyond, 0
+	cost := 0
+	for _, p := range slices.SortedFunc(maps.Keys(l.policies), older) {
+		if p.counted {
+			cost += p.cost
+		}
+		e.build(p, p.counted && cost <= e.share)
+		if !p.built && p.local() {
+			l.beyond++
+		}
+	}
+	e.beyond += l.beyond
+}
+
+// fairShare returns the largest power of two that all namespaces can have of the node, if each takes no more than it needs; math.MaxInt if they can
+// have all.
+func (e *Engine) fairShare() int {
+	if e.local <= e.limits.node {
+		return math.MaxInt
+	}
+	for share := 1 << 30; share > 0; share /= 2 {
+		sum := 0
+		for _, l := range e.ledgers {
+			sum += min(l.local, share)
+		}
+		if sum <= e.limits.node {
+			return share
+		}
+	}
+	return 0
+}
