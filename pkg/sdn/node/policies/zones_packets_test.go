@@ -158,10 +158,12 @@ func TestDestinationSweepCostsNoUpcalls(t *testing.T) {
 	}
 }
 
-// previousFlows are the flows by which the previous version looked up and committed connections that were opened outside of the node.
-var previousFlows = []string{
-	"table=26,priority=100,ip,reg4=0x1/0x1 actions=move:NXM_OF_IP_DST[0..14]->NXM_NX_REG3[0..14],load:0x1->NXM_NX_REG3[15..31],ct(table=27,zone=NXM_NX_REG3[0..15])",
-	"table=82,priority=100,ip,reg4=0x8/0x8 actions=move:NXM_OF_IP_SRC[0..14]->NXM_NX_REG3[0..14],load:0x1->NXM_NX_REG3[15..31],goto_table:130",
+// previousFlows returns the flows by which the previous version looked up and committed connections that were opened outside of the node.
+func previousFlows() []string {
+	return []string{
+		"table=26,priority=100,ip,reg4=0x1/0x1 actions=move:NXM_OF_IP_DST[0..14]->NXM_NX_REG3[0..14],load:0x1->NXM_NX_REG3[15..31],ct(table=27,zone=NXM_NX_REG3[0..15])",
+		"table=82,priority=100,ip,reg4=0x8/0x8 actions=move:NXM_OF_IP_SRC[0..14]->NXM_NX_REG3[0..14],load:0x1->NXM_NX_REG3[15..31],goto_table:130",
+	}
 }
 
 // storeSwitch is a Switch without flows of pods.
@@ -177,7 +179,7 @@ func TestConnectionsOfPreviousVersionGoOn(t *testing.T) {
 	s.world.RouteTo(t, s.node)
 	s.isolateWith(t, []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{onPort(80), onUDP(53)}}}, nil)
 	server := s.node.Pods[0]
-	for _, flow := range previousFlows {
+	for _, flow := range previousFlows() {
 		s.node.Switch.OFCtl(t, "--strict", "mod-flows", ovstest.Bridge, flow)
 	}
 	s.node.Revalidate(t)
