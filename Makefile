@@ -49,7 +49,7 @@ ORACLE = TestSwitchAgrees|Agrees?WithTheOracle
 
 .PHONY: test-unit
 test-unit: ## every test but those of the lab and of the kernel guest; as root none is skipped
-	$(GO) test -race -timeout 40m -skip '$(ORACLE)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/vm)
+	$(GO) test -race -timeout 40m -skip '$(ORACLE)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/vm)
 	$(GO) test -timeout 40m -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies # millions of questions, in which no race can be
 
 .PHONY: oracle
@@ -57,11 +57,12 @@ oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on
 	$(GO) test -count=1 -timeout 6h -v -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies -seeds=2000
 
 .PHONY: soak
-soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and away, 1,000 newborn pods under policies (root; an hour)
+soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and away, 1,000 newborn pods under policies, attacks of full size (root; an hour and a half)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
 	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentIsNotNoticed' ./test/e2e
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
+	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 2h -v ./test/attacks
 
 .PHONY: test-kernel
 test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)
@@ -70,7 +71,7 @@ test-kernel: ## what depends on the datapath, on the kernel's, in a virtual mach
 
 .PHONY: e2e
 e2e: build ## packets through a real cluster in the lab (root)
-	$(GO) test -count=1 -timeout 80m -v ./test/e2e/...
+	$(GO) test -p 1 -count=1 -timeout 80m -v ./test/e2e/... ./test/attacks/...
 
 .PHONY: verify-docs
 verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninstall.md in a lab (root)

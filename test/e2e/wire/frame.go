@@ -71,6 +71,7 @@ func (a ARP) Packet(trailer []byte) []byte {
 type IPv4 struct {
 	Src, Dst netip.Addr
 	Protocol byte
+	DSCP     byte // RFC 2474
 	ID       uint16
 	Offset   int // of a fragment, in bytes
 	More     bool
@@ -79,7 +80,7 @@ type IPv4 struct {
 // Packet is the packet with that payload.
 func (h IPv4) Packet(payload []byte) []byte {
 	const more = 0x2000
-	p := []byte{0x45, 0}
+	p := []byte{0x45, h.DSCP << 2} // above ECN
 	p = binary.BigEndian.AppendUint16(p, uint16(20+len(payload)))
 	p = binary.BigEndian.AppendUint16(p, h.ID)
 	flags := uint16(h.Offset / 8)
@@ -121,17 +122,21 @@ func UDP(src, dst netip.AddrPort, payload []byte) []byte {
 // Flags of TCP (RFC 9293).
 const (
 	TCPSYN = 0x02
+	TCPPSH = 0x08
 	TCPACK = 0x10
 )
 
 // TCP is a segment without data: the payload of an IPv4 packet of ProtocolTCP.
-func TCP(src, dst netip.AddrPort, flags byte) []byte {
+func TCP(src, dst netip.AddrPort, flags byte) []byte { return TCPSegment(src, dst, flags, nil) }
+
+// TCPSegment is TCP with data.
+func TCPSegment(src, dst netip.AddrPort, flags byte, payload []byte) []byte {
 	const words, window = 5, 1 << 10 // of the header; what the sender would take
 	s := binary.BigEndian.AppendUint16(nil, src.Port())
 	s = binary.BigEndian.AppendUint16(s, dst.Port())
 	s = append(s, 0, 0, 0, 1, 0, 0, 0, 0, words<<4, flags) // numbers of this byte, and of the other end's next one
 	s = binary.BigEndian.AppendUint16(s, window)
-	s = append(s, 0, 0, 0, 0)
+	s = append(append(s, 0, 0, 0, 0), payload...)
 	binary.BigEndian.PutUint16(s[16:], checksumWithAddrs(src.Addr(), dst.Addr(), ProtocolTCP, s))
 	return s
 }
@@ -182,6 +187,13 @@ func icmpEcho(kind byte, id, number uint16, payload []byte) []byte {
 
 // ICMPEcho is an echo request: the payload of an IPv4 packet of ProtocolICMP.
 func ICMPEcho(payload []byte) []byte { return icmpEcho(icmpEchoRequest, 1, 1, payload) }
+
+// ICMPError is a message about a packet, which it quotes: the payload of an IPv4 packet of ProtocolICMP.
+func ICMPError(kind, code byte, quoted []byte) []byte {
+	m := append([]byte{kind, code, 0, 0, 0, 0, 0, 0}, quoted...)
+	binary.BigEndian.PutUint16(m[2:], checksum(m))
+	return m
+}
 
 // checksum is the Internet's (RFC 1071).
 func checksum(data []byte) uint16 {

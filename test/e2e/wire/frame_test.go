@@ -53,6 +53,12 @@ func TestChecksums(t *testing.T) {
 		if sum := checksumWithAddrs(from.Addr(), to.Addr(), ProtocolTCP, TCP(from, to, byte(size))); sum != 0 {
 			t.Errorf("flags %#x: the segment sums up to %#x", size, sum)
 		}
+		if sum := checksumWithAddrs(from.Addr(), to.Addr(), ProtocolTCP, TCPSegment(from, to, TCPACK, payload)); sum != 0 {
+			t.Errorf("%d bytes: the segment with data sums up to %#x", size, sum)
+		}
+		if sum := checksum(ICMPError(3, 1, payload)); sum != 0 {
+			t.Errorf("%d bytes: the ICMP error sums up to %#x", size, sum)
+		}
 		if sum := checksum(ICMPEcho(payload)); sum != 0 {
 			t.Errorf("%d bytes: the echo sums up to %#x", size, sum)
 		}
