@@ -66,7 +66,7 @@ func TestSwitchFacts(t *testing.T) {
 			}
 			for _, name := range []string{
 				"classify", "tunnel-ingress", "pod-ingress", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route",
-				"arp-local", "arp-remote", "service", "node-port", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
+				"arp-local", "arp-remote", "service", "node-port", "endpoint", "endpoint-verdict", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
 			} {
 				if !seen[name] {
 					err = fmt.Errorf("no flow is in a table called %q: there are %v", name, seen)
