@@ -44,6 +44,7 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 		"mtu":             strconv.Itoa(int(m.MTU)),
 		"service-proxy":   string(n.ServiceProxy),
 		"datapath":        n.Datapath,
+		"host-access":     string(n.HostAccess),
 
 		"host-network-namespaces": strings.Join(n.HostNetworkNamespaces, ","),
 	}
