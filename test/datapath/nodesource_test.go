@@ -3,6 +3,7 @@ package datapath_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,11 +34,10 @@ const (
 func (p *product) isolated() *datapath.Pod { return p.Nodes[1].Pods[0] }
 func (p *product) free() *datapath.Pod     { return p.Nodes[1].Pods[1] }
 
-// apply installs the node's flows for a mode.
-func (p *product) apply(t *testing.T, node *datapath.Node) {
-	t.Helper()
+// compiler compiles the node's flows for a mode.
+func (p *product) compiler(node *datapath.Node) sdn.Node {
 	userspace := p.Type == ovstest.DatapathNetdev
-	n := sdn.Node{
+	return sdn.Node{
 		Mode:            p.mode,
 		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 		ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
@@ -46,16 +46,14 @@ func (p *product) apply(t *testing.T, node *datapath.Node) {
 		VXLANPort:       config.DefaultVXLANPort,
 		StatelessSCTP:   userspace, LaterFragments: userspace,
 	}
-	s, err := n.Static()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	for _, peer := range p.Nodes {
-		if peer != node {
-			s.Flows = append(s.Flows, n.Peer(sdn.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}).Flows...)
-		}
-	}
+}
+
+// apply installs the node's flows for a mode.
+func (p *product) apply(t *testing.T, node *datapath.Node) {
+	t.Helper()
+	n := p.compiler(node)
+	var flows []*ovs.Flow
+	var rules []string
 	for _, pod := range node.Pods {
 		compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}}
 		if pod != p.free() {
@@ -63,22 +61,48 @@ func (p *product) apply(t *testing.T, node *datapath.Node) {
 		}
 		if pod == p.isolated() {
 			compiled.Policies = sdn.PodPolicies{Judged: true, Ingress: true}
-			fmt.Fprintf(&text, "table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82\n", pod.OFPort)
+			rules = append(rules, fmt.Sprintf("table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82", pod.OFPort))
 		}
-		s.Flows = append(s.Flows, n.Pod(compiled).Flows...)
+		flows = append(flows, n.Pod(compiled).Flows...)
 	}
-	for _, f := range s.Flows {
+	p.install(t, node, flows, rules)
+}
+
+// install installs the node's static flows, those of its peers, and others.
+func (p *product) install(t *testing.T, node *datapath.Node, flows []*ovs.Flow, rules []string) {
+	t.Helper()
+	n := p.compiler(node)
+	s, err := n.Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Concat(s.Flows, flows)
+	for _, peer := range p.Nodes {
+		if peer != node {
+			all = append(all, n.Peer(sdn.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}).Flows...)
+		}
+	}
+	for _, f := range all {
 		line, err := ovs.FlowText(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text.WriteString(line + "\n")
+		rules = append(rules, line)
 	}
-	node.SetFlows(t, text.String())
+	node.Switch.OFCtl(t, "set-frags", ovstest.Bridge, "nx-match") // as the agent does
+	node.SetFlows(t, strings.Join(rules, "\n"))
 }
 
 // serve makes the host a node with a firewall and node ports, as the agent and kube-proxy do.
 func (p *product) serve(t *testing.T, node *datapath.Node) {
+	t.Helper()
+	p.protect(t, node)
+	nodePort(t, node, "udp", isolatedPort, p.isolated())
+	nodePort(t, node, "udp", freePort, p.free())
+}
+
+// protect gives the host the agent's firewall.
+func (p *product) protect(t *testing.T, node *datapath.Node) {
 	t.Helper()
 	err := node.NS.Do(func(ns.NetNS) error {
 		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
@@ -96,18 +120,21 @@ func (p *product) serve(t *testing.T, node *datapath.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for port, pod := range map[int]*datapath.Pod{isolatedPort: p.isolated(), freePort: p.free()} {
-		// Only connections from elsewhere: kube-proxy keeps the source of what pods of this node send.
-		node.Sh(t, fmt.Sprintf("iptables -t nat -A PREROUTING -d %s -p udp --dport %d -j DNAT --to-destination %s:%d", node.VTEP, port, pod.Addr, podPort),
-			fmt.Sprintf("iptables -t nat -I POSTROUTING -s 192.0.2.0/24 -d %s -p udp --dport %d -m conntrack --ctstate DNAT -j MASQUERADE", pod.Addr, podPort))
-	}
+}
+
+// nodePort makes the host's proxy send a node port to a pod. Only connections from elsewhere are masqueraded: kube-proxy keeps the source of what pods
+// of this node send.
+func nodePort(t *testing.T, node *datapath.Node, protocol string, port uint16, pod *datapath.Pod) {
+	t.Helper()
+	node.Sh(t, fmt.Sprintf("iptables -t nat -A PREROUTING -d %s -p %s --dport %d -j DNAT --to-destination %s:%d", node.VTEP, protocol, port, pod.Addr, podPort),
+		fmt.Sprintf("iptables -t nat -I POSTROUTING -s 192.0.2.0/24 -d %s -p %s --dport %d -m conntrack --ctstate DNAT -j MASQUERADE", pod.Addr, protocol, podPort))
 }
 
 // TestNodeSource: of the packets that a pod receives from other nodes, only those that the nodes send themselves count as a node's.
 func TestNodeSource(t *testing.T) {
 	p := &product{Network: datapath.New(t, 3)}
-	for i, pods := range []int{1, 2, 0} {
-		for range pods {
+	for i, count := range []int{1, 2, 0} {
+		for range count {
 			pod := p.Nodes[i].AddPod(t)
 			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
 			p.Nodes[i].Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))

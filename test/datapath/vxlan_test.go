@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,19 +27,10 @@ func vxlan(from netip.Addr, to *datapath.Pod, port uint16, message []byte) []byt
 }
 
 // droppedTunnels returns how many packets table 10 has dropped since no flow knows their VTEP.
-func droppedTunnels(t *testing.T, node *datapath.Node) (packets int) {
+func droppedTunnels(t *testing.T, node *datapath.Node) int {
 	t.Helper()
 	node.Revalidate(t)
-	for line := range strings.Lines(node.Switch.OFCtl(t, "dump-flows", ovstest.Bridge, "table=10")) {
-		if _, counted, ok := strings.Cut(line, "n_packets="); ok && strings.Contains(line, "actions=drop") {
-			var n int
-			if _, err := fmt.Sscan(strings.TrimSuffix(strings.Fields(counted)[0], ","), &n); err != nil {
-				t.Fatal(err)
-			}
-			packets += n
-		}
-	}
-	return packets
+	return dropped(t, node, "table=10,")
 }
 
 // TestVXLANOverIPv6: Open vSwitch also takes VXLAN over IPv6, of which no HostSubnet is the source.

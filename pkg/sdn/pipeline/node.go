@@ -58,6 +58,13 @@ func (n Node) Static() (State, error) {
 
 // classify compiles how packets come in: tables 0 to 27.
 func (n Node) classify(s *State) {
+	// A first fragment without the whole header of its protocol has no ports for any table, and the host, which puts fragments together, would find them
+	// (RFC 1858). That of UDP has them always.
+	for _, protocol := range []goovs.Protocol{goovs.ProtocolTCPv4, ProtocolSCTP} {
+		s.add(tableClassify, 600, match{protocol: protocol, fields: []ovs.Match{
+			goovs.IPFrag(goovs.IPFragFlagFirst), goovs.TransportSourcePort(0), goovs.TransportDestinationPort(0),
+		}}, goovs.Drop())
+	}
 	toTunnelIngress := []ovs.Action{goovs.Move(tunID, regSourceVNID), ovs.GotoTable(tableTunnelIngress)}
 	for _, cluster := range n.ClusterNetworks {
 		for _, subnet := range n.Subnets {

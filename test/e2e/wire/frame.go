@@ -75,13 +75,15 @@ type IPv4 struct {
 	ID       uint16
 	Offset   int // of a fragment, in bytes
 	More     bool
+	Options  []byte // in a multiple of 4 bytes
 }
 
 // Packet is the packet with that payload.
 func (h IPv4) Packet(payload []byte) []byte {
 	const more = 0x2000
-	p := []byte{0x45, h.DSCP << 2} // above ECN
-	p = binary.BigEndian.AppendUint16(p, uint16(20+len(payload)))
+	length := 20 + len(h.Options)
+	p := []byte{0x40 | byte(length/4), h.DSCP << 2} // above ECN
+	p = binary.BigEndian.AppendUint16(p, uint16(length+len(payload)))
 	p = binary.BigEndian.AppendUint16(p, h.ID)
 	flags := uint16(h.Offset / 8)
 	if h.More {
@@ -90,6 +92,7 @@ func (h IPv4) Packet(payload []byte) []byte {
 	p = binary.BigEndian.AppendUint16(p, flags)
 	p = append(p, 64, h.Protocol, 0, 0)
 	p = append(append(p, h.Src.AsSlice()...), h.Dst.AsSlice()...)
+	p = append(p, h.Options...)
 	binary.BigEndian.PutUint16(p[10:], checksum(p))
 	return append(p, payload...)
 }

@@ -1,0 +1,432 @@
+package datapath_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// Flags of TCP that only these tests send (RFC 9293).
+const (
+	tcpFIN = 0x01
+	tcpRST = 0x04
+)
+
+// Options of IPv4 (RFC 791, RFC 2113).
+const (
+	optionNOP         = 1
+	optionRecordRoute = 7
+	optionTimestamp   = 68
+	optionLooseRoute  = 131
+	optionStrictRoute = 137
+	optionRouterAlert = 148
+)
+
+// typeQinQ is IEEE 802.1ad's outer tag.
+const typeQinQ = 0x88a8
+
+// strangers are the pods of TestStrangePackets. On the first node: one of another tenant, one that the victim's policy admits to podPort only, and one that it
+// admits. On the second node: the victim, and a pod of its tenant without policies, to which a node port of all nodes leads.
+type strangers struct {
+	*product
+	attacker, enemy, friend, victim, open *datapath.Pod
+}
+
+// forbiddenPort is a port of the victim that only the friend may reach.
+const forbiddenPort = 54
+
+func newStrangers(t *testing.T) *strangers {
+	t.Helper()
+	s := &strangers{product: &product{Network: datapath.New(t, 2), mode: config.ModeMultitenant}}
+	first, second := s.Nodes[0], s.Nodes[1]
+	s.attacker, s.enemy, s.friend = first.AddPod(t), first.AddPod(t), first.AddPod(t)
+	s.victim, s.open = second.AddPod(t), second.AddPod(t)
+	const tenant, other = 0x20, 0x30
+	service := sdn.Service{VNID: tenant, NodePorts: []sdn.ServicePort{
+		{Protocol: "tcp", Port: freePort}, {Protocol: "udp", Port: freePort}, {Protocol: sdn.ProtocolSCTP, Port: freePort},
+	}}
+	for _, node := range s.Nodes {
+		n := s.compiler(node)
+		flows := n.Service(service).Flows
+		var rules []string
+		for _, pod := range node.Pods {
+			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
+			node.Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
+			compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, VNID: tenant}
+			switch pod {
+			case s.attacker:
+				compiled.VNID = other
+			case s.victim:
+				compiled.Policies = sdn.PodPolicies{Judged: true, Ingress: true}
+				admit := fmt.Sprintf("table=81,priority=26026,%%s,reg2=%d,nw_src=%%s%%s actions=goto_table:82", pod.OFPort)
+				rules = append(rules, fmt.Sprintf(admit, "ip", s.friend.Addr, ""))
+				for _, protocol := range []string{"tcp", "udp", "sctp"} {
+					rules = append(rules, fmt.Sprintf(admit, protocol, s.enemy.Addr, fmt.Sprintf(",tp_dst=%d", podPort)))
+				}
+			}
+			flows = slices.Concat(flows, n.Pod(compiled).Flows)
+		}
+		s.install(t, node, flows, rules)
+		s.protect(t, node)
+		for _, protocol := range []string{"tcp", "udp", "sctp"} {
+			nodePort(t, node, protocol, freePort, s.open)
+		}
+	}
+	return s
+}
+
+// strange is a kind of packet that no ordinary program sends.
+type strange struct {
+	name    string
+	packets func(src, dst netip.AddrPort, tag []byte) [][]byte // of IPv4
+	frame   func(packet []byte) (etherType uint16, payload []byte)
+	usable  bool // the friend's must arrive
+}
+
+// TestStrangePackets: what evades neither VNIDs nor policies, nor the VNIDs of node ports.
+func TestStrangePackets(t *testing.T) {
+	s := newStrangers(t)
+	// A live connection each way, that others' ICMP errors quote.
+	asking, serving := s.friend.UDP(t, livePort), s.victim.UDP(t, livePort)
+	asking.MustReach(t, serving.Addr(), serving)
+	serving.MustReach(t, asking.Addr(), asking)
+	// Routers that obey source routes: hosts need not have the default of Linux.
+	for _, node := range s.Nodes {
+		node.Sh(t, "sysctl -qw net.ipv4.conf.all.accept_source_route=1 net.ipv4.conf.tun0.accept_source_route=1")
+	}
+	node := netip.AddrPortFrom(s.Nodes[1].VTEP, freePort)
+	ways := []struct {
+		name     string
+		from     *datapath.Pod
+		to       netip.AddrPort
+		receiver *datapath.Pod
+	}{
+		{"policy", s.enemy, netip.AddrPortFrom(s.victim.Addr, forbiddenPort), s.victim},
+		{"VNID", s.attacker, netip.AddrPortFrom(s.open.Addr, podPort), s.open},
+		{"node port of another VNID", s.attacker, node, s.open},
+		{"friend", s.friend, netip.AddrPortFrom(s.victim.Addr, forbiddenPort), s.victim},
+		{"friend by node port", s.friend, node, s.open},
+	}
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) { s.testWay(t, way.from, way.to, way.receiver) })
+	}
+	s.Nodes[0].Revalidate(t)
+	// TCP in fragments of 8 and 16 bytes, and SCTP in fragments of 8.
+	if got, want := dropped(t, s.Nodes[0], "table=0,", "nw_frag=first"), 3*len(ways); got < want {
+		t.Errorf("%d first fragments without ports were dropped, want %d or more", got, want)
+	}
+	if got, want := dropped(t, s.Nodes[0], "table=0,", "priority=0"), 2*len(ways); got < want {
+		t.Errorf("%d frames with two tags were dropped, want %d or more", got, want)
+	}
+	t.Run("simultaneous open", s.testSimultaneousOpen)
+}
+
+// testWay sends all kinds of packets from a pod, and a friend's ordinary packet after them. Nothing of what is not the friend's may arrive.
+func (s *strangers) testWay(t *testing.T, from *datapath.Pod, to netip.AddrPort, receiver *datapath.Pod) {
+	arrivals, err := wireOf(receiver).Capture("eth0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := s.kinds(from, receiver)
+	for i, kind := range kinds {
+		src := netip.AddrPortFrom(from.Addr, uint16(40000+i))
+		for _, packet := range kind.packets(src, to, tagOf(i)) {
+			etherType, payload := uint16(wire.TypeIPv4), packet
+			if kind.frame != nil {
+				etherType, payload = kind.frame(packet)
+			}
+			send(t, from, nextHop(from, to.Addr()), etherType, payload)
+		}
+	}
+	control, end := s.friend.UDP(t, 0), receiver.UDP(t, podPort)
+	defer control.Close()
+	defer end.Close()
+	if to.Addr() == receiver.Addr {
+		to = end.Addr()
+	}
+	control.MustReach(t, to, end)
+	for i, kind := range kinds {
+		got := len(arrivals.Frames(tagOf(i)))
+		t.Logf("%-40s arrived: %d", kind.name, got)
+		switch {
+		case from != s.friend && got > 0:
+			t.Errorf("%s: %d frames arrived, want 0", kind.name, got)
+		case from == s.friend && kind.usable && got == 0:
+			t.Errorf("%s: nothing of the friend's arrived", kind.name)
+		}
+	}
+	if err := arrivals.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The ports of the live connection, and of the packet that follows the others.
+const (
+	livePort = 33003
+	endPort  = 55
+)
+
+// tagOf returns 4 bytes by which a capture recognizes packets of a kind, in any fragment of 8 bytes.
+func tagOf(kind int) []byte { return []byte{0xa7, 0x5c, byte(kind), 0xe3} }
+
+// wireOf returns the pod's network namespace, which has no file.
+func wireOf(p *datapath.Pod) wire.NetNS {
+	return wire.NetNS(fmt.Sprintf("/proc/self/fd/%d", p.NS.Fd()))
+}
+
+// send sends a frame from a pod's own MAC.
+func send(t *testing.T, from *datapath.Pod, to net.HardwareAddr, etherType uint16, payload []byte) {
+	t.Helper()
+	i, err := wireOf(from).Inject("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Close()
+	if err := i.Send(wire.Ethernet(to, from.MAC, etherType, payload)); err != nil {
+		t.Fatalf("send %d bytes: %v", len(payload), err)
+	}
+}
+
+// nextHop returns the MAC to which a pod sends packets for an address.
+func nextHop(from *datapath.Pod, to netip.Addr) net.HardwareAddr {
+	if netip.MustParsePrefix(datapath.ClusterNetwork).Contains(to) {
+		return datapath.MAC(to)
+	}
+	subnet := netip.PrefixFrom(from.Addr, 24).Masked()
+	return datapath.MAC(subnet.Addr().Next())
+}
+
+func (s *strangers) kinds(from, receiver *datapath.Pod) []strange {
+	return slices.Concat(fragmentKinds(), invalidKinds(), tagKinds(), optionKinds(s.Nodes[0].Addr, receiver.Addr), s.errorKinds())
+}
+
+// header is that of a packet.
+func header(src, dst netip.AddrPort, protocol byte) wire.IPv4 {
+	return wire.IPv4{Src: src.Addr(), Dst: dst.Addr(), Protocol: protocol, ID: src.Port()}
+}
+
+// text is a payload of tags.
+func text(tag []byte) []byte { return bytes.Repeat(tag, 12) }
+
+// fragmentKinds are packets in fragments, of which the first do not contain the whole header of the transport protocol.
+func fragmentKinds() []strange {
+	syn := func(src, dst netip.AddrPort, tag []byte) []byte {
+		return wire.TCPSegment(src, dst, wire.TCPSYN, text(tag))
+	}
+	// A header with 40 bytes of options, of which the first fragment contains four.
+	long := func(src, dst netip.AddrPort, tag []byte) []byte {
+		segment := wire.TCPSegment(src, dst, wire.TCPSYN, slices.Concat(bytes.Repeat([]byte{optionNOP}, 40), text(tag)))
+		return withChecksum(src, dst, segment, func(s []byte) { s[12] = 15 << 4 })
+	}
+	tcp := func(size int, segment func(src, dst netip.AddrPort, tag []byte) []byte) func(src, dst netip.AddrPort, tag []byte) [][]byte {
+		return func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			return header(src, dst, wire.ProtocolTCP).Fragments(segment(src, dst, tag), size)
+		}
+	}
+	udp := func(size, length int) func(src, dst netip.AddrPort, tag []byte) [][]byte {
+		return func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			return header(src, dst, wire.ProtocolUDP).Fragments(wire.UDP(src, dst, bytes.Repeat(tag, length/len(tag))), size)
+		}
+	}
+	return []strange{
+		{name: "TCP, first fragment of 8 bytes", packets: tcp(8, syn)},
+		{name: "TCP, first fragment of 16 bytes", packets: tcp(16, syn)},
+		{name: "TCP, first fragment of 24 bytes", packets: tcp(24, syn)},
+		{name: "TCP, options in the second fragment", packets: tcp(24, long)},
+		{name: "SCTP, first fragment of 8 bytes", packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			return header(src, dst, wire.ProtocolSCTP).Fragments(wire.SCTP(src.Port(), dst.Port(), 0x3f, text(tag)), 8)
+		}},
+		{name: "UDP, fragments of 8 bytes", packets: udp(8, 48)},
+		{name: "UDP, fragments of 1400 bytes", packets: udp(1400, 4000), usable: true},
+		{name: "TCP, overlapping fragments", packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			h, segment := header(src, dst, wire.ProtocolTCP), syn(src, dst, tag)
+			admitted := syn(src, netip.AddrPortFrom(dst.Addr(), podPort), []byte("none"))
+			h.More = true
+			begin, again := h.Packet(admitted[:24]), h.Packet(segment[:24])
+			h.Offset, h.More = 24, false
+			return [][]byte{begin, again, h.Packet(segment[24:])}
+		}},
+	}
+}
+
+// withChecksum changes a segment and computes its checksum.
+func withChecksum(src, dst netip.AddrPort, segment []byte, change func([]byte)) []byte {
+	change(segment)
+	segment[16], segment[17] = 0, 0
+	pseudo := slices.Concat(src.Addr().AsSlice(), dst.Addr().AsSlice(), []byte{0, wire.ProtocolTCP, byte(len(segment) >> 8), byte(len(segment))}, segment)
+	sum := checksum(pseudo)
+	segment[16], segment[17] = byte(sum>>8), byte(sum)
+	return segment
+}
+
+// invalidKinds are packets that conntrack takes for invalid, or that open no connection.
+func invalidKinds() []strange {
+	segment := func(flags byte, change func([]byte) []byte) func(src, dst netip.AddrPort, tag []byte) [][]byte {
+		return func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			s := wire.TCPSegment(src, dst, flags, text(tag))
+			if change != nil {
+				s = change(s)
+			}
+			return [][]byte{header(src, dst, wire.ProtocolTCP).Packet(s)}
+		}
+	}
+	return []strange{
+		{name: "SYN-ACK first", packets: segment(wire.TCPSYN|wire.TCPACK, nil)},
+		{name: "ACK first", packets: segment(wire.TCPACK|wire.TCPPSH, nil)},
+		{name: "RST first", packets: segment(tcpRST, nil)},
+		{name: "no flags", packets: segment(0, nil)},
+		{name: "SYN, FIN and RST", packets: segment(wire.TCPSYN|tcpFIN|tcpRST, nil)},
+		{name: "TCP with a wrong checksum", packets: segment(wire.TCPSYN, func(s []byte) []byte { s[16] ^= 0xff; return s })},
+		{name: "TCP header of 8 bytes", packets: segment(wire.TCPSYN, func(s []byte) []byte { s[12] = 2 << 4; return s })},
+		{name: "TCP header longer than the packet", packets: segment(wire.TCPSYN, func(s []byte) []byte { s[12] = 15 << 4; return s[:32] })},
+		{name: "8 bytes of TCP", packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			s := wire.TCPSegment(src, dst, wire.TCPSYN, nil)
+			return [][]byte{header(src, dst, wire.ProtocolTCP).Packet(slices.Concat(s[:4], tag))}
+		}},
+		{name: "UDP longer than the packet", packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			d := wire.UDP(src, dst, text(tag))
+			d[4] = 0xff
+			return [][]byte{header(src, dst, wire.ProtocolUDP).Packet(d)}
+		}},
+	}
+}
+
+// datagram is an ordinary packet.
+func datagram(src, dst netip.AddrPort, tag []byte) [][]byte {
+	return [][]byte{wire.UDPPacket(src, dst, text(tag))}
+}
+
+// tagKinds are tagged frames.
+func tagKinds() []strange {
+	var kinds []strange
+	for _, id := range []uint16{0, 1, 7, 4095} {
+		kinds = append(kinds, strange{name: fmt.Sprintf("VLAN %d", id), packets: datagram, frame: func(packet []byte) (uint16, []byte) {
+			return wire.TypeVLAN, wire.VLAN(id, wire.TypeIPv4, packet)
+		}})
+	}
+	for _, outer := range []uint16{wire.TypeVLAN, typeQinQ} {
+		kinds = append(kinds, strange{name: fmt.Sprintf("VLAN 7 in %#x", outer), packets: datagram, frame: func(packet []byte) (uint16, []byte) {
+			return outer, wire.VLAN(8, wire.TypeVLAN, wire.VLAN(7, wire.TypeIPv4, packet))
+		}})
+	}
+	return kinds
+}
+
+// optionKinds are packets with options of IP, which Open vSwitch can't match. The gateway is a router that obeys source routes.
+func optionKinds(gateway, receiver netip.Addr) []strange {
+	with := func(options ...byte) func(src, dst netip.AddrPort, tag []byte) [][]byte {
+		return func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			h := header(src, dst, wire.ProtocolUDP)
+			h.Options = options
+			return [][]byte{h.Packet(wire.UDP(src, dst, text(tag)))}
+		}
+	}
+	// A packet to a router, and from there to the receiver.
+	via := func(kind byte) func(src, dst netip.AddrPort, tag []byte) [][]byte {
+		return func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			h := wire.IPv4{Src: src.Addr(), Dst: gateway, Protocol: wire.ProtocolUDP, Options: slices.Concat([]byte{optionNOP, kind, 7, 4}, dst.Addr().AsSlice())}
+			return [][]byte{h.Packet(wire.UDP(src, dst, text(tag)))}
+		}
+	}
+	route := slices.Concat([]byte{optionNOP, optionLooseRoute, 7, 4}, receiver.AsSlice())
+	return []strange{
+		{name: "IP options: nothing", packets: with(optionNOP, optionNOP, optionNOP, optionNOP), usable: true},
+		{name: "IP options: nothing, 40 bytes", packets: with(bytes.Repeat([]byte{optionNOP}, 40)...), usable: true},
+		{name: "IP options: record route", packets: with(optionNOP, optionRecordRoute, 7, 4, 0, 0, 0, 0), usable: true},
+		{name: "IP options: timestamp", packets: with(optionTimestamp, 8, 5, 0, 0, 0, 0, 0), usable: true},
+		{name: "IP options: router alert", packets: with(optionRouterAlert, 4, 0, 0), usable: true},
+		{name: "IP options: malformed", packets: with(optionRecordRoute, 99, 4, 0)},
+		{name: "loose source route to the receiver", packets: with(route...)},
+		{name: "loose source route by the gateway", packets: via(optionLooseRoute)},
+		{name: "strict source route by the gateway", packets: via(optionStrictRoute)},
+		{name: "TCP behind options", packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+			h := header(src, dst, wire.ProtocolTCP)
+			h.Options = bytes.Repeat([]byte{optionNOP}, 40)
+			return [][]byte{h.Packet(wire.TCPSegment(src, dst, wire.TCPSYN, text(tag)))}
+		}, usable: true},
+	}
+}
+
+// errorKinds are ICMP errors that quote the live connection of others: unreachable by host, port and size, too old, and malformed.
+func (s *strangers) errorKinds() []strange {
+	friend, victim := netip.AddrPortFrom(s.friend.Addr, livePort), netip.AddrPortFrom(s.victim.Addr, livePort)
+	var kinds []strange
+	for _, ends := range [][2]netip.AddrPort{{friend, victim}, {victim, friend}} {
+		for _, kind := range [][2]byte{{3, 1}, {3, 3}, {3, 4}, {11, 0}, {12, 0}} {
+			kinds = append(kinds, strange{
+				name: fmt.Sprintf("ICMP %d/%d about %s to %s", kind[0], kind[1], ends[0].Addr(), ends[1].Addr()),
+				packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
+					quoted := wire.UDPPacket(ends[0], ends[1], text(tag))
+					return [][]byte{header(src, dst, wire.ProtocolICMP).Packet(wire.ICMPError(kind[0], kind[1], quoted))}
+				},
+			})
+		}
+	}
+	return kinds
+}
+
+// testSimultaneousOpen: a SYN that comes before that of the victim, between the same ports, is no reply. One that comes after it is what the victim asked for,
+// if the VNIDs let it ask.
+func (s *strangers) testSimultaneousOpen(t *testing.T) {
+	const own, others = 41000, 42000
+	syn := func(from, to *datapath.Pod, src, dst uint16, tag []byte) {
+		t.Helper()
+		a, b := netip.AddrPortFrom(from.Addr, src), netip.AddrPortFrom(to.Addr, dst)
+		packet := header(a, b, wire.ProtocolTCP).Packet(wire.TCPSegment(a, b, wire.TCPSYN, text(tag)))
+		send(t, from, datapath.MAC(to.Addr), wire.TypeIPv4, packet)
+	}
+	arrivals, err := wireOf(s.victim).Capture("eth0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer arrivals.Close()
+	end, control := s.victim.UDP(t, endPort), s.friend.UDP(t, 0)
+	for _, pod := range []*datapath.Pod{s.enemy, s.attacker} { // whose kernels must not end the victim's connection
+		pod.Sh(t, "iptables -A OUTPUT -p tcp --tcp-flags RST RST -j DROP")
+	}
+	first, opens, second := []byte("first SYN"), []byte("victim's SYN"), []byte("second SYN")
+	for name, from := range map[string]*datapath.Pod{"not admitted": s.enemy, "another VNID": s.attacker} {
+		of := func(tag []byte) []byte { return slices.Concat([]byte(name), []byte(": "), tag, []byte{'.'}) }
+		syn(from, s.victim, own, others, of(first))
+		control.MustReach(t, end.Addr(), end)
+		syn(s.victim, from, others, own, of(opens))
+		end.MustReach(t, control.Addr(), control)
+		syn(from, s.victim, own, others, of(second))
+		control.MustReach(t, end.Addr(), end)
+		if n := len(arrivals.Frames(of(first))); n != 0 {
+			t.Errorf("%s: the first SYN arrived %x", name, arrivals.Frames(of(first)))
+		}
+		n := len(arrivals.Frames(of(second)))
+		t.Logf("%s: %d SYNs arrived after the victim's own", name, n)
+		if from == s.attacker && n > 0 {
+			t.Errorf("%s: %d SYNs arrived after the victim's own, want 0", name, n)
+		}
+	}
+}
+
+// dropped returns how many packets the node's flows dropped whose text contains all words.
+func dropped(t *testing.T, node *datapath.Node, words ...string) (packets int) {
+	t.Helper()
+	for line := range strings.Lines(node.Switch.OFCtl(t, "dump-flows", ovstest.Bridge)) {
+		_, counted, ok := strings.Cut(line, "n_packets=")
+		if !ok || !strings.Contains(line, "actions=drop") || slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscan(strings.TrimSuffix(strings.Fields(counted)[0], ","), &n); err != nil {
+			t.Fatal(err)
+		}
+		packets += n
+	}
+	return packets
+}
