@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -109,6 +110,7 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
 			VXLANPort:       config.DefaultVXLANPort,
+			PodDevices:      pods.HostDevices(p.Type),
 			SourcesJudged:   true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP,
 		})
 		if err != nil {

@@ -270,6 +270,7 @@ func (a *agent) setUpHost(ctx context.Context, network *config.Network, tun *hos
 		RoutedDSCP:         pipeline.RoutedDSCP,
 		ForwardedDSCP:      pipeline.ForwardedDSCP,
 		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
+		PodDevices:         pods.HostDevices(a.Datapath),
 		HostAccess:         a.HostAccess,
 		NodeNetworks:       network.ClusterNetworks,
 	})

@@ -26,6 +26,12 @@ func judging() FirewallConfig {
 	return c
 }
 
+func userspace() FirewallConfig {
+	c := judging()
+	c.PodDevices = "veth+"
+	return c
+}
+
 var update = flag.Bool("update", false, "write testdata/*.rules anew") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 
 func TestRules(t *testing.T) {
@@ -35,6 +41,7 @@ func TestRules(t *testing.T) {
 			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
 		},
 		"sources-judged": judging(),
+		"userspace":      userspace(),
 		"host-access":    accessible(HostAccessServices),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,6 +33,15 @@ func unrelatedICMP() Rule {
 	return rule([]string{"-i", Tun0Name, "-p", "icmp", "-m", "conntrack", "--ctstate", "INVALID"}, "ICMP error about no connection", "DROP")
 }
 
+// podDeviceRules drop what the host's IPv4 stack hears of pods past the bridge. The kernel's datapath consumes the packets of its ports; the userspace
+// datapath reads copies of them, and the stack would deliver, answer and route the originals.
+func podDeviceRules(devices string) []Rule {
+	if devices == "" {
+		return nil
+	}
+	return []Rule{rule([]string{"-i", devices}, "copy of a pod's packet", "DROP")}
+}
+
 // unknownVTEPs drops VXLAN to this node from addresses that are no VTEP of a HostSubnet. It is in a chain that agents without this rule
 // remove from PREROUTING: they do not maintain the set.
 func unknownVTEPs(vxlan []string) Chain {

@@ -32,6 +32,9 @@ type FirewallConfig struct {
 	// PodConnections returns how many entries of the host's conntrack table one pod may take, 0 for any number. nil: any number.
 	PodConnections func() (int, error)
 
+	// PodDevices is the pattern of iptables for the names of the host's ends of pods' veth pairs, on a node with Open vSwitch's userspace datapath; "": none.
+	PodDevices string
+
 	HostAccess   HostAccess              // "": HostAccessAll
 	NodeNetworks []config.ClusterNetwork // in which the first address of each subnet is a node's
 }
@@ -93,7 +96,7 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
 			Comment: "ovsdn: routed by this node for others",
-			Rules:   routedRules(c, networks),
+			Rules:   append(podDeviceRules(c.PodDevices), routedRules(c, networks)...),
 		},
 	}, notrackChains(vxlan)...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -115,10 +116,18 @@ func setAlias(h netlinksafe.Handle, link netlink.Link, alias string) error {
 	return nil
 }
 
-// silence keeps the kernel from answering ARP on the host's end. With the userspace datapath it hears what the pod sends, and would
-// answer for tun0's address with a MAC that leads past the bridge.
+// silence keeps the kernel from answering ARP, and from receiving IPv6, on the host's end. With the userspace datapath it hears what the pod sends: it
+// would answer for tun0's address with a MAC that leads past the bridge, and take the pod for a router. The host's firewall drops IPv4.
 func (k Kernel) silence(hostVeth string) error {
-	return k.Sysctls.Set("net/ipv4/conf/"+hostVeth+"/arp_ignore", "8") // for no local address (Documentation/networking/ip-sysctl.rst)
+	// For no local address (Documentation/networking/ip-sysctl.rst).
+	if err := k.Sysctls.Set("net/ipv4/conf/"+hostVeth+"/arp_ignore", "8"); err != nil {
+		return err
+	}
+	// ErrNotExist: IPv6 is off in the kernel.
+	if err := k.Sysctls.Set("net/ipv6/conf/"+hostVeth+"/disable_ipv6", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Configure implements Links.

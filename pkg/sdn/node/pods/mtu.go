@@ -39,7 +39,7 @@ func (m *Manager) renew(ctx context.Context, pod Pod) {
 }
 
 // Renew implements Links. The host's end never takes less than the pod's sends: it goes up first and down last.
-func (Kernel) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
+func (k Kernel) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -51,6 +51,10 @@ func (Kernel) Renew(ctx context.Context, pod ns.NetNS, hostVeth string, i Interf
 	host, err := h.LinkByName(hostVeth)
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", hostVeth, err)
+	}
+	// Agents before this one left IPv6 on.
+	if err := k.silence(hostVeth); err != nil {
+		return nil, err
 	}
 	setHost := func() error {
 		if err := h.LinkSetMTU(host, i.MTU); err != nil {

@@ -36,11 +36,23 @@ func (a Attachment) Owner() pipeline.Owner {
 
 const defaultIfName = "eth0"
 
+// hostVethPrefix begins the names of the hosts' ends of all veth pairs.
+const hostVethPrefix = "veth"
+
+// HostDevices is the pattern of iptables for the names of the hosts' ends of pods' veth pairs whose packets the host's stack receives, too: those of the
+// userspace datapath. "" is none.
+func HostDevices(datapath string) string {
+	if datapath == DatapathNetdev {
+		return hostVethPrefix + "+"
+	}
+	return ""
+}
+
 // HostVeth is the name of the host's end of the veth pair, 15 characters, the most that Linux allows. It follows from the
 // attachment, so that it can be found when nothing was remembered.
 func (a Attachment) HostVeth() string {
 	sum := sha256.Sum256([]byte(a.Sandbox + "/" + a.IfName))
-	return "veth" + hex.EncodeToString(sum[:])[:11]
+	return hostVethPrefix + hex.EncodeToString(sum[:])[:11]
 }
 
 // Pod is an attached pod, as its port's external_ids remember it.
