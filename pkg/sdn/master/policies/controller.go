@@ -159,10 +159,10 @@ func (c *Controller) serve(ctx context.Context, key string) error {
 	return nil
 }
 
-// errBeyondBudget is the fault of a policy for which its namespace's budget has no room.
-var errBeyondBudget = errors.New("the policies of the namespace are too large together: the policy has no rules; delete or divide older ones")
+// errBeyondBudget is the fault of a policy that is beyond its namespace's budget.
+var errBeyondBudget = errors.New("the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports")
 
-// account enters a policy into its namespace's ledger. Policies that come to be beyond the budget are checked too.
+// account enters a policy into its namespace's ledger. Other policies that are newly beyond the budget are queued.
 func (c *Controller) account(key string) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil || namespace == "" {

@@ -36,7 +36,7 @@ type policy struct {
 	created  time.Time
 	ledger   *ledger // of its namespace; nil for a policy of the whole cluster
 	cost     int
-	subject  *group // that it isolates; nil when nothing of the policy is in force
+	subject  *group // that it isolates; nil if nothing of the policy is active
 	isolates [2]bool
 	texts    []ruleText
 	admitted bool // within the budget of its namespace
@@ -165,7 +165,7 @@ type ruleText struct {
 // builder reads a policy. It needs no engine.
 type builder struct {
 	key      policyKey
-	subject  *scope // nil when nothing of the policy can be in force
+	subject  *scope // nil if nothing of the policy can be active
 	isolates [2]bool
 	texts    []ruleText
 	limit    int     // of cost
@@ -215,7 +215,7 @@ func values(s labels.Selector) (n int) {
 	return n
 }
 
-// complete makes the rule's groups. The pods at the destination of a named port are told apart by its number, so there blocks
+// complete makes the rule's groups. The pods at the destination of a named port are distinguished by its number, so there blocks
 // are the pods that have addresses in them, one group for all blocks of the rule, and all peers are all pods.
 func (e *Engine) complete(p *policy, text ruleText) *rule {
 	group := func(s scope) *group {

@@ -8,7 +8,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// Ledger tells which NetworkPolicies of a namespace are beyond the namespace's budget, as the engine does.
+// Ledger reports which NetworkPolicies of a namespace are beyond the namespace's budget, as the engine does.
 type Ledger struct {
 	budget   int
 	total    int

@@ -48,7 +48,7 @@ func (b *builder) networkPolicy(p *networkingv1.NetworkPolicy) {
 	if b.over() || p.Annotations[compacted] != "" {
 		b.tooLarge = true
 		b.texts, b.cost, b.faults, b.at = nil, 1, nil, ""
-		b.fault("the policy is too large, more than %d flows: it allows nothing; make it smaller or divide it", b.limit)
+		b.fault("the policy is too large for its budget of %d flows, or has more than %[1]d peers, ports and exceptions: it allows nothing; divide it or make it smaller", b.limit)
 	}
 }
 
