@@ -17,7 +17,7 @@ type caches struct {
 	network  networkinformers.SharedInformerFactory
 	cluster  informers.SharedInformerFactory // services
 	local    informers.SharedInformerFactory // pods of this node
-	slices   informers.SharedInformerFactory // EndpointSlices; nil in the mode that judges nobody
+	slices   informers.SharedInformerFactory // EndpointSlices; nil in mode subnet
 	policies *policyCaches                   // nil in the mode that judges nobody
 }
 

@@ -30,7 +30,7 @@ const (
 	// The host's conntrack tracks the tunnel, since the kernel lacks xt_CT or xt_addrtype.
 	reasonTunnelTracked = "TunnelTracked"
 
-	// The host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype.
+	// The host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype, or another program created the set.
 	reasonTunnelUnrestricted = "TunnelUnrestricted"
 
 	// No pod has a limit in the host's conntrack, since the kernel lacks xt_connlimit or nf_conncount.

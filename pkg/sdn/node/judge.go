@@ -52,7 +52,7 @@ func (a *agent) watchPolicies(ctx context.Context, c *caches, mode config.Mode) 
 	return nil
 }
 
-// watchSlices adds the informer of EndpointSlices, in modes that judge, and returns it.
+// watchSlices adds the informer of EndpointSlices and returns it; nil in mode subnet.
 func (a *agent) watchSlices(ctx context.Context, c *caches, node pipeline.Node) (cache.SharedIndexInformer, error) {
 	if node.Mode == config.ModeSubnet {
 		return nil, nil

@@ -204,7 +204,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Failed to restrict VXLAN to nodes", "retryAfter", hostCheck)
 		}
-		klog.FromContext(ctx).Info("The bridge is as the cluster asks", "pods", len(manager.Pods()), "took", time.Since(started), "firewall", restricted)
+		klog.FromContext(ctx).Info("Initial flow sync complete", "pods", len(manager.Pods()), "duration", time.Since(started), "firewall", restricted)
 		files := a.newRuntimeFiles()
 		files.sync(ctx)
 		group.Go(func() error { files.run(ctx); return nil })
@@ -292,10 +292,10 @@ func (a *agent) reportSkipped(s hostnet.Skipped) (effect string) {
 		a.reporter.warn(reasonTunnelTracked, fmt.Errorf("the host's conntrack tracks the tunnel, with an entry for each connection between pods of two nodes: %w; load the modules, or raise nf_conntrack_max", s.Err))
 		return "tunnel tracked by the host's conntrack"
 	case hostnet.FeatureVTEPs:
-		a.reporter.warn(reasonTunnelUnrestricted, fmt.Errorf("the host accepts VXLAN from any address, which only Open vSwitch's flows drop: %w; load the modules", s.Err))
+		a.reporter.warn(reasonTunnelUnrestricted, fmt.Errorf("the host accepts VXLAN from any address, and only Open vSwitch's flows drop that of unknown VTEPs: %w; load the modules", s.Err))
 		return "VXLAN accepted from any address"
 	case hostnet.FeaturePodLimit:
-		a.reporter.warn(reasonPodConnectionsUnlimited, fmt.Errorf("one pod can fill the host's conntrack table, so that no other pod and not the node itself opens connections: %w; load the modules", s.Err))
+		a.reporter.warn(reasonPodConnectionsUnlimited, fmt.Errorf("one pod can fill the host's conntrack table, so that neither other pods nor the node can open connections: %w; load the modules", s.Err))
 		return "connections of pods not limited in the host's conntrack"
 	default:
 		return string(s.Feature) + " not supported by the kernel"

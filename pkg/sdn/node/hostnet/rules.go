@@ -16,11 +16,11 @@ type FirewallConfig struct {
 
 	// MasqueradeServices hides pods behind this node when kube-proxy sends them to a pod. The endpoint then answers to
 	// this node, where the connection is known; else it would answer to the client directly, from an
-	// address that the client never spoke to. For modes that judge no identity by a packet's source.
+	// address that the client never spoke to. For modes that do not evaluate a packet's source.
 	MasqueradeServices bool
 
-	// SourcesJudged is for the modes that judge by sources. What the node forwards for others says so by RoutedDSCP, since masquerading may
-	// give it the node's own source; and what pods send to pods through the node keeps theirs.
+	// SourcesJudged is for the modes that evaluate sources. Packets that the node forwards for others are marked by RoutedDSCP, since masquerading
+	// may give them the node's own source; packets of pods to pods through the node retain the pod's source.
 	SourcesJudged  bool
 	ServiceNetwork netip.Prefix // required with SourcesJudged
 	RoutedDSCP     uint8        // with SourcesJudged
@@ -51,7 +51,7 @@ const kubeMark = "0x4000/0x4000"
 // Rules returns the rules that the node needs.
 //
 // The guard is in table mangle, which forwarded packets pass before table filter: nothing that others accept there,
-// such as kube-proxy's established connections, goes round it.
+// such as kube-proxy's established connections, bypasses it.
 func Rules(c FirewallConfig) Ruleset {
 	networks := make([]string, 0, len(c.ClusterNetworks))
 	for _, n := range c.ClusterNetworks {
@@ -115,7 +115,7 @@ func routedRules(c FirewallConfig, networks []string) []Rule {
 	return rules
 }
 
-// tenantRules keep the source of pods that reach pods through a node port or an address of a load balancer: kube-proxy would masquerade
+// tenantRules retain the source of pods that reach pods through a node port or an address of a load balancer: kube-proxy would masquerade
 // them. It still does so for a pod that a service leads to itself, which must not see its own address; that is a connection to the
 // service's own address.
 func tenantRules(c FirewallConfig, networks []string) []Rule {

@@ -119,7 +119,7 @@ func (v *VTEPs) sync() (changes []string, err error) {
 		return changes, fmt.Errorf("create set %s: %w", vtepSet, err)
 	}
 	if set.TypeName != vtepSetType {
-		return changes, fmt.Errorf("set %s has type %s, want %s; another program owns it: destroy the set", vtepSet, set.TypeName, vtepSetType)
+		return changes, fmt.Errorf("set %s has type %s, want %s: another program created it; run ipset destroy %[1]s", vtepSet, set.TypeName, vtepSetType)
 	}
 	v.created = true
 	have := map[netip.Addr]bool{}
