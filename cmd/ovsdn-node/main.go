@@ -84,7 +84,7 @@ func command() *cobra.Command {
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,
 		"`namespaces` that represent the host networks of all nodes in NetworkPolicies, if they exist; add default for policies from OpenShift 3; empty: none")
 	f.StringVar((*string)(&cfg.HostAccess), "host-access", string(cfg.HostAccess),
-		"what pods reach of their node, besides what its own firewall rules accept: `replies` to what it opened, services that lead to it too, or all")
+		"what the node accepts from its pods besides what its own firewall rules accept: replies (of connections that the node opens), services (also what services lead to the node) or all")
 	hostFlags(f, &cfg)
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 
