@@ -50,7 +50,7 @@ type runDetails struct {
 
 // Provenance returns the statement of what an image was built from: the source's commit, the Go toolchain and Debian's packages. The subject is the
 // image's manifest, by whose digest a registry knows it; sbom is the image's bill of materials. It has no time and no build number, so that equal
-// input gives equal bytes. Nobody vouches for it before it is signed.
+// input gives equal bytes. It proves nothing until it is signed.
 func (s Source) Provenance(n Name, manifestDigest string, sbom []byte) ([]byte, error) {
 	algorithm, sum, ok := strings.Cut(manifestDigest, ":")
 	if !ok {
