@@ -15,7 +15,7 @@ LDFLAGS = -s -w -X 'github.com/ovsdn/ovsdn/pkg/version.stamp=$(VERSION) $(REVISI
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: bootstrap
 bootstrap: ## install what is missing on this machine (Debian or Ubuntu, as root)
@@ -90,3 +90,7 @@ VULNDB ?= https://vuln.go.dev
 .PHONY: bench
 bench: build ## figures, as ratios to a floor or a peer in the same run (root); `make bench ARGS=add` for one
 	$(GO) run ./test/bench $(ARGS)
+
+.PHONY: bench-against
+bench-against: build ## figures beside those of another commit, alternately (root); `make bench-against COMMIT=HEAD~1 ARGS="--samples 200 add policy datapath"`
+	GO="$(GO)" scripts/bench-against.sh $(or $(COMMIT),HEAD~1) $(ARGS)

@@ -30,6 +30,7 @@ func figures() []figure {
 		masterFigure(),
 		netidFigure(),
 		policyFigure(),
+		datapathFigure(),
 	}
 }
 
@@ -66,11 +67,12 @@ func run() int {
 
 func bench(ctx context.Context, args []string) error {
 	var o options
-	var file string
+	var file, other string
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	flags.IntVar(&o.samples, "samples", 100, "samples of what takes milliseconds; p99 wants 100")
 	flags.IntVar(&o.rounds, "rounds", 5, "samples of what takes seconds")
 	flags.StringVar(&file, "json", "bench.json", "`file` to write the results to; empty: none")
+	flags.StringVar(&other, "against", "", "compare to another checkout, in this `directory`, alternately (see make bench-against)")
 	flags.Usage = func() {
 		fmt.Fprintf(os.Stderr, "usage: bench [flags] [FIGURE...]\n%s\nfigures (all, unless some are named):\n", flags.FlagUsages())
 		for _, f := range figures() {
@@ -93,6 +95,12 @@ func bench(ctx context.Context, args []string) error {
 	klog.SetLogger(logr.Discard()) // what is measured would talk between the lines of progress
 
 	r := newReport(ctx, o)
+	if other != "" {
+		rows, err := against(ctx, other, o, flags.Args())
+		r.add(rows)
+		r.print(os.Stdout)
+		return errors.Join(err, r.write(file))
+	}
 	var errs []error
 	for _, f := range chosen {
 		rows, err := f.measure(ctx, o)

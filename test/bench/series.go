@@ -18,6 +18,8 @@ type series struct {
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 
+	Samples []float64 `json:"samples"`
+
 	bounds []bound // of ours beside this reference; none or one
 }
 
@@ -58,7 +60,7 @@ func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
 // seriesOf sums samples up.
 func seriesOf(who string, samples []float64, bounds ...bound) series {
-	s := series{Who: who, N: len(samples), bounds: bounds}
+	s := series{Who: who, N: len(samples), Samples: samples, bounds: bounds}
 	if len(samples) == 0 {
 		return s
 	}
