@@ -80,6 +80,6 @@ func (l *zoneLimits) follow(ctx context.Context) error {
 		}
 	}
 	l.free = free
-	klog.FromContext(ctx).Info("Set conntrack zone limits", "limits", limits, "size", tracker.Size, "used", tracker.Used)
+	klog.FromContext(ctx).V(2).Info("Set conntrack zone limits", "limits", limits, "size", tracker.Size, "used", tracker.Used)
 	return nil
 }
