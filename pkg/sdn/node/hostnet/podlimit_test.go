@@ -78,13 +78,30 @@ func TestPodDoesNotFillConntrack(t *testing.T) {
 	})
 }
 
+// Packets of an entry that exists do not reach connlimit, which would walk all connections of the pod for each of them.
+func TestPodLimitPassesExistingEntries(t *testing.T) {
+	limit := 100
+	c := openShift()
+	c.PodConnections = func() (int, error) { return limit, nil }
+	n := newNetwork(t, c)
+	server, before := udp(t, n.outside, "192.0.2.1:53"), udp(t, n.pods, "10.128.0.2:5000")
+	send(t, before, "192.0.2.1:53") // no reply, so the next packet has the state NEW, too
+	sender(t, server)
+	limit = 50 // connlimit counts from zero, without the entry
+	syncFirewall(t, newFirewall(t, c))
+	spray(t, n, "10.128.0.2", 4*limit)
+	send(t, before, "192.0.2.1:53")
+	must(t, server.SetReadDeadline(time.Now().Add(10*time.Second)))
+	sender(t, server)
+}
+
 func TestPodConnectionsFollowTheTable(t *testing.T) {
 	dir := t.TempDir()
 	limit := PodConnections(sysctl.Dir(dir))
 	_, err := limit()
 	wantError(t, err, "nf_conntrack is not loaded")
 	must(t, os.MkdirAll(filepath.Join(dir, "net/netfilter"), 0o755))
-	for value, want := range map[string]int{"262144": 16384, "5": 1, "0": 0} {
+	for value, want := range map[string]int{"262144": 16384, "2097152": 32768, "5": 1, "0": 0} {
 		must(t, os.WriteFile(filepath.Join(dir, "net/netfilter/nf_conntrack_max"), []byte(value+"\n"), 0o600))
 		got, err := limit()
 		must(t, err)
