@@ -28,9 +28,10 @@ func translatedVXLAN(vxlan []string) Rule {
 }
 
 // unrelatedICMP drops ICMP errors of pods about no connection that conntrack knows. The kernel would believe one about the node's VXLAN, which is
-// not tracked: "packet too big" lowers the MTU of the tunnel to another node, for all pods.
+// not tracked: "packet too big" lowers the MTU of the tunnel to another node, for all pods. A reply to an echo request that came by another node has no
+// connection here, and is no error.
 func unrelatedICMP() Rule {
-	return rule([]string{"-i", Tun0Name, "-p", "icmp", "-m", "conntrack", "--ctstate", "INVALID"}, "ICMP error about no connection", "DROP")
+	return rule([]string{"-i", Tun0Name, "-p", "icmp", "-m", "icmp", "!", "--icmp-type", "0", "-m", "conntrack", "--ctstate", "INVALID"}, "ICMP error about no connection", "DROP")
 }
 
 // podDeviceRules drop what the host's IPv4 stack hears of pods past the bridge. The kernel's datapath consumes the packets of its ports; the userspace

@@ -172,5 +172,5 @@ func TestSetOfAnotherProgramIsLeftAlone(t *testing.T) {
 	if len(skipped) != 1 {
 		t.Fatalf("skipped %v", skipped)
 	}
-	wantError(t, skipped[0].Err, "hash:net", "destroy the set")
+	wantError(t, skipped[0].Err, "hash:net", "ipset destroy OVSDN-VTEPS")
 }

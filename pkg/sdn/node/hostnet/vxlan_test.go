@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 )
@@ -140,4 +141,30 @@ func TestPodsDoNotLowerTheTunnelsMTU(t *testing.T) {
 	}
 	tooBig(n.outside, "192.0.2.1")
 	eventually(t, "a router's error is taken", lowered)
+}
+
+// The request came by another node, so conntrack knows no connection of the reply.
+func TestEchoRepliesLeaveByAnotherNode(t *testing.T) {
+	n := newNetwork(t, openShift())
+	var client net.PacketConn
+	must(t, n.outside.Do(func(ns.NetNS) (err error) {
+		client, err = net.ListenPacket("ip4:icmp", "192.0.2.1")
+		return err
+	}))
+	defer client.Close()
+	must(t, n.pods.Do(func(ns.NetNS) error {
+		pod, err := net.ListenPacket("ip4:icmp", "10.128.0.2")
+		if err != nil {
+			return err
+		}
+		defer pod.Close()
+		reply := make([]byte, 8) // RFC 792: type 0, identifier 0
+		binary.BigEndian.PutUint16(reply[2:], checksum(reply))
+		_, err = pod.WriteTo(reply, &net.IPAddr{IP: net.ParseIP("192.0.2.1")})
+		return err
+	}))
+	must(t, client.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if _, _, err := client.ReadFrom(make([]byte, 100)); err != nil {
+		t.Errorf("the reply did not arrive: %v; dropped %s", err, dropped(t))
+	}
 }
