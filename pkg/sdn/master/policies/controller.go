@@ -59,7 +59,7 @@ type Controller struct {
 	mode            atomic.Uint32 // a config.Mode; ModeSubnet before the first Follow
 	networkPolicies cache.SharedIndexInformer
 	clusterPolicies cache.SharedIndexInformer // that runs when the cluster knows the kind
-	loop            *reconcile.Loop           // of both: a cluster's have no namespace
+	loop            *reconcile.Loop           // of both, a cluster's have no namespace; and of namespaces (namespaceKey)
 	pace            flowcontrol.RateLimiter
 
 	// The loop's worker has these alone.
@@ -142,7 +142,15 @@ func (c *Controller) Run(ctx context.Context) {
 
 // serve warns of a policy that has faults.
 func (c *Controller) serve(ctx context.Context, key string) error {
-	c.account(key)
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	switch {
+	case err != nil || namespace == "": // of the cluster
+	case name == "":
+		c.compare(namespace)
+		return nil
+	default:
+		c.account(namespace, name)
+	}
 	if config.Mode(c.mode.Load()) == config.ModeSubnet {
 		return nil
 	}
@@ -162,27 +170,36 @@ func (c *Controller) serve(ctx context.Context, key string) error {
 // errBeyondBudget is the fault of a policy that is beyond its namespace's budget.
 var errBeyondBudget = errors.New("the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports")
 
-// account enters a policy into its namespace's ledger. Other policies that are newly beyond the budget are queued.
-func (c *Controller) account(key string) {
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
-	if err != nil || namespace == "" {
-		return
-	}
+// account enters a policy into its namespace's ledger, and queues the namespace if that may change which policies are beyond the budget.
+func (c *Controller) account(namespace, name string) {
 	ledger := c.ledgers[namespace]
 	if ledger == nil {
 		ledger = policy.NewLedger()
 		c.ledgers[namespace] = ledger
 	}
-	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
+	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, cache.NewObjectName(namespace, name).String()); ok {
 		ledger.Set(o)
 	} else if ledger.Delete(name) {
 		delete(c.ledgers, namespace)
 	}
+	if ledger.Over() || len(c.beyond[namespace]) > 0 {
+		c.loop.Add(namespaceKey(namespace))
+	}
+}
+
+// namespaceKey is the key of a namespace in the queue. It is of no policy, since names are not empty.
+func namespaceKey(namespace string) string { return namespace + "/" }
+
+// compare queues the policies of the namespace that are newly beyond its budget. It sorts all of its policies, so it has a key of its own: many changes of
+// policies that are queued together cost one comparison.
+func (c *Controller) compare(namespace string) {
 	before, now := c.beyond[namespace], map[string]struct{}{}
-	for _, other := range ledger.Beyond() {
-		now[other] = struct{}{}
-		if _, is := before[other]; !is && other != name {
-			c.loop.Add(cache.NewObjectName(namespace, other).String())
+	if ledger := c.ledgers[namespace]; ledger != nil {
+		for _, name := range ledger.Beyond() {
+			now[name] = struct{}{}
+			if _, is := before[name]; !is {
+				c.loop.Add(cache.NewObjectName(namespace, name).String())
+			}
 		}
 	}
 	if delete(c.beyond, namespace); len(now) > 0 {

@@ -194,14 +194,17 @@ func TestPoliciesBeyondTheBudgetOfTheirNamespace(t *testing.T) {
 		}
 		_, stop := w.lead(config.ModeNetworkPolicy)
 		w.says()
-		const fault = "this can't be carried out, and allows nothing: the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports"
+		const (
+			report   = "Warning PartlyNotEnforced %s: this can't be carried out, and allows nothing: "
+			beyond   = "the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports"
+			tooLarge = "the policy is too large for its budget of 10000 flows, or has more than 10000 peers, ports and exceptions: it allows nothing; divide it or make it smaller"
+		)
 		w.create(large("newest", 20, 4500))
-		w.says("Warning PartlyNotEnforced newest: " + fault)
+		w.says(fmt.Sprintf(report, "newest") + beyond)
 		w.create(large("older", 5, 4500))
-		w.says("Warning PartlyNotEnforced np10: " + fault)
+		w.says(fmt.Sprintf(report, "np10") + beyond)
 		w.create(large("larger", 30, 6000))
-		w.says("Warning PartlyNotEnforced larger: " + strings.ReplaceAll(fault, "the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports",
-			"the policy is too large for its budget of 10000 flows, or has more than 10000 peers, ports and exceptions: it allows nothing; divide it or make it smaller; the policies of the namespace are beyond its budget: the newest have no rules, this one among them; delete policies of the namespace, or give them fewer rules, peers and ports"))
+		w.says(fmt.Sprintf(report, "larger")+tooLarge, fmt.Sprintf(report, "larger")+tooLarge+"; "+beyond)
 		stop()
 	})
 }

@@ -35,9 +35,12 @@ func (l *Ledger) Delete(name string) bool {
 	return len(l.policies) == 0
 }
 
+// Over reports whether there are policies beyond the budget.
+func (l *Ledger) Over() bool { return l.total > l.budget }
+
 // Beyond returns the names of the policies that are beyond the budget, the oldest first. It costs O(n log n) if there are any, else nothing.
 func (l *Ledger) Beyond() (names []string) {
-	if l.total <= l.budget {
+	if !l.Over() {
 		return nil
 	}
 	cost := 0
