@@ -57,13 +57,16 @@ type Policies struct {
 	previous <-chan time.Time // when replies to connections of the previous version end; nil: there were none
 
 	compileTime durations
-	beyond      int // policies beyond the budgets, as logged
+	between     func() // nil, or called between two parts of a large change, without the lock
+	beyond      int    // policies beyond the budgets, as logged
 
 	mu       sync.Mutex
 	compiler *Compiler
 	relogged map[string]bool                  // namespaces that are logged now, or no longer, since that was sent last
 	homes    map[pipeline.Owner]policy.PodKey // of the pods of this node
 	early    map[policy.PodKey]*corev1.Pod    // pods of this node that the watch has not told of yet
+	written  bool                             // Written has been called
+	large    *largeChange                     // the change that is compiled in parts; nil: none is
 
 	// What the flows of pods say of policies. It has a lock of its own, since the switch asks while it is being changed.
 	knowledge sync.RWMutex
@@ -134,6 +137,7 @@ func (p *Policies) Run(ctx context.Context) {
 // Pods may have gone meanwhile, too: what the switch tracks of addresses that nobody has now is forgotten.
 func (p *Policies) Written() {
 	p.mu.Lock()
+	p.written = true
 	here := map[netip.Addr]bool{}
 	for _, pods := range p.compiler.local {
 		for _, pod := range pods {
@@ -160,25 +164,33 @@ func (p *Policies) ServiceChanged(flows *store.Commit) {
 }
 
 // sendPieces is how many changed pieces are collected before they are sent. The lock is released afterwards, so a pod that starts waits for
-// that many and for the NetworkPolicies of one namespace that changed together, which a budget bounds.
+// that many. More are compiled in parts (large).
 const sendPieces = 2_000
 
 // update brings the switch to what the cluster says now, and returns when it is there. Large changes go in parts; the
 // lock is not held while the switch takes them.
 func (p *Policies) update(ctx context.Context) error {
 	for more := true; more && ctx.Err() == nil; {
+		if err := p.finish(ctx); err != nil {
+			return err
+		}
 		p.mu.Lock()
 		start := time.Now()
 		more = p.learnSome(ctx)
-		done := p.send()
+		commits, postponed := p.send()
+		more = more || postponed != nil
 		p.compileTime.add(ctx, time.Since(start))
 		p.reportBeyond(ctx)
 		p.mu.Unlock()
-		if err := done(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
-		}
+		p.report(ctx, wait(commits)(ctx))
 	}
 	return ctx.Err()
+}
+
+func (p *Policies) report(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+	}
 }
 
 // reportBeyond logs how many policies are beyond the budgets, when that has changed.
@@ -218,11 +230,26 @@ func (p *Policies) catchUpOn(ctx context.Context, namespace string) {
 	}
 }
 
-// send compiles what has changed, and gives it to the switch. When it is there, connections that may not go on begin to be cut, whether
-// somebody waits by the returned function or not.
-func (p *Policies) send() func(context.Context) error {
-	commits := p.compile()
+// send compiles what has changed, and gives it to the switch. A change that is large is postponed, and returned. When the switch has a change,
+// connections that may not go on begin to be cut, whether or not the commits are waited for.
+//
+// The pods, of this node, came or went: their targets are compiled in any case, since another pod may have the port soon.
+func (p *Policies) send(pods ...policy.PodKey) (commits []*store.Commit, postponed *largeChange) {
+	pieces := p.compiler.engine.Drain()
+	if postponed = p.postpone(pieces); postponed != nil {
+		pieces = pieces[:0]
+		for _, key := range pods {
+			postponed.pods[key] = struct{}{}
+			pieces = append(pieces, policy.Piece{Kind: policy.Target, Pod: key})
+		}
+		return p.compile(pieces), postponed
+	}
+	commits = p.compile(pieces)
 	p.cuts.Heed(p.compiler.engine.Lost(), commits...)
+	return commits, nil
+}
+
+func wait(commits []*store.Commit) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var errs []error
 		for _, c := range commits {
@@ -232,13 +259,11 @@ func (p *Policies) send() func(context.Context) error {
 	}
 }
 
-func (p *Policies) compile() []*store.Commit {
-	pieces := p.compiler.engine.Drain()
+func (p *Policies) compile(pieces []policy.Piece) []*store.Commit {
 	changes := make([]store.Change, 0, len(pieces))
 	var owners []pipeline.Owner
 	for _, piece := range pieces {
-		owner, state := p.compiler.Compile(piece)
-		changes = append(changes, store.Change{Owner: owner, State: state})
+		changes = append(changes, p.change(piece))
 		if piece.Kind == policy.Target && p.note(piece.Pod) {
 			owners = slices.AppendSeq(owners, maps.Keys(p.compiler.local[piece.Pod]))
 		}
@@ -250,13 +275,22 @@ func (p *Policies) compile() []*store.Commit {
 	return p.sw.Recompile(changes, owners...)
 }
 
-// note keeps what the flows of a pod of this node are to say, and tells whether that is something else than before.
+func (p *Policies) change(piece policy.Piece) store.Change {
+	owner, state := p.compiler.Compile(piece)
+	return store.Change{Owner: owner, State: state}
+}
+
+// note keeps what the flows of a pod of this node are to say, and tells whether that is something else than before. While a large change is about
+// the pod, its flows stay as they are.
 func (p *Policies) note(key policy.PodKey) bool {
 	p.knowledge.Lock()
 	defer p.knowledge.Unlock()
 	before := p.known[key]
 	if _, here := p.compiler.local[key]; !here {
 		delete(p.known, key)
+		return false
+	}
+	if p.isPostponed(key) {
 		return false
 	}
 	p.known[key] = p.compiler.podPolicies(key)
@@ -313,7 +347,23 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 	p.compiler.Place(key, owner, pod)
 	p.homes[owner] = key
 	p.attach(key)
-	return p.send()
+	commits, _ := p.send(key)
+	if !p.isPostponed(key) {
+		return wait(commits)
+	}
+	p.isolate(key)
+	return both(wait(commits), p.large.wait)
+}
+
+func both(first, second func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return errors.Join(first(ctx), second(ctx)) }
+}
+
+// isolate has the flows of a pod that starts let nothing through until its policies are on the switch.
+func (p *Policies) isolate(key policy.PodKey) {
+	p.knowledge.Lock()
+	defer p.knowledge.Unlock()
+	p.known[key] = pipeline.PodPolicies{Judged: true, Ingress: true, Egress: true}
 }
 
 // Detach takes Attach back. When the returned function has waited, the pod's connections begin to be forgotten.
@@ -328,10 +378,10 @@ func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
 	delete(p.homes, owner)
 	delete(p.compiler.local[key], owner)
 	p.attach(key)
-	done := p.send()
+	commits, _ := p.send(key)
 	return func(ctx context.Context) error {
 		defer p.cuts.Forget(addrs...)
-		return done(ctx)
+		return wait(commits)(ctx)
 	}
 }
 

@@ -224,6 +224,7 @@ func (e *Engine) complete(p *policy, text ruleText) *rule {
 		return g
 	}
 	r := text.rule
+	r.namespace = p.key.namespace
 	r.ports, r.anyPort, r.anyPeer, r.named = text.ports, text.anyPort, text.anyPeer, text.port != portName{}
 	if r.direction == Ingress {
 		text.subject.port = text.port

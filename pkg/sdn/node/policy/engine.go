@@ -39,6 +39,9 @@ type Engine struct {
 	lost       map[netip.Addr]struct{}
 	shelves    [2]shelves // by direction
 	budgets
+	recent  recent // since Drain
+	drained recent // before it
+	veil    *veil  // nil: no rule is hidden
 	scratch scratch
 }
 
@@ -61,12 +64,14 @@ func New(hostNetwork ...string) *Engine {
 		changed:    map[Piece]struct{}{},
 		lost:       map[netip.Addr]struct{}{},
 		budgets:    newBudgets(),
+		recent:     newRecent(),
 	}
 }
 
 // Drain returns the pieces that may have changed since it was asked last, each once, in no order.
 func (e *Engine) Drain() []Piece {
 	e.settle()
+	e.drained, e.recent = e.recent, newRecent()
 	pieces := make([]Piece, 0, len(e.changed)+len(e.addresses))
 	for p := range e.changed {
 		pieces = append(pieces, p)

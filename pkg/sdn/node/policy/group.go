@@ -141,6 +141,7 @@ func (e *Engine) enter(g *group, ns *namespace) {
 		e.resort(g, p, g.exact || g.matches(p))
 	}
 	e.touchWhole(g, ns)
+	e.recent.addAll(g)
 	if had != g.admitsNodes() {
 		e.reconsiderNodes(g)
 	}
@@ -153,6 +154,7 @@ func (e *Engine) exit(g *group, ns *namespace) {
 		e.resort(g, p, false)
 	}
 	e.touchWhole(g, ns)
+	e.recent.addAll(g)
 	if had != g.admitsNodes() {
 		e.reconsiderNodes(g)
 	}

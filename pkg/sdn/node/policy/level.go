@@ -99,6 +99,7 @@ func (e *Engine) settle() {
 		for i, c := range s.conjs {
 			if shelf := Level(min(i/shelfRoom, maxShelves-1)); c.shelf != shelf { //nolint:gosec // there are at most maxShelves
 				c.shelf = shelf
+				e.recent.add(c)
 				e.touchConj(c)
 			}
 		}

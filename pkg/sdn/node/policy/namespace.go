@@ -101,6 +101,7 @@ func (e *Engine) touchTenant(ns *namespace) {
 		if !g.whole() || g.local || !g.set(0).used() {
 			continue
 		}
+		e.recent.addPeers(g.set(0))
 		for p := range ns.pods {
 			e.touchPod(g.set(0), p)
 		}

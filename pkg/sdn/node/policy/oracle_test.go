@@ -35,19 +35,31 @@ func newCompiled() *compiled {
 }
 
 // drain takes over what changed, and nothing else: what the engine forgot to mention is missing.
-func (c *compiled) drain() {
-	for _, p := range c.engine.Drain() {
-		if p.Kind == Outcome {
-			if _, level, action, ok := c.engine.Outcome(p); ok {
+func (c *compiled) drain() { c.compile(c.engine.Drain()) }
+
+func (c *compiled) compile(pieces []Piece) {
+	for _, p := range pieces {
+		c.compilePiece(p)()
+	}
+}
+
+// compilePiece compiles the piece, and returns what puts it in place of what there was.
+func (c *compiled) compilePiece(p Piece) func() {
+	if p.Kind == Outcome {
+		_, level, action, ok := c.engine.Outcome(p)
+		return func() {
+			if ok {
 				c.outcomes[p.ID], c.levels[p.ID] = action, level
 			} else {
 				delete(c.outcomes, p.ID)
 				delete(c.levels, p.ID)
 			}
-			continue
 		}
-		if parts := c.engine.Compile(p); len(parts) > 0 {
-			c.parts[p] = kept(parts)
+	}
+	parts := kept(c.engine.Compile(p))
+	return func() {
+		if len(parts) > 0 {
+			c.parts[p] = parts
 		} else {
 			delete(c.parts, p)
 		}

@@ -88,7 +88,7 @@ func (e *Engine) Compile(p Piece) []Part {
 // Outcome returns the direction, level and action of the rule that a piece of that kind names; false when it has none.
 func (e *Engine) Outcome(p Piece) (Direction, Level, Action, bool) {
 	c := e.byID[p.ID]
-	if c == nil || !c.active {
+	if c == nil || !c.active || c.hidden() {
 		return 0, 0, 0, false
 	}
 	return c.rule.direction, c.level(), c.rule.action, true
@@ -119,6 +119,9 @@ type share struct {
 type shares []share
 
 func (x *shares) add(c *conj, part rulePart) {
+	if c.hidden() {
+		return
+	}
 	*x = append(*x, share{c.rule.direction, c.level(), Conj{ID: c.id, K: c.k(part), N: c.n()}})
 }
 

@@ -141,7 +141,11 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	}
 	had, wasLocal, wasKnown, forbids := p.Labels, p.local, p.known, e.forbids
 	change(p)
-	e.readdress(p)
+	if e.readdress(p) && wasLocal == p.local { // else it starts or ends, and nothing of it was allowed or denied
+		for _, m := range p.sets.list {
+			e.recent.addPeers(m.set)
+		}
+	}
 	if !maps.Equal(had, p.Labels) {
 		p.relabel(had)
 	}
@@ -174,8 +178,8 @@ func (p *pod) relabel(had map[string]string) {
 	}
 }
 
-// readdress moves the pod from the addresses that it had to those that it has.
-func (e *Engine) readdress(p *pod) {
+// readdress moves the pod from the addresses that it had to those that it has, and reports whether they differ.
+func (e *Engine) readdress(p *pod) (changed bool) {
 	now := p.addrs()
 	p.at = slices.DeleteFunc(p.at, func(a *address) bool {
 		gone := !slices.Contains(now, a.Addr)
@@ -183,6 +187,7 @@ func (e *Engine) readdress(p *pod) {
 			a.pods = slices.DeleteFunc(a.pods, func(x *pod) bool { return x == p })
 			e.touchAddress(a)
 			e.loses(p, a.Addr)
+			changed = true
 		}
 		return gone
 	})
@@ -195,5 +200,7 @@ func (e *Engine) readdress(p *pod) {
 		p.at = append(p.at, a)
 		e.touchAddress(a)
 		e.gains(p)
+		changed = true
 	}
+	return changed
 }

@@ -21,6 +21,7 @@ const (
 // rule is a rule of a policy for one named port, or for all its ports that have numbers.
 type rule struct {
 	name      string // of the policy, and the place in it
+	namespace string // of the policy; "" of one of the whole cluster
 	direction Direction
 	level     Level
 	action    Action
@@ -43,7 +44,8 @@ type conj struct {
 	ports   []PortMatch
 	targets *set
 	peers   map[*set]struct{}
-	active  bool // there are targets and peers: it is compiled
+	active  bool  // there are targets and peers: it is compiled
+	veil    *veil // nil: the conjunction has never been hidden
 }
 
 // rulePart is one of the three parts of a rule.
@@ -136,6 +138,7 @@ func (e *Engine) newConj(r *rule, s *set) *conj {
 		}
 	}
 	c.targets.users[c] = struct{}{}
+	e.cover(c)
 	c.id = e.newID(fmt.Sprintf("%s/%d", r.name, c.number), c)
 	r.conjs[c.number] = c
 	return c
@@ -155,7 +158,7 @@ func (e *Engine) newID(name string, c *conj) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	id := h.Sum32()
-	for id == 0 || e.byID[id] != nil {
+	for id == 0 || e.byID[id] != nil || e.veil.reserves(id, c) {
 		id++
 	}
 	e.byID[id] = c
@@ -175,6 +178,9 @@ func (e *Engine) detach(r *rule) {
 // retire takes a conjunction from its rule. Its ID may be given to another at once: all that has it is compiled anew, and goes to the switch
 // in the same bundle.
 func (e *Engine) retire(c *conj) {
+	if c.active {
+		e.recent.retired = append(e.recent.retired, c.id)
+	}
 	e.activate(c, false)
 	delete(c.targets.users, c)
 	for s := range c.peers {
@@ -201,6 +207,7 @@ func (e *Engine) activate(c *conj, active bool) {
 		return
 	}
 	c.active = active
+	e.recent.add(c)
 	e.forbids = e.forbids || c.rule.action == Pass || active == (c.rule.action == Deny)
 	if c.rule.level == NetworkPolicy {
 		e.shelves[c.rule.direction].place(c)

@@ -60,6 +60,7 @@ func (e *Engine) join(s *set, p *pod) {
 	}
 	if s.used() {
 		e.touchPod(s, p)
+		e.joinedOrLeft(s, p)
 	}
 	e.forbids = e.forbids || s.stops()
 }
@@ -67,6 +68,7 @@ func (e *Engine) join(s *set, p *pod) {
 func (e *Engine) leave(s *set, p *pod) {
 	if s.used() {
 		e.touchPod(s, p)
+		e.joinedOrLeft(s, p)
 	}
 	e.forbids = e.forbids || s.lets()
 	place, last := p.sets.remove(s), len(s.pods)-1
@@ -77,6 +79,12 @@ func (e *Engine) leave(s *set, p *pod) {
 	s.pods[last] = nil
 	if s.pods = s.pods[:last]; last == 0 {
 		e.filled(s)
+	}
+}
+
+func (e *Engine) joinedOrLeft(s *set, p *pod) {
+	if len(p.at) > 0 {
+		e.recent.addPeers(s)
 	}
 }
 

@@ -203,7 +203,7 @@ func TestObjectsOnTheSwitch(t *testing.T) {
 	// A group that the switch refuses fails alone.
 	bad := balanced(3, "10.1.0.4:53")
 	bad.Groups[0].Buckets = append(bad.Groups[0].Buckets, ovs.Bucket{Actions: []ovs.Action{ovs.GotoTable(30)}})
-	commits := s.SetAll(Change{pod("bad"), bad}, Change{pod("c"), balanced(4, "10.1.0.5:53")})
+	commits := s.SetAll(Change{Owner: pod("bad"), State: bad}, Change{Owner: pod("c"), State: balanced(4, "10.1.0.5:53")})
 	must(t, commits[1])
 	var refused *ovs.GroupError
 	if err := await(t, commits[0]); !errors.As(err, &refused) || !strings.Contains(err.Error(), pod("bad").String()) || !strings.Contains(err.Error(), "goto_table:30") {
@@ -213,7 +213,10 @@ func TestObjectsOnTheSwitch(t *testing.T) {
 
 	// The same again, by another agent: nothing to do.
 	second := New(bridge)
-	desire := []Change{{pod("c"), balanced(4, "10.1.0.5:53")}, {pod("b"), balanced(2, "10.1.0.3:53")}, {pod("a"), balanced(1, "10.1.0.1:53", "10.1.0.9:53")}}
+	desire := []Change{
+		{Owner: pod("c"), State: balanced(4, "10.1.0.5:53")}, {Owner: pod("b"), State: balanced(2, "10.1.0.3:53")},
+		{Owner: pod("a"), State: balanced(1, "10.1.0.1:53", "10.1.0.9:53")},
+	}
 	relay.take()
 	commits = second.SetAll(desire...)
 	second.auditEvery = 10 * time.Millisecond
@@ -257,7 +260,7 @@ func TestOnePodSendsItsOwnFlows(t *testing.T) {
 	s := start(t, bridge)
 	var all []Change
 	for n := range 500 {
-		all = append(all, Change{pod(fmt.Sprint(n)), flows(flow(2*n, goovs.Output(n+3)), flow(2*n+1, goovs.Output(n+3)), flow(60_000, ovs.GotoTable(30)))})
+		all = append(all, Change{Owner: pod(fmt.Sprint(n)), State: flows(flow(2*n, goovs.Output(n+3)), flow(2*n+1, goovs.Output(n+3)), flow(60_000, ovs.GotoTable(30)))})
 	}
 	for _, c := range s.SetAll(all...) {
 		must(t, c)

@@ -92,7 +92,7 @@ func BenchmarkFill(b *testing.B) {
 					f.Table = j
 					st.Flows = append(st.Flows, f)
 				}
-				changes[i] = Change{pod(fmt.Sprint(i)), st}
+				changes[i] = Change{Owner: pod(fmt.Sprint(i)), State: st}
 			}
 			var before, after runtime.MemStats
 			for b.Loop() {

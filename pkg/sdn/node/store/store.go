@@ -92,13 +92,23 @@ func (c *Commit) Wait(ctx context.Context) error {
 // Set makes st the owner's state, in place of its former one. The flows must not be changed afterwards; their
 // cookies do not matter.
 func (s *Store) Set(owner pipeline.Owner, st pipeline.State) *Commit {
-	return s.SetAll(Change{owner, st})[0]
+	return s.SetAll(Change{Owner: owner, State: st})[0]
 }
 
 // A Change is a state for an owner.
 type Change struct {
 	Owner pipeline.Owner
 	State pipeline.State
+
+	prepared state // nil: not yet
+}
+
+// Prepare does what SetAll has to do for a valid change, so that SetAll takes little time.
+func (c Change) Prepare() Change {
+	if st, err := compile(c.Owner, c.State); err == nil {
+		c.prepared = st
+	}
+	return c
 }
 
 // SetAll makes all changes at once: they reach the switch in one bundle, so that no packet meets one without the others. Only what the
@@ -109,6 +119,9 @@ func (s *Store) SetAll(changes ...Change) []*Commit {
 	for i, c := range changes {
 		commits[i] = &Commit{owner: c.Owner, done: make(chan struct{})}
 		var err error
+		if wanted[i] = c.prepared; wanted[i] != nil {
+			continue
+		}
 		if wanted[i], err = compile(c.Owner, c.State); err != nil {
 			commits[i].complete(fmt.Errorf("%s: %w", c.Owner, err))
 			wanted[i] = nil

@@ -217,11 +217,11 @@ func TestSetAllInOneBundle(t *testing.T) {
 	before := f.Bundles()
 	var changes []Change
 	for n := range 50 {
-		changes = append(changes, Change{pod(fmt.Sprint(n)), flows(flow(100+n, goovs.Output(n+1)))})
+		changes = append(changes, Change{Owner: pod(fmt.Sprint(n)), State: flows(flow(100+n, goovs.Output(n+1)))})
 	}
 	bad := flow(200, goovs.Drop())
 	bad.Table = -1
-	commits := s.SetAll(append(changes, Change{pod("a"), pipeline.State{}}, Change{pod("bad"), flows(bad)})...)
+	commits := s.SetAll(append(changes, Change{Owner: pod("a")}, Change{Owner: pod("bad"), State: flows(bad)})...)
 	for _, c := range commits[:51] {
 		must(t, c)
 	}
