@@ -102,7 +102,7 @@ func (a *agent) judge(c *caches, node pipeline.Node, byVNID *vnids.VNIDs, svc *s
 	if c.policies.kinds != nil {
 		cluster.ClusterPolicies = c.policies.kinds.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
 	}
-	judge, err := policies.New(node, cluster, byVNID, a.bridge)
+	judge, err := policies.New(node, cluster, byVNID, a.bridge, a.reporter)
 	if err != nil {
 		return nil, nil, err
 	}

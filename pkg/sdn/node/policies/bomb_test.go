@@ -70,6 +70,29 @@ func TestPolicyBombsDoNotDelayPods(t *testing.T) {
 	}
 }
 
+// Who looks at the Node finds which policies are not carried out there.
+func TestPoliciesBeyondBudgetsAreReported(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		f.tenant("bomb", 11, nil)
+		for i := range mostBeyond + 12 { // of which the first 10 are within the namespace's budget
+			p := bomb("bomb", fmt.Sprintf("np%02d", i), 0, false)
+			p.Spec.Ingress = slices.Repeat(p.Spec.Ingress, 9_900)
+			f.networkPolicies.Add(p)
+		}
+	})
+	f.come(podObject("bomb", "victim", "u0", "10.128.0.9", nil), "sb-victim", 9, "10.128.0.9")
+	f.networkPolicies.Delete(bomb("bomb", "np21", 0, false))
+	want := ReasonBeyondBudgets + ": NetworkPolicies bomb/np10, bomb/np11, bomb/np12, bomb/np13, bomb/np14, bomb/np15, bomb/np16, bomb/np17, bomb/np18, bomb/np19 and 1 more exceed"
+	f.eventually(func([]string) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if n := len(f.warned); n == 0 || !strings.HasPrefix(f.warned[n-1], want) {
+			return fmt.Errorf("Events %q, want the last to begin with %q", f.warned, want)
+		}
+		return nil
+	})
+}
+
 // Annotations of any size cost the agent no memory, except for those that it reads.
 func TestSlimRemovesAnnotations(t *testing.T) {
 	meta := func() metav1.ObjectMeta {

@@ -50,6 +50,7 @@ type fixture struct {
 	pods, namespaces, nodes, netNamespaces, hostSubnets, networkPolicies, clusterPolicies *fcache.FakeControllerSource
 
 	mu     sync.Mutex
+	warned []string                     // Events on the Node
 	unseen map[string]*corev1.Namespace // those that only the API server knows
 }
 
@@ -114,7 +115,7 @@ func newPrimed(t *testing.T, before func(*fixture)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Policies, err = New(f.node, cluster, f.vnids, f.bridge); err != nil {
+	if f.Policies, err = New(f.node, cluster, f.vnids, f.bridge, f); err != nil {
 		t.Fatal(err)
 	}
 	if before != nil {
@@ -149,6 +150,13 @@ func (f *fixture) getNamespace(_ context.Context, name string) (*corev1.Namespac
 		return ns, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, name)
+}
+
+// WarnNode implements Events.
+func (f *fixture) WarnNode(reason, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.warned = append(f.warned, reason+": "+message)
 }
 
 // tenant makes a namespace with its NetNamespace known.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,12 +42,18 @@ type Bridge interface {
 	WatchPackets(ctx context.Context, handle func(ovs.PacketIn))
 }
 
+// Events reports to users.
+type Events interface {
+	WarnNode(reason, message string)
+}
+
 // Policies follows what the cluster says of policies, and compiles it for the pods of this node.
 //
 // Its lock is held while a change is given to the store, which never blocks, so the order of changes is that of what is known.
 type Policies struct {
 	cluster Cluster
 	sw      Switch
+	events  Events
 	news    news
 	synced  []cache.InformerSynced // the handlers, which make the news
 	updates *reconcile.Runner
@@ -57,8 +64,8 @@ type Policies struct {
 	previous <-chan time.Time // when replies to connections of the previous version end; nil: there were none
 
 	compileTime durations
-	between     func() // nil, or called between two parts of a large change, without the lock
-	beyond      int    // policies beyond the budgets, as logged
+	between     func()   // nil, or called between two parts of a large change, without the lock
+	beyond      []string // policies beyond the budgets, as reported
 
 	mu       sync.Mutex
 	compiler *Compiler
@@ -74,11 +81,12 @@ type Policies struct {
 }
 
 // New returns the feature. Its informers need not have synced.
-func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge) (*Policies, error) {
+func New(node pipeline.Node, cluster Cluster, sw Switch, bridge Bridge, events Events) (*Policies, error) {
 	p := &Policies{
 		cluster:  cluster,
 		sw:       sw,
 		bridge:   bridge,
+		events:   events,
 		compiler: NewCompiler(node, policy.New(cluster.HostNetworkNamespaces...)),
 		relogged: map[string]bool{},
 		homes:    map[pipeline.Owner]policy.PodKey{},
@@ -193,12 +201,29 @@ func (p *Policies) report(ctx context.Context, err error) {
 	}
 }
 
-// reportBeyond logs how many policies are beyond the budgets, when that has changed.
+// ReasonBeyondBudgets is the reason of an Event on the Node: policies that select its pods are not carried out. Alerts match it: it doesn't change.
+const ReasonBeyondBudgets = "NetworkPoliciesBeyondBudgets"
+
+// mostBeyond is how many policies the Event names.
+const mostBeyond = 10
+
+// reportBeyond reports which policies are beyond the budgets, when that has changed.
 func (p *Policies) reportBeyond(ctx context.Context) {
-	if n := p.compiler.engine.Beyond(); n != p.beyond {
-		p.beyond = n
-		klog.FromContext(ctx).Info("Policies beyond the budgets isolate their pods and allow nothing", "policies", n)
+	names := p.compiler.engine.Beyond()
+	if slices.Equal(names, p.beyond) {
+		return
 	}
+	p.beyond = names
+	klog.FromContext(ctx).Info("Policies beyond the budgets isolate their pods and allow nothing", "policies", len(names))
+	if len(names) == 0 {
+		return
+	}
+	some := strings.Join(names[:min(len(names), mostBeyond)], ", ")
+	if more := len(names) - mostBeyond; more > 0 {
+		some += fmt.Sprintf(" and %d more", more)
+	}
+	p.events.WarnNode(ReasonBeyondBudgets, fmt.Sprintf(
+		"NetworkPolicies %s exceed the budget of their namespace or of this node: they isolate its pods and allow nothing; make them smaller, or move pods to other nodes", some))
 }
 
 // learnSome updates the engine with changed objects until enough pieces have changed, and reports whether objects are left. NetworkPolicies of a

@@ -88,7 +88,6 @@ type budgets struct {
 	local   int                  // cost of all ledgers' local policies
 	share   int                  // of the node, that each namespace has at most
 	squeeze bool                 // the shares may have to change
-	beyond  int                  // policies without rules, though they select pods of this node
 }
 
 func newBudgets() budgets {
@@ -101,16 +100,23 @@ func newBudgets() budgets {
 // ledger is a namespace's account.
 type ledger struct {
 	policies map[*policy]struct{}
-	total    int  // cost of all
-	local    int  // cost of the admitted ones that select pods of this node
-	over     bool // some are not admitted
-	beyond   int  // of budgets.beyond
+	total    int       // cost of all
+	local    int       // cost of the admitted ones that select pods of this node
+	over     bool      // some are not admitted
+	beyond   []*policy // of the local ones, without rules
 }
 
-// Beyond returns the number of policies that are beyond the budget of their namespace or of the node: they select pods of this node and have no rules.
-func (e *Engine) Beyond() int {
+// Beyond returns the names of the policies that are beyond the budget of their namespace or of the node, in order: they select pods of this node and have
+// no rules.
+func (e *Engine) Beyond() (names []string) {
 	e.rebalance()
-	return e.beyond
+	for _, l := range e.ledgers {
+		for _, p := range l.beyond {
+			names = append(names, p.key.String())
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // older orders policies by age, then by name.
@@ -158,7 +164,6 @@ func (e *Engine) settleAccount(p *policy, added bool) {
 		e.due[l] = struct{}{}
 	}
 	if len(l.policies) == 0 {
-		e.beyond, l.beyond = e.beyond-l.beyond, 0
 		delete(e.ledgers, p.key.namespace)
 	}
 }
@@ -235,7 +240,7 @@ func (e *Engine) rebalance() {
 
 // apply builds the rules of the oldest local policies within the namespace's share, and removes those of the others.
 func (e *Engine) apply(l *ledger) {
-	e.beyond, l.beyond = e.beyond-l.beyond, 0
+	l.beyond = nil
 	cost := 0
 	for _, p := range slices.SortedFunc(maps.Keys(l.policies), older) {
 		if p.counted {
@@ -243,10 +248,9 @@ func (e *Engine) apply(l *ledger) {
 		}
 		e.build(p, p.counted && cost <= e.share)
 		if !p.built && p.local() {
-			l.beyond++
+			l.beyond = append(l.beyond, p)
 		}
 	}
-	e.beyond += l.beyond
 }
 
 // fairShare returns the largest power of two that all namespaces can have of the node, if each takes no more than it needs; math.MaxInt if they can
