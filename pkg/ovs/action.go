@@ -66,3 +66,25 @@ type ctClear struct{}
 func (ctClear) MarshalText() ([]byte, error) { return []byte("ct_clear"), nil }
 
 func (ctClear) GoString() string { return "ovs.CTClear()" }
+
+// Recirculate ends the packet's pass through the datapath: what follows, with the first action that reads or changes more than Ethernet, is a
+// datapath flow of its own. What comes before is done by the datapath even if what follows takes ovs-vswitchd. The actions add and remove an MPLS
+// label, behind which Open vSwitch has to parse the packet again; the packet itself stays as it is. It is of the Ethernet type.
+func Recirculate(etherType uint16) []Action {
+	return []Action{mplsAction{"push_mpls", etherTypeMPLS}, mplsAction{"pop_mpls", etherType}}
+}
+
+const etherTypeMPLS = 0x8847
+
+type mplsAction struct {
+	name      string
+	etherType uint16
+}
+
+func (a mplsAction) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%s:0x%04x", a.name, a.etherType), nil
+}
+
+func (a mplsAction) GoString() string {
+	return fmt.Sprintf("ovs.mplsAction{%q, %#04x}", a.name, a.etherType)
+}

@@ -271,6 +271,7 @@ func drawFlow(t *rapid.T) *ovs.Flow {
 		{ovs.ToGroup(99)},
 		{ovs.ToGroup(1)},
 		{ovs.ThroughMeter(1), goovs.Output(1)},
+		append(ovs.Recirculate(0x0800), goovs.Resubmit(0, 90)),
 	}).Draw(t, "actions")
 	return f
 }

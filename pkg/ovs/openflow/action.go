@@ -30,6 +30,8 @@ const (
 	KindSetField
 	KindPushVLAN
 	KindPopVLAN
+	KindPushMPLS
+	KindPopMPLS
 	KindSetTTL
 	KindDecTTL
 	KindCT
@@ -46,8 +48,8 @@ func (k Kind) String() string {
 	names := [numKinds]string{
 		KindUnknown: "unknown", KindOutput: "output", KindOutputField: "output:field", KindController: "controller",
 		KindGroup: "group", KindResubmit: "resubmit", KindMove: "move", KindLoad: "load", KindSetField: "set_field",
-		KindPushVLAN: "push_vlan", KindPopVLAN: "pop_vlan", KindSetTTL: "mod_nw_ttl", KindDecTTL: "dec_ttl", KindCT: "ct",
-		KindCTClear: "ct_clear", KindNAT: "nat", KindLearn: "learn", KindConjunction: "conjunction", KindNote: "note",
+		KindPushVLAN: "push_vlan", KindPopVLAN: "pop_vlan", KindPushMPLS: "push_mpls", KindPopMPLS: "pop_mpls",
+		KindSetTTL: "mod_nw_ttl", KindDecTTL: "dec_ttl", KindCT: "ct", KindCTClear: "ct_clear", KindNAT: "nat", KindLearn: "learn", KindConjunction: "conjunction", KindNote: "note",
 		KindCheckPktLarger: "check_pkt_larger",
 	}
 	if k < numKinds {
@@ -61,6 +63,8 @@ const (
 	actionOutput       = 0
 	actionPushVLAN     = 17
 	actionPopVLAN      = 18
+	actionPushMPLS     = 19
+	actionPopMPLS      = 20
 	actionGroup        = 22
 	actionSetTTL       = 23
 	actionDecTTL       = 24
@@ -145,6 +149,10 @@ func decodeAction(b []byte) (a Action, ok bool) {
 		return PushVLAN{EtherType: u16(b[4:])}, len(b) == 8 && allZero(b[6:])
 	case actionPopVLAN:
 		return PopVLAN{}, len(b) == 8 && allZero(b[4:])
+	case actionPushMPLS:
+		return PushMPLS{EtherType: u16(b[4:])}, len(b) == 8 && allZero(b[6:])
+	case actionPopMPLS:
+		return PopMPLS{EtherType: u16(b[4:])}, len(b) == 8 && allZero(b[6:])
 	case actionGroup:
 		return ToGroup{ID: u32(b[4:])}, len(b) == 8
 	case actionSetTTL:

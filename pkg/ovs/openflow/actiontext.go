@@ -103,6 +103,12 @@ func (p *actionParser) one(w word) (Action, error) {
 		return PushVLAN{EtherType: uint16(n)}, err
 	case "pop_vlan", "strip_vlan":
 		return PopVLAN{}, w.plain()
+	case "push_mpls":
+		n, err := w.uint(16)
+		return PushMPLS{EtherType: uint16(n)}, err
+	case "pop_mpls":
+		n, err := w.uint(16)
+		return PopMPLS{EtherType: uint16(n)}, err
 	case "mod_nw_ttl":
 		n, err := w.uint(8)
 		return SetTTL{TTL: uint8(n)}, err

@@ -255,6 +255,38 @@ func (PopVLAN) appendWire(b []byte, _ Version) ([]byte, error) {
 
 func (PopVLAN) appendText(b []byte) []byte { return append(b, "pop_vlan"...) }
 
+// PushMPLS adds an MPLS label (OFPAT_PUSH_MPLS).
+type PushMPLS struct {
+	EtherType uint16 // 0x8847 or 0x8848
+}
+
+// Kind implements Action.
+func (PushMPLS) Kind() Kind { return KindPushMPLS }
+
+func (a PushMPLS) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(put16(appendHeader(b, actionPushMPLS, 8), a.EtherType), 2), nil
+}
+
+func (a PushMPLS) appendText(b []byte) []byte {
+	return appendPaddedHex(append(b, "push_mpls:0x"...), uint64(a.EtherType), 4)
+}
+
+// PopMPLS removes the outer MPLS label (OFPAT_POP_MPLS).
+type PopMPLS struct {
+	EtherType uint16 // of the packet without it
+}
+
+// Kind implements Action.
+func (PopMPLS) Kind() Kind { return KindPopMPLS }
+
+func (a PopMPLS) appendWire(b []byte, _ Version) ([]byte, error) {
+	return zeros(put16(appendHeader(b, actionPopMPLS, 8), a.EtherType), 2), nil
+}
+
+func (a PopMPLS) appendText(b []byte) []byte {
+	return appendPaddedHex(append(b, "pop_mpls:0x"...), uint64(a.EtherType), 4)
+}
+
 // SetTTL sets the IP TTL or hop limit (OFPAT_SET_NW_TTL).
 type SetTTL struct {
 	TTL uint8
