@@ -40,6 +40,23 @@ func testARP(t *testing.T, w *world) {
 	t.Run("spoofed tagged", func(t *testing.T) {
 		w.tryFrames(t, "tagged ARP replies as gateways, pods and the node", w.drops(fixture.Node1, ""), packets(wire.ARPReply, true))
 	})
+	t.Run("data", func(t *testing.T) {
+		send := func(token []byte) (frames [][]byte) {
+			for _, dst := range []fixture.Pod{w.v1, w.v2} {
+				for _, operation := range []uint16{wire.ARPRequest, wire.ARPReply} {
+					p := wire.ARP{Operation: operation, SenderMAC: w.a1.MAC, SenderIP: w.a1.Addr, TargetMAC: dst.MAC, TargetIP: dst.Addr}.Packet(token)
+					for _, mac := range []net.HardwareAddr{wire.Broadcast(), dst.MAC} {
+						frames = append(frames, wire.Ethernet(mac, w.a1.MAC, wire.TypeARP, p))
+					}
+				}
+			}
+			return frames
+		}
+		w.try(t, attack{
+			position: aPod, sent: "data in ARP requests and replies to another tenant's pods on its node and on another", packets: 8, send: fromPod(w.a1, send),
+			at: w.victimReceivers(), counters: []counter{w.flows(fixture.Node1, "51", "arp"), w.drops(fixture.Node1, "20")},
+		})
+	})
 	t.Run("gratuitous", func(t *testing.T) {
 		send := func(token []byte) (frames [][]byte) {
 			for _, operation := range []uint16{wire.ARPRequest, wire.ARPReply} {

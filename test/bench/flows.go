@@ -103,8 +103,13 @@ func replaceFigure() figure {
 func runReplace(b *B) {
 	const size = 50_000
 	s, native := b.newBridge()
-	flows := b.manyFlows(size)
+	flows, meters := b.manyFlows(size)
 	file := b.flowFile(flows)
+	for _, m := range meters { // ovs-ofctl replaces flows alone
+		text, err := ovs.MeterText(m)
+		b.must(err)
+		s.OFCtl(b, "add-meter", ovstest.Bridge, text)
+	}
 	// Both ways again, through something that counts.
 	counter := b.newCounter(s)
 	counted := ovs.NewNative(ovstest.Bridge, counter.dir)
@@ -118,7 +123,7 @@ func runReplace(b *B) {
 	}
 	ours := func(i ovs.Interface) func() error {
 		return func() error {
-			_, err := i.Replace(b.Context(), ovs.State{Flows: flows})
+			_, err := i.Replace(b.Context(), ovs.State{Flows: flows, Meters: meters})
 			return err
 		}
 	}
@@ -147,7 +152,7 @@ func runReplace(b *B) {
 }
 
 // manyFlows compiles a node of a cluster that is large enough.
-func (b *B) manyFlows(n int) []*ovs.Flow {
+func (b *B) manyFlows(n int) ([]*ovs.Flow, []ovs.Meter) {
 	b.Helper()
 	node := podNetwork()
 	static, err := node.Static()
@@ -167,7 +172,7 @@ func (b *B) manyFlows(n int) []*ovs.Flow {
 			subnet = subnet.Next()
 		}
 	}
-	return flows[:n]
+	return flows[:n], static.Meters
 }
 
 // flowFile writes the flows for ovs-ofctl.

@@ -55,12 +55,13 @@ func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath
 		}
 		for _, peer := range c.Nodes {
 			if peer != node {
-				states = append(states, n.Peer(compiled.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}}))
+				states = append(states, n.Peer(compiled.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}))
 			}
 		}
 		var want ovs.State
 		for _, s := range states {
 			want.Flows = append(want.Flows, unshared(want.Flows, s.Flows)...)
+			want.Meters = append(want.Meters, s.Meters...)
 		}
 		bridge := ovs.NewNative(ovstest.Bridge, node.Switch.RunDir)
 		if _, err := bridge.Replace(t.Context(), want); err != nil {

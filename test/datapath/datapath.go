@@ -57,6 +57,7 @@ type Node struct {
 	Pods   []*Pod
 
 	network *Network
+	meters  map[string]bool // that are set, by their text
 }
 
 // Pod is a pod on a node.
@@ -100,6 +101,7 @@ func (n *Network) addNode(t testing.TB, i int) *Node {
 	t.Helper()
 	node := &Node{
 		network: n,
+		meters:  map[string]bool{},
 		Switch:  ovstest.Start(t),
 		VTEP:    netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
 		Subnet:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128, byte(i), 0}), 24),
@@ -162,12 +164,17 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	return p
 }
 
-// SetFlows makes br0's flows the ones in the text, one a line, in one bundle. Empty lines and those that start with # don't count.
+// SetFlows makes br0's flows the ones in the text, one a line, in one bundle. Empty lines and those that start with # don't count. Lines that start
+// with meter= are meters, which are set before and stay.
 func (n *Node) SetFlows(t testing.TB, text string) {
 	t.Helper()
 	var flows strings.Builder
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+		switch line = strings.TrimSpace(line); {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "meter="):
+			n.setMeter(t, line)
+		default:
 			flows.WriteString(line + "\n")
 		}
 	}
@@ -177,6 +184,16 @@ func (n *Node) SetFlows(t testing.TB, text string) {
 		t.Fatalf("replace-flows: %v\n%s\n%s", err, out, flows.String())
 	}
 	n.Revalidate(t)
+}
+
+func (n *Node) setMeter(t testing.TB, meter string) {
+	t.Helper()
+	command := "add-meter"
+	if n.meters[meter] {
+		command = "mod-meter"
+	}
+	n.Switch.OFCtl(t, command, ovstest.Bridge, meter)
+	n.meters[meter] = true
 }
 
 // Revalidate waits until the datapath's cache has followed the flows. What is waited for is the end of a round of vswitchd's, and the first one

@@ -74,7 +74,7 @@ func TestHostStackHearsNoPod(t *testing.T) {
 	p := &product{Network: datapath.New(t, 1), mode: config.ModeNetworkPolicy}
 	node := p.Nodes[0]
 	pod, veth := attach(t, p, node)
-	p.install(t, node, p.compiler(node).Pod(sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}}).Flows, nil)
+	p.install(t, node, []sdn.State{p.compiler(node).Pod(sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}})}, nil)
 	p.protect(t, node)
 	node.Sh(t, "ip -6 addr add "+nodeIPv6+"/128 dev lo")
 

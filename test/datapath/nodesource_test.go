@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 
-	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
@@ -53,7 +52,7 @@ func (p *product) compiler(node *datapath.Node) sdn.Node {
 func (p *product) apply(t *testing.T, node *datapath.Node) {
 	t.Helper()
 	n := p.compiler(node)
-	var flows []*ovs.Flow
+	var states []sdn.State
 	var rules []string
 	for _, pod := range node.Pods {
 		compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}}
@@ -64,34 +63,27 @@ func (p *product) apply(t *testing.T, node *datapath.Node) {
 			compiled.Policies = sdn.PodPolicies{Judged: true, Ingress: true}
 			rules = append(rules, fmt.Sprintf("table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82", pod.OFPort))
 		}
-		flows = append(flows, n.Pod(compiled).Flows...)
+		states = append(states, n.Pod(compiled))
 	}
-	p.install(t, node, flows, rules)
+	p.install(t, node, states, rules)
 }
 
 // install installs the node's static flows, those of its peers, and others.
-func (p *product) install(t *testing.T, node *datapath.Node, flows []*ovs.Flow, rules []string) {
+func (p *product) install(t *testing.T, node *datapath.Node, states []sdn.State, rules []string) {
 	t.Helper()
 	n := p.compiler(node)
-	s, err := n.Static()
+	static, err := n.Static()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := slices.Concat(s.Flows, flows)
+	states = append(states, static)
 	for _, peer := range p.Nodes {
 		if peer != node {
-			all = append(all, n.Peer(sdn.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}).Flows...)
+			states = append(states, n.Peer(sdn.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}))
 		}
-	}
-	for _, f := range all {
-		line, err := ovs.FlowText(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rules = append(rules, line)
 	}
 	node.Switch.OFCtl(t, "set-frags", ovstest.Bridge, "nx-match") // as the agent does
-	node.SetFlows(t, strings.Join(rules, "\n"))
+	node.SetFlows(t, strings.Join(rules, "\n")+"\n"+stateText(t, states...))
 }
 
 // serve makes the host a node with a firewall and node ports, as the agent and kube-proxy do.

@@ -57,7 +57,7 @@ func newStrangers(t *testing.T) *strangers {
 	}}
 	for _, node := range s.Nodes {
 		n := s.compiler(node)
-		flows := n.Service(service).Flows
+		states := []sdn.State{n.Service(service)}
 		var rules []string
 		for _, pod := range node.Pods {
 			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
@@ -74,9 +74,9 @@ func newStrangers(t *testing.T) *strangers {
 					rules = append(rules, fmt.Sprintf(admit, protocol, s.enemy.Addr, fmt.Sprintf(",tp_dst=%d", podPort)))
 				}
 			}
-			flows = slices.Concat(flows, n.Pod(compiled).Flows)
+			states = append(states, n.Pod(compiled))
 		}
-		s.install(t, node, flows, rules)
+		s.install(t, node, states, rules)
 		s.protect(t, node)
 		for _, protocol := range []string{"tcp", "udp", "sctp"} {
 			nodePort(t, node, protocol, freePort, s.open)

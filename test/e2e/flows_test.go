@@ -66,7 +66,7 @@ func TestSwitchFacts(t *testing.T) {
 			}
 			for _, name := range []string{
 				"classify", "tunnel-ingress", "pod-ingress", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route",
-				"arp-local", "arp-remote", "service", "node-port", "endpoint", "endpoint-verdict", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
+				"arp-local", "arp-remote", "arp-answer", "service", "node-port", "endpoint", "endpoint-verdict", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
 			} {
 				if !seen[name] {
 					err = fmt.Errorf("no flow is in a table called %q: there are %v", name, seen)
@@ -112,7 +112,7 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 		add("10", "priority=100,ip,tun_src=%s,nw_src=%s actions=goto_table:30", h.HostIP, h.Subnet)
 		add("10", "priority=100,arp,tun_src=%s,arp_spa=%s actions=goto_table:30", h.HostIP, h.Subnet)
 		add("10", "priority=50,tun_src=%s actions=drop", h.HostIP)
-		add("50", "priority=100,arp,arp_tpa=%s actions=%s", h.Subnet, tunnel)
+		add("50", "priority=100,arp,arp_tpa=%s,arp_op=1 actions=move:NXM_OF_ARP_TPA[]->NXM_NX_REG1[],goto_table:51", h.Subnet)
 		add("90", "priority=100,ip,nw_dst=%s actions=%s", h.Subnet, tunnel)
 		replicate += "set_field:" + h.HostIP + "->tun_dst,output:1,"
 	}

@@ -145,7 +145,7 @@ func (c *cluster) tunnels(node string, want map[string]string) func(context.Cont
 			sources[vtep] = true
 			actions := " actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:" + vtep + "->tun_dst,output:1"
 			expect("10", "priority=100,ip,tun_src="+vtep+",nw_src="+subnet+" actions=goto_table:30")
-			expect("50", "priority=100,arp,arp_tpa="+subnet+actions)
+			expect("50", "priority=100,arp,arp_tpa="+subnet+",arp_op=1"+actions)
 			expect("90", "priority=100,ip,nw_dst="+subnet+actions)
 		}
 		known := 0

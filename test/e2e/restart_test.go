@@ -101,7 +101,7 @@ func TestAgentMissesNodes(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for table, text := range map[string]string{"10": "tun_src=" + addr + ",nw_src=" + subnet + " ", "50": "arp_tpa=" + subnet + " ", "90": "nw_dst=" + subnet + " ", "111": addr + "->tun_dst"} {
+			for table, text := range map[string]string{"10": "tun_src=" + addr + ",nw_src=" + subnet + " ", "50": "arp_tpa=" + subnet + ",", "90": "nw_dst=" + subnet + " ", "111": addr + "->tun_dst"} {
 				has := slices.ContainsFunc(fixture.TableOf(flows, table), func(f string) bool { return strings.Contains(f, text) })
 				if has != want {
 					err = errors.Join(err, fmt.Errorf("a flow with %q in table %s: %v, want %v", text, table, has, want))

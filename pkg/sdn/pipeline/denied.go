@@ -13,7 +13,8 @@ const (
 	deniedRate  = 100
 	deniedBurst = 100
 
-	meterDenied = "denied"
+	// meterDenied is above the numbers of ports, which are those of ARP's meters.
+	meterDenied = 1 << 16
 )
 
 // Denied is a packet that policies have denied.
@@ -28,8 +29,8 @@ func (n Node) LogDenied() State {
 		return State{}
 	}
 	var s State
-	s.Meters = []Meter{{Name: meterDenied, Unit: ovs.Packets, Rate: deniedRate, Burst: deniedBurst}}
-	tell := []ovs.Action{ThroughMeter(meterDenied), ovs.ToController()}
+	s.Meters = []ovs.Meter{{ID: meterDenied, Unit: ovs.Packets, Rate: deniedRate, Burst: deniedBurst}}
+	tell := []ovs.Action{ovs.ThroughMeter(meterDenied), ovs.ToController()}
 	s.add(tableEgressDenied, 100, ip(ovs.RegBits(4, sourceLogged, sourceLogged)), tell...)
 	s.add(tableIngressDenied, 100, ip(ovs.RegBits(4, targetLogged, targetLogged)), tell...)
 	return s

@@ -129,7 +129,7 @@ func TestTraceEndpoints(t *testing.T) {
 		for _, userspace := range []bool{false, true} {
 			n := inMode(mode)
 			n.StatelessSCTP, n.LaterFragments = userspace, userspace
-			if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, n)}); err != nil {
+			if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, n))); err != nil {
 				t.Fatal(err)
 			}
 			for i, want := range services[1:] {
@@ -176,7 +176,7 @@ func TestTraceEndpoints_fragments(t *testing.T) {
 	for _, userspace := range []bool{false, true} {
 		n := inMode(config.ModeNetworkPolicy)
 		n.StatelessSCTP, n.LaterFragments = userspace, userspace
-		if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, n)}); err != nil {
+		if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, n))); err != nil {
 			t.Fatal(err)
 		}
 		for service, want := range map[int]map[bool]string{2: {false: "", true: "2"}, 3: {false: "", true: ""}, 5: {false: "2", true: "2"}, 6: {false: "", true: ""}} {
@@ -202,7 +202,7 @@ func TestTraceFrontends(t *testing.T) {
 		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "456", 12: "3456", 13: "46", 14: "46"},
 	}
 	for mode, services := range reached {
-		if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, inMode(mode), others...)}); err != nil {
+		if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, inMode(mode), others...))); err != nil {
 			t.Fatal(err)
 		}
 		for i, want := range services[1:] {

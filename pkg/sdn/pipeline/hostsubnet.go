@@ -26,9 +26,8 @@ func (n Node) Peer(p Peer) State {
 		tag = loadVNID(*p.FixedVNID, tunID)
 	}
 	n.fromPeer(&s, p)
-	tunnel := append([]ovs.Action{tag}, toNode(p.VTEP)...)
+	n.peerARP(&s, p, append([]ovs.Action{tag}, toNode(p.VTEP)...))
 	for _, subnet := range p.Subnets {
-		s.add(tableARPRemote, 100, arp(ovs.ARPTargetIP(subnet)), tunnel...)
 		for _, source := range n.sourcesFor(p) {
 			s.add(tableRemote, 100, ip(append(source, ovs.IPDestination(subnet))...), append([]ovs.Action{tag}, n.sendToNode(p.VTEP)...)...)
 		}

@@ -65,23 +65,15 @@ func (n Node) classify(s *State) {
 			goovs.IPFrag(goovs.IPFragFlagFirst), goovs.TransportSourcePort(0), goovs.TransportDestinationPort(0),
 		}}, goovs.Drop())
 	}
-	toTunnelIngress := []ovs.Action{goovs.Move(tunID, regSourceVNID), ovs.GotoTable(tableTunnelIngress)}
+	n.enterARP(s)
 	for _, cluster := range n.ClusterNetworks {
-		for _, subnet := range n.Subnets {
-			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(cluster), ovs.ARPTargetIP(subnet)).from(PortVXLAN), toTunnelIngress...)
-		}
-		s.add(tableClassify, 200, ip(ovs.IPSource(cluster)).from(PortVXLAN), toTunnelIngress...)
+		s.add(tableClassify, 200, ip(ovs.IPSource(cluster)).from(PortVXLAN), goovs.Move(tunID, regSourceVNID), ovs.GotoTable(tableTunnelIngress))
 	}
 	n.foreign(s)
 	s.add(tableClassify, 150, anything().from(PortVXLAN), goovs.Drop())
 
 	n.outsiders(s)
 	n.itself(s)
-	for _, gateway := range n.gateways() {
-		for _, cluster := range n.ClusterNetworks {
-			s.add(tableClassify, 200, arp(ovs.ARPSourceIP(gateway), ovs.ARPTargetIP(cluster)).from(PortTun), ovs.GotoTable(tableRoute))
-		}
-	}
 	for _, subnet := range n.Subnets {
 		for _, cluster := range n.ClusterNetworks {
 			s.add(tableClassify, 300, ip(ovs.IPSource(subnet), ovs.IPDestination(cluster)).from(PortTun), n.fromHost(ovs.GotoTable(tableServiceReturn))...)
@@ -108,16 +100,14 @@ func (n Node) classify(s *State) {
 
 // route compiles where packets go: table 30.
 func (n Node) route(s *State) {
+	n.routeARP(s)
 	for _, gateway := range n.gateways() {
-		s.add(tableRoute, 300, arp(ovs.ARPTargetIP(gateway)), goovs.Output(PortTun))
 		s.add(tableRoute, 300, ip(ovs.IPDestination(gateway)), goovs.Output(PortTun))
 	}
 	for _, subnet := range n.Subnets {
-		s.add(tableRoute, 200, arp(ovs.ARPTargetIP(subnet)), ovs.GotoTable(tableARPLocal))
 		s.add(tableRoute, 200, ip(ovs.IPDestination(subnet)), ovs.GotoTable(tableLocalPod))
 	}
 	for _, cluster := range n.ClusterNetworks {
-		s.add(tableRoute, 100, arp(ovs.ARPTargetIP(cluster)), ovs.GotoTable(tableARPRemote))
 		s.add(tableRoute, 100, ip(ovs.IPDestination(cluster)), ovs.GotoTable(tableRemote))
 	}
 	n.mark(s)
@@ -132,6 +122,7 @@ func (n Node) route(s *State) {
 func (n Node) deliver(s *State) {
 	s.add(tableARPLocal, 0, anything(), goovs.Drop())
 	s.add(tableARPRemote, 0, anything(), goovs.Drop())
+	n.answerARP(s)
 
 	// VNID 0 reaches every service; the host's proxy takes it from there. Pods with policies reach those that are known.
 	if n.judges() {

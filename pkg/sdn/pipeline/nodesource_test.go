@@ -71,14 +71,19 @@ func nodeFlows(t *testing.T, mode config.Mode, n Node, peer Peer, previous bool)
 	return lines(t, s)
 }
 
-// load makes the flows in the text those of the switch.
+// load makes the flows in the text those of the switch, with meters of any rate.
 func load(t *testing.T, sw *ovstest.Switch, text string) {
 	t.Helper()
+	sw.OFCtl(t, "del-meters", ovstest.Bridge)
 	seen, unique := map[string]bool{}, ""
 	for line := range strings.Lines(text) {
 		if !seen[line] && !strings.HasPrefix(line, "#") {
 			seen[line] = true
 			unique += line
+		}
+		if m := regexp.MustCompile(`actions=meter:(\d+),`).FindStringSubmatch(line); m != nil && !seen[m[0]] {
+			seen[m[0]] = true
+			sw.OFCtl(t, "add-meter", ovstest.Bridge, "meter="+m[1]+",pktps,band=type=drop,rate=1")
 		}
 	}
 	file := filepath.Join(t.TempDir(), "flows")

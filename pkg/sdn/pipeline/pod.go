@@ -33,15 +33,12 @@ func (n Node) Pod(p Pod) State {
 
 		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)})...)
 		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), append(append([]ovs.Action{vnid}, asSource...), n.fromPod())...)
-		s.add(tablePodIngress, 100, arp(
-			goovs.DataLinkSource(mac), ovs.ARPSourceIP(single(addr)), goovs.ARPSourceHardwareAddress(p.MAC),
-		).from(p.OFPort), vnid, ovs.GotoTable(tableRoute))
 
 		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{n.fromPod()})...)
-		s.add(tableARPLocal, 100, arp(ovs.ARPTargetIP(single(addr))), goovs.Output(p.OFPort))
 		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
 			slices.Concat([]ovs.Action{loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort)}, asTarget, []ovs.Action{n.toIsolation(addr)})...)
 	}
+	n.podARP(&s, p)
 	n.among(&s, p.VNID)
 	return s
 }

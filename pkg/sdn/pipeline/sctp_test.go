@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
@@ -28,7 +27,7 @@ func TestTraceStatelessSCTP(t *testing.T) {
 			isolated := Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, Policies: PodPolicies{Judged: true, Ingress: true, Egress: true}}
 			flows = append(flows, n.Pod(isolated).Flows...)
 			flows = append(flows, n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}).Flows...)
-			if _, err := bridge.Replace(t.Context(), ovs.State{Flows: flows}); err != nil {
+			if _, err := bridge.Replace(t.Context(), withMeters(t, flows)); err != nil {
 				t.Fatal(err)
 			}
 			answers := "in_port=3,dl_src=0a:58:0a:80:00:03," + tc.protocol + ",nw_src=10.128.0.3,nw_dst=10.129.0.9"

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -10,7 +11,8 @@ import (
 type State struct {
 	Flows  []*ovs.Flow // cookies are filled in by the store
 	Groups []Group
-	Meters []Meter
+	// Meters have numbers that follow from ports: those of a pod are the same whatever other pods there are. The owner's flows go ovs.ThroughMeter.
+	Meters []ovs.Meter
 	// Learned names flows that `learn` actions of the owner make. The switch keeps them for as long as somebody names them; then they are
 	// purged, together with the change.
 	Learned []ovs.Learned
@@ -24,51 +26,27 @@ type Group struct {
 	Buckets []ovs.Bucket
 }
 
-// Meter is a meter of its owner. The owner's flows go through it by ThroughMeter.
-type Meter struct {
-	Name  string // unique within the owner
-	Unit  ovs.MeterUnit
-	Rate  uint32 // units per second
-	Burst uint32 // units; 0: the switch's own choice
-}
-
 // Connections are vouched for on some ground. When the ground changes they are forgotten too.
 type Connections struct {
 	ovs.Connections
 	Ground string
 }
 
-// Reference is an action that names a group or a meter of the same owner. The store puts the number in its place that the switch knows
-// it by.
+// Reference is an action that sends to a group of the same owner, by its name. The store puts the number in its place that the switch knows it by.
 type Reference struct {
-	Object Object
-	Name   string
+	Group string
 }
 
-// Object is what a Reference names.
-type Object string
-
-// The objects.
-const (
-	ObjectGroup Object = "group"
-	ObjectMeter Object = "meter"
-)
-
 // ToGroup sends the packet to the owner's group of that name.
-func ToGroup(name string) ovs.Action { return Reference{ObjectGroup, name} }
+func ToGroup(name string) ovs.Action { return Reference{name} }
 
-// ThroughMeter drops the packet when it exceeds the rate of the owner's meter of that name. It comes first in the action list.
-func ThroughMeter(name string) ovs.Action { return Reference{ObjectMeter, name} }
-
-// MarshalText returns the action as ovs-ofctl would read it if groups and meters had names.
+// MarshalText returns the action as ovs-ofctl would read it if groups had names.
 func (r Reference) MarshalText() ([]byte, error) {
-	if r.Name == "" {
-		return nil, fmt.Errorf("%s without a name", r.Object)
+	if r.Group == "" {
+		return nil, errors.New("group without a name")
 	}
-	return []byte(string(r.Object) + ":" + r.Name), nil
+	return []byte("group:" + r.Group), nil
 }
 
 // GoString implements ovs.Action.
-func (r Reference) GoString() string {
-	return fmt.Sprintf("pipeline.Reference{%q, %q}", r.Object, r.Name)
-}
+func (r Reference) GoString() string { return fmt.Sprintf("pipeline.ToGroup(%q)", r.Group) }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -33,7 +34,7 @@ func TestSwitchTakesAllGolden(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for name, state := range goldenStates(t) {
 		t.Run(name, func(t *testing.T) {
-			want := onSwitch(t, state)
+			want := ovs.State{Flows: state.Flows, Meters: state.Meters}
 			if _, err := bridge.Replace(t.Context(), want); err != nil {
 				t.Fatal(err)
 			}
@@ -44,48 +45,25 @@ func TestSwitchTakesAllGolden(t *testing.T) {
 	}
 }
 
-// onSwitch gives meters numbers, as the store does.
-func onSwitch(t *testing.T, s State) ovs.State {
-	t.Helper()
-	out := ovs.State{Flows: slices.Clone(s.Flows)}
-	for i, m := range s.Meters {
-		out.Meters = append(out.Meters, numbered(i, m))
-	}
-	for i, f := range s.Flows {
-		flow := *f
-		flow.Actions = slices.Clone(f.Actions)
-		for j, a := range flow.Actions {
-			if r, ok := a.(Reference); ok {
-				at := slices.IndexFunc(s.Meters, func(m Meter) bool { return r.Object == ObjectMeter && m.Name == r.Name })
-				if at < 0 {
-					t.Fatalf("%s of %s is not there", r.Object, r.Name)
-				}
-				flow.Actions[j] = ovs.ThroughMeter(out.Meters[at].ID)
-			}
-		}
-		out.Flows[i] = &flow
-	}
-	return out
-}
-
 // The pipeline's verdicts, as the switch itself explains them: one table of packets and where they end.
 func TestTrace(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	n := subnetNode()
 	flows := static(t, n).Flows
 	for _, s := range []State{
-		n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}),
+		n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true}),
+		n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.98"), Subnets: prefixes("10.131.0.0/23")}),
 		n.Pod(Pod{OFPort: 3, MAC: config.MAC(netip.MustParseAddr("10.128.0.5")), Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}}),
 		n.Pod(Pod{OFPort: 4, MAC: config.MAC(netip.MustParseAddr("10.128.0.6")), Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.6")}}),
 		n.MulticastNodes([]netip.Addr{netip.MustParseAddr("172.31.0.12")}),
 	} {
 		flows = append(flows, s.Flows...)
 	}
-	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: flows}); err != nil {
+	if _, err := bridge.Replace(t.Context(), withMeters(t, inOnePass(flows))); err != nil {
 		t.Fatal(err)
 	}
 
-	const drop = ""
+	const drop, back = "", "IN_PORT"
 	podA := "in_port=3,dl_src=0a:58:0a:80:00:05,"
 	forged := net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 6}.String()
 	for name, tc := range map[string]struct {
@@ -99,9 +77,15 @@ func TestTrace(t *testing.T) {
 		"pod to outside":              {podA + "ip,nw_src=10.128.0.5,nw_dst=192.0.2.1", "2", "0 20 27 30 100 101"},
 		"pod to a service":            {podA + "tcp,nw_src=10.128.0.5,nw_dst=172.30.0.1,tcp_dst=443", "2", "0 20 60"},
 		"pod to its gateway":          {podA + "ip,nw_src=10.128.0.5,nw_dst=10.128.0.1", "2", "0 20 27 30"},
-		"pod asks for a pod here":     {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.6", "4", "0 20 30 40"},
-		"pod asks for a pod there":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.129.0.9", "1", "0 20 30 50"},
-		"pod asks for its gateway":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.1", "2", "0 20 30"},
+		"pod asks for a pod here":     {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.6", back, "0 20 30 40 51"},
+		"pod asks for a pod there":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.129.0.9", back, "0 20 30 50 51"},
+		"pod asks for its gateway":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.1", back, "0 20 30 51"},
+		"pod asks for no pod here":    {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.9", drop, "0 20 30 40"},
+		"pod asks for no pod there":   {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.130.0.9", drop, "0 20 30 50"},
+		"pod asks for a machine":      {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.131.0.9", "1", "0 20 30 50"},
+		"pod announces itself":        {podA + "arp,arp_op=1,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.5", drop, "0 20 30 40"},
+		"pod answers another":         {podA + "arp,arp_op=2,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.6", drop, "0 20"},
+		"pod answers its node":        {podA + "arp,arp_op=2,arp_spa=10.128.0.5,arp_sha=0a:58:0a:80:00:05,arp_tpa=10.128.0.1", drop, "0 20"},
 		"pod sends multicast":         {podA + "udp,nw_src=10.128.0.5,nw_dst=239.1.1.1", drop, "0 20 27 30 110"},
 		"pod sends VXLAN":             {podA + "udp,nw_src=10.128.0.5,nw_dst=172.31.0.12,udp_dst=4789", drop, "0 20"},
 		"pod forges its IP":           {podA + "ip,nw_src=10.128.0.6,nw_dst=10.129.0.9", drop, "0 20"},
@@ -113,13 +97,24 @@ func TestTrace(t *testing.T) {
 		"pod speaks IPv6":             {podA + "ipv6", drop, "0"},
 		"node to pod here":            {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=10.128.0.6", "4", "0 30 70 80"},
 		"node to pod there":           {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=10.129.0.9", "1", "0 30 90"},
-		"node asks for a pod":         {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.128.0.6", "4", "0 30 40"},
+		"node asks for a pod":         {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.128.0.6", back, "0 30 40 51"},
+		"node asks for a machine":     {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.131.0.9", "1", "0 30 50"},
+		"node announces itself":       {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.128.0.1", drop, "0 30"},
+		"node answers":                {"in_port=2,arp,arp_op=2,arp_spa=10.128.0.1,arp_tpa=10.128.0.6", drop, "0"},
 		"host's proxy sends it back":  {"in_port=2,tcp,nw_src=10.128.0.5,nw_dst=10.128.0.6", "4", "0 25 27 30 70 80"},
 		"host's proxy, pod is gone":   {"in_port=2,tcp,nw_src=10.128.0.77,nw_dst=10.128.0.6", drop, "0 25"},
 		"answer from outside":         {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", "3", "0 30 70 80"},
 		"host sends multicast":        {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110"},
 		"peer to pod":                 {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", "3", "0 10 30 70 80"},
-		"peer asks for a pod":         {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=10.129.0.9,arp_tpa=10.128.0.5", "3", "0 10 30 40"},
+		"peer asks for a pod":         {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=10.129.0.9,arp_tpa=10.128.0.5", back, "0 10 30 40 51"},
+		"peer asks for this node":     {"in_port=1,tun_src=172.31.0.12,arp,arp_op=1,arp_spa=10.129.0.9,arp_tpa=10.128.0.1", back, "0 10 30 51"},
+		"peer answers a pod":          {"in_port=1,tun_src=172.31.0.12,arp,arp_op=2,arp_spa=10.129.0.9,arp_tpa=10.128.0.5", drop, "0 10 30"},
+		"peer answers this node":      {"in_port=1,tun_src=172.31.0.12,arp,arp_op=2,arp_spa=10.129.0.9,arp_tpa=10.128.0.1", drop, "0 10 30"},
+		"peer answers for a machine":  {"in_port=1,tun_src=172.31.0.12,arp,arp_op=2,arp_spa=10.131.0.9,arp_tpa=10.128.0.5", drop, "0 10"},
+		"machine asks for a pod":      {"in_port=1,tun_src=172.31.0.98,arp,arp_op=1,arp_spa=10.131.0.9,arp_tpa=10.128.0.5", back, "0 10 30 40 51"},
+		"machine answers a pod":       {"in_port=1,tun_src=172.31.0.98,arp,arp_op=2,arp_spa=10.131.0.9,arp_tpa=10.128.0.5", "3", "0 10 30 40"},
+		"machine answers this node":   {"in_port=1,tun_src=172.31.0.98,arp,arp_op=2,arp_spa=10.131.0.9,arp_tpa=10.128.0.1", "2", "0 10 30"},
+		"machine answers for a pod":   {"in_port=1,tun_src=172.31.0.98,arp,arp_op=2,arp_spa=10.128.0.6,arp_tpa=10.128.0.5", drop, "0 10"},
 		"peer to this node":           {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.1", "2", "0 10 30"},
 		"stranger to pod":             {"in_port=1,tun_src=172.31.0.99,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", drop, "0 10"},
 		// Without policies and VNIDs a host outside reaches pods through any node, as it does through theirs.
@@ -145,6 +140,35 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// withMeters returns the flows and the meters that they name, of any rate.
+func withMeters(t *testing.T, flows []*ovs.Flow) ovs.State {
+	t.Helper()
+	s := ovs.State{Flows: flows}
+	for _, f := range flows {
+		text, err := ovs.ActionsText(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := ovs.Meter{Unit: ovs.Packets, Rate: 1}
+		if n, _ := fmt.Sscanf(text, "meter:%d,", &m.ID); n == 1 && !slices.Contains(s.Meters, m) {
+			s.Meters = append(s.Meters, m)
+		}
+	}
+	return s
+}
+
+// inOnePass returns the flows without recirculation of ARP, at which a trace would end.
+func inOnePass(flows []*ovs.Flow) []*ovs.Flow {
+	label := ovs.Recirculate(etherTypeARP)
+	all := make([]*ovs.Flow, len(flows))
+	for i, f := range flows {
+		flow := *f
+		flow.Actions = slices.DeleteFunc(slices.Clone(f.Actions), func(a ovs.Action) bool { return a == label[0] || a == label[1] })
+		all[i] = &flow
+	}
+	return all
+}
+
 // passed lists the tables of a trace: its steps are numbered "20. in_port=3, priority 100", or with a name in place of the number.
 func passed(trace string) string {
 	numbers := map[string]string{}
@@ -162,8 +186,11 @@ func passed(trace string) string {
 	return strings.Join(tables, " ")
 }
 
-// lastOutput returns the OpenFlow port that the packet leaves by.
+// lastOutput returns the OpenFlow port that the packet leaves by, or "IN_PORT".
 func lastOutput(trace string) string {
+	if regexp.MustCompile(`(?m)^ +IN_PORT$`).MatchString(trace) {
+		return "IN_PORT"
+	}
 	m := regexp.MustCompile(`(?m)^ +(?:output:|>> output port is |.*-> output port is )([0-9]+)`).FindAllStringSubmatch(trace, -1)
 	if len(m) == 0 {
 		return ""

@@ -19,9 +19,9 @@
 //	  ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
 //	  40         50           70          90          60                 61 node-port   110
 //	  arp-local  arp-remote   local-pod   remote      service            (to nodes)     multicast-egress
-//	  → port     → vxlan0     VNID → reg1 → vxlan0    → 80               100 egress-    111 multicast-nodes
-//	                          port → reg2                                firewall       → vxlan0
-//	                          ▼                                          101 egress-ip  120 multicast-pods
+//	  ▼          ▼            VNID → reg1 → vxlan0    → 80               100 egress-    111 multicast-nodes
+//	  51 arp-answer           port → reg2                                firewall       → vxlan0
+//	  → back to who asks      ▼                                          101 egress-ip  120 multicast-pods
 //	                          80 isolation                               → tun0         → ports
 //	                          81 ingress-policy
 //	                          82 ingress-allowed
@@ -29,6 +29,8 @@
 //	                          130 commit → reg2
 //	                          131 collision → reg2
 //
+//	ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes; only machines that are no nodes receive them, from
+//	50, and only their answers pass 30, to 40 (docs/decisions/0007-arp.md).
 //	What 27 and 81 deny ends in 29 egress-denied and 83 ingress-denied, where the agent is told of it if that is wanted.
 //	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
 //	A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may go to all of these: 60 sends it with each of them as its
@@ -43,7 +45,8 @@
 // packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
 // reg5 the number of the rule that denies it, 0 for none, reg6 the other address of the node that is the packet's source: its own IP if the
 // source is a tun0 address, else its first tun0 address; 0 if the source is no node (docs/decisions/0006-node-as-source.md), reg7 the destination of a
-// packet while it is evaluated by the endpoints of a service (frontends.go).
+// packet while it is evaluated by the endpoints of a service (frontends.go). For ARP reg1 is the last four bytes of the MAC that answers, and reg2 the
+// address that was asked for.
 //
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
 // has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
@@ -62,6 +65,7 @@ const (
 	tableRoute           = 30
 	tableARPLocal        = 40
 	tableARPRemote       = 50
+	tableARPAnswer       = 51
 	tableService         = 60
 	tableNodePort        = 61
 	tableEndpoint        = 62
@@ -120,6 +124,7 @@ func TableNames() map[int]string {
 		tableRoute:           "route",
 		tableARPLocal:        "arp-local",
 		tableARPRemote:       "arp-remote",
+		tableARPAnswer:       "arp-answer",
 		tableService:         "service",
 		tableNodePort:        "node-port",
 		tableEndpoint:        "endpoint",

@@ -60,7 +60,7 @@ func tenantFlows(t *testing.T) []*ovs.Flow {
 // The verdicts of mode multitenant, as the switch itself explains them.
 func TestTraceTenants(t *testing.T) {
 	sw, bridge := realSwitch(t)
-	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: tenantFlows(t)}); err != nil {
+	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
 		t.Fatal(err)
 	}
 	const drop = ""
@@ -165,7 +165,7 @@ func TestTraceTenants(t *testing.T) {
 // Copies go to the nodes that have pods of the sender's VNID.
 func TestTraceMulticastGoesToWhoListens(t *testing.T) {
 	sw, bridge := realSwitch(t)
-	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: tenantFlows(t)}); err != nil {
+	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
 		t.Fatal(err)
 	}
 	for name, packet := range map[string]string{"UDP": "udp,nw_dst=239.1.1.1", "IGMP": "ip,nw_proto=2,nw_dst=224.0.0.22"} {

@@ -13,7 +13,7 @@ func multicast() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{
 // network is how the pod's interface looks.
 //
 // The address has the length of the node's subnet, but the kernel's route for that is not wanted: all of the
-// cluster network is on-link, since OVS answers, or carries to its node, every ARP request within it.
+// cluster network is on-link, since the switch answers ARP requests for all of it.
 func (m *Manager) network(pod Pod) Interface {
 	i := Interface{
 		Name:     pod.IfName,

@@ -21,7 +21,7 @@ func (e *ConflictError) Error() string {
 }
 
 // refusedKey returns the key of what the switch refused, and false when the error is of another kind.
-func refusedKey(err error, at func(number) key) (key, bool) {
+func refusedKey(err error, groups map[uint32]key) (key, bool) {
 	var flow *ovs.FlowError
 	var group *ovs.GroupError
 	var meter *ovs.MeterError
@@ -29,9 +29,9 @@ func refusedKey(err error, at func(number) key) (key, bool) {
 	case errors.As(err, &flow):
 		return flowKey(flow.Key), true
 	case errors.As(err, &group):
-		return at(number{kindGroup, group.ID}), true
+		return groups[group.ID], true
 	case errors.As(err, &meter):
-		return at(number{kindMeter, meter.ID}), true
+		return meterKey(meter.ID), true
 	}
 	return key{}, false
 }

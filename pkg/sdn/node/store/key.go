@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"strconv"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -18,7 +19,7 @@ const (
 	kindConnections
 )
 
-// key is the identity of a thing on the switch. Flows and what is learned may have several owners; groups, meters and connections are
+// key is the identity of a thing on the switch. Flows, meters and what is learned may have several owners; groups and connections are
 // one owner's, and names are its own.
 type key struct {
 	kind kind
@@ -28,16 +29,11 @@ type key struct {
 
 func flowKey(k ovs.Key) key { return key{kind: kindFlow, flow: k} }
 
-func namedKey(o pipeline.Object, owner pipeline.Owner, name string) key {
-	return key{kind: kindOf(o), name: name + " of " + owner.String()}
+func groupKey(owner pipeline.Owner, name string) key {
+	return key{kind: kindGroup, name: name + " of " + owner.String()}
 }
 
-func kindOf(o pipeline.Object) kind {
-	if o == pipeline.ObjectMeter {
-		return kindMeter
-	}
-	return kindGroup
-}
+func meterKey(id uint32) key { return key{kind: kindMeter, name: strconv.FormatUint(uint64(id), 10)} }
 
 func (k key) String() string {
 	switch k.kind {

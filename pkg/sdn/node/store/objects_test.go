@@ -21,7 +21,7 @@ func endpoint(addr string) ovs.Bucket {
 
 // balanced is a service's state: a flow, its group, a meter in front, and what the endpoints are vouched for.
 func balanced(n int, endpoints ...string) pipeline.State {
-	st := flows(flow(n, pipeline.ThroughMeter("limit"), pipeline.ToGroup("web")))
+	st := flows(flow(n, ovs.ThroughMeter(uint32(n)), pipeline.ToGroup("web")))
 	web := pipeline.Group{Name: "web"}
 	for _, e := range endpoints {
 		web.Buckets = append(web.Buckets, endpoint(e))
@@ -31,7 +31,7 @@ func balanced(n int, endpoints ...string) pipeline.State {
 		})
 	}
 	st.Groups = []pipeline.Group{web}
-	st.Meters = []pipeline.Meter{{Name: "limit", Unit: ovs.Packets, Rate: 100}}
+	st.Meters = []ovs.Meter{{ID: uint32(n), Unit: ovs.Packets, Rate: 100}}
 	return st
 }
 
@@ -136,15 +136,14 @@ func TestLearnedFlowsLastAsLongAsSomebodyNamesThem(t *testing.T) {
 func TestBadObjects(t *testing.T) {
 	s := New(newFake(t))
 	group := pipeline.Group{Name: "g", Buckets: []ovs.Bucket{endpoint("10.1.0.1")}}
-	meter := pipeline.Meter{Name: "m", Unit: ovs.Packets, Rate: 1}
+	meter := ovs.Meter{ID: 1, Unit: ovs.Packets, Rate: 1}
 	vouched := pipeline.Connections{Connections: ovs.Connections{Zone: 1}}
 	for name, st := range map[string]pipeline.State{
 		"a group that is not there":  flows(flow(1, pipeline.ToGroup("g"))),
-		"a meter's name":             {Flows: flows(flow(1, pipeline.ToGroup("m"))).Flows, Meters: []pipeline.Meter{meter}},
 		"a bucket to nowhere":        {Groups: []pipeline.Group{{Name: "h", Buckets: []ovs.Bucket{{Actions: []ovs.Action{pipeline.ToGroup("g")}}}}}},
 		"two groups of one name":     {Groups: []pipeline.Group{group, group}},
-		"two meters of one name":     {Meters: []pipeline.Meter{meter, meter}},
-		"a meter without a rate":     {Meters: []pipeline.Meter{{Name: "m", Unit: ovs.Packets}}},
+		"two meters of one number":   {Meters: []ovs.Meter{meter, meter}},
+		"a meter without a rate":     {Meters: []ovs.Meter{{ID: 1, Unit: ovs.Packets}}},
 		"too many buckets":           {Groups: []pipeline.Group{{Name: "g", Buckets: make([]ovs.Bucket, 513)}}},
 		"zone 0":                     {Connections: []pipeline.Connections{{}}},
 		"connections vouched twice":  {Connections: []pipeline.Connections{vouched, vouched}},
@@ -170,14 +169,14 @@ func TestSameNamesOfTwoOwnersAreNotTheSameGroup(t *testing.T) {
 
 func TestNumbersThatMeet(t *testing.T) {
 	first := newTable()
-	k := namedKey(pipeline.ObjectGroup, pod("a"), "web")
+	k := groupKey(pod("a"), "web")
 	n := first.entry(k).number
 	again := newTable()
 	if m := again.entry(k).number; m != n {
 		t.Errorf("number %d, then %d", n, m)
 	}
 	other := newTable()
-	other.numbers[number{kindGroup, n}] = key{kind: kindGroup, name: "another"}
+	other.numbers[n] = key{kind: kindGroup, name: "another"}
 	if m := other.entry(k).number; m != n+1 {
 		t.Errorf("number %d is taken: got %d", n, m)
 	}

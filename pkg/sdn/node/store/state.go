@@ -25,7 +25,7 @@ type contribution struct {
 // object is a thing on the switch that is not a flow; which, the key says.
 type object struct {
 	buckets     []ovs.Bucket
-	meter       pipeline.Meter
+	meter       ovs.Meter
 	learned     ovs.Learned
 	connections ovs.Connections
 }
@@ -46,7 +46,7 @@ func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 		}
 	}
 	for _, g := range st.Groups { // before their buckets, which may refer to any of them
-		if err := c.add(c.named(pipeline.ObjectGroup, g.Name), contribution{}); err != nil {
+		if err := c.add(groupKey(c.owner, g.Name), contribution{}); err != nil {
 			return nil, err
 		}
 	}
@@ -82,10 +82,6 @@ type compiler struct {
 	state state
 }
 
-func (c *compiler) named(o pipeline.Object, name string) key {
-	return namedKey(o, c.owner, name)
-}
-
 func (c *compiler) add(k key, con contribution) error {
 	if _, twice := c.state[k]; twice {
 		return fmt.Errorf("%s is wanted twice", k)
@@ -97,16 +93,12 @@ func (c *compiler) add(k key, con contribution) error {
 // anyNumber stands for the one that the table will give, where a text is only checked and compared.
 const anyNumber = 1
 
-func (c *compiler) meter(m pipeline.Meter) error {
-	text, err := ovs.MeterText(numberedMeter(m, anyNumber))
+func (c *compiler) meter(m ovs.Meter) error {
+	text, err := ovs.MeterText(m)
 	if err != nil {
-		return fmt.Errorf("meter %s: %w", m.Name, err)
+		return err
 	}
-	return c.add(c.named(pipeline.ObjectMeter, m.Name), contribution{body: body{text: text}, object: &object{meter: m}})
-}
-
-func numberedMeter(m pipeline.Meter, number uint32) ovs.Meter {
-	return ovs.Meter{ID: number, Unit: m.Unit, Rate: m.Rate, Burst: m.Burst}
+	return c.add(meterKey(m.ID), contribution{body: body{text: text}, object: &object{meter: m}})
 }
 
 func (c *compiler) buckets(g pipeline.Group) error {
@@ -122,17 +114,17 @@ func (c *compiler) buckets(g pipeline.Group) error {
 	if err != nil {
 		return fmt.Errorf("group %s: %w", g.Name, err)
 	}
-	c.state[c.named(pipeline.ObjectGroup, g.Name)] = contribution{body: body{text: text}, object: &object{buckets: g.Buckets}}
+	c.state[groupKey(c.owner, g.Name)] = contribution{body: body{text: text}, object: &object{buckets: g.Buckets}}
 	return nil
 }
 
 // resolve replaces references by what tells them apart: two owners' groups of one name are not the same.
 func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
 	return replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
-		if _, exists := c.state[c.named(r.Object, r.Name)]; !exists {
-			return nil, fmt.Errorf("%s %s is not part of the same state", r.Object, r.Name)
+		if _, exists := c.state[groupKey(c.owner, r.Group)]; !exists {
+			return nil, fmt.Errorf("group %s is not part of the same state", r.Group)
 		}
-		return pipeline.Reference{Object: r.Object, Name: r.Name + " of " + c.owner.String()}, nil
+		return pipeline.ToGroup(r.Group + " of " + c.owner.String()), nil
 	})
 }
 

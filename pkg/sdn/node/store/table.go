@@ -11,24 +11,18 @@ import (
 // table merges the owners' states, key by key, and remembers what the switch has. Only the writer touches it.
 type table struct {
 	entries map[key]*entry
-	numbers map[number]key // of groups and meters
-}
-
-// number is what the switch knows a group or a meter by.
-type number struct {
-	kind kind
-	n    uint32
+	numbers map[uint32]key // of groups
 }
 
 func newTable() table {
-	return table{entries: map[key]*entry{}, numbers: map[number]key{}}
+	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}}
 }
 
 // An entry is one key with those who want it.
 type entry struct {
 	owners   owners
 	union    union        // of all owners' conjunctions
-	number   uint32       // of a group or meter
+	number   uint32       // of a group
 	onSwitch form         // the zero form when the switch does not have it
 	sent     contribution // to that form
 }
@@ -44,7 +38,7 @@ func (t table) entry(k key) *entry {
 	e := t.entries[k]
 	if e == nil {
 		e = &entry{}
-		if k.kind == kindGroup || k.kind == kindMeter {
+		if k.kind == kindGroup {
 			e.number = t.allot(k)
 		}
 		t.entries[k] = e
@@ -52,18 +46,17 @@ func (t table) entry(k key) *entry {
 	return e
 }
 
-// maxNumber is the largest number that both groups and meters can have (OFPM_MAX).
-const maxNumber = 0xffff0000
+// maxGroup is the largest number that a group can have, less than OFPG_MAX.
+const maxGroup = 0xffff0000
 
 // allot gives the key a free number: its hash, or the next one. After a restart of the agent it is the same again, so that nothing has to be
 // written, unless two hashes met and their keys came in another order; then both are rewritten, with the flows to them, in the one bundle.
 func (t table) allot(k key) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(k.name)) // never fails (hash.Hash)
-	for n := h.Sum32()%maxNumber + 1; ; n = n%maxNumber + 1 {
-		at := number{k.kind, n}
-		if _, taken := t.numbers[at]; !taken {
-			t.numbers[at] = k
+	for n := h.Sum32()%maxGroup + 1; ; n = n%maxGroup + 1 {
+		if _, taken := t.numbers[n]; !taken {
+			t.numbers[n] = k
 			return n
 		}
 	}
@@ -94,7 +87,9 @@ func (t table) remove(owner pipeline.Owner, k key) {
 func (t table) collect(k key) {
 	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.onSwitch == (form{}) {
 		delete(t.entries, k)
-		delete(t.numbers, number{k.kind, e.number})
+		if k.kind == kindGroup {
+			delete(t.numbers, e.number)
+		}
 	}
 }
 
@@ -154,11 +149,7 @@ func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
 // resolve replaces the owner's references, which compile has found to be there, by numbers.
 func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action {
 	resolved, _ := replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
-		n := t.entry(namedKey(r.Object, owner, r.Name)).number
-		if r.Object == pipeline.ObjectMeter {
-			return ovs.ThroughMeter(n), nil
-		}
-		return ovs.ToGroup(n), nil
+		return ovs.ToGroup(t.entry(groupKey(owner, r.Group)).number), nil
 	})
 	return resolved
 }
@@ -186,7 +177,7 @@ func (t table) state() ovs.State {
 		case kindGroup:
 			st.Groups = append(st.Groups, t.makeGroup(e, one))
 		case kindMeter:
-			st.Meters = append(st.Meters, numberedMeter(one.contribution.object.meter, e.number))
+			st.Meters = append(st.Meters, one.contribution.object.meter)
 		case kindLearned:
 			st.Learned = append(st.Learned, one.contribution.object.learned)
 		}
@@ -220,9 +211,9 @@ func (t table) change(tx *ovs.Transaction, k key) {
 		}
 	case kindMeter:
 		if gone {
-			tx.DeleteMeter(e.number)
+			tx.DeleteMeter(e.sent.object.meter.ID)
 		} else {
-			tx.SetMeter(numberedMeter(one.contribution.object.meter, e.number))
+			tx.SetMeter(one.contribution.object.meter)
 		}
 	case kindLearned:
 		if gone {
@@ -246,7 +237,7 @@ func (t table) commit(k key) {
 
 // refused returns the key of what the switch refused, and false when the error is of another kind. It may be a key that nobody has.
 func (t table) refused(err error) (key, bool) {
-	return refusedKey(err, func(n number) key { return t.numbers[n] })
+	return refusedKey(err, t.numbers)
 }
 
 // owners returns the key's owners, in order.
