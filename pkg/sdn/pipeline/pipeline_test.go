@@ -138,7 +138,6 @@ func goldenStates(t *testing.T) map[string]State {
 		"policy-all":            judging.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
 		"policy-anything":       judging.PolicyAnything(both),
 		"policy-outcome":        outcomes,
-		"policy-denied":         judging.LogDenied(),
 		"previous-zones":        judging.PreviousZones(),
 		"pod-logged": judging.Pod(Pod{OFPort: 3, MAC: mac, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")},
 			Policies: PodPolicies{Judged: true, Ingress: true, Logged: true}}),

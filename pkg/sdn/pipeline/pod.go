@@ -39,6 +39,7 @@ func (n Node) Pod(p Pod) State {
 			slices.Concat([]ovs.Action{loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort)}, asTarget, []ovs.Action{n.toIsolation(addr)})...)
 	}
 	n.podARP(&s, p)
+	n.logDenied(&s, p)
 	n.among(&s, p.VNID)
 	return s
 }

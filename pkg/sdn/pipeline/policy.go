@@ -21,14 +21,12 @@ import (
 // connection commits it, in the zone of the local opener, else in that of the local pod that it was opened to
 // (docs/decisions/0001-conntrack.md).
 
-// The bits of reg4.
+// The bits of reg4. 2 and 5 are not in use.
 const (
 	sourceJudged   = 1 << 0 // rules are about the source
 	sourceBound    = 1 << 1 // which may only reach what they allow
-	sourceLogged   = 1 << 2 // what it is denied is logged
 	targetJudged   = 1 << 3 // rules are about the destination
 	targetBound    = 1 << 4 // which may only be reached as they allow
-	targetLogged   = 1 << 5
 	egressPassed   = 1 << 6 // a rule of tier Admin passed the packet on to the next tier
 	ingressPassed  = 1 << 7
 	previousSought = 1 << 8 // the zones of the previous version were looked in
@@ -130,9 +128,6 @@ func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 		bits := sourceJudged // the target's are the same, in another place
 		if bound {
 			bits |= sourceBound
-		}
-		if p.Policies.Logged {
-			bits |= sourceLogged
 		}
 		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", bits), place)}
 	}

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -14,9 +15,11 @@ import (
 const (
 	// logInterval is how often what goes on being denied is said again.
 	logInterval = 10 * time.Second
-	// maxDenials is how many of them are told apart in an interval: of more than this, nobody reads the lines.
-	maxDenials = 256
-	// maxWaiting is how many packets wait while names are looked up; the switch sends a hundred a second.
+	// maxDenials is how many of them are told apart in an interval, and maxDenialsOfPod how many of one pod and direction: of more than this, nobody
+	// reads the lines.
+	maxDenials      = 512
+	maxDenialsOfPod = 32
+	// maxWaiting is how many packets wait while names are looked up; the switch sends ten a second for each pod and direction.
 	maxWaiting = 256
 )
 
@@ -24,6 +27,19 @@ const (
 type denial struct {
 	pipeline.Denied
 	header
+}
+
+// subject is whom a packet is denied to.
+type subject struct {
+	egress bool
+	pod    netip.Addr
+}
+
+func (d denial) subject() subject {
+	if d.Egress {
+		return subject{true, d.source}
+	}
+	return subject{false, d.destination}
 }
 
 // explanation names who takes part in a denial, and why it is one.
@@ -40,6 +56,7 @@ type denied struct {
 	packets chan ovs.PacketIn
 	missed  atomic.Uint64 // packets that did not fit
 	lines   map[denial]*line
+	of      map[subject]int // how many lines a pod has
 }
 
 // line is what is known of a denial.
@@ -49,7 +66,7 @@ type line struct {
 }
 
 func newDenied(explain func(denial) explanation) *denied {
-	return &denied{explain: explain, packets: make(chan ovs.PacketIn, maxWaiting), lines: map[denial]*line{}}
+	return &denied{explain: explain, packets: make(chan ovs.PacketIn, maxWaiting), lines: map[denial]*line{}, of: map[subject]int{}}
 }
 
 // handle takes a packet, for run. It never blocks.
@@ -92,9 +109,10 @@ func (d *denied) take(ctx context.Context, p ovs.PacketIn) {
 	switch {
 	case l != nil:
 		l.packets++
-	case len(d.lines) == maxDenials:
+	case len(d.lines) == maxDenials || d.of[what.subject()] == maxDenialsOfPod:
 		d.missed.Add(1)
 	default:
+		d.of[what.subject()]++
 		l = &line{explanation: d.explain(what), packets: 1}
 		d.lines[what] = l
 		l.log(ctx, what)
@@ -105,13 +123,20 @@ func (d *denied) take(ctx context.Context, p ovs.PacketIn) {
 func (d *denied) repeat(ctx context.Context) {
 	for what, l := range d.lines {
 		if l.packets == 0 {
-			delete(d.lines, what)
+			d.forget(what)
 			continue
 		}
 		l.log(ctx, what)
 	}
 	if n := d.missed.Swap(0); n > 0 {
 		klog.FromContext(ctx).Info("More was denied than is logged by name", "packets", n)
+	}
+}
+
+func (d *denied) forget(what denial) {
+	delete(d.lines, what)
+	if d.of[what.subject()]--; d.of[what.subject()] == 0 {
+		delete(d.of, what.subject())
 	}
 }
 

@@ -86,16 +86,32 @@ func TestDeniedIsBounded(t *testing.T) {
 			d.handle(packetIn(t, false, 0, toPort(port+1)))
 			synctest.Wait()
 		}
-		if n := len(logged()); n != maxDenials {
-			t.Errorf("%d lines for %d kinds of packets, want %d", n, 2*maxDenials, maxDenials)
+		if n := len(logged()); n != maxDenialsOfPod {
+			t.Errorf("%d lines for %d kinds of packets of a pod, want %d", n, 2*maxDenials, maxDenialsOfPod)
+		}
+		for _, egress := range []bool{false, true} {
+			d.handle(packetIn(t, egress, 0, frame("10.128.0.6", "10.128.0.7", protocolTCP, ports(80))))
+			if got := logged(); len(got) != 1 {
+				t.Errorf("egress %v: %d lines for another pod's packet, want 1", egress, len(got))
+			}
 		}
 		time.Sleep(logInterval) //nolint:forbidigo // of the bubble's clock
-		if got, want := logged(), fmt.Sprintf(`"More was denied than is logged by name" "packets"=%d`, maxDenials); len(got) != 1 || got[0] != want {
+		if got, want := logged(), fmt.Sprintf(`"More was denied than is logged by name" "packets"=%d`, 2*maxDenials-maxDenialsOfPod); len(got) != 1 || got[0] != want {
 			t.Errorf("%q, want %q", got, want)
 		}
-		time.Sleep(logInterval) //nolint:forbidigo // as above
-		if more := logged(); len(more) != 0 || len(d.lines) != 0 {
-			t.Errorf("%d denials are remembered when all is quiet: %q", len(d.lines), more)
+		for pod := range 2 * maxDenials / maxDenialsOfPod {
+			for port := range uint16(maxDenialsOfPod) {
+				d.handle(packetIn(t, true, 0, frame(fmt.Sprintf("10.128.1.%d", pod), "10.129.0.9", protocolTCP, ports(port+1))))
+				synctest.Wait()
+			}
+		}
+		if n := len(logged()); n != maxDenials {
+			t.Errorf("%d lines for the packets of many pods, want %d", n, maxDenials)
+		}
+		time.Sleep(2 * logInterval) //nolint:forbidigo // as above
+		logged()
+		if more := logged(); len(more) != 0 || len(d.lines) != 0 || len(d.of) != 0 {
+			t.Errorf("%d denials of %d pods are remembered when all is quiet: %q", len(d.lines), len(d.of), more)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -218,7 +218,8 @@ func (f *fixture) judged() []string {
 		table, _, _ := strings.Cut(text, ",")
 		rules := (table == "table=27" || table == "table=81") && (strings.Contains(text, "conjunction") || strings.Contains(text, "conj_id"))
 		bits := (table == "table=20" || table == "table=70") && strings.Contains(text, "NXM_NX_REG4")
-		if rules || bits {
+		reports := strings.Contains(text, "controller(")
+		if rules || bits || reports {
 			out = append(out, text)
 		}
 	}

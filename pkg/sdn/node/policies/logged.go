@@ -1,11 +1,12 @@
 package policies
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -24,31 +25,18 @@ func (p *Policies) learnLogged(namespace string, annotations map[string]string) 
 	}
 }
 
-// sendLogged adds what follows from namespaces that are logged now, or no longer: the flows that tell the agent are there while there are
-// any.
-func (p *Policies) sendLogged(changes []store.Change, owners []pipeline.Owner) ([]store.Change, []pipeline.Owner) {
+// relog adds the owners whose pods are logged now, or no longer.
+func (p *Policies) relog(owners []pipeline.Owner) []pipeline.Owner {
 	if len(p.relogged) == 0 {
-		return changes, owners
+		return owners
 	}
 	for key, pods := range p.compiler.local {
 		if p.relogged[key.Namespace] && p.note(key) {
-			for owner := range pods {
-				owners = append(owners, owner)
-			}
+			owners = slices.AppendSeq(owners, maps.Keys(pods))
 		}
 	}
 	clear(p.relogged)
-	owner, state := p.compiler.logDenied()
-	return append(changes, store.Change{Owner: owner, State: state}), owners
-}
-
-// logDenied returns what tells the agent of denied packets, which is nothing while no namespace is logged.
-func (c *Compiler) logDenied() (pipeline.Owner, pipeline.State) {
-	owner := pipeline.Owner{Kind: pipeline.KindPolicy, Key: "denied packets"}
-	if len(c.logged) == 0 {
-		return owner, pipeline.State{}
-	}
-	return owner, c.node.LogDenied()
+	return owners
 }
 
 // mostIsolators is how many policies a line names that isolate a pod.

@@ -293,8 +293,8 @@ func (p *Policies) compile(pieces []policy.Piece) []*store.Commit {
 			owners = slices.AppendSeq(owners, maps.Keys(p.compiler.local[piece.Pod]))
 		}
 	}
-	changes, owners = p.sendLogged(changes, owners)
-	if len(changes) == 0 {
+	owners = p.relog(owners)
+	if len(changes) == 0 && len(owners) == 0 {
 		return nil
 	}
 	return p.sw.Recompile(changes, owners...)
