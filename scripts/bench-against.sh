@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures figures of this checkout and of another commit alternately, both with this checkout's test/bench (docs/bench.md).
+# Measures figures of this checkout and of another commit alternately, both with this checkout's test/bench if it compiles there (docs/bench.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,12 +12,17 @@ shift
 
 other=$(mktemp -d)/$(git rev-parse --short "$commit")
 git worktree add --quiet --detach "$other" "$commit"
-trap 'git worktree remove --force "$other"; rmdir "$(dirname "$other")"' EXIT
+trap 'git worktree remove --force "$other"; rm -r "$(dirname "$other")"' EXIT
 
-rm -rf "$other/test/bench"
-cp -r test/bench "$other/test/bench"
 make -C "$other" build
-for checkout in . "$other"; do
-  (cd "$checkout" && "${GO:-go}" build -o bin/bench ./test/bench)
-done
+go=${GO:-go}
+"$go" build -o bin/bench ./test/bench
+mv "$other/test/bench" "$other/../its-own"
+cp -r test/bench "$other/test/bench"
+if ! (cd "$other" && "$go" build -o bin/bench ./test/bench); then
+  echo "$0: this checkout's test/bench does not compile with $commit: using its own" >&2
+  rm -r "$other/test/bench"
+  mv "$other/../its-own" "$other/test/bench"
+  (cd "$other" && "$go" build -o bin/bench ./test/bench)
+fi
 bin/bench --against "$other" "$@"

@@ -92,23 +92,30 @@ func (b *B) pipelineFlows(network *datapath.Network, node *datapath.Node) string
 	}
 	static, err := n.Static()
 	b.must(err)
-	flows := static.Flows
+	states := []pipeline.State{static}
 	for _, peer := range network.Nodes {
 		if peer != node {
-			flows = append(flows, n.Peer(pipeline.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}}).Flows...)
+			states = append(states, n.Peer(pipeline.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}}))
 		}
 	}
 	var text strings.Builder
 	for _, pod := range node.Pods {
 		policies := pipeline.PodPolicies{Judged: true, Ingress: true, Egress: true}
-		flows = append(flows, n.Pod(pipeline.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, Policies: policies}).Flows...)
+		states = append(states, n.Pod(pipeline.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, Policies: policies}))
 		fmt.Fprintf(&text, "table=27,priority=26026,ip,nw_src=%s,nw_dst=%s,actions=goto_table:28\n", pod.Addr, cluster)
 		fmt.Fprintf(&text, "table=81,priority=26026,ip,reg2=%d,nw_src=%s,actions=goto_table:82\n", pod.OFPort, cluster)
 	}
-	for _, f := range flows {
-		line, err := ovs.FlowText(f)
-		b.must(err)
-		text.WriteString(line + "\n")
+	for _, s := range states {
+		for _, m := range s.Meters {
+			line, err := ovs.MeterText(m)
+			b.must(err)
+			text.WriteString(line + "\n")
+		}
+		for _, f := range s.Flows {
+			line, err := ovs.FlowText(f)
+			b.must(err)
+			text.WriteString(line + "\n")
+		}
 	}
 	return text.String()
 }

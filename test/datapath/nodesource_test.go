@@ -3,7 +3,6 @@ package datapath_test
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
