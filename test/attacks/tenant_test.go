@@ -60,7 +60,11 @@ func testTenantServices(t *testing.T, w *world) {
 	victimService, victimPort := w.nodePort(t, w.victims, "of-v2", udp, w.v2.Addr)
 	toPod, _ := w.nodePort(t, w.attackers, "to-v2", udp, w.v2.Addr)
 	toHere, toHerePort := w.nodePort(t, w.attackers, "to-v1", udp, w.v1.Addr)
-	node1, node2 := w.Addr(t, fixture.Node1), w.Addr(t, fixture.Node2)
+	node1, node2, node3 := w.Addr(t, fixture.Node1), w.Addr(t, fixture.Node2), w.Addr(t, fixture.Node3)
+	toNodePort := udp
+	toNodePort.Target = int32(victimPort)
+	toNode2, toNode2Port := w.nodePort(t, w.attackers, "to-node2", toNodePort, node2)
+	_, toNode3Port := w.nodePort(t, w.attackers, "to-node3", toNodePort, node3)
 	w.settle(t, w.attackers, w.a1, w.a2)
 	w.settle(t, w.victims, w.v1, w.v2)
 	at := func(p, control fixture.Pod) receiver {
@@ -80,6 +84,13 @@ func testTenantServices(t *testing.T, w *world) {
 		{"own service to another's pod", "UDP to an own service whose endpoint is another tenant's pod", netip.AddrPortFrom(toPod, port), at(w.v2, w.v1)},
 		{"own service to another's pod on the own node", "UDP to an own service whose endpoint is another tenant's pod", netip.AddrPortFrom(toHere, port), at(w.v1, w.v2)},
 		{"own node port of the own node to another's pod", "UDP to an own node port of node1 whose endpoint is another tenant's pod", netip.AddrPortFrom(node1, toHerePort), at(w.v1, w.v2)},
+		{"own service to another's node port", "UDP to an own service whose endpoint is another tenant's node port of node2", netip.AddrPortFrom(toNode2, port), at(w.v2, w.v1)},
+		{"own node port of the own node to another's node port", "UDP to an own node port of node1 whose endpoint is another tenant's node port of node2",
+			netip.AddrPortFrom(node1, toNode2Port), at(w.v2, w.v1)},
+		{"own node port of another node to another's node port", "UDP to an own node port of node2 whose endpoint is another tenant's node port of node3",
+			netip.AddrPortFrom(node2, toNode3Port), at(w.v2, w.v1)},
+		{"own node port of another node's tun0 to another's node port", "UDP to an own node port of node2's tun0 whose endpoint is another tenant's node port of node3",
+			netip.AddrPortFrom(w.v2.Gateway(), toNode3Port), at(w.v2, w.v1)},
 	} {
 		sizes := []int{0}
 		if strings.HasPrefix(a.name, "another's") {

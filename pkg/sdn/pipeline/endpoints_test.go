@@ -123,7 +123,7 @@ func TestTraceEndpoints(t *testing.T) {
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
 		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "46", 11: "46", 12: "46", 13: "46", 14: "46"},
-		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46", 14: "46"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46", 14: "6"},
 	}
 	for mode, services := range reached {
 		for _, userspace := range []bool{false, true} {
@@ -199,7 +199,7 @@ func TestTraceFrontends(t *testing.T) {
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
 		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "3456", 12: "3456", 13: "46", 14: "46"},
-		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "456", 12: "3456", 13: "46", 14: "46"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "3456", 11: "56", 12: "3456", 13: "46", 14: "6"},
 	}
 	for mode, services := range reached {
 		if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, inMode(mode), others...))); err != nil {

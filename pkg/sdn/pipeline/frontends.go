@@ -11,14 +11,20 @@ import (
 
 // A service with outside endpoints may have node ports, too, on any address of any node. What a pod with policies sends there is evaluated by the policies
 // as what it sends to the node, and then by the outside endpoints, before it goes on by its route. In mode multitenant, table 61 evaluates the VNID of
-// node ports after that. External addresses of services are not evaluated by endpoints: several services may have the same.
+// node ports after that; what pods of tenants send is evaluated, too, since an endpoint may be a node port of another VNID. External addresses of services
+// are not evaluated by endpoints: several services may have the same.
 
 // regDestination stores the destination of a packet while it is evaluated by endpoints.
 const regDestination = "NXM_NX_REG7[]"
 
-// unevaluated matches packets of pods with policies that open connections, and have not been evaluated by endpoints.
-func unevaluated(fields ...ovs.Match) []ovs.Match {
-	return append([]ovs.Match{ovs.RegBits(4, sourceJudged, sourceJudged|endpointsAllowed), goovs.ConnectionTrackingState("-rpl")}, fields...)
+// unevaluated matches packets of pods with policies, and in mode multitenant of tenants' pods, that open connections and have not been evaluated by
+// endpoints. What tenants' pods without policies reply is not known as replies.
+func (n Node) unevaluated(fields ...ovs.Match) []ovs.Match {
+	of := uint32(sourceJudged)
+	if n.tenants() {
+		of = sourceTenant
+	}
+	return append([]ovs.Match{ovs.RegBits(4, of, of|endpointsAllowed), goovs.ConnectionTrackingState("-rpl")}, fields...)
 }
 
 // frontends compiles the static part of the evaluation of node ports: the way of packets to this node's addresses through table 61, and back.
@@ -28,9 +34,9 @@ func (n Node) frontends(s *State) {
 		own = append(own, single(n.VTEP))
 	}
 	for _, addr := range own {
-		s.add(tableRoute, 310, ip(unevaluated(ovs.IPDestination(addr))...), ovs.GotoTable(tableNodePort))
+		s.add(tableRoute, 310, ip(n.unevaluated(ovs.IPDestination(addr))...), ovs.GotoTable(tableNodePort))
 	}
-	s.add(tableNodePort, 310, ip(unevaluated()...), goovs.Load("0x1", regEndpointsAllowed), goovs.Resubmit(0, tableRoute))
+	s.add(tableNodePort, 310, ip(n.unevaluated()...), goovs.Load("0x1", regEndpointsAllowed), goovs.Resubmit(0, tableRoute))
 	s.add(tableEndpointVerdict, 10, ip(), goovs.Load("0x1", regEndpointsAllowed), goovs.Resubmit(0, tableRoute))
 }
 
@@ -40,7 +46,7 @@ func (n Node) frontendsOf(s *State, p Peer) {
 		return
 	}
 	for _, addr := range append(gatewaysOf(p.Subnets), single(p.VTEP)) {
-		s.add(tableRoute, 310, ip(unevaluated(ovs.IPDestination(addr))...), ovs.GotoTable(tableNodePort))
+		s.add(tableRoute, 310, ip(n.unevaluated(ovs.IPDestination(addr))...), ovs.GotoTable(tableNodePort))
 	}
 }
 
@@ -51,7 +57,7 @@ func (n Node) byFrontends(s *State, svc Service) {
 	}
 	for _, port := range svc.NodePorts {
 		if port.Outside.any() {
-			s.add(tableNodePort, 320, match{protocol: port.Protocol, fields: unevaluated(goovs.TransportDestinationPort(port.Port))}, port.viaFrontend()...)
+			s.add(tableNodePort, 320, match{protocol: port.Protocol, fields: n.unevaluated(goovs.TransportDestinationPort(port.Port))}, port.viaFrontend()...)
 		}
 	}
 }

@@ -38,6 +38,8 @@ const (
 	probing = 1 << 12 // the destination is an endpoint of the service that the packet goes to, and no verdict has allowed it (endpoints.go)
 
 	endpointsAllowed = 1 << 13 // the service at the packet's destination has no outside endpoint that the source may not reach (frontends.go)
+
+	sourceTenant = 1 << 14 // mode multitenant: node ports are evaluated by outside endpoints for the source (frontends.go)
 )
 
 // The registers' parts, by the names that load takes.
@@ -53,6 +55,7 @@ const (
 	regProbing        = "NXM_NX_REG4[12]"
 
 	regEndpointsAllowed = "NXM_NX_REG4[13]"
+	regSourceTenant     = "NXM_NX_REG4[14]"
 )
 
 // Priorities in the tables of policies. Levels of rules lie above policyBase, and there is room for MaxPolicyLevel of them.
@@ -119,10 +122,13 @@ func (n Node) toPod() ovs.Action {
 	return n.send()
 }
 
-// bits loads what policies make of the pod, as the source of a packet and as its destination.
+// bits loads what policies and services make of the pod, as the source of a packet and as its destination.
 func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
+	if n.tenants() && (p.Policies.Judged || !p.VNID.IsGlobal()) {
+		asSource = append(asSource, goovs.Load("0x1", regSourceTenant))
+	}
 	if !n.judges() || !p.Policies.Judged {
-		return nil, nil
+		return asSource, nil
 	}
 	load := func(bound bool, place string) []ovs.Action {
 		bits := sourceJudged // the target's are the same, in another place
@@ -131,7 +137,7 @@ func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 		}
 		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", bits), place)}
 	}
-	return load(p.Policies.Egress, regPolicySource), load(p.Policies.Ingress, regPolicyTarget)
+	return append(asSource, load(p.Policies.Egress, regPolicySource)...), load(p.Policies.Ingress, regPolicyTarget)
 }
 
 // judge compiles what policies do that depends on no rule: tables 26 to 29, and 81 to 83.
