@@ -15,8 +15,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// SlicesSelector selects the EndpointSlices that kube-proxy reads.
-const SlicesSelector = "!" + corev1.IsHeadlessService + ",!service.kubernetes.io/service-proxy-name"
+// SlicesSelector selects the EndpointSlices that any version of kube-proxy reads. From 1.36 on it reads those with the label
+// service.kubernetes.io/service-proxy-name, too.
+const SlicesSelector = "!" + corev1.IsHeadlessService
 
 // indexService is the index of EndpointSlices by the namespace and name of their service.
 const indexService = "service"

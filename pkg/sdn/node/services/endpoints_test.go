@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
@@ -122,6 +123,19 @@ func TestAddOutside(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSlicesSelector: the agent evaluates every slice that a version of kube-proxy reads.
+func TestSlicesSelector(t *testing.T) {
+	selector, err := labels.Parse(SlicesSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for label, want := range map[string]bool{"": true, "service.kubernetes.io/service-proxy-name": true, corev1.IsHeadlessService: false} {
+		if got := selector.Matches(labels.Set{discoveryv1.LabelServiceName: "svc", label: ""}); got != want {
+			t.Errorf("a slice with label %q is selected: got %v, want %v", label, got, want)
+		}
 	}
 }
 
