@@ -44,7 +44,7 @@ func serviceOf(obj any) []string {
 	return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 }
 
-// slim returns a slice with its outside endpoints, one more than a service may have at most, and their ports.
+// slim returns a slice with its outside endpoints, each once and one more than a service may have at most, and their ports.
 func slim(node pipeline.Node, obj any) any {
 	slice, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -64,7 +64,7 @@ func slim(node pipeline.Node, obj any) any {
 	for _, endpoint := range slice.Endpoints { // ready or not: that changes often, and proxies differ in what they make of it
 		for _, text := range endpoint.Addresses {
 			addr, err := netip.ParseAddr(text)
-			if err == nil && !node.IsOutside(addr) || len(outside) > pipeline.MaxOutsideEndpoints {
+			if err == nil && !node.IsOutside(addr) || len(outside) > pipeline.MaxOutsideEndpoints || slices.Contains(outside, text) {
 				continue
 			}
 			outside = append(outside, text)

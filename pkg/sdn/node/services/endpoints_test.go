@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +104,7 @@ func TestAddOutside(t *testing.T) {
 		"an address of another notation": {[]*discoveryv1.EndpointSlice{slice("a", web, "192.0.2.007")}, closed, outside{}},
 		"a port without a number":        {[]*discoveryv1.EndpointSlice{slice("a", discoveryv1.EndpointPort{Name: web.Name, Protocol: &tcp}, "192.0.2.7")}, closed, outside{}},
 		"the most":                       {[]*discoveryv1.EndpointSlice{slice("a", web, many[1:]...)}, at(ports(many[1:])...), outside{}},
+		"one many times, then another":   {[]*discoveryv1.EndpointSlice{slice("a", web, append(slices.Repeat([]string{"192.0.2.1"}, len(many)), "192.0.2.9")...)}, at("192.0.2.1:8080", "192.0.2.9:8080"), outside{}},
 		"more than the most":             {[]*discoveryv1.EndpointSlice{slice("a", web, many...)}, closed, outside{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +197,7 @@ func TestEndpointsChange(t *testing.T) {
 	}
 	netSource.Add(&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}, NetName: "ns", NetID: 10})
 	svcs := cache.NewSharedIndexInformer(listOnly{svcSource}, &corev1.Service{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	slices := cache.NewSharedIndexInformer(listOnly{sliceSource}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(listOnly{sliceSource}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
 	nets := cache.NewSharedIndexInformer(listOnly{netSource}, &networkv1.NetNamespace{}, 0, cache.Indexers{})
 	must := func(err error) {
 		t.Helper()
@@ -203,14 +205,14 @@ func TestEndpointsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(Prepare(testNode(), slices))
+	must(Prepare(testNode(), informer))
 	byVNID, err := vnids.New(vnids.Options{Node: testNode(), Store: st, Informer: nets, Lister: networklisters.NewNetNamespaceLister(nets.GetIndexer())})
 	must(err)
-	s, err := New(Options{Node: testNode(), Lister: corelisters.NewServiceLister(svcs.GetIndexer()), Informer: svcs, Slices: slices, VNIDs: byVNID})
+	s, err := New(Options{Node: testNode(), Lister: corelisters.NewServiceLister(svcs.GetIndexer()), Informer: svcs, Slices: informer, VNIDs: byVNID})
 	must(err)
 	changed := make(chan struct{}, 100)
 	s.Follow(func(*store.Commit) { changed <- struct{}{} })
-	for _, i := range []cache.SharedIndexInformer{svcs, slices, nets} {
+	for _, i := range []cache.SharedIndexInformer{svcs, informer, nets} {
 		running.Go(func() { i.RunWithContext(ctx) })
 		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
 			t.Fatal("the cache did not sync")
