@@ -173,14 +173,33 @@ type frontend struct {
 	protocol goovs.Protocol
 }
 
+// evaluation is how packets to a frontend are evaluated.
+type evaluation struct {
+	service string // the last one that had the frontend
+	outside pipeline.OutsideEndpoints
+}
+
 // endpoints are the outside endpoints of services, by the services' addresses.
 type endpoints struct {
-	byFrontend map[frontend]pipeline.OutsideEndpoints // those that have any
-	frontends  map[string][]frontend                  // by service, of all services
+	byFrontend map[frontend]evaluation // those that have any
+	frontends  map[string][]frontend   // by service, of all services
 }
 
 func newEndpoints() endpoints {
-	return endpoints{byFrontend: map[frontend]pipeline.OutsideEndpoints{}, frontends: map[string][]frontend{}}
+	return endpoints{byFrontend: map[frontend]evaluation{}, frontends: map[string][]frontend{}}
+}
+
+// take removes what is stored of a service, and returns it. Another service may have got one of its frontends before its deletion is served.
+func (e *endpoints) take(key string) map[frontend]pipeline.OutsideEndpoints {
+	taken := map[frontend]pipeline.OutsideEndpoints{}
+	for _, f := range e.frontends[key] {
+		if of := e.byFrontend[f]; of.service == key {
+			taken[f] = of.outside
+			delete(e.byFrontend, f)
+		}
+	}
+	delete(e.frontends, key)
+	return taken
 }
 
 // Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses. The zero address
@@ -188,17 +207,14 @@ func newEndpoints() endpoints {
 func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.endpoints.byFrontend[frontend{addr, port, protocol}]
+	return s.endpoints.byFrontend[frontend{addr, port, protocol}].outside
 }
 
 // unlearn deletes what is stored of a service.
 func (s *Services) unlearn(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.endpoints.frontends[key] {
-		delete(s.endpoints.byFrontend, f)
-	}
-	delete(s.endpoints.frontends, key)
+	s.endpoints.take(key)
 }
 
 // learn stores the outside endpoints of a service, and reports whether open connections to it are evaluated by other endpoints than before.
@@ -217,15 +233,11 @@ func (s *Services) learn(key string, svc pipeline.Service) bool {
 	add(netip.Addr{}, svc.NodePorts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := map[frontend]pipeline.OutsideEndpoints{}
-	was, known := s.endpoints.frontends[key]
-	for _, f := range was {
-		before[f] = s.endpoints.byFrontend[f]
-		delete(s.endpoints.byFrontend, f)
-	}
-	var frontends []frontend
+	_, known := s.endpoints.frontends[key]
+	before := s.endpoints.take(key)
+	frontends := make([]frontend, 0, len(now))
 	for f, outside := range now {
-		s.endpoints.byFrontend[f] = outside
+		s.endpoints.byFrontend[f] = evaluation{key, outside}
 		frontends = append(frontends, f)
 	}
 	s.endpoints.frontends[key] = frontends

@@ -269,6 +269,26 @@ func TestEndpointsChange(t *testing.T) {
 	}
 }
 
+// TestSuccessorOfService: when a service is deleted, what is stored of the one that has its address now stays.
+func TestSuccessorOfService(t *testing.T) {
+	s := &Services{node: testNode(), endpoints: newEndpoints()}
+	svc := pipeline.Service{ClusterIPs: parse(service()).ClusterIPs, Ports: []pipeline.ServicePort{
+		{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: pipeline.OutsideEndpoints{Closed: true}},
+	}}
+	for step, serve := range []func(){
+		func() { s.learn("ns/old", svc) }, func() { s.learn("ns/new", svc) }, func() { s.learn("ns/old", pipeline.Service{}) }, func() { s.unlearn("ns/old") },
+	} {
+		serve()
+		if got := s.Outside(svc.ClusterIPs[0], goovs.ProtocolTCPv4, 80); !got.Closed {
+			t.Errorf("step %d: got %v, want a closed port", step, got)
+		}
+	}
+	s.unlearn("ns/new")
+	if got := s.Outside(svc.ClusterIPs[0], goovs.ProtocolTCPv4, 80); got.Closed {
+		t.Errorf("without the services: got %v, want none", got)
+	}
+}
+
 // listOnly tells the reflector that the source can't stream its lists.
 type listOnly struct{ cache.ListerWatcher }
 
