@@ -31,6 +31,7 @@ func figures() []figure {
 		netidFigure(),
 		policyFigure(),
 		datapathFigure(),
+		memoryFigure(),
 	}
 }
 

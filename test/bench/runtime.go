@@ -21,6 +21,7 @@ import (
 type sandbox struct {
 	netns     ns.NetNS
 	id        string // a new one for each ADD, as a runtime gives them
+	namespace string
 	name, uid string // the pod's
 }
 
@@ -29,7 +30,7 @@ func (b *B) sandboxes(n int) []*sandbox {
 	all := make([]*sandbox, n)
 	for i := range all {
 		name := fmt.Sprintf("pod%d", i)
-		all[i] = &sandbox{netns: b.netns(), name: name, uid: podUID(name)}
+		all[i] = &sandbox{netns: b.netns(), namespace: podNamespace, name: name, uid: podUID(name)}
 	}
 	return all
 }
@@ -60,7 +61,7 @@ func (r *cniRuntime) conf(s *sandbox) *libcni.RuntimeConf {
 		IfName:      "eth0",
 		// What containerd and CRI-O pass.
 		Args: [][2]string{
-			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", podNamespace}, {"K8S_POD_NAME", s.name},
+			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", s.namespace}, {"K8S_POD_NAME", s.name},
 			{"K8S_POD_INFRA_CONTAINER_ID", s.id}, {"K8S_POD_UID", s.uid},
 		},
 	}

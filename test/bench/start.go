@@ -258,10 +258,16 @@ func each(ctx context.Context, n int, f func(context.Context, int) error) error 
 // startAgent starts the real agent and returns when it serves CNI.
 func (n *startNode) startAgent(runDir string) *process {
 	n.b.Helper()
-	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), "--kubeconfig="+n.kubeconfig, "--node-name="+bareagent.NodeName,
-		"--node-ip="+nodeAddr, "--datapath=netdev", "--cni-socket="+n.socket, "--cni-conf-dir="+n.confDir, "--ipam-dir="+n.ipamDir)
+	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), n.agentArgs()...)
 	n.b.awaitCNI(p, n.socket)
 	return p
+}
+
+func (n *startNode) agentArgs() []string {
+	return []string{
+		"--kubeconfig=" + n.kubeconfig, "--node-name=" + bareagent.NodeName,
+		"--node-ip=" + nodeAddr, "--datapath=netdev", "--cni-socket=" + n.socket, "--cni-conf-dir=" + n.confDir, "--ipam-dir=" + n.ipamDir,
+	}
 }
 
 // learn asks for all that an agent must know before it may touch the bridge.

@@ -4,13 +4,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/ovsdn/ovsdn/images/product"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
@@ -78,6 +81,34 @@ func TestEveryKustomizationIsApplied(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			kubectl(t, "\n  mode: "+mode+"\n", "kustomize", filepath.Join(root, "deploy", "overlays", mode))
 		})
+	}
+}
+
+// Agent and controller have a memory limit, which Go's garbage collector knows.
+func TestMemoryIsLimited(t *testing.T) {
+	root, err := checkout.Root(".")
+	must(t, err)
+	for _, manifest := range []string{"node.yaml", "controller.yaml"} {
+		content, err := os.ReadFile(filepath.Join(root, "deploy", "base", manifest))
+		must(t, err)
+		containers := 0
+		for document := range strings.SplitSeq(string(content), "\n---\n") {
+			var o appsv1.Deployment // a DaemonSet has its containers in the same place
+			must(t, yaml.Unmarshal([]byte(document), &o))
+			for _, c := range o.Spec.Template.Spec.Containers {
+				containers++
+				if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() {
+					t.Errorf("%s: container %s has memory limit %s and request %s, want both", manifest, c.Name, c.Resources.Limits.Memory(), c.Resources.Requests.Memory())
+				}
+				i := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == "GOMEMLIMIT" })
+				if i < 0 || c.Env[i].ValueFrom == nil || c.Env[i].ValueFrom.ResourceFieldRef == nil || c.Env[i].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+					t.Errorf("%s: GOMEMLIMIT of container %s is not its limits.memory", manifest, c.Name)
+				}
+			}
+		}
+		if containers == 0 {
+			t.Errorf("%s has no container", manifest)
+		}
 	}
 }
 
