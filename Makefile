@@ -63,6 +63,7 @@ soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on node
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
 	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 2h -v ./test/attacks
+	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 1h -v -run '^TestCachesOfLargeObjects$$' ./pkg/sdn/node
 
 .PHONY: test-kernel
 test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)

@@ -56,6 +56,7 @@ func TestPolicyBombsDoNotDelayPods(t *testing.T) {
 		slices.Sort(took)
 		return took[len(took)*99/100-1], took[len(took)-1]
 	}
+	f.Written()
 	without, _ := start(func() bool { return true })
 	f.networkPolicies.Add(bomb("bomb", "exceptions", 40_000, true)) // beyond its budget
 	f.networkPolicies.Add(bomb("bomb", "blocks", 4_990, false))     // the largest within
