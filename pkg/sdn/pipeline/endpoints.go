@@ -29,8 +29,8 @@ type OutsideEndpoints struct {
 	Closed bool             // they are unknown, or too many: the port is closed for packets that are evaluated
 }
 
-// any reports whether packets to the port are evaluated.
-func (o OutsideEndpoints) any() bool { return o.Closed || len(o.Addrs) > 0 }
+// Any reports whether packets to the port are evaluated.
+func (o OutsideEndpoints) Any() bool { return o.Closed || len(o.Addrs) > 0 }
 
 // IsOutside reports whether the host does not send packets to an endpoint with the address back through tun0: it is outside of the cluster
 // network, or is an address of tun0 itself.
@@ -81,7 +81,7 @@ func (n Node) byEndpoints(s *State, svc Service, addr netip.Addr) {
 	for _, port := range svc.Ports {
 		all.Addrs, all.Closed = append(all.Addrs, port.Outside.Addrs...), all.Closed || port.Outside.Closed
 	}
-	if !n.judges() || !all.any() {
+	if !n.judges() || !all.Any() {
 		return
 	}
 	for _, port := range svc.Ports {

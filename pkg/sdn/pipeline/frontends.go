@@ -56,7 +56,7 @@ func (n Node) byFrontends(s *State, svc Service) {
 		return
 	}
 	for _, port := range svc.NodePorts {
-		if port.Outside.any() {
+		if port.Outside.Any() {
 			s.add(tableNodePort, 320, match{protocol: port.Protocol, fields: n.unevaluated(goovs.TransportDestinationPort(port.Port))}, port.viaFrontend()...)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"slices"
 
-	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,16 +108,15 @@ func sameSlice(before, now any) bool {
 		(len(a.Endpoints) == 0 || reflect.DeepEqual(a.Ports, b.Ports))
 }
 
-// addOutside adds to the ports of a service their outside endpoints. Without a slice the endpoints are unknown: kube-controller-manager makes one
-// for each service with a selector, even without endpoints.
-func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) {
+// addOutside adds to the ports of a service their outside endpoints, and reports whether they are known. Without a slice they are not:
+// kube-controller-manager makes one for each service with a selector, even without endpoints.
+func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known bool) {
 	if s.slices == nil || len(out.ClusterIPs) == 0 {
-		return
+		return true
 	}
 	of, err := s.slices.ByIndex(indexService, svc.Namespace+"/"+svc.Name)
 	for i := range out.Ports {
 		port, outside := svc.Spec.Ports[i], &out.Ports[i].Outside
-		outside.Closed = err != nil || len(of) == 0
 		for _, obj := range of {
 			if slice, ok := obj.(*discoveryv1.EndpointSlice); ok {
 				addSlice(outside, slice, port)
@@ -137,6 +135,7 @@ func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) {
 			j++
 		}
 	}
+	return err == nil && len(of) > 0
 }
 
 // addSlice adds the endpoints of a slice for a port. A slice's port belongs to the service's port of the same name and protocol. An address that
@@ -164,82 +163,4 @@ func addSlice(outside *pipeline.OutsideEndpoints, slice *discoveryv1.EndpointSli
 			}
 		}
 	}
-}
-
-// frontend is an address and port of a service. Its node ports have no address.
-type frontend struct {
-	addr     netip.Addr
-	port     uint16
-	protocol goovs.Protocol
-}
-
-// evaluation is how packets to a frontend are evaluated.
-type evaluation struct {
-	service string // the last one that had the frontend
-	outside pipeline.OutsideEndpoints
-}
-
-// endpoints are the outside endpoints of services, by the services' addresses.
-type endpoints struct {
-	byFrontend map[frontend]evaluation // those that have any
-	frontends  map[string][]frontend   // by service, of all services
-}
-
-func newEndpoints() endpoints {
-	return endpoints{byFrontend: map[frontend]evaluation{}, frontends: map[string][]frontend{}}
-}
-
-// take removes what is stored of a service, and returns it. Another service may have got one of its frontends before its deletion is served.
-func (e *endpoints) take(key string) map[frontend]pipeline.OutsideEndpoints {
-	taken := map[frontend]pipeline.OutsideEndpoints{}
-	for _, f := range e.frontends[key] {
-		if of := e.byFrontend[f]; of.service == key {
-			taken[f] = of.outside
-			delete(e.byFrontend, f)
-		}
-	}
-	delete(e.frontends, key)
-	return taken
-}
-
-// Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses. The zero address
-// stands for node ports.
-func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.endpoints.byFrontend[frontend{addr, port, protocol}].outside
-}
-
-// unlearn deletes what is stored of a service.
-func (s *Services) unlearn(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endpoints.take(key)
-}
-
-// learn stores the outside endpoints of a service, and reports whether open connections to it are evaluated by other endpoints than before.
-func (s *Services) learn(key string, svc pipeline.Service) bool {
-	now := map[frontend]pipeline.OutsideEndpoints{}
-	add := func(addr netip.Addr, ports []pipeline.ServicePort) {
-		for _, port := range ports {
-			if port.Outside.Closed || len(port.Outside.Addrs) > 0 {
-				now[frontend{addr, port.Port, port.Protocol}] = port.Outside
-			}
-		}
-	}
-	for _, addr := range svc.ClusterIPs {
-		add(addr, svc.Ports)
-	}
-	add(netip.Addr{}, svc.NodePorts)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, known := s.endpoints.frontends[key]
-	before := s.endpoints.take(key)
-	frontends := make([]frontend, 0, len(now))
-	for f, outside := range now {
-		s.endpoints.byFrontend[f] = evaluation{key, outside}
-		frontends = append(frontends, f)
-	}
-	s.endpoints.frontends[key] = frontends
-	return known && len(now) > 0 && !reflect.DeepEqual(before, now)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -29,6 +30,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -70,6 +72,14 @@ func service() *corev1.Service {
 	}}
 }
 
+// newServices returns Services with an empty cache of EndpointSlices, that do not run.
+func newServices() *Services {
+	return &Services{
+		node: testNode(), endpoints: newEndpoints(), loop: reconcile.New("services", func(context.Context, string) error { return nil }),
+		slices: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{indexService: func(obj any) ([]string, error) { return serviceOf(obj), nil }}),
+	}
+}
+
 func TestAddOutside(t *testing.T) {
 	web, dns := port("web", corev1.ProtocolTCP, 8080), port("dns", corev1.ProtocolUDP, 5353)
 	tcp := corev1.ProtocolTCP
@@ -108,14 +118,13 @@ func TestAddOutside(t *testing.T) {
 		"more than the most":             {[]*discoveryv1.EndpointSlice{slice("a", web, many...)}, closed, outside{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Services{node: testNode(), slices: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{indexService: func(obj any) ([]string, error) { return serviceOf(obj), nil }})}
+			s := newServices()
 			for _, of := range tc.slices {
 				if err := s.slices.Add(slim(s.node, of)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			got := parse(service())
-			s.addOutside(service(), &got)
+			got, _ := s.learn("ns/svc", service())
 			if diff := cmp.Diff(tc.dns, got.NodePorts[0].Outside, cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("node port (-want +got):\n%s", diff)
 			}
@@ -182,7 +191,9 @@ func TestSlicesAreSlim(t *testing.T) {
 }
 
 // TestEndpointsChange: the flows of a service follow its endpoints, and connections to it are evaluated again when it has other outside endpoints.
-func TestEndpointsChange(t *testing.T) {
+func TestEndpointsChange(t *testing.T) { synctest.Test(t, testEndpointsChange) }
+
+func testEndpointsChange(t *testing.T) {
 	bridge := ovs.NewFake("br0")
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
@@ -261,9 +272,13 @@ func TestEndpointsChange(t *testing.T) {
 	sliceSource.Add(slice("b", web, "192.0.2.8"))
 	expect("another one", "set_field:192.0.2.8->ip_dst", 1, 1)
 	sliceSource.Delete(slice("a", web))
-	expect("one slice less", "set_field:192.0.2.7->ip_dst", 0, 1)
+	expect("one slice less", "set_field:192.0.2.7->ip_dst", 1, 0)
+	time.Sleep(retention)
+	expect("one slice less, and the retention is over", "set_field:192.0.2.7->ip_dst", 0, 1)
 	svcSource.Delete(service())
 	expect("no service", "table=60", 0, 0)
+	time.Sleep(retention)
+	synctest.Wait()
 	if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); len(got.Addrs) != 0 || got.Closed {
 		t.Errorf("got %v, want none", got)
 	}
@@ -271,22 +286,131 @@ func TestEndpointsChange(t *testing.T) {
 
 // TestSuccessorOfService: when a service is deleted, what is stored of the one that has its address now stays.
 func TestSuccessorOfService(t *testing.T) {
-	s := &Services{node: testNode(), endpoints: newEndpoints()}
-	svc := pipeline.Service{ClusterIPs: parse(service()).ClusterIPs, Ports: []pipeline.ServicePort{
-		{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: pipeline.OutsideEndpoints{Closed: true}},
-	}}
+	s := newServices() // without slices: ports are closed
 	for step, serve := range []func(){
-		func() { s.learn("ns/old", svc) }, func() { s.learn("ns/new", svc) }, func() { s.learn("ns/old", pipeline.Service{}) }, func() { s.unlearn("ns/old") },
+		func() { s.learn("ns/old", service()) }, func() { s.learn("ns/new", service()) }, func() { s.learn("ns/old", nil) },
 	} {
 		serve()
-		if got := s.Outside(svc.ClusterIPs[0], goovs.ProtocolTCPv4, 80); !got.Closed {
+		if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); !got.Closed {
 			t.Errorf("step %d: got %v, want a closed port", step, got)
 		}
 	}
-	s.unlearn("ns/new")
-	if got := s.Outside(svc.ClusterIPs[0], goovs.ProtocolTCPv4, 80); got.Closed {
+	s.learn("ns/new", nil)
+	if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); got.Closed {
 		t.Errorf("without the services: got %v, want none", got)
 	}
+}
+
+// TestRemovedEndpoint: packets are evaluated by an endpoint until the proxy knows of its removal, whatever it was that removed it.
+func TestRemovedEndpoint(t *testing.T) {
+	web, dns := port("web", corev1.ProtocolTCP, 8080), port("dns", corev1.ProtocolUDP, 5353)
+	many := make([]string, pipeline.MaxOutsideEndpoints)
+	for i := range many {
+		many[i] = fmt.Sprintf("192.0.%d.%d", 3+i/256, i%256)
+	}
+	without := func(change func(*corev1.Service)) *corev1.Service {
+		svc := service()
+		change(svc)
+		return svc
+	}
+	tooMany := append([]string{"192.0.2.7"}, many...)
+	for name, tc := range map[string]struct {
+		before                    []string        // endpoints
+		now                       []string        // nil: no slice
+		svc                       *corev1.Service // nil: deleted
+		web, nodePort             string          // an endpoint by which packets are evaluated; "": none
+		webClosed, nodePortClosed bool            //
+		after                     [2]bool         // whether they are evaluated after the retention
+	}{
+		"an endpoint":             {before: []string{"192.0.2.7"}, now: []string{"10.128.0.5"}, svc: service(), web: "192.0.2.7:8080", nodePort: "192.0.2.7:5353"},
+		"one of two":              {before: []string{"192.0.2.7", "192.0.2.8"}, now: []string{"192.0.2.8"}, svc: service(), web: "192.0.2.7:8080", nodePort: "192.0.2.7:5353", after: [2]bool{true, true}},
+		"all slices":              {before: []string{"192.0.2.7"}, svc: service(), webClosed: true, nodePortClosed: true, after: [2]bool{true, true}},
+		"too many":                {before: tooMany, now: []string{"10.128.0.5"}, svc: service(), webClosed: true, nodePortClosed: true},
+		"too many with the next":  {before: []string{"192.0.2.7"}, now: many, svc: service(), webClosed: true, nodePortClosed: true, after: [2]bool{true, true}},
+		"the service":             {before: []string{"192.0.2.7"}, now: []string{"192.0.2.7"}, web: "192.0.2.7:8080", nodePort: "192.0.2.7:5353"},
+		"the node port":           {before: []string{"192.0.2.7"}, now: []string{"192.0.2.7"}, svc: without(func(s *corev1.Service) { s.Spec.Ports[1].NodePort = 0 }), web: "192.0.2.7:8080", nodePort: "192.0.2.7:5353", after: [2]bool{true, false}},
+		"a service of that name":  {before: []string{"192.0.2.7"}, now: []string{"10.128.0.5"}, svc: without(func(s *corev1.Service) { s.UID = "new" }), web: "192.0.2.7:8080", nodePort: "192.0.2.7:5353"},
+		"all, and there was none": {before: []string{"10.128.0.5"}, now: []string{"10.128.0.6"}, svc: service()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServices()
+				set := func(addrs []string) {
+					t.Helper()
+					for name, p := range map[string]discoveryv1.EndpointPort{"a": web, "b": dns} {
+						do := s.slices.Update
+						if addrs == nil {
+							do = s.slices.Delete
+						}
+						if err := do(slim(s.node, slice(name, p, addrs...))); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				check := func(what string, addr netip.Addr, protocol goovs.Protocol, port uint16, want string, closed bool) {
+					t.Helper()
+					got := s.Outside(addr, protocol, port)
+					has := want == "" || slices.Contains(got.Addrs, netip.MustParseAddrPort(want))
+					if !has || got.Closed != closed || want == "" && !closed && got.Any() {
+						t.Errorf("%s: got %v, want %q, closed %v", what, got, want, closed)
+					}
+				}
+				set(tc.before)
+				s.learn("ns/svc", service())
+				set(tc.now)
+				for range 2 { // other changes in that time
+					out, _ := s.learn("ns/svc", tc.svc)
+					check("web", netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80, tc.web, tc.webClosed)
+					check("node port", netip.Addr{}, goovs.ProtocolUDPv4, 30053, tc.nodePort, tc.nodePortClosed)
+					if has := len(out.NodePorts) > 0 && out.NodePorts[0].Outside.Any(); has != (tc.nodePort != "" || tc.nodePortClosed) {
+						t.Errorf("the result has a node port that is evaluated: %v", out)
+					}
+					time.Sleep(retention / 2)
+				}
+				out, _ := s.learn("ns/svc", tc.svc)
+				now := [2]bool{
+					s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80).Any(), s.Outside(netip.Addr{}, goovs.ProtocolUDPv4, 30053).Any(),
+				}
+				if now != tc.after {
+					t.Errorf("after the retention: evaluated %v, want %v", now, tc.after)
+				}
+				if tc.svc == nil && (len(s.endpoints.byFrontend) > 0 || len(s.endpoints.frontends) > 0 || len(out.NodePorts) > 0) {
+					t.Errorf("stored of a deleted service: %v, %v", s.endpoints, out)
+				}
+			})
+		})
+	}
+}
+
+// TestRemovedEndpoint_ofAnotherService: a service that gets the node port of a deleted one is evaluated by the endpoints of both.
+func TestRemovedEndpoint_ofAnotherService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServices()
+		if err := s.slices.Add(slim(s.node, slice("a", port("dns", corev1.ProtocolUDP, 5353), "192.0.2.7"))); err != nil {
+			t.Fatal(err)
+		}
+		s.learn("ns/svc", service())
+		s.learn("ns/svc", nil)
+		next := service()
+		next.Name = "next"
+		of := slice("b", port("dns", corev1.ProtocolUDP, 5353), "192.0.2.8")
+		of.Labels[discoveryv1.LabelServiceName] = "next"
+		if err := s.slices.Add(slim(s.node, of)); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := s.learn("ns/next", next)
+		if n := len(got.NodePorts[0].Outside.Addrs); n != 2 {
+			t.Errorf("evaluated by %v, want two endpoints", got.NodePorts[0].Outside)
+		}
+		if old, _ := s.learn("ns/svc", nil); len(old.NodePorts) > 0 {
+			t.Errorf("the deleted service has %v, want none", old.NodePorts)
+		}
+		time.Sleep(retention)
+		got, _ = s.learn("ns/next", next)
+		if n := len(got.NodePorts[0].Outside.Addrs); n != 1 {
+			t.Errorf("after the retention: evaluated by %v, want one endpoint", got.NodePorts[0].Outside)
+		}
+	})
 }
 
 // listOnly tells the reflector that the source can't stream its lists.

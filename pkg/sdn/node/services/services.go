@@ -72,7 +72,7 @@ func (s *Services) Prime() error {
 		return fmt.Errorf("listing Services: %w", err)
 	}
 	for _, svc := range all {
-		s.set(svc)
+		s.set(svc.Namespace, svc.Name, svc)
 	}
 	return nil
 }
@@ -87,20 +87,21 @@ func (s *Services) serve(ctx context.Context, key string) error {
 	}
 	svc, err := s.lister.Services(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		s.unlearn(key)
-		return s.vnids.Delete(owner(namespace, name)).Wait(ctx)
+		return s.set(namespace, name, nil).Wait(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
-	return s.set(svc).Wait(ctx)
+	return s.set(namespace, name, svc).Wait(ctx)
 }
 
-func (s *Services) set(svc *corev1.Service) *store.Commit {
-	parsed := parse(svc)
-	s.addOutside(svc, &parsed)
-	changed := s.learn(svc.Namespace+"/"+svc.Name, parsed)
-	commit := s.vnids.Set(svc.Namespace, owner(svc.Namespace, svc.Name), vnids.Dependent{
+// set compiles a service, nil for one that was deleted.
+func (s *Services) set(namespace, name string, svc *corev1.Service) *store.Commit {
+	parsed, changed := s.learn(namespace+"/"+name, svc)
+	if svc == nil && len(parsed.NodePorts) == 0 {
+		return s.vnids.Delete(owner(namespace, name))
+	}
+	commit := s.vnids.Set(namespace, owner(namespace, name), vnids.Dependent{
 		Compile: func(vnid config.VNID) pipeline.State {
 			of := parsed
 			of.VNID = vnid
