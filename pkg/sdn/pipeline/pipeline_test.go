@@ -291,3 +291,28 @@ func TestCookies(t *testing.T) {
 		}
 	}
 }
+
+// The meters of all ports differ, and Open vSwitch takes their numbers.
+func TestMeterNumbersDiffer(t *testing.T) {
+	n := inMode(config.ModeNetworkPolicy)
+	seen := map[uint32]int{}
+	add := func(port int, s State) {
+		for _, m := range s.Meters {
+			if _, err := ovs.MeterText(m); err != nil {
+				t.Error(err)
+			}
+			if other, ok := seen[m.ID]; ok {
+				t.Errorf("ports %d and %d both have meter %d", other, port, m.ID)
+			}
+			seen[m.ID] = port
+		}
+	}
+	add(0, static(t, n))
+	const last = 0xfeff // OFPP_MAX of OpenFlow 1.0
+	for port := PortTun + 1; port <= last; port++ {
+		add(port, n.Pod(Pod{OFPort: port, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, Policies: PodPolicies{Judged: true, Logged: true}}))
+	}
+	if want := 2 + 3*(last-PortTun); len(seen) != want {
+		t.Errorf("got %d meters, want %d", len(seen), want)
+	}
+}
