@@ -68,6 +68,14 @@ func (a *agent) watchSlices(ctx context.Context, c *caches, node pipeline.Node) 
 	return informer, nil
 }
 
+// nodes returns the informer of all Nodes; nil in mode subnet.
+func (c *caches) nodes() cache.SharedIndexInformer {
+	if c.policies == nil {
+		return nil
+	}
+	return c.policies.cluster.Core().V1().Nodes().Informer()
+}
+
 // awaitClusterPolicies returns errChanged when the cluster has come to know ClusterNetworkPolicies.
 func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
 	if c.policies == nil || c.policies.kinds != nil {

@@ -110,6 +110,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, o
 	serviceInformer := c.cluster.Core().V1().Services()
 	services, err := services.New(services.Options{
 		Node: compiler, Lister: serviceInformer.Lister(), Informer: serviceInformer.Informer(), Slices: endpointSlices, VNIDs: byVNID,
+		NodeName: a.NodeName, Nodes: c.nodes(), Store: st,
 	})
 	if err != nil {
 		return err

@@ -18,6 +18,8 @@ const (
 	KindService    Kind = 0x05 // a service
 	KindMulticast  Kind = 0x06 // replication lists, and who receives
 	KindPolicy     Kind = 0x07 // a piece of policies' rules
+
+	KindNodeAddresses Kind = 0x08 // the addresses of a Node
 )
 
 func (k Kind) String() string {
@@ -36,6 +38,8 @@ func (k Kind) String() string {
 		return "multicast"
 	case KindPolicy:
 		return "policy"
+	case KindNodeAddresses:
+		return "node addresses"
 	}
 	return fmt.Sprintf("kind(%#02x)", uint8(k))
 }

@@ -64,7 +64,9 @@ func endpointServices() map[byte]OutsideEndpoints {
 func endpointFlows(t *testing.T, n Node, more ...string) []*ovs.Flow {
 	t.Helper()
 	addr := netip.MustParseAddr
-	states := []State{static(t, n), n.Peer(Peer{VTEP: addr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true})}
+	states := []State{static(t, n), n.Peer(Peer{VTEP: addr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true}),
+		n.NodeAddresses(false, []netip.Addr{addr("172.31.0.12"), addr("198.51.100.50"), addr("10.128.0.6"), addr("172.30.0.5"), addr("2001:db8::1"), addr("127.0.0.1")}),
+		n.NodeAddresses(true, []netip.Addr{addr("198.51.100.60")})}
 	for port, vnid := range map[int]config.VNID{3: 0x20, 4: 0x20, 5: 0, 6: 0} {
 		a := addr(fmt.Sprintf("10.128.0.%d", port))
 		p := Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid, Policies: PodPolicies{Judged: port%2 == 1, Egress: port%2 == 1}}
@@ -194,8 +196,8 @@ func TestTraceEndpoints_fragments(t *testing.T) {
 func TestTraceFrontends(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
-	others := []string{"172.31.0.8/30", "172.31.0.12/32", "10.128.0.1/32", "10.129.0.1/32"}
-	ways := map[string]string{"172.31.0.11": "2", "172.31.0.12": "2", "10.128.0.1": "2", "10.129.0.1": "1"}
+	others := []string{"172.31.0.8/30", "172.31.0.12/32", "10.128.0.1/32", "10.129.0.1/32", "198.51.100.50/32", "198.51.100.60/32"}
+	ways := map[string]string{"198.51.100.50": "2", "198.51.100.60": "2", "172.31.0.11": "2", "172.31.0.12": "2", "10.128.0.1": "2", "10.129.0.1": "1"}
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
 		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "3456", 12: "3456", 13: "46", 14: "46"},
@@ -226,6 +228,19 @@ func TestTraceFrontends(t *testing.T) {
 					t.Errorf("%s, %s: reached by pods %q, want %q", mode, to, got, want)
 				}
 			}
+		}
+	}
+	// In mode multitenant the VNID of a node port is evaluated on all addresses of other nodes; through this node, the packet comes back.
+	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, inMode(config.ModeMultitenant), others...)}); err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]string{"172.31.0.12": "", "198.51.100.50": "", "198.51.100.60": "2"} {
+		traces, err := tracer.Trace(fmt.Sprintf("tcp,in_port=4,dl_src=0a:58:0a:80:00:04,nw_src=10.128.0.4,nw_dst=%s,tcp_dst=30048", addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lastOutput(traces[0]); got != want {
+			t.Errorf("a node port of another VNID at %s: sent to port %q, want %q:\n%s", addr, got, want, traces[0])
 		}
 	}
 	// Other ports of nodes are none of a service.

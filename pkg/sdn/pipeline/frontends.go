@@ -9,10 +9,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// A service with outside endpoints may have node ports, too, on any address of any node. What a pod with policies sends there is evaluated by the policies
-// as what it sends to the node, and then by the outside endpoints, before it goes on by its route. In mode multitenant, table 61 evaluates the VNID of
-// node ports after that; what pods of tenants send is evaluated, too, since an endpoint may be a node port of another VNID. External addresses of services
-// are not evaluated by endpoints: several services may have the same.
+// A service with outside endpoints may have node ports, too, on any address of any node. What a pod with policies sends there, to the addresses of
+// HostSubnets and those in the status of Nodes (nodeaddresses.go), is evaluated by the policies as what it sends to the node, and then by the outside
+// endpoints, before it goes on by its route. In mode multitenant, table 61 evaluates the VNID of node ports after that; what pods of tenants send is evaluated,
+// too, since an endpoint may be a node port of another VNID. External addresses of services are not evaluated by endpoints: several services may have the same.
 
 // regDestination stores the destination of a packet while it is evaluated by endpoints.
 const regDestination = "NXM_NX_REG7[]"

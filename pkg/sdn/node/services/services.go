@@ -33,6 +33,7 @@ type Services struct {
 	slices cache.Indexer // of EndpointSlices; nil: sources are not evaluated (mode subnet)
 	vnids  *vnids.VNIDs
 	loop   *reconcile.Loop
+	nodes  *nodeAddresses // nil in mode subnet
 
 	mu        sync.Mutex
 	endpoints endpoints
@@ -46,6 +47,10 @@ type Options struct {
 	Informer cache.SharedIndexInformer // that of Lister
 	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare; nil in mode subnet
 	VNIDs    *vnids.VNIDs
+
+	NodeName string                    // this node's
+	Nodes    cache.SharedIndexInformer // of all Nodes; nil in mode subnet
+	Store    *store.Store              // for their addresses
 }
 
 // New returns the feature.
@@ -54,6 +59,12 @@ func New(o Options) (*Services, error) {
 	s.loop = reconcile.New("services", s.serve)
 	if err := s.loop.Watch(o.Informer); err != nil {
 		return nil, err
+	}
+	if o.Nodes != nil {
+		var err error
+		if s.nodes, err = newNodeAddresses(o.Node, o.NodeName, o.Nodes, o.Store); err != nil {
+			return nil, err
+		}
 	}
 	if o.Slices == nil {
 		return s, nil
@@ -65,7 +76,7 @@ func New(o Options) (*Services, error) {
 // Follow has the function called when the outside endpoints of a service change, with the commit of the service's flows. It is called before Run.
 func (s *Services) Follow(changed func(*store.Commit)) { s.follow = changed }
 
-// Prime puts all services into the store without waiting for the switch. The informers must have synced.
+// Prime puts all services and Nodes into the store without waiting for the switch. The informers must have synced.
 func (s *Services) Prime() error {
 	all, err := s.lister.List(labels.Everything())
 	if err != nil {
@@ -74,11 +85,21 @@ func (s *Services) Prime() error {
 	for _, svc := range all {
 		s.set(svc.Namespace, svc.Name, svc)
 	}
+	if s.nodes != nil {
+		s.nodes.prime()
+	}
 	return nil
 }
 
-// Run follows the services until the context ends.
-func (s *Services) Run(ctx context.Context) { s.loop.Run(ctx, workers) }
+// Run follows the services and Nodes until the context ends.
+func (s *Services) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	if s.nodes != nil {
+		parts.Go(func() { s.nodes.loop.Run(ctx, workers) })
+	}
+	s.loop.Run(ctx, workers)
+	parts.Wait()
+}
 
 func (s *Services) serve(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)

@@ -1,0 +1,68 @@
+package services
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// maxNodeAddresses bounds how many addresses of one Node are evaluated as addresses with node ports. They are in the Node's status, which the kubelet of
+// the node writes.
+const maxNodeAddresses = 32
+
+// nodeAddresses compiles the addresses of all Nodes, on which the proxies answer to node ports.
+type nodeAddresses struct {
+	node  pipeline.Node
+	self  string
+	nodes cache.Store // of Nodes
+	store *store.Store
+	loop  *reconcile.Loop
+}
+
+func newNodeAddresses(node pipeline.Node, self string, informer cache.SharedIndexInformer, st *store.Store) (*nodeAddresses, error) {
+	n := &nodeAddresses{node: node, self: self, nodes: informer.GetStore(), store: st}
+	n.loop = reconcile.New("node addresses", n.serve)
+	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
+	if err := n.loop.WatchUnless(informer, same); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// prime puts all Nodes into the store without waiting for the switch.
+func (n *nodeAddresses) prime() {
+	for _, name := range n.nodes.ListKeys() {
+		n.set(name)
+	}
+}
+
+func (n *nodeAddresses) serve(ctx context.Context, name string) error { return n.set(name).Wait(ctx) }
+
+// set compiles a Node, existing or not.
+func (n *nodeAddresses) set(name string) *store.Commit {
+	obj, _, _ := n.nodes.GetByKey(name) // the cache has no error to return
+	return n.store.Set(pipeline.Owner{Kind: pipeline.KindNodeAddresses, Key: name}, n.node.NodeAddresses(name == n.self, addressesOf(obj)))
+}
+
+// addressesOf returns the first addresses in a Node's status, sorted.
+func addressesOf(obj any) []netip.Addr {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, a := range node.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && len(addrs) < maxNodeAddresses { // the others are names
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

@@ -1,0 +1,30 @@
+package pipeline
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// NodeAddresses compiles the way of packets to addresses that a node has besides those of its HostSubnet through table 61: its node ports are on all of
+// them. isOwn is for this node. Addresses inside of the pod and service networks are ignored.
+func (n Node) NodeAddresses(isOwn bool, addrs []netip.Addr) State {
+	var s State
+	for _, addr := range addrs {
+		if !n.judges() || !n.mayHave(addr) {
+			continue
+		}
+		s.add(tableRoute, 310, ip(unevaluated(ovs.IPDestination(single(addr)))...), ovs.GotoTable(tableNodePort))
+		if n.tenants() && !isOwn {
+			s.add(tableRoute, 100, ip(ovs.IPDestination(single(addr))), ovs.GotoTable(tableNodePort))
+		}
+	}
+	return s
+}
+
+// mayHave reports whether a node may have the address outside of the pod network.
+func (n Node) mayHave(addr netip.Addr) bool {
+	return addr.Is4() && addr.IsGlobalUnicast() &&
+		!slices.ContainsFunc(append(slices.Clone(n.ClusterNetworks), n.ServiceNetwork), func(p netip.Prefix) bool { return p.Contains(addr) })
+}
