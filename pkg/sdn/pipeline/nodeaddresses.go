@@ -15,7 +15,7 @@ func (n Node) NodeAddresses(isOwn bool, addrs []netip.Addr) State {
 		if !n.judges() || !n.mayHave(addr) {
 			continue
 		}
-		s.add(tableRoute, 310, ip(unevaluated(ovs.IPDestination(single(addr)))...), ovs.GotoTable(tableNodePort))
+		s.add(tableRoute, 310, ip(n.unevaluated(ovs.IPDestination(single(addr)))...), ovs.GotoTable(tableNodePort))
 		if n.tenants() && !isOwn {
 			s.add(tableRoute, 100, ip(ovs.IPDestination(single(addr))), ovs.GotoTable(tableNodePort))
 		}
