@@ -32,9 +32,7 @@ func newARPNetwork(t *testing.T) *arpNetwork {
 	n := &arpNetwork{Network: datapath.New(t, 2)}
 	for _, node := range n.Nodes {
 		for range 2 {
-			pod := node.AddPod(t)
-			// As the agent does: the kernel must not answer for tun0's address.
-			node.Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
+			node.AddPod(t)
 		}
 	}
 	n.machine = datapath.Host{NS: n.Outside.NS, Addr: netip.MustParseAddr("10.131.0.5")}

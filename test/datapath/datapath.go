@@ -131,7 +131,8 @@ func (n *Network) addNode(t testing.TB, i int) *Node {
 		fmt.Sprintf("mtu_request=%d", podMTU), fmt.Sprintf("ofport_request=%d", PortTun))
 	node.Sh(t, fmt.Sprintf("ip link set tun0 mtu %d address %s up", podMTU, MAC(node.Addr)),
 		fmt.Sprintf("ip addr add %s/%d dev tun0", node.Addr, node.Subnet.Bits()),
-		"ip route add "+ClusterNetwork+" dev tun0", "ip route add "+ServiceNetwork+" dev tun0")
+		"ip route add "+ClusterNetwork+" dev tun0", "ip route add "+ServiceNetwork+" dev tun0",
+		"sysctl -qw net.ipv4.conf.tun0.arp_announce=2") // as the agent does: the bridge drops ARP of other senders
 	return node
 }
 
@@ -158,7 +159,8 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	if n.network.Type == ovstest.DatapathNetdev {
 		p.Sh(t, "ethtool -K eth0 tx off")
 	}
-	n.Sh(t, "ip link set "+name+" up")
+	// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
+	n.Sh(t, "ip link set "+name+" up", "sysctl -qw net.ipv4.conf."+name+".arp_ignore=8")
 	n.Switch.VSCtl(t, "add-port", ovstest.Bridge, name, "--", "set", "interface", name, fmt.Sprintf("ofport_request=%d", p.OFPort))
 	n.Pods = append(n.Pods, p)
 	return p

@@ -128,9 +128,7 @@ func TestNodeSource(t *testing.T) {
 	p := &product{Network: datapath.New(t, 3)}
 	for i, count := range []int{1, 2, 0} {
 		for range count {
-			pod := p.Nodes[i].AddPod(t)
-			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
-			p.Nodes[i].Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
+			p.Nodes[i].AddPod(t)
 		}
 	}
 	for _, node := range p.Nodes {

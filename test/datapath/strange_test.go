@@ -60,8 +60,6 @@ func newStrangers(t *testing.T) *strangers {
 		states := []sdn.State{n.Service(service)}
 		var rules []string
 		for _, pod := range node.Pods {
-			// As the agent does: the kernel must not answer for tun0's address with a MAC that leads past the bridge.
-			node.Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
 			compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, VNID: tenant}
 			switch pod {
 			case s.attacker:

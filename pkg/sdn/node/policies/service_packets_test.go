@@ -43,9 +43,6 @@ func (s *site) serve(t *testing.T, addr string, nodePort uint16, to netip.AddrPo
 // proxy prepares the host's proxy. What leaves for the world is masqueraded.
 func (s *site) proxy(t *testing.T) {
 	t.Helper()
-	for _, pod := range s.node.Pods { // as the agent does: else the kernel answers for tun0's address with a MAC that leads past the bridge
-		s.node.Sh(t, fmt.Sprintf("sysctl -qw net.ipv4.conf.veth%d.arp_ignore=8", pod.OFPort))
-	}
 	s.node.Sh(t, "nft add table ip proxy",
 		"nft add chain ip proxy pre '{ type nat hook prerouting priority dstnat; }'",
 		"nft add chain ip proxy post '{ type nat hook postrouting priority srcnat; }'",
