@@ -90,7 +90,7 @@ func decode(content []byte) ([]*unstructured.Unstructured, error) {
 			return objects, nil
 		case err != nil:
 			return nil, err
-		case len(object.Object) == 0 || object.GetKind() == "Kustomization":
+		case len(object.Object) == 0 || object.GroupVersionKind().Group == "kustomize.config.k8s.io":
 		default:
 			objects = append(objects, object)
 		}
