@@ -141,7 +141,8 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 	}
 	had, wasLocal, wasKnown, forbids := p.Labels, p.local, p.known, e.forbids
 	change(p)
-	if e.readdress(p) && wasLocal == p.local { // else it starts or ends, and nothing of it was allowed or denied
+	changed, shared := e.readdress(p)
+	if changed && (wasLocal == p.local || shared) { // else it starts or ends, and nothing of it was allowed or denied
 		for _, m := range p.sets.list {
 			e.recent.addPeers(m.set)
 		}
@@ -178,8 +179,9 @@ func (p *pod) relabel(had map[string]string) {
 	}
 }
 
-// readdress moves the pod from the addresses that it had to those that it has, and reports whether they differ.
-func (e *Engine) readdress(p *pod) (changed bool) {
+// readdress moves the pod from the addresses that it had to those that it has, and reports whether they differ, and whether another pod has one of those
+// that do.
+func (e *Engine) readdress(p *pod) (changed, shared bool) {
 	now := p.addrs()
 	p.at = slices.DeleteFunc(p.at, func(a *address) bool {
 		gone := !slices.Contains(now, a.Addr)
@@ -187,7 +189,7 @@ func (e *Engine) readdress(p *pod) (changed bool) {
 			a.pods = slices.DeleteFunc(a.pods, func(x *pod) bool { return x == p })
 			e.touchAddress(a)
 			e.loses(p, a.Addr)
-			changed = true
+			changed, shared = true, shared || len(a.pods) > 0
 		}
 		return gone
 	})
@@ -196,11 +198,12 @@ func (e *Engine) readdress(p *pod) (changed bool) {
 			continue
 		}
 		a := e.address(addr)
+		shared = shared || len(a.pods) > 0
 		a.pods = append(a.pods, p)
 		p.at = append(p.at, a)
 		e.touchAddress(a)
 		e.gains(p)
 		changed = true
 	}
-	return changed
+	return changed, shared
 }
