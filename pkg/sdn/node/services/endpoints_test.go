@@ -273,11 +273,11 @@ func testEndpointsChange(t *testing.T) {
 	expect("another one", "set_field:192.0.2.8->ip_dst", 1, 1)
 	sliceSource.Delete(slice("a", web))
 	expect("one slice less", "set_field:192.0.2.7->ip_dst", 1, 0)
-	time.Sleep(retention)
+	<-time.After(retention)
 	expect("one slice less, and the retention is over", "set_field:192.0.2.7->ip_dst", 0, 1)
 	svcSource.Delete(service())
 	expect("no service", "table=60", 0, 0)
-	time.Sleep(retention)
+	<-time.After(retention)
 	synctest.Wait()
 	if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); len(got.Addrs) != 0 || got.Closed {
 		t.Errorf("got %v, want none", got)
@@ -365,7 +365,7 @@ func TestRemovedEndpoint(t *testing.T) {
 					if has := len(out.NodePorts) > 0 && out.NodePorts[0].Outside.Any(); has != (tc.nodePort != "" || tc.nodePortClosed) {
 						t.Errorf("the result has a node port that is evaluated: %v", out)
 					}
-					time.Sleep(retention / 2)
+					<-time.After(retention / 2)
 				}
 				out, _ := s.learn("ns/svc", tc.svc)
 				now := [2]bool{
@@ -405,7 +405,7 @@ func TestRemovedEndpoint_ofAnotherService(t *testing.T) {
 		if old, _ := s.learn("ns/svc", nil); len(old.NodePorts) > 0 {
 			t.Errorf("the deleted service has %v, want none", old.NodePorts)
 		}
-		time.Sleep(retention)
+		<-time.After(retention)
 		got, _ = s.learn("ns/next", next)
 		if n := len(got.NodePorts[0].Outside.Addrs); n != 1 {
 			t.Errorf("after the retention: evaluated by %v, want one endpoint", got.NodePorts[0].Outside)
