@@ -20,8 +20,8 @@ import (
 // the way is dropped there and retains the bit, with which table 62 passes no further endpoint and table 63 drops the packet.
 
 // MaxOutsideEndpoints is the number of outside endpoints of a service port that are evaluated. A port with more of them is closed. It bounds the
-// work for the first packet: Open vSwitch gives up after 4,096 resubmits, and drops the packet.
-const MaxOutsideEndpoints = 64
+// work for the first packet: Open vSwitch gives up after 4,096 resubmits, and drops the packet. An endpoint costs up to 12 of them.
+const MaxOutsideEndpoints = 256
 
 // OutsideEndpoints are the endpoints of a service port whose packets the host does not send back through tun0. The zero value is none.
 type OutsideEndpoints struct {

@@ -38,7 +38,11 @@ func outsideService() Service {
 func endpointServices() map[byte]OutsideEndpoints {
 	many := OutsideEndpoints{}
 	for i := range MaxOutsideEndpoints {
-		many.Addrs = append(many.Addrs, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80))
+		many.Addrs = append(many.Addrs, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80+uint16(i/256)))
+	}
+	manyNodes := OutsideEndpoints{}
+	for i := range MaxOutsideEndpoints {
+		manyNodes.Addrs = append(manyNodes.Addrs, netip.AddrPortFrom(netip.MustParseAddr("172.31.0.12"), 6000+uint16(i)))
 	}
 	tooMany := OutsideEndpoints{Addrs: append(many.Addrs[:MaxOutsideEndpoints:MaxOutsideEndpoints], netip.MustParseAddrPort("192.0.2.99:80"))}
 	return map[byte]OutsideEndpoints{
@@ -56,6 +60,7 @@ func endpointServices() map[byte]OutsideEndpoints {
 		12: endpoints("172.31.0.12:30032"),                 // a node port of VNID 0x20 there
 		13: endpoints("192.0.2.7:8080", "203.0.113.1:443"), // an Admin rule denies the second
 		14: endpoints("172.31.0.12:31003"),                 // the node port of the third
+		15: manyNodes,                                      // the longest way
 	}
 }
 
@@ -124,8 +129,8 @@ func TestTraceEndpoints(t *testing.T) {
 	tracer := sw.NewTracer(t)
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
-		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "46", 11: "46", 12: "46", 13: "46", 14: "46"},
-		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46", 14: "6"},
+		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "46", 11: "46", 12: "46", 13: "46", 14: "46", 15: "46"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "46", 11: "6", 12: "46", 13: "46", 14: "6", 15: "46"},
 	}
 	for mode, services := range reached {
 		for _, userspace := range []bool{false, true} {
@@ -200,8 +205,8 @@ func TestTraceFrontends(t *testing.T) {
 	ways := map[string]string{"198.51.100.50": "2", "198.51.100.60": "2", "172.31.0.11": "2", "172.31.0.12": "2", "10.128.0.1": "2", "10.129.0.1": "1"}
 	// The pods that reach a service.
 	reached := map[config.Mode][]string{
-		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "3456", 12: "3456", 13: "46", 14: "46"},
-		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "3456", 11: "56", 12: "3456", 13: "46", 14: "6"},
+		config.ModeNetworkPolicy: {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "46", 7: "3456", 8: "46", 9: "46", 10: "3456", 11: "3456", 12: "3456", 13: "46", 14: "46", 15: "3456"},
+		config.ModeMultitenant:   {1: "3456", 2: "3456", 3: "46", 4: "3456", 5: "3456", 6: "6", 7: "3456", 8: "6", 9: "6", 10: "3456", 11: "56", 12: "3456", 13: "46", 14: "6", 15: "3456"},
 	}
 	for mode, services := range reached {
 		if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, inMode(mode), others...))); err != nil {

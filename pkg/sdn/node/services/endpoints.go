@@ -108,11 +108,11 @@ func sameSlice(before, now any) bool {
 		(len(a.Endpoints) == 0 || reflect.DeepEqual(a.Ports, b.Ports))
 }
 
-// addOutside adds to the ports of a service their outside endpoints, and reports whether they are known. Without a slice they are not:
-// kube-controller-manager makes one for each service with a selector, even without endpoints.
-func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known bool) {
+// addOutside adds to the ports of a service their outside endpoints, and reports whether they are known, and how many a port has at most. Without a slice
+// they are not known: kube-controller-manager makes one for each service with a selector, even without endpoints.
+func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known bool, most int) {
 	if s.slices == nil || len(out.ClusterIPs) == 0 {
-		return true
+		return true, 0
 	}
 	of, err := s.slices.ByIndex(indexService, svc.Namespace+"/"+svc.Name)
 	for i := range out.Ports {
@@ -124,6 +124,7 @@ func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known
 		}
 		slices.SortFunc(outside.Addrs, netip.AddrPort.Compare)
 		outside.Addrs = slices.Compact(outside.Addrs)
+		most = max(most, len(outside.Addrs))
 		if outside.Closed = outside.Closed || len(outside.Addrs) > pipeline.MaxOutsideEndpoints; outside.Closed {
 			outside.Addrs = nil
 		}
@@ -135,7 +136,7 @@ func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known
 			j++
 		}
 	}
-	return err == nil && len(of) > 0
+	return err == nil && len(of) > 0, most
 }
 
 // addSlice adds the endpoints of a slice for a port. A slice's port belongs to the service's port of the same name and protocol. An address that

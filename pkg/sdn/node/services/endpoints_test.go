@@ -1,6 +1,7 @@
 package services
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -24,6 +25,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -85,7 +88,7 @@ func TestAddOutside(t *testing.T) {
 	tcp := corev1.ProtocolTCP
 	many := make([]string, pipeline.MaxOutsideEndpoints+1)
 	for i := range many {
-		many[i] = fmt.Sprintf("192.0.2.%d", i)
+		many[i] = fmt.Sprintf("192.0.%d.%d", 2+i/256, i%256)
 	}
 	ipv6 := slice("v6", web, "2001:db8::1")
 	ipv6.AddressType = discoveryv1.AddressTypeIPv6
@@ -379,6 +382,31 @@ func TestRemovedEndpoint(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestExcessIsLogged: a service with too many endpoints is logged once, and again after it had fewer.
+func TestExcessIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
+	t.Cleanup(klog.ClearLogger)
+	s := newServices()
+	for step, want := range []int{0, 1, 1, 1, 2} {
+		count := pipeline.MaxOutsideEndpoints
+		if step%3 > 0 {
+			count++
+		}
+		addrs := make([]string, count)
+		for i := range addrs {
+			addrs[i] = fmt.Sprintf("192.0.%d.%d", 2+i/256, i%256)
+		}
+		if err := s.slices.Update(slim(s.node, slice("a", port("web", corev1.ProtocolTCP, 8080), addrs...))); err != nil {
+			t.Fatal(err)
+		}
+		s.learn("ns/svc", service())
+		if got := strings.Count(log.String(), `service="ns/svc" endpointsAtLeast=257 limit=256`); got != want {
+			t.Errorf("step %d: logged %d times, want %d: %s", step, got, want, log.String())
+		}
 	}
 }
 

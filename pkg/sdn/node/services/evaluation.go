@@ -9,6 +9,7 @@ import (
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -78,10 +79,25 @@ func (e *evaluation) update(exist pipeline.OutsideEndpoints, now time.Time) (nex
 type endpoints struct {
 	byFrontend map[frontend]evaluation // those that have any
 	frontends  map[string][]frontend   // by service, of all services
+	excessive  map[string]struct{}     // services that have a port with too many endpoints
 }
 
 func newEndpoints() endpoints {
-	return endpoints{byFrontend: map[frontend]evaluation{}, frontends: map[string][]frontend{}}
+	return endpoints{byFrontend: map[frontend]evaluation{}, frontends: map[string][]frontend{}, excessive: map[string]struct{}{}}
+}
+
+// reportExcess logs that a port of the service has more endpoints than are evaluated, once. Each node would write an Event of its own.
+func (e *endpoints) reportExcess(service string, most int) {
+	if most <= pipeline.MaxOutsideEndpoints {
+		delete(e.excessive, service)
+		return
+	}
+	if _, reported := e.excessive[service]; !reported {
+		klog.Background().Info("Service has too many endpoints outside of the pod network: its ports that have them are closed for pods that are evaluated",
+			"service", service, "endpointsAtLeast", most, "limit", pipeline.MaxOutsideEndpoints,
+			"action", "use several services, or let clients send to the endpoints")
+		e.excessive[service] = struct{}{}
+	}
 }
 
 // of returns the endpoints of a service. Another service may have got one of its frontends before its deletion is served.
@@ -107,13 +123,14 @@ func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16
 // short time ago included. It adds the node ports that the service had then: packets to them may still be sent to an endpoint. changed reports whether
 // open connections to the service are evaluated by other endpoints than before.
 func (s *Services) learn(key string, svc *corev1.Service) (out pipeline.Service, changed bool) {
-	known := true
+	known, most := true, 0
 	if svc != nil {
 		out = parse(svc)
-		known = s.addOutside(svc, &out)
+		known, most = s.addOutside(svc, &out)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endpoints.reportExcess(key, most)
 	had, again := s.endpoints.frontends[key]
 	before := s.endpoints.of(key)
 	u := update{endpoints: &s.endpoints, service: key, known: known, now: time.Now()}
