@@ -16,6 +16,7 @@ type largeChange struct {
 	pieces  map[policy.Piece]struct{}       // to be compiled, also again
 	changes map[pipeline.Owner]store.Change // compiled; only finish uses them
 	pods    map[policy.PodKey]struct{}      // that came in the meantime
+	urgent  bool                            // all other changes wait for it
 
 	done    chan struct{}
 	commits []*store.Commit // once done is closed
@@ -44,9 +45,16 @@ func (l *largeChange) take(n int) (pieces []policy.Piece) {
 }
 
 // postpone makes changed pieces a part of the large change, and makes one if they are many. It returns nil if they have to be sent now. What changes in
-// the meantime is compiled for both: on the switch now, and again with the large change.
+// the meantime is compiled for both, on the switch now and again with the large change, unless it is about the same rules.
 func (p *Policies) postpone(pieces []policy.Piece) *largeChange {
-	large := len(pieces) > sendPieces && p.written && p.compiler.engine.Hide()
+	engine := p.compiler.engine
+	large := len(pieces) > sendPieces && p.written || p.large != nil && (p.large.urgent || engine.Joins())
+	if large && !engine.Hide() {
+		large = p.large != nil
+		if large {
+			p.large.urgent = true
+		}
+	}
 	if large && p.large == nil {
 		p.large = &largeChange{
 			pieces: map[policy.Piece]struct{}{}, changes: map[pipeline.Owner]store.Change{}, pods: map[policy.PodKey]struct{}{}, done: make(chan struct{}),
@@ -86,7 +94,7 @@ func (p *Policies) finish(ctx context.Context) error {
 			p.mu.Unlock()
 			return nil
 		}
-		if len(l.pieces) <= sendPieces || parts == maxParts {
+		if len(l.pieces) <= sendPieces || l.urgent || parts == maxParts {
 			p.complete(l)
 			p.compileTime.add(ctx, time.Since(start))
 			p.mu.Unlock()

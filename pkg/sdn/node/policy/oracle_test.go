@@ -28,6 +28,8 @@ type compiled struct {
 	outcomes map[uint32]Action
 	levels   map[uint32]Level
 	local    map[PodKey]bool
+
+	isolated map[PodKey][2]bool // what the flows of pods say; the engine says it of others
 }
 
 func newCompiled() *compiled {
@@ -134,8 +136,11 @@ func (c *compiled) decide(d Direction, target PodKey, m met) bool {
 			byLevel[c.levels[conj.ID]] = c.outcomes[conj.ID]
 		}
 	}
-	isolated := [2]bool{}
-	if isolated[Ingress], isolated[Egress] = c.engine.Isolated(target); isolated[d] {
+	isolated, sent := c.isolated[target]
+	if !sent {
+		isolated[Ingress], isolated[Egress] = c.engine.Isolated(target)
+	}
+	if isolated[d] {
 		byLevel[Isolation] = Deny
 	}
 	below := Highest + 1

@@ -149,20 +149,20 @@ func (x *shares) addTargets(p *pod) {
 func (x *shares) addHolders(e *Engine, addr netip.Addr) {
 	if a := e.byAddr[addr]; a != nil {
 		for _, pod := range a.pods {
-			x.addPeers(pod, e.ownVNID(pod.namespace))
+			x.addPeers(a, pod, e.ownVNID(pod.namespace))
 		}
 	}
 }
 
-// addPeers adds the rules that have the pod as a peer; for ingress without those that match all its namespace by the VNID.
-func (x *shares) addPeers(p *pod, byVNID bool) {
+// addPeers adds the rules that have the pod as a peer, for its address; for ingress without those that match all its namespace by the VNID.
+func (x *shares) addPeers(a *address, p *pod, byVNID bool) {
 	for _, m := range p.sets.list {
 		if m.set.group.local || !m.set.used() {
 			continue
 		}
 		whole := byVNID && m.set.group.whole()
 		for c := range m.set.users {
-			if c.active && (c.rule.direction == Egress || !whole) {
+			if c.active && (c.rule.direction == Egress || !whole) && !a.hides(c) {
 				x.add(c, partPeers)
 			}
 		}

@@ -88,7 +88,8 @@ type address struct {
 	netip.Addr
 	pods    []*pod
 	onePod  [1]*pod
-	changed bool // since Drain
+	changed bool  // since Drain
+	veil    *veil // under which a pod got it last; nil: none
 }
 
 // addrs are all that the pod is known by.
@@ -147,11 +148,18 @@ func (e *Engine) update(key PodKey, change func(*pod)) {
 			e.recent.addPeers(m.set)
 		}
 	}
+	retargeted := wasLocal && p.local && (wasKnown != p.known || !maps.Equal(had, p.Labels))
+	if retargeted {
+		e.recent.addTargets(p)
+	}
 	if !maps.Equal(had, p.Labels) {
 		p.relabel(had)
 	}
 	for g := range p.concerned() {
 		e.resort(g, p, g.matches(p))
+	}
+	if retargeted {
+		e.recent.addTargets(p)
 	}
 	e.considerFlipped()
 	if wasLocal != p.local || p.local && wasKnown != p.known {
@@ -199,7 +207,7 @@ func (e *Engine) readdress(p *pod) (changed, shared bool) {
 		}
 		a := e.address(addr)
 		shared = shared || len(a.pods) > 0
-		a.pods = append(a.pods, p)
+		a.pods, a.veil = append(a.pods, p), e.veil
 		p.at = append(p.at, a)
 		e.touchAddress(a)
 		e.gains(p)

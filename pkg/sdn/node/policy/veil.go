@@ -28,20 +28,37 @@ func (r *recent) addPeers(s *set) {
 	}
 }
 
+// addTargets notes the rules that have the pod as a target.
+func (r *recent) addTargets(p *pod) {
+	for _, m := range p.sets.list {
+		if !m.set.group.local {
+			continue
+		}
+		for c := range m.set.users {
+			r.add(c)
+		}
+	}
+}
+
 func (r *recent) addAll(g *group) {
 	for _, s := range g.sets {
 		r.addPeers(s)
 	}
 }
 
+// resolve adds the namespaces of the rules whose peers changed.
+func (r *recent) resolve() {
+	for s := range r.sets {
+		for c := range s.users {
+			r.add(c)
+		}
+	}
+}
+
 // Hide hides the rules that changed, or whose peers changed, before the last Drain, and later ones of the same namespaces, until Reveal. It hides nothing and returns
 // false if rules of ClusterNetworkPolicies changed, which may deny: a part of these would allow too much.
 func (e *Engine) Hide() bool {
-	for s := range e.drained.sets {
-		for c := range s.users {
-			e.drained.add(c)
-		}
-	}
+	e.drained.resolve()
 	if _, cluster := e.drained.namespaces[""]; cluster {
 		return false
 	}
@@ -59,6 +76,18 @@ func (e *Engine) Hide() bool {
 	}
 	e.drained = newRecent()
 	return true
+}
+
+// Joins reports whether what changed before the last Drain is about rules of hidden namespaces. The switch may still have what these rules were, so a new
+// part of them must reach it together with the others.
+func (e *Engine) Joins() bool {
+	e.drained.resolve()
+	for namespace := range e.drained.namespaces {
+		if e.Hides(namespace) {
+			return true
+		}
+	}
+	return false
 }
 
 // Hides reports whether rules of the namespace may be hidden.
@@ -97,6 +126,15 @@ func (e *Engine) cover(c *conj) {
 }
 
 func (c *conj) hidden() bool { return c.veil != nil && !c.veil.lifted }
+
+// hides reports whether the rules of the conjunction's namespace do not have the address yet: a pod got it while they are hidden.
+func (a *address) hides(c *conj) bool {
+	if a.veil == nil || a.veil.lifted {
+		return false
+	}
+	_, is := a.veil.namespaces[c.rule.namespace]
+	return is
+}
 
 // reserves reports whether a conjunction can't have the ID: the switch may combine its parts with those of another rule.
 func (v *veil) reserves(id uint32, c *conj) bool {

@@ -39,6 +39,7 @@ type parted struct {
 	before   map[packetTo]bool // allowed at some time since the switch had all
 	pieces   map[Piece]struct{}
 	compiled map[Piece]func()
+	urgent   bool // nothing else is sent before the large change
 }
 
 // live returns which of the packets policies allow now.
@@ -56,8 +57,11 @@ func (s *parted) live() map[packetTo]bool {
 
 func (s *parted) send(t *rapid.T) {
 	pieces := s.engine.Drain()
-	pending := len(s.pieces)+len(s.compiled) > 0
-	large := rapid.Bool().Draw(t, "large") && s.engine.Hide()
+	pending := len(s.pieces)+len(s.compiled) > 0 || s.engine.veil != nil
+	large := rapid.Bool().Draw(t, "large") || pending && (s.urgent || s.engine.Joins())
+	if large && !s.engine.Hide() {
+		large, s.urgent = pending, pending
+	}
 	if large || pending {
 		for _, p := range pieces {
 			s.pieces[p] = struct{}{}
@@ -67,9 +71,21 @@ func (s *parted) send(t *rapid.T) {
 		return
 	}
 	s.history.compile(pieces)
+	for _, p := range pieces {
+		if p.Kind == Target && !s.engine.Hides(p.Pod.Namespace) {
+			s.isolate(p.Pod)
+		}
+	}
 	if !pending {
 		s.before = s.live()
 	}
+}
+
+// isolate has the pod's flows say whether it is isolated, as policies do now.
+func (s *parted) isolate(key PodKey) {
+	var now [2]bool
+	now[Ingress], now[Egress] = s.engine.Isolated(key)
+	s.isolated[key] = now
 }
 
 func (s *parted) isPending(p Piece) bool {
@@ -106,7 +122,12 @@ func (s *parted) complete(*rapid.T) {
 	}
 	clear(s.pieces)
 	clear(s.compiled)
+	s.urgent = false
 	s.drain()
+	clear(s.isolated)
+	for key := range s.engine.pods {
+		s.isolate(key)
+	}
 	s.before = s.live()
 }
 
@@ -115,6 +136,7 @@ func (s *parted) complete(*rapid.T) {
 func TestPartsOfLargeChangesNeverAllowMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &parted{history: newHistory(), before: map[packetTo]bool{}, pieces: map[Piece]struct{}{}, compiled: map[Piece]func(){}}
+		s.isolated = map[PodKey][2]bool{}
 		s.packets = rapid.SliceOfN(rapid.Custom(drawPacketTo), 20, 20).Draw(t, "packets")
 		s.complete(t)
 		events := map[string]func(*rapid.T){"part": s.part, "another part": s.part, "complete": s.complete}
@@ -129,7 +151,7 @@ func TestPartsOfLargeChangesNeverAllowMore(t *testing.T) {
 					case !s.allows(q) || now[q]:
 					case !s.before[q]:
 						t.Fatalf("%+v is allowed, and never was", q)
-					case s.engine.Hides(q.target.Namespace), s.isPending(Piece{Kind: Target, Pod: q.target}), !s.isAwake(q.peer):
+					case s.urgent, s.engine.Hides(q.target.Namespace), s.isPending(Piece{Kind: Target, Pod: q.target}), !s.isAwake(q.peer):
 					default:
 						t.Fatalf("%+v is allowed, and no large change is about the pod", q)
 					}
