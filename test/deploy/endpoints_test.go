@@ -108,15 +108,15 @@ func TestRestrictedEndpoints(t *testing.T) {
 	}
 
 	// kube-controller-manager copies these.
-	endpoints := func(who kubernetes.Interface, ready, notReady []corev1.EndpointAddress) error { //nolint:staticcheck // Endpoints are still copied to EndpointSlices
+	endpoints := func(who kubernetes.Interface, ready, notReady []corev1.EndpointAddress) error {
 		tries++
-		_, err := who.CoreV1().Endpoints("default").Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // as above
+		_, err := who.CoreV1().Endpoints("default").Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // Endpoints are still copied to EndpointSlices
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("e", tries)},
 			Subsets:    []corev1.EndpointSubset{{Addresses: ready, NotReadyAddresses: notReady, Ports: []corev1.EndpointPort{{Port: 80}}}}, //nolint:staticcheck // as above
 		}, metav1.CreateOptions{})
 		return err
 	}
-	pod, outside := []corev1.EndpointAddress{{IP: "10.128.0.5"}}, []corev1.EndpointAddress{{IP: "192.0.2.7"}} //nolint:staticcheck // as above
+	pod, outside := []corev1.EndpointAddress{{IP: "10.128.0.5"}}, []corev1.EndpointAddress{{IP: "192.0.2.7"}}
 	await.OK(t, admissionPatience, func(context.Context) error {
 		if err := endpoints(as("default", "tenant"), pod, nil); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("a pod's address in a tenant's Endpoints is not refused, but %s", fmt.Sprint(err))

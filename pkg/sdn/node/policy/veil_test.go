@@ -70,7 +70,7 @@ func (s *parted) send(t *rapid.T) {
 	if large {
 		return
 	}
-	s.history.compile(pieces)
+	s.compile(pieces)
 	for _, p := range pieces {
 		if p.Kind == Target && !s.engine.Hides(p.Pod.Namespace) {
 			s.isolate(p.Pod)
