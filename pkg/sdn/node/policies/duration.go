@@ -26,7 +26,7 @@ type durations struct {
 
 func (d *durations) add(ctx context.Context, took time.Duration) {
 	if took >= slowCompile {
-		klog.FromContext(ctx).Info("Compiled policies slowly", "duration", took)
+		klog.FromContext(ctx).Info("Compiled policies slowly; pods that start wait for it", "duration", took, "action", "look for very large NetworkPolicies (docs/policies.md#budgets)")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

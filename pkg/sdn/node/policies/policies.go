@@ -197,7 +197,7 @@ func (p *Policies) update(ctx context.Context) error {
 
 func (p *Policies) report(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "The switch refused a part of the policies: pods that need it may reach less than they should")
+		klog.FromContext(ctx).Error(err, "Switch rejected flows of policies; pods may reach less than their policies allow", "action", "check ovs-vswitchd's log, then restart the agent")
 	}
 }
 
@@ -214,7 +214,7 @@ func (p *Policies) reportBeyond(ctx context.Context) {
 		return
 	}
 	p.beyond = names
-	klog.FromContext(ctx).Info("Policies beyond the budgets isolate their pods and allow nothing", "policies", len(names))
+	klog.FromContext(ctx).Info("Number of NetworkPolicies beyond their budgets changed", "policies", len(names))
 	if len(names) == 0 {
 		return
 	}
