@@ -402,8 +402,12 @@ func testARPFlood(t *testing.T, n *arpNetwork) {
 	if rewritten > bound {
 		t.Errorf("%d requests were rewritten, want at most %d", rewritten, bound)
 	}
-	if translated > 2*bound {
-		t.Errorf("ovs-vswitchd translated %d packets, want at most %d", translated, 2*bound)
+	most := 2 * bound
+	if n.Type == ovstest.DatapathSystem {
+		most *= 2 // the kernel queues packets for ovs-vswitchd until the flow of the first pass is installed
+	}
+	if translated > most {
+		t.Errorf("ovs-vswitchd translated %d packets, want at most %d", translated, most)
 	}
 }
 
