@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
@@ -23,6 +20,8 @@ import (
 func testFloods(t *testing.T, w *world) {
 	t.Run("neighbours", func(t *testing.T) { testNeighbourSweep(t, w) })
 	t.Run("destinations", func(t *testing.T) { testDestinationSweep(t, w) })
+	t.Run("host conntrack", func(t *testing.T) { testHostConntrack(t, w) })
+	t.Run("conntrack zones", func(t *testing.T) { testZoneExhaustion(t, w) })
 }
 
 // nth returns an address of a network by its number.
@@ -125,18 +124,7 @@ func firstPackets(t *testing.T, from, dst fixture.Pod) time.Duration {
 // testDestinationSweep sends to many addresses from a pod under a policy. The first packets of another pod must not wait for long.
 func testDestinationSweep(t *testing.T, w *world) {
 	const slower = 10
-	w.SetPolicy(t, &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "tracked", Namespace: w.attackers},
-		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: app(w.a1.Name), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
-			Egress: []networkingv1.NetworkPolicyEgressRule{{}},
-		},
-	})
-	t.Cleanup(func() {
-		if err := w.Kube.NetworkingV1().NetworkPolicies(w.attackers).Delete(context.WithoutCancel(t.Context()), "tracked", metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	w.allowAll(t, w.attackers, w.a1)
 	idle := firstPackets(t, w.v1, w.v2)
 	i, err := w.a1.NetNS.Inject("eth0")
 	if err != nil {
