@@ -345,10 +345,12 @@ func (b *bare) handBack(t *testing.T) {
 	b.service(t, b.node, agentService, (*lab.Service).Start)
 }
 
-// The steps of ovs-ctl's restart, without its waits of a tenth of a second and more.
+// The steps of ovs-ctl's restart, without its waits of a tenth of a second and more. ovs-save does not save meters, without which flows are refused.
 const (
 	bareSave = `
 mkdir -p ` + bareDir + `
+ovs-ofctl -O OpenFlow13 dump-meters br0 | sed -n '/^meter=/{s/ stats//;s/bands=$//;s/ /,/g;N;s/,*\n/,bands=/;s/bands= */bands=/;s/ /,/g;p}' |
+  sed 's/^/ovs-ofctl -O OpenFlow13 add-meter br0 /' > ` + bareDir + `/meters
 TMPDIR=` + bareDir + ` ` + ovsScripts + `/ovs-save save-flows $(ovs-vsctl --real list-br) > ` + bareDir + `/restore
 `
 	bareStop = `
@@ -359,6 +361,7 @@ while kill -0 $pid 2>/dev/null; do sleep 0.005; done
 	bareStart = `
 ovs-vsctl --no-wait set open_vswitch . other_config:flow-restore-wait=true
 ovs-vswitchd unix:/var/run/openvswitch/db.sock --pidfile --detach --no-chdir -vconsole:off -vsyslog:off -vfile:off
+sh ` + bareDir + `/meters
 sh ` + bareDir + `/restore
 ovs-vsctl --no-wait --if-exists remove open_vswitch . other_config flow-restore-wait=true
 `
