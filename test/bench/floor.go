@@ -153,10 +153,10 @@ func configure(pod netns.NsHandle, addr netip.Addr) error {
 	return h.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK})
 }
 
-// podFlows are the flows that ours gives a pod.
+// podFlows are the flows that ours gives a pod, without its limit of ARP requests.
 func podFlows(ofport int, mac net.HardwareAddr, addr netip.Addr, cookie uint64) ([]*openflow.FlowMod, error) {
 	state := podNetwork().Pod(pipeline.Pod{OFPort: ofport, MAC: mac, Addrs: []netip.Addr{addr}})
-	mods, err := flowMods(state.Flows)
+	mods, err := flowMods(unmetered(state.Flows))
 	for _, m := range mods {
 		m.Cookie = cookie
 	}

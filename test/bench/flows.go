@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ func runBundle(b *B) {
 
 	const size = 5
 	addr := netip.MustParseAddr("10.128.0.2")
-	flows := podNetwork().Pod(pipeline.Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}}).Flows[:size]
+	flows := unmetered(podNetwork().Pod(pipeline.Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}}).Flows)[:size]
 	mods, err := flowMods(flows)
 	b.must(err)
 	file := b.flowFile(flows)
@@ -201,4 +202,14 @@ func flowMods(flows []*ovs.Flow) ([]*openflow.FlowMod, error) {
 		}
 	}
 	return mods, nil
+}
+
+// unmetered returns the flows that pass no meter, which would have to be on the switch before.
+func unmetered(flows []*ovs.Flow) []*ovs.Flow {
+	return slices.DeleteFunc(slices.Clone(flows), func(f *ovs.Flow) bool {
+		return slices.ContainsFunc(f.Actions, func(a ovs.Action) bool {
+			text, err := a.MarshalText()
+			return err == nil && strings.HasPrefix(string(text), "meter:")
+		})
+	})
 }
