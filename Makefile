@@ -1,12 +1,12 @@
-# What people and CI run. `make` alone lists the targets.
+# Targets for developers and CI. `make` alone lists them.
 
 SHELL := /bin/bash
 GO ?= go
-# sudo's PATH seldom has the place that Go's own installation instructions name.
+# sudo's PATH often lacks the directory of Go's installation instructions.
 export PATH := $(PATH):/usr/local/go/bin
 export GOFLAGS := -buildvcs=false
 
-# What every program says of itself (pkg/version). Whoever builds outside of git gives them: make build VERSION=v1.0.0 …
+# The version of every program (pkg/version). Outside of git, set the variables: make build VERSION=v1.0.0 ……
 git = git -c safe.directory='*'
 VERSION ?= $(or $(shell $(git) describe --always --tags --dirty 2>/dev/null),unknown)
 REVISION ?= $(or $(shell $(git) rev-parse HEAD 2>/dev/null),unknown)
@@ -18,7 +18,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: bootstrap
-bootstrap: ## install what is missing on this machine (Debian or Ubuntu, as root)
+bootstrap: ## install missing packages on this machine (Debian or Ubuntu, as root)
 	@scripts/bootstrap.sh
 
 .PHONY: build
@@ -30,48 +30,49 @@ images: build ## write the container images to bin/images as OCI archives, with 
 	$(GO) run -ldflags "$(LDFLAGS)" ./images/build archives
 
 .PHONY: demo
-demo: bootstrap build ## a two-node cluster on this machine, with two pods that talk
+demo: bootstrap build ## start a cluster of two nodes on this machine, with two pods that ping each other
 	@scripts/demo.sh
 
 .PHONY: reload
-reload: build ## put the programs of this work tree into the running lab, as new images
+reload: build ## roll the programs of this work tree out in the running lab, as new images
 	@bin/ovsdn-lab reload
 
 .PHONY: down
-down: ## take the demo's cluster away
-	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to take down"; fi
+down: ## remove the demo's cluster
+	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to remove"; fi
 
 .PHONY: test
-test: bootstrap lint test-unit e2e ## everything: lint, unit tests, tests on real parts, the lab
+test: bootstrap lint test-unit e2e ## run lint, unit tests and end-to-end tests
 
-# The tests that compare what policies compile to with test/oracle.
+# Tests that compare the compiled policies with test/oracle.
 ORACLE = TestSwitchAgrees|Agrees?WithTheOracle
 
 .PHONY: test-unit
-test-unit: ## every test but those of the lab and of the kernel guest; as root none is skipped
-	$(GO) test -race -timeout 40m -skip '$(ORACLE)' $$($(GO) list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/vm)
-	$(GO) test -timeout 40m -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies # millions of questions, in which no race can be
+test-unit: ## run all tests except those of the lab and of the kernel guest; as root none is skipped
+	$(GO) test -race -timeout 40m -skip '$(ORACLE)' ./cmd/... ./images/... ./pkg/... ./test/await ./test/cni
+	$(GO) test -timeout 40m $$($(GO) list ./test/... | grep -v -e /test/e2e -e /test/attacks -e /test/vm -e /test/await -e /test/cni) # no product code runs concurrently in them
+	$(GO) test -timeout 40m -run '$(ORACLE)' ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy # millions of sequential questions: the race detector finds nothing
 
 .PHONY: oracle
-oracle: ## network policies: 2,000 random clusters and all of cyclonus' cases on real switches (root; less than an hour on two processors)
-	$(GO) test -count=1 -timeout 6h -v -run '$(ORACLE)' ./pkg/sdn/node/policy ./pkg/sdn/node/policies -seeds=2000
+oracle: ## compare network policies of 2,000 random clusters and all cases of cyclonus on real switches (root; less than an hour on two processors)
+	$(GO) test -count=1 -timeout 6h -v -run '$(ORACLE)' ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy -seeds=2000
 
 .PHONY: soak
-soak: build ## 10,000 pods while the agent is killed all the time, 2,000 on nodes that are full, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and away, 1,000 newborn pods under policies, attacks of full size (root; an hour and a half)
+soak: build ## 10,000 pods while the agent is killed repeatedly, 2,000 on full nodes, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and stopped, 1,000 new pods under policies, attacks of full size (root; an hour and a half)
 	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
-	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentIsNotNoticed' ./test/e2e
+	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentRestartIsHitless' ./test/e2e
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
 	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 2h -v ./test/attacks
-	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 1h -v -run '^TestCachesOfLargeObjects$$' ./pkg/sdn/node
+	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 1h -v -run '^TestCaches_large' ./pkg/sdn/node ./pkg/sdn/master/...
 
 .PHONY: test-kernel
-test-kernel: ## what depends on the datapath, on the kernel's, in a virtual machine (root; Debian)
+test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; Debian)
 	@scripts/bootstrap.sh kernel
 	@scripts/test-kernel.sh
 
 .PHONY: e2e
-e2e: build ## packets through a real cluster in the lab (root)
+e2e: build ## run end-to-end tests and attacks in the lab (root)
 	$(GO) test -p 1 -count=1 -timeout 80m -v ./test/e2e/... ./test/attacks/...
 
 .PHONY: verify-docs
@@ -79,19 +80,19 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 	@scripts/verify-docs.sh
 
 .PHONY: lint
-lint: ## golangci-lint, go vet among it, with the design's rules
+lint: ## run golangci-lint, with go vet and the project's rules
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 
 .PHONY: vulncheck
-vulncheck: ## known vulnerabilities in what the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)
+vulncheck: ## list known vulnerabilities in functions that the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)
 	$(GO) tool -modfile=scripts/tools/go.mod govulncheck -db $(VULNDB) ./...
 
 VULNDB ?= https://vuln.go.dev
 
 .PHONY: bench
-bench: build ## figures, as ratios to a floor or a peer in the same run (root); `make bench ARGS=add` for one
+bench: build ## run benchmarks, as ratios to a floor or a peer in the same run (root); `make bench ARGS=add` runs one
 	$(GO) run ./test/bench $(ARGS)
 
 .PHONY: bench-against
-bench-against: build ## figures beside those of another commit, alternately (root); `make bench-against COMMIT=HEAD~1 ARGS="--samples 200 add policy datapath"`
+bench-against: build ## benchmark this checkout and another commit alternately (root); `make bench-against COMMIT=HEAD~1 ARGS="--samples 200 add policy datapath"`
 	GO="$(GO)" scripts/bench-against.sh $(or $(COMMIT),HEAD~1) $(ARGS)

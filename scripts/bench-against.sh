@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures figures of this checkout and of another commit alternately, both with this checkout's test/bench if it compiles there (docs/bench.md).
+# Benchmarks this checkout and another commit alternately, both with this checkout's test/bench if it compiles there (docs/bench.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

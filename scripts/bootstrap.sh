@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Installs by apt what this machine lacks to build and test ovsdn and to run its lab, and checks that Go is recent
-# enough; with the argument kernel, also what `make test-kernel` needs. It changes nothing where nothing is missing, and
-# it starts, stops and configures no service itself.
+# Installs with apt the missing packages to build and test ovsdn and to run its lab, and checks the version of Go; with the argument kernel, also
+# the packages of `make test-kernel`. It changes nothing if no package is missing, and starts, stops and configures no service itself.
 set -euo pipefail
 
-# Other users than root, and sudo, often do not have these on their PATH.
+# The PATH of sudo and of users other than root often lacks these.
 PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 for=${1:-}
 
-# What each Debian or Ubuntu package is needed for, and how to tell that it (or what takes its place) is there.
-# kubelet and containerd call mount and umount, kube-proxy calls iptables or nft; no other program of theirs is used.
+# Packages of Debian or Ubuntu, a probe for each (a package that replaces it may satisfy the probe), and the purpose. kubelet and containerd run
+# mount and umount, kube-proxy runs iptables or nft, and no other programs.
 needs() {
   cat <<'END'
 openvswitch-switch | ovs-vsctl ovs-ofctl ovs-appctl ovsdb-server ovsdb-tool ovs-vswitchd | the switch of every node
@@ -36,7 +35,7 @@ END
   [ "$for" != kernel ] || echo "qemu-system-x86 | qemu-system-x86_64 | the machine with the kernel datapath"
 }
 
-say() { echo "bootstrap: $*"; }
+info() { echo "bootstrap: $*"; }
 fail() { echo "bootstrap: $*" >&2; exit 1; }
 
 # found PROBE: a program, a C header (gcc:HEADER) or a C library (pkg-config:NAME).
@@ -48,7 +47,7 @@ found() {
   esac >/dev/null 2>&1
 }
 
-# in_words: the probes in missing's lines as a person would say them.
+# in_words: the probes in missing's lines, as text for messages.
 in_words() { sed 's/gcc:/the C header /; s/pkg-config:/the C library (with headers) /; s/^ *//'; }
 
 # missing: a line "PACKAGE | PROBES | PURPOSE" for each package that has a probe not found, with those probes only.
@@ -75,7 +74,7 @@ check_go() {
   printf '%s\n' "$want" "$have" | sort -V -C || fail "Go $have is too old: $file needs $want or newer, see https://go.dev/dl"
 }
 
-# apt_get ARGS: without questions, without a terminal, and patient with another apt that holds the lock.
+# apt_get ARGS: without questions and without a terminal. It waits for another apt that holds the lock.
 apt_get() {
   DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l apt-get -qq -y \
     -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold "$@" </dev/null
@@ -88,28 +87,27 @@ $(cut -d '|' -f 2- <<<"$lacking" | in_words)"
   packages=$(cut -d '|' -f 1 <<<"$lacking" | tr -d '\n')
   [ "$(id -u)" = 0 ] || fail "these packages are missing: $packages
 run this as root: sudo ${BASH_SOURCE[0]}"
-  say "installing $packages"
+  info "installing $packages"
   log=$(mktemp)
   # shellcheck disable=SC2064 # the name is known now
   trap "rm -f '$log'" EXIT
-  # Success is what is there in the end: an unreachable mirror of something else, or a service that a policy keeps
-  # from starting, is no failure of ours.
+  # Only the probes decide: an unreachable mirror of another repository, or a service that a policy does not start, is not a failure.
   apt_get update >>"$log" 2>&1 || true
   # shellcheck disable=SC2086 # one word a package
   apt_get install --no-install-recommends $packages >>"$log" 2>&1 || true
   lacking=$(missing)
   [ -z "$lacking" ] || fail "still missing after apt-get install (package | program | for):
 $(in_words <<<"$lacking")
-apt-get said:
+output of apt-get:
 $(tail -n 25 "$log")"
 }
 
-# What images hold of Debian, so that they can be made without a network. The lab does with other versions, and says so.
+# Downloads the Debian packages of images, so that images can be built offline. The lab accepts other versions, and reports them.
 fetch_packages() {
   local sum
   for sum in $(awk '!/^#/ { print $3 }' "$root"/images/*/debian-12-"$(dpkg --print-architecture)".lock 2>/dev/null); do
     [ -e "/var/cache/ovsdn-lab/packages/$sum.deb" ] && continue
-    (cd "$root" && go run ./images/build fetch) || say "the packages that images are pinned to are not to be had here"
+    (cd "$root" && go run ./images/build fetch) || info "the pinned packages of the images are not available here"
     return 0
   done
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-kernel.sh [PACKAGE TESTS]...: runs what depends on the datapath on the kernel's Open vSwitch, in a virtual machine
-# (test/vm). TESTS is a regular expression of names. Tests with the build tag guest run only there: they set the clock. Test programs are built on
+# test-kernel.sh [PACKAGE TESTS]...: runs the tests that depend on the datapath on the kernel datapath of Open vSwitch, in a virtual machine (test/vm).
+# TESTS is a regular expression of names. Tests with the build tag guest run only in the virtual machine: they set the clock. The tests are built on
 # this machine, since the virtual machine's processor is emulated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,15 +14,15 @@ if [ $# = 0 ]; then
     # shellcheck disable=SC2016 # these are the guest's variables
     bin/kernel/vmrun --timeout 5m -- sh -euc '
       echo "install $1 /bin/false" >/etc/modprobe.d/masked.conf
-      if modprobe --quiet "$1"; then echo "$1 is there" >&2; exit 1; fi
+      if modprobe --quiet "$1"; then echo "$1 is loaded" >&2; exit 1; fi
       echo "a kernel without $1"
       cd pkg/sdn/node/hostnet
-      "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestBackendIsOneThatTheKernelHas$"' - "$module"
+      "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestNewFirewall_kernelWithOneBackend$"' - "$module"
   done
-  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node '^TestPacketsFlow' \
+  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node/restorewait '^TestPacketsFlow' \
     test/cni '^TestAgentWhileTheClockJumps$' \
-    pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked|VXLANFromStrangersIsDropped|PodsDoNotLowerTheTunnelsMTU|VTEPsFollowHostSubnets|PodDoesNotFillConntrack|NeighbourTableHasRoom)$' \
-    pkg/ovs '^Test(ListedConnectionsCanBeFlushed|ZonesAreLimited)$' pkg/sdn/node/policies '^Test(ForbiddenConnectionsAreCut|NoConnectionOutlivesItsPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged|RemoteOpenersShareNoRoom|ConnectionsOfPreviousVersionGoOn|DestinationSweepCostsNoUpcalls)$'
+    pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked|VXLANFromUnknownVTEPsIsDropped|PodsDoNotLowerTheTunnelsMTU|VTEPsFollowHostSubnets|PodDoesNotFillConntrack|NeighbourTableThresholds)$' \
+    pkg/ovs/native '^Test(ListedConnectionsCanBeFlushed|ZonesAreLimited)$' pkg/sdn/node/networkpolicy '^Test(Flush_forbiddenConnections|Flush_connectionsOfDeletedPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged|RemoteClientsDoNotShareZones|ConnectionsOfPreviousVersionContinue|DestinationSweepCausesFewUpcalls)$'
 fi
 for ((i = 1; i < $#; i += 2)); do
   CGO_ENABLED=0 go test -c -tags guest -o "bin/kernel/${!i}.test" "./${!i}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the commands of docs/ in a lab, in the order in which a user comes to them: requirements, install, upgrade, uninstall. Of the fenced blocks,
-#   ```sh       is run where the repository is, with kubectl and $OVSDN,
-#   ```sh node  on a node,
-#   ```sh skip  by nobody: it has to do with a registry, or with what the lab has not.
+# Runs the commands of docs/ in a lab, in a user's order: requirements, install, upgrade, uninstall. Of the fenced blocks,
+#   ```sh       runs in the root of the repository, with kubectl and $OVSDN,
+#   ```sh node  runs on a node,
+#   ```sh skip  does not run: it needs a registry, or a component that the lab lacks.
 # A block that fails fails the run. Needs root and what `make build` makes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,8 @@ lab=(bin/ovsdn-lab --name "$name")
 work=$(mktemp -d)
 trap '"${lab[@]}" down >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 
-# The user's tools: kubectl, and a folder that says what this cluster needs. The lab has written that, and installed it; take that away.
+# The user's tools: kubectl, and the folder with the settings of this cluster. The lab has written it and installed it: remove the installation, after the
+# only pod of its network.
 "${lab[@]}" up --install=manifests
 cat >"$work/kubectl" <<EOF
 #!/bin/sh
@@ -35,6 +36,8 @@ configMapGenerator:
   literals:
 $(grep -e '- kube-apiserver=' "$OVSDN/kustomization.yaml")
 EOF
+kubectl -n kube-system scale deployment/coredns --replicas=0 >/dev/null
+kubectl -n kube-system wait --for=delete pod --selector=k8s-app=kube-dns --timeout=60s >/dev/null
 kubectl delete -k "$OVSDN" >/dev/null
 
 # blocks PAGE writes its blocks to files N.KIND, KIND being run, node or skip.
@@ -62,4 +65,4 @@ for page in "${pages[@]}"; do
     esac || { echo "verify-docs: $where failed" >&2; exit 1; }
   done
 done
-echo "verify-docs: all commands of ${pages[*]} do what they say"
+echo "verify-docs: all commands of ${pages[*]} succeeded"

@@ -23,7 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// changer asks ovsdn-controller to change the networks of namespaces, and waits until it has.
+// changer requests changes of namespaces' networks from ovsdn-controller, and waits for them.
 type changer struct {
 	genericiooptions.IOStreams
 	flags    *genericclioptions.ConfigFlags
@@ -38,7 +38,7 @@ func joinCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 	var to string
 	cmd := changeCommand(flags, streams, func() (config.Change, error) {
 		if to == "" {
-			return config.Change{}, usagef("say which namespace to join: --to=NAMESPACE")
+			return config.Change{}, usagef("no namespace to join; add --to=NAMESPACE")
 		}
 		change, err := config.ParseChange(config.Change{Action: config.ActionJoin, To: to}.String())
 		if err != nil {
@@ -86,7 +86,7 @@ func changeCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 				return err
 			}
 			if (len(args) > 0) == (c.selector != "") {
-				return usagef("name namespaces or give a --selector, one of the two")
+				return usagef("specify either namespaces or --selector")
 			}
 			return c.run(cmd.Context(), change, args)
 		},
@@ -128,24 +128,24 @@ func done(change config.Change) string {
 	return "made global"
 }
 
-// checkMode says what oc says too, before anything is asked for.
+// checkMode returns an error, as oc does, before any request if the mode has no VNIDs.
 func (c *changer) checkMode(ctx context.Context) error {
 	o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get the cluster's network: %w", err)
 	}
-	network, err := config.InForce(o)
+	network, err := config.ActiveNetwork(o)
 	if err != nil {
 		return fmt.Errorf("ClusterNetwork %s %w", o.Name, err)
 	}
 	if network.Mode != config.ModeMultitenant {
-		return fmt.Errorf("the cluster's network is in mode %s (%s): only in mode %s are there networks of namespaces to change",
+		return fmt.Errorf("the cluster's network is in mode %s (%s): networks of namespaces can be changed only in mode %s",
 			network.Mode, network.Mode.PluginName(), config.ModeMultitenant)
 	}
 	return nil
 }
 
-// namespaces returns the names of those that are meant. All must exist, before any is changed.
+// namespaces returns the names of the selected namespaces. All must exist before any is changed.
 func (c *changer) namespaces(ctx context.Context, change config.Change, names []string) ([]string, error) {
 	var errs []error
 	exists := func(name string) {
@@ -168,7 +168,7 @@ func (c *changer) namespaces(ctx context.Context, change config.Change, names []
 			return nil, fmt.Errorf("no namespace has labels that match %s", c.selector)
 		}
 		for _, ns := range list.Items {
-			if ns.Name != change.To { // which is in its own network already
+			if ns.Name != change.To { // it has that VNID already
 				names = append(names, ns.Name)
 			}
 		}
@@ -176,15 +176,15 @@ func (c *changer) namespaces(ctx context.Context, change config.Change, names []
 	return names, errors.Join(errs...)
 }
 
-// change asks for the change, and waits until it is made. What was refused is an error with the controller's words.
+// change requests the change, and waits until it is complete. A refusal is an error with the controller's reason.
 func (c *changer) change(ctx context.Context, name string, change config.Change) (config.VNID, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	asked, err := c.ask(ctx, name, change)
+	requested, err := c.request(ctx, name, change)
 	if err != nil {
 		return 0, err
 	}
-	nn, err := c.await(ctx, asked)
+	nn, err := c.await(ctx, requested)
 	if err != nil {
 		return 0, err
 	}
@@ -194,23 +194,23 @@ func (c *changer) change(ctx context.Context, name string, change config.Change)
 	return config.VNID(nn.NetID), nil
 }
 
-// refusal returns the controller's reason as an error, nil if the change was made. Older controllers removed the request of a refused
-// change, too, and left the reason only.
+// refusal returns the controller's reason as an error, nil if the change is complete. Older controllers removed the request of a
+// refused change, too, and left only the reason.
 func refusal(nn *networkv1.NetNamespace) error {
-	why, reported := nn.Annotations[config.ChangeRefusedAnnotation]
-	value, left := nn.Annotations[networkv1.ChangePodNetworkAnnotation]
+	reason, reported := nn.Annotations[config.ChangeRefusedAnnotation]
+	value, remains := nn.Annotations[networkv1.ChangePodNetworkAnnotation]
 	switch {
 	case reported:
-		return errors.New(why)
-	case left:
+		return errors.New(reason)
+	case remains:
 		return fmt.Errorf("ovsdn-controller refused the change, and the reason was removed: annotation %s is %q; see the Events of the NetNamespace",
 			networkv1.ChangePodNetworkAnnotation, value)
 	}
 	return nil
 }
 
-// ask writes the annotation, as `oc adm pod-network` does.
-func (c *changer) ask(ctx context.Context, name string, change config.Change) (asked *networkv1.NetNamespace, err error) {
+// request writes the annotation, as `oc adm pod-network` does.
+func (c *changer) request(ctx context.Context, name string, change config.Change) (requested *networkv1.NetNamespace, err error) {
 	client := c.network.NetworkV1().NetNamespaces()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		nn, err := client.Get(ctx, name, metav1.GetOptions{})
@@ -219,36 +219,36 @@ func (c *changer) ask(ctx context.Context, name string, change config.Change) (a
 		}
 		delete(nn.Annotations, config.ChangeRefusedAnnotation)
 		metav1.SetMetaDataAnnotation(&nn.ObjectMeta, networkv1.ChangePodNetworkAnnotation, change.String())
-		asked, err = client.Update(ctx, nn, metav1.UpdateOptions{})
+		requested, err = client.Update(ctx, nn, metav1.UpdateOptions{})
 		return err
 	})
 	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("has no VNID yet (is ovsdn-controller running?): %w", err)
+		err = fmt.Errorf("has no VNID yet: %w; check that ovsdn-controller runs", err)
 	}
-	return asked, err
+	return requested, err
 }
 
-// await returns the NetNamespace as soon as the change is made or refused.
-func (c *changer) await(ctx context.Context, asked *networkv1.NetNamespace) (*networkv1.NetNamespace, error) {
+// await returns the NetNamespace as soon as the change is complete or refused.
+func (c *changer) await(ctx context.Context, requested *networkv1.NetNamespace) (*networkv1.NetNamespace, error) {
 	client := c.network.NetworkV1().NetNamespaces()
-	one := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", asked.Name).String()
+	single := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", requested.Name).String()
 		return client.Watch(ctx, options)
 	}}
-	event, err := watchtools.Until(ctx, asked.ResourceVersion, one, func(event watch.Event) (bool, error) {
+	event, err := watchtools.Until(ctx, requested.ResourceVersion, single, func(event watch.Event) (bool, error) {
 		switch o := event.Object.(type) {
 		case *networkv1.NetNamespace:
 			if event.Type == watch.Deleted {
-				return false, errors.New("was deleted meanwhile")
+				return false, errors.New("was deleted in the meantime")
 			}
-			_, still, _ := config.RequestedChange(o)
-			return !still, nil
+			_, pending, _ := config.RequestedChange(o)
+			return !pending, nil
 		default:
 			return false, apierrors.FromObject(event.Object)
 		}
 	})
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("ovsdn-controller has not answered within %v (is it running?); the request stays, in the NetNamespace's annotation %s",
+		return nil, fmt.Errorf("ovsdn-controller did not answer within %v; the request remains in the NetNamespace's annotation %s; check that ovsdn-controller runs",
 			c.timeout, networkv1.ChangePodNetworkAnnotation)
 	}
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters that have no
-// oc and none of OpenShift's Projects.
+// Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
+// OpenShift's Projects.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // something asked for was not done
-	exitUsage  = 2 // the command line is wrong
+	exitFailed = 1 // at least one change failed
+	exitUsage  = 2 // the command line is invalid
 )
 
 func main() {
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(code)
 }
 
-// usageError is a fault of the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -59,7 +59,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
 	cmd := &cobra.Command{
 		Use:   "kubectl-ovsdn",
-		Short: "Look at and change the pod network of ovsdn",
+		Short: "Show and change the pod network of ovsdn",
 		Annotations: map[string]string{
 			cobra.CommandDisplayNameAnnotation: "kubectl ovsdn",
 		},

@@ -24,7 +24,7 @@ import (
 
 const patience = 30 * time.Second
 
-// user is somebody at a shell, with a cluster.
+// user runs the plugin against a cluster.
 type user struct {
 	kubeconfig string
 	admin      *rest.Config
@@ -40,7 +40,7 @@ func newUser(t *testing.T) *user {
 	return u
 }
 
-// types runs the plugin, and returns its exit code and what it prints.
+// types runs the plugin, and returns its exit code and its output.
 func (u *user) types(t *testing.T, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	streams, _, o, e := genericiooptions.NewTestIOStreams()
@@ -50,7 +50,7 @@ func (u *user) types(t *testing.T, args ...string) (code int, out, errOut string
 	return code, o.String(), e.String()
 }
 
-// wants runs the plugin and compares. Out and errOut are parts; "" is nothing at all.
+// wants runs the plugin and compares its output. Out and errOut are substrings; "" is no output.
 func (u *user) wants(t *testing.T, code int, out, errOut string, args ...string) {
 	t.Helper()
 	gotCode, gotOut, gotErr := u.types(t, args...)
@@ -69,7 +69,7 @@ func (u *user) create(t *testing.T, labels map[string]string, names ...string) {
 	}
 }
 
-// vnid waits for the namespace to have one.
+// vnid waits until the namespace has a VNID.
 func (u *user) vnid(t *testing.T, name string) (vnid uint32) {
 	t.Helper()
 	eventually(t, func() error {
@@ -87,7 +87,7 @@ func eventually(t *testing.T, look func() error) {
 	await.OK(t, patience, func(context.Context) error { return look() })
 }
 
-// mode makes the ClusterNetwork one of this mode, and starts a master that follows it.
+// mode creates a ClusterNetwork of this mode, and starts a master.
 func (u *user) mode(t *testing.T, plugin string) (stop func()) {
 	t.Helper()
 	o := &networkv1.ClusterNetwork{
@@ -115,8 +115,8 @@ func (u *user) mode(t *testing.T, plugin string) (stop func()) {
 	}
 }
 
-// TestChanges is a user's session, with a real API server and the real controller.
-func TestChanges(t *testing.T) {
+// TestChanges runs a user's session on a real API server with the real controller.
+func TestChange(t *testing.T) {
 	u := newUser(t)
 	u.wants(t, exitFailed, "", "get the cluster's network", "isolate-projects", "p1")
 	u.create(t, nil, "p1", "p2")
@@ -141,13 +141,13 @@ func TestChanges(t *testing.T) {
 		"make-projects-global", "--selector=team=red")
 	u.wants(t, exitOK, "r1          0\nr2          0\n", "", "get-vnids", "r1", "r2")
 
-	// Refused by the controller, in its words; the others are seen to.
+	// A refusal has the controller's reason; the other namespaces are changed.
 	u.wants(t, exitFailed, "namespace/r1 isolated (VNID ", "error: namespace default: isolate is refused: Namespace default has the API server's service, which all must reach",
 		"isolate-projects", "default", "r1")
 	// The same request is refused again, and its annotations stop no other change.
 	u.wants(t, exitFailed, "", "isolate is refused: Namespace default has the API server's service", "isolate-projects", "default")
 	u.wants(t, exitOK, "namespace/default made global (VNID 0)\n", "", "make-projects-global", "default")
-	// Wrong before anything is asked for.
+	// Invalid before any request.
 	before := u.vnid(t, "p1")
 	u.wants(t, exitFailed, "", `namespaces "nowhere" not found`, "join-projects", "--to=nowhere", "p1")
 	u.wants(t, exitFailed, "", `namespaces "nowhere" not found`, "make-projects-global", "p1", "nowhere")
@@ -157,9 +157,9 @@ func TestChanges(t *testing.T) {
 	}
 	stop()
 
-	// Nobody answers.
-	// What asking takes is within the time, too.
-	u.wants(t, exitFailed, "", "ovsdn-controller has not answered within 5s (is it running?); the request stays", "isolate-projects", "p1", "--timeout=5s")
+	// No controller answers.
+	// The timeout includes the requests.
+	u.wants(t, exitFailed, "", "ovsdn-controller did not answer within 5s; the request remains", "isolate-projects", "p1", "--timeout=5s")
 
 	stop = u.mode(t, "subnet")
 	defer stop()
@@ -169,19 +169,19 @@ func TestChanges(t *testing.T) {
 		}
 		return nil
 	})
-	u.wants(t, exitFailed, "", "the cluster's network is in mode subnet (redhat/openshift-ovs-subnet): only in mode multitenant are there", "isolate-projects", "p1")
+	u.wants(t, exitFailed, "", "the cluster's network is in mode subnet (redhat/openshift-ovs-subnet): networks of namespaces can be changed only in mode multitenant", "isolate-projects", "p1")
 }
 
-func TestWrongCommandLines(t *testing.T) {
+func TestRun_invalidCommandLines(t *testing.T) {
 	u := &user{kubeconfig: "/nonexistent"}
 	for _, tc := range []struct {
 		args []string
 		err  string
 	}{
 		{[]string{"leave"}, `unknown command "leave"`},
-		{[]string{"isolate-projects"}, "name namespaces or give a --selector, one of the two"},
-		{[]string{"isolate-projects", "a", "-l", "b=c"}, "name namespaces or give a --selector, one of the two"},
-		{[]string{"join-projects", "a"}, "say which namespace to join: --to=NAMESPACE"},
+		{[]string{"isolate-projects"}, "specify either namespaces or --selector"},
+		{[]string{"isolate-projects", "a", "-l", "b=c"}, "specify either namespaces or --selector"},
+		{[]string{"join-projects", "a"}, "no namespace to join; add --to=NAMESPACE"},
 		{[]string{"join-projects", "--to=A", "a"}, `--to: "join:A" names no namespace`},
 		{[]string{"isolate-projects", "--nonsense"}, "unknown flag: --nonsense"},
 		{[]string{"get-vnids", "-o", "nonsense"}, `unable to match a printer suitable for the output format "nonsense"`},

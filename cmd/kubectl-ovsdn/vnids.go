@@ -27,8 +27,8 @@ func vnidsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	var noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "get-vnids [NAMESPACE...]",
-		Short: "Show which namespace has which VNID",
-		Long: "Show which namespace has which VNID. Namespaces with the same VNID are one network in mode multitenant; those with VNID 0\n" +
+		Short: "Show the VNIDs of namespaces",
+		Long: "Show the VNIDs of namespaces. Namespaces with the same VNID are one network in mode multitenant; those with VNID 0\n" +
 			"reach all others and are reached by all. `ovs-ofctl dump-flows` shows a packet's VNID in reg0, in hexadecimal.",
 		Example: "  kubectl ovsdn get-vnids\n  kubectl ovsdn get-vnids p1 p2 -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,7 +63,7 @@ func vnidPrinter(flags *genericclioptions.PrintFlags, noHeaders bool) (printers.
 
 type tablePrinter struct{ printers.ResourcePrinter }
 
-// printVNIDs prints the NetNamespaces of these names, all for none.
+// printVNIDs prints the NetNamespaces of these names, or all if there are none.
 func printVNIDs(streams genericiooptions.IOStreams, printer printers.ResourcePrinter, all []networkv1.NetNamespace, names []string) error {
 	slices.SortFunc(all, func(a, b networkv1.NetNamespace) int { return strings.Compare(a.Name, b.Name) })
 	var chosen []networkv1.NetNamespace
@@ -75,7 +75,7 @@ func printVNIDs(streams genericiooptions.IOStreams, printer printers.ResourcePri
 	var errs []error
 	for _, name := range names {
 		if !slices.ContainsFunc(chosen, func(nn networkv1.NetNamespace) bool { return nn.Name == name }) {
-			errs = append(errs, fmt.Errorf("namespace %s has no VNID: there is no NetNamespace of that name", name))
+			errs = append(errs, fmt.Errorf("namespace %s has no VNID: no NetNamespace has that name", name))
 		}
 	}
 	if len(chosen) == 0 && len(errs) == 0 {
@@ -92,7 +92,7 @@ func printVNIDs(streams genericiooptions.IOStreams, printer printers.ResourcePri
 	return errors.Join(errs...)
 }
 
-// output is what kubectl prints: a table, the object that was named, or a list.
+// output returns what kubectl would print: a table, one named object, or a list.
 func output(printer printers.ResourcePrinter, all, chosen []networkv1.NetNamespace, single bool) (runtime.Object, error) {
 	if _, is := printer.(*tablePrinter); is {
 		return vnidTable(all, chosen), nil
@@ -144,7 +144,7 @@ func vnidTable(all, chosen []networkv1.NetNamespace) *metav1.Table {
 	return table
 }
 
-// vnidOf returns the VNID in use, or the netid if neither the netid nor its record is valid.
+// vnidOf returns the VNID in use, or the netid if neither the netid nor the assigned VNID is valid.
 func vnidOf(nn networkv1.NetNamespace) config.VNID {
 	if n, err := config.ParseNetNamespace(&nn); err == nil {
 		return n.VNID
@@ -152,7 +152,7 @@ func vnidOf(nn networkv1.NetNamespace) config.VNID {
 	return config.VNID(nn.NetID)
 }
 
-// sharedWith names the others that have the VNID, the first few of many.
+// sharedWith returns the first few other namespaces with the VNID.
 func sharedWith(nn networkv1.NetNamespace, sharers []string) string {
 	const most = 3
 	if vnidOf(nn).IsGlobal() {
@@ -165,7 +165,7 @@ func sharedWith(nn networkv1.NetNamespace, sharers []string) string {
 	return orNone(strings.Join(others, ","))
 }
 
-// note is what people should know of a NetNamespace that is not in order.
+// note describes what is invalid about a NetNamespace.
 func note(nn *networkv1.NetNamespace) string {
 	n, err := config.ParseNetNamespace(nn)
 	if err != nil {
@@ -174,8 +174,8 @@ func note(nn *networkv1.NetNamespace) string {
 	if n.Fault != nil {
 		return fmt.Sprintf("%s; until then VNID %s stays in use", strings.ReplaceAll(n.Fault.Error(), "\n", "; "), n.VNID)
 	}
-	if change, asked, _ := config.RequestedChange(nn); asked {
-		return "asks for " + change.String()
+	if change, requested, _ := config.RequestedChange(nn); requested {
+		return "requested: " + change.String()
 	}
 	return nn.Annotations[config.ChangeRefusedAnnotation]
 }

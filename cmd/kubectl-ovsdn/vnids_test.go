@@ -47,10 +47,10 @@ refused     16777215
 `},
 		{name: "wide", format: "wide", out: `
 NAMESPACE   VNID       SHARED WITH   MULTICAST   EGRESS IPS             NOTE
-broken      7          <none>        false       <none>                 netid: 7 is no VNID: write 0 (global), or a number from 10 to 16777215
+broken      7          <none>        false       <none>                 netid: 7 is not a VNID: write 0 (global), or a number from 10 to 16777215
 default     0          <all>         false       <none>                 <none>
-green       4242       red           false       <none>                 asks for isolate
-recorded    4343       <none>        false       <none>                 netid: 5 is no VNID: write 0 (global), or a number from 10 to 16777215; until then VNID 4343 stays in use
+green       4242       red           false       <none>                 requested: isolate
+recorded    4343       <none>        false       <none>                 netid: 5 is not a VNID: write 0 (global), or a number from 10 to 16777215; until then VNID 4343 stays in use
 red         4242       green         true        192.0.2.9,192.0.2.10   <none>
 refused     16777215   <none>        false       <none>                 join:x is refused: there is no Namespace x
 `},
@@ -103,7 +103,7 @@ netname: green
 		{name: "one that is not there", names: []string{"red", "x"}, out: `
 NAMESPACE   VNID
 red         4242
-`, err: "namespace x has no VNID: there is no NetNamespace of that name"},
+`, err: "namespace x has no VNID: no NetNamespace has that name"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()
@@ -131,7 +131,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-func TestSharedWithMany(t *testing.T) {
+func TestSharedWith_many(t *testing.T) {
 	nn := networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "c"}, NetID: 10}
 	if got := sharedWith(nn, []string{"a", "b", "c", "d", "e", "f"}); got != "a,b,d + 2 more..." {
 		t.Error(got)

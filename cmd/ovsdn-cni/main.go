@@ -1,5 +1,4 @@
-// Command ovsdn-cni is the CNI plugin. It hands what the container runtime gave it to the node agent's socket and prints
-// the answer; the agent does the work.
+// Command ovsdn-cni is the CNI plugin. It sends the container runtime's request to the node agent's socket and prints the reply.
 package main
 
 import (
@@ -41,7 +40,7 @@ func add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, config.CNIVersion)
 }
 
-// without returns the function of a verb that has no result.
+// without returns the function of a verb without a result.
 func without(command string) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		_, _, err := call(command, args)

@@ -21,7 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// The test binary is the plugin when a test starts it with this variable.
+// With this variable the test binary runs as the plugin.
 const asPlugin = "OVSDN_TEST_AS_PLUGIN"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// agent records requests and answers every one with the same result.
+// agent records requests and answers each with the same result.
 type agent struct {
 	mu       sync.Mutex
 	requests []*cniserver.Request
@@ -46,7 +46,7 @@ func (a *agent) record(r *cniserver.Request) error {
 	return a.err
 }
 
-// seen returns the commands of the requests so far.
+// seen returns the commands of the received requests.
 func (a *agent) seen() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +106,7 @@ func serve(t *testing.T, a *agent) (socket string) {
 	return socket
 }
 
-// plugin runs the plugin and returns what it printed and whether it succeeded.
+// plugin runs the plugin and returns its output and whether it succeeded.
 func plugin(t *testing.T, command, cniVersion, socket string) (stdout []byte, ok bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -202,7 +202,7 @@ func checkResult(t *testing.T, out []byte, v string) {
 	}
 }
 
-func TestErrorsArePassedOn(t *testing.T) {
+func TestErrors_areReturned(t *testing.T) {
 	a := &agent{err: types.NewError(types.ErrInvalidNetNS, "no such netns", "look at /nowhere")}
 	socket := serve(t, a)
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
@@ -217,7 +217,7 @@ func TestErrorsArePassedOn(t *testing.T) {
 	}
 }
 
-func TestWithoutAgent(t *testing.T) {
+func TestCall_noAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	for command, want := range map[string]uint{
 		"ADD":    types.ErrTryAgainLater,

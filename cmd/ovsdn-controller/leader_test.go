@@ -25,7 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// pair is two controllers as they run in a cluster: processes with the rights of deploy/rbac, on a real API server.
+// pair is two controllers as in a cluster: processes with the rights of deploy/rbac, on a real API server.
 type pair struct {
 	owner      *testing.T // with which the processes end
 	kube       kubernetes.Interface
@@ -48,7 +48,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// add starts one more, and waits until it leads or stands by.
+// add starts one more controller, and waits until it leads or waits for the lease.
 func (p *pair) add(t *testing.T) {
 	t.Helper()
 	started := start(p.owner, "--kubeconfig", p.kubeconfig, "-v=2")
@@ -66,7 +66,7 @@ func (p *pair) lease(t *testing.T) *coordinationv1.Lease {
 	return lease
 }
 
-// leader waits until one of them holds the lease, and returns that and the other.
+// leader waits until one controller holds the lease, and returns it and the other.
 func (p *pair) leader(t *testing.T) (leader, other *process) {
 	t.Helper()
 	eventually(t, func() error {
@@ -90,18 +90,18 @@ func (p *pair) leader(t *testing.T) (leader, other *process) {
 	return leader, other
 }
 
-// replace starts another in place of one that has ended.
-func (p *pair) replace(t *testing.T, gone *process) {
+// replace starts a controller in place of one that has ended.
+func (p *pair) replace(t *testing.T, ended *process) {
 	t.Helper()
 	for i, process := range p.processes {
-		if process == gone {
+		if process == ended {
 			p.processes = append(p.processes[:i], p.processes[i+1:]...)
 		}
 	}
 	p.add(t)
 }
 
-// addNode returns its name.
+// addNode creates a Node and returns its name.
 func (p *pair) addNode(t *testing.T) string {
 	t.Helper()
 	p.nodes++
@@ -113,7 +113,7 @@ func (p *pair) addNode(t *testing.T) string {
 	return node.Name
 }
 
-// served waits until the node has its subnet, and says how long that took.
+// served waits until the node has its subnet, and returns the duration.
 func (p *pair) served(t *testing.T, node string) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -148,7 +148,7 @@ func (p *pair) allServed(t *testing.T) {
 	})
 }
 
-// noDuplicates fails the test when two given subnets overlap at any time until its end.
+// noDuplicates fails the test if two allocated subnets overlap at any time until its end.
 func (p *pair) noDuplicates(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -191,75 +191,80 @@ func (p *pair) noDuplicates(t *testing.T) {
 	})
 }
 
-// TestTwoControllers: whatever happens to the one that leads, nodes that come afterwards get their subnets from the other,
-// and none gets another's.
+// TestTwoControllers stops the leader in several ways: the other controller allocates subnets for new nodes, and no subnet twice.
 func TestTwoControllers(t *testing.T) {
 	p := newPair(t)
 	p.noDuplicates(t)
 	p.served(t, p.addNode(t))
+	t.Run("killed", p.testKilled)
+	t.Run("terminated", p.testTerminated)
+	t.Run("paused in the middle of its work", p.testPaused)
+}
 
-	t.Run("killed", func(t *testing.T) {
-		leader, _ := p.leader(t)
-		leader.kill(t)
-		took := p.served(t, p.addNode(t))
-		t.Logf("a node had its subnet %v after the leader was killed", took)
-		if took > 20*time.Second {
-			t.Error("too late")
-		}
-		p.replace(t, leader)
-	})
+// testKilled kills the leader.
+func (p *pair) testKilled(t *testing.T) {
+	leader, _ := p.leader(t)
+	leader.kill(t)
+	took := p.served(t, p.addNode(t))
+	t.Logf("a node had its subnet %v after the leader was killed", took)
+	if took > 20*time.Second {
+		t.Error("too late")
+	}
+	p.replace(t, leader)
+}
 
-	t.Run("told to stop", func(t *testing.T) {
-		leader, _ := p.leader(t)
-		was := *p.lease(t).Spec.HolderIdentity
-		leader.signal(t, syscall.SIGTERM)
-		leader.wantExit(t, exitOK)
-		if now := p.lease(t).Spec.HolderIdentity; now != nil && *now == was {
-			t.Error("the lease was not given back")
-		}
-		took := p.served(t, p.addNode(t))
-		t.Logf("a node had its subnet %v after the leader had stopped", took)
-		if took > 8*time.Second { // a lease lasts ten
-			t.Error("too late")
-		}
-		p.replace(t, leader)
-	})
+// testTerminated ends the leader by SIGTERM.
+func (p *pair) testTerminated(t *testing.T) {
+	leader, _ := p.leader(t)
+	was := *p.lease(t).Spec.HolderIdentity
+	leader.signal(t, syscall.SIGTERM)
+	leader.wantExit(t, exitOK)
+	if now := p.lease(t).Spec.HolderIdentity; now != nil && *now == was {
+		t.Error("the lease was not released")
+	}
+	took := p.served(t, p.addNode(t))
+	t.Logf("a node had its subnet %v after the leader had stopped", took)
+	if took > 8*time.Second { // a lease lasts ten
+		t.Error("too late")
+	}
+	p.replace(t, leader)
+}
 
-	t.Run("paused in the middle of its work", func(t *testing.T) {
-		leader, other := p.leader(t)
-		before := p.lease(t)
-		for range 40 {
-			p.addNode(t)
+// testPaused pauses the leader in the middle of its work.
+func (p *pair) testPaused(t *testing.T) {
+	leader, other := p.leader(t)
+	before := p.lease(t)
+	for range 40 {
+		p.addNode(t)
+	}
+	leader.pause(t)
+	took := p.served(t, p.addNode(t))
+	t.Logf("a node had its subnet %v after the leader was paused", took)
+	if took > 20*time.Second {
+		t.Error("too late")
+	}
+	p.allServed(t)
+	for range 10 {
+		p.addNode(t)
+	}
+	leader.signal(t, syscall.SIGCONT)
+	p.allServed(t)
+	// After SIGCONT it does not take the lease back: it waits for the lease, as a new controller does.
+	eventually(t, func() error {
+		if strings.Count(leader.text(), "Attempting to acquire leader lease") < 2 {
+			return errors.New("it has not noticed that it lost the lease")
 		}
-		leader.pause(t)
-		took := p.served(t, p.addNode(t))
-		t.Logf("a node had its subnet %v after the leader was paused", took)
-		if took > 20*time.Second {
-			t.Error("too late")
-		}
-		p.allServed(t)
-		for range 10 {
-			p.addNode(t)
-		}
-		leader.signal(t, syscall.SIGCONT)
-		p.allServed(t)
-		// Awake, it does not take the lease back: it stands by, as a new one does.
-		eventually(t, func() error {
-			if strings.Count(leader.text(), "Attempting to acquire leader lease") < 2 {
-				return errors.New("it has not noticed that it slept")
-			}
-			return nil
-		})
-		if now, _ := p.leader(t); now != other {
-			t.Error("the paused leader leads again")
-		}
-		after := p.lease(t)
-		if got, want := *after.Spec.LeaseTransitions, *before.Spec.LeaseTransitions+1; got != want {
-			t.Errorf("the lease changed hands %d times", got-*before.Spec.LeaseTransitions)
-		}
-		// And it can lead again.
-		other.signal(t, syscall.SIGTERM)
-		other.wantExit(t, exitOK)
-		p.served(t, p.addNode(t))
+		return nil
 	})
+	if now, _ := p.leader(t); now != other {
+		t.Error("the paused leader leads again")
+	}
+	after := p.lease(t)
+	if got, want := *after.Spec.LeaseTransitions, *before.Spec.LeaseTransitions+1; got != want {
+		t.Errorf("the lease changed hands %d times", got-*before.Spec.LeaseTransitions)
+	}
+	// It can become the leader again.
+	other.signal(t, syscall.SIGTERM)
+	other.wantExit(t, exitOK)
+	p.served(t, p.addNode(t))
 }

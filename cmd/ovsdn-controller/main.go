@@ -1,5 +1,5 @@
-// Command ovsdn-controller is the master: it keeps ClusterNetwork `default`, and gives every node its HostSubnet and every
-// namespace its NetNamespace. Several can run in a cluster: one leads, the others stand by.
+// Command ovsdn-controller is the master: it validates ClusterNetwork `default`, and allocates a HostSubnet for every node and a
+// NetNamespace for every namespace. Several can run in a cluster; one leads.
 package main
 
 import (
@@ -23,9 +23,9 @@ import (
 
 // Exit codes.
 const (
-	exitOK     = 0 // also when told to stop
+	exitOK     = 0 // also after SIGTERM
 	exitFailed = 1
-	exitUsage  = 2 // the flags are wrong: starting again won't help
+	exitUsage  = 2 // invalid flags: a restart does not help
 )
 
 func main() {
@@ -35,7 +35,7 @@ func main() {
 	os.Exit(code)
 }
 
-// usageError is a fault of the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -63,12 +63,12 @@ func command() *cobra.Command {
 	var kubeconfig, server string
 	cmd := &cobra.Command{
 		Use:   "ovsdn-controller",
-		Short: "Keep the cluster's network configuration and give every node its HostSubnet, every namespace its VNID",
-		Long: "ovsdn-controller creates ClusterNetwork `default` from its flags when there is none; one that exists is followed,\n" +
-			"whatever the flags say. Edits are followed too, as far as nothing in use loses its place: the annotation\n" +
-			"ovsdn.io/conditions says whether they are, ovsdn.io/accepted-configuration what is in force.\n" +
-			"Then it gives every node a HostSubnet and every namespace a NetNamespace, and frees them after those.\n" +
-			"What is wrong is said in Events on the node, the NetNamespace or the ClusterNetwork, and waited out.",
+		Short: "Validate the cluster's network configuration, and allocate HostSubnets for nodes and VNIDs for namespaces",
+		Long: "ovsdn-controller creates ClusterNetwork `default` from its flags if it does not exist. An existing object takes\n" +
+			"precedence over the flags. The controller accepts edits unless they conflict with addresses in use: the annotation\n" +
+			"ovsdn.io/conditions has the result, ovsdn.io/accepted-configuration the active configuration.\n" +
+			"It allocates a HostSubnet for each node and a NetNamespace for each namespace, and releases them after deletion.\n" +
+			"It reports failures in Events on the Node, the NetNamespace or the ClusterNetwork, and retries.",
 		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -82,7 +82,7 @@ func command() *cobra.Command {
 			var loadErr error
 			cfg.REST, loadErr = apiserver.Config(kubeconfig, server)
 			if loadErr != nil {
-				cfg.REST = &rest.Config{} // so that Validate speaks of the other flags only
+				cfg.REST = &rest.Config{} // Validate then reports only the other flags
 			}
 			if err := errors.Join(loadErr, cfg.Validate()); err != nil {
 				return usageError{err}
@@ -93,17 +93,17 @@ func command() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 
 	f := cmd.Flags()
-	f.StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
-	f.StringVar(&server, "kube-apiserver", "", "URL of the API server; in a pod, never leave it to the service network that this project builds")
-	f.StringSliceVar(&cfg.ClusterNetworks, "cluster-network", cfg.ClusterNetworks, "`CIDR` that nodes get their subnets from; repeat it for more, in the order of use")
-	f.Uint32Var(&cfg.HostBits, "host-bits", cfg.HostBits, "bits of address that a node's subnet leaves to its pods: 9 makes a /23")
-	f.StringVar(&cfg.ServiceNetwork, "service-network", cfg.ServiceNetwork, "`CIDR` of the service IPs, as kube-apiserver has it")
-	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "what isolates pods: subnet (nothing), multitenant or networkpolicy")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file for the API server (default: the pod's service account)")
+	f.StringVar(&server, "kube-apiserver", "", "URL of the API server; set it in a pod: the default is an address of the service network, which needs this pod network")
+	f.StringSliceVar(&cfg.ClusterNetworks, "cluster-network", cfg.ClusterNetworks, "`CIDR` from which nodes get their subnets; may be repeated, in the order of use")
+	f.Uint32Var(&cfg.HostBits, "host-bits", cfg.HostBits, "host bits of each node's subnet: 9 makes a /23")
+	f.StringVar(&cfg.ServiceNetwork, "service-network", cfg.ServiceNetwork, "`CIDR` of service IPs: kube-apiserver's --service-cluster-ip-range")
+	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "isolation of pods: subnet (none), networkpolicy (policies) or multitenant (VNIDs and policies)")
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
-	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "largest packet of pods, in `bytes` (default: every node decides by its underlay)")
-	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "`namespaces` that get VNID 0, which reaches all and is reached by all, when they are new")
-	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while leading, so that several controllers can run")
-	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac gives the right to it in the default")
+	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "MTU of pods in `bytes` (default: on each node, that of its own interface less 50)")
+	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "new `namespaces` with these names get VNID 0, which reaches all pods and is reached by all")
+	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while holding the lease, so that several controllers can run")
+	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac grants the right to the default one")
 	f.StringVar(&cfg.HealthzAddress, "healthz-bind-address", cfg.HealthzAddress, "`host:port` of /healthz and /readyz for probes; 0: none")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)

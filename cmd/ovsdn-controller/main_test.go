@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// kubeconfig leads to a server that is never there.
+// kubeconfig refers to a server that never answers.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -24,7 +24,7 @@ clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name
 	return file
 }
 
-func TestBadFlags(t *testing.T) {
+func TestRun_invalidFlags(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for _, tc := range []struct {
 		name string
@@ -39,7 +39,7 @@ func TestBadFlags(t *testing.T) {
 		{"all at once", []string{"--kubeconfig", "/nowhere", "--cluster-network", "10.128.0.1/14", "--cluster-network", "172.30.0.0/20", "--mtu", "1",
 			"--healthz-bind-address", "nonsense"}, []string{
 			"ovsdn-controller: --kubeconfig /nowhere: stat /nowhere: no such file or directory",
-			`--healthz-bind-address: "nonsense" is no address: write HOST:PORT, or 0 for none`,
+			`--healthz-bind-address: "nonsense" is not an address: write HOST:PORT, or 0 for none`,
 			"--cluster-network: 10.128.0.1/14 has bits set behind its mask: write 10.128.0.0/14",
 			"--service-network: 172.30.0.0/16 overlaps the cluster network 172.30.0.0/20: choose ranges that are disjoint",
 			"--mtu: 1 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
@@ -58,8 +58,8 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// A pod in which nothing tells where the API server is.
-func TestNoServer(t *testing.T) {
+// A pod without any address of the API server.
+func TestRun_noAPIServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var stderr bytes.Buffer
 	if code := run(t.Context(), []string{}, &stderr, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "no --kubeconfig") {
@@ -67,8 +67,8 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// An address that is taken is a fault of the flags that only listening shows.
-func TestProbesAddressTaken(t *testing.T) {
+// An address in use is an error of the flags that only listening shows.
+func TestRun_addressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -81,14 +81,14 @@ func TestProbesAddressTaken(t *testing.T) {
 	}
 }
 
-// The program waits for an API server that is not there, and ends with 0 when it is told to, by either signal.
-func TestStopsOnSignal(t *testing.T) {
+// The program waits for an API server that does not answer, and exits with 0 on either signal.
+func TestRun_stopsOnSignal(t *testing.T) {
 	for _, tc := range []struct {
 		signal os.Signal
 		elect  string
-		waits  string // what it says
+		waits  string // in the log
 	}{
-		{syscall.SIGTERM, "--leader-elect=false", "No network configuration yet"},
+		{syscall.SIGTERM, "--leader-elect=false", "Failed to discover network API"},
 		{syscall.SIGINT, "--leader-elect", "Error retrieving lease lock"},
 	} {
 		t.Run(tc.signal.String()+" "+tc.elect, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// asController makes this test binary the program, so that it can be seen and hit from outside.
+// asController makes this test binary run as the program, so that tests can send it signals.
 const asController = "OVSDN_TEST_AS_CONTROLLER"
 
 func TestMain(m *testing.M) {
@@ -27,9 +27,9 @@ func TestMain(m *testing.M) {
 	m.Run() // go test exits with its result
 }
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
-// process is the program, running.
+// process is a running program.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -81,7 +81,7 @@ func (p *process) waitLog(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, func() error {
 		if !strings.Contains(p.text(), text) {
-			return errors.New("the log does not say " + text)
+			return errors.New("the log does not contain " + text)
 		}
 		return nil
 	})
@@ -98,23 +98,23 @@ func (p *process) wantExit(t *testing.T, code int) {
 	t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
-		t.Fatal("it does not end")
+	case <-time.After(timeout):
+		t.Fatal("the process does not end")
 	}
 	if got := p.cmd.ProcessState.ExitCode(); got != code {
 		t.Errorf("exit code %d (%v), want %d", got, p.err, code)
 	}
 }
 
-// kill ends it without a chance to say goodbye.
+// kill ends the process by SIGKILL.
 func (p *process) kill(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGKILL)
 	<-p.ended
 }
 
-// pause returns when it has really stopped: on a busy machine its threads may run on for a while, and if it is told to
-// continue meanwhile it never stops.
+// pause returns when all threads have stopped: on a busy machine they continue for a while, and a SIGCONT in that time would cancel the
+// stop.
 func (p *process) pause(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
@@ -139,5 +139,5 @@ func (p *process) pause(t *testing.T) {
 
 func eventually(t *testing.T, look func() error) {
 	t.Helper()
-	await.OK(t, patience, func(context.Context) error { return look() })
+	await.OK(t, timeout, func(context.Context) error { return look() })
 }

@@ -33,7 +33,7 @@ func run() int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ovsdn-lab",
-		Short: "A real Kubernetes cluster with ovsdn on this machine",
+		Short: "Run a Kubernetes cluster with ovsdn on this machine",
 		Long: `ovsdn-lab runs a real Kubernetes cluster on one Linux machine, without a container engine: a control plane, nodes
 with kubelet, containerd and an Open vSwitch of their own, and a host outside the cluster (192.0.2.1), each in
 Linux namespaces. It needs root. Several labs with other names run side by side.`,
@@ -41,7 +41,7 @@ Linux namespaces. It needs root. Several labs with other names run side by side.
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	name := root.PersistentFlags().String("name", lab.DefaultName, "which lab: 1 to 12 of a-z, 0-9 and -")
+	name := root.PersistentFlags().String("name", lab.DefaultName, "name of the lab: 1 to 12 of a-z, 0-9 and -")
 	root.AddCommand(
 		newUp(name), newDown(name), newStatus(name), newKubeconfig(name), newKubectl(name), newExec(name),
 		newAddNode(name), newRemoveNode(name), newLoadImage(name), newReload(name), newService(name),

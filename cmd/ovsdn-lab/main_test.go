@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-func TestBadInput(t *testing.T) {
+func TestRoot_invalidInput(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string // part of the error
 	}{
-		{[]string{"up", "--service-proxy", "ovs"}, "--service-proxy ovs: not in this version yet"},
+		{[]string{"up", "--service-proxy", "none"}, "--service-proxy \"none\": want one of external, ovs"},
 		{[]string{"up", "--cluster-network", "10.128.0.0"}, "--cluster-network"},
 		{[]string{"up", "--name", "Big"}, "--name"},
 		{[]string{"up", "extra"}, "extra"},
@@ -31,8 +31,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The help of up names what there is in this version.
-func TestHelp(t *testing.T) {
+// The help of up lists the options of this version.
+func TestUp_help(t *testing.T) {
 	root := newRoot()
 	root.SetArgs([]string{"up", "--help"})
 	var out bytes.Buffer
@@ -40,7 +40,7 @@ func TestHelp(t *testing.T) {
 	if err := root.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"in this version there is subnet", "--host-bits", "--name"} {
+	for _, want := range []string{"this version has subnet", "--host-bits", "--name"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("help does not contain %q:\n%s", want, out.String())
 		}

@@ -14,31 +14,33 @@ func newUp(name *string) *cobra.Command {
 	modes, proxies := lab.Landed()
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Bring a lab up, or start what is missing in one that is up",
+		Short: "Start a lab, or the missing parts of a running one",
 		Args:  cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&shape.Nodes, "nodes", shape.Nodes, "how many nodes")
+	flags.IntVar(&shape.Nodes, "nodes", shape.Nodes, "number of nodes")
 	flags.StringVar((*string)(&shape.Mode), "mode", string(shape.Mode),
-		"networkpolicy, multitenant or subnet; in this version there is "+join(modes))
+		"networkpolicy, multitenant or subnet; this version has "+join(modes))
 	flags.StringVar((*string)(&shape.ServiceProxy), "service-proxy", string(shape.ServiceProxy),
-		"ovs, or external for kube-proxy; in this version there is "+join(proxies))
-	flags.TextVar(&shape.ClusterNetwork, "cluster-network", shape.ClusterNetwork, "where pods' addresses come from")
-	flags.IntVar(&shape.HostBits, "host-bits", shape.HostBits, "bits of a pod's address that its node gives out")
-	flags.TextVar(&shape.ServiceNetwork, "service-network", shape.ServiceNetwork, "where services' addresses come from")
+		"implementation of services: external (kube-proxy on the node) or ovs (the switch, without kube-proxy); this version has "+join(proxies))
+	flags.TextVar(&shape.ClusterNetwork, "cluster-network", shape.ClusterNetwork, "CIDR of pods")
+	flags.IntVar(&shape.HostBits, "host-bits", shape.HostBits, "host bits of each node's subnet")
+	flags.TextVar(&shape.ServiceNetwork, "service-network", shape.ServiceNetwork, "CIDR of services")
+	flags.StringVar(&shape.DNSForward, "dns-forward", shape.DNSForward,
+		"`ADDRESS:PORT` of the DNS server for names outside of the cluster; without one the cluster's DNS refuses them")
 	flags.StringVar((*string)(&shape.Install), "install", string(shape.Install),
-		"manifests: kubelet starts agents and controllers from images; processes: the lab does; none: a cluster without a network")
+		"manifests: kubelet starts agents and controllers from images; processes: the lab starts them; none: a cluster without a network")
 	flags.StringVar((*string)(&shape.Datapath), "datapath", string(shape.Datapath),
-		"of Open vSwitch: netdev works everywhere, system needs the kernel's module")
+		"datapath of Open vSwitch: netdev works everywhere, system needs the kernel's module")
 	flags.StringVar((*string)(&shape.Switch), "switch", string(shape.Switch),
-		"where nodes have Open vSwitch from. host: theirs runs one; image: they have none, and deploy/overlays/ovs is what is installed")
+		"Open vSwitch of nodes. host: each host runs one; image: hosts have none, and deploy/overlays/ovs is installed")
 	flags.BoolVar(&shape.ControlPlaneOnly, "control-plane-only", false, "no nodes and no network, only the Kubernetes API with its controllers")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := lab.Up(cmd.Context(), lab.Options{Name: *name, Shape: shape, Progress: progress(cmd)})
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "lab %s is up. Look around:\n  ovsdn-lab --name %[1]s kubectl -- get nodes -o wide\n", l.Name())
+		fmt.Fprintf(cmd.OutOrStdout(), "lab %s is up. Explore:\n  ovsdn-lab --name %[1]s kubectl -- get nodes -o wide\n", l.Name())
 		switch nodes := l.Nodes(); {
 		case len(nodes) == 0:
 		case shape.Install == lab.None:
@@ -51,7 +53,7 @@ func newUp(name *string) *cobra.Command {
 	return cmd
 }
 
-// progress goes to the standard error, so that a verb's result stays alone on the standard output.
+// progress goes to standard error: standard output has only the result.
 func progress(cmd *cobra.Command) func(format string, args ...any) {
 	return func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
 }

@@ -18,7 +18,7 @@ import (
 
 func newDown(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "Take a lab away, with all it made", Args: cobra.NoArgs,
+		Use: "down", Short: "Remove a lab", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			existed, err := lab.Down(cmd.Context(), *name, progress(cmd))
 			if err != nil {
@@ -27,7 +27,7 @@ func newDown(name *string) *cobra.Command {
 			if existed {
 				fmt.Fprintf(cmd.OutOrStdout(), "lab %s is down\n", *name)
 			} else {
-				fmt.Fprintf(cmd.OutOrStdout(), "there is no lab %s: nothing to take down\n", *name)
+				fmt.Fprintf(cmd.OutOrStdout(), "lab %s does not exist: nothing to remove\n", *name)
 			}
 			return nil
 		},
@@ -116,7 +116,7 @@ func newLoadImage(name *string) *cobra.Command {
 
 func newReload(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "reload", Short: "Put the programs that are built now into a running lab, as new images", Args: cobra.NoArgs,
+		Use: "reload", Short: "Roll the built programs out in a running lab, as new images", Args: cobra.NoArgs,
 		RunE: withLab(name, func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
 			return l.Reload(cmd.Context(), lab.Build{}, progress(cmd))
 		}),
@@ -130,7 +130,7 @@ func newService(name *string) *cobra.Command {
 		Short: "Start or stop a process of a node, of the host outside or of the control plane",
 		Long: `service starts and stops the processes of a machine: kubelet, kube-proxy, containerd, ovsdb-server, ovs-vswitchd and
 ovsdn-node of a node; etcd, kube-apiserver, kube-controller-manager, kube-scheduler and ovsdn-controller of the
-control plane. "kill" is SIGKILL; the process then starts again by itself after a second. After "stop" it does not.
+control plane. "kill" is SIGKILL; the process then restarts after a second. After "stop" it does not.
 With --install=manifests kubelet starts ovsdn-node and ovsdn-controller, and the verbs have the same meaning. With
 --switch=image nodes have no ovsdb-server and ovs-vswitchd of their own: they are in pods.`,
 		Args: cobra.ExactArgs(3), ValidArgs: actions,
@@ -175,7 +175,7 @@ func printStatus(cmd *cobra.Command, l *lab.Lab, _ []string) error {
 	return printNodes(cmd.Context(), cmd, l)
 }
 
-// printNodes leaves what the API server knows to kubectl.
+// printNodes prints what kubectl does not show.
 func printNodes(ctx context.Context, cmd *cobra.Command, l *lab.Lab) error {
 	if l.Shape().ControlPlaneOnly {
 		return nil

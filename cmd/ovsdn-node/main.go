@@ -1,4 +1,4 @@
-// ovsdn-node is the node agent: it keeps br0 as the cluster asks, and sets pods up when the CNI plugin calls.
+// Command ovsdn-node is the node agent: it reconciles br0 with the cluster's objects, and sets up pods on requests of the CNI plugin.
 package main
 
 import (
@@ -25,8 +25,18 @@ const (
 	exitUsage  = 2
 )
 
-// errUsage marks what the user typed wrong.
-var errUsage = errors.New("usage")
+// usageError is an error in the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
 
 func main() { os.Exit(run()) }
 
@@ -37,7 +47,8 @@ func run() int {
 
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "ovsdn-node:", err)
-		if errors.Is(err, errUsage) {
+		if _, ok := errors.AsType[usageError](err); ok {
+			fmt.Fprintln(os.Stderr, "Run 'ovsdn-node --help' for the flags.")
 			return exitUsage
 		}
 		return exitFailed
@@ -53,39 +64,40 @@ func command() *cobra.Command {
 		Use:           "ovsdn-node",
 		Short:         "The node agent of ovsdn",
 		Version:       version.Get().String(),
-		Args:          cobra.NoArgs,
+		Args:          noArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Validate(); err != nil {
-				return errors.Join(errUsage, err)
+				return usageError{err}
 			}
 			client, err := clientConfig(kubeconfig, server)
 			if err != nil {
-				return errors.Join(errUsage, err)
+				return usageError{err}
 			}
 			return node.Run(cmd.Context(), cfg, client)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errors.Join(errUsage, err) })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 
 	f := cmd.Flags()
-	f.StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server; empty: the pod's service account")
-	f.StringVar(&server, "kube-apiserver", "", "URL of the API server, instead of the kubeconfig's or the service's; not an address of the service network")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; empty: the pod's service account")
+	f.StringVar(&server, "kube-apiserver", "", "URL of the API server, in place of the kubeconfig's or the service's; not an address of the service network")
 	f.StringVar(&cfg.NodeName, "node-name", cfg.NodeName, "name of this node's Node object")
-	f.StringVar(&cfg.Namespace, "namespace", "", "the namespace that this agent is installed in: when all of it is deleted, the agent takes its network off the node; empty: never")
+	f.StringVar(&cfg.Namespace, "namespace", "", "namespace of this installation: if it is deleted, the agent removes the network from the node when it stops; empty: never")
 	f.StringVar(&cfg.NodeIP, "node-ip", "", "this node's address; empty: found by --iface, --iface-regex or the default route")
-	f.StringVar(&cfg.Iface, "iface", "", "the interface with this node's address")
-	f.StringVar(&cfg.IfaceRegex, "iface-regex", "", "a regular expression that names that interface")
-	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods in bytes; 0: the ClusterNetwork's, else the underlay's less 50")
-	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the most that is sent; 0: the ClusterNetwork's annotation, else none")
+	f.StringVar(&cfg.Iface, "iface", "", "interface with this node's address")
+	f.StringVar(&cfg.IfaceRegex, "iface-regex", "", "regular expression for the name of the interface with this node's address")
+	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods in bytes; 0: the ClusterNetwork's, else that of the node's interface less 50")
+	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the largest packet that is sent; 0: the ClusterNetwork's annotation, else none")
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
-	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "who balances services: external (kube-proxy on the node)")
+	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "implementation of services: external (kube-proxy on the node), or ovs (flows of br0; cluster IPs only, experimental)")
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,
 		"`namespaces` that represent the host networks of all nodes in NetworkPolicies, if they exist; add default for policies from OpenShift 3; empty: none")
 	f.StringVar((*string)(&cfg.HostAccess), "host-access", string(cfg.HostAccess),
-		"what the node accepts from its pods besides what its own firewall rules accept: replies (of connections that the node opens), services (also what services lead to the node) or all")
+		"packets from its pods that the node accepts before its own firewall rules: replies (in connections that the node opens), services (also packets that services direct to the node) or all")
 	hostFlags(f, &cfg)
+	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the runtime's directory of CNI plugins, to which the agent copies ovsdn-cni from the directory of its own program; empty: do not install it")
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 
 	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
@@ -102,7 +114,7 @@ func clientConfig(kubeconfig, server string) (*rest.Config, error) {
 		return nil, err
 	}
 	c.UserAgent = rest.DefaultKubernetesUserAgent()
-	// client-go's 5 a second would queue the pods of a node that starts up; each ADD asks at most once.
+	// client-go's 5 a second would queue the pods of a node that starts up; each ADD sends at most one request.
 	c.QPS, c.Burst = 50, 100
 	return c, nil
 }

@@ -1,5 +1,5 @@
-// Command build makes the project's container images, without a container engine. It is for `make images` and the Dockerfiles:
-// it runs apt-get and dpkg-deb, and is no part of the product.
+// Command build builds the project's container images without a container engine, for `make images` and the Dockerfile. It runs
+// apt-get and dpkg-deb, and is not part of the product.
 package main
 
 import (
@@ -42,12 +42,12 @@ func command() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&source.Checkout, "checkout", ".", "root of the source tree")
 	f.StringVar(&source.BinDir, "bin", "bin", "folder of the programs")
-	f.StringVar(&source.Packages.Dir, "packages", debian.DefaultDir, "folder that keeps Debian's packages")
+	f.StringVar(&source.Packages.Dir, "packages", debian.DefaultDir, "folder with the downloaded Debian packages")
 	root.AddCommand(archives(&source), rootfs(&source), fetch(&source), lock(&source))
 	return root
 }
 
-// archives prints a line for each: its file, its reference, its size in MB.
+// archives prints a line for each image: its file, its reference, its size in MB.
 func archives(source *product.Source) *cobra.Command {
 	var out, tag string
 	cmd := &cobra.Command{
@@ -81,7 +81,7 @@ func archives(source *product.Source) *cobra.Command {
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s  %s  %.1f MB (at most %d)\n", file, i.Ref, float64(size)/1e6, name.MaxSize()/1e6)
 			}
-			return writeBytes(filepath.Join(out, "kustomization.yaml"), product.Fragment(digests))
+			return writeBytes(filepath.Join(out, "kustomization.yaml"), product.Component(digests))
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "bin/images", "folder of the archives")
@@ -111,7 +111,7 @@ func writeBytes(path string, content []byte) error {
 	})
 }
 
-// write leaves the whole file or none.
+// write is atomic.
 func write(path string, content func(io.Writer) error) error {
 	f, err := os.Create(path + ".next")
 	if err != nil {
@@ -129,7 +129,7 @@ func write(path string, content func(io.Writer) error) error {
 
 func rootfs(source *product.Source) *cobra.Command {
 	return &cobra.Command{
-		Use: "rootfs IMAGE DIR", Short: "Lay out an image's files in a folder, for a Dockerfile", Args: cobra.ExactArgs(2),
+		Use: "rootfs IMAGE DIR", Short: "Write an image's files to a folder, for a Dockerfile", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, err := source.Files(cmd.Context(), product.Name(args[0]))
 			if err != nil {
@@ -142,7 +142,7 @@ func rootfs(source *product.Source) *cobra.Command {
 
 func fetch(source *product.Source) *cobra.Command {
 	return &cobra.Command{
-		Use: "fetch", Short: "Get Debian's packages, so that images can be made without a network", Args: cobra.NoArgs,
+		Use: "fetch", Short: "Download the Debian packages, so that images can be built offline", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []product.Name{product.Node, product.OVS} {
 				l, err := debian.ReadLock(source.LockPath(name))
@@ -160,7 +160,7 @@ func fetch(source *product.Source) *cobra.Command {
 
 func lock(source *product.Source) *cobra.Command {
 	return &cobra.Command{
-		Use: "lock", Short: "Pin the versions of packages that apt has now", Args: cobra.NoArgs,
+		Use: "lock", Short: "Pin apt's current versions of the packages", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []product.Name{product.Node, product.OVS} {
 				path := source.LockPath(name)

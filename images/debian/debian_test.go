@@ -14,11 +14,11 @@ import (
 	"github.com/ovsdn/ovsdn/images/image"
 )
 
-// pack makes a real package of the files, and returns its path.
+// pack creates a package with the files, and returns its path.
 func pack(t *testing.T, name string, files map[string]string) string {
 	t.Helper()
 	tree, deb := t.TempDir(), filepath.Join(t.TempDir(), name+".deb")
-	files["DEBIAN/control"] = "Package: " + name + "\nVersion: 1:2.3-4\nArchitecture: all\nMaintainer: nobody <nobody@example.com>\nDescription: a package\n"
+	files["DEBIAN/control"] = "Package: " + name + "\nVersion: 1:2.3-4\nArchitecture: all\nMaintainer: Test <test@example.com>\nDescription: a package\n"
 	for path, content := range files {
 		at := filepath.Join(tree, path)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
@@ -102,7 +102,7 @@ func TestWhatIsNoPackage(t *testing.T) {
 	}
 }
 
-// What lies in the store is taken without asking apt, as long as its sum is right.
+// A package in the store is used without apt if its sum is right.
 func TestStore(t *testing.T) {
 	deb := pack(t, "one", map[string]string{"bin/tool": "a"})
 	p, err := identify(t.Context(), deb)
@@ -153,10 +153,10 @@ func TestClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := image.File{Path: "/usr/bin/dpkg-deb", Mode: 0o755, Content: content}
-	if err := CheckClosed([]image.File{program}); err == nil || !strings.Contains(err.Error(), "/usr/bin/dpkg-deb needs libc.so.6") {
+	if err := CheckLibraries([]image.File{program}); err == nil || !strings.Contains(err.Error(), "/usr/bin/dpkg-deb needs libc.so.6") {
 		t.Errorf("a program without its libraries: error %v", err)
 	}
-	if err := CheckClosed([]image.File{image.Text("/usr/bin/script", "#!/bin/sh\n")}); err != nil {
+	if err := CheckLibraries([]image.File{image.Text("/usr/bin/script", "#!/bin/sh\n")}); err != nil {
 		t.Errorf("a script: %v", err)
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// DefaultDir is where packages are kept, beside the lab's other downloads.
+// DefaultDir is the folder of packages, beside the lab's other downloads.
 const DefaultDir = "/var/cache/ovsdn-lab/packages"
 
-// Store is a folder that keeps package files, each under its SHA-256, so that a build needs the network only once.
+// Store is a folder of package files, named by their SHA-256, so that only the first build needs the network.
 type Store struct {
 	Dir string
 }
@@ -37,7 +37,7 @@ func (s Store) Fetch(ctx context.Context, l Lock) ([]string, error) {
 	}
 	got, err := s.download(ctx, wanted)
 	if err != nil {
-		return nil, fmt.Errorf("%w\nDebian's archive has moved on, or this is another release: pin what it has now with \"go run ./images/build lock\", "+
+		return nil, fmt.Errorf("%w\nDebian's archive has newer versions, or this is another release: pin the current versions with \"go run ./images/build lock\", "+
 			"or point apt at a snapshot of the archive", err)
 	}
 	return paths, verify(l, got)
@@ -77,7 +77,7 @@ func (s Store) Newest(ctx context.Context, names []string) (Lock, error) {
 	return l, nil
 }
 
-// download has apt fetch packages ("NAME" or "NAME=VERSION") into the store, and says what they are.
+// download runs apt to fetch packages ("NAME" or "NAME=VERSION") into the store, and returns their versions and sums.
 func (s Store) download(ctx context.Context, packages []string) ([]Pin, error) {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of packages: %w", err)
@@ -108,7 +108,7 @@ func (s Store) download(ctx context.Context, packages []string) ([]Pin, error) {
 	return got, nil
 }
 
-// aptDownload asks once more with apt's lists made new, since a fresh machine has none.
+// aptDownload updates apt's lists and retries once, since a new machine has no lists.
 func aptDownload(ctx context.Context, dir string, packages []string) error {
 	err := apt(ctx, dir, append([]string{"download"}, packages...)...)
 	if err == nil {
@@ -120,7 +120,7 @@ func aptDownload(ctx context.Context, dir string, packages []string) error {
 	return apt(ctx, dir, append([]string{"download"}, packages...)...)
 }
 
-// apt runs apt-get, since that alone knows this machine's sources, mirrors and keys, and checks the archive's signatures.
+// apt runs apt-get, which uses this machine's sources, mirrors and keys, and checks the archive's signatures.
 func apt(ctx context.Context, dir string, args ...string) error {
 	// As root, apt would leave downloads to a user who can't write here.
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "-o", "APT::Sandbox::User=root"}, args...)...)
@@ -131,7 +131,7 @@ func apt(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// identify asks dpkg-deb, see unpack.
+// identify reads the name and version of a package with dpkg-deb.
 func identify(ctx context.Context, file string) (Pin, error) {
 	sum, err := sumOf(file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package debian takes what images hold of Debian from its packages, pinned by version and SHA-256. It asks apt for them and unpacks
-// them itself; nothing is installed, and no script of a package runs.
+// Package debian provides the files of Debian packages for images, pinned by version and SHA-256. It downloads packages with apt and
+// unpacks them itself; it installs nothing and runs no script of a package.
 package debian
 
 import (
@@ -59,7 +59,7 @@ func parseLock(r io.Reader) (Lock, error) {
 			continue
 		}
 		if seen[words[0]] {
-			errs = append(errs, fmt.Errorf("line %d: %s is there twice", number, words[0]))
+			errs = append(errs, fmt.Errorf("line %d: duplicate package %s", number, words[0]))
 		}
 		seen[words[0]] = true
 		l = append(l, Pin{Name: words[0], Version: words[1], SHA256: words[2]})

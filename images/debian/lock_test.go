@@ -26,7 +26,7 @@ func TestParseLock(t *testing.T) {
 		"a version with a blank": {"libc6 2.36 -9 " + sum, nil, []string{"4 words"}},
 		"an option as version":   {"libc6 -o " + sum, nil, []string{`"-o"`}},
 		"a short sum":            {"libc6 1 " + sum[1:], nil, []string{sum[1:]}},
-		"twice":                  {"a1 1 " + sum + "\na1 2 " + sum, nil, []string{"line 2: a1 is there twice"}},
+		"twice":                  {"a1 1 " + sum + "\na1 2 " + sum, nil, []string{"line 2: duplicate package a1"}},
 		"several":                {"a\nb", nil, []string{"line 1", "line 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,14 +39,14 @@ func TestParseLock(t *testing.T) {
 			}
 			for _, want := range test.err {
 				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("error %v does not say %q", err, want)
+					t.Errorf("error %v does not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-// What is read is written in the same words, and what is refused is refused with an error.
+// A lock is written as it was read, and an invalid one is an error.
 func FuzzParseLock(f *testing.F) {
 	f.Add("libc6 2.36-9+deb12u14 " + sum + "\n")
 	f.Add("# nothing\n")

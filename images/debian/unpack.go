@@ -16,8 +16,8 @@ import (
 	"github.com/ovsdn/ovsdn/images/image"
 )
 
-// Unpack returns what package files hold, but for what no image needs, laid out as on a system with merged /usr. For every package
-// it adds Debian's description of it in /var/lib/dpkg/status.d, where scanners look.
+// Unpack returns the files of packages, without those that no image needs, laid out as on a system with merged /usr. For each package it
+// adds Debian's description in /var/lib/dpkg/status.d, which scanners read.
 func Unpack(ctx context.Context, debs []string) ([]image.File, error) {
 	files := mergedUsr()
 	for _, deb := range debs {
@@ -30,8 +30,7 @@ func Unpack(ctx context.Context, debs []string) ([]image.File, error) {
 	return dedupe(files)
 }
 
-// mergedUsr are the links that make /bin and its like part of /usr, and /var/run the same as /run. On a system, scripts of packages
-// make them.
+// mergedUsr are the links of a merged /usr, such as /bin, and /var/run. On a Debian system, packages' scripts create them.
 func mergedUsr() []image.File {
 	files := []image.File{image.Symlink("/var/run", "../run")}
 	for _, dir := range merged() {
@@ -89,7 +88,7 @@ func readTar(r io.Reader) ([]image.File, error) {
 	}
 }
 
-// place is where a package's path lies in the image.
+// place returns the path in the image for a path in a package.
 func place(name string) string {
 	at := path.Clean("/" + name)
 	if rest, ok := strings.CutPrefix(at+"/", "/var/run/"); ok {
@@ -102,7 +101,7 @@ func place(name string) string {
 	return at
 }
 
-// unwanted are documents (but for licences), translations, what serves building and package management, and character sets.
+// unwanted are documents (except licences), translations, character sets, and files for building and package management.
 func unwanted(at string) bool {
 	if strings.HasPrefix(at, "/usr/share/doc/") {
 		return path.Base(at) != "copyright"
@@ -117,7 +116,7 @@ func unwanted(at string) bool {
 	}, func(dir string) bool { return at == dir || strings.HasPrefix(at, dir+"/") })
 }
 
-// dedupe lets packages share folders, and nothing else.
+// dedupe merges folders that several packages have; another shared path is an error.
 func dedupe(files []image.File) ([]image.File, error) {
 	byPath := map[string]fs.FileMode{}
 	var unique []image.File

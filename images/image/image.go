@@ -1,21 +1,26 @@
-// Package image writes container images without a container engine or a registry. An Image is one layer of files
-// and a few words on what to run; Write makes of it an OCI archive, the tar of an OCI image layout (image-spec,
+// Package image describes container images and writes them without a container engine or a registry. An Image is one layer of files
+// and a configuration; Write writes it as an OCI archive, the tar of an OCI image layout (image-spec,
 // image-layout.md), with the manifest.json of `docker save` beside it, so that containerd, podman, skopeo and every docker
-// import it. Equal images give equal bytes, so an archive can be cached by its ID.
-//
-// It can't read images, stack layers or build anything: what goes in must exist already.
+// import it. Equal images give equal bytes, so an archive can be cached by its ID. The configuration, the manifests and the digests come from
+// go-containerregistry; the layer and the archive are tars of this package, since that library has no reproducible ones.
+// It can't read images, stack layers or build files.
 package image
 
 import (
 	"archive/tar"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"runtime"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Image describes a container image for Linux on this machine's architecture.
@@ -31,58 +36,56 @@ type Image struct {
 	User string
 	// Labels are written twice, as labels of the configuration and as annotations of the manifest, since tools look at one or the other.
 	Labels map[string]string
-	// Files is what the image holds, in any order. Folders above them are added, owned by root with mode 0755.
+	// Files are the entries of the image, in any order. Missing parent folders are added, owned by root with mode 0755.
 	Files []File
 }
 
 // ID returns the image ID, the digest of the image's configuration as "sha256:…". It depends on everything
 // in the image but its reference. It reads every source file.
 func (i *Image) ID() (string, error) {
-	p, err := i.plan()
+	built, err := i.build()
 	if err != nil {
 		return "", err
 	}
-	return p.config.digest, nil
+	id, err := built.ConfigName()
+	return id.String(), err
 }
 
 // Digest returns the digest of the image's manifest as "sha256:…", by which registries know the image if it is pushed unchanged. It depends on
 // everything in the image but its reference. It reads every source file.
 func (i *Image) Digest() (string, error) {
-	p, err := i.plan()
+	built, err := i.build()
 	if err != nil {
 		return "", err
 	}
-	return p.manifest.digest, nil
+	digest, err := built.Digest()
+	return digest.String(), err
 }
 
-// Size is that of the unpacked image in bytes, as its layer's tar.
+// Size returns the size of the unpacked image in bytes, as its layer's tar. It reads every source file.
 func (i *Image) Size() (int64, error) {
-	p, err := i.plan()
+	built, err := i.build()
 	if err != nil {
 		return 0, err
 	}
-	return p.layerDescriptor.Size, nil
+	manifest, err := built.Manifest()
+	if err != nil {
+		return 0, err
+	}
+	return manifest.Layers[0].Size, nil
 }
 
 // Write writes the image's archive. It reads every source file twice, and fails if one changes in between.
 func (i *Image) Write(w io.Writer) error {
-	p, err := i.plan()
+	built, err := i.build()
 	if err != nil {
 		return err
 	}
-	if err := p.write(w); err != nil {
+	if err := writeArchive(w, i.Ref, built); err != nil {
 		return fmt.Errorf("image %s: %w", i.Ref, err)
 	}
 	return nil
 }
-
-// Media types of the image-spec (media-types.md). The layer is not compressed: most archives never leave their machine.
-const (
-	mediaTypeIndex    = "application/vnd.oci.image.index.v1+json"
-	mediaTypeManifest = "application/vnd.oci.image.manifest.v1+json"
-	mediaTypeConfig   = "application/vnd.oci.image.config.v1+json"
-	mediaTypeLayer    = "application/vnd.oci.image.layer.v1.tar"
-)
 
 // Annotations by which containerd and others find an archive's reference.
 const (
@@ -90,120 +93,95 @@ const (
 	annotationRefName        = "org.opencontainers.image.ref.name"
 )
 
-// blob is a small file of an archive, named by its digest.
-type blob struct {
-	content []byte
-	digest  string // "sha256:…"
-}
-
-func newBlob(value any) (blob, error) {
-	content, err := json.Marshal(value)
-	if err != nil {
-		return blob{}, err
-	}
-	sum := sha256.Sum256(content)
-	return blob{content: content, digest: "sha256:" + hex.EncodeToString(sum[:])}, nil
-}
-
-func (b blob) descriptor(mediaType string) descriptor {
-	return descriptor{MediaType: mediaType, Digest: b.digest, Size: int64(len(b.content))}
-}
-
-// blobPath is where a blob lies in the archive.
-func blobPath(digest string) string { return "blobs/sha256/" + digest[len("sha256:"):] }
-
-// plan is an image with its digests known, ready to be written.
-type plan struct {
-	ref              string
-	layer            layer
-	layerDescriptor  descriptor
-	config, manifest blob
-}
-
-func (i *Image) plan() (*plan, error) {
+// build returns the image with its digests.
+func (i *Image) build() (v1.Image, error) {
 	if i.Ref == "" {
 		return nil, errors.New("image: no reference: set Ref")
 	}
-	p, err := i.digested()
+	layer, err := newTarLayer(i.Files)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", i.Ref, err)
 	}
-	return p, nil
-}
-
-func (i *Image) digested() (*plan, error) {
-	l, err := newLayer(i.Files)
-	if err != nil {
-		return nil, err
-	}
-	p := &plan{ref: i.Ref, layer: l}
-	size, digest, err := l.writeDigested(io.Discard)
-	if err != nil {
-		return nil, err
-	}
-	p.layerDescriptor = descriptor{MediaType: mediaTypeLayer, Digest: "sha256:" + digest, Size: size}
-	created := epoch().Format(time.RFC3339)
-	p.config, err = newBlob(config{
+	created := v1.Time{Time: epoch()}
+	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		Architecture: runtime.GOARCH,
 		OS:           "linux",
 		Created:      created,
-		Config:       runConfig{User: i.User, Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: i.Env, Labels: i.Labels, WorkingDir: "/"},
-		RootFS:       rootFS{Type: "layers", DiffIDs: []string{p.layerDescriptor.Digest}},
-		History:      []history{{Created: created}},
+		Config:       v1.Config{User: i.User, Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: i.Env, Labels: i.Labels, WorkingDir: "/"},
+		RootFS:       v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("image %s: %w", i.Ref, err)
 	}
-	p.manifest, err = newBlob(manifest{
-		SchemaVersion: 2, MediaType: mediaTypeManifest, Annotations: i.Labels,
-		Config: p.config.descriptor(mediaTypeConfig), Layers: []descriptor{p.layerDescriptor},
-	})
-	return p, err
+	base = mutate.ConfigMediaType(mutate.MediaType(base, types.OCIManifestSchema1), types.OCIConfigJSON)
+	built, err := mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{Created: created}})
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", i.Ref, err)
+	}
+	// Annotations returns the type that it gets.
+	return mutate.Annotations(built, i.Labels).(v1.Image), nil
 }
 
-func (p *plan) write(w io.Writer) error {
-	manifest := p.manifest.descriptor(mediaTypeManifest)
-	manifest.Annotations = map[string]string{annotationContainerdName: p.ref, annotationRefName: p.ref}
-	index, err := json.Marshal(index{SchemaVersion: 2, MediaType: mediaTypeIndex, Manifests: []descriptor{manifest}})
+// writeArchive writes the layer first, so that a reader of the stream gets it without the rest.
+func writeArchive(w io.Writer, ref string, built v1.Image) error {
+	manifest, err := built.Manifest()
 	if err != nil {
 		return err
 	}
-	dockerManifest, err := json.Marshal([]manifestItem{{
-		Config: blobPath(p.config.digest), RepoTags: []string{p.ref}, Layers: []string{blobPath(p.layerDescriptor.Digest)},
-	}})
+	digest, err := built.Digest()
 	if err != nil {
 		return err
 	}
+	layer := manifest.Layers[0]
 	archive := tar.NewWriter(w)
-	if err := p.writeLayer(archive); err != nil {
+	if err := writeLayer(archive, layer, built); err != nil {
 		return err
 	}
 	for _, f := range []struct {
 		name    string
-		content []byte
+		content func() ([]byte, error)
 	}{
-		{blobPath(p.config.digest), p.config.content},
-		{blobPath(p.manifest.digest), p.manifest.content},
-		{"index.json", index},
-		{"manifest.json", dockerManifest},
-		{"oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)},
+		{blobPath(manifest.Config.Digest), built.RawConfigFile},
+		{blobPath(digest), built.RawManifest},
+		{"index.json", mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
+			Add: built, Descriptor: v1.Descriptor{Annotations: map[string]string{annotationContainerdName: ref, annotationRefName: ref}},
+		}).RawManifest},
+		{"manifest.json", func() ([]byte, error) {
+			return json.Marshal(tarball.Manifest{{
+				Config: blobPath(manifest.Config.Digest), RepoTags: []string{ref}, Layers: []string{blobPath(layer.Digest)},
+			}})
+		}},
+		{"oci-layout", func() ([]byte, error) { return []byte(`{"imageLayoutVersion":"1.0.0"}`), nil }},
 	} {
-		if err := writeFile(archive, f.name, f.content); err != nil {
+		content, err := f.content()
+		if err != nil {
+			return err
+		}
+		if err := writeFile(archive, f.name, content); err != nil {
 			return err
 		}
 	}
 	return archive.Close()
 }
 
-func (p *plan) writeLayer(archive *tar.Writer) error {
-	if err := archive.WriteHeader(header(blobPath(p.layerDescriptor.Digest), tar.TypeReg, 0o644, p.layerDescriptor.Size)); err != nil {
-		return err
-	}
-	_, digest, err := p.layer.writeDigested(archive)
+func writeLayer(archive *tar.Writer, d v1.Descriptor, built v1.Image) error {
+	layer, err := built.LayerByDigest(d.Digest)
 	if err != nil {
 		return err
 	}
-	if "sha256:"+digest != p.layerDescriptor.Digest {
+	if err := archive.WriteHeader(header(blobPath(d.Digest), tar.TypeReg, 0o644, d.Size)); err != nil {
+		return err
+	}
+	content, err := layer.Compressed()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	digest, _, err := v1.SHA256(io.TeeReader(content, archive))
+	if err != nil {
+		return err
+	}
+	if digest != d.Digest {
 		return errors.New("a source file changed while the archive was written: write it again")
 	}
 	return nil
@@ -217,5 +195,8 @@ func writeFile(archive *tar.Writer, name string, data []byte) error {
 	return err
 }
 
-// epoch stands for every time in an image, since a real one would change the digest from build to build.
+// blobPath returns the path of a blob in the archive.
+func blobPath(digest v1.Hash) string { return path.Join("blobs", digest.Algorithm, digest.Hex) }
+
+// epoch is every time in an image, since a real time would change the digest in each build.
 func epoch() time.Time { return time.Unix(0, 0).UTC() }

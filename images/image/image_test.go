@@ -18,17 +18,21 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"pgregory.net/rapid"
 )
 
-// entry is what a tar says of one file.
+// entry is one file of a tar.
 type entry struct {
 	Name, Link, Content string
 	Kind                byte
 	Mode                int64
 }
 
-// failer is what testing.TB and rapid.T share.
+// failer is the common interface of testing.TB and rapid.T.
 type failer interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -126,57 +130,33 @@ func TestArchive(t *testing.T) {
 	archive := readTar(t, write(t, i))
 	entries := blobs(t, archive)
 	if len(archive) != 6 {
-		t.Fatalf("the archive has %d entries, want layer, configuration, manifest, the two lists and the layout", len(archive))
+		t.Fatalf("got %d entries, want layer, configuration, manifest, index.json, manifest.json and oci-layout", len(archive))
 	}
 	if got := decode[map[string]string](t, entries["oci-layout"]); got["imageLayoutVersion"] != "1.0.0" {
-		t.Errorf("oci-layout is %v", got)
+		t.Errorf("oci-layout: got %v, want version 1.0.0", got)
 	}
-	at := func(d descriptor) entry {
+	at := func(d v1.Descriptor) entry {
 		e := entries[blobPath(d.Digest)]
 		if int64(len(e.Content)) != d.Size {
-			t.Errorf("%s has %d bytes, and a descriptor says %d", e.Name, len(e.Content), d.Size)
+			t.Errorf("%s has %d bytes, but %d in a descriptor", e.Name, len(e.Content), d.Size)
 		}
 		return e
 	}
-	list := decode[index](t, entries["index.json"])
+	list := decode[v1.IndexManifest](t, entries["index.json"])
 	if len(list.Manifests) != 1 {
-		t.Fatalf("the index lists %d manifests", len(list.Manifests))
+		t.Fatalf("the index has %d manifests, want 1", len(list.Manifests))
 	}
 	if got := list.Manifests[0].Annotations[annotationContainerdName]; got != i.Ref {
-		t.Errorf("the index says %q, want the reference %q", got, i.Ref)
+		t.Errorf("reference in the index: got %q, want %q", got, i.Ref)
 	}
-	m := decode[manifest](t, at(list.Manifests[0]))
+	m := decode[v1.Manifest](t, at(list.Manifests[0]))
 	if diff := cmp.Diff(i.Labels, m.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 	layer, config := at(m.Layers[0]), at(m.Config)
 
-	wantLayer := []entry{
-		{Name: "etc/", Kind: tar.TypeDir, Mode: 0o755},
-		{Name: "etc/passwd", Kind: tar.TypeReg, Mode: 0o644, Content: "root:x:0:0::/:/bin/sh\n"},
-		{Name: "opt/", Kind: tar.TypeDir, Mode: 0o755},
-		{Name: "opt/bin/", Kind: tar.TypeDir, Mode: 0o755},
-		{Name: "opt/bin/alias", Kind: tar.TypeSymlink, Mode: 0o777, Link: "../run"},
-		{Name: "opt/run", Kind: tar.TypeReg, Mode: 0o755, Content: "a program"},
-		{Name: "tmp/", Kind: tar.TypeDir, Mode: 0o1777},
-	}
-	if diff := cmp.Diff(wantLayer, readTar(t, []byte(layer.Content))); diff != "" {
-		t.Errorf("layer (-want +got):\n%s", diff)
-	}
-	wantConfig := map[string]any{
-		"architecture": runtime.GOARCH,
-		"os":           "linux",
-		"created":      "1970-01-01T00:00:00Z",
-		"config": map[string]any{
-			"User": "1:2", "Entrypoint": []any{"/opt/run"}, "Cmd": []any{"wait"}, "Env": []any{"PATH=/opt"}, "WorkingDir": "/",
-			"Labels": map[string]any{"version": "1"},
-		},
-		"rootfs":  map[string]any{"type": "layers", "diff_ids": []any{"sha256:" + digest(layer.Content)}},
-		"history": []any{map[string]any{"created": "1970-01-01T00:00:00Z"}},
-	}
-	if diff := cmp.Diff(wantConfig, decode[map[string]any](t, config)); diff != "" {
-		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
+	checkLayer(t, layer)
+	checkConfig(t, config, layer)
 
 	id, err := i.ID()
 	if err != nil {
@@ -188,9 +168,76 @@ func TestArchive(t *testing.T) {
 	if size, err := i.Size(); err != nil || size != int64(len(layer.Content)) {
 		t.Errorf("Size = %d, %v, want the layer's %d", size, err, len(layer.Content))
 	}
-	wantDocker := []manifestItem{{Config: config.Name, RepoTags: []string{i.Ref}, Layers: []string{layer.Name}}}
-	if diff := cmp.Diff(wantDocker, decode[[]manifestItem](t, entries["manifest.json"])); diff != "" {
+	wantDocker := tarball.Manifest{{Config: config.Name, RepoTags: []string{i.Ref}, Layers: []string{layer.Name}}}
+	if diff := cmp.Diff(wantDocker, decode[tarball.Manifest](t, entries["manifest.json"])); diff != "" {
 		t.Errorf("docker's manifest (-want +got):\n%s", diff)
+	}
+}
+
+func checkLayer(t *testing.T, layer entry) {
+	t.Helper()
+	want := []entry{
+		{Name: "etc/", Kind: tar.TypeDir, Mode: 0o755},
+		{Name: "etc/passwd", Kind: tar.TypeReg, Mode: 0o644, Content: "root:x:0:0::/:/bin/sh\n"},
+		{Name: "opt/", Kind: tar.TypeDir, Mode: 0o755},
+		{Name: "opt/bin/", Kind: tar.TypeDir, Mode: 0o755},
+		{Name: "opt/bin/alias", Kind: tar.TypeSymlink, Mode: 0o777, Link: "../run"},
+		{Name: "opt/run", Kind: tar.TypeReg, Mode: 0o755, Content: "a program"},
+		{Name: "tmp/", Kind: tar.TypeDir, Mode: 0o1777},
+	}
+	if diff := cmp.Diff(want, readTar(t, []byte(layer.Content))); diff != "" {
+		t.Errorf("layer (-want +got):\n%s", diff)
+	}
+}
+
+func checkConfig(t *testing.T, config, layer entry) {
+	t.Helper()
+	want := map[string]any{
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"created":      "1970-01-01T00:00:00Z",
+		"config": map[string]any{
+			"User": "1:2", "Entrypoint": []any{"/opt/run"}, "Cmd": []any{"wait"}, "Env": []any{"PATH=/opt"}, "WorkingDir": "/",
+			"Labels": map[string]any{"version": "1"},
+		},
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []any{"sha256:" + digest(layer.Content)}},
+		"history": []any{map[string]any{"created": "1970-01-01T00:00:00Z"}},
+	}
+	if diff := cmp.Diff(want, decode[map[string]any](t, config)); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+// An archive is a valid OCI image layout (TestArchive compares the digest of its layer, which is not compressed), and a valid archive of docker.
+func TestArchive_validates(t *testing.T) {
+	i := example(t)
+	archive, dir := write(t, i), t.TempDir()
+	for _, e := range readTar(t, archive) {
+		path := filepath.Join(dir, e.Name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(e.Content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(list, validate.Fast); err != nil {
+		t.Errorf("OCI image layout: %v", err)
+	}
+	docker, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Image(docker); err != nil {
+		t.Errorf("archive of docker: %v", err)
+	}
+	manifest, err := list.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := i.Digest(); err != nil || got != manifest.Manifests[0].Digest.String() {
+		t.Errorf("Digest = %s, %v, want the manifest's %s", got, err, manifest.Manifests[0].Digest)
 	}
 }
 
@@ -266,7 +313,7 @@ func TestBadImages(t *testing.T) {
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})
@@ -289,11 +336,11 @@ func (w *changingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestSourceChangesMeanwhile(t *testing.T) {
+func TestSourceChangesDuringWrite(t *testing.T) {
 	i := example(t)
 	err := i.Write(&changingWriter{path: i.Files[1].Source})
 	if err == nil || !strings.Contains(err.Error(), "changed while") {
-		t.Errorf("error = %v, want one that says that a source changed", err)
+		t.Errorf("error = %v, want one about a changed source", err)
 	}
 }
 
@@ -332,7 +379,7 @@ func TestEveryTreeSurvives(t *testing.T) {
 	})
 }
 
-// nested tells whether one path lies below another.
+// nested reports whether one path is below another.
 func nested(paths []string) bool {
 	for _, a := range paths {
 		for _, b := range paths {

@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +12,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // File is one entry of an image, owned by root.
@@ -49,10 +50,10 @@ func Symlink(path, target string) File {
 	return File{Path: path, Mode: fs.ModeSymlink | 0o777, Target: target}
 }
 
-// layer is the entries of a layer, parents included and before their children.
+// layer has the entries of a layer, parents before their children.
 type layer []File
 
-// newLayer joins all that is wrong with the files into its error.
+// newLayer joins all faults of the files in its error.
 func newLayer(files []File) (layer, error) {
 	byPath := map[string]File{}
 	var errs []error
@@ -98,20 +99,55 @@ func newLayer(files []File) (layer, error) {
 	return l, nil
 }
 
-// writeDigested writes the layer as a tar and returns its size in bytes and its SHA-256 in hex.
-func (l layer) writeDigested(w io.Writer) (size int64, digest string, err error) {
-	hash := sha256.New()
-	count := &counter{}
-	archive := tar.NewWriter(io.MultiWriter(w, hash, count))
+// write writes the layer as a tar.
+func (l layer) write(w io.Writer) error {
+	archive := tar.NewWriter(w)
 	for _, f := range l {
 		if err := f.write(archive); err != nil {
-			return 0, "", fmt.Errorf("%s: %w", f.Path, err)
+			return fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
-	if err := archive.Close(); err != nil {
-		return 0, "", err
+	return archive.Close()
+}
+
+// tarLayer implements v1.Layer as a tar without compression, since most archives never leave their machine.
+type tarLayer struct {
+	files  layer
+	digest v1.Hash
+	size   int64
+}
+
+// newTarLayer reads every source file, for the digest.
+func newTarLayer(files []File) (*tarLayer, error) {
+	l, err := newLayer(files)
+	if err != nil {
+		return nil, err
 	}
-	return count.n, hex.EncodeToString(hash.Sum(nil)), nil
+	t := &tarLayer{files: l}
+	content, err := t.Compressed()
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	t.digest, t.size, err = v1.SHA256(content)
+	return t, err
+}
+
+func (t *tarLayer) Digest() (v1.Hash, error) { return t.digest, nil }
+
+func (t *tarLayer) DiffID() (v1.Hash, error) { return t.digest, nil }
+
+func (t *tarLayer) Size() (int64, error) { return t.size, nil }
+
+func (t *tarLayer) MediaType() (types.MediaType, error) { return types.OCIUncompressedLayer, nil }
+
+func (t *tarLayer) Uncompressed() (io.ReadCloser, error) { return t.Compressed() }
+
+// Compressed returns the tar, which a goroutine writes until the reader is closed. It reads every source file.
+func (t *tarLayer) Compressed() (io.ReadCloser, error) {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(t.files.write(w)) }()
+	return r, nil
 }
 
 func (f File) write(archive *tar.Writer) error {
@@ -159,7 +195,7 @@ func header(name string, kind byte, mode fs.FileMode, size int64) *tar.Header {
 	return &tar.Header{Typeflag: kind, Name: name, Mode: tarMode(mode), Size: size, ModTime: epoch()}
 }
 
-// tarMode moves the three special bits from where package fs keeps them to where tar does (octal 4000, 2000, 1000).
+// tarMode converts the three special bits of package fs to those of tar (octal 4000, 2000, 1000).
 func tarMode(mode fs.FileMode) int64 {
 	bits := int64(mode.Perm())
 	if mode&fs.ModeSetuid != 0 {
@@ -172,12 +208,4 @@ func tarMode(mode fs.FileMode) int64 {
 		bits |= 0o1000
 	}
 	return bits
-}
-
-// counter counts the bytes written to it.
-type counter struct{ n int64 }
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return len(p), nil
 }

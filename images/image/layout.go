@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LayOut writes files below a folder, which is then the image's root. The folder should be empty, and is made if it is not there.
+// LayOut writes files below a folder, the image's root. The folder should be empty, and is created if it does not exist.
 func LayOut(files []File, dir string) error {
 	l, err := newLayer(files)
 	if err != nil {
@@ -36,7 +36,7 @@ func LayOut(files []File, dir string) error {
 	return nil
 }
 
-// setTime is that of archives, also for a symlink itself.
+// setTime sets the time of archives, also for a symlink itself.
 func setTime(path string) error {
 	at, err := unix.TimeToTimespec(epoch())
 	if err != nil {
@@ -50,7 +50,7 @@ func (f File) layOut(at string) error {
 	case fs.ModeSymlink:
 		return os.Symlink(f.Target, at)
 	case fs.ModeDir:
-		// Chmod, since the umask takes from other modes.
+		// Chmod, since the umask restricts the mode of a new file.
 		return errors.Join(os.MkdirAll(at, 0o755), os.Chmod(at, f.Mode))
 	}
 	content, _, err := f.open()

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is laid out for a Dockerfile is what archives hold, times included.
+// LayOut writes the same files as archives contain, times included.
 func TestLayOut(t *testing.T) {
 	files := []File{
 		Program("/run-me", sourceFile(t, "content")), // beside the root's folders: nothing else makes the root
@@ -57,6 +57,6 @@ func TestLayOut(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if err := LayOut(files, dir); err == nil {
-		t.Error("what was there has been overwritten")
+		t.Error("an existing file was overwritten")
 	}
 }

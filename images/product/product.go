@@ -1,4 +1,4 @@
-// Package product says what is in the project's three container images.
+// Package product defines the contents of the project's three container images.
 package product
 
 import (
@@ -26,16 +26,16 @@ const (
 	OVS        Name = "ovs"
 )
 
-// All are the images in the order of their names.
+// All returns the images in the order of their names.
 func All() []Name { return []Name{Controller, Node, OVS} }
 
-// Repository is what manifests call the image, without a tag.
+// Repository returns the image's name in manifests, without a tag.
 func (n Name) Repository() string { return "ovsdn/" + string(n) }
 
-// Ref is the full reference with a tag, as a node's container runtime knows it.
+// Ref returns the full reference with a tag, as in a node's container runtime.
 func (n Name) Ref(tag string) string { return "docker.io/" + n.Repository() + ":" + tag }
 
-// MaxSize is how large the unpacked image may be, in bytes.
+// MaxSize returns the limit of the unpacked image's size, in bytes.
 func (n Name) MaxSize() int64 {
 	switch n {
 	case Controller:
@@ -45,30 +45,29 @@ func (n Name) MaxSize() int64 {
 	}
 }
 
-// Source is what images are made from.
+// Source is the input of images.
 type Source struct {
 	// Checkout is the root of a source tree, for the folder images.
 	Checkout string
 	// BinDir has the product's programs, static.
 	BinDir string
-	// Packages keeps what comes from Debian.
+	// Packages has the Debian packages.
 	Packages debian.Store
 	// Version is that of the programs.
 	Version version.Info
-	// Unpinned takes the versions that this system's apt has where the pinned ones can't be had, and calls it with the reason. Where it
-	// is nil only the pinned ones are good.
+	// Unpinned, if not nil, allows the versions of this system's apt where the pinned ones are unavailable, and is called with the reason.
 	Unpinned func(why error)
 }
 
-// lockFile is the release and the architecture that packages are pinned for.
+// lockFile names the release and the architecture that packages are pinned for.
 func lockFile() string { return "debian-12-" + runtime.GOARCH + ".lock" }
 
-// LockPath is the image's lock file. The image of the controller has none.
+// LockPath returns the path of the image's lock file. The image of the controller has none.
 func (s Source) LockPath(n Name) string {
 	return filepath.Join(s.Checkout, "images", string(n), lockFile())
 }
 
-// Files of the image, with its bill of materials.
+// Files returns the files of the image, with its bill of materials.
 func (s Source) Files(ctx context.Context, n Name) ([]image.File, error) {
 	files, err := s.files(ctx, n)
 	if err != nil {
@@ -78,11 +77,11 @@ func (s Source) Files(ctx context.Context, n Name) ([]image.File, error) {
 }
 
 func (s Source) files(ctx context.Context, n Name) ([]image.File, error) {
-	bill := bill{image: n, version: s.Version}
+	materials := sbom{image: n, version: s.Version}
 	var files []image.File
 	for _, p := range programs(n) {
 		source := filepath.Join(s.BinDir, filepath.Base(p))
-		if err := bill.addProgram(source); err != nil {
+		if err := materials.addProgram(source); err != nil {
 			return nil, err
 		}
 		files = append(files, image.Program(p, source))
@@ -92,7 +91,7 @@ func (s Source) files(ctx context.Context, n Name) ([]image.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		bill.addPackages(lock)
+		materials.addPackages(lock)
 		files = append(files, packaged...)
 	}
 	switch n {
@@ -102,14 +101,14 @@ func (s Source) files(ctx context.Context, n Name) ([]image.File, error) {
 		start := filepath.Join(s.Checkout, "images", string(n), "ovs-start")
 		files = append(files, ovsFiles(start)...)
 	}
-	content, err := bill.encode()
+	content, err := materials.encode()
 	if err != nil {
 		return nil, err
 	}
 	return append(files, image.Text(sbomDir+SBOMFile(n), string(content))), nil
 }
 
-// programs are the product's own, by their places in the image.
+// programs returns the product's programs, by their paths in the image.
 func programs(n Name) []string {
 	switch n {
 	case Controller:
@@ -121,7 +120,7 @@ func programs(n Name) []string {
 	}
 }
 
-// nodeFiles: iptables goes to nf_tables, as Debian's own link does, and iptables-legacy stays for who wants that.
+// nodeFiles returns the links of iptables: iptables is the nf_tables backend, as in Debian; iptables-legacy is included.
 func nodeFiles() []image.File {
 	files := []image.File{
 		image.Text("/etc/passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\n"),
@@ -135,7 +134,7 @@ func nodeFiles() []image.File {
 	return files
 }
 
-// ovsFiles are what Debian's packages make when they are installed, and the shell that the start script needs.
+// ovsFiles returns the files that the installation scripts of Debian's packages create, and the shell for the start script.
 func ovsFiles(start string) []image.File {
 	files := []image.File{
 		image.Program("/usr/bin/ovs-start", start),
@@ -149,7 +148,7 @@ func ovsFiles(start string) []image.File {
 	return files
 }
 
-// packaged are the files from Debian.
+// packaged returns the lock and the files of the image's Debian packages.
 func (s Source) packaged(ctx context.Context, n Name) (debian.Lock, []image.File, error) {
 	lock, err := debian.ReadLock(s.LockPath(n))
 	if err != nil {
@@ -169,10 +168,10 @@ func (s Source) packaged(ctx context.Context, n Name) (debian.Lock, []image.File
 	if err != nil {
 		return nil, nil, err
 	}
-	return lock, files, debian.CheckClosed(files)
+	return lock, files, debian.CheckLibraries(files)
 }
 
-// Image is ready to be written. Its size has been checked.
+// Image returns the image, after a check of its size.
 func (s Source) Image(ctx context.Context, n Name, tag string) (*image.Image, error) {
 	files, err := s.Files(ctx, n)
 	if err != nil {
@@ -199,7 +198,7 @@ func (s Source) Image(ctx context.Context, n Name, tag string) (*image.Image, er
 
 const pathEnv = "PATH=/usr/sbin:/usr/bin"
 
-// labels are those of the image-spec (annotations.md).
+// labels returns the labels of the image-spec (annotations.md).
 func (s Source) labels(n Name) map[string]string {
 	labels := map[string]string{
 		"title": "ovsdn-" + string(n), "version": s.Version.Version, "revision": s.Version.Revision, "created": s.Version.Time().Format(time.RFC3339), "licenses": "Apache-2.0",
@@ -214,10 +213,10 @@ func (s Source) labels(n Name) map[string]string {
 	return all
 }
 
-// Key is a digest of all that the image is made from, without making it: 12 hex digits, fit for a tag.
+// Key returns a digest of the image's input, without building the image: 12 hex digits, for a tag.
 func (s Source) Key(n Name) (string, error) {
 	key := sha256.New()
-	// What this program does with its input is part of the version.
+	// The version includes this program's code.
 	fmt.Fprintln(key, s.Version, n)
 	var inputs []string
 	for _, p := range programs(n) {

@@ -1,6 +1,8 @@
 package product
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"debug/elf"
 	"encoding/json"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	spdxjson "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdxlib"
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/images/debian"
@@ -17,8 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
-// newSource builds the programs as `make build` does. Packages that have gone from Debian's archive since they were pinned are no
-// failure of these tests.
+// newSource builds the programs as `make build` does. These tests do not fail for pinned packages that Debian's archive no longer has.
 func newSource(t *testing.T) Source {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,12 +60,15 @@ func TestImages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := source.Image(t.Context(), name, "test")
+			again, err := copyPrograms(t, source).Image(t.Context(), name, "test")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if one, two := id(t, i), id(t, again); one != two {
-				t.Errorf("two images of the same input are %s and %s", one, two)
+				t.Errorf("got image IDs %s and %s for the same input, want one", one, two)
+			}
+			if one, two := archiveSum(t, i), archiveSum(t, again); !bytes.Equal(one, two) {
+				t.Errorf("got archives with SHA-256 %x and %x for the same input in two directories, want one", one, two)
 			}
 			size, err := i.Size()
 			if err != nil {
@@ -70,9 +76,9 @@ func TestImages(t *testing.T) {
 			}
 			t.Logf("%.1f MB, of %d that it may have", float64(size)/1e6, name.MaxSize()/1e6)
 			if i.User != test.user || i.Labels["org.opencontainers.image.version"] != "v1.2.3" || i.Labels["org.opencontainers.image.revision"] != "0123abcd" {
-				t.Errorf("user %q, labels %v", i.User, i.Labels)
+				t.Errorf("got user %q and labels %v, want user %q, version v1.2.3 and revision 0123abcd", i.User, i.Labels, test.user)
 			}
-			checkBill(t, i, name, test.parts)
+			checkSBOM(t, i, name, test.parts)
 			digest, err := i.Digest()
 			if err != nil {
 				t.Fatal(err)
@@ -83,24 +89,51 @@ func TestImages(t *testing.T) {
 			}
 			checkProvenance(t, source, name, digest, sbom)
 			if name == Controller {
-				checkAlone(t, i)
+				checkControllerFiles(t, i)
 			}
 			root := t.TempDir()
 			if err := image.LayOut(i.Files, root); err != nil {
 				t.Fatal(err)
 			}
-			for command, want := range test.commands {
-				args := strings.Fields(command)
-				cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
-				cmd.SysProcAttr = &unix.SysProcAttr{Chroot: root}
-				cmd.Dir = "/"
-				// A wrong usage is no success, but says what it should.
-				if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), want) || len(out) == 0 {
-					t.Errorf("%s: %v: %q does not say %q", command, err, out, want)
-				}
-			}
+			checkCommands(t, root, test.commands)
 		})
 	}
+}
+
+// checkCommands runs commands in a root directory, and compares what they print.
+func checkCommands(t *testing.T, root string, commands map[string]string) {
+	t.Helper()
+	for command, want := range commands {
+		args := strings.Fields(command)
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.SysProcAttr = &unix.SysProcAttr{Chroot: root}
+		cmd.Dir = "/"
+		// Invalid usage fails and prints the expected text.
+		if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), want) || len(out) == 0 {
+			t.Errorf("%s: %v: got output %q, want %q in it", command, err, out, want)
+		}
+	}
+}
+
+// copyPrograms returns the source with the programs in another directory, written at another time.
+func copyPrograms(t *testing.T, source Source) Source {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(source.BinDir)); err != nil {
+		t.Fatal(err)
+	}
+	source.BinDir = dir
+	return source
+}
+
+// archiveSum writes the image's archive, and returns its SHA-256.
+func archiveSum(t *testing.T, i *image.Image) []byte {
+	t.Helper()
+	sum := sha256.New()
+	if err := i.Write(sum); err != nil {
+		t.Fatal(err)
+	}
+	return sum.Sum(nil)
 }
 
 func id(t *testing.T, i *image.Image) string {
@@ -112,8 +145,8 @@ func id(t *testing.T, i *image.Image) string {
 	return id
 }
 
-// checkBill reads the bill of materials as SPDX, by the names of its fields.
-func checkBill(t *testing.T, i *image.Image, name Name, parts []string) {
+// checkSBOM reads the bill of materials as SPDX, by the names of its fields.
+func checkSBOM(t *testing.T, i *image.Image, name Name, parts []string) {
 	t.Helper()
 	at := slices.IndexFunc(i.Files, func(f image.File) bool { return f.Path == "/usr/share/sbom/ovsdn-"+string(name)+".spdx.json" })
 	if at < 0 {
@@ -133,6 +166,11 @@ func checkBill(t *testing.T, i *image.Image, name Name, parts []string) {
 	if document.SPDXVersion != "SPDX-2.3" || document.DocumentNamespace == "" {
 		t.Errorf("the document is of %q, in namespace %q", document.SPDXVersion, document.DocumentNamespace)
 	}
+	if read, err := spdxjson.Read(bytes.NewReader(i.Files[at].Content)); err != nil {
+		t.Errorf("read the document by the SPDX library: %v", err)
+	} else if err := spdxlib.ValidateDocument(read); err != nil {
+		t.Error(err)
+	}
 	ids := map[string]bool{"SPDXRef-DOCUMENT": true}
 	for _, p := range document.Packages {
 		if ids[p.SPDXID] || p.VersionInfo == "" {
@@ -146,13 +184,13 @@ func checkBill(t *testing.T, i *image.Image, name Name, parts []string) {
 	}
 	for _, r := range document.Relationships {
 		if !ids[r.SPDXElementID] || !ids[r.RelatedSPDXElement] {
-			t.Errorf("relationship %+v is of something that is not there", r)
+			t.Errorf("relationship %+v has an unknown element", r)
 		}
 	}
 }
 
-// checkAlone: the controller's image holds one static program and its bill of materials.
-func checkAlone(t *testing.T, i *image.Image) {
+// checkControllerFiles checks that the controller's image has one static program and its bill of materials.
+func checkControllerFiles(t *testing.T, i *image.Image) {
 	t.Helper()
 	if len(i.Files) != 2 || i.Files[0].Path != "/ovsdn-controller" {
 		t.Fatalf("the image holds %d files, the first is %s", len(i.Files), i.Files[0].Path)
@@ -200,7 +238,7 @@ func TestKeyFollowsInput(t *testing.T) {
 	}
 }
 
-// A lock file with a package that Debian never had is an error that says what to do, and says why where other versions are good.
+// An unknown package in a lock file is an error with a remedy, and the reason for the use of other versions where these are allowed.
 func TestUnknownPackage(t *testing.T) {
 	source := Source{Checkout: t.TempDir(), Packages: debian.Store{Dir: t.TempDir()}}
 	lock := source.LockPath(OVS)
@@ -212,16 +250,16 @@ func TestUnknownPackage(t *testing.T) {
 	}
 	t.Setenv("PATH", fakeApt(t))
 	if _, err := source.Files(t.Context(), OVS); err == nil || !strings.Contains(err.Error(), "no-such-package=1") || !strings.Contains(err.Error(), "images/build lock") {
-		t.Errorf("error %v does not name the package and the way out", err)
+		t.Errorf("error %v does not name the package and the remedy", err)
 	}
-	var said error
-	source.Unpinned = func(why error) { said = why }
-	if _, err := source.Files(t.Context(), OVS); err == nil || said == nil {
-		t.Errorf("error %v, and was told %v", err, said)
+	var reason error
+	source.Unpinned = func(err error) { reason = err }
+	if _, err := source.Files(t.Context(), OVS); err == nil || reason == nil {
+		t.Errorf("error %v, reason %v; want both", err, reason)
 	}
 }
 
-// fakeApt is an apt-get that knows no package, so that nobody is asked for what can't be.
+// fakeApt returns the directory of an apt-get without packages, which needs no network.
 func fakeApt(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -49,7 +49,7 @@ type runDetails struct {
 }
 
 // Provenance returns the statement of what an image was built from: the source's commit, the Go toolchain and Debian's packages. The subject is the
-// image's manifest, by whose digest a registry knows it; sbom is the image's bill of materials. It has no time and no build number, so that equal
+// image's manifest, whose digest is its name in a registry; sbom is the image's bill of materials. It has no time and no build number, so that equal
 // input gives equal bytes. It proves nothing until it is signed.
 func (s Source) Provenance(n Name, manifestDigest string, sbom []byte) ([]byte, error) {
 	algorithm, sum, ok := strings.Cut(manifestDigest, ":")
@@ -81,7 +81,7 @@ func (s Source) Provenance(n Name, manifestDigest string, sbom []byte) ([]byte, 
 	}, "", " ")
 }
 
-// inputs are what the image is built from. The modules of the programs are in the bill of materials, and pinned by the commit's go.sum.
+// inputs returns the dependencies from which the image is built. The modules of the programs are in the bill of materials, and pinned by the commit's go.sum.
 func (s Source) inputs(n Name) ([]resource, error) {
 	list := []resource{{URI: "git+" + sourceURI, Digest: map[string]string{"gitCommit": s.Version.Revision}}}
 	for _, p := range programs(n) {
@@ -109,7 +109,7 @@ func (s Source) inputs(n Name) ([]resource, error) {
 	return list, nil
 }
 
-// SBOMFile is the base name of the image's bill of materials, in the image and beside its archive.
+// SBOMFile returns the base name of the image's bill of materials, in the image and beside its archive.
 func SBOMFile(n Name) string { return "ovsdn-" + string(n) + ".spdx.json" }
 
 // SBOM returns the bill of materials that the image holds.
@@ -124,8 +124,8 @@ func SBOM(n Name, i *image.Image) ([]byte, error) {
 
 const sbomDir = "/usr/share/sbom/"
 
-// Fragment returns a component for kustomize that replaces the images' tags with the digests of their manifests.
-func Fragment(digests map[Name]string) []byte {
+// Component returns a component for kustomize that replaces the images' tags with the digests of their manifests.
+func Component(digests map[Name]string) []byte {
 	var b strings.Builder
 	b.WriteString("# Written by make images: the digests of its archives, for components: of a kustomization (docs/install.md).\n" +
 		"apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nimages:\n")

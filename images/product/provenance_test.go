@@ -11,6 +11,33 @@ import (
 	"github.com/ovsdn/ovsdn/images/debian"
 )
 
+// provenanceStatement has the fields of the statement by the names of the in-toto and SLSA specifications.
+type provenanceStatement struct {
+	Type          string `json:"_type"`
+	PredicateType string
+	Subject       []struct {
+		Name   string
+		Digest map[string]string
+	}
+	Predicate struct {
+		BuildDefinition struct {
+			BuildType            string
+			ExternalParameters   map[string]string
+			ResolvedDependencies []struct {
+				URI    string
+				Digest map[string]string
+			}
+		}
+		RunDetails struct {
+			Builder    struct{ ID string }
+			Byproducts []struct {
+				Name   string
+				Digest map[string]string
+			}
+		}
+	}
+}
+
 // checkProvenance reads the statement by the names of its fields, as verifiers do.
 func checkProvenance(t *testing.T, source Source, n Name, digest string, sbom []byte) {
 	t.Helper()
@@ -21,31 +48,7 @@ func checkProvenance(t *testing.T, source Source, n Name, digest string, sbom []
 	if again, err := source.Provenance(n, digest, sbom); err != nil || !bytes.Equal(again, content) {
 		t.Errorf("got other bytes of equal input: %v", err)
 	}
-	var s struct {
-		Type          string `json:"_type"`
-		PredicateType string
-		Subject       []struct {
-			Name   string
-			Digest map[string]string
-		}
-		Predicate struct {
-			BuildDefinition struct {
-				BuildType            string
-				ExternalParameters   map[string]string
-				ResolvedDependencies []struct {
-					URI    string
-					Digest map[string]string
-				}
-			}
-			RunDetails struct {
-				Builder    struct{ ID string }
-				Byproducts []struct {
-					Name   string
-					Digest map[string]string
-				}
-			}
-		}
-	}
+	var s provenanceStatement
 	if err := json.Unmarshal(content, &s); err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +79,8 @@ func checkProvenance(t *testing.T, source Source, n Name, digest string, sbom []
 	}
 }
 
-func TestFragment(t *testing.T) {
-	got := string(Fragment(map[Name]string{Node: "sha256:aa", Controller: "sha256:bb"}))
+func TestComponent(t *testing.T) {
+	got := string(Component(map[Name]string{Node: "sha256:aa", Controller: "sha256:bb"}))
 	want := "kind: Component\nimages:\n- {name: ovsdn/controller, digest: \"sha256:bb\"}\n- {name: ovsdn/node, digest: \"sha256:aa\"}\n"
 	if !strings.HasSuffix(got, want) {
 		t.Errorf("got %s, want %s at its end", got, want)

@@ -12,42 +12,42 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// maxAnswerBytes bounds an answer. A result is about a kilobyte.
+// maxAnswerBytes is the largest answer. A result is about a kilobyte.
 const maxAnswerBytes = 1 << 20
 
 const (
-	// statusPatience is how long STATUS is asked again while the agent is away, or starts: one that is replaced is so for some seconds, and a
-	// STATUS that fails makes kubelet call the node not ready, whose pods then are taken out of all services. Kubelet itself takes a runtime
-	// for dead that has not answered for 30 s (k8s.io/kubernetes/pkg/kubelet, maxWaitForContainerRuntime).
-	statusPatience = 10 * time.Second
-	statusAgain    = 100 * time.Millisecond
+	// statusTimeout is how long STATUS is repeated while no agent answers or the agent starts: an upgrade takes some seconds, and after a failed STATUS
+	// kubelet reports the Node as not ready, which removes its pods from all services. Kubelet waits 30 s for the answer of a runtime
+	// (k8s.io/kubernetes/pkg/kubelet, maxWaitForContainerRuntime).
+	statusTimeout = 10 * time.Second
+	statusRetry   = 100 * time.Millisecond
 )
 
-// Call sends a request to the agent that listens on the socket and waits for its answer, MaxTimeout at most. The result
-// is nil for verbs that have none. Errors are CNI errors: the agent's own; ErrTryAgainLater when no agent answers
-// (for STATUS ErrPluginNotAvailable, as the specification has it, and after a while).
+// Call sends a request to the agent on the socket and waits for its answer, at most MaxTimeout. The result is nil for verbs without
+// one. Errors are CNI errors: the agent's own, or ErrTryAgainLater if no agent answers (for STATUS, ErrPluginNotAvailable after
+// statusTimeout, as the specification requires).
 func Call(ctx context.Context, socket string, req *Request) (*current.Result, error) {
 	if req.Command != CommandStatus {
 		return call(ctx, socket, req)
 	}
-	return callStatus(ctx, socket, req, statusPatience)
+	return callStatus(ctx, socket, req, statusTimeout)
 }
 
-// callStatus asks until an agent answers that does not want to be asked again, or the patience ends.
-func callStatus(ctx context.Context, socket string, req *Request, patience time.Duration) (*current.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// callStatus repeats the request until the answer is not ErrTryAgainLater, or the timeout expires.
+func callStatus(ctx context.Context, socket string, req *Request, timeout time.Duration) (*current.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	again := time.NewTicker(statusAgain)
+	again := time.NewTicker(statusRetry)
 	defer again.Stop()
 	var last *types.Error
 	for {
 		result, err := call(ctx, socket, req)
-		var passing *types.Error
-		if !errors.As(err, &passing) || passing.Code != types.ErrTryAgainLater {
+		var temporary *types.Error
+		if !errors.As(err, &temporary) || temporary.Code != types.ErrTryAgainLater {
 			return result, err
 		}
-		if last == nil || ctx.Err() == nil { // that the time is over says nothing of what is wrong
-			last = passing
+		if last == nil || ctx.Err() == nil { // the error of the timeout does not name the cause
+			last = temporary
 		}
 		select {
 		case <-again.C:
@@ -78,7 +78,7 @@ func call(ctx context.Context, socket string, req *Request) (*current.Result, er
 	return decodeAnswer(req.Command, line)
 }
 
-// exchange sends a line and returns the one that comes back.
+// exchange sends a line and returns the line of the answer.
 func exchange(ctx context.Context, socket string, request []byte) ([]byte, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -88,7 +88,7 @@ func exchange(ctx context.Context, socket string, request []byte) ([]byte, error
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	_, writeErr := conn.Write(request)
-	// An agent that refuses the caller says so without reading.
+	// An agent that refuses the caller answers without reading the request.
 	line, err := readLine(conn, maxAnswerBytes)
 	if err != nil {
 		return nil, errors.Join(ctx.Err(), writeErr, err)
@@ -99,7 +99,7 @@ func exchange(ctx context.Context, socket string, request []byte) ([]byte, error
 func decodeAnswer(command string, line []byte) (*current.Result, error) {
 	var a answer
 	if err := json.Unmarshal(line, &a); err != nil {
-		// As an agent of another version would: it is about to be replaced, or this plugin is.
+		// For example that of an agent of another version during an upgrade.
 		return nil, types.NewError(types.ErrTryAgainLater, "the agent's answer does not parse", err.Error())
 	}
 	switch {
@@ -111,8 +111,8 @@ func decodeAnswer(command string, line []byte) (*current.Result, error) {
 	return a.Result, nil
 }
 
-// unavailable is the answer when the agent gave none. What it did of a request that it took is unknown: runtimes follow a
-// failed ADD with DEL, and repeat DEL until it succeeds.
+// unavailable returns the error if the agent does not answer. The agent may have executed the request or a part of it: runtimes call DEL
+// after a failed ADD, and repeat DEL until it succeeds.
 func unavailable(command, socket string, cause error) error {
 	msg := fmt.Sprintf("the node agent does not answer on %s", socket)
 	if errors.Is(cause, context.DeadlineExceeded) {

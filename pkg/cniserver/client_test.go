@@ -16,7 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// listen is an agent's socket, at which nobody answers yet.
+// listen returns the socket of an agent that does not serve yet.
 func listen(t *testing.T) (socket string, l net.Listener) {
 	t.Helper()
 	socket = filepath.Join(shortDir(t), "s")
@@ -28,8 +28,8 @@ func listen(t *testing.T) (socket string, l net.Listener) {
 	return socket, l
 }
 
-// An answer in another language is an agent that is about to be replaced.
-func TestCallOfAnotherVersion(t *testing.T) {
+// An answer that does not parse is that of an agent of another version, which is being replaced.
+func TestCall_agentOfAnotherVersion(t *testing.T) {
 	socket, l := listen(t)
 	go func() {
 		for {
@@ -46,7 +46,7 @@ func TestCallOfAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestCallWithoutAgent(t *testing.T) {
+func TestCall_withoutAgent(t *testing.T) {
 	dir := shortDir(t)
 	for command, want := range map[string]uint{
 		CommandAdd:    types.ErrTryAgainLater,
@@ -58,22 +58,22 @@ func TestCallWithoutAgent(t *testing.T) {
 		defer cancel()
 		_, err := Call(ctx, socket, request(command))
 		if code(t, err) != want {
-			t.Errorf("%s: %v", command, err)
+			t.Errorf("%s: got %v", command, err)
 		}
 		for _, part := range []string{socket, "is ovsdn-node running on this node?"} {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%s: %q does not say %q", command, err, part)
+				t.Errorf("%s: got error %q, want %q in it", command, err, part)
 			}
 		}
 	}
 }
 
-// An agent that is replaced while STATUS is asked has answered.
-func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
+// STATUS waits for an agent that is replaced.
+func TestCall_statusDuringRestart(t *testing.T) {
 	var calls atomic.Int32
 	socket, stop := run(t, verbs{status: func() error {
 		calls.Add(1)
-		return types.NewError(types.ErrTryAgainLater, "it is about to stop", "")
+		return types.NewError(types.ErrTryAgainLater, "the agent is stopping", "")
 	}}, time.Second, time.Second)
 	asked := make(chan error, 1)
 	go func() {
@@ -95,8 +95,8 @@ func TestStatusWaitsForAnAgentThatIsReplaced(t *testing.T) {
 	}
 }
 
-// The agent dies, or hangs, while it has the request.
-func TestCallOfDyingAgent(t *testing.T) {
+// The agent is killed, or hangs, while it serves the request.
+func TestCall_agentEnds(t *testing.T) {
 	socket, l := listen(t)
 	go func() {
 		conn, err := l.Accept()
@@ -105,11 +105,11 @@ func TestCallOfDyingAgent(t *testing.T) {
 		}
 	}()
 	if _, err := Call(t.Context(), socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater {
-		t.Errorf("dead: %v", err)
+		t.Errorf("agent killed: got %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := Call(ctx, socket, request(CommandAdd)); code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "in time") {
-		t.Errorf("hung: %v", err)
+		t.Errorf("agent hangs: got %v", err)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 )
 
-// ConfigName is the configuration's file name in the runtime's directory (/etc/cni/net.d by default). Runtimes take
-// the first in lexical order.
+// ConfigName is the name of the CNI configuration, in the runtime's directory (/etc/cni/net.d by default). Runtimes take the first file in lexical
+// order.
 const ConfigName = "10-ovsdn.conflist"
 
-// configList is the file, with libcni's field names. PluginConf can't be used to write it: it writes fields that are empty.
+// configList is the content of the file, with libcni's field names. PluginConf can't encode it: its empty fields are not omitted.
 type configList struct {
 	CNIVersion  string         `json:"cniVersion"`
 	CNIVersions []string       `json:"cniVersions"`
@@ -28,16 +28,16 @@ type configPlugin struct {
 	Socket       string          `json:"socket,omitempty"`
 }
 
-// WriteConfig writes the network configuration into the runtime's directory, which makes the node Ready: call it when the
-// agent serves. The runtime sees the whole file or none. A file with the right content is left alone, and written is false.
+// WriteConfig writes the network configuration to the runtime's directory, which makes the node Ready: call it when the agent can serve requests. The
+// write is atomic. If the file has the same content, it is not written, and written is false.
 func WriteConfig(dir, socket string) (written bool, err error) {
 	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{}}
 	if socket != DefaultSocket {
 		plugin.Socket = socket
 	}
 	content, err := json.MarshalIndent(configList{
-		// 1.0.0, and what else the plugin speaks beside it: a runtime of CNI 1.0 ignores the list but fails on a
-		// cniVersion above its own; one of CNI 1.1 takes the highest of the list that it knows.
+		// A runtime of CNI 1.0 ignores the list, and fails if cniVersion is above its own; one of CNI 1.1 uses the highest
+		// version of the list that it supports.
 		CNIVersion:  "1.0.0",
 		CNIVersions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
 		Name:        "ovsdn",
@@ -57,7 +57,7 @@ func WriteConfig(dir, socket string) (written bool, err error) {
 	return true, nil
 }
 
-// RemoveConfig takes the configuration away, so that the runtime calls the node not ready. No file is no error.
+// RemoveConfig removes the configuration, so that the runtime reports the node as not ready. A missing file is no error.
 func RemoveConfig(dir string) error {
 	err := os.Remove(filepath.Join(dir, ConfigName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,7 @@ func RemoveConfig(dir string) error {
 	return nil
 }
 
-// writeAtomically writes to a sibling that runtimes neither load (they want .conf, .conflist or .json) nor run, then renames it.
+// writeAtomically writes to a temporary file, which runtimes neither load (they load .conf, .conflist and .json) nor run, then renames it.
 func writeAtomically(path string, content []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

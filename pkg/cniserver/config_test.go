@@ -40,15 +40,22 @@ func TestWriteConfig(t *testing.T) {
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// libcni is what runtimes load it with.
+	// Runtimes load it with libcni.
 	list, err := libcni.NetworkConfFromFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if list.Name != "ovsdn" || list.CNIVersion != "1.1.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "ovsdn-cni" {
-		t.Errorf("libcni reads %+v", list)
+		t.Errorf("libcni: got %+v, want plugin ovsdn-cni of network ovsdn in version 1.1.0", list)
 	}
+}
 
+func TestWriteConfig_again(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, ConfigName)
+	if _, err := WriteConfig(dir, DefaultSocket); err != nil {
+		t.Fatal(err)
+	}
 	before, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -57,22 +64,23 @@ func TestWriteConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-		t.Errorf("an equal file was written again (%v)", err)
+		t.Errorf("an equal file was replaced (%v)", err)
 	}
 
 	if _, err := WriteConfig(dir, "/tmp/other.sock"); err != nil {
 		t.Fatal(err)
 	}
-	if list, err = libcni.NetworkConfFromFile(path); err != nil {
+	list, err := libcni.NetworkConfFromFile(path)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var plugin Config
 	if err := json.Unmarshal(list.Plugins[0].Bytes, &plugin); err != nil || plugin.Socket != "/tmp/other.sock" {
-		t.Errorf("the plugin is told to use socket %q (%v)", plugin.Socket, err)
+		t.Errorf("socket of the plugin's configuration: got %q (%v), want /tmp/other.sock", plugin.Socket, err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("the directory has %v (%v), want only the configuration", entries, err)
+		t.Errorf("files: got %v (%v), want only the configuration", entries, err)
 	}
 }
 

@@ -19,13 +19,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
-// maxSocketPath is sizeof(sockaddr_un.sun_path) less its final zero (unix(7)). The kernel says only "invalid argument".
+// maxSocketPath is sizeof(sockaddr_un.sun_path) less its final zero (unix(7)). The kernel's error is only "invalid argument".
 const maxSocketPath = 107
 
-// lockSuffix ends the name of the lock beside the socket.
+// lockSuffix is the lock beside the socket, by the suffix of its name. A running agent holds it.
 const lockSuffix = ".lock"
 
-// Listener is the agent's end of the socket. It holds the lock beside the socket for as long as it lives.
+// Listener is the agent's end of the socket. It holds the lock beside the socket until Close.
 type Listener struct {
 	*socket
 
@@ -33,7 +33,7 @@ type Listener struct {
 	lock *os.File
 }
 
-// Close removes the socket and gives the lock back. A second Close does nothing.
+// Close removes the socket and releases the lock. A second Close does nothing.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,17 +44,17 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// Forget removes the lock's file while it is still held, for an agent that no other follows.
-func (l *Listener) Forget() error {
+// RemoveLock removes the lock's file while it is held, in an uninstallation.
+func (l *Listener) RemoveLock() error {
 	if err := os.Remove(l.lock.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket's lock: %w", err)
 	}
 	return nil
 }
 
-// Listen makes the socket, mode 0600, in a directory that only root can change (made with mode 0700 if it is missing). The
-// socket appears under its name ready to accept, so a plugin never sees half of one. The socket of a dead agent is replaced.
-// A living agent's is an error (IsInUse): the lock in a file beside it tells, which the kernel drops with its holder.
+// Listen creates the socket, mode 0600, in a directory that only root can write (created with mode 0700 if missing). The socket accepts
+// connections before it gets its name. It replaces the socket of an agent that ended. If another agent runs, the error is IsInUse: that
+// agent holds the lock of the file beside the socket, which the kernel releases when its process ends.
 func Listen(path string) (*Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket path %s is longer than the %d bytes that unix sockets allow", path, maxSocketPath)
@@ -74,34 +74,34 @@ func Listen(path string) (*Listener, error) {
 	return l, nil
 }
 
-// InUseError says that another agent serves the socket.
+// InUseError is the error if another agent serves the socket.
 type InUseError struct {
 	Path   string
-	Holder string // what it says of itself in the lock; may be empty
+	Holder string // its version and start time, from the lock's file; may be empty
 }
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("another agent holds %s (%s): stop it first, only one can run on a node", e.Path, cmp.Or(e.Holder, "it does not say which"))
+	return fmt.Sprintf("another agent holds %s (%s): stop it first, only one can run on a node", e.Path, cmp.Or(e.Holder, "version unknown"))
 }
 
-// maxHolder is how many bytes are read of what a holder says of itself.
+// maxHolder limits the bytes read from the lock's file.
 const maxHolder = 200
 
-// IsInUse tells whether another living agent holds the socket.
+// IsInUse reports whether another running agent holds the socket.
 func IsInUse(err error) bool {
 	var e *InUseError
 	return errors.As(err, &e)
 }
 
-// privateDirectory makes the directory, or checks that nobody but root can put another socket into it. It does not change
-// the mode of one that is there: it may be /run.
+// privateDirectory creates the directory, or checks that only root can create sockets in it. It does not change the mode of an existing
+// directory, which may be /run.
 func privateDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the socket's directory: %w", err)
+		return fmt.Errorf("create the socket's directory: %w", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
-		return fmt.Errorf("look at the socket's directory: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
+		return fmt.Errorf("check the socket's directory: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
 		return fmt.Errorf("the socket's directory %s (uid %d, mode %#o) can be changed by others: chown it to root and chmod go-w it",
@@ -134,20 +134,20 @@ func writeAt(f *os.File, text string) error {
 	return err
 }
 
-// holderOf returns what the agent that has the lock says of itself.
+// holderOf returns the content of the lock's file, which describes its holder.
 func holderOf(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	text, _ := io.ReadAll(io.LimitReader(f, maxHolder)) // what was read is good enough
+	text, _ := io.ReadAll(io.LimitReader(f, maxHolder)) // a part is sufficient
 	return strings.ToValidUTF8(string(text), "")
 }
 
-// bindAndRename listens under a name of its own, narrows the mode, then takes the wanted name, whatever stale socket has it.
+// bindAndRename listens on a temporary name, restricts the mode, then renames the socket over a stale one.
 func bindAndRename(path string) (*net.UnixListener, error) {
-	// A short sibling: the longest path must still fit. The lock makes the name ours.
+	// A short name: the longest path must still fit. The lock excludes other users of the name.
 	temp := filepath.Join(filepath.Dir(path), ".s")
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -156,8 +156,8 @@ func bindAndRename(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	unixListener := listener.(*net.UnixListener) // what ListenConfig gives for "unix"
-	unixListener.SetUnlinkOnClose(false)         // it goes by another name soon
+	unixListener := listener.(*net.UnixListener) // ListenConfig's type for "unix"
+	unixListener.SetUnlinkOnClose(false)         // it is renamed
 	if err := errors.Join(os.Chmod(temp, 0o600), os.Rename(temp, path)); err != nil {
 		return nil, errors.Join(err, listener.Close(), os.Remove(temp))
 	}

@@ -21,11 +21,11 @@ func TestListen(t *testing.T) {
 	}
 	for path, want := range map[string]os.FileMode{dir: os.ModeDir | 0o700, socket: os.ModeSocket | 0o600} {
 		if st, err := os.Stat(path); err != nil || st.Mode() != want {
-			t.Errorf("%s: mode %v, want %v (%v)", path, st.Mode(), want, err)
+			t.Errorf("mode of %s: got %v, want %v (%v)", path, st.Mode(), want, err)
 		}
 	}
 	if _, err := Listen(socket); !IsInUse(err) || !strings.Contains(err.Error(), version.Get().String()) {
-		t.Errorf("a second agent: %v", err)
+		t.Errorf("second agent: got %v, want InUseError", err)
 	}
 	conn, err := net.Dial("unix", socket) // the second agent did no harm
 	if err != nil {
@@ -38,11 +38,11 @@ func TestListen(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(socket); !os.IsNotExist(err) {
-		t.Errorf("the socket is still there: %v", err)
+		t.Errorf("socket after Close: got %v, want that it does not exist", err)
 	}
 }
 
-func TestListenReplacesStaleSocket(t *testing.T) {
+func TestListen_staleSocket(t *testing.T) {
 	socket := filepath.Join(shortDir(t), "cni.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -65,7 +65,7 @@ func TestListenReplacesStaleSocket(t *testing.T) {
 	conn.Close()
 }
 
-func TestListenRefuses(t *testing.T) {
+func TestListen_invalid(t *testing.T) {
 	public := filepath.Join(shortDir(t), "public")
 	if err := os.Mkdir(public, 0o700); err != nil {
 		t.Fatal(err)
@@ -86,11 +86,11 @@ func TestListenRefuses(t *testing.T) {
 		l, err := Listen(path)
 		if err == nil {
 			l.Close()
-			t.Errorf("%q was taken", path)
+			t.Errorf("Listen of %q: got no error", path)
 			continue
 		}
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", path, err, want)
+			t.Errorf("Listen of %q: got %v, want %q in it", path, err, want)
 		}
 	}
 }

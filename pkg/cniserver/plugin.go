@@ -11,41 +11,41 @@ import (
 	"time"
 )
 
-// PluginName is the plugin's file name in the runtime's directory (/opt/cni/bin by default), and its type in configurations.
+// PluginName is the name of the CNI plugin, in the runtime's directory (/opt/cni/bin by default) and in configurations.
 const PluginName = "ovsdn-cni"
 
-// Plugin keeps the plugin's program in the runtime's directory.
+// Plugin installs the plugin's program in the runtime's directory.
 type Plugin struct {
 	Source string // the program
 	Dir    string // the runtime's directory
 
-	installed fs.FileInfo // what Install has seen to be right; nil: it reads what is there
+	installed fs.FileInfo // the last checked program; nil: Install reads it
 }
 
-// modTimeGrain is more than any clock of files stands still: one that is written twice meanwhile looks as it did after the first time.
-const modTimeGrain = 2 * time.Second
+// modTimeResolution is above the time resolution of file systems: two writes within it may have the same modification time.
+const modTimeResolution = 2 * time.Second
 
-// Install makes the runtime's program equal to the source, of whatever version it was, and says what it changed, for logging. The
-// runtime sees a whole program or none; one that runs at the moment goes on. A program that is equal is left alone.
+// Install replaces the runtime's program if it differs from the source, and returns a description of the change for the log. The
+// replacement is atomic, and does not affect a running program.
 func (p *Plugin) Install() (change string, err error) {
 	path := filepath.Join(p.Dir, PluginName)
 	now := time.Now()
-	is, err := os.Stat(path)
-	if err == nil && p.installed != nil && same(is, p.installed) {
+	info, err := os.Stat(path)
+	if err == nil && p.installed != nil && same(info, p.installed) {
 		return "", nil
 	}
 	want, err := os.ReadFile(p.Source)
 	if err != nil {
 		return "", fmt.Errorf("read the CNI plugin: %w", err)
 	}
-	have, err := os.ReadFile(path)
+	got, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		change = "installed " + describe(want)
 	case err != nil:
-		return "", fmt.Errorf("look at the CNI plugin that is there: %w", err)
-	case !bytes.Equal(have, want) || is == nil || is.Mode()&0o111 == 0:
-		change = fmt.Sprintf("replaced %s with %s", describe(have), describe(want))
+		return "", fmt.Errorf("read the installed CNI plugin: %w", err)
+	case !bytes.Equal(got, want) || info == nil || info.Mode()&0o111 == 0:
+		change = fmt.Sprintf("replaced %s with %s", describe(got), describe(want))
 	}
 	if change != "" {
 		if err := writeAtomically(path, want, 0o755); err != nil {
@@ -53,13 +53,13 @@ func (p *Plugin) Install() (change string, err error) {
 		}
 	}
 	p.installed = nil
-	if change == "" && now.Sub(is.ModTime()).Abs() > modTimeGrain {
-		p.installed = is
+	if change == "" && now.Sub(info.ModTime()).Abs() > modTimeResolution {
+		p.installed = info
 	}
 	return change, nil
 }
 
-// RemovePlugin takes the program away. No program is no error.
+// RemovePlugin removes the program. A missing program is no error.
 func RemovePlugin(dir string) error {
 	if err := os.Remove(filepath.Join(dir, PluginName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the CNI plugin: %w", err)

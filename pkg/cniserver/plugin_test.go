@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
+func TestPlugin_install(t *testing.T) {
 	source, dir := filepath.Join(t.TempDir(), "plugin"), filepath.Join(t.TempDir(), "opt", "cni", "bin")
 	write := func(path, content string) {
 		t.Helper()
@@ -23,14 +23,14 @@ func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
 		t.Helper()
 		change, err := p.Install()
 		if err != nil || !strings.HasPrefix(change, want) || want == "" && change != "" {
-			t.Errorf("Install said %q, %v; want %q…", change, err, want)
+			t.Errorf("Install: got %q, %v; want %q…", change, err, want)
 		}
 		got, err := os.ReadFile(path)
 		if err != nil || string(got) != "new" {
-			t.Errorf("the program is %q, %v", got, err)
+			t.Errorf("program: got %q, %v", got, err)
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
-			t.Errorf("its mode is %v, %v", info.Mode(), err)
+			t.Errorf("mode: got %v, %v", info.Mode(), err)
 		}
 	}
 	write(source, "new")
@@ -45,7 +45,7 @@ func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
 	install(p, "")
 	install(&Plugin{Source: source, Dir: dir}, "") // an agent that starts
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-		t.Errorf("an equal program was written again (%v)", err)
+		t.Errorf("an equal program was replaced (%v)", err)
 	}
 	// An older agent's, written by whatever means, and one that can't be run.
 	write(path, "old")
@@ -66,13 +66,13 @@ func TestPluginIsInstalledOnceAndReplacedWhenItDiffers(t *testing.T) {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "bridge" {
-		t.Errorf("after the removal there is %v, %v", entries, err)
+		t.Errorf("files after RemovePlugin: got %v, %v, want none", entries, err)
 	}
 }
 
-// The clock of files stands still for some milliseconds: a program that is overwritten in place within them looks as before, but it is
-// read again. One that has been there for longer is not.
-func TestPluginOverwrittenAtTheMomentItWasInstalled(t *testing.T) {
+// A program that is overwritten in place may have the same modification time, whose resolution is some milliseconds. Install therefore reads a
+// recent program again, and an older one only once.
+func TestPlugin_overwrittenDuringInstall(t *testing.T) {
 	source, dir := filepath.Join(t.TempDir(), "plugin"), t.TempDir()
 	if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
 		t.Fatal(err)
@@ -92,26 +92,25 @@ func TestPluginOverwrittenAtTheMomentItWasInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if change, err := p.Install(); err != nil || !strings.HasPrefix(change, "replaced sha256:") {
-		t.Errorf("Install said %q, %v", change, err)
+		t.Errorf("Install: got %q, %v", change, err)
 	}
 
 	if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if change, err := p.Install(); err != nil || change != "" {
-		t.Errorf("Install of what is there said %q, %v", change, err)
+		t.Errorf("Install of the installed program: got %q, %v", change, err)
 	}
-	if err := os.Remove(source); err != nil { // whoever reads would miss it
+	if err := os.Remove(source); err != nil { // a read of the source would fail
 		t.Fatal(err)
 	}
 	if change, err := p.Install(); err != nil || change != "" {
-		t.Errorf("Install of what was seen to be there said %q, %v", change, err)
+		t.Errorf("Install of the checked program: got %q, %v", change, err)
 	}
 }
 
-// The clock was set by an hour, in either direction, after the program was written: Install reads the program once more and not each time, and
-// replaces one that was overwritten.
-func TestPluginAfterTheClockWasSet(t *testing.T) {
+// After the clock was set by an hour, in either direction, Install reads the program once more, not each time, and replaces an overwritten one.
+func TestPlugin_clockChanged(t *testing.T) {
 	for _, set := range []time.Duration{-time.Hour, time.Hour} {
 		source, dir := filepath.Join(t.TempDir(), "plugin"), t.TempDir()
 		if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
@@ -126,31 +125,31 @@ func TestPluginAfterTheClockWasSet(t *testing.T) {
 		}
 		for range 2 {
 			if change, err := p.Install(); err != nil || change != "" {
-				t.Errorf("clock set by %v: Install changed %q, %v", set, change, err)
+				t.Errorf("clock set by %v: got change %q, %v, want none", set, change, err)
 			}
 		}
 		if p.installed == nil {
-			t.Errorf("clock set by %v: the program is read each time", set)
+			t.Errorf("clock set by %v: Install reads the program each time, want once", set)
 		}
 		if err := os.WriteFile(path, []byte("old"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if change, err := p.Install(); err != nil || !strings.HasPrefix(change, "replaced sha256:") {
-			t.Errorf("clock set by %v: Install of another program changed %q, %v", set, change, err)
+			t.Errorf("clock set by %v: Install of another program: got change %q, %v", set, change, err)
 		}
 	}
 }
 
-func TestPluginThatCannotBeInstalledSaysWhy(t *testing.T) {
+func TestPlugin_installError(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := (&Plugin{Source: filepath.Join(dir, "none"), Dir: dir}).Install(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a program: %v", err)
+		t.Errorf("without a program: got %v", err)
 	}
 	source := filepath.Join(dir, "plugin")
 	if err := os.WriteFile(source, []byte("new"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := (&Plugin{Source: source, Dir: source}).Install(); err == nil {
-		t.Error("installed below a file")
+		t.Error("directory is a file: got no error")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handler does the work of the verbs. The context ends when the plugin goes away (runtimes kill it at their own
-// timeout), when its timeout is over, and when the agent stops. Errors that are not CNI errors are sent as ErrInternal.
+// Handler executes the verbs. The context ends when the plugin closes its connection (runtimes kill it at their own timeout), when its
+// timeout expires, and when the agent stops. Errors that are not CNI errors are sent as ErrInternal.
 type Handler interface {
 	Add(ctx context.Context, req *Request) (*current.Result, error)
 	Del(ctx context.Context, req *Request) error
@@ -26,25 +26,25 @@ type Handler interface {
 }
 
 const (
-	// Requests in flight when the agent stops first get drainTime to end by themselves, then their contexts are cancelled and
-	// they get undoTime to roll back. Together they stay below the 30 s that Kubernetes gives a pod to stop.
-	drainTime = 5 * time.Second
-	undoTime  = 15 * time.Second
+	// When the agent stops, requests in progress get drainTimeout to end. Then their contexts are canceled, and they get cancelTimeout to roll back.
+	// Both together are below the default termination grace period of pods, 30 s.
+	drainTimeout  = 5 * time.Second
+	cancelTimeout = 15 * time.Second
 
-	// wireTime is for a request to arrive, and for an answer to be taken: the other side is on the same machine.
-	wireTime = 10 * time.Second
+	// ioTimeout limits the read of a request and the write of an answer: the plugin runs on the same machine.
+	ioTimeout = 10 * time.Second
 
-	// acceptAgain is the pause after the system had no descriptor or memory for a connection.
-	acceptAgain = 50 * time.Millisecond
+	// acceptRetry is the delay after accept failed for lack of file descriptors or memory.
+	acceptRetry = 50 * time.Millisecond
 )
 
-// Serve answers requests until the context ends, then lets those in flight end, in bounded time, and closes the listener.
+// Serve answers requests until the context ends, then waits for those in progress, with a time limit, and closes the listener.
 func Serve(ctx context.Context, l *Listener, h Handler) error {
-	return serve(ctx, l, h, drainTime, undoTime)
+	return serve(ctx, l, h, drainTimeout, cancelTimeout)
 }
 
-func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duration) error {
-	// The lock is given back last: no successor starts beside requests that still run.
+func serve(ctx context.Context, l *Listener, h Handler, drain, cancel time.Duration) error {
+	// The lock is released last: no other agent starts while requests still run.
 	defer l.Close()
 
 	s := &server{handler: h, conns: map[*net.UnixConn]bool{}}
@@ -53,7 +53,7 @@ func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duratio
 	defer cancelRequests()
 	accepting, stopAccepting := context.WithCancel(ctx)
 	defer stopAccepting()
-	stop := context.AfterFunc(accepting, func() { l.socket.Close() }) // an error is Serve's own Close's too
+	stop := context.AfterFunc(accepting, func() { l.socket.Close() }) // the deferred Close returns the same error
 	defer stop()
 
 	if err := s.accept(accepting, requests, l.socket); err != nil {
@@ -61,18 +61,18 @@ func serve(ctx context.Context, l *Listener, h Handler, drain, undo time.Duratio
 		s.abandon()
 		return fmt.Errorf("serve CNI on %s: %w", l.path, err)
 	}
-	if s.endsWithin(drain) {
+	if WaitTimeout(&s.wg, drain) {
 		return nil
 	}
 	cancelRequests()
-	if s.endsWithin(undo) {
+	if WaitTimeout(&s.wg, cancel) {
 		return nil
 	}
 	s.abandon()
-	return fmt.Errorf("stop serving CNI on %s: requests did not end in %s", l.path, drain+undo)
+	return fmt.Errorf("stop serving CNI on %s: requests did not end in %s", l.path, drain+cancel)
 }
 
-// server is the exchanges in progress.
+// server has the exchanges in progress.
 type server struct {
 	handler Handler
 
@@ -91,8 +91,8 @@ func (s *server) accept(ctx, requests context.Context, l *socket) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
-			select { // those in flight will give some back
-			case <-time.After(acceptAgain):
+			select { // requests in progress will release some
+			case <-time.After(acceptRetry):
 			case <-ctx.Done():
 			}
 		default:
@@ -112,28 +112,28 @@ func (s *server) start(ctx context.Context, conn *net.UnixConn) {
 }
 
 func (s *server) end(conn *net.UnixConn) {
-	conn.Close() // what was written has left; nobody can be told of more
+	conn.Close() // the answer was sent before
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, conn)
 }
 
-// endsWithin tells whether all exchanges end in time.
-func (s *server) endsWithin(bound time.Duration) bool {
+// WaitTimeout waits for the group, and reports whether the group has ended.
+func WaitTimeout(group *sync.WaitGroup, timeout time.Duration) bool {
 	ended := make(chan struct{})
 	go func() {
-		s.wg.Wait()
+		group.Wait()
 		close(ended)
 	}()
 	select {
 	case <-ended:
 		return true
-	case <-time.After(bound):
+	case <-time.After(timeout):
 		return false
 	}
 }
 
-// abandon makes the plugins that still wait know that no answer comes.
+// abandon closes the connections of plugins that still wait.
 func (s *server) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,22 +149,22 @@ func (s *server) exchange(ctx context.Context, conn *net.UnixConn) {
 	if err != nil {
 		data = []byte(`{"error":{"code":999,"msg":"the agent can't encode its answer"}}`)
 	}
-	if err := conn.SetWriteDeadline(time.Now().Add(wireTime)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(ioTimeout)); err != nil {
 		return
 	}
-	_, _ = conn.Write(append(data, '\n')) // a plugin that is gone needs no answer
+	_, _ = conn.Write(append(data, '\n')) // the plugin may have ended
 }
 
 func (s *server) answer(ctx context.Context, conn *net.UnixConn) answer {
 	if err := authorized(conn); err != nil {
 		return answer{Error: asCNIError(err)}
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(wireTime)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(ioTimeout)); err != nil {
 		return answer{Error: asCNIError(err)}
 	}
 	line, err := readLine(conn, maxRequestBytes)
 	if err != nil {
-		return answer{Error: types.NewError(types.ErrDecodingFailure, "the request does not arrive whole", err.Error())}
+		return answer{Error: types.NewError(types.ErrDecodingFailure, "the request is incomplete", err.Error())}
 	}
 	req, err := DecodeRequest(line)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *server) answer(ctx context.Context, conn *net.UnixConn) answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, req.timeout())
 	defer cancel()
-	stop := whenGone(conn, cancel)
+	stop := onClose(conn, cancel)
 	defer stop()
 	result, err := s.call(ctx, req)
 	if err != nil {
@@ -181,11 +181,11 @@ func (s *server) answer(ctx context.Context, conn *net.UnixConn) answer {
 	return answer{Result: result}
 }
 
-// whenGone calls gone when the plugin closes its end, which it does not do before it has its answer. stop ends the watch.
-func whenGone(conn *net.UnixConn, gone func()) (stop func()) {
+// onClose calls closed when the plugin closes its end before it has an answer. stop ends the watch.
+func onClose(conn *net.UnixConn, closed func()) (stop func()) {
 	watching := make(chan struct{})
 	if conn.SetReadDeadline(time.Time{}) != nil {
-		gone()
+		closed()
 		return func() {}
 	}
 	go func() {
@@ -193,7 +193,7 @@ func whenGone(conn *net.UnixConn, gone func()) (stop func()) {
 		_, err := conn.Read(make([]byte, 1))
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			gone()
+			closed()
 		}
 	}()
 	return func() {
@@ -212,24 +212,24 @@ func (s *server) call(ctx context.Context, req *Request) (*current.Result, error
 		return nil, s.handler.Check(ctx, req)
 	case CommandGC:
 		return nil, s.handler.GC(ctx, req)
-	default: // the decoder lets only STATUS through
+	default: // STATUS: DecodeRequest rejects other verbs
 		return nil, s.handler.Status(ctx)
 	}
 }
 
-// authorized refuses everybody but root. The socket's mode does too; this holds even when someone changes that.
+// authorized rejects callers other than root, also if the mode of the socket was changed.
 func authorized(conn *net.UnixConn) error {
 	uid, err := peerUID(conn)
 	switch {
 	case err != nil:
-		return types.NewError(types.ErrInternal, "the agent can't tell who calls", err.Error())
+		return types.NewError(types.ErrInternal, "the agent can't determine the caller's uid", err.Error())
 	case uid != 0:
 		return types.NewError(types.ErrInternal, fmt.Sprintf("uid %d may not call the node agent: run the plugin as root", uid), "")
 	}
 	return nil
 }
 
-// peerUID is who connected, as the kernel recorded it at connect time (unix(7), SO_PEERCRED).
+// peerUID returns the uid of the client at connect time (unix(7), SO_PEERCRED).
 func peerUID(conn *net.UnixConn) (uint32, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -248,7 +248,7 @@ func peerUID(conn *net.UnixConn) (uint32, error) {
 	return cred.Uid, nil
 }
 
-// asCNIError keeps CNI errors, tells the runtime to come again when time ran out, and calls the rest internal.
+// asCNIError returns CNI errors unchanged, a timeout as ErrTryAgainLater, and other errors as ErrInternal.
 func asCNIError(err error) *types.Error {
 	var e *types.Error
 	switch {
@@ -287,4 +287,4 @@ func readLine(r io.Reader, limit int) ([]byte, error) {
 	}
 }
 
-func errTooLong(limit int) error { return fmt.Errorf("it is longer than %d bytes", limit) }
+func errTooLong(limit int) error { return fmt.Errorf("the line is longer than %d bytes", limit) }

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// verbs is a handler made of functions.
+// verbs is a Handler of functions.
 type verbs struct {
 	add    func(context.Context, *Request) (*current.Result, error)
 	del    func(context.Context, *Request) error
@@ -41,7 +41,7 @@ func (v verbs) Status(context.Context) error {
 	return types.NewError(types.ErrPluginNotAvailable, "not yet", "")
 }
 
-// run serves the handler for as long as the test.
+// run serves the handler until the test ends.
 func run(t *testing.T, h Handler, drain, undo time.Duration) (socket string, stop func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -68,7 +68,7 @@ func runAt(t *testing.T, socket string, h Handler, drain, undo time.Duration) (s
 	return stop
 }
 
-// shortDir is a directory whose sockets fit into a socket address, which t.TempDir's may not.
+// shortDir returns a temporary directory with a short path: that of t.TempDir may be too long for a socket address.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cni")
@@ -95,7 +95,7 @@ func TestServe(t *testing.T) {
 	socket, stop := run(t, verbs{
 		add: func(ctx context.Context, r *Request) (*current.Result, error) {
 			if _, ok := ctx.Deadline(); !ok {
-				t.Error("no deadline")
+				t.Error("got no deadline of the context")
 			}
 			if r.ContainerID != "abc" || r.IfName != "eth0" || r.Netns != "/run/netns/x" || r.Args != "A=b" || string(r.Config) != testConfig {
 				t.Errorf("got %+v", r)
@@ -117,33 +117,33 @@ func TestServe(t *testing.T) {
 	}
 	_, err = Call(t.Context(), socket, request(CommandDel))
 	if code(t, err) != types.ErrInternal || !strings.Contains(err.Error(), "on fire") {
-		t.Errorf("DEL: %v", err)
+		t.Errorf("DEL: got %v", err)
 	}
 	_, err = Call(t.Context(), socket, request(CommandStatus))
 	if code(t, err) != types.ErrPluginNotAvailable || err.Error() != "not yet" {
-		t.Errorf("STATUS: %v", err)
+		t.Errorf("STATUS: got %v", err)
 	}
 	bad := request(CommandAdd)
 	bad.ContainerID = "a/b"
 	if _, err = Call(t.Context(), socket, bad); code(t, err) != types.ErrInvalidEnvironmentVariables {
-		t.Errorf("ADD of a/b: %v", err)
+		t.Errorf("ADD with interface a/b: got %v", err)
 	}
 	huge := request(CommandAdd)
 	huge.Args = strings.Repeat("x", maxRequestBytes)
 	if _, err = Call(t.Context(), socket, huge); code(t, err) != types.ErrDecodingFailure {
-		t.Errorf("ADD of more than a request may have: %v", err)
+		t.Errorf("ADD with a too long request: got %v", err)
 	}
 
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is still there: %v", err)
+		t.Errorf("socket after stop: got %v, want that it does not exist", err)
 	}
 }
 
-// What is no request gets an error, also from a plugin of another version, and what is too long is not read to its end.
-func TestServeAnswersNonsense(t *testing.T) {
+// An invalid request gets an error, also from a plugin of another version, and one that is too long is not read to its end.
+func TestServe_invalidRequests(t *testing.T) {
 	socket, _ := run(t, verbs{}, time.Second, time.Second)
 	for _, line := range []string{
 		"POST /cni HTTP/1.1", "", "nonsense", "{}", "[]", `{"command":"STATUS","config":` + testConfig + `}{}`,
@@ -160,12 +160,12 @@ func TestServeAnswersNonsense(t *testing.T) {
 		err = json.NewDecoder(conn).Decode(&got)
 		conn.Close()
 		if err != nil || got.Error == nil || got.Error.Code != types.ErrDecodingFailure {
-			t.Errorf("%.40s: %+v, %v", line, got, err)
+			t.Errorf("%.40s: got %+v, %v", line, got, err)
 		}
 	}
 }
 
-func TestPluginGoneEndsContext(t *testing.T) {
+func TestServe_pluginCloses(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	socket, _ := run(t, verbs{add: func(ctx context.Context, _ *Request) (*current.Result, error) {
 		close(started)
@@ -179,12 +179,12 @@ func TestPluginGoneEndsContext(t *testing.T) {
 		cancel()
 	}()
 	if _, err := Call(ctx, socket, request(CommandAdd)); err == nil {
-		t.Error("no error")
+		t.Error("got no error")
 	}
 	<-ended
 }
 
-func TestTimeoutOfPluginIsAgents(t *testing.T) {
+func TestServe_timeoutOfPlugin(t *testing.T) {
 	remaining := make(chan time.Duration, 1)
 	socket, _ := run(t, verbs{add: func(ctx context.Context, _ *Request) (*current.Result, error) {
 		deadline, _ := ctx.Deadline()
@@ -197,89 +197,87 @@ func TestTimeoutOfPluginIsAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-remaining; got > 30*time.Second || got < 10*time.Second {
-		t.Errorf("the agent thinks it has %s", got)
+		t.Errorf("timeout in the agent: got %s", got)
 	}
 }
 
-func TestStop(t *testing.T) {
-	t.Run("waits for requests", func(t *testing.T) {
-		started, release := make(chan struct{}), make(chan struct{})
-		socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
-			close(started)
-			<-release
-			return ctx.Err()
-		}}, time.Minute, time.Minute)
-		answered := make(chan error, 1)
-		go func() {
-			_, err := Call(t.Context(), socket, request(CommandDel))
-			answered <- err
-		}()
-		<-started
-		stopped := make(chan error, 1)
-		go func() { stopped <- stop() }()
-		// No plugin comes in any more, and no other agent either, since a request is still running.
-		waitFor(t, func() bool {
-			_, err := os.Stat(socket)
-			return errors.Is(err, os.ErrNotExist)
-		})
-		if l, err := Listen(socket); !IsInUse(err) {
-			t.Errorf("another agent could start: %v", err)
-			l.Close()
-		}
-		close(release)
-		if err := <-answered; err != nil {
-			t.Error(err)
-		}
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
-		l, err := Listen(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+// callDel sends a DEL, and returns its result as soon as it is answered.
+func callDel(t *testing.T, socket string) <-chan error {
+	answered := make(chan error, 1)
+	go func() {
+		_, err := Call(t.Context(), socket, request(CommandDel))
+		answered <- err
+	}()
+	return answered
+}
+
+func TestStop_waitsForRequests(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
+		close(started)
+		<-release
+		return ctx.Err()
+	}}, time.Minute, time.Minute)
+	answered := callDel(t, socket)
+	<-started
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	// The socket accepts no connection, and no other agent starts, since a request is still running.
+	waitFor(t, func() bool {
+		_, err := os.Stat(socket)
+		return errors.Is(err, os.ErrNotExist)
+	})
+	if l, err := Listen(socket); !IsInUse(err) {
+		t.Errorf("Listen of another agent: got %v, want InUseError", err)
 		l.Close()
-	})
-	t.Run("cancels what takes too long", func(t *testing.T) {
-		started := make(chan struct{})
-		socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
-			close(started)
-			<-ctx.Done()
-			return ctx.Err()
-		}}, time.Millisecond, time.Minute)
-		answered := make(chan error, 1)
-		go func() {
-			_, err := Call(t.Context(), socket, request(CommandDel))
-			answered <- err
-		}()
-		<-started
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if err := <-answered; code(t, err) != types.ErrTryAgainLater {
-			t.Error(err)
-		}
-	})
-	t.Run("leaves what never ends", func(t *testing.T) {
-		started, release := make(chan struct{}), make(chan struct{})
-		socket, stop := run(t, verbs{del: func(context.Context, *Request) error {
-			close(started)
-			<-release
-			return nil
-		}}, time.Millisecond, time.Millisecond)
-		answered := make(chan error, 1)
-		go func() {
-			_, err := Call(t.Context(), socket, request(CommandDel))
-			answered <- err
-		}()
-		<-started
-		if err := stop(); err == nil || !strings.Contains(err.Error(), "did not end") {
-			t.Errorf("stop: %v", err)
-		}
-		close(release)
-		if err := <-answered; code(t, err) != types.ErrTryAgainLater {
-			t.Error(err)
-		}
-	})
+	}
+	close(release)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+func TestStop_cancelsRequests(t *testing.T) {
+	started := make(chan struct{})
+	socket, stop := run(t, verbs{del: func(ctx context.Context, _ *Request) error {
+		close(started)
+		<-ctx.Done()
+		return ctx.Err()
+	}}, time.Millisecond, time.Minute)
+	answered := callDel(t, socket)
+	<-started
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if err := <-answered; code(t, err) != types.ErrTryAgainLater {
+		t.Errorf("DEL: got %v, want ErrTryAgainLater", err)
+	}
+}
+
+func TestStop_requestNeverEnds(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	socket, stop := run(t, verbs{del: func(context.Context, *Request) error {
+		close(started)
+		<-release
+		return nil
+	}}, time.Millisecond, time.Millisecond)
+	answered := callDel(t, socket)
+	<-started
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "did not end") {
+		t.Errorf("stop: got %v, want an error that requests did not end", err)
+	}
+	close(release)
+	if err := <-answered; code(t, err) != types.ErrTryAgainLater {
+		t.Errorf("DEL: got %v, want ErrTryAgainLater", err)
+	}
 }
 
 func waitFor(t *testing.T, condition func() bool) {
@@ -291,20 +289,20 @@ func waitFor(t *testing.T, condition func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("waited in vain")
+			t.Fatal("the condition did not become true")
 		}
 	}
 }
 
-// Root's thread takes another uid, which the kernel records at connect, and the file modes that would stop it are opened.
-func TestOtherUsersAreRefused(t *testing.T) {
+// A thread of root takes another uid, which the kernel records at connect. The modes of socket and directory allow the connection.
+func TestServe_otherUsers(t *testing.T) {
 	socket, _ := run(t, verbs{}, time.Second, time.Second)
 	for path, mode := range map[string]os.FileMode{filepath.Dir(socket): 0o755, socket: 0o666} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	const nobody = 65534
+	const other = 65534
 	type reply struct {
 		text []byte
 		err  error
@@ -312,7 +310,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	answers := make(chan reply, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, other, other, other); errno != 0 {
 			answers <- reply{err: errno}
 			return
 		}
@@ -332,6 +330,6 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	if !strings.Contains(string(got.text), "uid 65534 may not call") {
-		t.Errorf("answer:\n%s", got.text)
+		t.Errorf("got answer:\n%s", got.text)
 	}
 }

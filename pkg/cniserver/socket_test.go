@@ -38,23 +38,23 @@ func TestRestore(t *testing.T) {
 			}
 
 			if got, err := l.Restore(); err != nil || got != tc.want {
-				t.Errorf("restored %v, %v; want %v", got, err, tc.want)
+				t.Errorf("Restore: got %v, %v; want %v", got, err, tc.want)
 			}
 			if again, err := l.Restore(); err != nil || again {
-				t.Errorf("restored again: %v, %v", again, err)
+				t.Errorf("second Restore: got %v, %v; want false", again, err)
 			}
 			if _, err := call(t.Context(), socket, request(CommandStatus)); err != nil {
-				t.Errorf("STATUS by the restored socket: %v", err)
+				t.Errorf("STATUS on the restored socket: got %v", err)
 			}
 			if _, err := Listen(socket); !IsInUse(err) {
-				t.Errorf("a second agent: %v, want InUseError", err)
+				t.Errorf("second agent: got %v, want InUseError", err)
 			}
 			cancel()
 			if err := <-served; err != nil {
 				t.Error(err)
 			}
 			if _, err := net.Dial("unix", socket); err == nil {
-				t.Error("the socket is served after the end")
+				t.Error("Call after stop: got no error")
 			}
 		})
 	}
@@ -84,7 +84,7 @@ func TestRestore_inUse(t *testing.T) {
 	}
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
-		t.Fatalf("the second agent's socket: %v", err)
+		t.Fatalf("socket of the second agent: got %v", err)
 	}
 	conn.Close()
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// GotoTable continues with the given table, 1 to 254. OpenFlow allows only tables above the flow's own, and nothing
-// behind it in the action list.
+// GotoTable continues with the given table, 1 to 254. OpenFlow allows only a table above the flow's own, and goto_table as the last
+// element of the action list.
 func GotoTable(table int) Action {
 	return gotoTable(table)
 }
@@ -25,15 +25,15 @@ func (a gotoTable) GoString() string {
 	return fmt.Sprintf("ovs.GotoTable(%d)", int(a))
 }
 
-// noteUnit and noteFirst: a note's bytes fill an 8-byte aligned Nicira action whose header leaves 6 bytes in the first unit
-// (struct nx_action_note in OVS's ofp-actions.c).
+// noteUnit and noteFirst are sizes in bytes: a note fills a Nicira action that is a multiple of noteUnit long, of which the header
+// leaves noteFirst in the first unit (struct nx_action_note in OVS's ofp-actions.c).
 const (
 	noteFirst = 6
 	noteUnit  = 8
 )
 
-// Note does nothing with the packet: it carries bytes for whoever reads the flow. OVS pads them with zeros to 6, 14,
-// 22 … bytes; the text is that of the padded note, so that it equals what the switch gives back.
+// Note contains bytes for people and programs that read the flow, and has no effect on the packet. OVS pads them with zeros to 6, 14,
+// 22 … bytes; the text is that of the padded note, as in a dump.
 func Note(b []byte) Action {
 	n := noteFirst
 	for n < len(b) {
@@ -58,7 +58,7 @@ func (a note) GoString() string {
 	return fmt.Sprintf("ovs.Note(%#v)", []byte(a))
 }
 
-// CTClear makes the packet untracked: what the connection tracker knows of it is forgotten (NXAST_CT_CLEAR).
+// CTClear removes the conntrack state of the packet (NXAST_CT_CLEAR).
 func CTClear() Action { return ctClear{} }
 
 type ctClear struct{}
@@ -67,9 +67,10 @@ func (ctClear) MarshalText() ([]byte, error) { return []byte("ct_clear"), nil }
 
 func (ctClear) GoString() string { return "ovs.CTClear()" }
 
-// Recirculate ends the packet's pass through the datapath: what follows, with the first action that reads or changes more than Ethernet, is a
-// datapath flow of its own. What comes before is done by the datapath even if what follows takes ovs-vswitchd. The actions add and remove an MPLS
-// label, behind which Open vSwitch has to parse the packet again; the packet itself stays as it is. It is of the Ethernet type.
+// Recirculate returns actions that make Open vSwitch recirculate the packet: the next action that reads or changes more than the Ethernet
+// header is done by a separate datapath flow. The datapath does the actions before it even if those after it need ovs-vswitchd. The
+// actions push and pop an MPLS label, after which Open vSwitch has to parse the packet again; the packet itself does not change.
+// etherType must be that of the packet.
 func Recirculate(etherType uint16) []Action {
 	return []Action{mplsAction{"push_mpls", etherTypeMPLS}, mplsAction{"pop_mpls", etherType}}
 }

@@ -6,24 +6,11 @@ import (
 	"slices"
 )
 
-// protocolVersions are those that br0 speaks: 1.0 for a bare `ovs-ofctl`, 1.3 for people's habits, 1.4 for bundles, 1.5 for groups.
-const protocolVersions = "OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15"
+// DatapathSystem is the default datapath type, for which OVSDB may also have "".
+const DatapathSystem = "system"
 
-// failModeSecure keeps vswitchd from installing a NORMAL flow of its own.
-const failModeSecure = "secure"
-
-// datapathSystem is what OVSDB also writes as "".
-const datapathSystem = "system"
-
-// keyOwner in a bridge's external_ids, with the value owner, says that EnsureBridge has made the bridge or taken it over, so that it
-// may be changed and deleted. Bridges of versions before it have no such mark.
-const (
-	keyOwner = "ovsdn.io/owner"
-	owner    = "ovsdn-node"
-)
-
-// foreign returns the error that names the ports of somebody else, nil if there are none.
-func (b Bridge) foreign(ports []Port) error {
+// CheckForeign returns an error with the names of the ports that the pod network did not add, or nil if there are none.
+func (b Bridge) CheckForeign(ports []Port) error {
 	var names []string
 	for _, p := range ports {
 		if !slices.Contains(b.Ports, p.Name) && p.ExternalIDs[b.PortID] == "" {
@@ -37,19 +24,19 @@ func (b Bridge) foreign(ports []Port) error {
 	return &foreignBridgeError{bridge: b.Name, ports: names}
 }
 
-// validate refuses what Open vSwitch would take and then not show.
-func (b Bridge) validate() error {
+// Validate rejects table names with which `ovs-ofctl --names` would print no names, and values that Open vSwitch ignores.
+func (b Bridge) Validate() error {
 	if b.Name == "" {
 		return fmt.Errorf("bridge: the name is empty")
 	}
-	if b.DatapathType != datapathSystem && b.DatapathType != "netdev" {
-		return fmt.Errorf("bridge %s: datapath type %q is neither system nor netdev", b.Name, b.DatapathType)
+	if b.DatapathType != DatapathSystem && b.DatapathType != "netdev" {
+		return fmt.Errorf("bridge %s: datapath type %q, want system or netdev", b.Name, b.DatapathType)
 	}
 	table := make(map[string]int, len(b.TableNames))
 	for _, id := range slices.Sorted(maps.Keys(b.TableNames)) {
 		name := b.TableNames[id]
 		if id < 0 || id > maxTable {
-			return fmt.Errorf("bridge %s: table %d is not in 0 to %d", b.Name, id, maxTable)
+			return fmt.Errorf("bridge %s: table %d is not in the range 0 to %d", b.Name, id, maxTable)
 		}
 		if name == "" {
 			return fmt.Errorf("bridge %s: the name of table %d is empty", b.Name, id)
@@ -60,14 +47,4 @@ func (b Bridge) validate() error {
 		table[name] = id
 	}
 	return nil
-}
-
-// bridgeState is the bridge as it is in OVSDB.
-type bridgeState struct {
-	exists       bool
-	marked       bool // as ours
-	datapathType string
-	failMode     string
-	protocols    string
-	tableNames   map[int]string
 }

@@ -8,49 +8,64 @@ import (
 	"strconv"
 )
 
-// Connection is one that the switch tracks. A packet of the original direction has its addresses after NAT of that packet only in
-// Reply, turned round.
+// IP protocol numbers.
+const (
+	protoICMP   = 1
+	protoTCP    = 6
+	protoUDP    = 17
+	protoICMPv6 = 58
+	protoSCTP   = 132
+)
+
+// Connection is a conntrack entry. Addresses after NAT appear in Reply only, with source and destination swapped.
 type Connection struct {
 	Zone     uint16
-	Protocol uint8 // of IP
-	Original Tuple // of who opened it
+	Protocol uint8 // IP protocol number
+	Original Tuple // in the direction of the first packet
 	Reply    Tuple
 	Mark     uint32
 }
 
-// Zones are those from the first to the last, both included.
+// Zones is a range of conntrack zones, First and Last included.
 type Zones struct{ First, Last uint16 }
 
-// Contain says whether the zone is one of them.
-func (z Zones) Contain(zone uint16) bool { return z.First <= zone && zone <= z.Last }
+// Contains reports whether the range includes the zone.
+func (z Zones) Contains(zone uint16) bool { return z.First <= zone && zone <= z.Last }
 
-func (z Zones) validate() error {
+// Validate refuses zone 0 and zones out of order.
+func (z Zones) Validate() error {
 	if z.First == 0 || z.Last < z.First {
-		return fmt.Errorf("zones %d to %d: want some above 0, which is the host's, in order", z.First, z.Last)
+		return fmt.Errorf("zones %d to %d: want a range from 1 up; zone 0 belongs to the host", z.First, z.Last)
 	}
 	return nil
 }
 
-// Whole names this connection and no other, in the way that costs the switch a single lookup: by the original direction, since OVS 3.1
-// goes through all that it tracks when it is given the reply's too (ct_dpif_flush_tuple in lib/ct-dpif.c).
-func (c Connection) Whole() Connections {
+// Filter returns a filter that matches only this connection, for which Open vSwitch needs a single lookup. It has the original direction
+// only, because OVS 3.1 searches the whole table if the reply direction is given too (ct_dpif_flush_tuple in lib/ct-dpif.c).
+func (c Connection) Filter() Connections {
 	return Connections{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original}
 }
 
-// IsFound says whether the switch can be told to forget this connection alone (Whole), and finds it at once. To find one without ports, ICMP
-// aside, OVS goes through all that it tracks (ofputil_is_tuple_five_tuple in lib/ofp-ct.c). And OVS 3.1 can name TCP, UDP and ICMP to the kernel
-// (nl_ct_put_tuple_proto in lib/netlink-conntrack.c); told to forget another, it reports success and does nothing. The rest goes with its zone only.
-func (c Connection) IsFound() bool {
+// Addrs returns the addresses of both directions, which differ where there is NAT.
+func (c Connection) Addrs() []netip.Addr {
+	return []netip.Addr{c.Original.Src, c.Original.Dst, c.Reply.Src, c.Reply.Dst}
+}
+
+// CanFlush reports whether Open vSwitch can flush this connection alone (Filter) with a single lookup. OVS searches the whole table for
+// protocols without ports other than ICMP (ofputil_is_tuple_five_tuple in lib/ofp-ct.c). OVS 3.1 can pass only TCP, UDP and ICMP tuples to
+// the kernel (nl_ct_put_tuple_proto in lib/netlink-conntrack.c): for other protocols it reports success and flushes nothing. Flush the
+// zone to remove those.
+func (c Connection) CanFlush() bool {
 	return c.Protocol == protoICMP || c.Protocol != protoSCTP && c.Original.SrcPort != 0 && c.Original.DstPort != 0
 }
 
-// parseConnection reads a line of `ovs-appctl dpctl/dump-conntrack`, such as
+// ParseConnection parses a line of `ovs-appctl dpctl/dump-conntrack`, such as
 //
 //	tcp,orig=(src=10.128.0.2,dst=10.129.0.3,sport=40000,dport=80),reply=(src=…),zone=24578,mark=1,protoinfo=(state=ESTABLISHED)
 //
-// Its members differ with the datapath and the version; unknown ones are passed over. It is not ok when it is in none of the
-// zones, or can't be forgotten (deadly). Source: ct_dpif_format_entry in OVS' lib/ct-dpif.c.
-func parseConnection(line []byte, zones Zones) (c Connection, ok bool, err error) {
+// The fields depend on the datapath and the version; unknown ones are ignored. ok is false if the connection is in none of the zones,
+// or cannot be flushed safely (see crashReason). Source: ct_dpif_format_entry in OVS's lib/ct-dpif.c.
+func ParseConnection(line []byte, zones Zones) (c Connection, ok bool, err error) {
 	if _, after, found := bytes.Cut(line, []byte(",zone=")); found {
 		number, _, _ := bytes.Cut(after, []byte(","))
 		zone, err := strconv.ParseUint(string(number), 10, 16)
@@ -59,13 +74,13 @@ func parseConnection(line []byte, zones Zones) (c Connection, ok bool, err error
 		}
 		c.Zone = uint16(zone)
 	}
-	if !zones.Contain(c.Zone) { // zone 0 is not printed
+	if !zones.Contains(c.Zone) { // the dump omits zone 0
 		return c, false, nil
 	}
 	if err := c.parse(line); err != nil {
 		return c, false, fmt.Errorf("connection %q: %w", line, err)
 	}
-	return c, c.Whole().deadly() == "", nil
+	return c, c.Filter().crashReason() == "", nil
 }
 
 func (c *Connection) parse(line []byte) error {
@@ -95,7 +110,7 @@ func (c *Connection) parse(line []byte) error {
 	}
 	for _, t := range []Tuple{c.Original, c.Reply} {
 		if !t.Src.IsValid() || !t.Dst.IsValid() {
-			return errors.New("an address is missing")
+			return errors.New("no source or destination address")
 		}
 		if err := t.validate(); err != nil {
 			return err
@@ -104,7 +119,7 @@ func (c *Connection) parse(line []byte) error {
 	return nil
 }
 
-// parseProtocol knows the names that ct_dpif_format_ipproto writes; what has none is a number.
+// parseProtocol parses a name that ct_dpif_format_ipproto prints, or a number.
 func parseProtocol(word []byte) (uint8, error) {
 	switch string(word) {
 	case "tcp":
@@ -131,7 +146,7 @@ func parseProtocol(word []byte) (uint8, error) {
 	return uint8(n), nil
 }
 
-// member splits the first name=value off a list; a value in parentheses is a list itself, and comes without them.
+// member cuts the first name=value off a list; parentheses around the value are removed.
 func member(list []byte) (name, value, rest []byte, err error) {
 	name, after, found := bytes.Cut(list, []byte("="))
 	if !found {
@@ -140,7 +155,7 @@ func member(list []byte) (name, value, rest []byte, err error) {
 	if bytes.HasPrefix(after, []byte("(")) {
 		end := bytes.IndexByte(after, ')')
 		if end < 0 {
-			return nil, nil, nil, fmt.Errorf("%s: the list has no end", name)
+			return nil, nil, nil, fmt.Errorf("%s: closing parenthesis is missing", name)
 		}
 		value, rest = after[1:end], bytes.TrimPrefix(after[end+1:], []byte(","))
 		return name, value, rest, nil
@@ -149,7 +164,7 @@ func member(list []byte) (name, value, rest []byte, err error) {
 	return name, value, rest, nil
 }
 
-// parse reads a list such as src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2.
+// parse parses a list such as src=10.0.0.1,dst=10.0.0.2,sport=1,dport=2.
 func (t *Tuple) parse(list []byte, protocol uint8) error {
 	ports, icmp := hasPorts(protocol), protocol == protoICMP || protocol == protoICMPv6
 	for len(list) > 0 {
@@ -181,7 +196,7 @@ func (t *Tuple) parse(list []byte, protocol uint8) error {
 	return nil
 }
 
-// parseNumber sets a number, if that means anything for the protocol.
+// parseNumber parses a number into n if the field applies to the protocol.
 func parseNumber[N uint8 | uint16](n *N, value []byte, means bool) error {
 	if !means {
 		return nil

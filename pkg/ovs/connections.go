@@ -9,38 +9,38 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// Connections are tracked connections of one zone. What is zero matches any.
+// Connections selects conntrack entries of one zone. Other fields match any value if they are zero.
 type Connections struct {
-	Zone     uint16 // never 0, which is the host's on the kernel datapath
-	Protocol uint8  // of IP
+	Zone     uint16 // not 0, which is the host's zone on the kernel datapath
+	Protocol uint8  // IP protocol number
 	Original Tuple
 	Reply    Tuple
 }
 
-// Tuple is one direction of a connection. Ports and ICMP need a protocol.
+// Tuple is one direction of a connection. Ports and ICMP require Connections.Protocol.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
 	ICMP             ICMP
 }
 
-// ICMP tells the connections of ICMP and ICMPv6 apart. Open vSwitch compares all three.
+// ICMP distinguishes connections of ICMP. Open vSwitch compares all three fields.
 type ICMP struct {
 	ID         uint16
 	Type, Code uint8
 }
 
-// hasPorts says whether connections of the protocol have ports.
+// hasPorts reports whether the protocol has ports.
 func hasPorts(protocol uint8) bool {
 	return protocol == protoTCP || protocol == protoUDP || protocol == protoSCTP
 }
 
 func (c Connections) validate() error {
 	if c.Zone == 0 {
-		return errors.New("connections of zone 0 are the host's")
+		return errors.New("zone 0 belongs to the host; its connections must not be flushed")
 	}
-	if reason := c.deadly(); reason != "" {
-		return fmt.Errorf("%s: %s, which kills vswitchd when it is told to forget them", c, reason)
+	if reason := c.crashReason(); reason != "" {
+		return fmt.Errorf("%s: %s; flushing them would crash ovs-vswitchd", c, reason)
 	}
 	for _, t := range []Tuple{c.Original, c.Reply} {
 		if err := t.validate(); err != nil {
@@ -56,15 +56,15 @@ func (c Connections) validate() error {
 	return nil
 }
 
-// deadly says what the userspace datapath of OVS 3.1.0 would die of: it takes ICMPv6 for ICMP, and asserts that it knows what answers
-// an ICMP type (tuple_to_conn_key and reverse_icmp_type in lib/conntrack.c).
-func (c Connections) deadly() string {
+// crashReason returns why flushing these connections would crash ovs-vswitchd 3.1.0 with the userspace datapath, or "". OVS parses
+// ICMPv6 tuples as ICMP, and aborts if an ICMP type has no reply type (tuple_to_conn_key and reverse_icmp_type in lib/conntrack.c).
+func (c Connections) crashReason() string {
 	for _, t := range []Tuple{c.Original, c.Reply} {
 		switch {
 		case c.Protocol == protoICMPv6, c.Protocol == 0 && (t.Src.Is6() || t.Dst.Is6()):
-			return "some may be of ICMPv6"
+			return "the protocol may be ICMPv6"
 		case t.ICMP.Type != 0 && t.ICMP.Type != 8 && (t.ICMP.Type < 13 || t.ICMP.Type > 16): // echo, timestamp, information
-			return fmt.Sprintf("ICMP type %d has no answer", t.ICMP.Type)
+			return fmt.Sprintf("ICMP type %d has no reply type", t.ICMP.Type)
 		}
 	}
 	return ""
@@ -73,23 +73,23 @@ func (c Connections) deadly() string {
 func (t Tuple) validate() error {
 	for _, a := range []netip.Addr{t.Src, t.Dst} {
 		if a.Is4In6() || a.Zone() != "" {
-			return fmt.Errorf("%s is neither an IPv4 nor an IPv6 address", a)
+			return fmt.Errorf("%s is not an IPv4 or IPv6 address", a)
 		}
 	}
 	return nil
 }
 
-// String returns the connections as `ovs-ofctl ct-flush br0` takes them.
+// String returns the arguments of `ovs-ofctl ct-flush br0`.
 func (c Connections) String() string {
-	args := c.args()
+	args := c.Args()
 	for i := range args[1:] {
 		args[i+1] = "'" + args[i+1] + "'"
 	}
 	return strings.Join(args, " ")
 }
 
-// args are the zone, the original tuple and the reply's, the last ones as far as needed.
-func (c Connections) args() []string {
+// Args returns the zone, the original tuple and the reply tuple; trailing empty tuples are omitted.
+func (c Connections) Args() []string {
 	zone, original, reply := fmt.Sprintf("zone=%d", c.Zone), c.Original.text(), c.Reply.text()
 	if c.Protocol != 0 {
 		protocol := fmt.Sprintf("ct_nw_proto=%d", c.Protocol)
@@ -129,8 +129,8 @@ func (t Tuple) text() string {
 	return strings.Join(parts, ",")
 }
 
-// compile makes the message that forgets the connections.
-func (c Connections) compile() openflow.Message {
+// Compile returns the message that flushes the connections.
+func (c Connections) Compile() openflow.Message {
 	if c == (Connections{Zone: c.Zone}) {
 		return &openflow.CTFlushZone{Zone: c.Zone}
 	}

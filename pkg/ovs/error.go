@@ -6,62 +6,61 @@ import (
 	"strings"
 )
 
-// FlowError says that the switch, or the program that talks to it, refused a flow. Nothing of the transaction that
-// held it was applied.
+// FlowError reports that Open vSwitch, or the client for it, rejected a flow. No change of the transaction was applied.
 type FlowError struct {
-	Flow   string // the flow's text, as FlowText or Key.String gives it
+	Flow   string // the text of the flow, see FlowText and Key.String
 	Key    Key    // of that flow
-	Reason string // Open vSwitch's: OFPBAC_BAD_OUT_GROUP, or a sentence
+	Reason string // an OpenFlow error such as OFPBAC_BAD_OUT_GROUP, or a sentence
 }
 
 func (e *FlowError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the flow %s: %s", readable(e.Flow), e.Reason)
+	return fmt.Sprintf("Open vSwitch rejected flow %s: %s", shorten(e.Flow), e.Reason)
 }
 
-// mostText is how much of a flow's or a group's text a person reads, in bytes: the match, and what the actions begin with. There are flows of 100 KB.
-const mostText = 500
+// maxTextLen is the maximum length of a flow or group in an error message in bytes. Flows may have 100 KB.
+const maxTextLen = 500
 
-// readable leaves out the end of a text that nobody would read, and says how long it was. Such texts are ASCII.
-func readable(text string) string {
-	if len(text) <= mostText {
+// shorten truncates an ASCII text and appends its full length.
+func shorten(text string) string {
+	if len(text) <= maxTextLen {
 		return text
 	}
-	return fmt.Sprintf("%s… (%d bytes in all)", text[:mostText], len(text))
+	return fmt.Sprintf("%s… (%d bytes in all)", text[:maxTextLen], len(text))
 }
 
-// GroupError says that the switch refused a group. Nothing of the transaction that held it was applied.
+// GroupError reports that Open vSwitch rejected a group. No change of the transaction was applied.
 type GroupError struct {
 	ID     uint32
-	Group  string // the group's text, as Group.String gives it
-	Reason string // Open vSwitch's, or a sentence
+	Group  string // the text of the group, see GroupText
+	Reason string // an OpenFlow error or a sentence
 }
 
 func (e *GroupError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the group %s: %s", readable(e.Group), e.Reason)
+	return fmt.Sprintf("Open vSwitch rejected group %s: %s", shorten(e.Group), e.Reason)
 }
 
-// MeterError says that the switch refused a meter. Nothing of the transaction that held it was applied.
+// MeterError reports that Open vSwitch rejected a meter. No change of the transaction was applied.
 type MeterError struct {
 	ID     uint32
-	Meter  string // the meter's text, as Meter.String gives it
-	Reason string // Open vSwitch's, or a sentence
+	Meter  string // the text of the meter, see MeterText
+	Reason string // an OpenFlow error or a sentence
 }
 
 func (e *MeterError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the meter %s: %s", e.Meter, e.Reason)
+	return fmt.Sprintf("Open vSwitch rejected meter %s: %s", e.Meter, e.Reason)
 }
 
-// PortError says that vswitchd could not set up a port's interface.
+// PortError reports that vswitchd failed to set up the interface of a port.
 type PortError struct {
 	Port   string
-	Reason string // vswitchd's, such as "could not open network device … (No such device)"
+	Reason string // from vswitchd, such as "could not open network device … (No such device)"
 }
 
 func (e *PortError) Error() string {
-	return fmt.Sprintf("Open vSwitch refused the port %s: %s", e.Port, e.Reason)
+	return fmt.Sprintf("Open vSwitch rejected port %s: %s", e.Port, e.Reason)
 }
 
-// IsPortError reports whether vswitchd refused a port. A retry helps only after what it names has changed.
+// IsPortError reports whether err contains a PortError. Retry only after the cause in Reason has changed.
 func IsPortError(err error) bool {
 	var e *PortError
 	return errors.As(err, &e)
@@ -77,7 +76,12 @@ func (e *datapathMismatchError) Error() string {
 		"remove the bridge with `ovs-vsctl del-br %s` and start again", e.bridge, e.got, e.want, e.bridge)
 }
 
-// IsDatapathMismatch reports whether a bridge exists with another datapath type than the wanted one.
+// NewDatapathMismatch returns an error that satisfies IsDatapathMismatch.
+func NewDatapathMismatch(bridge, got, want string) error {
+	return &datapathMismatchError{bridge: bridge, got: got, want: want}
+}
+
+// IsDatapathMismatch reports whether the bridge exists with another datapath type than the wanted one.
 func IsDatapathMismatch(err error) bool {
 	var e *datapathMismatchError
 	return errors.As(err, &e)
@@ -89,11 +93,11 @@ type foreignBridgeError struct {
 }
 
 func (e *foreignBridgeError) Error() string {
-	return fmt.Sprintf("bridge %s is somebody else's and stays as it is, since it has ports that are not the pod network's: %s. The pod network needs %s for itself: "+
-		"move these ports to a bridge of another name, and it takes %s over", e.bridge, readable(strings.Join(e.ports, ", ")), e.bridge, e.bridge)
+	return fmt.Sprintf("bridge %s has ports of another owner and was not changed: %s. The pod network needs bridge %s for itself; "+
+		"move these ports to a bridge of another name, and the agent adopts %s", e.bridge, shorten(strings.Join(e.ports, ", ")), e.bridge, e.bridge)
 }
 
-// IsForeignBridge reports whether the bridge is another's, so that it was neither changed nor deleted.
+// IsForeignBridge reports whether the bridge has ports of another owner and was therefore neither changed nor deleted.
 func IsForeignBridge(err error) bool {
 	var e *foreignBridgeError
 	return errors.As(err, &e)
@@ -103,8 +107,11 @@ func IsForeignBridge(err error) bool {
 type noBridgeError struct{ bridge string }
 
 func (e *noBridgeError) Error() string {
-	return fmt.Sprintf("bridge %s does not exist; EnsureBridge makes it", e.bridge)
+	return fmt.Sprintf("bridge %s does not exist; EnsureBridge creates it", e.bridge)
 }
+
+// NewNoBridge returns an error that satisfies IsNoBridge.
+func NewNoBridge(bridge string) error { return &noBridgeError{bridge} }
 
 // IsNoBridge reports whether the bridge does not exist.
 func IsNoBridge(err error) bool {
@@ -112,7 +119,7 @@ func IsNoBridge(err error) bool {
 	return errors.As(err, &e)
 }
 
-// unavailableError says that Open vSwitch does not run or does not answer.
+// unavailableError reports that Open vSwitch does not run or does not answer.
 type unavailableError struct {
 	err error
 }
@@ -125,31 +132,40 @@ func (e *unavailableError) Unwrap() error {
 	return e.err
 }
 
-// IsUnavailable reports whether Open vSwitch was not there or did not answer in time, so that the same call may succeed
-// later. Whether the change was made is then unknown.
+// NewUnavailable returns an error that wraps err and satisfies IsUnavailable.
+func NewUnavailable(err error) error { return &unavailableError{err} }
+
+// IsUnavailable reports whether Open vSwitch did not run or did not answer in time. The change may or may not have been made; the
+// caller may retry.
 func IsUnavailable(err error) bool {
 	var e *unavailableError
 	return errors.As(err, &e)
 }
 
-// versionError says that Open vSwitch is too old.
+// NeededVersion returns the first Open vSwitch version that can flush single connections for a controller (NXT_CT_FLUSH).
+func NeededVersion() [2]int { return [2]int{3, 1} }
+
+// versionError reports that the version of Open vSwitch is not supported.
 type versionError struct {
 	is string
 }
 
 func (e *versionError) Error() string {
-	need := neededVersion()
+	need := NeededVersion()
 	return fmt.Sprintf("Open vSwitch is %s, but %d.%d or newer is needed: upgrade it and restart ovs-vswitchd", e.is, need[0], need[1])
 }
 
-// IsTooOld reports whether the running Open vSwitch lacks something that is needed. Waiting does not help.
+// NewTooOld returns an error that satisfies IsTooOld. is is the version that the switch reports.
+func NewTooOld(is string) error { return &versionError{is: is} }
+
+// IsTooOld reports whether the running Open vSwitch is too old. A retry does not help.
 func IsTooOld(err error) bool {
 	var e *versionError
 	return errors.As(err, &e)
 }
 
-// isRefusal reports whether the switch, or the way to it, has refused a part of a transaction.
-func isRefusal(err error) bool {
+// IsRefusal reports whether Open vSwitch, or the client for it, rejected a part of a transaction.
+func IsRefusal(err error) bool {
 	var flow *FlowError
 	var group *GroupError
 	var meter *MeterError

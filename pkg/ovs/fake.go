@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// Fake is an in-memory Interface for tests. It keeps flows and ports by the rules of the real switch and fails where that
-// fails; the same contract tests run against both.
+// Fake is an in-memory Interface for tests. It follows the rules of Open vSwitch for flows, groups, meters and ports, errors included;
+// the same contract tests run against Open vSwitch.
 type Fake struct {
-	// RefuseFlow, when set, is asked about each flow that is about to be added. A reason other than "" refuses it.
+	// RefuseFlow, if set, is called for each flow to be added. A result other than "" is the reason to reject the flow.
 	RefuseFlow func(f *Flow) string
-	// BeforeBundle, when set, runs before each bundle is applied, and may block. Its error is returned instead of applying.
+	// BeforeBundle, if set, is called before each bundle is applied, and may block. If it returns an error, the bundle is not applied.
 	BeforeBundle func(ctx context.Context) error
 
 	mu          sync.Mutex
 	name        string
 	bridge      *Bridge // nil until EnsureBridge or AddBridge
-	marked      bool    // the bridge, by EnsureBridge
+	marked      bool    // EnsureBridge has marked the bridge
 	ports       map[string]Port
 	lastOFPort  int
 	noDevice    map[string]bool
@@ -30,13 +30,13 @@ type Fake struct {
 	unavailable bool
 	bundles     int
 	changes     int
-	packets     map[int]func(PacketIn) // who watches them
+	packets     map[int]func(PacketIn) // handlers of WatchPackets
 	lastWatcher int
 }
 
 var _ Interface = (*Fake)(nil)
 
-// NewFake returns a switch without the bridge: EnsureBridge makes it, as on the real one.
+// NewFake returns a switch without a bridge; EnsureBridge creates it.
 func NewFake(bridge string) *Fake {
 	return &Fake{
 		name:     bridge,
@@ -47,28 +47,28 @@ func NewFake(bridge string) *Fake {
 	}
 }
 
-// SetUnavailable makes every call fail as if Open vSwitch did not run, or ends that.
+// SetUnavailable sets whether every call fails as if Open vSwitch did not run.
 func (f *Fake) SetUnavailable(unavailable bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unavailable = unavailable
 }
 
-// AddDevice undoes RemoveDevice.
+// AddDevice reverts RemoveDevice.
 func (f *Fake) AddDevice(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.noDevice, name)
 }
 
-// RemoveDevice makes adding a system port of that name fail: there is no such device. All other devices exist.
+// RemoveDevice removes a system device, so that AddPort fails for it. Without RemoveDevice all devices exist.
 func (f *Fake) RemoveDevice(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.noDevice[name] = true
 }
 
-// Bridge returns what EnsureBridge last asked for, or false before that.
+// Bridge returns the bridge of the last EnsureBridge, or false if there was none.
 func (f *Fake) Bridge() (Bridge, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ func (f *Fake) Bridge() (Bridge, bool) {
 	return *f.bridge, true
 }
 
-// AddBridge makes the bridge as somebody else would, with the ports.
+// AddBridge creates the bridge with the ports, without the mark of EnsureBridge.
 func (f *Fake) AddBridge(b Bridge, ports ...Port) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,13 +89,13 @@ func (f *Fake) AddBridge(b Bridge, ports ...Port) {
 	}
 }
 
-// answer is the state of mind in which every call begins. The caller holds the lock.
+// answer returns the error with which every call begins: of the context, or of SetUnavailable. The caller must hold the lock.
 func (f *Fake) answer(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if f.unavailable {
-		return &unavailableError{errors.New("the fake was told so")}
+		return &unavailableError{errors.New("set by SetUnavailable")}
 	}
 	return nil
 }
@@ -107,14 +107,14 @@ func (f *Fake) EnsureBridge(ctx context.Context, b Bridge) error {
 	if b.Name != f.name {
 		return fmt.Errorf("this backend programs bridge %q, not %q", f.name, b.Name)
 	}
-	if err := b.validate(); err != nil {
+	if err := b.Validate(); err != nil {
 		return err
 	}
 	if err := f.answer(ctx); err != nil {
 		return err
 	}
 	if f.bridge != nil && !f.marked {
-		if err := b.foreign(slices.Collect(maps.Values(f.ports))); err != nil {
+		if err := b.CheckForeign(slices.Collect(maps.Values(f.ports))); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func clonePort(p Port) Port {
 
 // AddPort implements Interface.
 func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
-	if err := p.validate(); err != nil {
+	if err := p.Validate(); err != nil {
 		return Port{}, err
 	}
 	f.mu.Lock()
@@ -166,7 +166,7 @@ func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
 		return Port{}, f.errNoBridge()
 	}
 	old, exists := f.ports[p.Name]
-	if exists && mustRemake(old, p) {
+	if exists && MustRecreate(old, p) {
 		delete(f.ports, p.Name)
 		exists = false
 	}
@@ -176,7 +176,7 @@ func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
 	}
 	p = clonePort(p)
 	if exists {
-		// What the caller leaves alone stays.
+		// zero values leave the properties of an existing port unchanged
 		p.MTURequest = cmp.Or(p.MTURequest, old.MTURequest)
 		p.MAC = cmp.Or(p.MAC, old.MAC)
 		p.OFPort = cmp.Or(p.OFPort, old.OFPort)
@@ -195,7 +195,7 @@ func (f *Fake) AddPort(ctx context.Context, p Port) (Port, error) {
 	return clonePort(p), nil
 }
 
-// refusePort returns vswitchd's reason not to set the port up, "" if it has none.
+// refusePort returns the reason for which vswitchd would fail to set the port up, or "".
 func (f *Fake) refusePort(p Port) string {
 	switch p.Type {
 	case "":
@@ -212,13 +212,13 @@ func (f *Fake) refusePort(p Port) string {
 	}
 	for _, q := range f.ports {
 		if q.Name != p.Name && p.OFPort != 0 && q.OFPort == p.OFPort {
-			return fmt.Sprintf("it got another OpenFlow port, since %d is taken", p.OFPort)
+			return fmt.Sprintf("it got another OpenFlow port, because %d is in use", p.OFPort)
 		}
 	}
 	return ""
 }
 
-// nextOFPort returns a free number, the last one given last: like vswitchd, it reuses a number late.
+// nextOFPort returns a free port number. Like vswitchd, it prefers numbers that were not used before.
 func (f *Fake) nextOFPort() int {
 	taken := make(map[int]bool, len(f.ports))
 	for _, q := range f.ports {
@@ -237,11 +237,37 @@ func (f *Fake) DeletePort(ctx context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if name == "" || name == f.name {
-		return fmt.Errorf("delete port %q of bridge %s: that is not a port of ours", name, f.name)
+		return fmt.Errorf("delete port %q of bridge %s: not the name of a port that can be deleted", name, f.name)
 	}
 	if err := f.answer(ctx); err != nil {
 		return err
 	}
 	delete(f.ports, name)
 	return nil
+}
+
+// AwaitDatapath implements Interface. It does not wait: the fake has no caches.
+func (f *Fake) AwaitDatapath(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answer(ctx)
+}
+
+// Missing returns the given flows that the fake lacks or has with another text.
+func (f *Fake) Missing(ctx context.Context, flows []*Flow) (missing []*Flow, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return nil, err
+	}
+	for _, flow := range flows {
+		key, text, err := flowText(flow)
+		if err != nil {
+			return nil, err
+		}
+		if f.tables.texts[key] != text {
+			missing = append(missing, flow)
+		}
+	}
+	return missing, nil
 }

@@ -2,7 +2,7 @@ package ovs
 
 import "context"
 
-// WatchPackets calls handle for what SendPacket sends, until the context ends.
+// WatchPackets calls handle for each packet of SendPacket until the context ends.
 func (f *Fake) WatchPackets(ctx context.Context, handle func(PacketIn)) {
 	f.mu.Lock()
 	f.lastWatcher++
@@ -15,7 +15,7 @@ func (f *Fake) WatchPackets(ctx context.Context, handle func(PacketIn)) {
 	delete(f.packets, id)
 }
 
-// SendPacket sends a packet to who watches, as a flow does by ToController, and says how many those are.
+// SendPacket sends a packet to all handlers of WatchPackets, as a flow does with ToController, and returns their number.
 func (f *Fake) SendPacket(p PacketIn) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// fakeTables are what OpenFlow puts on the fake bridge.
+// fakeTables are the flows, groups, meters and conntrack entries of the fake bridge.
 type fakeTables struct {
 	flows  map[Key]*Flow
 	texts  map[Key]string
@@ -25,14 +25,14 @@ func (t fakeTables) clone() fakeTables {
 	return fakeTables{flows: maps.Clone(t.flows), texts: maps.Clone(t.texts), groups: maps.Clone(t.groups), meters: maps.Clone(t.meters)}
 }
 
-// Restart is a restart of vswitchd: flows, groups and meters are gone, OVSDB is not.
+// Restart simulates a restart of vswitchd, which loses flows, groups and meters but not OVSDB.
 func (f *Fake) Restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tables = newFakeTables()
 }
 
-// Flows returns the texts of the flows on the switch, ordered by table, falling priority and match.
+// Flows returns the texts of the flows, ordered by table, descending priority and match.
 func (f *Fake) Flows() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,14 +46,14 @@ func (f *Fake) Flows() []string {
 	return texts
 }
 
-// Groups returns the texts of the groups on the switch, ordered by number.
+// Groups returns the texts of the groups, ordered by ID.
 func (f *Fake) Groups() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return inOrder(f.tables.groups)
 }
 
-// Meters returns the texts of the meters on the switch, ordered by number.
+// Meters returns the texts of the meters, ordered by ID.
 func (f *Fake) Meters() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,14 +68,14 @@ func inOrder(texts map[uint32]string) []string {
 	return sorted
 }
 
-// Connect lets the switch track a connection.
+// Connect adds a conntrack entry.
 func (f *Fake) Connect(c Connections) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tracked = append(f.tracked, c)
 }
 
-// Tracked returns the connections that Connect made and nothing has made the switch forget.
+// Tracked returns the conntrack entries of Connect that were not flushed.
 func (f *Fake) Tracked() []Connections {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,7 +84,7 @@ func (f *Fake) Tracked() []Connections {
 
 // ListConnections implements Interface.
 func (f *Fake) ListConnections(ctx context.Context, zones Zones, each func(Connection)) error {
-	if err := zones.validate(); err != nil {
+	if err := zones.Validate(); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -98,14 +98,14 @@ func (f *Fake) ListConnections(ctx context.Context, zones Zones, each func(Conne
 		return err
 	}
 	for _, c := range tracked {
-		if zones.Contain(c.Zone) {
+		if zones.Contains(c.Zone) {
 			each(Connection{Zone: c.Zone, Protocol: c.Protocol, Original: c.Original, Reply: c.Reply})
 		}
 	}
 	return nil
 }
 
-// match reports whether c stands for the connection.
+// match reports whether c selects the connection.
 func (c Connections) match(connection Connections) bool {
 	fits := func(want, is Tuple) bool {
 		return (!want.Src.IsValid() || want.Src == is.Src) && (!want.Dst.IsValid() || want.Dst == is.Dst) &&
@@ -115,14 +115,14 @@ func (c Connections) match(connection Connections) bool {
 		fits(c.Original, connection.Original) && fits(c.Reply, connection.Reply)
 }
 
-// Bundles returns how many transactions with at least one change were applied.
+// Bundles returns the number of applied transactions with at least one change.
 func (f *Fake) Bundles() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.bundles
 }
 
-// Changes returns how many flows, groups and meters were added, rewritten or deleted so far.
+// Changes returns the number of flows, groups and meters that were added, replaced or deleted.
 func (f *Fake) Changes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +142,7 @@ func (f *Fake) Run(ctx context.Context, tx *Transaction) error {
 	if len(tx.ops) == 0 {
 		return nil
 	}
-	return f.apply(ctx, tx.inPhases())
+	return f.apply(ctx, tx.Operations())
 }
 
 // Replace implements Interface.
@@ -153,13 +153,13 @@ func (f *Fake) Replace(ctx context.Context, want State) (Difference, error) {
 	if err != nil {
 		return found, err
 	}
-	if err := f.apply(ctx, tx.inPhases()); err != nil {
+	if err := f.apply(ctx, tx.Operations()); err != nil {
 		return Difference{}, err
 	}
 	return found, nil
 }
 
-// compare returns what makes the tables equal to the wanted state.
+// compare returns the changes that make the tables equal to the wanted state.
 func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err error) {
 	all := &Transaction{}
 	for _, m := range want.Meters {
@@ -178,24 +178,24 @@ func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err 
 	tx = &Transaction{}
 	seen := map[any]bool{}
 	for _, op := range all.ops {
-		is, id := "", any(op.key)
-		switch op.verb {
-		case verbAdd:
-			is = t.texts[op.key]
-			delete(foreign.texts, op.key)
-		case verbSetGroup:
-			is, id = t.groups[op.group.ID], op.number()
-			delete(foreign.groups, op.group.ID)
-		case verbSetMeter:
-			is, id = t.meters[op.meter.ID], op.number()
-			delete(foreign.meters, op.meter.ID)
+		is, id := "", any(op.Key)
+		switch op.Verb {
+		case VerbAdd:
+			is = t.texts[op.Key]
+			delete(foreign.texts, op.Key)
+		case VerbSetGroup:
+			is, id = t.groups[op.Group.ID], op.number()
+			delete(foreign.groups, op.Group.ID)
+		case VerbSetMeter:
+			is, id = t.meters[op.Meter.ID], op.number()
+			delete(foreign.meters, op.Meter.ID)
 		}
 		if seen[id] {
-			return nil, found, op.refused(reasonTwice)
+			return nil, found, op.Refused(ReasonTwice)
 		}
 		seen[id] = true
 		switch is {
-		case op.text:
+		case op.Text:
 			continue
 		case "":
 			found.Missing++
@@ -205,11 +205,11 @@ func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err 
 		tx.push(op, nil)
 	}
 	for k := range foreign.texts {
-		flow := t.flows[k]
-		if !slices.Contains(want.Learned, Learned{k.Table, flow.Cookie}) {
-			found.Foreign++
-			tx.Delete(flow)
+		if learned := want.LearnedTable; learned > 0 && k.Table == learned {
+			continue
 		}
+		found.Foreign++
+		tx.Delete(t.flows[k])
 	}
 	for id := range foreign.groups {
 		found.Foreign++
@@ -222,19 +222,19 @@ func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err 
 	return tx, found, tx.err
 }
 
-// refused is the error that names the operation.
-func (op operation) refused(reason string) error {
-	switch op.verb {
-	case verbSetGroup:
-		return &GroupError{ID: op.group.ID, Group: op.text, Reason: reason}
-	case verbSetMeter:
-		return &MeterError{ID: op.meter.ID, Meter: op.text, Reason: reason}
+// Refused returns the error that identifies the operation.
+func (op Operation) Refused(reason string) error {
+	switch op.Verb {
+	case VerbSetGroup:
+		return &GroupError{ID: op.Group.ID, Group: op.Text, Reason: reason}
+	case VerbSetMeter:
+		return &MeterError{ID: op.Meter.ID, Meter: op.Text, Reason: reason}
 	}
-	return &FlowError{Flow: op.text, Key: op.key, Reason: reason}
+	return &FlowError{Flow: op.Text, Key: op.Key, Reason: reason}
 }
 
 // apply applies all operations or none.
-func (f *Fake) apply(ctx context.Context, ops []operation) error {
+func (f *Fake) apply(ctx context.Context, ops []Operation) error {
 	if f.BeforeBundle != nil {
 		if err := f.BeforeBundle(ctx); err != nil {
 			return err
@@ -246,29 +246,29 @@ func (f *Fake) apply(ctx context.Context, ops []operation) error {
 		return err
 	}
 	if f.bridge == nil {
-		return &unavailableError{f.errNoBridge()} // its socket does not exist
+		return &unavailableError{f.errNoBridge()} // the bridge's management socket does not exist
 	}
 	coming := map[numbered]bool{}
 	for _, op := range ops {
-		switch op.verb {
-		case verbSetGroup, verbSetMeter:
-			if op.verb == verbSetGroup {
-				if _, err := parseGroup(op.group.ID, op.text); err != nil {
+		switch op.Verb {
+		case VerbSetGroup, VerbSetMeter:
+			if op.Verb == VerbSetGroup {
+				if _, err := ParseGroup(op.Group.ID, op.Text); err != nil {
 					return err
 				}
 			}
 			coming[op.number()] = true
-		case verbAdd:
-			if reason := f.refuseFlow(coming, op.flow); reason != "" {
-				return op.refused(reason)
+		case VerbAdd:
+			if reason := f.refuseFlow(coming, op.Flow); reason != "" {
+				return op.Refused(reason)
 			}
 		}
 	}
 	before := f.changes
 	for _, op := range ops {
 		f.changes += f.tables.do(op)
-		if op.verb == verbForget {
-			f.tracked = slices.DeleteFunc(f.tracked, op.connections.match)
+		if op.Verb == VerbFlush {
+			f.tracked = slices.DeleteFunc(f.tracked, op.Connections.match)
 		}
 	}
 	if f.changes > before {
@@ -277,65 +277,63 @@ func (f *Fake) apply(ctx context.Context, ops []operation) error {
 	return nil
 }
 
-// numbered is a group or a meter.
+// numbered identifies a group or a meter.
 type numbered struct {
 	object string
 	id     uint32
 }
 
-// number is that of the operation's group or meter.
-func (op operation) number() numbered {
-	if op.verb == verbSetMeter {
-		return numbered{"meter", op.meter.ID}
+// number returns the group or meter of the operation.
+func (op Operation) number() numbered {
+	if op.Verb == VerbSetMeter {
+		return numbered{"meter", op.Meter.ID}
 	}
-	return numbered{"group", op.group.ID}
+	return numbered{"group", op.Group.ID}
 }
 
-// do applies an operation and returns how much that changed.
-func (t fakeTables) do(op operation) int {
+// do applies an operation and returns the number of changed flows, groups and meters.
+func (t fakeTables) do(op Operation) int {
 	before := len(t.flows) + len(t.groups) + len(t.meters)
-	switch op.verb {
-	case verbAdd:
-		flow := *op.flow
-		t.flows[op.key], t.texts[op.key] = &flow, op.text
+	switch op.Verb {
+	case VerbAdd:
+		flow := *op.Flow
+		t.flows[op.Key], t.texts[op.Key] = &flow, op.Text
 		return 1
-	case verbSetGroup:
-		t.groups[op.group.ID] = op.text
+	case VerbSetGroup:
+		t.groups[op.Group.ID] = op.Text
 		return 1
-	case verbSetMeter:
-		t.meters[op.meter.ID] = op.text
+	case VerbSetMeter:
+		t.meters[op.Meter.ID] = op.Text
 		return 1
-	case verbDelete:
-		delete(t.flows, op.key)
-		delete(t.texts, op.key)
-	case verbPurge:
-		t.deleteFlows(func(k Key, f *Flow) bool { return k.Table == op.learned.Table && f.Cookie == op.learned.Cookie })
-	case verbDeleteGroup:
-		delete(t.groups, op.group.ID)
-		t.deleteFlows(func(_ Key, f *Flow) bool { return slices.Contains(numbersOf(f, "group"), op.group.ID) })
-	case verbDeleteMeter:
-		delete(t.meters, op.meter.ID)
-		t.deleteFlows(func(_ Key, f *Flow) bool { return slices.Contains(numbersOf(f, "meter"), op.meter.ID) })
+	case VerbDelete:
+		delete(t.flows, op.Key)
+		delete(t.texts, op.Key)
+	case VerbDeleteGroup:
+		delete(t.groups, op.Group.ID)
+		t.deleteFlows(func(f *Flow) bool { return slices.Contains(numbersOf(f, "group"), op.Group.ID) })
+	case VerbDeleteMeter:
+		delete(t.meters, op.Meter.ID)
+		t.deleteFlows(func(f *Flow) bool { return slices.Contains(numbersOf(f, "meter"), op.Meter.ID) })
 	}
 	return before - len(t.flows) - len(t.groups) - len(t.meters)
 }
 
-func (t fakeTables) deleteFlows(which func(Key, *Flow) bool) {
+func (t fakeTables) deleteFlows(which func(*Flow) bool) {
 	for k, f := range t.flows {
-		if which(k, f) {
+		if which(f) {
 			delete(t.flows, k)
 			delete(t.texts, k)
 		}
 	}
 }
 
-// numbersOf returns the groups or meters that the flow uses.
+// numbersOf returns the IDs of the groups or meters that the flow uses.
 func numbersOf(f *Flow, object string) []uint32 {
 	var numbers []uint32
 	for _, a := range f.Actions {
 		b, err := a.MarshalText()
 		if err != nil {
-			continue // no such flow is on the switch
+			continue // no flow of the fake has such actions
 		}
 		if name, arg, _ := strings.Cut(string(b), ":"); name == object {
 			if n, err := strconv.ParseUint(arg, 10, 32); err == nil {
@@ -346,7 +344,7 @@ func numbersOf(f *Flow, object string) []uint32 {
 	return numbers
 }
 
-// refuseFlow returns the switch's reason not to take the flow, "" if it has none.
+// refuseFlow returns the reason for which the switch would reject the flow, or "".
 func (f *Fake) refuseFlow(coming map[numbered]bool, flow *Flow) string {
 	for _, n := range numbersOf(flow, "goto_table") {
 		if int(n) <= flow.Table {

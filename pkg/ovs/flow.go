@@ -6,51 +6,59 @@ import (
 	"strconv"
 	"strings"
 
-	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// Key is a flow's identity on the switch: two flows with equal keys overwrite each other. It is comparable.
+// Key identifies a flow on the switch: adding a flow replaces the flow with an equal key. It is comparable.
 type Key struct {
 	Table    int
 	Priority int
-	Match    string // canonical: as Open vSwitch prints it; "" matches every packet
+	Match    string // canonical, as Open vSwitch prints it; "" matches every packet
 }
 
-// String returns the key in the form that ovs-ofctl takes for a strict delete.
+// String returns the key in the syntax of a strict delete of ovs-ofctl.
 func (k Key) String() string {
-	s := "table=" + strconv.Itoa(k.Table) + ",priority=" + strconv.Itoa(k.Priority)
+	separator := ""
 	if k.Match != "" {
-		s += "," + k.Match
+		separator = ","
 	}
-	return s
+	return "table=" + strconv.Itoa(k.Table) + ",priority=" + strconv.Itoa(k.Priority) + separator + k.Match
 }
 
-// FlowKey returns the flow's key. Keys are equal for equal matches, however they are written: order of fields, aliases
-// (dl_type=0x0800 and ip), number bases, host bits and full masks make no difference. A match that Open vSwitch would silently widen
-// (an address without its protocol, a field given twice) is an error, and so is a field that this package does not know.
+// FlowKey returns the flow's key. Equivalent matches have equal keys, whatever their order of fields, aliases (dl_type=0x0800 and ip),
+// number bases, host bits and full masks. A match that Open vSwitch would silently widen (an address without its protocol, a field with
+// two values) and an unknown field are errors.
 func FlowKey(f *Flow) (Key, error) {
 	k := Key{Table: f.Table, Priority: f.Priority}
-	if err := checkNumbers(f); err != nil {
+	text, err := matchText(f)
+	if err != nil {
 		return k, err
 	}
-	var err error
-	if k.Match, err = canonicalMatch(f); err != nil {
-		return k, fmt.Errorf("flow %s: %w", k, err)
+	if k.Match, err = openflow.MatchText(text); err != nil {
+		return k, flowError(f, err)
 	}
 	return k, nil
 }
 
+// flowError identifies the flow, of which the match is not known.
+func flowError(f *Flow, err error) error {
+	return fmt.Errorf("flow %s: %w", Key{Table: f.Table, Priority: f.Priority}, err)
+}
+
 func checkNumbers(f *Flow) error {
 	if f.Table < 0 || f.Table > maxTable {
-		return fmt.Errorf("flow: table %d is not in 0 to %d", f.Table, maxTable)
+		return fmt.Errorf("flow: table %d is not in the range 0 to %d", f.Table, maxTable)
 	}
 	if f.Priority < 0 || f.Priority > maxPriority {
-		return fmt.Errorf("flow: priority %d is not in 0 to %d", f.Priority, maxPriority)
+		return fmt.Errorf("flow: priority %d is not in the range 0 to %d", f.Priority, maxPriority)
+	}
+	if f.IdleTimeout < 0 || f.IdleTimeout > maxTimeout {
+		return fmt.Errorf("flow: idle_timeout %d is not in the range 0 to %d", f.IdleTimeout, maxTimeout)
 	}
 	return nil
 }
 
-// FlowText returns the flow as ovs-ofctl reads it, its match in canonical form.
+// FlowText returns the flow in the syntax of ovs-ofctl, with its match in canonical form.
 func FlowText(f *Flow) (string, error) {
 	_, text, err := flowText(f)
 	return text, err
@@ -61,42 +69,12 @@ func flowText(f *Flow) (Key, string, error) {
 	if err != nil {
 		return k, "", err
 	}
-	rest, err := behindMatch(f)
+	rest, err := suffixText(f)
 	return k, k.String() + rest, err
 }
 
-// looseText is a flow's text with its match as it was written: it costs a third of FlowText and gives the same flow.
-func looseText(f *Flow) (string, error) {
-	if err := checkNumbers(f); err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	b.WriteString(Key{Table: f.Table, Priority: f.Priority}.String())
-	if f.Protocol != "" {
-		b.WriteByte(',')
-		b.WriteString(string(f.Protocol))
-	}
-	if f.InPort == goovs.PortLOCAL {
-		b.WriteString(",in_port=LOCAL")
-	} else if f.InPort != 0 {
-		b.WriteString(",in_port=")
-		b.WriteString(strconv.Itoa(f.InPort))
-	}
-	for _, m := range f.Matches {
-		text, err := m.MarshalText()
-		if err != nil {
-			return "", err
-		}
-		b.WriteByte(',')
-		b.Write(text)
-	}
-	rest, err := behindMatch(f)
-	b.WriteString(rest)
-	return b.String(), err
-}
-
-// behindMatch is what follows the match in a flow's text.
-func behindMatch(f *Flow) (string, error) {
+// suffixText returns the part of a flow's text that follows the match.
+func suffixText(f *Flow) (string, error) {
 	actions, err := ActionsText(f)
 	if err != nil {
 		return "", err
@@ -111,18 +89,18 @@ func behindMatch(f *Flow) (string, error) {
 	return s + ",actions=" + actions, nil
 }
 
-// ActionsText returns the flow's actions as ovs-ofctl reads them.
+// ActionsText returns the flow's actions in the syntax of ovs-ofctl.
 func ActionsText(f *Flow) (string, error) {
 	text, err := actionList(f.Actions)
 	if err != nil {
-		return "", fmt.Errorf("flow %s: %w", Key{Table: f.Table, Priority: f.Priority}, err) // enough to find the flow by
+		return "", flowError(f, err)
 	}
 	return text, nil
 }
 
 func actionList(actions []Action) (string, error) {
 	if len(actions) == 0 {
-		return "", errors.New("no actions; an explicit drop is one")
+		return "", errors.New("no actions; write drop to drop packets")
 	}
 	texts := make([]string, len(actions))
 	for i, a := range actions {
@@ -132,8 +110,17 @@ func actionList(actions []Action) (string, error) {
 		}
 		texts[i] = string(b)
 		if texts[i] == "drop" && len(actions) > 1 {
-			return "", errors.New("drop stands with other actions")
+			return "", errors.New("drop cannot be combined with other actions")
 		}
 	}
 	return strings.Join(texts, ","), nil
+}
+
+// DumpedFlow is a flow in a dump of the switch.
+type DumpedFlow struct {
+	Key     Key
+	Text    string // see FlowText
+	Cookie  uint64
+	Packets uint64
+	Bytes   uint64
 }

@@ -120,7 +120,7 @@ func TestFlowKeyOfEqualMatches(t *testing.T) {
 				f.Table, f.Priority = 7, 100
 				got, err := FlowKey(f)
 				if err != nil {
-					t.Errorf("flow %d: %v", i, err)
+					t.Errorf("flow %d: got error %v, want none", i, err)
 				}
 				if want := (Key{Table: 7, Priority: 100, Match: tt.want}); got != want {
 					t.Errorf("flow %d: got %q, want %q", i, got, want)
@@ -130,7 +130,7 @@ func TestFlowKeyOfEqualMatches(t *testing.T) {
 	}
 }
 
-func TestFlowKeyRefuses(t *testing.T) {
+func TestFlowKey_invalidMatch(t *testing.T) {
 	match := func(p goovs.Protocol, ms ...Match) *Flow { return &Flow{Protocol: p, Matches: ms} }
 	field := goovs.FieldMatch
 	tests := []struct {
@@ -204,10 +204,10 @@ func TestFlowText(t *testing.T) {
 	}
 }
 
-func TestNoteIsPaddedAsOnTheSwitch(t *testing.T) {
+func TestNoteHasPadding(t *testing.T) {
 	for n, want := range map[int]int{0: 6, 1: 6, 6: 6, 7: 14, 14: 14, 15: 22} {
 		if got := len(Note(make([]byte, n)).(note)); got != want {
-			t.Errorf("a note of %d bytes: got %d, want %d", n, got, want)
+			t.Errorf("note of %d bytes: got %d bytes, want %d", n, got, want)
 		}
 	}
 	b, err := Note([]byte{0, 0xaa, 0xbb}).MarshalText()

@@ -8,17 +8,17 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// Group is a select group: the switch chooses one of its buckets for each connection, by hash and weight. Without buckets it drops.
+// Group is a select group: the switch selects one of its buckets for each connection, by hash and weight. A group without buckets drops.
 //
-// Groups travel as flows do, in OpenFlow 1.4, since one bundle speaks one version and 1.5 turns every load into a set_field. 1.4 has no
-// commands on single buckets: a change sends the whole group, which takes 0.5 ms for 512 buckets and 0.2 ms for 10. It has no selection
-// method either: the switch's own, dp_hash, is the one that is wanted.
+// Groups are sent in OpenFlow 1.4, because they share a bundle with flows and OpenFlow 1.5 turns load into set_field. OpenFlow 1.4 has no
+// commands for single buckets: a change sends the whole group, which takes 0.5 ms for 512 buckets and 0.2 ms for 10. It cannot set a
+// selection method either; the default of Open vSwitch, dp_hash, is the wanted one.
 type Group struct {
 	ID      uint32   // 1 to 0xffffff00
-	Buckets []Bucket // at most 512: more take groups of groups
+	Buckets []Bucket // at most 512; for more use groups of groups
 }
 
-// Bucket is one choice of a group.
+// Bucket is a bucket of a group.
 type Bucket struct {
 	Weight  int // 1 to 65535; 0 means 1
 	Actions []Action
@@ -27,10 +27,10 @@ type Bucket struct {
 // ToGroup sends the packet to the group.
 func ToGroup(id uint32) Action { return numberedAction{"group", id} }
 
-// ThroughMeter drops the packet when it exceeds the meter's rate. It comes first in the action list.
+// ThroughMeter drops the packet if it exceeds the meter's rate. It must be the first action.
 func ThroughMeter(id uint32) Action { return numberedAction{"meter", id} }
 
-// numberedAction is an action that names an object of the switch.
+// numberedAction is an action that refers to a group or a meter by its ID.
 type numberedAction struct {
 	name string
 	id   uint32
@@ -38,7 +38,7 @@ type numberedAction struct {
 
 func (a numberedAction) MarshalText() ([]byte, error) {
 	if a.id == 0 {
-		return nil, fmt.Errorf("%s:0: numbers begin with 1", a.name)
+		return nil, fmt.Errorf("%s:0: the ID must be at least 1", a.name)
 	}
 	return fmt.Appendf(nil, "%s:%d", a.name, a.id), nil
 }
@@ -47,20 +47,20 @@ func (a numberedAction) GoString() string {
 	return fmt.Sprintf("ovs.%s(%d)", map[string]string{"group": "ToGroup", "meter": "ThroughMeter"}[a.name], a.id)
 }
 
-// GroupText returns the group as ovs-ofctl reads it.
+// GroupText returns the group in the syntax of ovs-ofctl.
 func GroupText(g Group) (string, error) {
 	text := "group_id=" + strconv.FormatUint(uint64(g.ID), 10)
 	switch {
 	case g.ID < 1 || g.ID > maxGroup:
-		return "", fmt.Errorf("%s: the number must be 1 to %d", text, uint32(maxGroup))
+		return "", fmt.Errorf("%s: the ID must be 1 to %d", text, uint32(maxGroup))
 	case len(g.Buckets) > maxBuckets:
-		return "", fmt.Errorf("%s has %d buckets, %d are possible: make a group of groups", text, len(g.Buckets), maxBuckets)
+		return "", fmt.Errorf("%s has %d buckets, at most %d are possible; use a group of groups", text, len(g.Buckets), maxBuckets)
 	}
 	var b strings.Builder
 	b.WriteString(text + ",type=select")
 	for i, k := range g.Buckets {
 		if k.Weight < 0 || k.Weight > maxWeight {
-			return "", fmt.Errorf("%s: bucket %d: weight %d is not in 0 to %d", text, i+1, k.Weight, maxWeight)
+			return "", fmt.Errorf("%s: bucket %d: weight %d is not in the range 0 to %d", text, i+1, k.Weight, maxWeight)
 		}
 		actions, err := actionList(k.Actions)
 		if err != nil {
@@ -71,16 +71,17 @@ func GroupText(g Group) (string, error) {
 	return b.String(), nil
 }
 
-// compileGroup encodes the group.
-func compileGroup(g Group) (*openflow.Group, error) {
+// CompileGroup encodes the group.
+func CompileGroup(g Group) (*openflow.Group, error) {
 	text, err := GroupText(g)
 	if err != nil {
 		return nil, err
 	}
-	return parseGroup(g.ID, text)
+	return ParseGroup(g.ID, text)
 }
 
-func parseGroup(id uint32, text string) (*openflow.Group, error) {
+// ParseGroup encodes the group whose text GroupText returned. The error is a *GroupError.
+func ParseGroup(id uint32, text string) (*openflow.Group, error) {
 	group, err := openflow.ParseGroup(text)
 	if err != nil {
 		return nil, &GroupError{ID: id, Group: text, Reason: err.Error()}

@@ -4,29 +4,30 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strconv"
 )
 
-// IPSource matches packets from the prefix, which may be of either family.
+// IPSource matches packets from the IPv4 or IPv6 prefix.
 func IPSource(p netip.Prefix) Match { return prefixMatch{ipSource, p} }
 
-// IPDestination matches packets to the prefix, which may be of either family.
+// IPDestination matches packets to the IPv4 or IPv6 prefix.
 func IPDestination(p netip.Prefix) Match { return prefixMatch{ipDestination, p} }
 
-// ARPSourceIP matches ARP packets whose sender protocol address lies in the IPv4 prefix.
+// ARPSourceIP matches ARP packets whose sender protocol address is in the IPv4 prefix.
 func ARPSourceIP(p netip.Prefix) Match { return prefixMatch{arpSourceIP, p} }
 
-// ARPTargetIP matches ARP packets whose target protocol address lies in the IPv4 prefix.
+// ARPTargetIP matches ARP packets whose target protocol address is in the IPv4 prefix.
 func ARPTargetIP(p netip.Prefix) Match { return prefixMatch{arpTargetIP, p} }
 
-// TunnelSource matches packets that came out of a tunnel from the given address.
+// TunnelSource matches packets that arrived through a tunnel from the given address.
 func TunnelSource(a netip.Addr) Match {
 	if !a.IsValid() {
-		return prefixMatch{field: tunnelSource} // MarshalText says so
+		return prefixMatch{field: tunnelSource} // MarshalText returns the error
 	}
 	return prefixMatch{tunnelSource, netip.PrefixFrom(a, a.BitLen())}
 }
 
-// prefixMatch is a match of an address field by prefix. There are tens of thousands of them in the flows of policies, so it is small.
+// prefixMatch matches an address field by prefix. It is small, because policies need tens of thousands.
 type prefixMatch struct {
 	field  prefixField
 	prefix netip.Prefix
@@ -42,7 +43,7 @@ const (
 	tunnelSource
 )
 
-// names returns the function that makes such matches, and the field's names; "" where it has none in that family.
+// names returns the name of the exported function and those of the field, "" if the field does not exist for the family.
 func (f prefixField) names() (function, v4, v6 string) {
 	switch f {
 	case ipSource:
@@ -70,10 +71,11 @@ func (m prefixMatch) MarshalText() ([]byte, error) {
 	if field == "" {
 		return nil, fmt.Errorf("%s: %v is not an IPv4 prefix", function, p)
 	}
+	b := append(append(make([]byte, 0, 32), field...), '=')
 	if p.IsSingleIP() {
-		return fmt.Appendf(nil, "%s=%s", field, p.Addr()), nil
+		return p.Addr().AppendTo(b), nil
 	}
-	return fmt.Appendf(nil, "%s=%s", field, p.Masked()), nil
+	return p.Masked().AppendTo(b), nil
 }
 
 func (m prefixMatch) GoString() string {
@@ -89,7 +91,7 @@ func Reg(n int, value uint32) Match {
 	return RegBits(n, value, math.MaxUint32)
 }
 
-// RegBits matches those bits of register n that the mask has.
+// RegBits matches the bits of register n that are in the mask.
 func RegBits(n int, value, mask uint32) Match {
 	return regMatch{n: n, value: value, mask: mask}
 }
@@ -103,13 +105,16 @@ func (m regMatch) MarshalText() ([]byte, error) {
 	if m.n < 0 || m.n > maxReg {
 		return nil, fmt.Errorf("reg%d: Open vSwitch has registers 0 to %d", m.n, maxReg)
 	}
-	switch {
-	case m.value&^m.mask != 0:
-		return nil, fmt.Errorf("reg%d=%#x/%#x: the value has bits that the mask has not", m.n, m.value, m.mask)
-	case m.mask != math.MaxUint32:
-		return fmt.Appendf(nil, "reg%d=%#x/%#x", m.n, m.value, m.mask), nil
+	if m.value&^m.mask != 0 {
+		return nil, fmt.Errorf("reg%d=%#x/%#x: the value has bits outside the mask", m.n, m.value, m.mask)
 	}
-	return fmt.Appendf(nil, "reg%d=%#x", m.n, m.value), nil
+	b := append(make([]byte, 0, 32), "reg"...)
+	b = append(strconv.AppendInt(b, int64(m.n), 10), "=0x"...)
+	b = strconv.AppendUint(b, uint64(m.value), 16)
+	if m.mask != math.MaxUint32 {
+		b = strconv.AppendUint(append(b, "/0x"...), uint64(m.mask), 16)
+	}
+	return b, nil
 }
 
 func (m regMatch) GoString() string {

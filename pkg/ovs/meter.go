@@ -6,37 +6,37 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// Meter drops the packets that exceed a rate.
+// Meter drops packets above a rate.
 type Meter struct {
 	ID    uint32 // 1 to 0xffff0000
 	Unit  MeterUnit
-	Rate  uint32 // units per second, from 1
-	Burst uint32 // units; 0: the switch's own choice
+	Rate  uint32 // units per second, at least 1
+	Burst uint32 // units; 0: the default of Open vSwitch
 }
 
-// MeterUnit is what a meter counts.
+// MeterUnit is the unit of a meter's rate and burst.
 type MeterUnit int
 
-// The units.
+// Units of meters.
 const (
-	Kilobits MeterUnit = iota + 1 // 1,000 bits each, of the whole frame
+	Kilobits MeterUnit = iota + 1 // 1,000 bits, of the whole frame
 	Packets
 )
 
-// MeterText returns the meter as ovs-ofctl reads it.
+// MeterText returns the meter in the syntax of ovs-ofctl.
 func MeterText(m Meter) (string, error) {
 	var unit string
 	switch {
 	case m.ID < 1 || m.ID > maxMeter:
-		return "", fmt.Errorf("meter=%d: the number must be 1 to %d", m.ID, uint32(maxMeter))
+		return "", fmt.Errorf("meter=%d: the ID must be 1 to %d", m.ID, uint32(maxMeter))
 	case m.Rate == 0:
-		return "", fmt.Errorf("meter=%d: a rate of 0 would drop everything; that is a flow's affair", m.ID)
+		return "", fmt.Errorf("meter=%d: rate 0; use a flow with the action drop to drop all packets", m.ID)
 	case m.Unit == Kilobits:
 		unit = "kbps"
 	case m.Unit == Packets:
 		unit = "pktps"
 	default:
-		return "", fmt.Errorf("meter=%d: unit %d is neither Kilobits nor Packets", m.ID, m.Unit)
+		return "", fmt.Errorf("meter=%d: invalid unit %d, want Kilobits or Packets", m.ID, m.Unit)
 	}
 	text := fmt.Sprintf("meter=%d,%s", m.ID, unit)
 	if m.Burst > 0 {
@@ -49,8 +49,8 @@ func MeterText(m Meter) (string, error) {
 	return text, nil
 }
 
-// compileMeter encodes the meter, which MeterText has accepted.
-func compileMeter(m Meter) openflow.Meter {
+// CompileMeter encodes a meter that MeterText accepts.
+func CompileMeter(m Meter) openflow.Meter {
 	band := openflow.Band{Type: openflow.BandDrop, Rate: m.Rate, Burst: m.Burst}
 	compiled := openflow.Meter{ID: m.ID, Flags: openflow.MeterKbps, Bands: []openflow.Band{band}}
 	if m.Unit == Packets {

@@ -11,9 +11,11 @@ import (
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/test/ovstest/flowmod"
 )
 
-// TestFlowKeyAgreesWithOVS writes random matches in random ways and has ovs-ofctl print them: its text must be the key's.
+// TestFlowKeyAgreesWithOVS compares the keys of random matches, in random forms, with the output of ovs-ofctl.
 func TestFlowKeyAgreesWithOVS(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -29,7 +31,7 @@ func TestFlowKeyAgreesWithOVS(t *testing.T) {
 				t.Fatal(err)
 			}
 			want = append(want, k)
-			b, err := f.MarshalText() // go-openvswitch's text: the match as it was written
+			b, err := f.MarshalText() // text of go-openvswitch: the match as written
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,15 +51,15 @@ func TestFlowKeyAgreesWithOVS(t *testing.T) {
 			if !ok {
 				continue
 			}
-			k, ok := parseFlowMod("ADD " + mod)
+			table, priority, match, ok := flowmod.Parse("ADD " + mod)
 			if !ok {
-				t.Fatalf("not understood: %s", line)
+				t.Fatalf("parse output of ovs-ofctl: got %s", line)
 			}
-			got = append(got, k)
+			got = append(got, Key{Table: table, Priority: priority, Match: match})
 		}
 		for i := range max(len(got), len(want)) {
 			if i >= len(got) || i >= len(want) || got[i] != want[i] {
-				t.Fatalf("flow %d:\nOVS %+v\nwe  %+v\n%s", i, got[i:], want[i:], script.String())
+				t.Fatalf("flow %d:\ngot  %+v (ovs-ofctl)\nwant %+v\n%s", i, got[i:], want[i:], script.String())
 			}
 		}
 	})
@@ -69,8 +71,7 @@ func drawFlow(t *rapid.T) *Flow {
 		Priority: rapid.OneOf(rapid.IntRange(0, maxPriority), rapid.Just(32768)).Draw(t, "priority"),
 		Actions:  []Action{goovs.Drop()},
 	}
-	protocols := protocols()
-	p := rapid.SampledFrom(append(protocols[:], protocol{})).Draw(t, "protocol")
+	p := rapid.SampledFrom(protocols()).Draw(t, "protocol")
 	if p.word != "" {
 		if rapid.Bool().Draw(t, "by word") {
 			f.Protocol = goovs.Protocol(p.word)
@@ -81,29 +82,20 @@ func drawFlow(t *rapid.T) *Flow {
 			}
 		}
 	}
-	fs := fields{eth: -1, proto: -1}
-	if p.word != "" {
-		fs.eth, fs.proto = p.eth, p.ip
-	}
-	seen := map[fieldID]bool{}
-	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(fieldNames()), 0, 12, rapid.ID).Draw(t, "fields") {
-		fd, ok := lookupField(name)
-		if !ok {
-			t.Fatalf("no field %s", name)
-		}
-		arpShared := fs.satisfies(needsARP) && fd.needs == needsIPv4
-		if seen[fd.id] || arpShared || !fs.satisfies(fd.needs) || fs.clashes(fd.id, seen) {
+	seen := map[string]bool{}
+	transport, later := false, false
+	for _, fd := range rapid.SliceOfNDistinct(rapid.SampledFrom(testFields()), 0, 12, rapid.ID).Draw(t, "fields") {
+		if seen[fd.kind] || !p.satisfies(fd.needs, later) || clashes(fd.kind, seen) || fd.kind == "nw_frag" && transport {
 			continue
 		}
-		seen[fd.id] = true
+		seen[fd.kind] = true
+		transport = transport || fd.needs.isTransport()
 		value := drawValue(t, fd)
-		if fd.id == fieldNWFrag {
-			fs.text[fieldNWFrag] = "nw_frag=" + value
-		}
-		f.Matches = append(f.Matches, goovs.FieldMatch(name, value))
+		later = later || value == "later"
+		f.Matches = append(f.Matches, goovs.FieldMatch(fd.names, value))
 	}
 	f.Matches = rapid.Permutation(f.Matches).Draw(t, "order")
-	if len(seen) > 0 && !seen[fieldInPort] {
+	if len(seen) > 0 && !seen["in_port"] {
 		f.InPort = rapid.SampledFrom([]int{0, 1, maxPort, goovs.PortLOCAL}).Draw(t, "in_port")
 	}
 	if rapid.Bool().Draw(t, "protocol last") && f.Protocol == "" {
@@ -112,33 +104,15 @@ func drawFlow(t *rapid.T) *Flow {
 	return f
 }
 
-// clashes keeps out what excludes each other: two kinds of tunnel address, and later fragments' ports.
-func (fs *fields) clashes(id fieldID, seen map[fieldID]bool) bool {
-	switch id {
-	case fieldTunSrc, fieldTunDst:
-		return seen[fieldTunIPv6Src] || seen[fieldTunIPv6Dst]
-	case fieldTunIPv6Src, fieldTunIPv6Dst:
-		return seen[fieldTunSrc] || seen[fieldTunDst]
-	case fieldNWFrag:
-		for id := fieldICMPType; id < numFields; id++ {
-			if seen[id] {
-				return true
-			}
-		}
+// clashes reports whether the field excludes one in the match: two families of tunnel address.
+func clashes(kind string, seen map[string]bool) bool {
+	switch kind {
+	case "tun_src", "tun_dst":
+		return seen["tun_ipv6_src"] || seen["tun_ipv6_dst"]
+	case "tun_ipv6_src", "tun_ipv6_dst":
+		return seen["tun_src"] || seen["tun_dst"]
 	}
 	return false
-}
-
-// fieldNames are all names but those of the protocol itself.
-func fieldNames() []string {
-	names := strings.Fields(`pkt_mark conj_id ct_state ct_zone ct_mark tun_id tunnel_id tun_src tun_dst tun_ipv6_src tun_ipv6_dst
-		metadata in_port dl_src eth_src dl_dst eth_dst nw_src ip_src nw_dst ip_dst arp_spa arp_tpa ipv6_src ipv6_dst arp_op
-		arp_sha arp_tha nw_tos nw_ecn ip_ecn nw_ttl nw_frag ip_frag icmp_type icmp_code icmpv6_type icmpv6_code
-		tp_src tp_dst tcp_src tcp_dst udp_src udp_dst sctp_src sctp_dst tcp_flags`)
-	for n := range maxReg + 1 {
-		names = append(names, fmt.Sprintf("reg%d", n))
-	}
-	return names
 }
 
 func either(t *rapid.T, names ...string) string {
@@ -161,9 +135,6 @@ func drawValue(t *rapid.T, fd field) string {
 		if fd.form == formTOS {
 			n &^= 3
 		}
-		if fd.id == fieldARPOp {
-			n &= 0xff // ovs-ofctl keeps eight bits
-		}
 		return drawInt(t, n, true)
 	case formMaskedDecimal, formHex:
 		all := ^uint64(0) >> (64 - fd.bits)
@@ -172,7 +143,7 @@ func drawValue(t *rapid.T, fd field) string {
 			s += "/" + drawInt(t, rapid.OneOf(rapid.Uint64Max(all), rapid.Just(uint64(0)), rapid.Just(all)).Draw(t, "mask"), true)
 		}
 		return s
-	case formMaskedMAC, formMAC:
+	case formMAC:
 		mac := func() string {
 			b := rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "mac")
 			return fmt.Sprintf(either(t, "%02x:%02x:%02x:%02x:%02x:%02x", "%02X:%02X:%02X:%02X:%02X:%02X"), b[0], b[1], b[2], b[3], b[4], b[5])
@@ -204,6 +175,6 @@ func drawValue(t *rapid.T, fd field) string {
 	case formTCPFlags:
 		return either(t, "+syn-ack", "-ack+syn", "+ns+cwr+ece", "+fin+rst+psh-urg")
 	}
-	t.Fatalf("no values for %s", fd.name)
+	t.Fatalf("values of field %s are not defined", fd.names)
 	return ""
 }

@@ -1,7 +1,8 @@
-// Package ovs is everything that touches Open vSwitch: one bridge, its ports in OVSDB and its flows in OpenFlow.
+// Package ovs is the model of one Open vSwitch bridge: its ports, flows, groups, meters and connections, the Interface that programs them,
+// and a fake of it for tests. It does no I/O; package native connects to Open vSwitch.
 //
-// The flow model and its text form are those of github.com/digitalocean/go-openvswitch; what that lacks is added here
-// by implementing its Match and Action interfaces.
+// The flow model and its text form are those of github.com/digitalocean/go-openvswitch. This package adds further Match and Action
+// implementations.
 package ovs
 
 import (
@@ -18,85 +19,83 @@ type (
 	Action = goovs.Action
 )
 
-// Interface programs one bridge. Implementations are safe for concurrent use. Every call ends when its
-// context does, with an error that wraps the context's. When Open vSwitch does not run or does not answer, the error
-// satisfies IsUnavailable.
+// Interface programs one bridge. Implementations are safe for concurrent use. A call ends when its context does, with an error that wraps
+// the context's error. If Open vSwitch does not run or does not answer, the error satisfies IsUnavailable.
 type Interface interface {
-	// EnsureBridge creates the bridge in fail mode secure when it is missing, and corrects what differs. Nothing is written
-	// when nothing does. Flows stay, unless the fail mode had to be corrected: vswitchd flushes them then. A bridge that
-	// somebody else made is taken over if it has no ports but Bridge.Ports and those marked with Bridge.PortID, else the error names the
-	// others (IsForeignBridge) and nothing is changed. It never deletes a bridge: a datapath type other than the wanted one is an
-	// error (IsDatapathMismatch), since changing it would drop every port.
+	// EnsureBridge creates the bridge with fail mode secure if it does not exist, and corrects properties that differ; otherwise it writes
+	// nothing. Flows are retained, except if the fail mode has to be corrected: vswitchd then flushes them. It adopts a bridge that it did
+	// not create if the bridge has no ports but Bridge.Ports and those marked with Bridge.PortID. Otherwise it changes nothing and
+	// returns an error with the names of the other ports (IsForeignBridge). It never deletes a bridge: a different datapath type is an
+	// error (IsDatapathMismatch), because changing it would drop every port.
 	EnsureBridge(ctx context.Context, b Bridge) error
 
-	// ListPorts returns the bridge's ports, the bridge's own local port excepted, sorted by name.
+	// ListPorts returns the bridge's ports except the local port, sorted by name.
 	ListPorts(ctx context.Context) ([]Port, error)
 
-	// AddPort adds the port, or corrects an existing one of that name, and returns it once vswitchd has given it an
-	// OpenFlow port number. Options and external IDs replace the former ones. The existing port of a system device is made
-	// anew, perhaps with another number: the device may have been replaced under its name, which vswitchd does not notice.
-	// When vswitchd refuses the interface, or gives it another number than the wanted one, the port is removed again
-	// and the error says why (IsPortError). When vswitchd does not answer in time, a new port is taken back.
+	// AddPort adds a port, or corrects the existing port of that name, and returns it once vswitchd has assigned an OpenFlow port number.
+	// Options and external IDs replace the existing ones. It re-creates the port of a system device, perhaps with another number: the
+	// device may have been replaced by another of the same name, which vswitchd does not notice. If vswitchd rejects the interface or
+	// assigns another number than the wanted one, AddPort removes the port and returns the reason (IsPortError). If vswitchd does not
+	// answer in time, AddPort removes a port that it has added. A system device that replaces another of its name may be down afterwards.
 	AddPort(ctx context.Context, p Port) (Port, error)
 
-	// DeletePort removes the port. A port that is not there is no error.
+	// DeletePort removes the port. It is not an error if the port does not exist.
 	DeletePort(ctx context.Context, name string) error
 
 	// NewTransaction returns an empty transaction for Run.
 	NewTransaction() *Transaction
 
-	// Run applies the transaction in its phases: meters are set; one atomic bundle changes groups and flows; meters are deleted and
-	// connections forgotten. A flow, group or meter that the switch refuses is named in the error (*FlowError, *GroupError,
-	// *MeterError), and nothing of the transaction is there then. After any other error, the end of the context included, any part of it
-	// may have been applied.
+	// Run applies the transaction in phases: it sets meters; changes groups and flows in one atomic bundle; deletes meters and flushes
+	// connections. It may return before meters are deleted; later calls are applied after it. If Open vSwitch rejects a flow, group or meter, the error identifies it (*FlowError, *GroupError, *MeterError), and no
+	// change of the transaction is applied. After any other error, that of the context included, any part of it may have been applied.
 	Run(ctx context.Context, tx *Transaction) error
 
-	// Replace makes the bridge's flows, groups and meters equal to the wanted ones, with one transaction that holds only the
-	// difference, and says what that was. Flows that are already there keep their counters. Two of one key are an error
-	// (*FlowError, *GroupError, *MeterError). Errors are as Run's.
+	// Replace makes the flows, groups and meters of the bridge equal to the wanted ones, with one transaction that contains only the
+	// differences, and returns these. Unchanged flows retain their counters. Two wanted elements with the same key are an error
+	// (*FlowError, *GroupError, *MeterError). Other errors are those of Run.
 	Replace(ctx context.Context, want State) (Difference, error)
 
-	// ListConnections calls each for every connection that the switch tracks in the zones, none of which may be 0, in no order. Those
-	// that come and go meanwhile may be missing, and so are those that Transaction.Forget refuses: ICMPv6. each must not block:
-	// vswitchd keeps what was not read yet. After an error some connections have been listed, after one about a line that nobody
-	// understands all others.
+	// AwaitDatapath returns when the datapath uses the flows of all previous transactions. Until vswitchd has revalidated the datapath flows,
+	// packets may be handled, and connections committed, by earlier flows.
+	AwaitDatapath(ctx context.Context) error
+
+	// ListConnections calls each for the connections in the zones, in no particular order; zone 0 is not allowed. It may miss connections
+	// that begin or end during the call, and it omits those that Transaction.Flush rejects (ICMPv6). each must not block: vswitchd
+	// buffers the output that was not read. An error means that some connections may be missing; after a line that cannot be parsed, all
+	// other connections were listed.
 	ListConnections(ctx context.Context, zones Zones, each func(Connection)) error
 }
 
-// State is everything that OpenFlow puts on a bridge.
+// State is the wanted flows, groups and meters of a bridge.
 type State struct {
 	Flows  []*Flow
 	Groups []Group
 	Meters []Meter
-	// Learned flows are the switch's own: they are neither wanted nor foreign, so that Replace leaves them.
-	Learned []Learned
+
+	// LearnedTable is a table to which learn actions add flows. Replace retains flows in it that are not wanted; 0: there is no such table.
+	LearnedTable int
 }
 
-// Learned stands for the flows that `learn` actions add to the table with the cookie.
-type Learned struct {
-	Table  int
-	Cookie uint64
-}
-
-// Difference is what Replace had to change: flows, groups and meters together.
+// Difference counts the flows, groups and meters that Replace changed.
 type Difference struct {
-	Missing int // wanted, and not there
-	Altered int // there, but not as wanted
-	Foreign int // there, and not wanted
-	// Examples are the texts of some that were altered or foreign, as they were; what the codec does not know is unknown(0x…) in it.
+	Missing int // wanted, but not on the switch
+	Altered int // on the switch, but different from the wanted ones
+	Foreign int // on the switch, but not wanted
+	// Examples are the texts of some altered or foreign elements before the change; parts that the codec does not support are unknown(0x…).
 	Examples []string
 }
 
-// maxExamples bounds Difference.Examples: enough to recognize who writes to the bridge.
+// maxExamples bounds Difference.Examples: enough to recognize the program that writes to the bridge.
 const maxExamples = 10
 
-func (d *Difference) example(object fmt.Stringer) {
+// AddExample adds the text of an object that was altered or foreign, up to maxExamples of them.
+func (d *Difference) AddExample(object fmt.Stringer) {
 	if len(d.Examples) < maxExamples {
 		d.Examples = append(d.Examples, object.String())
 	}
 }
 
-// Changes returns how many flows, groups and meters differed.
+// Changes returns the number of flows, groups and meters that differed.
 func (d Difference) Changes() int {
 	return d.Missing + d.Altered + d.Foreign
 }
@@ -105,21 +104,21 @@ func (d Difference) Changes() int {
 type Bridge struct {
 	Name         string
 	DatapathType string         // "system" or "netdev"
-	TableNames   map[int]string // shown by `ovs-ofctl --names`; must be unique, or OVS shows none
+	TableNames   map[int]string // names for `ovs-ofctl --names`; OVS shows none of them unless they are unique
 
-	// What tells a bridge that an earlier version made from somebody else's:
-	Ports  []string // names of ports that the caller adds
-	PortID string   // key in the external IDs of all other ports that it adds; "": there are none
+	// Ports and PortID distinguish a bridge that an earlier version created from that of another owner.
+	Ports  []string // names of ports of the pod network
+	PortID string   // key in the external IDs of all other ports of the pod network; "": none
 }
 
-// Port is a port with its one interface.
+// Port is a port with one interface.
 type Port struct {
 	Name        string
 	Type        string            // interface type: "" for a system device such as a veth, "internal", "vxlan"
 	Options     map[string]string // interface options, such as remote_ip=flow
-	OFPort      int               // wanted number in AddPort (0: any); given number in results, -1 if vswitchd could not open the device
-	MTURequest  int               // bytes; 0: leave alone
-	MAC         string            // pinned address of an internal port; "": leave alone
-	ExternalIDs map[string]string // what the agent remembers of the port
-	Error       string            // vswitchd's reason when OFPort is -1
+	OFPort      int               // in AddPort the wanted number (0: any); in results the assigned number, -1 if vswitchd could not open the device
+	MTURequest  int               // bytes; 0: unchanged
+	MAC         string            // address of an internal port; "": unchanged
+	ExternalIDs map[string]string // the agent's metadata of the port
+	Error       string            // vswitchd's error if OFPort is -1
 }

@@ -2,28 +2,28 @@ package ovs
 
 import "fmt"
 
-// controllerID tells the agent's packets from those that are sent to everybody else, whose id is 0 unless they choose another.
-const controllerID = 1
+// ControllerID is the controller ID of ToController. Packets of other programs have ID 0, the default, or an ID of their own.
+const ControllerID = 1
 
-// numRegisters is how many 32-bit registers Open vSwitch has (FLOW_N_REGS).
-const numRegisters = 16
+// NumRegisters is the number of 32-bit registers of Open vSwitch (FLOW_N_REGS).
+const NumRegisters = 16
 
-// PacketIn is a packet that a flow sent by ToController, as it was in the flow's table.
+// PacketIn is a packet that a flow sent with ToController, with its metadata in the flow's table.
 type PacketIn struct {
 	Table     int
 	Cookie    uint64 // of the flow
-	Registers [numRegisters]uint32
-	Packet    []byte // from the Ethernet header on, whole
+	Registers [NumRegisters]uint32
+	Packet    []byte // the whole packet from the Ethernet header on
 }
 
-// ToController sends a copy of the packet to who watches packets. What comes from the datapath passes by vswitchd, so that a flow
-// which many packets may meet goes ThroughMeter first.
+// ToController sends a copy of the packet to the caller of WatchPackets. Every such packet goes through vswitchd: a flow that many packets
+// match must limit them with ThroughMeter first.
 func ToController() Action { return toController{} }
 
 type toController struct{}
 
 func (toController) MarshalText() ([]byte, error) {
-	return fmt.Appendf(nil, "controller(id=%d)", controllerID), nil
+	return fmt.Appendf(nil, "controller(id=%d)", ControllerID), nil
 }
 
 func (toController) GoString() string { return "ovs.ToController()" }

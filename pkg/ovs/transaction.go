@@ -7,114 +7,103 @@ import (
 	"strings"
 )
 
-// A Transaction collects changes that Interface.Run applies. Whatever order they are collected in, they are applied in phases:
+// Transaction collects changes for Interface.Run, which applies them in phases, whatever the order in which they were collected:
 //
 //  1. meters are set
 //  2. in one atomic bundle: groups are set, flows are added, deleted and purged in their order, groups are deleted
 //  3. meters are deleted
-//  4. connections are forgotten
+//  4. connections are flushed
 //
-// so that a flow never refers to what is not there, and no connection is judged by flows that have gone. The first error is kept
-// and returned by Run and Err, so that callers need not check each operation. It is not safe for concurrent use.
+// A flow therefore never refers to a group or meter that does not exist, and no connection is committed again by deleted flows. The first
+// error is retained and returned by Run and Err, so that callers need not check each operation. A Transaction is not safe for concurrent use.
 type Transaction struct {
-	ops []operation
+	ops []Operation
 	err error
 }
 
-// An operation is one change.
-type operation struct {
+// Operation is one change of a transaction.
+type Operation struct {
 	phase       phase
-	verb        verb
-	text        string // what follows the verb in the script
-	flow        *Flow  // of flows
-	key         Key    // likewise
-	group       Group  // with its number alone in a deletion
-	meter       Meter  // likewise
-	learned     Learned
-	connections Connections
+	Verb        Verb
+	Text        string // follows the verb in the script
+	Flow        *Flow  // of an operation on a flow
+	Key         Key    // of an operation on a flow
+	Group       Group  // in a deletion only the ID
+	Meter       Meter  // in a deletion only the ID
+	Connections Connections
 }
 
-// phase is what an operation does, in the order in which that is done.
+// phase is the type of an operation, in the order of application.
 type phase int
 
 const (
 	setMeter phase = iota
 	setGroup
-	changeFlow // additions and deletions of flows keep their order
+	changeFlow // additions and deletions of flows retain their order
 	deleteGroup
 	deleteMeter
-	forget
+	flush
 )
 
-// verb is how an operation's line in the script begins.
-type verb string
+// Verb is the beginning of an operation's line in the script.
+type Verb string
 
+// The verbs.
 const (
-	verbAdd         verb = "flow add "
-	verbDelete      verb = "flow delete_strict "
-	verbPurge       verb = "flow delete "
-	verbSetGroup    verb = "group add_or_mod "
-	verbDeleteGroup verb = "group delete "
-	verbSetMeter    verb = "#ovs-ofctl add-meter br0 "
-	verbDeleteMeter verb = "#ovs-ofctl del-meters br0 "
-	verbForget      verb = "#ovs-ofctl ct-flush br0 "
+	VerbAdd         Verb = "flow add "
+	VerbDelete      Verb = "flow delete_strict "
+	VerbSetGroup    Verb = "group add_or_mod "
+	VerbDeleteGroup Verb = "group delete "
+	VerbSetMeter    Verb = "#ovs-ofctl add-meter br0 "
+	VerbDeleteMeter Verb = "#ovs-ofctl del-meters br0 "
+	VerbFlush       Verb = "#ovs-ofctl ct-flush br0 "
 )
 
-// Add adds the flow. A flow of the same key is overwritten.
+// Add adds the flow. It replaces a flow with the same key.
 func (tx *Transaction) Add(f *Flow) {
 	key, text, err := flowText(f)
-	tx.push(operation{phase: changeFlow, verb: verbAdd, text: text, flow: f, key: key}, err)
+	tx.push(Operation{phase: changeFlow, Verb: VerbAdd, Text: text, Flow: f, Key: key}, err)
 }
 
-// Delete removes the flow with f's key; the cookie, actions and time-outs of f do not matter. A flow that is not there
-// is no error.
+// Delete removes the flow with f's key; cookie, actions and timeouts of f are ignored. It is not an error if the flow does not exist.
 func (tx *Transaction) Delete(f *Flow) {
 	key, err := FlowKey(f)
-	tx.push(operation{phase: changeFlow, verb: verbDelete, text: key.String(), flow: f, key: key}, err)
+	tx.push(Operation{phase: changeFlow, Verb: VerbDelete, Text: key.String(), Flow: f, Key: key}, err)
 }
 
-// Purge removes all flows of the table with the cookie.
-func (tx *Transaction) Purge(l Learned) {
-	var err error
-	if l.Table < 0 || l.Table > maxTable {
-		err = fmt.Errorf("purge: table %d is not in 0 to %d", l.Table, maxTable)
-	}
-	tx.push(operation{phase: changeFlow, verb: verbPurge, text: fmt.Sprintf("table=%d,cookie=%#x/-1", l.Table, l.Cookie), learned: l}, err)
-}
-
-// SetGroup adds the group, or makes the one of its number so.
+// SetGroup adds the group, or replaces the group with the same ID.
 func (tx *Transaction) SetGroup(g Group) {
 	text, err := GroupText(g)
-	tx.push(operation{phase: setGroup, verb: verbSetGroup, text: text, group: g}, err)
+	tx.push(Operation{phase: setGroup, Verb: VerbSetGroup, Text: text, Group: g}, err)
 }
 
-// DeleteGroup removes the group. Open vSwitch removes the flows that use it too. A group that is not there is no error.
+// DeleteGroup removes the group, with which Open vSwitch removes the flows that use it. It is not an error if the group does not exist.
 func (tx *Transaction) DeleteGroup(id uint32) {
 	_, err := GroupText(Group{ID: id})
-	tx.push(operation{phase: deleteGroup, verb: verbDeleteGroup, text: fmt.Sprintf("group_id=%d", id), group: Group{ID: id}}, err)
+	tx.push(Operation{phase: deleteGroup, Verb: VerbDeleteGroup, Text: fmt.Sprintf("group_id=%d", id), Group: Group{ID: id}}, err)
 }
 
-// SetMeter adds the meter, or makes the one of its number so.
+// SetMeter adds the meter, or replaces the meter with the same ID.
 func (tx *Transaction) SetMeter(m Meter) {
 	text, err := MeterText(m)
-	tx.push(operation{phase: setMeter, verb: verbSetMeter, text: text, meter: m}, err)
+	tx.push(Operation{phase: setMeter, Verb: VerbSetMeter, Text: text, Meter: m}, err)
 }
 
-// DeleteMeter removes the meter. Open vSwitch removes the flows that use it too. A meter that is not there is no error.
+// DeleteMeter removes the meter, with which Open vSwitch removes the flows that use it. It is not an error if the meter does not exist.
 func (tx *Transaction) DeleteMeter(id uint32) {
 	var err error
 	if id < 1 || id > maxMeter {
-		err = fmt.Errorf("meter=%d: the number must be 1 to %d", id, uint32(maxMeter))
+		err = fmt.Errorf("meter=%d: the ID must be 1 to %d", id, uint32(maxMeter))
 	}
-	tx.push(operation{phase: deleteMeter, verb: verbDeleteMeter, text: fmt.Sprintf("meter=%d", id), meter: Meter{ID: id}}, err)
+	tx.push(Operation{phase: deleteMeter, Verb: VerbDeleteMeter, Text: fmt.Sprintf("meter=%d", id), Meter: Meter{ID: id}}, err)
 }
 
-// Forget makes the switch forget the connections.
-func (tx *Transaction) Forget(c Connections) {
-	tx.push(operation{phase: forget, verb: verbForget, text: c.String(), connections: c}, c.validate())
+// Flush removes the connections from conntrack.
+func (tx *Transaction) Flush(c Connections) {
+	tx.push(Operation{phase: flush, Verb: VerbFlush, Text: c.String(), Connections: c}, c.validate())
 }
 
-func (tx *Transaction) push(op operation, err error) {
+func (tx *Transaction) push(op Operation, err error) {
 	if tx.err == nil {
 		tx.err = err
 	}
@@ -128,13 +117,13 @@ func (tx *Transaction) Err() error {
 	return tx.err
 }
 
-// NumOperations returns how many changes the transaction holds.
+// NumOperations returns the number of changes.
 func (tx *Transaction) NumOperations() int {
 	return len(tx.ops)
 }
 
-// inPhases returns the operations in the order in which they are applied.
-func (tx *Transaction) inPhases() []operation {
+// Operations returns the operations in the order of application.
+func (tx *Transaction) Operations() []Operation {
 	if slices.IsSortedFunc(tx.ops, comparePhases) {
 		return tx.ops
 	}
@@ -143,18 +132,19 @@ func (tx *Transaction) inPhases() []operation {
 	return ops
 }
 
-func comparePhases(a, b operation) int { return cmp.Compare(a.phase, b.phase) }
+func comparePhases(a, b Operation) int { return cmp.Compare(a.phase, b.phase) }
 
-// String returns the transaction as a script that `ovs-ofctl -O OpenFlow14 bundle br0 FILE` replays. What a bundle can't hold is a comment
-// that names the command: the first ones are for before, the last ones for after.
+// String returns the transaction as a script for `ovs-ofctl -O OpenFlow14 bundle br0 FILE`. Changes that a bundle cannot contain are
+// comments with the command to run: before the bundle if they are first, after it if they are last.
 func (tx *Transaction) String() string {
 	var b strings.Builder
-	for _, op := range tx.inPhases() {
-		b.WriteString(string(op.verb))
-		b.WriteString(op.text)
+	for _, op := range tx.Operations() {
+		b.WriteString(string(op.Verb))
+		b.WriteString(op.Text)
 		b.WriteByte('\n')
 	}
 	return b.String()
 }
 
-const reasonTwice = "it is wanted twice; the second would overwrite the first"
+// ReasonTwice is the reason of errors about a flow, group or meter of which Interface.Replace gets two with the same key.
+const ReasonTwice = "specified twice; the second would replace the first"

@@ -1,4 +1,4 @@
-// Package version says which version of the project a program is.
+// Package version has the version of a program.
 package version
 
 import (
@@ -11,20 +11,20 @@ import (
 // stamp is "VERSION REVISION CREATED", set by the linker: -X github.com/ovsdn/ovsdn/pkg/version.stamp=…. Nothing else writes it.
 var stamp string //nolint:gochecknoglobals // -X can set nothing else
 
-// Unknown stands for what neither the linker nor the go command has said.
+// Unknown is the value of a field that neither the linker nor the go command has set.
 const Unknown = "unknown"
 
-// Info is what a program knows of its own making.
+// Info describes the build of a program.
 type Info struct {
-	// Version is what `git describe` says of the sources, or the module's version.
+	// Version is the output of `git describe`, or the module's version.
 	Version string
 	// Revision is the commit.
 	Revision string
-	// Created is the time of the commit in RFC 3339: that of the build would make each build another.
+	// Created is the time of the commit in RFC 3339. The time of the build would make builds irreproducible.
 	Created string
 }
 
-// Get returns what the linker was told, else what the go command wrote into the program.
+// Get returns the linker's stamp, else the build information of the go command.
 func Get() Info {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -52,7 +52,7 @@ func read(stamp string, build *debug.BuildInfo) Info {
 	return info
 }
 
-// Time is Created in UTC, and 1970 where that is not known: formats that want a time have no word for it.
+// Time returns Created in UTC, or 1970 if it is unknown, for formats that require a time.
 func (i Info) Time() time.Time {
 	t, err := time.Parse(time.RFC3339, i.Created)
 	if err != nil {
@@ -61,7 +61,7 @@ func (i Info) Time() time.Time {
 	return t.UTC()
 }
 
-// String is one line for people.
+// String returns one line for logs and --version.
 func (i Info) String() string {
 	return fmt.Sprintf("%s (revision %s of %s)", i.Version, i.Revision, i.Created)
 }

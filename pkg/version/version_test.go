@@ -24,7 +24,7 @@ func TestStampGoesBeforeBuildInfo(t *testing.T) {
 		"by the go command":   {"", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
 		"a stamp with a hole": {"v2 def", build, Info{"v1.2.3", "abc", "2026-01-02T03:04:05Z"}},
 		"of a work tree":      {"", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, Info{Unknown, Unknown, Unknown}},
-		"by nobody":           {"", &debug.BuildInfo{}, Info{Unknown, Unknown, Unknown}},
+		"without stamp":       {"", &debug.BuildInfo{}, Info{Unknown, Unknown, Unknown}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := read(test.stamp, test.build); got != test.want {
@@ -45,7 +45,7 @@ func TestTimeIsInUTCOrNone(t *testing.T) {
 }
 
 // Every program answers --version, in one line, with what `make build` stamps.
-func TestEveryProgramSaysItsVersion(t *testing.T) {
+func TestEveryProgramPrintsItsVersion(t *testing.T) {
 	programs, err := os.ReadDir("../../cmd")
 	if err != nil {
 		t.Fatal(err)

@@ -11,18 +11,18 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
-// testCNI calls the agent's socket as who must not, and with ids and namespaces that are not a sandbox's.
+// testCNI calls the agent's socket as a user without permission, and with invalid IDs and namespaces of sandboxes.
 func testCNI(t *testing.T, w *world) {
-	const nobody = "65534"
+	const unprivileged = "65534"
 	t.Run("socket", func(t *testing.T) {
-		_, err := w.TryOutput(t.Context(), fixture.Node1, "setpriv", "--reuid="+nobody, "--regid="+nobody, "--clear-groups", "--inh-caps=-all",
+		_, err := w.TryOutput(t.Context(), fixture.Node1, "setpriv", "--reuid="+unprivileged, "--regid="+unprivileged, "--clear-groups", "--inh-caps=-all",
 			"test", "-w", cniserver.DefaultSocket)
 		arrived := 0
 		if err == nil {
 			arrived = 1
-			t.Errorf("user %s may write to %s", nobody, cniserver.DefaultSocket)
+			t.Errorf("user %s may write to %s", unprivileged, cniserver.DefaultSocket)
 		}
-		report(t, attack{position: aPod, sent: "a call of the agent's socket by a user of the node who is not root"}, arrived, []string{"refusal: permissions of the socket"})
+		report(t, attack{position: aPod, sent: "a call of the agent's socket by an unprivileged user of the node"}, arrived, []string{"refusal: permissions of the socket"})
 	})
 	socket := filepath.Join(w.node1.Root, cniserver.DefaultSocket)
 	config := json.RawMessage(`{"cniVersion":"1.0.0","name":"ovsdn","type":"ovsdn-cni"}`)

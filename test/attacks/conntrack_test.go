@@ -2,6 +2,7 @@ package attacks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -93,37 +94,67 @@ func testHostConntrack(t *testing.T, w *world) {
 	}
 }
 
-// testZoneExhaustion has a pod under a policy open connections without end in the switch's tracker, of which the test leaves little. The zones of
-// other pods are not affected.
-func testZoneExhaustion(t *testing.T, w *world) {
-	const tracker, share = 20000, 16 // docs/decisions/0001-conntrack.md
-	const limits = "ovs-appctl dpctl/ct-get-limits"
-	size, err := w.number(t.Context(), fixture.Node2, "ovs-appctl dpctl/ct-get-maxconns")
+const zoneLimits = "ovs-appctl dpctl/ct-get-limits"
+
+// shrinkTracker empties the tracker of a node's switch, gives it room for so many connections until the test ends, and returns when the limits of zones follow.
+func (w *world) shrinkTracker(t *testing.T, node string, room int) {
+	t.Helper()
+	size, err := w.number(t.Context(), node, "ovs-appctl dpctl/ct-get-maxconns")
 	if err != nil {
 		t.Fatal(err)
 	}
 	setSize := func(ctx context.Context, n int) {
-		if _, err := w.TryOutput(ctx, fixture.Node2, "ovs-appctl", "dpctl/ct-set-maxconns", strconv.Itoa(n)); err != nil {
+		if _, err := w.TryOutput(ctx, node, "ovs-appctl", "dpctl/ct-set-maxconns", strconv.Itoa(n)); err != nil {
 			t.Error(err)
 		}
 	}
-	w.allowAll(t, w.attackers, w.a2)
-	w.allowAll(t, w.victims, w.v2)
 	t.Cleanup(func() { setSize(context.WithoutCancel(t.Context()), size) })
-	setSize(t.Context(), tracker)
-	zone := regexp.MustCompile(`zone=(\d+),limit=(\d+),count=(\d+)`)
+	setSize(t.Context(), room)
+	w.Output(t, node, "ovs-appctl", "dpctl/flush-conntrack")
 	fixture.Eventually(t, fixture.SyncTime, "the limits follow the tracker's size", func(ctx context.Context) error {
-		out, err := w.TryOutput(ctx, fixture.Node2, "sh", "-c", limits)
+		zones, err := w.zones(ctx, node)
 		if err != nil {
 			return err
 		}
-		for _, m := range zone.FindAllStringSubmatch(out, -1) {
-			if limit, err := strconv.Atoi(m[2]); err != nil || limit > tracker {
-				return fmt.Errorf("zone %s has the limit %s: %w", m[1], m[2], err)
+		for number, z := range zones {
+			if z.limit > room || z.limit < room/32 {
+				return fmt.Errorf("zone %d has the limit %d", number, z.limit)
 			}
 		}
 		return nil
 	})
+}
+
+// zone is a conntrack zone of a switch.
+type zone struct{ limit, connections int }
+
+func (z zone) String() string { return fmt.Sprintf("%d connections, limit %d", z.connections, z.limit) }
+
+// zones returns the limited conntrack zones of a node's switch.
+func (w *world) zones(ctx context.Context, node string) (map[int]zone, error) {
+	out, err := w.TryOutput(ctx, node, "sh", "-c", zoneLimits)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int]zone{}
+	for _, m := range regexp.MustCompile(`zone=(\d+),limit=(\d+),count=(\d+)`).FindAllStringSubmatch(out, -1) {
+		var number int
+		var z zone
+		if _, err := fmt.Sscan(strings.Join(m[1:], " "), &number, &z.limit, &z.connections); err != nil {
+			return nil, fmt.Errorf("%q: %w", m[0], err)
+		}
+		all[number] = z
+	}
+	return all, nil
+}
+
+// testZoneExhaustion has a pod under a policy open connections without end in the switch's tracker, of which the test leaves little. The zones of
+// other pods are not affected.
+func testZoneExhaustion(t *testing.T, w *world) {
+	const tracker, share = 20000, 16 // docs/decisions/0001-conntrack.md
+	w.allowAll(t, w.attackers, w.a2)
+	w.allowAll(t, w.victims, w.v2)
+	w.shrinkTracker(t, fixture.Node2, tracker)
 	if err := w.spray(t.Context(), fixture.Node2, w.a2, w.a3.Addr, tracker/2); err != nil {
 		t.Fatal(err)
 	}
@@ -133,11 +164,88 @@ func testZoneExhaustion(t *testing.T, w *world) {
 	}
 	const most = tracker / share
 	report(t, attack{position: aPod, sent: fmt.Sprintf("UDP of %d connections to a pod of the same tenant, under a policy", tracker/2)}, max(opened-most, 0),
-		[]string{fmt.Sprintf("%s: %d connections of the pod, limit %d", limits, opened, most)})
+		[]string{fmt.Sprintf("%s: %d connections of the pod, limit %d", zoneLimits, opened, most)})
 	if opened == 0 || opened > most {
 		t.Errorf("the pod has %d connections in the switch's tracker, want 1 to %d", opened, most)
 	}
 	fixture.Meet(t, w.v2.NetNS, w.v3.Addr) // by the tracker of the same node
+}
+
+// targetZone returns the zone of connections that are opened to a pod from outside of its node (docs/decisions/0001-conntrack.md).
+func targetZone(p fixture.Pod) int {
+	b := p.Addr.As4()
+	return 0x8000 | (int(b[2])<<8|int(b[3]))&0x1fff
+}
+
+// testZoneSharing has pods of another node open connections without end to a pod whose policy admits them. They use up the room of that pod, but not that
+// of another pod, for which they have room themselves. Both pods may only reply, so that without an entry no reply leaves them.
+func testZoneSharing(t *testing.T, w *world) {
+	const tracker, share = 20000, 8 // docs/decisions/0001-conntrack.md
+	w.repliesOnly(t, w.guarded, w.server, w.open)
+	w.shrinkTracker(t, fixture.Node1, tracker)
+	before, err := w.zones(t.Context(), fixture.Node1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var filled map[int]zone
+	fixture.Eventually(t, fixture.SyncTime, "the zone of the pod is full", func(ctx context.Context) error {
+		for _, from := range []fixture.Pod{w.enemy, w.friend} {
+			if err := w.spray(ctx, fixture.Node2, from, w.open.Addr, tracker/2); err != nil {
+				return err
+			}
+		}
+		if filled, err = w.zones(ctx, fixture.Node1); err != nil {
+			return err
+		}
+		if z := filled[targetZone(w.open)]; z.connections < z.limit {
+			return errors.New(z.String())
+		}
+		return nil
+	})
+	var grown []string
+	for number, z := range filled {
+		if z.connections > before[number].connections {
+			grown = append(grown, fmt.Sprintf("%s: zone %#x: %v", zoneLimits, number, z))
+		}
+	}
+	const most = tracker / share
+	attacked := filled[targetZone(w.open)]
+	report(t, attack{position: aPod, sent: fmt.Sprintf("UDP of %d connections by two pods of another node to a pod that admits them", tracker)}, max(attacked.connections-most, 0), grown)
+	if attacked.connections > most {
+		t.Errorf("the zone of the pod has %v, want at most %d", attacked, most)
+	}
+	if z := filled[targetZone(w.server)]; z.connections > before[targetZone(w.server)].connections {
+		t.Errorf("the zone of another pod has %v after the attack, want %v", z, before[targetZone(w.server)])
+	}
+	fixture.Meet(t, w.friend.NetNS, w.server.Addr) // one of the attackers, by the tracker of the same node
+	after, err := w.zones(t.Context(), fixture.Node1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if z := after[targetZone(w.server)]; z.connections == 0 {
+		t.Errorf("the zone of another pod has %v, want the connection that was opened last", z)
+	}
+}
+
+// repliesOnly forbids pods to open connections until the test ends. What others open to them is committed, or no reply leaves them.
+func (w *world) repliesOnly(t *testing.T, namespace string, pods ...fixture.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		name := "replies-" + pod.Name
+		w.SetPolicy(t, &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec:       networkingv1.NetworkPolicySpec{PodSelector: app(pod.Name), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}},
+		})
+		t.Cleanup(func() { w.deletePolicy(t, namespace, name) })
+	}
+}
+
+// deletePolicy is for cleanups.
+func (w *world) deletePolicy(t *testing.T, namespace, name string) {
+	t.Helper()
+	if err := w.Kube.NetworkingV1().NetworkPolicies(namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
 }
 
 // allowAll puts a pod under a policy that allows everything, until the test ends: its connections are tracked.
@@ -150,9 +258,5 @@ func (w *world) allowAll(t *testing.T, namespace string, pod fixture.Pod) {
 			Egress: []networkingv1.NetworkPolicyEgressRule{{}},
 		},
 	})
-	t.Cleanup(func() {
-		if err := w.Kube.NetworkingV1().NetworkPolicies(namespace).Delete(context.WithoutCancel(t.Context()), "tracked", metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { w.deletePolicy(t, namespace, "tracked") })
 }

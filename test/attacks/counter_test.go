@@ -12,7 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
-// counter reads packet counters by a name that says what counts: a flow, a rule of iptables, a meter, an Event.
+// counter reads packet counters by the name of the counting object: a flow, a rule of iptables, a meter, an Event.
 type counter func(ctx context.Context) (map[string]uint64, error)
 
 // read reads the counters, again if the switch is too busy to answer.
@@ -61,7 +61,7 @@ func (w *world) flows(node, table string, words ...string) counter {
 		}
 		counts := map[string]uint64{}
 		for _, f := range flows {
-			if (table == "" || f.Table == table) && fixture.SaysAll(f.Text, words) {
+			if (table == "" || f.Table == table) && fixture.ContainsAll(f.Text, words) {
 				counts[fmt.Sprintf("%s: flow cookie=%s,table=%s,%s", node, f.Cookie, f.Table, f.Text)] += f.Packets
 			}
 		}
@@ -80,7 +80,7 @@ func (w *world) rules(node string, words ...string) counter {
 		counts := map[string]uint64{}
 		for text := range strings.Lines(out) {
 			m := line.FindStringSubmatch(strings.TrimSpace(text))
-			if m == nil || !fixture.SaysAll(m[2], words) {
+			if m == nil || !fixture.ContainsAll(m[2], words) {
 				continue
 			}
 			value, err := strconv.ParseUint(m[1], 10, 64)

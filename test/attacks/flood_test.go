@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
@@ -22,6 +24,7 @@ func testFloods(t *testing.T, w *world) {
 	t.Run("destinations", func(t *testing.T) { testDestinationSweep(t, w) })
 	t.Run("host conntrack", func(t *testing.T) { testHostConntrack(t, w) })
 	t.Run("conntrack zones", func(t *testing.T) { testZoneExhaustion(t, w) })
+	t.Run("zone sharing", func(t *testing.T) { testZoneSharing(t, w) })
 }
 
 // nth returns an address of a network by its number.
@@ -31,6 +34,31 @@ func nth(network netip.Prefix, n int) netip.Addr {
 	b[1] += byte(n >> 16)
 	b[2], b[3] = byte(n>>8), byte(n)
 	return netip.AddrFrom4(b)
+}
+
+// unusedServiceIPs returns addresses of the service network that no service has.
+func (w *world) unusedServiceIPs(t *testing.T, count int) []netip.Addr {
+	t.Helper()
+	services, err := w.Kube.CoreV1().Services(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, svc := range services.Items {
+		used[svc.Spec.ClusterIP] = true
+	}
+	network := w.Shape().ServiceNetwork
+	var unused []netip.Addr
+	for n := 256; len(unused) < count; n++ { // the first addresses are for services that name their own
+		addr := nth(network, n)
+		if !network.Contains(addr) {
+			t.Fatalf("%s has %d unused addresses, want %d", network, len(unused), count)
+		}
+		if !used[addr.String()] {
+			unused = append(unused, addr)
+		}
+	}
+	return unused
 }
 
 // neighbours returns how many neighbours a machine has by tun0, with those that do not answer.
@@ -57,11 +85,10 @@ func testNeighbourSweep(t *testing.T, w *world) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			first := w.Shape().ServiceNetwork
+			unused := w.unusedServiceIPs(t, sweep)
 			send := fromPod(from, func(token []byte) (frames [][]byte) {
-				for n := range sweep {
-					frames = append(frames, wire.Ethernet(gatewayMAC(from), from.MAC, wire.TypeIPv4,
-						wire.UDPPacket(to(from.Addr), to(nth(first, 20000+n)), token)))
+				for _, addr := range unused {
+					frames = append(frames, wire.Ethernet(gatewayMAC(from), from.MAC, wire.TypeIPv4, wire.UDPPacket(to(from.Addr), to(addr), token)))
 				}
 				return frames
 			})

@@ -35,7 +35,7 @@ func testStolenNode(t *testing.T, w *world) {
 		{"gateway of the receiving node", "the source of node1's gateway with VNI 0", 0, udp(w.v1, gatewayMAC(w.v1), w.v1.Gateway())},
 		{"mark of another node", "the source and the mark of node3's gateway", 0, udp(w.v1, mark(w.v3.Gateway()), w.v3.Gateway())},
 		{"IP of another node", "the source of node3's IP with VNI 0 and the mark of node3", 0, udp(w.v1, mark(w.v3.Gateway()), w.Addr(t, fixture.Node3))},
-		{"address of nobody", "a source of the cluster network that no node has", w.victimVNID, udp(w.v1, w.v3.MAC, netip.MustParseAddr("10.131.250.9"))},
+		{"unassigned address", "a source of the cluster network that no node has", w.victimVNID, udp(w.v1, w.v3.MAC, netip.MustParseAddr("10.131.250.9"))},
 	} {
 		t.Run(a.name, func(t *testing.T) {
 			w.try(t, attack{

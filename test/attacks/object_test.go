@@ -82,7 +82,7 @@ func testLargeAnnotations(t *testing.T, w *world) {
 		if after[node] != pid {
 			t.Errorf("the agent of %s was started again", node)
 		}
-		// Agents receive the objects, so that there is some garbage. They must not keep them.
+		// Agents receive the objects, so that there is some garbage. They must not retain them.
 		if grown, all := memory[node]-before[node], count*size>>10; grown > all/2+64<<10 {
 			t.Errorf("the agent of %s has %d KiB more than before, for annotations of %d KiB", node, grown, all)
 		}

@@ -18,6 +18,7 @@ func testPolicies(t *testing.T, w *world) {
 			at:   []receiver{podFrom(w.server, w.friend)}, counters: []counter{w.drops(fixture.Node1, "83")},
 		})
 	})
+	t.Run("log masking", func(t *testing.T) { testLogMasking(t, w) })
 	t.Run("bombs", func(t *testing.T) { testPolicyBombs(t, w) })
 	t.Run("service to a denied address", func(t *testing.T) { testDeniedService(t, w) })
 }

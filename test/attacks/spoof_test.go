@@ -33,7 +33,7 @@ func testSpoofing(t *testing.T, w *world) {
 	})
 	macs := []net.HardwareAddr{w.v1.MAC, gatewayMAC(w.a1), {0x0a, 0x58, 10, 99, 99, 99}, {0x0e, 0x58, 10, 128, 0, 1}}
 	t.Run("MAC", func(t *testing.T) {
-		w.tryFrames(t, "UDP with MACs of a pod, a gateway, nobody and a node's mark", w.drops(fixture.Node1, "20"), func(dst fixture.Pod, token []byte) (frames [][]byte) {
+		w.tryFrames(t, "UDP with MACs of a pod, a gateway, no pod and a node's mark", w.drops(fixture.Node1, "20"), func(dst fixture.Pod, token []byte) (frames [][]byte) {
 			for _, mac := range macs {
 				frames = append(frames, wire.Ethernet(dst.MAC, mac, wire.TypeIPv4, wire.UDPPacket(to(w.a1.Addr), to(dst.Addr), token)))
 			}
@@ -109,7 +109,7 @@ func (w *world) tryICMPv6(t *testing.T, sent string, kind byte) {
 	})
 }
 
-// icmpv6 is an IPv6 packet with a message of ICMPv6, without a checksum: it must not get to who would verify it.
+// icmpv6 is an IPv6 packet with a message of ICMPv6, without a checksum: no receiver must get it, so none verifies it.
 func icmpv6(src, dst netip.Addr, kind byte, payload []byte) []byte {
 	message := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, payload...)
 	p := []byte{0x60, 0, 0, 0}

@@ -10,8 +10,7 @@ import (
 // interval is between two looks.
 const interval = 20 * time.Millisecond
 
-// OK returns when look finds no fault any more. If it still does after that time, its last fault is the test's. Look's context ends with
-// the wait.
+// OK returns when look returns no error. After the time limit it fails the test with look's last error. Look's context ends with the wait.
 func OK(tb testing.TB, within time.Duration, look func(context.Context) error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), within) // cleanups wait too
@@ -24,7 +23,7 @@ func OK(tb testing.TB, within time.Duration, look func(context.Context) error) {
 		if fault == nil {
 			return
 		}
-		if last == nil || ctx.Err() == nil { // that the time is over says nothing of what is wrong
+		if last == nil || ctx.Err() == nil { // the timeout itself does not name the failure
 			last = fault
 		}
 		select {

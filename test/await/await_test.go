@@ -39,11 +39,11 @@ func TestOKFailsWithTheLastFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, looks := &failed{TB: t}, 0
 		defer func() {
-			if recover() != any(f) || f.why != fmt.Sprintf("not within 1s: fault %d", looks) {
-				t.Errorf("said %q after %d looks", f.why, looks)
+			if recover() != any(f) || f.why != fmt.Sprintf("not within 990ms: fault %d", looks) {
+				t.Errorf("got %q after %d looks", f.why, looks)
 			}
 		}()
-		OK(f, time.Second, func(ctx context.Context) error {
+		OK(f, 990*time.Millisecond, func(ctx context.Context) error { // ends between two looks
 			if ctx.Err() != nil {
 				t.Error("looked after the end")
 			}
@@ -57,14 +57,14 @@ func TestOKSaysWhatWasWrongBeforeTheTimeWasOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, asked := &failed{TB: t}, false
 		defer func() {
-			if recover() != any(f) || f.why != "not within 50ms: what is wrong" {
-				t.Errorf("said %q", f.why)
+			if recover() != any(f) || f.why != "not within 50ms: the failure" {
+				t.Errorf("got %q", f.why)
 			}
 		}()
 		OK(f, 50*time.Millisecond, func(ctx context.Context) error {
 			if !asked {
 				asked = true
-				return errors.New("what is wrong")
+				return errors.New("the failure")
 			}
 			<-ctx.Done() // as a call of an API server that hangs
 			return ctx.Err()

@@ -11,11 +11,13 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -51,9 +53,9 @@ type Agent struct {
 	Pods    pods.Pods
 	Events  pods.Events
 
-	// Bridge and Seams, unless they are nil, put something in between.
-	Bridge func(ovs.Interface) ovs.Interface
-	Seams  func(*pods.Seams)
+	// Bridge and Dependencies, unless nil, wrap what the agent uses.
+	Bridge       func(ovs.Interface) ovs.Interface
+	Dependencies func(*pods.Dependencies)
 }
 
 // Run is the agent until the context ends.
@@ -63,14 +65,14 @@ func (a Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer socket.Close()
-	native := ovs.NewNative(ovstest.Bridge, a.RunDir)
-	defer native.Close()
-	if err := onceAvailable(ctx, func(ctx context.Context) error { return SetUpBridge(ctx, native) }); err != nil {
+	backend := native.New(ovstest.Bridge, a.RunDir)
+	defer backend.Close()
+	if err := onceAvailable(ctx, func(ctx context.Context) error { return SetUpBridge(ctx, backend) }); err != nil {
 		return err
 	}
-	var bridge ovs.Interface = native
+	var bridge ovs.Interface = backend
 	if a.Bridge != nil {
-		bridge = a.Bridge(native)
+		bridge = a.Bridge(backend)
 	}
 	flows := store.New(bridge)
 	static, err := a.Node.Static()
@@ -83,7 +85,7 @@ func (a Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer addresses.Close()
-	manager, err := a.manager(native, flows, addresses)
+	manager, err := a.manager(backend, flows, addresses)
 	if err != nil {
 		return err
 	}
@@ -91,12 +93,12 @@ func (a Agent) Run(ctx context.Context) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx)) // until no call waits for the switch any more
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx)) // until no call waits for the switch
 	defer stopWriting()
 	group.Go(func() error { return flows.Run(writing) })
 	group.Go(func() error {
-		native.Watch(ctx, func(e ovs.Event) {
-			if e.Kind == ovs.SwitchConnected {
+		backend.Watch(ctx, func(e native.Event) {
+			if e.Kind == native.SwitchConnected {
 				flows.Resync()
 			}
 		})
@@ -124,16 +126,14 @@ func onceAvailable(ctx context.Context, try func(context.Context) error) error {
 	})
 }
 
-func (a Agent) manager(native *ovs.Native, flows *store.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
-	byVNID, err := vnids.New(vnids.Options{Node: a.Node, Store: flows})
-	if err != nil {
-		return nil, err
+func (a Agent) manager(backend *native.Native, flows *store.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
+	flows.Source(inputs.KindVNID, store.Source{Default: config.GlobalVNID})
+	flows.Source(inputs.KindPodPolicies, store.Source{Default: pipeline.PodPolicies{}})
+	dependencies := pods.Dependencies{
+		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
 	}
-	seams := pods.Seams{
-		Pods: a.Pods, IPAM: addresses, Links: pods.Kernel{}, Switch: native, Flows: byVNID, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
-	}
-	if a.Seams != nil {
-		a.Seams(&seams)
+	if a.Dependencies != nil {
+		a.Dependencies(&dependencies)
 	}
 	return pods.New(pods.Options{
 		NodeName:        NodeName,
@@ -142,7 +142,7 @@ func (a Agent) manager(native *ovs.Native, flows *store.Store, addresses *ipam.I
 		ServiceNetwork:  a.Node.ServiceNetwork,
 		MTU:             MTU,
 		Datapath:        pods.DatapathNetdev,
-	}, seams)
+	}, dependencies)
 }
 
 // SetUpBridge makes br0 with the two ports that every node has.

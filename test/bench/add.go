@@ -36,7 +36,7 @@ type contender interface {
 // entrant is a contender at work: its pods to be, and its times.
 type entrant struct {
 	contender
-	who  string
+	name string
 	pods []*sandbox
 
 	adds, dels               []time.Duration // one by one
@@ -49,7 +49,7 @@ func runAdd(b *B) {
 	pods := [][]*sandbox{b.sandboxes(wavePods), b.sandboxes(wavePods), b.sandboxes(wavePods)}
 	present := 0
 	for _, n := range []int{1, 100, 500} {
-		b.say("making %d pods, to have %d", n-present, n)
+		b.progress("making %d pods, to have %d", n-present, n)
 		for _, c := range []contender{node.runtime, plain} {
 			_, err := wave(b.Context(), b.sandboxes(n-present), c.add)
 			b.must(err)
@@ -57,18 +57,18 @@ func runAdd(b *B) {
 		present = n
 		floor, stop := b.newFloor(node.ovs, parallelPods)
 		b.compareAdds(node.ovs, present, []*entrant{
-			{who: "ours", contender: node.runtime, pods: pods[0]},
-			{who: "floor", contender: floor, pods: pods[1]},
-			{who: "bridge", contender: plain, pods: pods[2]},
+			{name: "ours", contender: node.runtime, pods: pods[0]},
+			{name: "floor", contender: floor, pods: pods[1]},
+			{name: "bridge", contender: plain, pods: pods[2]},
 		})
 		stop()
 	}
 }
 
-// compareAdds measures the entrants by turns: ours, the floor, the bridge plugin.
+// compareAdds measures the entrants alternately: ours, the floor, the bridge plugin.
 func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 	for n := range b.samples {
-		b.tell("%d ports: pod %d of %d, one by one", present, n+1, b.samples)
+		b.step("%d ports: pod %d of %d, one by one", present, n+1, b.samples)
 		for _, e := range turns(all, n) {
 			b.must(e.one(b.Context()))
 			b.settle(s)
@@ -76,7 +76,7 @@ func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 	}
 	waves := (b.samples + samplesAWave - 1) / samplesAWave
 	for n := range waves {
-		b.tell("%d ports: wave %d of %d, %d at a time", present, n+1, waves, parallelPods)
+		b.step("%d ports: wave %d of %d, %d at a time", present, n+1, waves, parallelPods)
 		for _, e := range turns(all, n) {
 			b.must(e.wave(b.Context()))
 			b.settle(s)
@@ -100,16 +100,16 @@ func (b *B) compareAdds(s *ovstest.Switch, present int, all []*entrant) {
 		if present == 1 {
 			ports = "1 port"
 		}
-		b.record(r.what+", "+ports, r.unit, seriesOf(all[0].who, r.of(all[0])),
-			seriesOf(all[1].who, r.of(all[1]), r.floor...), seriesOf(all[2].who, r.of(all[2]), r.bridge...))
+		b.record(r.what+", "+ports, r.unit, seriesOf(all[0].name, r.of(all[0])),
+			seriesOf(all[1].name, r.of(all[1]), r.floor...), seriesOf(all[2].name, r.of(all[2]), r.bridge...))
 	}
 }
 
 // addBounds are of ADD, one by one and 16 at a time.
 type addBounds struct{ addFloor, addBridge, rateBridge []bound }
 
-// boundsWith are the bounds with so many ports present. With many, vswitchd itself takes most of the time, and the bridge plugin,
-// which has none, is no measure any more.
+// boundsWith are the bounds with so many ports present. With many, vswitchd takes most of the time, and the bridge plugin, which has no
+// vswitchd, is no reference.
 func boundsWith(present int) addBounds {
 	if present < 100 {
 		return addBounds{addFloor: []bound{atMost(2)}, addBridge: []bound{below(1)}, rateBridge: []bound{atLeast(2)}}
@@ -119,11 +119,10 @@ func boundsWith(present int) addBounds {
 
 // gain is how many pods 16 at a time make while one by one makes one: what those who wait together share.
 func (e *entrant) gain() float64 {
-	return seriesOf(e.who, e.addsASecond).Median * seriesOf(e.who, seconds(e.adds)).Median
+	return seriesOf(e.name, e.addsASecond).Median * seriesOf(e.name, seconds(e.adds)).Median
 }
 
-// settle waits until vswitchd has let go of removed ports, which nobody who removes one waits for: the next contender is not to
-// pay for the last one's.
+// settle waits until vswitchd has released removed ports, for which a DEL does not wait: they must not cost the next contender time.
 func (b *B) settle(s *ovstest.Switch) {
 	b.Helper()
 	s.VSCtl(b, "set", "open_vswitch", ".", fmt.Sprintf("external-ids:settled=%d", time.Now().UnixNano()))
@@ -133,11 +132,11 @@ func (b *B) settle(s *ovstest.Switch) {
 func (e *entrant) one(ctx context.Context) error {
 	took, err := e.add(ctx, e.pods[0])
 	if err != nil {
-		return fmt.Errorf("%s: ADD: %w", e.who, err)
+		return fmt.Errorf("%s: ADD: %w", e.name, err)
 	}
 	e.adds = append(e.adds, took)
 	if took, err = e.del(ctx, e.pods[0]); err != nil {
-		return fmt.Errorf("%s: DEL: %w", e.who, err)
+		return fmt.Errorf("%s: DEL: %w", e.name, err)
 	}
 	e.dels = append(e.dels, took)
 	return nil
@@ -157,7 +156,7 @@ func (e *entrant) wave(ctx context.Context) error {
 		start := time.Now()
 		times, err := wave(ctx, e.pods, half.do)
 		if err != nil {
-			return fmt.Errorf("%s: %s, %d at a time: %w", e.who, half.verb, parallelPods, err)
+			return fmt.Errorf("%s: %s, %d at a time: %w", e.name, half.verb, parallelPods, err)
 		}
 		*half.rates = append(*half.rates, float64(len(e.pods))/time.Since(start).Seconds())
 		*half.times = append(*half.times, times...)

@@ -23,7 +23,7 @@ import (
 // as pkg/sdn/node does. It runs as a process of its own, in the node's network namespace, as the real one does.
 const agentCommand = "agent"
 
-// podNetwork is what the compilers and the agent are told: a node with room for 1,000 pods.
+// podNetwork is the configuration of the compilers and the agent: a node with 1,000 addresses.
 func podNetwork() pipeline.Node { return bareagent.Node(netip.MustParsePrefix("10.128.0.0/20")) }
 
 func runAgent(ctx context.Context, args []string) error {
@@ -71,7 +71,7 @@ func (anyPod) Get(_ context.Context, namespace, name string) (*corev1.Pod, error
 
 func podUID(name string) string { return "uid-of-" + name }
 
-// noEvents has nobody to tell: what fails here, fails the figure.
+// noEvents discards Events: a failure here fails the figure.
 type noEvents struct{}
 
 func (noEvents) WarnPod(pods.Pod, string, string) {}

@@ -8,8 +8,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// counter counts the flow-mods that come by a relay, alone or in bundles. It knows nothing of who sends them, so that it counts for
-// every program alike.
+// counter counts the flow-mods through a relay, alone or in bundles, of any program.
 type counter struct {
 	dir            string // to be used as Open vSwitch's run directory
 	messages, sent atomic.Int64
@@ -30,7 +29,7 @@ func (c *counter) reset() {
 	c.sent.Store(0)
 }
 
-// flowMods returns how many were sent since reset. That nobody came by at all is an error: then 0 means nothing.
+// flowMods returns the number of flow-mods since reset. A relay without any message is an error: then 0 means nothing.
 func (c *counter) flowMods(b *B) int64 {
 	b.Helper()
 	if c.messages.Load() == 0 {

@@ -43,11 +43,11 @@ func runDatapath(b *B) {
 		node, pod int // of the server
 	}{{"same node", 0, 1}, {"other node", 1, 0}} {
 		paths := map[string]path{}
-		for who, n := range networks {
-			paths[who] = b.path(n.Nodes[0].Pods[0], n.Nodes[place.node].Pods[place.pod])
+		for network, n := range networks {
+			paths[network] = b.path(n.Nodes[0].Pods[0], n.Nodes[place.node].Pods[place.pod])
 		}
 		measure := func(what, unit string, samples int, of func(path) error, in func([]time.Duration) []float64) {
-			times := b.byTurns(place.name+", "+what, samples, func() {},
+			times := b.alternate(place.name+", "+what, samples, func() {},
 				way{"ours", func() error { return of(paths["ours"]) }}, way{"floor", func() error { return of(paths["floor"]) }})
 			b.record(what+", "+place.name, unit, seriesOf("ours", in(times["ours"])), seriesOf("floor", in(times["floor"])))
 		}
@@ -100,7 +100,7 @@ func (b *B) pipelineFlows(network *datapath.Network, node *datapath.Node) string
 	}
 	var text strings.Builder
 	for _, pod := range node.Pods {
-		policies := pipeline.PodPolicies{Judged: true, Ingress: true, Egress: true}
+		policies := pipeline.PodPolicies{Evaluated: true, Ingress: true, Egress: true}
 		states = append(states, n.Pod(pipeline.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, Policies: policies}))
 		fmt.Fprintf(&text, "table=27,priority=26026,ip,nw_src=%s,nw_dst=%s,actions=goto_table:28\n", pod.Addr, cluster)
 		fmt.Fprintf(&text, "table=81,priority=26026,ip,reg2=%d,nw_src=%s,actions=goto_table:82\n", pod.OFPort, cluster)

@@ -15,31 +15,31 @@ type figure struct {
 	run   func(b *B)
 }
 
-// options say how long a run takes.
+// options limit the duration of a run.
 type options struct {
 	samples int // of what takes milliseconds
 	rounds  int // of what takes seconds
 }
 
-// B is what a figure runs with. It is a testing.TB, so that figures stand on the same helpers as tests do: Fatal ends the
-// figure, and what was recorded before stays.
+// B is the context of a figure. It is a testing.TB, so that figures use the same helpers as tests: Fatal ends the figure, and recorded
+// results remain.
 type B struct {
 	*tb
 	options
 
 	figure string
 	rows   []row
-	said   time.Time
+	last   time.Time
 }
 
 // measure runs the figure and returns what it recorded, also when it failed.
 func (f figure) measure(ctx context.Context, o options) ([]row, error) {
 	b := &B{options: o, figure: f.name}
-	b.tb = newTB(ctx, f.name, b.say)
+	b.tb = newTB(ctx, f.name, b.progress)
 	start := time.Now()
-	b.say("%s", f.about)
+	b.progress("%s", f.about)
 	err := b.do(func() { f.run(b) })
-	b.say("done in %v", time.Since(start).Round(time.Second))
+	b.progress("done in %v", time.Since(start).Round(time.Second))
 	return b.rows, err
 }
 
@@ -51,21 +51,21 @@ func (b *B) record(scenario, unit string, ours series, beside ...series) {
 	}
 	b.rows = append(b.rows, r)
 	for _, ref := range r.Beside {
-		b.say("%s: %s %s, %s %s: %.2f", scenario, show(ours.Median), unit, ref.Who, show(ref.Median), ref.Ratio)
+		b.progress("%s: %s %s, %s %s: %.2f", scenario, show(ours.Median), unit, ref.Contender, show(ref.Median), ref.Ratio)
 	}
 }
 
-// say prints a line of progress.
-func (b *B) say(format string, args ...any) {
-	b.said = time.Now()
-	fmt.Fprintf(os.Stderr, "%s %s: %s\n", b.said.Format(time.TimeOnly), b.figure, fmt.Sprintf(format, args...))
+// progress prints a line of progress.
+func (b *B) progress(format string, args ...any) {
+	b.last = time.Now()
+	fmt.Fprintf(os.Stderr, "%s %s: %s\n", b.last.Format(time.TimeOnly), b.figure, fmt.Sprintf(format, args...))
 }
 
-// tell is say for steps of a loop: it passes over those that come too quickly to be read.
-func (b *B) tell(format string, args ...any) {
+// step is progress for the steps of a loop: it omits lines that follow too quickly.
+func (b *B) step(format string, args ...any) {
 	const pace = 3 * time.Second
-	if time.Since(b.said) >= pace {
-		b.say(format, args...)
+	if time.Since(b.last) >= pace {
+		b.progress(format, args...)
 	}
 }
 
@@ -83,7 +83,7 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// turns returns all in the order of the nth round: who goes first may matter, so everyone does in turn.
+// turns returns all in the order of the nth round, so that each contender is first equally often.
 func turns[T any](all []T, n int) []T {
 	at := n % len(all)
 	return slices.Concat(all[at:], all[:at])

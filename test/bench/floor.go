@@ -24,9 +24,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// floor does the least that any CNI on Open vSwitch must do: a veth pair into the pod with an address and a route, one OVSDB
-// transaction and the wait for the port's number, one bundle. No plugin is started, nothing is looked up, checked or
-// remembered, and all connections are kept. The pod's end is configured while vswitchd works.
+// floor does the least that any CNI on Open vSwitch must do: a veth pair into the pod with an address and a route, one OVSDB transaction and
+// the wait for the port's number, one bundle. It starts no plugin, looks nothing up, checks and stores nothing, and uses open
+// connections. The pod's end is configured while vswitchd works.
 type floor struct {
 	lanes chan *lane // idle ones
 	next  atomic.Uint32

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -17,27 +18,27 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// bundleFigure: the size of bundle that a pod's flows make. The floor is the bytes of it on a kept connection.
+// bundleFigure: a bundle of about the size of a pod's flows. The floor sends its bytes on an open connection.
 func bundleFigure() figure {
 	return figure{
 		name:  "bundle",
-		about: "a bundle of 5 flows, beside its bytes on a kept connection and ovs-ofctl",
+		about: "a bundle of 5 flows, beside its bytes on an open connection and ovs-ofctl",
 		run:   runBundle,
 	}
 }
 
 // newBridge starts a switch with a br0 as the agent makes it.
-func (b *B) newBridge() (*ovstest.Switch, *ovs.Native) {
+func (b *B) newBridge() (*ovstest.Switch, *native.Native) {
 	b.Helper()
 	s := ovstest.Start(b)
-	native := ovs.NewNative(ovstest.Bridge, s.RunDir)
-	b.Cleanup(native.Close)
-	b.must(bareagent.SetUpBridge(b.Context(), native))
-	return s, native
+	backend := native.New(ovstest.Bridge, s.RunDir)
+	b.Cleanup(backend.Close)
+	b.must(bareagent.SetUpBridge(b.Context(), backend))
+	return s, backend
 }
 
 func runBundle(b *B) {
-	s, native := b.newBridge()
+	s, backend := b.newBridge()
 	bare, err := dialOpenFlow(filepath.Join(s.RunDir, ovstest.Bridge+".mgmt"))
 	b.must(err)
 	defer bare.conn.Close()
@@ -49,17 +50,17 @@ func runBundle(b *B) {
 	b.must(err)
 	file := b.flowFile(flows)
 	ours := func() error {
-		tx := native.NewTransaction()
+		tx := backend.NewTransaction()
 		for _, f := range flows {
 			tx.Add(f)
 		}
-		return native.Run(b.Context(), tx)
+		return backend.Run(b.Context(), tx)
 	}
 	ofctl := func() error {
 		s.OFCtl(b, "--bundle", "add-flows", ovstest.Bridge, file)
 		return nil
 	}
-	sample := b.byTurns("bundle", b.samples, func() { s.OFCtl(b, "del-flows", ovstest.Bridge) },
+	sample := b.alternate("bundle", b.samples, func() { s.OFCtl(b, "del-flows", ovstest.Bridge) },
 		way{"ours", ours},
 		way{"floor", func() error { return bare.apply(mods) }},
 		way{"ovs-ofctl", ofctl})
@@ -70,23 +71,23 @@ func runBundle(b *B) {
 
 // way is one way to do what is measured.
 type way struct {
-	who string
-	do  func() error
+	name string
+	do   func() error
 }
 
-// byTurns does it in all ways, n times, each time after before, and returns their times.
-func (b *B) byTurns(what string, n int, before func(), ways ...way) map[string][]time.Duration {
+// alternate runs all ways alternately, n times, each time after before, and returns their times.
+func (b *B) alternate(what string, n int, before func(), ways ...way) map[string][]time.Duration {
 	b.Helper()
 	times := map[string][]time.Duration{}
 	for i := range n {
-		b.tell("%s: %d of %d", what, i+1, n)
+		b.step("%s: %d of %d", what, i+1, n)
 		for _, w := range turns(ways, i) {
 			before()
 			took, err := timed(w.do)
 			if err != nil {
-				b.Fatalf("%s: %s: %v", what, w.who, err)
+				b.Fatalf("%s: %s: %v", what, w.name, err)
 			}
-			times[w.who] = append(times[w.who], took)
+			times[w.name] = append(times[w.name], took)
 		}
 	}
 	return times
@@ -103,7 +104,7 @@ func replaceFigure() figure {
 
 func runReplace(b *B) {
 	const size = 50_000
-	s, native := b.newBridge()
+	s, backend := b.newBridge()
 	flows, meters := b.manyFlows(size)
 	file := b.flowFile(flows)
 	for _, m := range meters { // ovs-ofctl replaces flows alone
@@ -113,7 +114,7 @@ func runReplace(b *B) {
 	}
 	// Both ways again, through something that counts.
 	counter := b.newCounter(s)
-	counted := ovs.NewNative(ovstest.Bridge, counter.dir)
+	counted := native.New(ovstest.Bridge, counter.dir)
 	b.Cleanup(counted.Close)
 
 	ofctl := func(bridge string) func() error {
@@ -138,7 +139,7 @@ func runReplace(b *B) {
 		{"unchanged", func() {}, nil, []bound{none()}},
 	} {
 		name := fmt.Sprintf("%d flows, %s", size, start.from)
-		times := b.byTurns(name, b.rounds, start.before, way{"ours", ours(native)}, way{"ovs-ofctl", ofctl(ovstest.Bridge)})
+		times := b.alternate(name, b.rounds, start.before, way{"ours", ours(backend)}, way{"ovs-ofctl", ofctl(ovstest.Bridge)})
 		b.record(name, "ms", seriesOf("ours", milliseconds(times["ours"])), seriesOf("ovs-ofctl", milliseconds(times["ovs-ofctl"]), start.time...))
 
 		sent := map[string]float64{}
@@ -146,7 +147,7 @@ func runReplace(b *B) {
 			start.before()
 			counter.reset()
 			b.must(w.do())
-			sent[w.who] = float64(counter.flowMods(b))
+			sent[w.name] = float64(counter.flowMods(b))
 		}
 		b.record(name, "flow-mods", seriesOf("ours", []float64{sent["ours"]}), seriesOf("ovs-ofctl", []float64{sent["ovs-ofctl"]}, start.sent...))
 	}

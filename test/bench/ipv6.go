@@ -27,7 +27,7 @@ func runIPv6(b *B) {
 		}))
 	}
 	for n := range b.samples {
-		b.tell("pod %d of %d", n+1, b.samples)
+		b.step("pod %d of %d", n+1, b.samples)
 		for _, i := range turns([]int{0, 1}, n) {
 			took, err := node.runtime.add(b.Context(), pods[i])
 			b.must(err)

@@ -1,6 +1,6 @@
-// Command bench measures this project beside what it is to be compared with: the least that any program in its place must do
-// (a floor), or another program that does the same (a peer). All of a figure is measured by turns in one run, so that its ratios
-// hold on a machine that is shared and noisy, where absolute times do not. See docs/bench.md.
+// Command bench measures this project beside a reference: the least that any program must do (a floor), or another program that does the
+// same (a peer). A figure and its reference alternate in one run, so that their ratio is valid on a shared and noisy machine, where
+// absolute times are not. See docs/bench.md.
 package main
 
 import (

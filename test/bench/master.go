@@ -19,9 +19,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/apitest"
 )
 
-// masterFigure: a master that comes to a cluster whose nodes have no subnets. The floor is a loop that knows them all beforehand
-// and only creates the objects, at the same pace and as many at a time; the peer, one that also makes the master's second call,
-// which puts a subnet in force that nobody else has proposed.
+// masterFigure: a master that starts in a cluster whose nodes have no subnets. The floor is a loop with a known list of nodes that only
+// creates the objects, at the same pace and concurrency; the peer also makes the master's second call, which activates a subnet that no
+// other controller has proposed.
 func masterFigure() figure {
 	return figure{
 		name:  "master",
@@ -53,7 +53,7 @@ func runMaster(b *B) {
 		c.makeNodes(size.nodes)
 		var ours, create, both []time.Duration
 		for i := range size.rounds {
-			b.say("%d nodes: round %d of %d: the master, then the loops", size.nodes, i+1, size.rounds)
+			b.progress("%d nodes: round %d of %d: the master, then the loops", size.nodes, i+1, size.rounds)
 			took, made := c.master(size.nodes)
 			ours = append(ours, took)
 			c.deleteHostSubnets()
@@ -79,7 +79,7 @@ type masterCluster struct {
 // makeNodes adds to the nodes until there are so many.
 func (c *masterCluster) makeNodes(n int) {
 	c.b.Helper()
-	c.b.say("making nodes, to have %d", n)
+	c.b.progress("making nodes, to have %d", n)
 	first := c.nodes
 	c.b.must(each(c.b.Context(), n-first, func(ctx context.Context, i int) error {
 		i += first
@@ -120,7 +120,7 @@ func (c *masterCluster) master(n int) (time.Duration, []*networkv1.HostSubnet) {
 	return took, all
 }
 
-// collect waits for n HostSubnets that are in force.
+// collect waits for n active HostSubnets.
 func collect(ctx context.Context, w watch.Interface, n int, ended <-chan error) (map[string]*networkv1.HostSubnet, error) {
 	given := map[string]*networkv1.HostSubnet{}
 	for len(given) < n {
@@ -163,14 +163,14 @@ func (c *masterCluster) create(ctx context.Context, o *networkv1.HostSubnet) err
 }
 
 func (c *masterCluster) proposeAndConfirm(ctx context.Context, o *networkv1.HostSubnet) error {
-	inForce := o.Annotations
-	o.Annotations = maps.Clone(inForce)
+	active := o.Annotations
+	o.Annotations = maps.Clone(active)
 	metav1.SetMetaDataAnnotation(&o.ObjectMeta, config.ProposedAnnotation, "")
 	o, err := c.paced.NetworkV1().HostSubnets().Create(ctx, o, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	o.Annotations = inForce
+	o.Annotations = active
 	_, err = c.paced.NetworkV1().HostSubnets().Update(ctx, o, metav1.UpdateOptions{})
 	return err
 }

@@ -57,7 +57,7 @@ func (b *B) agentMemory(n *startNode) {
 	record("3 pods")
 
 	const policies, blocks = 10, 4_900 // each is two flows: budgets of 10,000 for a policy and of 100,000 for a namespace
-	b.say("making %d policies", policies*len(full()))
+	b.progress("making %d policies", policies*len(full()))
 	for k, namespace := range full() {
 		for i := range policies {
 			n.createPolicy(blocksPolicy(namespace, fmt.Sprintf("np%d", i), k*policies+i, blocks))
@@ -67,7 +67,7 @@ func (b *B) agentMemory(n *startNode) {
 	n.awaitFlows(func(have int) bool { return have >= want })
 	record(fmt.Sprintf("%d flows of policies", want))
 
-	b.say("making policy bombs")
+	b.progress("making policy bombs")
 	for _, p := range bombs() {
 		n.createPolicy(p)
 	}
@@ -173,7 +173,7 @@ func (n *startNode) awaitFlows(enough func(have int) bool) {
 		}
 		var have int
 		_, err := fmt.Sscan(text, &have)
-		n.b.tell("%d flows", have)
+		n.b.step("%d flows", have)
 		return enough(have), err
 	}))
 }
@@ -223,7 +223,7 @@ const manyNamespaces = 10_000
 
 // controllerMemory has a controller make the NetNamespaces of many namespaces.
 func (b *B) controllerMemory(n *startNode) {
-	b.say("making %d namespaces", manyNamespaces)
+	b.progress("making %d namespaces", manyNamespaces)
 	b.must(each(b.Context(), manyNamespaces, func(ctx context.Context, i int) error {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("tenant%d", i)}}
 		_, err := n.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
@@ -238,7 +238,7 @@ func (b *B) controllerMemory(n *startNode) {
 		if err != nil {
 			return false, err
 		}
-		b.tell("%d NetNamespaces", len(list.Items))
+		b.step("%d NetNamespaces", len(list.Items))
 		return len(list.Items) >= manyNamespaces, nil
 	}))
 	b.record(fmt.Sprintf("controller, %d namespaces", manyNamespaces), "MiB",

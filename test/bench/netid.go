@@ -46,7 +46,7 @@ func runNetID(b *B) {
 	c.paced, err = networkclient.NewForConfig(paced)
 	b.must(err)
 
-	b.say("making %d namespaces", netidNamespaces)
+	b.progress("making %d namespaces", netidNamespaces)
 	b.must(each(b.Context(), netidNamespaces, func(ctx context.Context, i int) error {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("tenant%d", i)}}
 		_, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
@@ -59,7 +59,7 @@ func runNetID(b *B) {
 	var ours, bare []time.Duration
 	rounds := min(b.rounds, 2) // each of minutes
 	for i := range rounds {
-		b.say("round %d of %d", i+1, rounds)
+		b.progress("round %d of %d", i+1, rounds)
 		ours = append(ours, c.catchUp(n))
 		made := c.list()
 		if i == 0 {
@@ -125,8 +125,7 @@ func (c *netidCluster) catchUp(n int) time.Duration {
 	})
 }
 
-// restart runs another master until it has seen to all that there is, and counts what that changed. A new namespace is the last
-// in its queue.
+// restart runs another master until it has processed all objects, and counts its changes. A new namespace is the last in its queue.
 func (c *netidCluster) restart(before []networkv1.NetNamespace) {
 	c.b.Helper()
 	const last = "the-last"
@@ -143,7 +142,7 @@ func (c *netidCluster) restart(before []networkv1.NetNamespace) {
 			return fmt.Errorf("the master ended: %w", err)
 		}
 	})
-	c.b.say("a master that finds %d NetNamespaces has seen to a new namespace %v after its start", len(before), took.Round(time.Millisecond))
+	c.b.progress("a master that finds %d NetNamespaces has processed a new namespace %v after its start", len(before), took.Round(time.Millisecond))
 	after := map[string]networkv1.NetNamespace{}
 	for _, nn := range c.list() {
 		after[nn.Name] = nn

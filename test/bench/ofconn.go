@@ -9,7 +9,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// ofconn is a kept OpenFlow connection that sends one bundle at a time.
+// ofconn is an open OpenFlow connection that sends one bundle at a time.
 type ofconn struct {
 	conn   net.Conn
 	in     *bufio.Reader
@@ -39,7 +39,7 @@ func dialOpenFlow(socket string) (*ofconn, error) {
 // put adds a message to what flush sends.
 func (c *ofconn) put(m openflow.Message) (err error) {
 	c.xid++
-	c.out, err = openflow.Append(c.out, ofVersion, c.xid, m)
+	c.out, err = openflow.Append(c.out, c.xid, m)
 	return err
 }
 

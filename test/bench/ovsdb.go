@@ -134,7 +134,7 @@ func (d *ovsdb) ofport(a added) (int, error) {
 	}
 }
 
-// deletePort does not wait for vswitchd, which nobody needs to.
+// deletePort does not wait for vswitchd.
 func (d *ovsdb) deletePort(a added) error {
 	_, err := d.transact(d.mutatePorts("delete", fmt.Sprintf(`["uuid",%q]`, a.port)))
 	return err

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/policies"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
@@ -30,22 +30,22 @@ func policyFigure() figure {
 	}
 }
 
-// judge is a node whose policies are compiled.
-type judge struct {
+// policyNode is a node whose policies are compiled.
+type policyNode struct {
 	b        *B
 	engine   *policy.Engine
-	compiler *policies.Compiler
+	compiler *networkpolicy.Compiler
 }
 
-func (b *B) newJudge() *judge {
+func (b *B) newPolicyNode() *policyNode {
 	node := podNetwork()
 	node.Mode = config.ModeNetworkPolicy
 	engine := policy.New()
-	return &judge{b, engine, policies.NewCompiler(node, engine)}
+	return &policyNode{b, engine, networkpolicy.NewCompiler(node, engine)}
 }
 
-// learn tells of a cluster, and attaches those of its pods that are here.
-func (j *judge) learn(c *cluster) {
+// learn adds a cluster, and attaches its pods on this node.
+func (j *policyNode) learn(c *cluster) {
 	for _, ns := range c.namespaces {
 		j.engine.SetNamespace(ns.Name, ns.Labels)
 	}
@@ -60,17 +60,17 @@ func (j *judge) learn(c *cluster) {
 	}
 }
 
-func (j *judge) attach(p policy.Pod) {
+func (j *policyNode) attach(p policy.Pod) {
 	owner, addr := pipeline.Owner{Kind: pipeline.KindPod, Key: p.Namespace + "/" + p.Name}, p.Addrs[0]
 	bytes := addr.As4()
-	j.compiler.Place(p.PodKey, owner, pipeline.Pod{OFPort: 10 + int(bytes[2])<<8 + int(bytes[3]), MAC: config.MAC(addr), Addrs: p.Addrs})
+	j.compiler.AddSandbox(p.PodKey, owner, pipeline.Pod{OFPort: 10 + int(bytes[2])<<8 + int(bytes[3]), MAC: config.MAC(addr), Addrs: p.Addrs})
 	j.engine.Attach(p.PodKey, p.Addrs...)
 }
 
-// compile returns the changes of the flows that the pieces come to.
-func (j *judge) compile(pieces []policy.Piece) []store.Change {
-	changes := make([]store.Change, len(pieces))
-	for i, p := range pieces {
+// compile returns the changes of the flows that the clauses come to.
+func (j *policyNode) compile(clauses []policy.Clause) []store.Change {
+	changes := make([]store.Change, len(clauses))
+	for i, p := range clauses {
 		changes[i].Owner, changes[i].State = j.compiler.Compile(p)
 	}
 	return changes
@@ -83,7 +83,7 @@ func countFlows(changes []store.Change) (n int) {
 	return n
 }
 
-// policyRules: 100 rules of 502 addresses, half of which all rules share. The floor makes the same flows of rules that are there.
+// policyRules: 100 rules of 502 addresses, half of which all rules share. The floor compiles the same flows of existing rules.
 func (b *B) policyRules() {
 	const rules = 100
 	c := rulesOf(rules)
@@ -91,20 +91,20 @@ func (b *B) policyRules() {
 	var allocated, floorAllocated []float64
 	flows := 0
 	for i := range b.samples {
-		b.tell("rules: %d of %d", i+1, b.samples)
-		j := b.newJudge()
+		b.step("rules: %d of %d", i+1, b.samples)
+		j := b.newPolicyNode()
 		j.learn(&cluster{namespaces: c.namespaces, pods: c.pods})
 		j.engine.Drain()
-		var pieces []policy.Piece
+		var clauses []policy.Clause
 		took, bytes := b.costs(func() {
 			for _, p := range c.policies {
 				b.must(j.engine.SetNetworkPolicy(p))
 			}
-			pieces = j.engine.Drain()
-			flows = countFlows(j.compile(pieces))
+			clauses = j.engine.Drain()
+			flows = countFlows(j.compile(clauses))
 		})
 		ours, allocated = append(ours, took), append(allocated, bytes)
-		took, bytes = b.costs(func() { j.compile(pieces) })
+		took, bytes = b.costs(func() { j.compile(clauses) })
 		floor, floorAllocated = append(floor, took), append(floorAllocated, bytes)
 	}
 	scenario := fmt.Sprintf("%d rules × 502 addresses, %d flows", rules, flows)
@@ -130,9 +130,9 @@ func (b *B) policyGrowth() {
 	sizes := []int{10, 100, 1000}
 	for i := range b.rounds {
 		for _, n := range sizes {
-			b.tell("growth: %d policies, %d of %d", n, i+1, b.rounds)
+			b.step("growth: %d policies, %d of %d", n, i+1, b.rounds)
 			c := clusterOf(n, 1)
-			j := b.newJudge()
+			j := b.newPolicyNode()
 			took, _ := b.costs(func() {
 				j.learn(c)
 				flows[n] = float64(countFlows(j.compile(j.engine.Drain())))
@@ -152,15 +152,15 @@ func (b *B) policyGrowth() {
 	}
 }
 
-// policyPod: what a pod that comes costs the agent in processor time, from what the watch says of it to its flows on the switch; elsewhere, where it
-// is a peer of ten policies, and here. The floor is the same pod where there are no policies.
+// policyPod: the CPU time of the agent for a new pod, from the watch's event to its flows on the switch: a pod on another node, where it is a
+// peer of ten policies, and on this node. The floor is the same pod without policies.
 func (b *B) policyPod() {
-	j, none := b.newJudge(), b.newJudge()
+	j, none := b.newPolicyNode(), b.newPolicyNode()
 	c := bigCluster()
 	j.learn(c)
 	none.learn(&cluster{namespaces: c.namespaces})
-	with, without := b.newKeeper(j), b.newKeeper(none)
-	with.keep()
+	with, without := b.newSwitchNode(j), b.newSwitchNode(none)
+	with.sync()
 	for _, where := range []struct {
 		name, node string
 		at         netip.Addr
@@ -171,7 +171,7 @@ func (b *B) policyPod() {
 		added := policy.NewPod(podObject(c.namespaces[7].Name, "added", frontend, where.node, where.at))
 		var ours, floor []time.Duration
 		for i := range b.samples {
-			b.tell("%s: %d of %d", where.name, i+1, b.samples)
+			b.step("%s: %d of %d", where.name, i+1, b.samples)
 			ours = append(ours, with.add(added, where.node == bareagent.NodeName))
 			floor = append(floor, without.add(added, where.node == bareagent.NodeName))
 		}
@@ -187,38 +187,38 @@ func (c *cluster) String() string {
 	return fmt.Sprintf("%d pods, %d namespaces, %d policies", len(c.pods), len(c.namespaces), len(c.policies))
 }
 
-// keeper keeps a judge's flows on a switch of its own.
-type keeper struct {
-	*judge
+// switchNode is a policyNode with its flows on a switch.
+type switchNode struct {
+	*policyNode
 	store *store.Store
 }
 
-func (b *B) newKeeper(j *judge) *keeper {
+func (b *B) newSwitchNode(j *policyNode) *switchNode {
 	_, native := b.newBridge()
-	k := &keeper{j, store.New(native)}
+	k := &switchNode{j, store.New(native)}
 	go func() { _ = k.store.Run(b.Context()) }() // ends with the figure's context
 	return k
 }
 
-func (k *keeper) keep(more ...store.Change) {
+func (k *switchNode) sync(more ...store.Change) {
 	for _, commit := range k.store.SetAll(append(k.compile(k.engine.Drain()), more...)...) {
 		k.b.must(commit.Wait(k.b.Context()))
 	}
 }
 
 // add returns the processor time that it takes to add the pod, which is taken away again.
-func (k *keeper) add(p policy.Pod, here bool) time.Duration {
+func (k *switchNode) add(p policy.Pod, here bool) time.Duration {
 	runtime.GC()
 	before := processorTime()
 	k.engine.SetPod(p)
 	if here {
 		k.attach(p)
 	}
-	k.keep()
+	k.sync()
 	took := processorTime() - before
 	k.engine.Detach(p.PodKey)
 	k.engine.DeletePod(p.PodKey)
-	k.keep()
+	k.sync()
 	return took
 }
 
@@ -229,12 +229,12 @@ func processorTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// policyMemory: the engine, beside the objects that it is told of, which the watch holds.
+// policyMemory: the engine's memory, beside that of its objects, which the watch holds.
 func (b *B) policyMemory() {
 	empty := heap()
 	c := bigCluster()
 	objects := heap()
-	j := b.newJudge()
+	j := b.newPolicyNode()
 	j.learn(c)
 	j.engine.Drain()
 	engine := heap()

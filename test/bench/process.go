@@ -35,8 +35,8 @@ func (b *B) start(host ns.NetNS, runDir, program string, args ...string) *proces
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		// Never unlocked: nobody else wants a thread with these namespaces. And the kernel sends the death signal when the
-		// thread ends that started the child.
+		// Never unlocked: no other goroutine may run in these namespaces. The kernel sends the death signal when the thread ends that started the
+		// child.
 		runtime.LockOSThread()
 		err := enter(host, runDir)
 		if err == nil {
@@ -68,7 +68,7 @@ func enter(host ns.NetNS, runDir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// /var/run is a link to it. A new one also keeps iptables' lock apart from the machine's.
+	// /var/run is a link to it. A new one also separates iptables' lock from the machine's.
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
@@ -82,7 +82,7 @@ func enter(host ns.NetNS, runDir string) error {
 	return nil
 }
 
-// kill returns when the program is gone. It may be called again.
+// kill returns when the program has ended. It may be called again.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // fails only if it has ended
 	<-p.done

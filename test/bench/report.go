@@ -38,18 +38,18 @@ type machine struct {
 
 func newReport(ctx context.Context, o options) *report {
 	return &report{
-		Revision: said(ctx, "git", "describe", "--always", "--dirty"),
+		Revision: versionOf(ctx, "git", "describe", "--always", "--dirty"),
 		Started:  time.Now().UTC().Truncate(time.Second),
 		Machine: machine{
-			CPUs: runtime.NumCPU(), Kernel: kernel(), OpenVSwitch: said(ctx, "ovs-vswitchd", "--version"), Go: runtime.Version(),
+			CPUs: runtime.NumCPU(), Kernel: kernel(), OpenVSwitch: versionOf(ctx, "ovs-vswitchd", "--version"), Go: runtime.Version(),
 			LoadBefore: load(),
 		},
 		Samples: o.samples, Rounds: o.rounds,
 	}
 }
 
-// said is the first line that a program prints; what the report says is not worth failing for.
-func said(ctx context.Context, program string, args ...string) string {
+// versionOf returns the first line that a program prints, or nothing: the report does not fail for that.
+func versionOf(ctx context.Context, program string, args ...string) string {
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
 		return "unknown"
@@ -72,7 +72,7 @@ func load() float64 {
 		return 0
 	}
 	first, _, _ := strings.Cut(string(text), " ")
-	average, _ := strconv.ParseFloat(first, 64) // 0 says that it is not known
+	average, _ := strconv.ParseFloat(first, 64) // 0: unknown
 	return average
 }
 
@@ -104,11 +104,11 @@ func (r *report) print(out io.Writer) {
 			line(append(left, "", "", "", "", "", "", "")...)
 		}
 		for _, ref := range row.Beside {
-			line(append(append(append(left, ref.Who), ref.cells()...), ref.verdict()...)...)
+			line(append(append(append(left, ref.Contender), ref.cells()...), ref.verdict()...)...)
 			left = make([]string, len(left))
 		}
 	}
-	_ = w.Flush() // to a terminal; nobody to tell
+	_ = w.Flush() // to a terminal
 	fmt.Fprintf(out, "\nmedians; spread: the half in the middle, or all of less than %d samples; ratio: ours to the reference's\n"+
 		"%s, %d CPUs, load %.1f before and %.1f after, Linux %s, %s, %s\n",
 		manySamples, r.Revision, r.Machine.CPUs, r.Machine.LoadBefore, r.Machine.LoadAfter, r.Machine.Kernel, r.Machine.OpenVSwitch, r.Machine.Go)

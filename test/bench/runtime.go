@@ -59,7 +59,7 @@ func (r *cniRuntime) conf(s *sandbox) *libcni.RuntimeConf {
 		ContainerID: s.id,
 		NetNS:       pathOf(s.netns),
 		IfName:      "eth0",
-		// What containerd and CRI-O pass.
+		// As containerd and CRI-O pass it.
 		Args: [][2]string{
 			{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", s.namespace}, {"K8S_POD_NAME", s.name},
 			{"K8S_POD_INFRA_CONTAINER_ID", s.id}, {"K8S_POD_UID", s.uid},

@@ -9,21 +9,21 @@ import (
 
 // series is what one contender showed, in the row's unit.
 type series struct {
-	Who    string  `json:"who"`
-	N      int     `json:"n"`
-	Median float64 `json:"median"`
-	P25    float64 `json:"p25"`
-	P75    float64 `json:"p75"`
-	P99    float64 `json:"p99"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
+	Contender string  `json:"who"`
+	N         int     `json:"n"`
+	Median    float64 `json:"median"`
+	P25       float64 `json:"p25"`
+	P75       float64 `json:"p75"`
+	P99       float64 `json:"p99"`
+	Min       float64 `json:"min"`
+	Max       float64 `json:"max"`
 
 	Samples []float64 `json:"samples"`
 
 	bounds []bound // of ours beside this reference; none or one
 }
 
-// bound is what ours, or the ratio of ours to the reference, is to keep.
+// bound is the limit of ours, or of the ratio of ours to the reference.
 type bound struct {
 	text  string
 	holds func(ours, ratio float64) bool
@@ -59,8 +59,8 @@ func none() bound {
 func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
 // seriesOf sums samples up.
-func seriesOf(who string, samples []float64, bounds ...bound) series {
-	s := series{Who: who, N: len(samples), Samples: samples, bounds: bounds}
+func seriesOf(contender string, samples []float64, bounds ...bound) series {
+	s := series{Contender: contender, N: len(samples), Samples: samples, bounds: bounds}
 	if len(samples) == 0 {
 		return s
 	}

@@ -83,7 +83,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A figure that fails ends there, cleans up in the right order, and says all that went wrong.
+// A failed figure ends at that point, cleans up in the right order, and reports all errors.
 func TestFigureFails(t *testing.T) {
 	var did []string
 	f := figure{name: "f", run: func(b *B) {

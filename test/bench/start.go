@@ -30,8 +30,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// startFigure: how long a node makes no pods when its agent starts anew. The floor is what it must learn first: one list of
-// each kind of object, and a dump of the bridge.
+// startFigure: how long a node starts no pods after a restart of its agent. The floor is the required input: one list of each kind of object,
+// and a dump of the bridge.
 func startFigure() figure {
 	return figure{
 		name:  "start",
@@ -47,18 +47,18 @@ const (
 
 func runStart(b *B) {
 	n := b.newStartNode()
-	b.say("making %d HostSubnets and %d pods in the API", startPeers, startPods)
+	b.progress("making %d HostSubnets and %d pods in the API", startPeers, startPods)
 	pods := b.sandboxes(startPods)
 	n.fillAPI(pods)
 	agent := n.startAgent(n.ovs.RunDir)
-	b.say("making the %d pods on the node", startPods)
+	b.progress("making the %d pods on the node", startPods)
 	_, err := wave(b.Context(), pods, b.ours(n.ovs.NS, n.socket).add)
 	b.must(err)
 
 	before := n.looks(pods)
 	var starts, floor []time.Duration
 	for i := range b.rounds {
-		b.tell("start %d of %d", i+1, b.rounds)
+		b.step("start %d of %d", i+1, b.rounds)
 		agent.kill()
 		took, err := timed(n.learn)
 		b.must(err)
@@ -190,7 +190,7 @@ func pass(in net.Conn, address string) {
 	ways.Wait()
 }
 
-// fillAPI makes the cluster's objects, and tells the sandboxes which pods they are for.
+// fillAPI creates the cluster's objects, and assigns pods to the sandboxes.
 func (n *startNode) fillAPI(pods []*sandbox) {
 	n.b.Helper()
 	ctx := n.b.Context()

@@ -22,13 +22,13 @@ func statusFigure() figure {
 
 func runStatus(b *B) {
 	node, bare := b.newNode(), b.answerer()
-	answers := b.byTurns("the agent", b.samples, func() {},
+	answers := b.alternate("the agent", b.samples, func() {},
 		way{"ours", func() error { return askStatus(b.Context(), node.socket) }},
 		way{"bare", func() error { return askStatus(b.Context(), bare) }})
 	b.record("STATUS, the agent's answer", "ms", seriesOf("ours", milliseconds(answers["ours"])),
 		seriesOf("bare socket", milliseconds(answers["bare"]), within(1, "ms")))
 
-	starts := b.byTurns("the plugin", b.samples, func() {},
+	starts := b.alternate("the plugin", b.samples, func() {},
 		way{"ours", func() error { return node.runtime.status(b.Context()) }},
 		way{"true", func() error {
 			return node.ovs.NS.Do(func(ns.NetNS) error { return exec.CommandContext(b.Context(), "true").Run() })
@@ -54,7 +54,7 @@ func (b *B) answerer() (socket string) {
 				return // closed
 			}
 			if _, err := bufio.NewReader(conn).ReadBytes('\n'); err == nil {
-				_, _ = conn.Write([]byte("{}\n")) // who asks will miss it
+				_, _ = conn.Write([]byte("{}\n")) // the client fails without it
 			}
 			conn.Close()
 		}

@@ -11,22 +11,22 @@ import (
 	"testing"
 )
 
-// tb is a testing.TB outside of `go test`. It has what the helpers of tests call; anything else panics, and do says so.
+// tb is a testing.TB outside of `go test`. It implements the methods that the helpers of tests call; any other panics.
 type tb struct {
-	testing.TB // only for its method that keeps others from implementing it
+	testing.TB // only for its private method
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	name   string
-	say    func(format string, args ...any)
+	logf   func(format string, args ...any)
 
 	mu       sync.Mutex
 	errs     []error
 	cleanups []func()
 }
 
-func newTB(ctx context.Context, name string, say func(string, ...any)) *tb {
-	t := &tb{name: name, say: say}
+func newTB(ctx context.Context, name string, logf func(string, ...any)) *tb {
+	t := &tb{name: name, logf: logf}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	return t
 }
@@ -87,8 +87,8 @@ func (t *tb) Failed() bool {
 	return len(t.errs) > 0
 }
 
-func (t *tb) Log(args ...any)                 { t.say("%s", fmt.Sprint(args...)) }
-func (t *tb) Logf(format string, args ...any) { t.say(format, args...) }
+func (t *tb) Log(args ...any)                 { t.logf("%s", fmt.Sprint(args...)) }
+func (t *tb) Logf(format string, args ...any) { t.logf(format, args...) }
 
 func (t *tb) Error(args ...any)                 { t.fail(errors.New(fmt.Sprint(args...))) }
 func (t *tb) Errorf(format string, args ...any) { t.fail(fmt.Errorf(format, args...)) }

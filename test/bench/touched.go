@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// looks returns how each pod's network looks: its device, addresses and routes, and its row in the database. What is made anew
-// looks different, since its index or its UUID is another.
+// looks returns the state of each pod's network: its device, addresses and routes, and its row in the database. A re-created object has another
+// index or UUID.
 func (n *startNode) looks(pods []*sandbox) []string {
 	n.b.Helper()
 	const ifindex = 0 // of the columns

@@ -23,8 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
-	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
@@ -107,8 +106,8 @@ func agentMain(text string) error {
 		Pods:    api{},
 		Events:  &eventFile{path: c.Events},
 		Bridge:  func(bridge ovs.Interface) ovs.Interface { return mortalBridge{bridge, f} },
-		Seams: func(s *pods.Seams) {
-			s.IPAM, s.Links, s.Switch, s.Flows = mortalIPAM{s.IPAM, f}, mortalLinks{s.Links, f}, mortalSwitch{s.Switch, f}, mortalFlows{s.Flows, f}
+		Dependencies: func(s *pods.Dependencies) {
+			s.IPAM, s.Links, s.Switch, s.Store = mortalIPAM{s.IPAM, f}, mortalLinks{s.Links, f}, mortalSwitch{s.Switch, f}, mortalStore{s.Store, f}
 		},
 	}.Run(ctx)
 }
@@ -151,11 +150,11 @@ type eventFile struct {
 }
 
 func (e *eventFile) WarnPod(p pods.Pod, reason, message string) {
-	e.say("pod "+p.Name, reason, message)
+	e.write("pod "+p.Name, reason, message)
 }
-func (e *eventFile) WarnNode(reason, message string) { e.say("node", reason, message) }
+func (e *eventFile) WarnNode(reason, message string) { e.write("node", reason, message) }
 
-func (e *eventFile) say(about, reason, message string) {
+func (e *eventFile) write(about, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	file, err := os.OpenFile(e.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -199,11 +198,11 @@ type mortalLinks struct {
 	*fate
 }
 
-func (l mortalLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i pods.Interface) error {
+func (l mortalLinks) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i veth.Interface) error {
 	return aroundErr(l.fate, "create", func() error { return l.Links.Create(ctx, pod, hostVeth, i) })
 }
 
-func (l mortalLinks) Configure(ctx context.Context, pod ns.NetNS, i pods.Interface) error {
+func (l mortalLinks) Configure(ctx context.Context, pod ns.NetNS, i veth.Interface) error {
 	return aroundErr(l.fate, "configure", func() error { return l.Links.Configure(ctx, pod, i) })
 }
 
@@ -224,19 +223,20 @@ func (s mortalSwitch) DeletePort(ctx context.Context, name string) error {
 	return aroundErr(s.fate, "delete port", func() error { return s.Switch.DeletePort(ctx, name) })
 }
 
-type mortalFlows struct {
-	pods.Flows
+type mortalStore struct {
+	pods.Store
 	*fate
 }
 
-func (f mortalFlows) Set(namespace string, o pipeline.Owner, d vnids.Dependent) *store.Commit {
-	commit := f.Flows.Set(namespace, o, d)
-	f.pass("set flows")
-	return commit
-}
-
-func (f mortalFlows) Delete(o pipeline.Owner) *store.Commit {
-	commit := f.Flows.Delete(o)
-	f.pass("delete flows")
-	return commit
+// Update of a pod's flows: they are deleted, or set.
+func (m mortalStore) Update(u store.Update) []*store.Commit {
+	commits := m.Store.Update(u)
+	for _, c := range u.Changes {
+		if c.Compile == nil {
+			m.pass("delete flows")
+		} else {
+			m.pass("set flows")
+		}
+	}
+	return commits
 }

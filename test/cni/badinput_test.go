@@ -15,12 +15,12 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 
 	"github.com/ovsdn/ovsdn/test/bareagent"
 )
 
-// What is wrong with the environment or the configuration has the specification's code, and leaves nothing.
+// An invalid environment or configuration returns the code of the specification, and leaves nothing behind.
 func TestBadCalls(t *testing.T) {
 	r := newRig(t)
 	before := r.state(t)
@@ -82,9 +82,9 @@ func TestBadCalls(t *testing.T) {
 		})
 	}
 	for _, why := range []string{
-		"CNI_NETNS can't be used", "there is a prevResult", "CNI_ARGS can't be used; K8S_POD_INFRA_CONTAINER_ID",
+		"invalid CNI_NETNS", "prevResult is set", "invalid CNI_ARGS; K8S_POD_INFRA_CONTAINER_ID",
 	} {
-		r.wantEvent(t, "pod web: "+pods.ReasonAttachFailed+": "+why)
+		r.wantEvent(t, "pod web: "+eventreason.NetworkAttachFailed+": "+why)
 	}
 	// The same sandbox gets its network all the same.
 	if _, err := r.run(t, good); err != nil {
@@ -96,7 +96,24 @@ func TestBadCalls(t *testing.T) {
 	r.wantState(t, before)
 }
 
-// Bytes that no plugin sends, on the agent's socket: it answers or closes, and goes on.
+// A pod with names of the maximum lengths gets its network, and leaves nothing behind.
+func TestLongestNames(t *testing.T) {
+	r := newRig(t)
+	before := r.state(t)
+	namespace, name, id := strings.Repeat("n", 63), strings.Repeat("p", 253), strings.Repeat("0123456789abcdef", 4)
+	p := newPod(t, name)
+	p.id = id
+	good := r.callFor("ADD", "1.1.0", p)
+	good = good.with("ARGS", strings.Replace(good.env["ARGS"], "K8S_POD_NAMESPACE=default", "K8S_POD_NAMESPACE="+namespace, 1))
+	for _, verb := range []string{"ADD", "DEL", "DEL"} { // a runtime may repeat DEL
+		if _, err := r.run(t, good.with("COMMAND", verb)); err != nil {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	r.wantState(t, before)
+}
+
+// Invalid bytes on the agent's socket: the agent answers or closes the connection, and continues.
 func TestBadBytes(t *testing.T) {
 	r := newRig(t)
 	before := r.state(t)
@@ -125,8 +142,8 @@ func TestBadBytes(t *testing.T) {
 	r.wantState(t, before)
 }
 
-// An address disk that is full, or turns read-only: ADD and DEL fail with I/O errors, nothing is half-done, users are told, and
-// afterwards all is well.
+// An address disk that is full, or becomes read-only: ADD and DEL fail with I/O errors without partial state, users are notified, and
+// afterwards all works.
 func TestFailingDisk(t *testing.T) {
 	r := newRig(t)
 	list := r.list(t, "1.1.0", nil)
@@ -146,13 +163,13 @@ func TestFailingDisk(t *testing.T) {
 					t.Errorf("DEL of what was not added: %v", err)
 				}
 			}
-			r.wantEvent(t, "pod late: "+pods.ReasonAttachFailed)
-			r.wantEvent(t, "node: "+pods.ReasonAddressStorage)
+			r.wantEvent(t, "pod late: "+eventreason.NetworkAttachFailed)
+			r.wantEvent(t, "node: "+eventreason.AddressStorageFailing)
 			if err := r.cni.GetStatusNetworkList(t.Context(), list); code(t, err) != types.ErrPluginNotAvailable {
 				t.Errorf("STATUS: %v", err)
 			}
 			if err := r.cni.CheckNetworkList(t.Context(), list, there.runtimeConf()); err != nil {
-				t.Errorf("CHECK of a pod that is there: %v", err)
+				t.Errorf("CHECK of an attached pod: %v", err)
 			}
 			repair()
 			r.wantState(t, before)
@@ -173,7 +190,7 @@ func TestFailingDisk(t *testing.T) {
 	}
 }
 
-// The agent starts on a directory that others have written to, and a living pod's file is among the broken ones.
+// The agent starts with invalid files in the directory of leases, one of them of a running pod.
 func TestBrokenAddressFiles(t *testing.T) {
 	r := newRig(t)
 	list := r.list(t, "1.1.0", nil)

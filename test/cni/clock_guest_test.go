@@ -73,7 +73,7 @@ func TestAgentWhileTheClockJumps(t *testing.T) {
 		if moved := time.Now().Round(0).Sub(before); (moved - jump).Abs() > time.Minute {
 			t.Fatalf("the clock moved by %v, want %v", moved, jump)
 		}
-		t.Logf("the clock says %v", time.Now().Round(0))
+		t.Logf("the clock is at %v", time.Now().Round(0))
 		r.call(t, cniserver.CommandDel, first)
 		second := newPod(t, fmt.Sprint("second", jump))
 		addr := r.call(t, cniserver.CommandAdd, second)

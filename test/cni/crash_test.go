@@ -32,7 +32,7 @@ const (
 	workers = 16
 
 	// Every so many pairs a pod's namespace goes before DEL comes, and CHECK is asked.
-	goneEvery, checkEvery = 7, 11
+	deletedEvery, checkEvery = 7, 11
 )
 
 // storm is what the workers share.
@@ -45,15 +45,15 @@ type storm struct {
 	done  chan struct{} // a request has succeeded
 
 	mu    sync.Mutex
-	live  map[netip.Addr]string // who has it, from ADD's answer to the first DEL
+	live  map[netip.Addr]string // its pod, from ADD's answer to the first DEL
 	kills map[step]int
 }
 
 // atRandom is in kills what no step is: a moment.
 const atRandom step = "at random"
 
-// ADD and DEL by many workers, the agent killed all the time, at every step and at random: in the end nothing is too much and
-// nothing too little, and no address was ever two pods'.
+// ADD and DEL by many workers, while the agent is killed at every step and at random: in the end nothing is left over or missing, and no address
+// was ever allocated twice.
 func TestKilledAgent(t *testing.T) {
 	pairs := defaultPairs
 	if text := os.Getenv(pairsVariable); text != "" {
@@ -91,16 +91,7 @@ func TestKilledAgent(t *testing.T) {
 	took := time.Since(begin)
 	cancel()
 	<-killed
-	total := 0
-	for _, at := range append(steps(), atRandom) {
-		total += s.kills[at]
-		if s.kills[at] == 0 {
-			t.Errorf("the agent was never killed %s", at)
-		}
-	}
-	t.Logf("%d pairs by %d workers in %s, the agent killed %d times, %d requests repeated",
-		s.made.Load(), workers, took.Round(time.Second), total, s.retry.Load())
-	t.Logf("kills: %v", s.kills)
+	s.reportKills(t, took)
 
 	// Too little: what was attached all the time is as it was made.
 	r.config.DieAt = ""
@@ -120,7 +111,22 @@ func TestKilledAgent(t *testing.T) {
 	r.wantState(t, before)
 }
 
-// wantsMore tells whether another pair is to be made: one of those that were asked for, or one for a step that has killed no agent.
+// reportKills logs the kills and requests, and checks that the agent was killed at every step.
+func (s *storm) reportKills(t *testing.T, took time.Duration) {
+	t.Helper()
+	total := 0
+	for _, at := range append(steps(), atRandom) {
+		total += s.kills[at]
+		if s.kills[at] == 0 {
+			t.Errorf("the agent was never killed %s", at)
+		}
+	}
+	t.Logf("%d pairs by %d workers in %s, the agent killed %d times, %d requests repeated",
+		s.made.Load(), workers, took.Round(time.Second), total, s.retry.Load())
+	t.Logf("kills: %v", s.kills)
+}
+
+// wantsMore reports whether to make another pair: a requested one, or one for a step that has killed no agent.
 func (s *storm) wantsMore() bool {
 	left := s.todo.Add(-1)
 	return left >= 0 || left >= -morePairs && !s.killedAtEveryStep()
@@ -169,7 +175,7 @@ func (s *storm) killed(at step) {
 	s.kills[at]++
 }
 
-// outlives tells whether the agent is still alive when it has served so many requests and a moment has passed.
+// outlives reports whether the agent is still alive after so many requests and a moment.
 func (s *storm) outlives(ctx context.Context, p *process, requests int, moment time.Duration) bool {
 	var over <-chan time.Time
 	for {
@@ -200,12 +206,12 @@ func (s *storm) pair(t *testing.T, worker, i int) {
 	if i%checkEvery == 0 {
 		s.check(t, p)
 	}
-	gone := i%goneEvery == 0
-	if gone {
+	deleted := i%deletedEvery == 0
+	if deleted {
 		netns.Close()
 	}
 	s.del(t, p)
-	if !gone {
+	if !deleted {
 		if left := devicesOf(t, netns); len(left) > 1 {
 			t.Errorf("in the namespace of %s after DEL: %v", p.name, left)
 		}
@@ -214,7 +220,7 @@ func (s *storm) pair(t *testing.T, worker, i int) {
 	s.made.Add(1)
 }
 
-// add repeats ADD until it succeeds, each time for a new sandbox after a DEL of the former, as kubelet does.
+// add repeats ADD until it succeeds, each time for a new sandbox after a DEL of the previous one, as kubelet does.
 func (s *storm) add(t *testing.T, p *pod) {
 	deadline := time.Now().Add(patience)
 	for attempt := 0; ; attempt++ {
@@ -232,7 +238,7 @@ func (s *storm) add(t *testing.T, p *pod) {
 	}
 }
 
-// lives takes note of the pod's address, which must be nobody else's.
+// lives records the pod's address, which no other pod may have.
 func (s *storm) lives(t *testing.T, p *pod, result types.Result) {
 	r, err := current.NewResultFromResult(result)
 	if err != nil || len(r.IPs) != 1 {
@@ -275,7 +281,7 @@ func (s *storm) del(t *testing.T, p *pod) {
 func (s *storm) succeeded() {
 	select {
 	case s.done <- struct{}{}:
-	default: // nobody counts so quickly
+	default: // the next count is later
 	}
 }
 
@@ -290,7 +296,7 @@ func (s *storm) check(t *testing.T, p *pod) {
 	}
 }
 
-// mayRepeat tells whether the request failed for want of an agent, and waits a little.
+// mayRepeat reports whether the request failed because no agent answered, and waits a little.
 func (s *storm) mayRepeat(t *testing.T, verb string, p *pod, err error, deadline time.Time) bool {
 	var e *types.Error
 	if !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {

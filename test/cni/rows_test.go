@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 )
 
@@ -37,7 +38,7 @@ func common(verb string, rows map[key]cell) map[key]cell {
 		types.ErrInvalidNetworkConfig: raw(verb, func(c call) call { return c.withStdin(`{"cniVersion":"1.0.0"}`) }),
 		types.ErrTryAgainLater: provoke(func(t *testing.T, r *rig, v string) error {
 			away := *r
-			away.config.Socket = filepath.Join(r.RunDir, "nobody")
+			away.config.Socket = filepath.Join(r.RunDir, "no-agent")
 			c := away.callFor(verb, v, newPod(t, "away"))
 			if verb == "CHECK" {
 				c.stdin = strings.TrimSuffix(c.stdin, "}") + `,"prevResult":{}}`
@@ -47,7 +48,7 @@ func common(verb string, rows map[key]cell) map[key]cell {
 		}),
 		types.ErrPluginNotAvailable:  never("STATUS alone answers this"),
 		types.ErrLimitedConnectivity: never("STATUS alone answers this"),
-		pods.ErrNotAsMade:            never("CHECK alone answers this"),
+		pods.ErrAttachmentChanged:    never("CHECK alone answers this"),
 	} {
 		if _, ok := rows[key{verb, code}]; !ok {
 			rows[key{verb, code}] = c
@@ -79,7 +80,7 @@ func addRows() map[key]cell {
 		{"ADD", types.ErrIOFailure}: provoke(func(t *testing.T, r *rig, v string) error {
 			defer r.fill(t)()
 			_, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), newPod(t, "web").runtimeConf())
-			r.wantEvent(t, "pod web: "+pods.ReasonAttachFailed)
+			r.wantEvent(t, "pod web: "+eventreason.NetworkAttachFailed)
 			return err
 		}),
 		{"ADD", types.ErrInvalidNetNS}: raw("ADD", func(c call) call { return c.with("NETNS", "/run/netns/none") }),
@@ -89,7 +90,7 @@ func addRows() map[key]cell {
 		}),
 		{"ADD", types.ErrInternal}: provoke(func(t *testing.T, r *rig, v string) error {
 			rt := newPod(t, "web").runtimeConf()
-			rt.IfName = "lo" // is there
+			rt.IfName = "lo" // exists
 			_, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), rt)
 			return err
 		}),
@@ -137,7 +138,7 @@ func delRows() map[key]cell {
 	})
 }
 
-// checkOf is a CHECK with the plugin's own memory of an ADD, which change may spoil. The attachment is gone afterwards.
+// checkOf is a CHECK with the plugin's result of an ADD, which change may modify. The attachment is deleted afterwards.
 func checkOf(change func(t *testing.T, r *rig, p *pod, c call) call) cell {
 	return provoke(func(t *testing.T, r *rig, v string) error {
 		p := newPod(t, "web")
@@ -188,7 +189,7 @@ func checkRows() map[key]cell {
 		{"CHECK", types.ErrInvalidNetNS}: checkOf(func(_ *testing.T, _ *rig, _ *pod, c call) call {
 			return c.with("NETNS", "/run/netns/none")
 		}),
-		{"CHECK", pods.ErrNotAsMade}: checkOf(func(t *testing.T, _ *rig, p *pod, c call) call {
+		{"CHECK", pods.ErrAttachmentChanged}: checkOf(func(t *testing.T, _ *rig, p *pod, c call) call {
 			if err := p.netns.Do(func(ns.NetNS) error {
 				link, err := netlinksafe.LinkByName("eth0")
 				if err != nil {
@@ -207,18 +208,18 @@ func checkRows() map[key]cell {
 func gcRows() map[key]cell {
 	return common("GC", map[key]cell{
 		{"GC", 0}: provoke(func(t *testing.T, r *rig, v string) error {
-			keep, drop := newPod(t, "keep"), newPod(t, "drop")
+			retain, drop := newPod(t, "retain"), newPod(t, "drop")
 			list := r.list(t, v, nil)
-			for _, p := range []*pod{keep, drop} {
+			for _, p := range []*pod{retain, drop} {
 				if _, err := r.cni.AddNetworkList(t.Context(), list, p.runtimeConf()); err != nil {
 					t.Error(err)
 				}
 			}
-			valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: keep.id, IfName: "eth0"}}}
+			valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: retain.id, IfName: "eth0"}}}
 			if err := r.cni.GCNetworkList(t.Context(), list, valid); err != nil {
 				return err
 			}
-			if err := r.cni.CheckNetworkList(t.Context(), list, keep.runtimeConf()); err != nil {
+			if err := r.cni.CheckNetworkList(t.Context(), list, retain.runtimeConf()); err != nil {
 				t.Error(err)
 			}
 			return r.cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{})
@@ -295,7 +296,7 @@ func versionRows() map[key]cell {
 		}),
 	}
 	for _, c := range codes()[1:] {
-		rows[key{"VERSION", c}] = never("VERSION asks nobody and reads nothing")
+		rows[key{"VERSION", c}] = never("VERSION calls no agent and reads nothing")
 	}
 	return rows
 }

@@ -27,11 +27,11 @@ func codes() []uint {
 		types.ErrIncompatibleCNIVersion, types.ErrUnsupportedField, types.ErrUnknownContainer, types.ErrInvalidEnvironmentVariables,
 		types.ErrIOFailure, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig, types.ErrInvalidNetNS, types.ErrTryAgainLater,
 		types.ErrPluginNotAvailable, types.ErrLimitedConnectivity,
-		pods.ErrNotAsMade, types.ErrInternal,
+		pods.ErrAttachmentChanged, types.ErrInternal,
 	}
 }
 
-// has tells whether the version has the verb.
+// has reports whether the version has the verb.
 func has(cniVersion, verb string) bool {
 	switch verb {
 	case "CHECK":
@@ -42,7 +42,7 @@ func has(cniVersion, verb string) bool {
 	return true
 }
 
-// A cell either provokes the code, or says why it never comes.
+// A cell either provokes the code, or has the reason why it never occurs.
 type cell struct {
 	never   string
 	provoke func(t *testing.T, r *rig, v string) error
@@ -68,7 +68,7 @@ func table() map[key]cell {
 	return t
 }
 
-// Every version × verb × error code has a cell, every cell that can be provoked is, and nothing stays on the node.
+// Every version × verb × error code has a cell, each cell that can be provoked is, and nothing remains on the node.
 func TestTable(t *testing.T) {
 	r := newRig(t)
 	before := r.state(t)
@@ -106,7 +106,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Versions that we do not speak.
+// Unsupported versions.
 func TestForeignVersions(t *testing.T) {
 	r := newRig(t)
 	before := r.state(t)

@@ -16,7 +16,7 @@ type cluster struct {
 	pipelines []*pipeline
 }
 
-// newCluster makes a cluster; pods says how many each node has.
+// newCluster creates a cluster with the given numbers of pods on its nodes.
 func newCluster(t *testing.T, pods ...int) *cluster {
 	t.Helper()
 	c := &cluster{Network: datapath.New(t, len(pods))}
@@ -66,7 +66,7 @@ func (c *cluster) reset(t *testing.T) {
 func (c *cluster) apply(t *testing.T) {
 	t.Helper()
 	for _, p := range c.pipelines {
-		// Else a first fragment has no ports either. ovs-vswitchd forgets this when it ends.
+		// Without it first fragments have no ports. ovs-vswitchd does not persist it.
 		p.node.Switch.OFCtl(t, "set-frags", ovstest.Bridge, "nx-match")
 		p.node.SetFlows(t, p.flows())
 	}
@@ -140,7 +140,7 @@ func (c *cluster) eachPlace(t *testing.T, test func(t *testing.T, client, server
 	}
 }
 
-// flush forgets the connections that a pod has opened to an address, on all nodes, with the OpenFlow message NXT_CT_FLUSH.
+// flush flushes the connections from a pod to an address, on all nodes, with the OpenFlow message NXT_CT_FLUSH.
 func (c *cluster) flush(t *testing.T, opener *datapath.Pod, proto int, to netip.AddrPort) {
 	t.Helper()
 	for _, node := range c.Nodes {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
@@ -50,7 +51,7 @@ func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath
 		})}
 		for _, p := range node.Pods {
 			states = append(states, n.Pod(compiled.Pod{
-				OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: compiled.PodPolicies{Judged: isEvaluated[p]},
+				OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: compiled.PodPolicies{Evaluated: isEvaluated[p]},
 			}))
 		}
 		for _, peer := range c.Nodes {
@@ -63,7 +64,7 @@ func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath
 			want.Flows = append(want.Flows, unshared(want.Flows, s.Flows)...)
 			want.Meters = append(want.Meters, s.Meters...)
 		}
-		bridge := ovs.NewNative(ovstest.Bridge, node.Switch.RunDir)
+		bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
 		if _, err := bridge.Replace(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}

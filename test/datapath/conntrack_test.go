@@ -6,8 +6,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/datapath"
 )
 
-// TestConntrack proves what docs/decisions/0001-conntrack.md says, with packets. The tests share a cluster, since building
-// one takes long in a virtual machine; each begins with c.reset.
+// TestConntrack tests docs/decisions/0001-conntrack.md with packets. The tests share a cluster, since its creation is slow in a virtual
+// machine; each begins with c.reset.
 func TestConntrack(t *testing.T) {
 	c := newCluster(t, 3, 2)
 	for _, test := range []struct {
@@ -18,7 +18,7 @@ func TestConntrack(t *testing.T) {
 		{"half an allow is none", testHalfAllow},
 		{"a forbidden connection is cut", testForbidden},
 		{"ICMP errors", testICMPErrors},
-		{"too large, says a router", testTooLarge},
+		{"too large", testTooLarge},
 		{"fragments", testFragments},
 		{"SCTP", testSCTP},
 		{"service", testService},
@@ -43,7 +43,7 @@ func testReplies(t *testing.T, c *cluster) {
 		c.isolate(client, server)
 		c.apply(t)
 		asking.MustNotReach(t, dns.Addr(), dns)
-		// What was forbidden has left nothing that would let the server speak.
+		// Denied packets have left no entry that admits the server's packets.
 		dns.MustNotReach(t, asking.Addr(), asking)
 
 		c.allow("udp", client.Addr, dns.Addr())

@@ -212,7 +212,7 @@ func (n *Node) AppCtl(t testing.TB, args ...string) string {
 	t.Helper()
 	// Clean-up functions run after the test's context has ended.
 	cmd := n.Switch.Command(context.WithoutCancel(t.Context()), "ovs-appctl", append([]string{"--timeout=30", "--target=" + n.Switch.RunDir + "/ovs-vswitchd.ctl"}, args...)...)
-	var stderr strings.Builder // warns of a machine that stood still
+	var stderr strings.Builder // has warnings about a machine that did not run
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {

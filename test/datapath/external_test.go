@@ -23,8 +23,7 @@ func (c *cluster) tenants(external bool) {
 	}
 }
 
-// In mode multitenant with the service proxy on the host, answers go back the way that the questions came, and both
-// keep their VNIDs.
+// In mode multitenant with the service proxy on the host, replies return on the path of the requests, and both retain their VNIDs.
 func testExternalProxy(t *testing.T, c *cluster) {
 	const port = 8080
 	stranger := c.pod(0, 2)
@@ -44,7 +43,7 @@ func testExternalProxy(t *testing.T, c *cluster) {
 		strange.MustNotReach(t, vip(53), serving)
 		strange.MustNotReach(t, endpoint, serving)
 
-		// Policies judge what the host has translated.
+		// Policies evaluate the packets that the host has translated.
 		c.isolate(client, server)
 		c.apply(t)
 		asking := client.UDP(t, 0)
@@ -91,7 +90,7 @@ func proxy(t *testing.T, node *datapath.Node, to netip.AddrPort) {
 	t.Cleanup(func() { node.Sh(t, "nft delete table ip proxy") })
 }
 
-// In mode multitenant the world has a VNID that nobody shares: it may reply, and reach VNID 0, and that is all.
+// In mode multitenant hosts outside have a VNID of their own: they may reply, and reach VNID 0 only.
 func testWorld(t *testing.T, c *cluster) {
 	for name, external := range map[string]bool{"proxy in OVS": false, "external proxy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +115,7 @@ func testWorld(t *testing.T, c *cluster) {
 
 			asking.MustReach(t, world.Addr(), world)
 			world.MustReach(t, asking.Addr(), asking)
-			// The host's own tracker knows the connection still, and on the kernel's datapath says so with every packet.
+			// The host's own tracker still has the connection, and on the kernel's datapath its packets carry that state.
 			c.flush(t, c.pod(0, 0), udp, world.Addr())
 			world.MustNotReach(t, asking.Addr(), asking)
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
@@ -42,16 +42,16 @@ func attach(t *testing.T, p *product, node *datapath.Node) (*datapath.Pod, net.H
 	pod := &datapath.Pod{Host: datapath.Host{NS: netns, Addr: addr}, MAC: config.MAC(addr), OFPort: ofport}
 	var mac net.HardwareAddr
 	err = node.NS.Do(func(ns.NetNS) error {
-		var kernel pods.Kernel
-		i := pods.Interface{
+		var links veth.Links
+		i := veth.Interface{
 			Name: "eth0", MAC: pod.MAC, MTU: 1450, NoChecksums: p.Type == ovstest.DatapathNetdev, HostAlias: "test",
 			Addrs:  []netip.Prefix{netip.PrefixFrom(addr, node.Subnet.Bits())},
-			Routes: []pods.Route{{To: netip.MustParsePrefix(datapath.ClusterNetwork)}, {To: netip.MustParsePrefix("0.0.0.0/0"), Via: node.Addr}},
+			Routes: []veth.Route{{To: netip.MustParsePrefix(datapath.ClusterNetwork)}, {To: netip.MustParsePrefix("0.0.0.0/0"), Via: node.Addr}},
 		}
-		if err := kernel.Create(t.Context(), netns, name, i); err != nil {
+		if err := links.Create(t.Context(), netns, name, i); err != nil {
 			return err
 		}
-		if err := kernel.Configure(t.Context(), netns, i); err != nil {
+		if err := links.Configure(t.Context(), netns, i); err != nil {
 			return err
 		}
 		link, err := net.InterfaceByName(name)
@@ -68,9 +68,9 @@ func attach(t *testing.T, p *product, node *datapath.Node) (*datapath.Pod, net.H
 	return pod, mac
 }
 
-// TestHostStackHearsNoPod: the kernel's stack of a node processes nothing that a pod sends to the host's end of its veth pair. With the userspace datapath
+// TestHostStackIgnoresPods: the kernel's stack of a node processes no packet that a pod sends to the host's end of its veth pair. With the userspace datapath
 // it gets a copy of each packet, and would answer, deliver and route it past the flows of br0.
-func TestHostStackHearsNoPod(t *testing.T) {
+func TestHostStackIgnoresPods(t *testing.T) {
 	p := &product{Network: datapath.New(t, 1), mode: config.ModeNetworkPolicy}
 	node := p.Nodes[0]
 	pod, veth := attach(t, p, node)

@@ -9,7 +9,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// A pod that opens connections without end keeps nobody but itself from opening more.
+// A pod that opens an unlimited number of connections does not limit other pods.
 func testLimit(t *testing.T, c *cluster) {
 	const limit = 20
 	node, greedy, modest := c.Nodes[0], c.pod(0, 0), c.pod(0, 1)

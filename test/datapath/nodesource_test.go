@@ -59,7 +59,7 @@ func (p *product) apply(t *testing.T, node *datapath.Node) {
 			compiled.VNID = 0x20
 		}
 		if pod == p.isolated() {
-			compiled.Policies = sdn.PodPolicies{Judged: true, Ingress: true}
+			compiled.Policies = sdn.PodPolicies{Evaluated: true, Ingress: true}
 			rules = append(rules, fmt.Sprintf("table=81,priority=26026,ip,reg2=%d,reg4=0x400/0x400,actions=goto_table:82", pod.OFPort))
 		}
 		states = append(states, n.Pod(compiled))
@@ -98,11 +98,11 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 	t.Helper()
 	err := node.NS.Do(func(ns.NetNS) error {
 		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
-			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
-			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
-			VXLANPort:       config.DefaultVXLANPort,
-			PodDevices:      pods.HostDevices(p.Type),
-			SourcesJudged:   true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP,
+			ClusterNetworks:  []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
+			ServiceNetwork:   netip.MustParsePrefix(datapath.ServiceNetwork),
+			VXLANPort:        config.DefaultVXLANPort,
+			PodDevices:       pods.HostVethPattern(p.Type),
+			SourcesEvaluated: true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP,
 		})
 		if err != nil {
 			return err
@@ -115,15 +115,15 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 	}
 }
 
-// nodePort makes the host's proxy send a node port to a pod. Only connections from elsewhere are masqueraded: kube-proxy keeps the source of what pods
-// of this node send.
+// nodePort makes the host's proxy translate a node port to a pod. Only connections from elsewhere are masqueraded: kube-proxy does not change the
+// source of packets from pods of this node.
 func nodePort(t *testing.T, node *datapath.Node, protocol string, port uint16, pod *datapath.Pod) {
 	t.Helper()
 	node.Sh(t, fmt.Sprintf("iptables -t nat -A PREROUTING -d %s -p %s --dport %d -j DNAT --to-destination %s:%d", node.VTEP, protocol, port, pod.Addr, podPort),
 		fmt.Sprintf("iptables -t nat -I POSTROUTING -s 192.0.2.0/24 -d %s -p %s --dport %d -m conntrack --ctstate DNAT -j MASQUERADE", pod.Addr, protocol, podPort))
 }
 
-// TestNodeSource: of the packets that a pod receives from other nodes, only those that the nodes send themselves count as a node's.
+// TestNodeSource: of the packets that a pod receives from other nodes, only those of the nodes themselves count as a node's.
 func TestNodeSource(t *testing.T) {
 	p := &product{Network: datapath.New(t, 3)}
 	for i, count := range []int{1, 2, 0} {

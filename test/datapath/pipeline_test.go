@@ -46,7 +46,7 @@ const (
 	noZone   = "load:0->NXM_NX_REG3[]" // with 0 in reg3 nothing is committed
 )
 
-// Who reaches itself through a service sees another address than its own: a pod the first, the node the second.
+// The source addresses of clients that reach themselves through a service: of a pod the first, of the node the second.
 const (
 	hairpin     = "169.254.0.10"
 	nodeHairpin = "169.254.0.11"
@@ -105,7 +105,7 @@ func (p *pipeline) local(pods []*datapath.Pod) []*datapath.Pod {
 	return slices.DeleteFunc(slices.Clone(p.node.Pods), func(pod *datapath.Pod) bool { return !slices.Contains(pods, pod) })
 }
 
-// classify. What comes from tun0 has the state that the host's own tracker gave it, on the kernel's datapath.
+// classify. On the kernel's datapath packets from tun0 have the state of the host's own tracker.
 func (p *pipeline) classify() {
 	gateway, subnet := p.node.Addr, p.node.Subnet
 	p.add(0, 400, fmt.Sprintf("in_port=2,ip,nw_src=%s,nw_dst=%s", gateway, datapath.ServiceNetwork), "ct_clear,load:%#x->NXM_NX_REG3[],goto_table:60", kindService.zone(gateway))
@@ -132,8 +132,8 @@ func (p *pipeline) classify() {
 	}
 }
 
-// service leaves the destination an endpoint. A connection without a reply yet is still new, so that the state can't tell
-// whether it has its translation; the destination can.
+// service sets an endpoint as the destination. A connection without a reply is still new, so only the destination shows whether it is
+// translated, not the state.
 func (p *pipeline) service() {
 	for _, s := range p.services {
 		match := fmt.Sprintf("%s,nw_dst=%s,tp_dst=%d", s.proto, s.vip.Addr(), s.vip.Port())
@@ -150,8 +150,8 @@ func (p *pipeline) service() {
 	}
 }
 
-// egress judges what pods send. Whether it is a reply is asked in the zone of the opener, which is its destination, if that is of this node, else in
-// the zone of connections that were opened to the pod.
+// egress evaluates packets from pods. A reply is looked up in the zone of the opener, which is its destination, if that is on this node, else in
+// the zone of connections to the pod.
 func (p *pipeline) egress() {
 	for _, pod := range p.node.Pods {
 		p.add(26, 200, fmt.Sprintf("%s,nw_dst=%s", sent(pod), pod.Addr), "ct(commit,zone=%d,nat(src=%s),table=70)", kindHairpin.zone(pod.Addr), hairpin)
@@ -199,15 +199,15 @@ func (p *pipeline) route() {
 			p.add(30, 100, fmt.Sprintf("ip,nw_dst=%s", peer.Subnet), "%s,load:1->NXM_NX_REG2[],goto_table:130", tunnel)
 		}
 	}
-	keep := ""
+	load := ""
 	if p.vnids != nil {
 		// The world has no VNID that could let its replies in.
-		keep = kindLocal.load(source) + ","
+		load = kindLocal.load(source) + ","
 	}
-	p.add(30, 1, "ip", "%sload:2->NXM_NX_REG2[],goto_table:130", keep)
+	p.add(30, 1, "ip", "%sload:2->NXM_NX_REG2[],goto_table:130", load)
 }
 
-// ingress judges what pods get. Whether it is a reply is asked in the pod's own zone, unless egress has asked there already.
+// ingress evaluates packets to pods. A reply is looked up in the pod's own zone, unless egress has looked it up there.
 func (p *pipeline) ingress() {
 	p.add(80, 400, "ip,nw_src="+hairpin, "%s,goto_table:130", noZone)
 	for _, pod := range p.node.Pods {
@@ -225,7 +225,7 @@ func (p *pipeline) ingress() {
 		p.add(80, 310, to(pod)+",ct_state=+trk+rpl", "%s,goto_table:130", noZone)
 	}
 	p.add(80, 300, fmt.Sprintf("ip,reg0=0,nw_src=%s", p.node.Addr), "goto_table:81")
-	// A router says that a packet was too large. Whose connection that was about can't be looked up by the router's address.
+	// A router reports that a packet was too large. The connection can't be looked up by the router's address.
 	p.add(80, 290, fmt.Sprintf("icmp,reg0=%d,icmp_type=3,icmp_code=4", world), "goto_table:81")
 	for _, match := range p.allowIn {
 		p.add(80, 100, match, "goto_table:81")
@@ -252,7 +252,7 @@ func (p *pipeline) ingress() {
 	p.add(80, 20, "ip,reg0=0", "goto_table:81")
 }
 
-// output keeps what all verdicts have allowed, and gives answers of services their address back.
+// output commits the connections that all verdicts allow, and restores the service's address in replies.
 func (p *pipeline) output() {
 	p.add(130, 200, "ip,reg3=0", "goto_table:131")
 	p.add(130, 150, fmt.Sprintf("ip,in_port=2,nw_src=%s", p.node.Subnet), "ct(commit,%s,exec(load:%d->NXM_NX_CT_MARK[])),goto_table:131", reg3Zone, viaHost)

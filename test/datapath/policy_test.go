@@ -19,7 +19,7 @@ const (
 // soon is enough for TCP to send again what was lost.
 const soon = 30 * time.Second
 
-// If one policy allows and the other does not, the server must not pass for one that replies.
+// If one policy allows a connection and the other denies it, the server's packets must not count as replies.
 func testHalfAllow(t *testing.T, c *cluster) {
 	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
 		asking, dns := client.UDP(t, 0), server.UDP(t, 53)
@@ -36,7 +36,7 @@ func testHalfAllow(t *testing.T, c *cluster) {
 	})
 }
 
-// The opener's packets are judged by the policy of now, replies pass until the connection is flushed.
+// The opener's packets are evaluated by the current policies; replies pass until the connection is flushed.
 func testForbidden(t *testing.T, c *cluster) {
 	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
 		to := netip.AddrPortFrom(server.Addr, 80)
@@ -61,24 +61,24 @@ func testForbidden(t *testing.T, c *cluster) {
 	})
 }
 
-// An ICMP error about what a pod has sent comes in, one about nothing does not.
+// An ICMP error about a pod's packet is admitted, one without a connection is not.
 func testICMPErrors(t *testing.T, c *cluster) {
 	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
-		nobody := netip.AddrPortFrom(server.Addr, 99)
+		closed := netip.AddrPortFrom(server.Addr, 99)
 		asking, errors, forger := client.UDP(t, 0), client.Listen(t, icmp, 0), server.Listen(t, icmp, 0)
 		c.isolate(client, server)
-		c.allow("udp", client.Addr, nobody)
+		c.allow("udp", client.Addr, closed)
 		c.apply(t)
 		unasked := netip.AddrPortFrom(client.Addr, 5000)
 		forger.MustNotReachWith(t, errors.Addr(), errors, func() []byte {
-			return icmpError(portUnreachable, unasked, nobody, forger.Message())
+			return icmpError(portUnreachable, unasked, closed, forger.Message())
 		})
 		// An error contains what it is about.
-		asking.MustReach(t, nobody, errors)
+		asking.MustReach(t, closed, errors)
 	})
 }
 
-// A router is nobody's opener. That a packet was too large comes in all the same, and nothing else from it.
+// A router opens no connections. Its "too large" is admitted, and nothing else from it.
 func testTooLarge(t *testing.T, c *cluster) {
 	c.reset(t)
 	client, server := c.pod(1, 0), c.pod(0, 1)
@@ -107,8 +107,8 @@ func testFragments(t *testing.T, c *cluster) {
 	})
 }
 
-// The kernel tells associations apart by their ports. Userspace takes all between two addresses for one, so that it is
-// better judged without state there.
+// The kernel distinguishes associations by their ports. Userspace treats all between two addresses as one, so that it evaluates them
+// without state.
 func testSCTP(t *testing.T, c *cluster) {
 	c.reset(t)
 	client, server := c.pod(0, 0), c.pod(0, 1)
@@ -126,7 +126,7 @@ func testSCTP(t *testing.T, c *cluster) {
 	}
 }
 
-// When ovs-vswitchd starts anew, userspace has forgotten all connections, and the kernel none.
+// When ovs-vswitchd restarts, userspace has lost all connections, and the kernel none.
 func testRestart(t *testing.T, c *cluster) {
 	c.reset(t)
 	client, server, free := c.pod(0, 0), c.pod(0, 1), c.pod(0, 2)
@@ -136,23 +136,23 @@ func testRestart(t *testing.T, c *cluster) {
 	c.allow("tcp", free.Addr, to)
 	c.apply(t)
 	l := server.ListenTCP(t, 80)
-	judged, unjudged := client.Dial(t, to, l), free.Dial(t, to, l)
+	tracked, untracked := client.Dial(t, to, l), free.Dial(t, to, l)
 	restart := func() {
 		c.Nodes[0].Switch.StopVSwitchd(t)
 		c.Nodes[0].Switch.StartVSwitchd(t)
 		c.apply(t)
 	}
 	restart()
-	judged.MustPass(t)
-	unjudged.MustPass(t)
+	tracked.MustPass(t)
+	untracked.MustPass(t)
 
 	restart()
 	if c.Type == ovstest.DatapathSystem {
-		datapath.MustPass(t, judged.Server, judged.Client)
+		datapath.MustPass(t, tracked.Server, tracked.Client)
 		return
 	}
-	// Whoever only replies is a stranger until the opener has spoken again.
-	datapath.MustNotPass(t, judged.Server, judged.Client)
-	datapath.MustPass(t, judged.Client, judged.Server)
-	datapath.MustArrive(t, judged.Client, soon)
+	// Packets of a server are dropped until the client has sent again.
+	datapath.MustNotPass(t, tracked.Server, tracked.Client)
+	datapath.MustPass(t, tracked.Client, tracked.Server)
+	datapath.MustArrive(t, tracked.Client, soon)
 }

@@ -20,7 +20,7 @@ func both(endpoint netip.AddrPort) []service {
 	return []service{{proto: "tcp", vip: vip(80), endpoint: endpoint}, {proto: "udp", vip: vip(53), endpoint: endpoint}}
 }
 
-// mustServe checks that the service works, that its client sees nobody else, and what its endpoint sees.
+// mustServe checks that the service works, that its client sees only the service, and the source that its endpoint sees.
 func mustServe(t *testing.T, client *datapath.Host, server *datapath.Pod, port uint16) {
 	t.Helper()
 	asking, serving, l := client.UDP(t, 0), server.UDP(t, port), server.ListenTCP(t, port)
@@ -36,7 +36,7 @@ func mustServe(t *testing.T, client *datapath.Host, server *datapath.Pod, port u
 	s.MustPass(t)
 }
 
-// The service's address ends at the client's port: anti-spoofing, policies and endpoints see pods.
+// Only the client sees the service's address: anti-spoofing, policies and endpoints see pods' addresses.
 func testService(t *testing.T, c *cluster) {
 	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
 		endpoint := netip.AddrPortFrom(server.Addr, 8080)
@@ -61,12 +61,12 @@ func testService(t *testing.T, c *cluster) {
 			t.Errorf("the client is answered in fragments by %s", from)
 		}
 		if c.Type == ovstest.DatapathNetdev {
-			// The later fragments are judged before the first one, which alone has ports, has its translation.
+			// The later fragments are evaluated before the translation of the first one, which alone has ports.
 			first := client.UDP(t, 0)
 			m := first.Large()
 			first.Send(t, vip(53), m)
 			if _, ok := serving.Receive(t, m, time.Second); ok {
-				t.Error("a connection's first packet arrives in fragments: the decision says that it is lost")
+				t.Error("a connection's first packet arrives in fragments: want it lost, as in decision 0001")
 			}
 		}
 		serving.Close()
@@ -74,7 +74,7 @@ func testService(t *testing.T, c *cluster) {
 	})
 }
 
-// UDP goes on to the endpoint of its first packet until it is flushed, in the zone of each opener.
+// UDP packets reach the endpoint of the first one until the connection is flushed, in the zone of each opener.
 func testServiceRemoved(t *testing.T, c *cluster) {
 	c.reset(t)
 	client, old, fresh := c.pod(0, 0), c.pod(0, 1).UDP(t, 8080), c.pod(1, 0).UDP(t, 8080)
@@ -143,10 +143,10 @@ func testNodeHairpin(t *testing.T, c *cluster) {
 // An ICMP error about a packet to a service comes from the service.
 func testServiceICMPError(t *testing.T, c *cluster) {
 	c.eachPlace(t, func(t *testing.T, client, server *datapath.Pod) {
-		nobody := netip.AddrPortFrom(server.Addr, 99)
-		c.serve(both(nobody)...)
+		closed := netip.AddrPortFrom(server.Addr, 99)
+		c.serve(both(closed)...)
 		c.isolate(client, server)
-		c.allow("udp", client.Addr, nobody)
+		c.allow("udp", client.Addr, closed)
 		c.apply(t)
 		asking, errors := client.UDP(t, 0), client.Listen(t, icmp, 0)
 		if from := asking.MustReach(t, vip(53), errors); from.Addr() != vip(53).Addr() {

@@ -82,7 +82,7 @@ func (s *Socket) Send(t testing.TB, to netip.AddrPort, payload []byte) {
 	}
 }
 
-// Receive waits for a packet that ends in the payload, and returns whom it came from.
+// Receive waits for a packet that ends in the payload, and returns its source.
 func (s *Socket) Receive(t testing.TB, payload []byte, wait time.Duration) (netip.AddrPort, bool) {
 	t.Helper()
 	if err := s.SetReadDeadline(time.Now().Add(wait)); err != nil {
@@ -124,7 +124,7 @@ func (s *Socket) Large() []byte {
 	return append(make([]byte, 2*underlayMTU), s.Message()...)
 }
 
-// MustReach sends packets to an address until one comes in at the receiver, and returns whom that came from.
+// MustReach sends packets to an address until one arrives at the receiver, and returns its source.
 func (s *Socket) MustReach(t testing.TB, to netip.AddrPort, receiver *Socket) netip.AddrPort {
 	t.Helper()
 	return s.MustReachWith(t, to, receiver, s.Message)

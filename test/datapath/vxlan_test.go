@@ -33,7 +33,7 @@ func droppedTunnels(t *testing.T, node *datapath.Node) int {
 	return dropped(t, node, "table=10,")
 }
 
-// TestVXLANOverIPv6: Open vSwitch also takes VXLAN over IPv6, of which no HostSubnet is the source.
+// TestVXLANOverIPv6: Open vSwitch also accepts VXLAN over IPv6, which the flows drop, since no HostSubnet has an IPv6 address.
 func TestVXLANOverIPv6(t *testing.T) {
 	p := &product{Network: datapath.New(t, 2), mode: config.ModeNetworkPolicy}
 	for i, pods := range []int{1, 2} {

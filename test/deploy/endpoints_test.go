@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -43,36 +44,17 @@ func grant(t *testing.T, kube kubernetes.Interface, account string, rules ...rba
 	must(t, err)
 }
 
-// TestRestrictedEndpoints: who may write EndpointSlices and Endpoints may name pods in them only with a right of its own.
+// TestRestrictedEndpoints checks that a writer of EndpointSlices and Endpoints needs an additional right to name pods in them.
 func TestRestrictedEndpoints(t *testing.T) {
-	config := apitest.Start(t)
-	admin := clients(t, config)
-	_, err := admin.network.NetworkV1().ClusterNetworks().Create(t.Context(), &networkv1.ClusterNetwork{
-		ObjectMeta: metav1.ObjectMeta{Name: "default"}, ServiceNetwork: "172.30.0.0/16", PluginName: "redhat/openshift-ovs-multitenant",
-		Network: "10.128.0.0/14", HostSubnetLength: 9, ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	write := []string{"get", "create", "update", "delete"}
-	tenant := []rbacv1.PolicyRule{
-		{APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices"}, Verbs: write},
-		{APIGroups: []string{""}, Resources: []string{"endpoints"}, Verbs: write},
-	}
-	operator := append(tenant[:2:2],
-		rbacv1.PolicyRule{APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices/restricted"}, Verbs: []string{"create"}},
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"endpoints/restricted"}, Verbs: []string{"create"}})
-	grant(t, admin.kube, "tenant", tenant...)
-	grant(t, admin.kube, "operator", operator...)
+	config, admin := startRestricted(t)
 	as := func(namespace, name string) kubernetes.Interface {
 		return clients(t, apitest.AsServiceAccount(config, namespace, name)).kube
 	}
-	root, err := checkout.Root(".")
-	must(t, err)
-	must(t, controlplane.Apply(t.Context(), config, os.DirFS(filepath.Join(root, "deploy", "components", "restricted-endpoints"))))
 
 	tries := 0
-	create := func(ctx context.Context, who kubernetes.Interface, kind discoveryv1.AddressType, addrs ...string) error {
+	create := func(ctx context.Context, client kubernetes.Interface, kind discoveryv1.AddressType, addrs ...string) error {
 		tries++
-		_, err := who.DiscoveryV1().EndpointSlices("default").Create(ctx, slice(fmt.Sprint("s", tries), kind, addrs...), metav1.CreateOptions{})
+		_, err := client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice(fmt.Sprint("s", tries), kind, addrs...), metav1.CreateOptions{})
 		return err
 	}
 	await.OK(t, admissionPatience, func(ctx context.Context) error {
@@ -92,11 +74,11 @@ func TestRestrictedEndpoints(t *testing.T) {
 	}
 	must(t, create(ctx, as("default", "tenant"), discoveryv1.AddressTypeFQDN, "pods.example.com"))
 	must(t, create(ctx, as("default", "tenant"), discoveryv1.AddressTypeIPv6, "2001:db8::1"))
-	for _, who := range []kubernetes.Interface{admin.kube, as("default", "operator"), as("kube-system", "endpointslice-controller"), as("kube-system", "endpointslicemirroring-controller")} {
-		must(t, create(ctx, who, discoveryv1.AddressTypeIPv4, "10.128.0.5"))
+	for _, client := range []kubernetes.Interface{admin.kube, as("default", "operator"), as("kube-system", "endpointslice-controller"), as("kube-system", "endpointslicemirroring-controller")} {
+		must(t, create(ctx, client, discoveryv1.AddressTypeIPv4, "10.128.0.5"))
 	}
 
-	// What others wrote may be changed, but not its endpoints.
+	// An update of another writer's object is allowed, but not of its endpoints.
 	of, err := admin.kube.DiscoveryV1().EndpointSlices("default").Create(ctx, slice("old", discoveryv1.AddressTypeIPv4, "10.128.0.5"), metav1.CreateOptions{})
 	must(t, err)
 	of.Labels = map[string]string{"a": "b"}
@@ -106,11 +88,20 @@ func TestRestrictedEndpoints(t *testing.T) {
 	if _, err = as("default", "tenant").DiscoveryV1().EndpointSlices("default").Update(ctx, of, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a tenant's change of the endpoints: got %v, want it refused", err)
 	}
+	checkEndpoints(t, config)
+}
 
-	// kube-controller-manager copies these.
-	endpoints := func(who kubernetes.Interface, ready, notReady []corev1.EndpointAddress) error {
+// checkEndpoints creates Endpoints, which kube-controller-manager copies to EndpointSlices.
+func checkEndpoints(t *testing.T, config *rest.Config) {
+	t.Helper()
+	ctx := t.Context()
+	as := func(namespace, name string) kubernetes.Interface {
+		return clients(t, apitest.AsServiceAccount(config, namespace, name)).kube
+	}
+	tries := 0
+	endpoints := func(client kubernetes.Interface, ready, notReady []corev1.EndpointAddress) error {
 		tries++
-		_, err := who.CoreV1().Endpoints("default").Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // Endpoints are still copied to EndpointSlices
+		_, err := client.CoreV1().Endpoints("default").Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // Endpoints are still copied to EndpointSlices
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("e", tries)},
 			Subsets:    []corev1.EndpointSubset{{Addresses: ready, NotReadyAddresses: notReady, Ports: []corev1.EndpointPort{{Port: 80}}}}, //nolint:staticcheck // as above
 		}, metav1.CreateOptions{})
@@ -129,4 +120,30 @@ func TestRestrictedEndpoints(t *testing.T) {
 	must(t, endpoints(as("default", "tenant"), outside, nil))
 	must(t, endpoints(as("default", "operator"), pod, nil))
 	must(t, endpoints(as("kube-system", "endpoint-controller"), pod, nil))
+}
+
+// startRestricted starts an API server with the component restricted-endpoints, and grants rights on endpoints to a tenant and an operator.
+func startRestricted(t *testing.T) (*rest.Config, as) {
+	t.Helper()
+	config := apitest.Start(t)
+	admin := clients(t, config)
+	_, err := admin.network.NetworkV1().ClusterNetworks().Create(t.Context(), &networkv1.ClusterNetwork{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"}, ServiceNetwork: "172.30.0.0/16", PluginName: "redhat/openshift-ovs-multitenant",
+		Network: "10.128.0.0/14", HostSubnetLength: 9, ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	write := []string{"get", "create", "update", "delete"}
+	tenant := []rbacv1.PolicyRule{
+		{APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices"}, Verbs: write},
+		{APIGroups: []string{""}, Resources: []string{"endpoints"}, Verbs: write},
+	}
+	operator := append(tenant[:2:2],
+		rbacv1.PolicyRule{APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices/restricted"}, Verbs: []string{"create"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"endpoints/restricted"}, Verbs: []string{"create"}})
+	grant(t, admin.kube, "tenant", tenant...)
+	grant(t, admin.kube, "operator", operator...)
+	root, err := checkout.Root(".")
+	must(t, err)
+	must(t, controlplane.Apply(t.Context(), config, os.DirFS(filepath.Join(root, "deploy", "components", "restricted-endpoints"))))
+	return config, admin
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/components"
 )
 
-// What network.env says, where people look, is what the programs do by themselves.
+// The values of network.env are the defaults of the programs.
 func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
@@ -56,7 +56,7 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 	}
 }
 
-// The manifests are applied as a user does it, and the API server knows every field.
+// The manifests are applied as by a user, and the API server accepts every field.
 func TestEveryKustomizationIsApplied(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
@@ -84,7 +84,7 @@ func TestEveryKustomizationIsApplied(t *testing.T) {
 	}
 }
 
-// Agent and controller have a memory limit, which Go's garbage collector knows.
+// Agent and controller have a memory limit, which is also GOMEMLIMIT.
 func TestMemoryIsLimited(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
@@ -112,7 +112,7 @@ func TestMemoryIsLimited(t *testing.T) {
 	}
 }
 
-// Kinds that others have installed can be left out, as docs/install.md says.
+// Kinds that another project installed can be left out, as in docs/install.md.
 func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
@@ -123,7 +123,7 @@ func TestClusterNetworkPoliciesCanBeLeftOut(t *testing.T) {
 	_, patches, _ := strings.Cut(string(page), "```yaml\n")
 	patches, _, ok := strings.Cut(patches, "```")
 	if !ok {
-		t.Fatal("docs/install.md does not say how")
+		t.Fatal("docs/install.md has no patch for that")
 	}
 	dir := t.TempDir()
 	base, err := filepath.Rel(dir, filepath.Join(root, "deploy"))
@@ -145,7 +145,7 @@ func TestImagesArePinnedByDigest(t *testing.T) {
 	digest := func(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "images"), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "images", "kustomization.yaml"), product.Fragment(map[product.Name]string{
+	must(t, os.WriteFile(filepath.Join(dir, "images", "kustomization.yaml"), product.Component(map[product.Name]string{
 		product.Controller: digest("a"), product.Node: digest("b"), product.OVS: digest("c"),
 	}), 0o600))
 	overlay, err := filepath.Rel(dir, filepath.Join(root, "deploy", "overlays", "ovs"))

@@ -60,20 +60,20 @@ func newTenants(t *testing.T) (admin as, config *rest.Config) {
 
 // annotate sets an annotation of a NetNamespace; "-" removes it.
 func annotate(name, key, value string) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
-		nn, err := who.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+	return func(ctx context.Context, client as) error {
+		nn, err := client.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if metav1.SetMetaDataAnnotation(&nn.ObjectMeta, key, value); value == "-" {
 			delete(nn.Annotations, key)
 		}
-		_, err = who.network.NetworkV1().NetNamespaces().Update(ctx, nn, metav1.UpdateOptions{})
+		_, err = client.network.NetworkV1().NetNamespaces().Update(ctx, nn, metav1.UpdateOptions{})
 		return err
 	}
 }
 
-// TestNetNamespaceAdmission has one API server, since its parts depend little on each other.
+// TestNetNamespaceAdmission uses one API server for all subtests.
 func TestNetNamespaceAdmission(t *testing.T) {
 	admin, config := newTenants(t)
 	for _, tc := range []struct {
@@ -93,7 +93,7 @@ func TestNetNamespaceAdmission(t *testing.T) {
 func testInvalidRequests(t *testing.T, admin as, config *rest.Config) {
 	controller := clients(t, apitest.AsServiceAccount(config, system, "ovsdn-controller"))
 	for _, value := range []string{"", ":", "join", "join:", "join:Red", "join:a:b", "join:" + strings.Repeat("a", 64), "leave", "isolate:red", "global ", "Refused:isolate", strings.Repeat("x", 10_000)} {
-		if err := annotate("default", changeAnnotation, value)(t.Context(), admin); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "is no change of a network") {
+		if err := annotate("default", changeAnnotation, value)(t.Context(), admin); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "is not a change of a network") {
 			t.Errorf("%.20q: got %v, want it refused", value, err)
 		}
 	}
@@ -169,8 +169,8 @@ var errOcTimedOut = errors.New("timed out waiting for the condition")
 
 // oc does what `oc adm pod-network` does: it writes the request, and polls until the annotation is removed. It calls pause in place of its
 // pauses, and returns their sum.
-func oc(ctx context.Context, who as, name, change string, pause func()) (took time.Duration, err error) {
-	client := who.network.NetworkV1().NetNamespaces()
+func oc(ctx context.Context, user as, name, change string, pause func()) (took time.Duration, err error) {
+	client := user.network.NetworkV1().NetNamespaces()
 	nn, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return 0, err

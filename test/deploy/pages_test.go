@@ -66,12 +66,12 @@ func wantIn(t *testing.T, built string, wanted ...string) {
 		}
 	}
 	if strings.Contains(built, "image: ovsdn/") {
-		t.Errorf("an image is still called what nobody has:\n%s", built)
+		t.Errorf("an image has no registry:\n%s", built)
 	}
 }
 
-// Who copies the folder of docs/install.md gets what it says, with each of the lines that the page offers for another.
-func TestInstallPageInstallsWhatItOffers(t *testing.T) {
+// The folder of docs/install.md builds, with each of the alternatives on the page.
+func TestInstallPage_alternatives(t *testing.T) {
 	folder := readFolder(t, "install.md")
 	const networks, images = "\n  cluster-network: 10.128.0.0/14\n", "image: registry.example/ovsdn/node:v1.0.0\n"
 	for overlay, mode := range map[string]string{
@@ -117,8 +117,8 @@ func TestControllersRunOnControlPlaneNodes(t *testing.T) {
 	}
 }
 
-// Where the installation is gone Open vSwitch comes back beside the uninstallation, not into a namespace that says the network is in use.
-func TestUninstallPageCanBringOpenVSwitchAlong(t *testing.T) {
+// After the deletion of the installation, Open vSwitch runs beside the uninstallation, in another namespace than that of an installation.
+func TestUninstallPage_withOpenVSwitch(t *testing.T) {
 	folder := readFolder(t, "uninstall.md")
 	without := folder.build(t)
 	wantIn(t, without, "image: registry.example/ovsdn/node:v1.0.0\n")

@@ -21,7 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// admissionPatience is how long the API server may take to put its policies in force.
+// admissionPatience is the time in which the API server activates its policies.
 const admissionPatience = time.Minute
 
 // request is one request of a program, and whether it has a right to it.
@@ -36,9 +36,9 @@ func allowed(name string, do func(context.Context, as) error) request {
 }
 func refused(name string, do func(context.Context, as) error) request { return request{name, do, true} }
 
-func (r request) check(t *testing.T, who as) {
+func (r request) check(t *testing.T, client as) {
 	t.Run(r.name, func(t *testing.T) {
-		err := r.do(t.Context(), who)
+		err := r.do(t.Context(), client)
 		switch {
 		case r.refused && !apierrors.IsForbidden(err):
 			t.Errorf("it is not refused: %v", err)
@@ -50,16 +50,16 @@ func (r request) check(t *testing.T, who as) {
 	})
 }
 
-// awaitAdmission returns when what the policies must refuse is refused: they are in force some time after they were made.
-func awaitAdmission(t *testing.T, who as, requests ...request) {
+// awaitAdmission returns when the policies refuse the requests: they are active some time after their creation.
+func awaitAdmission(t *testing.T, client as, requests ...request) {
 	t.Helper()
 	await.OK(t, admissionPatience, func(ctx context.Context) error {
-		// Who has no rights yet is refused everything.
-		if _, err := who.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-			return fmt.Errorf("its rights are not in force: %w", err)
+		// A client without rights is refused everything.
+		if _, err := client.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return fmt.Errorf("its rights are not active: %w", err)
 		}
 		for _, r := range requests {
-			if err := r.do(ctx, who); !apierrors.IsForbidden(err) {
+			if err := r.do(ctx, client); !apierrors.IsForbidden(err) {
 				return fmt.Errorf("%s: it is not refused, but %s", r.name, fmt.Sprint(err))
 			}
 		}
@@ -72,8 +72,8 @@ func reads(refuse bool, kinds ...string) []request {
 	var all []request
 	for _, kind := range kinds {
 		for _, verb := range []string{"list", "watch"} {
-			all = append(all, request{verb + " " + kind, func(ctx context.Context, who as) error {
-				body, err := who.kube.CoreV1().RESTClient().Get().AbsPath(kind).Param("watch", strconv.FormatBool(verb == "watch")).Stream(ctx)
+			all = append(all, request{verb + " " + kind, func(ctx context.Context, client as) error {
+				body, err := client.kube.CoreV1().RESTClient().Get().AbsPath(kind).Param("watch", strconv.FormatBool(verb == "watch")).Stream(ctx)
 				if err != nil {
 					return err
 				}
@@ -86,12 +86,12 @@ func reads(refuse bool, kinds ...string) []request {
 
 // patchStatus patches a Node as the agent does.
 func patchStatus(node string, patch map[string]any) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
+	return func(ctx context.Context, client as) error {
 		content, err := json.Marshal(patch)
 		if err != nil {
 			return err
 		}
-		_, err = who.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, content, metav1.PatchOptions{}, "status")
+		_, err = client.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, content, metav1.PatchOptions{}, "status")
 		return err
 	}
 }
@@ -118,96 +118,96 @@ func editedEvent(name string, edit func(*corev1.Event)) *corev1.Event {
 }
 
 func createEvent(e *corev1.Event) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
-		_, err := who.kube.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	return func(ctx context.Context, client as) error {
+		_, err := client.kube.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 		return err
 	}
 }
 
 func patchEvent(name string) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
-		_, err := who.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
+	return func(ctx context.Context, client as) error {
+		_, err := client.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
 		return err
 	}
 }
 
 func updateEvent(name string, edit func(*corev1.Event)) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
+	return func(ctx context.Context, client as) error {
 		e := editedEvent(name, edit)
-		_, err := who.kube.CoreV1().Events(e.Namespace).Update(ctx, e, metav1.UpdateOptions{})
+		_, err := client.kube.CoreV1().Events(e.Namespace).Update(ctx, e, metav1.UpdateOptions{})
 		return err
 	}
 }
 
 // newEvent creates an Event by the API group events.k8s.io.
-func newEvent(ctx context.Context, who as) error {
-	_, err := who.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
+func newEvent(ctx context.Context, client as) error {
+	_, err := client.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new"}, EventTime: metav1.NowMicro(), Action: "Test", Reason: "Test", Type: corev1.EventTypeNormal,
 		ReportingController: "ovsdn-node", ReportingInstance: "node2", Regarding: corev1.ObjectReference{Kind: "Node", Name: "node2"},
 	}, metav1.CreateOptions{})
 	return err
 }
 
-func annotatePod(ctx context.Context, who as) error {
-	_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
+func annotatePod(ctx context.Context, client as) error {
+	_, err := client.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
 	return err
 }
 
 func writeHostSubnet(name string) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
-		_, err := who.network.NetworkV1().HostSubnets().Patch(ctx, name, types.MergePatchType, []byte(`{"hostIP":"192.0.2.9"}`), metav1.PatchOptions{})
+	return func(ctx context.Context, client as) error {
+		_, err := client.network.NetworkV1().HostSubnets().Patch(ctx, name, types.MergePatchType, []byte(`{"hostIP":"192.0.2.9"}`), metav1.PatchOptions{})
 		return err
 	}
 }
 
 // patchKind patches an object of any kind, by its path, which need not exist to be refused.
 func patchKind(path string) func(context.Context, as) error {
-	return func(ctx context.Context, who as) error {
-		return who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"spec":{}}`)).Do(ctx).Error()
+	return func(ctx context.Context, client as) error {
+		return client.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"spec":{}}`)).Do(ctx).Error()
 	}
 }
 
-func patchNode(ctx context.Context, who as) error {
-	_, err := who.kube.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+func patchNode(ctx context.Context, client as) error {
+	_, err := client.kube.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
 	return err
 }
 
 // nobodys are what neither program may do.
 func nobodys() []request {
 	return append(reads(true, "/api/v1/secrets", "/api/v1/namespaces/ovsdn-system/secrets", "/api/v1/configmaps", "/api/v1/serviceaccounts"),
-		refused("read a secret", func(ctx context.Context, who as) error {
-			_, err := who.kube.CoreV1().Secrets(system).Get(ctx, "secret", metav1.GetOptions{})
+		refused("read a secret", func(ctx context.Context, client as) error {
+			_, err := client.kube.CoreV1().Secrets(system).Get(ctx, "secret", metav1.GetOptions{})
 			return err
 		}),
-		refused("make a pod", func(ctx context.Context, who as) error {
+		refused("make a pod", func(ctx context.Context, client as) error {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-			_, err := who.kube.CoreV1().Pods(system).Create(ctx, pod, metav1.CreateOptions{})
+			_, err := client.kube.CoreV1().Pods(system).Create(ctx, pod, metav1.CreateOptions{})
 			return err
 		}),
-		refused("change a pod", func(ctx context.Context, who as) error {
-			_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+		refused("change a pod", func(ctx context.Context, client as) error {
+			_, err := client.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 			return err
 		}),
-		refused("change a pod's status", func(ctx context.Context, who as) error {
-			_, err := who.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"status":{"podIP":"10.0.0.1"}}`), metav1.PatchOptions{}, "status")
+		refused("change a pod's status", func(ctx context.Context, client as) error {
+			_, err := client.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node1", types.MergePatchType, []byte(`{"status":{"podIP":"10.0.0.1"}}`), metav1.PatchOptions{}, "status")
 			return err
 		}),
-		refused("delete a pod", func(ctx context.Context, who as) error {
-			return who.kube.CoreV1().Pods(system).Delete(ctx, "agent-on-node1", metav1.DeleteOptions{})
+		refused("delete a pod", func(ctx context.Context, client as) error {
+			return client.kube.CoreV1().Pods(system).Delete(ctx, "agent-on-node1", metav1.DeleteOptions{})
 		}),
-		refused("run a program in a pod", func(ctx context.Context, who as) error {
-			return who.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(system).Name("agent-on-node1").SubResource("exec").Do(ctx).Error()
+		refused("run a program in a pod", func(ctx context.Context, client as) error {
+			return client.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(system).Name("agent-on-node1").SubResource("exec").Do(ctx).Error()
 		}),
 		refused("change a Node", patchNode),
-		refused("delete a Node", func(ctx context.Context, who as) error {
-			return who.kube.CoreV1().Nodes().Delete(ctx, "node2", metav1.DeleteOptions{})
+		refused("delete a Node", func(ctx context.Context, client as) error {
+			return client.kube.CoreV1().Nodes().Delete(ctx, "node2", metav1.DeleteOptions{})
 		}),
-		refused("get a token", func(ctx context.Context, who as) error {
-			_, err := who.kube.CoreV1().ServiceAccounts(system).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		refused("get a token", func(ctx context.Context, client as) error {
+			_, err := client.kube.CoreV1().ServiceAccounts(system).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 			return err
 		}),
-		refused("be rid of the policy", func(ctx context.Context, who as) error {
-			return who.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "ovsdn-status", metav1.DeleteOptions{})
+		refused("delete the policy", func(ctx context.Context, client as) error {
+			return client.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "ovsdn-status", metav1.DeleteOptions{})
 		}),
 	)
 }
@@ -227,27 +227,27 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
 		nobodys(),
 		[]request{
-			allowed("say how its Node's network is", patchStatus("node1", condition(corev1.NodeNetworkUnavailable, "Ready"))),
-			refused("say how another Node's network is", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
+			allowed("set its Node's condition", patchStatus("node1", condition(corev1.NodeNetworkUnavailable, "Ready"))),
+			refused("set another Node's condition", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
 			refused("call its Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
 			refused("add a condition of another kind", patchStatus("node1", condition("Rooted", "NotMine"))),
 			refused("move its Node", patchStatus("node1", map[string]any{"status": map[string]any{"addresses": []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.66"}}}})),
-			refused("say in what phase its Node is", patchStatus("node1", map[string]any{"status": map[string]any{"phase": corev1.NodeTerminated}})),
+			refused("set its Node's phase", patchStatus("node1", map[string]any{"status": map[string]any{"phase": corev1.NodeTerminated}})),
 			refused("enlarge its Node", patchStatus("node1", map[string]any{"status": map[string]any{"capacity": map[string]string{"cpu": "1000"}}})),
 			refused("label its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
 			refused("annotate its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"a": "b"}}})),
 
-			allowed("tell of its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
-			allowed("tell of a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
-			allowed("tell again", patchEvent("own")),
-			refused("tell of another Node", createEvent(event("other", "ovsdn-node", "node1", "Node", "node2"))),
-			refused("tell in the name of another agent", createEvent(event("as-other", "ovsdn-node", "node2", "Node", "node1"))),
-			refused("tell in kubelet's name", createEvent(event("as-kubelet", "kubelet", "node1", "Node", "node1"))),
-			refused("tell of other things", createEvent(event("secret", "ovsdn-node", "node1", "Secret", "secret"))),
-			refused("change what kubelet told", patchEvent("kubelet.node1")),
+			allowed("create an Event on its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
+			allowed("create an Event on a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
+			allowed("update its Event", patchEvent("own")),
+			refused("create an Event on another Node", createEvent(event("other", "ovsdn-node", "node1", "Node", "node2"))),
+			refused("create an Event as another agent", createEvent(event("as-other", "ovsdn-node", "node2", "Node", "node1"))),
+			refused("create an Event as kubelet", createEvent(event("as-kubelet", "kubelet", "node1", "Node", "node1"))),
+			refused("create an Event on another kind", createEvent(event("secret", "ovsdn-node", "node1", "Secret", "secret"))),
+			refused("change kubelet's Event", patchEvent("kubelet.node1")),
 			refused("report in another agent's name", createEvent(editedEvent("as-instance", func(e *corev1.Event) { e.ReportingInstance = "node2" }))),
 			refused("report as kubelet", createEvent(editedEvent("as-component", func(e *corev1.Event) { e.ReportingController = "kubelet" }))),
-			refused("report without a name", createEvent(editedEvent("as-nobody", func(e *corev1.Event) { e.ReportingController, e.ReportingInstance = "", "" }))),
+			refused("report without a name", createEvent(editedEvent("without-sender", func(e *corev1.Event) { e.ReportingController, e.ReportingInstance = "", "" }))),
 			refused("name a related object", createEvent(editedEvent("related", func(e *corev1.Event) {
 				e.Related = &corev1.ObjectReference{Kind: "Node", Name: "node2"}
 			}))),
@@ -256,29 +256,29 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			allowed("update its Event", updateEvent("own", func(e *corev1.Event) { e.Count = 3 })),
 			refused("update it to another sender", updateEvent("own", func(e *corev1.Event) { e.ReportingInstance = "node2" })),
 			refused("report by the other API group", newEvent),
-			refused("delete an Event", func(ctx context.Context, who as) error {
-				return who.kube.CoreV1().Events(metav1.NamespaceDefault).Delete(ctx, "kubelet.node1", metav1.DeleteOptions{})
+			refused("delete an Event", func(ctx context.Context, client as) error {
+				return client.kube.CoreV1().Events(metav1.NamespaceDefault).Delete(ctx, "kubelet.node1", metav1.DeleteOptions{})
 			}),
 			refused("annotate a pod of another node", annotatePod),
 
 			refused("write its own HostSubnet", writeHostSubnet("node1")),
 			refused("write another node's HostSubnet", writeHostSubnet("node2")),
-			refused("make a HostSubnet", func(ctx context.Context, who as) error {
-				_, err := who.network.NetworkV1().HostSubnets().Create(ctx,
+			refused("make a HostSubnet", func(ctx context.Context, client as) error {
+				_, err := client.network.NetworkV1().HostSubnets().Create(ctx,
 					&networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node9"}, Host: "node9", HostIP: "192.0.2.9", Subnet: "10.128.4.0/23"}, metav1.CreateOptions{})
 				return err
 			}),
-			refused("delete another node's HostSubnet", func(ctx context.Context, who as) error {
-				return who.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
+			refused("delete another node's HostSubnet", func(ctx context.Context, client as) error {
+				return client.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
 			}),
-			refused("change a VNID", func(ctx context.Context, who as) error {
-				_, err := who.network.NetworkV1().NetNamespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"netid":7}`), metav1.PatchOptions{})
+			refused("change a VNID", func(ctx context.Context, client as) error {
+				_, err := client.network.NetworkV1().NetNamespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"netid":7}`), metav1.PatchOptions{})
 				return err
 			}),
 			refused("ask for a change of a network", annotate("default", changeAnnotation, "global")),
 			refused("record a VNID", annotate("default", assignedAnnotation, "0")),
-			refused("take the controllers' lease", func(ctx context.Context, who as) error {
-				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
+			refused("take the controllers' lease", func(ctx context.Context, client as) error {
+				_, err := client.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
 				return err
 			}),
 		})
@@ -298,13 +298,13 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights in one namespace come by themselves
 		_, err := controller.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
 		if apierrors.IsForbidden(err) {
-			return fmt.Errorf("its rights are not in force: %w", err)
+			return fmt.Errorf("its rights are not active: %w", err)
 		}
 		return nil
 	})
 	lease := func(name string) func(context.Context, as) error {
-		return func(ctx context.Context, who as) error {
-			_, err := who.kube.CoordinationV1().Leases(system).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"me"}}`), metav1.PatchOptions{})
+		return func(ctx context.Context, client as) error {
+			_, err := client.kube.CoordinationV1().Leases(system).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"me"}}`), metav1.PatchOptions{})
 			return err
 		}
 	}
@@ -316,64 +316,64 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 		reads(true, "/api/v1/pods", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"),
 		nobodys(),
 		[]request{
-			allowed("make the ClusterNetwork", func(ctx context.Context, who as) error {
+			allowed("make the ClusterNetwork", func(ctx context.Context, client as) error {
 				port := uint32(4789)
-				_, err := who.network.NetworkV1().ClusterNetworks().Create(ctx, &networkv1.ClusterNetwork{
+				_, err := client.network.NetworkV1().ClusterNetworks().Create(ctx, &networkv1.ClusterNetwork{
 					ObjectMeta: metav1.ObjectMeta{Name: "default"}, Network: "10.128.0.0/14", HostSubnetLength: 9, ServiceNetwork: "172.30.0.0/16",
 					PluginName: "redhat/openshift-ovs-subnet", VXLANPort: &port,
 					ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
 				}, metav1.CreateOptions{})
 				return err
 			}),
-			allowed("say what it thinks of the ClusterNetwork", func(ctx context.Context, who as) error {
-				_, err := who.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"annotations":{"ovsdn.io/conditions":"[]"}}}`), metav1.PatchOptions{})
+			allowed("set the conditions of the ClusterNetwork", func(ctx context.Context, client as) error {
+				_, err := client.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"annotations":{"ovsdn.io/conditions":"[]"}}}`), metav1.PatchOptions{})
 				return err
 			}),
-			refused("delete the ClusterNetwork", func(ctx context.Context, who as) error {
-				return who.network.NetworkV1().ClusterNetworks().Delete(ctx, "default", metav1.DeleteOptions{})
+			refused("delete the ClusterNetwork", func(ctx context.Context, client as) error {
+				return client.network.NetworkV1().ClusterNetworks().Delete(ctx, "default", metav1.DeleteOptions{})
 			}),
-			allowed("change a HostSubnet", func(ctx context.Context, who as) error {
-				o, err := who.network.NetworkV1().HostSubnets().Get(ctx, "node1", metav1.GetOptions{})
+			allowed("change a HostSubnet", func(ctx context.Context, client as) error {
+				o, err := client.network.NetworkV1().HostSubnets().Get(ctx, "node1", metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
 				o.HostIP = "192.0.2.9"
-				_, err = who.network.NetworkV1().HostSubnets().Update(ctx, o, metav1.UpdateOptions{})
+				_, err = client.network.NetworkV1().HostSubnets().Update(ctx, o, metav1.UpdateOptions{})
 				return err
 			}),
-			allowed("delete a HostSubnet", func(ctx context.Context, who as) error {
-				return who.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
+			allowed("delete a HostSubnet", func(ctx context.Context, client as) error {
+				return client.network.NetworkV1().HostSubnets().Delete(ctx, "node2", metav1.DeleteOptions{})
 			}),
-			allowed("delete a NetNamespace", func(ctx context.Context, who as) error {
-				return who.network.NetworkV1().NetNamespaces().Delete(ctx, "default", metav1.DeleteOptions{})
+			allowed("delete a NetNamespace", func(ctx context.Context, client as) error {
+				return client.network.NetworkV1().NetNamespaces().Delete(ctx, "default", metav1.DeleteOptions{})
 			}),
-			allowed("make a NetNamespace", func(ctx context.Context, who as) error {
-				_, err := who.network.NetworkV1().NetNamespaces().Create(ctx,
+			allowed("make a NetNamespace", func(ctx context.Context, client as) error {
+				_, err := client.network.NetworkV1().NetNamespaces().Create(ctx,
 					&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, NetName: "default"}, metav1.CreateOptions{})
 				return err
 			}),
 			allowed("record a VNID", annotate("default", assignedAnnotation, "0")),
 			allowed("refuse a change", annotate("default", changeAnnotation, "refused:isolate")),
 			allowed("change the record", annotate("default", assignedAnnotation, "4242")),
-			allowed("say how a Node's network is", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NoHostSubnet"))),
+			allowed("set a Node's condition", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NoHostSubnet"))),
 			refused("call a Node unready", patchStatus("node1", condition(corev1.NodeReady, "NotMine"))),
 			refused("label a Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
-			allowed("tell of a Node", createEvent(event("node", "ovsdn-controller", "", "Node", "node1"))),
-			allowed("tell of a policy", createEvent(event("policy", "ovsdn-controller", "", "ClusterNetworkPolicy", "deny"))),
+			allowed("create an Event on a Node", createEvent(event("node", "ovsdn-controller", "", "Node", "node1"))),
+			allowed("create an Event on a policy", createEvent(event("policy", "ovsdn-controller", "", "ClusterNetworkPolicy", "deny"))),
 			refused("change a NetworkPolicy", patchKind("/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/open")),
 			refused("change a ClusterNetworkPolicy", patchKind("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/deny")),
-			allowed("make its lease", func(ctx context.Context, who as) error {
-				_, err := who.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
+			allowed("make its lease", func(ctx context.Context, client as) error {
+				_, err := client.kube.CoordinationV1().Leases(system).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ovsdn-controller"}}, metav1.CreateOptions{})
 				return err
 			}),
-			allowed("renew its lease", func(ctx context.Context, who as) error {
-				o, err := who.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
+			allowed("renew its lease", func(ctx context.Context, client as) error {
+				o, err := client.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
 				me := "me"
 				o.Spec.HolderIdentity = &me
-				_, err = who.kube.CoordinationV1().Leases(system).Update(ctx, o, metav1.UpdateOptions{})
+				_, err = client.kube.CoordinationV1().Leases(system).Update(ctx, o, metav1.UpdateOptions{})
 				return err
 			}),
 			refused("take another lease", lease("kube-scheduler")),

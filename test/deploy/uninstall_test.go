@@ -18,8 +18,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// The pods that take the network off nodes see whether it is in use, and nothing else of the cluster.
-func TestNodesThatAreInUseAreNotUninstalled(t *testing.T) {
+// The pods of the uninstallation have the right to read the namespace of the installation, and no other right.
+func TestUninstall_installedNetwork(t *testing.T) {
 	const uninstall = "ovsdn-uninstall"
 	c := newCluster(t)
 	root, err := checkout.Root(".")
@@ -30,7 +30,7 @@ func TestNodesThatAreInUseAreNotUninstalled(t *testing.T) {
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken, config.QPS = token.Status.Token, -1
 	account := clients(t, config)
-	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights are in force some time after they were made
+	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights are active some time after their creation
 		if err := node.CheckUninstalled(ctx, account.kube, system); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			return err
 		}
@@ -43,7 +43,7 @@ func TestNodesThatAreInUseAreNotUninstalled(t *testing.T) {
 		t.Log(err)
 	}
 	if err := node.CheckUninstalled(t.Context(), account.kube, "kube-system"); !apierrors.IsForbidden(err) {
-		t.Errorf("what the API server does not tell is taken for nothing: %v", err)
+		t.Errorf("an unanswered request counts as a deleted namespace: %v", err)
 	}
 	// Without its controllers the API server never comes to the end of it.
 	must(t, c.admin.kube.CoreV1().Namespaces().Delete(t.Context(), system, metav1.DeleteOptions{}))

@@ -18,7 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// A program that can't run with what it was given ends at once, and says what to do.
+// A program with invalid flags ends at once, with a remedy.
 func TestBadFlags(t *testing.T) {
 	c := newCluster(t)
 	agent := c.productCommand(t, fixture.Node1, agentService)
@@ -28,7 +28,7 @@ func TestBadFlags(t *testing.T) {
 		program product
 		flag    string
 		code    int
-		says    []string
+		words   []string
 	}{
 		{"interface", agent, "--iface=nosuch", 1, []string{"nosuch", "--iface", "br-ex", c.Addr(t, fixture.Node1).String()}},
 		{"interface pattern", agent, "--iface-regex=^nosuch", 1, []string{"--iface-regex", "br-ex"}},
@@ -36,7 +36,7 @@ func TestBadFlags(t *testing.T) {
 		{"agent's flag", agent, "--no-such-flag", 2, []string{"--no-such-flag"}},
 		{"agent's datapath", agent, "--datapath=x", 2, []string{"--datapath", "netdev"}},
 		{"controller's flag", controller, "--no-such-flag", 2, []string{"--no-such-flag"}},
-		{"network that does not parse", controller, "--cluster-network=nonsense", 2, []string{"nonsense", "no IPv4 range"}},
+		{"network that does not parse", controller, "--cluster-network=nonsense", 2, []string{"nonsense", "not an IPv4 range"}},
 		{"network with bits behind its mask", controller, "--cluster-network=10.128.0.5/14", 2, []string{"10.128.0.5/14", "10.128.0.0/14"}},
 		{"network in the services'", controller, "--cluster-network=172.16.0.0/12", 2, []string{"172.16.0.0/12", "overlaps", "172.30.0.0/16"}},
 		{"host bits", controller, "--host-bits=40", 2, []string{"host", "40"}},
@@ -50,14 +50,14 @@ func TestBadFlags(t *testing.T) {
 			if !errors.As(err, &exit) || exit.ExitCode() != tc.code {
 				t.Fatalf("it ends with %v, want exit status %d: %s%s", err, tc.code, stdout, stderr)
 			}
-			if !fixture.SaysAll(stderr, tc.says) {
-				t.Errorf("it does not say all of %q: %s", tc.says, stderr)
+			if !fixture.ContainsAll(stderr, tc.words) {
+				t.Errorf("got %[2]s, want all of %[1]q", tc.words, stderr)
 			}
 		})
 	}
 }
 
-// A host that routes the cluster network elsewhere is left as it is, and told so.
+// The agent does not change a host that routes the cluster network elsewhere, and reports it.
 func TestClusterNetworkOverlapsRoute(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -88,7 +88,7 @@ func TestClusterNetworkOverlapsRoute(t *testing.T) {
 	fixture.Meet(t, x.a.NetNS, pods[0].Addr)
 }
 
-// What the runtime asks for and can't be had is a CNI error, and leaves nothing.
+// An invalid request of the runtime is a CNI error, and leaves nothing behind.
 func TestBadCNIRequests(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -104,7 +104,7 @@ func TestBadCNIRequests(t *testing.T) {
 		netns  string
 		config string
 		code   uint
-		says   []string
+		words  []string
 	}{
 		{"pod that is not in the API", args("nosuch"), netns, config, types.ErrUnknownContainer, []string{x.namespace + "/nosuch", fixture.Node1}},
 		{"netns that does not exist", args("a"), "/run/netns/nosuch", config, types.ErrInvalidNetNS, []string{"/run/netns/nosuch"}},
@@ -120,8 +120,8 @@ func TestBadCNIRequests(t *testing.T) {
 			if got == nil {
 				t.Fatal("it succeeds")
 			}
-			if got.Code != tc.code || !fixture.SaysAll(got.Msg+" "+got.Details, tc.says) {
-				t.Errorf("it says %d: %s: %s\nwant code %d and %q", got.Code, got.Msg, got.Details, tc.code, tc.says)
+			if got.Code != tc.code || !fixture.ContainsAll(got.Msg+" "+got.Details, tc.words) {
+				t.Errorf("got %d: %s: %s\nwant code %d and %q", got.Code, got.Msg, got.Details, tc.code, tc.words)
 			}
 			if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)); diff != "" {
 				t.Errorf("the node changed (-before +now):\n%s", diff)
@@ -175,9 +175,9 @@ func (c *cluster) callPlugin(t *testing.T, node string, env map[string]string, c
 	if err == nil {
 		return nil
 	}
-	said := new(types.Error)
-	if parseErr := json.Unmarshal(out, said); parseErr != nil || said.Code == 0 {
+	reply := new(types.Error)
+	if parseErr := json.Unmarshal(out, reply); parseErr != nil || reply.Code == 0 {
 		t.Fatalf("it ends with %v, and its output is no CNI error: %s", err, out)
 	}
-	return said
+	return reply
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
-// Pods that come and go leave nothing: no flow, no port, no device, no address.
+// Deleted pods leave nothing behind: no flow, port, device or address.
 func TestChurn(t *testing.T) {
 	const waves, pods = 2, 100
 	c := newCluster(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// setRanges edits the ClusterNetwork as docs/clusternetwork.md tells.
+// setRanges edits the ClusterNetwork as in docs/clusternetwork.md.
 func (c *cluster) setRanges(ctx context.Context, cidrs ...string) error {
 	bits := uint32(c.Shape().HostBits)
 	var entries []networkv1.ClusterNetworkEntry
@@ -73,10 +73,10 @@ func (c *cluster) restoreRanges(t *testing.T) {
 	})
 }
 
-// accepted waits until the ClusterNetwork says of itself as it is now that it is followed, or not and why.
+// accepted waits until the condition Accepted of the ClusterNetwork's current generation has the status and the words.
 func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ...string) {
 	t.Helper()
-	fixture.Eventually(t, fixture.ProgramTime, fmt.Sprintf("condition Accepted=%s that says %q", status, words), func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.ProgramTime, fmt.Sprintf("condition Accepted=%s with %q", status, words), func(ctx context.Context) error {
 		o, err := c.Network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -86,8 +86,8 @@ func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, words ..
 			return err
 		}
 		got := meta.FindStatusCondition(conditions, config.ConditionAccepted)
-		if got == nil || got.Status != status || got.ObservedGeneration != o.Generation || !fixture.SaysAll(got.Message, words) {
-			return fmt.Errorf("it says of generation %d: %+v", o.Generation, got)
+		if got == nil || got.Status != status || got.ObservedGeneration != o.Generation || !fixture.ContainsAll(got.Message, words) {
+			return fmt.Errorf("got for generation %d: %+v", o.Generation, got)
 		}
 		return nil
 	})
@@ -146,7 +146,7 @@ func ranged(flows []flow) (list []string) {
 	return list
 }
 
-// The ranges change under running pods, on agents that go on running.
+// The ranges change while pods run, without a restart of agents.
 func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -155,7 +155,7 @@ func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 	began := time.Now()
 	starts := [2]int{x.starts(t, fixture.Node1, agentService), x.starts(t, fixture.Node2, agentService)}
 	whole, one, two := x.Shape().ClusterNetwork.String(), x.Subnet(t, fixture.Node1).String(), x.Subnet(t, fixture.Node2).String()
-	x.losesNothing(t, func() {
+	x.losesNothingRerouted(t, func() {
 		for _, ranges := range [][]string{
 			{one, two},                // no more than is used
 			{two, "10.9.0.0/16", one}, // one more, in another order
@@ -176,8 +176,7 @@ func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 	x.returnsTo(t, before)
 }
 
-// A node for which there is no subnet says so and waits, and joins as soon as the cluster network has grown. Who is there already
-// reaches it.
+// A node without a free subnet reports it and waits, and joins as soon as the cluster network has grown. The other nodes reach it.
 func TestFullClusterNetworkGrows(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -192,7 +191,7 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	began := time.Now()
 	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet, "no subnet is free in the cluster network", "add a range to ClusterNetwork default")
 	x.Warned(t, began, "Node", third, "no subnet is free", one, two)
-	x.Warned(t, began, "Node", third, "node "+third+" has no HostSubnet yet", "ovsdn-controller makes it")
+	x.Warned(t, began, "Node", third, "node "+third+" has no HostSubnet yet", "ovsdn-controller creates it")
 	starts := x.starts(t, third, agentService)
 	x.killAgent(t, third) // which has to wait again
 	x.condition(t, third, corev1.ConditionTrue, config.ReasonNoHostSubnet)
@@ -208,7 +207,7 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	if now := x.starts(t, third, agentService); now != starts+1 {
 		t.Errorf("the agent was started %d times, once by this test", now)
 	}
-	fixture.Eventually(t, fixture.SyncTime, "all nodes follow", func(ctx context.Context) error { // the third says that it is ready, not that others have heard
+	fixture.Eventually(t, fixture.SyncTime, "all nodes follow", func(ctx context.Context) error { // the third reports that it is ready, not that others have its HostSubnet
 		return x.follow(ctx, []string{fixture.Node1, fixture.Node2, third}, one, two, grown)
 	})
 	d := x.Run(t, x.namespace, fixture.Netexec("d", third))[0]
@@ -230,34 +229,34 @@ func TestFullClusterNetworkGrows(t *testing.T) {
 	}
 	t.Run("back is refused while it is used", func(t *testing.T) {
 		x.haveRanges(t, x.Shape().ClusterNetwork.String())
-		x.accepted(t, metav1.ConditionFalse, "HostSubnet "+third+" is in use", "in force stays", grown)
+		x.accepted(t, metav1.ConditionFalse, "HostSubnet "+third+" is in use", "still active:", grown)
 		if err := x.follow(t.Context(), []string{fixture.Node1, fixture.Node2, third}, one, two, grown); err != nil {
 			t.Error(err)
 		}
 		fixture.Meet(t, x.a.NetNS, d.Addr)
 	})
-	// When nothing of it is used any more, that comes into force by itself.
+	// When no HostSubnet uses it, the edit is accepted without another action.
 	x.leave(t, d, third)
-	x.accepted(t, metav1.ConditionTrue, "in force: "+x.Shape().ClusterNetwork.String())
+	x.accepted(t, metav1.ConditionTrue, "active: "+x.Shape().ClusterNetwork.String())
 }
 
-// condition waits until a Node says so of its network.
+// condition waits until the Node's condition NetworkUnavailable has the status, reason and words.
 func (c *cluster) condition(t *testing.T, node string, status corev1.ConditionStatus, reason string, words ...string) {
 	t.Helper()
-	fixture.Eventually(t, fixture.PodTime, fmt.Sprintf("%s says NetworkUnavailable=%s for %s and %q", node, status, reason, words), func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PodTime, fmt.Sprintf("%s has NetworkUnavailable=%s for %s and %q", node, status, reason, words), func(ctx context.Context) error {
 		n, err := c.Kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		got := config.NetworkUnavailable(n)
-		if got == nil || got.Status != status || got.Reason != reason || !fixture.SaysAll(got.Message, words) {
-			return fmt.Errorf("it says %+v", got)
+		if got == nil || got.Status != status || got.Reason != reason || !fixture.ContainsAll(got.Message, words) {
+			return fmt.Errorf("got %+v", got)
 		}
 		return nil
 	})
 }
 
-// What can't be followed is told on the ClusterNetwork. Nodes go on with what is in force, also agents that start meanwhile.
+// A refused edit is reported on the ClusterNetwork. Nodes continue with the active configuration, also agents that start in the meantime.
 func TestClusterNetworkRefused(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -267,7 +266,7 @@ func TestClusterNetworkRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		ranges []string
-		says   []string
+		words  []string
 	}{
 		{"bits behind the mask", []string{"10.128.0.5/14"}, []string{"10.128.0.5/14 has bits set behind its mask: write 10.128.0.0/14"}},
 		{"several faults", []string{"10.128.0.0/13", "10.129.0.0/16", "172.16.0.0/12"}, []string{
@@ -279,8 +278,8 @@ func TestClusterNetworkRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			began := time.Now()
 			x.haveRanges(t, tc.ranges...)
-			x.accepted(t, metav1.ConditionFalse, append(tc.says, "in force stays "+whole)...)
-			x.Warned(t, began, "ClusterNetwork", "default", tc.says...)
+			x.accepted(t, metav1.ConditionFalse, append(tc.words, "still active: "+whole)...)
+			x.Warned(t, began, "ClusterNetwork", "default", tc.words...)
 			x.killAgent(t, fixture.Node1)
 			x.observed(t, fixture.Node1, fixture.Node2)
 			if err := x.follow(t.Context(), []string{fixture.Node1, fixture.Node2}, whole); err != nil {
@@ -299,7 +298,7 @@ func TestClusterNetworkRefused(t *testing.T) {
 	}
 }
 
-// A range that one host routes elsewhere is for that node to refuse: it says so, stays as it is, and follows when the route is gone.
+// A range that overlaps a route of one host is refused by that node: it reports this, its set-up does not change, and it follows once the route is deleted.
 func TestClusterNetworkGrowsOverRoute(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -319,7 +318,7 @@ func TestClusterNetworkGrowsOverRoute(t *testing.T) {
 	})
 	began := time.Now()
 	x.haveRanges(t, whole, grown)
-	x.Warned(t, began, "Node", fixture.Node2, "does not fit this node, which stays as it is", grown, "overlaps", route, "remove the route")
+	x.Warned(t, began, "Node", fixture.Node2, "does not fit this node, whose set-up does not change", grown, "overlaps", route, "remove the route")
 	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" follows", func(ctx context.Context) error { return x.follow(ctx, []string{fixture.Node1}, whole, grown) })
 	if err := x.follow(t.Context(), []string{fixture.Node2}, whole); err != nil {
 		t.Error(err)

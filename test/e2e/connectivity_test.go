@@ -52,7 +52,7 @@ func (x *trio) nodeEnd(t *testing.T, m machine) end {
 	return end{Name: m.Name, NetNS: m.NetNS, Addr: x.Addr(t, m.Name)}
 }
 
-// TestConnectivity covers every kind of path with every kind of packet. The pods' readiness, without which the test does not begin, shows
+// TestConnectivity covers every kind of path with every kind of packet. The pods are ready before the test starts, which shows
 // that kubelet's probes arrive.
 func TestConnectivity(t *testing.T) {
 	x := newTrio(t)
@@ -118,7 +118,7 @@ func testPings(t *testing.T, from, to end) {
 // bulkBytes fill many windows, and take a moment through the userspace datapath.
 const bulkBytes = 4 << 20
 
-// testTCP sends a lot, each way, and compares sums.
+// testTCP sends large data in each direction, and compares checksums.
 func testTCP(t *testing.T, from, to end, source netip.Addr) {
 	l, err := to.NetNS.Listen("tcp4", netip.AddrPortFrom(to.Addr, 0).String())
 	if err != nil {
@@ -223,7 +223,7 @@ func testUDP(t *testing.T, from, to end, source netip.Addr) {
 	}
 }
 
-// echoUDP sends datagrams back until the socket closes, and says where each came from.
+// echoUDP sends datagrams back until the socket closes, and reports the source of each.
 func echoUDP(server net.PacketConn, sources chan<- netip.Addr) {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -233,7 +233,7 @@ func echoUDP(server net.PacketConn, sources chan<- netip.Addr) {
 		}
 		select {
 		case sources <- from.(*net.UDPAddr).AddrPort().Addr().Unmap():
-		default: // nobody has looked at the one before
+		default: // the previous one is unread
 		}
 		if _, err := server.WriteTo(buffer[:length], from); err != nil {
 			return
@@ -264,7 +264,7 @@ const (
 	sctpInitACK = 2
 )
 
-// testSCTP begins an association by hand, since the kernel may have no SCTP: INIT there, INIT ACK back.
+// testSCTP starts an association with raw packets, since the kernel may have no SCTP: INIT, then INIT ACK.
 func testSCTP(t *testing.T, from, to end) {
 	open := func(e end) net.PacketConn {
 		conn, err := e.NetNS.ListenPacket(fmt.Sprintf("ip4:%d", wire.ProtocolSCTP), e.Addr.String())

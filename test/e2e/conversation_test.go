@@ -34,17 +34,17 @@ func connect(t *testing.T, from, to end, port uint16) (opener, acceptor net.Conn
 	return opener, acceptor
 }
 
-// conversation is a connection on which something is said all the time, and said back.
+// conversation is a connection with continuous data in both directions.
 type conversation struct {
 	name   string
 	conn   net.Conn
 	words  words
-	spoken chan int // bytes that came back so far, when somebody listens
+	spoken chan int // number of echoed bytes, for a waiting reader
 	stop   chan struct{}
 	ended  chan error
 }
 
-// words are what is said: so many bytes, so often.
+// words are the size and the interval of the data.
 type words struct {
 	bytes int
 	every time.Duration
@@ -62,7 +62,7 @@ func (w words) talk(t *testing.T, from, to end) *conversation {
 	conn, peer := connect(t, from, to, 0)
 	go func() {
 		defer peer.Close()
-		_, _ = io.Copy(peer, peer) // the other side tells of errors
+		_, _ = io.Copy(peer, peer) // the other side reports errors
 	}()
 	c := &conversation{name: from.Name + " to " + to.Name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { c.ended <- c.run() }()
@@ -102,7 +102,7 @@ func (c *conversation) run() error {
 	}
 }
 
-// goesOn returns when something has been said and said back that was not begun yet.
+// goesOn returns when new data has been sent and echoed.
 func (c *conversation) goesOn(t *testing.T) {
 	t.Helper()
 	if err := c.hear(); err != nil {

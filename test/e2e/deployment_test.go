@@ -60,7 +60,7 @@ func (d *deployment) scale(t *testing.T, replicas int) {
 	}
 }
 
-// reaches waits until that many pods are there, all of them ready.
+// reaches waits until that many pods exist and are ready.
 func (d *deployment) reaches(t *testing.T, replicas int) {
 	t.Helper()
 	began := time.Now()

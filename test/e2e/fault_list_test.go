@@ -94,8 +94,8 @@ func apiFaults() []fault {
 		{name: "ClusterNetwork invalid", lossless: true, inject: breakClusterNetwork, undo: restoreClusterNetwork,
 			visible: func(*faultMatrix, bool) []report {
 				return []report{
-					{eventOnClusterNetwork, networkv1.ClusterNetworkDefault, "InvalidClusterNetwork", []string{"in force stays"}},
-					{acceptedCondition, networkv1.ClusterNetworkDefault, config.ReasonInvalid, []string{"in force stays"}},
+					{eventOnClusterNetwork, networkv1.ClusterNetworkDefault, "InvalidClusterNetwork", []string{"still active:"}},
+					{acceptedCondition, networkv1.ClusterNetworkDefault, config.ReasonInvalid, []string{"still active:"}},
 				}
 			}},
 	}
@@ -115,7 +115,7 @@ func loseDatabase(t *testing.T, m *faultMatrix) {
 	m.databaseServes(t)
 	m.runTask(t, fixture.Node1, "ovs-init")
 	m.service(t, fixture.Node1, vswitchdService, (*lab.Service).Start)
-	m.mendUnderlay(t, fixture.Node1)
+	m.restoreUnderlay(t, fixture.Node1)
 }
 
 // databaseServes waits until ovs-vsctl gets an answer.
@@ -163,7 +163,7 @@ func restartSwitch(t *testing.T, m *faultMatrix) {
 	m.service(t, fixture.Node1, databaseService, (*lab.Service).Restart)
 	m.databaseServes(t)
 	m.service(t, fixture.Node1, vswitchdService, (*lab.Service).Restart)
-	m.mendUnderlay(t, fixture.Node1)
+	m.restoreUnderlay(t, fixture.Node1)
 }
 
 func breakHostSubnet(node string) func(*testing.T, *faultMatrix) {
@@ -179,7 +179,7 @@ func restoreHostSubnet(node string) func(*testing.T, *faultMatrix) {
 	}
 }
 
-// reservedVNID is a netid that is no VNID.
+// reservedVNID is a netid that is not a VNID.
 const reservedVNID = 5
 
 func breakNetNamespace(t *testing.T, m *faultMatrix) {
@@ -233,7 +233,7 @@ func (m *faultMatrix) event(ctx context.Context, r report) error {
 		if e.LastTimestamp.Unix() < m.began.Unix() {
 			continue
 		}
-		if (r.reason == "" || r.reason == e.Reason) && fixture.SaysAll(e.Message, r.words) {
+		if (r.reason == "" || r.reason == e.Reason) && fixture.ContainsAll(e.Message, r.words) {
 			return nil
 		}
 		others = append(others, e.Reason+": "+e.Message)
@@ -246,7 +246,7 @@ func (m *faultMatrix) nodeCondition(ctx context.Context, r report) error {
 	if err != nil {
 		return err
 	}
-	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !fixture.SaysAll(c.Message, r.words) {
+	if c := config.NetworkUnavailable(n); c == nil || c.Reason != r.reason || !fixture.ContainsAll(c.Message, r.words) {
 		return fmt.Errorf("got condition %v", c)
 	}
 	return nil
@@ -262,7 +262,7 @@ func (m *faultMatrix) acceptedCondition(ctx context.Context, r report) error {
 		return err
 	}
 	for _, c := range conditions {
-		if c.Type == config.ConditionAccepted && c.Reason == r.reason && c.ObservedGeneration == o.Generation && fixture.SaysAll(c.Message, r.words) {
+		if c.Type == config.ConditionAccepted && c.Reason == r.reason && c.ObservedGeneration == o.Generation && fixture.ContainsAll(c.Message, r.words) {
 			return nil
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// What people who know OpenShift SDN expect to see on a node, and nothing beside it.
-func TestSwitchFacts(t *testing.T) {
+// The layout of OpenShift SDN on a node, and nothing else.
+func TestSwitchLayout(t *testing.T) {
 	c := newCluster(t)
 	// Services of namespaces that are being deleted may still go.
 	fixture.Eventually(t, fixture.PodTime, "the flows of "+fixture.Node1, func(ctx context.Context) error {
@@ -66,7 +66,8 @@ func TestSwitchFacts(t *testing.T) {
 			}
 			for _, name := range []string{
 				"classify", "tunnel-ingress", "pod-ingress", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route",
-				"arp-local", "arp-remote", "arp-answer", "service", "node-port", "endpoint", "endpoint-verdict", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
+				"arp-local", "arp-remote", "arp-answer", "service", "node-port", "endpoint", "endpoint-verdict",
+				"affinity", "select", "learn", "translate", "translated", "reject", "service-reply", "output", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "remote", "egress-firewall", "egress-ip", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "version",
 			} {
 				if !seen[name] {
 					err = fmt.Errorf("no flow is in a table called %q: there are %v", name, seen)
@@ -223,7 +224,7 @@ func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
 	return nil
 }
 
-// The firewall lets pods through, and comes back when something flushes it.
+// The firewall accepts pods' packets, and is restored after a flush.
 func TestFirewall(t *testing.T) {
 	x := newTrio(t)
 	checkFirewall(t, x.cluster, fixture.Node1)
@@ -272,7 +273,7 @@ func checkFirewall(t *testing.T, c *cluster, node string) {
 	}
 }
 
-// reachable says whether a chain, or one that it jumps to, has a rule with these words in this order.
+// reachable reports whether a chain, or one that it jumps to, has a rule with these words in this order.
 func reachable(rules, chain string, words []string) bool {
 	for line := range strings.Lines(rules) {
 		fields := strings.Fields(line)

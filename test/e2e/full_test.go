@@ -35,8 +35,8 @@ const (
 // fullTime is for a wave to pass: kubelet asks for an address again after 10 to 15 seconds (its worker's backOffPeriod and jitter).
 const fullTime = 3 * time.Minute
 
-// Pods that ask nodes for more addresses than they have wait for one, and fail for nothing else; each gets the address of one that goes. In
-// the end the nodes are as before.
+// With more pods than addresses, pods wait for an address, and fail for no other reason; each gets the address of a deleted pod. In the end the
+// nodes are as before.
 func TestFullNodes(t *testing.T) {
 	waves := fixture.Repetitions(t, wavesVariable, defaultWaves)
 	c := newCluster(t)
@@ -97,7 +97,7 @@ func (c *cluster) smallNodes(t *testing.T) []string {
 	return nodes
 }
 
-// waveLabel says to which wave a pod belongs.
+// waveLabel is the label with a pod's wave.
 const waveLabel = "wave"
 
 // createOn makes so many pods on each node that do nothing and end at once.
@@ -158,7 +158,7 @@ func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then fun
 		if ctx.Err() != nil {
 			t.Fatalf("%d pods of %s had their turn, want %d: %v", len(done), wave, count, context.Cause(ctx))
 		}
-		// Without a version to begin with, a watch first tells what there is; so one that the server ends is begun anew.
+		// Without a resource version, a watch first reports all existing objects; so a watch that the server ends is started again.
 		events, err := c.Kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave})
 		if err != nil {
 			t.Fatal(err)
@@ -180,8 +180,8 @@ func (c *cluster) pass(t *testing.T, namespace, wave string, count int, then fun
 	}
 }
 
-// onlyFull fails for each warning about a pod but that its node had no address for it. It returns how many pods were told so, and
-// forgets the Events.
+// onlyFull fails for each warning about a pod except that its node had no free address. It returns the number of these pods, and deletes the
+// Events.
 func (c *cluster) onlyFull(t *testing.T, namespace string) int {
 	t.Helper()
 	events, err := c.Kube.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
@@ -206,14 +206,14 @@ func (c *cluster) onlyFull(t *testing.T, namespace string) int {
 	return len(full)
 }
 
-// heldUp says whether the machine kept a node's vswitchd from running for long about then. vswitchd logs each turn of more than one second,
-// and how long of it it ran (OVS' lib/timeval.c).
+// heldUp reports whether the machine delayed a node's vswitchd at that time. vswitchd logs each iteration of more than one second, and its CPU
+// time (OVS' lib/timeval.c).
 func (c *cluster) heldUp(t *testing.T, node string, from, to time.Time) bool {
 	t.Helper()
 	const enough = 5 * time.Second // half of the time in which an agent wants an answer
 	log, err := os.ReadFile(filepath.Join(c.LogDir(), node+"-"+vswitchdService+".log"))
 	if err != nil {
-		t.Logf("nobody knows whether vswitchd of %q was held up: %v", node, err)
+		t.Logf("unknown whether vswitchd of %q was delayed: %v", node, err)
 		return false
 	}
 	var waited time.Duration
@@ -229,7 +229,7 @@ func (c *cluster) heldUp(t *testing.T, node string, from, to time.Time) bool {
 				t.Fatal(err)
 			}
 		}
-		// kubelet tells of a failure when the runtime gives up, seconds after it began.
+		// kubelet reports a failure when the runtime's timeout expires, seconds after its start.
 		if ran := user + system; 2*ran < took && end.After(from.Add(-20*time.Second)) && end.Add(-took).Before(to.Add(time.Second)) {
 			waited += took - ran
 		}

@@ -22,26 +22,14 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// An agent that is killed again and again while it sets a node up for the first time, and a node that loses its power, come to the
-// same node in the end.
+// An agent that is killed repeatedly during the first set-up of a node, and a node that loses power, result in the same node.
 func TestNodeSetUp(t *testing.T) {
 	x := newTrio(t)
 	node := x.addNode(t)
 	empty := x.footprints(t, node)
 
 	t.Run("killed while it sets up", func(t *testing.T) {
-		const kills = 12
-		const setUpTime = 600 * time.Millisecond
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		rng := rand.New(rand.NewPCG(seed, 0))
-		x.service(t, node, agentService, (*lab.Service).Stop)
-		x.Output(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
-		for range kills {
-			x.service(t, node, agentService, (*lab.Service).Start)
-			pause(t, time.Duration(rng.Int64N(int64(setUpTime))))
-			x.service(t, node, agentService, (*lab.Service).Kill)
-		}
+		x.killSetUp(t, node)
 		x.serves(t, node)
 		x.returnsTo(t, empty)
 	})
@@ -68,7 +56,7 @@ func TestNodeSetUp(t *testing.T) {
 			}
 			return nil
 		})
-		fixture.Eventually(t, fixture.PodTime, "kubelet tells of the pod's new life", func(ctx context.Context) error {
+		fixture.Eventually(t, fixture.PodTime, "kubelet reports the pod's restart", func(ctx context.Context) error {
 			p, err := x.Kube.CoreV1().Pods(x.namespace).Get(ctx, d.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -86,12 +74,29 @@ func TestNodeSetUp(t *testing.T) {
 	})
 }
 
+// killSetUp kills the agent repeatedly while it sets up a node without a network.
+func (x *trio) killSetUp(t *testing.T, node string) {
+	t.Helper()
+	const kills = 12
+	const setUpTime = 600 * time.Millisecond
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	x.service(t, node, agentService, (*lab.Service).Stop)
+	x.Output(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
+	for range kills {
+		x.service(t, node, agentService, (*lab.Service).Start)
+		pause(t, time.Duration(rng.Int64N(int64(setUpTime))))
+		x.service(t, node, agentService, (*lab.Service).Kill)
+	}
+}
+
 // sizes is how much a footprint holds: pods of another life have other names.
 func sizes(f footprint) map[string]int {
 	return map[string]int{"flows": len(f.Flows), "ports": len(f.Ports), "veths": len(f.Veths), "leases": len(f.Leases)}
 }
 
-// An Open vSwitch that is too old is told on the Node and to the container runtime, with the version that is needed. Pods keep their network.
+// An Open vSwitch that is too old is reported on the Node and to the container runtime, with the required version. Pods retain their network.
 func TestTooOldOpenVSwitch(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -105,9 +110,9 @@ func TestTooOldOpenVSwitch(t *testing.T) {
 
 	x.Warned(t, began, "Node", fixture.Node1, old, "3.1", "upgrade")
 	x.unavailable(t, fixture.Node1, old, "3.1")
-	fixture.Eventually(t, fixture.SyncTime, "the runtime is told", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "STATUS reports it", func(ctx context.Context) error {
 		out, err := x.TryOutput(ctx, fixture.Node1, "sh", "-c", cniStatus)
-		if err == nil || !fixture.SaysAll(err.Error(), []string{old, "3.1"}) {
+		if err == nil || !fixture.ContainsAll(err.Error(), []string{old, "3.1"}) {
 			return fmt.Errorf("STATUS answers %q, %w", out, err)
 		}
 		return nil
@@ -117,11 +122,11 @@ func TestTooOldOpenVSwitch(t *testing.T) {
 	x.available(t, fixture.Node1)
 }
 
-// pretend puts a relay before the bridge's OpenFlow socket, which says another version than the switch does, until restore is called,
-// at the latest when the test ends.
-func (c *cluster) pretend(t *testing.T, m machine, is, says string) (restore func()) {
+// pretend inserts a relay before the bridge's OpenFlow socket, which replaces the switch's version, until restore is called, at the latest when
+// the test ends.
+func (c *cluster) pretend(t *testing.T, m machine, is, reported string) (restore func()) {
 	t.Helper()
-	return c.interpose(t, m, func(client net.Conn, real string) { relay(client, real, is, says) })
+	return c.interpose(t, m, func(client net.Conn, real string) { relay(client, real, is, reported) })
 }
 
 // interpose serves the connections that are made to the bridge's OpenFlow socket from now on, until restore is called, at the latest when the
@@ -155,8 +160,8 @@ func (c *cluster) interpose(t *testing.T, m machine, serve func(client net.Conn,
 	return restore
 }
 
-// relay copies both ways until either side ends. What the switch says of its version is in one message, and in one read.
-func relay(client net.Conn, real, is, says string) {
+// relay copies in both directions until either side ends. The switch's version is in one message, and in one read.
+func relay(client net.Conn, real, is, reported string) {
 	defer client.Close()
 	server, err := net.Dial("unix", real)
 	if err != nil {
@@ -171,7 +176,7 @@ func relay(client net.Conn, real, is, says string) {
 	for {
 		n, err := server.Read(buffer)
 		if n > 0 {
-			if _, err := client.Write(bytes.ReplaceAll(buffer[:n], []byte(is), []byte(says))); err != nil {
+			if _, err := client.Write(bytes.ReplaceAll(buffer[:n], []byte(is), []byte(reported))); err != nil {
 				return
 			}
 		}

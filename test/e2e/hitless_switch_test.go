@@ -28,9 +28,8 @@ const (
 	underlayTask    = "underlay"
 )
 
-// Flows and ports come back after a restart of ovs-vswitchd, without the agent's being started again; connections stay. It takes no
-// longer than if a bare Open vSwitch saves its flows and restores them as ovs-ctl does: both are measured on the same node, with the same
-// flows and pods, in turns.
+// Flows and ports are restored after a restart of ovs-vswitchd, without a restart of the agent; connections continue. It takes no longer than a bare
+// Open vSwitch that saves its flows and restores them as ovs-ctl does: both are measured alternately on the same node, with the same flows and pods.
 func TestVSwitchdRestarts(t *testing.T) {
 	const turns, limit = 5, 1.2
 	x := newTrio(t)
@@ -42,24 +41,24 @@ func TestVSwitchdRestarts(t *testing.T) {
 	var ours, its []time.Duration
 	for range turns {
 		ours = append(ours, x.gap(t, func() { x.service(t, fixture.Node1, vswitchdService, (*lab.Service).Restart) }))
-		x.mendUnderlay(t, fixture.Node1)
+		x.restoreUnderlay(t, fixture.Node1)
 		x.returnsTo(t, before)
 	}
 	if now := x.starts(t, fixture.Node1, agentService); now != starts {
-		t.Errorf("the agent was started %d times meanwhile", now-starts)
+		t.Errorf("the agent was started %d times in the meantime", now-starts)
 	}
 	bare.takeOver(t)
 	for range turns {
 		its = append(its, x.gap(t, func() { bare.restart(t) }))
 	}
 	bare.handBack(t)
-	x.mendUnderlay(t, fixture.Node1)
+	x.restoreUnderlay(t, fixture.Node1)
 	x.returnsTo(t, before)
 	for _, c := range talks {
 		c.goesOn(t)
 		c.ends(t)
 	}
-	// What else the machine does can only add to a gap.
+	// Other load of the machine can only increase a gap.
 	least, floor := slices.Min(ours), slices.Min(its)
 	t.Logf("gap while ovs-vswitchd restarts: %v; of a bare Open vSwitch with ovs-save: %v; least %v and %v, ratio %.2f", ours, its, least, floor,
 		float64(least)/float64(floor))
@@ -68,8 +67,8 @@ func TestVSwitchdRestarts(t *testing.T) {
 	}
 }
 
-// A switch without flows forwards nothing that it should not: what a pod sends under a false address arrives nowhere, however often
-// ovs-vswitchd starts anew or is killed.
+// A switch without flows forwards no packet wrongly: packets of a pod with a forged address arrive nowhere, however often ovs-vswitchd restarts or
+// is killed.
 func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -104,7 +103,7 @@ func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill, (*lab.Service).Restart} {
 		x.service(t, fixture.Node1, vswitchdService, do)
 		x.reconnected(t, fixture.Node1)
-		x.mendUnderlay(t, fixture.Node1)
+		x.restoreUnderlay(t, fixture.Node1)
 	}
 	cancel()
 	sender.Wait()
@@ -113,12 +112,12 @@ func TestVSwitchdForwardsNothingWrong(t *testing.T) {
 			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
 		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
 	}
-	nobodySaw(t, all, []string{"false address"})
+	noneSaw(t, all, []string{"false address"})
 	x.returnsTo(t, map[string]footprint{fixture.Node1: before[fixture.Node1]})
 }
 
-// ovsdb-server restarts or is killed, and afterwards the agent sets pods up as before. On the kernel datapath no packet is lost meanwhile.
-// A vswitchd with the userspace datapath takes no packets while it has no database, whoever programs it: only connections stay.
+// ovsdb-server restarts or is killed, and afterwards the agent sets up pods as before. On the kernel datapath no packet is lost. A vswitchd with
+// the userspace datapath processes no packets without a database, also without ovsdn: only connections continue.
 func TestDatabaseRestarts(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -148,12 +147,12 @@ func TestDatabaseRestarts(t *testing.T) {
 		c.ends(t)
 	}
 	if now := x.starts(t, fixture.Node1, agentService); now != starts {
-		t.Errorf("the agent was started %d times meanwhile", now-starts)
+		t.Errorf("the agent was started %d times in the meantime", now-starts)
 	}
 	x.returnsTo(t, before)
 }
 
-// What somebody does to the bridge's ports is repaired, and nothing but that is done: the node is not set up anew.
+// Changes of the bridge's ports by another program are repaired without another change: the node is not set up again.
 func TestPortsComeBack(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -185,7 +184,7 @@ func TestPortsComeBack(t *testing.T) {
 			}
 			for _, e := range events.Items {
 				if e.LastTimestamp.Unix() >= began.Unix() { // Events know seconds only
-					t.Errorf("the node was set up anew: %s", e.Message)
+					t.Errorf("the node was set up again: %s", e.Message)
 				}
 			}
 		})
@@ -264,8 +263,8 @@ func (c *cluster) reconnected(t *testing.T, node string) {
 	})
 }
 
-// mendUnderlay gives a vswitchd that has started anew the lab's route to the other nodes again, which it keeps in memory.
-func (c *cluster) mendUnderlay(t *testing.T, node string) {
+// restoreUnderlay adds the lab's route to the other nodes to a restarted vswitchd, which stores it in memory.
+func (c *cluster) restoreUnderlay(t *testing.T, node string) {
 	t.Helper()
 	c.runTask(t, node, underlayTask)
 }
@@ -308,7 +307,7 @@ func (x *trio) newBare(t *testing.T, node string) *bare {
 	return &bare{x.cluster, node}
 }
 
-// takeOver stops the agent and makes vswitchd a daemon of nobody's, with the same flows.
+// takeOver stops the agent and replaces vswitchd with a daemon without a supervisor, with the same flows.
 func (b *bare) takeOver(t *testing.T) {
 	t.Helper()
 	b.service(t, b.node, agentService, (*lab.Service).Stop)

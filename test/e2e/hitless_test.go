@@ -13,7 +13,7 @@ import (
 // fineInterval is how finely a gap shows in what must have none.
 const fineInterval = time.Millisecond
 
-// restartsVariable sets how often TestAgentIsNotNoticed restarts an agent, and how often it kills one. restartsDefault is for make test.
+// restartsVariable sets how often TestAgentRestartIsHitless restarts an agent, and how often it kills one. restartsDefault is for make test.
 const (
 	restartsVariable = "OVSDN_TEST_RESTARTS"
 	restartsDefault  = 8
@@ -25,9 +25,9 @@ func fineStreamOf(from, to pod) stream {
 	return s
 }
 
-// Pods on two nodes do not notice that the agent of one is restarted, killed at any point of its life, or replaced by one with other
-// tables: no packet is lost or doubled, and connections stay.
-func TestAgentIsNotNoticed(t *testing.T) {
+// While the agent of one node is restarted, killed at any time, or replaced by one with other tables, no packet between pods on two nodes is lost or
+// duplicated, and connections continue.
+func TestAgentRestartIsHitless(t *testing.T) {
 	restarts := fixture.Repetitions(t, restartsVariable, restartsDefault)
 	x := newTrio(t)
 	x.settle(t)

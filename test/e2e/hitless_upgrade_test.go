@@ -102,6 +102,13 @@ func buildChanged(t *testing.T) string {
 	})
 	write("added.go", fmt.Sprintf(addedSource, addedTable))
 
+	return buildOverlay(t, root, overlay)
+}
+
+// buildOverlay builds the agent with other contents of the files that are keys of the overlay.
+func buildOverlay(t *testing.T, root string, overlay map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
 	replace, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// The first nodes get the subnets that OpenShift SDN would have given them.
+// The first nodes get the same subnets as with OpenShift SDN.
 func TestAllocationOrder(t *testing.T) {
 	c := newCluster(t)
 	got := map[netip.Prefix]bool{}
@@ -33,8 +33,8 @@ func TestAllocationOrder(t *testing.T) {
 	}
 }
 
-// A node that joins is reached by everybody, and a node that leaves is forgotten by everybody.
-func TestNodeComesAndGoes(t *testing.T) {
+// All nodes reach a node that joins, and delete the flows of a node that leaves.
+func TestNodeJoinsAndLeaves(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
@@ -104,7 +104,7 @@ func (c *cluster) editHostSubnet(t *testing.T, name string, fields map[string]st
 	}
 }
 
-// Nodes that swap their addresses pass through a moment in which both have the same one.
+// While nodes swap their addresses, both have the same one for a moment.
 func TestHostIPsSwapped(t *testing.T) {
 	c := newCluster(t)
 	c.settle(t)
@@ -118,7 +118,7 @@ func TestHostIPsSwapped(t *testing.T) {
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": right})
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": left})
 		fixture.Eventually(t, fixture.SyncTime, "tunnels are swapped", c.tunnels(fixture.Node1, map[string]string{leftSubnet: right, rightSubnet: left}))
-		// And once more with time in between: the address that both have belongs to the older, or the first by name.
+		// Again with time in between: the shared address belongs to the older, or the first by name.
 		c.editHostSubnet(t, "left", map[string]string{"hostIP": left})
 		fixture.Eventually(t, fixture.SyncTime, "a tunnel leads to one", c.tunnels(fixture.Node1, map[string]string{leftSubnet: left}))
 		c.editHostSubnet(t, "right", map[string]string{"hostIP": right})
@@ -176,14 +176,14 @@ func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
 	}
 }
 
-// A typing error in a HostSubnet is told where people look, and cuts nobody off, not even by agents that start with it.
-func TestHostSubnetNonsense(t *testing.T) {
+// An invalid HostSubnet is reported in an Event, and interrupts no traffic, not even with agents that start.
+func TestInvalidHostSubnet(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	old := x.Subnet(t, fixture.Node2).String()
 	x.losesNothing(t, func() { testNonsense(t, x, before, old) }, streamOf(x.a, x.c))
-	t.Run("an address of nobody", func(t *testing.T) {
+	t.Run("an unused address", func(t *testing.T) {
 		// This the controller knows better.
 		x.editHostSubnet(t, fixture.Node2, map[string]string{"hostIP": "172.31.0.77"})
 		x.corrected(t, fixture.Node2)
@@ -212,7 +212,7 @@ func testNonsense(t *testing.T, x *trio, before map[string]footprint, old string
 	}
 }
 
-// A HostSubnet made by hand over a node's own is told, and takes nothing from the node, even when agents start with it.
+// A HostSubnet that a user creates over a node's own is reported, and has no effect on the node, even when agents start with it.
 func TestHostSubnetsOverlap(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -243,7 +243,7 @@ func (c *cluster) observed(t *testing.T, nodes ...string) {
 	})
 }
 
-// corrected waits until the controller has written back what it knows better than who edited a HostSubnet.
+// corrected waits until the controller has restored the fields of an edited HostSubnet.
 func (c *cluster) corrected(t *testing.T, node string) {
 	t.Helper()
 	want := c.Addr(t, node).String()
@@ -256,7 +256,7 @@ func (c *cluster) corrected(t *testing.T, node string) {
 	})
 }
 
-// A controller that starts again gives nobody another subnet.
+// A controller that restarts changes no node's subnet.
 func TestControllerKilled(t *testing.T) {
 	c := newCluster(t)
 	subnets := func() map[string]string {
@@ -274,7 +274,7 @@ func TestControllerKilled(t *testing.T) {
 	for range 2 {
 		c.service(t, lab.ControlPlane, controllerService, (*lab.Service).Kill)
 		// Whatever it does wrong at its start, it has done when it corrects this.
-		c.editHostSubnet(t, fixture.Node1, map[string]string{"host": "somebody-else"})
+		c.editHostSubnet(t, fixture.Node1, map[string]string{"host": "another"})
 		c.corrected(t, fixture.Node1)
 		if diff := cmp.Diff(before, subnets()); diff != "" {
 			t.Errorf("the HostSubnets changed (-before +now):\n%s", diff)

@@ -26,12 +26,12 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// awayVariable says how long the API server is away; 20s if it is not set.
+// awayVariable is how long the API server does not answer; by default 20s.
 const awayVariable = "OVSDN_TEST_AWAY"
 
 const apiServerService = "kube-apiserver"
 
-// Where the container runtime looks, and what the agent keeps there.
+// The container runtime's directories, and the agent's files in them.
 const (
 	cniConfDir = "/etc/cni/net.d"
 	cniConf    = cniConfDir + "/10-ovsdn.conflist"
@@ -39,8 +39,8 @@ const (
 	cniPlugin  = cniBinDir + "/ovsdn-cni"
 )
 
-// Directories of the container runtime that are read-only when agents start: the Node says which, pods that run talk on, and it heals by
-// itself.
+// Directories of the container runtime that are read-only when agents start: the Node reports which, running pods are not affected, and agents
+// recover by themselves.
 func TestReadOnlyCNIDirectories(t *testing.T) {
 	x := newTrio(t)
 	cases := []struct{ node, dir, file string }{{fixture.Node1, cniConfDir, cniConf}}
@@ -74,7 +74,7 @@ func (c *cluster) readOnly(t *testing.T, node, dir, file string) {
 			return err
 		})
 	}
-	// The agent that runs may write it anew in between.
+	// The running agent may write it again in between.
 	c.Output(t, node, "sh", "-c", "until rm -f "+file+" && mount -o remount,ro "+dir+" && ! test -e "+file+"; do mount -o remount,rw "+dir+"; done")
 	writable := sync.OnceFunc(func() { remount("rw") })
 	t.Cleanup(writable)
@@ -88,7 +88,7 @@ func (c *cluster) readOnly(t *testing.T, node, dir, file string) {
 	c.Output(t, node, "test", "-e", file)
 }
 
-// unavailable waits until the Node's condition says all of the words against its network.
+// unavailable waits until the Node's condition NetworkUnavailable is True with all of the words.
 func (c *cluster) unavailable(t *testing.T, node string, words ...string) {
 	t.Helper()
 	fixture.Eventually(t, fixture.PodTime, "the condition of "+node, func(ctx context.Context) error {
@@ -96,14 +96,14 @@ func (c *cluster) unavailable(t *testing.T, node string, words ...string) {
 		if err != nil {
 			return err
 		}
-		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionTrue || !fixture.SaysAll(is.Message, words) {
+		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionTrue || !fixture.ContainsAll(is.Message, words) {
 			return fmt.Errorf("it is %v, want %q", is, words)
 		}
 		return nil
 	})
 }
 
-// available waits until the agent is ready, and the Node's condition says that its network is available.
+// available waits until the agent is ready, and the Node's condition reports an available network.
 func (c *cluster) available(t *testing.T, node string) {
 	t.Helper()
 	fixture.Eventually(t, fixture.PodTime, node+" is well", func(ctx context.Context) error {
@@ -114,28 +114,28 @@ func (c *cluster) available(t *testing.T, node string) {
 		if is := config.NetworkUnavailable(n); is == nil || is.Status != corev1.ConditionFalse {
 			return fmt.Errorf("its condition is %v", is)
 		}
-		ok, says, err := c.readyz(ctx, t, node)
+		ok, output, err := c.readyz(ctx, t, node)
 		if err == nil && !ok {
-			err = fmt.Errorf("its agent says %q", says)
+			err = fmt.Errorf("its agent reports %q", output)
 		}
 		return err
 	})
 }
 
-// notReady waits until the node's agent tells kubelet's probe that it is not ready, with all of the words.
+// notReady waits until the node's agent fails kubelet's readiness probe, with all of the words.
 func (c *cluster) notReady(t *testing.T, node string, words ...string) {
 	t.Helper()
 	fixture.Eventually(t, fixture.PodTime, "the probe of the agent of "+node, func(ctx context.Context) error {
-		ok, says, err := c.readyz(ctx, t, node)
-		if err == nil && (ok || !fixture.SaysAll(says, words)) {
-			err = fmt.Errorf("it says %q, want %q", says, words)
+		ok, output, err := c.readyz(ctx, t, node)
+		if err == nil && (ok || !fixture.ContainsAll(output, words)) {
+			err = fmt.Errorf("got %q, want %q", output, words)
 		}
 		return err
 	})
 }
 
-// testAPIServerAway: pods that run talk on, by the policies that there are, while nobody can ask the API server, a sandbox that dies is made anew
-// from what the agent knows, and an agent that is started then waits and touches nothing. Status says it, and all is well afterwards.
+// testAPIServerAway: while the API server does not answer, running pods continue with the last policies, a sandbox that dies is re-created from
+// the agent's cache, and an agent that starts waits and changes nothing. STATUS reports it, and everything works afterwards.
 func testAPIServerAway(t *testing.T, c *cluster) {
 	away := 20 * time.Second
 	if text := os.Getenv(awayVariable); text != "" {
@@ -157,13 +157,13 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 		mortal = c.killSandbox(t, mortal)
 		fixture.Meet(t, g.friend.NetNS, mortal.Addr)
 		for _, node := range []string{fixture.Node1, fixture.Node2} {
-			c.notReady(t, node, "API server", "goes on")
+			c.notReady(t, node, "API server", "existing flows stay")
 		}
 		before := c.footprints(t, fixture.Node1)
-		pause(t, away-10*time.Second-time.Since(began)) // an agent that starts says after some seconds what it waits for
+		pause(t, away-10*time.Second-time.Since(began)) // an agent that starts reports after some seconds what it waits for
 		c.killAgent(t, fixture.Node1)
-		c.notReady(t, fixture.Node1, "API server", "--kube-apiserver", "goes on")
-		if out, err := c.TryOutput(t.Context(), fixture.Node1, "sh", "-c", cniStatus); err == nil || !fixture.SaysAll(err.Error(), []string{"API server"}) {
+		c.notReady(t, fixture.Node1, "API server", "--kube-apiserver", "existing flows stay")
+		if out, err := c.TryOutput(t.Context(), fixture.Node1, "sh", "-c", cniStatus); err == nil || !fixture.ContainsAll(err.Error(), []string{"API server"}) {
 			t.Errorf("STATUS answers %q, %v", out, err)
 		}
 		pause(t, away-time.Since(began))
@@ -179,7 +179,7 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 	}, streamOf(g.friend, g.target), streamOf(g.target, g.friend))
 	g.held(t, "the API server away")
 	if now := c.starts(t, fixture.Node2, agentService); now != starts {
-		t.Errorf("the agent of %s was started %d times meanwhile", fixture.Node2, now-starts)
+		t.Errorf("the agent of %s was started %d times in the meantime", fixture.Node2, now-starts)
 	}
 	fixture.Eventually(t, fixture.PodTime, "the API has the new sandbox's address", func(ctx context.Context) error {
 		p, err := c.Kube.CoreV1().Pods(g.namespace).Get(ctx, mortal.Name, metav1.GetOptions{})
@@ -190,7 +190,7 @@ func testAPIServerAway(t *testing.T, c *cluster) {
 	})
 	later := c.Run(t, g.namespace, fixture.Netexec("later", fixture.Node1))[0]
 	fixture.Meet(t, g.friend.NetNS, later.Addr)
-	keptAway(t, later, g.target)
+	isolated(t, later, g.target)
 }
 
 // restoreAPIServer starts it and returns when it answers.
@@ -244,7 +244,7 @@ func (c *cluster) killSandbox(t *testing.T, p pod) pod {
 }
 
 // readyz asks a node's agent as kubelet does.
-func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok bool, says string, err error) {
+func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok bool, output string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9411/readyz", nil)
 	if err != nil {
 		return false, "", err
@@ -260,7 +260,7 @@ func (c *cluster) readyz(ctx context.Context, t *testing.T, node string) (ok boo
 	return resp.StatusCode == http.StatusOK, string(body), err
 }
 
-// A second agent on a node ends at once, says who is there, and touches nothing.
+// A second agent on a node ends at once with an error that names the first, and changes nothing.
 func TestSecondAgentOnANode(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -273,22 +273,21 @@ func TestSecondAgentOnANode(t *testing.T) {
 		defer cancel()
 		_, stderr, err := second.run(ctx, "--mtu=1300")
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !fixture.SaysAll(stderr, []string{"another agent", "cni.sock", "ovsdn-node", "started"}) {
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !fixture.ContainsAll(stderr, []string{"another agent", "cni.sock", "ovsdn-node", "started"}) {
 			t.Errorf("it ends with %v: %s", err, stderr)
 		}
 		x.Warned(t, began, "Node", fixture.Node1, "another agent", "cni.sock")
 	}, fineStreamOf(x.a, x.c))
 	x.serves(t, fixture.Node1)
 	if now := x.starts(t, fixture.Node1, agentService); now != starts {
-		t.Errorf("the first was started %d times meanwhile", now-starts)
+		t.Errorf("the first was started %d times in the meantime", now-starts)
 	}
 	if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)); diff != "" {
 		t.Errorf("the node changed (-before +now):\n%s", diff)
 	}
 }
 
-// An ovs-vswitchd that is there and does not answer is told, by an agent that has known it and by one that has not, and nobody need help when
-// it answers again.
+// An ovs-vswitchd that hangs is reported, by a running agent and by one that starts, and both recover without help when it answers again.
 func TestSwitchDoesNotAnswer(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -332,8 +331,7 @@ func TestSwitchDoesNotAnswer(t *testing.T) {
 	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 }
 
-// silence puts a socket before the bridge's OpenFlow socket on which nobody ever answers, until restore is called, at the latest when the test
-// ends.
+// silence replaces the bridge's OpenFlow socket by one on which no server answers, until restore is called, at the latest when the test ends.
 func (c *cluster) silence(t *testing.T, m machine) (restore func()) {
 	t.Helper()
 	return c.interpose(t, m, func(client net.Conn, _ string) {
@@ -342,8 +340,7 @@ func (c *cluster) silence(t *testing.T, m machine) (restore func()) {
 	})
 }
 
-// The agent's rules are in the backend of iptables in which kubelet and kube-proxy have theirs, and in no other: pods reach the world by
-// either.
+// The agent's rules are in the backend of iptables in which kubelet and kube-proxy have theirs, and in no other: pods reach hosts outside with either.
 func TestIPTablesOfTheHost(t *testing.T) {
 	x := newTrio(t)
 	const canary = "KUBE-KUBELET-CANARY"
@@ -369,7 +366,7 @@ func TestIPTablesOfTheHost(t *testing.T) {
 					t.Errorf("%s, which the host does not use, has in table %s\n%s", step.other, table, rules)
 				}
 			}
-			// Nobody out there knows pods: it answers to the node.
+			// Hosts outside have no route to pods: they answer to the node.
 			fixture.Meet(t, x.a.NetNS, lab.OutsideAddr())
 			fixture.Meet(t, x.node1.NetNS, x.a.Addr)
 		})

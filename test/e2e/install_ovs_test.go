@@ -20,12 +20,12 @@ import (
 // ovsLab is the name of the lab whose nodes have no Open vSwitch of their own.
 const ovsLab = "e2e-ovs"
 
-// Hosts without Open vSwitch say so on their Nodes, get one by deploy/overlays/ovs, keep their network when it is replaced, and are left as they were.
+// Hosts without Open vSwitch report it on their Nodes, get one by deploy/overlays/ovs, retain their network when it is replaced, and are restored.
 func TestOpenVSwitchFromItsImage(t *testing.T) {
 	c := ownCluster(t, ovsLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None, Switch: lab.ImageSwitch})
 	before := map[string]string{fixture.Node1: c.settings(t, fixture.Node1), fixture.Node2: c.settings(t, fixture.Node2)}
 
-	t.Run("hosts without any say what to do", func(t *testing.T) {
+	t.Run("hosts without any report the remedy", func(t *testing.T) {
 		began := time.Now()
 		c.applyWithoutSwitch(t)
 		words := []string{"no Open vSwitch runs on this host", "deploy/overlays/ovs"}
@@ -34,7 +34,7 @@ func TestOpenVSwitchFromItsImage(t *testing.T) {
 		c.Warned(t, began, "Node", fixture.Node1, words...)
 	})
 	x := c.install(t)
-	t.Run("a new pod of it keeps the database", func(t *testing.T) { testNewSwitch(t, x) })
+	t.Run("a new pod of it retains the database", func(t *testing.T) { testNewSwitch(t, x) })
 	t.Run("uninstallation", func(t *testing.T) {
 		if err := c.DeletePods(t.Context(), x.namespace); err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestOpenVSwitchFromItsImage(t *testing.T) {
 	})
 }
 
-// applyWithoutSwitch installs as who has not read that nodes need Open vSwitch.
+// applyWithoutSwitch installs without Open vSwitch.
 func (c *cluster) applyWithoutSwitch(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,7 +77,7 @@ patches:
 	}
 }
 
-// testNewSwitch: who deletes the pod has chosen the moment, and everything is there again with the next one.
+// testNewSwitch deletes the pod: everything works again with the next one.
 func testNewSwitch(t *testing.T, x *trio) {
 	ports := []string{"ovs-vsctl", "--format=csv", "--columns=name,type,ofport,external_ids", "find", "Interface"}
 	before, old := x.Output(t, fixture.Node1, ports...), x.switchPod(t, fixture.Node1)
@@ -86,7 +86,7 @@ func testNewSwitch(t *testing.T, x *trio) {
 	if err := x.DeletePod(t.Context(), old.Namespace, old.Name); err != nil {
 		t.Fatal(err)
 	}
-	gone := time.Since(began)
+	deleted := time.Since(began)
 	fixture.Eventually(t, fixture.PodTime, "another pod of Open vSwitch is ready", func(ctx context.Context) error {
 		if now := x.switchPod(t, fixture.Node1); now.UID == old.UID || !fixture.IsReady(now) {
 			return fmt.Errorf("%s is %s", now.Name, now.Status.Phase)
@@ -96,7 +96,7 @@ func testNewSwitch(t *testing.T, x *trio) {
 	fixture.Meet(t, x.a.NetNS, x.b.Addr)
 	fixture.Meet(t, x.a.NetNS, x.c.Addr)
 	fixture.Meet(t, x.c.NetNS, x.a.Addr)
-	t.Logf("pods talk again %.1fs after Open vSwitch's pod was deleted, which ended after %.1fs", time.Since(began).Seconds(), gone.Seconds())
+	t.Logf("pods reach each other again %.1fs after Open vSwitch's pod was deleted, which ended after %.1fs", time.Since(began).Seconds(), deleted.Seconds())
 	if diff := cmp.Diff(before, x.Output(t, fixture.Node1, ports...)); diff != "" {
 		t.Errorf("the switch has other ports (-before +now):\n%s", diff)
 	}

@@ -24,11 +24,11 @@ const installLab = "e2e-install"
 // installTime is for everything from `kubectl apply -k` on, but for deleting it.
 const installTime = 3 * time.Minute
 
-// uninstallTime is longer: what the API server's finalizers find not gone they look at again after minutes.
+// uninstallTime is longer: the API server's finalizers retry after minutes if objects remain.
 const uninstallTime = 6 * time.Minute
 
-// A cluster without a network gets one by `kubectl apply -k`, and is left as it was by `kubectl delete -k`. In between all of it can be
-// restarted unnoticed, and all nodes can lose their power.
+// A cluster without a network gets one by `kubectl apply -k`, and `kubectl delete -k` restores its nodes. In between all parts are restarted without
+// packet loss, and all nodes lose power.
 func TestInstallation(t *testing.T) {
 	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: lab.None})
 	before := map[string]string{fixture.Node1: c.settings(t, fixture.Node1), fixture.Node2: c.settings(t, fixture.Node2)}
@@ -48,6 +48,9 @@ func TestInstallation(t *testing.T) {
 	})
 	earlier := buildCommit(t)
 	c.reload(t, earlier)
+	if err := c.WaitDNS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	x = trioOn(t, c)
 	t.Run("upgrade", func(t *testing.T) { testUpgrade(t, x, earlier) })
 	t.Run("power", func(t *testing.T) { testPower(t, x) })
@@ -77,7 +80,7 @@ func (c *cluster) install(t *testing.T) *trio {
 	t.Logf("%d nodes are ready %.1fs after kubectl apply", len(c.Nodes()), time.Since(began).Seconds())
 	x := trioOn(t, c)
 	t.Logf("pods talk %.1fs after kubectl apply", time.Since(began).Seconds())
-	if err := c.WaitRollout(ctx); err != nil {
+	if err := errors.Join(c.WaitRollout(ctx), c.WaitDNS(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	return x
@@ -105,7 +108,7 @@ func (c *cluster) uninstall(t *testing.T) {
 	t.Logf("kubectl delete took %.1fs", time.Since(began).Seconds())
 }
 
-// remains is what of an installation is still there while it is deleted, and what the API server says of that.
+// remains returns the remaining objects of an installation during its deletion, and the API server's status of it.
 func (c *cluster) remains(ctx context.Context) string {
 	const conditions = `{range .items[*]}{.metadata.name} since {.metadata.deletionTimestamp}: {.status.conditions[?(@.status=="True")]}{"\n"}{end}`
 	var all strings.Builder
@@ -124,7 +127,7 @@ func (c *cluster) remains(ctx context.Context) string {
 	return all.String()
 }
 
-// testRollout: agents and controllers are replaced by new ones while pods talk.
+// testRollout: agents and controllers are replaced under traffic.
 func testRollout(t *testing.T, x *trio) {
 	x.guard(t)
 	x.settle(t)
@@ -144,7 +147,7 @@ func testRollout(t *testing.T, x *trio) {
 	talks.stay(t)
 }
 
-// testUpgrade: another commit's installation becomes this one's while pods talk, and this one's gets other tables and loses them again.
+// testUpgrade: under traffic, another commit's installation is upgraded to this one, then to a version with other tables, then back.
 func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 	changed := x.buildWith(t, buildChanged(t))
 	x.guard(t)
@@ -168,7 +171,7 @@ func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 	talks.stay(t)
 }
 
-// guard has a policy judge what a and c send and get, until the test ends. They may talk to each other, and to nobody else.
+// guard evaluates the packets of a and c with a policy, until the test ends: they may reach each other, and nothing else.
 func (x *trio) guard(t *testing.T) {
 	t.Helper()
 	const name = "a-and-c"
@@ -189,8 +192,8 @@ func (x *trio) guard(t *testing.T) {
 			t.Errorf("delete the policy: %v", err)
 		}
 	})
-	keptAway(t, x.a, x.b)
-	keptAway(t, x.b, x.c)
+	isolated(t, x.a, x.b)
+	isolated(t, x.b, x.c)
 }
 
 // conversations are many at once.
@@ -222,7 +225,7 @@ func (talks conversations) stay(t *testing.T) {
 	t.Logf("all of %d TCP streams go on", len(talks))
 }
 
-// testPower: all nodes lose their power at once. Kubelet brings everything back, and nobody helps.
+// testPower: all nodes lose power at once. Kubelet restarts everything without help.
 func testPower(t *testing.T, x *trio) {
 	ctx, cancel := context.WithTimeout(t.Context(), installTime)
 	defer cancel()
@@ -251,10 +254,10 @@ func testPower(t *testing.T, x *trio) {
 	}
 }
 
-// settings is what an installation could leave on a node: files, interfaces, addresses, routes, firewall, sysctls and the switch. What
-// belongs to others and moves by itself is left out: kube-proxy's table, counters, comments, and the results that the runtime's CNI library
-// keeps. So is what only the first use of something makes, and what means nothing: the empty tables of iptables, its lock, and the empty
-// folder that kubelet has made for the agent's socket.
+// settings is the state that an installation could leave on a node: files, interfaces, addresses, routes, firewall, sysctls and the switch. It
+// omits the changing state of others: kube-proxy's table, counters, comments, and the results that the runtime's CNI library stores; state that
+// only the first use of something creates; and state without a meaning: the empty tables of iptables, its lock, and the empty folder that kubelet
+// creates for the agent's socket.
 func (c *cluster) settings(t *testing.T, node string) string {
 	t.Helper()
 	return c.Output(t, node, "bash", "-c", `
@@ -269,5 +272,5 @@ func (c *cluster) settings(t *testing.T, node string) string {
 		nft list tables | grep -v -e kube-proxy -e 'table ip [a-z]*$'
 		sysctl --all --ignore --pattern '^net' | grep -v -e 'nf_conntrack_count' -e random
 		ovs-vsctl list-br
-		ovs-vsctl --columns=other_config,external_ids list Open_vSwitch || true # hosts without it say so`)
+		ovs-vsctl --columns=other_config,external_ids list Open_vSwitch || true # fails on hosts without it`)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// labVariable names the lab to every test. Who sets it keeps the lab.
+// labVariable is the lab for all tests, which they do not remove.
 const labVariable = "OVSDN_E2E_LAB"
 
 // ownLab is the name of the lab that go test starts and takes down.

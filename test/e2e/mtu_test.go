@@ -21,13 +21,13 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
-// mtu is what interfaces take and what is sent, in bytes; 0: nobody says.
+// mtu is what interfaces take and what is sent, in bytes; 0: not set.
 type mtu struct{ link, routable int }
 
 // lowMTU is what the tests go down to.
 const lowMTU = 1400
 
-// setMTU edits the ClusterNetwork as docs/mtu.md tells.
+// setMTU edits the ClusterNetwork as in docs/mtu.md.
 func (c *cluster) setMTU(ctx context.Context, m mtu) error {
 	routable := any(nil)
 	if m.routable != 0 {
@@ -148,7 +148,7 @@ func wantSize(t *testing.T, from, to pod, most int) {
 	})
 }
 
-// The MTU of a cluster in use goes down and up again by the steps of docs/mtu.md. No packet is lost by them, and connections go on.
+// The MTU of a cluster is lowered and raised under traffic by the steps of docs/mtu.md. No packet is lost, and connections continue.
 func TestMTUChangesUnderTraffic(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -182,8 +182,7 @@ func TestMTUChangesUnderTraffic(t *testing.T) {
 	x.returnsTo(t, before)
 }
 
-// Pods that come while the MTU is another have it, and keep pace with the old ones when it changes again, also when their node's agent
-// was away meanwhile.
+// Pods that start after a change of the MTU have it, and follow further changes, also if their node's agent did not run at that time.
 func TestMTUOfNewPods(t *testing.T) {
 	x := newTrio(t)
 	x.restoreMTU(t)
@@ -202,8 +201,8 @@ func TestMTUOfNewPods(t *testing.T) {
 	wantSize(t, e, d, 1300)
 }
 
-// An MTU that is none is told on the ClusterNetwork, one that a node's underlay can't carry on the Node. All stays as it is, and the
-// node goes on setting pods up.
+// An invalid MTU is reported on the ClusterNetwork, one that a node's underlay can't carry on the Node. The MTU does not change, and the node
+// starts new pods.
 func TestMTURefused(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -213,12 +212,12 @@ func TestMTURefused(t *testing.T) {
 		link     int
 		routable any
 		about    string
-		says     []string
+		words    []string
 	}{
-		{1500, nil, "Node", []string{"MTU 1500 is too large", "VXLAN takes 50", "at most 1450"}},
-		{0, "1451", "Node", []string{"routable MTU 1451 is too large", "take 1450"}},
+		{1500, nil, "Node", []string{"MTU 1500 is too large", "VXLAN needs 50", "at most 1450"}},
+		{0, "1451", "Node", []string{"routable MTU 1451 is too large", "have MTU 1450"}},
 		{podMTU, "1451", "ClusterNetwork", []string{"ovsdn.io/routable-mtu", "1451 bytes is more than the mtu, 1450"}},
-		{podMTU, "small", "ClusterNetwork", []string{"ovsdn.io/routable-mtu", `"small" is no number of bytes`}},
+		{podMTU, "small", "ClusterNetwork", []string{"ovsdn.io/routable-mtu", `"small" is not a number of bytes`}},
 	} {
 		t.Run(fmt.Sprintf("%d and %v", tc.link, tc.routable), func(t *testing.T) {
 			began := time.Now()
@@ -228,10 +227,10 @@ func TestMTURefused(t *testing.T) {
 			names := []string{fixture.Node1, fixture.Node2}
 			if tc.about == "ClusterNetwork" {
 				names = []string{"default"}
-				x.accepted(t, metav1.ConditionFalse, tc.says...)
+				x.accepted(t, metav1.ConditionFalse, tc.words...)
 			}
 			for _, name := range names {
-				x.Warned(t, began, tc.about, name, tc.says...)
+				x.Warned(t, began, tc.about, name, tc.words...)
 			}
 			if diff := cmp.Diff(before, x.footprints(t, fixture.Node1, fixture.Node2)); diff != "" {
 				t.Errorf("the nodes changed (-before +now):\n%s", diff)

@@ -26,12 +26,12 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// Who sends to pods through a node, with larger packets than they take, is told so, and connections find the size.
+// A sender of packets through a node that are too large for pods gets ICMP errors, and connections discover the size.
 func TestPathMTUFromOutside(t *testing.T) {
 	x := newTrio(t)
 	x.restoreMTU(t)
 	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: routedFrom(t, x.outside.NetNS, x.Addr(t, fixture.Node1))}
-	// It knows the way to pods themselves, past the masquerade.
+	// It has a route to the pods themselves, without the masquerade.
 	subnet := x.Subnet(t, fixture.Node1).String()
 	x.Output(t, x.outside.Name, "ip", "route", "add", subnet, "via", x.Addr(t, fixture.Node1).String())
 	t.Cleanup(func() {
@@ -65,7 +65,7 @@ func TestPathMTUFromOutside(t *testing.T) {
 // wantPathMTU sends packets that are too large until the answer is that they are, and looks at what the kernel has learned of it.
 func wantPathMTU(t *testing.T, from wire.NetNS, to netip.Addr, size, want int) {
 	t.Helper()
-	fixture.Eventually(t, fixture.PacketTime, "the way to "+to.String()+" says what it takes", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PacketTime, "the path MTU to "+to.String()+" is known", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := from.Ping(ctx, to, wire.Echo{Bytes: size, DontFragment: true}); !errors.Is(err, unix.EMSGSIZE) {
@@ -108,7 +108,7 @@ func routedFrom(t *testing.T, from wire.NetNS, to netip.Addr) (source netip.Addr
 	return source
 }
 
-// testNodePort sends a lot to pod a through a port of the other node, each way.
+// testNodePort exchanges large data with pod a through a port of the other node, in each direction.
 func testNodePort(t *testing.T, x *trio, from end, name string) {
 	l, err := x.a.NetNS.Listen("tcp4", netip.AddrPortFrom(x.a.Addr, 0).String())
 	if err != nil {
@@ -157,19 +157,19 @@ func echoAll(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = io.Copy(conn, conn) // the other side tells of errors
+			_, _ = io.Copy(conn, conn) // the other side reports errors
 		}()
 	}
 }
 
-// A pod learns that a link far away takes less than its own.
+// A pod discovers the smaller MTU of a remote link.
 func TestPathMTUFromPod(t *testing.T) {
 	x := newTrio(t)
 	const narrow = 1280
 	beyond := x.beyond(t, narrow)
 	fixture.Meet(t, x.a.NetNS, beyond.Addr)
 	wantPathMTU(t, x.a.NetNS, beyond.Addr, podMTU, narrow)
-	// Nothing is known yet to those who begin with a connection.
+	// A client that starts with a TCP connection has no path MTU yet.
 	for _, p := range []pod{x.b, x.c} {
 		t.Run("from "+p.Name, func(t *testing.T) {
 			testTCP(t, p.End(), beyond, x.Addr(t, p.Node))
@@ -179,8 +179,8 @@ func TestPathMTUFromPod(t *testing.T) {
 	}
 }
 
-// beyond makes a host behind outside, which lets only packets of some size through to it. The host doesn't know of that, and offers
-// larger ones to who connects to it.
+// beyond creates a host behind outside, with a limit of the packet size on the way. The host has no information about it, and offers
+// larger sizes to its clients.
 func (x *trio) beyond(t *testing.T, narrow int) end {
 	t.Helper()
 	netns, err := ns.TempNetNS()

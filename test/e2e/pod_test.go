@@ -6,8 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// leave takes a node out of the cluster while its pod runs. Nobody is left then to say that the pod has ended, and
-// Kubernetes itself forgets it only after a while.
+// leave removes a node from the cluster while its pod runs. No kubelet reports the end of the pod, and Kubernetes deletes it after some time.
 func (x *trio) leave(t *testing.T, p pod, node string) {
 	t.Helper()
 	x.removeNode(t, node)

@@ -20,8 +20,8 @@ import (
 // allCasesVariable asks for all of cyclonus' cases, and not only for some that between them are about everything.
 const allCasesVariable = "OVSDN_E2E_ALL_CASES"
 
-// testPolicyCases plays cases that cyclonus generates into the API. After each step everybody asks all pods on all ports, and what arrives
-// is what the oracle makes of the API's objects.
+// testPolicyCases applies the cases that cyclonus generates. After each step all senders probe all pods on all ports, and the arrivals match the
+// oracle's verdicts on the API's objects.
 func testPolicyCases(t *testing.T, c *cluster) {
 	g := newGrid(t, c)
 	last := g.stations[slices.IndexFunc(g.stations, func(s *station) bool { return s.Name == "pod z/c" })]
@@ -35,7 +35,7 @@ func testPolicyCases(t *testing.T, c *cluster) {
 	step := func(t *testing.T, what string) {
 		t.Helper()
 		began := time.Now()
-		all := g.judge(c.objects(t))
+		all := g.evaluate(c.objects(t))
 		questions += len(all)
 		stale += g.follows(t, what, all)
 		took = append(took, time.Since(began))
@@ -65,12 +65,12 @@ func testPolicyCases(t *testing.T, c *cluster) {
 // staleTime is many times what nodes need to follow a change.
 const staleTime = 3 * time.Second
 
-// follows returns when everybody hears what the oracle says.
+// follows returns when the probes agree with the oracle.
 //
-// The userspace datapath of Open vSwitch 3.1 now and then keeps a cached flow though its tables say something else, as long as packets use it;
-// ovs-appctl revalidator/wait does not mend it. What is not right after staleTime must be so when the caches have been emptied, once, which
-// is told by 1.
-func (g *grid) follows(t *testing.T, what string, all []judged) (emptied int) {
+// The userspace datapath of Open vSwitch 3.1 sometimes retains a cached flow that contradicts its tables, while packets use it;
+// ovs-appctl revalidator/wait does not help. Answers that are wrong after staleTime must be right after the caches have been emptied once, which
+// the result 1 reports.
+func (g *grid) follows(t *testing.T, what string, all []evaluated) (emptied int) {
 	t.Helper()
 	began := time.Now()
 	fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {

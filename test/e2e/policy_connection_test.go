@@ -24,8 +24,8 @@ const cutTime = 5 * time.Second
 // silence is how long nothing comes before a direction counts as dead: many times the interval of what is sent.
 const silence = time.Second
 
-// testConnections: rules are of one direction; of a connection that comes to be forbidden the opener is not heard any more, and neither is the
-// answer that the opener may not be sent unasked; one that is allowed lives on, however long its opener is silent.
+// testConnections: rules have one direction. If a connection becomes forbidden, the opener's packets are dropped, and also the replies that the
+// acceptor may not send unsolicited. An allowed connection continues, however long its opener is silent.
 func testConnections(t *testing.T, c *cluster) {
 	ns := c.Namespace(t)
 	pods := c.Run(t, ns, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node1), fixture.Netexec("c", fixture.Node2))
@@ -33,10 +33,10 @@ func testConnections(t *testing.T, c *cluster) {
 	for _, to := range []pod{near, far} {
 		fixture.Meet(t, opener.NetNS, to.Addr)
 	}
-	c.SetPolicy(t, ingressPolicy(ns, "opener", opener.Name)) // nobody opens anything to it
+	c.SetPolicy(t, ingressPolicy(ns, "opener", opener.Name)) // no pod may connect to it
 	c.SetPolicy(t, ingressPolicy(ns, "near", near.Name, opener.Name, far.Name))
 	for _, other := range []pod{near, far} {
-		keptAway(t, other, opener)
+		isolated(t, other, opener)
 		fixture.MustNotReach(t, "a new connection from "+other.Name+" to "+opener.Name, fixture.AsksHTTP(other.NetNS, opener.Addr, fixture.HTTPPort), fixture.AsksHTTP(opener.NetNS, other.Addr, fixture.HTTPPort))
 	}
 
@@ -59,13 +59,13 @@ func testConnections(t *testing.T, c *cluster) {
 	if _, err := quiet.back.conn.Write([]byte("still there?")); err != nil {
 		t.Error(err)
 	}
-	quiet.there.hears(t, answered, "the answer to who has been silent")
+	quiet.there.hears(t, answered, "the reply to a silent opener")
 }
 
-// keptAway returns when a policy that forbids it is in force.
-func keptAway(t *testing.T, from, to pod) {
+// isolated returns when a policy that denies the connection is active.
+func isolated(t *testing.T, from, to pod) {
 	t.Helper()
-	fixture.Eventually(t, fixture.SyncTime, from.Name+" is kept away from "+to.Name, func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, from.Name+" is isolated from "+to.Name, func(ctx context.Context) error {
 		// A busy machine may hold a switch up for longer than the first of them waits, and its flows with it.
 		for _, patience := range []time.Duration{300 * time.Millisecond, time.Second} {
 			ctx, cancel := context.WithTimeout(ctx, patience)
@@ -98,14 +98,14 @@ func ingressPolicy(namespace, name, target string, from ...string) *networkingv1
 // duplex is a TCP connection, or packets of UDP that go to and fro, on which each end talks without waiting for the other.
 type duplex struct {
 	name        string
-	there, back *talker // who has opened it, and the other end
+	there, back *talker // the opener, and the other end
 }
 
 // talker is an end.
 type talker struct {
 	conn    net.Conn
 	quieten func()       // ends its sending
-	said    atomic.Int64 // bytes
+	sent    atomic.Int64 // bytes
 	heard   atomic.Int64 // bytes
 	last    atomic.Int64 // when it has heard something, in Unix nanoseconds
 }
@@ -149,9 +149,9 @@ func (e *talker) send(stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		// What waits for a dead connection is little: the buffer takes it.
+		// Little data waits for a dead connection: the buffer holds it.
 		n, err := e.conn.Write([]byte("word"))
-		e.said.Add(int64(n))
+		e.sent.Add(int64(n))
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -188,11 +188,11 @@ func (d *duplex) lives(t *testing.T, after time.Time) {
 	d.there.hears(t, after, "the answer is heard on "+d.name)
 }
 
-// dies waits until nothing is heard any more, which must be soon.
+// dies waits until no more data arrives, which must be soon.
 func (e *talker) dies(t *testing.T, since time.Time, what string) {
 	t.Helper()
 	var last time.Duration
-	fixture.Eventually(t, fixture.SyncTime, what+" is not heard any more", func(context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, what+" has ended", func(context.Context) error {
 		at := time.Unix(0, e.last.Load())
 		if ago := time.Since(at); ago < silence {
 			return fmt.Errorf("it was %v ago", ago)

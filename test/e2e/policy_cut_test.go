@@ -20,8 +20,8 @@ import (
 // cutPort is the first on which the acceptors of these tests listen: a server's, below those that clients get from their system.
 const cutPort = 9000
 
-// audience is an acceptor that talks, and who has opened something to it and is silent. The stranger never may: that it is kept away shows that
-// policies are in force.
+// audience is an acceptor that sends, and the silent openers of connections to it. The stranger is always denied: its isolation shows that
+// policies are active.
 type audience struct {
 	*cluster
 	namespace                             string
@@ -37,7 +37,7 @@ func newAudience(t *testing.T, c *cluster) *audience {
 	return a
 }
 
-// change sets policies, and returns when they keep the stranger away.
+// change sets policies, and returns when the stranger is isolated.
 func (a *audience) change(t *testing.T, policies ...*networkingv1.NetworkPolicy) {
 	t.Helper()
 	a.setAll(t, policies)
@@ -45,9 +45,9 @@ func (a *audience) change(t *testing.T, policies ...*networkingv1.NetworkPolicy)
 	for _, p := range policies {
 		target := byName[p.Spec.PodSelector.MatchLabels["app"]]
 		if p.Spec.PolicyTypes[0] == networkingv1.PolicyTypeIngress {
-			keptAway(t, a.stranger, target)
+			isolated(t, a.stranger, target)
 		} else {
-			keptAway(t, target, a.stranger)
+			isolated(t, target, a.stranger)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func (a *audience) free(t *testing.T) {
 const (
 	overTCP = "TCP"
 	overUDP = "UDP"
-	// unheeding is TCP of who sends its segment again and again, whatever is acknowledged; what the opener hears is all segments.
+	// unheeding is TCP of a sender that repeats its segment regardless of acknowledgements; the opener counts all segments.
 	unheeding = "segments"
 )
 
@@ -168,7 +168,7 @@ func (e rawEar) Read(buffer []byte) (int, error) {
 
 func (e rawEar) Close() error { return errors.Join(e.Conn.Close(), e.packets.Close()) }
 
-// connectUnheeding opens a TCP connection, and has the acceptor say its first word, which it repeats from then on.
+// connectUnheeding opens a TCP connection, and lets the acceptor send its first segment, which it then repeats.
 func connectUnheeding(t *testing.T, from, to pod, port uint16) (opener, acceptor net.Conn) {
 	t.Helper()
 	opener, acceptor = connectPods(t, from, to, port)
@@ -210,8 +210,8 @@ func egressPolicy(namespace, name, target string, to ...string) *networkingv1.Ne
 	return p
 }
 
-// testCuts: what comes to be forbidden ends also where only the acceptor talks, which the opener of TCP acknowledges, on the same node and across
-// nodes, and whether or not the switch kept the connection before.
+// testCuts: a connection that becomes forbidden ends also if only the acceptor sends and the opener of TCP acknowledges, on the same node and across
+// nodes, and whether or not the switch had committed the connection before.
 func testCuts(t *testing.T, c *cluster) {
 	a := newAudience(t, c)
 	ns := a.namespace
@@ -265,8 +265,8 @@ func testCuts(t *testing.T, c *cluster) {
 	}
 }
 
-// testLasting: what stays allowed loses nothing, also where only the acceptor talks, while the first policies come to be about its ends, and policies
-// that are about others, or about others too, come, change and go.
+// testLasting: an allowed connection loses nothing, also if only the acceptor sends, while the first policies select its ends, and other policies are
+// added, changed and deleted.
 func testLasting(t *testing.T, c *cluster) {
 	a := newAudience(t, c)
 	ns := a.namespace
@@ -280,29 +280,29 @@ func testLasting(t *testing.T, c *cluster) {
 		a.change(t, egressPolicy(ns, "from-near", "near", "acceptor"), egressPolicy(ns, "from-far", "far", "acceptor"))
 		for range 3 {
 			a.SetPolicy(t, ingressPolicy(ns, "to-stranger", "stranger"))
-			keptAway(t, a.friend, a.stranger)
+			isolated(t, a.friend, a.stranger)
 			a.SetPolicy(t, ingressPolicy(ns, "to-stranger", "stranger", "friend"))
 			fixture.Meet(t, a.friend.NetNS, a.stranger.Addr)
 			a.SetPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far", "friend"))
 			fixture.Meet(t, a.friend.NetNS, a.acceptor.Addr)
 			a.SetPolicy(t, ingressPolicy(ns, "to-acceptor", "acceptor", "near", "far"))
-			keptAway(t, a.friend, a.acceptor)
+			isolated(t, a.friend, a.acceptor)
 		}
 		a.free(t)
 		for _, d := range all {
 			d.back.quieten()
-			said := d.back.said.Load()
+			sent := d.back.sent.Load()
 			fixture.Eventually(t, fixture.SyncTime, "the last word is heard on "+d.name, func(context.Context) error {
 				heard, ago := d.there.heard.Load(), time.Since(time.Unix(0, d.there.last.Load()))
-				if heard != said && ago < 5*silence { // what a busy machine held up still comes
-					return fmt.Errorf("of %d bytes %d", said, heard)
+				if heard != sent && ago < 5*silence { // a busy machine delays packets
+					return fmt.Errorf("of %d bytes %d", sent, heard)
 				}
 				return nil
 			})
 			heard := d.there.heard.Load()
-			t.Logf("on %s %d bytes were said, %d heard", d.name, said, heard)
-			if heard != said {
-				losses = append(losses, fmt.Sprintf("on %s of %d bytes %d were heard", d.name, said, heard))
+			t.Logf("on %s %d bytes were sent, %d received", d.name, sent, heard)
+			if heard != sent {
+				losses = append(losses, fmt.Sprintf("on %s of %d bytes %d were heard", d.name, sent, heard))
 			}
 		}
 		return losses

@@ -14,8 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// testProbes: kubelet's probes reach a pod that nobody may reach, which else would never be ready; another node does not, nor a host
-// outside.
+// testProbes: kubelet's probes reach a pod that is isolated, which would otherwise never be ready; another node and a host outside do not reach it.
 func testProbes(t *testing.T, c *cluster) {
 	ns := c.Namespace(t)
 	c.SetPolicy(t, ingressPolicy(ns, "isolated", "probed"))
@@ -34,7 +33,7 @@ func testProbes(t *testing.T, c *cluster) {
 // crowdSize is how many targets and how many peers testPolicyFlows has.
 const crowdSize = 6
 
-// testPolicyFlows: a policy costs a flow for each of its targets, of its peers and of its ports, and not one for each of their combinations.
+// testPolicyFlows: a policy has one flow for each target, peer and port, and not one for each combination.
 func testPolicyFlows(t *testing.T, c *cluster) {
 	ns := c.Namespace(t)
 	c.createOn(t, ns, "target", crowdSize, []string{fixture.Node1})
@@ -62,8 +61,8 @@ func testPolicyFlows(t *testing.T, c *cluster) {
 			}},
 		},
 	})
-	var asked []judged
-	for _, q := range p.judge(c.objects(t)) {
+	var asked []evaluated
+	for _, q := range p.evaluate(c.objects(t)) {
 		if q.protocol == wire.ProtocolTCP && q.from >= crowdSize && q.to < crowdSize {
 			asked = append(asked, q)
 		}

@@ -41,9 +41,9 @@ const (
 	newborn = "newborn"
 )
 
-// testFirstPackets begins many pods' lives by the plugin itself, while a process in each tries to connect and to send to friends and enemies, from
-// before it has an interface; meanwhile friends and enemies send to the addresses that are given next. A container would begin later than that.
-// Friends are heard, and enemies never.
+// testFirstPackets starts many pods by the plugin itself, while a process in each tries to connect and to send to friends and enemies, from before it
+// has an interface; at the same time friends and enemies send to the addresses that are allocated next. A container would start later. Packets of
+// friends arrive, packets of enemies never.
 func testFirstPackets(t *testing.T, c *cluster) {
 	tries := fixture.Repetitions(t, firstsVariable, firstsDefault)
 	b := newBirths(t, c, tries)
@@ -129,7 +129,7 @@ func (b *births) conceive(t *testing.T, tries int) {
 	for i := range tries {
 		making.Go(func() error {
 			p := fixture.Netexec(newbornName(i), "")
-			p.Labels, p.Spec.SchedulerName = map[string]string{"side": newborn}, "nobody"
+			p.Labels, p.Spec.SchedulerName = map[string]string{"side": newborn}, "none"
 			made, err := b.Kube.CoreV1().Pods(b.namespace).Create(t.Context(), p, metav1.CreateOptions{})
 			if err == nil {
 				b.uids[i] = string(made.UID)
@@ -312,10 +312,10 @@ func (b *births) listens(ears net.PacketConn) {
 	}
 }
 
-// impatience is between two attempts of who has no network yet.
+// impatience is the time between two attempts of a pod without a network.
 const impatience = 200 * time.Microsecond
 
-// connects opens a connection as soon as there is a way, and goes on trying. Nobody listens.
+// connects opens a connection as soon as a route exists, and repeats it. No server listens.
 func connects(ctx context.Context, from wire.NetNS, to netip.AddrPort) {
 	tick := time.NewTicker(impatience)
 	defer tick.Stop()

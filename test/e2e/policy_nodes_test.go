@@ -92,7 +92,7 @@ func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) e
 	return errors.Join(faults...)
 }
 
-// testNodeSources: policies admit clients in the host networks of all nodes, by selectors of namespaces and by blocks. These admit
+// testNodeSources: policies admit clients in the host networks of all nodes, by selectors of namespaces and by blocks. Blocks admit
 // other clients only by the source address of their packets.
 func testNodeSources(t *testing.T, c *cluster) {
 	namespace := c.Namespace(t)

@@ -47,7 +47,7 @@ type question struct {
 	port     uint16
 }
 
-// arrival is a question that has come to whom it was for, or the answer to it that has come back.
+// arrival is a question that has reached its receiver, or its answer that has returned.
 type arrival struct {
 	question
 	answer bool
@@ -57,14 +57,14 @@ type arrival struct {
 type prober struct {
 	stations      []*station
 	byAddr        map[netip.Addr]int
-	statelessSCTP bool // answers are judged like questions (docs/decisions/0001-conntrack.md)
+	statelessSCTP bool // answers are evaluated like questions (docs/decisions/0001-conntrack.md)
 
 	mu      sync.Mutex
 	round   uint16
 	arrived map[arrival]bool
 	missing map[arrival]bool    // of the round
 	refused map[question]string // why, of the rounds that found no fault
-	news    chan bool           // something of the round has arrived; true: nothing is missing any more
+	news    chan bool           // something of the round has arrived; true: nothing is missing
 }
 
 // apiProtocol is what the API calls an IP protocol. It has no word for those without ports.
@@ -104,7 +104,7 @@ func newProber(t *testing.T, stations ...*station) *prober {
 	return p
 }
 
-// listen has the kernel answer SYNs, and not complain about datagrams, which nobody reads.
+// listen makes the kernel answer SYNs, and discards datagrams without an ICMP error.
 func (s *station) listen(t *testing.T) {
 	t.Helper()
 	for _, port := range portsOf(wire.ProtocolTCP) {
@@ -147,7 +147,7 @@ func (p *prober) hear(at, protocol int, sender netip.Addr, packet []byte) {
 	default:
 		return
 	}
-	_, _ = p.stations[at].sockets[protocol].WriteTo(answer, &net.IPAddr{IP: sender.AsSlice()}) // whom it is for, misses it
+	_, _ = p.stations[at].sockets[protocol].WriteTo(answer, &net.IPAddr{IP: sender.AsSlice()}) // its receiver reports it missing
 }
 
 func (p *prober) note(a arrival) {
@@ -185,15 +185,15 @@ func (p *prober) send(q question) error {
 	return nil
 }
 
-// judged is a question, and what the oracle says of it.
-type judged struct {
+// evaluated is a question with the oracle's verdict.
+type evaluated struct {
 	question
 	oracle.Verdict
 	silent bool // no answer may come
 }
 
-// judge asks the oracle about everybody's questions to all pods.
-func (p *prober) judge(cluster *oracle.Cluster) []judged {
+// evaluate returns the oracle's verdicts on the questions of all senders to all pods.
+func (p *prober) evaluate(cluster *oracle.Cluster) []evaluated {
 	pods := map[string]*corev1.Pod{}
 	for _, pod := range cluster.Pods {
 		pods[pod.Status.PodIP] = pod
@@ -204,7 +204,7 @@ func (p *prober) judge(cluster *oracle.Cluster) []judged {
 		}
 		return oracle.Endpoint{Addr: s.Addr, Node: s.node}
 	}
-	var all []judged
+	var all []evaluated
 	for i, from := range p.stations {
 		for j, to := range p.stations {
 			if i == j || !to.pod || from.through != "" && from.through != to.node {
@@ -214,8 +214,8 @@ func (p *prober) judge(cluster *oracle.Cluster) []judged {
 				for _, port := range portsOf(protocol) {
 					there := oracle.Connection{From: endpoint(from), To: endpoint(to), Protocol: apiProtocol(protocol), Port: int32(port)}
 					back := oracle.Connection{From: there.To, To: there.From, Protocol: there.Protocol, Port: firstRound}
-					q := judged{question{protocol, 0, i, j, port}, cluster.Judge(there), false}
-					q.silent = !q.Allowed || protocol == wire.ProtocolSCTP && p.statelessSCTP && !cluster.Judge(back).Allowed
+					q := evaluated{question{protocol, 0, i, j, port}, cluster.Evaluate(there), false}
+					q.silent = !q.Allowed || protocol == wire.ProtocolSCTP && p.statelessSCTP && !cluster.Evaluate(back).Allowed
 					all = append(all, q)
 				}
 			}
@@ -226,7 +226,7 @@ func (p *prober) judge(cluster *oracle.Cluster) []judged {
 
 // ask has everything asked in a new round, what is forbidden first, and finds fault unless exactly what is allowed arrives, and the
 // answers to it.
-func (p *prober) ask(ctx context.Context, all []judged) error {
+func (p *prober) ask(ctx context.Context, all []evaluated) error {
 	all = p.next(all)
 	var forbidden, allowed []question
 	for _, q := range all {
@@ -279,7 +279,7 @@ func (p *prober) unanswered(all []question) []question {
 	return slices.DeleteFunc(all, func(q question) bool { return !p.missing[arrival{q, false}] && !p.missing[arrival{q, true}] })
 }
 
-// await returns when nothing is missing, or nothing comes any more.
+// await returns when nothing is missing, or no more packets arrive.
 func (p *prober) await(ctx context.Context) {
 	quiet := time.NewTimer(quietTime)
 	defer quiet.Stop()
@@ -299,7 +299,7 @@ func (p *prober) await(ctx context.Context) {
 }
 
 // next begins a round, with its questions.
-func (p *prober) next(all []judged) []judged {
+func (p *prober) next(all []evaluated) []evaluated {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.round++
@@ -319,7 +319,7 @@ func (p *prober) next(all []judged) []judged {
 }
 
 // fault names the differences of a round.
-func (p *prober) fault(all []judged) error {
+func (p *prober) fault(all []evaluated) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var faults []error
@@ -332,7 +332,7 @@ func (p *prober) fault(all []judged) error {
 		case !q.Allowed && p.arrived[arrival{q.question, false}]:
 			faults = append(faults, fmt.Errorf("%s arrives, though: %s", p.describe(q.question), q.Why))
 		case q.silent && p.arrived[arrival{q.question, true}]:
-			faults = append(faults, fmt.Errorf("the answer to %s arrives, which is judged too", p.describe(q.question)))
+			faults = append(faults, fmt.Errorf("the answer to %s arrives, which is evaluated too", p.describe(q.question)))
 		}
 	}
 	return summary(faults)
@@ -351,7 +351,7 @@ func (p *prober) late() error {
 	return summary(faults)
 }
 
-// summary says how many there are, and shows some.
+// summary returns the number of faults, and the first ones.
 func summary(faults []error) error {
 	const shown = 8
 	if len(faults) <= shown {

@@ -12,7 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
-// hearRaw tells of all that comes to an end by an IP protocol, without its header.
+// hearRaw reports all packets of an IP protocol that arrive at an end, without their header.
 func hearRaw(t *testing.T, at end, protocol int, heard func(from netip.Addr, packet []byte)) net.PacketConn {
 	t.Helper()
 	conn, err := at.NetNS.ListenPacket(fmt.Sprintf("ip4:%d", protocol), at.Addr.String())

@@ -20,7 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// guarded is a pod that a friend may reach and an enemy may not, who tries each millisecond.
+// guarded is a pod that a friend may reach and an enemy may not; the enemy tries each millisecond.
 type guarded struct {
 	*cluster
 	namespace             string
@@ -38,7 +38,7 @@ func newGuarded(t *testing.T, c *cluster) *guarded {
 		fixture.Meet(t, from.NetNS, g.target.Addr)
 	}
 	c.SetPolicy(t, ingressPolicy(g.namespace, "guard", g.target.Name, g.friend.Name))
-	keptAway(t, g.enemy, g.target)
+	isolated(t, g.enemy, g.target)
 	g.attack(t)
 	return g
 }
@@ -83,8 +83,8 @@ func (g *guarded) held(t *testing.T, what string) {
 	}
 }
 
-// testPolicyRestarts: what policies allow loses no packet while agents are restarted and killed, and what they forbid never arrives, also while a
-// switch is started anew.
+// testPolicyRestarts: allowed packets are not lost while agents are restarted and killed, and denied packets never arrive, also while a switch is
+// restarted.
 func testPolicyRestarts(t *testing.T, c *cluster) {
 	g := newGuarded(t, c)
 	g.losesNothing(t, func() {
@@ -101,7 +101,7 @@ func testPolicyRestarts(t *testing.T, c *cluster) {
 	for _, do := range []func(*lab.Service, context.Context) error{(*lab.Service).Restart, (*lab.Service).Kill} {
 		g.service(t, fixture.Node1, vswitchdService, do)
 		g.reconnected(t, fixture.Node1)
-		g.mendUnderlay(t, fixture.Node1)
+		g.restoreUnderlay(t, fixture.Node1)
 		fixture.Meet(t, g.friend.NetNS, g.target.Addr)
 	}
 	g.held(t, "ovs-vswitchd restarted and killed")
@@ -111,12 +111,12 @@ func testPolicyRestarts(t *testing.T, c *cluster) {
 const (
 	updates = 1000
 
-	// lastVersionTime is how long the last of many versions may take until it is in force.
+	// lastVersionTime is the time in which the last of many versions must be active.
 	lastVersionTime = 2 * time.Second
 )
 
-// testPolicyUpdates changes a policy many times, as fast as the API server takes it, while packets flow that all versions allow: none is lost,
-// and the last version is soon in force.
+// testPolicyUpdates changes a policy many times, as fast as the API server accepts it, while packets flow that all versions allow: none is lost,
+// and the last version is active soon.
 func testPolicyUpdates(t *testing.T, c *cluster) {
 	g := newGuarded(t, c)
 	policies := c.Kube.NetworkingV1().NetworkPolicies(g.namespace)
@@ -132,7 +132,7 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 	}
 	g.losesNothing(t, func() {
 		before, began := c.cpuTime(t, fixture.Node1), time.Now()
-		// One after the other: on two processors that is as quick as many together, which keep those from the switch.
+		// One after the other: on two processors concurrent changes are not faster, and delay the switch.
 		for i := range updates {
 			if err := change(version(i)); err != nil {
 				t.Fatal(err)
@@ -152,9 +152,9 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 		})
 		follows := time.Since(last)
 		cpu := c.cpuTime(t, fixture.Node1) - before
-		t.Logf("%d versions in %v; the last is in force after %v; the agent used %v of processor time", updates, took, follows, cpu)
+		t.Logf("%d versions in %v; the last is active after %v; the agent used %v of processor time", updates, took, follows, cpu)
 		if follows > lastVersionTime {
-			t.Errorf("the last version is in force after %v, %v is allowed", follows, lastVersionTime)
+			t.Errorf("the last version is active after %v, %v is allowed", follows, lastVersionTime)
 		}
 		if cpu > (took+follows)/2 {
 			t.Errorf("the agent used %v of processor time in %v", cpu, took+follows)
@@ -162,8 +162,8 @@ func testPolicyUpdates(t *testing.T, c *cluster) {
 		if err := change(version(0)); err != nil { // for the next attempt, if the machine was too busy
 			t.Fatal(err)
 		}
-		keptAway(t, g.enemy, g.target)
-		fixture.Eventually(t, fixture.SyncTime, "the enemy is kept away again", func(context.Context) error {
+		isolated(t, g.enemy, g.target)
+		fixture.Eventually(t, fixture.SyncTime, "the enemy is isolated again", func(context.Context) error {
 			seen := g.breaches.Swap(0)
 			if seen > 0 {
 				return fmt.Errorf("%d packets of it arrived", seen)

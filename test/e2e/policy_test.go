@@ -17,15 +17,14 @@ import (
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
-// Policies have a lab of their own, in mode networkpolicy, that lives as long as their test. Who sets policyLabVariable uses a lab that is
-// up and keeps it.
+// Policies have a lab of their own, in mode networkpolicy, for the time of their test. With policyLabVariable the test uses an existing lab and
+// does not remove it.
 const (
 	policyLabVariable = "OVSDN_E2E_POLICIES_LAB"
 	policyLab         = "e2e-policy"
 )
 
-// TestPolicies: in mode networkpolicy, who reaches whom is decided by policies, from a pod's first packet on, and whatever happens to agents
-// and switches.
+// TestPolicies: in mode networkpolicy policies decide which packets arrive, from a pod's first packet on, also while agents and switches restart.
 func TestPolicies(t *testing.T) {
 	c := newPolicyCluster(t)
 	t.Run("cases", func(t *testing.T) { testPolicyCases(t, c) })

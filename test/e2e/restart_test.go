@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// Pods do not notice that the agent of their node is killed and started again, and new ones come up.
+// A killed and restarted agent does not affect running pods, and starts new ones.
 func TestAgentKilled(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -62,7 +62,7 @@ func (c *cluster) killAgent(t *testing.T, node string) {
 	})
 }
 
-// An agent that is killed while it sets pods up and takes them down leaves nothing behind in the end.
+// An agent that is killed while it attaches and detaches pods leaves nothing behind in the end.
 func TestAgentKilledAtWork(t *testing.T) {
 	const pods, kills = 30, 3
 	c := newCluster(t)
@@ -91,7 +91,7 @@ func TestAgentKilledAtWork(t *testing.T) {
 	c.returnsTo(t, before)
 }
 
-// What happened to nodes while an agent was down it learns when it starts.
+// An agent that starts applies the changes of nodes that it missed.
 func TestAgentMissesNodes(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
@@ -128,9 +128,9 @@ func TestAgentMissesNodes(t *testing.T) {
 
 	x.service(t, fixture.Node1, agentService, (*lab.Service).Stop)
 	x.leave(t, d, added)
-	fixture.Eventually(t, fixture.SyncTime, fixture.Node2+" forgets "+added, known(fixture.Node2, false, addr, subnet))
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node2+" deletes the flows of "+added, known(fixture.Node2, false, addr, subnet))
 	x.service(t, fixture.Node1, agentService, (*lab.Service).Start)
-	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" forgets "+added, known(fixture.Node1, false, addr, subnet))
+	fixture.Eventually(t, fixture.SyncTime, fixture.Node1+" deletes the flows of "+added, known(fixture.Node1, false, addr, subnet))
 	if diff := cmp.Diff(before, x.footprints(t, fixture.Node1)[fixture.Node1]); diff != "" {
 		t.Errorf("%s is not as before (-before +now):\n%s", fixture.Node1, diff)
 	}

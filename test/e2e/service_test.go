@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
-// A service is reached through kube-proxy, wherever its endpoints are.
+// Pods reach a service through kube-proxy, on whatever node its endpoints are.
 func TestServices(t *testing.T) {
 	x := newTrio(t)
 	ends := []end{x.a.End(), x.b.End(), x.c.End(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)}
@@ -30,6 +31,7 @@ func TestServices(t *testing.T) {
 		})
 	}
 	t.Run("fragments", func(t *testing.T) { testServiceFragments(t, x) })
+	t.Run("from the API server", func(t *testing.T) { testAPIServerProxies(t, x) })
 	t.Run("kubernetes", func(t *testing.T) {
 		for _, from := range ends {
 			fixture.Within(t, fixture.PacketTime, from.Name, func(ctx context.Context) error { return x.greetAPIServer(ctx, from.NetNS) })
@@ -60,7 +62,24 @@ func reachesBoth(t *testing.T, ask func(context.Context) (string, error)) {
 	t.Errorf("the endpoints answered %v, want some of b and some of c", answers)
 }
 
-// testServiceFragments asks a service with datagrams that take several packets, of which only the first has ports.
+// testAPIServerProxies gets pages by pods/proxy and services/proxy, which take the path of webhooks and aggregated APIs.
+func testAPIServerProxies(t *testing.T, x *trio) {
+	for _, p := range []pod{x.b, x.c} {
+		fixture.Within(t, fixture.PacketTime, "pods/proxy of "+p.Name, func(ctx context.Context) error {
+			name, err := x.Kube.CoreV1().Pods(x.namespace).ProxyGet("http", p.Name, strconv.Itoa(fixture.HTTPPort), "/hostname", nil).DoRaw(ctx)
+			if err == nil && string(name) != p.Name {
+				err = fmt.Errorf("got page of %q, want %q", name, p.Name)
+			}
+			return err
+		})
+	}
+	reachesBoth(t, func(ctx context.Context) (string, error) {
+		name, err := x.Kube.CoreV1().Services(x.namespace).ProxyGet("http", "tcp", "80", "/hostname", nil).DoRaw(ctx)
+		return string(name), err
+	})
+}
+
+// testServiceFragments sends fragmented datagrams to a service; only the first fragment has ports.
 func testServiceFragments(t *testing.T, x *trio) {
 	for _, endpoint := range []pod{x.b, x.c} {
 		server, err := endpoint.NetNS.ListenPacket("udp4", netip.AddrPortFrom(endpoint.Addr, 0).String())
@@ -94,8 +113,7 @@ func (c *cluster) greetAPIServer(ctx context.Context, from wire.NetNS) error {
 	if !authority.AppendCertsFromPEM(config.CAData) {
 		return errors.New("the kubeconfig has no authority")
 	}
-	first := c.Shape().ServiceNetwork.Addr().Next()
-	conn, err := from.DialContext(ctx, "tcp4", net.JoinHostPort(first.String(), strconv.Itoa(443)))
+	conn, err := from.DialContext(ctx, "tcp4", netip.AddrPortFrom(c.apiAddr(), 443).String())
 	if err != nil {
 		return err
 	}

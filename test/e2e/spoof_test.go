@@ -52,8 +52,8 @@ func watchers(t *testing.T, pods []pod, machines []machine) (all []watch) {
 	return all
 }
 
-// nobodySaw fails for each of the names that any capture has. All captures end.
-func nobodySaw(t *testing.T, all []watch, names []string) {
+// noneSaw fails for each of the names that any capture has. All captures end.
+func noneSaw(t *testing.T, all []watch, names []string) {
 	t.Helper()
 	for _, w := range all {
 		if err := w.capture.Close(); err != nil {
@@ -125,10 +125,10 @@ func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
 		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
 	}
-	nobodySaw(t, all, names)
+	noneSaw(t, all, names)
 }
 
-// A pod that says it is somebody else gets nowhere.
+// Packets of a pod with forged addresses do not arrive.
 func TestSpoofedSource(t *testing.T) {
 	x := newTrio(t)
 	stranger := net.HardwareAddr{0x0a, 0x58, 10, 99, 99, 99}
@@ -144,11 +144,11 @@ func TestSpoofedSource(t *testing.T) {
 		}{
 			{"the IP of the pod beside it", x.a.MAC, x.b.Addr},
 			{"the IP of a pod on another node", x.a.MAC, x.c.Addr},
-			{"an IP that nobody has", x.a.MAC, lastOf(x.a.Addr)},
+			{"an unused IP", x.a.MAC, lastOf(x.a.Addr)},
 			{"the gateway's IP", x.a.MAC, x.a.Gateway()},
 			{"its node's IP", x.a.MAC, x.Addr(t, fixture.Node1)},
 			{"an IP of the world", x.a.MAC, netip.MustParseAddr("192.0.2.99")},
-			{"a MAC that nobody has", stranger, x.a.Addr},
+			{"an unused MAC", stranger, x.a.Addr},
 			{"the MAC of the pod beside it", x.b.MAC, x.a.Addr},
 			{"the gateway's MAC", fixture.MACOf(x.a.Gateway()), x.a.Addr},
 			{"MAC and IP of the pod beside it", x.b.MAC, x.b.Addr},
@@ -166,13 +166,13 @@ func TestSpoofedSource(t *testing.T) {
 	x.attack(t, spoofDrop, attacks)
 }
 
-// lastOf is the last address of a pod's subnet, which is given out last.
+// lastOf is the last address of a pod's subnet, which is allocated last.
 func lastOf(pod netip.Addr) netip.Addr {
 	bytes := netip.PrefixFrom(pod, 23).Masked().Addr().As4()
 	return netip.AddrFrom4([4]byte{bytes[0], bytes[1], bytes[2] + 1, 254})
 }
 
-// A pod can't make others send to it what is not its own.
+// Forged ARP of a pod does not redirect other pods' packets.
 func TestSpoofedARP(t *testing.T) {
 	x := newTrio(t)
 	gateway := x.a.Gateway()
@@ -182,13 +182,13 @@ func TestSpoofedARP(t *testing.T) {
 	}
 	for _, to := range []pod{x.b, x.c} {
 		for _, claim := range []struct {
-			who string
-			ip  netip.Addr
+			name string
+			ip   netip.Addr
 		}{{"the gateway", gateway}, {"the pod beside it", x.b.Addr}, {"a pod on another node", x.c.Addr}, {"its node", x.Addr(t, fixture.Node1)}} {
-			add(fmt.Sprintf("answers %s for %s", to.Name, claim.who), to.MAC, x.a.MAC, wire.ARP{
+			add(fmt.Sprintf("answers %s for %s", to.Name, claim.name), to.MAC, x.a.MAC, wire.ARP{
 				Operation: wire.ARPReply, SenderMAC: x.a.MAC, SenderIP: claim.ip, TargetMAC: to.MAC, TargetIP: to.Addr,
 			})
-			add(fmt.Sprintf("asks %s as %s", to.Name, claim.who), wire.Broadcast(), x.a.MAC, wire.ARP{
+			add(fmt.Sprintf("asks %s as %s", to.Name, claim.name), wire.Broadcast(), x.a.MAC, wire.ARP{
 				Operation: wire.ARPRequest, SenderMAC: x.a.MAC, SenderIP: claim.ip, TargetIP: to.Addr,
 			})
 		}
@@ -210,8 +210,8 @@ func TestSpoofedARP(t *testing.T) {
 	x.attack(t, spoofDrop, attacks)
 }
 
-// A pod that makes VXLAN packets by itself can't speak for its node, whose address they would leave with.
-func TestPodMadeVXLAN(t *testing.T) {
+// VXLAN packets that a pod creates do not count as its node's, whose address they get by masquerading.
+func TestVXLANFromPod(t *testing.T) {
 	x := newTrio(t)
 	t.Run("to nodes", func(t *testing.T) {
 		var attacks []attack
@@ -225,7 +225,7 @@ func TestPodMadeVXLAN(t *testing.T) {
 	t.Run("through a service", func(t *testing.T) { testVXLANThroughService(t, x) })
 }
 
-// vxlanPorts is a datagram whose inner frame would reach pod c from a pod of another namespace, say.
+// vxlanPorts is a datagram with an inner frame from a pod of another namespace to pod c.
 func (x *trio) vxlanPorts(vtep netip.Addr, port uint16, name string) (src, dst netip.AddrPort, payload []byte) {
 	inner := wire.Ethernet(x.c.MAC, x.b.MAC, wire.TypeIPv4,
 		wire.UDPPacket(netip.AddrPortFrom(x.b.Addr, 7), netip.AddrPortFrom(x.c.Addr, 7), token(name)))
@@ -237,7 +237,7 @@ func (x *trio) toGateway(packet []byte) []byte {
 	return wire.Ethernet(fixture.MACOf(x.a.Gateway()), x.a.MAC, wire.TypeIPv4, packet)
 }
 
-// testVXLANInFragments sends datagrams to a node's VXLAN port in pieces, and to another port of it, where they must arrive.
+// testVXLANInFragments sends fragmented datagrams to a node's VXLAN port, and to another port, where they must arrive.
 func testVXLANInFragments(t *testing.T, x *trio) {
 	listener, err := x.node2.NetNS.ListenPacket("udp4", netip.AddrPortFrom(x.Addr(t, fixture.Node2), 0).String())
 	if err != nil {
@@ -289,11 +289,11 @@ func testVXLANInFragments(t *testing.T, x *trio) {
 			})
 		}
 	}
-	nobodySaw(t, all, names)
+	noneSaw(t, all, names)
 }
 
-// testVXLANThroughService sends to services whose endpoints are nodes' VXLAN ports: the host's proxy would make it the node's own VXLAN.
-// A service with an endpoint beside, on another port of the same node, shows that the way is open.
+// testVXLANThroughService sends to services whose endpoints are nodes' VXLAN ports: the host's proxy would translate them to the node's
+// own VXLAN. A service with an endpoint on another port of the same node shows that other packets pass.
 func testVXLANThroughService(t *testing.T, x *trio) {
 	const port = 5000
 	listener, err := x.node2.NetNS.ListenPacket("udp4", netip.AddrPortFrom(x.Addr(t, fixture.Node2), 0).String())
@@ -335,5 +335,5 @@ func testVXLANThroughService(t *testing.T, x *trio) {
 		}
 	}
 	saw(t, all, fixture.Node2, "afterwards", func() error { return send(open, 2, "afterwards") })
-	nobodySaw(t, all, names)
+	noneSaw(t, all, names)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
-// footprint is everything that pods leave on a node as long as they are there.
+// footprint is the state of a node that pods change while they exist.
 type footprint struct {
 	Flows  []string // with cookies
 	Ports  []string // of br0, in OVSDB
@@ -51,7 +51,7 @@ func (c *cluster) footprint(ctx context.Context, node machine) (footprint, error
 	return f, nil
 }
 
-// leases are the addresses that the node's IPAM has given out.
+// leases are the allocated addresses in the node's IPAM.
 func leases(node machine) (addrs []string, err error) {
 	files, err := os.ReadDir(filepath.Join(node.Root, "var/lib/cni/networks/ovsdn"))
 	for _, f := range files {
@@ -95,7 +95,7 @@ func (c *cluster) footprints(t *testing.T, nodes ...string) map[string]footprint
 // settle waits until nothing of other tests' pods and services is left, so that what this test leaves is its own.
 func (c *cluster) settle(t *testing.T) {
 	t.Helper()
-	fixture.Eventually(t, fixture.PodTime, "other tests' namespaces are gone", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.PodTime, "other tests' namespaces are deleted", func(ctx context.Context) error {
 		all, err := c.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (c *cluster) settle(t *testing.T) {
 	})
 }
 
-// returnsTo waits until the nodes have the footprints again. Pods that the API server has forgotten may still be there a while.
+// returnsTo waits until the nodes have the footprints again. Pods that the API server has deleted may still exist on a node for a while.
 func (c *cluster) returnsTo(t *testing.T, want map[string]footprint) {
 	t.Helper()
 	machines := map[string]machine{}

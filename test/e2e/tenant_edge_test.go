@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// testRoutedHost: an outside host that has a route to the cluster through a node reaches VNID 0, and nobody else; pods reach it.
+// testRoutedHost: an outside host that has a route to the cluster through a node reaches only VNID 0; pods reach it.
 func testRoutedHost(t *testing.T, c *cluster, tenant, global member) {
 	outside := c.Machine(t, lab.Outside)
 	network, services := c.Shape().ClusterNetwork.String(), c.Shape().ServiceNetwork.String()
@@ -38,7 +38,7 @@ func testRoutedHost(t *testing.T, c *cluster, tenant, global member) {
 	})
 }
 
-// testTenantServices: a service is reached by its VNID, by VNID 0, and by all if it has VNID 0; wherever its endpoint is.
+// testTenantServices: pods of its VNID and of VNID 0 reach a service, and all pods if it has VNID 0, on whatever node its endpoint is.
 func testTenantServices(t *testing.T, m *matrix) {
 	addrs := map[int][]netip.Addr{}
 	endpoints := map[netip.Addr]string{}
@@ -86,11 +86,11 @@ func testTenantServices(t *testing.T, m *matrix) {
 		defer cancel()
 		return fixture.AsksHTTP(second.NetNS, addrs[0][0], 8000)(ctx)
 	})
-	fixture.MustNotReach(t, "the service's former port", fixture.AsksHTTP(second.NetNS, addrs[0][0], 80), fixture.AsksHTTP(second.NetNS, addrs[0][0], 8000))
+	fixture.MustNotReach(t, "the service's previous port", fixture.AsksHTTP(second.NetNS, addrs[0][0], 80), fixture.AsksHTTP(second.NetNS, addrs[0][0], 8000))
 	if err := m.Kube.CoreV1().Services(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	fixture.Eventually(t, fixture.SyncTime, "the deleted service's flows are gone", func(ctx context.Context) error {
+	fixture.Eventually(t, fixture.SyncTime, "the deleted service's flows are removed", func(ctx context.Context) error {
 		flows, err := m.TryOutput(ctx, client.Node, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br0", "table=60")
 		if err == nil && strings.Contains(flows, addrs[0][0].String()) {
 			return fmt.Errorf("there are some: %s", flows)
@@ -134,7 +134,7 @@ func testTenantNodePorts(t *testing.T, c *cluster, m *matrix, ours, theirs, glob
 	}
 }
 
-// testTenantMulticast: what one pod sends is heard by exactly the pods of its VNID, on all nodes, if it is on.
+// testTenantMulticast: if multicast is enabled, exactly the pods of the sender's VNID receive its packets, on all nodes.
 func testTenantMulticast(t *testing.T, m *matrix) {
 	group := netip.MustParseAddrPort("239.7.7.7:7007")
 	heard := make(chan string, 1000)
@@ -172,7 +172,7 @@ func testTenantMulticast(t *testing.T, m *matrix) {
 	}
 }
 
-// hears sends until exactly those have heard it who should.
+// hears sends until exactly the expected receivers have the packet.
 func (m *matrix) hears(t *testing.T, heard <-chan string, group netip.AddrPort, text string, sender member, on bool) {
 	t.Helper()
 	conn, err := sender.NetNS.DialContext(t.Context(), "udp4", group.String())

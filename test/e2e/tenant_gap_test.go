@@ -13,8 +13,8 @@ import (
 // gapLimit is how long pods of a namespace on different nodes may be apart while its VNID changes.
 const gapLimit = time.Second
 
-// testTenantGap: pods of a namespace on two nodes find together again soon after its VNID has changed. Between two nodes a change fails
-// closed: while one has followed and the other has not, they do not hear each other.
+// testTenantGap: pods of a namespace on two nodes reach each other again soon after its VNID has changed. Between two nodes a change fails closed:
+// while only one has applied it, their pods do not reach each other.
 func testTenantGap(t *testing.T, c *cluster) {
 	const changes = 12
 	namespace, other := c.Namespace(t), c.Namespace(t)

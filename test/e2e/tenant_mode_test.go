@@ -21,9 +21,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// testModes changes the mode of a running cluster and back. Agents go on, those who reach each other in both modes lose no packet, and
-// namespaces are cut off from each other and connected again. Services are there in both, and connections through them that were made in
-// mode subnet stay; those of mode multitenant don't (docs/tenants.md).
+// testModes changes the mode of a running cluster and back. Agents do not restart, pods that reach each other in both modes lose no packet, and
+// namespaces are isolated from each other and connected again. Services work in both; connections through them from mode subnet continue, those
+// from mode multitenant do not (docs/tenants.md).
 func testModes(t *testing.T, c *cluster) {
 	c.restoreMode(t)
 	ours, theirs := c.Namespace(t), c.Namespace(t)
@@ -47,10 +47,10 @@ func testModes(t *testing.T, c *cluster) {
 				fixture.Meet(t, s[0].NetNS, s[1].Addr)
 			}
 			serves(t, "the service in mode subnet", pods[0].NetNS.HTTP(), service)
-			kept := oneConnection(t, pods[0].NetNS)
-			serves(t, "the service in mode subnet, by a new connection", kept, service)
+			client := oneConnection(t, pods[0].NetNS)
+			serves(t, "the service in mode subnet, by a new connection", client, service)
 			c.haveMode(t, config.ModeMultitenant)
-			serves(t, "the service in mode multitenant, by a connection made before", kept, service)
+			serves(t, "the service in mode multitenant, by a connection made before", client, service)
 			serves(t, "the service in mode multitenant", pods[0].NetNS.HTTP(), service)
 			for _, s := range strangers {
 				fixture.MustNotReach(t, s[0].Name+" to "+s[1].Name, pinging(s[0], s[1]), pinging(s[0], partner(s[0], pairs)))
@@ -81,13 +81,13 @@ func serves(t *testing.T, what string, client *http.Client, service netip.Addr) 
 	})
 }
 
-// oneConnection is a client that makes one connection, and no other when that is gone.
+// oneConnection is a client that opens one connection, and no other after that one ends.
 func oneConnection(t *testing.T, from wire.NetNS) *http.Client {
 	t.Helper()
 	var made atomic.Bool
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if made.Swap(true) {
-			return nil, errors.New("the connection is gone")
+			return nil, errors.New("the connection has ended")
 		}
 		return from.DialContext(ctx, network, address)
 	}}
@@ -119,7 +119,7 @@ func pinging(from, to pod) func(context.Context) error {
 	return func(ctx context.Context) error { return from.NetNS.Ping(ctx, to.Addr, wire.Echo{}) }
 }
 
-// haveMode changes the mode as docs/clusternetwork.md tells, and returns when all nodes have followed.
+// haveMode changes the mode as in docs/clusternetwork.md, and returns when all nodes have followed.
 func (c *cluster) haveMode(t *testing.T, mode config.Mode) {
 	t.Helper()
 	began := time.Now()
@@ -137,7 +137,7 @@ func (c *cluster) setMode(ctx context.Context, mode config.Mode) error {
 	return err
 }
 
-// inMode finds fault unless the tables of all nodes say that they are of this mode.
+// inMode returns an error unless the tables of all nodes are of this mode.
 func (c *cluster) inMode(ctx context.Context, mode config.Mode) error {
 	for _, node := range c.Nodes() {
 		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")

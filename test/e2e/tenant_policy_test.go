@@ -21,7 +21,7 @@ func testTenantPolicies(t *testing.T, c *cluster) {
 		{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: theirs}}},
 	}})
 	c.SetPolicy(t, p)
-	keptAway(t, onlyVNID, target)
+	isolated(t, onlyVNID, target)
 	allowed := fixture.AsksHTTP(both.NetNS, target.Addr, fixture.HTTPPort)
 	fixture.MustNotReach(t, "the same VNID, without a policy that allows it", fixture.AsksHTTP(onlyVNID.NetNS, target.Addr, fixture.HTTPPort), allowed)
 	fixture.MustNotReach(t, "a policy that allows it, with another VNID", fixture.AsksHTTP(onlyPolicy.NetNS, target.Addr, fixture.HTTPPort), allowed)

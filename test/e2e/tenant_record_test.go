@@ -24,7 +24,7 @@ const (
 // chatterInterval is between two packets of one member to another one while VNIDs change.
 const chatterInterval = 200 * time.Millisecond
 
-// packet is what members send: who, to whom, and in which round; 0 is chatter.
+// packet is one packet of a member: sender, receiver, and round; 0 is background traffic.
 type packet struct {
 	protocol string
 	round    int
@@ -46,7 +46,7 @@ type ears struct {
 	tcp  net.Listener
 }
 
-// recorder hears all members and judges what arrives.
+// recorder captures the packets of all members and evaluates those that arrive.
 type recorder struct {
 	*matrix
 	t    *testing.T
@@ -54,7 +54,7 @@ type recorder struct {
 
 	mu       sync.Mutex
 	round    int
-	allowed  verdicts // nil: not known, judged later
+	allowed  verdicts // nil: not known, evaluated later
 	pending  []packet
 	arrived  map[packet]bool // of the round
 	breaches map[packet]bool
@@ -152,7 +152,7 @@ func (r *recorder) record(p packet) {
 	}
 }
 
-// allow says what may arrive from now on, and what has since allow(nil).
+// allow sets the packets that may arrive from now on, and evaluates those since allow(nil).
 func (r *recorder) allow(v verdicts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -327,7 +327,7 @@ func (r *recorder) check(t *testing.T) {
 
 func (r *recorder) vnidOf(i int) uint32 { return r.tenants[r.members[i].tenant].vnid }
 
-// oneGlobal tells whether another namespace than i has VNID 0 already, or i itself.
+// oneGlobal reports whether another namespace than i has VNID 0 already, or i itself.
 func (r *recorder) oneGlobal(i int) bool {
 	global := 0
 	for j, ns := range r.tenants {

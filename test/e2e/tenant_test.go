@@ -18,8 +18,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// Tenants have a lab of their own, in mode multitenant, that lives as long as their test. Who sets tenantLabVariable uses a lab that
-// is up and keeps it.
+// Tenants have a lab of their own, in mode multitenant, for the time of their test. With tenantLabVariable the test uses an existing lab and does
+// not remove it.
 const (
 	tenantLabVariable = "OVSDN_E2E_TENANTS_LAB"
 	tenantLab         = "e2e-tenants"
@@ -124,7 +124,7 @@ func (m *matrix) learn(t *testing.T) {
 	}
 }
 
-// verdicts says, by index of sender and receiver, who may send to whom: those of one VNID, and everybody if either has 0.
+// verdicts has, by index of sender and receiver, whether packets are allowed: within one VNID, and if either has 0.
 type verdicts [][]bool
 
 func (m *matrix) verdicts() verdicts {
@@ -151,7 +151,7 @@ func (v verdicts) or(other verdicts) verdicts {
 	return both
 }
 
-// TestTenants: in mode multitenant, who reaches whom is decided by VNIDs, and by nothing else.
+// TestTenants: in mode multitenant VNIDs alone decide which packets arrive.
 func TestTenants(t *testing.T) {
 	c := newTenantCluster(t)
 	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
@@ -164,8 +164,8 @@ func TestTenants(t *testing.T) {
 	t.Run("modes", func(t *testing.T) { testModes(t, c) })
 }
 
-// testTenantChanges changes VNIDs at random while all pods send to all others. After every change each pair's verdict is as the rule says,
-// with TCP, UDP and ICMP; and at no time does a packet arrive that both the state before and the state after forbid.
+// testTenantChanges changes VNIDs at random while all pods send to all others. After each change the verdict of each pair follows the rule, with TCP,
+// UDP and ICMP; and no packet arrives at any time that both the state before and the state after deny.
 func testTenantChanges(t *testing.T, c *cluster) {
 	const namespaces, podsEach = 6, 4
 	m := newMatrix(t, c, namespaces, podsEach)
@@ -184,7 +184,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 			change = "isolate"
 		}
 		before := m.verdicts()
-		r.allow(nil) // it is not known yet what will be allowed: judged when it is
+		r.allow(nil) // the allowed packets are not known yet: they are evaluated later
 		began := time.Now()
 		c.ChangeNetwork(t, m.tenants[i].namespace, change)
 		m.learn(t)
@@ -201,7 +201,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 	t.Logf("%d changes; from the request until all nodes follow: %v median, %v at most", changes, took[len(took)/2], took[len(took)-1])
 }
 
-// testTenantEdges: what is no pod of the cluster has VNID 0 only if it is the node itself.
+// testTenantEdges: of the hosts outside of the pod network only the node itself has VNID 0.
 func testTenantEdges(t *testing.T, c *cluster) {
 	m := newMatrix(t, c, 3, 3)
 	c.ChangeNetwork(t, m.tenants[2].namespace, "global")
@@ -217,6 +217,7 @@ func testTenantEdges(t *testing.T, c *cluster) {
 	})
 	t.Run("a host that routes through a node", func(t *testing.T) { testRoutedHost(t, c, ours, global) })
 	t.Run("services", func(t *testing.T) { testTenantServices(t, m) })
+	t.Run("DNS", func(t *testing.T) { c.resolves(t, ours.pod, apiName, c.apiAddr()) })
 	t.Run("node ports", func(t *testing.T) { testTenantNodePorts(t, c, m, ours, theirs, global) })
 	t.Run("multicast", func(t *testing.T) { testTenantMulticast(t, m) })
 }

@@ -17,7 +17,7 @@ type Client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// Informer tells when its watch has begun. What is deleted after the list and before that, a fake client never tells.
+// Informer reports when its watch has begun. A fake client never reports objects that are deleted between the list and the watch.
 type Informer struct {
 	cache.SharedIndexInformer
 	watching chan struct{} // closed
@@ -42,7 +42,7 @@ func NewInformer[L runtime.Object](client Client[L], example runtime.Object) *In
 	return i
 }
 
-// listOnly tells the reflector that fake clients can't stream their lists. The clients of OpenShift's kinds don't say so themselves.
+// listOnly disables streamed lists in the reflector, which fake clients do not support. The clients of OpenShift's kinds do not report that.
 type listOnly struct{ cache.ListerWatcher }
 
 func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }

@@ -30,8 +30,8 @@ type containers struct {
 	lab     *Lab
 	program string
 	nodes   []string
-	// keepOff has the cluster run the program there no more, or again.
-	keepOff func(ctx context.Context, off bool) error
+	// disable prevents the cluster from running the program there, or allows it again.
+	disable func(ctx context.Context, off bool) error
 }
 
 // containers returns nothing for what is a unit of the machine.
@@ -40,19 +40,19 @@ func (l *Lab) containers(machineName, name string) *containers {
 	case l.state.Shape.Install == Processes || l.state.Shape.ControlPlaneOnly:
 		return nil
 	case name == agentUnit && machineName != ControlPlane && machineName != Outside:
-		return &containers{lab: l, program: name, nodes: []string{machineName}, keepOff: func(ctx context.Context, off bool) error {
-			return l.keepAgentOff(ctx, machineName, off)
+		return &containers{lab: l, program: name, nodes: []string{machineName}, disable: func(ctx context.Context, off bool) error {
+			return l.disableAgent(ctx, machineName, off)
 		}}
 	case name == controllerUnit && machineName == ControlPlane:
-		return &containers{lab: l, program: name, nodes: l.Nodes(), keepOff: l.keepControllersOff}
+		return &containers{lab: l, program: name, nodes: l.Nodes(), disable: l.disableControllers}
 	case name == controllerUnit && machineName != Outside:
-		return &containers{lab: l, program: name, nodes: []string{machineName}, keepOff: l.keepControllersOff}
+		return &containers{lab: l, program: name, nodes: []string{machineName}, disable: l.disableControllers}
 	default:
 		return nil
 	}
 }
 
-func (l *Lab) keepAgentOff(ctx context.Context, node string, off bool) error {
+func (l *Lab) disableAgent(ctx context.Context, node string, off bool) error {
 	value := "null"
 	if off {
 		value = `""`
@@ -66,7 +66,7 @@ func (l *Lab) keepAgentOff(ctx context.Context, node string, off bool) error {
 	return err
 }
 
-func (l *Lab) keepControllersOff(ctx context.Context, off bool) error {
+func (l *Lab) disableControllers(ctx context.Context, off bool) error {
 	replicas := l.state.controllers()
 	if off {
 		replicas = 0
@@ -96,9 +96,9 @@ func (c *containers) do(ctx context.Context, action machine.Action) error {
 	}
 	switch action {
 	case machine.Start:
-		return errors.Join(c.keepOff(ctx, false), c.wait(ctx, func(now []process) bool { return len(now) > 0 }))
+		return errors.Join(c.disable(ctx, false), c.wait(ctx, func(now []process) bool { return len(now) > 0 }))
 	case machine.Stop:
-		return errors.Join(c.keepOff(ctx, true), c.wait(ctx, func(now []process) bool { return len(now) == 0 }))
+		return errors.Join(c.disable(ctx, true), c.wait(ctx, func(now []process) bool { return len(now) == 0 }))
 	case machine.Restart:
 		return errors.Join(c.end(ctx, before), c.wait(ctx, func(now []process) bool { return len(now) >= len(before) }))
 	case machine.Kill:
@@ -118,16 +118,16 @@ func (c *containers) end(ctx context.Context, all []process) error {
 	return c.signal(ctx, all, "KILL")
 }
 
-// signal returns when the processes are gone.
+// signal returns when the processes have ended.
 func (c *containers) signal(ctx context.Context, all []process, signal string) error {
 	for _, p := range all {
-		// One that has ended meanwhile is no failure: what counts is seen below.
+		// A process may have ended in the meantime: only the check below counts.
 		_, _, _ = c.lab.Exec(ctx, p.node, "kill", "-"+signal, strconv.Itoa(p.pid))
 	}
 	return c.wait(ctx, func(now []process) bool {
 		for _, p := range now {
-			for _, gone := range all {
-				if p == gone {
+			for _, signalled := range all {
+				if p == signalled {
 					return false
 				}
 			}
@@ -205,7 +205,7 @@ func isFirst(status string) bool {
 	return false
 }
 
-// status counts the starts of all containers of the pods that are there now.
+// status counts the starts of all containers of the existing pods.
 func (c *containers) status(ctx context.Context) (machine.Status, error) {
 	s := machine.Status{Name: c.program, State: machine.Failed}
 	all, err := c.processes(ctx)
@@ -241,7 +241,7 @@ func lastLog(logDir, program string) (path string, starts int, err error) {
 		// The folder of the pod that came last; in it, the highest number.
 		info, err := os.Stat(filepath.Dir(filepath.Dir(log)))
 		if err != nil {
-			continue // that pod has gone
+			continue // that pod was deleted
 		}
 		if at := info.ModTime(); at.After(newest) || at.Equal(newest) && number >= starts {
 			newest, path, starts = at, log, number+1

@@ -1,7 +1,10 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -20,13 +23,37 @@ const (
 
 // preparePlane writes the control plane's keys and configuration, as far as they are missing.
 func (l *Lab) preparePlane() (*controlplane.Plane, error) {
-	return controlplane.Prepare(controlplane.Config{
+	config := controlplane.Config{
 		Kube: l.state.Programs.Kube, Dir: l.path("control-plane"),
 		Address: controlPlaneAddr(), Port: apiPort, ServiceNetwork: l.state.Shape.ServiceNetwork,
-	})
+	}
+	if !l.state.Shape.ControlPlaneOnly {
+		config.Proxy = l.proxySocket(ControlPlane)
+	}
+	return controlplane.Prepare(config)
 }
 
-func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) machine.Spec {
+// proxyDir has the sockets by which kube-apiserver reaches pods and services from a node's network.
+func (l *Lab) proxyDir() string { return l.path("proxies") }
+
+func (l *Lab) proxySocket(machineName string) string {
+	return filepath.Join(l.proxyDir(), machineName+".sock")
+}
+
+// addProxy gives a machine a proxy. The control plane's connects to the fabric itself, and to pods and services through a node.
+func (l *Lab) addProxy(spec *machine.Spec) error {
+	if err := os.MkdirAll(l.proxyDir(), 0o700); err != nil {
+		return fmt.Errorf("make the folder of proxies: %w", err)
+	}
+	spec.Binds = append(spec.Binds, machine.Bind{Source: l.proxyDir(), Target: l.proxyDir()})
+	spec.Proxy = &machine.Proxy{Socket: l.proxySocket(spec.Name)}
+	if spec.Name == ControlPlane {
+		spec.Proxy.Direct, spec.Proxy.Via = netip.MustParsePrefix(fabricNetwork), l.proxySocket("node*")
+	}
+	return nil
+}
+
+func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) (machine.Spec, error) {
 	spec := l.baseSpec(ControlPlane, controlPlaneAddr())
 	spec.Forward = netip.AddrPortFrom(controlPlaneAddr(), apiPort).String()
 	spec.Binds = append(spec.Binds, machine.Bind{Source: l.path("control-plane"), Target: l.path("control-plane")})
@@ -40,7 +67,10 @@ func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) machine.Spec {
 		{Name: controllerManagerUnit, Commands: [][]string{plane.ControllerManager().Args}, Manual: true},
 		{Name: schedulerUnit, Commands: [][]string{plane.Scheduler().Args}, Manual: true},
 	}
-	if !l.state.Shape.ControlPlaneOnly && l.state.Shape.Install == Processes {
+	if l.state.Shape.ControlPlaneOnly {
+		return spec, nil
+	}
+	if l.state.Shape.Install == Processes {
 		shape := l.state.Shape
 		spec.Units = append(spec.Units, machine.Unit{Name: controllerUnit, Manual: true, Commands: [][]string{{
 			productDir + "/ovsdn-controller", "--kubeconfig", l.productKubeconfig(ControlPlane, controllerUnit),
@@ -48,7 +78,7 @@ func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) machine.Spec {
 			"--host-bits", strconv.Itoa(shape.HostBits), "--service-network", shape.ServiceNetwork.String(), "-v=2",
 		}}})
 	}
-	return spec
+	return spec, l.addProxy(&spec)
 }
 
 func task(name string, commands ...[]string) machine.Unit {

@@ -11,11 +11,11 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
-// killedGrace is what processes have to be gone after SIGKILL.
+// killedGrace is the time limit for processes to end after SIGKILL.
 const killedGrace = time.Minute
 
-// Down removes all that belongs to the lab of that name, whatever state it is in, and says whether there was anything. It
-// believes what it finds on the machine, not what the lab's state says.
+// Down removes all parts of the lab of that name, in any state, and reports whether there were any. It looks at the machine, not at the
+// lab's state file.
 func Down(ctx context.Context, name string, progress func(format string, args ...any)) (existed bool, err error) {
 	if err := validateName(name); err != nil {
 		return false, err
@@ -51,7 +51,7 @@ func Down(ctx context.Context, name string, progress func(format string, args ..
 
 // killMachines ends the machines in the folder and below it, with all their processes and mounts.
 func (l *Lab) killMachines(ctx context.Context, dir, cgroup string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, killedGrace, fmt.Errorf("gave up after %v", killedGrace))
+	ctx, cancel := context.WithTimeoutCause(ctx, killedGrace, fmt.Errorf("timeout after %v", killedGrace))
 	defer cancel()
 	if err := machine.KillAll(ctx, dir); err != nil {
 		return err

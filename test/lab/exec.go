@@ -29,8 +29,7 @@ func (l *Lab) ExecArgs(ctx context.Context, machineName string, command ...strin
 	return machine.ExecArgs(pid, command), nil
 }
 
-// Command is a command on a machine, for callers who want its input and output themselves. The end of the context
-// kills it.
+// Command is a command on a machine, for callers that handle its input and output themselves. The end of the context kills it.
 func (l *Lab) Command(ctx context.Context, machineName string, command ...string) (*exec.Cmd, error) {
 	args, err := l.ExecArgs(ctx, machineName, command...)
 	if err != nil {
@@ -38,7 +37,7 @@ func (l *Lab) Command(ctx context.Context, machineName string, command ...string
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = machine.ExecEnv()
-	// nsenter's child would outlive it, and keep the pipes open.
+	// nsenter's child would outlive it, and hold the pipes open.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = execGrace

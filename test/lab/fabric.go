@@ -51,7 +51,7 @@ func (l *Lab) ensureFabric() error {
 	})
 }
 
-// attach makes a machine's network namespace anew, with an interface on the fabric that is down and has no address.
+// attach re-creates a machine's network namespace, with an interface on the fabric that is down and has no address.
 func (l *Lab) attach(name string, addr netip.Addr) error {
 	if err := l.detach(name); err != nil {
 		return err
@@ -99,7 +99,7 @@ func disableTXChecksum(port string) error {
 	return tool.Change(port, map[string]bool{"tx-checksum-ip-generic": false})
 }
 
-// detach removes a machine's network namespace and its interface on the fabric, if they are there.
+// detach removes a machine's network namespace and its interface on the fabric, if they exist.
 func (l *Lab) detach(name string) error {
 	err := l.inFabric(func() error {
 		port, err := netlinksafe.LinkByName(portName(name))
@@ -166,7 +166,7 @@ func removeNetNS(name string) error {
 	return nil
 }
 
-// netNSNames are the lab's network namespaces, whatever its state says.
+// netNSNames returns the lab's network namespaces on the machine.
 func netNSNames(lab string) ([]string, error) {
 	entries, err := os.ReadDir(machine.NetNSDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -27,14 +27,15 @@ func (l *Lab) images() ([]string, error) {
 	return archives, nil
 }
 
-// keepImages puts the two images of every lab into its folder, where all nodes see them.
-func (l *Lab) keepImages() error {
+// storeImages puts the images of every lab into its folder, which all nodes mount.
+func (l *Lab) storeImages() error {
 	if err := os.MkdirAll(l.imageDir(), 0o700); err != nil {
 		return fmt.Errorf("make the lab's folder of images: %w", err)
 	}
-	for name, source := range map[string]string{"00-pause.tar": l.state.Programs.PauseImage, "01-agnhost.tar": l.state.Programs.PodImage} {
+	programs := l.state.Programs
+	for name, source := range map[string]string{"00-pause.tar": programs.PauseImage, "01-agnhost.tar": programs.PodImage, "02-coredns.tar": programs.DNSImage} {
 		if err := share(source, filepath.Join(l.imageDir(), name)); err != nil {
-			return fmt.Errorf("keep the image %s: %w", source, err)
+			return fmt.Errorf("store the image %s: %w", source, err)
 		}
 	}
 	return nil
@@ -48,22 +49,22 @@ func (l *Lab) LoadImage(ctx context.Context, archive string) error {
 			return err
 		}
 		// Numbered, since a later one may hold a newer image of the same name.
-		kept := filepath.Join(l.imageDir(), fmt.Sprintf("%02d-loaded.tar", len(existing)))
-		if err := copyFile(archive, kept); err != nil {
+		stored := filepath.Join(l.imageDir(), fmt.Sprintf("%02d-loaded.tar", len(existing)))
+		if err := copyFile(archive, stored); err != nil {
 			return fmt.Errorf("load the image: %w", err)
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		for _, node := range l.Nodes() {
 			group.Go(func() error {
-				if _, stderr, err := l.Exec(ctx, node, importCommand(kept)...); err != nil {
+				if _, stderr, err := l.Exec(ctx, node, importCommand(stored)...); err != nil {
 					return fmt.Errorf("load the image into %s: %w: %s", node, err, stderr)
 				}
 				return nil
 			})
 		}
 		if err := group.Wait(); err != nil {
-			// What one node refuses would keep later nodes from starting.
-			return errors.Join(err, os.Remove(kept))
+			// An image that one node refuses would prevent later nodes from starting.
+			return errors.Join(err, os.Remove(stored))
 		}
 		return nil
 	})

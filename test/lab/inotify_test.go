@@ -30,7 +30,7 @@ func TestInotifyUseCheck(t *testing.T) {
 	}
 }
 
-// TestReadInotify_kernel: instances of this process are counted. Those of others come and go.
+// TestReadInotify_kernel: instances of this process are counted. The number of other processes' instances varies.
 func TestReadInotify_kernel(t *testing.T) {
 	self := filepath.Join("/proc", fmt.Sprint(os.Getpid()))
 	uid := uint32(os.Geteuid())

@@ -33,7 +33,7 @@ func (s *state) overlay() string {
 	return "."
 }
 
-// noAgentLabel on a Node keeps the agent off it.
+// noAgentLabel on a Node excludes it from the agents' DaemonSet.
 const noAgentLabel = "lab.ovsdn.io/no-agent"
 
 func (l *Lab) productImages(progress func(string, ...any)) *components.ProductImages {
@@ -97,9 +97,9 @@ func (l *Lab) loadProduct(ctx context.Context, node string) error {
 	return nil
 }
 
-// forgetOldImages removes images of earlier tags from a node. A container that still runs from one goes on. Those of Open vSwitch stay: its pods
-// do, and start their containers again from what they had.
-func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
+// removeOldImages removes images of earlier tags from a node. A container that runs from one continues. Images of Open vSwitch stay, since
+// its pods stay and start their containers from them.
+func (l *Lab) removeOldImages(ctx context.Context, node string) error {
 	have, stderr, err := l.Exec(ctx, node, ctr("images", "list", "--quiet")...)
 	if err != nil {
 		return fmt.Errorf("list the images of %s: %w: %s", node, err, stderr)
@@ -117,8 +117,8 @@ func (l *Lab) forgetOldImages(ctx context.Context, node string) error {
 	return nil
 }
 
-// Install applies the folder deploy of the checkout that the images are of, as a user does who has a kustomization of his own for what his
-// cluster needs: where the API server is, the networks, the images' tags.
+// Install applies the folder deploy of the images' checkout with a user's kustomization of the cluster's settings: the address of the API
+// server, the networks, the images' tags. The cluster's DNS starts when a node is ready.
 func (l *Lab) Install(ctx context.Context) error {
 	if err := l.writeKustomization(); err != nil {
 		return err
@@ -126,11 +126,15 @@ func (l *Lab) Install(ctx context.Context) error {
 	if _, stderr, err := l.Kubectl(ctx, "apply", "-k", l.InstallDir()); err != nil {
 		return fmt.Errorf("install ovsdn: %w: %s", err, strings.TrimSpace(stderr))
 	}
-	return nil
+	return l.startDNS(ctx)
 }
 
-// Uninstall deletes all that Install has applied, and returns when it is gone. Agents leave their nodes before they end.
+// Uninstall deletes all objects of Install, and returns when they are deleted. Agents restore their nodes before they end. The pod of the cluster's
+// DNS is deleted first, which docs/uninstall.md requires of all pods.
 func (l *Lab) Uninstall(ctx context.Context) error {
+	if err := l.stopDNS(ctx); err != nil {
+		return err
+	}
 	if _, stderr, err := l.Kubectl(ctx, "delete", "-k", l.InstallDir(), "--ignore-not-found"); err != nil {
 		return fmt.Errorf("uninstall ovsdn: %w: %s", err, strings.TrimSpace(stderr))
 	}
@@ -175,7 +179,7 @@ configMapGenerator:
 replicas:
 - {name: %s, count: %d}
 images:
-%s# So that an agent can be stopped: who labels its node takes it from there.
+%s# To stop an agent, label its node.
 patches:
 - target: {kind: DaemonSet, name: %s}
   patch: |-
@@ -216,7 +220,7 @@ func (l *Lab) Reload(ctx context.Context, b Build, progress func(format string, 
 			return err
 		}
 		for _, node := range l.Nodes() {
-			if err := l.forgetOldImages(ctx, node); err != nil {
+			if err := l.removeOldImages(ctx, node); err != nil {
 				return err
 			}
 		}
@@ -250,7 +254,7 @@ func (l *Lab) loadProducts(ctx context.Context) error {
 // WaitRollout returns when the agents and controllers are those that were last installed, and are ready. An Open vSwitch from the image is
 // replaced when its pod is deleted, and not before.
 func (l *Lab) WaitRollout(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("timeout after %v", patience))
 	defer cancel()
 	for _, workload := range []string{"daemonset/" + agentUnit, "deployment/" + controllerUnit} {
 		if _, stderr, err := l.Kubectl(ctx, "--namespace", productNamespace, "rollout", "status", workload); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/images/product"
 )
 
-// What the lab installs is deploy with its own addresses, tags and one label that keeps agents off a node.
+// The lab installs deploy with its own addresses, tags and one label that excludes a node from the agents.
 func TestKustomization(t *testing.T) {
 	s := state{Shape: DefaultShape(), Tags: map[product.Name]string{product.Controller: "lab-1", product.Node: "lab-2"}}
 	text := kustomization("../deploy", &s)
@@ -105,8 +105,8 @@ func TestContainerProcess(t *testing.T) {
 			}
 		})
 	}
-	if got, err := containerProcess(filepath.Join(t.TempDir(), "gone"), "ovsdn-node"); got != 0 || err != nil {
-		t.Errorf("of a machine that has gone: %d, %v", got, err)
+	if got, err := containerProcess(filepath.Join(t.TempDir(), "deleted"), "ovsdn-node"); got != 0 || err != nil {
+		t.Errorf("of a deleted machine: got %d, %v", got, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestLastLog(t *testing.T) {
 	}
 }
 
-// A container that ends again and again is found out, one that was killed earlier is not.
+// A container that ends repeatedly is reported, one that was killed earlier is not.
 func TestFindContainerLoop(t *testing.T) {
 	l := &Lab{name: "x", state: state{Shape: DefaultShape(), Nodes: []int{1}}}
 	if err := l.findContainerLoop(ControlPlane, map[string]int{}); err != nil {

@@ -5,6 +5,8 @@
 // All labs use the same addresses inside. The fabric is 172.31.0.0/24: the control plane is .1, node i is .(10+i), the
 // host outside is .254 and also 192.0.2.1, which the nodes route to. It routes nothing back to the cluster's networks.
 //
+// kube-apiserver reaches pods and services through a proxy in a node's network, as managed control planes do.
+//
 // The host's network is not touched: the API server is reached through a port on the loopback interface.
 package lab
 
@@ -38,16 +40,16 @@ const (
 	Outside      = "outside"
 )
 
-// Lab is a lab on this machine, as its folder tells.
+// Lab is a lab on this machine, as described in its folder.
 type Lab struct {
 	name  string
 	state state
 }
 
-// state is what a lab's folder says about it, in state.json.
+// state is the content of state.json in a lab's folder.
 type state struct {
 	Shape Shape
-	// Nodes are the numbers of the nodes that are there now.
+	// Nodes are the numbers of the existing nodes.
 	Nodes []int
 	// Port of the loopback interface that leads to the API server.
 	Port int
@@ -60,10 +62,10 @@ type state struct {
 	Manifests string                  `json:",omitempty"`
 }
 
-// ErrNotExist says that there is no such lab.
+// ErrNotExist is the error for a lab that does not exist.
 var ErrNotExist = errors.New("no such lab")
 
-// Open returns a lab that is there, running or not.
+// Open returns an existing lab, running or not.
 func Open(name string) (*Lab, error) {
 	if err := validateName(name); err != nil {
 		return nil, err

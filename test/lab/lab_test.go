@@ -71,7 +71,7 @@ func leftovers(t *testing.T, name string) []string {
 	}
 	for _, root := range []string{"/sys/fs/cgroup", "/run/netns"} {
 		_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-			// Other groups come and go meanwhile.
+			// Other groups are created and deleted in the meantime.
 			if err == nil && isOfLab(path, name) {
 				found = append(found, path)
 			}
@@ -92,7 +92,7 @@ func leftovers(t *testing.T, name string) []string {
 		t.Fatal(err)
 	}
 	for _, process := range processes {
-		// One that is dead is only waiting for the host's own PID 1 to take note.
+		// A zombie waits only for the host's own PID 1.
 		if status, err := os.ReadFile(filepath.Join(process, "status")); err != nil || bytes.Contains(status, []byte("State:\tZ")) {
 			continue
 		}
@@ -201,7 +201,7 @@ func TestDownOfNothing(t *testing.T) {
 	}
 }
 
-// TestKilledUp kills up at each of its steps. What it leaves must go with down.
+// TestKilledUp kills up at each of its steps. Down must remove what remains.
 func TestKilledUp(t *testing.T) {
 	const name = "t-kill"
 	binDir := needRoot(t, name)
@@ -246,27 +246,9 @@ func TestNodesOfALab(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var exit *exec.ExitError
-	if _, stderr, err := l.Exec(ctx, "node1", "sh", "-c", "echo oops >&2; exit 7"); !errors.As(err, &exit) || exit.ExitCode() != 7 || stderr != "oops\n" {
-		t.Errorf("exec exit 7: %q, %v", stderr, err)
-	}
-	// The node's address answers on the fabric, from the bridge that owns it.
-	if stdout, stderr, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "3", "-W", "5", "172.31.0.11"); err != nil {
-		t.Errorf("ping node1 from outside: %v\n%s%s", err, stdout, stderr)
-	}
-	if stdout, stderr, err := l.Exec(ctx, "node1", "busybox", "ping", "-c", "3", "-W", "5", OutsideAddr().String()); err != nil {
-		t.Errorf("ping outside from node1: %v\n%s%s", err, stdout, stderr)
-	}
-	canceled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	defer cancel()
-	if _, _, err := l.Exec(canceled, "node1", "sleep", "4321"); err == nil {
-		t.Error("a command outlives its context")
-	}
-	if stdout, _, err := l.Exec(ctx, "node1", "pgrep", "-f", "^sleep 4321"); err == nil {
-		t.Errorf("the process of a canceled command is still there: %s", stdout)
-	}
+	checkExec(ctx, t, l)
 
-	// What nobody waits for goes with the lab, see needRoot.
+	// Processes without a waiter end with the lab, see needRoot.
 	if _, stderr, err := l.Exec(ctx, Outside, "sh", "-c", "sleep 4322 >/dev/null 2>&1 &"); err != nil {
 		t.Errorf("start a process outside: %v: %s", err, stderr)
 	}
@@ -299,7 +281,36 @@ func TestNodesOfALab(t *testing.T) {
 		t.Error("node1 was removed twice")
 	}
 
-	// A dead node comes back with its disks.
+	checkRepair(ctx, t, l, o)
+}
+
+// checkExec runs commands on a node and outside.
+func checkExec(ctx context.Context, t *testing.T, l *Lab) {
+	t.Helper()
+	var exit *exec.ExitError
+	if _, stderr, err := l.Exec(ctx, "node1", "sh", "-c", "echo oops >&2; exit 7"); !errors.As(err, &exit) || exit.ExitCode() != 7 || stderr != "oops\n" {
+		t.Errorf("exec exit 7: %q, %v", stderr, err)
+	}
+	// The node's address answers on the fabric, from the bridge that owns it.
+	if stdout, stderr, err := l.Exec(ctx, Outside, "busybox", "ping", "-c", "3", "-W", "5", "172.31.0.11"); err != nil {
+		t.Errorf("ping node1 from outside: %v\n%s%s", err, stdout, stderr)
+	}
+	if stdout, stderr, err := l.Exec(ctx, "node1", "busybox", "ping", "-c", "3", "-W", "5", OutsideAddr().String()); err != nil {
+		t.Errorf("ping outside from node1: %v\n%s%s", err, stdout, stderr)
+	}
+	canceled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := l.Exec(canceled, "node1", "sleep", "4321"); err == nil {
+		t.Error("a command outlives its context")
+	}
+	if stdout, _, err := l.Exec(ctx, "node1", "pgrep", "-f", "^sleep 4321"); err == nil {
+		t.Errorf("the process of a canceled command is still there: %s", stdout)
+	}
+}
+
+// checkRepair ends node2, which comes back with its disks.
+func checkRepair(ctx context.Context, t *testing.T, l *Lab, o Options) {
+	t.Helper()
 	if _, stderr, err := l.Exec(ctx, "node2", "touch", "/var/lib/kubelet/mark"); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
@@ -322,7 +333,7 @@ func TestNodesOfALab(t *testing.T) {
 	}
 }
 
-// An agent that cannot run must be seen in the error, and soon.
+// The error names an agent that can't run, and comes soon.
 func TestAgentThatEnds(t *testing.T) {
 	const name = "t-agent"
 	binDir := needRoot(t, name)

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockInterval is between two attempts to get a lock that somebody else has.
+// lockInterval is the time between two attempts to get a lock of another process.
 const lockInterval = 50 * time.Millisecond
 
 // acquire locks a lab's folder, which must exist, until the returned file is closed or the process ends in any way.
 func acquire(ctx context.Context, dir string, progress func(string, ...any)) (*os.File, error) {
 	ticker := time.NewTicker(lockInterval)
 	defer ticker.Stop()
-	for told := false; ; {
+	for reported := false; ; {
 		lock, err := tryLock(dir)
 		if err == nil {
 			return lock, nil
@@ -26,9 +26,9 @@ func acquire(ctx context.Context, dir string, progress func(string, ...any)) (*o
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
-		if !told {
+		if !reported {
 			progress("waiting for another ovsdn-lab that is changing this lab")
-			told = true
+			reported = true
 		}
 		select {
 		case <-ctx.Done():
@@ -49,8 +49,7 @@ func tryLock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// flockCurrent locks the file and makes sure that it is still what the path names: it may have been removed while
-// somebody else had the lock.
+// flockCurrent locks the file and checks that the path still refers to it: another holder of the lock may have removed it.
 func flockCurrent(f *os.File, path string) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return err

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -23,11 +24,10 @@ const (
 	kubeDir          = "/etc/kubernetes"
 )
 
-// Names of the units that up starts when the API server is there.
+// Names of the units that up starts when the API server answers.
 const (
-	kubeletUnit   = "kubelet"
-	kubeProxyUnit = "kube-proxy"
-	agentUnit     = "ovsdn-node"
+	kubeletUnit = "kubelet"
+	agentUnit   = "ovsdn-node"
 )
 
 // baseSpec is what all machines have in common.
@@ -37,10 +37,10 @@ func (l *Lab) baseSpec(name string, addr netip.Addr) machine.Spec {
 		NetNS: netnsName(l.name, name), Cgroup: l.cgroup(name), Links: map[string]string{},
 		Files: map[string]string{
 			"/etc/hostname": name + "\n",
-			// Else all nodes would tell the API server the host's.
+			// Otherwise all nodes would report the host's name to the API server.
 			"/etc/machine-id": fmt.Sprintf("%x", sha256.Sum256([]byte(l.name+"/"+name)))[:32] + "\n",
 			"/etc/hosts":      fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", addr, name),
-			// Pods inherit it. Nobody answers here, at once.
+			// Pods inherit it. No server answers at this address, and requests fail at once.
 			"/etc/resolv.conf": "nameserver 127.0.0.1\n",
 		},
 		Binds: []machine.Bind{{Source: l.state.BinDir, Target: productDir}},
@@ -77,7 +77,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 	spec := l.baseSpec(name, addr)
 	programs := l.state.Programs
 	for program, path := range map[string]string{
-		"kubelet": programs.Kube, "kube-proxy": programs.Kube, "containerd": programs.Containerd,
+		"kubelet": programs.Kube, "containerd": programs.Containerd,
 		"containerd-shim-runc-v2": programs.Shim, "ctr": programs.Ctr, "runc": programs.Runc,
 	} {
 		addProgram(&spec, program, path)
@@ -89,7 +89,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		}
 		spec.Binds = append(spec.Binds, machine.Bind{Source: l.productImageDir(), Target: l.productImageDir()})
 	}
-	// What containers say is kept where the logs of all others are.
+	// Logs of containers are in the folder of all logs.
 	if err := os.MkdirAll(l.podLogDir(name), 0o700); err != nil {
 		return machine.Spec{}, err
 	}
@@ -101,7 +101,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0",
 		"kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 	}
-	if err := l.addNodeFiles(&spec, plane, name, addr); err != nil {
+	if err := errors.Join(l.addProxy(&spec), l.addNodeFiles(&spec, plane, name, addr)); err != nil {
 		return machine.Spec{}, err
 	}
 	images, err := l.images()
@@ -114,10 +114,10 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 			"kubelet", "--config=" + kubeDir + "/kubelet.yaml", "--kubeconfig=" + kubeDir + "/kubelet.kubeconfig",
 			"--node-ip=" + addr.String(), "--hostname-override=" + name,
 		}}},
-		machine.Unit{Name: kubeProxyUnit, Manual: true, After: []string{"underlay"}, Commands: [][]string{{
-			"kube-proxy", "--config=" + kubeDir + "/kube-proxy.yaml",
-		}}},
 	)
+	if err := addServiceProxy(&spec, plane, &l.state); err != nil {
+		return machine.Spec{}, err
+	}
 	if l.state.Shape.Install != Processes {
 		return spec, nil
 	}
@@ -163,23 +163,13 @@ func (l *Lab) addNodeFiles(spec *machine.Spec, plane *controlplane.Plane, name s
 	if err != nil {
 		return err
 	}
-	proxyPair, err := plane.Issue("system:kube-proxy")
-	if err != nil {
-		return err
-	}
-	proxy, err := plane.Kubeconfig(plane.URL(), controlplane.Credentials{Pair: proxyPair})
-	if err != nil {
-		return err
-	}
 	for path, content := range map[string]string{
-		containerdConfig:                   containerdTOML(),
-		kubeDir + "/ca.crt":                string(plane.AuthorityPEM()),
-		kubeDir + "/kubelet.crt":           string(pair.Cert),
-		kubeDir + "/kubelet.key":           string(pair.Key),
-		kubeDir + "/kubelet.kubeconfig":    string(kubelet),
-		kubeDir + "/kubelet.yaml":          kubeletYAML(),
-		kubeDir + "/kube-proxy.kubeconfig": string(proxy),
-		kubeDir + "/kube-proxy.yaml":       kubeProxyYAML(name, l.state.Shape.ClusterNetwork),
+		containerdConfig:                containerdTOML(),
+		kubeDir + "/ca.crt":             string(plane.AuthorityPEM()),
+		kubeDir + "/kubelet.crt":        string(pair.Cert),
+		kubeDir + "/kubelet.key":        string(pair.Key),
+		kubeDir + "/kubelet.kubeconfig": string(kubelet),
+		kubeDir + "/kubelet.yaml":       kubeletYAML(l.state.Shape.DNSAddr()),
 	} {
 		spec.Files[path] = content
 	}
@@ -211,7 +201,7 @@ disabled_plugins = [
 }
 
 // kubeletYAML: a container that ends is started again after a second, as often as that may be, since tests kill them. The disk and the image store are the host's, whose fill level is no reason to evict a pod here.
-func kubeletYAML() string {
+func kubeletYAML(dns netip.Addr) string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://` + containerdSocket + `
@@ -224,7 +214,8 @@ evictionHard: {imagefs.available: "0%", nodefs.available: "0%", nodefs.inodesFre
 imageGCHighThresholdPercent: 100
 makeIPTablesUtilChains: false
 readOnlyPort: 0
-clusterDomain: cluster.local
+clusterDomain: ` + clusterDomain + `
+clusterDNS: [` + dns.String() + `]
 maxPods: 250
 serializeImagePulls: false
 featureGates: {KubeletCrashLoopBackOffMax: true}
@@ -239,26 +230,12 @@ tlsPrivateKeyFile: ` + kubeDir + `/kubelet.key
 `
 }
 
-// kubeProxyYAML: conntrack's limits are the host's and stay as they are.
-func kubeProxyYAML(node string, clusterNetwork netip.Prefix) string {
-	return `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-mode: nftables
-hostnameOverride: ` + node + `
-clusterCIDR: ` + clusterNetwork.String() + `
-clientConnection: {kubeconfig: ` + kubeDir + `/kube-proxy.kubeconfig}
-conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-healthzBindAddress: 127.0.0.1:10256
-metricsBindAddress: 127.0.0.1:10249
-`
-}
-
 // productKubeconfig is where one of the product's programs finds its kubeconfig, on the host and in its machine.
 func (l *Lab) productKubeconfig(machineName, program string) string {
 	return filepath.Join(l.machineDir(machineName), program+".kubeconfig")
 }
 
-// hasProgram says whether one of the product's programs has been built.
+// hasProgram reports whether one of the product's programs has been built.
 func (l *Lab) hasProgram(name string) bool {
 	_, err := os.Stat(filepath.Join(l.state.BinDir, name))
 	return err == nil

@@ -148,7 +148,7 @@ func (u *up) joinNodes(ctx context.Context, numbers ...int) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, number := range numbers {
 		group.Go(func() error {
-			name, units := nodeName(number), []string{kubeletUnit, kubeProxyUnit}
+			name, units := nodeName(number), u.state.Shape.nodeUnits()
 			if err := u.loadProduct(groupCtx, name); err != nil {
 				return err
 			}
@@ -212,7 +212,7 @@ func (u *up) waitNodes(ctx context.Context, numbers []int, what string, wanted f
 	}
 }
 
-// explainNodes says what to look at when nodes are not as wanted.
+// explainNodes returns what to examine when nodes are not as expected.
 func (u *up) explainNodes(missing []int, what string, err error) error {
 	machines := []string{ControlPlane}
 	for _, number := range missing {

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// Options say what lab to bring up.
+// Options describes the lab to start.
 type Options struct {
-	// Name tells labs on one machine apart: at most 12 of a-z, 0-9 and "-". Default "lab".
+	// Name distinguishes labs on one machine: at most 12 of a-z, 0-9 and "-". Default "lab".
 	Name string
 	Shape
 	// BinDir holds ovsdn-lab, ovsdn-controller, ovsdn-node and ovsdn-cni. Default: the folder of the running program
 	// if that is ovsdn-lab, else bin in the checkout around the working directory.
 	BinDir string
-	// CacheDir is where built components are kept. Default: as package components has it.
+	// CacheDir is the folder of built components. Default: that of package components.
 	CacheDir string
-	// Progress is told what happens, a line at a time. It may be nil, and may be called by many at once.
+	// Progress receives progress messages, a line at a time. It may be nil, and may be called concurrently.
 	Progress func(format string, args ...any)
 }
 
@@ -30,19 +30,21 @@ type Shape struct {
 	Nodes int `json:"nodes"`
 	// Mode of the network. Default subnet.
 	Mode Mode `json:"mode"`
-	// ServiceProxy says who balances services. Default external.
+	// ServiceProxy is the implementation of services. Default external.
 	ServiceProxy ServiceProxy `json:"service-proxy"`
 	// ClusterNetwork is where pods' addresses come from. Default 10.128.0.0/14.
 	ClusterNetwork netip.Prefix `json:"cluster-network"`
-	// HostBits is how many bits of an address a node gives out itself. Default 9.
+	// HostBits is the number of host bits of each node's subnet. Default 9.
 	HostBits int `json:"host-bits"`
 	// ServiceNetwork is where services' addresses come from. Default 172.30.0.0/16.
 	ServiceNetwork netip.Prefix `json:"service-network"`
-	// Install says who starts the product's programs. Default manifests.
+	// DNSForward is the address and port of the DNS server for names outside of the cluster. Default none.
+	DNSForward string `json:"dns-forward"`
+	// Install is the way to start the product's programs. Default manifests.
 	Install Install `json:"install"`
 	// Datapath of Open vSwitch. Default netdev.
 	Datapath Datapath `json:"datapath"`
-	// Switch says where nodes have Open vSwitch from. Default host.
+	// Switch is the source of the nodes' Open vSwitch. Default host.
 	Switch Switch `json:"switch"`
 	// ControlPlaneOnly brings up etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and no network.
 	ControlPlaneOnly bool `json:"control-plane-only"`
@@ -58,7 +60,7 @@ const (
 	NetworkPolicy Mode = "networkpolicy"
 )
 
-// ServiceProxy says who balances services: kube-proxy, or the pipeline.
+// ServiceProxy is the implementation of services: kube-proxy, or the pipeline.
 type ServiceProxy string
 
 // The service proxies.
@@ -67,11 +69,11 @@ const (
 	OVS      ServiceProxy = "ovs"
 )
 
-// Install says who starts the product's programs.
+// Install is the way to start the product's programs.
 type Install string
 
-// The ways to install: kubelet starts the programs, from images by the manifests of deploy; the machines' supervisors do, which needs no
-// cluster that works; or nobody does, and the cluster is one without a network on which it can be installed.
+// The ways to install: kubelet starts the programs, from images by the manifests of deploy; the machines' supervisors start them, which needs
+// no working cluster; or none, for a cluster without a network.
 const (
 	Manifests Install = "manifests"
 	Processes Install = "processes"
@@ -87,8 +89,7 @@ const (
 	System Datapath = "system"
 )
 
-// Switch says where nodes have Open vSwitch from: each node's host runs one, or hosts have none and kubelet brings it, from the image by
-// deploy/overlays/ovs.
+// Switch is the source of the nodes' Open vSwitch: each node's host runs one, or kubelet runs it from the image by deploy/overlays/ovs.
 type Switch string
 
 // The switches.
@@ -97,10 +98,10 @@ const (
 	ImageSwitch Switch = "image"
 )
 
-// Landed is what of the product works in this version, and what the flags can choose. The first is the default.
-// Whoever lands more adds it here, and nowhere else.
+// Landed lists the features of the product in this version, which the flags can choose. The first of each is the default. Add new ones here
+// only.
 func Landed() ([]Mode, []ServiceProxy) {
-	return []Mode{Subnet, Multitenant, NetworkPolicy}, []ServiceProxy{External}
+	return []Mode{Subnet, Multitenant, NetworkPolicy}, []ServiceProxy{External, OVS}
 }
 
 // DefaultName is the name of a lab that got none.
@@ -118,7 +119,7 @@ const (
 	maxNodes      = 240
 )
 
-// DefaultShape is the lab that a user gets who asks for nothing.
+// DefaultShape is the lab without options.
 func DefaultShape() Shape {
 	modes, proxies := Landed()
 	return Shape{
@@ -162,7 +163,7 @@ func (o *Options) validate() error {
 	return errors.Join(validateName(o.Name), o.Shape.validate())
 }
 
-// validateName keeps names short enough for interfaces and sockets, and harmless in paths.
+// validateName limits names to the length of interfaces and sockets, and to characters that are safe in paths.
 func validateName(name string) error {
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?$`).MatchString(name) {
 		return fmt.Errorf("--name %q: a lab's name is 1 to 12 of a-z, 0-9 and -, with no - at its ends", name)
@@ -190,6 +191,9 @@ func (s *Shape) validate() error {
 	}
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes %d: want 1 to %d", s.Nodes, maxNodes))
+	}
+	if server, err := netip.ParseAddrPort(s.DNSForward); s.DNSForward != "" && (err != nil || !server.Addr().Is4()) {
+		errs = append(errs, fmt.Errorf("--dns-forward %q: want an IPv4 address and a port like %s:53", s.DNSForward, OutsideAddr()))
 	}
 	return errors.Join(append(errs, s.validateNetworks()...)...)
 }
@@ -245,7 +249,7 @@ func (s *Shape) validateNetworks() []error {
 	return errs
 }
 
-// difference says in which flags a wanted shape differs from what is there.
+// difference returns the flags in which a wanted shape differs from the existing one.
 func (s Shape) difference(wanted Shape) ([]string, error) {
 	have, err := s.fields()
 	if err != nil {

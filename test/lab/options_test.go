@@ -27,8 +27,12 @@ func TestOptionsValidate(t *testing.T) {
 		{"unknown proxy", func(o *Options) { o.ServiceProxy = "none" }, "want one of external, ovs"},
 		{"unknown way to install", func(o *Options) { o.Install = "helm" }, "--install"},
 		{"unknown datapath", func(o *Options) { o.Datapath = "dpdk" }, "--datapath"},
+		{"no port of a DNS server", func(o *Options) { o.DNSForward = "192.0.2.1" }, "--dns-forward"},
+		{"name of a DNS server", func(o *Options) { o.DNSForward = "dns.example:53" }, "--dns-forward"},
+		{"IPv6 of a DNS server", func(o *Options) { o.DNSForward = "[2001:db8::1]:53" }, "--dns-forward"},
+		{"DNS server", func(o *Options) { o.DNSForward = "192.0.2.1:53" }, ""},
 		{"unknown switch", func(o *Options) { o.Switch = "bridge" }, "--switch"},
-		{"a switch from the image, and nobody who starts it", func(o *Options) { o.Switch, o.Install = ImageSwitch, Processes }, "--install must be"},
+		{"a switch from the image, without an installation", func(o *Options) { o.Switch, o.Install = ImageSwitch, Processes }, "--install must be"},
 		{"a switch from the image", func(o *Options) { o.Switch, o.Install = ImageSwitch, None }, ""},
 		{"IPv6", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("fd00::/48") }, "--cluster-network"},
 		{"host bits set", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("10.128.0.1/14") }, "--cluster-network"},
@@ -55,7 +59,7 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-// All errors come at once, so that they can be corrected at once.
+// All errors are reported at once, so that they can be corrected at once.
 func TestOptionsValidateJoins(t *testing.T) {
 	o := Options{Name: "X", Shape: Shape{Nodes: -1, Mode: "flat"}}
 	o.setDefaults()

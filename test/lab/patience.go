@@ -19,10 +19,10 @@ const (
 	checkTimeout  = 5 * time.Second
 )
 
-// bePatient returns a context for waiting on what the units of machines do. It ends when that is hopeless, and its cause
-// says why. The function that cancels it returns when nothing looks at the lab any more, whose state others then change.
+// bePatient returns a context for waiting on units of machines. It ends when a unit fails permanently, with the cause. The function that
+// cancels it returns when no goroutine reads the lab's state, which the caller then changes.
 func (l *Lab) bePatient(ctx context.Context, machines ...string) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %v", patience))
+	ctx, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("timeout after %v", patience))
 	ctx, giveUp := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
 	for _, name := range machines {
@@ -70,7 +70,7 @@ func (l *Lab) findCrashLoop(ctx context.Context, name string) error {
 	}
 }
 
-// findContainerLoop says that a container of the product on that machine has ended too often since the first look, which fills before.
+// findContainerLoop reports a container of the product on that machine that has ended too often since the first look, which fills before.
 func (l *Lab) findContainerLoop(name string, before map[string]int) error {
 	for _, program := range []string{agentUnit, controllerUnit} {
 		if l.containers(name, program) == nil {
@@ -89,7 +89,7 @@ func (l *Lab) findContainerLoop(name string, before map[string]int) error {
 	return nil
 }
 
-// check says which unit of a machine is not up, for errors about what that led to.
+// check returns the unit of a machine that is not up, for errors about its effects.
 func (l *Lab) check(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()

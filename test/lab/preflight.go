@@ -15,7 +15,7 @@ import (
 // selfProgram is the program that becomes PID 1 of the machines.
 const selfProgram = "ovsdn-lab"
 
-// preflight says what is missing on this host, all at once.
+// preflight returns all that is missing on this host.
 func preflight(ctx context.Context, shape Shape) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a lab needs root, for namespaces, mounts and cgroups: use sudo")

@@ -17,7 +17,7 @@ type Service struct {
 
 // Service of a node, of Outside or of ControlPlane. Nodes have kubelet, kube-proxy, containerd, ovsdb-server,
 // ovs-vswitchd and ovsdn-node; the control plane has etcd, kube-apiserver, kube-controller-manager, kube-scheduler
-// and ovsdn-controller, which are all controllers where kubelet runs them.
+// and ovsdn-controller, which are all controllers where kubelet runs them. With ServiceProxy OVS nodes have no kube-proxy.
 func (l *Lab) Service(machineName, name string) (*Service, error) {
 	control, err := l.control(machineName)
 	if err != nil {
@@ -29,19 +29,19 @@ func (l *Lab) Service(machineName, name string) (*Service, error) {
 // Start returns when the process has been started.
 func (s *Service) Start(ctx context.Context) error { return s.do(ctx, machine.Start) }
 
-// Stop sends SIGTERM, then SIGKILL, and returns when the process is gone. It stays so until Start.
+// Stop sends SIGTERM, then SIGKILL, and returns when the process has ended. It does not restart until Start.
 func (s *Service) Stop(ctx context.Context) error { return s.do(ctx, machine.Stop) }
 
 // Restart is Stop and Start.
 func (s *Service) Restart(ctx context.Context) error { return s.do(ctx, machine.Restart) }
 
-// Kill sends SIGKILL and returns when the process is gone. It comes back by itself.
+// Kill sends SIGKILL and returns when the process has ended. It restarts by itself.
 func (s *Service) Kill(ctx context.Context) error { return s.do(ctx, machine.Kill) }
 
 // Do is any of these by name.
 func (s *Service) Do(ctx context.Context, action machine.Action) error { return s.do(ctx, action) }
 
-// Status says what the service does now.
+// Status returns the current state of the service.
 func (s *Service) Status(ctx context.Context) (machine.Status, error) {
 	look := func() (machine.Status, error) { return s.control.Unit(ctx, s.name) }
 	if s.containers != nil {

@@ -61,8 +61,8 @@ func (l *Lab) underlayOnSwitch(addr netip.Addr) machine.Unit {
 		return unit
 	}
 	unit.Commands = slices.Concat(unit.Commands, bridgeUplink(addr), giveAddress(addr, underlayBridge), [][]string{{
-		// It is refused until Open vSwitch has seen the address.
-		"sh", "-c", "for try in $(seq 100); do " + keepRoute + " && exit; sleep 0.1; done; exit 1",
+		// The command fails until Open vSwitch has detected the address.
+		"sh", "-c", "for try in $(seq 100); do " + addRoute + " && exit; sleep 0.1; done; exit 1",
 	}})
 	return unit
 }
@@ -79,7 +79,7 @@ while sleep 0.2; do
 	if ovs-appctl --timeout=10 --target="$socket" version >/dev/null 2>&1; then is=$(stat -c %i,%Z "$socket"); else is=uplink; fi
 	[ "$is" = "$on" ] && continue
 	on=nothing
-	if [ "$is" = uplink ]; then ` + toUplink + `; else ` + toBridge + ` && ` + keepRoute + `; fi && on=$is
+	if [ "$is" = uplink ]; then ` + toUplink + `; else ` + toBridge + ` && ` + addRoute + `; fi && on=$is
 	echo "vswitchd: $is, address: $on"
 done`
 	return machine.Unit{Name: "underlay-bridge", After: []string{"underlay"}, Commands: [][]string{{"sh", "-c", script}}}
@@ -112,9 +112,9 @@ func bridgeUplink(addr netip.Addr) [][]string {
 	}
 }
 
-// keepRoute: Open vSwitch forgets the kernel's routes for a moment whenever any interface comes or goes, and packets to other nodes with
-// them. A route of its own stays.
-const keepRoute = `ovs-appctl --target="${socket:-ovs-vswitchd}" ovs/route/add ` + fabricNetwork + " " + underlayBridge
+// addRoute: Open vSwitch loses the kernel's routes for a moment whenever an interface is added or deleted, and packets to other nodes with
+// them. A route of its own remains.
+const addRoute = `ovs-appctl --target="${socket:-ovs-vswitchd}" ovs/route/add ` + fabricNetwork + " " + underlayBridge
 
 // and is a line of shell that goes on while commands succeed.
 func and(commands ...[]string) string {

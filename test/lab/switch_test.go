@@ -10,7 +10,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
-// A node's address is where its datapath and kubelet can use it.
+// A node's address is on the interface that its datapath and kubelet can use.
 func TestSwitchUnits(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -44,7 +44,7 @@ func TestSwitchUnits(t *testing.T) {
 	}
 }
 
-func TestAndKeepsWords(t *testing.T) {
+func TestAndRetainsWords(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", and([]string{"printf", "%s.", "a b", `it's "$x"`}, []string{"echo", "c; d"})).Output()
 	if want := `a b.it's "$x".` + "c; d\n"; err != nil || string(out) != want {
 		t.Errorf("%q, %v, want %q", out, err, want)

@@ -54,7 +54,7 @@ type up struct {
 	plane   *controlplane.Plane
 }
 
-// step runs a part and tells how long it took. An error gets the step's name.
+// step runs a part and reports its duration. An error gets the step's name.
 func (u *up) step(name string, do func() error) error {
 	began := time.Now()
 	if err := do(); err != nil {
@@ -102,7 +102,7 @@ func (u *up) run(ctx context.Context) error {
 				// While the API server starts.
 				<-imagesMade
 				if groupCtx.Err() != nil {
-					return nil // which somebody else says
+					return nil // another part reports it
 				}
 				return u.loadProduct(groupCtx, nodeName(number))
 			})
@@ -135,7 +135,7 @@ func (u *up) waitDefaultAccount(ctx context.Context) error {
 	return nil
 }
 
-// recall reads what is there, or notes what is wanted.
+// recall reads the existing lab, or records the wanted one.
 func (u *up) recall(ctx context.Context) error {
 	wanted := u.options.Shape
 	err := u.read()
@@ -159,7 +159,7 @@ func (u *up) recall(ctx context.Context) error {
 		return err
 	}
 	if len(differing) > 0 {
-		return fmt.Errorf("lab %s is there with other options (%s): take it down first, or give another --name", u.name, strings.Join(differing, "; "))
+		return fmt.Errorf("lab %s exists with other options (%s): take it down first, or give another --name", u.name, strings.Join(differing, "; "))
 	}
 	return u.checkInotify(ctx)
 }
@@ -181,7 +181,7 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 	if !u.state.Shape.ControlPlaneOnly {
-		if err := u.keepImages(); err != nil {
+		if err := u.storeImages(); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (u *up) prepare(ctx context.Context) error {
 	return err
 }
 
-// hasImages says whether nodes hold the product's images: where its programs have not been built there are none.
+// hasImages reports whether nodes have the product's images: only if its programs have been built.
 func (u *up) hasImages() bool {
 	return u.state.Shape.Install != Processes && !u.state.Shape.ControlPlaneOnly && u.hasProgram(agentUnit) && u.hasProgram(controllerUnit)
 }
@@ -218,6 +218,9 @@ func (u *up) startControlPlane(ctx context.Context) error {
 	}
 	if u.state.Shape.ControlPlaneOnly {
 		return nil
+	}
+	if err := u.applyDNS(ctx); err != nil {
+		return err
 	}
 	switch {
 	case u.hasImages() && u.state.Shape.Install == None:
@@ -271,8 +274,12 @@ func (u *up) ensureControlPlane(ctx context.Context) error {
 		return fmt.Errorf("listen for clients of the API server: %w", err)
 	}
 	defer file.Close()
+	spec, err := u.controlPlaneSpec(u.plane)
+	if err != nil {
+		return err
+	}
 	return machine.Launch(ctx, machine.Config{
-		Spec: u.controlPlaneSpec(u.plane), Program: filepath.Join(u.state.BinDir, selfProgram), Forward: file,
+		Spec: spec, Program: filepath.Join(u.state.BinDir, selfProgram), Forward: file,
 	})
 }
 
@@ -297,8 +304,8 @@ func (u *up) isRunning(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// ensureMachine starts a machine on the fabric unless it runs, and returns when its units are up. The function makes
-// its namespace anew and says what it is.
+// ensureMachine starts a machine on the fabric unless it runs, and returns when its units are up. The function re-creates its namespace and
+// returns its spec.
 func (u *up) ensureMachine(ctx context.Context, name string, specify func() (machine.Spec, error)) error {
 	running, err := u.isRunning(ctx, name)
 	if err != nil {

@@ -34,7 +34,7 @@ func caseNames(names ...string) []string { return names }
 // caseAddr is the address of the i-th pod, counted from 2. They take turns on two nodes.
 func caseAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 128, byte(2 * (i % 2)), byte(i)}) }
 
-// Play makes the changes one after the other, tells the watcher, and asks to check after each of them.
+// Play makes the changes one after the other, notifies the watcher, and calls check after each.
 func (c Case) Play(to Watcher, check func(step int, w *World)) {
 	w := newWorld()
 	w.serial = 1

@@ -13,7 +13,7 @@ import (
 )
 
 // egress asks the tiers of policies that select the source, ingress those that select the destination. "Policy tiers are
-// evaluated in the following order: Admin tier, NetworkPolicy tier, Baseline tier"; who decides first, decides.
+// evaluated in the following order: Admin tier, NetworkPolicy tier, Baseline tier"; the first decision applies.
 func (c *Cluster) egress(conn Connection) Verdict {
 	return c.tiers(conn, conn.From, networkingv1.PolicyTypeEgress)
 }

@@ -9,7 +9,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// deaf is a watcher who needs nothing but the world itself.
+// deaf is a watcher that ignores all changes.
 type deaf struct{}
 
 func (deaf) SetNamespace(*corev1.Namespace)                           {}
@@ -21,7 +21,7 @@ func (deaf) DeletePolicy(*networkingv1.NetworkPolicy)                 {}
 func (deaf) SetClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy)    {}
 func (deaf) DeleteClusterPolicy(*policyv1alpha2.ClusterNetworkPolicy) {}
 
-// Two readings of one specification that know nothing of each other agree on all of cyclonus' cases.
+// Two independent implementations of the specification agree on all cases of cyclonus.
 func TestAgreesWithCyclonus(t *testing.T) {
 	cases := Cases()
 	if len(cases) < 200 {
@@ -34,8 +34,8 @@ func TestAgreesWithCyclonus(t *testing.T) {
 			for _, conn := range w.caseConnections() {
 				asked++
 				want := policy.IsTrafficAllowed(w.traffic(conn)).IsAllowed()
-				if got := w.Judge(conn); got.Allowed != want {
-					t.Errorf("%s, step %d: %s/%s to %s/%s, %s %d: %+v, cyclonus says %v", c.Name, step, conn.From.Pod.Namespace,
+				if got := w.Evaluate(conn); got.Allowed != want {
+					t.Errorf("%s, step %d: %s/%s to %s/%s, %s %d: %+v, want %v as cyclonus", c.Name, step, conn.From.Pod.Namespace,
 						conn.From.Pod.Name, conn.To.Pod.Namespace, conn.To.Pod.Name, conn.Protocol, conn.Port, got, want)
 				}
 			}
@@ -44,8 +44,8 @@ func TestAgreesWithCyclonus(t *testing.T) {
 	t.Logf("%d cases, %d questions", len(cases), asked)
 }
 
-// caseConnections are those of each pod to each other on the ports that are served. A pod's to itself is left out: cyclonus
-// judges it like any other.
+// caseConnections are the connections of each pod to each other pod on the served ports. A pod's connections to itself are left out:
+// cyclonus evaluates them like any other.
 func (w *World) caseConnections() []Connection {
 	var all []Connection
 	for _, from := range w.Endpoints() {

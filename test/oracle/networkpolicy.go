@@ -69,7 +69,7 @@ func (c *Cluster) anyPeer(namespace string, peers []networkingv1.NetworkPolicyPe
 	})
 }
 
-// inBlock: a block is of addresses, whoever has them; "except" are "values that should not be included within an IP Block".
+// inBlock compares addresses only; "except" are "values that should not be included within an IP Block".
 func inBlock(b *networkingv1.IPBlock, addr netip.Addr) bool {
 	contains := func(cidr string) bool { return netip.MustParsePrefix(cidr).Contains(addr) }
 	return contains(b.CIDR) && !slices.ContainsFunc(b.Except, contains)

@@ -1,8 +1,8 @@
-// Package oracle says who may talk to whom, from the API's objects alone.
+// Package oracle computes from the API's objects alone which connections are allowed.
 //
-// It follows the text of the specifications, one function a paragraph, and asks every object for every packet. It shares no
-// code with the agent, since a mistake that both make would prove itself right. What it is compared with: the flows that the
-// agent compiles, on a real switch, and another project's reading of the same text.
+// It follows the text of the specifications, one function per paragraph, and reads every object for every packet. It shares no code with the
+// agent, since a common mistake would not be found. Tests compare it with the flows that the agent compiles, on a real switch, and with
+// another project's implementation of the same text.
 package oracle
 
 import (
@@ -41,20 +41,19 @@ type Connection struct {
 	Port     int32           // of the destination, after DNAT
 }
 
-// Verdict says whether a connection may be opened, and the rule that decided.
+// Verdict is whether a connection may be opened, and the rule that decided.
 type Verdict struct {
 	Allowed bool
 	Why     string
 }
 
-// Judge applies all that the cluster has: a connection must be let out by its source, into its destination, and through the
-// isolation of VNIDs.
-func (c *Cluster) Judge(conn Connection) Verdict {
+// Evaluate applies all objects: the source's egress, the destination's ingress and the isolation of VNIDs must allow the connection.
+func (c *Cluster) Evaluate(conn Connection) Verdict {
 	if v, decided := c.exempt(conn); decided {
 		return v
 	}
-	for _, judge := range []func(Connection) Verdict{c.tenants, c.egress, c.ingress} {
-		if v := judge(conn); !v.Allowed {
+	for _, evaluate := range []func(Connection) Verdict{c.tenants, c.egress, c.ingress} {
+		if v := evaluate(conn); !v.Allowed {
 			return v
 		}
 	}
@@ -99,8 +98,7 @@ func (c *Cluster) vnid(e Endpoint) uint32 {
 	return outside
 }
 
-// subject says whether policies can select a pod: those of the host's network have the host's addresses, and those that ended
-// have none any more.
+// subject reports whether policies can select a pod: pods with the host's network have the host's addresses, and ended pods have none.
 func subject(pod *corev1.Pod) bool {
 	return pod != nil && !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -23,16 +23,16 @@ type Target struct {
 	Port int32
 }
 
-// JudgeService reports whether a pod may send to a service whose endpoint somebody else chooses. The specification of NetworkPolicy leaves open whether
-// a service's address is rewritten before or after policies apply; here it is before ("implementations that implement ipBlock after rewriting"), so that
-// the pod must be allowed to reach whatever is chosen. VNIDs limit who reaches a service (docs/tenants.md).
-func (c *Cluster) JudgeService(pod *corev1.Pod, s Service) Verdict {
+// EvaluateService reports whether a pod may send to a service with an unknown endpoint. The specification of NetworkPolicy leaves open
+// whether a service's address is rewritten before or after policies apply; here it is before ("implementations that implement ipBlock
+// after rewriting"), so the pod must be allowed to reach each endpoint. VNIDs restrict the access to services (docs/tenants.md).
+func (c *Cluster) EvaluateService(pod *corev1.Pod, s Service) Verdict {
 	from := Endpoint{Addr: netip.MustParseAddr(pod.Status.PodIP), Pod: pod}
 	if a, b := c.VNIDs[pod.Namespace], c.VNIDs[s.Namespace]; c.VNIDs != nil && a != b && a != 0 && b != 0 {
 		return Verdict{false, fmt.Sprintf("VNID %d may not reach a service of %d", a, b)}
 	}
 	for _, to := range s.Endpoints {
-		if v := c.Judge(Connection{From: from, To: to.Endpoint, Protocol: s.Protocol, Port: to.Port}); !v.Allowed {
+		if v := c.Evaluate(Connection{From: from, To: to.Endpoint, Protocol: s.Protocol, Port: to.Port}); !v.Allowed {
 			return Verdict{false, fmt.Sprintf("%s:%d: %s", to.Addr, to.Port, v.Why)}
 		}
 	}

@@ -21,7 +21,7 @@ type World struct {
 	serial int
 }
 
-// Watcher is told what changes. An object that it is given is not changed afterwards.
+// Watcher is notified of changes. An object that it receives is not changed afterwards.
 type Watcher interface {
 	SetNamespace(*corev1.Namespace)
 	DeleteNamespace(*corev1.Namespace)
@@ -75,7 +75,7 @@ func newWorld() *World {
 	}
 }
 
-// Step changes one thing, and says what.
+// Step makes one change, and describes it.
 func (w *World) Step(to Watcher) string {
 	steps := []struct {
 		name   string
@@ -144,7 +144,7 @@ func HostNetwork() []string { return []string{"openshift-host-network", "default
 
 const hostNetworkLabel = "policy-group.network.openshift.io/host-network"
 
-// Ports are the destination ports of the protocol that tell the rules of a world apart; only 0 if it has none.
+// Ports are the destination ports of the protocol that distinguish the rules of a world; only 0 if it has none.
 func Ports(protocol corev1.Protocol) []int32 {
 	if protocol == "" {
 		return []int32{0}
@@ -296,7 +296,7 @@ func (w *World) deletePod(p *corev1.Pod, to Watcher) {
 	to.DeletePod(p)
 }
 
-// waiting are the pods that have no address yet, and ended those that have none any more.
+// waiting are the pods without an address yet, and ended those that have lost theirs.
 func (w *World) waiting() []*corev1.Pod {
 	return w.only(func(p *corev1.Pod) bool { return subject(p) && p.Status.PodIP == "" })
 }

@@ -123,7 +123,7 @@ func (w *World) changeClusterPolicy(to Watcher) {
 func (w *World) clusterSpec() policyv1alpha2.ClusterNetworkPolicySpec {
 	s := policyv1alpha2.ClusterNetworkPolicySpec{
 		Tier:     pick(w, []policyv1alpha2.Tier{policyv1alpha2.AdminTier, policyv1alpha2.BaselineTier}),
-		Priority: w.freePriority(), // what is decided between equals, nobody can say
+		Priority: w.freePriority(), // the API does not define the order of equal priorities
 	}
 	s.Subject.Namespaces, s.Subject.Pods = w.clusterPeer()
 	for range w.rand.IntN(4) {

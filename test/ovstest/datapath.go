@@ -15,8 +15,8 @@ const (
 	DatapathSystem = "system"
 )
 
-// DatapathType is the datapath_type for the bridge of a test that runs on either datapath: netdev unless DatapathVariable says
-// otherwise. The kernel's is there when it returns.
+// DatapathType is the datapath_type for the bridge of a test that runs on either datapath: netdev unless DatapathVariable is set. If it is
+// the kernel's, its module is loaded on return.
 func DatapathType(t testing.TB) string {
 	t.Helper()
 	switch kind := os.Getenv(DatapathVariable); kind {

@@ -96,7 +96,7 @@ func (s *Switch) LoseDB(t testing.TB) {
 // kernel sends a child its parent-death signal when the thread that started it ends, not when the process does.
 func (s *Switch) own(ready chan<- error, done chan<- struct{}) {
 	defer close(done)
-	runtime.LockOSThread() // never unlocked: the thread has a namespace that nobody else wants
+	runtime.LockOSThread() // never unlocked: no other goroutine may run in the thread's namespace
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	if err == nil {
 		s.NS, err = ns.GetCurrentNS()
@@ -160,7 +160,7 @@ func (s *Switch) StartVSwitchd(t testing.TB) {
 	s.run(t, "ovs-vsctl", "--timeout=30", "set", "open_vswitch", ".", fmt.Sprintf("external-ids:started=%d", s.vswitchd.Process.Pid))
 }
 
-// StopVSwitchd kills ovs-vswitchd: its flows are gone, the database stays.
+// StopVSwitchd kills ovs-vswitchd: its flows are lost, the database is retained.
 func (s *Switch) StopVSwitchd(t testing.TB) {
 	t.Helper()
 	s.call(func() { kill(s.vswitchd) })
@@ -298,7 +298,7 @@ func (s *Switch) Diff(t testing.TB, want []*ovs.Flow) string {
 	defer cancel()
 	const differ = 2 // diff-flows' exit code
 	cmd := s.Command(ctx, "ovs-ofctl", "--timeout=30", "-O", "OpenFlow14", "diff-flows", Bridge, name)
-	var stderr strings.Builder // warns of a machine that stood still
+	var stderr strings.Builder // has warnings about a machine that did not run
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	var exit *exec.ExitError

@@ -15,9 +15,9 @@ import (
 // longest is how long an OpenFlow message can be, in bytes: its header has 16 bits for that.
 const longest = 1 << 16
 
-// Relay stands between programs and the switch's Bridge until the test ends. It returns the run directory through which programs come
-// by it, and shows each message for the switch before it passes it on, so that who has an answer finds it seen. See is called by
-// several goroutines at once if there are several connections. Programs end their connections before the test does.
+// Relay forwards messages between programs and the switch's Bridge until the test ends. It returns the run directory through which programs
+// connect to it, and calls see for each message before it forwards it to the switch, so see is called before the answer. Several
+// goroutines call see if there are several connections. Programs close their connections before the test ends.
 func (s *Switch) Relay(tb testing.TB, see func(openflow.Message)) (runDir string) {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "relay") // as in Start
@@ -97,7 +97,7 @@ func (r *relay) pass(program net.Conn) {
 		if err != nil {
 			return
 		}
-		if _, m, err := openflow.Decode(message); err == nil { // if not, the switch will say so
+		if _, m, err := openflow.Decode(message); err == nil { // else the switch reports it
 			r.see(m)
 		}
 		if _, err := to.Write(message); err != nil {

@@ -3,7 +3,7 @@
 # memory file system that takes what is written; then goes on with guest.sh in it.
 mount -t proc proc /proc
 mount -t devtmpfs dev /dev
-for module in /modules/*; do insmod "$module"; done # their names say the order
+for module in /modules/*; do insmod "$module"; done # in the order of their names
 p9=trans=virtio,version=9p2000.L,msize=512000,access=any
 mount -t 9p -o $p9,ro,cache=loose host /host
 mount -t tmpfs -o size=80% written /written

@@ -40,8 +40,8 @@ func writeInitramfs(name string, modules []string) (err error) {
 	return errors.Join(a.err, a.w.Flush())
 }
 
-// archive is a cpio archive in the format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the
-// kernel). It keeps its first error.
+// archive is a cpio archive in the format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). It retains its
+// first error.
 type archive struct {
 	w     *bufio.Writer
 	inode int

@@ -19,11 +19,11 @@ const metaPackage = "linux-image-amd64"
 // kernel is an unpacked kernel package. It is locked against removal until it is closed.
 type kernel struct {
 	dir     string
-	release string // as uname -r says
+	release string // as in uname -r
 	lock    *os.File
 }
 
-// openKernel returns the newest kernel that apt knows, from the cache if it is there.
+// openKernel returns the newest kernel in apt's lists, from the cache if it has that.
 func openKernel(ctx context.Context, cacheDir string) (*kernel, error) {
 	pkg, err := kernelPackage(ctx)
 	if err != nil {
@@ -102,7 +102,7 @@ func fetchKernel(ctx context.Context, cacheDir, pkg, release string) error {
 	}
 	defer os.RemoveAll(work)
 	if _, err := output(ctx, work, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", pkg); err != nil {
-		return fmt.Errorf("if the package is gone from the mirror, run apt-get update: %w", err)
+		return fmt.Errorf("if the mirror no longer has the package, run apt-get update: %w", err)
 	}
 	debs, err := filepath.Glob(filepath.Join(work, "*.deb"))
 	if err != nil || len(debs) != 1 {
@@ -119,13 +119,13 @@ func fetchKernel(ctx context.Context, cacheDir, pkg, release string) error {
 }
 
 // removeOthers removes kernels that no machine runs on, and what an interrupted fetch left. What stays costs only space.
-func removeOthers(cacheDir, keep string) {
+func removeOthers(cacheDir, current string) {
 	entries, err := os.ReadDir(cacheDir)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
-		if e.Name() == keep {
+		if e.Name() == current {
 			continue
 		}
 		dir, err := os.Open(filepath.Join(cacheDir, e.Name()))
@@ -139,7 +139,7 @@ func removeOthers(cacheDir, keep string) {
 	}
 }
 
-// lockDir waits until nobody else fetches a kernel. The lock ends with the file or the process.
+// lockDir waits until no other process fetches a kernel. The lock ends with the file or the process.
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

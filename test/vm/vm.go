@@ -1,6 +1,5 @@
-// Package vm runs a command as root on a Debian kernel, which has the Open vSwitch module that many machines lack, in a
-// virtual machine with this machine's own root file system. Nothing is installed here but QEMU, and nothing that the command
-// writes is kept.
+// Package vm runs a command as root on a Debian kernel, which has the Open vSwitch module that many machines lack, in a virtual machine with
+// this machine's own root file system. Only QEMU is installed on this machine, and writes of the command are discarded.
 //
 // QEMU emulates the processor, since the machines that tests run on seldom have KVM: count on a tenth of the speed. It
 // can't do without root, for a mount namespace, nor run on anything but amd64.
@@ -21,10 +20,10 @@ import (
 	"time"
 )
 
-// DefaultCacheDir keeps the kernels, some 400 MB each.
+// DefaultCacheDir is the directory of the kernels, some 400 MB each.
 const DefaultCacheDir = "/var/cache/ovsdn-lab/vm"
 
-// Options says where and how a command runs. The zero value is good.
+// Options configures how a command runs. The zero value is valid.
 type Options struct {
 	Dir       string        // the command's working directory; this process' if empty
 	Env       []string      // what the command finds in its environment beside PATH and HOME, as KEY=VALUE
@@ -128,9 +127,10 @@ func (m machine) prepare(ctx context.Context, command []string) error {
 	return writeInitramfs(m.path("initramfs"), modules)
 }
 
-// clockAhead is how far the guest's clocks are set ahead for the command, in seconds: ovs-vswitchd 3.1 that is started
-// in the first 10 seconds of uptime takes itself to have no handler threads, and loses every packet of the kernel's.
-const clockAhead = "1000"
+// minUptime is the guest's uptime at which the command starts, in seconds: ovs-vswitchd 3.1 that is started in the first 10 seconds of uptime
+// takes itself to have no handler threads, and loses every packet of the kernel's. A time namespace with a later clock would not do: the kernel
+// reports the last use of datapath flows by its own clock, and vswitchd deletes those that it takes to be idle.
+const minUptime = "11"
 
 // guestScript runs in the guest's root file system as process 1.
 func (m machine) guestScript(command []string) string {
@@ -146,11 +146,12 @@ func (m machine) guestScript(command []string) string {
 mkdir -p /lib/modules
 ln -sfn ` + quote(m.kernel.modulesDir()) + ` "/lib/modules/$(uname -r)"
 ip link set lo up
+while read -r up _ </proc/uptime && [ "${up%.*}" -lt ` + minUptime + ` ]; do sleep 1; done
 (
   exec </dev/null >/dev/hvc0 2>&1
   stty raw <&1 # while it is open: closing it resets it
   cd ` + quote(m.Dir) + ` &&
-  exec setsid unshare --fork --time --monotonic ` + clockAhead + ` --boottime ` + clockAhead + ` --` + words.String() + `
+  exec setsid` + words.String() + `
 )
 echo $? >/run/vm/status.new
 mv /run/vm/status.new /run/vm/status
@@ -182,7 +183,7 @@ func tail(text []byte) []byte {
 	return text[max(0, len(text)-enough):]
 }
 
-// output runs a program and returns its standard output. Its error says what the program said.
+// output runs a program and returns its standard output. Its error includes the program's standard error.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -4,13 +4,12 @@ import (
 	"fmt"
 )
 
-// An Action is one step of what a flow or a bucket does with a packet. The implementations are the action types of this package,
-// as values, not pointers.
+// Action is an action of a flow or a bucket. The implementations are the action types of this package, as values, not pointers.
 type Action interface {
-	// Kind tells the types apart.
+	// Kind returns the type of the action.
 	Kind() Kind
 
-	appendWire(b []byte, v Version) ([]byte, error)
+	appendWire(b []byte) ([]byte, error)
 	appendText(b []byte) []byte
 }
 
@@ -58,7 +57,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// Action types (OpenFlow 1.4.1, 7.2.4, ofp_action_type; 28 since 1.5).
+// Action types (OpenFlow 1.4.1, 7.2.4, ofp_action_type).
 const (
 	actionOutput       = 0
 	actionPushVLAN     = 17
@@ -69,11 +68,10 @@ const (
 	actionSetTTL       = 23
 	actionDecTTL       = 24
 	actionSetField     = 25
-	actionCopyField    = 28
 	actionExperimenter = 0xffff
 )
 
-// Nicira's actions (enum ofp_raw_action_type in Open vSwitch's ofp-actions.c).
+// Subtypes of Nicira actions (enum ofp_raw_action_type in Open vSwitch's ofp-actions.c).
 const (
 	nxResubmit       = 1
 	nxRegMove        = 6
@@ -93,14 +91,14 @@ const (
 	nxCheckPktLarger = 49
 )
 
-// actionHeader is the length of the header that every action begins with, and its smallest length; niciraHeader that of Nicira's:
-// type, length, experimenter, subtype.
+// Lengths in bytes: actionHeader is that of the header of every action, padding included, and so the minimum length of an action;
+// niciraHeader is that of a Nicira action's header (type, length, experimenter, subtype).
 const (
 	actionHeader = 8
 	niciraHeader = 10
 )
 
-// UnknownAction is an action that this package does not know, or could not make sense of. It is encoded as it came.
+// UnknownAction is an action that this package does not support or cannot parse. It is encoded as it arrived.
 type UnknownAction struct {
 	Raw []byte // header included
 }
@@ -108,13 +106,13 @@ type UnknownAction struct {
 // Kind implements Action.
 func (UnknownAction) Kind() Kind { return KindUnknown }
 
-func (a UnknownAction) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a UnknownAction) appendWire(b []byte) ([]byte, error) {
 	return append(b, a.Raw...), nil
 }
 func (a UnknownAction) appendText(b []byte) []byte { return appendUnknown(b, a.Raw) }
 
-// decodeActions decodes a list of actions. It can't fail: from where lengths contradict each other, the rest is one
-// UnknownAction. The actions of ct and buckets are lists too.
+// decodeActions decodes a list of actions, such as those of a bucket or of ct. It never fails: from an invalid length on, the rest of
+// the list becomes one UnknownAction.
 func decodeActions(b []byte) []Action {
 	n := 0
 	for rest, ok := b, true; ok; n++ {
@@ -139,8 +137,8 @@ func decodeActions(b []byte) []Action {
 	return actions
 }
 
-// decodeAction decodes one action, whose header states its length. ok is false for what this package does not know and
-// would not encode in the same way.
+// decodeAction decodes one action of the length in its header. ok is false if the action is not supported, or if encoding the result
+// would not reproduce b.
 func decodeAction(b []byte) (a Action, ok bool) {
 	switch u16(b) {
 	case actionOutput:
@@ -161,8 +159,6 @@ func decodeAction(b []byte) (a Action, ok bool) {
 		return DecTTL{}, len(b) == 8 && allZero(b[4:])
 	case actionSetField:
 		return decodeSetField(b, 4)
-	case actionCopyField:
-		return decodeCopyField(b)
 	case actionExperimenter:
 		if len(b) >= 16 && u32(b[4:]) == experimenterNicira {
 			return decodeNicira(b)
@@ -204,13 +200,13 @@ func decodeNicira(b []byte) (a Action, ok bool) {
 }
 
 // appendActions appends a list of actions.
-func appendActions(b []byte, v Version, actions []Action) ([]byte, error) {
+func appendActions(b []byte, actions []Action) ([]byte, error) {
 	for _, a := range actions {
 		var err error
 		if a == nil {
-			return b, fmt.Errorf("a nil action")
+			return b, fmt.Errorf("nil action")
 		}
-		if b, err = a.appendWire(b, v); err != nil {
+		if b, err = a.appendWire(b); err != nil {
 			return b, fmt.Errorf("%s: %w", a.Kind(), err)
 		}
 	}
@@ -222,19 +218,19 @@ func appendHeader(b []byte, typ, length uint16) []byte {
 	return put16(put16(b, typ), length)
 }
 
-// appendNicira appends the header of one of Nicira's actions; endAction corrects the length where it varies.
+// appendNicira appends the header of a Nicira action. endAction corrects the length of an action of variable length.
 func appendNicira(b []byte, subtype, length uint16) []byte {
 	b = put32(appendHeader(b, actionExperimenter, length), experimenterNicira)
 	return put16(b, subtype)
 }
 
-// endAction pads the action that began at start and states its length.
+// endAction pads the action that begins at start and writes its length.
 func endAction(b []byte, start int) ([]byte, error) {
 	b = pad8(b, start)
 	return b, putLength(b, start, start+2)
 }
 
-// FormatActions returns the actions as ovs-ofctl prints them; no actions are "drop".
+// FormatActions returns the actions as ovs-ofctl prints them; an empty list is "drop".
 func FormatActions(actions []Action) string {
 	if len(actions) == 0 {
 		return "drop"

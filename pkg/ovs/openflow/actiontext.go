@@ -19,8 +19,8 @@ func eachWord(s string, f func(word) error) error {
 	}
 }
 
-// ParseActions reads a list of actions as ovs-ofctl takes and prints them, as they may stand in a bucket. "drop" is no
-// actions. Instructions such as goto_table are an error; ParseInstructions takes them.
+// ParseActions parses a list of actions in the syntax of ovs-ofctl, without instructions such as goto_table (see ParseInstructions).
+// "drop" is the empty list.
 func ParseActions(text string) ([]Action, error) {
 	p := actionParser{}
 	actions, err := p.actions(text)
@@ -30,11 +30,10 @@ func ParseActions(text string) ([]Action, error) {
 	return actions, nil
 }
 
-// actionParser knows the match of the flow whose actions it reads, since mod_tp_dst and mod_vlan_vid mean different
-// actions in different matches.
+// actionParser parses the actions of a flow. It has the flow's match because mod_tp_dst and mod_vlan_vid depend on it.
 type actionParser struct {
 	match   Match
-	hasVLAN bool // the packet has a VLAN tag at this point
+	hasVLAN bool // the packet has a VLAN tag before the next action
 }
 
 func newActionParser(m Match) actionParser {
@@ -55,12 +54,12 @@ func (p *actionParser) actions(text string) ([]Action, error) {
 		return err
 	})
 	if err == nil && drop && len(actions) > 0 {
-		err = fmt.Errorf("drop stands with other actions")
+		err = fmt.Errorf("drop cannot be combined with other actions")
 	}
 	return actions, err
 }
 
-// action reads one action, which a few words of OpenFlow 1.0 make two of.
+// action parses one word. Some OpenFlow 1.0 words, such as mod_vlan_vid, become two actions.
 func (p *actionParser) action(w word) ([]Action, error) {
 	if w.key == "mod_vlan_vid" || w.key == "mod_vlan_pcp" {
 		return p.modVLAN(w)
@@ -98,17 +97,10 @@ func (p *actionParser) one(w word) (Action, error) {
 		return parseLoad(w.value)
 	case "set_field":
 		return parseSetField(w.value)
-	case "push_vlan":
-		n, err := w.uint(16)
-		return PushVLAN{EtherType: uint16(n)}, err
+	case "push_vlan", "push_mpls", "pop_mpls":
+		return parseTag(w)
 	case "pop_vlan", "strip_vlan":
 		return PopVLAN{}, w.plain()
-	case "push_mpls":
-		n, err := w.uint(16)
-		return PushMPLS{EtherType: uint16(n)}, err
-	case "pop_mpls":
-		n, err := w.uint(16)
-		return PopMPLS{EtherType: uint16(n)}, err
 	case "mod_nw_ttl":
 		n, err := w.uint(8)
 		return SetTTL{TTL: uint8(n)}, err
@@ -129,7 +121,7 @@ func (p *actionParser) one(w word) (Action, error) {
 	case unknownWord:
 		raw, err := w.unknownBytes()
 		if err == nil && (len(raw) < actionHeader || len(raw)%align8 != 0) {
-			err = fmt.Errorf("unknown(%s) is no action: it takes 8, 16 … bytes", excerpt(w.value))
+			err = fmt.Errorf("unknown(%s): the length of an action must be a positive multiple of 8 bytes", excerpt(w.value))
 		}
 		return UnknownAction{Raw: raw}, err
 	}
@@ -141,10 +133,22 @@ func (p *actionParser) one(w word) (Action, error) {
 			return Output{Port: port}, nil
 		}
 	}
-	return nil, fmt.Errorf("%q is not an action that this package knows", excerpt(w.key))
+	return nil, fmt.Errorf("unknown action %q", excerpt(w.key))
 }
 
-// alias reads the words of OpenFlow 1.0, for which ovs-ofctl sends a set_field too.
+// parseTag parses the actions on tags that have an EtherType.
+func parseTag(w word) (Action, error) {
+	n, err := w.uint(16)
+	switch w.key {
+	case "push_vlan":
+		return PushVLAN{EtherType: uint16(n)}, err
+	case "push_mpls":
+		return PushMPLS{EtherType: uint16(n)}, err
+	}
+	return PopMPLS{EtherType: uint16(n)}, err
+}
+
+// alias parses OpenFlow 1.0 actions that ovs-ofctl sends as set_field.
 func (p *actionParser) alias(w word) (a Action, ok bool, err error) {
 	set := func(id FieldID) (Action, bool, error) {
 		f, err := parseFieldValue(id, w.value)
@@ -166,7 +170,7 @@ func (p *actionParser) alias(w word) (a Action, ok bool, err error) {
 	case "mod_nw_tos":
 		n, err := w.uint(8)
 		if err == nil && n&3 != 0 {
-			err = fmt.Errorf("mod_nw_tos:%d: the lower two bits are mod_nw_ecn's", n)
+			err = fmt.Errorf("mod_nw_tos:%d: the lower two bits belong to mod_nw_ecn", n)
 		}
 		return SetField{Num(FieldIPDSCP, n>>2)}, true, err
 	case "mod_tp_src", "mod_tp_dst":
@@ -184,7 +188,7 @@ func (p *actionParser) alias(w word) (a Action, ok bool, err error) {
 	return nil, false, nil
 }
 
-// modVLAN sets a part of the tag, and adds the tag when there is none.
+// modVLAN parses mod_vlan_vid and mod_vlan_pcp, which add a VLAN tag if the packet has none.
 func (p *actionParser) modVLAN(w word) ([]Action, error) {
 	set := Num(FieldVLANVID, 0)
 	width, present := 12, uint64(vlanPresent)
@@ -203,11 +207,11 @@ func (p *actionParser) modVLAN(w word) ([]Action, error) {
 	return []Action{PushVLAN{EtherType: ethVLAN}, SetField{set}}, err
 }
 
-// parseOutput reads output:PORT and output:FIELD[…].
+// parseOutput parses output:PORT and output:FIELD[…].
 func parseOutput(w word) (Action, error) {
 	const all = 0xffff
 	if w.form == '(' {
-		return nil, fmt.Errorf("output(%s) is not an action that this package knows", excerpt(w.value))
+		return nil, fmt.Errorf("output(%s): unsupported form of output; write output:PORT or output:FIELD[…]", excerpt(w.value))
 	}
 	port, err := ParsePort(w.value)
 	if err == nil {
@@ -219,13 +223,13 @@ func parseOutput(w word) (Action, error) {
 	}
 	from, err2 := ParseSubfield(w.value)
 	if err2 != nil {
-		return nil, fmt.Errorf("output:%s: neither a port nor a field", excerpt(w.value))
+		return nil, fmt.Errorf("output:%s: not a port or a field", excerpt(w.value))
 	}
 	a := OutputField{From: from, MaxLen: all}
 	return a, a.check()
 }
 
-// parseResubmit reads resubmit:PORT and resubmit([PORT],[TABLE][,ct]).
+// parseResubmit parses resubmit:PORT and resubmit([PORT],[TABLE][,ct]).
 func parseResubmit(w word) (Action, error) {
 	a := Resubmit{Port: PortInPort, Table: CurrentTable}
 	var parts [3]string
@@ -251,7 +255,7 @@ func parseResubmit(w word) (Action, error) {
 	case parts[2] == "ct":
 		a.CT = true
 	case parts[2] != "":
-		return nil, fmt.Errorf("resubmit: %q is not ct", parts[2])
+		return nil, fmt.Errorf("resubmit: third argument %q, want ct", parts[2])
 	}
 	if a.Port == PortInPort && a.Table == CurrentTable {
 		return nil, fmt.Errorf("resubmit needs a port or a table")
@@ -259,12 +263,12 @@ func parseResubmit(w word) (Action, error) {
 	return a, nil
 }
 
-// parseExec reads the actions inside of ct(exec(…)).
+// parseExec parses the actions of ct(exec(…)).
 func parseExec(s string) ([]Action, error) {
 	var exec []Action
 	err := eachWord(s, func(w word) error {
 		if w.key == "ct" {
-			return fmt.Errorf("ct can't be executed in itself")
+			return fmt.Errorf("ct is not allowed in ct(exec(…))")
 		}
 		a, err := parseInCT(w)
 		exec = append(exec, a)

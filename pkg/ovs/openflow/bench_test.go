@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// benchFlows are flows of the pipeline's kinds: tunnels, ARP, services with conntrack, policy by conjunction.
+// benchFlows returns n flows like those of the pipeline: tunnels, ARP, services with conntrack, policies with conjunctions.
 func benchFlows(tb testing.TB, n int) []*FlowMod {
 	tb.Helper()
 	flows := make([]*FlowMod, n)
@@ -33,7 +33,7 @@ func benchFlows(tb testing.TB, n int) []*FlowMod {
 
 const benchSize = 50_000
 
-// benchDump is the flows as the messages of a dump, each of at most 64 KiB.
+// benchDump returns the messages of a dump of the flows, each at most 64 KiB long.
 func benchDump(tb testing.TB, flows []*FlowMod) [][]byte {
 	tb.Helper()
 	var dump [][]byte
@@ -45,7 +45,7 @@ func benchDump(tb testing.TB, flows []*FlowMod) [][]byte {
 				Table: m.Table, Priority: m.Priority, Cookie: m.Cookie, Match: m.Match, Instructions: m.Instructions, Packets: 5, Bytes: 7,
 			})
 		}
-		b, err := Append(nil, Version14, 7, reply)
+		b, err := Append(nil, 7, reply)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func BenchmarkDecodeDump(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchSize, "ns/flow")
 }
 
-// BenchmarkCanonical decodes a dump and indexes it as the reconciler does.
+// BenchmarkCanonical decodes a dump and indexes it by key, as the reconciler does.
 func BenchmarkCanonical(b *testing.B) {
 	dump := benchDump(b, benchFlows(b, benchSize))
 	b.ReportAllocs()
@@ -106,7 +106,7 @@ func BenchmarkAppendFlowMods(b *testing.B) {
 		buf = buf[:0]
 		for i, m := range flows {
 			var err error
-			if buf, err = Append(buf, Version14, uint32(i), &BundleAdd{ID: 1, Flags: BundleAtomic, Message: m}); err != nil {
+			if buf, err = Append(buf, uint32(i), &BundleAdd{ID: 1, Flags: BundleAtomic, Message: m}); err != nil {
 				b.Fatal(err)
 			}
 		}

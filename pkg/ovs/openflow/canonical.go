@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// Canonical returns bytes that are equal for instructions that do the same, whatever form they came in: load and set_field of the same
-// bits; a copy_field of OpenFlow 1.5 and a move; a note and its padding; a NAT range of one address. They differ for all
-// else, the order of actions included, and are no wire format.
+// Canonical returns bytes that are equal for equivalent instructions, whatever their form: load and set_field of the same bits, a
+// note with and without padding, a NAT range of one address and that address. Any other
+// difference, the order of actions included, gives different bytes. The result is not a wire format.
 func (in Instructions) Canonical() (string, error) {
 	var buf [256]byte
 	b, err := in.AppendCanonical(buf[:0])
 	return string(b), err
 }
 
-// AppendCanonical appends what Canonical returns.
+// AppendCanonical appends the bytes that Canonical returns.
 func (in Instructions) AppendCanonical(b []byte) ([]byte, error) {
 	start := len(b)
 	b, err := appendCanonicalList(b, 'a', in.Apply)
@@ -26,10 +26,10 @@ func (in Instructions) AppendCanonical(b []byte) ([]byte, error) {
 	}
 	in.Apply, in.Write = nil, nil
 	in.Metadata.Value &= in.Metadata.Mask
-	return in.append(b, Version14)
+	return in.append(b)
 }
 
-// appendCanonicalList appends a list with its tag and length in front.
+// appendCanonicalList appends the list, preceded by a tag and the length.
 func appendCanonicalList(b []byte, tag byte, actions []Action) ([]byte, error) {
 	if len(actions) == 0 {
 		return b, nil
@@ -38,7 +38,7 @@ func appendCanonicalList(b []byte, tag byte, actions []Action) ([]byte, error) {
 	b = append(b, tag, 0, 0, 0, 0)
 	for _, a := range actions {
 		if a == nil {
-			return b, fmt.Errorf("a nil action")
+			return b, fmt.Errorf("nil action")
 		}
 		var err error
 		if b, err = appendCanonical(b, a); err != nil {
@@ -49,7 +49,7 @@ func appendCanonicalList(b []byte, tag byte, actions []Action) ([]byte, error) {
 	return b, nil
 }
 
-// canonicalSet is the type under which Load and SetField meet; the wire has no such action.
+// canonicalSet is the action type of both Load and SetField in canonical bytes. No action on the wire has it.
 const canonicalSet = 0xfffe
 
 func appendCanonical(b []byte, a Action) ([]byte, error) {
@@ -65,7 +65,7 @@ func appendCanonical(b []byte, a Action) ([]byte, error) {
 		if a.Port != PortController {
 			a.MaxLen = 0
 		}
-		return a.appendWire(b, Version14)
+		return a.appendWire(b)
 	case NAT:
 		if a.Max == a.Min {
 			a.Max = NAT{}.Max
@@ -73,14 +73,14 @@ func appendCanonical(b []byte, a Action) ([]byte, error) {
 		if a.PortMax == a.PortMin {
 			a.PortMax = 0
 		}
-		return a.appendWire(b, Version14)
+		return a.appendWire(b)
 	case CT:
 		if err := a.check(); err != nil {
 			return b, err
 		}
 		return appendCanonicalList(a.appendFixed(b), 'e', a.Exec)
 	}
-	return a.appendWire(b, Version14)
+	return a.appendWire(b)
 }
 
 func appendCanonicalSet(b []byte, f Field) []byte {
@@ -90,17 +90,13 @@ func appendCanonicalSet(b []byte, f Field) []byte {
 	return appendValue(b, f.Mask, maxValue)
 }
 
-// Canonical returns bytes that are equal for groups that do the same. Of bucket ids it keeps the order only, which is all that OpenFlow
-// 1.4 has; a group's selection method counts where it is given.
+// Canonical returns bytes that are equal for equivalent groups.
 func (g *Group) Canonical() (string, error) {
 	b := append(put32(nil, g.ID), byte(g.Type))
-	b, err := g.appendSelection(b)
-	if err != nil {
-		return "", err
-	}
 	for i := range g.Buckets {
 		k := &g.Buckets[i]
 		b = put32(put32(put16(append(b, 'b'), k.Weight), uint32(k.WatchPort)), k.WatchGroup)
+		var err error
 		if b, err = appendCanonicalList(b, 'a', k.Actions); err != nil {
 			return "", fmt.Errorf("bucket %d: %w", i, err)
 		}

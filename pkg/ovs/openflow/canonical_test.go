@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// TestCanonicalEqual has texts that mean the same in each line.
+// TestCanonicalEqual checks that the texts of one line have equal canonical bytes, and those of different lines do not.
 func TestCanonicalEqual(t *testing.T) {
 	lines := [][]string{
 		{"load:5->NXM_NX_REG0[]", "set_field:5->reg0", "set_field:5/0xffffffff->reg0", "load:0x5->NXM_NX_REG0[0..31]"},
@@ -50,7 +50,7 @@ func TestCanonicalEqual(t *testing.T) {
 	for _, texts := range lines {
 		var first string
 		for i, text := range texts {
-			in, err := ParseInstructions(text)
+			in, err := ParseInstructions(Match{}, text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,26 +61,24 @@ func TestCanonicalEqual(t *testing.T) {
 			if i == 0 {
 				first = c
 				if other, ok := seen[c]; ok {
-					t.Errorf("%q and %q are taken for equal", text, other)
+					t.Errorf("got equal canonical forms of %q and %q, want different ones", text, other)
 				}
 				seen[c] = text
 			} else if c != first {
-				t.Errorf("%q and %q are taken for different", texts[0], text)
+				t.Errorf("got different canonical forms of %q and %q, want equal ones", texts[0], text)
 			}
-			for _, version := range []Version{Version14, Version15} {
-				b, err := in.append(nil, version)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got, err := decodeInstructions(b).Canonical(); err != nil || got != c {
-					t.Errorf("%q: by way of %s it differs (%v)", text, version, err)
-				}
+			b, err := in.append(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := decodeInstructions(b).Canonical(); err != nil || got != c {
+				t.Errorf("%q: canonical form differs after encoding and decoding (error %v)", text, err)
 			}
 		}
 	}
 }
 
-// TestMatchEqual has texts that match the same packets in each line.
+// TestMatchEqual checks that the texts of one line are equal matches, and those of different lines are not.
 func TestMatchEqual(t *testing.T) {
 	lines := [][]string{
 		{"", "reg0=0/0", "metadata=5/0"},
@@ -105,20 +103,20 @@ func TestMatchEqual(t *testing.T) {
 	}
 	seen := map[Match]string{}
 	for _, texts := range lines {
-		first, err := ParseMatch(texts[0])
+		first, err := parseFlowMatch(texts[0])
 		if err != nil {
 			t.Fatal(err)
 		}
 		if other, ok := seen[first]; ok {
-			t.Errorf("%q and %q are taken for equal", texts[0], other)
+			t.Errorf("got equal canonical forms of %q and %q, want different ones", texts[0], other)
 		}
 		seen[first] = texts[0]
 		for _, text := range texts[1:] {
-			m, err := ParseMatch(text)
+			m, err := parseFlowMatch(text)
 			if err != nil {
 				t.Error(err)
 			} else if m != first {
-				t.Errorf("%q and %q are taken for different: %s, %s", texts[0], text, first, m)
+				t.Errorf("%q: got %s, want %s, equal to %q", text, m, first, texts[0])
 			}
 		}
 	}
@@ -126,11 +124,10 @@ func TestMatchEqual(t *testing.T) {
 
 func TestGroupCanonical(t *testing.T) {
 	lines := [][]string{
-		{"group_id=1,type=select,bucket=load:5->NXM_NX_REG0[]", "group_id=1,type=select,bucket=weight=1,bucket_id=7,set_field:5->reg0"},
+		{"group_id=1,type=select,bucket=load:5->NXM_NX_REG0[]", "group_id=1,type=select,bucket=weight=1,set_field:5->reg0"},
 		{"group_id=1,type=select,bucket=weight=2,load:5->NXM_NX_REG0[]"},
 		{"group_id=2,type=select,bucket=load:5->NXM_NX_REG0[]"},
 		{"group_id=1,type=all,bucket=load:5->NXM_NX_REG0[]"},
-		{"group_id=1,type=select,selection_method=dp_hash,bucket=load:5->NXM_NX_REG0[]"},
 		{"group_id=1,type=select,bucket=load:5->NXM_NX_REG0[],bucket=drop"},
 		{"group_id=1,type=select,bucket=watch_port=5,load:5->NXM_NX_REG0[]"},
 	}
@@ -146,23 +143,37 @@ func TestGroupCanonical(t *testing.T) {
 				t.Fatal(err)
 			}
 			if other, ok := seen[c]; ok != (i > 0) {
-				t.Errorf("%q: taken for equal to %q", text, other)
+				t.Errorf("%q: got the canonical form of %q, want one of its own line only", text, other)
 			}
 			seen[c] = text
 		}
 	}
 	if _, err := (&Group{Buckets: []Bucket{{Actions: []Action{nil}}}}).Canonical(); err == nil {
-		t.Error("no error for a nil action")
+		t.Error("canonical form of a nil action: got no error, want one")
 	}
 }
 
-func TestNewMatch(t *testing.T) {
-	m, err := NewMatch(Num(FieldIPProto, ipTCP), Num(FieldEthType, ethIPv4), Num(FieldTCPDst, 80), Num(Reg(3), 7))
+// newMatch returns a match of the fields.
+func newMatch(fields ...Field) (Match, error) {
+	var s fieldSet
+	for _, f := range fields {
+		if err := s.add(f); err != nil {
+			return Match{}, err
+		}
+	}
+	if err := s.checkPrerequisites(); err != nil {
+		return Match{}, err
+	}
+	return s.match(), nil
+}
+
+func TestMatchOfFields(t *testing.T) {
+	m, err := newMatch(Num(FieldIPProto, ipTCP), Num(FieldEthType, ethIPv4), Num(FieldTCPDst, 80), Num(Reg(3), 7))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want, err := ParseMatch("tcp,tp_dst=80,reg3=7"); err != nil || m != want {
-		t.Errorf("%s, want %s", m, want)
+		t.Errorf("got %s, want %s", m, want)
 	}
 	for _, fields := range [][]Field{
 		{Num(FieldTCPDst, 80)},
@@ -172,13 +183,13 @@ func TestNewMatch(t *testing.T) {
 		{{ID: FieldEthType, Mask: Value{Lo: 1}}},
 		{{ID: Reg(0), Mask: Value{Lo: 1 << 32}}},
 	} {
-		if m, err := NewMatch(fields...); err == nil {
-			t.Errorf("%+v: no error, but %s", fields, m)
+		if m, err := newMatch(fields...); err == nil {
+			t.Errorf("%+v: got %s, want an error", fields, m)
 		}
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("Reg(16) does not panic")
+			t.Error("Reg(16): got no panic, want one")
 		}
 	}()
 	Reg(16)

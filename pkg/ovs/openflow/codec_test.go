@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// deep lets cmp compare values of this package.
+// deep returns options with which cmp compares values of this package.
 func deep() cmp.Options {
 	return cmp.Options{
 		cmp.Comparer(func(a, b Match) bool { return a == b }),
@@ -34,7 +34,7 @@ func readTable(t testing.TB, name string, columns int) [][]string {
 		}
 		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(fields) < columns {
-			t.Fatalf("%s: %q has not %d columns", name, line, columns)
+			t.Fatalf("%s: got %q, want at least %d columns", name, line, columns)
 		}
 		lines = append(lines, fields)
 	}
@@ -56,63 +56,68 @@ type fieldForm struct {
 	masked bool
 }
 
-// TestEveryMatch holds matches against texts and wire forms, and fails when a field of the registry has no case.
+// parseFlowMatch parses any match that a flow of the switch may have.
+func parseFlowMatch(text string) (Match, error) {
+	m, err := ParseFlow(text + " actions=drop")
+	if err != nil {
+		return Match{}, err
+	}
+	return m.Match, nil
+}
+
+// TestEveryMatch compares matches with their texts and wire forms. It fails if a field has no case in testdata.
 func TestEveryMatch(t *testing.T) {
 	seen := map[fieldForm]bool{}
 	for _, c := range readTable(t, "matches.txt", 3) {
 		text, printed, wire := c[0], c[1], unhex(t, c[2])
-		m, err := ParseMatch(text)
+		m, err := parseFlowMatch(text)
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v, want none", text, err)
 			continue
 		}
 		if got := m.String(); got != printed {
-			t.Errorf("%q is printed as %q, want %q", text, got, printed)
+			t.Errorf("%q: got text %q, want %q", text, got, printed)
 		}
-		if again, err := ParseMatch(printed); err != nil || again != m {
-			t.Errorf("%q, printed and read again: %q %v", text, again, err)
+		if again, err := parseFlowMatch(printed); err != nil || again != m {
+			t.Errorf("%q: got %q, error %v after printing and parsing, want no change", text, again, err)
 		}
 		encoded, err := m.append(nil)
 		if err != nil {
 			t.Error(err)
 		}
 		if got := encoded[4 : 4+len(wire)]; string(got) != string(wire) || int(u16(encoded[2:])) != 4+len(wire) || len(encoded)%8 != 0 {
-			t.Errorf("%q is encoded as %x, want %x in it", text, encoded, wire)
+			t.Errorf("%q: got encoding %x, want TLVs %x", text, encoded, wire)
 		}
 		decoded, rest, err := decodeMatch(append(encoded, 1, 2, 3))
 		if err != nil || decoded != m || len(rest) != 3 {
-			t.Errorf("%q: decoded as %q, %d bytes left, %v", text, decoded, len(rest), err)
+			t.Errorf("%q: got %q, %d bytes left, error %v after encoding and decoding, want no change and 3 bytes left", text, decoded, len(rest), err)
 		}
 		if !isCanonical(wire) {
-			t.Errorf("%q: the encoded form is not taken for canonical", text)
+			t.Errorf("%q: isCanonical: got false for its own encoding, want true", text)
 		}
 		for f := range m.Fields() {
 			seen[fieldForm{f.ID, !f.isExact()}] = true
 			if got, ok := m.Lookup(f.ID); !ok || got != f {
-				t.Errorf("%q: looked up %v, found %v", text, f, got)
+				t.Errorf("%q: Lookup: got %v, want %v", text, got, f)
 			}
 		}
 	}
 	for id := range numMatchFields {
 		if !seen[fieldForm{id, false}] {
-			t.Errorf("no exact case for %s in testdata/matches.txt", id)
+			t.Errorf("got no exact case for %s in testdata/matches.txt", id)
 		}
 		if fieldTable[id].maskable && id.significant() > 1 && !seen[fieldForm{id, true}] {
-			t.Errorf("no masked case for %s in testdata/matches.txt", id)
+			t.Errorf("got no masked case for %s in testdata/matches.txt", id)
 		}
 	}
 }
 
-// TestEveryAction holds actions and instructions against texts and wire forms of both versions, and fails when a kind, an instruction or a field
-// that only actions have has no case.
+// TestEveryAction compares actions and instructions with their texts and with their wire forms. It fails if a kind, an
+// instruction, or a field that only actions use has no case in testdata.
 func TestEveryAction(t *testing.T) {
 	kinds, fields, instructions := map[Kind]bool{}, map[fieldForm]bool{}, map[string]bool{}
 	for _, c := range readTable(t, "actions.txt", 4) {
-		match, text, printed, wire14 := c[0], c[1], c[2], unhex(t, c[3])
-		wire15 := wire14
-		if len(c) > 4 {
-			wire15 = unhex(t, c[4])
-		}
+		match, text, printed, wire := c[0], c[1], c[2], unhex(t, c[3])
 		m, err := ParseFlow(match + " actions=" + text)
 		if err != nil {
 			t.Error(err)
@@ -120,31 +125,25 @@ func TestEveryAction(t *testing.T) {
 		}
 		in := m.Instructions
 		if got := in.String(); got != printed {
-			t.Errorf("%q is printed as %q, want %q", text, got, printed)
+			t.Errorf("%q: got text %q, want %q", text, got, printed)
 		}
-		if again, err := ParseInstructions(printed); err != nil || !cmp.Equal(again, in, deep()) {
-			t.Errorf("%q, printed and read again: %q %v", text, again, err)
+		if again, err := ParseInstructions(Match{}, printed); err != nil || !cmp.Equal(again, in, deep()) {
+			t.Errorf("%q: got %q, error %v after printing and parsing, want no change", text, again, err)
 		}
 		canonical, err := in.Canonical()
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v, want none", text, err)
 		}
-		for version, wire := range map[Version][]byte{Version14: wire14, Version15: wire15} {
-			encoded, err := in.append(nil, version)
-			if err != nil || string(encoded) != string(wire) {
-				t.Errorf("%q in %s is encoded as\n%x, want\n%x (%v)", text, version, encoded, wire, err)
-			}
-			decoded := decodeInstructions(wire)
-			if diff := cmp.Diff(in, decoded, deep()); diff != "" && version == Version14 {
-				t.Errorf("%q: decoded from %s:\n%s", text, version, diff)
-			}
-			if got, err := decoded.Canonical(); err != nil || got != canonical {
-				t.Errorf("%q: decoded from %s it is %q, which is not equal to it (%v)", text, version, decoded, err)
-			}
-			again, err := decoded.append(nil, version)
-			if err != nil || string(again) != string(wire) {
-				t.Errorf("%q: encoded, decoded and encoded again in %s:\n%x\n%x (%v)", text, version, wire, again, err)
-			}
+		encoded, err := in.append(nil)
+		if err != nil || string(encoded) != string(wire) {
+			t.Errorf("%q: error %v\ngot  %x\nwant %x", text, err, encoded, wire)
+		}
+		decoded := decodeInstructions(wire)
+		if diff := cmp.Diff(in, decoded, deep()); diff != "" {
+			t.Errorf("%q: decoded (-want +got):\n%s", text, diff)
+		}
+		if got, err := decoded.Canonical(); err != nil || got != canonical {
+			t.Errorf("%q: decoded: got %q, error %v, want an equal canonical form", text, decoded, err)
 		}
 		note(in, kinds, fields)
 		v := reflect.ValueOf(in)
@@ -156,25 +155,25 @@ func TestEveryAction(t *testing.T) {
 	}
 	for k := range numKinds {
 		if !kinds[k] {
-			t.Errorf("no case for %s in testdata/actions.txt", k)
+			t.Errorf("got no case for %s in testdata/actions.txt", k)
 		}
 	}
 	for id := numMatchFields; id < numFields; id++ {
 		if !fields[fieldForm{id, false}] {
-			t.Errorf("no exact case for %s in testdata/actions.txt", id)
+			t.Errorf("got no exact case for %s in testdata/actions.txt", id)
 		}
 		if fieldTable[id].maskable && !fields[fieldForm{id, true}] {
-			t.Errorf("no masked case for %s in testdata/actions.txt", id)
+			t.Errorf("got no masked case for %s in testdata/actions.txt", id)
 		}
 	}
 	for f := range reflect.TypeFor[Instructions]().Fields() {
 		if !instructions[f.Name] {
-			t.Errorf("no case for the instruction %s in testdata/actions.txt", f.Name)
+			t.Errorf("got no case for the instruction %s in testdata/actions.txt", f.Name)
 		}
 	}
 }
 
-// note marks what the instructions are a case of.
+// note records the kinds of actions and the forms of fields in the instructions.
 func note(in Instructions, kinds map[Kind]bool, fields map[fieldForm]bool) {
 	var list func(actions []Action)
 	list = func(actions []Action) {
@@ -192,22 +191,22 @@ func note(in Instructions, kinds map[Kind]bool, fields map[fieldForm]bool) {
 	list(in.Write)
 }
 
-// TestRegistry holds the tables against each other.
+// TestRegistry checks that the field table is complete and that the indexes of names and headers agree with it.
 func TestRegistry(t *testing.T) {
 	headers := map[oxmHeader]FieldID{}
 	for i := range fieldTable {
 		id, f := FieldID(i), &fieldTable[i]
 		switch {
 		case f.name == "" || f.size == 0 || f.bits == 0 || int(f.bits) > 8*int(f.size) || f.size > maxValue:
-			t.Errorf("%d: %+v is incomplete", id, f)
+			t.Errorf("field %d: got incomplete entry %+v", id, f)
 		case f.nx.name == "" && f.oxm.name == "":
-			t.Errorf("%s has no header", id)
+			t.Errorf("field %s: got no header, want one", id)
 		case f.size > 8 && f.form == formDecimal:
-			t.Errorf("%s: only numbers of 64 bits are printed in decimal", id)
+			t.Errorf("field %s: got formDecimal for %d bytes, want at most 8", id, f.size)
 		}
 		for _, name := range []string{f.name, f.alias, f.nx.name, f.oxm.name} {
 			if got, ok := fieldNames[name]; name != "" && (!ok || got != id) {
-				t.Errorf("%s is a name of %s and %s", name, id, got)
+				t.Errorf("name %q: got field %s, want %s", name, got, id)
 			}
 		}
 		for _, h := range []namedHeader{f.nx, f.oxm} {
@@ -215,23 +214,23 @@ func TestRegistry(t *testing.T) {
 				continue
 			}
 			if other, ok := headers[h.header]; ok {
-				t.Errorf("%s and %s have one header", id, other)
+				t.Errorf("fields %s and %s: got the same header, want different ones", id, other)
 			}
 			headers[h.header] = id
 			if got := fieldOf(h.header.with(true, 2*id.size())); got != id {
-				t.Errorf("the header of %s is found to be of %d", id, got)
+				t.Errorf("header of %s: got field %d, want %d", id, got, id)
 			}
 		}
 	}
 	if s := FieldID(200).String(); s != "field(200)" {
-		t.Error(s)
+		t.Errorf("got %s, want field(200)", s)
 	}
 	if s := Kind(200).String(); s != "kind(200)" {
-		t.Error(s)
+		t.Errorf("got %s, want kind(200)", s)
 	}
 }
 
-// TestMatchViews decodes what Open vSwitch or others may write in another way.
+// TestMatchViews decodes wire forms of fields other than the canonical one.
 func TestMatchViews(t *testing.T) {
 	for _, c := range []struct{ name, wire, want string }{
 		{"in_port in 16 bits", "000000020005", "in_port=5"},
@@ -251,7 +250,6 @@ func TestMatchViews(t *testing.T) {
 		{"bits outside of the mask", "80001708" + "0a0000ffffffff00", "nw_src=10.0.0.0/24"},
 		{"ONF's tcp_flags", "ffff5406" + "4f4e4600" + "0002", "tcp_flags=syn"},
 		{"ONF's tcp_flags, masked", "ffff5508" + "4f4e4600" + "00020012", "tcp_flags=+syn-ack"},
-		{"tcp_flags of 1.5", "80005402" + "0002", "tcp_flags=syn"},
 		{"unknown experimenter", "ffff5606" + "4f4e46000001", "unknown(0xffff56064f4e46000001)"},
 		{"unknown field between known ones", "80000a020800" + "00014c020005" + "0001000400000007", "ip,reg0=0x7,unknown(0x00014c020005)"},
 		{"field of the wrong length", "80000a0308000a", "unknown(0x80000a0308000a)"},
@@ -263,10 +261,10 @@ func TestMatchViews(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := canonicalMatch(unhex(t, c.wire))
 			if got := m.String(); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 			if again := canonicalMatch([]byte(m.oxm)); again != m {
-				t.Errorf("%x, decoded again: %x", m.oxm, again.oxm)
+				t.Errorf("decoded again: got %x, want %x", again.oxm, m.oxm)
 			}
 		})
 	}

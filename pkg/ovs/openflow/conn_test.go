@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// startSwitch starts an Open vSwitch with a bridge that speaks every version in use.
+// startSwitch starts an Open vSwitch with a bridge that supports OpenFlow 1.0, 1.3 and 1.4.
 func startSwitch(t testing.TB) *ovstest.Switch {
 	t.Helper()
 	s := ovstest.Start(t)
@@ -31,62 +31,61 @@ func startSwitch(t testing.TB) *ovstest.Switch {
 		}
 	})
 	s.VSCtl(t, "add-br", ovstest.Bridge, "--", "set", "bridge", ovstest.Bridge, "datapath_type=netdev", "fail-mode=secure",
-		"protocols=OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15")
+		"protocols=OpenFlow10,OpenFlow13,OpenFlow14")
 	return s
 }
 
-// conn is a connection just good enough for tests: one goroutine, no echo before it is asked for something.
+// conn is a minimal OpenFlow connection for use by one goroutine. It answers echo requests only while it waits for a message.
 type conn struct {
-	t       testing.TB
-	c       net.Conn
-	version openflow.Version
-	xid     uint32
-	buf     []byte
-	out     chan []byte // what the writer is to write: the switch may have to be read from before it reads on
+	t   testing.TB
+	c   net.Conn
+	xid uint32
+	buf []byte
+	out chan []byte // to the writer goroutine: the switch may stop reading until its output is read
 }
 
-func dial(t testing.TB, s *ovstest.Switch, v openflow.Version) *conn {
+func dial(t testing.TB, s *ovstest.Switch) *conn {
 	t.Helper()
-	c, m := dialRaw(t, s, v)
+	c, m := dialRaw(t, s)
 	hello, ok := m.(*openflow.Hello)
-	if !ok || !hello.Versions.Has(v) {
-		t.Fatalf("the switch says %#v instead of a Hello with %s", m, v)
+	if !ok || !hello.Versions.Has(openflow.Version14) {
+		t.Fatalf("got %#v, want a Hello with %s", m, openflow.Version14)
 	}
 	return c
 }
 
 // dialRaw returns the switch's answer to the hello.
-func dialRaw(t testing.TB, s *ovstest.Switch, v openflow.Version) (*conn, openflow.Message) {
+func dialRaw(t testing.TB, s *ovstest.Switch) (*conn, openflow.Message) {
 	t.Helper()
 	nc, err := net.Dial("unix", filepath.Join(s.RunDir, ovstest.Bridge+".mgmt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return greet(t, nc, v)
+	return greet(t, nc)
 }
 
 // greet exchanges hellos.
-func greet(t testing.TB, nc net.Conn, v openflow.Version) (*conn, openflow.Message) {
+func greet(t testing.TB, nc net.Conn) (*conn, openflow.Message) {
 	t.Helper()
 	t.Cleanup(func() { nc.Close() })
 	if err := nc.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{t: t, c: nc, version: v, out: make(chan []byte, 16)}
+	c := &conn{t: t, c: nc, out: make(chan []byte, 16)}
 	t.Cleanup(func() { close(c.out) })
 	go func() {
 		for b := range c.out {
 			if _, err := nc.Write(b); err != nil {
-				return // the reader sees it too
+				return // reading fails too
 			}
 		}
 	}()
-	c.send(&openflow.Hello{Versions: openflow.Versions(v)})
+	c.send(&openflow.Hello{Versions: openflow.Versions(openflow.Version14)})
 	_, m := c.receive()
 	return c, m
 }
 
-// send sends messages, each with an XID of its own, and returns the first one's.
+// send sends messages, each with its own XID, and returns the first XID.
 func (c *conn) send(messages ...openflow.Message) uint32 {
 	c.t.Helper()
 	first := c.xid + 1
@@ -94,7 +93,7 @@ func (c *conn) send(messages ...openflow.Message) uint32 {
 	for _, m := range messages {
 		c.xid++
 		var err error
-		if b, err = openflow.Append(b, c.version, c.xid, m); err != nil {
+		if b, err = openflow.Append(b, c.xid, m); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -108,7 +107,7 @@ func (c *conn) receive() (openflow.Header, openflow.Message) {
 		if h, err := openflow.ParseHeader(c.buf); err == nil && len(c.buf) >= int(h.Length) {
 			h, m, err := openflow.Decode(c.buf[:h.Length])
 			if err != nil {
-				c.t.Fatalf("%v\n%x", err, c.buf[:h.Length])
+				c.t.Fatalf("decode: %v\n%x", err, c.buf[:h.Length])
 			}
 			c.buf = c.buf[h.Length:]
 			if echo, ok := m.(*openflow.EchoRequest); ok {
@@ -121,7 +120,7 @@ func (c *conn) receive() (openflow.Header, openflow.Message) {
 		n, err := c.c.Read(chunk)
 		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
-				c.t.Fatalf("no answer: %v", err)
+				c.t.Fatalf("got no message, want one: %v", err)
 			}
 			c.t.Fatal(err)
 		}
@@ -129,13 +128,13 @@ func (c *conn) receive() (openflow.Header, openflow.Message) {
 	}
 }
 
-// answer is a message that came back, and the XID that says to what.
+// answer is a message from the switch and its XID, which is that of the request.
 type answer struct {
 	xid uint32
 	openflow.Message
 }
 
-// do sends messages and a barrier, and returns what comes back before the barrier's reply.
+// do sends messages and a barrier, and returns the answers up to the barrier's reply.
 func (c *conn) do(messages ...openflow.Message) (first uint32, answers []answer) {
 	c.t.Helper()
 	first = c.send(append(messages, &openflow.BarrierRequest{})...)
@@ -144,7 +143,7 @@ func (c *conn) do(messages ...openflow.Message) (first uint32, answers []answer)
 		h, m := c.receive()
 		if h.XID == barrier {
 			if _, ok := m.(*openflow.BarrierReply); !ok {
-				c.t.Fatalf("the barrier's answer is %#v", m)
+				c.t.Fatalf("got %#v, want a barrier reply", m)
 			}
 			return first, answers
 		}
@@ -152,25 +151,25 @@ func (c *conn) do(messages ...openflow.Message) (first uint32, answers []answer)
 	}
 }
 
-// must is do for messages that are not answered.
+// must sends messages and fails the test if the switch answers one of them.
 func (c *conn) must(messages ...openflow.Message) {
 	c.t.Helper()
 	if first, answers := c.do(messages...); len(answers) > 0 {
 		a := answers[0]
-		c.t.Fatalf("message %d, %+v, is answered by %v", a.xid-first, messages[a.xid-first], a.Message)
+		c.t.Fatalf("message %d, %+v: got answer %v, want none", a.xid-first, messages[a.xid-first], a.Message)
 	}
 }
 
-// ask sends a request with one answer.
+// ask sends a request and returns its only answer.
 func ask[M openflow.Message](c *conn, request openflow.Message) M {
 	c.t.Helper()
 	_, answers := c.do(request)
 	if len(answers) != 1 {
-		c.t.Fatalf("%d answers to %#v: %v", len(answers), request, answers)
+		c.t.Fatalf("%#v: got %d answers, want 1: %v", request, len(answers), answers)
 	}
 	m, ok := answers[0].Message.(M)
 	if !ok {
-		c.t.Fatalf("the answer to %#v is %v", request, answers[0].Message)
+		c.t.Fatalf("%#v: got answer %v, want %T", request, answers[0].Message, m)
 	}
 	return m
 }
@@ -182,8 +181,8 @@ func (c *conn) flows() []openflow.FlowStats {
 	var flows []openflow.FlowStats
 	for i, a := range answers {
 		reply, ok := a.Message.(*openflow.FlowStatsReply)
-		if !ok || reply.HasMore() != (i < len(answers)-1) {
-			c.t.Fatalf("answer %d of %d to a dump is %v", i, len(answers), a.Message)
+		if !ok || reply.More != (i < len(answers)-1) {
+			c.t.Fatalf("answer %d of %d to a dump: got %v, want flows", i, len(answers), a.Message)
 		}
 		flows = append(flows, reply.Flows...)
 	}
@@ -201,15 +200,13 @@ func (c *conn) flowTexts() []string {
 	return texts
 }
 
-// ofctl runs ovs-ofctl in the connection's version; it returns the lines but the first, which is the name of the reply.
+// ofctl runs ovs-ofctl in OpenFlow 1.4 and returns the lines of its output after the first, which is the name of the reply.
 func (c *conn) ofctl(s *ovstest.Switch, args ...string) []string {
 	c.t.Helper()
-	args = append([]string{"--timeout=30", "-O", map[openflow.Version]string{
-		openflow.Version14: "OpenFlow14", openflow.Version15: "OpenFlow15",
-	}[c.version]}, args...)
+	args = append([]string{"--timeout=30", "-O", "OpenFlow14"}, args...)
 	cmd := s.Command(c.t.Context(), "ovs-ofctl", args...)
 	var stderr strings.Builder
-	cmd.Stderr = &stderr // warnings of a slow machine, for one
+	cmd.Stderr = &stderr // separate from the output, because ovs-ofctl may print warnings
 	out, err := cmd.Output()
 	if err != nil {
 		c.t.Fatalf("ovs-ofctl %q: %v\n%s", args, err, stderr.String())
@@ -223,7 +220,7 @@ func (c *conn) ofctl(s *ovstest.Switch, args ...string) []string {
 	return lines
 }
 
-// dump is what ovs-ofctl prints of the flows, sorted.
+// dump returns the flows as ovs-ofctl prints them, sorted.
 func (c *conn) dump(s *ovstest.Switch) []string {
 	c.t.Helper()
 	lines := c.ofctl(s, "--no-stats", "--no-names", "dump-flows", ovstest.Bridge)

@@ -5,18 +5,18 @@ import (
 	"strconv"
 )
 
-// CTNoTable in CT lets the packet go on without coming back from conntrack (NX_CT_RECIRC_NONE).
+// CTNoTable in CT.Table does not recirculate the packet after conntrack (NX_CT_RECIRC_NONE).
 const CTNoTable = 0xff
 
-// CT sends the packet through the connection tracker (NXAST_CT).
+// CT sends the packet to conntrack (NXAST_CT).
 type CT struct {
 	Commit   bool
-	Force    bool     // with Commit: a connection of the other direction is replaced
-	Table    uint8    // where the tracked packet goes on; CTNoTable: nowhere
-	Zone     uint16   // unless ZoneFrom is given
-	ZoneFrom Subfield // 16 bits that hold the zone
+	Force    bool     // with Commit: replace an entry of the opposite direction
+	Table    uint8    // where the tracked packet continues; CTNoTable: nowhere
+	Zone     uint16   // unless ZoneFrom is set
+	ZoneFrom Subfield // 16 bits that contain the zone
 	ALG      uint16   // 21 for FTP, 69 for TFTP
-	Exec     []Action // done in conntrack: NAT; sets and moves of ct_mark and ct_label
+	Exec     []Action // applied to the connection: NAT; load, set_field and move of ct_mark and ct_label
 }
 
 // Flags of struct nx_action_conntrack.
@@ -60,19 +60,19 @@ func (a CT) check() error {
 		switch e.(type) {
 		case NAT, Load, SetField, Move, UnknownAction:
 		default:
-			return fmt.Errorf("%s can't be executed in it", e.Kind())
+			return fmt.Errorf("%s is not allowed in ct(exec(…))", e.Kind())
 		}
 	}
 	return nil
 }
 
-func (a CT) appendWire(b []byte, v Version) ([]byte, error) {
+func (a CT) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}
 	start := len(b)
 	b = a.appendFixed(b)
-	b, err := appendActions(b, v, a.Exec)
+	b, err := appendActions(b, a.Exec)
 	if err != nil {
 		return b, err
 	}
@@ -107,13 +107,13 @@ func decodeCT(b []byte) (Action, bool) {
 		}
 	}
 	if nestsCT(b[ctLen:]) {
-		return nil, false // Open vSwitch has none, and recursion needs an end
+		return nil, false // Open vSwitch refuses nested ct; it would be unbounded recursion
 	}
 	a.Exec = decodeActions(b[ctLen:])
 	return a, a.check() == nil
 }
 
-// nestsCT reports whether a list of actions holds a ct.
+// nestsCT reports whether a list of actions contains ct.
 func nestsCT(b []byte) bool {
 	for {
 		element, rest, ok := tlv(b, 2, actionHeader)
@@ -145,7 +145,7 @@ func (a CT) appendText(b []byte) []byte {
 		b = append(strconv.AppendUint(append(b, "zone="...), uint64(a.Zone), 10), ',')
 	}
 	exec := a.Exec
-	if len(exec) > 0 && exec[0].Kind() == KindNAT { // the first one stands outside
+	if len(exec) > 0 && exec[0].Kind() == KindNAT { // Open vSwitch prints the first nat outside of exec(…)
 		b = append(exec[0].appendText(b), ',')
 		exec = exec[1:]
 	}
@@ -167,7 +167,7 @@ func (a CT) appendText(b []byte) []byte {
 	return append(b, ')')
 }
 
-// parseCT reads what stands between the parentheses of ct(…).
+// parseCT parses the arguments of ct(…).
 func parseCT(s string) (Action, error) {
 	a := CT{Table: CTNoTable}
 	err := eachWord(s, func(w word) error { return a.argument(w) })
@@ -227,13 +227,13 @@ func (a *CT) argument(w word) error {
 	return fmt.Errorf("%q is not an argument of ct", w.key)
 }
 
-// CTClear makes the packet untracked again (NXAST_CT_CLEAR).
+// CTClear removes the conntrack state of the packet (NXAST_CT_CLEAR).
 type CTClear struct{}
 
 // Kind implements Action.
 func (CTClear) Kind() Kind { return KindCTClear }
 
-func (CTClear) appendWire(b []byte, _ Version) ([]byte, error) {
+func (CTClear) appendWire(b []byte) ([]byte, error) {
 	return zeros(appendNicira(b, nxCTClear, 16), 6), nil
 }
 

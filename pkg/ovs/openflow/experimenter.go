@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// Subtypes of Nicira's messages (Open vSwitch's ofp-msgs.h).
+// Subtypes of Nicira messages (Open vSwitch's ofp-msgs.h).
 const (
 	nxtSetPacketInFormat = 16
 	nxtSetControllerID   = 20
@@ -49,34 +49,34 @@ func decodeExperimenter(h Header, b []byte) (Message, error) {
 	return decodeUnknown(h, b), nil
 }
 
-// CTFlushZone forgets all connections of a zone (NXT_CT_FLUSH_ZONE).
+// CTFlushZone flushes all conntrack entries of a zone (NXT_CT_FLUSH_ZONE).
 type CTFlushZone struct {
 	Zone uint16
 }
 
 func (*CTFlushZone) messageType() uint8 { return typeExperimenter }
 
-func (m *CTFlushZone) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *CTFlushZone) appendBody(b []byte) ([]byte, error) {
 	return put16(zeros(appendNiciraMessage(b, nxtCTFlushZone), 6), m.Zone), nil
 }
 
-// CTFlush forgets the connections that match (NXT_CT_FLUSH, since Open vSwitch 3.1). What is zero matches all.
+// CTFlush flushes the conntrack entries that match (NXT_CT_FLUSH, Open vSwitch 3.1 and later). A zero protocol, address or port matches any value.
 type CTFlush struct {
 	Zone     uint16 // unless AllZones
 	AllZones bool
-	Protocol uint8 // of IP
+	Protocol uint8 // IP protocol number
 	Original CTTuple
 	Reply    CTTuple
 }
 
-// CTTuple is one direction of a connection.
+// CTTuple is one direction of a conntrack entry.
 type CTTuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
-	ICMP             ICMPTuple // when the protocol is ICMP or ICMPv6
+	ICMP             ICMPTuple // if the protocol is ICMP or ICMPv6
 }
 
-// ICMPTuple stands for the ports in ICMP. Open vSwitch compares all three when the protocol is ICMP.
+// ICMPTuple replaces the ports in a CTTuple of ICMP. Open vSwitch compares all three fields if the protocol is ICMP.
 type ICMPTuple struct {
 	ID         uint16
 	Type, Code uint8
@@ -99,7 +99,7 @@ const (
 
 func (*CTFlush) messageType() uint8 { return typeExperimenter }
 
-func (m *CTFlush) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *CTFlush) appendBody(b []byte) ([]byte, error) {
 	b = appendNiciraMessage(b, nxtCTFlush)
 	b = zeros(append(b, m.Protocol), 7)
 	b = m.Original.append(b, flushOriginal, m.Protocol)
@@ -148,7 +148,7 @@ func (t CTTuple) append(b []byte, typ uint16, proto uint8) []byte {
 	return b
 }
 
-// decodeCTFlush decodes what this package encodes; ok is false for a message with more in it.
+// decodeCTFlush is the inverse of CTFlush.appendBody; ok is false if the message has other properties.
 func decodeCTFlush(b []byte) (m *CTFlush, ok bool) {
 	if len(b) < 8 {
 		return nil, false
@@ -177,7 +177,7 @@ func decodeCTFlush(b []byte) (m *CTFlush, ok bool) {
 	return m, m.Original.fits(m.Protocol) && m.Reply.fits(m.Protocol)
 }
 
-// fits reports whether the tuple has nothing that append leaves out for the protocol.
+// fits reports whether the tuple has only fields that append encodes for the protocol.
 func (t *CTTuple) fits(proto uint8) bool {
 	if proto == ipICMP || proto == ipICMPv6 {
 		return t.SrcPort == 0 && t.DstPort == 0

@@ -4,19 +4,19 @@ import (
 	"fmt"
 )
 
-// FieldID names a field of a packet or its metadata. Fields up to FieldMetadata are those that a Match is made of, in the
-// order in which Open vSwitch writes them (nx_put_raw in its nx-match.c), prerequisites first; the others are views of
-// them that only actions use.
+// FieldID identifies a field of a packet or its metadata. Fields up to FieldMetadata make up a Match, in the order in which Open
+// vSwitch writes them (nx_put_raw in its nx-match.c): prerequisites precede the fields that need them. The other IDs are
+// alternative views of these fields that only actions use.
 type FieldID uint8
 
-// The fields.
+// Field IDs.
 const (
 	FieldConjID FieldID = iota
 	FieldInPort
 	FieldEthSrc
 	FieldEthDst
 	FieldEthType
-	FieldVLANVID // with bit 12 (OFPVID_PRESENT) for "has a tag"
+	FieldVLANVID // bit 12 (OFPVID_PRESENT) is set if the packet has a tag
 	FieldVLANPCP
 	FieldIPSrc
 	FieldIPDst
@@ -53,23 +53,12 @@ const (
 	FieldTunIPv6Src
 	FieldTunIPv6Dst
 	FieldTunFlags
-	FieldReg0 // to reg15; Reg gives the others
-	fieldReg1
-	fieldReg2
-	fieldReg3
-	fieldReg4
-	fieldReg5
-	fieldReg6
-	fieldReg7
-	fieldReg8
-	fieldReg9
-	fieldReg10
-	fieldReg11
-	fieldReg12
-	fieldReg13
-	fieldReg14
-	fieldReg15
-	FieldPktMark
+	FieldReg0 // to reg15, see Reg
+)
+
+// Fields after the registers.
+const (
+	FieldPktMark = FieldReg0 + numRegs + iota
 	FieldCTState
 	FieldCTZone
 	FieldCTMark
@@ -83,31 +72,25 @@ const (
 	FieldCTTPDst
 	FieldMetadata
 
-	FieldInPort16 // in_port in 16 bits, as Nicira's actions have it
+	FieldInPort16 // in_port in 16 bits, for Nicira actions
 	FieldVLANTCI
 	FieldIPTOS
-	FieldXReg0 // 64 bits each: reg0 and reg1 …
-	fieldXReg1
-	fieldXReg2
-	fieldXReg3
-	fieldXReg4
-	fieldXReg5
-	fieldXReg6
-	fieldXReg7
-	FieldXXReg0 // 128 bits each: reg0 to reg3 …
-	fieldXXReg1
-	fieldXXReg2
-	fieldXXReg3
+	FieldXReg0 // to xreg7, 64 bits each: reg0 and reg1 …
+)
 
-	numFields
+// FieldXXReg0 is the first of four registers of 128 bits: reg0 to reg3 …
+const (
+	FieldXXReg0 = FieldXReg0 + numRegs/2
+
+	numFields      = FieldXXReg0 + numRegs/4
 	numMatchFields = FieldMetadata + 1
 )
 
-// numRegs is how many 32-bit registers Open vSwitch has (FLOW_N_REGS).
+// numRegs is the number of 32-bit registers of Open vSwitch (FLOW_N_REGS).
 const numRegs = 16
 
-// Reg returns the field of register n, 0 to 15. Another n is a fault of the source that names it, and panics: registers that come from
-// outside come as names or as OXM headers, and are looked up.
+// Reg returns the field of register n, 0 to 15. It panics for any other n: register numbers are constants in this program, and
+// registers in input are looked up by name or OXM header.
 func Reg(n int) FieldID {
 	if n < 0 || n >= numRegs {
 		panic(fmt.Sprintf("openflow: Open vSwitch has no reg%d", n))
@@ -125,42 +108,52 @@ func (id FieldID) String() string {
 // Bits returns the field's width in bits.
 func (id FieldID) Bits() int { return int(fieldTable[id].bits) }
 
-// significant is how many bits of the value mean something.
+// significant returns the number of bits of the value that have a meaning.
 func (id FieldID) significant() int {
 	switch id {
 	case FieldVLANVID:
-		return 13 // OFPVID_PRESENT stands above the 12 of the ID
+		return 13 // OFPVID_PRESENT is the bit above the 12 of the VLAN ID
 	case FieldCTState:
 		return 8
 	}
 	return id.Bits()
 }
 
-// size is the width of the field's value on the wire in bytes.
+// size returns the length of the field's value on the wire in bytes.
 func (id FieldID) size() int { return int(fieldTable[id].size) }
 
-// mask is a mask that covers the whole value on the wire.
-func (id FieldID) mask() Value { return ones(8 * int(fieldTable[id].size)) }
+// mask returns the mask of all bits on the wire.
+func (id FieldID) mask() Value { return fieldMasks[id] }
 
-// A Field is a field with a value, and a mask of the bits that count.
+// fieldMasks are the masks of all bits of the fields.
+var fieldMasks = newFieldMasks() //nolint:gochecknoglobals // immutable; every parsed or decoded field needs it
+
+func newFieldMasks() (masks [numFields]Value) {
+	for id := range masks {
+		masks[id] = ones(8 * int(fieldTable[id].size))
+	}
+	return masks
+}
+
+// Field is a field with a value and the mask of the bits that are compared or set.
 type Field struct {
 	ID    FieldID
 	Value Value
 	Mask  Value
 }
 
-// Exact makes a field whose value counts as a whole.
+// Exact returns a field with a mask of all bits.
 func Exact(id FieldID, v Value) Field {
 	return Field{ID: id, Value: v, Mask: id.mask()}
 }
 
-// Num is Exact for a number of up to 64 bits.
+// Num returns a field with a value of up to 64 bits and a mask of all bits.
 func Num(id FieldID, n uint64) Field { return Exact(id, Value{Lo: n}) }
 
 func (f Field) isExact() bool { return f.Mask == f.ID.mask() }
 
-// normal returns the field with the bits cleared that do not count, and with the mask that Open vSwitch gives back: of the
-// fields listed it forgets the mask's bits that mean nothing.
+// normal clears the bits of the value that are not in the mask, and returns the mask in the form in which Open vSwitch returns it:
+// for the fields below, mask bits without a meaning are removed.
 func (f Field) normal() Field {
 	switch f.ID {
 	case FieldCTState, FieldVLANVID, FieldTunFlags, FieldIPFrag, FieldIPv6Label:
@@ -187,7 +180,7 @@ func (f Field) check() error {
 	return nil
 }
 
-// form is how a field's value is written in text (enum mf_string in Open vSwitch's meta-flow.h).
+// form is the syntax of a field's value in text (enum mf_string in Open vSwitch's meta-flow.h).
 type form uint8
 
 const (
@@ -203,7 +196,7 @@ const (
 	formTunFlags
 )
 
-// prerequisite is what a match must say of the packet before the field means anything.
+// prerequisite is a condition on the match without which a field is invalid.
 type prerequisite uint8
 
 const (

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// appendFieldValue appends the value, and the mask if there is one, as Open vSwitch's mf_format does for set_field and learn.
+// appendFieldValue appends the value, and the mask if it is not exact, as Open vSwitch's mf_format does for set_field and learn.
 func appendFieldValue(b []byte, f Field) []byte {
 	switch fieldTable[f.ID].form {
 	case formEth:
@@ -37,7 +37,7 @@ func appendFieldValue(b []byte, f Field) []byte {
 	return b
 }
 
-// fieldPort is the port of either view of in_port.
+// fieldPort returns the port number in a field that is either view of in_port.
 func fieldPort(f Field) Port {
 	if f.ID == FieldInPort16 {
 		return port16(uint16(f.Value.Lo))
@@ -132,7 +132,7 @@ func parseFrag(s string) (Field, error) {
 	return parseNumber(FieldIPFrag, s)
 }
 
-// flagNames are the names of a field's bits, the lowest first.
+// flagNames returns the names of a field's bits, lowest bit first.
 func flagNames(f form) []string {
 	switch f {
 	case formCTState:
@@ -143,7 +143,7 @@ func flagNames(f form) []string {
 	return []string{"oam"}
 }
 
-// appendFlags appends +set-unset, or set|set when all of the field's bits count, as format_flags_masked does.
+// appendFlags appends +set-unset, or set|set if the mask has all of the field's bits, as format_flags_masked does.
 func appendFlags(b []byte, f Field) []byte {
 	names := flagNames(fieldTable[f.ID].form)
 	all := uint64(1)<<len(names) - 1
@@ -220,7 +220,7 @@ func parseFlags(id FieldID, s string) (Field, error) {
 	return f, nil
 }
 
-// parseFieldValue reads a value with an optional mask.
+// parseFieldValue parses a value with an optional mask.
 func parseFieldValue(id FieldID, s string) (Field, error) {
 	var f Field
 	var err error
@@ -299,7 +299,7 @@ func parseAddr(s string, width int) (Value, error) {
 	case err != nil:
 		return Value{}, err
 	case a.BitLen() != width || a.Zone() != "":
-		return Value{}, fmt.Errorf("%s is of the wrong kind for the field", a)
+		return Value{}, fmt.Errorf("%s has the wrong address family or an IPv6 zone", a)
 	case width == 32:
 		b := a.As4()
 		return valueOf(b[:]), nil

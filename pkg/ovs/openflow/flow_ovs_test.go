@@ -13,7 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// properties stand beside match and actions.
+// properties returns texts of the properties of a flow other than match and actions.
 func properties() []string {
 	return []string{
 		"cookie=0x5", "cookie=0xffffffffffffffff", "idle_timeout=5", "hard_timeout=65535", "importance=7",
@@ -38,7 +38,7 @@ func readCases(t testing.TB, name string) [][]string {
 	return cases
 }
 
-// flowTexts are flows with all matches and actions of testdata, each with a key of its own.
+// flowTexts returns flows with all matches and actions of testdata, each with a different key.
 func flowTexts(t testing.TB) []string {
 	t.Helper()
 	var texts []string
@@ -52,7 +52,7 @@ func flowTexts(t testing.TB) []string {
 		add(1, c[0], "actions=drop")
 	}
 	for _, c := range readCases(t, "actions.txt") {
-		if !strings.Contains(c[1], "unknown(") { // which nobody else reads
+		if !strings.Contains(c[1], "unknown(") { // a syntax of this package only
 			add(3, c[0], "actions="+c[1])
 		}
 	}
@@ -81,66 +81,62 @@ func prepare(t testing.TB, s *ovstest.Switch) {
 	s.OFCtl(t, "add-meter", ovstest.Bridge, "meter=1,pktps,band=type=drop,rate=1000")
 }
 
-// TestFlowsOnSwitch sends every match and action to Open vSwitch and looks at what a dump gives back: as text it equals that of ovs-ofctl,
-// and as key and instructions it equals what was sent.
+// TestFlowsOnSwitch sends every match and action to Open vSwitch and checks a dump: its text equals the output of ovs-ofctl, and its keys
+// and instructions equal those sent.
 func TestFlowsOnSwitch(t *testing.T) {
 	s := startSwitch(t)
 	prepare(t, s)
-	for _, version := range []openflow.Version{openflow.Version14, openflow.Version15} {
-		t.Run(version.String(), func(t *testing.T) {
-			c := dial(t, s, version)
-			flows := parseFlows(t, flowTexts(t))
-			want := map[openflow.FlowKey]*openflow.FlowMod{}
-			for _, f := range flows {
-				if old := want[f.Key()]; old != nil {
-					t.Errorf("%s and %s have one key", old, f)
-				}
-				want[f.Key()] = f
-				if _, answers := c.do(f); len(answers) > 0 {
-					t.Errorf("%s: %v", f, answers[0].Message)
-				}
-			}
-			if diff := cmp.Diff(c.dump(s), c.flowTexts()); diff != "" {
-				t.Errorf("ovs-ofctl (-) and this package (+) print differently:\n%s", diff)
-			}
-			for _, got := range c.flows() {
-				w := want[got.Key()]
-				if w == nil {
-					t.Errorf("the dump has %s, which no sent flow's key equals", &got)
-					continue
-				}
-				delete(want, got.Key())
-				sent, err := w.Instructions.Canonical()
-				if err != nil {
-					t.Errorf("%s: %v", w, err)
-				}
-				dumped, err := got.Instructions.Canonical()
-				if err != nil {
-					t.Errorf("%s: %v", &got, err)
-				}
-				if sent != dumped {
-					t.Errorf("instructions differ\nsent   %s\ndumped %s", w, &got)
-				}
-				if w.Cookie != got.Cookie || w.IdleTimeout != got.IdleTimeout || w.HardTimeout != got.HardTimeout || w.Flags != got.Flags || w.Importance != got.Importance {
-					t.Errorf("properties differ\nsent   %s\ndumped %s", w, &got)
-				}
-			}
-			for _, f := range want {
-				t.Errorf("%s is not in the dump", f)
-			}
-			for _, got := range c.flows() {
-				key := got.Key()
-				c.must(&openflow.FlowMod{Command: openflow.FlowDeleteStrict, Table: key.Table, Priority: key.Priority, Match: key.Match})
-			}
-			if left := c.dump(s); len(left) > 0 {
-				t.Errorf("flows that their own keys did not delete:\n%s", strings.Join(left, "\n"))
-			}
-		})
+	c := dial(t, s)
+	flows := parseFlows(t, flowTexts(t))
+	want := map[openflow.FlowKey]*openflow.FlowMod{}
+	for _, f := range flows {
+		if old := want[f.Key()]; old != nil {
+			t.Errorf("%s and %s: got the same key, want different ones", old, f)
+		}
+		want[f.Key()] = f
+		if _, answers := c.do(f); len(answers) > 0 {
+			t.Errorf("%s: got answer %v, want none", f, answers[0].Message)
+		}
+	}
+	if diff := cmp.Diff(c.dump(s), c.flowTexts()); diff != "" {
+		t.Errorf("text differs from ovs-ofctl (-want +got):\n%s", diff)
+	}
+	for _, got := range c.flows() {
+		w := want[got.Key()]
+		if w == nil {
+			t.Errorf("got %s in the dump, want only keys of sent flows", &got)
+			continue
+		}
+		delete(want, got.Key())
+		sent, err := w.Instructions.Canonical()
+		if err != nil {
+			t.Errorf("%s: canonical form: %v", w, err)
+		}
+		dumped, err := got.Instructions.Canonical()
+		if err != nil {
+			t.Errorf("%s: canonical form: %v", &got, err)
+		}
+		if sent != dumped {
+			t.Errorf("instructions differ\ngot  %s\nwant %s", &got, w)
+		}
+		if w.Cookie != got.Cookie || w.IdleTimeout != got.IdleTimeout || w.HardTimeout != got.HardTimeout || w.Flags != got.Flags || w.Importance != got.Importance {
+			t.Errorf("properties differ\ngot  %s\nwant %s", &got, w)
+		}
+	}
+	for _, f := range want {
+		t.Errorf("flow missing from the dump: %s", f)
+	}
+	for _, got := range c.flows() {
+		key := got.Key()
+		c.must(&openflow.FlowMod{Command: openflow.FlowDeleteStrict, Table: key.Table, Priority: key.Priority, Match: key.Match})
+	}
+	if left := c.dump(s); len(left) > 0 {
+		t.Errorf("got flows after strict deletes of all keys, want none:\n%s", strings.Join(left, "\n"))
 	}
 }
 
-// foreign are flows with what this package does not know.
-func foreign() []string {
+// unsupported returns flows with matches and actions that this package does not support.
+func unsupported() []string {
 	return []string{
 		"table=8,priority=1,ip,actions=clone(output:5),exit",
 		"table=8,priority=2,actions=push:NXM_NX_REG0[0..15],pop:NXM_NX_REG1[0..15],multipath(symmetric_l4,1024,modulo_n,4,0,NXM_NX_REG6[])",
@@ -154,40 +150,36 @@ func foreign() []string {
 	}
 }
 
-// TestFlowsOfOFCtl lets ovs-ofctl add the flows, reads them with this package, and writes them back.
+// TestFlowsOfOFCtl adds flows with ovs-ofctl, dumps them with this package and adds them again unchanged.
 func TestFlowsOfOFCtl(t *testing.T) {
 	s := startSwitch(t)
 	prepare(t, s)
 	s.OFCtl(t, "add-tlv-map", ovstest.Bridge, "{class=0xffff,type=0,len=4}->tun_metadata0")
-	for _, version := range []openflow.Version{openflow.Version14, openflow.Version15} {
-		t.Run(version.String(), func(t *testing.T) {
-			c := dial(t, s, version)
-			addByOFCtl(t, s, flowTexts(t))
-			if diff := cmp.Diff(c.dump(s), c.flowTexts()); diff != "" {
-				t.Errorf("ovs-ofctl (-) and this package (+) print differently:\n%s", diff)
-			}
-			want := map[openflow.FlowKey]string{}
-			for _, f := range parseFlows(t, flowTexts(t)) {
-				canonical, err := f.Instructions.Canonical()
-				if err != nil {
-					t.Error(err)
-				}
-				want[f.Key()] = canonical
-			}
-			for _, got := range c.flows() {
-				if canonical, err := got.Instructions.Canonical(); err != nil || want[got.Key()] != canonical && !splitByOFCtl(&got) {
-					t.Errorf("%v; ovs-ofctl's flow has another key or other instructions than the same text here: %s", err, &got)
-				}
-			}
-			addByOFCtl(t, s, foreign())
-			before := c.dump(s)
-			c.writeBack(s)
-			if diff := cmp.Diff(before, c.dump(s)); diff != "" {
-				t.Errorf("written back (+), the flows (-) differ:\n%s", diff)
-			}
-			c.must(&openflow.FlowMod{Command: openflow.FlowDelete, Table: openflow.AllTables})
-		})
+	c := dial(t, s)
+	addByOFCtl(t, s, flowTexts(t))
+	if diff := cmp.Diff(c.dump(s), c.flowTexts()); diff != "" {
+		t.Errorf("text differs from ovs-ofctl (-want +got):\n%s", diff)
 	}
+	want := map[openflow.FlowKey]string{}
+	for _, f := range parseFlows(t, flowTexts(t)) {
+		canonical, err := f.Instructions.Canonical()
+		if err != nil {
+			t.Error(err)
+		}
+		want[f.Key()] = canonical
+	}
+	for _, got := range c.flows() {
+		if canonical, err := got.Instructions.Canonical(); err != nil || want[got.Key()] != canonical && !splitByOFCtl(&got) {
+			t.Errorf("error %v; flow of ovs-ofctl: got a key or instructions that differ from those parsed from the same text: %s", err, &got)
+		}
+	}
+	addByOFCtl(t, s, unsupported())
+	before := c.dump(s)
+	c.writeBack(s)
+	if diff := cmp.Diff(before, c.dump(s)); diff != "" {
+		t.Errorf("flows differ after being added again (-want +got):\n%s", diff)
+	}
+	c.must(&openflow.FlowMod{Command: openflow.FlowDelete, Table: openflow.AllTables})
 }
 
 func addByOFCtl(t testing.TB, s *ovstest.Switch, texts []string) {
@@ -199,18 +191,18 @@ func addByOFCtl(t testing.TB, s *ovstest.Switch, texts []string) {
 	s.OFCtl(t, "add-flows", ovstest.Bridge, file)
 }
 
-// writeBack reads all flows, deletes them and sends them again, every other one by way of its text.
+// writeBack dumps all flows, deletes them and adds them again, every other one from its text.
 func (c *conn) writeBack(s *ovstest.Switch) {
 	c.t.Helper()
 	flows := c.flows()
 	c.must(&openflow.FlowMod{Command: openflow.FlowDelete, Table: openflow.AllTables})
 	if left := c.dump(s); len(left) > 0 {
-		c.t.Fatalf("not deleted: %q", left)
+		c.t.Fatalf("got flows %q after the deletion, want none", left)
 	}
 	for i, f := range flows {
 		m, err := openflow.ParseFlow(f.String())
 		if err != nil {
-			c.t.Errorf("what this package prints it does not read: %v", err)
+			c.t.Errorf("parse the text of a dumped flow: %v", err)
 			continue
 		}
 		if i%2 == 0 {
@@ -223,7 +215,7 @@ func (c *conn) writeBack(s *ovstest.Switch) {
 	}
 }
 
-// splitByOFCtl reports whether the flow came from a set_field of bits that do not adjoin, which ovs-ofctl sends as several loads in OpenFlow 1.4.
+// splitByOFCtl reports whether the flow has a set_field with a mask of several ranges of bits, which ovs-ofctl sends as several loads in OpenFlow 1.4.
 func splitByOFCtl(f *openflow.FlowStats) bool {
 	return strings.Count(f.String(), "NXM_NX_REG15[") == 2 || strings.Count(f.String(), "->reg15") == 2
 }

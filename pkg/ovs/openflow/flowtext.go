@@ -32,7 +32,7 @@ func (f *FlowStats) String() string {
 	return string(f.Instructions.appendText(append(b, "actions="...)))
 }
 
-// appendKeyText appends priority and match, with the space that precedes actions= if there is anything.
+// appendKeyText appends priority and match, and, if there are any, the space that precedes actions=.
 func appendKeyText(b []byte, priority uint16, m Match) []byte {
 	start := len(b)
 	if priority != DefaultPriority {
@@ -47,7 +47,7 @@ func appendKeyText(b []byte, priority uint16, m Match) []byte {
 	return b
 }
 
-// String returns the key in the form that ovs-ofctl takes for a strict delete.
+// String returns the key in the syntax of a strict delete of ovs-ofctl.
 func (k FlowKey) String() string { return string(k.append(nil)) }
 
 func (k FlowKey) append(b []byte) []byte {
@@ -59,12 +59,12 @@ func (k FlowKey) append(b []byte) []byte {
 	return b
 }
 
-// String returns the change as a line of a file that `ovs-ofctl --bundle add-flows` takes.
+// String returns the change in the syntax of a line of a file for `ovs-ofctl --bundle add-flows`.
 func (m *FlowMod) String() string {
 	b := append([]byte(m.Command.String()), ' ')
 	key := m.Key()
 	switch m.Command {
-	case FlowModify, FlowDelete: // these have no priority
+	case FlowModify, FlowDelete: // ovs-ofctl accepts no priority for these
 		if m.Table != AllTables {
 			b = append(strconv.AppendUint(append(b, "table="...), uint64(m.Table), 10), ',')
 		}
@@ -99,8 +99,8 @@ func (m *FlowMod) String() string {
 	return string(m.Instructions.appendText(append(b, "actions="...)))
 }
 
-// ParseFlow reads a flow as ovs-ofctl takes it (add-flow, or a line of add-flows with a command in front) and as it prints it, with or
-// without statistics, which are skipped. Deletes may lack actions; everything else needs them.
+// ParseFlow parses a flow in the syntax that ovs-ofctl accepts (add-flow, or a line of add-flows that begins with a command) or prints;
+// statistics are skipped. Actions are optional in deletes only.
 func ParseFlow(text string) (*FlowMod, error) {
 	m, err := parseFlow(text)
 	if err != nil {
@@ -151,7 +151,7 @@ func parseFlow(text string) (*FlowMod, error) {
 	return nil, fmt.Errorf("actions= is missing")
 }
 
-// cutCommand cuts the command off, if the text begins with one.
+// cutCommand removes a leading command, such as delete_strict, from text.
 func (m *FlowMod) cutCommand(text string) string {
 	text = trimSeparators(text)
 	word, rest, ok := strings.Cut(text, " ")
@@ -164,7 +164,7 @@ func (m *FlowMod) cutCommand(text string) string {
 	return text
 }
 
-// property reads what is neither match nor actions; known is false for all else.
+// property parses a property of the flow other than match and actions; known is false for any other word.
 func (m *FlowMod) property(w word) (known bool, err error) {
 	number := func(to *uint16) (bool, error) {
 		n, err := w.uint(16)

@@ -6,66 +6,33 @@ import (
 	"strings"
 )
 
-// defaultWeight is the weight of a select group's bucket whose text gives none.
+// defaultWeight is the weight of a bucket of a select group if the text does not specify one.
 const defaultWeight = 1
 
-// String returns the group as `ovs-ofctl -O OpenFlow15 dump-groups` prints it.
+// String returns the group as `ovs-ofctl -O OpenFlow14 dump-groups` prints it.
 func (g *Group) String() string {
 	b := strconv.AppendUint([]byte("group_id="), uint64(g.ID), 10)
 	b = append(append(b, ",type="...), g.Type.String()...)
-	if s := g.Selection; s != nil {
-		b = append(append(b, ",selection_method="...), s.Method...)
-		if s.Param != 0 {
-			b = strconv.AppendUint(append(b, ",selection_method_param="...), s.Param, 10)
-		}
-		b = s.appendFields(b)
-	}
 	for i := range g.Buckets {
 		b = g.Buckets[i].appendText(append(b, ",bucket="...), g.Type)
 	}
 	return string(b)
 }
 
-func (s *Selection) appendFields(b []byte) []byte {
-	switch len(s.Fields) {
-	case 0:
-		return b
-	case 1:
-		b = append(b, ",fields="...)
-	default:
-		b = append(b, ",fields("...)
-	}
-	for i, f := range s.Fields {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, f.ID.String()...)
-		if f.Value != f.ID.mask() {
-			b = appendFieldValue(append(b, '='), Exact(f.ID, f.Value))
-		}
-	}
-	if len(s.Fields) > 1 {
-		b = append(b, ')')
-	}
-	return b
-}
-
 func (k *Bucket) appendText(b []byte, t GroupType) []byte {
-	b = strconv.AppendUint(append(b, "bucket_id:"...), uint64(k.ID), 10)
 	if t == GroupSelect && k.Weight != defaultWeight || t != GroupSelect && k.Weight != 0 {
-		b = strconv.AppendUint(append(b, ",weight:"...), uint64(k.Weight), 10)
+		b = append(strconv.AppendUint(append(b, "weight:"...), uint64(k.Weight), 10), ',')
 	}
 	if k.WatchPort != 0 {
-		b = appendPort(append(b, ",watch_port:"...), k.WatchPort)
+		b = append(appendPort(append(b, "watch_port:"...), k.WatchPort), ',')
 	}
 	if k.WatchGroup != 0 {
-		b = strconv.AppendUint(append(b, ",watch_group:"...), uint64(k.WatchGroup), 10)
+		b = append(strconv.AppendUint(append(b, "watch_group:"...), uint64(k.WatchGroup), 10), ',')
 	}
-	return append(append(b, ",actions="...), FormatActions(k.Actions)...)
+	return append(append(b, "actions="...), FormatActions(k.Actions)...)
 }
 
-// ParseGroup reads a group as ovs-ofctl takes and prints it. Buckets without an id are numbered from 0, those of a select group without
-// a weight weigh 1.
+// ParseGroup parses a group in the syntax that ovs-ofctl accepts or prints. The default weight of a bucket of a select group is 1.
 func ParseGroup(text string) (*Group, error) {
 	g, err := parseGroup(text)
 	if err != nil {
@@ -89,13 +56,11 @@ func parseGroup(text string) (*Group, error) {
 		return nil, fmt.Errorf("group_id= is missing")
 	case !typed:
 		return nil, fmt.Errorf("type= is missing")
-	case g.Selection != nil && g.Selection.Method == "":
-		return nil, fmt.Errorf("selection_method= is missing")
 	case !hasBuckets:
 		return g, nil
 	}
 	for text := range strings.SplitSeq(buckets, "bucket=") {
-		k := Bucket{ID: uint32(len(g.Buckets))}
+		var k Bucket
 		if g.Type == GroupSelect {
 			k.Weight = defaultWeight
 		}
@@ -108,13 +73,6 @@ func parseGroup(text string) (*Group, error) {
 }
 
 func (g *Group) property(w word) error {
-	selection := func() *Selection {
-		if g.Selection == nil {
-			g.Selection = &Selection{}
-		}
-		return g.Selection
-	}
-	var err error
 	switch w.key {
 	case "group_id":
 		n, err := w.uint(32)
@@ -131,38 +89,13 @@ func (g *Group) property(w word) error {
 			}
 		}
 		return fmt.Errorf("type=%s is not one of %s", w.value, strings.Join(namesOf(groupTypeNames()), ", "))
-	case "selection_method":
-		if selection().Method = w.value; strings.ContainsAny(w.value, separators+"=:(") || len(w.value) >= selectionMethodLen {
-			err = fmt.Errorf("%q is not a selection method", excerpt(w.value))
-		}
-		return err
-	case "selection_method_param":
-		selection().Param, err = w.uint(64)
-		return err
-	case "fields":
-		return eachWord(w.value, func(w word) error {
-			f, err := parseSelectionField(w)
-			selection().Fields = append(selection().Fields, f)
-			return err
-		})
 	}
 	return fmt.Errorf("%q is not a property of a group", w.key)
 }
 
 func namesOf(a [4]string) []string { return a[:] }
 
-func parseSelectionField(w word) (Field, error) {
-	id, ok := fieldNames[w.key]
-	switch {
-	case !ok:
-		return Field{}, fmt.Errorf("%q is not a field that this package knows", w.key)
-	case w.form == 0:
-		return Exact(id, id.mask()), nil
-	}
-	return parseFieldValue(id, w.value)
-}
-
-// parse reads a bucket. Words that are no properties are actions, as for ovs-ofctl.
+// parse parses a bucket. As in ovs-ofctl, words that are not properties are actions.
 func (k *Bucket) parse(text string) error {
 	var actions []string
 	hasActions := false
@@ -183,8 +116,6 @@ func (k *Bucket) parse(text string) error {
 			}
 			k.Actions, err = ParseActions(strings.Join(actions, ","))
 			return err
-		case "bucket_id":
-			err = number(&k.ID, 32)
 		case "weight":
 			var n uint32
 			err = number(&n, 16)
@@ -207,31 +138,13 @@ func (k *Bucket) parse(text string) error {
 	}
 }
 
-// String returns the change as a line of a file that `ovs-ofctl -O OpenFlow15 --bundle add-groups` takes.
+// String returns the change in the syntax of a line of a file for `ovs-ofctl -O OpenFlow14 --bundle add-groups`.
 func (m *GroupMod) String() string {
-	s := m.Command.String() + " "
-	switch m.Command {
-	case GroupDelete:
-		if m.Group.ID == AllGroups {
-			return s + "group_id=all"
-		}
-		return s + "group_id=" + strconv.FormatUint(uint64(m.Group.ID), 10)
-	case GroupInsertBucket, GroupRemoveBucket:
-		s += "group_id=" + strconv.FormatUint(uint64(m.Group.ID), 10) + ",command_bucket_id="
-		switch m.Bucket {
-		case FirstBucket:
-			s += "first"
-		case LastBucket:
-			s += "last"
-		case AllBuckets:
-			s += "all"
-		default:
-			s += strconv.FormatUint(uint64(m.Bucket), 10)
-		}
-		for i := range m.Group.Buckets {
-			s += string(m.Group.Buckets[i].appendText([]byte(",bucket="), m.Group.Type))
-		}
-		return s
+	if m.Command != GroupDelete {
+		return m.Command.String() + " " + m.Group.String()
 	}
-	return s + m.Group.String()
+	if m.Group.ID == AllGroups {
+		return "delete group_id=all"
+	}
+	return "delete group_id=" + strconv.FormatUint(uint64(m.Group.ID), 10)
 }

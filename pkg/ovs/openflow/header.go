@@ -4,10 +4,10 @@ import (
 	"fmt"
 )
 
-// Version is an OpenFlow version as it stands on the wire.
+// Version is an OpenFlow version in its wire encoding.
 type Version uint8
 
-// The versions that Open vSwitch and this package know of. Messages are encoded in Version14 and Version15.
+// Versions of OpenFlow. This package encodes messages in Version14; Open vSwitch may greet with others.
 const (
 	Version10 Version = 0x01
 	Version13 Version = 0x04
@@ -22,70 +22,62 @@ func (v Version) String() string {
 	return fmt.Sprintf("OpenFlow version %#02x", uint8(v))
 }
 
-// HeaderLen is the length of the header that every message begins with (OpenFlow 1.4.1, 7.1.1).
+// HeaderLen is the length of the header of every message (OpenFlow 1.4.1, 7.1.1).
 const HeaderLen = 8
 
-// Header begins every message. The length says where the next one begins.
+// Header is the header of every message.
 type Header struct {
 	Version Version
 	Type    uint8
-	Length  uint16 // bytes, header included
+	Length  uint16 // bytes of the message, header included
 	XID     uint32 // pairs a reply or an error with its request
 }
 
-// ParseHeader reads the header of the message that b begins with; b holds at least HeaderLen bytes, the rest of the
-// message may be still to come.
+// ParseHeader parses the header at the beginning of b. b must have at least HeaderLen bytes; it need not contain the whole message.
 func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderLen {
 		return Header{}, short("message", len(b), HeaderLen)
 	}
 	h := Header{Version: Version(b[0]), Type: b[1], Length: u16(b[2:]), XID: u32(b[4:])}
 	if h.Length < HeaderLen {
-		return h, fmt.Errorf("message of type %d states a length of %d bytes, less than its header", h.Type, h.Length)
+		return h, fmt.Errorf("message of type %d: length %d is less than that of the header", h.Type, h.Length)
 	}
 	return h, nil
 }
 
 // Message types (OpenFlow 1.4.1, 7.1.1, ofp_type).
 const (
-	typeHello           = 0
-	typeError           = 1
-	typeEchoRequest     = 2
-	typeEchoReply       = 3
-	typeExperimenter    = 4
-	typeFeaturesRequest = 5
-	typeFeaturesReply   = 6
-	typeGetConfig       = 7
-	typeGetConfigReply  = 8
-	typeSetConfig       = 9
-	typeFlowRemoved     = 11
-	typeFlowMod         = 14
-	typeGroupMod        = 15
-	typeMultipart       = 18
-	typeMultipartReply  = 19
-	typeBarrierRequest  = 20
-	typeBarrierReply    = 21
-	typeRoleRequest     = 24
-	typeRoleReply       = 25
-	typeSetAsync        = 28
-	typeMeterMod        = 29
-	typeBundleControl   = 33
-	typeBundleAdd       = 34
+	typeHello          = 0
+	typeError          = 1
+	typeEchoRequest    = 2
+	typeEchoReply      = 3
+	typeExperimenter   = 4
+	typeSetConfig      = 9
+	typeFlowMod        = 14
+	typeGroupMod       = 15
+	typeMultipart      = 18
+	typeMultipartReply = 19
+	typeBarrierRequest = 20
+	typeBarrierReply   = 21
+	typeSetAsync       = 28
+	typeMeterMod       = 29
+	typeBundleControl  = 33
+	typeBundleAdd      = 34
 )
 
 // Message is the body of an OpenFlow message. Implementations are pointers to the message types of this package.
 type Message interface {
 	messageType() uint8
-	appendBody(b []byte, v Version) ([]byte, error)
+	appendBody(b []byte) ([]byte, error)
 }
 
-// Append appends the message to b. On an error b is returned as it was: the message can't be expressed in that version, or a part
-// of it is longer than 64 KiB.
-func Append(b []byte, v Version, xid uint32, m Message) ([]byte, error) {
+// Append appends the message, encoded in Version14, to b. It returns b unchanged and an error if the message is invalid, or if an
+// element exceeds its 16-bit length field.
+func Append(b []byte, xid uint32, m Message) ([]byte, error) {
 	start := len(b)
-	out := append(b, byte(v), m.messageType(), 0, 0)
+	out := append(b, byte(Version14), m.messageType(), 0, 0)
 	out = put32(out, xid)
-	out, err := m.appendBody(out, v)
+	out, err := m.appendBody(out)
 	if err == nil {
 		err = putLength(out, start, start+2)
 	}
@@ -95,15 +87,15 @@ func Append(b []byte, v Version, xid uint32, m Message) ([]byte, error) {
 	return out, nil
 }
 
-// Decode decodes exactly one message. A type that this package does not know gives *Unknown. The result keeps no
-// reference to b. An error means that lengths contradict each other, after which a connection can't be trusted.
+// Decode decodes exactly one message. A message of an unsupported type becomes *Unknown. The result does not refer to b. An error
+// means that lengths are inconsistent; the caller must then close the connection.
 func Decode(b []byte) (Header, Message, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
 		return h, nil, err
 	}
 	if int(h.Length) != len(b) {
-		return h, nil, fmt.Errorf("message of type %d states a length of %d bytes and has %d", h.Type, h.Length, len(b))
+		return h, nil, fmt.Errorf("message of type %d: length %d in the header, %d bytes received", h.Type, h.Length, len(b))
 	}
 	m, err := decodeBody(h, b[HeaderLen:])
 	if err != nil {
@@ -122,33 +114,23 @@ func decodeBody(h Header, body []byte) (Message, error) {
 		return &EchoRequest{Data: clone(body)}, nil
 	case typeEchoReply:
 		return &EchoReply{Data: clone(body)}, nil
-	case typeFeaturesRequest:
-		return &FeaturesRequest{}, nil
-	case typeFeaturesReply:
-		return decodeFeaturesReply(body)
-	case typeGetConfig:
-		return &GetConfigRequest{}, nil
-	case typeGetConfigReply, typeSetConfig:
-		return decodeConfig(h.Type, body)
+	case typeSetConfig:
+		return decodeSetConfig(body)
 	case typeBarrierRequest:
 		return &BarrierRequest{}, nil
 	case typeBarrierReply:
 		return &BarrierReply{}, nil
-	case typeRoleRequest, typeRoleReply:
-		return decodeRole(h.Type, body)
 	}
-	if h.Version != Version14 && h.Version != Version15 {
-		return decodeUnknown(h, body), nil // the layouts below are those of 1.4 and 1.5
+	if h.Version != Version14 {
+		return decodeUnknown(h, body), nil // the layouts below are defined for 1.4 only
 	}
 	switch h.Type {
 	case typeExperimenter:
 		return decodeExperimenter(h, body)
-	case typeFlowRemoved:
-		return decodeFlowRemoved(h.Version, body)
 	case typeFlowMod:
 		return decodeFlowMod(body)
 	case typeGroupMod:
-		return decodeGroupMod(h.Version, body)
+		return decodeGroupMod(body)
 	case typeMultipart:
 		return decodeMultipartRequest(h, body)
 	case typeMultipartReply:
@@ -162,12 +144,12 @@ func decodeBody(h Header, body []byte) (Message, error) {
 	case typeBundleControl:
 		return decodeBundleControl(body)
 	case typeBundleAdd:
-		return decodeBundleAdd(h.Version, body)
+		return decodeBundleAdd(body)
 	}
 	return decodeUnknown(h, body), nil
 }
 
-// clone copies part of a message, since a decoded value outlives the connection's buffer. A copy of nothing is nil.
+// clone copies part of a message, because a decoded value outlives the connection's buffer. A copy of no bytes is nil.
 func clone(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
@@ -175,10 +157,10 @@ func clone(b []byte) []byte {
 	return append(make([]byte, 0, len(b)), b...)
 }
 
-// Unknown is a message that this package does not know, such as OpenFlow's own packet-in. It is encoded as it came.
+// Unknown is a message that this package does not support, such as the standard packet-in. It is encoded as it arrived.
 type Unknown struct {
 	Type uint8
-	Body []byte // what follows the header
+	Body []byte // without the header
 }
 
 func decodeUnknown(h Header, body []byte) *Unknown {
@@ -187,6 +169,6 @@ func decodeUnknown(h Header, body []byte) *Unknown {
 
 func (m *Unknown) messageType() uint8 { return m.Type }
 
-func (m *Unknown) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *Unknown) appendBody(b []byte) ([]byte, error) {
 	return append(b, m.Body...), nil
 }

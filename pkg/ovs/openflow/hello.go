@@ -1,16 +1,12 @@
 package openflow
 
-import (
-	"math/bits"
-)
-
-// Hello is the first message that each side sends. Both then speak the highest version that both have
+// Hello is the first message of each side of a connection. Both sides then use the highest version that both support
 // (OpenFlow 1.4.1, 6.3.1).
 type Hello struct {
-	Versions VersionSet // empty when the sender gives none, see Offer
+	Versions VersionSet // empty if the sender sent no version bitmap, see Offer
 }
 
-// Offer returns the versions that the sender of this hello speaks, given the version in its header.
+// Offer returns the versions that the sender of this hello supports, given the version in its header.
 func (m *Hello) Offer(header Version) VersionSet {
 	if m.Versions != 0 {
 		return m.Versions
@@ -18,10 +14,10 @@ func (m *Hello) Offer(header Version) VersionSet {
 	return 1<<(min(header, 31)+1) - 2
 }
 
-// VersionSet is a set of versions as a bit map: bit 1<<v stands for version v.
+// VersionSet is a set of versions as a bitmap: bit 1<<v represents version v.
 type VersionSet uint32
 
-// Versions makes a set.
+// Versions returns the set of the given versions.
 func Versions(vs ...Version) VersionSet {
 	var s VersionSet
 	for _, v := range vs {
@@ -33,21 +29,12 @@ func Versions(vs ...Version) VersionSet {
 // Has reports whether v is in the set.
 func (s VersionSet) Has(v Version) bool { return v < 32 && s>>v&1 != 0 }
 
-// Highest returns the highest version that both sets have, and false when there is none.
-func (s VersionSet) Highest(other VersionSet) (Version, bool) {
-	n := bits.Len32(uint32(s & other))
-	if n == 0 {
-		return 0, false
-	}
-	return Version(n - 1), true
-}
-
 // helloVersionBitmap is the hello element that carries the set (OpenFlow 1.4.1, 7.5.1, OFPHET_VERSIONBITMAP).
 const helloVersionBitmap = 1
 
 func (*Hello) messageType() uint8 { return typeHello }
 
-func (m *Hello) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *Hello) appendBody(b []byte) ([]byte, error) {
 	if m.Versions == 0 {
 		return b, nil
 	}
@@ -56,7 +43,7 @@ func (m *Hello) appendBody(b []byte, _ Version) ([]byte, error) {
 	return put32(b, uint32(m.Versions)), nil
 }
 
-// decodeHello ignores elements that it does not understand, as the specification asks for.
+// decodeHello ignores unknown elements, as the specification requires.
 func decodeHello(body []byte) *Hello {
 	m := &Hello{}
 	for len(body) > 0 {
@@ -72,7 +59,7 @@ func decodeHello(body []byte) *Hello {
 	return m
 }
 
-// EchoRequest asks the other side whether it lives; it has to be answered with an EchoReply of the same XID and data.
+// EchoRequest checks that the other side is alive, which must answer with an EchoReply of the same XID and data.
 type EchoRequest struct {
 	Data []byte
 }
@@ -85,12 +72,12 @@ type EchoReply struct {
 func (*EchoRequest) messageType() uint8 { return typeEchoRequest }
 func (*EchoReply) messageType() uint8   { return typeEchoReply }
 
-func (m *EchoRequest) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *EchoRequest) appendBody(b []byte) ([]byte, error) {
 	return append(b, m.Data...), nil
 }
-func (m *EchoReply) appendBody(b []byte, _ Version) ([]byte, error) { return append(b, m.Data...), nil }
+func (m *EchoReply) appendBody(b []byte) ([]byte, error) { return append(b, m.Data...), nil }
 
-// BarrierRequest makes the switch finish everything before it and then answer.
+// BarrierRequest makes the switch finish all earlier messages before it replies.
 type BarrierRequest struct{}
 
 // BarrierReply answers a BarrierRequest.
@@ -99,5 +86,5 @@ type BarrierReply struct{}
 func (*BarrierRequest) messageType() uint8 { return typeBarrierRequest }
 func (*BarrierReply) messageType() uint8   { return typeBarrierReply }
 
-func (*BarrierRequest) appendBody(b []byte, _ Version) ([]byte, error) { return b, nil }
-func (*BarrierReply) appendBody(b []byte, _ Version) ([]byte, error)   { return b, nil }
+func (*BarrierRequest) appendBody(b []byte) ([]byte, error) { return b, nil }
+func (*BarrierReply) appendBody(b []byte) ([]byte, error)   { return b, nil }

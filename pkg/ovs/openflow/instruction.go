@@ -2,29 +2,28 @@ package openflow
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// Instructions are what a flow does with its packets, in the order in which they act. The zero Instructions drop.
+// Instructions are the instructions of a flow, in the order of execution. The zero Instructions drop the packet.
 type Instructions struct {
 	Meter    uint32   // 0: none
-	Apply    []Action // done at once, in order
-	Clear    bool     // empty the action set
-	Write    []Action // put into the action set, which is done when the pipeline ends
+	Apply    []Action // applied immediately, in order
+	Clear    bool     // clears the action set
+	Write    []Action // added to the action set, which is executed at the end of the pipeline
 	Metadata MaskedMetadata
-	Goto     uint8 // the table to go on in; 0: none, since it has to be above the flow's
+	Goto     uint8 // the next table; 0: none, because goto_table must be to a higher table
 
-	Unknown []byte // instructions that this package does not know, as they came
+	Unknown []byte // unsupported instructions, as they arrived
 }
 
-// MaskedMetadata is a write to the bits of the metadata that the mask names.
+// MaskedMetadata is a write to the metadata bits in the mask.
 type MaskedMetadata struct {
 	Value, Mask uint64 // Mask 0: no write
 }
 
-// Instruction types (OpenFlow 1.4.1, 7.2.3; in 1.5 meter is an action).
+// Instruction types (OpenFlow 1.4.1, 7.2.3).
 const (
 	instructionGoto     = 1
 	instructionMetadata = 2
@@ -32,27 +31,20 @@ const (
 	instructionApply    = 4
 	instructionClear    = 5
 	instructionMeter    = 6
-
-	actionMeter = 29
 )
 
-func (in Instructions) append(b []byte, v Version) ([]byte, error) {
-	if in.Meter != 0 && v < Version15 {
+func (in Instructions) append(b []byte) ([]byte, error) {
+	if in.Meter != 0 {
 		b = put32(appendHeader(b, instructionMeter, 8), in.Meter)
 	}
 	var err error
-	apply := in.Apply
-	if in.Meter != 0 && v >= Version15 {
-		meter := put32(appendHeader(nil, actionMeter, 8), in.Meter)
-		apply = slices.Insert(slices.Clone(apply), 0, Action(UnknownAction{Raw: meter}))
-	}
-	if b, err = appendActionInstruction(b, v, instructionApply, apply); err != nil {
+	if b, err = appendActionInstruction(b, instructionApply, in.Apply); err != nil {
 		return b, err
 	}
 	if in.Clear {
 		b = zeros(appendHeader(b, instructionClear, 8), 4)
 	}
-	if b, err = appendActionInstruction(b, v, instructionWrite, in.Write); err != nil {
+	if b, err = appendActionInstruction(b, instructionWrite, in.Write); err != nil {
 		return b, err
 	}
 	if in.Metadata.Mask != 0 {
@@ -65,19 +57,19 @@ func (in Instructions) append(b []byte, v Version) ([]byte, error) {
 	return append(b, in.Unknown...), nil
 }
 
-func appendActionInstruction(b []byte, v Version, typ uint16, actions []Action) ([]byte, error) {
+func appendActionInstruction(b []byte, typ uint16, actions []Action) ([]byte, error) {
 	if len(actions) == 0 {
 		return b, nil
 	}
 	start := len(b)
-	b, err := appendActions(zeros(appendHeader(b, typ, 0), 4), v, actions)
+	b, err := appendActions(zeros(appendHeader(b, typ, 0), 4), actions)
 	if err != nil {
 		return b, err
 	}
 	return b, putLength(b, start, start+2)
 }
 
-// decodeInstructions decodes the rest of a flow. Like decodeActions it can't fail.
+// decodeInstructions decodes the instructions at the end of a flow. Like decodeActions it never fails.
 func decodeInstructions(b []byte) Instructions {
 	var in Instructions
 	for len(b) > 0 {
@@ -91,13 +83,10 @@ func decodeInstructions(b []byte) Instructions {
 		}
 		b = rest
 	}
-	if len(in.Apply) > 0 {
-		in.takeMeter()
-	}
 	return in
 }
 
-// decode decodes one instruction; ok is false when it is unknown, repeated or says nothing that Instructions can hold.
+// decode decodes one instruction; ok is false if it is unsupported or repeated, or has no effect that Instructions can represent.
 func (in *Instructions) decode(b []byte) (ok bool) {
 	switch typ := u16(b); {
 	case typ == instructionMeter && len(b) == 8 && in.Meter == 0:
@@ -122,19 +111,7 @@ func (in *Instructions) decode(b []byte) (ok bool) {
 	return false
 }
 
-// takeMeter turns OpenFlow 1.5's meter action, when it comes first, into the instruction of 1.4.
-func (in *Instructions) takeMeter() {
-	a, ok := in.Apply[0].(UnknownAction)
-	if !ok || len(a.Raw) != 8 || u16(a.Raw) != actionMeter || u32(a.Raw[4:]) == 0 || in.Meter != 0 {
-		return
-	}
-	in.Meter = u32(a.Raw[4:])
-	if in.Apply = in.Apply[1:]; len(in.Apply) == 0 {
-		in.Apply = nil
-	}
-}
-
-// String returns the instructions as ovs-ofctl prints them behind actions=.
+// String returns the instructions as ovs-ofctl prints them after actions=.
 func (in Instructions) String() string { return string(in.appendText(nil)) }
 
 func (in Instructions) appendText(b []byte) []byte {
@@ -170,13 +147,12 @@ func (in Instructions) appendText(b []byte) []byte {
 	return b[:len(b)-1]
 }
 
-// unknownInstructions precedes unknown(…) of instructions, which would read as an action otherwise.
+// unknownInstructions precedes the unknown(…) of instructions, to distinguish it from that of an action.
 const unknownInstructions = "instructions:"
 
-// ParseInstructions reads what stands behind actions= in a flow. Words that depend on the flow's match, such as mod_tp_dst, are
-// an error; ParseFlow takes them.
-func ParseInstructions(text string) (Instructions, error) {
-	p := actionParser{}
+// ParseInstructions parses the text after actions= of a flow with this match, on which words such as mod_tp_dst depend.
+func ParseInstructions(m Match, text string) (Instructions, error) {
+	p := newActionParser(m)
 	in, err := p.instructions(text)
 	if err != nil {
 		return in, fmt.Errorf("actions %q: %w", excerpt(text), err)
@@ -184,7 +160,7 @@ func ParseInstructions(text string) (Instructions, error) {
 	return in, nil
 }
 
-// The order in which instructions have to stand, which is that in which they act.
+// The order in which instructions must be written, which is the order of execution.
 const (
 	stageMeter = iota
 	stageApply
@@ -223,7 +199,7 @@ func (p *actionParser) instructions(text string) (Instructions, error) {
 		}
 		stage := stageOf(w.key)
 		if stage < last || stage == last && stage != stageApply {
-			return fmt.Errorf("%s stands behind %s; the order is meter, actions, clear_actions, write_actions, write_metadata, goto_table", w.key, before)
+			return fmt.Errorf("%s follows %s; the order is meter, actions, clear_actions, write_actions, write_metadata, goto_table", w.key, before)
 		}
 		last, before = stage, w.key
 		return p.instruction(&in, stage, w)
@@ -232,9 +208,9 @@ func (p *actionParser) instructions(text string) (Instructions, error) {
 	case err != nil:
 		return in, err
 	case drop && last >= 0:
-		return in, fmt.Errorf("drop stands with other actions")
+		return in, fmt.Errorf("drop cannot be combined with other actions")
 	case !drop && last < 0 && len(in.Unknown) == 0:
-		return in, fmt.Errorf("no actions; an explicit drop is one")
+		return in, fmt.Errorf("no actions; write drop to drop packets")
 	}
 	return in, nil
 }
@@ -246,7 +222,7 @@ func (in *Instructions) parseUnknown(w word) error {
 	}
 	raw, err := inner.unknownBytes()
 	if err == nil && len(raw)%align8 != 0 {
-		err = fmt.Errorf("instructions take 8, 16 … bytes")
+		err = fmt.Errorf("the length of instructions must be a multiple of 8 bytes")
 	}
 	in.Unknown = append(in.Unknown, raw...)
 	return err

@@ -4,38 +4,38 @@ import (
 	"fmt"
 )
 
-// Learn adds a flow that is made of the packet at hand, or refreshes it (NXAST_LEARN, NXAST_LEARN2).
+// Learn adds or refreshes a flow that is built from the current packet (NXAST_LEARN, NXAST_LEARN2).
 type Learn struct {
 	Table          uint8
 	Priority       uint16
 	Cookie         uint64
 	IdleTimeout    uint16 // seconds, 0: none
 	HardTimeout    uint16
-	FinIdleTimeout uint16 // after a FIN or RST
+	FinIdleTimeout uint16 // after a TCP FIN or RST
 	FinHardTimeout uint16
 	SendFlowRem    bool
-	DeleteLearned  bool     // with the flow that has this action, its learned flows go too
-	Limit          uint32   // most flows of this cookie in the table, 0: no limit
-	Result         Subfield // 1 bit that says whether the flow could be learned; none: not wanted
+	DeleteLearned  bool     // delete the learned flows together with the flow that has this action
+	Limit          uint32   // maximum number of flows of this cookie in the table, 0: no limit
+	Result         Subfield // bit that is set to whether the flow was learned; none: not written
 	Specs          []LearnSpec
 }
 
-// LearnSpec is one field of the learned flow's match, or one of its actions.
+// LearnSpec is a match field or an action of the learned flow.
 type LearnSpec struct {
 	To    LearnTo
-	Dst   Subfield // but for LearnOutput
-	Src   Subfield // of the packet at hand; none: Value
+	Dst   Subfield // not for LearnOutput
+	Src   Subfield // of the current packet; none: Value
 	Value Value
 }
 
-// LearnTo is what a LearnSpec makes.
+// LearnTo is the type of a LearnSpec.
 type LearnTo uint8
 
-// What a LearnSpec makes.
+// Types of LearnSpec.
 const (
-	LearnMatch  LearnTo = iota // the flow matches Dst with the source's bits
-	LearnLoad                  // the flow loads the source's bits into Dst
-	LearnOutput                // the flow outputs to the port that Src holds
+	LearnMatch  LearnTo = iota // the learned flow matches Dst against the bits of Src
+	LearnLoad                  // the learned flow loads the bits of Src into Dst
+	LearnOutput                // the learned flow outputs to the port in Src
 )
 
 // Flags and layout of struct nx_action_learn and flow_mod_spec.
@@ -57,7 +57,7 @@ func (Learn) Kind() Kind { return KindLearn }
 
 func (a Learn) check() error {
 	if a.Table == CurrentTable {
-		return fmt.Errorf("table %d can't be learned into", a.Table)
+		return fmt.Errorf("learn cannot add flows to table %d", a.Table)
 	}
 	if !a.Result.isNone() {
 		if err := a.Result.check(); err != nil {
@@ -84,11 +84,11 @@ func (s LearnSpec) check() error {
 	}
 	switch {
 	case s.To == LearnOutput && (immediate || !s.Dst.isNone()):
-		return fmt.Errorf("output needs a field, and nothing else")
+		return fmt.Errorf("output takes a field only")
 	case s.To == LearnOutput:
 		return nil
 	case s.To > LearnOutput:
-		return fmt.Errorf("%d is no kind of spec", s.To)
+		return fmt.Errorf("invalid spec type %d", s.To)
 	}
 	if err := s.Dst.check(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s LearnSpec) check() error {
 	case immediate && s.Value.len() > int(s.Dst.Width):
 		return fmt.Errorf("the value does not fit into %s", s.Dst)
 	case !immediate && s.Src.Width != s.Dst.Width:
-		return fmt.Errorf("%s has %d bits, %s %d", s.Src, s.Src.Width, s.Dst, s.Dst.Width)
+		return fmt.Errorf("%s has %d bits, %s has %d", s.Src, s.Src.Width, s.Dst, s.Dst.Width)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (a Learn) flags() uint16 {
 	return flags
 }
 
-func (a Learn) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Learn) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}
@@ -162,7 +162,7 @@ func (s LearnSpec) appendWire(b []byte) []byte {
 	return b
 }
 
-// immediateLen is the length in bytes of an immediate value of width bits; it comes in units of 2.
+// immediateLen returns the length in bytes of an immediate value of width bits: a multiple of 2.
 func immediateLen(width int) int { return (width + 15) / 16 * 2 }
 
 func decodeLearn(b []byte) (Action, bool) {
@@ -210,7 +210,7 @@ func decodeLearn(b []byte) (Action, bool) {
 	return a, allZero(rest) && a.check() == nil
 }
 
-// decodeLearnSpec decodes the spec that b begins with, and returns its length.
+// decodeLearnSpec decodes the spec at the beginning of b and returns its length.
 func decodeLearnSpec(b []byte) (s LearnSpec, n int, ok bool) {
 	head := u16(b)
 	width := head & specWidth

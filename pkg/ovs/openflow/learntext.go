@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// DefaultPriority is the priority of a flow whose text gives none (OFP_DEFAULT_PRIORITY).
+// DefaultPriority is the priority of a flow whose text does not specify one (OFP_DEFAULT_PRIORITY).
 const DefaultPriority = 0x8000
 
 func (a Learn) appendText(b []byte) []byte {
@@ -66,7 +66,7 @@ func (s LearnSpec) appendText(b []byte) []byte {
 	return b
 }
 
-// parseLearn reads what stands between the parentheses of learn(…).
+// parseLearn parses the arguments of learn(…).
 func parseLearn(s string) (Action, error) {
 	a := Learn{Table: 1, Priority: DefaultPriority} // the defaults of ovs-ofctl
 	err := eachWord(s, func(w word) error {
@@ -86,7 +86,7 @@ func parseLearn(s string) (Action, error) {
 	return a, nil
 }
 
-// argument reads what is not a spec; known is false for all else.
+// argument parses an argument other than a spec; known is false for any other word.
 func (a *Learn) argument(w word) (known bool, err error) {
 	number := func(to *uint16) (bool, error) {
 		n, err := w.uint(16)
@@ -158,13 +158,13 @@ func parseLearnSpec(w word) (LearnSpec, error) {
 	}
 	f, err := parseFieldValue(s.Dst.Field, w.value)
 	if err == nil && !f.isExact() {
-		err = fmt.Errorf("%s=%s: no masks in learn", w.key, w.value)
+		err = fmt.Errorf("%s=%s: learn accepts no mask", w.key, w.value)
 	}
 	s.Value = f.Value
 	return s, err
 }
 
-// parseLearnLoad reads VALUE->SUBFIELD or SUBFIELD->SUBFIELD.
+// parseLearnLoad parses VALUE->SUBFIELD or SUBFIELD->SUBFIELD.
 func parseLearnLoad(text string) (LearnSpec, error) {
 	s := LearnSpec{To: LearnLoad}
 	value, to, ok := strings.Cut(text, "->")

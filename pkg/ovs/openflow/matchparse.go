@@ -4,69 +4,99 @@ import (
 	"fmt"
 )
 
-// ParseMatch reads a match as ovs-ofctl takes and prints it. What Open vSwitch would silently drop or refuse is an error: a field
-// without its prerequisite, a field given twice with different values, an unknown field.
+// ParseMatch parses the match of a flow to be added, in the syntax that ovs-ofctl accepts or prints. A field without its prerequisite, a
+// field with two different values and an unknown field are errors, even where Open vSwitch ignores them. ParseFlow parses also matches that
+// only existing flows may have (see checkStrict).
 func ParseMatch(text string) (Match, error) {
+	var p matchParser
+	if err := p.parseStrict(text); err != nil {
+		return Match{}, fmt.Errorf("match %q: %w", excerpt(text), err)
+	}
+	return p.set.match(), nil
+}
+
+// MatchText returns ParseMatch(text).String(), in less time.
+func MatchText(text string) (string, error) {
+	var p matchParser
+	if err := p.parseStrict(text); err != nil {
+		return "", fmt.Errorf("match %q: %w", excerpt(text), err)
+	}
+	printer := matchPrinter{fieldSet: p.set, b: make([]byte, 0, mostText)}
+	return string(printer.text()), nil
+}
+
+// Initial capacities for the words of a match and its text; few matches need more.
+const (
+	mostWords = 8
+	mostText  = 128
+)
+
+// matchParser parses the words of a match in several passes: nw_src and tp_dst denote different fields for different protocols, and the
+// protocol may follow them.
+type matchParser struct {
+	set fieldSet
+}
+
+// pass is the pass in which a word is parsed.
+type pass uint8
+
+const (
+	passEthType pass = iota
+	passProto
+	passRest
+)
+
+func (p *matchParser) parseStrict(text string) error {
 	var buf [mostWords]word
 	words := buf[:0]
-	for rest := text; ; {
-		w, r, err := nextWord(rest)
+	for {
+		w, rest, err := nextWord(text)
 		if err != nil {
-			return Match{}, fmt.Errorf("match %q: %w", excerpt(text), err)
+			return err
 		}
 		if w.key == "" {
 			break
 		}
 		words = append(words, w)
-		rest = r
+		text = rest
 	}
-	m, err := parseMatch(words)
-	if err != nil {
-		return Match{}, fmt.Errorf("match %q: %w", excerpt(text), err)
+	if err := p.parse(words); err != nil {
+		return err
 	}
-	return m, nil
+	return p.set.checkStrict()
 }
 
-// mostWords is how many words nearly every match has room in.
-const mostWords = 12
-
-// matchParser makes sense of a match's words, several times over: nw_src and tp_dst mean different fields in different
-// protocols, whose word may come last.
-type matchParser struct {
-	set fieldSet
-}
-
-// The order in which words have to be understood.
-const (
-	passEthType = iota
-	passProto
-	passRest
-	numPasses
-)
-
+// parseMatch parses any match that a flow of the switch may have.
 func parseMatch(words []word) (Match, error) {
 	var p matchParser
-	for pass := range numPasses {
-		for _, w := range words {
-			if passOf(w) != pass {
-				continue
-			}
-			if err := p.word(w); err != nil {
-				return Match{}, err
-			}
-		}
-	}
-	if err := p.set.checkPrerequisites(); err != nil {
+	if err := p.parse(words); err != nil {
 		return Match{}, err
 	}
 	m := p.set.match()
 	if len(p.set.unknown) > 0 {
-		m = canonicalMatch([]byte(m.oxm)) // unknown(…) may have spelt known fields
+		m = canonicalMatch([]byte(m.oxm)) // unknown(…) may contain supported fields
 	}
 	return m, nil
 }
 
-func passOf(w word) int {
+func (p *matchParser) parse(words []word) error {
+	for i := range words {
+		words[i].pass = passOf(&words[i])
+	}
+	for pass := passEthType; pass <= passRest; pass++ {
+		for i := range words {
+			if words[i].pass != pass {
+				continue
+			}
+			if err := p.word(&words[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return p.set.checkPrerequisites()
+}
+
+func passOf(w *word) pass {
 	switch {
 	case w.form == 0 || w.key == "dl_type" || w.key == "eth_type":
 		return passEthType
@@ -76,7 +106,7 @@ func passOf(w word) int {
 	return passRest
 }
 
-func (p *matchParser) word(w word) error {
+func (p *matchParser) word(w *word) error {
 	switch {
 	case w.form == 0:
 		return p.protocol(w.key)
@@ -85,17 +115,20 @@ func (p *matchParser) word(w word) error {
 		p.set.unknown = append(p.set.unknown, raw...)
 		return err
 	case w.form != '=':
-		return fmt.Errorf("%q is not a field with a value", w.key)
+		return fmt.Errorf("%q: not a field with a value", w.key)
 	}
 	switch w.key {
 	case "in_port":
+		if w.value == goLocal {
+			return p.set.addOnce(Num(FieldInPort, uint64(PortLocal)))
+		}
 		return p.value(FieldInPort, w.value)
 	case "nw_src", "ip_src":
 		return p.value(p.arpOr(FieldARPSPA, FieldIPSrc), w.value)
 	case "nw_dst", "ip_dst":
 		return p.value(p.arpOr(FieldARPTPA, FieldIPDst), w.value)
 	case "nw_proto", "ip_proto":
-		return p.value(p.arpOr(FieldARPOp, FieldIPProto), w.value)
+		return p.ipProto(w)
 	case "tp_src", "tp_dst":
 		return p.port(w)
 	case "icmp_type":
@@ -114,7 +147,7 @@ func (p *matchParser) word(w word) error {
 	}
 	id, ok := fieldNames[w.key]
 	if !ok {
-		return fmt.Errorf("the field %q is not one that this package knows", w.key)
+		return fmt.Errorf("unknown field %q", w.key)
 	}
 	return p.value(id, w.value)
 }
@@ -127,19 +160,26 @@ func (p *matchParser) value(id FieldID, s string) error {
 	return p.set.addOnce(f)
 }
 
-// addOnce is add for a field of a text, where a second mention has to be a repetition.
+// goLocal is LOCAL as go-openvswitch writes it (its PortLOCAL).
+const goLocal = "-1"
+
+// addOnce adds a valid field of a text; a repeated field must have the same value. A mask of 0 adds nothing.
 func (s *fieldSet) addOnce(f Field) error {
+	if f.Mask.isZero() {
+		return nil
+	}
 	if f.ID < numMatchFields && s.has(f.ID) && f.ID != FieldVLANVID {
-		if f.normal() != s.fields[f.ID] {
-			return fmt.Errorf("%s is given twice, with different values", f.ID)
+		if f.normal() != *s.at(f.ID) {
+			return fmt.Errorf("%s is specified twice with different values", f.ID)
 		}
 		return nil
 	}
-	return s.add(f)
+	return s.insert(f)
 }
 
 func (p *matchParser) protocol(name string) error {
-	for _, w := range protocolWords() {
+	for i := range protocolWords {
+		w := &protocolWords[i]
 		if w.word != name {
 			continue
 		}
@@ -151,7 +191,7 @@ func (p *matchParser) protocol(name string) error {
 		}
 		return p.set.addOnce(Num(FieldIPProto, w.ip))
 	}
-	return fmt.Errorf("%q is neither a protocol that this package knows nor a field with a value", name)
+	return fmt.Errorf("%q: not a known protocol or a field with a value", name)
 }
 
 func (p *matchParser) arpOr(arp, other FieldID) FieldID {
@@ -168,10 +208,25 @@ func (p *matchParser) ipv6Or(v6, other FieldID) FieldID {
 	return other
 }
 
-// port reads tp_src or tp_dst.
-func (p *matchParser) port(w word) error {
+// ipProto parses nw_proto, which has 8 bits even if it denotes arp_op.
+func (p *matchParser) ipProto(w *word) error {
+	f, err := parseFieldValue(FieldIPProto, w.value)
+	if err != nil {
+		return err
+	}
+	if p.set.satisfies(needsARP) {
+		f = Num(FieldARPOp, f.Value.Lo)
+	}
+	return p.set.addOnce(f)
+}
+
+// port parses tp_src or tp_dst.
+func (p *matchParser) port(w *word) error {
 	src, ok := p.set.transportSrc()
 	if !ok {
+		if f, err := parseFieldValue(FieldTCPSrc, w.value); err == nil && f.Mask.isZero() {
+			return nil
+		}
 		return fmt.Errorf("%s needs tcp, udp or sctp in the match", w.key)
 	}
 	if w.key == "tp_dst" {
@@ -180,7 +235,7 @@ func (p *matchParser) port(w word) error {
 	return p.value(src, w.value)
 }
 
-// transportSrc returns the field that tp_src means in this match; the one after it is tp_dst.
+// transportSrc returns the field that tp_src denotes in this match; the next FieldID is that of tp_dst.
 func (s *fieldSet) transportSrc() (FieldID, bool) {
 	switch {
 	case s.satisfies(needsTCP):
@@ -193,21 +248,21 @@ func (s *fieldSet) transportSrc() (FieldID, bool) {
 	return 0, false
 }
 
-func (p *matchParser) tos(w word) error {
-	n, err := w.uint(8)
+func (p *matchParser) tos(w *word) error {
+	f, err := parseFieldValue(FieldIPTOS, w.value)
 	if err != nil {
 		return err
 	}
-	if n&3 != 0 {
-		return fmt.Errorf("nw_tos=%d: the lower two bits are nw_ecn's", n)
+	if f.Value.Lo&3 != 0 {
+		return fmt.Errorf("nw_tos=%d: the lower two bits belong to nw_ecn", f.Value.Lo)
 	}
-	return p.set.addOnce(Num(FieldIPDSCP, n>>2))
+	return p.set.addOnce(Num(FieldIPDSCP, f.Value.Lo>>2))
 }
 
-// vlanNone is how dl_vlan says "no tag" (OFP_VLAN_NONE of OpenFlow 1.0).
+// vlanNone is the dl_vlan that matches untagged packets (OFP_VLAN_NONE of OpenFlow 1.0).
 const vlanNone = 0xffff
 
-func (p *matchParser) vlan(w word) error {
+func (p *matchParser) vlan(w *word) error {
 	n, err := w.uint(16)
 	switch {
 	case err != nil:

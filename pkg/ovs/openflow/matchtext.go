@@ -5,23 +5,28 @@ import (
 )
 
 // String returns the match as ovs-ofctl prints it (match_format in Open vSwitch's match.c); a match of all packets is "".
-func (m Match) String() string { return string(m.appendText(nil)) }
+func (m Match) String() string { return string(m.appendText(make([]byte, 0, mostText))) }
 
-// appendText appends the match; b ends with a comma or other separator if something precedes it.
+// appendText appends the match without a separator before or after it.
 func (m Match) appendText(b []byte) []byte {
-	var s fieldSet
-	m.expand(&s)
-	p := matchPrinter{fieldSet: &s, b: b}
-	p.print()
-	if len(p.b) > len(b) {
-		return p.b[:len(p.b)-1] // the last comma
-	}
-	return b
+	p := matchPrinter{b: b}
+	m.expand(&p.fieldSet)
+	return p.text()
 }
 
 type matchPrinter struct {
-	*fieldSet
-	b []byte
+	fieldSet // by value, else it would be allocated on the heap
+	b        []byte
+}
+
+// text appends the match without a separator before or after it.
+func (p *matchPrinter) text() []byte {
+	start := len(p.b)
+	p.print()
+	if len(p.b) > start {
+		return p.b[:len(p.b)-1] // the last comma
+	}
+	return p.b
 }
 
 func (p *matchPrinter) print() {
@@ -43,7 +48,7 @@ func (p *matchPrinter) print() {
 	if word != "" {
 		p.b = append(append(p.b, word...), ',')
 	}
-	for id := FieldReg0; id < FieldReg0+numRegs; id++ {
+	for id := p.next(FieldReg0); id < FieldReg0+numRegs; id = p.next(id + 1) {
 		p.masked(fieldTable[id].name, id)
 	}
 	p.masked("tun_id", FieldTunID)
@@ -59,7 +64,7 @@ func (p *matchPrinter) print() {
 	p.plain("dl_dst", FieldEthDst)
 	if word == "" && p.has(FieldEthType) {
 		p.b = append(p.b, "dl_type=0x"...)
-		p.b = append(appendPaddedHex(p.b, p.fields[FieldEthType].Value.Lo, 4), ',')
+		p.b = append(appendPaddedHex(p.b, p.at(FieldEthType).Value.Lo, 4), ',')
 	}
 	p.network(skipProto)
 	p.transport()
@@ -72,7 +77,7 @@ func (p *matchPrinter) network(skipProto bool) {
 	p.plain("ipv6_src", FieldIPv6Src)
 	p.plain("ipv6_dst", FieldIPv6Dst)
 	if p.has(FieldIPv6Label) {
-		f := p.fields[FieldIPv6Label]
+		f := p.at(FieldIPv6Label)
 		p.b = appendPaddedHex(append(p.b, "ipv6_label=0x"...), f.Value.Lo, 5)
 		if !f.isExact() {
 			p.b = appendPaddedHex(append(p.b, "/0x"...), f.Mask.Lo, 5)
@@ -90,7 +95,7 @@ func (p *matchPrinter) network(skipProto bool) {
 	p.plain("arp_sha", FieldARPSHA)
 	p.plain("arp_tha", FieldARPTHA)
 	if p.has(FieldIPDSCP) {
-		p.b = strconv.AppendUint(append(p.b, "nw_tos="...), p.fields[FieldIPDSCP].Value.Lo<<2, 10)
+		p.b = strconv.AppendUint(append(p.b, "nw_tos="...), p.at(FieldIPDSCP).Value.Lo<<2, 10)
 		p.b = append(p.b, ',')
 	}
 	p.decimal("nw_ecn", FieldIPECN)
@@ -118,16 +123,16 @@ func (p *matchPrinter) transport() {
 func (p *matchPrinter) plain(name string, id FieldID) {
 	if p.has(id) {
 		p.b = append(append(p.b, name...), '=')
-		p.b = append(appendFieldValue(p.b, p.fields[id]), ',')
+		p.b = append(appendFieldValue(p.b, *p.at(id)), ',')
 	}
 }
 
-// masked prints in hexadecimal.
+// masked prints a field in hexadecimal.
 func (p *matchPrinter) masked(name string, id FieldID) {
 	if !p.has(id) {
 		return
 	}
-	f := p.fields[id]
+	f := p.at(id)
 	p.b = appendHex(append(append(p.b, name...), '='), f.Value)
 	if !f.isExact() {
 		p.b = appendHex(append(p.b, '/'), f.Mask)
@@ -135,12 +140,12 @@ func (p *matchPrinter) masked(name string, id FieldID) {
 	p.b = append(p.b, ',')
 }
 
-// decimal prints in decimal, in hexadecimal when there is a mask.
+// decimal prints an exact field in decimal and a masked one in hexadecimal.
 func (p *matchPrinter) decimal(name string, id FieldID) {
 	if !p.has(id) {
 		return
 	}
-	f := p.fields[id]
+	f := p.at(id)
 	p.b = append(append(p.b, name...), '=')
 	if f.isExact() {
 		p.b = strconv.AppendUint(p.b, f.Value.Lo, 10)
@@ -151,12 +156,12 @@ func (p *matchPrinter) decimal(name string, id FieldID) {
 	p.b = append(p.b, ',')
 }
 
-// vlan prints vlan_vid and vlan_pcp as dl_vlan and dl_vlan_pcp when they say no more than these, else as the TCI.
+// vlan prints vlan_vid and vlan_pcp as dl_vlan and dl_vlan_pcp if these represent the match completely, and as vlan_tci otherwise.
 func (p *matchPrinter) vlan() {
 	if !p.has(FieldVLANVID) && !p.has(FieldVLANPCP) {
 		return
 	}
-	vid, pcp := p.fields[FieldVLANVID], p.fields[FieldVLANPCP]
+	vid, pcp := p.get(FieldVLANVID), p.get(FieldVLANPCP)
 	tci := vid.Value.Lo | pcp.Value.Lo<<13
 	mask := vid.Mask.Lo&(vlanVID|vlanPresent) | pcp.Mask.Lo<<13&vlanPCP
 	vidMask, pcpMask := mask&vlanVID, mask&vlanPCP
@@ -178,38 +183,37 @@ func (p *matchPrinter) vlan() {
 	p.b = append(p.b, ',')
 }
 
-// protocolWord is a word that stands for dl_type and nw_proto; ip is 0 where the word leaves nw_proto open.
+// protocolWord is a protocol's keyword and the dl_type and nw_proto that it represents; ip 0 is any nw_proto.
 type protocolWord struct {
 	word    string
 	eth, ip uint64
 }
 
-// protocolWords lists the words, those with an nw_proto first.
-func protocolWords() [12]protocolWord {
-	return [...]protocolWord{
-		{"icmp", ethIPv4, ipICMP},
-		{"tcp", ethIPv4, ipTCP},
-		{"udp", ethIPv4, ipUDP},
-		{"sctp", ethIPv4, ipSCTP},
-		{"icmp6", ethIPv6, ipICMPv6},
-		{"tcp6", ethIPv6, ipTCP},
-		{"udp6", ethIPv6, ipUDP},
-		{"sctp6", ethIPv6, ipSCTP},
-		{"ip", ethIPv4, 0},
-		{"ipv6", ethIPv6, 0},
-		{"arp", ethARP, 0},
-		{"rarp", ethRARP, 0},
-	}
+// protocolWords contains the keywords, those with an nw_proto first.
+var protocolWords = [...]protocolWord{ //nolint:gochecknoglobals // immutable; every flow that is parsed or printed needs it
+	{"icmp", ethIPv4, ipICMP},
+	{"tcp", ethIPv4, ipTCP},
+	{"udp", ethIPv4, ipUDP},
+	{"sctp", ethIPv4, ipSCTP},
+	{"icmp6", ethIPv6, ipICMPv6},
+	{"tcp6", ethIPv6, ipTCP},
+	{"udp6", ethIPv6, ipUDP},
+	{"sctp6", ethIPv6, ipSCTP},
+	{"ip", ethIPv4, 0},
+	{"ipv6", ethIPv6, 0},
+	{"arp", ethARP, 0},
+	{"rarp", ethRARP, 0},
 }
 
-// protocol returns the word for the match's protocol, and whether it says nw_proto too.
+// protocol returns the keyword of the match's protocol, and whether it includes nw_proto.
 func (p *matchPrinter) protocol() (word string, withProto bool) {
 	eth, ok := p.exact(FieldEthType)
 	if !ok {
 		return "", false
 	}
 	proto, hasProto := p.exact(FieldIPProto)
-	for _, w := range protocolWords() {
+	for i := range protocolWords {
+		w := &protocolWords[i]
 		if w.eth == eth && (w.ip == 0 || hasProto && w.ip == proto) {
 			return w.word, w.ip != 0
 		}

@@ -3,13 +3,12 @@ package openflow
 import (
 	"fmt"
 	"strconv"
-	"time"
 )
 
-// MeterFlags say in which unit a meter's rates are (OpenFlow 1.4.1, 7.3.4.4, ofp_meter_flags).
+// MeterFlags are the unit of a meter's rates and other options (OpenFlow 1.4.1, 7.3.4.4, ofp_meter_flags).
 type MeterFlags uint16
 
-// The flags.
+// Meter flags.
 const (
 	MeterKbps   MeterFlags = 1 << 0 // kilobits per second
 	MeterPktps  MeterFlags = 1 << 1 // packets per second
@@ -17,14 +16,14 @@ const (
 	MeterCounts MeterFlags = 1 << 3 // collect statistics
 )
 
-// Meter limits the rate of the packets that pass it.
+// Meter is a rate limit for the packets that are sent to it.
 type Meter struct {
-	ID    uint32 // from 1
+	ID    uint32 // 1 or higher
 	Flags MeterFlags
 	Bands []Band
 }
 
-// BandType is what happens to packets above a band's rate.
+// BandType is the action on packets above a band's rate.
 type BandType uint16
 
 // The types.
@@ -33,15 +32,15 @@ const (
 	BandDSCPRemark BandType = 2
 )
 
-// Band applies to packets above its rate.
+// Band is a rate and the action on packets above it.
 type Band struct {
 	Type      BandType
 	Rate      uint32 // kilobits or packets per second
-	Burst     uint32 // kilobits or packets, with MeterBurst; without, the switch has one of its own, which is not decoded
-	PrecLevel uint8  // BandDSCPRemark: by how much the drop precedence grows
+	Burst     uint32 // kilobits or packets, with MeterBurst; otherwise the switch uses a default, which is not decoded
+	PrecLevel uint8  // BandDSCPRemark: increment of the drop precedence
 }
 
-// MeterCommand is what a MeterMod does.
+// MeterCommand is the operation of a MeterMod.
 type MeterCommand uint16
 
 // The commands.
@@ -51,10 +50,10 @@ const (
 	MeterDelete MeterCommand = 2
 )
 
-// AllMeters in a delete or a request means every meter (OFPM_ALL).
+// AllMeters in a delete or a request selects every meter (OFPM_ALL).
 const AllMeters uint32 = 0xffffffff
 
-// MeterMod changes a meter.
+// MeterMod adds, modifies or deletes a meter.
 type MeterMod struct {
 	Command MeterCommand
 	Meter   Meter
@@ -64,7 +63,7 @@ const bandLen = 16
 
 func (*MeterMod) messageType() uint8 { return typeMeterMod }
 
-func (m *MeterMod) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *MeterMod) appendBody(b []byte) ([]byte, error) {
 	b = put32(put16(put16(b, uint16(m.Command)), uint16(m.Meter.Flags)), m.Meter.ID)
 	return m.Meter.appendBands(b), nil
 }
@@ -90,7 +89,7 @@ func (m *Meter) decodeBands(b []byte) error {
 	for len(b) > 0 {
 		element, rest, ok := tlv(b, 2, bandLen)
 		if !ok {
-			return fmt.Errorf("meter %d: a band's length does not fit into its %d bytes", m.ID, len(b))
+			return fmt.Errorf("meter %d: invalid band length in the last %d bytes", m.ID, len(b))
 		}
 		band := Band{Type: BandType(u16(element)), Rate: u32(element[4:]), PrecLevel: element[12]}
 		if m.Flags&MeterBurst != 0 {
@@ -102,7 +101,7 @@ func (m *Meter) decodeBands(b []byte) error {
 	return nil
 }
 
-// String returns the meter as `ovs-ofctl dump-meters` prints it, with blanks for its line ends.
+// String returns the meter as `ovs-ofctl dump-meters` prints it, with spaces instead of line breaks.
 func (m *Meter) String() string {
 	b := strconv.AppendUint([]byte("meter="), uint64(m.ID), 10)
 	for _, f := range []struct {
@@ -132,53 +131,4 @@ func (m *Meter) String() string {
 		}
 	}
 	return string(b)
-}
-
-// MeterStats are a meter's counters.
-type MeterStats struct {
-	ID       uint32
-	Flows    uint32 // that use it
-	Packets  uint64 // that passed through it
-	Bytes    uint64
-	Duration time.Duration // since it was added
-	Bands    []Counters    // what was above each band's rate
-}
-
-// Counters count packets and bytes.
-type Counters struct {
-	Packets, Bytes uint64
-}
-
-const (
-	meterStatsLen = 40
-	countersLen   = 16
-)
-
-func (s *MeterStats) append(b []byte) ([]byte, error) {
-	start := len(b)
-	b = zeros(put32(b, s.ID), 8)
-	b = put64(put64(put32(b, s.Flows), s.Packets), s.Bytes)
-	b = appendCounters(appendDuration(b, s.Duration), s.Bands)
-	return b, putLength(b, start, start+4)
-}
-
-func (s *MeterStats) decode(b []byte) {
-	s.ID, s.Flows, s.Packets, s.Bytes = u32(b), u32(b[12:]), u64(b[16:]), u64(b[24:])
-	s.Duration = duration(b[32:])
-	s.Bands = decodeCounters(b[meterStatsLen:])
-}
-
-func appendCounters(b []byte, counters []Counters) []byte {
-	for _, c := range counters {
-		b = put64(put64(b, c.Packets), c.Bytes)
-	}
-	return b
-}
-
-func decodeCounters(b []byte) []Counters {
-	var counters []Counters
-	for ; len(b) >= countersLen; b = b[countersLen:] {
-		counters = append(counters, Counters{Packets: u64(b), Bytes: u64(b[8:])})
-	}
-	return counters
 }

@@ -9,35 +9,20 @@ import (
 const (
 	multipartDesc        = 0
 	multipartFlow        = 1
-	multipartAggregate   = 2
-	multipartGroup       = 6
 	multipartGroupDesc   = 7
-	multipartMeter       = 9
 	multipartMeterConfig = 10
-	multipartPortDesc    = 13
-	multipartFlowMonitor = 16
 )
 
-// multipartHeader is what every request and reply begins with: type, flags, padding.
+// multipartHeader is the length of the header of every multipart request and reply: type, flags, padding.
 const multipartHeader = 8
 
-// moreFlag says that further replies follow (OFPMPF_REPLY_MORE).
+// moreFlag marks a reply that is not the last one (OFPMPF_REPLY_MORE).
 const moreFlag = 1
 
-// A Multipart is a reply that may come in several messages of one XID.
-type Multipart interface {
-	Message
-	// HasMore reports whether another message of this reply follows.
-	HasMore() bool
-}
-
-// Part is embedded in every multipart reply.
+// Part is embedded in every multipart reply, which may consist of several messages with the same XID.
 type Part struct {
 	More bool // another message of this reply follows
 }
-
-// HasMore implements Multipart.
-func (p Part) HasMore() bool { return p.More }
 
 func (Part) messageType() uint8 { return typeMultipartReply }
 
@@ -53,7 +38,7 @@ func appendRequest(b []byte, typ uint16) []byte {
 	return zeros(put16(b, typ), 6)
 }
 
-// decodeMultipartRequest exists for tests and for what stands between a controller and a switch.
+// decodeMultipartRequest decodes requests, for tests and for programs that act as a switch.
 func decodeMultipartRequest(h Header, b []byte) (Message, error) {
 	if len(b) < multipartHeader {
 		return nil, short("multipart request", len(b), multipartHeader)
@@ -65,36 +50,20 @@ func decodeMultipartRequest(h Header, b []byte) (Message, error) {
 	case multipartFlow:
 		f, err := decodeFlowFilter(body)
 		return &FlowStatsRequest{f}, err
-	case multipartAggregate:
-		f, err := decodeFlowFilter(body)
-		return &AggregateRequest{f}, err
-	case multipartGroup, multipartGroupDesc, multipartMeter, multipartMeterConfig, multipartPortDesc:
-		return decodeIDRequest(h, u16(b), body), nil
-	case multipartFlowMonitor:
-		return decodeFlowMonitorRequest(body)
+	case multipartGroupDesc:
+		return &GroupDescRequest{}, nil
+	case multipartMeterConfig:
+		return &MeterConfigRequest{Meter: decodeID(body)}, nil
 	}
 	return decodeUnknown(h, b), nil
 }
 
-func decodeIDRequest(h Header, typ uint16, body []byte) Message {
-	var id uint32
-	if len(body) >= 4 {
-		id = u32(body)
+// decodeID returns the ID of the meter at the beginning of a request's body, or 0 if the body is empty.
+func decodeID(body []byte) uint32 {
+	if len(body) < 4 {
+		return 0
 	}
-	switch typ {
-	case multipartGroup:
-		return &GroupStatsRequest{Group: id}
-	case multipartGroupDesc:
-		if h.Version < Version15 {
-			id = AllGroups
-		}
-		return &GroupDescRequest{Group: id}
-	case multipartMeter:
-		return &MeterStatsRequest{Meter: id}
-	case multipartMeterConfig:
-		return &MeterConfigRequest{Meter: id}
-	}
-	return &PortDescRequest{}
+	return u32(body)
 }
 
 func decodeMultipartReply(h Header, b []byte) (Message, error) {
@@ -107,26 +76,16 @@ func decodeMultipartReply(h Header, b []byte) (Message, error) {
 	case multipartDesc:
 		return decodeDescReply(part, body)
 	case multipartFlow:
-		return decodeFlowStatsReply(h.Version, part, body)
-	case multipartAggregate:
-		return decodeAggregateReply(h.Version, part, body)
-	case multipartGroup:
-		return decodeGroupStatsReply(part, body)
+		return decodeFlowStatsReply(part, body)
 	case multipartGroupDesc:
-		return decodeGroupDescReply(h.Version, part, body)
-	case multipartMeter:
-		return decodeMeterStatsReply(part, body)
+		return decodeGroupDescReply(part, body)
 	case multipartMeterConfig:
 		return decodeMeterConfigReply(part, body)
-	case multipartPortDesc:
-		return decodePortDescReply(part, body)
-	case multipartFlowMonitor:
-		return decodeFlowMonitorReply(part, body)
 	}
 	return decodeUnknown(h, b), nil
 }
 
-// count returns how many entries entries would yield, so that room is made once, and only for what is there.
+// count returns the number of entries that entries would yield, for allocation: a length in the message is not trusted.
 func count(b []byte, at, smallest int) int {
 	for n := 0; ; n++ {
 		_, rest, ok := tlv(b, at, smallest)
@@ -137,12 +96,12 @@ func count(b []byte, at, smallest int) int {
 	}
 }
 
-// entries cuts a reply's body into entries, which state their length in 16 bits at offset at.
+// entries calls f for each entry of a reply's body. Each entry has its 16-bit length at offset at.
 func entries(part string, b []byte, at, smallest int, f func(entry []byte) error) error {
 	for len(b) > 0 {
 		entry, rest, ok := tlv(b, at, smallest)
 		if !ok {
-			return fmt.Errorf("%s: an entry's length does not fit into the %d bytes that are left", part, len(b))
+			return fmt.Errorf("%s: invalid entry length in the last %d bytes", part, len(b))
 		}
 		if err := f(entry); err != nil {
 			return err
@@ -152,15 +111,15 @@ func entries(part string, b []byte, at, smallest int, f func(entry []byte) error
 	return nil
 }
 
-// DescRequest asks for DescReply.
+// DescRequest requests a DescReply.
 type DescRequest struct{}
 
-// DescReply says which switch this is.
+// DescReply describes the switch.
 type DescReply struct {
 	Part
 	Manufacturer string
 	Hardware     string
-	Software     string // of Open vSwitch its version, such as 3.1.0
+	Software     string // for Open vSwitch its version, such as 3.1.0
 	Serial       string
 	Datapath     string
 }
@@ -173,11 +132,11 @@ const (
 
 func (*DescRequest) messageType() uint8 { return typeMultipart }
 
-func (*DescRequest) appendBody(b []byte, _ Version) ([]byte, error) {
+func (*DescRequest) appendBody(b []byte) ([]byte, error) {
 	return appendRequest(b, multipartDesc), nil
 }
 
-func (m *DescReply) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *DescReply) appendBody(b []byte) ([]byte, error) {
 	b = m.append(b, multipartDesc)
 	for _, s := range []struct {
 		text string
@@ -206,7 +165,7 @@ func decodeDescReply(p Part, b []byte) (Message, error) {
 	}, nil
 }
 
-// cString reads a string that ends with a zero byte or with b.
+// cString returns the string up to the first zero byte, or all of b.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Flags of struct nx_action_nat, and the bits that say which of its optional parts are there, in their order.
+// Flags of struct nx_action_nat, and the bits that mark which of its optional fields are present, in the order of the fields.
 const (
 	natSource      = 1
 	natDestination = 2
@@ -22,26 +22,26 @@ const (
 	natPortMin = 16
 	natPortMax = 32
 
-	natLen = 16 // without the optional parts
+	natLen = 16 // without the optional fields
 )
 
-// NATSide is which address NAT changes.
+// NATSide is the address that NAT translates.
 type NATSide uint8
 
 // The sides.
 const (
-	NATKnown NATSide = iota // what an established connection's NAT says
+	NATKnown NATSide = iota // the translation of the established connection
 	NATSource
 	NATDestination
 )
 
-// NAT is an action inside of CT that changes a connection's addresses (NXAST_NAT).
+// NAT is an action inside CT that translates the addresses of a connection (NXAST_NAT).
 type NAT struct {
 	Side             NATSide
-	Min, Max         netip.Addr // the addresses to take one from; Max invalid: Min alone; Min invalid: any
-	PortMin, PortMax uint16     // with Min; PortMax 0: PortMin alone; PortMin 0: any
+	Min, Max         netip.Addr // range of addresses; Max invalid: only Min; Min invalid: any address
+	PortMin, PortMax uint16     // with Min: range of ports; PortMax 0: only PortMin; PortMin 0: any port
 	Persistent       bool
-	Hash, Random     bool // how ports are picked
+	Hash, Random     bool // how ports are selected
 }
 
 // Kind implements Action.
@@ -64,13 +64,13 @@ func (a NAT) check() error {
 	family := func(x netip.Addr) bool { return x.Is4() == a.Min.Is4() && x.Zone() == "" && !x.Is4In6() }
 	switch {
 	case a.Side > NATDestination:
-		return fmt.Errorf("%d is no side of a connection", a.Side)
+		return fmt.Errorf("invalid NAT side %d", a.Side)
 	case a.Side == NATKnown && a != NAT{}:
 		return fmt.Errorf("addresses and flags need src or dst")
 	case a.Hash && a.Random:
 		return fmt.Errorf("hash and random exclude each other")
 	case a.Min.IsValid() && (!family(a.Min) || a.Min.IsUnspecified()):
-		return fmt.Errorf("%s is not an address to translate to", a.Min)
+		return fmt.Errorf("%s is not a valid address for NAT", a.Min)
 	case a.Max.IsValid() && (!a.Min.IsValid() || !family(a.Max) || a.Max.Less(a.Min)):
 		return fmt.Errorf("%s-%s is not a range of addresses", a.Min, a.Max)
 	case a.PortMin != 0 && !a.Min.IsValid():
@@ -81,7 +81,7 @@ func (a NAT) check() error {
 	return nil
 }
 
-func (a NAT) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a NAT) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}
@@ -154,9 +154,9 @@ func decodeNAT(b []byte) (Action, bool) {
 	if p := next(natPortMax, 2); p != nil {
 		a.PortMax = u16(p)
 	}
-	// What is left over is a part that did not fit, or a zero that encodes as absent.
+	// Bytes left over, or a zero that would not be encoded, fail the comparison below.
 	var buf [64]byte
-	again, err := a.appendWire(buf[:0], Version14)
+	again, err := a.appendWire(buf[:0])
 	return a, err == nil && string(again) == string(b)
 }
 
@@ -193,7 +193,7 @@ func (a NAT) appendText(b []byte) []byte {
 	return append(b, ')')
 }
 
-// appendNATAddr brackets an IPv6 address when a port follows.
+// appendNATAddr appends the address, an IPv6 address in brackets if a port follows.
 func (a NAT) appendNATAddr(b []byte, addr netip.Addr) []byte {
 	if addr.Is6() && a.PortMin != 0 {
 		return append(addr.AppendTo(append(b, '[')), ']')
@@ -201,7 +201,7 @@ func (a NAT) appendNATAddr(b []byte, addr netip.Addr) []byte {
 	return addr.AppendTo(b)
 }
 
-// parseNAT reads nat and nat(…).
+// parseNAT parses nat and nat(…).
 func parseNAT(w word) (Action, error) {
 	var a NAT
 	err := eachWord(w.value, func(w word) error {
@@ -235,7 +235,7 @@ func parseNAT(w word) (Action, error) {
 	return a, nil
 }
 
-// parseRange reads ADDR[-ADDR][:PORT[-PORT]], where IPv6 addresses may stand in brackets.
+// parseRange parses ADDR[-ADDR][:PORT[-PORT]]; IPv6 addresses may be in brackets.
 func (a *NAT) parseRange(s string) error {
 	if s == "" {
 		return nil
@@ -274,7 +274,7 @@ func (a *NAT) parseRange(s string) error {
 	return nil
 }
 
-// cutAddr cuts the address off that s begins with.
+// cutAddr cuts the address at the beginning of s.
 func cutAddr(s string) (addr netip.Addr, rest string, err error) {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		text, rest, ok := strings.Cut(inner, "]")
@@ -289,7 +289,7 @@ func cutAddr(s string) (addr netip.Addr, rest string, err error) {
 		end = len(s)
 	}
 	if colon := strings.IndexByte(s[:end], ':'); colon >= 0 && strings.Contains(s[:colon], ".") {
-		end = colon // the port of an IPv4 address
+		end = colon // an IPv4 address with a port
 	}
 	addr, err = netip.ParseAddr(s[:end])
 	return addr, s[end:], err

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Conjunction says that the flow's match is one of a conjunction's clauses (NXAST_CONJUNCTION). A packet for which every
-// clause has a match then looks for conj_id.
+// Conjunction makes the flow one clause of a conjunctive match (NXAST_CONJUNCTION). A packet that matches every clause then matches
+// flows with conj_id equal to ID.
 type Conjunction struct {
 	ID     uint32
 	Clause uint8 // 1 to Of
@@ -25,7 +25,7 @@ func (a Conjunction) check() error {
 	return nil
 }
 
-func (a Conjunction) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Conjunction) appendWire(b []byte) ([]byte, error) {
 	b = append(appendNicira(b, nxConjunction, 16), a.Clause-1, a.Of)
 	return put32(b, a.ID), a.check()
 }
@@ -62,16 +62,16 @@ func parseConjunction(s string) (Action, error) {
 	return a, a.check()
 }
 
-// Note carries bytes for whoever reads the flow, and does nothing (NXAST_NOTE). On the wire it is padded with zeros to
-// 6, 14, 22 … bytes, and a switch gives the padding back.
+// Note contains arbitrary bytes for people and programs that read the flow, and has no effect (NXAST_NOTE). On the wire it is padded with
+// zeros to 6, 14, 22 … bytes; a switch returns the padding.
 type Note struct {
 	Data []byte
 }
 
-// noteFirst is how many of a note's bytes fit beside the action's header; more come in units of 8.
+// noteFirst is the length of the shortest note in bytes; longer notes are a multiple of 8 bytes longer.
 const noteFirst = 6
 
-// NewNote returns a note that is padded already, so that it equals what a switch gives back.
+// NewNote returns a note with padding, so that it equals the note that a switch returns.
 func NewNote(data []byte) Note {
 	return Note{Data: append(make([]byte, 0, paddedNote(len(data))), data...)[:paddedNote(len(data))]}
 }
@@ -86,7 +86,7 @@ func paddedNote(n int) int {
 // Kind implements Action.
 func (Note) Kind() Kind { return KindNote }
 
-func (a Note) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Note) appendWire(b []byte) ([]byte, error) {
 	start := len(b)
 	b = append(appendNicira(b, nxNote, 0), a.Data...)
 	b = zeros(b, paddedNote(len(a.Data))-len(a.Data))
@@ -116,7 +116,7 @@ func parseNote(s string) (Action, error) {
 	return NewNote(data), nil
 }
 
-// CheckPktLarger sets a bit when the packet is longer than Length (NXAST_CHECK_PKT_LARGER).
+// CheckPktLarger sets a bit if the packet is longer than Length (NXAST_CHECK_PKT_LARGER).
 type CheckPktLarger struct {
 	Length uint16   // bytes
 	To     Subfield // 1 bit
@@ -135,7 +135,7 @@ func (a CheckPktLarger) check() error {
 	return nil
 }
 
-func (a CheckPktLarger) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a CheckPktLarger) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}

@@ -5,16 +5,16 @@ import (
 	"strconv"
 )
 
-// Output sends the packet out of a port (OFPAT_OUTPUT).
+// Output sends the packet to a port (OFPAT_OUTPUT).
 type Output struct {
 	Port   Port
-	MaxLen uint16 // bytes that PortController gets; else 0
+	MaxLen uint16 // maximum bytes of the packet, for PortController only; otherwise 0
 }
 
 // Kind implements Action.
 func (Output) Kind() Kind { return KindOutput }
 
-func (a Output) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Output) appendWire(b []byte) ([]byte, error) {
 	if err := a.Port.check(); err != nil {
 		return b, err
 	}
@@ -41,10 +41,10 @@ func (a Output) appendText(b []byte) []byte {
 	return b
 }
 
-// OutputField sends the packet out of the port whose number a field holds (NXAST_OUTPUT_REG).
+// OutputField sends the packet to the port whose number is in a field (NXAST_OUTPUT_REG).
 type OutputField struct {
 	From   Subfield
-	MaxLen uint16 // bytes that PortController gets
+	MaxLen uint16 // maximum bytes of the packet for PortController
 }
 
 // Kind implements Action.
@@ -58,11 +58,11 @@ func (a OutputField) check() error {
 	return err
 }
 
-func (a OutputField) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a OutputField) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}
-	packed, _ := a.From.packed() // checked
+	packed, _ := a.From.packed() // check has validated the width
 	b = put16(appendNicira(b, nxOutputReg, 24), packed)
 	b = put32(b, a.From.header())
 	return zeros(put16(b, a.MaxLen), 6), nil
@@ -82,17 +82,17 @@ func (a OutputField) appendText(b []byte) []byte {
 
 // Reasons of a packet-in (OpenFlow 1.4.1, 7.4.1, ofp_packet_in_reason).
 const (
-	ReasonMiss   = 0 // the flow is its table's last, of priority 0 and for everything
-	ReasonAction = 1 // any other flow
+	ReasonMiss   = 0 // sent by a table-miss flow: priority 0, matches all packets
+	ReasonAction = 1 // sent by any other flow
 )
 
 func reasonNames() [6]string {
 	return [...]string{"no_match", "action", "invalid_ttl", "action_set", "group", "packet_out"}
 }
 
-// Controller sends the packet to the controllers that gave themselves an id (NXAST_CONTROLLER).
+// Controller sends the packet to the connections with this controller ID (NXAST_CONTROLLER).
 type Controller struct {
-	MaxLen uint16 // bytes of the packet
+	MaxLen uint16 // maximum bytes of the packet
 	ID     uint16
 	Reason uint8
 }
@@ -100,7 +100,7 @@ type Controller struct {
 // Kind implements Action.
 func (Controller) Kind() Kind { return KindController }
 
-// reason returns the reason's name, "" when there is no such reason.
+// reason returns the name of the reason, or "" if it is invalid.
 func (a Controller) reason() string {
 	if names := reasonNames(); int(a.Reason) < len(names) {
 		return names[a.Reason]
@@ -108,9 +108,9 @@ func (a Controller) reason() string {
 	return ""
 }
 
-func (a Controller) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Controller) appendWire(b []byte) ([]byte, error) {
 	if a.reason() == "" {
-		return b, fmt.Errorf("%d is no reason for a packet-in", a.Reason)
+		return b, fmt.Errorf("invalid packet-in reason %d", a.Reason)
 	}
 	b = put16(appendNicira(b, nxController, 16), a.MaxLen)
 	return append(put16(b, a.ID), a.Reason, 0), nil
@@ -142,7 +142,7 @@ func (a Controller) appendText(b []byte) []byte {
 	return b
 }
 
-// parseController reads controller, controller:LEN and controller(…).
+// parseController parses controller, controller:LEN and controller(…).
 func parseController(w word) (Action, error) {
 	const all = 0xffff
 	if w.form != '(' {
@@ -171,7 +171,7 @@ func parseController(w word) (Action, error) {
 				}
 			}
 		}
-		return fmt.Errorf("controller: %q is not known", w.key)
+		return fmt.Errorf("controller: unknown argument %q", w.key)
 	})
 	if err == nil && a.ID == 0 && a.Reason == ReasonAction {
 		return Output{Port: PortController, MaxLen: a.MaxLen}, nil
@@ -179,7 +179,7 @@ func parseController(w word) (Action, error) {
 	return a, err
 }
 
-// ToGroup hands the packet to a group (OFPAT_GROUP).
+// ToGroup sends the packet to a group (OFPAT_GROUP).
 type ToGroup struct {
 	ID uint32
 }
@@ -187,7 +187,7 @@ type ToGroup struct {
 // Kind implements Action.
 func (ToGroup) Kind() Kind { return KindGroup }
 
-func (a ToGroup) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a ToGroup) appendWire(b []byte) ([]byte, error) {
 	return put32(appendHeader(b, actionGroup, 8), a.ID), nil
 }
 
@@ -195,20 +195,20 @@ func (a ToGroup) appendText(b []byte) []byte {
 	return strconv.AppendUint(append(b, "group:"...), uint64(a.ID), 10)
 }
 
-// CurrentTable in Resubmit searches the flow's own table.
+// CurrentTable in Resubmit is the flow's own table.
 const CurrentTable = 0xff
 
-// Resubmit searches a table and comes back (NXAST_RESUBMIT_TABLE, NXAST_RESUBMIT_TABLE_CT).
+// Resubmit looks the packet up in a table and continues with the next action (NXAST_RESUBMIT_TABLE, NXAST_RESUBMIT_TABLE_CT).
 type Resubmit struct {
-	Port  Port  // in_port for the search; PortInPort leaves it
-	Table uint8 // CurrentTable for the flow's own
-	CT    bool  // search with the addresses of the connection's original direction
+	Port  Port  // in_port during the lookup; PortInPort: unchanged
+	Table uint8 // CurrentTable: the flow's own
+	CT    bool  // match the addresses of the connection's original direction
 }
 
 // Kind implements Action.
 func (Resubmit) Kind() Kind { return KindResubmit }
 
-func (a Resubmit) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a Resubmit) appendWire(b []byte) ([]byte, error) {
 	if err := a.Port.check(); err != nil {
 		return b, err
 	}

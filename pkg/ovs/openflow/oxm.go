@@ -9,14 +9,14 @@ const (
 	classNXM0         = 0x0000 // NXM_OF_…
 	classNXM1         = 0x0001 // NXM_NX_…
 	classBasic        = 0x8000 // OXM_OF_…
-	classPktReg       = 0x8001 // OXM_OF_PKT_REG…, since 1.5 a standard class
+	classPktReg       = 0x8001 // OXM_OF_PKT_REG…
 	classExperimenter = 0xffff // an experimenter id follows the header
 )
 
-// oxmHeader is the first 4 bytes of an OXM: class, field number, has-mask bit, length of what follows.
+// oxmHeader is the 4-byte header of an OXM TLV: class, field number, has-mask bit, payload length.
 type oxmHeader uint32
 
-// oxm is the header of a field without mask and length.
+// oxm returns the header of a field, without mask bit and length.
 func oxm(class, number uint32) oxmHeader { return oxmHeader(class<<16 | number<<9) }
 
 func (h oxmHeader) class() uint32 { return uint32(h) >> 16 }
@@ -24,7 +24,7 @@ func (h oxmHeader) number() int   { return int(h >> 9 & 0x7f) }
 func (h oxmHeader) masked() bool  { return h&0x100 != 0 }
 func (h oxmHeader) payload() int  { return int(h & 0xff) }
 
-// with returns the header for a payload.
+// with returns the header with mask bit and payload length.
 func (h oxmHeader) with(masked bool, payload int) oxmHeader {
 	if masked {
 		h |= 0x100
@@ -32,26 +32,26 @@ func (h oxmHeader) with(masked bool, payload int) oxmHeader {
 	return h | oxmHeader(payload)
 }
 
-// A fieldInfo is what is known of a field: `man 7 ovs-fields`.
+// fieldInfo describes a field, see ovs-fields(7).
 type fieldInfo struct {
 	name     string // in matches and set_field
-	alias    string // also taken in text
+	alias    string // alternative name in text
 	form     form
-	size     uint8 // of the value on the wire, bytes
-	bits     uint8 // of it that a subfield counts
+	size     uint8 // bytes of the value on the wire
+	bits     uint8 // number of bits that subfields can address
 	maskable bool
 	needs    prerequisite
-	nx       namedHeader // Nicira's; none for fields that only OpenFlow has
-	oxm      namedHeader // OpenFlow's; none for fields that only Nicira has
+	nx       namedHeader // Nicira header; none for fields that only OpenFlow defines
+	oxm      namedHeader // OpenFlow header; none for fields that only Nicira defines
 }
 
-// namedHeader is a header with the name that subfields use for it.
+// namedHeader is a header and its name in subfields.
 type namedHeader struct {
-	name   string // "": there is none
+	name   string // "": the field has no such header
 	header oxmHeader
 }
 
-// wire is the header that Open vSwitch puts into matches and set_field.
+// wire returns the header that Open vSwitch uses in matches and set_field.
 func (f *fieldInfo) wire() oxmHeader {
 	if f.oxm.name != "" {
 		return f.oxm.header
@@ -59,7 +59,7 @@ func (f *fieldInfo) wire() oxmHeader {
 	return f.nx.header
 }
 
-// action is the header, with its name, that Open vSwitch puts into Nicira's actions.
+// action returns the header, with its name, that Open vSwitch uses in Nicira actions.
 func (f *fieldInfo) action() namedHeader {
 	if f.nx.name != "" {
 		return f.nx
@@ -77,7 +77,7 @@ func oxmOF(name string, n uint32) namedHeader {
 	return namedHeader{"OXM_OF_" + name, oxm(classBasic, n)}
 }
 
-// Registers of three widths, which are views of each other.
+// Registers of 32, 64 and 128 bits, which are views of the same memory.
 func reg32(n uint32) fieldInfo {
 	return fieldInfo{fmt.Sprintf("reg%d", n), "", formHex, 4, 32, true, needsNothing, nxmNX(fmt.Sprintf("REG%d", n), n), namedHeader{}}
 }
@@ -91,14 +91,13 @@ func reg128(n uint32) fieldInfo {
 	return fieldInfo{fmt.Sprintf("xxreg%d", n), "", formHex, 16, 128, true, needsNothing, nxmNX(fmt.Sprintf("XXREG%d", n), 111+n), namedHeader{}}
 }
 
-// fieldTable is the registry of fields.
+// fieldTable describes all fields.
 var fieldTable = newFieldTable() //nolint:gochecknoglobals // immutable; every decoded field looks here
 
 func newFieldTable() *[numFields]fieldInfo {
 	const exact, masks = false, true
 	none := namedHeader{}
-	return &[numFields]fieldInfo{
-		FieldConjID:     {"conj_id", "", formDecimal, 4, 32, exact, needsNothing, nxmNX("CONJ_ID", 37), none},
+	table := &[numFields]fieldInfo{
 		FieldInPort:     {"in_port_oxm", "", formPort, 4, 32, exact, needsNothing, none, oxmOF("IN_PORT", 0)},
 		FieldEthSrc:     {"eth_src", "dl_src", formEth, 6, 48, masks, needsNothing, nxmOF("ETH_SRC", 2), oxmOF("ETH_SRC", 4)},
 		FieldEthDst:     {"eth_dst", "dl_dst", formEth, 6, 48, masks, needsNothing, nxmOF("ETH_DST", 1), oxmOF("ETH_DST", 3)},
@@ -134,28 +133,26 @@ func newFieldTable() *[numFields]fieldInfo {
 		FieldARPTPA:     {"arp_tpa", "", formIPv4, 4, 32, masks, needsARP, nxmOF("ARP_TPA", 17), oxmOF("ARP_TPA", 23)},
 		FieldARPSHA:     {"arp_sha", "", formEth, 6, 48, masks, needsARP, nxmNX("ARP_SHA", 17), oxmOF("ARP_SHA", 24)},
 		FieldARPTHA:     {"arp_tha", "", formEth, 6, 48, masks, needsARP, nxmNX("ARP_THA", 18), oxmOF("ARP_THA", 25)},
+		FieldInPort16:   {"in_port", "", formPort, 2, 16, exact, needsNothing, nxmOF("IN_PORT", 0), none},
+		FieldVLANTCI:    {"vlan_tci", "", formHex, 2, 16, masks, needsNothing, nxmOF("VLAN_TCI", 4), none},
+		FieldIPTOS:      {"nw_tos", "", formDecimal, 1, 8, exact, needsIP, nxmOF("IP_TOS", 5), none},
+	}
+	addMetadata(table)
+	return table
+}
+
+// addMetadata adds the fields that are not part of the packet.
+func addMetadata(table *[numFields]fieldInfo) {
+	const exact, masks = false, true
+	none := namedHeader{}
+	for id, info := range map[FieldID]fieldInfo{
+		FieldConjID:     {"conj_id", "", formDecimal, 4, 32, exact, needsNothing, nxmNX("CONJ_ID", 37), none},
 		FieldTunID:      {"tun_id", "tunnel_id", formHex, 8, 64, masks, needsNothing, nxmNX("TUN_ID", 16), oxmOF("TUNNEL_ID", 38)},
 		FieldTunSrc:     {"tun_src", "", formIPv4, 4, 32, masks, needsNothing, nxmNX("TUN_IPV4_SRC", 31), none},
 		FieldTunDst:     {"tun_dst", "", formIPv4, 4, 32, masks, needsNothing, nxmNX("TUN_IPV4_DST", 32), none},
 		FieldTunIPv6Src: {"tun_ipv6_src", "", formIPv6, 16, 128, masks, needsNothing, nxmNX("TUN_IPV6_SRC", 109), none},
 		FieldTunIPv6Dst: {"tun_ipv6_dst", "", formIPv6, 16, 128, masks, needsNothing, nxmNX("TUN_IPV6_DST", 110), none},
 		FieldTunFlags:   {"tun_flags", "", formTunFlags, 2, 1, masks, needsNothing, nxmNX("TUN_FLAGS", 104), none},
-		FieldReg0:       reg32(0),
-		fieldReg1:       reg32(1),
-		fieldReg2:       reg32(2),
-		fieldReg3:       reg32(3),
-		fieldReg4:       reg32(4),
-		fieldReg5:       reg32(5),
-		fieldReg6:       reg32(6),
-		fieldReg7:       reg32(7),
-		fieldReg8:       reg32(8),
-		fieldReg9:       reg32(9),
-		fieldReg10:      reg32(10),
-		fieldReg11:      reg32(11),
-		fieldReg12:      reg32(12),
-		fieldReg13:      reg32(13),
-		fieldReg14:      reg32(14),
-		fieldReg15:      reg32(15),
 		FieldPktMark:    {"pkt_mark", "", formHex, 4, 32, masks, needsNothing, nxmNX("PKT_MARK", 33), none},
 		FieldCTState:    {"ct_state", "", formCTState, 4, 32, masks, needsNothing, nxmNX("CT_STATE", 105), none},
 		FieldCTZone:     {"ct_zone", "", formHex, 2, 16, exact, needsNothing, nxmNX("CT_ZONE", 106), none},
@@ -169,28 +166,24 @@ func newFieldTable() *[numFields]fieldInfo {
 		FieldCTTPSrc:    {"ct_tp_src", "", formDecimal, 2, 16, masks, needsCT, nxmNX("CT_TP_SRC", 124), none},
 		FieldCTTPDst:    {"ct_tp_dst", "", formDecimal, 2, 16, masks, needsCT, nxmNX("CT_TP_DST", 125), none},
 		FieldMetadata:   {"metadata", "", formHex, 8, 64, masks, needsNothing, none, oxmOF("METADATA", 2)},
-		FieldInPort16:   {"in_port", "", formPort, 2, 16, exact, needsNothing, nxmOF("IN_PORT", 0), none},
-		FieldVLANTCI:    {"vlan_tci", "", formHex, 2, 16, masks, needsNothing, nxmOF("VLAN_TCI", 4), none},
-		FieldIPTOS:      {"nw_tos", "", formDecimal, 1, 8, exact, needsIP, nxmOF("IP_TOS", 5), none},
-		FieldXReg0:      reg64(0),
-		fieldXReg1:      reg64(1),
-		fieldXReg2:      reg64(2),
-		fieldXReg3:      reg64(3),
-		fieldXReg4:      reg64(4),
-		fieldXReg5:      reg64(5),
-		fieldXReg6:      reg64(6),
-		fieldXReg7:      reg64(7),
-		FieldXXReg0:     reg128(0),
-		fieldXXReg1:     reg128(1),
-		fieldXXReg2:     reg128(2),
-		fieldXXReg3:     reg128(3),
+	} {
+		table[id] = info
+	}
+	for n := range FieldID(numRegs) {
+		table[FieldReg0+n] = reg32(uint32(n))
+	}
+	for n := range FieldID(numRegs / 2) {
+		table[FieldXReg0+n] = reg64(uint32(n))
+	}
+	for n := range FieldID(numRegs / 4) {
+		table[FieldXXReg0+n] = reg128(uint32(n))
 	}
 }
 
-// noField stands for a header that is not in the registry.
+// noField is the result of a lookup that finds no field.
 const noField = numFields
 
-// fieldNumbers finds a field by the class and number of either of its headers.
+// fieldNumbers maps the class and number of OXM headers to fields.
 var fieldNumbers = indexNumbers() //nolint:gochecknoglobals // immutable index of fieldTable; every decoded field looks here
 
 type numberIndex [4][128]FieldID
@@ -209,9 +202,6 @@ func (x *numberIndex) row(class uint32) *[128]FieldID {
 	return nil
 }
 
-// oxmTCPFlags15 is OXM_OF_TCP_FLAGS, the third form of tcp_flags: what Open vSwitch gives back in OpenFlow 1.5.
-const oxmTCPFlags15 = 42
-
 func indexNumbers() *numberIndex {
 	x := &numberIndex{}
 	for c := range x {
@@ -227,11 +217,10 @@ func indexNumbers() *numberIndex {
 			}
 		}
 	}
-	x.row(classBasic)[oxmTCPFlags15] = FieldTCPFlags
 	return x
 }
 
-// fieldOf returns the field of a header, noField when it is unknown. It does not look at mask and length.
+// fieldOf returns the field of a header, or noField. It ignores the mask bit and the length.
 func fieldOf(h oxmHeader) FieldID {
 	row := fieldNumbers.row(h.class())
 	if row == nil {
@@ -240,7 +229,7 @@ func fieldOf(h oxmHeader) FieldID {
 	return row[h.number()]
 }
 
-// fieldNames finds a field by any of its names.
+// fieldNames maps all names of the fields to fields.
 var fieldNames = indexNames() //nolint:gochecknoglobals // immutable index of fieldTable
 
 func indexNames() map[string]FieldID {

@@ -4,22 +4,22 @@ import (
 	"math"
 )
 
-// PacketIn is a packet that a flow has sent to the controllers of an id, with what the switch knows of it. Open vSwitch sends it in this
-// form (NXT_PACKET_IN2) on connections that asked for it by SetPacketInFormat.
+// PacketIn is a packet that a flow sent to a controller, with its metadata. Open vSwitch sends this form (NXT_PACKET_IN2) on connections
+// that requested it with SetPacketInFormat.
 type PacketIn struct {
-	Packet   []byte // from its Ethernet header on, as many bytes as the flow sends
-	FullLen  uint32 // of the packet, bytes
-	Table    uint8  // in which the flow is
-	Cookie   uint64 // of the flow, NoCookie if there is none
+	Packet   []byte // from the Ethernet header on, as many bytes as the action sends
+	FullLen  uint32 // length of the packet in bytes
+	Table    uint8  // of the flow
+	Cookie   uint64 // of the flow; NoCookie if no flow sent the packet
 	Reason   uint8  // ofp_packet_in_reason
-	Metadata Match  // in_port, registers, tunnel and connection: what is not 0
-	Userdata []byte // of the flow's action
+	Metadata Match  // in_port, registers, tunnel and conntrack fields that are not 0
+	Userdata []byte // of the controller action
 }
 
-// NoCookie stands for a packet that came from no flow.
+// NoCookie is the cookie of a packet-in that no flow caused.
 const NoCookie = math.MaxUint64
 
-// Properties of NXT_PACKET_IN2 (enum nx_packet_in2_prop_type in Open vSwitch's nicira-ext.h). Others that it may have are left out.
+// Properties of NXT_PACKET_IN2 (enum nx_packet_in2_prop_type in Open vSwitch's nicira-ext.h). Other properties are ignored.
 const (
 	packetInPacket   = 0
 	packetInFullLen  = 1
@@ -33,7 +33,7 @@ const (
 
 func (*PacketIn) messageType() uint8 { return typeExperimenter }
 
-func (m *PacketIn) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *PacketIn) appendBody(b []byte) ([]byte, error) {
 	b = appendNiciraMessage(b, nxtPacketIn2)
 	b, err := appendPropertyBytes(b, packetInPacket, m.Packet)
 	if err != nil {
@@ -65,7 +65,7 @@ func appendPropertyBytes(b []byte, typ uint16, payload []byte) ([]byte, error) {
 	return pad8(b, start), nil
 }
 
-// decodePacketIn decodes a list of properties; ok is false when their lengths contradict each other.
+// decodePacketIn decodes a list of properties; ok is false if their lengths are inconsistent.
 func decodePacketIn(b []byte) (m *PacketIn, ok bool) {
 	m = &PacketIn{Cookie: NoCookie}
 	for len(b) > 0 {
@@ -91,7 +91,7 @@ func (m *PacketIn) decode(typ uint16, payload []byte) bool {
 	case typ == packetInTable && n == 1:
 		m.Table = payload[0]
 	case typ == packetInCookie && n == 12:
-		m.Cookie = u64(payload[4:]) // behind padding
+		m.Cookie = u64(payload[4:]) // after padding
 	case typ == packetInReason && n == 1:
 		m.Reason = payload[0]
 	case typ == packetInMetadata:
@@ -104,46 +104,44 @@ func (m *PacketIn) decode(typ uint16, payload []byte) bool {
 	return true
 }
 
-// PacketInFormat is a form of packet-ins.
+// PacketInFormat is a format of packet-ins.
 type PacketInFormat uint32
 
-// The forms (NXT_SET_PACKET_IN_FORMAT).
-const (
-	PacketInStandard PacketInFormat = 0 // OpenFlow's own, in which they come unless asked otherwise; Unknown to this package
-	PacketInNicira2  PacketInFormat = 2 // PacketIn
-)
+// PacketInNicira2 is the format of PacketIn (NXT_SET_PACKET_IN_FORMAT). The default is the OpenFlow format, which decodes to Unknown.
+const PacketInNicira2 PacketInFormat = 2
 
-// SetPacketInFormat chooses the form in which packet-ins come on this connection.
+// SetPacketInFormat sets the format of packet-ins on this connection.
 type SetPacketInFormat struct {
 	Format PacketInFormat
 }
 
 func (*SetPacketInFormat) messageType() uint8 { return typeExperimenter }
 
-func (m *SetPacketInFormat) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *SetPacketInFormat) appendBody(b []byte) ([]byte, error) {
 	return put32(appendNiciraMessage(b, nxtSetPacketInFormat), uint32(m.Format)), nil
 }
 
-// SetControllerID says for which id of Controller actions this connection is; 0 before that (NXT_SET_CONTROLLER_ID).
+// SetControllerID sets the controller ID of this connection (NXT_SET_CONTROLLER_ID), which is 0 by default: Controller actions select
+// connections by it.
 type SetControllerID struct {
 	ID uint16
 }
 
 func (*SetControllerID) messageType() uint8 { return typeExperimenter }
 
-func (m *SetControllerID) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *SetControllerID) appendBody(b []byte) ([]byte, error) {
 	return put16(zeros(appendNiciraMessage(b, nxtSetControllerID), 6), m.ID), nil
 }
 
-// SetAsync chooses what comes unasked on this connection in the roles equal and primary: each a map of reasons, bit 1<<reason
-// (OpenFlow 1.4.1, 7.3.10). A connection to a bridge's management socket gets nothing of it as long as SetConfig.MissSendLen is 0.
+// SetAsync selects the asynchronous messages for this connection in the roles equal and primary; each field is a bitmap of reasons, bit
+// 1<<reason (OpenFlow 1.4.1, 7.3.10). On a bridge's management socket no packet-ins arrive while SetConfig.MissSendLen is 0.
 type SetAsync struct {
 	PacketIn    uint32 // ofp_packet_in_reason
 	PortStatus  uint32 // ofp_port_reason
 	FlowRemoved uint32 // ofp_flow_removed_reason
 }
 
-// Properties of asynchronous configuration (OpenFlow 1.4.1, 7.3.10, ofp_async_config_prop_type): those of the roles equal and primary.
+// Properties of the asynchronous configuration (OpenFlow 1.4.1, 7.3.10, ofp_async_config_prop_type) for the roles equal and primary.
 const (
 	asyncPacketIn    = 1
 	asyncPortStatus  = 3
@@ -152,13 +150,13 @@ const (
 
 func (*SetAsync) messageType() uint8 { return typeSetAsync }
 
-func (m *SetAsync) appendBody(b []byte, _ Version) ([]byte, error) {
+func (m *SetAsync) appendBody(b []byte) ([]byte, error) {
 	b = put32(appendHeader(b, asyncPacketIn, 8), m.PacketIn)
 	b = put32(appendHeader(b, asyncPortStatus, 8), m.PortStatus)
 	return put32(appendHeader(b, asyncFlowRemoved, 8), m.FlowRemoved), nil
 }
 
-// decodeSetAsync decodes what this package encodes; ok is false for a message with more or less in it.
+// decodeSetAsync is the inverse of SetAsync.appendBody; ok is false if the message has other or fewer properties.
 func decodeSetAsync(b []byte) (m *SetAsync, ok bool) {
 	const size = 8 // of a property
 	if len(b) != 3*size {

@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// Port is an OpenFlow port number, or one of the reserved ports (OpenFlow 1.4.1, 7.2.1, ofp_port_no).
+// Port is an OpenFlow port number or reserved port (OpenFlow 1.4.1, 7.2.1, ofp_port_no).
 type Port uint32
 
-// The reserved ports.
+// Reserved ports.
 const (
-	PortInPort     Port = 0xfffffff8 // where the packet came from
+	PortInPort     Port = 0xfffffff8 // the port on which the packet arrived
 	PortTable      Port = 0xfffffff9
 	PortNormal     Port = 0xfffffffa
 	PortFlood      Port = 0xfffffffb
 	PortAll        Port = 0xfffffffc
 	PortController Port = 0xfffffffd
-	PortLocal      Port = 0xfffffffe // the bridge's own port
-	PortAny        Port = 0xffffffff // no port, any port
+	PortLocal      Port = 0xfffffffe // the bridge's internal port
+	PortAny        Port = 0xffffffff // no port; in requests any port
 )
 
-// maxPort16 is the first number that is reserved where a port has 16 bits (OFPP_MAX of OpenFlow 1.0), as in Nicira's actions.
-// Open vSwitch has no ports beyond it.
+// maxPort16 is the lowest reserved number of a 16-bit port (OFPP_MAX of OpenFlow 1.0), as in Nicira actions. Open vSwitch has only ports
+// below it.
 const maxPort16 = 0xff00
 
-// port16 widens a port of 16 bits.
+// port16 converts a 16-bit port number.
 func port16(n uint16) Port {
 	if n >= maxPort16 {
 		return Port(n) | 0xffff0000
@@ -33,7 +33,7 @@ func port16(n uint16) Port {
 	return Port(n)
 }
 
-// check refuses port numbers that Open vSwitch can't have.
+// check returns an error for port numbers that Open vSwitch does not support.
 func (p Port) check() error {
 	if p >= maxPort16 && p < PortInPort {
 		return fmt.Errorf("port %d: Open vSwitch has ports below %d", uint32(p), maxPort16)
@@ -41,7 +41,7 @@ func (p Port) check() error {
 	return nil
 }
 
-// portNames are the reserved ports' names, the first that of PortInPort.
+// portNames returns the names of the reserved ports, beginning with PortInPort.
 func portNames() [8]string {
 	return [...]string{"IN_PORT", "TABLE", "NORMAL", "FLOOD", "ALL", "CONTROLLER", "LOCAL", "ANY"}
 }
@@ -55,7 +55,7 @@ func appendPort(b []byte, p Port) []byte {
 	return strconv.AppendUint(b, uint64(p), 10)
 }
 
-// ParsePort reads a port number or a reserved port's name in upper or lower case.
+// ParsePort parses a port number or the name of a reserved port in upper or lower case.
 func ParsePort(s string) (Port, error) {
 	if s != "" && s[0] >= '0' && s[0] <= '9' {
 		n, err := parseUint(s, 32)

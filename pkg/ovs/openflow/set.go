@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Load writes a number of up to 64 bits into a subfield (NXAST_REG_LOAD). OpenFlow 1.5 has SetField instead and
-// Open vSwitch gives that back.
+// Load writes a number of up to 64 bits to a subfield (NXAST_REG_LOAD).
 type Load struct {
 	To    Subfield
 	Value uint64
@@ -26,17 +25,14 @@ func (a Load) check() error {
 	return nil
 }
 
-// field returns what the action does as a SetField.
+// field returns the field of the equivalent SetField.
 func (a Load) field() Field {
 	return Field{ID: a.To.Field, Value: Value{Lo: a.Value}.shl(uint(a.To.Offset)), Mask: a.To.mask()}
 }
 
-func (a Load) appendWire(b []byte, v Version) ([]byte, error) {
+func (a Load) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
-	}
-	if v >= Version15 {
-		return SetField{a.field()}.appendWire(b, v)
 	}
 	packed, err := a.To.packed()
 	if err != nil {
@@ -61,7 +57,7 @@ func (a Load) appendText(b []byte) []byte {
 	return a.To.appendText(append(b, "->"...))
 }
 
-// parseLoad reads VALUE->SUBFIELD.
+// parseLoad parses VALUE->SUBFIELD.
 func parseLoad(s string) (Action, error) {
 	value, to, ok := strings.Cut(s, "->")
 	if !ok {
@@ -81,7 +77,7 @@ func parseLoad(s string) (Action, error) {
 	return Load{To: dst, Value: v.Lo}, nil
 }
 
-// SetField sets a field, or the bits of it that the mask names (OFPAT_SET_FIELD; with a mask in OpenFlow 1.4 NXAST_REG_LOAD2).
+// SetField sets the bits of a field that are in the mask (OFPAT_SET_FIELD; with a mask NXAST_REG_LOAD2).
 type SetField struct {
 	Field Field
 }
@@ -89,16 +85,16 @@ type SetField struct {
 // Kind implements Action.
 func (SetField) Kind() Kind { return KindSetField }
 
-func (a SetField) appendWire(b []byte, v Version) ([]byte, error) {
+func (a SetField) appendWire(b []byte) ([]byte, error) {
 	f := a.Field
 	switch {
 	case f.ID >= numFields:
 		return b, f.check()
 	case f.Value.or(f.Mask).minus(f.ID.mask()) != Value{} || f.Mask.isZero():
-		return b, fmt.Errorf("%s: value and mask have to fit into %d bytes, and the mask can't be 0", f.ID, f.ID.size())
+		return b, fmt.Errorf("%s: value and mask must fit into %d bytes, and the mask must not be 0", f.ID, f.ID.size())
 	}
 	start := len(b)
-	if f.isExact() || v >= Version15 {
+	if f.isExact() {
 		b = appendField(appendHeader(b, actionSetField, 0), fieldTable[f.ID].wire(), f)
 	} else {
 		b = appendField(appendNicira(b, nxRegLoad2, 0), fieldTable[f.ID].action().header, f)
@@ -106,7 +102,7 @@ func (a SetField) appendWire(b []byte, v Version) ([]byte, error) {
 	return endAction(b, start)
 }
 
-// decodeSetField decodes a field with value and mask that begins at offset at.
+// decodeSetField decodes a field with value and mask at offset at.
 func decodeSetField(b []byte, at int) (Action, bool) {
 	f, n, ok := readField(b[at:])
 	if !ok || roundUp8(at+n) != len(b) || !allZero(b[at+n:]) || f.Mask.isZero() || f.Value != f.Value.and(f.Mask) {
@@ -120,7 +116,7 @@ func (a SetField) appendText(b []byte) []byte {
 	return append(append(b, "->"...), a.Field.ID.String()...)
 }
 
-// parseSetField reads VALUE[/MASK]->FIELD.
+// parseSetField parses VALUE[/MASK]->FIELD.
 func parseSetField(s string) (Action, error) {
 	value, name, ok := strings.Cut(s, "->")
 	if !ok {
@@ -128,20 +124,20 @@ func parseSetField(s string) (Action, error) {
 	}
 	id, ok := fieldNames[name]
 	if !ok {
-		return nil, fmt.Errorf("set_field:%s: %q is not a field that this package knows", s, name)
+		return nil, fmt.Errorf("set_field:%s: unknown field %q", s, name)
 	}
 	f, err := parseFieldValue(id, value)
 	if err != nil {
 		return nil, fmt.Errorf("set_field:%s: %w", s, err)
 	}
 	if f.Mask.isZero() {
-		return nil, fmt.Errorf("set_field:%s: a mask of 0 sets nothing", s)
+		return nil, fmt.Errorf("set_field:%s: the mask must not be 0", s)
 	}
 	f.Value = f.Value.and(f.Mask)
 	return SetField{f}, nil
 }
 
-// Move copies one subfield into another of the same width (NXAST_REG_MOVE, OFPAT_COPY_FIELD of OpenFlow 1.5).
+// Move copies a subfield to another of the same width (NXAST_REG_MOVE).
 type Move struct {
 	From, To Subfield
 }
@@ -157,48 +153,27 @@ func (a Move) check() error {
 		return err
 	}
 	if a.From.Width != a.To.Width {
-		return fmt.Errorf("%s has %d bits, %s %d", a.From, a.From.Width, a.To, a.To.Width)
+		return fmt.Errorf("%s has %d bits, %s has %d", a.From, a.From.Width, a.To, a.To.Width)
 	}
 	return nil
 }
 
-func (a Move) appendWire(b []byte, v Version) ([]byte, error) {
+func (a Move) appendWire(b []byte) ([]byte, error) {
 	if err := a.check(); err != nil {
 		return b, err
 	}
-	from, to := &fieldTable[a.From.Field], &fieldTable[a.To.Field]
-	if v < Version15 {
-		b = appendNicira(b, nxRegMove, 24)
-		b = put16(put16(put16(b, a.From.Width), a.From.Offset), a.To.Offset)
-		return put32(put32(b, a.From.header()), a.To.header()), nil
-	}
-	b = appendHeader(b, actionCopyField, 24)
+	b = appendNicira(b, nxRegMove, 24)
 	b = put16(put16(put16(b, a.From.Width), a.From.Offset), a.To.Offset)
-	b = zeros(b, 2)
-	b = put32(b, uint32(from.wire().with(false, int(from.size))))
-	b = put32(b, uint32(to.wire().with(false, int(to.size))))
-	return zeros(b, 4), nil
+	return put32(put32(b, a.From.header()), a.To.header()), nil
 }
 
 func decodeRegMove(b []byte) (Action, bool) {
 	if len(b) != 24 {
 		return nil, false
 	}
-	return decodeMove(b[10:16], b[16:24])
-}
-
-func decodeCopyField(b []byte) (Action, bool) {
-	if len(b) != 24 || !allZero(b[10:12]) || !allZero(b[20:]) {
-		return nil, false
-	}
-	return decodeMove(b[4:10], b[12:20])
-}
-
-// decodeMove makes a Move of width and offsets, and of two headers.
-func decodeMove(bits, headers []byte) (Action, bool) {
-	width := u16(bits)
-	from, ok := subfieldOf(u32(headers), u16(bits[2:]), width)
-	to, ok2 := subfieldOf(u32(headers[4:]), u16(bits[4:]), width)
+	width := u16(b[10:])
+	from, ok := subfieldOf(u32(b[16:]), u16(b[12:]), width)
+	to, ok2 := subfieldOf(u32(b[20:]), u16(b[14:]), width)
 	return Move{From: from, To: to}, ok && ok2
 }
 
@@ -207,7 +182,7 @@ func (a Move) appendText(b []byte) []byte {
 	return a.To.appendText(append(b, "->"...))
 }
 
-// parseMove reads SUBFIELD->SUBFIELD.
+// parseMove parses SUBFIELD->SUBFIELD.
 func parseMove(s string) (Move, error) {
 	from, to, ok := strings.Cut(s, "->")
 	if !ok {
@@ -235,7 +210,7 @@ type PushVLAN struct {
 // Kind implements Action.
 func (PushVLAN) Kind() Kind { return KindPushVLAN }
 
-func (a PushVLAN) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a PushVLAN) appendWire(b []byte) ([]byte, error) {
 	return zeros(put16(appendHeader(b, actionPushVLAN, 8), a.EtherType), 2), nil
 }
 
@@ -249,7 +224,7 @@ type PopVLAN struct{}
 // Kind implements Action.
 func (PopVLAN) Kind() Kind { return KindPopVLAN }
 
-func (PopVLAN) appendWire(b []byte, _ Version) ([]byte, error) {
+func (PopVLAN) appendWire(b []byte) ([]byte, error) {
 	return zeros(appendHeader(b, actionPopVLAN, 8), 4), nil
 }
 
@@ -263,7 +238,7 @@ type PushMPLS struct {
 // Kind implements Action.
 func (PushMPLS) Kind() Kind { return KindPushMPLS }
 
-func (a PushMPLS) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a PushMPLS) appendWire(b []byte) ([]byte, error) {
 	return zeros(put16(appendHeader(b, actionPushMPLS, 8), a.EtherType), 2), nil
 }
 
@@ -273,13 +248,13 @@ func (a PushMPLS) appendText(b []byte) []byte {
 
 // PopMPLS removes the outer MPLS label (OFPAT_POP_MPLS).
 type PopMPLS struct {
-	EtherType uint16 // of the packet without it
+	EtherType uint16 // of the packet without the label
 }
 
 // Kind implements Action.
 func (PopMPLS) Kind() Kind { return KindPopMPLS }
 
-func (a PopMPLS) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a PopMPLS) appendWire(b []byte) ([]byte, error) {
 	return zeros(put16(appendHeader(b, actionPopMPLS, 8), a.EtherType), 2), nil
 }
 
@@ -295,7 +270,7 @@ type SetTTL struct {
 // Kind implements Action.
 func (SetTTL) Kind() Kind { return KindSetTTL }
 
-func (a SetTTL) appendWire(b []byte, _ Version) ([]byte, error) {
+func (a SetTTL) appendWire(b []byte) ([]byte, error) {
 	return zeros(append(appendHeader(b, actionSetTTL, 8), a.TTL), 3), nil
 }
 
@@ -303,13 +278,13 @@ func (a SetTTL) appendText(b []byte) []byte {
 	return strconv.AppendUint(append(b, "mod_nw_ttl:"...), uint64(a.TTL), 10)
 }
 
-// DecTTL decrements the IP TTL or hop limit and ends the packet at 0 (OFPAT_DEC_NW_TTL).
+// DecTTL decrements the IP TTL or hop limit and drops the packet if it expires (OFPAT_DEC_NW_TTL).
 type DecTTL struct{}
 
 // Kind implements Action.
 func (DecTTL) Kind() Kind { return KindDecTTL }
 
-func (DecTTL) appendWire(b []byte, _ Version) ([]byte, error) {
+func (DecTTL) appendWire(b []byte) ([]byte, error) {
 	return zeros(appendHeader(b, actionDecTTL, 8), 4), nil
 }
 

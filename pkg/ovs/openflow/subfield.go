@@ -6,20 +6,19 @@ import (
 	"strings"
 )
 
-// A Subfield is a range of a field's bits: Width of them from bit Offset up, bit 0 being the lowest. The zero Subfield is
-// none.
+// Subfield is a range of a field's bits: Width bits from bit Offset on, bit 0 being the lowest. The zero Subfield is none.
 type Subfield struct {
 	Field  FieldID
 	Offset uint16
 	Width  uint16
 }
 
-// Whole is the subfield of all of a field's bits.
+// Whole returns the subfield of all bits of a field.
 func Whole(id FieldID) Subfield { return Subfield{Field: id, Width: uint16(id.Bits())} }
 
 func (s Subfield) isNone() bool { return s.Width == 0 }
 
-// mask has the bits of the field's value that the subfield covers.
+// mask returns the mask of the subfield's bits.
 func (s Subfield) mask() Value { return ones(int(s.Width)).shl(uint(s.Offset)) }
 
 func (s Subfield) check() error {
@@ -27,21 +26,21 @@ func (s Subfield) check() error {
 	case s.Field >= numFields:
 		return fmt.Errorf("field %d does not exist", uint8(s.Field))
 	case s.isNone():
-		return fmt.Errorf("no bits of %s are named", s.Field)
+		return fmt.Errorf("subfield of %s has a width of 0 bits", s.Field)
 	case int(s.Offset)+int(s.Width) > 8*s.Field.size():
 		return fmt.Errorf("%s has no bits %d to %d", s.Field, s.Offset, int(s.Offset)+int(s.Width)-1)
 	}
 	return nil
 }
 
-// header is the subfield's field as Nicira's actions name it.
+// header returns the OXM header of the field in Nicira actions.
 func (s Subfield) header() uint32 { return fieldHeader(s.Field) }
 
 func fieldHeader(id FieldID) uint32 {
 	return uint32(fieldTable[id].action().header.with(false, id.size()))
 }
 
-// subfieldOf makes a subfield of what an action says; ok is false when the field is unknown or too short.
+// subfieldOf returns the subfield of a header and a range of bits; ok is false if the field is unsupported or too short.
 func subfieldOf(header uint32, offset, width uint16) (s Subfield, ok bool) {
 	h := oxmHeader(header)
 	s = Subfield{Field: fieldOf(h), Offset: offset, Width: width}
@@ -51,10 +50,10 @@ func subfieldOf(header uint32, offset, width uint16) (s Subfield, ok bool) {
 	return s, true
 }
 
-// maxPacked is the widest subfield that offset and width in 16 bits can say (ofs_nbits in struct nx_action_reg_load).
+// maxPacked is the maximum width of a subfield whose offset and width are encoded in 16 bits (ofs_nbits in struct nx_action_reg_load).
 const maxPacked = 64
 
-// packed returns offset and width in 16 bits.
+// packed encodes offset and width in 16 bits.
 func (s Subfield) packed() (uint16, error) {
 	if s.Width > maxPacked || s.Offset >= 1<<10 {
 		return 0, fmt.Errorf("%s: the action takes at most %d bits", s, maxPacked)
@@ -69,7 +68,7 @@ func packedSubfield(header uint32, packed uint16) (Subfield, bool) {
 
 func (s Subfield) String() string { return string(s.appendText(nil)) }
 
-// appendText appends NAME[], NAME[bit] or NAME[first..last] (mf_format_subfield).
+// appendText appends NAME[], NAME[bit] or NAME[first..last], as mf_format_subfield does.
 func (s Subfield) appendText(b []byte) []byte {
 	b = append(b, fieldTable[s.Field].action().name...)
 	b = append(b, '[')
@@ -85,12 +84,12 @@ func (s Subfield) appendText(b []byte) []byte {
 	return append(b, ']')
 }
 
-// ParseSubfield reads NAME, NAME[], NAME[bit] or NAME[first..last]; the name is NXM_…, OXM_… or the one that matches use.
+// ParseSubfield parses NAME, NAME[], NAME[bit] or NAME[first..last]; the name is NXM_…, OXM_… or the one used in matches.
 func ParseSubfield(text string) (Subfield, error) {
 	name, bits, bracket := strings.Cut(text, "[")
 	id, ok := fieldNames[name]
 	if !ok {
-		return Subfield{}, fmt.Errorf("%q is not a field that this package knows", excerpt(name))
+		return Subfield{}, fmt.Errorf("unknown field %q", excerpt(name))
 	}
 	s := Whole(id)
 	if !bracket {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// separators stand between the elements of a match or a list of actions.
+// separators separate the words of a match or a list of actions.
 const separators = ", \t\r\n"
 
 func isSeparator(c byte) bool {
@@ -24,16 +24,16 @@ func trimSeparators(s string) string {
 	return s
 }
 
-// A word is one element of a match or a list of actions: key, key=value, key:value or key(value), and what follows the closing
-// parenthesis up to the next separator.
+// word is one element of a match or a list of actions: key, key=value, key:value or key(value)tail; a tail extends to the next separator.
 type word struct {
 	key   string
 	value string
 	tail  string // in key(value)tail
 	form  byte   // '=', ':', '(' or 0 for a key alone
+	pass  pass   // of matchParser
 }
 
-// nextWord cuts the first word off s. It returns a word without key at the end.
+// nextWord cuts the first word off s. At the end it returns a word without a key.
 func nextWord(s string) (w word, rest string, err error) {
 	s = trimSeparators(s)
 	if s == "" {
@@ -72,7 +72,7 @@ func nextWord(s string) (w word, rest string, err error) {
 	return w, s[end:], nil
 }
 
-// matching returns the offset of the parenthesis that closes the one that s begins with.
+// matching returns the offset of the parenthesis that closes the one at the beginning of s.
 func matching(s string) (int, error) {
 	depth := 0
 	for i := range len(s) {
@@ -88,7 +88,7 @@ func matching(s string) (int, error) {
 	return 0, fmt.Errorf("%q: a closing parenthesis is missing", excerpt(s))
 }
 
-// untilSeparator cuts s before the first separator outside of parentheses.
+// untilSeparator splits s at the first separator outside of parentheses.
 func untilSeparator(s string) (head, rest string, err error) {
 	depth := 0
 	for i := range len(s) {
@@ -111,7 +111,7 @@ func untilSeparator(s string) (head, rest string, err error) {
 	return s, "", nil
 }
 
-// excerpt keeps error messages readable.
+// excerpt shortens input for error messages.
 func excerpt(s string) string {
 	const most = 60
 	if len(s) > most {
@@ -120,7 +120,7 @@ func excerpt(s string) string {
 	return s
 }
 
-// plain refuses a word that has a value or a tail.
+// plain returns an error if the word has a value or a tail.
 func (w word) plain() error {
 	if w.value != "" || w.tail != "" {
 		return fmt.Errorf("%s takes no argument", w.key)
@@ -128,7 +128,7 @@ func (w word) plain() error {
 	return nil
 }
 
-// uint reads the word's value as a number.
+// uint parses the word's value as a number.
 func (w word) uint(bits int) (uint64, error) {
 	n, err := parseUint(w.value, bits)
 	if err != nil {
@@ -137,17 +137,17 @@ func (w word) uint(bits int) (uint64, error) {
 	return n, nil
 }
 
-// unknownWord is the keyword for what this package does not know.
+// unknownWord is the keyword of unsupported actions, instructions and fields.
 const unknownWord = "unknown"
 
-// appendUnknown appends bytes that this package does not know as unknown(0x…).
+// appendUnknown appends the bytes of an unsupported element as unknown(0x…).
 func appendUnknown(b, raw []byte) []byte {
 	b = append(b, unknownWord+"(0x"...)
 	b = hex.AppendEncode(b, raw)
 	return append(b, ')')
 }
 
-// unknownBytes reads what appendUnknown wrote.
+// unknownBytes is the inverse of appendUnknown.
 func (w word) unknownBytes() ([]byte, error) {
 	digits, ok := strings.CutPrefix(w.value, "0x")
 	raw, err := hex.DecodeString(digits)

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// maxValue is the width in bytes of the widest field, an IPv6 address.
+// maxValue is the size in bytes of the widest field, an IPv6 address.
 const maxValue = 16
 
-// Value is the value of a field or its mask: a number of up to 128 bits.
+// Value is the value or mask of a field: a number of up to 128 bits.
 type Value struct {
 	Hi, Lo uint64
 }
 
-// ones returns a Value with the lowest n bits set, n at most 128.
+// ones returns a Value with the lowest n bits set, n <= 128.
 func ones(n int) Value {
 	switch {
 	case n >= 128:
@@ -47,7 +47,7 @@ func (v Value) shr(n uint) Value {
 	return Value{Hi: v.Hi >> n, Lo: v.Lo>>n | v.Hi<<(64-n)}
 }
 
-// len returns how many bits the number needs.
+// len returns the number of bits without leading zeros.
 func (v Value) len() int {
 	if v.Hi != 0 {
 		return 64 + bits.Len64(v.Hi)
@@ -55,16 +55,16 @@ func (v Value) len() int {
 	return bits.Len64(v.Lo)
 }
 
-// prefixLen returns the number of leading ones in a mask of the given width, and whether nothing but zeros follows them.
+// prefixLen returns the number of leading ones in a mask of the given width, and whether only zeros follow them.
 func (v Value) prefixLen(width int) (int, bool) {
 	n := bits.OnesCount64(v.Hi) + bits.OnesCount64(v.Lo)
 	return n, v == ones(n).shl(uint(width-n))
 }
 
-// bytesOrString is what wire forms are read from: messages are []byte, canonical matches strings.
+// bytesOrString is the type of wire data: messages are []byte, canonical matches are strings.
 type bytesOrString interface{ ~[]byte | ~string }
 
-// valueOf reads a big-endian number of at most 16 bytes.
+// valueOf decodes a big-endian number of at most 16 bytes.
 func valueOf[T bytesOrString](b T) Value {
 	var v Value
 	n := max(len(b)-8, 0)
@@ -77,7 +77,7 @@ func valueOf[T bytesOrString](b T) Value {
 	return v
 }
 
-// appendValue appends the lowest n bytes of v, big-endian, n at most 16.
+// appendValue appends the lowest n bytes of v in big-endian order, n <= 16.
 func appendValue(b []byte, v Value, n int) []byte {
 	var full [maxValue]byte
 	binary.BigEndian.PutUint64(full[:], v.Hi)
@@ -85,7 +85,7 @@ func appendValue(b []byte, v Value, n int) []byte {
 	return append(b, full[maxValue-n:]...)
 }
 
-// appendHex appends the number as Open vSwitch prints hexadecimal: zero has no prefix (C's %#x).
+// appendHex appends the number as C's %#x prints it: zero has no prefix.
 func appendHex(b []byte, v Value) []byte {
 	if v.isZero() {
 		return append(b, '0')
@@ -93,7 +93,7 @@ func appendHex(b []byte, v Value) []byte {
 	return appendHexPrefixed(b, v)
 }
 
-// appendHexPrefixed appends the number in hexadecimal with 0x, zero too.
+// appendHexPrefixed appends the number in hexadecimal, always with the prefix 0x.
 func appendHexPrefixed(b []byte, v Value) []byte {
 	b = append(b, "0x"...)
 	if v.Hi == 0 {
@@ -103,7 +103,7 @@ func appendHexPrefixed(b []byte, v Value) []byte {
 	return appendPaddedHex(b, v.Lo, 16)
 }
 
-// appendPaddedHex appends n with leading zeros up to the number of digits.
+// appendPaddedHex appends n in hexadecimal, padded with zeros to the number of digits.
 func appendPaddedHex(b []byte, n uint64, digits int) []byte {
 	for d := digits - 1; d > 0 && n>>(4*d) == 0; d-- {
 		b = append(b, '0')
@@ -111,7 +111,7 @@ func appendPaddedHex(b []byte, n uint64, digits int) []byte {
 	return strconv.AppendUint(b, n, 16)
 }
 
-// parseValue reads a decimal or 0x number of up to 128 bits. A leading zero is refused, since ovs-ofctl reads octal there.
+// parseValue parses a decimal or 0x number of up to 128 bits. Other leading zeros are errors, because ovs-ofctl parses them as octal.
 func parseValue(s string, width int) (Value, error) {
 	var v Value
 	hex, isHex := strings.CutPrefix(s, "0x")
@@ -147,7 +147,7 @@ func hexDigit(c byte) (byte, bool) {
 	return 0, false
 }
 
-// parseUint reads a decimal or 0x number of up to 64 bits.
+// parseUint parses a decimal or 0x number of up to 64 bits.
 func parseUint(s string, width int) (uint64, error) {
 	digits, base := s, 10
 	if h, ok := strings.CutPrefix(s, "0x"); ok {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// maxMessage is the largest length that a message's header, an action or an instruction can state.
+// maxMessage is the maximum of a 16-bit length field, as in the headers of messages, actions and instructions.
 const maxMessage = 1<<16 - 1
 
-// align8 is the wire's alignment of actions, instructions, matches and properties (OpenFlow 1.4.1, 7).
+// align8 is the alignment of actions, instructions, matches and properties (OpenFlow 1.4.1, 7).
 const align8 = 8
 
 func roundUp8(n int) int { return (n + align8 - 1) &^ (align8 - 1) }
 
-// pad8 appends zeros until what began at start is a multiple of 8 bytes long.
+// pad8 appends zeros until the data from start on is a multiple of 8 bytes long.
 func pad8(b []byte, start int) []byte {
 	for (len(b)-start)%align8 != 0 {
 		b = append(b, 0)
@@ -29,11 +29,11 @@ func zeros(b []byte, n int) []byte {
 	return b
 }
 
-// putLength writes the length of what began at start into the 16 bits at offset at.
+// putLength writes the length of the data from start on to the 16 bits at offset at.
 func putLength(b []byte, start, at int) error {
 	n := len(b) - start
 	if n > maxMessage {
-		return fmt.Errorf("%d bytes are more than a length of 16 bits can state", n)
+		return fmt.Errorf("%d bytes exceed a 16-bit length field", n)
 	}
 	binary.BigEndian.PutUint16(b[at:], uint16(n))
 	return nil
@@ -47,13 +47,13 @@ func put16(b []byte, n uint16) []byte { return binary.BigEndian.AppendUint16(b, 
 func put32(b []byte, n uint32) []byte { return binary.BigEndian.AppendUint32(b, n) }
 func put64(b []byte, n uint64) []byte { return binary.BigEndian.AppendUint64(b, n) }
 
-// short says that a part of a message is shorter than its fixed length.
+// short returns the error for a part of a message that is shorter than its fixed length.
 func short(part string, got, want int) error {
 	return fmt.Errorf("%s: %d bytes, at least %d expected", part, got, want)
 }
 
-// tlv cuts the first element off a list of elements that state their length in 16 bits at offset at. ok is false
-// when the stated length is below smallest, no multiple of 8, or more than what is there.
+// tlv cuts the first element off a list of elements with a 16-bit length at offset at. ok is false if the length is less than smallest,
+// not a multiple of 8, or greater than that of b.
 func tlv(b []byte, at, smallest int) (element, rest []byte, ok bool) {
 	if len(b) < smallest {
 		return nil, b, false
@@ -65,7 +65,7 @@ func tlv(b []byte, at, smallest int) (element, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
-// allZero reports whether reserved bytes are zero, as they have to be for a known action to be understood.
+// allZero reports whether reserved bytes are zero; an action with other reserved bytes is treated as unsupported.
 func allZero(b []byte) bool {
 	for _, c := range b {
 		if c != 0 {
@@ -75,7 +75,7 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// property cuts the first property off a list; its length does not count the padding that follows it
+// property cuts the first property off a list; its length does not include the padding that follows it
 // (OpenFlow 1.4.1, 7.2.1).
 func property(b []byte) (typ uint16, payload, rest []byte, ok bool) {
 	if len(b) < 4 {

@@ -1,5 +1,5 @@
-// Package apiserver finds the way to the API server for the programs of a network. Without a network there are no services, so they must
-// be able to do without the service's address.
+// Package apiserver builds the client configuration of the controller and the node agent. Both must work without the cluster's service network,
+// which depends on them.
 package apiserver
 
 import (
@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config returns how to reach the API server: as the kubeconfig says or, without one, as a pod's service account. A server, which is a
-// URL, goes before the kubeconfig's and before the address of the service.
+// Config returns the client configuration of the kubeconfig, or without one, of the pod's service account. If server is set, it is the URL of the
+// API server instead of that of the kubeconfig or of the service "kubernetes".
 func Config(kubeconfig, server string) (*rest.Config, error) {
 	if server != "" {
 		if u, err := url.Parse(server); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -27,7 +27,7 @@ func Config(kubeconfig, server string) (*rest.Config, error) {
 	}
 	c, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no --kubeconfig, and not in a pod that could do without: %w", err)
+		return nil, fmt.Errorf("no --kubeconfig, and no service account of a pod: %w", err)
 	}
 	if server != "" {
 		c.Host = server

@@ -12,7 +12,7 @@ clusters: [{name: k, cluster: {server: "https://kubeconfig.example:6443"}}],
 users: [{name: u, user: {token: secret}}],
 contexts: [{name: c, context: {cluster: k, user: u}}]}`
 
-func TestTheServerGoesBeforeTheKubeconfigs(t *testing.T) {
+func TestConfig_server(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
@@ -23,19 +23,19 @@ func TestTheServerGoesBeforeTheKubeconfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Host != want || c.BearerToken != "secret" {
-			t.Errorf("with the server %q: host %s, token %q", server, c.Host, c.BearerToken)
+			t.Errorf("with the server %q: got host %s and token %q, want host %s and the kubeconfig's token", server, c.Host, c.BearerToken, want)
 		}
 	}
 }
 
-func TestWhatIsWrongNamesItsFlag(t *testing.T) {
+func TestConfig_errorNamesFlag(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // as outside of a pod
 	for name, test := range map[string]struct{ kubeconfig, server, want string }{
-		"no URL":            {"", "192.0.2.10:6443", "--kube-apiserver="},
-		"no host":           {"", "https:///", "--kube-apiserver="},
-		"no kubeconfig":     {"", "https://192.0.2.10:6443", "no --kubeconfig"},
-		"no such file":      {"/nonexistent", "", "--kubeconfig /nonexistent"},
-		"URL of no service": {"", "$(KUBE_APISERVER)", "--kube-apiserver="},
+		"no URL":              {"", "192.0.2.10:6443", "--kube-apiserver="},
+		"no host":             {"", "https:///", "--kube-apiserver="},
+		"no kubeconfig":       {"", "https://192.0.2.10:6443", "no --kubeconfig"},
+		"no such file":        {"/nonexistent", "", "--kubeconfig /nonexistent"},
+		"unexpanded variable": {"", "$(KUBE_APISERVER)", "--kube-apiserver="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Config(test.kubeconfig, test.server); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -9,16 +9,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations of ClusterNetwork `default`. Its kind is OpenShift's and has no status, so what a status would say is here.
-// ovsdn-controller writes them; what others write into them it corrects.
+// Annotations of ClusterNetwork `default`, in place of a status, which OpenShift's API does not have. ovsdn-controller writes them, and
+// corrects edits by other clients.
 const (
-	// AcceptedAnnotation holds the configuration in force, as the JSON of a ClusterNetwork. It differs from the
-	// object that carries it after an edit that the network can't follow; an edit is undone by
+	// AcceptedAnnotation holds the active configuration, as the JSON of a ClusterNetwork. It differs from the
+	// object after an edit that was not accepted.
+	//
+	// To undo such an edit:
 	//
 	//	kubectl get clusternetwork default -o jsonpath='{.metadata.annotations.ovsdn\.io/accepted-configuration}' | kubectl replace -f -
 	AcceptedAnnotation = "ovsdn.io/accepted-configuration"
 
-	// ConditionsAnnotation holds a JSON list of metav1.Condition: for now only ConditionAccepted.
+	// ConditionsAnnotation holds a JSON list of metav1.Condition. Its only type is Accepted.
 	ConditionsAnnotation = "ovsdn.io/conditions"
 
 	// ControllerAnnotation is the name of the leader that validated the object last: the ovsdn-controller, a slash, and the number of its term.
@@ -26,26 +28,31 @@ const (
 	ControllerAnnotation = "ovsdn.io/controller"
 )
 
-// ConditionAccepted says whether the network follows the object as it is now: whether observedGeneration's is in force. It
-// is False, with what is wrong and with what stays in force in its message, when it does not.
+// ConditionAccepted is True if the network of the observedGeneration is active. If it is False, its message has the faults and the network
+// that is still active.
 const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted.
 const (
+	// True, by ovsdn-controller: the network of the observedGeneration is active.
 	ReasonAccepted = "Accepted"
-	ReasonInvalid  = "Invalid" // wrong in itself
-	ReasonInUse    = "InUse"   // would take away or move what is in use
+
+	// False, by ovsdn-controller: a field is invalid; the message has the network that is still active.
+	ReasonInvalid = "Invalid"
+
+	// False, by ovsdn-controller: the change conflicts with subnets or addresses in use; the message has the network that is still active.
+	ReasonInUse = "InUse"
 )
 
-// InForce returns the network that everybody follows: not what the object says, but what ovsdn-controller has accepted of
-// it. The error, when there is none, says why.
-func InForce(o *networkv1.ClusterNetwork) (*Network, error) {
+// ActiveNetwork returns the network that ovsdn-controller accepted last, which may differ from the fields of the object. If it has accepted
+// none, the error has the cause.
+func ActiveNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	value, ok := o.Annotations[AcceptedAnnotation]
 	if !ok {
 		if _, err := ParseNetwork(o); err != nil {
 			return nil, fmt.Errorf("can't be used until this is corrected: %w", err)
 		}
-		return nil, errors.New("is not accepted by ovsdn-controller yet: is it running?")
+		return nil, errors.New("is not accepted by ovsdn-controller yet; check that it runs")
 	}
 	var accepted networkv1.ClusterNetwork
 	err := json.Unmarshal([]byte(value), &accepted)
@@ -54,7 +61,7 @@ func InForce(o *networkv1.ClusterNetwork) (*Network, error) {
 		n, err = ParseNetwork(&accepted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("annotation %s, which is ovsdn-controller's to write, can't be read: %w", AcceptedAnnotation, err)
+		return nil, fmt.Errorf("annotation %s, which only ovsdn-controller may write, is invalid: %w", AcceptedAnnotation, err)
 	}
 	return n, nil
 }
@@ -67,7 +74,7 @@ func (n *Network) Accepted() (string, error) {
 	return string(value), err
 }
 
-// Conditions returns what ConditionsAnnotation says, nil if it isn't there.
+// Conditions parses ConditionsAnnotation. Without the annotation it returns nil.
 func Conditions(o *networkv1.ClusterNetwork) ([]metav1.Condition, error) {
 	value, ok := o.Annotations[ConditionsAnnotation]
 	if !ok {

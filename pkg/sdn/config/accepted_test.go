@@ -8,12 +8,12 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-func TestInForce(t *testing.T) {
+func TestActiveNetwork(t *testing.T) {
 	value, err := openShift().Accepted()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// People read it, and apply it.
+	// Users read and apply the annotation.
 	if diff := cmp.Diff(`{"kind":"ClusterNetwork","apiVersion":"network.openshift.io/v1","metadata":{"name":"default"},`+
 		`"network":"10.128.0.0/14","hostsubnetlength":9,"serviceNetwork":"172.30.0.0/16","pluginName":"redhat/openshift-ovs-networkpolicy",`+
 		`"clusterNetworks":[{"CIDR":"10.128.0.0/14","hostSubnetLength":9}],"vxlanPort":4789}`, value); diff != "" {
@@ -22,7 +22,7 @@ func TestInForce(t *testing.T) {
 	edited := object()
 	edited.Network, edited.ClusterNetworks[0].CIDR = "10.128.0.0/15", "10.128.0.0/15"
 	edited.Annotations = map[string]string{AcceptedAnnotation: value}
-	got, err := InForce(edited)
+	got, err := ActiveNetwork(edited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestInForce(t *testing.T) {
 	}
 }
 
-func TestNothingInForce(t *testing.T) {
+func TestActiveNetwork_none(t *testing.T) {
 	annotated := func(value string) *networkv1.ClusterNetwork {
 		o := object()
 		o.Annotations = map[string]string{AcceptedAnnotation: value}
@@ -44,15 +44,15 @@ func TestNothingInForce(t *testing.T) {
 		object *networkv1.ClusterNetwork
 		want   string // in the error
 	}{
-		{"not judged yet", object(), "is not accepted by ovsdn-controller yet"},
-		{"never right", broken, `can't be used until this is corrected: pluginName: "calico" is no mode`},
-		{"no JSON", annotated("10.128.0.0/14"), "annotation ovsdn.io/accepted-configuration, which is ovsdn-controller's to write, can't be read: "},
-		{"empty", annotated(""), "can't be read"},
-		{"another kind of JSON", annotated("[1]"), "can't be read"},
-		{"nothing in it", annotated("{}"), "can't be read: pluginName: "},
+		{"not accepted yet", object(), "is not accepted by ovsdn-controller yet"},
+		{"never valid", broken, `can't be used until this is corrected: pluginName: "calico" is not a mode`},
+		{"no JSON", annotated("10.128.0.0/14"), "annotation ovsdn.io/accepted-configuration, which only ovsdn-controller may write, is invalid: "},
+		{"empty", annotated(""), "is invalid"},
+		{"another kind of JSON", annotated("[1]"), "is invalid"},
+		{"nothing in it", annotated("{}"), "is invalid: pluginName: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n, err := InForce(tc.object)
+			n, err := ActiveNetwork(tc.object)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, %v", n, err)
 			}
@@ -60,8 +60,8 @@ func TestNothingInForce(t *testing.T) {
 	}
 }
 
-// FuzzInForce: whatever is in the annotations, what is in force is a network that can't be wrong, and writes itself.
-func FuzzInForce(f *testing.F) {
+// FuzzActiveNetwork: for any annotations, the active network is valid, and its annotation parses to the same network.
+func FuzzActiveNetwork(f *testing.F) {
 	value, err := openShift().Accepted()
 	if err != nil {
 		f.Fatal(err)
@@ -75,14 +75,14 @@ func FuzzInForce(f *testing.F) {
 		if list, err := Conditions(o); err != nil && list != nil {
 			t.Errorf("conditions %v, %v", list, err)
 		}
-		n, err := InForce(o)
+		n, err := ActiveNetwork(o)
 		if err != nil {
 			return
 		}
 		if o.Annotations[AcceptedAnnotation], err = n.Accepted(); err != nil {
 			t.Fatal(err)
 		}
-		again, err := InForce(o)
+		again, err := ActiveNetwork(o)
 		if err != nil {
 			t.Fatal(err)
 		}

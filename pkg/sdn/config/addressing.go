@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Gateway returns the address that a node's tun0 has in one of its subnets: the first one, .1 of an OpenShift subnet.
+// Gateway returns the address of a node's tun0 in one of its subnets: the first one, .1 of an OpenShift subnet.
 func Gateway(subnet netip.Prefix) netip.Addr {
 	return subnet.Masked().Addr().Next()
 }
@@ -18,8 +18,8 @@ func NodeMAC(gateway netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x0e, 0x58}, ip[len(ip)-4:]...)
 }
 
-// MAC returns the MAC that goes with an address of the pod network, a pod's or tun0's: 0a:58 and the last four bytes of the
-// address. It follows from the IP so that what others have in their ARP tables outlives a reboot.
+// MAC returns the MAC address of a pod or of tun0: 0a:58 and the last four bytes of its IP address. It is derived from the IP address
+// so that ARP entries of other hosts stay valid after a reboot.
 func MAC(addr netip.Addr) net.HardwareAddr {
 	ip := addr.Unmap().AsSlice()
 	return append(net.HardwareAddr{0x0a, 0x58}, ip[len(ip)-4:]...)

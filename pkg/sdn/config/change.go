@@ -4,26 +4,24 @@ import (
 	"fmt"
 )
 
-// namedInUse is how many of those who use what a change would take away are named: the same fault of thousands of nodes
-// is one fault.
+// namedInUse is the number of HostSubnets that an error names, of possibly thousands that conflict with a change.
 const namedInUse = 3
 
-// CheckChange says whether a running network can become another one without anything in use losing its place. The error
-// joins all that speaks against it. What is in use are HostSubnets, of which only the name, the address and the
-// subnets count; as long as there is none, anything can change.
+// CheckChange reports whether a running network can change without a conflict with HostSubnets in use. It compares their addresses and
+// subnets; the error joins all conflicts. Without HostSubnets any change is allowed.
 //
-// Ranges can grow, come, change their order, and go or shrink as far as nobody has subnets there. The MTU and the mode can
-// change, which is the nodes' affair: NetNamespaces are the same in all modes.
+// Ranges can be added, extended and reordered, and removed or reduced where no HostSubnet has a subnet. The MTU and the mode can
+// change at any time; NetNamespaces are the same in all modes.
 func (n *Network) CheckChange(to *Network, inUse []HostSubnet) error {
 	if len(inUse) == 0 {
 		return nil
 	}
 	var f faults
-	const inTheWay = "while nodes are in the network"
+	const condition = "while nodes are in the network"
 	var lost, inside []error
 	for _, h := range inUse {
 		for _, s := range h.Subnets {
-			// What was outside before is none of this change's faults.
+			// A subnet that is invalid in the current network is no conflict of the change.
 			if n.CheckSubnet(s) != nil {
 				continue
 			}
@@ -40,15 +38,15 @@ func (n *Network) CheckChange(to *Network, inUse []HostSubnet) error {
 	f.some("clusterNetworks", lost)
 	f.some("clusterNetworks", inside)
 	if to.ServiceNetwork != n.ServiceNetwork {
-		f.addf("serviceNetwork", "it can't move from %s to %s %s: write back %s", n.ServiceNetwork, to.ServiceNetwork, inTheWay, n.ServiceNetwork)
+		f.addf("serviceNetwork", "it can't move from %s to %s %s: write back %s", n.ServiceNetwork, to.ServiceNetwork, condition, n.ServiceNetwork)
 	}
 	if to.VXLANPort != n.VXLANPort {
-		f.addf("vxlanPort", "it can't change from %d to %d %s: write back %d", n.VXLANPort, to.VXLANPort, inTheWay, n.VXLANPort)
+		f.addf("vxlanPort", "it can't change from %d to %d %s: write back %d", n.VXLANPort, to.VXLANPort, condition, n.VXLANPort)
 	}
 	return f.join()
 }
 
-// some adds the first few of many faults of one kind, and the number of the others.
+// some adds the first namedInUse errors, and the number of the others.
 func (f *faults) some(field string, errs []error) {
 	for i, err := range errs {
 		if i == namedInUse {

@@ -30,7 +30,7 @@ func TestCheckChange(t *testing.T) {
 		name string
 		edit func(*Network)
 		used []HostSubnet
-		want []string // one line a fault
+		want []string // one line for each fault
 	}{
 		{name: "the same", edit: func(*Network) {}, used: used},
 		{name: "a shorter mask", used: used, edit: func(n *Network) { n.ClusterNetworks[0] = cn("10.128.0.0/14", 9) }},

@@ -6,8 +6,8 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-// FixedVNID returns the VNID of all packets that come from an external machine, and whether its HostSubnet
-// fixes one by networkv1.FixedVNIDHostAnnotation.
+// FixedVNID returns the VNID of all packets from an external machine, and whether its HostSubnet
+// has networkv1.FixedVNIDHostAnnotation.
 func FixedVNID(o *networkv1.HostSubnet) (vnid VNID, fixed bool, err error) {
 	value, fixed := o.Annotations[networkv1.FixedVNIDHostAnnotation]
 	if !fixed {

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
-// FieldError is a fault of an object, with the field that has it. Parsers of objects join them.
+// FieldError is the error of an invalid field. Parsers of objects join them.
 type FieldError struct {
 	Field string // such as "clusterNetworks[0].CIDR"
 	Err   error
@@ -16,7 +17,18 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// faults collects what is wrong with an object.
+// maxShown is the longest part of an invalid value that messages repeat, in bytes: an annotation can have 256 KiB.
+const maxShown = 128
+
+// Shorten returns the value, or its beginning if it is too long for a message.
+func Shorten(value string) string {
+	if len(value) <= maxShown {
+		return value
+	}
+	return strings.ToValidUTF8(value[:maxShown], "") + "..."
+}
+
+// faults collects the FieldErrors of an object.
 type faults []error
 
 func (f *faults) add(field string, err error) {
@@ -31,12 +43,12 @@ func (f *faults) addf(field, format string, args ...any) {
 
 func (f *faults) join() error { return errors.Join(*f...) }
 
-// prefix reads an IPv4 range and says whether it could. One with bits behind its mask is a fault, but it is clear what
-// range is meant, so that what else is wrong with that can be reported too.
+// prefix parses an IPv4 range. ok is false if it can't be parsed. A range with host bits set is a fault, but is returned masked, so that
+// further faults of it are reported too.
 func (f *faults) prefix(field, s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !p.Addr().Is4() {
-		f.addf(field, "%q is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14", s)
+		f.addf(field, "%q is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14", Shorten(s))
 		return netip.Prefix{}, false
 	}
 	if p != p.Masked() {
@@ -45,7 +57,7 @@ func (f *faults) prefix(field, s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-// usable reports ranges that hosts treat specially.
+// usable adds a fault if the range overlaps a special-purpose range.
 func (f *faults) usable(field string, p netip.Prefix) {
 	for _, r := range []struct {
 		cidr, what string
@@ -61,8 +73,8 @@ func (f *faults) usable(field string, p netip.Prefix) {
 	}
 }
 
-// hostBits reports a host length that leaves no node a subnet, or no pod an address. Of a range that could not be read
-// (the zero Prefix) it is judged by itself.
+// hostBits adds a fault if a range with these host bits has no subnet for a node, or a subnet has no address for a pod. If the range could not
+// be parsed (the zero Prefix), it checks only the bounds of the CRD.
 func (f *faults) hostBits(field string, bits uint32, p netip.Prefix) {
 	if !p.IsValid() {
 		if bits < minHostBits || bits > maxHostBits {

@@ -9,15 +9,15 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-// HostSubnet is what one node of the network has: the address that other nodes tunnel to, and its pods' subnets.
+// HostSubnet is the configuration of one node: its tunnel endpoint and the subnets of its pods.
 type HostSubnet struct {
 	Node    string // the node's name
-	NodeUID string // the node's UID; "": not made for a Node object
+	NodeUID string // the node's UID; "": not created for a Node object
 	HostIP  netip.Addr
-	Subnets []netip.Prefix // masked; none only for an external machine that still waits for its subnet
+	Subnets []netip.Prefix // masked; empty only for an external machine without a subnet yet
 }
 
-// IsExternal says whether the object stands for a machine outside of the cluster, by OpenShift's annotation.
+// IsExternal reports whether the HostSubnet is of a machine outside of the cluster, according to OpenShift's annotation.
 func IsExternal(o *networkv1.HostSubnet) bool {
 	_, ok := o.Annotations[networkv1.AssignHostSubnetAnnotation]
 	return ok
@@ -45,24 +45,23 @@ func CompareHostSubnets(a, b *networkv1.HostSubnet) int {
 	)
 }
 
-// ProposedAnnotation marks a HostSubnet whose subnet is not the node's yet: ovsdn-controller has written it, but not yet
-// made sure that nobody else has it. It goes within milliseconds, or the HostSubnet does. Nobody may use the subnet before.
+// ProposedAnnotation marks a HostSubnet whose subnet is not confirmed: ovsdn-controller has not verified yet that no other HostSubnet overlaps
+// it. Within milliseconds it removes the annotation or the HostSubnet. The subnet must not be used before.
 const ProposedAnnotation = "ovsdn.io/proposed"
 
-// IsProposed says whether the subnet is not the node's yet. Its readers take such an object for none at all.
+// IsProposed reports whether the subnet is not confirmed. Readers ignore such a HostSubnet.
 func IsProposed(o *networkv1.HostSubnet) bool {
 	_, ok := o.Annotations[ProposedAnnotation]
 	return ok
 }
 
-// ParseHostSubnet reads a HostSubnet object. The error joins all its faults. Whether the subnet fits
-// the cluster network is CheckHostSubnet's to say.
+// ParseHostSubnet parses a HostSubnet object. The error joins all its faults. CheckHostSubnet checks whether it fits the cluster network.
 func ParseHostSubnet(o *networkv1.HostSubnet) (*HostSubnet, error) {
 	var f faults
 	h := &HostSubnet{Node: o.Host, NodeUID: o.Annotations[networkv1.NodeUIDAnnotation]}
 
 	if o.Host == "" || o.Host != o.Name {
-		f.addf("host", "is %q, but must be the object's name: write %q", o.Host, o.Name)
+		f.addf("host", "is %q, but must be the object's name: write %q", Shorten(o.Host), o.Name)
 	}
 	addr, err := ParseHostIP(o.HostIP)
 	f.add("hostIP", err)
@@ -82,14 +81,14 @@ func ParseHostSubnet(o *networkv1.HostSubnet) (*HostSubnet, error) {
 	return h, nil
 }
 
-// ParseHostIP reads an address that nodes can tunnel to.
+// ParseHostIP parses the IPv4 address of a tunnel endpoint.
 func ParseHostIP(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, errors.New("is missing: write the node's IPv4 address")
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil || !a.Is4() {
-		return netip.Addr{}, fmt.Errorf("%q is no IPv4 address: write the node's, such as 192.0.2.10", s)
+		return netip.Addr{}, fmt.Errorf("%q is not an IPv4 address: write the node's, such as 192.0.2.10", Shorten(s))
 	}
 	if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() ||
 		a.As4() == [4]byte{255, 255, 255, 255} {
@@ -98,8 +97,7 @@ func ParseHostIP(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// CheckHostSubnet says whether a HostSubnet fits the network: the subnets inside a cluster network and of its host length,
-// the node's address outside of all that the network uses. The error joins all faults.
+// CheckHostSubnet checks the subnets with CheckSubnet and the address with CheckHostIP. The error joins all faults.
 func (n *Network) CheckHostSubnet(h *HostSubnet) error {
 	var f faults
 	for _, s := range h.Subnets {
@@ -109,7 +107,7 @@ func (n *Network) CheckHostSubnet(h *HostSubnet) error {
 	return f.join()
 }
 
-// CheckSubnet says whether a node can have the subnet: whether it lies inside a cluster network and has its host length.
+// CheckSubnet returns an error unless the subnet is in a range of the cluster network and has its host length.
 func (n *Network) CheckSubnet(s netip.Prefix) error {
 	c, ok := n.clusterNetworkOf(s.Addr())
 	switch {
@@ -121,7 +119,7 @@ func (n *Network) CheckSubnet(s netip.Prefix) error {
 	return nil
 }
 
-// CheckHostIP says whether a node's address lies outside of all that the network uses.
+// CheckHostIP returns an error if a node's address is in the cluster network or the service network.
 func (n *Network) CheckHostIP(a netip.Addr) error {
 	if c, ok := n.clusterNetworkOf(a); ok {
 		return fmt.Errorf("%s lies inside the cluster network %s: a node needs an address of the underlay", a, c.Prefix)

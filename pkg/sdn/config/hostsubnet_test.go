@@ -43,7 +43,7 @@ func TestParseHostSubnet(t *testing.T) {
 	}
 }
 
-func TestParseHostSubnetFaults(t *testing.T) {
+func TestParseHostSubnet_faults(t *testing.T) {
 	for _, tc := range []struct {
 		name                 string
 		host, hostIP, subnet string
@@ -51,17 +51,17 @@ func TestParseHostSubnetFaults(t *testing.T) {
 	}{
 		{"everything", "node2", "node1.example", "10.128.0.7/23", []string{
 			`host: is "node2", but must be the object's name: write "node1"`,
-			`hostIP: "node1.example" is no IPv4 address: write the node's, such as 192.0.2.10`,
+			`hostIP: "node1.example" is not an IPv4 address: write the node's, such as 192.0.2.10`,
 			"subnet: 10.128.0.7/23 has bits set behind its mask: write 10.128.0.0/23",
 		}},
 		{"nothing", "", "", "", []string{
 			`host: is "", but must be the object's name: write "node1"`,
 			"hostIP: is missing: write the node's IPv4 address",
-			`subnet: "" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`subnet: "" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 		{"leading zeros, which the CRD's pattern lets pass", "node1", "192.00.2.1", "10.128.00.0/23", []string{
-			`hostIP: "192.00.2.1" is no IPv4 address: write the node's, such as 192.0.2.10`,
-			`subnet: "10.128.00.0/23" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`hostIP: "192.00.2.1" is not an IPv4 address: write the node's, such as 192.0.2.10`,
+			`subnet: "10.128.00.0/23" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 		{"loopback", "node1", "127.0.0.1", "10.128.0.0/23", []string{
 			"hostIP: 127.0.0.1 can't be reached by other nodes: write the node's address in their network",
@@ -70,8 +70,8 @@ func TestParseHostSubnetFaults(t *testing.T) {
 			"hostIP: 255.255.255.255 can't be reached by other nodes: write the node's address in their network",
 		}},
 		{"IPv6", "node1", "fd00::1", "fd00::/64", []string{
-			`hostIP: "fd00::1" is no IPv4 address: write the node's, such as 192.0.2.10`,
-			`subnet: "fd00::/64" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`hostIP: "fd00::1" is not an IPv4 address: write the node's, such as 192.0.2.10`,
+			`subnet: "fd00::/64" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestParseHostSubnetFaults(t *testing.T) {
 	}
 }
 
-func TestProposedHostSubnetIsNotUsed(t *testing.T) {
+func TestParseHostSubnet_proposed(t *testing.T) {
 	o := hostSubnet()
 	if IsProposed(o) {
 		t.Error("a HostSubnet is taken for a proposal")

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// LogDeniedAnnotation on a Namespace, with the value "true", has nodes log what policies deny to its pods.
+// LogDeniedAnnotation with the value "true" makes nodes log packets of pods of the Namespace that policies deny.
 const LogDeniedAnnotation = "ovsdn.io/log-denied"
 
-// ParseLogDenied reads LogDeniedAnnotation among a Namespace's annotations. With an error nothing is logged.
+// ParseLogDenied parses LogDeniedAnnotation in the annotations of a Namespace. With an error it returns false.
 func ParseLogDenied(annotations map[string]string) (bool, error) {
 	value, ok := annotations[LogDeniedAnnotation]
 	switch {
@@ -17,5 +17,5 @@ func ParseLogDenied(annotations map[string]string) (bool, error) {
 	case value == strconv.FormatBool(true):
 		return true, nil
 	}
-	return false, fmt.Errorf("annotation %s: %q is neither \"true\" nor \"false\": nothing is logged", LogDeniedAnnotation, value)
+	return false, fmt.Errorf("annotation %s: %q is neither \"true\" nor \"false\": nothing is logged", LogDeniedAnnotation, Shorten(value))
 }

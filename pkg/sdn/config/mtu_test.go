@@ -14,11 +14,11 @@ func TestRoutableMTU(t *testing.T) {
 	}{
 		{value: "1400", mtu: 1450, want: 1400},
 		{value: "1450", mtu: 1450, want: 1450},
-		{value: "8900", want: 8900}, // the node knows its underlay
+		{value: "8900", want: 8900}, // the nodes compare it with their underlay
 		{value: "576", want: 576},
-		{value: "", fault: `annotation ovsdn.io/routable-mtu: "" is no number of bytes: write one such as "65485"`},
-		{value: "1400 bytes", mtu: 1450, fault: `"1400 bytes" is no number of bytes: write one such as "1450"`},
-		{value: "99999999999999999999", fault: "is no number of bytes"},
+		{value: "", fault: `annotation ovsdn.io/routable-mtu: "" is not a number of bytes: write one such as "65485"`},
+		{value: "1400 bytes", mtu: 1450, fault: `"1400 bytes" is not a number of bytes: write one such as "1450"`},
+		{value: "99999999999999999999", fault: "is not a number of bytes"},
 		{value: "0", mtu: 1450, fault: "0 bytes is out of range: choose 576 to 1450, or remove the annotation"},
 		{value: "-1400", fault: "-1400 bytes is out of range"},
 		{value: "65486", fault: "65486 bytes is out of range: choose 576 to 65485"},
@@ -43,14 +43,14 @@ func TestRoutableMTU(t *testing.T) {
 			t.Errorf("%q with MTU %d: %+v, %v, want %d", tc.value, tc.mtu, n, err, tc.want)
 			continue
 		}
-		// It is part of what is accepted, and so of what is in force.
+		// AcceptedAnnotation contains it.
 		value, err := n.Accepted()
 		if err != nil {
 			t.Fatal(err)
 		}
 		o.Annotations = map[string]string{AcceptedAnnotation: value}
-		if again, err := InForce(o); err != nil || again.RoutableMTU != tc.want || again.MTU != n.MTU {
-			t.Errorf("in force is %+v, %v, want MTU %d and %d", again, err, n.MTU, tc.want)
+		if again, err := ActiveNetwork(o); err != nil || again.RoutableMTU != tc.want || again.MTU != n.MTU {
+			t.Errorf("active network: got %+v, %v, want MTU %d and %d", again, err, n.MTU, tc.want)
 		}
 	}
 }

@@ -11,24 +11,24 @@ import (
 
 // Annotations of NetNamespaces that OpenShift does not have. ovsdn-controller writes them.
 const (
-	// NamespaceUIDAnnotation holds the UID of the Namespace that the NetNamespace was made for: one of the same name that
-	// is made later does not inherit what this one could reach. Remove it, and ovsdn-controller takes the object over
-	// for the Namespace that there is (after a restore into another cluster, say).
+	// NamespaceUIDAnnotation holds the UID of the Namespace that the NetNamespace was created for, so that a later Namespace of the same name
+	// does not inherit its VNID. If it is removed (as after a restore into another cluster), ovsdn-controller sets that of the
+	// existing Namespace.
 	NamespaceUIDAnnotation = "ovsdn.io/namespace-uid"
 
 	// AssignedVNIDAnnotation repeats the netid that ovsdn-controller has allocated or taken over: a netid that differs
 	// was written by another client. While the netid is invalid, this VNID stays in use.
 	AssignedVNIDAnnotation = "ovsdn.io/assigned-netid"
 
-	// ChangeRefusedAnnotation says why the last change that was asked for by networkv1.ChangePodNetworkAnnotation was not
-	// made. It goes with the next one that is.
+	// ChangeRefusedAnnotation holds the reason why the last requested change of the VNID was refused. It is removed
+	// with the next change that succeeds.
 	ChangeRefusedAnnotation = "ovsdn.io/change-refused"
 )
 
-// NetNamespace is what a namespace has of the network.
+// NetNamespace is the network configuration of a namespace.
 type NetNamespace struct {
 	Name         string
-	NamespaceUID types.UID // "": not made for a Namespace object
+	NamespaceUID types.UID // "": not created for a Namespace object
 	VNID         VNID
 	Multicast    bool // among its pods
 
@@ -41,7 +41,7 @@ type NetNamespace struct {
 func ParseNetNamespace(o *networkv1.NetNamespace) (*NetNamespace, error) {
 	var f faults
 	if o.NetName != o.Name {
-		f.addf("netname", "is %q, but must be the object's name: write %q", o.NetName, o.Name)
+		f.addf("netname", "is %q, but must be the object's name: write %q", Shorten(o.NetName), o.Name)
 	}
 	vnid, err := CheckVNID(o.NetID)
 	f.add("netid", err)
@@ -65,22 +65,19 @@ func ParseNetNamespace(o *networkv1.NetNamespace) (*NetNamespace, error) {
 	}, nil
 }
 
-// Action is what networkv1.ChangePodNetworkAnnotation asks for.
+// Action is the action of a request in networkv1.ChangePodNetworkAnnotation.
 type Action string
 
 // The actions, as `oc adm pod-network` and kubectl-ovsdn write them.
 const (
-	ActionJoin    Action = "join"    // have another namespace's VNID
-	ActionIsolate Action = "isolate" // have a VNID of one's own
-	ActionGlobal  Action = "global"  // have GlobalVNID
+	ActionJoin    Action = "join"    // use another namespace's VNID
+	ActionIsolate Action = "isolate" // use a VNID that no other namespace has
+	ActionGlobal  Action = "global"  // use GlobalVNID
 )
 
 // refusedPrefix marks the value of networkv1.ChangePodNetworkAnnotation as a refused request. The annotation is not removed, because
 // `oc adm pod-network` takes its absence for success.
 const refusedPrefix = "refused:"
-
-// maxShownRequest is the longest part of an invalid request that is repeated, in bytes: an annotation can have 256 KiB.
-const maxShownRequest = 128
 
 // Change is the value of networkv1.ChangePodNetworkAnnotation.
 type Change struct {
@@ -88,23 +85,23 @@ type Change struct {
 	To     string // the namespace to join; "" for the other actions
 }
 
-// ParseChange reads a change: `join:NAMESPACE`, `isolate` or `global`; the last two also with a colon behind them.
+// ParseChange parses `join:NAMESPACE`, `isolate` or `global`; the last two also with a trailing colon.
 func ParseChange(s string) (Change, error) {
 	action, to, _ := strings.Cut(s, ":")
 	c := Change{Action: Action(action), To: to}
 	switch {
 	case c.Action == ActionJoin:
 		if faults := validation.IsDNS1123Label(to); len(faults) > 0 {
-			return Change{}, fmt.Errorf("%q names no namespace: write %s:NAMESPACE", shorten(s), ActionJoin)
+			return Change{}, fmt.Errorf("%q names no namespace: write %s:NAMESPACE", Shorten(s), ActionJoin)
 		}
 		return c, nil
 	case (c.Action == ActionIsolate || c.Action == ActionGlobal) && to == "":
 		return c, nil
 	}
-	return Change{}, fmt.Errorf("%q is no change of a network: write %s:NAMESPACE, %s or %s", shorten(s), ActionJoin, ActionIsolate, ActionGlobal)
+	return Change{}, fmt.Errorf("%q is not a change of a network: write %s:NAMESPACE, %s or %s", Shorten(s), ActionJoin, ActionIsolate, ActionGlobal)
 }
 
-// String returns what OpenShift writes.
+// String returns the value as OpenShift writes it.
 func (c Change) String() string {
 	if c.To == "" {
 		return string(c.Action)
@@ -113,20 +110,13 @@ func (c Change) String() string {
 }
 
 // RefusedChange returns the value of networkv1.ChangePodNetworkAnnotation for a refused request, which is no request itself.
-func RefusedChange(request string) string { return refusedPrefix + shorten(request) }
+func RefusedChange(request string) string { return refusedPrefix + Shorten(request) }
 
-func shorten(s string) string {
-	if len(s) <= maxShownRequest {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxShownRequest], "") + "..."
-}
-
-// RequestedChange returns the change that the object asks for, and whether it asks for one, valid or not. A refused request
-// is none.
-func RequestedChange(o *networkv1.NetNamespace) (c Change, asked bool, err error) {
-	value, asked := o.Annotations[networkv1.ChangePodNetworkAnnotation]
-	if !asked || strings.HasPrefix(value, refusedPrefix) {
+// RequestedChange returns the change that the object requests, and whether it requests one, valid or not. A refused request
+// does not count.
+func RequestedChange(o *networkv1.NetNamespace) (c Change, requested bool, err error) {
+	value, requested := o.Annotations[networkv1.ChangePodNetworkAnnotation]
+	if !requested || strings.HasPrefix(value, refusedPrefix) {
 		return Change{}, false, nil
 	}
 	if c, err = ParseChange(value); err != nil {

@@ -31,12 +31,12 @@ func TestParseNetNamespace(t *testing.T) {
 		{"multicast that is not true", object("red", 11, map[string]string{
 			"netnamespace.network.openshift.io/multicast-enabled": "yes",
 		}), &NetNamespace{Name: "red", VNID: 11}, nil},
-		{"reserved", object("red", 9, nil), nil, []string{"netid: 9 is no VNID: write 0 (global), or a number from 10 to 16777215"}},
-		{"too large", object("red", 1<<24, nil), nil, []string{"netid: 16777216 is no VNID"}},
-		{"two faults", object("blue", 1, nil), nil, []string{`netname: is "blue", but must be the object's name: write "red"`, "netid: 1 is no VNID"}},
+		{"reserved", object("red", 9, nil), nil, []string{"netid: 9 is not a VNID: write 0 (global), or a number from 10 to 16777215"}},
+		{"too large", object("red", 1<<24, nil), nil, []string{"netid: 16777216 is not a VNID"}},
+		{"two faults", object("blue", 1, nil), nil, []string{`netname: is "blue", but must be the object's name: write "red"`, "netid: 1 is not a VNID"}},
 		{"invalid record", object("red", 5, assigned("9")), nil, []string{
-			"netid: 5 is no VNID", "annotation ovsdn.io/assigned-netid: 9 is no VNID"}},
-		{"record is no number", object("red", 5, assigned("0x20")), nil, []string{`annotation ovsdn.io/assigned-netid: "0x20" is no VNID`}},
+			"netid: 5 is not a VNID", "annotation ovsdn.io/assigned-netid: 9 is not a VNID"}},
+		{"record is no number", object("red", 5, assigned("0x20")), nil, []string{`annotation ovsdn.io/assigned-netid: "0x20" is not a VNID`}},
 		{"valid netid beside an invalid record", object("red", 11, assigned("9")), &NetNamespace{Name: "red", VNID: 11}, nil},
 		{"valid netid beside another record", object("red", 11, assigned("12")), &NetNamespace{Name: "red", VNID: 11}, nil},
 	} {
@@ -55,7 +55,7 @@ func assigned(vnid string) map[string]string {
 }
 
 // With an invalid field, the VNID that the controller has recorded stays in use, and the fault is reported beside it.
-func TestParseNetNamespace_invalidFieldKeepsAssignedVNID(t *testing.T) {
+func TestParseNetNamespace_invalidFieldRetainsAssignedVNID(t *testing.T) {
 	for name, tc := range map[string]struct {
 		netname  string
 		netid    uint32
@@ -63,10 +63,10 @@ func TestParseNetNamespace_invalidFieldKeepsAssignedVNID(t *testing.T) {
 		want     VNID
 		fault    string
 	}{
-		"reserved":       {"red", 5, "4242", 4242, "netid: 5 is no VNID"},
-		"too large":      {"red", 1 << 24, "4242", 4242, "netid: 16777216 is no VNID"},
-		"largest number": {"red", 1<<32 - 1, "10", 10, "netid: 4294967295 is no VNID"},
-		"was global":     {"red", 1, "0", 0, "netid: 1 is no VNID"},
+		"reserved":       {"red", 5, "4242", 4242, "netid: 5 is not a VNID"},
+		"too large":      {"red", 1 << 24, "4242", 4242, "netid: 16777216 is not a VNID"},
+		"largest number": {"red", 1<<32 - 1, "10", 10, "netid: 4294967295 is not a VNID"},
+		"was global":     {"red", 1, "0", 0, "netid: 1 is not a VNID"},
 		"other name":     {"blue", 77, "4242", 4242, `netname: is "blue"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func wantError(t *testing.T, err error, parts []string) {
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("error %q does not contain %q", err, part)
 		}
 	}
 }
@@ -113,18 +113,18 @@ func TestParseChange(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]string{
-		"":              `"" is no change of a network: write join:NAMESPACE, isolate or global`,
-		":":             `is no change of a network`,
+		"":              `"" is not a change of a network: write join:NAMESPACE, isolate or global`,
+		":":             `is not a change of a network`,
 		"join":          `"join" names no namespace: write join:NAMESPACE`,
 		"join:":         `names no namespace`,
 		"join:a:b":      `names no namespace`,
 		"join:Red":      `names no namespace`,
 		"join: red":     `names no namespace`,
-		"JOIN:red":      `is no change of a network`,
-		"isolate:red":   `is no change of a network`,
-		"global:red":    `is no change of a network`,
-		"isolate\n":     `is no change of a network`,
-		"leave:red":     `is no change of a network`,
+		"JOIN:red":      `is not a change of a network`,
+		"isolate:red":   `is not a change of a network`,
+		"global:red":    `is not a change of a network`,
+		"isolate\n":     `is not a change of a network`,
+		"leave:red":     `is not a change of a network`,
 		"join:../red":   `names no namespace`,
 		"join:\x00\xff": `names no namespace`,
 	} {
@@ -139,34 +139,34 @@ func TestParseChange(t *testing.T) {
 
 func TestRequestedChange(t *testing.T) {
 	o := &networkv1.NetNamespace{}
-	if c, asked, err := RequestedChange(o); asked || err != nil || c != (Change{}) {
-		t.Errorf("nothing asked for: %v, %v, %v", c, asked, err)
+	if c, requested, err := RequestedChange(o); requested || err != nil || c != (Change{}) {
+		t.Errorf("no request: got %v, %v, %v", c, requested, err)
 	}
 	o.Annotations = map[string]string{"pod.network.openshift.io/multitenant.change-network": "join:red"}
-	if c, asked, err := RequestedChange(o); !asked || err != nil || c != (Change{ActionJoin, "red"}) {
-		t.Errorf("join: %v, %v, %v", c, asked, err)
+	if c, requested, err := RequestedChange(o); !requested || err != nil || c != (Change{ActionJoin, "red"}) {
+		t.Errorf("join: got %v, %v, %v", c, requested, err)
 	}
 	o.Annotations = map[string]string{"pod.network.openshift.io/multitenant.change-network": "nonsense"}
-	if _, asked, err := RequestedChange(o); !asked || err == nil {
-		t.Errorf("nonsense: %v, %v", asked, err)
+	if _, requested, err := RequestedChange(o); !requested || err == nil {
+		t.Errorf("nonsense: got %v, %v", requested, err)
 	}
 }
 
-// A refused request is no request, whatever it was; the same request written again is one.
-func TestRefusedChangeIsNoRequest(t *testing.T) {
+// A refused request does not count. The same request written again is a new request.
+func TestRequestedChange_refused(t *testing.T) {
 	for _, request := range []string{"join:red", "isolate", "global:", "", "nonsense", "refused", "Refused:isolate", strings.Repeat("é", 1<<17)} {
 		o := &networkv1.NetNamespace{}
 		o.Annotations = map[string]string{networkv1.ChangePodNetworkAnnotation: request}
-		if _, asked, _ := RequestedChange(o); !asked {
-			t.Errorf("%.20q is not taken for a request", request)
+		if _, requested, _ := RequestedChange(o); !requested {
+			t.Errorf("%.20q: got no request, want one", request)
 		}
 		value := RefusedChange(request)
 		if !strings.HasPrefix(value, "refused:") || !utf8.ValidString(value) || len(value) > 200 {
-			t.Errorf("%.20q is refused as %.20q of %d bytes", request, value, len(value))
+			t.Errorf("%.20q: got refusal %.20q of %d bytes, want valid UTF-8 with the prefix refused: and at most 200 bytes", request, value, len(value))
 		}
 		o.Annotations[networkv1.ChangePodNetworkAnnotation] = value
-		if c, asked, err := RequestedChange(o); asked || err != nil || c != (Change{}) {
-			t.Errorf("%.20q is refused and still a request: %v, %v, %v", request, c, asked, err)
+		if c, requested, err := RequestedChange(o); requested || err != nil || c != (Change{}) {
+			t.Errorf("%.20q, refused: got request %v, %v, %v, want none", request, c, requested, err)
 		}
 	}
 	if got := RefusedChange("join:red"); got != "refused:join:red" {

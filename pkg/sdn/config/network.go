@@ -1,5 +1,5 @@
-// Package config holds the cluster's network configuration, parsed and validated once, in types that can't be wrong.
-// It does no I/O. Every fault is reported, not only the first, and says what to write instead.
+// Package config parses and validates the cluster's network configuration: ClusterNetwork, HostSubnets and NetNamespaces.
+// It does no I/O. Errors join all faults of an object, each with its remedy.
 package config
 
 import (
@@ -17,7 +17,7 @@ const (
 	// DefaultVXLANPort is IANA's port of VXLAN, in UDP.
 	DefaultVXLANPort = 4789
 
-	// VXLANOverhead is what VXLAN over IPv4 adds to a pod's packet, in bytes: Ethernet 14, IP 20, UDP 8, VXLAN 8.
+	// VXLANOverhead is the size of the headers that VXLAN over IPv4 adds, in bytes: Ethernet 14, IP 20, UDP 8, VXLAN 8.
 	VXLANOverhead = 50
 
 	// The bounds of the ClusterNetwork CRD.
@@ -25,37 +25,37 @@ const (
 	maxHostBits = 30
 	minMTU      = 576
 
-	// maxMTU leaves a packet's encapsulation room in IPv4's largest packet, in bytes.
+	// maxMTU is the size of the largest IPv4 packet less VXLANOverhead, in bytes.
 	maxMTU = math.MaxUint16 - VXLANOverhead
 )
 
-// Network is a ClusterNetwork that can't be wrong.
+// Network is a valid ClusterNetwork.
 type Network struct {
 	Mode            Mode
 	ClusterNetworks []ClusterNetwork // at least one, none overlaps another or the service network
 	ServiceNetwork  netip.Prefix
-	VXLANPort       uint16 // in UDP; DefaultVXLANPort unless given
-	MTU             int    // bytes, of pods; 0: the underlay's less VXLANOverhead
-	RoutableMTU     int    // bytes, of what is sent, at most MTU; 0: MTU (RoutableMTUAnnotation)
+	VXLANPort       uint16 // UDP; default DefaultVXLANPort
+	MTU             int    // of pods, in bytes; 0: the underlay's less VXLANOverhead
+	RoutableMTU     int    // of sent packets, in bytes, at most MTU; 0: MTU (RoutableMTUAnnotation)
 }
 
-// ClusterNetwork is a range that nodes get their subnets from.
+// ClusterNetwork is a range from which node subnets are allocated.
 type ClusterNetwork struct {
 	Prefix   netip.Prefix // masked
-	HostBits int          // bits of address that a node's subnet leaves to its pods: 9 makes a /23
+	HostBits int          // host bits of a node's subnet: 9 is a /23
 }
 
 // SubnetBits returns the mask length of the range's HostSubnets.
 func (c ClusterNetwork) SubnetBits() int { return c.Prefix.Addr().BitLen() - c.HostBits }
 
-// String is for messages: "10.128.0.0/14 with 9 host bits".
+// String returns text for messages, such as "10.128.0.0/14 with 9 host bits".
 func (c ClusterNetwork) String() string {
 	return fmt.Sprintf("%s with %d host bits", c.Prefix, c.HostBits)
 }
 
-// ParseNetwork reads a ClusterNetwork object. The error joins all its faults.
+// ParseNetwork parses a ClusterNetwork object. The error joins all its faults.
 //
-// An object without clusterNetworks is OpenShift 3's: its network and hostsubnetlength are the only entry.
+// In an object without clusterNetworks, as of OpenShift 3, network and hostsubnetlength are the only entry.
 func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	var f faults
 	n := &Network{VXLANPort: DefaultVXLANPort}
@@ -70,7 +70,7 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 		if !ok {
 			continue
 		}
-		// Entries with faults stay in as far as they can be read, so that their overlaps are reported too.
+		// Include invalid entries whose range could be parsed, so that their overlaps are reported too.
 		f.usable(e.field, prefix)
 		for _, other := range n.ClusterNetworks {
 			if prefix.Overlaps(other.Prefix) {
@@ -92,7 +92,7 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 
 	if p := o.VXLANPort; p != nil {
 		if *p < 1 || *p > math.MaxUint16 {
-			f.addf("vxlanPort", "%d is no UDP port: choose one from 1 to %d (%d is usual)", *p, math.MaxUint16, DefaultVXLANPort)
+			f.addf("vxlanPort", "%d is not a UDP port: choose one from 1 to %d (%d is usual)", *p, math.MaxUint16, DefaultVXLANPort)
 		}
 		n.VXLANPort = uint16(*p)
 	}
@@ -111,13 +111,13 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	return n, nil
 }
 
-// entry is one range as the object has it, with its fields' names for messages.
+// entry is one range of the object, with the names of its fields for messages.
 type entry struct {
 	networkv1.ClusterNetworkEntry
 	field, bitsField string
 }
 
-// entries lists the object's ranges; the legacy fields must agree with the first or stand alone.
+// entries returns the ranges of the object. If it has clusterNetworks, the legacy fields must be empty or equal to the first.
 func entries(o *networkv1.ClusterNetwork, f *faults) []entry {
 	if len(o.ClusterNetworks) == 0 {
 		if o.Network == "" {
@@ -144,7 +144,7 @@ func entries(o *networkv1.ClusterNetwork, f *faults) []entry {
 	return list
 }
 
-// Object returns the ClusterNetwork object `default`, with OpenShift 3's fields filled in as OpenShift does.
+// Object returns the ClusterNetwork object `default`, with the legacy fields set as OpenShift does.
 func (n *Network) Object() *networkv1.ClusterNetwork {
 	port := uint32(n.VXLANPort)
 	o := &networkv1.ClusterNetwork{
@@ -171,18 +171,18 @@ func (n *Network) Object() *networkv1.ClusterNetwork {
 	return o
 }
 
-// OverlapWith returns an error that names every route that overlaps the cluster or the service network: a host with
-// such a route would lose either the route's destinations or pods. Default routes are no overlap, and neither are the
-// exceptions: the routes that the network itself installs.
+// OverlapWith returns an error that names every host route that overlaps the cluster network or the service network: the host would not
+// reach either the route's destinations or pods. It ignores default routes and the exceptions, which are the routes that ovsdn
+// installs.
 func (n *Network) OverlapWith(routes []netip.Prefix, exceptions ...netip.Prefix) error {
-	own := make(map[netip.Prefix]bool, len(exceptions))
+	ignored := make(map[netip.Prefix]bool, len(exceptions))
 	for _, e := range exceptions {
-		own[e.Masked()] = true
+		ignored[e.Masked()] = true
 	}
 	var errs []error
 	for _, r := range routes {
 		r = r.Masked()
-		if r.Bits() <= 0 || own[r] {
+		if r.Bits() <= 0 || ignored[r] {
 			continue
 		}
 		for _, c := range n.ClusterNetworks {
@@ -197,7 +197,7 @@ func (n *Network) OverlapWith(routes []netip.Prefix, exceptions ...netip.Prefix)
 	return errors.Join(errs...)
 }
 
-// clusterNetworkOf returns the range that holds the address.
+// clusterNetworkOf returns the range that contains the address.
 func (n *Network) clusterNetworkOf(a netip.Addr) (ClusterNetwork, bool) {
 	for _, c := range n.ClusterNetworks {
 		if c.Prefix.Contains(a) {
@@ -207,7 +207,7 @@ func (n *Network) clusterNetworkOf(a netip.Addr) (ClusterNetwork, bool) {
 	return ClusterNetwork{}, false
 }
 
-// ranges is the cluster network for messages.
+// ranges formats the cluster network for messages.
 func (n *Network) ranges() string {
 	s := ""
 	for i, c := range n.ClusterNetworks {

@@ -108,7 +108,7 @@ func TestParseNetwork(t *testing.T) {
 	}
 }
 
-func TestParseNetworkFaults(t *testing.T) {
+func TestParseNetwork_faults(t *testing.T) {
 	one := func(cidr string, bits uint32) func(*networkv1.ClusterNetwork) {
 		return func(o *networkv1.ClusterNetwork) {
 			o.Network, o.HostSubnetLength = "", 0
@@ -118,16 +118,16 @@ func TestParseNetworkFaults(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		edit func(*networkv1.ClusterNetwork)
-		want []string // one line a fault
+		want []string // one line for each fault
 	}{
 		{"host bits in the range", one("10.128.0.5/14", 9), []string{
 			"clusterNetworks[0].CIDR: 10.128.0.5/14 has bits set behind its mask: write 10.128.0.0/14",
 		}},
 		{"leading zeros, which the CRD's pattern lets pass", one("10.01.0.0/16", 9), []string{
-			`clusterNetworks[0].CIDR: "10.01.0.0/16" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`clusterNetworks[0].CIDR: "10.01.0.0/16" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 		{"IPv6", one("fd00::/48", 9), []string{
-			`clusterNetworks[0].CIDR: "fd00::/48" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`clusterNetworks[0].CIDR: "fd00::/48" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 		{"host bits larger than the range", one("10.128.0.0/24", 9), []string{
 			"clusterNetworks[0].hostSubnetLength: 9 host bits don't fit 10.128.0.0/24: choose 2 to 8",
@@ -147,7 +147,7 @@ func TestParseNetworkFaults(t *testing.T) {
 			"clusterNetworks[1].CIDR: 10.129.0.1/16 has bits set behind its mask: write 10.129.0.0/16",
 			"clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.129.0.0/16: choose 2 to 16",
 			"clusterNetworks[1].CIDR: 10.129.0.0/16 overlaps 10.128.0.0/14: ranges of the cluster network must be disjoint",
-			`clusterNetworks[2].CIDR: "10.1.0.0" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`clusterNetworks[2].CIDR: "10.1.0.0" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 			"clusterNetworks[2].hostSubnetLength: 31 host bits make no subnet: choose 2 to 30",
 			"serviceNetwork: 10.129.2.3/24 has bits set behind its mask: write 10.129.2.0/24",
 			"serviceNetwork: 10.129.2.0/24 overlaps the cluster network 10.128.0.0/14: choose ranges that are disjoint",
@@ -167,7 +167,7 @@ func TestParseNetworkFaults(t *testing.T) {
 		}, []string{
 			"network: 10.1.0.1/16 has bits set behind its mask: write 10.1.0.0/16",
 		}},
-		{"legacy fields that say something else", func(o *networkv1.ClusterNetwork) { o.Network, o.HostSubnetLength = "10.1.0.0/16", 8 }, []string{
+		{"legacy fields that differ", func(o *networkv1.ClusterNetwork) { o.Network, o.HostSubnetLength = "10.1.0.0/16", 8 }, []string{
 			`network: "10.1.0.0/16" differs from clusterNetworks[0].CIDR "10.128.0.0/14": make them the same, or leave network out`,
 			"hostsubnetlength: 8 differs from clusterNetworks[0].hostSubnetLength 9: make them the same, or leave hostsubnetlength out",
 		}},
@@ -178,17 +178,17 @@ func TestParseNetworkFaults(t *testing.T) {
 				networkv1.ClusterNetworkEntry{CIDR: "172.16.0.0/12", HostSubnetLength: 9})
 			o.VXLANPort, o.MTU = ptr(uint32(70000)), ptr(uint32(65536))
 		}, []string{
-			`pluginName: "calico" is no mode: choose networkpolicy, multitenant or subnet (or the full name, such as redhat/openshift-ovs-networkpolicy)`,
+			`pluginName: "calico" is not a mode: choose networkpolicy, multitenant or subnet (or the full name, such as redhat/openshift-ovs-networkpolicy)`,
 			"clusterNetworks[1].hostSubnetLength: 17 host bits don't fit 10.130.0.0/16: choose 2 to 16",
 			"clusterNetworks[1].CIDR: 10.130.0.0/16 overlaps 10.128.0.0/14: ranges of the cluster network must be disjoint",
 			"serviceNetwork: 172.30.0.0/16 overlaps the cluster network 172.16.0.0/12: choose ranges that are disjoint",
-			"vxlanPort: 70000 is no UDP port: choose one from 1 to 65535 (4789 is usual)",
+			"vxlanPort: 70000 is not a UDP port: choose one from 1 to 65535 (4789 is usual)",
 			"mtu: 65536 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50",
 		}},
 		{"nothing", func(o *networkv1.ClusterNetwork) { *o = networkv1.ClusterNetwork{} }, []string{
-			`pluginName: "" is no mode: choose networkpolicy, multitenant or subnet (or the full name, such as redhat/openshift-ovs-networkpolicy)`,
+			`pluginName: "" is not a mode: choose networkpolicy, multitenant or subnet (or the full name, such as redhat/openshift-ovs-networkpolicy)`,
 			"clusterNetworks: is empty: give at least one range, such as {CIDR: 10.128.0.0/14, hostSubnetLength: 9}",
-			`serviceNetwork: "" is no IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
+			`serviceNetwork: "" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14`,
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestParseNetworkFaults(t *testing.T) {
 	}
 }
 
-func TestObjectIsOpenShifts(t *testing.T) {
+func TestObject_equalsOpenShift(t *testing.T) {
 	want := object()
 	want.VXLANPort = ptr(uint32(4789))
 	if diff := cmp.Diff(want, openShift().Object()); diff != "" {
@@ -288,7 +288,7 @@ func FuzzParseNetwork(f *testing.F) {
 		}
 		again, err := ParseNetwork(n.Object())
 		if err != nil {
-			t.Fatalf("its own object does not parse: %v", err)
+			t.Fatalf("parse the object of the network: %v", err)
 		}
 		if diff := cmp.Diff(n, again, comparePrefixes()); diff != "" {
 			t.Error(diff)

@@ -29,9 +29,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
-// cluster is a real API server, seen by an administrator, and the master's own way to it.
+// cluster is a real API server, with the credentials of an administrator and of the controller.
 type cluster struct {
 	kube    kubernetes.Interface
 	network networkclient.Interface
@@ -59,19 +59,19 @@ func (l *log) count(s string) (n int) {
 	return n
 }
 
-// run starts the master and returns what stops it, which the test may leave to its end. The test fails if the master
-// ends by itself, with an error, or leaves something running.
+// run starts a controller and returns its log and the function that stops it, which also runs when the test ends. The test fails if the
+// controller ends by itself, returns an error or leaks a goroutine.
 func (c *cluster) run(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
 	t.Helper()
 	c.noLeaks(t)
 	return c.start(t, edit)
 }
 
-// noLeaks fails the test if in its end something runs that does not run now.
+// noLeaks fails the test if at its end a goroutine runs that does not run at the call.
 func (c *cluster) noLeaks(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		// Only idle connections are closed, and a watch's is idle a moment after the watch has ended.
+		// Retry: only idle connections can be closed, and that of a watch is idle shortly after the watch has ended.
 		eventually(t, func(context.Context) error {
 			c.disconnect()
 			return goleak.Find(before)
@@ -79,12 +79,12 @@ func (c *cluster) noLeaks(t *testing.T) {
 	})
 }
 
-// start is run for several masters at once: one that leaves something running is not noticed.
+// start is run without the check for leaks, for tests with several controllers.
 func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop func()) {
 	t.Helper()
 	cfg := master.Defaults()
 	cfg.REST = c.master
-	cfg.HealthzAddress = "0" // others test on this machine too
+	cfg.HealthzAddress = "0" // tests run in parallel
 	cfg.Mode = config.ModeSubnet.String()
 	if edit != nil {
 		edit(&cfg)
@@ -102,16 +102,16 @@ func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop f
 	stop = sync.OnceFunc(func() {
 		select {
 		case err := <-ended:
-			t.Errorf("the master ended by itself: %v", err)
+			t.Errorf("the controller ended before stop: %v", err)
 		default:
 			cancel()
 			select {
 			case err := <-ended:
 				if err != nil {
-					t.Errorf("the master: %v", err)
+					t.Errorf("Run: %v", err)
 				}
-			case <-time.After(patience):
-				t.Error("the master does not stop")
+			case <-time.After(timeout):
+				t.Errorf("the controller did not stop within %v", timeout)
 			}
 		}
 		if t.Failed() {
@@ -122,14 +122,14 @@ func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop f
 	return l, stop
 }
 
-// disconnect ends the administrator's connections, whose goroutines are not the master's leak.
+// disconnect closes the administrator's connections, whose goroutines are no leak of the controller.
 func (c *cluster) disconnect() {
 	apitest.Disconnect(c.kube, c.network)
 }
 
-// wipe deletes all that tests and the master made.
+// wipe deletes all objects that tests and controllers created.
 func (c *cluster) wipe(t *testing.T) {
-	ctx := context.Background() // the test's has ended
+	ctx := context.Background() // the test's context has ended
 	all, now := metav1.ListOptions{}, metav1.DeleteOptions{}
 	for _, err := range []error{
 		c.kube.CoreV1().Nodes().DeleteCollection(ctx, now, all),
@@ -144,9 +144,9 @@ func (c *cluster) wipe(t *testing.T) {
 	}
 }
 
-func eventually(t *testing.T, look func(context.Context) error) {
+func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
-	await.OK(t, patience, look)
+	await.OK(t, timeout, check)
 }
 
 func must[T any](o T, err error) func(*testing.T) T {
@@ -173,7 +173,7 @@ func (c *cluster) deleteNode(t *testing.T, name string) {
 	}
 }
 
-// setAddress makes this the node's only InternalIP; "" none.
+// setAddress replaces the node's InternalIPs by one; "": by none.
 func (c *cluster) setAddress(t *testing.T, name, internalIP string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -190,8 +190,8 @@ func (c *cluster) setAddress(t *testing.T, name, internalIP string) {
 	})
 }
 
-// hostSubnet waits until the name's HostSubnet is as demanded.
-func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.HostSubnet) error) *networkv1.HostSubnet {
+// hostSubnet waits for a confirmed HostSubnet for which check, if not nil, returns no error.
+func (c *cluster) hostSubnet(t *testing.T, name string, check func(*networkv1.HostSubnet) error) *networkv1.HostSubnet {
 	t.Helper()
 	var hs *networkv1.HostSubnet
 	eventually(t, func(ctx context.Context) (err error) {
@@ -201,15 +201,15 @@ func (c *cluster) hostSubnet(t *testing.T, name string, demand func(*networkv1.H
 		if config.IsProposed(hs) {
 			return errors.New("the subnet is only proposed")
 		}
-		if demand == nil {
+		if check == nil {
 			return nil
 		}
-		return demand(hs)
+		return check(hs)
 	})
 	return hs
 }
 
-// hostSubnets returns those whose subnets are given.
+// hostSubnets returns the HostSubnets whose subnets are confirmed, by name.
 func (c *cluster) hostSubnets(t *testing.T) map[string]networkv1.HostSubnet {
 	t.Helper()
 	byName := map[string]networkv1.HostSubnet{}
@@ -221,12 +221,12 @@ func (c *cluster) hostSubnets(t *testing.T) map[string]networkv1.HostSubnet {
 	return byName
 }
 
-// waitCount waits until there are so many HostSubnets and returns them.
+// waitCount waits for n confirmed HostSubnets and returns them.
 func (c *cluster) waitCount(t *testing.T, n int) map[string]networkv1.HostSubnet {
 	t.Helper()
 	eventually(t, func(context.Context) error {
 		if got := len(c.hostSubnets(t)); got != n {
-			return fmt.Errorf("%d HostSubnets, want %d", got, n)
+			return fmt.Errorf("got %d HostSubnets, want %d", got, n)
 		}
 		return nil
 	})
@@ -236,7 +236,7 @@ func (c *cluster) waitCount(t *testing.T, n int) map[string]networkv1.HostSubnet
 func has(subnet string) func(*networkv1.HostSubnet) error {
 	return func(hs *networkv1.HostSubnet) error {
 		if hs.Subnet != subnet {
-			return fmt.Errorf("%s has %s, want %s", hs.Name, hs.Subnet, subnet)
+			return fmt.Errorf("got subnet %s of %s, want %s", hs.Subnet, hs.Name, subnet)
 		}
 		return nil
 	}
@@ -264,7 +264,7 @@ func (c *cluster) eventOf(t *testing.T, typ, kind, name, reason, text string) {
 			}
 			got = append(got, e.Message)
 		}
-		return fmt.Errorf("no %s about %s %s that says %q; there are: %q", reason, kind, name, text, got)
+		return fmt.Errorf("no Event %s about %s %s that contains %q; got %q", reason, kind, name, text, got)
 	})
 }
 
@@ -293,7 +293,7 @@ func (c *cluster) edit(t *testing.T, change func(*networkv1.ClusterNetwork)) *ne
 	return o
 }
 
-// accepted waits until the controller's verdict on the object as it is now is this one, and the network in force has these ranges.
+// accepted waits until the condition Accepted of the current generation matches, and the active network has these ranges.
 func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, reason, message string, ranges ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -305,27 +305,27 @@ func (c *cluster) accepted(t *testing.T, status metav1.ConditionStatus, reason, 
 		if err != nil {
 			return err
 		}
-		verdict := meta.FindStatusCondition(conditions, config.ConditionAccepted)
-		if verdict == nil || verdict.ObservedGeneration != o.Generation || verdict.Status != status || verdict.Reason != reason ||
-			!strings.Contains(verdict.Message, message) || verdict.LastTransitionTime.IsZero() {
-			return fmt.Errorf("generation %d, and the conditions are %v", o.Generation, conditions)
+		got := meta.FindStatusCondition(conditions, config.ConditionAccepted)
+		if got == nil || got.ObservedGeneration != o.Generation || got.Status != status || got.Reason != reason ||
+			!strings.Contains(got.Message, message) || got.LastTransitionTime.IsZero() {
+			return fmt.Errorf("generation %d has conditions %v", o.Generation, conditions)
 		}
-		network, err := config.InForce(o)
+		network, err := config.ActiveNetwork(o)
 		if err != nil {
 			return err
 		}
-		var got []string
+		var active []string
 		for _, r := range network.ClusterNetworks {
-			got = append(got, r.String())
+			active = append(active, r.String())
 		}
-		if !slices.Equal(got, ranges) {
-			return fmt.Errorf("in force are %q", got)
+		if !slices.Equal(active, ranges) {
+			return fmt.Errorf("active ranges: got %q, want %q", active, ranges)
 		}
 		return nil
 	})
 }
 
-// condition waits until the node says this of its network: a reason, and a part of the message.
+// condition waits until the node's condition NetworkUnavailable has the status and reason, and a message that contains the text.
 func (c *cluster) condition(t *testing.T, name string, status corev1.ConditionStatus, reason, message string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -335,7 +335,7 @@ func (c *cluster) condition(t *testing.T, name string, status corev1.ConditionSt
 		}
 		got := config.NetworkUnavailable(node)
 		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
-			return fmt.Errorf("node %s says %+v", name, got)
+			return fmt.Errorf("Node %s has NetworkUnavailable %+v", name, got)
 		}
 		return nil
 	})

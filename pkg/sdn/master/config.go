@@ -1,5 +1,5 @@
-// Package master is what runs once in a cluster: it keeps the ClusterNetwork, and runs the small controllers that give
-// nodes and namespaces what they need of it.
+// Package master is ovsdn-controller: it validates and accepts the ClusterNetwork, and runs the controllers of HostSubnets,
+// NetNamespaces and policies.
 package master
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// Config is what the master is started with. The network is only the wish for a new cluster: a ClusterNetwork that
-// exists is followed instead.
+// Config is the configuration of the controller. Its network is used only to create the ClusterNetwork of a new cluster; an existing
+// ClusterNetwork takes precedence.
 type Config struct {
-	REST            *rest.Config // how to reach the API server
-	ClusterNetworks []string     // CIDRs that nodes get their subnets from, in this order
-	HostBits        uint32       // bits of address that a node's subnet leaves to its pods
+	REST            *rest.Config // of the API server
+	ClusterNetworks []string     // CIDRs from which node subnets are allocated, in this order
+	HostBits        uint32       // host bits of a node's subnet
 	ServiceNetwork  string       // CIDR
 	Mode            string       // short or full name
-	VXLANPort       uint16       // in UDP
-	MTU             uint32       // bytes, of pods; 0: the nodes decide
-	Workers         int          // nodes that are served at the same time, and namespaces
+	VXLANPort       uint16       // UDP
+	MTU             uint32       // of pods, in bytes; 0: each node uses that of its underlay
+	Workers         int          // that reconcile nodes, and as many for namespaces
 
-	GlobalNamespaces []string // that get VNID 0 when their NetNamespaces are made
+	GlobalNamespaces []string // whose NetNamespaces are created with VNID 0
 
-	LeaderElect          bool   // work only as the holder of a Lease, so that several can run
+	LeaderElect          bool   // lead only while holding a Lease, so that several replicas can run
 	LeaderElectNamespace string // of the Lease
 	HealthzAddress       string // host:port of /healthz and /readyz; "0": none
 }
 
-// Defaults returns OpenShift's network, and all but the way to the API server.
+// Defaults returns the default configuration, with the network of OpenShift SDN, without REST.
 func Defaults() Config {
 	return Config{
 		ClusterNetworks: []string{"10.128.0.0/14"},
@@ -54,18 +54,18 @@ func Defaults() Config {
 	}
 }
 
-// Validate joins all that is wrong.
+// Validate returns an error that joins those of all invalid fields.
 func (c Config) Validate() error {
 	var errs []error
 	if c.REST == nil {
-		errs = append(errs, errors.New("no API server to talk to"))
+		errs = append(errs, errors.New("no API server configured"))
 	}
 	if c.Workers < 1 {
-		errs = append(errs, fmt.Errorf("%d workers do nothing: give at least 1", c.Workers))
+		errs = append(errs, fmt.Errorf("%d workers: set at least 1", c.Workers))
 	}
 	for _, name := range c.GlobalNamespaces {
 		if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
-			errs = append(errs, fmt.Errorf("--global-namespaces: %q is no namespace: %s", name, strings.Join(faults, ", ")))
+			errs = append(errs, fmt.Errorf("--global-namespaces: %q is not a namespace name: %s", name, strings.Join(faults, ", ")))
 		}
 	}
 	if !slices.Contains(c.GlobalNamespaces, metav1.NamespaceDefault) {
@@ -73,12 +73,12 @@ func (c Config) Validate() error {
 	}
 	if c.LeaderElect {
 		if faults := validation.IsDNS1123Label(c.LeaderElectNamespace); len(faults) > 0 {
-			errs = append(errs, fmt.Errorf("--leader-elect-namespace: %q is no namespace: %s", c.LeaderElectNamespace, strings.Join(faults, ", ")))
+			errs = append(errs, fmt.Errorf("--leader-elect-namespace: %q is not a namespace name: %s", c.LeaderElectNamespace, strings.Join(faults, ", ")))
 		}
 	}
 	if c.HealthzAddress != "0" {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddress); err != nil {
-			errs = append(errs, fmt.Errorf("--healthz-bind-address: %q is no address: write HOST:PORT, or 0 for none", c.HealthzAddress))
+			errs = append(errs, fmt.Errorf("--healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.HealthzAddress))
 		}
 	}
 	if _, err := c.network(); err != nil {
@@ -87,7 +87,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// network returns the network that the configuration wishes for.
+// network returns the network for a new cluster.
 func (c Config) network() (*config.Network, error) {
 	port := uint32(c.VXLANPort)
 	o := &networkv1.ClusterNetwork{PluginName: c.Mode, ServiceNetwork: c.ServiceNetwork, VXLANPort: &port}

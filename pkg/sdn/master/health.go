@@ -9,33 +9,32 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
-// leaseGrace is how long after the end of its lease a leader may still think that it leads before it is taken for
-// stuck: it should have stopped before the end.
+// leaseGrace is how long a leader may work beyond the end of its lease until /healthz fails: it must have stopped before that end.
 const leaseGrace = 2 * leaseDuration
 
-// health is what probes ask: /healthz fails when the process is stuck and a restart helps, /readyz as long as it neither
-// works nor stands by for a leader that does. Both answer from memory.
+// health serves the probes: /healthz fails if the process is stuck and a restart helps. /readyz fails unless this controller leads with
+// an accepted ClusterNetwork, or knows the leader. Both answer without I/O.
 type health struct {
 	mu      sync.Mutex
-	elector *leaderelection.LeaderElector // of now; nil: no leader election
+	elector *leaderelection.LeaderElector // current; nil: no leader election
 	leading bool
-	missing string // what the leader waits for
+	missing string // the dependency that the leader waits for; "": none
 }
 
-func (h *health) follow(e *leaderelection.LeaderElector) {
+func (h *health) setElector(e *leaderelection.LeaderElector) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.elector = e
 }
 
-// lead notes that this controller leads but waits for something; "": for nothing.
-func (h *health) lead(missing string) {
+// setLeading records that this controller leads, and the dependency that it waits for; "": none.
+func (h *health) setLeading(missing string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.leading, h.missing = true, missing
 }
 
-func (h *health) resign() {
+func (h *health) stopLeading() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.leading, h.missing = false, ""

@@ -17,28 +17,28 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// One controller works at a time, the holder of a Lease. A leader that dies is followed by another after leaseDuration and
-// up to 2.2 retryPeriods, so within 13 s; one that stops hands over within 2.2 retryPeriods. A leader that can't reach the
-// API server for renewDeadline stops working before anybody else begins.
+// One controller leads at a time, the holder of a Lease. If a leader dies, another takes over within leaseDuration and
+// 2.2 retryPeriods (13 s); if a leader stops, within 2.2 retryPeriods. A leader that can't reach the API server for
+// renewDeadline stops before another controller can acquire the Lease.
 //
-// The Lease is for peace, not for safety: see subnet's propose.go and networkKeeper for what a leader that does not know
-// that it is none can't do.
+// The Lease avoids conflicts, but safety does not depend on it: subnet/proposal.go and networkController handle a leader that has lost its
+// Lease without noticing.
 const (
 	leaseName     = component
 	leaseDuration = 10 * time.Second
 	renewDeadline = 7 * time.Second
 	retryPeriod   = time.Second
-	leaseTimeout  = 3 * time.Second // of one call: a server that hangs leaves time for another try
+	leaseTimeout  = 3 * time.Second // of one API call, short enough for a retry before renewDeadline
 
-	// A term that ended by a quarrel is not followed by the next at once.
-	quarrelPause = 5 * time.Second
+	// conflictBackoff is the pause after a term that ended because another controller leads.
+	conflictBackoff = 5 * time.Second
 )
 
-// newName returns what tells this controller from all others, also from the next one in the same pod.
-func newName() (string, error) {
+// newIdentity returns a unique name for this process. A restarted container has another one.
+func newIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("name of this controller: %w", err)
+		return "", fmt.Errorf("get host name: %w", err)
 	}
 	return host + "_" + string(uuid.NewUUID()), nil
 }
@@ -47,8 +47,8 @@ func newName() (string, error) {
 // again, and the write of another leader from between the two would not conflict.
 func termName(controller string, term int) string { return fmt.Sprintf("%s/%d", controller, term) }
 
-// rule runs one term after the other without asking anybody, until the context ends.
-func rule(ctx context.Context, term func(context.Context) error) error {
+// runTerms runs one term after the other without leader election, until the context ends.
+func runTerms(ctx context.Context, term func(context.Context) error) error {
 	for ctx.Err() == nil {
 		if err := endTerm(ctx, term(ctx)); err != nil {
 			return err
@@ -57,8 +57,8 @@ func rule(ctx context.Context, term func(context.Context) error) error {
 	return nil
 }
 
-// elect runs a term whenever this controller gets the lease, until the context ends. The term's context ends with the
-// lease; the lease is given back only after the term has ended.
+// elect runs a term whenever this controller acquires the lease, until the context ends. The term's context ends with the
+// lease. The lease is released only after the term has ended.
 func elect(ctx context.Context, lock resourcelock.Interface, health *health, term func(context.Context) error) error {
 	for ctx.Err() == nil {
 		elected := make(chan context.Context)
@@ -79,8 +79,8 @@ func elect(ctx context.Context, lock resourcelock.Interface, health *health, ter
 		if err != nil {
 			return fmt.Errorf("leader election: %w", err)
 		}
-		health.follow(elector)
-		// The election outlives the context by the end of the term.
+		health.setElector(elector)
+		// The lease is renewed until the term has ended, which may be after ctx ends.
 		election, stop := context.WithCancel(context.WithoutCancel(ctx))
 		done := make(chan struct{})
 		go func() {
@@ -106,14 +106,14 @@ func elect(ctx context.Context, lock resourcelock.Interface, health *health, ter
 	return nil
 }
 
-// endTerm returns an error that another term would not mend.
+// endTerm returns errors that end the process. After a *supersededError it waits for conflictBackoff and returns nil.
 func endTerm(ctx context.Context, err error) error {
-	deposed, is := errors.AsType[*deposedError](err)
+	superseded, is := errors.AsType[*supersededError](err)
 	if !is {
 		return err
 	}
-	klog.FromContext(ctx).Error(deposed, "Stopped working")
-	pause := time.NewTimer(quarrelPause)
+	klog.FromContext(ctx).Error(superseded, "Stopped leading", "retryAfter", conflictBackoff)
+	pause := time.NewTimer(conflictBackoff)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
@@ -122,17 +122,17 @@ func endTerm(ctx context.Context, err error) error {
 	return nil
 }
 
-// lock is the Lease, with what client-go's leaves out.
+// lock wraps client-go's Lease lock with timeouts, a check of the holder before a release, and the number of transitions.
 type lock struct {
 	resourcelock.Interface
-	holder      string // as last seen
+	holder      string // as last read or written
 	transitions atomic.Int64
 }
 
-// term is how often the lease has changed hands: for its holder, the number of the term.
+// term returns the leaseTransitions of the lease: for its holder, the number of the term.
 func (l *lock) term() int { return int(l.transitions.Load()) }
 
-func (l *lock) see(record *resourcelock.LeaderElectionRecord) {
+func (l *lock) observe(record *resourcelock.LeaderElectionRecord) {
 	l.holder = record.HolderIdentity
 	l.transitions.Store(int64(record.LeaderTransitions))
 }
@@ -145,42 +145,42 @@ func newLock(leases coordinationv1.LeasesGetter, namespace, name string) *lock {
 	}}
 }
 
-// Get is bounded in time: a candidate's call would else hang as long as the connection does.
+// Get reads the lease with a timeout: client-go sets none for a candidate, whose call hangs as long as its connection.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil {
-		l.see(record)
+		l.observe(record)
 	}
 	return record, raw, err
 }
 
-// Create says what to do about a namespace that is not there.
+// Create creates the lease. If the namespace does not exist, the error has the remedy.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	err := l.Interface.Create(ctx, record)
 	switch {
 	case err == nil:
-		l.see(&record)
+		l.observe(&record)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: apply the manifests in deploy/rbac, or name another namespace with --leader-elect-namespace", err)
 	}
 	return err
 }
 
-// Update gives a lease back only if it is still this controller's: client-go's release reads the lease but does not
-// look who holds it, so that a leader that slept through its lease would take it from the next one.
+// Update writes the lease. It refuses to release one that another controller holds: client-go's release does not check the holder, so a
+// leader that was suspended past its lease would release that of its successor.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" && l.holder != l.Identity() {
-		return fmt.Errorf("not given back: %s holds it", l.holder)
+		return fmt.Errorf("release lease: held by %s", l.holder)
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	err := l.Interface.Update(ctx, record)
 	if err == nil {
-		l.see(&record)
+		l.observe(&record)
 	}
 	return err
 }

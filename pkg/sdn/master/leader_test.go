@@ -33,7 +33,7 @@ func probe(ctx context.Context, address, path string) (int, string, error) {
 	return response.StatusCode, string(text), err
 }
 
-// freeAddress is free to listen on, as far as one can know.
+// freeAddress returns an address that was free to listen on when it was called.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -44,9 +44,9 @@ func freeAddress(t *testing.T) string {
 func wantProbe(t *testing.T, address, path string, status int, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		got, said, err := probe(ctx, address, path)
-		if err == nil && (got != status || said != text) {
-			err = fmt.Errorf("%s%s: %d %q, want %d %q", address, path, got, said, status, text)
+		got, body, err := probe(ctx, address, path)
+		if err == nil && (got != status || body != text) {
+			err = fmt.Errorf("%s%s: got %d %q, want %d %q", address, path, got, body, status, text)
 		}
 		return err
 	})
@@ -63,83 +63,83 @@ func (c *cluster) holder(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// ruler waits until the holder of the lease has written itself on the ClusterNetwork.
-func (c *cluster) ruler(t *testing.T, not string) (name string) {
+// awaitLeader waits until the holder of the lease, other than not, has written its name to the ClusterNetwork.
+func (c *cluster) awaitLeader(t *testing.T, not string) (name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) (err error) {
 		name, err = c.holder(ctx)
 		if err == nil && (name == "" || name == not) {
-			err = fmt.Errorf("the lease is %q's", name)
+			err = fmt.Errorf("the lease is held by %q", name)
 		}
 		if err != nil {
 			return err
 		}
 		o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, "default", metav1.GetOptions{})
 		if controller, _, _ := strings.Cut(o.Annotations[config.ControllerAnnotation], "/"); err == nil && controller != name {
-			err = errors.New("the holder of the lease does not rule")
+			err = errors.New("the ClusterNetwork does not name the holder of the lease")
 		}
 		return err
 	})
 	return name
 }
 
-func testHandsOver(t *testing.T, c *cluster) {
+func testTakeover(t *testing.T, c *cluster) {
 	c.noLeaks(t)
 	first, second := freeAddress(t), freeAddress(t)
 	_, stop := c.start(t, func(cfg *master.Config) { cfg.HealthzAddress = first })
-	leader := c.ruler(t, "")
+	leader := c.awaitLeader(t, "")
 	c.start(t, func(cfg *master.Config) { cfg.HealthzAddress = second })
-	for _, address := range []string{first, second} { // one leads, one stands by
+	for _, address := range []string{first, second} { // the leader and a candidate
 		wantProbe(t, address, "/readyz", http.StatusOK, "ok\n")
 		wantProbe(t, address, "/healthz", http.StatusOK, "ok\n")
 	}
-	if now := c.ruler(t, ""); now != leader {
-		t.Errorf("%s leads after %s, which did not stop", now, leader)
+	if now := c.awaitLeader(t, ""); now != leader {
+		t.Errorf("got leader %s, want %s, which did not stop", now, leader)
 	}
 	c.addNode(t, "node1", "192.0.2.1")
 	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
 
 	stop()
 	if now := must(c.holder(t.Context()))(t); now == leader {
-		t.Error("the lease was not given back")
+		t.Error("the lease was not released")
 	}
 	begin := time.Now()
 	c.addNode(t, "node2", "192.0.2.2")
 	c.hostSubnet(t, "node2", has("10.129.0.0/23"))
 	took := time.Since(begin)
-	t.Logf("the next leader had served a node after %v", took)
-	if took > 8*time.Second { // a lease lasts ten
-		t.Errorf("the lease was not handed over: %v", took)
+	t.Logf("the next leader allocated a subnet after %v", took)
+	if took > 8*time.Second { // an unreleased lease expires after 10 s
+		t.Errorf("got a takeover in %v, want at most 8s", took)
 	}
-	c.ruler(t, leader)
+	c.awaitLeader(t, leader)
 	if _, _, err := probe(t.Context(), first, "/healthz"); err == nil {
-		t.Error("the first still answers probes")
+		t.Error("the stopped controller answers probes")
 	}
 	wantProbe(t, second, "/readyz", http.StatusOK, "ok\n")
 }
 
-// A leader whose calls to the API server hang stops before its lease ends, and comes back with the API server.
-func testCutOff(t *testing.T, c *cluster) {
+// A leader whose API calls hang stops before its lease ends, and leads again when the API server answers.
+func testUnreachableAPIServer(t *testing.T, c *cluster) {
 	c.noLeaks(t)
-	road := newSlowRoad(t, c.master, nil)
-	t.Cleanup(road.close)
+	proxy := newSlowProxy(t, c.master, nil)
+	t.Cleanup(proxy.close)
 	address := freeAddress(t)
-	l, stop := c.start(t, func(cfg *master.Config) { cfg.REST, cfg.HealthzAddress = road.config, address })
+	l, stop := c.start(t, func(cfg *master.Config) { cfg.REST, cfg.HealthzAddress = proxy.config, address })
 	c.addNode(t, "node1", "192.0.2.1")
 	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
 
-	road.freeze()
+	proxy.freeze()
 	c.addNode(t, "node2", "192.0.2.2")
 	eventually(t, func(context.Context) error {
 		if !l.contains("Failed to renew lease") {
-			return errors.New("it still thinks that it leads")
+			return errors.New("the controller still leads")
 		}
 		return nil
 	})
 	wantProbe(t, address, "/healthz", http.StatusOK, "ok\n") // a restart would not help
-	road.open()
+	proxy.open()
 	c.hostSubnet(t, "node2", nil)
 	wantProbe(t, address, "/readyz", http.StatusOK, "ok\n")
 	stop()
-	road.close()
+	proxy.close()
 }

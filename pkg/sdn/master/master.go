@@ -25,8 +25,9 @@ import (
 	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
-	"github.com/ovsdn/ovsdn/pkg/sdn/master/policies"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
@@ -34,24 +35,24 @@ import (
 const (
 	component = "ovsdn-controller" // in Events, managed fields and the User-Agent
 
-	// The pace of API calls, two of which make a HostSubnet: 5,000 nodes in 50 seconds. client-go's own (5 a second) would
-	// need half an hour; the server's priority and fairness guard it against more than it bears.
+	// Rate limit of API calls. A HostSubnet takes two: 5,000 nodes in 50 seconds. client-go's default (5 per second) would
+	// take half an hour. The API server's priority and fairness protects it from overload.
 	queriesPerSecond = 200
 	queryBurst       = 400
 )
 
-// Run is the master, until the context ends. It returns an error only for a configuration that can't work: whatever is
-// amiss in the cluster is said there and waited out.
+// Run runs the controller until the context ends. It returns an error only for an invalid configuration. Failures in the cluster are reported
+// there, and retried.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	m := &master{Config: cfg, health: &health{}}
 	var err error
-	if m.wish, err = cfg.network(); err != nil {
+	if m.initial, err = cfg.network(); err != nil {
 		return err
 	}
-	if m.name, err = newName(); err != nil {
+	if m.name, err = newIdentity(); err != nil {
 		return err
 	}
 	clients, err := newClients(cfg.REST)
@@ -72,10 +73,10 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer stopProbes()
 
-	klog.FromContext(ctx).Info("Starting", "server", cfg.REST.Host, "name", m.name)
+	klog.FromContext(ctx).Info("Starting controller", "server", cfg.REST.Host, "identity", m.name)
 	if !cfg.LeaderElect {
-		m.number = rand.Int // that of any other is another, most likely
-		return rule(ctx, m.term)
+		m.number = rand.Int // without a lease, most likely another number than that of another controller
+		return runTerms(ctx, m.term)
 	}
 	lock := newLock(clients.leases, cfg.LeaderElectNamespace, m.name)
 	m.number = lock.term
@@ -84,71 +85,91 @@ func Run(ctx context.Context, cfg Config) error {
 
 type master struct {
 	Config
-	wish    *config.Network
-	name    string // of this controller
+	initial *config.Network // for a new cluster
+	name    string          // of this controller
 	clients *clients
 	health  *health
 	number  func() int // of this term
 	terms   int        // begun
 }
 
-// term is the work of a leader, until the context ends. It begins with what the API server has, and remembers
-// nothing of a term before.
+// controllers are the controllers of one term, with their informers.
+type controllers struct {
+	kube           informers.SharedInformerFactory
+	network        networkinformers.SharedInformerFactory
+	subnets        *subnet.Controller
+	netids         *netid.Controller
+	policies       *networkpolicy.Controller
+	clusterNetwork *networkController
+}
+
+// newControllers returns the controllers of the current term, without any state of an earlier one.
+func (m *master) newControllers() (*controllers, error) {
+	c := &controllers{
+		kube:    informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim)),
+		network: networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim)),
+	}
+	core, network := c.kube.Core().V1(), c.network.Network().V1()
+	var err error
+	if c.subnets, err = subnet.New(m.clients.Clients, core.Nodes(), network.HostSubnets()); err != nil {
+		return nil, err
+	}
+	c.netids, err = netid.New(netid.Clients(m.clients.Clients), core.Namespaces(), network.NetNamespaces(), m.GlobalNamespaces, m.number())
+	if err != nil {
+		return nil, err
+	}
+	c.policies, err = networkpolicy.New(networkpolicy.Clients{Kube: m.clients.Kube, Policies: m.clients.policies, Events: m.clients.Events})
+	if err != nil {
+		return nil, err
+	}
+	c.clusterNetwork, err = newNetworkController(m.clients.Network, m.clients.Events, m.initial, termName(m.name, m.terms), network.ClusterNetworks(), c.apply)
+	return c, err
+}
+
+// apply activates a network in all controllers, or returns which objects in use conflict with it.
+func (c *controllers) apply(ctx context.Context, network *config.Network) error {
+	if err := c.subnets.SetNetwork(network); err != nil {
+		return err
+	}
+	c.netids.SetMode(ctx, network.Mode)
+	c.policies.SetMode(network.Mode)
+	return nil
+}
+
+// term runs the controllers of a leader until the context ends.
 func (m *master) term(ctx context.Context) error {
-	defer m.health.resign()
+	defer m.health.stopLeading()
 	m.terms++
-	m.health.lead("the API server and the kinds in deploy/crds")
-	kube := informers.NewSharedInformerFactoryWithOptions(m.clients.Kube, 0, informers.WithTransform(trim))
-	ours := networkinformers.NewSharedInformerFactoryWithOptions(m.clients.Network, 0, networkinformers.WithTransform(trim))
-	subnets, err := subnet.New(m.clients.Clients, kube.Core().V1().Nodes(), ours.Network().V1().HostSubnets())
+	m.health.setLeading("the API server and the CRDs in deploy/crds")
+	c, err := m.newControllers()
 	if err != nil {
 		return err
 	}
-	netids, err := netid.New(netid.Clients(m.clients.Clients), kube.Core().V1().Namespaces(), ours.Network().V1().NetNamespaces(), m.GlobalNamespaces, m.number())
-	if err != nil {
-		return err
-	}
-	judged, err := policies.New(policies.Clients{Kube: m.clients.Kube, Policies: m.clients.policies, Events: m.clients.Events})
-	if err != nil {
-		return err
-	}
-	follow := func(ctx context.Context, network *config.Network) error {
-		if err := subnets.Follow(network); err != nil {
-			return err
-		}
-		netids.Follow(ctx, network.Mode)
-		judged.Follow(network.Mode)
-		return nil
-	}
-	keeper, err := newNetworkKeeper(m.clients.Network, m.clients.Events, m.wish, termName(m.name, m.terms), ours.Network().V1().ClusterNetworks(), follow)
-	if err != nil {
-		return err
-	}
-	// The informers end with the context, and only then can their factories be shut down.
+	// Shutdown waits for the informers, which end with the context.
 	ctx, cancel := context.WithCancel(ctx)
-	defer kube.Shutdown()
-	defer ours.Shutdown()
+	defer c.kube.Shutdown()
+	defer c.network.Shutdown()
 	defer cancel()
-	if err := awaitKinds(ctx, m.clients.Network); err != nil {
+	if err := discovery.AwaitNetworkAPI(ctx, m.clients.Network); err != nil {
 		return nil // the context has ended
 	}
-	kube.StartWithContext(ctx)
-	ours.Start(ctx.Done())
-	for _, load := range []func(context.Context) error{subnets.Load, netids.Load} {
+	c.kube.StartWithContext(ctx)
+	c.network.Start(ctx.Done())
+	for _, load := range []func(context.Context) error{c.subnets.Load, c.netids.Load} {
 		if err := load(ctx); err != nil {
 			return nil // the context has ended
 		}
 	}
-	m.health.lead("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
+	m.health.setLeading("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return keeper.run(ctx) })
+	work.Go(func() error { return c.clusterNetwork.run(ctx) })
 	work.Go(func() error {
 		select {
-		case <-keeper.inForce:
-			m.health.lead("")
-			work.Go(func() error { netids.Run(ctx, m.Workers); return nil })
-			work.Go(func() error { judged.Run(ctx); return nil })
-			return subnets.Run(ctx, m.Workers)
+		case <-c.clusterNetwork.accepted:
+			m.health.setLeading("")
+			work.Go(func() error { c.netids.Run(ctx, m.Workers); return nil })
+			work.Go(func() error { c.policies.Run(ctx); return nil })
+			return c.subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
 			return nil
 		}
@@ -156,8 +177,7 @@ func (m *master) term(ctx context.Context) error {
 	return work.Wait()
 }
 
-// clients share their connection. The leases' are not paced with the others: a leader with much to do must not lose its lease
-// for that.
+// clients share a connection. That for leases has a rate limit of its own: a busy leader must not lose its lease.
 type clients struct {
 	subnet.Clients
 	policies   policyclient.Interface
@@ -171,38 +191,38 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	restConfig.QPS, restConfig.Burst = queriesPerSecond, queryBurst
 	connection, err := rest.HTTPClientFor(restConfig)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the API server: %w", err)
+		return nil, fmt.Errorf("create API server client: %w", err)
 	}
 	kube, err := kubernetes.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the API server: %w", err)
+		return nil, fmt.Errorf("create API server client: %w", err)
 	}
 	leases, err := coordinationv1.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for leases: %w", err)
+		return nil, fmt.Errorf("create Lease client: %w", err)
 	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of %s: %w", networkv1.GroupName, err)
+		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
 	}
-	kinds, err := policyclient.NewForConfigAndClient(restConfig, connection)
+	policies, err := policyclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of %s: %w", policyv1alpha2.GroupName, err)
+		return nil, fmt.Errorf("create %s client: %w", policyv1alpha2.GroupName, err)
 	}
 	return &clients{
 		Clients:    subnet.Clients{Kube: kube, Network: network},
-		policies:   kinds,
+		policies:   policies,
 		leases:     leases,
 		disconnect: func() { utilnet.CloseIdleConnectionsFor(connection.Transport) },
 	}, nil
 }
 
-// newRecorder returns a recorder of Events on Kubernetes' objects and ours.
+// newRecorder returns a recorder of Events on Kubernetes' objects and ovsdn's, and the function that stops it.
 func newRecorder(ctx context.Context, kube kubernetes.Interface) (record.EventRecorder, func(), error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, networkv1.Install, policyv1alpha2.Install} {
 		if err := add(scheme); err != nil {
-			return nil, nil, fmt.Errorf("register the kinds that Events are about: %w", err)
+			return nil, nil, fmt.Errorf("register types for Events: %w", err)
 		}
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
@@ -210,8 +230,8 @@ func newRecorder(ctx context.Context, kube kubernetes.Interface) (record.EventRe
 	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}), broadcaster.Shutdown, nil
 }
 
-// trim drops what the controllers don't read before an object is cached: of a Node's some 10 kB (images, conditions,
-// who manages which field) a few hundred bytes are left.
+// trim removes fields that the controllers don't read before an object is cached. It shrinks a Node of some 10 kB (images, conditions,
+// managed fields) to a few hundred bytes.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -222,23 +242,23 @@ func trim(o any) (any, error) {
 	case *corev1.Namespace:
 		return trimNamespace(o), nil
 	case *networkv1.HostSubnet:
-		o.ManagedFields = nil // the API server takes an update without them for no change
+		o.ManagedFields = nil // an update without them does not change them
 	case *networkv1.NetNamespace:
 		o.ManagedFields = nil
 	}
 	return o, nil
 }
 
-// trimNamespace leaves the annotation that is ours.
+// trimNamespace retains only the annotation that the controller reads: the beginning of its value, which is as invalid as the whole.
 func trimNamespace(o *corev1.Namespace) *corev1.Namespace {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}}
 	if value, ok := o.Annotations[config.LogDeniedAnnotation]; ok {
-		ns.Annotations = map[string]string{config.LogDeniedAnnotation: value}
+		ns.Annotations = map[string]string{config.LogDeniedAnnotation: config.Shorten(value)}
 	}
 	return ns
 }
 
-// trimConditions leaves the condition that is ours too.
+// trimConditions retains only the condition NetworkUnavailable.
 func trimConditions(o *corev1.Node) []corev1.NodeCondition {
 	if c := config.NetworkUnavailable(o); c != nil {
 		return []corev1.NodeCondition{*c}

@@ -20,7 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// TestMaster runs the master against a real API server, with the rights that deploy/rbac gives it and no more.
+// TestMaster runs the controller against a real API server, with the permissions in deploy/rbac.
 func TestMaster(t *testing.T) {
 	admin := apitest.Start(t)
 	if err := controlplane.Apply(t.Context(), admin, os.DirFS("../../../deploy/rbac")); err != nil {
@@ -33,31 +33,31 @@ func TestMaster(t *testing.T) {
 		test func(*testing.T, *cluster)
 	}{
 		{"creates the ClusterNetwork from its flags", testCreatesClusterNetwork},
-		{"follows a ClusterNetwork that differs from its flags", testFollowsStoredNetwork},
-		{"waits for a broken ClusterNetwork to be mended", testWaitsForMend},
-		{"gives subnets in OpenShift's order", testOrder},
-		{"survives restarts and what happened meanwhile", testRestart},
-		{"gives an address to one node only", testAddresses},
-		{"follows a node's address", testAddress},
-		{"says what is wrong with an edited HostSubnet", testEdited},
-		{"says when the range is full and goes on when it is not", testFull},
-		{"follows a ClusterNetwork that grows", testGrows},
-		{"follows anything before there are nodes", testNothingInUse},
-		{"refuses what would take away what is in use", testRefuses},
-		{"follows what it refused when nothing in use forbids it any more", testFollowsLater},
-		{"keeps what it has accepted", testKeepsAccepted},
-		{"keeps out of external machines' subnets", testExternal},
-		{"gives external machines their subnets", testAssigns},
-		{"gives namespaces their VNIDs, and follows what is asked of them in the network's mode", testNetNamespaces},
-		{"says on a policy what of it can't be carried out", testPolicies},
-		{"writes nothing that the CRDs refuse", testCRDs},
-		{"one of two leads, and hands over when it stops", testHandsOver},
-		{"a leader that is cut off stops and comes back", testCutOff},
-		{"gives nothing twice however late a leader writes", testLateWrites},
-		{"a deposed leader does not judge the ClusterNetwork", testDeposed},
-		{"a verdict from between two terms of one controller conflicts", testLeadsTwice},
+		{"uses a ClusterNetwork that differs from its flags", testUsesStoredNetwork},
+		{"waits until an invalid ClusterNetwork is corrected", testWaitsForCorrection},
+		{"allocates subnets in OpenShift's order", testOrder},
+		{"reconciles changes during its restart", testRestart},
+		{"assigns an address to one node only", testUniqueHostIP},
+		{"updates a node's address", testHostIP},
+		{"reports an edited HostSubnet", testEditedHostSubnet},
+		{"reports a full range, and allocates when a subnet is released", testFullRange},
+		{"accepts additional and extended ranges", testExtendsRanges},
+		{"accepts any change before nodes exist", testNothingInUse},
+		{"refuses changes that conflict with subnets in use", testRefusesChange},
+		{"accepts a refused change when nothing in use conflicts with it", testAcceptsLater},
+		{"retains the accepted network", testRetainsAccepted},
+		{"does not allocate subnets of external machines", testExternal},
+		{"allocates subnets of external machines", testExternalWithoutSubnet},
+		{"allocates VNIDs, and changes them in mode multitenant only", testNetNamespaces},
+		{"reports policies that can't be enforced", testPolicies},
+		{"writes only objects that the CRDs accept", testCRDs},
+		{"one of two leads, and releases the lease when it stops", testTakeover},
+		{"a leader without the API server stops leading, and leads again", testUnreachableAPIServer},
+		{"late writes of a leader allocate nothing twice", testLateWrites},
+		{"a superseded leader does not write the ClusterNetwork", testSuperseded},
+		{"a write of another leader between two terms conflicts", testTwoTerms},
 		{"waits for the API server", testWaitsForServer},
-		{"waits for the CRDs", testWaitsForCRDs}, // the last: it takes them away
+		{"waits for the CRDs", testWaitsForCRDs}, // last, because it deletes CRDs
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Cleanup(func() { c.wipe(t) })
@@ -73,7 +73,7 @@ func testCreatesClusterNetwork(t *testing.T, c *cluster) {
 	})
 	got := c.clusterNetwork(t)
 	if len(got.ManagedFields) != 1 || got.ManagedFields[0].Manager != "ovsdn-controller" {
-		t.Errorf("the User-Agent does not name the controller: %v", got.ManagedFields)
+		t.Errorf("managed fields do not name ovsdn-controller: %v", got.ManagedFields)
 	}
 	port, mtu := uint32(4789), uint32(1400)
 	want := &networkv1.ClusterNetwork{
@@ -90,26 +90,27 @@ func testCreatesClusterNetwork(t *testing.T, c *cluster) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	c.accepted(t, "True", "Accepted", "in force: 10.128.0.0/14 with 9 host bits, 10.1.0.0/16 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400",
+	c.accepted(t, "True", "Accepted", "active: 10.128.0.0/14 with 9 host bits, 10.1.0.0/16 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400",
 		"10.128.0.0/14 with 9 host bits", "10.1.0.0/16 with 9 host bits")
 }
 
-func testFollowsStoredNetwork(t *testing.T, c *cluster) {
+func testUsesStoredNetwork(t *testing.T, c *cluster) {
 	stored := c.store(t, "redhat/openshift-ovs-networkpolicy", "10.9.0.0/16")
 	c.addNode(t, "node1", "192.0.2.1")
 	c.run(t, nil)
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
 	c.event(t, "ClusterNetwork", "default", "DiffersFromFlags",
-		"mode is networkpolicy, not subnet; cluster network is [10.9.0.0/16 with 9 host bits], not [10.128.0.0/14 with 9 host bits]")
+		"mode is networkpolicy in the object, and subnet in the flags; "+
+			"cluster network is [10.9.0.0/16 with 9 host bits] in the object, and [10.128.0.0/14 with 9 host bits] in the flags")
 	c.accepted(t, "True", "Accepted", "", "10.9.0.0/16 with 9 host bits")
 	got := c.clusterNetwork(t)
-	got.ObjectMeta, stored.ObjectMeta = metav1.ObjectMeta{}, metav1.ObjectMeta{} // what the controller says is in annotations
+	got.ObjectMeta, stored.ObjectMeta = metav1.ObjectMeta{}, metav1.ObjectMeta{} // the controller writes annotations only
 	if diff := cmp.Diff(stored, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func testWaitsForMend(t *testing.T, c *cluster) {
+func testWaitsForCorrection(t *testing.T, c *cluster) {
 	c.store(t, "subnet", "10.9.0.7/16")
 	c.addNode(t, "node1", "192.0.2.1")
 	address := freeAddress(t)
@@ -124,7 +125,7 @@ func testWaitsForMend(t *testing.T, c *cluster) {
 }
 
 func testOrder(t *testing.T, c *cluster) {
-	c.run(t, ruleAlone) // in one term: the next one's allocator begins anew
+	c.run(t, withoutElection) // in one term: the allocator of the next term starts with the first subnet
 	for i, want := range []string{
 		"10.128.0.0/23", "10.129.0.0/23", "10.130.0.0/23", "10.131.0.0/23", "10.128.2.0/23", "10.129.2.0/23",
 	} {
@@ -139,7 +140,7 @@ func testOrder(t *testing.T, c *cluster) {
 			t.Error(diff)
 		}
 	}
-	// A freed one comes again only after all others.
+	// A released subnet is allocated again only after all others.
 	c.deleteNode(t, "node2")
 	c.waitCount(t, 5)
 	c.addNode(t, "node7", "192.0.2.7")
@@ -156,15 +157,57 @@ func testRestart(t *testing.T, c *cluster) {
 	_, stop := c.run(t, nil)
 	first := c.waitCount(t, count)
 
-	// Fifty disjoint subnets, the first fifty in order.
+	wantFirstSubnets(t, first, nodes)
+	stop()
+
+	// While no controller runs, a node is deleted, one is re-created, one changes its address, and one is created.
+	c.deleteNode(t, "node7")
+	c.deleteNode(t, "node8")
+	recreated := c.addNode(t, "node8", "192.0.2.88")
+	c.setAddress(t, "node9", "192.0.2.99")
+	c.addNode(t, "node51", "192.0.2.51")
+
+	c.run(t, nil)
+	c.hostSubnet(t, "node8", func(hs *networkv1.HostSubnet) error {
+		if hs.Annotations[networkv1.NodeUIDAnnotation] != string(recreated.UID) || hs.HostIP != "192.0.2.88" {
+			return fmt.Errorf("got the HostSubnet of the deleted Node: %+v", hs)
+		}
+		return nil
+	})
+	c.hostSubnet(t, "node9", func(hs *networkv1.HostSubnet) error {
+		if hs.HostIP != "192.0.2.99" || hs.Subnet != first["node9"].Subnet {
+			return fmt.Errorf("got subnet %s and hostIP %s of node9", hs.Subnet, hs.HostIP)
+		}
+		return nil
+	})
+	c.hostSubnet(t, "node51", nil) // waitCount then returns when that of node7 is deleted
+	second := c.waitCount(t, count)
+	subnets := map[string]string{}
+	for name, hs := range second {
+		if other, twice := subnets[hs.Subnet]; twice {
+			t.Errorf("got subnet %s of %s and of %s", hs.Subnet, name, other)
+		}
+		subnets[hs.Subnet] = name
+		if before, ok := first[name]; ok && name != "node8" && name != "node9" && before.ResourceVersion != hs.ResourceVersion {
+			t.Errorf("HostSubnet %s was written: %s, was %s", name, hs.Subnet, before.Subnet)
+		}
+	}
+	if _, ok := second["node7"]; ok {
+		t.Error("deleted node7 has a HostSubnet")
+	}
+}
+
+// wantFirstSubnets checks that the HostSubnets are of these nodes, and have the first subnets in order, which are disjoint.
+func wantFirstSubnets(t *testing.T, hostSubnets map[string]networkv1.HostSubnet, nodes map[string]*corev1.Node) {
+	t.Helper()
 	var want, got []string
-	for i := range count {
+	for i := range len(nodes) {
 		want = append(want, fmt.Sprintf("10.%d.%d.0/23", 128+i%4, i/4*2))
 	}
-	for name, hs := range first {
+	for name, hs := range hostSubnets {
 		got = append(got, hs.Subnet)
 		if uid := hs.Annotations[networkv1.NodeUIDAnnotation]; uid != string(nodes[name].UID) {
-			t.Errorf("%s is made for UID %q, not %q", name, uid, nodes[name].UID)
+			t.Errorf("HostSubnet %s: got node UID %q, want %q", name, uid, nodes[name].UID)
 		}
 	}
 	slices.Sort(want)
@@ -172,55 +215,18 @@ func testRestart(t *testing.T, c *cluster) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	stop()
-
-	// While the master is down, one node goes, one is made anew under its name, one changes its address, one comes.
-	c.deleteNode(t, "node7")
-	c.deleteNode(t, "node8")
-	reborn := c.addNode(t, "node8", "192.0.2.88")
-	c.setAddress(t, "node9", "192.0.2.99")
-	c.addNode(t, "node51", "192.0.2.51")
-
-	c.run(t, nil)
-	c.hostSubnet(t, "node8", func(hs *networkv1.HostSubnet) error {
-		if hs.Annotations[networkv1.NodeUIDAnnotation] != string(reborn.UID) || hs.HostIP != "192.0.2.88" {
-			return fmt.Errorf("node8 still has the HostSubnet of its namesake: %+v", hs)
-		}
-		return nil
-	})
-	c.hostSubnet(t, "node9", func(hs *networkv1.HostSubnet) error {
-		if hs.HostIP != "192.0.2.99" || hs.Subnet != first["node9"].Subnet {
-			return fmt.Errorf("node9 has %s at %s", hs.Subnet, hs.HostIP)
-		}
-		return nil
-	})
-	c.hostSubnet(t, "node51", nil) // so that there are 50 when node7 has none
-	second := c.waitCount(t, count)
-	subnets := map[string]string{}
-	for name, hs := range second {
-		if other, twice := subnets[hs.Subnet]; twice {
-			t.Errorf("%s and %s both have %s", name, other, hs.Subnet)
-		}
-		subnets[hs.Subnet] = name
-		if before, ok := first[name]; ok && name != "node8" && name != "node9" && before.ResourceVersion != hs.ResourceVersion {
-			t.Errorf("%s was written to: %s, was %s", name, hs.Subnet, before.Subnet)
-		}
-	}
-	if _, ok := second["node7"]; ok {
-		t.Error("node7 is gone but has a HostSubnet")
-	}
 }
 
-func testAddress(t *testing.T, c *cluster) {
+func testHostIP(t *testing.T, c *cluster) {
 	c.run(t, nil)
 	c.addNode(t, "node1", "fd00::1")
-	c.event(t, "Node", "node1", "NodeAddressUnusable", "is no IPv4 address")
-	c.condition(t, "node1", "True", "NoHostSubnet", "is no IPv4 address")
+	c.event(t, "Node", "node1", "NodeAddressUnusable", "is not an IPv4 address")
+	c.condition(t, "node1", "True", "NoHostSubnet", "is not an IPv4 address")
 	for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
 		c.setAddress(t, "node1", address)
 		c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
 			if hs.HostIP != address {
-				return fmt.Errorf("host IP is %s, want %s", hs.HostIP, address)
+				return fmt.Errorf("got hostIP %s, want %s", hs.HostIP, address)
 			}
 			return nil
 		})
@@ -230,13 +236,13 @@ func testAddress(t *testing.T, c *cluster) {
 	must(c.network.NetworkV1().HostSubnets().Update(t.Context(), hs, metav1.UpdateOptions{}))(t)
 	c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
 		if hs.HostIP != "192.0.2.2" {
-			return errors.New("the address written by hand is still there")
+			return errors.New("the edited address was not corrected")
 		}
 		return nil
 	})
 }
 
-// edited returns the HostSubnet as it is after the edit.
+// edited updates the HostSubnet and returns it.
 func (c *cluster) edited(t *testing.T, name string, edit func(*networkv1.HostSubnet)) (hs *networkv1.HostSubnet) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) (err error) {
@@ -250,8 +256,8 @@ func (c *cluster) edited(t *testing.T, name string, edit func(*networkv1.HostSub
 	return hs
 }
 
-func testEdited(t *testing.T, c *cluster) {
-	c.run(t, ruleAlone) // in one term: the next one's allocator begins anew
+func testEditedHostSubnet(t *testing.T, c *cluster) {
+	c.run(t, withoutElection) // in one term: the allocator of the next term starts with the first subnet
 	for i := range 2 {
 		c.addNode(t, fmt.Sprint("node", i+1), fmt.Sprint("192.0.2.", i+1))
 		c.hostSubnet(t, fmt.Sprint("node", i+1), nil)
@@ -260,26 +266,26 @@ func testEdited(t *testing.T, c *cluster) {
 		t.Helper()
 		return c.edited(t, "node1", func(hs *networkv1.HostSubnet) { hs.Subnet = subnet })
 	}
-	for subnet, complaint := range map[string]string{
+	for subnet, message := range map[string]string{
 		"10.9.0.0/23":   "10.9.0.0/23 lies outside of the cluster network 10.128.0.0/14: write back 10.128.0.0/23",
 		"10.130.0.0/24": "is a /24, but in the cluster network 10.128.0.0/14 with 9 host bits a node has a /23: write back 10.128.0.0/23",
 		"10.129.0.0/23": "10.129.0.0/23 overlaps 10.129.0.0/23 of HostSubnet node2: write back 10.128.0.0/23",
 		"10.128.0.9/23": "10.128.0.9/23 has bits set behind its mask: write 10.128.0.0/23",
 	} {
 		edited := write(subnet)
-		c.event(t, "Node", "node1", "InvalidHostSubnet", complaint)
+		c.event(t, "Node", "node1", "InvalidHostSubnet", message)
 		if now := c.hostSubnet(t, "node1", nil); now.ResourceVersion != edited.ResourceVersion {
 			t.Errorf("the edited HostSubnet was overwritten: %+v", now)
 		}
 		write("10.128.0.0/23")
 	}
-	// What was claimed in between is free again, and the node's own is not. When the second correction of its address is seen,
-	// what the first had to do has been done.
+	// The subnets of the edits are free again, and the node's own is not. The second correction of the address shows that the
+	// reconciliation of the first has ended.
 	for _, address := range []string{"192.0.2.200", "192.0.2.201"} {
 		c.edited(t, "node1", func(hs *networkv1.HostSubnet) { hs.HostIP = address })
 		c.hostSubnet(t, "node1", func(hs *networkv1.HostSubnet) error {
 			if hs.HostIP != "192.0.2.1" {
-				return errors.New("the address written by hand is still there")
+				return errors.New("the edited address was not corrected")
 			}
 			return nil
 		})
@@ -287,7 +293,7 @@ func testEdited(t *testing.T, c *cluster) {
 	c.addNode(t, "node3", "192.0.2.3")
 	c.hostSubnet(t, "node3", has("10.130.0.0/23"))
 
-	// Deleted, it is made anew with what the node had.
+	// A deleted HostSubnet is re-created with the node's previous subnet.
 	write("10.9.0.0/23")
 	if err := c.network.NetworkV1().HostSubnets().Delete(t.Context(), "node1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -295,22 +301,22 @@ func testEdited(t *testing.T, c *cluster) {
 	c.hostSubnet(t, "node1", has("10.128.0.0/23"))
 }
 
-func testFull(t *testing.T, c *cluster) {
+func testFullRange(t *testing.T, c *cluster) {
 	c.run(t, func(cfg *master.Config) { cfg.ClusterNetworks = []string{"10.128.0.0/22"} })
 	c.addNode(t, "node1", "192.0.2.1")
 	c.addNode(t, "node2", "192.0.2.2")
-	had := c.waitCount(t, 2)["node1"].Subnet
+	released := c.waitCount(t, 2)["node1"].Subnet
 	c.addNode(t, "node3", "192.0.2.3")
 	const full = "no subnet is free in the cluster network 10.128.0.0/22 with 9 host bits"
 	c.event(t, "Node", "node3", "NoHostSubnet", full)
 	c.condition(t, "node3", "True", "NoHostSubnet", full)
 	c.deleteNode(t, "node1")
-	c.hostSubnet(t, "node3", has(had))
-	c.condition(t, "node3", "True", "HostSubnetGiven", had)
+	c.hostSubnet(t, "node3", has(released))
+	c.condition(t, "node3", "True", "HostSubnetGiven", released)
 	for _, name := range []string{"node2", "node3"} {
 		node := must(c.kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}))(t)
 		if c := config.NetworkUnavailable(node); (c == nil) != (name == "node2") {
-			t.Errorf("node %s says %+v", name, c)
+			t.Errorf("Node %s: got NetworkUnavailable %+v", name, c)
 		}
 	}
 }
@@ -320,8 +326,8 @@ func testExternal(t *testing.T, c *cluster) {
 		ObjectMeta: metav1.ObjectMeta{Name: "f5", Annotations: map[string]string{networkv1.AssignHostSubnetAnnotation: "true"}},
 		Host:       "f5", HostIP: "192.0.2.100", Subnet: "10.128.0.0/23",
 	}
-	byHand := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "byhand"}, Host: "byhand", HostIP: "192.0.2.101", Subnet: "10.129.1.0/24"}
-	for _, hs := range []*networkv1.HostSubnet{external, byHand} {
+	manual := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "manual"}, Host: "manual", HostIP: "192.0.2.101", Subnet: "10.129.1.0/24"}
+	for _, hs := range []*networkv1.HostSubnet{external, manual} {
 		must(c.network.NetworkV1().HostSubnets().Create(t.Context(), hs, metav1.CreateOptions{}))(t)
 	}
 	before := c.hostSubnets(t)

@@ -2,6 +2,7 @@ package master_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,13 +15,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 )
 
-// What gets past the API server: an operator of a selector, which the CRD does not check.
+// testPolicies: an invalid operator of a selector, which the CRD does not validate, in a policy with a name of the greatest length.
 func testPolicies(t *testing.T, c *cluster) {
+	name := "near" + strings.Repeat("n", 249)
 	client := must(policyclient.NewForConfig(c.admin))(t)
 	clusterPolicies := client.PolicyV1alpha2().ClusterNetworkPolicies()
 	t.Cleanup(func() {
 		// The test's context has ended.
-		if err := clusterPolicies.Delete(context.Background(), "near", metav1.DeleteOptions{}); err != nil {
+		if err := clusterPolicies.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 		if c, ok := client.PolicyV1alpha2().RESTClient().(*rest.RESTClient); ok {
@@ -30,7 +32,7 @@ func testPolicies(t *testing.T, c *cluster) {
 	_, stop := c.run(t, func(cfg *master.Config) { cfg.Mode = config.ModeNetworkPolicy.String() })
 	policy := func(to policyv1alpha2.ClusterNetworkPolicyEgressPeer) *policyv1alpha2.ClusterNetworkPolicy {
 		return &policyv1alpha2.ClusterNetworkPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: "near"},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: policyv1alpha2.ClusterNetworkPolicySpec{
 				Tier:    policyv1alpha2.AdminTier,
 				Subject: policyv1alpha2.ClusterNetworkPolicySubject{Namespaces: &metav1.LabelSelector{}},
@@ -48,6 +50,6 @@ func testPolicies(t *testing.T, c *cluster) {
 		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Near"}},
 	}})
 	must(clusterPolicies.Create(t.Context(), near, metav1.CreateOptions{}))(t)
-	c.event(t, "ClusterNetworkPolicy", "near", "PartlyNotEnforced", `"Near" is not a valid label selector operator; egress/0: the rule matches nothing`)
+	c.event(t, "ClusterNetworkPolicy", name, "PartlyNotEnforced", `"Near" is not a valid label selector operator; egress/0: the rule matches nothing`)
 	stop()
 }

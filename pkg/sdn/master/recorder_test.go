@@ -17,8 +17,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// An object from an informer does not name its kind, and kubectl describe finds Events by that.
-func TestEventsNameTheKindsThatTheyAreAbout(t *testing.T) {
+// Objects from informers have no kind set, and kubectl describe finds Events by kind.
+func TestNewRecorder_kinds(t *testing.T) {
 	kube := fake.NewClientset()
 	recorder, stop, err := newRecorder(t.Context(), kube)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestEventsNameTheKindsThatTheyAreAbout(t *testing.T) {
 				}
 				all = append(all, got)
 			}
-			return fmt.Errorf("no Event about %s, but %q", want, all)
+			return fmt.Errorf("no Event about a %s; got %q", want, all)
 		})
 	}
 }

@@ -21,17 +21,17 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// What our parsers accept the CRDs must too, or the master's writes would fail; what the CRDs refuse ours must refuse.
+// The CRDs must accept what the parsers of pkg/sdn/config accept, or the controller's writes would fail.
 func testCRDs(t *testing.T, c *cluster) {
 	ctx := t.Context()
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-	compare := func(what string, crd, ours error) {
+	compare := func(object string, crd, parser error) {
 		t.Helper()
 		if crd != nil && !apierrors.IsInvalid(crd) {
 			t.Fatal(crd)
 		}
-		if crd != nil && ours == nil {
-			t.Errorf("%s: we accept what the CRD refuses: %v", what, crd)
+		if crd != nil && parser == nil {
+			t.Errorf("%s: accepted by the parser, refused by the CRD: %v", object, crd)
 		}
 	}
 	var accepted int
@@ -39,9 +39,9 @@ func testCRDs(t *testing.T, c *cluster) {
 		for _, subnet := range []string{"10.128.0.0/23", "10.128.0.1/23", "10.128.0.0/033", "10.128.0.0/33", "10.128.0.0", "", "0.0.0.0/0", "fd00::/64", "x"} {
 			o := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Host: "node1", HostIP: hostIP, Subnet: subnet}
 			_, crd := c.network.NetworkV1().HostSubnets().Create(ctx, o, dry)
-			_, ours := config.ParseHostSubnet(o)
-			compare(fmt.Sprintf("HostSubnet %q %q", hostIP, subnet), crd, ours)
-			if ours == nil {
+			_, parser := config.ParseHostSubnet(o)
+			compare(fmt.Sprintf("HostSubnet %q %q", hostIP, subnet), crd, parser)
+			if parser == nil {
 				accepted++
 			}
 		}
@@ -55,13 +55,13 @@ func testCRDs(t *testing.T, c *cluster) {
 						ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: cidr, HostSubnetLength: bits}},
 						ServiceNetwork:  "172.30.0.0/16", PluginName: "subnet", VXLANPort: &port, MTU: &mtu,
 					}
-					network, ours := config.ParseNetwork(o)
-					if ours != nil && (port != 4789 || mtu != 1450) {
-						continue // one reason is enough, and thousands of calls are not quick
+					network, parser := config.ParseNetwork(o)
+					if parser != nil && (port != 4789 || mtu != 1450) {
+						continue // one fault suffices; thousands of calls take long
 					}
 					_, crd := c.network.NetworkV1().ClusterNetworks().Create(ctx, o, dry)
-					compare(fmt.Sprintf("ClusterNetwork %q %d %d %d", cidr, bits, port, mtu), crd, ours)
-					if ours == nil {
+					compare(fmt.Sprintf("ClusterNetwork %q %d %d %d", cidr, bits, port, mtu), crd, parser)
+					if parser == nil {
 						accepted++
 						if _, err := c.network.NetworkV1().ClusterNetworks().Create(ctx, network.Object(), dry); err != nil {
 							t.Errorf("the CRD refuses the object of %+v: %v", network, err)
@@ -72,13 +72,13 @@ func testCRDs(t *testing.T, c *cluster) {
 		}
 	}
 	if accepted < 20 {
-		t.Errorf("only %d accepted: this compares nothing", accepted)
+		t.Errorf("only %d objects accepted, want at least 20", accepted)
 	}
 }
 
 func testWaitsForServer(t *testing.T, c *cluster) {
 	server := must(url.Parse(c.master.Host))(t)
-	// A port that nobody listens on yet.
+	// An address without a listener.
 	listener := must(net.Listen("tcp", net.JoinHostPort(server.Hostname(), "0")))(t)
 	address := listener.Addr().String()
 	if err := listener.Close(); err != nil {
@@ -90,7 +90,7 @@ func testWaitsForServer(t *testing.T, c *cluster) {
 	})
 	eventually(t, func(context.Context) error {
 		if !l.contains("connection refused") {
-			return errors.New("the log says nothing of the API server")
+			return errors.New("the log does not report the API server")
 		}
 		return nil
 	})
@@ -112,7 +112,7 @@ func testWaitsForCRDs(t *testing.T, c *cluster) {
 		}
 		eventually(t, func(ctx context.Context) error {
 			if _, err := crds.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%s is still there: %w", name, err)
+				return fmt.Errorf("%s still exists: %w", name, err)
 			}
 			return nil
 		})
@@ -127,7 +127,7 @@ func testWaitsForCRDs(t *testing.T, c *cluster) {
 	l, _ := c.run(t, nil)
 	eventually(t, func(context.Context) error {
 		if !l.contains("apply the manifests in deploy/crds") {
-			return errors.New("the log says nothing of the CRDs")
+			return errors.New("the log does not report the missing CRDs")
 		}
 		return nil
 	})

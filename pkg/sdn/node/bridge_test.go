@@ -21,24 +21,24 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// With another fail mode vswitchd forwards by itself, and with each change of it throws the flows away; the connection stays.
-func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
+// Each change of fail_mode deletes all flows while the connection continues; in fail mode standalone vswitchd forwards without flows.
+func TestFlowsRestored_failModeChanged(t *testing.T) {
 	h := newHost(t)
-	own := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
-	f := newFixture(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, own, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
 	h.must(t, f.ensure(t.Context()))
 	st := store.New(h.bridge)
 	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
-	keeper := newKeeper(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
-	keeper.period = time.Hour // what is repaired was noticed
+	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
+	reconciler.period = time.Hour // only events cause a repair
 
 	ctx, stop := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
 	t.Cleanup(func() { stop(); parts.Wait() })
 	parts.Go(func() { _ = st.Run(ctx) })
-	parts.Go(func() { keeper.run(ctx) })
-	parts.Go(func() { h.bridge.Watch(ctx, follow(st, keeper, newZoneLimits(h.bridge, pipeline.Node{}))) })
+	parts.Go(func() { reconciler.run(ctx) })
+	parts.Go(func() { h.bridge.Watch(ctx, onSwitchEvent(st, reconciler, newZoneLimits(h.bridge, pipeline.Node{}))) })
 	h.must(t, written.Wait(t.Context()))
 	session, before := h.bridge.Session(), h.Dump(t)
 	for range 3 {
@@ -54,21 +54,21 @@ func TestFlowsAreBackAfterTheFailModeWasChanged(t *testing.T) {
 		})
 	}
 	if h.bridge.Session() != session {
-		t.Error("there was another connection")
+		t.Errorf("got session %v, want the same session %v", h.bridge.Session(), session)
 	}
 	if found := st.Drift(); found.Changes() > 0 {
-		t.Errorf("flows were missed by an audit only: %+v", found)
+		t.Errorf("got drift %+v, want none", found)
 	}
 }
 
 // Fixed ports, and the bridge, that are deleted while the agent runs are restored, and the Node reports it once.
-func TestKeeperReportsWhatWasDeleted(t *testing.T) {
+func TestBridgeReconciler_deletedPorts(t *testing.T) {
 	h := newHost(t)
-	own := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
-	f := newFixture(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, own, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
 	h.must(t, f.ensure(t.Context()))
 	var got []string
-	keeper := newKeeper(f, nil, func(err error) { t.Error(err) }, func(message string) { got = append(got, message) })
+	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { got = append(got, message) })
 	for _, tc := range []struct {
 		command []string
 		missing []string
@@ -88,7 +88,7 @@ func TestKeeperReportsWhatWasDeleted(t *testing.T) {
 			return err
 		})
 		for range 2 {
-			h.must(t, keeper.serve(t.Context(), bridgeName))
+			h.must(t, reconciler.reconcile(t.Context(), bridgeName))
 		}
 		if len(got) != 1 || !strings.HasPrefix(got[0], tc.want) {
 			t.Errorf("after %q: reported %q, want one that begins %q", tc.command, got, tc.want)

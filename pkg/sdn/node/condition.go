@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -10,37 +9,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/nodecondition"
 )
 
-// verdict is what the agent says of the node's network in condition NetworkUnavailable. See package config for who writes when.
-type verdict struct {
+// networkStatus is the agent's value of the Node condition NetworkUnavailable. Package config documents when the agent and when the controller writes it.
+type networkStatus struct {
 	status  corev1.ConditionStatus
 	reason  string
 	message string
 }
 
-func available(message string) *verdict {
-	return &verdict{corev1.ConditionFalse, config.ReasonReady, message}
+func available(message string) *networkStatus {
+	return &networkStatus{corev1.ConditionFalse, config.ReasonReady, message}
 }
 
-func unavailable(why error) *verdict {
-	return &verdict{corev1.ConditionTrue, config.ReasonNotReady, why.Error()}
+func unavailable(why error) *networkStatus {
+	return &networkStatus{corev1.ConditionTrue, config.ReasonNotReady, why.Error()}
 }
 
-// condition writes the agent's verdict to its Node.
+// condition writes the agent's networkStatus to its Node object.
 type condition struct {
 	nodes typedcorev1.NodeInterface
 	node  string
 
-	mu      sync.Mutex
-	verdict *verdict // nil: the controller's turn
-	due     chan struct{}
+	mu            sync.Mutex
+	networkStatus *networkStatus // nil: the controller writes the condition
+	due           chan struct{}
 
 	refused refusal
 }
@@ -49,29 +48,29 @@ func newCondition(nodes typedcorev1.NodeInterface, node string) *condition {
 	return &condition{nodes: nodes, node: node, due: make(chan struct{}, 1)}
 }
 
-// set has the verdict written, soon. nil leaves the condition alone from now on.
-func (c *condition) set(v *verdict) {
+// set schedules a write of the status. With nil, run no longer writes the condition.
+func (c *condition) set(v *networkStatus) {
 	c.mu.Lock()
-	c.verdict = v
+	c.networkStatus = v
 	c.mu.Unlock()
-	c.restate()
+	c.refresh()
 }
 
-// restate has the verdict written again if the condition says something else.
-func (c *condition) restate() {
+// refresh schedules a write of the status if the condition differs.
+func (c *condition) refresh() {
 	select {
 	case c.due <- struct{}{}:
-	default: // it is due already
+	default: // a write is scheduled
 	}
 }
 
-func (c *condition) get() *verdict {
+func (c *condition) get() *networkStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.verdict
+	return c.networkStatus
 }
 
-// run writes until the context ends.
+// run writes scheduled statuses until the context ends.
 func (c *condition) run(ctx context.Context) {
 	const first, last, steps = 200 * time.Millisecond, 30 * time.Second, 20
 	backoff := wait.Backoff{Duration: first, Cap: last, Factor: 2, Jitter: 0.1, Steps: steps}
@@ -82,10 +81,11 @@ func (c *condition) run(ctx context.Context) {
 			err := c.write(ctx, *v)
 			c.refused.note(err)
 			if err != nil && ctx.Err() == nil {
+				retryAfter := delay.Step()
 				if !apierrors.IsConflict(err) {
-					klog.FromContext(ctx).Error(err, "Could not say on the Node how its network is, will try again")
+					klog.FromContext(ctx).Error(err, "Failed to update Node condition", "type", corev1.NodeNetworkUnavailable, "retryAfter", retryAfter)
 				}
-				again = time.After(delay.Step())
+				again = time.After(retryAfter)
 			} else {
 				delay = backoff
 			}
@@ -99,36 +99,11 @@ func (c *condition) run(ctx context.Context) {
 	}
 }
 
-// write writes the verdict unless the Node says it already.
-func (c *condition) write(ctx context.Context, v verdict) error {
+// write writes the status unless the Node has it.
+func (c *condition) write(ctx context.Context, v networkStatus) error {
 	node, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("read the Node: %w", err)
+		return fmt.Errorf("get Node: %w", err)
 	}
-	now := metav1.Now()
-	written := corev1.NodeCondition{
-		Type: corev1.NodeNetworkUnavailable, Status: v.status, Reason: v.reason, Message: v.message,
-		LastHeartbeatTime: now, LastTransitionTime: now,
-	}
-	if old := config.NetworkUnavailable(node); old != nil {
-		if old.Status == v.status && old.Reason == v.reason && old.Message == v.message {
-			return nil
-		}
-		if old.Status == v.status {
-			written.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	// Of the Node that was read, and no other: the controller may have written meanwhile.
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-		"status":   map[string]any{"conditions": []corev1.NodeCondition{written}},
-	})
-	if err != nil {
-		return fmt.Errorf("encode the Node's condition: %w", err)
-	}
-	if _, err := c.nodes.Patch(ctx, c.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-		return fmt.Errorf("write the Node's condition: %w", err)
-	}
-	klog.FromContext(ctx).Info("Said on the Node how its network is", "condition", written.Type, "status", v.status, "reason", v.reason)
-	return nil
+	return nodecondition.Set(ctx, c.nodes, node, v.status, v.reason, v.message)
 }

@@ -31,7 +31,7 @@ func writes(client *fake.Clientset) (patches int) {
 	return patches
 }
 
-func TestConditionIsWrittenOnce(t *testing.T) {
+func TestCondition_writtenOnce(t *testing.T) {
 	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
 	given := corev1.NodeCondition{
@@ -70,8 +70,8 @@ func TestConditionIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// The API server does not answer, and then somebody else was quicker: the verdict gets there all the same.
-func TestConditionIsWrittenInTheEnd(t *testing.T) {
+// The first write fails with a timeout, the second with a conflict; both are repeated.
+func TestCondition_writeRetried(t *testing.T) {
 	client := fake.NewClientset(nodeWith())
 	failures := []error{apierrors.NewServerTimeout(schema.GroupResource{}, "patch", 1), apierrors.NewConflict(schema.GroupResource{}, "node1", nil)}
 	written := make(chan struct{}, 10)
@@ -97,7 +97,7 @@ func TestConditionIsWrittenInTheEnd(t *testing.T) {
 	<-done
 }
 
-func TestConditionIsLeftAloneWithoutVerdict(t *testing.T) {
+func TestCondition_noStatus(t *testing.T) {
 	client := fake.NewClientset(nodeWith())
 	c := newCondition(client.CoreV1().Nodes(), "node1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,10 +107,10 @@ func TestConditionIsLeftAloneWithoutVerdict(t *testing.T) {
 		c.run(ctx)
 	}()
 	c.set(nil)
-	c.restate()
+	c.refresh()
 	cancel()
 	<-done
 	if len(client.Actions()) > 0 {
-		t.Errorf("the agent did %v", client.Actions())
+		t.Errorf("got requests %v, want none", client.Actions())
 	}
 }

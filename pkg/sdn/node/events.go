@@ -18,41 +18,7 @@ import (
 
 var _ pods.Events = &reporter{}
 
-// Reasons of the agent's Events on its Node.
-const (
-	reasonWaiting = "NetworkWaiting"
-	reasonFailed  = "NetworkSetupFailed"
-	reasonReady   = "NetworkReady"
-
-	// Another network's CNI configuration goes before the agent's.
-	reasonNotFirst = "OtherNetworkFirst"
-
-	// The host's conntrack tracks the tunnel, since the kernel lacks xt_CT or xt_addrtype.
-	reasonTunnelTracked = "TunnelTracked"
-
-	// The host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype, or another program created the set.
-	reasonTunnelUnrestricted = "TunnelUnrestricted"
-
-	// No pod has a limit in the host's conntrack, since the kernel lacks xt_connlimit or nf_conncount.
-	reasonPodConnectionsUnlimited = "PodConnectionsUnlimited"
-
-	// The CNI configuration or plugin was missing or changed, and is written again. Normal when the agent starts, else a warning.
-	reasonFilesWritten = "CNIFilesWritten"
-
-	// The CNI socket or its lock was deleted while the agent ran, and is restored.
-	reasonSocketRestored = "CNISocketRestored"
-
-	// The bridge or its fixed ports were deleted while the agent ran, and are restored.
-	reasonBridgeRestored = "BridgeRestored"
-
-	// Sockets of Open vSwitch were deleted while it runs; existing connections continue.
-	reasonSwitchSockets = "OpenvSwitchSocketsMissing"
-
-	// The cluster's services are outside of the service network.
-	reasonServiceNetwork = "ServiceNetworkMismatch"
-)
-
-// reporter tells the user of this node's network where the user looks: Events on the Node.
+// reporter writes Events on the Node and on pods.
 type reporter struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
@@ -62,8 +28,8 @@ type reporter struct {
 	refused     *refusal
 }
 
-// lastTime is how long the agent waits for its last Event to be written.
-const lastTime = 3 * time.Second
+// lastEventTimeout limits the write of the agent's last Event.
+const lastEventTimeout = 3 * time.Second
 
 func newReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
@@ -81,13 +47,11 @@ func newReporter(ctx context.Context, client kubernetes.Interface, nodeName stri
 	}
 }
 
-func (r *reporter) warn(reason string, err error) {
-	r.recorder.Event(r.node, corev1.EventTypeWarning, reason, err.Error())
-}
+func (r *reporter) warn(reason string, err error) { r.WarnNode(reason, err.Error()) }
 
-// warnLast warns of what ends the agent, and returns when that is written: the recorder would take it along.
-func (r *reporter) warnLast(ctx context.Context, reason string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lastTime)
+// warnSync writes an Event for an error that ends the agent. It returns after the write: the recorder would lose the Event when the agent exits.
+func (r *reporter) warnSync(ctx context.Context, reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lastEventTimeout)
 	defer cancel()
 	now := metav1.Now()
 	event := &corev1.Event{
@@ -96,21 +60,17 @@ func (r *reporter) warnLast(ctx context.Context, reason string, err error) {
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	if _, err := r.events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
-		klog.FromContext(ctx).Error(err, "Could not write an Event on the Node", "reason", reason)
+		klog.FromContext(ctx).Error(err, "Failed to write Event on the Node", "reason", reason)
 	}
 }
 
-func (r *reporter) onNode(eventType, reason, message string) {
+func (r *reporter) event(eventType, reason, message string) {
 	r.recorder.Event(r.node, eventType, reason, message)
-}
-
-func (r *reporter) say(reason, message string) {
-	r.recorder.Event(r.node, corev1.EventTypeNormal, reason, message)
 }
 
 // WarnNode implements pods.Events.
 func (r *reporter) WarnNode(reason, message string) {
-	r.recorder.Event(r.node, corev1.EventTypeWarning, reason, message)
+	r.event(corev1.EventTypeWarning, reason, message)
 }
 
 // WarnPod implements pods.Events.

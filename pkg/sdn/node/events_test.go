@@ -1,30 +1,77 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
-func TestLastEventIsWrittenBeforeTheAgentEnds(t *testing.T) {
+func TestWarnSync(t *testing.T) {
 	client := fake.NewClientset()
 	r := newReporter(t.Context(), client, "node1")
 	defer r.stop()
-	r.warnLast(t.Context(), reasonFailed, errors.New("another agent is here"))
+	r.warnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("another agent is here"))
 	events, err := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(events.Items) != 1 {
-		t.Fatalf("there are %d Events", len(events.Items))
+		t.Fatalf("got %d Events, want 1", len(events.Items))
 	}
 	e := events.Items[0]
-	if e.Type != corev1.EventTypeWarning || e.Reason != reasonFailed || e.Message != "another agent is here" || e.InvolvedObject != *r.node ||
+	if e.Type != corev1.EventTypeWarning || e.Reason != eventreason.NetworkSetupFailed || e.Message != "another agent is here" || e.InvolvedObject != *r.node ||
 		e.LastTimestamp.IsZero() || e.Source.Component != "ovsdn-node" ||
 		e.ReportingController != "ovsdn-node" || e.ReportingInstance != "node1" {
-		t.Errorf("it is %+v", e)
+		t.Errorf("got Event %+v", e)
+	}
+}
+
+// The API server accepts Events about objects with the longest names that it allows, and with the longest messages of the agent.
+func TestEventsOfLongestNames(t *testing.T) {
+	admin := apitest.Start(t)
+	kube, ours := apitest.Clients(t, admin)
+	defer apitest.Disconnect(kube, ours)
+	const longName, longLabel = 253, 63
+	node, namespace := strings.Repeat("n", longName), strings.Repeat("s", longLabel)
+	policy := namespace + "/" + strings.Repeat("p", longName)
+	_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	must(t, err)
+	r := newReporter(t.Context(), kube, node)
+	defer r.stop()
+	pod := pods.Pod{Namespace: namespace, Name: strings.Repeat("q", longName), UID: "uid"}
+	r.warn(eventreason.NetworkWaiting, errors.New("about the node"))
+	r.warnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("the last"))
+	r.WarnPod(pod, "PodEvent", "about the pod "+pod.Name)
+	r.WarnNode(eventreason.NetworkPoliciesBeyondBudgets, strings.Repeat(policy+", ", 10))
+	for _, want := range []struct{ namespace, name, reason, message string }{
+		{metav1.NamespaceDefault, node, eventreason.NetworkWaiting, "about the node"},
+		{metav1.NamespaceDefault, node, eventreason.NetworkSetupFailed, "the last"},
+		{namespace, pod.Name, "PodEvent", "about the pod " + pod.Name},
+		{metav1.NamespaceDefault, node, eventreason.NetworkPoliciesBeyondBudgets, policy},
+	} {
+		await.OK(t, time.Minute, func(ctx context.Context) error {
+			events, err := kube.CoreV1().Events(want.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + want.reason})
+			if err != nil {
+				return err
+			}
+			for _, e := range events.Items {
+				if e.InvolvedObject.Name == want.name && strings.HasPrefix(e.Message, want.message) {
+					return nil
+				}
+			}
+			return fmt.Errorf("no Event %s about %s: got %d", want.reason, want.name, len(events.Items))
+		})
 	}
 }

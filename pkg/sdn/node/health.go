@@ -2,75 +2,68 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 )
 
-// healthPeriod is how often the parts are asked. The Node says what was so twice: a restart of Open vSwitch takes less.
+// healthPeriod is the interval of health checks. The Node's condition reports an error that two checks found: a restart of Open vSwitch takes less time.
 const healthPeriod = 5 * time.Second
 
-// watchHealth keeps the Node's condition as the bridge is.
-func (a *agent) watchHealth(ctx context.Context, healthy func() error, message string) {
-	failures := 0
-	if err := healthy(); err != nil {
-		a.condition.set(unavailable(err))
-		failures = 2
-	} else {
-		a.condition.set(available(message))
-	}
-	tick := time.NewTicker(healthPeriod)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		switch err := healthy(); {
-		case err == nil && failures > 1:
-			a.condition.set(available(message))
-			fallthrough
-		case err == nil:
-			failures = 0
-		default:
+// watchHealth writes the health of the node's parts to the Node's condition until the context ends. The message of a healthy node can change.
+func (a *agent) watchHealth(ctx context.Context, healthy func() error, message func() string) {
+	failures := 2 // report the result of the first check
+	reported := ""
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if err := healthy(); err != nil {
 			if failures++; failures > 1 {
 				a.condition.set(unavailable(err))
 			}
+			return
 		}
-	}
+		if now := message(); failures > 1 || now != reported {
+			a.condition.set(available(now))
+			reported = now
+		}
+		failures = 0
+	}, healthPeriod)
 }
 
-// awaitFlows waits for the first flows to be on the switch, and says meanwhile what keeps them from it: a vswitchd that hangs would else
-// leave a node that says what it said before the agent was started.
+// awaitFlows waits until the initial flows are installed. In the meantime it reports the error that delays them: else the Node's condition
+// would still be that of the previous agent while vswitchd hangs.
 func (a *agent) awaitFlows(ctx context.Context, flows *store.Commit, healthy func() error) error {
 	waiting, stop := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		tick := time.NewTicker(healthPeriod)
-		defer tick.Stop()
-		told := false
-		for {
-			select {
-			case <-waiting.Done():
-				return
-			case <-tick.C:
-			}
+	var reporting sync.WaitGroup
+	reporting.Go(func() {
+		reported := false
+		wait.UntilWithContext(waiting, func(context.Context) {
 			err := healthy()
 			if err == nil {
-				continue
+				return
 			}
-			a.door.explain(err)
+			a.cni.SetReason(err)
 			a.condition.set(unavailable(err))
-			if !told {
-				a.reporter.warn(reasonWaiting, err)
-				told = true
+			if !reported {
+				a.reporter.warn(eventreason.NetworkWaiting, err)
+				reported = true
 			}
-		}
+		}, healthPeriod)
 	})
 	err := flows.Wait(ctx)
 	stop()
-	telling.Wait()
+	reporting.Wait()
 	return err
+}
+
+// joinErrors joins the errors of the node's parts. It omits that of tun0 if the bridge has one, which is its cause.
+func joinErrors(bridge, tun error, others ...error) error {
+	if bridge == nil {
+		bridge = tun
+	}
+	return errors.Join(append([]error{bridge}, others...)...)
 }

@@ -13,15 +13,17 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// A switch that hangs when the agent is started is told, and what was said before the agent was is not left to stand.
-func TestSwitchThatDoesNotTakeTheFirstFlowsIsTold(t *testing.T) {
+// A switch that hangs when the agent starts is reported, and replaces the status of the previous agent.
+func TestAwaitFlows_switchHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		a := &agent{door: newDoor(), reporter: newReporter(t.Context(), client, "node1"), condition: newCondition(client.CoreV1().Nodes(), "node1"), reach: &reach{}}
+		a := &agent{cni: cnihandler.New(), reporter: newReporter(t.Context(), client, "node1"), condition: newCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
 		defer a.reporter.stop()
 		bridge := ovs.NewFake(bridgeName)
 		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
@@ -37,20 +39,20 @@ func TestSwitchThatDoesNotTakeTheFirstFlowsIsTold(t *testing.T) {
 		written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{
 			Flows: []*ovs.Flow{{Table: 0, Actions: []ovs.Action{ovs.GotoTable(10)}}},
 		})
-		told := errors.New("the switch is stuck")
+		hangs := errors.New("the switch is stuck")
 		awaited := make(chan error, 1)
-		parts.Go(func() { awaited <- a.awaitFlows(ctx, written, func() error { return told }) })
+		parts.Go(func() { awaited <- a.awaitFlows(ctx, written, func() error { return hangs }) })
 
 		<-a.condition.due
 		synctest.Wait()
-		if v := a.condition.get(); v.status != corev1.ConditionTrue || v.message != told.Error() {
-			t.Errorf("the condition is to be %+v", v)
+		if v := a.condition.get(); v.status != corev1.ConditionTrue || v.message != hangs.Error() {
+			t.Errorf("got status %+v, want True with message %q", v, hangs)
 		}
-		if err := a.door.closed(); !errors.Is(err, told) {
-			t.Errorf("requests are told %v", err)
+		if err := a.cni.NotReady(); !errors.Is(err, hangs) {
+			t.Errorf("NotReady: got %v, want %v", err, hangs)
 		}
-		if err := a.probes()["/readyz"](); err == nil || !strings.Contains(err.Error(), told.Error()) {
-			t.Errorf("kubelet is told %v", err)
+		if err := a.probes()["/readyz"](); err == nil || !strings.Contains(err.Error(), hangs.Error()) {
+			t.Errorf("/readyz: got %v, want %v", err, hangs)
 		}
 		bridge.SetUnavailable(false)
 		if err := <-awaited; err != nil {
@@ -59,7 +61,7 @@ func TestSwitchThatDoesNotTakeTheFirstFlowsIsTold(t *testing.T) {
 	})
 }
 
-func TestFaultsOfThePartsAreToldOnce(t *testing.T) {
+func TestJoinErrors(t *testing.T) {
 	bridge, tun, files, firewall := errors.New("no answer from Open vSwitch"), errors.New("no tun0"), errors.New("read-only"), errors.New("no iptables")
 	for name, tc := range map[string]struct {
 		bridge, tun error
@@ -73,8 +75,8 @@ func TestFaultsOfThePartsAreToldOnce(t *testing.T) {
 		"all":                   {bridge, tun, []error{files, firewall}, []error{bridge, files, firewall}},
 		"all but the switch":    {nil, tun, []error{files, firewall}, []error{tun, files, firewall}},
 	} {
-		if got, want := fmt.Sprint(joinFaults(tc.bridge, tc.tun, tc.others...)), fmt.Sprint(errors.Join(tc.want...)); got != want {
-			t.Errorf("%s: told %q, want %q", name, got, want)
+		if got, want := fmt.Sprint(joinErrors(tc.bridge, tc.tun, tc.others...)), fmt.Sprint(errors.Join(tc.want...)); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 }

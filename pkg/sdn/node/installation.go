@@ -15,23 +15,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// installation knows whether all that the agent was installed with is being deleted: its namespace. It must know before the agent is told
-// to stop, since by then its rights are gone; a watch that was begun before outlives them. See docs/decisions/0005.
+// installation watches whether the namespace of the agent's installation is being deleted. The watch must begin before the deletion: when the agent is
+// stopped, its permissions are deleted, but an open watch continues. See docs/decisions/0005.
 type installation struct {
-	factory informers.SharedInformerFactory
-	tell    func(leaving bool) // called when it begins to be deleted, and when it is there after all
-	leaving atomic.Bool
+	factory  informers.SharedInformerFactory
+	onChange func(deleting bool) // called when the deletion begins, and when the namespace was created again
+	deleting atomic.Bool
 }
 
-// newInstallation watches the namespace when it runs; with the namespace "" it never sees anything.
-func newInstallation(namespace string, kube kubernetes.Interface, tell func(leaving bool)) (*installation, error) {
-	i := &installation{tell: tell}
+// newInstallation returns a watch of the namespace. Without a namespace, it never calls onChange.
+func newInstallation(namespace string, kube kubernetes.Interface, onChange func(deleting bool)) (*installation, error) {
+	i := &installation{onChange: onChange}
 	if namespace == "" {
 		return i, nil
 	}
-	own := fields.OneTermEqualSelector(metav1.ObjectNameField, namespace).String()
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, namespace).String()
 	i.factory = informers.NewSharedInformerFactoryWithOptions(kube, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = own }),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }),
 		informers.WithTransform(func(o any) (any, error) {
 			if ns, ok := o.(*corev1.Namespace); ok {
 				return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -41,11 +41,11 @@ func newInstallation(namespace string, kube kubernetes.Interface, tell func(leav
 			return o, nil
 		}))
 	if _, err := i.factory.Core().V1().Namespaces().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    i.see,
-		UpdateFunc: func(_, o any) { i.see(o) },
+		AddFunc:    i.update,
+		UpdateFunc: func(_, o any) { i.update(o) },
 		DeleteFunc: func(any) { i.set(true) },
 	}); err != nil {
-		return nil, fmt.Errorf("watching namespace %s: %w", namespace, err)
+		return nil, fmt.Errorf("watch namespace %s: %w", namespace, err)
 	}
 	return i, nil
 }
@@ -60,34 +60,34 @@ func (i *installation) run(ctx context.Context) {
 	i.factory.Shutdown()
 }
 
-func (i *installation) see(o any) {
+func (i *installation) update(o any) {
 	if ns, ok := o.(*corev1.Namespace); ok {
 		i.set(ns.DeletionTimestamp != nil)
 	}
 }
 
-func (i *installation) set(leaving bool) {
-	if i.leaving.Swap(leaving) != leaving {
-		i.tell(leaving)
+func (i *installation) set(deleting bool) {
+	if i.deleting.Swap(deleting) != deleting {
+		i.onChange(deleting)
 	}
 }
 
-// answerTime is how long the API server may take to say whether there is an installation.
-const answerTime = 15 * time.Second
+// checkTimeout limits the request of CheckUninstalled.
+const checkTimeout = 15 * time.Second
 
-// CheckUninstalled returns nil if the namespace of an installation is not there, or is being deleted. That the API server can't be asked is an
-// error, too: a network that is in use would be lost.
+// CheckUninstalled returns an error unless the namespace of the installation does not exist or is being deleted. It also returns an
+// error if the API server does not answer: the network may be in use.
 func CheckUninstalled(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	ns, err := kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("nothing was touched: ask the API server whether namespace %s is gone (see --kube-apiserver): %w", namespace, err)
+		return fmt.Errorf("nothing was changed: get namespace %s, which must have been deleted (see --kube-apiserver): %w", namespace, err)
 	case ns.DeletionTimestamp == nil:
-		return fmt.Errorf("nothing was touched: namespace %s is there, so the pod network is in use; delete it with all that was installed first (docs/uninstall.md)", namespace)
+		return fmt.Errorf("nothing was changed: namespace %s exists, so the pod network is in use; delete the installation first (docs/uninstall.md)", namespace)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -25,8 +26,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// An agent must know that all of its installation goes, and that it is not when only a part does, or its rights do.
-func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
+// Only the deletion of the namespace is the end of the installation, not the deletion of the DaemonSet or of the agent's permissions.
+func TestInstallation_deleted(t *testing.T) {
 	const system, account = "ovsdn-system", "ovsdn-node"
 	config := apitest.Start(t)
 	admin, adminOurs := apitest.Clients(t, config)
@@ -34,23 +35,10 @@ func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
 	must(t, controlplane.Apply(t.Context(), config, os.DirFS(filepath.Join(root, "deploy", "rbac"))))
-	labels := map[string]string{"app": account}
-	_, err = admin.AppsV1().DaemonSets(system).Create(t.Context(), &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: account},
-		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-		}},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	token, err := admin.CoreV1().ServiceAccounts(system).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
-	own := rest.AnonymousClientConfig(config)
-	own.BearerToken = token.Status.Token
-	agent, ours := apitest.Clients(t, own)
-	t.Cleanup(func() { apitest.Disconnect(agent, ours) })
+	agent := newAgentClient(t, config, admin, system, account)
 
-	told := make(chan bool, 10)
-	i, err := newInstallation(system, agent, func(leaving bool) { told <- leaving })
+	changes := make(chan bool, 10)
+	i, err := newInstallation(system, agent, func(deleting bool) { changes <- deleting })
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -60,7 +48,7 @@ func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
 	if !cache.WaitForCacheSync(ctx.Done(), i.factory.Core().V1().Namespaces().Informer().HasSynced) {
 		t.Fatal("the cache did not sync")
 	}
-	// The list is not yet the watch, which has to begin before the rights go.
+	// The list precedes the watch, which has to begin before the permissions are deleted.
 	touched, err := admin.CoreV1().Namespaces().Patch(t.Context(), system, types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"yes"}}}`), metav1.PatchOptions{})
 	must(t, err)
 	await.OK(t, time.Minute, func(context.Context) error {
@@ -76,36 +64,56 @@ func TestInstallationIsLeftOnlyWithItsNamespace(t *testing.T) {
 	must(t, admin.CoreV1().ServiceAccounts(system).Delete(t.Context(), account, metav1.DeleteOptions{}))
 	await.OK(t, time.Minute, func(ctx context.Context) error {
 		if _, err := agent.CoreV1().Namespaces().Get(ctx, system, metav1.GetOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
-			return fmt.Errorf("the agent has rights still: %s", fmt.Sprint(err))
+			return fmt.Errorf("the agent still has permissions: %s", fmt.Sprint(err))
 		}
 		return nil
 	})
 	select {
-	case leaving := <-told:
-		t.Fatalf("told that it is leaving (%v) while the namespace is there", leaving)
+	case deleting := <-changes:
+		t.Fatalf("got onChange(%v) while the namespace exists, want no call", deleting)
 	default:
 	}
-	if i.leaving.Load() {
-		t.Fatal("it leaves while the namespace is there")
+	if i.deleting.Load() {
+		t.Fatal("got deleting while the namespace exists")
 	}
 
 	must(t, admin.CoreV1().Namespaces().Delete(t.Context(), system, metav1.DeleteOptions{}))
 	select {
-	case leaving := <-told:
-		if !leaving || !i.leaving.Load() {
-			t.Error("told that it stays")
+	case deleting := <-changes:
+		if !deleting || !i.deleting.Load() {
+			t.Errorf("got onChange(%v), want onChange(true)", deleting)
 		}
 	case <-time.After(time.Minute):
-		t.Error("it does not know that its namespace is being deleted")
+		t.Error("no call of onChange after the deletion of the namespace")
 	}
 }
 
-func TestInstallationInNoNamespaceIsNeverLeft(t *testing.T) {
-	i, err := newInstallation("", nil, func(bool) { t.Error("told something") })
+// newAgentClient creates the DaemonSet of the agent, and returns a client with the permissions of its service account.
+func newAgentClient(t *testing.T, config *rest.Config, admin kubernetes.Interface, system, account string) kubernetes.Interface {
+	t.Helper()
+	labels := map[string]string{"app": account}
+	_, err := admin.AppsV1().DaemonSets(system).Create(t.Context(), &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: account},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	token, err := admin.CoreV1().ServiceAccounts(system).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	agentConfig := rest.AnonymousClientConfig(config)
+	agentConfig.BearerToken = token.Status.Token
+	agent, ours := apitest.Clients(t, agentConfig)
+	t.Cleanup(func() { apitest.Disconnect(agent, ours) })
+	return agent
+}
+
+func TestInstallation_noNamespace(t *testing.T) {
+	i, err := newInstallation("", nil, func(bool) { t.Error("onChange called") })
 	must(t, err)
 	i.run(t.Context())
-	if i.leaving.Load() {
-		t.Error("it leaves")
+	if i.deleting.Load() {
+		t.Error("got deleting, want not")
 	}
 }
 

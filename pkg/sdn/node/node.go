@@ -1,11 +1,14 @@
-// Package node is the node agent: it waits for what the cluster says of this node, sets the host and the bridge up, and
-// keeps both so while it serves CNI.
+// Package node is the node agent: it waits for the ClusterNetwork and the HostSubnet, sets up the host and the bridge, and
+// reconciles both while it serves CNI requests.
 //
-// The order, and why: the CNI socket with its lock first, so that there is no second agent, and that plugins are told what the agent
-// waits for. The network's shape and this node's HostSubnet next, since all else depends on them. Then the bridge
-// with its two fixed ports and the host around it. Then every object is compiled into the store and the bridge made
-// equal in one bundle, which after a restart changes nothing. Then the CNI configuration is written, which makes kubelet
-// call the node ready, and only then requests are served. Nothing is torn down when the agent stops: pods go on.
+// The order of the set-up:
+//  1. The CNI socket with its lock: no second agent can run, and the plugin gets the reason why the agent is not ready.
+//  2. The ClusterNetwork and this node's HostSubnet, since everything else depends on them.
+//  3. The bridge with its two fixed ports, tun0 and the host's firewall.
+//  4. All objects are compiled into the flow store, which writes the difference to the bridge in one bundle. After a restart it is empty.
+//  5. The CNI configuration, with which kubelet reports the node as ready. Then requests are served.
+//
+// The network remains when the agent stops.
 package node
 
 import (
@@ -29,56 +32,55 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
-// Back-off of a set-up that failed.
+// Backoff of a set-up that failed.
 const (
 	retryFirst = time.Second
 	retryLast  = 30 * time.Second
 )
 
-// errChanged ends a round: the network or this node's place in it is another now.
+// errChanged ends a set-up whose configuration is out of date.
 var errChanged = errors.New("the node's network changed")
 
-// Run is the agent. It returns nil when the context ends, and an error only for what no waiting mends: an interface
-// flag that fits nothing on this host, or another agent that holds the node.
+// Run runs the agent until the context ends. It returns an error only for failures that a retry can't fix: an interface
+// flag that matches nothing on this host, or another running agent.
 func Run(ctx context.Context, cfg Config, client *rest.Config) error {
-	reach := &reach{}
+	apiHealth := &apihealth.Monitor{}
 	client = rest.CopyConfig(client)
-	client.Wrap(reach.through)
-	kube, err := kubernetes.NewForConfig(client)
-	if err != nil {
-		return fmt.Errorf("client: %w", err)
-	}
-	network, err := networkclient.NewForConfig(client)
-	if err != nil {
-		return fmt.Errorf("client: %w", err)
+	client.Wrap(apiHealth.Wrap)
+	kube, kubeErr := kubernetes.NewForConfig(client)
+	network, networkErr := networkclient.NewForConfig(client)
+	policies, policiesErr := policyclient.NewForConfig(client)
+	if err := errors.Join(kubeErr, networkErr, policiesErr); err != nil {
+		return fmt.Errorf("client of the API server: %w", err)
 	}
 	selector, err := cfg.selector()
 	if err != nil {
 		return err
 	}
-	policyKinds, err := policyclient.NewForConfig(client)
-	if err != nil {
-		return fmt.Errorf("client: %w", err)
-	}
-	bridge := ovs.NewNative(bridgeName, ovs.DefaultRunDir)
+	bridge := native.New(bridgeName, native.DefaultRunDir)
 	defer bridge.Close()
 	a := &agent{
-		Config:    cfg,
-		selector:  selector,
-		kube:      kube,
-		network:   network,
-		policies:  policyKinds,
-		reach:     reach,
-		bridge:    bridge,
-		gate:      newGate(bridge),
-		reporter:  newReporter(ctx, kube, cfg.NodeName),
-		condition: newCondition(kube.CoreV1().Nodes(), cfg.NodeName),
-		door:      newDoor(),
+		Config:     cfg,
+		selector:   selector,
+		kube:       kube,
+		network:    network,
+		policies:   policies,
+		apiHealth:  apiHealth,
+		bridge:     bridge,
+		flowBridge: restorewait.New(bridge),
+		reporter:   newReporter(ctx, kube, cfg.NodeName),
+		condition:  newCondition(kube.CoreV1().Nodes(), cfg.NodeName),
+		cni:        cnihandler.New(),
 	}
 	defer a.reporter.stop()
 	return a.run(ctx)
@@ -86,46 +88,46 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 
 type agent struct {
 	Config
-	selector  hostnet.Selector
-	kube      kubernetes.Interface
-	network   networkclient.Interface
-	policies  policyclient.Interface
-	reach     *reach // by which all of these go
-	bridge    *ovs.Native
-	gate      *gate // the bridge, for the store
-	reporter  *reporter
-	condition *condition
-	door      *door
+	selector   hostnet.Selector
+	kube       kubernetes.Interface
+	network    networkclient.Interface
+	policies   policyclient.Interface
+	apiHealth  *apihealth.Monitor // observes kube, network and policies
+	bridge     *native.Native
+	flowBridge *restorewait.Bridge // the bridge, for the flow store
+	reporter   *reporter
+	condition  *condition
+	cni        *cnihandler.Handler
 
-	installation *installation
-	socket       *socketKeeper
-	misplaced    error // what was said last of services outside of the service network; its watch's, of which rounds have one after the other
+	installation   *installation
+	socket         *socketReconciler
+	serviceNetwork lastError // of the comparison with the cluster's services
 }
 
-// run serves the CNI socket, which leads nowhere until a round has set the node up.
+// run serves the CNI socket and repeats the set-up until the context ends. Requests fail with the reason until a set-up has succeeded.
 func (a *agent) run(ctx context.Context) error {
-	// A flag that fits nothing is the one fault that is known before the cluster is asked.
-	if _, err := hostnet.Pick(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
-		a.reporter.warnLast(ctx, reasonFailed, err)
+	// The interface flags are validated before any request to the API server.
+	if _, err := hostnet.FindUnderlay(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
+		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return err
 	}
-	// The socket's lock comes before anything is touched: a second agent would sweep away what this one is setting up.
+	// Lock the socket before any change of the host: a second agent would delete what this one sets up.
 	socket, err := cniserver.Listen(a.CNISocket)
 	if err != nil {
-		a.reporter.warnLast(ctx, reasonFailed, err)
+		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return err
 	}
 	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, a.probes())
 	if err != nil {
-		a.reporter.warnLast(ctx, reasonFailed, err)
+		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return errors.Join(err, socket.Close())
 	}
 	defer stopProbes()
-	if err := a.arrive(ctx); err != nil {
-		a.reporter.warnLast(ctx, reasonFailed, err)
+	if err := a.watchInstallation(ctx); err != nil {
+		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return errors.Join(err, socket.Close())
 	}
-	// Nobody else may have the lock before the last round is over.
+	// Hold the lock until the last set-up has ended.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	ctx, cancel := context.WithCancel(ctx)
@@ -133,66 +135,68 @@ func (a *agent) run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- cniserver.Serve(serving, socket, a.door)
+		served <- cniserver.Serve(serving, socket, a.cni)
 	}()
 	var parts sync.WaitGroup
 	parts.Go(func() { a.condition.run(ctx) })
-	parts.Go(func() { a.gate.run(ctx) })
+	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
-	a.socket = &socketKeeper{socket: socket, report: a.reporter.onNode, period: socketCheck}
+	a.socket = &socketReconciler{socket: socket, report: a.reporter.event, period: socketCheck}
 	var lockLost error
 	parts.Go(func() {
 		if lockLost = a.socket.run(ctx); lockLost != nil {
 			cancel()
 		}
 	})
-	a.rounds(ctx)
+	a.runSetUps(ctx)
 	parts.Wait()
 	if lockLost != nil {
-		a.reporter.warnLast(context.WithoutCancel(ctx), reasonFailed, lockLost)
+		a.reporter.warnSync(context.WithoutCancel(ctx), eventreason.NetworkSetupFailed, lockLost)
 	}
-	if a.installation.leaving.Load() {
+	if a.installation.deleting.Load() {
 		if err := a.uninstall(ctx, socket); err != nil {
-			klog.FromContext(ctx).Error(err, "Not all of the pod network is off the node: run `ovsdn-node uninstall` there (docs/uninstall.md)")
+			klog.FromContext(ctx).Error(err, "Failed to uninstall the pod network from the node", "action", "run `ovsdn-node uninstall` on the node (docs/uninstall.md)")
 		}
 	}
 	stopServing()
 	return errors.Join(lockLost, <-served)
 }
 
-// rounds repeats rounds: a new one when the network changed, or when a round failed.
-func (a *agent) rounds(ctx context.Context) {
-	delay := wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+// runSetUps repeats the set-up when the network changed or when the set-up failed.
+func (a *agent) runSetUps(ctx context.Context) {
+	backoff := wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+	delay := backoff
 	for ctx.Err() == nil {
 		started := time.Now()
-		err := a.round(ctx)
+		err := a.setUp(ctx)
 		switch {
 		case ctx.Err() != nil:
 			if err != nil && !errors.Is(err, ctx.Err()) {
-				klog.FromContext(ctx).Error(err, "The agent did not stop cleanly")
+				klog.FromContext(ctx).Error(err, "Failed to stop the agent cleanly")
 			}
 			return
 		case errors.Is(err, errChanged):
-			klog.FromContext(ctx).Info("Setting up anew", "reason", err)
+			klog.FromContext(ctx).Info("Restarting network set-up", "err", err)
 			continue
 		}
-		klog.FromContext(ctx).Error(err, "The node's network is not set up, will try again")
-		a.reporter.warn(reasonFailed, err)
-		a.door.explain(err)
 		if time.Since(started) > retryLast {
-			delay = wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+			delay = backoff
 		}
-		a.rest(ctx, delay.Step(), err)
+		retryAfter := delay.Step()
+		klog.FromContext(ctx).Error(err, "Failed to set up the node's network", "retryAfter", retryAfter)
+		a.reporter.warn(eventreason.NetworkSetupFailed, err)
+		a.cni.SetReason(err)
+		a.waitToRetry(ctx, retryAfter, err)
 	}
 }
 
-// rest lets the delay pass, or what is left of it when Open vSwitch comes, if that is what failed: it may start much later than the agent.
-func (a *agent) rest(ctx context.Context, delay time.Duration, failed error) {
+// waitToRetry waits for the delay. If Open vSwitch did not answer, it returns as soon as Open vSwitch has started.
+func (a *agent) waitToRetry(ctx context.Context, delay time.Duration, failed error) {
 	ctx, cancel := context.WithTimeout(ctx, delay)
 	defer cancel()
 	if ovs.IsUnavailable(failed) {
-		a.bridge.Watch(ctx, func(e ovs.Event) {
-			if e.Kind == ovs.DatabaseConnected || e.Kind == ovs.SwitchConnected {
+		a.bridge.Watch(ctx, func(e native.Event) {
+			if e.Kind == native.DatabaseConnected || e.Kind == native.SwitchConnected {
 				cancel()
 			}
 		})
@@ -200,13 +204,13 @@ func (a *agent) rest(ctx context.Context, delay time.Duration, failed error) {
 	<-ctx.Done()
 }
 
-// round sets the node up and serves until the context ends or something does not hold any more.
-func (a *agent) round(ctx context.Context) error {
+// setUp sets up the node and serves CNI requests until the context ends, a part fails or the configuration changes.
+func (a *agent) setUp(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	caches := a.newCaches()
 	defer caches.shutdown() // after cancel
-	var looking sync.WaitGroup
-	defer looking.Wait() // after cancel
+	var polling sync.WaitGroup
+	defer polling.Wait() // after cancel
 	defer cancel(nil)
 	caches.start(ctx)
 
@@ -217,7 +221,7 @@ func (a *agent) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own, err := waitFor(ctx, []cache.SharedIndexInformer{networks, hostSubnets}, waiting, func() (*config.HostSubnet, error) {
+	hostSubnet, err := waitFor(ctx, []cache.SharedIndexInformer{networks, hostSubnets}, waiting, func() (*config.HostSubnet, error) {
 		// The cluster network may grow while the agent waits for a subnet in it.
 		if n, err := a.clusterNetwork(caches); err == nil {
 			network = n
@@ -227,32 +231,29 @@ func (a *agent) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	look, err := a.watchOwn(cancel, caches, network, own)
+	check, err := a.watchNetworkConfig(cancel, caches, network, hostSubnet)
 	if err != nil {
 		return err
 	}
-	// Of the host's interfaces nothing tells.
-	looking.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { look(nil) }, sayAgain) })
-	err = a.serve(ctx, caches, network, own)
+	// The kernel reports no change of the host's interfaces to the agent: poll.
+	polling.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { check(nil) }, waitReportInterval) })
+	err = a.serve(ctx, caches, network, hostSubnet)
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}
-	if errors.Is(err, errChanged) {
-		return err
-	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(err, errChanged) && ctx.Err() == nil {
 		a.condition.set(unavailable(err))
 	}
 	return err
 }
 
-// waiting says what the agent waits for where people look: its log, Events on the Node, the answer to STATUS, and, when it is not
-// for a HostSubnet, the Node's condition.
+// waiting returns a function that reports what the agent waits for: in the log, in an Event on the Node, in the answer to STATUS and, if the node
+// has a HostSubnet, in the Node's condition.
 func (a *agent) waiting(ctx context.Context, c *caches) func(error) {
 	return func(reason error) {
-		klog.FromContext(ctx).Info("Waiting", "reason", reason.Error())
-		a.reporter.warn(reasonWaiting, reason)
-		a.door.explain(reason)
+		klog.FromContext(ctx).Info("Waiting for the node's configuration", "err", reason.Error())
+		a.reporter.warn(eventreason.NetworkWaiting, reason)
+		a.cni.SetReason(reason)
 		if a.hasHostSubnet(c) {
 			a.condition.set(unavailable(reason))
 		} else {
@@ -269,7 +270,7 @@ type podFinder struct {
 
 func (f podFinder) Cached(namespace, name string) *corev1.Pod {
 	pod, err := f.lister.Pods(namespace).Get(name)
-	if err != nil { // the cache knows no other error than that it has no such pod
+	if err != nil { // a lister has no error but NotFound
 		return nil
 	}
 	return pod
@@ -277,7 +278,7 @@ func (f podFinder) Cached(namespace, name string) *corev1.Pod {
 
 func (f podFinder) Local() []*corev1.Pod {
 	pods, err := f.lister.List(labels.Everything())
-	if err != nil { // the cache has no error to return
+	if err != nil { // a lister never fails
 		return nil
 	}
 	return pods

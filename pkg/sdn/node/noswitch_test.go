@@ -8,60 +8,61 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-func TestHostWithoutOpenVSwitchIsToldHowToGetOne(t *testing.T) {
+func TestNoSwitch_notInstalled(t *testing.T) {
 	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
-	bridge := ovs.NewNative(bridgeName, t.TempDir())
+	bridge := native.New(bridgeName, t.TempDir())
 	t.Cleanup(bridge.Close)
 	err := noSwitch(bridge.EnsureBridge(t.Context(), wanted))
 	if !ovs.IsUnavailable(err) || !strings.Contains(err.Error(), "deploy/overlays/ovs") {
-		t.Errorf("it says %v", err)
+		t.Errorf("got %v, want an unavailable error with the remedy", err)
 	}
 }
 
-func TestOpenVSwitchThatHasStoppedIsNotTakenForNone(t *testing.T) {
+func TestNoSwitch_stopped(t *testing.T) {
 	s := ovstest.Start(t)
 	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
-	bridge := ovs.NewNative(bridgeName, s.RunDir)
+	bridge := native.New(bridgeName, s.RunDir)
 	t.Cleanup(bridge.Close)
 	if err := noSwitch(bridge.EnsureBridge(t.Context(), wanted)); err != nil {
 		t.Fatal(err)
 	}
 	s.StopVSwitchd(t)
 	s.StopDB(t)
-	// That the connection has ended is noticed soon, not at once.
+	// The client detects the end of the connection after a delay.
 	await.OK(t, time.Minute, func(ctx context.Context) error {
 		err := noSwitch(bridge.EnsureBridge(ctx, wanted))
 		if !ovs.IsUnavailable(err) || strings.Contains(err.Error(), "deploy/overlays/ovs") {
-			return fmt.Errorf("it says %w", err)
+			return fmt.Errorf("got %w, want an unavailable error without the remedy", err)
 		}
 		return nil
 	})
 }
 
-func TestSetUpGoesOnWhenOpenVSwitchComes(t *testing.T) {
+func TestWaitToRetry_switchStarts(t *testing.T) {
 	s := ovstest.Start(t)
 	s.StopVSwitchd(t)
 	s.StopDB(t)
-	a := &agent{bridge: ovs.NewNative(bridgeName, s.RunDir)}
+	a := &agent{bridge: native.New(bridgeName, s.RunDir)}
 	t.Cleanup(a.bridge.Close)
 	_, missing := a.bridge.ListPorts(t.Context())
 	if !ovs.IsUnavailable(missing) {
-		t.Fatalf("it says %v", missing)
+		t.Fatalf("got %v, want an unavailable error", missing)
 	}
-	rested := make(chan struct{})
+	returned := make(chan struct{})
 	go func() {
-		defer close(rested)
-		a.rest(t.Context(), time.Hour, missing)
+		defer close(returned)
+		a.waitToRetry(t.Context(), time.Hour, missing)
 	}()
 	s.StartDB(t)
 	select {
-	case <-rested:
+	case <-returned:
 	case <-time.After(time.Minute):
-		t.Error("it still rests")
+		t.Error("waitToRetry did not return after the start of Open vSwitch")
 	}
 }

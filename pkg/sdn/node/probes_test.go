@@ -1,19 +1,25 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// A folder that is bound into a container is not that which its host makes anew.
-func TestFolderThatTheHostHasRemovedFailsTheProbe(t *testing.T) {
+// A container with a bind mount of a deleted directory does not see the directory that the host creates again.
+func TestCheckMounted_directoryRecreated(t *testing.T) {
 	dir := t.TempDir()
 	host, container := filepath.Join(dir, "host"), filepath.Join(dir, "container")
 	probe := func() error { return checkMounted(container) }
@@ -21,7 +27,7 @@ func TestFolderThatTheHostHasRemovedFailsTheProbe(t *testing.T) {
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with its mounts
 		failed <- errors.Join(
-			probe(), // there is no such folder
+			probe(), // the directory does not exist
 			unix.Unshare(unix.CLONE_NEWNS),
 			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 			os.Mkdir(host, 0o755), os.Mkdir(container, 0o755),
@@ -35,29 +41,43 @@ func TestFolderThatTheHostHasRemovedFailsTheProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), container) {
-		t.Errorf("it says %v", err)
+		t.Errorf("got %v, want an error with %s", err, container)
 	}
 }
 
-// Pods can be set up, it seems, but not for long: kubelet is told what the Node's condition says.
-func TestAgentIsReadyWhenPodsCanBeSetUpAndTheNetworkIsWell(t *testing.T) {
-	a := &agent{door: newDoor(), condition: newCondition(fake.NewClientset().CoreV1().Nodes(), "node1"), reach: &reach{}, reporter: &reporter{refused: &refusal{}}}
+func TestReadyz_nodeCondition(t *testing.T) {
+	a := &agent{cni: cnihandler.New(), condition: newCondition(fake.NewClientset().CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}, reporter: &reporter{refused: &refusal{}}}
 	ready := a.probes()["/readyz"]
 	if err := ready(); err == nil {
-		t.Error("it is ready before the door is open")
+		t.Error("got ready before CNI requests are served")
 	}
-	a.door.inside = &room{}
+	setReady(t, a.cni)
 	for _, step := range []struct {
-		verdict *verdict
-		want    string
+		networkStatus *networkStatus
+		want          string
 	}{{nil, ""}, {available("all is well"), ""}, {unavailable(errors.New("no vswitchd")), "no vswitchd"}, {available("all is well"), ""}} {
-		a.condition.set(step.verdict)
+		a.condition.set(step.networkStatus)
 		got := ""
 		if err := ready(); err != nil {
 			got = err.Error()
 		}
 		if got != step.want {
-			t.Errorf("with %+v it says %q", step.verdict, got)
+			t.Errorf("status %+v: got %q, want %q", step.networkStatus, got, step.want)
 		}
 	}
+}
+
+// setReady has the handler serve until the test ends.
+func setReady(t *testing.T, h *cnihandler.Handler) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	await.OK(t, time.Minute, func(context.Context) error { return h.NotReady() })
 }

@@ -15,7 +15,7 @@ import (
 const refusedEventTime = 10 * time.Minute
 
 // refusal stores the last answer to one kind of write if the API server refused it (RBAC, admission, an invalid token). A failure of the server
-// or of the connection is no refusal: see reach.
+// or of the connection is no refusal: see package apihealth.
 type refusal struct {
 	mu  sync.Mutex
 	err error // nil: the last answer was no refusal

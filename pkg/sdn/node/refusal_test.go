@@ -17,6 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -42,10 +45,10 @@ func TestReadyz_writesRefused(t *testing.T) {
 	must(t, err)
 
 	a := &agent{
-		door: newDoor(), reach: &reach{}, reporter: newReporter(ctx, agentKube, "node1"),
+		cni: cnihandler.New(), apiHealth: &apihealth.Monitor{}, reporter: newReporter(ctx, agentKube, "node1"),
 		condition: newCondition(agentKube.CoreV1().Nodes(), "node1"),
 	}
-	a.door.inside = &room{}
+	setReady(t, a.cni)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -70,9 +73,9 @@ func TestReadyz_writesRefused(t *testing.T) {
 		})
 	}
 	a.condition.set(available("pods get addresses"))
-	a.reporter.warn(reasonWaiting, errors.New("the first Event"))
+	a.reporter.warn(eventreason.NetworkWaiting, errors.New("the first Event"))
 	want(`cannot patch resource "nodes/status"`, `cannot create resource "events"`, "the API server refuses this agent's writes about its Node")
-	if err := a.door.closed(); err != nil {
+	if err := a.cni.NotReady(); err != nil {
 		t.Errorf("CNI requests are refused: %v", err)
 	}
 
@@ -80,7 +83,7 @@ func TestReadyz_writesRefused(t *testing.T) {
 	_, err = roles.Update(ctx, reduced, metav1.UpdateOptions{})
 	must(t, err)
 	want("", `cannot create resource "events"`, "the API server refuses") // the condition is written again, the Event is not
-	a.reporter.warn(reasonFailed, errors.New("the next Event"))
+	a.reporter.warn(eventreason.NetworkSetupFailed, errors.New("the next Event"))
 	want("", "", "")
 }
 
@@ -119,7 +122,7 @@ func TestRefusal(t *testing.T) {
 }
 
 // A tenant's quota, or the end of its namespace, may refuse Events about pods.
-func TestRefusedEventsAboutPodsDoNotCount(t *testing.T) {
+func TestRefusal_eventsAboutPods(t *testing.T) {
 	s := &refusalSink{refused: &refusal{}}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", nil)
 	for _, namespace := range []string{"tenant", "default"} {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -15,75 +14,67 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
-// runtimeFiles keeps the agent's part of the container runtime's directories: the plugin's program, and the configuration by which
-// the runtime knows that there is a network. It touches no other file there.
+// runtimeFiles installs the CNI plugin and the CNI configuration in the container runtime's directories, and restores them. It changes no other files.
 //
-// A directory that can't be written to is a fault of the node, but none that pods suffer from which are there: the rest of the agent goes on.
+// A failed write makes the node unhealthy, but does not stop the agent: existing pods are not affected.
 type runtimeFiles struct {
-	plugin          *cniserver.Plugin // nil: somebody else installs it
+	plugin          *cniserver.Plugin // nil: not installed by the agent
 	confDir, socket string
 	warn            func(reason string, err error)
 	report          func(eventType, reason, message string)
 	synced          bool // sync has succeeded before
+	last            lastError
 
-	mu    sync.Mutex
-	fault error
-
-	first      string    // another network's configuration that goes before ours, as last told
-	firstAgain time.Time // when it is told next
+	first        string    // the last reported configuration of another network that precedes this one
+	nextReminder time.Time // when it is reported again
 }
 
-// remindOfFirst is how often that is repeated: Events are kept for an hour.
-const remindOfFirst = 20 * time.Minute
+// firstConfigReminder is the interval of repeated reports of another network's configuration: the API server deletes Events after an hour.
+const firstConfigReminder = 20 * time.Minute
 
 func (a *agent) newRuntimeFiles() *runtimeFiles {
-	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn, report: a.reporter.onNode}
+	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn, report: a.reporter.event}
 	if a.CNIBinDir != "" {
 		f.plugin = &cniserver.Plugin{Source: a.CNIPlugin, Dir: a.CNIBinDir}
 	}
 	return f
 }
 
-// filesRetry is how soon files are looked at again that are not right: the node starts no pods until then.
+// filesRetry is the delay after a failed write: the node starts no pods until it succeeds.
 const filesRetry = 2 * time.Second
 
-// run keeps the files until the context ends.
+// run restores the files until the context ends.
 func (f *runtimeFiles) run(ctx context.Context) {
 	for {
 		next := hostCheck
 		if f.healthy() != nil {
 			next = filesRetry
 		}
-		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(next):
 			f.sync(ctx)
 		}
 	}
 }
 
-// sync writes the files that are missing or differ. It reports on the Node which these were, and a failure when it is a new one.
+// sync writes the files that are missing or differ. It reports them on the Node, and also an error that differs from the previous one.
 func (f *runtimeFiles) sync(ctx context.Context) {
 	written, err := f.write(ctx)
 	f.reportWritten(written)
 	f.synced = f.synced || err == nil
-	f.mu.Lock()
-	was := f.fault
-	f.fault = err
-	f.mu.Unlock()
-	if err != nil && (was == nil || was.Error() != err.Error()) {
-		f.warn(reasonFailed, err)
+	if f.last.set(err) {
+		f.warn(eventreason.NetworkSetupFailed, err)
 	}
-	f.compete()
+	f.reportFirstConfig()
 }
 
-// write writes the files that are missing or differ, and returns their paths. The plugin comes first: the runtime must never find a
-// configuration without it.
+// write writes the files that are missing or differ, and returns their paths. It writes the plugin first: the runtime must never find a
+// configuration without the plugin.
 func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) {
 	if f.plugin != nil {
 		change, err := f.plugin.Install()
@@ -114,44 +105,40 @@ func (f *runtimeFiles) reportWritten(written []string) {
 	}
 	files := strings.Join(written, " and ")
 	if !f.synced {
-		f.report(corev1.EventTypeNormal, reasonFilesWritten, fmt.Sprintf("wrote %s, missing or of another version when the agent started", files))
+		f.report(corev1.EventTypeNormal, eventreason.CNIFilesWritten, fmt.Sprintf("wrote %s, missing or of another version when the agent started", files))
 		return
 	}
-	f.report(corev1.EventTypeWarning, reasonFilesWritten,
+	f.report(corev1.EventTypeWarning, eventreason.CNIFilesWritten,
 		fmt.Sprintf("wrote %s again, deleted or changed while the agent ran; pods could not start in the meantime; find the program that does it", files))
 }
 
-// compete tells of another network's configuration that the runtime takes in place of ours: it takes the first.
-func (f *runtimeFiles) compete() {
+// reportFirstConfig reports another network's configuration that sorts before this one: the runtime uses the first.
+func (f *runtimeFiles) reportFirstConfig() {
 	first := firstConfig(f.confDir)
 	if first == cniserver.ConfigName {
 		first = ""
 	}
-	if first != "" && (first != f.first || time.Now().After(f.firstAgain)) {
-		f.warn(reasonNotFirst, fmt.Errorf("%s comes before %s in %s: pods that start here get that network, not this one; remove the file if it is of no use any more",
+	if first != "" && (first != f.first || time.Now().After(f.nextReminder)) {
+		f.warn(eventreason.OtherNetworkFirst, fmt.Errorf("%s comes before %s in %s: new pods on this node get that network, not this one; delete the file if it is no longer needed",
 			first, cniserver.ConfigName, f.confDir))
-		f.firstAgain = time.Now().Add(remindOfFirst)
+		f.nextReminder = time.Now().Add(firstConfigReminder)
 	}
 	f.first = first
 }
 
-// firstConfig returns the name of the configuration that runtimes take, "" if there is none.
+// firstConfig returns the name of the configuration that runtimes use, "" if there is none.
 func firstConfig(dir string) string {
 	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 	if err != nil || len(files) == 0 {
-		return "" // what can't be read is told of by who writes
+		return "" // write reports a directory that can't be read
 	}
 	return filepath.Base(slices.Min(files))
 }
 
-// healthy returns why the files are not right, nil if they are.
-func (f *runtimeFiles) healthy() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.fault
-}
+// healthy returns the error of the last write, nil if it succeeded.
+func (f *runtimeFiles) healthy() error { return f.last.get() }
 
-// remove takes the files away, the configuration first: no pod is to start any more.
+// remove deletes the files, the configuration first, so that no more pods start.
 func (f *runtimeFiles) remove() error {
 	err := cniserver.RemoveConfig(f.confDir)
 	if f.plugin != nil {

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
-// told are the warnings that the files' keeper gave.
-type told []string
+// warnings are the reported errors.
+type warnings []string
 
-func (w *told) warn(reason string, err error) { *w = append(*w, reason+": "+err.Error()) }
+func (w *warnings) warn(reason string, err error) { *w = append(*w, reason+": "+err.Error()) }
 
 // reports are the Events about files that were written.
 type reports []string
@@ -23,17 +24,17 @@ func (r *reports) add(eventType, reason, message string) {
 	*r = append(*r, eventType+" "+reason+" "+message)
 }
 
-func newTestFiles(t *testing.T) (*runtimeFiles, *told) {
+func newTestFiles(t *testing.T) (*runtimeFiles, *warnings) {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "plugin")
 	if err := os.WriteFile(source, []byte("program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	warnings := &told{}
+	got := &warnings{}
 	return &runtimeFiles{
 		plugin:  &cniserver.Plugin{Source: source, Dir: t.TempDir()},
-		confDir: t.TempDir(), socket: cniserver.DefaultSocket, warn: warnings.warn, report: new(reports).add,
-	}, warnings
+		confDir: t.TempDir(), socket: cniserver.DefaultSocket, warn: got.warn, report: new(reports).add,
+	}, got
 }
 
 func filesIn(t *testing.T, dir string) string {
@@ -49,8 +50,8 @@ func filesIn(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-func TestRuntimeFilesAreWrittenKeptAndRemovedAndOthersAreNot(t *testing.T) {
-	f, warnings := newTestFiles(t)
+func TestRuntimeFiles_otherFilesUnchanged(t *testing.T) {
+	f, warned := newTestFiles(t)
 	for _, other := range []string{filepath.Join(f.confDir, "99-other.conf"), filepath.Join(f.plugin.Dir, "bridge")} {
 		if err := os.WriteFile(other, []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
@@ -62,7 +63,7 @@ func TestRuntimeFilesAreWrittenKeptAndRemovedAndOthersAreNot(t *testing.T) {
 			t.Errorf("there is %s", got)
 		}
 		for _, path := range []string{filepath.Join(f.confDir, cniserver.ConfigName), filepath.Join(f.plugin.Dir, cniserver.PluginName)} {
-			if err := os.Remove(path); err != nil { // somebody tidies up
+			if err := os.Remove(path); err != nil {
 				t.Error(err)
 			}
 		}
@@ -74,31 +75,31 @@ func TestRuntimeFilesAreWrittenKeptAndRemovedAndOthersAreNot(t *testing.T) {
 	if got := filesIn(t, f.confDir) + " " + filesIn(t, f.plugin.Dir); got != "99-other.conf bridge" {
 		t.Errorf("after the removal there is %s", got)
 	}
-	if len(*warnings) > 0 || f.healthy() != nil {
-		t.Errorf("warned of %q, %v", *warnings, f.healthy())
+	if len(*warned) > 0 || f.healthy() != nil {
+		t.Errorf("warned of %q, %v", *warned, f.healthy())
 	}
 }
 
-func TestAnotherNetworksConfigurationThatComesFirstIsToldOnce(t *testing.T) {
-	f, warnings := newTestFiles(t)
+func TestRuntimeFiles_otherNetworkFirst(t *testing.T) {
+	f, warned := newTestFiles(t)
 	if err := os.WriteFile(filepath.Join(f.confDir, "05-other.conflist"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.sync(t.Context())
 	f.sync(t.Context())
-	if len(*warnings) != 1 || !strings.HasPrefix((*warnings)[0], reasonNotFirst+": 05-other.conflist comes before 10-ovsdn.conflist") {
-		t.Errorf("warned of %q", *warnings)
+	if len(*warned) != 1 || !strings.HasPrefix((*warned)[0], eventreason.OtherNetworkFirst+": 05-other.conflist comes before 10-ovsdn.conflist") {
+		t.Errorf("warned of %q", *warned)
 	}
 	if err := f.healthy(); err != nil {
-		t.Errorf("that is no fault of this network: %v", err)
+		t.Errorf("healthy: got %v, want nil", err)
 	}
 }
 
-func TestReadOnlyDirectoryIsAFaultUntilItIsWritable(t *testing.T) {
+func TestRuntimeFiles_readOnlyDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	f, warnings := newTestFiles(t)
+	f, warned := newTestFiles(t)
 	if err := unix.Mount("ovsdn-test", f.confDir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -109,18 +110,18 @@ func TestReadOnlyDirectoryIsAFaultUntilItIsWritable(t *testing.T) {
 	})
 	f.sync(t.Context())
 	f.sync(t.Context())
-	if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "read-only file system") || !strings.Contains((*warnings)[0], f.confDir) {
-		t.Errorf("warned of %q", *warnings)
+	if len(*warned) != 1 || !strings.Contains((*warned)[0], "read-only file system") || !strings.Contains((*warned)[0], f.confDir) {
+		t.Errorf("warned of %q", *warned)
 	}
 	if f.healthy() == nil {
-		t.Error("no fault")
+		t.Error("healthy: got nil, want an error")
 	}
 	if err := unix.Mount("", f.confDir, "", unix.MS_REMOUNT, ""); err != nil {
 		t.Fatal(err)
 	}
 	f.sync(t.Context())
 	if err := f.healthy(); err != nil {
-		t.Errorf("writable again: %v", err)
+		t.Errorf("healthy after the remount: got %v, want nil", err)
 	}
 }
 

@@ -8,55 +8,68 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
-// apiService is the service that every cluster has: kube-apiserver makes it, with the first address of its --service-cluster-ip-range.
+// apiService is the service that kube-apiserver creates in every cluster, with the first address of its --service-cluster-ip-range.
 const apiService = "kubernetes"
 
-// watchServiceNetwork tells the user when the cluster's services are not where the network takes them to be. The node works otherwise.
+// watchServiceNetwork reports service addresses outside of the configured service network. The agent continues.
 func (a *agent) watchServiceNetwork(ctx context.Context, c *caches, network *config.Network) error {
-	look := func(obj any) {
-		service, ok := obj.(*corev1.Service)
-		if !ok || service.Namespace != metav1.NamespaceDefault {
+	handle := func(obj any) {
+		service, err := meta.Accessor(obj)
+		if err != nil || service.GetNamespace() != metav1.NamespaceDefault {
 			return
 		}
-		a.sayServiceNetwork(ctx, checkServiceNetwork(service, network.ServiceNetwork))
+		a.reportServiceNetwork(ctx, checkServiceNetwork(clusterIPs(obj), network.ServiceNetwork))
 	}
-	if _, err := c.cluster.Core().V1().Services().Informer().AddEventHandler(handlerOf(apiService, look)); err != nil {
-		return fmt.Errorf("watching service %s: %w", apiService, err)
+	if _, err := c.services.Core().V1().Services().Informer().AddEventHandler(handlerOf(apiService, handle)); err != nil {
+		return fmt.Errorf("watch service %s: %w", apiService, err)
 	}
 	return nil
 }
 
-// checkServiceNetwork returns an error if the service has addresses, and all of them are outside of the network.
-func checkServiceNetwork(service *corev1.Service, network netip.Prefix) error {
-	var addresses []netip.Addr
-	for _, s := range service.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(s); err == nil { // else it is None
-			addresses = append(addresses, a)
+// clusterIPs returns the addresses of a service, as services.Transform or endpoints.TransformService stores it.
+func clusterIPs(obj any) (addresses []netip.Addr) {
+	switch service := obj.(type) {
+	case *endpoints.Service:
+		if service.ClusterIP.IsValid() {
+			return []netip.Addr{service.ClusterIP}
+		}
+	case *corev1.Service:
+		for _, s := range service.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(s); err == nil { // else it is "None"
+				addresses = append(addresses, a)
+			}
 		}
 	}
+	return addresses
+}
+
+// checkServiceNetwork returns an error if service kubernetes has addresses, and all of them are outside of the network.
+func checkServiceNetwork(addresses []netip.Addr, network netip.Prefix) error {
 	if len(addresses) == 0 || slices.ContainsFunc(addresses, network.Contains) {
 		return nil
 	}
-	return fmt.Errorf("services have addresses like that of %s/%s, %s, but the service network is %s: this node misjudges policies and tenants of services; "+
-		"set service-network, which is ClusterNetwork %s's serviceNetwork, to kube-apiserver's --service-cluster-ip-range while there is no HostSubnet (docs/clusternetwork.md)",
-		service.Namespace, service.Name, addresses[0], network, networkv1.ClusterNetworkDefault)
+	return fmt.Errorf("service %s/%s has address %s, but the service network is %s: this node does not evaluate policies and VNIDs correctly for packets to services; "+
+		"set serviceNetwork of ClusterNetwork %s to kube-apiserver's --service-cluster-ip-range; it can change while no HostSubnet exists (docs/clusternetwork.md)",
+		metav1.NamespaceDefault, apiService, addresses[0], network, networkv1.ClusterNetworkDefault)
 }
 
-// sayServiceNetwork says it once, and again when it has changed, in whatever round that is.
-func (a *agent) sayServiceNetwork(ctx context.Context, fault error) {
-	was := a.misplaced
-	a.misplaced = fault
+// reportServiceNetwork reports the error if it differs from the last one.
+func (a *agent) reportServiceNetwork(ctx context.Context, err error) {
+	previous := a.serviceNetwork.get()
 	switch {
-	case fault != nil && (was == nil || was.Error() != fault.Error()):
-		klog.FromContext(ctx).Error(fault, "The service network is not the cluster's")
-		a.reporter.warn(reasonServiceNetwork, fault)
-	case fault == nil && was != nil:
-		klog.FromContext(ctx).Info("The service network is the cluster's again")
+	case a.serviceNetwork.set(err):
+		klog.FromContext(ctx).Error(err, "Service network does not match the cluster")
+		a.reporter.warn(eventreason.ServiceNetworkMismatch, err)
+	case err == nil && previous != nil:
+		klog.FromContext(ctx).Info("Service network matches the cluster again")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/apitest"
 )
 
-func TestServicesOutsideOfTheServiceNetwork(t *testing.T) {
+func TestCheckServiceNetwork(t *testing.T) {
 	network := netip.MustParsePrefix("172.30.0.0/16")
 	for name, tc := range map[string]struct {
 		addresses []string
@@ -30,35 +30,35 @@ func TestServicesOutsideOfTheServiceNetwork(t *testing.T) {
 		"another family is right": {[]string{"172.30.255.255", "fd00::1"}, false},
 	} {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: apiService}, Spec: corev1.ServiceSpec{ClusterIPs: tc.addresses}}
-		if err := checkServiceNetwork(service, network); (err != nil) != tc.wrong {
+		if err := checkServiceNetwork(clusterIPs(service), network); (err != nil) != tc.wrong {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestWrongServiceNetworkIsToldOnceAndWhenItChanges(t *testing.T) {
+func TestReportServiceNetwork(t *testing.T) {
 	events := record.NewFakeRecorder(10)
 	a := &agent{reporter: &reporter{recorder: events, node: &corev1.ObjectReference{}}}
-	for i, step := range []struct{ fault, told string }{
+	for i, step := range []struct{ fault, want string }{
 		{"", ""}, {"a", "a"}, {"a", ""}, {"b", "b"}, {"", ""}, {"b", "b"},
 	} {
 		var fault error
 		if step.fault != "" {
 			fault = errors.New(step.fault)
 		}
-		a.sayServiceNetwork(t.Context(), fault)
-		told := ""
+		a.reportServiceNetwork(t.Context(), fault)
+		got := ""
 		if len(events.Events) > 0 {
-			told = strings.TrimPrefix(<-events.Events, "Warning ServiceNetworkMismatch ")
+			got = strings.TrimPrefix(<-events.Events, "Warning ServiceNetworkMismatch ")
 		}
-		if told != step.told {
-			t.Errorf("step %d: told %q, want %q", i, told, step.told)
+		if got != step.want {
+			t.Errorf("step %d: got %q, want %q", i, got, step.want)
 		}
 	}
 }
 
-// The API server makes the service, at the first address of its range.
-func TestServiceNetworkThatIsNotTheClustersIsAWarning(t *testing.T) {
+// The API server creates the service with the first address of its range.
+func TestWatchServiceNetwork_mismatch(t *testing.T) {
 	kube, ours := apitest.Clients(t, apitest.Start(t))
 	defer apitest.Disconnect(kube, ours)
 	events := record.NewFakeRecorder(10)
@@ -69,10 +69,10 @@ func TestServiceNetworkThatIsNotTheClustersIsAWarning(t *testing.T) {
 	defer cancel()
 	must(t, a.watchServiceNetwork(ctx, c, &config.Network{ServiceNetwork: netip.MustParsePrefix("10.96.0.0/12")}))
 	c.start(ctx)
-	said := <-events.Events
+	got := <-events.Events
 	for _, want := range []string{"ServiceNetworkMismatch", "default/kubernetes", "172.30.0.1", "10.96.0.0/12", "serviceNetwork", "--service-cluster-ip-range"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("it does not say %s: %s", want, said)
+		if !strings.Contains(got, want) {
+			t.Errorf("got Event %q, want %q in it", got, want)
 		}
 	}
 }

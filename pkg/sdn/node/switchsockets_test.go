@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
 func TestSocketWatch(t *testing.T) {
@@ -35,9 +37,9 @@ func TestSocketWatch(t *testing.T) {
 		{"lost while Open vSwitch restarts", time.Second, sockets, false, ""},
 		{"lost while it runs", 2 * time.Second, sockets, true, prefix + "db.sock and br0.mgmt in"},
 		{"still lost", 3 * time.Second, sockets, true, ""},
-		{"still lost at the next reminder", remindOfSockets + 3*time.Second, sockets, true, prefix + "db.sock and br0.mgmt in"},
-		{"created again", remindOfSockets + 4*time.Second, nil, true, ""},
-		{"one lost again", remindOfSockets + 5*time.Second, sockets[:1], true, prefix + "db.sock in"},
+		{"still lost at the next reminder", socketsReminder + 3*time.Second, sockets, true, prefix + "db.sock and br0.mgmt in"},
+		{"created again", socketsReminder + 4*time.Second, nil, true, ""},
+		{"one lost again", socketsReminder + 5*time.Second, sockets[:1], true, prefix + "db.sock in"},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			got = nil
@@ -47,8 +49,8 @@ func TestSocketWatch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			w.look(start.Add(step.after), step.connected)
-			if step.want == "" && len(got) > 0 || step.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], reasonSwitchSockets+": "+step.want)) {
+			w.check(start.Add(step.after), step.connected)
+			if step.want == "" && len(got) > 0 || step.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], eventreason.OpenvSwitchSocketsMissing+": "+step.want)) {
 				t.Errorf("reported %q, want %q", got, step.want)
 			}
 		})

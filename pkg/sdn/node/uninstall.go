@@ -14,94 +14,95 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
 const (
-	// formerSysctls is a file beside the CNI socket: what is below /run is lost with the machine's restart, as sysctls are.
-	formerSysctls = "sysctls.json"
+	// savedSysctlsFile is a file next to the CNI socket with the previous values of sysctls: /run is cleared when the machine restarts, as are sysctls.
+	savedSysctlsFile = "sysctls.json"
 
-	// leavingMark is a file beside Open vSwitch's sockets: an Open vSwitch that is uninstalled at the same time waits while it is there.
-	leavingMark = "ovsdn.leaving"
+	// uninstallMarker is a file next to the sockets of Open vSwitch: an Open vSwitch that is uninstalled at the same time waits while it exists.
+	uninstallMarker = "ovsdn.leaving"
 
-	// uninstallTime is what the agent takes for it at most; kubelet gives 60 s (deploy/base/node.yaml), some of which requests in progress take.
-	uninstallTime = 30 * time.Second
+	// uninstallTimeout is below the agent's termination grace period of 60 s (deploy/base/node.yaml), part of which requests in progress need.
+	uninstallTimeout = 30 * time.Second
 
-	// Of that, an Open vSwitch that hangs gets so much to say which ports there are, and to remove the bridge.
-	listTime   = 5 * time.Second
-	bridgeTime = 15 * time.Second
+	// Timeouts of Open vSwitch for listing the ports and for deleting the bridge.
+	listTimeout   = 5 * time.Second
+	bridgeTimeout = 15 * time.Second
 )
 
 func (c Config) sysctls() hostnet.Sysctls {
-	return hostnet.Sysctls{Dir: sysctl.Dir(c.SysctlDir), Former: filepath.Join(filepath.Dir(c.CNISocket), formerSysctls)}
+	return hostnet.Sysctls{Dir: sysctl.Dir(c.SysctlDir), SavedFile: filepath.Join(filepath.Dir(c.CNISocket), savedSysctlsFile)}
 }
 
-// Uninstall makes the node what it was before the agent came: no configuration and plugin for the container runtime, no interfaces of
-// pods, no bridge, no firewall rules, sysctls as they were, no addresses. Pods lose their network. What is gone already is no
-// error; after an error the rest is done, and it can be called again. It fails if an agent runs.
+// Uninstall removes all that the agent created on the node: the CNI configuration and plugin, interfaces of pods, the bridge, firewall rules and
+// addresses. It restores sysctls. Pods lose their network. Uninstall is idempotent: it continues after an error, and can be called again. It fails if an
+// agent runs.
 func Uninstall(ctx context.Context, cfg Config) error {
 	socket, err := cniserver.Listen(cfg.CNISocket)
 	if err != nil {
 		return err
 	}
-	bridge := ovs.NewNative(bridgeName, ovs.DefaultRunDir)
+	bridge := native.New(bridgeName, native.DefaultRunDir)
 	defer bridge.Close()
 	err = newUninstaller(cfg, bridge).run(ctx)
 	if err == nil {
-		err = socket.Forget()
+		err = socket.RemoveLock()
 	}
 	err = errors.Join(err, socket.Close())
-	// It can't be removed where it is a mount point, or where it is /run itself.
+	// This fails if the directory is a mount point, or /run itself.
 	_ = os.Remove(filepath.Dir(cfg.CNISocket))
 	return err
 }
 
-// uninstaller takes the steps, whoever holds the socket's lock for it.
+// uninstaller runs the steps. The caller holds the lock of the CNI socket.
 type uninstaller struct {
 	Config
-	bridge *ovs.Native
+	bridge *native.Native
 	files  *runtimeFiles
 
-	listTime, bridgeTime time.Duration
+	listTimeout, bridgeTimeout time.Duration
 }
 
-func newUninstaller(cfg Config, bridge *ovs.Native) *uninstaller {
-	u := &uninstaller{Config: cfg, bridge: bridge, files: &runtimeFiles{confDir: cfg.CNIConfDir}, listTime: listTime, bridgeTime: bridgeTime}
+func newUninstaller(cfg Config, bridge *native.Native) *uninstaller {
+	u := &uninstaller{Config: cfg, bridge: bridge, files: &runtimeFiles{confDir: cfg.CNIConfDir}, listTimeout: listTimeout, bridgeTimeout: bridgeTimeout}
 	if cfg.CNIBinDir != "" {
 		u.files.plugin = &cniserver.Plugin{Dir: cfg.CNIBinDir}
 	}
 	return u
 }
 
-// run goes on past errors and joins them.
+// run runs all steps and joins their errors.
 func (u *uninstaller) run(ctx context.Context) error {
 	var errs []error
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
 	}{
-		{"CNI configuration and plugin", func(context.Context) error { return u.files.remove() }}, // first: no pod is to start any more
+		{"CNI configuration and plugin", func(context.Context) error { return u.files.remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
 		{"firewall", u.removeFirewall},
 		{"sysctls", u.restoreSysctls},
-		{"bridge", u.removeBridge},       // after what needs no Open vSwitch, which may hang
-		{"addresses", u.removeAddresses}, // last: they name interfaces, if it has to be done again
+		{"bridge", u.removeBridge},       // after the steps without Open vSwitch, which may hang
+		{"addresses", u.removeAddresses}, // last: a repeated uninstallation reads the names of interfaces from them
 	} {
-		began := time.Now()
+		start := time.Now()
 		if err := step.do(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", step.name, err))
 			continue
 		}
-		klog.FromContext(ctx).Info("Removed from the node", "what", step.name, "took", time.Since(began))
+		klog.FromContext(ctx).Info("Uninstalled component", "component", step.name, "duration", time.Since(start))
 	}
 	return errors.Join(errs...)
 }
 
-// removePods removes the host's ends of pods' interfaces, and so both. They are known from the bridge's ports, and from the
-// addresses too, should Open vSwitch not answer.
+// removePods deletes the veth pairs of pods. It finds them by the bridge's ports and, in case Open vSwitch does not answer, by the IP leases.
 func (u *uninstaller) removePods(ctx context.Context) error {
 	veths := map[string]bool{}
 	leases, err := ipam.Leases(u.IPAMDir, ipamNetwork)
@@ -109,15 +110,15 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 		return err
 	}
 	for _, l := range leases {
-		if !l.Damaged() {
+		if !l.Corrupt() {
 			veths[pods.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}.HostVeth()] = true
 		}
 	}
-	listing, cancel := context.WithTimeout(ctx, u.listTime)
+	listing, cancel := context.WithTimeout(ctx, u.listTimeout)
 	defer cancel()
 	ports, err := u.bridge.ListPorts(listing)
 	if err != nil {
-		klog.FromContext(ctx).Info("Open vSwitch does not say which pods there are", "reason", err.Error()) // or there is no bridge
+		klog.FromContext(ctx).Info("Failed to list ports of the bridge; using IP leases only", "err", err.Error()) // for example without a bridge
 	}
 	for _, p := range ports {
 		if p.ExternalIDs[pods.IDSandbox] != "" {
@@ -125,41 +126,41 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for veth := range veths {
-		errs = append(errs, pods.Kernel{}.Delete(ctx, veth))
+	for name := range veths {
+		errs = append(errs, veth.Links{}.Delete(ctx, name))
 	}
 	return errors.Join(errs...)
 }
 
-// removeBridge also lets the next vswitchd start without waiting for anybody's flows. A host without Open vSwitch has no bridge, and one of
-// that name that is another's stays.
+// removeBridge deletes the bridge and clears flow-restore-wait, unless other bridges need it. It does not delete another program's bridge
+// of that name.
 func (u *uninstaller) removeBridge(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, u.bridgeTime)
+	ctx, cancel := context.WithTimeout(ctx, u.bridgeTimeout)
 	defer cancel()
 	wait, err := u.bridge.RestoreWait(ctx)
 	if isNoSwitch(err) && !isLink(bridgeName) && !isLink(hostnet.Tun0Name) {
-		klog.FromContext(ctx).Info("No Open vSwitch runs on this host, and its interfaces are not there. If it is only stopped: start it, and uninstall again")
+		klog.FromContext(ctx).Info("No Open vSwitch runs on this host and its interfaces do not exist", "action", "if Open vSwitch is only stopped: start it and uninstall again")
 		return nil
 	}
 	if err == nil && wait.Armed && (wait.Alone || wait.None) {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
-	gone := u.bridge.DeleteBridge(ctx, ownBridge())
-	if ovs.IsForeignBridge(gone) {
-		klog.FromContext(ctx).Info("The bridge is kept", "bridge", bridgeName, "reason", gone.Error())
-		gone = nil
+	deleteErr := u.bridge.DeleteBridge(ctx, identity())
+	if ovs.IsForeignBridge(deleteErr) {
+		klog.FromContext(ctx).Info("Retained another program's bridge", "bridge", bridgeName, "err", deleteErr.Error())
+		deleteErr = nil
 	}
-	return errors.Join(err, gone)
+	return errors.Join(err, deleteErr)
 }
 
-// isLink also returns true if the kernel does not say.
+// isLink returns false only if the kernel reports that the link does not exist.
 func isLink(name string) bool {
 	_, err := netlinksafe.LinkByName(name)
 	return !errors.As(err, &netlink.LinkNotFoundError{})
 }
 
 func (u *uninstaller) removeFirewall(ctx context.Context) error {
-	firewalls, err := hostnet.Everywhere(hostnet.FirewallConfig{})
+	firewalls, err := hostnet.AllFirewalls(hostnet.FirewallConfig{})
 	if err != nil {
 		return err
 	}
@@ -173,16 +174,16 @@ func (u *uninstaller) removeFirewall(ctx context.Context) error {
 	return hostnet.RemoveVTEPs(ctx)
 }
 
-// restoreSysctls leaves them if another network is on the node already: it may rely on them.
+// restoreSysctls restores nothing if another network is configured: it may need the sysctls.
 func (u *uninstaller) restoreSysctls(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	if other := firstConfig(u.CNIConfDir); other != "" {
-		log.Info("Sysctls stay as they are: another network is configured on this node, and may need them", "configuration", other)
+		log.Info("Retained sysctls, which another configured network may need", "configuration", other)
 		return nil
 	}
 	changes, err := u.sysctls().Restore()
 	if len(changes) > 0 {
-		log.Info("The host's settings are what they were", "changed", changes)
+		log.Info("Restored sysctls", "changed", changes)
 	}
 	return err
 }
@@ -191,44 +192,44 @@ func (u *uninstaller) removeAddresses(context.Context) error {
 	return ipam.Remove(u.IPAMDir, ipamNetwork)
 }
 
-// arrive begins to watch whether the agent's installation is being deleted.
-func (a *agent) arrive(ctx context.Context) (err error) {
-	if err := removeIfThere(filepath.Join(ovs.DefaultRunDir, leavingMark)); err != nil {
-		return fmt.Errorf("what an agent before left: %w", err)
+// watchInstallation creates the watch for the deletion of the agent's installation.
+func (a *agent) watchInstallation(ctx context.Context) (err error) {
+	if err := removeIfExists(filepath.Join(native.DefaultRunDir, uninstallMarker)); err != nil {
+		return fmt.Errorf("delete the marker of a previous agent: %w", err)
 	}
-	a.installation, err = newInstallation(a.Namespace, a.kube, func(leaving bool) { a.leave(ctx, leaving) })
+	a.installation, err = newInstallation(a.Namespace, a.kube, func(deleting bool) { a.installationChanged(ctx, deleting) })
 	return err
 }
 
-// leave is told when the agent's installation begins to be deleted, and marks that for an Open vSwitch that goes with it.
-func (a *agent) leave(ctx context.Context, leaving bool) {
+// installationChanged writes the marker for an Open vSwitch that is uninstalled at the same time, or deletes it.
+func (a *agent) installationChanged(ctx context.Context, deleting bool) {
 	log := klog.FromContext(ctx)
-	path := filepath.Join(ovs.DefaultRunDir, leavingMark)
+	path := filepath.Join(native.DefaultRunDir, uninstallMarker)
 	var err error
-	if leaving {
-		log.Info("The installation is being deleted: when this agent is stopped it takes the pod network off the node", "namespace", a.Namespace)
+	if deleting {
+		log.Info("The installation is being deleted: the agent uninstalls the pod network when it stops", "namespace", a.Namespace)
 		err = os.WriteFile(path, nil, 0o644)
 	} else {
-		log.Info("The installation is there: when this agent is stopped the pod network stays", "namespace", a.Namespace)
-		err = removeIfThere(path)
+		log.Info("The installation exists again: the pod network remains when the agent stops", "namespace", a.Namespace)
+		err = removeIfExists(path)
 	}
 	if err != nil {
-		log.Error(err, "Could not tell Open vSwitch's pod, which may not wait when it is uninstalled too")
+		log.Error(err, "Failed to update the uninstall marker: the pod of Open vSwitch may stop before the uninstallation ends", "path", path)
 	}
 }
 
-// uninstall is what an agent does that was stopped with its installation. The socket's lock is held.
+// uninstall runs when the agent stops after the deletion of its installation. The caller holds the lock of the socket.
 func (a *agent) uninstall(ctx context.Context, socket *cniserver.Listener) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), uninstallTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), uninstallTimeout)
 	defer cancel()
 	err := newUninstaller(a.Config, a.bridge).run(ctx)
 	if err == nil {
-		err = socket.Forget()
+		err = socket.RemoveLock()
 	}
-	return errors.Join(err, removeIfThere(filepath.Join(ovs.DefaultRunDir, leavingMark)))
+	return errors.Join(err, removeIfExists(filepath.Join(native.DefaultRunDir, uninstallMarker)))
 }
 
-func removeIfThere(path string) error {
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

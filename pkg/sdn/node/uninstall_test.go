@@ -15,14 +15,17 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -32,7 +35,9 @@ type host struct {
 	*ovstest.Switch
 
 	config Config
-	bridge *ovs.Native
+	bridge *native.Native
+
+	balancesServices bool // --service-proxy=ovs
 }
 
 func newHost(t *testing.T) *host {
@@ -44,14 +49,15 @@ func newHost(t *testing.T) *host {
 	h.config.IPAMDir, h.config.CNISocket = filepath.Join(dir, "networks"), filepath.Join(h.RunDir, "ovsdn", "cni.sock")
 	h.config.CNIPlugin = filepath.Join(t.TempDir(), "plugin")
 	for path, content := range map[string]string{
-		h.config.CNIPlugin: "program", filepath.Join(h.config.CNIBinDir, "bridge"): "another's", filepath.Join(dir, "addresses"): "of nobody",
+		h.config.CNIPlugin: "program", filepath.Join(h.config.CNIBinDir, "bridge"): "other", filepath.Join(dir, "addresses"): "other",
 	} {
 		h.must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		h.must(t, os.WriteFile(path, []byte(content), 0o755))
 	}
 	h.must(t, os.MkdirAll(h.config.CNIConfDir, 0o755))
 	h.must(t, os.MkdirAll(filepath.Dir(h.config.CNISocket), 0o700))
-	h.bridge = ovs.NewNative(bridgeName, h.RunDir)
+	h.in(t, func() error { return netlink.IpsetCreate("THEIRS", "hash:ip", netlink.IpsetCreateOptions{}) })
+	h.bridge = native.New(bridgeName, h.RunDir)
 	t.Cleanup(h.bridge.Close)
 	h.sh(t, `ip link set lo up
 sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.all.send_redirects=1
@@ -86,28 +92,30 @@ func (h *host) sh(t *testing.T, script string) (out string) {
 	return out
 }
 
-// setUp does what an agent does to its host, with one pod.
+// setUp sets the host up as an agent does, with one pod.
 func (h *host) setUp(t *testing.T) {
 	t.Helper()
 	cluster, services, subnet := netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16"), netip.MustParsePrefix("10.128.2.0/23")
 	network := &config.Network{
 		Mode: config.ModeSubnet, ClusterNetworks: []config.ClusterNetwork{{Prefix: cluster}}, ServiceNetwork: services, VXLANPort: config.DefaultVXLANPort,
 	}
-	own := &config.HostSubnet{Node: "node1", HostIP: netip.MustParseAddr("192.0.2.1"), Subnets: []netip.Prefix{subnet}}
+	hostSubnet := &config.HostSubnet{Node: "node1", HostIP: netip.MustParseAddr("192.0.2.1"), Subnets: []netip.Prefix{subnet}}
 	mtu := linkmtu.MTU{Link: 1450}
-	tun := hostnet.NewTun0(hostnet.Tun0Config{
-		Subnets: own.Subnets, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services, MTU: mtu, Sysctls: h.config.sysctls(),
-	})
+	tun0 := hostnet.Tun0Config{Subnets: hostSubnet.Subnets, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services, MTU: mtu, Sysctls: h.config.sysctls()}
+	if h.balancesServices {
+		tun0.ServiceNextHop, tun0.ServiceNextHopMAC = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode())
+	}
+	tun := hostnet.NewTun0(tun0)
 	h.in(t, func() error {
-		return newFixture(h.bridge, h.config.Datapath, network, own, tun, mtu).ensure(t.Context())
+		return newNodeBridge(h.bridge, h.config.Datapath, network, hostSubnet, tun, mtu).ensure(t.Context())
 	})
-	h.in(t, func() error {
-		_, err := (&agent{Config: h.config}).setUpHost(t.Context(), network, tun)
-		return err
-	})
+	n := &nodeNetwork{agent: &agent{Config: h.config}, network: network, tun0: tun, node: pipeline.Node{
+		ClusterNetworks: []netip.Prefix{cluster}, BalancesServices: h.balancesServices,
+	}}
+	h.in(t, func() error { return n.setUpHost(t.Context()) })
 	h.must(t, h.bridge.SetRestoreWait(t.Context(), true))
 
-	addresses, err := ipam.Open(h.config.IPAMDir, ipamNetwork, own.Subnets)
+	addresses, err := ipam.Open(h.config.IPAMDir, ipamNetwork, hostSubnet.Subnets)
 	h.must(t, err)
 	_, err = addresses.Allocate(t.Context(), "sandbox", "eth0")
 	h.must(t, err)
@@ -122,7 +130,7 @@ func (h *host) setUp(t *testing.T) {
 	h.must(t, err)
 }
 
-// state is what an uninstallation must leave as it was. Tables of the firewall that are empty, as its backend makes them, are nothing.
+// state returns the host's state that an uninstallation must restore, without empty tables of the firewall.
 func (h *host) state(t *testing.T) []string {
 	t.Helper()
 	lines := strings.Split(h.sh(t, `
@@ -130,9 +138,17 @@ ip -o link | sed 's/^[0-9]*: //'
 ip -o addr | sed 's/^[0-9]*: //'
 ip route show table all
 ip rule
+ip neigh show nud permanent
 iptables-save | grep -E '^(-A|:[A-Z-]+ - )' || true
 cd /proc/sys/net; grep -rs . . | grep -v -E 'nf_conntrack_count|/neigh/.*/retrans' || true`), "\n")
 	lines = append(lines, strings.Split(h.VSCtl(t, "list", "Bridge"), "\n")...)
+	h.in(t, func() error {
+		sets, err := netlink.IpsetListAll()
+		for _, set := range sets {
+			lines = append(lines, "ipset "+set.SetName)
+		}
+		return err
+	})
 	lines = append(lines, h.VSCtl(t, "get", "Open_vSwitch", ".", "other_config"))
 	for _, root := range []string{filepath.Dir(h.config.CNIConfDir), filepath.Dir(h.config.CNISocket)} {
 		h.must(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -144,13 +160,23 @@ cd /proc/sys/net; grep -rs . . | grep -v -E 'nf_conntrack_count|/neigh/.*/retran
 	return lines
 }
 
-func TestUninstallationLeavesTheNodeAsItWas(t *testing.T) {
-	h := newHost(t)
+func TestUninstall(t *testing.T) {
+	t.Run("service proxy on the host", func(t *testing.T) { testUninstall(t, newHost(t)) })
+	t.Run("service proxy in the switch", func(t *testing.T) {
+		h := newHost(t)
+		h.balancesServices = true
+		testUninstall(t, h, "172.30.0.0/16 via 169.254.0.11", "169.254.0.11 dev tun0 lladdr", "-j REJECT", "-s 169.254.0.11/32 ! -o tun0")
+	})
+}
+
+// testUninstall checks that the set-up creates all that an agent creates, and more, and that an uninstallation removes it.
+func testUninstall(t *testing.T, h *host, more ...string) {
 	before := h.state(t)
 	h.setUp(t)
-	for _, done := range []string{"./ipv4/ip_forward:1", ":OVSDN-MASQUERADE", "tun0: ", "in-the-pod", "10-ovsdn.conflist", "10.128.2.2", "flow-restore-wait"} {
-		if !strings.Contains(strings.Join(h.state(t), "\n"), done) {
-			t.Errorf("%s is not there, so its removal shows nothing", done)
+	created := []string{"./ipv4/ip_forward:1", ":OVSDN-MASQUERADE", "ipset OVSDN-VTEPS", "tun0: ", "in-the-pod", "10-ovsdn.conflist", "10.128.2.2", "flow-restore-wait"}
+	for _, want := range append(created, more...) {
+		if !strings.Contains(strings.Join(h.state(t), "\n"), want) {
+			t.Errorf("the set-up did not create %s", want)
 		}
 	}
 	for _, again := range []string{"", "again: "} {
@@ -161,8 +187,8 @@ func TestUninstallationLeavesTheNodeAsItWas(t *testing.T) {
 	}
 }
 
-// Another network that came first may need what the agent set.
-func TestUninstallationBesideAnotherNetworkLeavesSysctls(t *testing.T) {
+// Another network may need the sysctls that the agent set.
+func TestUninstall_otherNetwork(t *testing.T) {
 	h := newHost(t)
 	h.setUp(t)
 	h.must(t, os.WriteFile(filepath.Join(h.config.CNIConfDir, "05-other.conflist"), []byte("{}"), 0o600))
@@ -171,12 +197,12 @@ func TestUninstallationBesideAnotherNetworkLeavesSysctls(t *testing.T) {
 		t.Errorf("ip_forward is %s", got)
 	}
 	if got := filesIn(t, h.config.CNIConfDir); got != "05-other.conflist" {
-		t.Errorf("there is %s", got)
+		t.Errorf("got files %s", got)
 	}
 }
 
-// Without Open vSwitch the bridge can't go. The rest does, and the error says what stays.
-func TestUninstallationWithoutOpenVSwitchDoesTheRestAndSaysSo(t *testing.T) {
+// Without Open vSwitch all but the bridge is removed, and the error names the bridge.
+func TestUninstall_switchStopped(t *testing.T) {
 	h := newHost(t)
 	h.setUp(t)
 	h.StopVSwitchd(t)
@@ -186,25 +212,25 @@ func TestUninstallationWithoutOpenVSwitchDoesTheRestAndSaysSo(t *testing.T) {
 	var err error
 	h.in(t, func() error { err = newUninstaller(h.config, h.bridge).run(ctx); return nil })
 	if !ovs.IsUnavailable(err) || !strings.Contains(err.Error(), "remove bridge") {
-		t.Errorf("it says %v", err)
+		t.Errorf("got error %v", err)
 	}
 	if got := h.sh(t, "ip -o link; iptables-save; sysctl net.ipv4.ip_forward"); strings.Contains(got, "in-the-pod") || strings.Contains(got, "OVSDN-") || !strings.Contains(got, "ip_forward = 0") {
-		t.Errorf("the rest is not gone:\n%s", got)
+		t.Errorf("got remains on the host:\n%s", got)
 	}
 	if got := filesIn(t, h.config.CNIConfDir) + filesIn(t, h.config.CNIBinDir); got != "bridge" {
-		t.Errorf("there is %s", got)
+		t.Errorf("got files %s", got)
 	}
 }
 
-// Else a bridge that somebody makes later would wait for flows when its vswitchd starts again, and nobody would end that.
-func TestUninstallationAfterTheBridgeWentLetsOthersStart(t *testing.T) {
+// flow-restore-wait is cleared although the bridge was deleted before: else another bridge would get no flows after a restart of vswitchd.
+func TestUninstall_bridgeDeletedBefore(t *testing.T) {
 	h := newHost(t)
 	before := h.VSCtl(t, "get", "open_vswitch", ".", "other_config")
 	h.setUp(t)
 	h.VSCtl(t, "del-br", bridgeName)
 	await.OK(t, time.Minute, func(ctx context.Context) error {
 		if wait, err := h.bridge.RestoreWait(ctx); err != nil || wait.Alone {
-			return fmt.Errorf("the bridge is there yet: %+v, %w", wait, err)
+			return fmt.Errorf("the bridge still exists: %+v, %w", wait, err)
 		}
 		return nil
 	})
@@ -214,8 +240,8 @@ func TestUninstallationAfterTheBridgeWentLetsOthersStart(t *testing.T) {
 	}
 }
 
-// A bridge of that name may hold the host's uplink.
-func TestUninstallationLeavesSomebodyElsesBridge(t *testing.T) {
+// Another program's bridge of that name may have the host's uplink.
+func TestUninstall_otherBridge(t *testing.T) {
 	h := newHost(t)
 	h.VSCtl(t, "add-br", bridgeName, "--", "set", "bridge", bridgeName, "datapath_type=netdev", "--", "add-port", bridgeName, "uplink", "--", "set", "interface", "uplink", "type=internal")
 	row := func() string {
@@ -227,15 +253,15 @@ func TestUninstallationLeavesSomebodyElsesBridge(t *testing.T) {
 		t.Errorf("the bridge (-before +after):\n%s", diff)
 	}
 	if got := filesIn(t, h.config.CNIBinDir); got != "bridge" {
-		t.Errorf("the rest is not gone: %s", got)
+		t.Errorf("got plugins %s, want bridge only", got)
 	}
 }
 
-// A host that never had an Open vSwitch has none of its bridges either.
-func TestUninstallationOfAHostWithoutOpenVSwitchIsWhole(t *testing.T) {
+// A host that never had Open vSwitch has no bridge to remove.
+func TestUninstall_switchNeverInstalled(t *testing.T) {
 	h := newHost(t)
 	cfg := h.config
-	bridge := ovs.NewNative(bridgeName, t.TempDir())
+	bridge := native.New(bridgeName, t.TempDir())
 	t.Cleanup(bridge.Close)
 	h.in(t, func() error { return newUninstaller(cfg, bridge).run(t.Context()) })
 
@@ -243,29 +269,28 @@ func TestUninstallationOfAHostWithoutOpenVSwitchIsWhole(t *testing.T) {
 	var err error
 	h.in(t, func() error { err = newUninstaller(cfg, bridge).run(t.Context()); return nil })
 	if !ovs.IsUnavailable(err) {
-		t.Errorf("tun0 is there, but it says %v", err)
+		t.Errorf("got %v while tun0 exists, want an unavailable error", err)
 	}
 }
 
-// An Open vSwitch that hangs keeps nothing else on the node.
-func TestUninstallationUnderAnOpenVSwitchThatHangsDoesTheRest(t *testing.T) {
+func TestUninstall_switchHangs(t *testing.T) {
 	h := newHost(t)
 	h.setUp(t)
 	resume := h.PauseDB(t)
 	defer resume()
 	u := newUninstaller(h.config, h.bridge)
-	u.listTime, u.bridgeTime = time.Second, time.Second
+	u.listTimeout, u.bridgeTimeout = time.Second, time.Second
 	var err error
 	h.in(t, func() error { err = u.run(t.Context()); return nil })
 	if err == nil || !strings.Contains(err.Error(), "remove bridge") || strings.Contains(err.Error(), "remove firewall") {
-		t.Errorf("it says %v", err)
+		t.Errorf("got error %v", err)
 	}
 	if got := h.sh(t, "ip -o link; iptables-save; sysctl net.ipv4.ip_forward"); strings.Contains(got, "in-the-pod") || strings.Contains(got, "OVSDN-") || !strings.Contains(got, "ip_forward = 0") {
-		t.Errorf("the rest is not gone:\n%s", got)
+		t.Errorf("got remains on the host:\n%s", got)
 	}
 }
 
-func TestUninstallationIsRefusedWhileAnAgentRuns(t *testing.T) {
+func TestUninstall_agentRuns(t *testing.T) {
 	cfg := Defaults()
 	cfg.CNISocket = filepath.Join(t.TempDir(), "cni.sock")
 	running, err := cniserver.Listen(cfg.CNISocket)
@@ -274,6 +299,18 @@ func TestUninstallationIsRefusedWhileAnAgentRuns(t *testing.T) {
 	}
 	defer running.Close()
 	if err := Uninstall(t.Context(), cfg); !cniserver.IsInUse(err) {
-		t.Errorf("it says %v", err)
+		t.Errorf("got error %v", err)
+	}
+}
+
+// TestUninstallMarker_manifest: the containers of Open vSwitch wait for the file by its name.
+func TestUninstallMarker_manifest(t *testing.T) {
+	const manifest = "../../../deploy/components/ovs/ovs.yaml"
+	content, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "/openvswitch/" + uninstallMarker + " "; !strings.Contains(string(content), want) {
+		t.Errorf("%s does not wait for %s", manifest, want)
 	}
 }

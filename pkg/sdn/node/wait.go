@@ -7,75 +7,95 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
-// sayAgain is how often the agent repeats what it waits for.
-const sayAgain = 30 * time.Second
+// waitReportInterval is the interval of repeated reports of what the agent waits for.
+const waitReportInterval = 30 * time.Second
 
-// fillTime is how long a cache may take to fill before what is missing in it is taken for missing.
-const fillTime = 5 * time.Second
+// cacheSyncTimeout limits the wait for caches. After it, waitFor reports why it waits.
+const cacheSyncTimeout = 5 * time.Second
 
-// errUnheard is what the agent waits for when it could read nothing yet.
-var errUnheard = errors.New("the API server does not answer (--kube-apiserver), or does not have the kinds and rights of this installation (deploy/crds, deploy/rbac): " +
-	"the agent's log says which; what is on the node already goes on")
+// errAPIServerUnavailable is reported while a cache has not synced.
+var errAPIServerUnavailable = errors.New("the API server does not answer (--kube-apiserver), or does not have the kinds and permissions of this installation (deploy/crds, deploy/rbac): " +
+	"see the agent's log; existing pods still have their network")
 
-// waitFor returns what try gives once it gives no error, and asks it again whenever one of the informers tells of a change. say is
-// told why the agent waits, when the reason changes and every now and then.
-func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, say func(error), try func() (T, error)) (T, error) {
+// waitFor calls try until it succeeds, and returns its result. It calls try again for each event of the informers. It reports the error of try when it
+// changes and every waitReportInterval.
+func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, report func(error), try func() (T, error)) (T, error) {
 	var none T
 	changed := make(chan struct{}, 1)
 	poke := func(any) {
 		select {
 		case changed <- struct{}{}:
-		default: // one look is due already
+		default: // try is scheduled
 		}
 	}
-	var filled []cache.InformerSynced
+	var synced []cache.InformerSynced
 	for _, informer := range informers {
-		reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    poke,
-			UpdateFunc: func(_, obj any) { poke(obj) },
-			DeleteFunc: poke,
-		})
+		reg, err := informer.AddEventHandler(handlerFuncs(poke))
 		if err != nil {
-			return none, fmt.Errorf("watching: %w", err)
+			return none, fmt.Errorf("add event handler: %w", err)
 		}
 		defer func() {
 			if err := informer.RemoveEventHandler(reg); err != nil {
-				klog.FromContext(ctx).Error(err, "Informer keeps a handler that is not needed any more")
+				klog.FromContext(ctx).Error(err, "Failed to remove event handler from informer")
 			}
 		}()
-		filled = append(filled, informer.HasSynced)
+		synced = append(synced, informer.HasSynced)
 	}
 
-	// Else every start would warn of what it has merely not heard of yet. If it can't be had at all, say what is missed.
-	filling, stop := context.WithTimeout(ctx, fillTime)
+	// Without this wait, each start would report objects as missing before the first list.
+	syncing, stop := context.WithTimeout(ctx, cacheSyncTimeout)
 	defer stop()
-	cache.WaitForCacheSync(filling.Done(), filled...)
+	cache.WaitForCacheSync(syncing.Done(), synced...)
 
-	again := time.NewTicker(sayAgain)
+	again := time.NewTicker(waitReportInterval)
 	defer again.Stop()
-	var said string
+	var reported string
 	for {
 		got, err := try()
 		if err == nil {
 			return got, nil
 		}
-		if slices.ContainsFunc(filled, func(synced cache.InformerSynced) bool { return !synced() }) {
-			err = errUnheard // so what is missing may be there
+		if slices.ContainsFunc(synced, func(hasSynced cache.InformerSynced) bool { return !hasSynced() }) {
+			err = errAPIServerUnavailable // the missing object may exist
 		}
-		if said != err.Error() {
-			said = err.Error()
-			say(err)
+		if reported != err.Error() {
+			reported = err.Error()
+			report(err)
 		}
 		select {
 		case <-ctx.Done():
 			return none, ctx.Err()
 		case <-changed:
 		case <-again.C:
-			said = ""
+			reported = ""
 		}
+	}
+}
+
+// handlerOf calls handle for each event of the object with the name.
+func handlerOf(name string, handle func(any)) cache.FilteringResourceEventHandler {
+	return cache.FilteringResourceEventHandler{
+		FilterFunc: func(obj any) bool {
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				return tombstone.Key == name
+			}
+			o, err := meta.Accessor(obj)
+			return err == nil && o.GetName() == name
+		},
+		Handler: handlerFuncs(handle),
+	}
+}
+
+// handlerFuncs calls handle with the current object for each event.
+func handlerFuncs(handle func(any)) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    handle,
+		UpdateFunc: func(_, obj any) { handle(obj) },
+		DeleteFunc: handle,
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestWaitForTakesWhatComesLater(t *testing.T) {
+func TestWaitFor_objectCreatedLater(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -27,10 +27,10 @@ func TestWaitForTakesWhatComesLater(t *testing.T) {
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 
-	said := make(chan error, 10)
+	reported := make(chan error, 10)
 	got := make(chan string, 1)
 	go func() {
-		name, err := waitFor(ctx, []cache.SharedIndexInformer{services.Informer()}, func(err error) { said <- err }, func() (string, error) {
+		name, err := waitFor(ctx, []cache.SharedIndexInformer{services.Informer()}, func(err error) { reported <- err }, func() (string, error) {
 			svc, err := services.Lister().Services("ns").Get("svc")
 			if err != nil {
 				return "", err
@@ -42,8 +42,8 @@ func TestWaitForTakesWhatComesLater(t *testing.T) {
 		}
 		got <- name
 	}()
-	if err := <-said; err == nil {
-		t.Error("no reason was given")
+	if err := <-reported; err == nil {
+		t.Error("reported no error")
 	}
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}}
 	if _, err := client.CoreV1().Services("ns").Create(ctx, svc, metav1.CreateOptions{}); err != nil {
@@ -56,7 +56,7 @@ func TestWaitForTakesWhatComesLater(t *testing.T) {
 	factory.Shutdown()
 }
 
-func TestWaitForEndsWithItsContext(t *testing.T) {
+func TestWaitFor_contextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	informer := factory.Core().V1().Services().Informer()
@@ -68,8 +68,8 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// What can't be read is not called missing.
-func TestWaitForSaysThatTheAPIServerDoesNotAnswer(t *testing.T) {
+// An object that can't be read is not reported as missing.
+func TestWaitFor_apiServerUnavailable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	client := fake.NewClientset()
 	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -78,10 +78,10 @@ func TestWaitForSaysThatTheAPIServerDoesNotAnswer(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Services().Informer()
 	factory.Start(ctx.Done())
-	var said error
-	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(err error) { said = err; cancel() }, func() (int, error) { return 0, errors.New("missing") })
+	var reported error
+	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(err error) { reported = err; cancel() }, func() (int, error) { return 0, errors.New("missing") })
 	factory.Shutdown()
-	if !errors.Is(said, errUnheard) || !errors.Is(err, context.Canceled) {
-		t.Errorf("it says %v, and ends with %v", said, err)
+	if !errors.Is(reported, errAPIServerUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("reported %v and returned %v, want %v and %v", reported, err, errAPIServerUnavailable, context.Canceled)
 	}
 }

@@ -10,58 +10,59 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// zoneLimitsInterval is the time between two looks at the tracker's free room, by which the limits of zones follow it.
+// zoneLimitsInterval is the interval at which the limits are adapted to the free entries of the conntrack table.
 const zoneLimitsInterval = 250 * time.Millisecond
 
-// The limits are set again when the free room has changed by more than one part in zoneLimitsStep.
+// The limits are set again when the number of free entries has changed by more than 1/zoneLimitsStep.
 const zoneLimitsStep = 8
 
-// zoneLimits limits the conntrack zones of this node's pods to shares of the tracker's free room (docs/decisions/0001-conntrack.md).
+// zoneLimits limits the conntrack zones of this node's pods to shares of the free entries (docs/decisions/0001-conntrack.md).
 type zoneLimits struct {
-	bridge *ovs.Native
+	bridge *native.Native
 	node   pipeline.Node
 	runner *reconcile.Runner
 
 	lost atomic.Bool // vswitchd may have none of the limits
-	free int         // room that the limits were set for last; only the runner uses it
+	free int         // free entries when the limits were set; used only by the runner
 }
 
-func newZoneLimits(bridge *ovs.Native, node pipeline.Node) *zoneLimits {
+func newZoneLimits(bridge *native.Native, node pipeline.Node) *zoneLimits {
 	l := &zoneLimits{bridge: bridge, node: node}
-	l.runner = reconcile.NewRunner("zone limits", zoneLimitsInterval, l.serve)
+	l.runner = reconcile.NewRunner("zone limits", zoneLimitsInterval, l.reconcile)
 	l.Reset()
 	return l
 }
 
-// Reset sets the limits again. It is for each session with vswitchd, which may have lost them.
+// Reset sets the limits again. Call it for each new session with vswitchd, which may have lost them.
 func (l *zoneLimits) Reset() {
 	l.lost.Store(true)
-	l.runner.Poke()
+	l.runner.Trigger()
 }
 
-// Run has the limits follow the free room until the context ends.
+// Run adapts the limits to the free entries until the context ends.
 func (l *zoneLimits) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { l.runner.Run(ctx) })
-	wait.UntilWithContext(ctx, func(context.Context) { l.runner.Poke() }, zoneLimitsInterval)
+	wait.UntilWithContext(ctx, func(context.Context) { l.runner.Trigger() }, zoneLimitsInterval)
 	parts.Wait()
 }
 
-// serve leaves it to the next interval if vswitchd does not answer: the limits must not wait for a back-off when it starts.
-func (l *zoneLimits) serve(ctx context.Context) error {
-	err := l.follow(ctx)
+// reconcile returns no error if vswitchd does not answer: the limits must be set at the next interval, not after a backoff.
+func (l *zoneLimits) reconcile(ctx context.Context) error {
+	err := l.update(ctx)
 	if ovs.IsUnavailable(err) {
 		return nil
 	}
 	return err
 }
 
-// follow sets the limits if the free room has changed.
-func (l *zoneLimits) follow(ctx context.Context) error {
+// update sets the limits if the number of free entries has changed.
+func (l *zoneLimits) update(ctx context.Context) error {
 	lost := l.lost.Swap(false)
 	tracker, err := l.bridge.Tracker(ctx)
 	if err != nil {

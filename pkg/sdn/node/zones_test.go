@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// A vswitchd that starts again has lost the limits of its own datapath, and gets them again.
-func TestZonesAreLimitedInEverySession(t *testing.T) {
+// A restarted vswitchd has lost the limits of its userspace datapath.
+func TestZoneLimits_restart(t *testing.T) {
 	sw := ovstest.Start(t)
-	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	bridge := native.New(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev}); err != nil {
 		t.Fatal(err)
@@ -55,24 +56,24 @@ func TestZonesAreLimitedInEverySession(t *testing.T) {
 	}
 }
 
-// Sixteen openers that open connections without end, one after the other, leave room in the tracker, and the next one gets some of it.
-func TestZoneLimitsLeaveRoom(t *testing.T) {
+// Sixteen pods that open connections without end leave entries free, and the next pod gets some of them.
+func TestZoneLimits_manySenders(t *testing.T) {
 	const size, openers, step, modest = 1600, 16, 25, 20
 	node := datapath.New(t, 1).Nodes[0]
 	if ovstest.DatapathType(t) != ovstest.DatapathNetdev {
 		t.Skip("the kernel's tracker has one size for all network namespaces")
 	}
 	sender := node.AddPod(t).UDP(t, 0)
-	// The destination stands for the opener: its zone is that of what it opens.
+	// The destination selects the zone, as the source does for a pod.
 	node.SetFlows(t, "table=0,arp actions=NORMAL\n"+
 		"table=0,udp actions=move:NXM_OF_IP_DST[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],ct(commit,zone=NXM_NX_REG3[0..15])")
 	node.AppCtl(t, "dpctl/ct-set-maxconns", "netdev@ovs-netdev", fmt.Sprint(size))
-	bridge := ovs.NewNative(ovstest.Bridge, node.Switch.RunDir)
+	bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
 	t.Cleanup(bridge.Close)
 	limits := newZoneLimits(bridge, pipeline.Node{Subnets: []netip.Prefix{node.Subnet}})
-	follow := func() ovs.Tracker {
+	follow := func() native.Tracker {
 		t.Helper()
-		if err := limits.follow(t.Context()); err != nil {
+		if err := limits.update(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		tracker, err := bridge.Tracker(t.Context())

@@ -5,7 +5,7 @@ import (
 	"hash/fnv"
 )
 
-// Kind says what sort of object a flow was compiled from. It is the first byte of the flow's cookie, so
+// Kind is the kind of object that a flow was compiled from. It is the first byte of the flow's cookie, so
 // `ovs-ofctl dump-flows br0 cookie=0x02…/0xff…` lists one kind. Numbers are never reused.
 type Kind uint8
 
@@ -13,13 +13,15 @@ type Kind uint8
 const (
 	KindShared     Kind = 0x01 // a flow that several owners contribute to
 	KindNode       Kind = 0x02 // the node's static flows
-	KindHostSubnet Kind = 0x03 // a peer node
+	KindHostSubnet Kind = 0x03 // a remote node or an external machine
 	KindPod        Kind = 0x04 // a local pod's sandbox
 	KindService    Kind = 0x05 // a service
-	KindMulticast  Kind = 0x06 // replication lists, and who receives
-	KindPolicy     Kind = 0x07 // a piece of policies' rules
+	KindMulticast  Kind = 0x06 // multicast of a VNID, and the nodes that receive copies
+	KindPolicy     Kind = 0x07 // a part of the rules of policies
 
 	KindNodeAddresses Kind = 0x08 // the addresses of a Node
+
+	KindAffinity Kind = 0x09 // the endpoint of a client of a service; Open vSwitch learns the flow
 )
 
 func (k Kind) String() string {
@@ -40,6 +42,8 @@ func (k Kind) String() string {
 		return "policy"
 	case KindNodeAddresses:
 		return "node addresses"
+	case KindAffinity:
+		return "affinity"
 	}
 	return fmt.Sprintf("kind(%#02x)", uint8(k))
 }
@@ -74,7 +78,7 @@ func SharedCookie() uint64 {
 	return uint64(KindShared) << cookieHashBits
 }
 
-// CookieKind returns the kind of owner that a cookie stands for.
+// CookieKind returns the kind of owner of a cookie.
 func CookieKind(cookie uint64) Kind {
 	return Kind(cookie >> cookieHashBits)
 }

@@ -6,11 +6,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// What policies deny ends in tables 29 and 83, for the source's sake or for the destination's. There a pod of a namespace whose
-// denied packets are logged has a copy sent to the agent, within a rate for each pod and direction: a flood costs the switch a counter, and hides
-// nothing of other pods.
+// Packets that policies deny end in table 29 (egress of the source) or 83 (ingress of the destination). If the pod's namespace logs denied
+// packets, these tables send copies to the agent, at a limited rate for each pod and direction, so that a flood of one pod hides no packet of others.
 
-// deniedRate is how many denied packets a second a pod has reported in each direction, and deniedBurst how many at once after a pause.
+// deniedRate is the number of denied packets per second that are sent to the agent for a pod and direction, and deniedBurst the burst in packets.
 const (
 	deniedRate  = 10
 	deniedBurst = 20
@@ -24,13 +23,13 @@ const (
 
 // Denied is a packet that policies have denied.
 type Denied struct {
-	Egress bool   // to its source, else to its destination
-	Rule   uint32 // that denied it; 0: the pod may only talk as rules allow, and none did
+	Egress bool   // denied by the egress policies of its source, else by the ingress policies of its destination
+	Rule   uint32 // the rule that denied it; 0: the pod is isolated, and no rule allowed the packet
 }
 
-// logDenied compiles that the agent is told of packets that the pod is denied, if its namespace is logged.
+// logDenied compiles the copies of denied packets to the agent, if the pod's namespace logs them.
 func (n Node) logDenied(s *State, p Pod) {
-	if !n.judges() || !p.Policies.Judged || !p.Policies.Logged {
+	if !n.evaluates() || !p.Policies.Evaluated || !p.Policies.Logged {
 		return
 	}
 	for _, direction := range []struct {
@@ -39,14 +38,18 @@ func (n Node) logDenied(s *State, p Pod) {
 		denied func(netip.Prefix) ovs.Match
 	}{{tableEgressDenied, meterEgressDenied, ovs.IPSource}, {tableIngressDenied, meterIngressDenied, ovs.IPDestination}} {
 		m := ovs.Meter{ID: direction.meter | uint32(p.OFPort), Unit: ovs.Packets, Rate: deniedRate, Burst: deniedBurst} //nolint:gosec // of 16 bits
+		// meter=65539,pktps,burst,band=type=drop,rate=10,burst_size=20
+		// meter=131075,pktps,burst,band=type=drop,rate=10,burst_size=20
 		s.Meters = append(s.Meters, m)
 		for _, addr := range p.Addrs {
+			// table=29,priority=100,ip,nw_src=10.128.0.5,actions=meter:65539,controller(id=1)
+			// table=83,priority=100,ip,nw_dst=10.128.0.5,actions=meter:131075,controller(id=1)
 			s.add(direction.table, 100, ip(direction.denied(single(addr))), ovs.ThroughMeter(m.ID), ovs.ToController())
 		}
 	}
 }
 
-// ReadDenied says why a packet was denied; false if it was sent to the agent for another reason.
+// ReadDenied returns the rule and the direction that denied a packet. It returns false if the packet was sent to the agent for another reason.
 func ReadDenied(p ovs.PacketIn) (Denied, bool) {
 	d := Denied{Egress: p.Table == tableEgressDenied, Rule: p.Registers[numberDenied]}
 	return d, d.Egress || p.Table == tableIngressDenied

@@ -74,9 +74,9 @@ func endpointFlows(t *testing.T, n Node, more ...string) []*ovs.Flow {
 		n.NodeAddresses(true, []netip.Addr{addr("198.51.100.60")})}
 	for port, vnid := range map[int]config.VNID{3: 0x20, 4: 0x20, 5: 0, 6: 0} {
 		a := addr(fmt.Sprintf("10.128.0.%d", port))
-		p := Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid, Policies: PodPolicies{Judged: port%2 == 1, Egress: port%2 == 1}}
+		p := Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid, Policies: PodPolicies{Evaluated: port%2 == 1, Egress: port%2 == 1}}
 		states = append(states, n.Pod(p))
-		if !p.Policies.Judged {
+		if !p.Policies.Evaluated {
 			continue
 		}
 		states = append(states, n.PolicyTarget(p, []RulePart{
@@ -164,20 +164,20 @@ func reachedBy(t *testing.T, tracer *ovstest.Tracer, service int) (pods string) 
 		case "2":
 			pods += strconv.Itoa(pod)
 		default:
-			t.Errorf("the packet is sent to another port:\n%s", traces[0])
+			t.Errorf("output port: got %q, want 2 or none:\n%s", lastOutput(traces[0]), traces[0])
 		}
 		if strings.Contains(traces[0], "set(ipv4(dst") || strings.Contains(traces[0], "set(tcp(") {
-			t.Errorf("the packet is changed:\n%s", traces[0])
+			t.Errorf("got a packet with another destination, want it unchanged:\n%s", traces[0])
 		}
 		if lastOutput(traces[1]) != "2" {
-			t.Errorf("service %d: a port without outside endpoints is not reached by pod %d:\n%s", service, pod, traces[1])
+			t.Errorf("service %d, pod %d, port without outside endpoints: got output port %q, want 2:\n%s", service, pod, lastOutput(traces[1]), traces[1])
 		}
 	}
 	return pods
 }
 
-// TestTraceEndpoints_fragments: fragments of a pod with policies are put together before they are evaluated. Those that the userspace datapath hands
-// on have no ports.
+// TestTraceEndpoints_fragments: conntrack reassembles fragments of a pod with policies before they are evaluated. The userspace datapath passes them
+// on unchanged; they have no ports.
 func TestTraceEndpoints_fragments(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for _, userspace := range []bool{false, true} {
@@ -226,7 +226,7 @@ func TestTraceFrontends(t *testing.T) {
 					case port:
 						got += strconv.Itoa(pod)
 					default:
-						t.Errorf("the packet is sent to another port:\n%s", traces[0])
+						t.Errorf("output port: got %q, want %s or none:\n%s", lastOutput(traces[0]), port, traces[0])
 					}
 				}
 				if got != want {
@@ -235,7 +235,7 @@ func TestTraceFrontends(t *testing.T) {
 			}
 		}
 	}
-	// In mode multitenant the VNID of a node port is evaluated on all addresses of other nodes; through this node, the packet comes back.
+	// In mode multitenant this node evaluates the VNID of a node port on all addresses of other nodes. A packet to its own addresses returns through tun0.
 	if _, err := bridge.Replace(t.Context(), ovs.State{Flows: endpointFlows(t, inMode(config.ModeMultitenant), others...)}); err != nil {
 		t.Fatal(err)
 	}

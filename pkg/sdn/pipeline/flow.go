@@ -11,7 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// match is what a flow looks for; arp, ip and transport make one, from narrows it to a port.
+// match is the match of a flow: arp, ip and udp return one, from limits it to an input port.
 type match struct {
 	protocol goovs.Protocol
 	inPort   int
@@ -37,7 +37,8 @@ func (m match) from(port int) match {
 	return m
 }
 
-// add appends a flow to the state.
+// add appends a flow to the state. The comment above each call shows a flow that it adds, in the notation of ovs-ofctl and with values of a golden
+// file; lines of more than 150 characters continue indented.
 func (s *State) add(table, priority int, m match, actions ...ovs.Action) {
 	f := s.next()
 	*f = ovs.Flow{
@@ -74,7 +75,7 @@ func loadPort(port int) ovs.Action {
 	return goovs.Load(strconv.Itoa(port), regOutput)
 }
 
-// toNode sends a packet that is tagged already through the tunnel; more nodes may follow.
+// toNode returns the actions that send a packet, whose tunnel ID is set, to a node. Actions for more nodes may follow.
 func toNode(vtep netip.Addr) []ovs.Action {
 	return []ovs.Action{
 		goovs.SetField(vtep.String(), "tun_dst"),

@@ -13,36 +13,38 @@ import (
 // (set_field of tun_dst 24, output 16; OpenFlow 1.4.1, 7.2.4).
 const maxMulticastNodes = 1500
 
-// MulticastNodes compiles the replication of multicast to the given nodes, for VNIDs of which it is not known who has their pods.
-// Beyond maxMulticastNodes the rest gets none.
+// MulticastNodes compiles the replication of multicast to the given nodes, for VNIDs with Multicast.AllNodes. Nodes beyond the first
+// maxMulticastNodes receive no copies.
 func (n Node) MulticastNodes(vteps []netip.Addr) State {
 	var s State
 	n.replicate(&s, 100, anything(), vteps)
 	return s
 }
 
-// Multicast is a VNID that has multicast among its pods.
+// Multicast is a VNID with multicast between its pods.
 type Multicast struct {
 	VNID    config.VNID
-	OFPorts []int // of its pods here
+	OFPorts []int // of its pods on this node
 
-	// The VTEPs of others that have pods of the VNID. AllNodes: it is not known who has, and MulticastNodes' get it.
+	// Nodes are the VTEPs of other nodes with pods of the VNID. AllNodes: these nodes are unknown, and all nodes of MulticastNodes receive copies.
 	Nodes    []netip.Addr
 	AllNodes bool
 }
 
-// Multicast compiles who of a VNID may send multicast, and who hears it. IGMP goes the same way: to addresses of the multicast range.
+// Multicast compiles the senders and the receivers of a VNID's multicast. IGMP has destinations in the multicast range, and the same flows.
 func (n Node) Multicast(m Multicast) State {
 	var s State
 	sender := match{fields: []ovs.Match{ovs.Reg(0, uint32(m.VNID))}}
+	// table=110,priority=100,reg0=0xabcdef,actions=goto_table:111
 	s.add(tableMulticastEgress, 100, sender, ovs.GotoTable(tableMulticastNodes))
 	if !m.AllNodes {
 		n.replicate(&s, 200, sender, m.Nodes)
 	}
 	var actions []ovs.Action
-	for _, port := range m.OFPorts { // never back to the sender's: OVS leaves the port out that a packet came by
+	for _, port := range m.OFPorts { // OVS does not output to the packet's input port
 		actions = append(actions, goovs.Output(port))
 	}
+	// table=120,priority=100,reg0=0xabcdef,actions=output:3,output:7
 	s.add(tableMulticastPods, 100, sender, actions...)
 	return s
 }
@@ -55,5 +57,8 @@ func (n Node) replicate(s *State, priority int, m match, vteps []netip.Addr) {
 	for _, vtep := range vteps {
 		actions = append(actions, toNode(vtep)...)
 	}
+	// table=111,priority=100,actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:172.31.0.12->tun_dst,output:1,set_field:172.31.0.13->tun_dst,
+	//     output:1,goto_table:120
+	// table=111,priority=200,reg0=0xabcdef,actions=move:NXM_NX_REG0[]->NXM_NX_TUN_ID[0..31],set_field:172.31.0.12->tun_dst,output:1,goto_table:120
 	s.add(tableMulticastNodes, priority, m, append(actions, ovs.GotoTable(tableMulticastPods))...)
 }

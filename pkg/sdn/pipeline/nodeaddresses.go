@@ -7,16 +7,18 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// NodeAddresses compiles the way of packets to addresses that a node has besides those of its HostSubnet through table 61: its node ports are on all of
-// them. isOwn is for this node. Addresses inside of the pod and service networks are ignored.
+// NodeAddresses compiles the routes of packets to a node's addresses other than those of its HostSubnet, through table 61: its node ports are on all of
+// them. isOwn reports whether it is this node. Addresses inside of the pod and service networks are ignored.
 func (n Node) NodeAddresses(isOwn bool, addrs []netip.Addr) State {
 	var s State
 	for _, addr := range addrs {
-		if !n.judges() || !n.mayHave(addr) {
+		if !n.evaluates() || !n.mayHave(addr) {
 			continue
 		}
+		// table=30,priority=310,ct_state=-rpl,ip,reg4=0x1/0x2001,nw_dst=198.51.100.60,actions=goto_table:61
 		s.add(tableRoute, 310, ip(n.unevaluated(ovs.IPDestination(single(addr)))...), ovs.GotoTable(tableNodePort))
 		if n.tenants() && !isOwn {
+			// table=30,priority=100,ip,nw_dst=198.51.100.50,actions=goto_table:61
 			s.add(tableRoute, 100, ip(ovs.IPDestination(single(addr))), ovs.GotoTable(tableNodePort))
 		}
 	}

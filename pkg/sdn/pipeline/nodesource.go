@@ -16,21 +16,24 @@ import (
 // source address, unless the packet has a DSCP of the host's firewall. In the tunnel the packet has config.NodeMAC as its Ethernet source, by
 // which table 10 of the receiver sets both registers (docs/decisions/0006-node-as-source.md).
 
-// marks reports whether the node's own packets are marked for other nodes.
-func (n Node) marks() bool { return n.judges() && len(n.Subnets) > 0 }
+// marks reports whether this node marks its own packets to other nodes.
+func (n Node) marks() bool { return n.evaluates() && len(n.Subnets) > 0 }
 
 // itself compiles the packets from tun0 that are the node's own. Packets with a DSCP of the firewall match flows of a higher priority.
 func (n Node) itself(s *State) {
-	if !n.judges() {
+	if !n.evaluates() {
 		for _, gateway := range n.gateways() {
+			// table=0,priority=400,ip,in_port=2,nw_src=10.128.0.1,actions=goto_table:30
 			s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), ovs.GotoTable(tableRoute))
 		}
 		return
 	}
 	for _, gateway := range n.gateways() {
+		// table=0,priority=400,ip,in_port=2,nw_src=10.128.0.1,actions=ct_clear,load:0x1->NXM_NX_REG4[10],load:0xac1f000b->NXM_NX_REG6[],goto_table:30
 		s.add(tableClassify, 400, ip(ovs.IPSource(gateway)).from(PortTun), append(n.fromHost(isNode(n.VTEP)...), ovs.GotoTable(tableRoute))...)
 	}
 	if n.VTEP.Is4() && len(n.Subnets) > 0 {
+		// table=0,priority=205,ip,in_port=2,nw_src=172.31.0.11,actions=ct_clear,load:0x1->NXM_NX_REG4[10],load:0xa800001->NXM_NX_REG6[],goto_table:30
 		s.add(tableClassify, 205, ip(ovs.IPSource(single(n.VTEP))).from(PortTun),
 			append(n.fromHost(isNode(config.Gateway(n.Subnets[0]))...), ovs.GotoTable(tableRoute))...)
 	}
@@ -42,6 +45,7 @@ func (n Node) mark(s *State) {
 		return
 	}
 	for _, cluster := range n.ClusterNetworks {
+		// table=30,priority=110,ip,reg4=0x400/0x400,in_port=2,nw_dst=10.128.0.0/14,actions=set_field:0e:58:0a:80:00:01->eth_src,goto_table:90
 		s.add(tableRoute, 110, ip(ovs.RegBits(4, sourceNode, sourceNode), ovs.IPDestination(cluster)).from(PortTun),
 			setSourceMAC(config.NodeMAC(config.Gateway(n.Subnets[0]))), ovs.GotoTable(tableRemote))
 	}
@@ -51,14 +55,16 @@ func (n Node) mark(s *State) {
 // nodes. They reach this node's pods, with vnidOutside whatever their VNI, and not this host.
 func (n Node) foreign(s *State) {
 	var enter []ovs.Action
-	if n.judges() {
+	if n.evaluates() {
 		enter = append(enter, loadVNID(vnidOutside, regSourceVNID))
 	}
 	enter = append(enter, goovs.Load("0x1", regSourceForeign), ovs.GotoTable(tableTunnelIngress))
 	for _, gateway := range n.gateways() {
+		// table=0,priority=195,ip,in_port=1,nw_dst=10.128.0.1,actions=drop
 		s.add(tableClassify, 195, ip(ovs.IPDestination(gateway)).from(PortVXLAN), goovs.Drop())
 	}
 	for _, subnet := range n.Subnets {
+		// table=0,priority=190,ip,in_port=1,nw_dst=10.128.0.0/23,actions=load:0x1->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[11],goto_table:10
 		s.add(tableClassify, 190, ip(ovs.IPDestination(subnet)).from(PortVXLAN), enter...)
 	}
 }
@@ -71,17 +77,21 @@ func (n Node) fromPeer(s *State, p Peer) {
 		enter = []ovs.Action{loadVNID(*p.FixedVNID, regSourceVNID), ovs.GotoTable(tableRoute)}
 	}
 	for _, subnet := range p.Subnets {
+		// table=10,priority=100,ip,tun_src=172.31.0.12,nw_src=10.129.0.0/23,actions=goto_table:30
 		s.add(tableTunnelIngress, 100, ip(ovs.TunnelSource(p.VTEP), ovs.IPSource(subnet)), enter...)
+		// table=10,priority=100,arp,tun_src=172.31.0.12,arp_spa=10.129.0.0/23,actions=goto_table:30
 		s.add(tableTunnelIngress, 100, arp(ovs.TunnelSource(p.VTEP), ovs.ARPSourceIP(subnet)), enter...)
 	}
+	// table=10,priority=110,ip,reg4=0x800/0x800,tun_src=172.31.0.12,actions=goto_table:30
 	s.add(tableTunnelIngress, 110, ip(ovs.TunnelSource(p.VTEP), ovs.RegBits(4, sourceForeign, sourceForeign)), ovs.GotoTable(tableRoute))
+	// table=10,priority=50,tun_src=172.31.0.12,actions=drop
 	s.add(tableTunnelIngress, 50, match{fields: []ovs.Match{ovs.TunnelSource(p.VTEP)}}, goovs.Drop())
 	n.markedByPeer(s, p)
 }
 
 // markedByPeer compiles the packets of a peer that is a node which the node itself sends.
 func (n Node) markedByPeer(s *State, p Peer) {
-	if !n.judges() || !p.IsNode || p.FixedVNID != nil || !p.VTEP.Is4() || len(p.Subnets) == 0 {
+	if !n.evaluates() || !p.IsNode || p.FixedVNID != nil || !p.VTEP.Is4() || len(p.Subnets) == 0 {
 		return
 	}
 	first := config.Gateway(p.Subnets[0])
@@ -89,6 +99,11 @@ func (n Node) markedByPeer(s *State, p Peer) {
 	source := func(a, other netip.Addr, actions ...ovs.Action) {
 		m := ip(goovs.TunnelID(0), ovs.TunnelSource(p.VTEP), goovs.DataLinkSource(config.NodeMAC(first).String()), ovs.IPSource(single(a)))
 		actions = append(actions, isNode(other)...)
+		// table=10,priority=130,ip,tun_id=0,tun_src=172.31.0.12,dl_src=0e:58:0a:81:00:01,nw_src=10.129.0.1,
+		//     actions=load:0x1->NXM_NX_REG4[10],load:0xac1f000c->NXM_NX_REG6[],set_field:0a:58:0a:81:00:01->eth_src,goto_table:30
+		// table=10,priority=130,ip,tun_id=0,tun_src=172.31.0.12,dl_src=0e:58:0a:81:00:01,nw_src=172.31.0.12,
+		//     actions=load:0x0->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[10],load:0xa810001->NXM_NX_REG6[],set_field:0a:58:0a:81:00:01->eth_src,
+		//     goto_table:30
 		s.add(tableTunnelIngress, 130, m, append(actions, setSourceMAC(config.MAC(first)), ovs.GotoTable(tableRoute))...)
 	}
 	for _, subnet := range p.Subnets {

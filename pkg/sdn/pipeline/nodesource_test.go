@@ -38,8 +38,8 @@ func podsOf(t *testing.T, n Node) string {
 	base := n.Subnets[0].Addr().As4()
 	var s State
 	for port, p := range map[int]Pod{
-		3: {VNID: 0x20, Policies: PodPolicies{Judged: true, Ingress: true}}, 4: {VNID: 0x20},
-		5: {Policies: PodPolicies{Judged: true, Ingress: true}}, 6: {},
+		3: {VNID: 0x20, Policies: PodPolicies{Evaluated: true, Ingress: true}}, 4: {VNID: 0x20},
+		5: {Policies: PodPolicies{Evaluated: true, Ingress: true}}, 6: {},
 	} {
 		base[3] = byte(port)
 		p.OFPort, p.Addrs = port, []netip.Addr{netip.AddrFrom4(base)}
@@ -298,7 +298,7 @@ func TestTraceNodeSource(t *testing.T) {
 				"this node's IP, returned": {"in_port=2,ip,nw_src=172.31.0.12,nw_dst=10.129.0.4,nw_tos=248,dl_src=0a:58:0a:81:00:01", verdict{"0x1", "", "", "0a:58:0a:81:00:01"}},
 			} {
 				trace := traceOne(t, tracer, tc.packet)
-				// Before the first lookup of a connection; table 70 adds what it knows of the destination.
+				// Before the first lookup of a connection; table 70 then loads the registers of the destination.
 				first, _, _ := strings.Cut(trace, "\nMegaflow")
 				_, final, _ := strings.Cut(first, "Final flow: ")
 				field := func(name string) string {
@@ -348,7 +348,7 @@ func TestTraceNodeSource(t *testing.T) {
 	}
 }
 
-// Only packets to nodes have the mark: pods of this node and machines that are no nodes receive tun0's MAC.
+// Only packets to nodes have the mark: pods of this node and machines that are not nodes receive tun0's MAC.
 func TestTraceNodeSource_markedOnlyForNodes(t *testing.T) {
 	sw, _ := realSwitch(t)
 	tracer := sw.NewTracer(t)

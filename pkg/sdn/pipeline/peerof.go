@@ -40,7 +40,7 @@ func (p *Peer) readSource(f ovs.DumpedFlow) bool {
 		return p.readEntry(fields["tun_src"], actions)
 	case f.Key.Priority == 110 && fields["reg4"] != "": // foreign sources
 		return true
-	case f.Key.Priority == 50 && len(fields) == 1 && fields["tun_src"] != "": // sources that are not the peer's
+	case f.Key.Priority == 50 && len(fields) == 1 && fields["tun_src"] != "": // sources outside of the peer's subnets
 		return true
 	case f.Key.Priority == 130 && fields["dl_src"] != "": // a node's own packets
 		p.IsNode = true
@@ -86,7 +86,7 @@ func (p *Peer) readEntry(tunnelSource, actions string) bool {
 	return vtep == p.VTEP && sameVNID
 }
 
-// loadedVNID reads the action "load:VNID", in hexadecimal or decimal. It returns false for another action, and for a number that is no VNID.
+// loadedVNID reads the action "load:VNID", in hexadecimal or decimal. It returns false for another action, and for a number that is not a VNID.
 func loadedVNID(action string) (config.VNID, bool) {
 	value, ok := strings.CutPrefix(action, "load:")
 	if !ok {

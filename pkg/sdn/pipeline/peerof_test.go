@@ -77,13 +77,13 @@ func TestPeerIsNotReadBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, ok := PeerOf(flows); ok {
-				t.Errorf("read as %v", p)
+				t.Errorf("got %v, want none", p)
 			}
 		})
 	}
 }
 
-// The flows are those that previous versions leave on the switch.
+// The flows are those that previous versions installed.
 func TestPreviousVersionsPeerIsReadBack(t *testing.T) {
 	vnid := config.VNID(0x30)
 	machine := Peer{VTEP: netip.MustParseAddr("172.31.0.99"), Subnets: prefixes("10.131.0.0/23"), FixedVNID: &vnid}

@@ -11,7 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// Pod is a local pod, as its port shows it.
+// Pod is a local pod, with its port.
 type Pod struct {
 	OFPort int
 	MAC    net.HardwareAddr
@@ -21,7 +21,7 @@ type Pod struct {
 	Policies PodPolicies
 }
 
-// Pod compiles a local pod: what it may send, and how to reach it.
+// Pod compiles a local pod: the check of its source addresses, its routes, and its VNID.
 func (n Node) Pod(p Pod) State {
 	var s State
 	mac := p.MAC.String()
@@ -31,15 +31,24 @@ func (n Node) Pod(p Pod) State {
 		source := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr))}
 		toService := []ovs.Match{goovs.DataLinkSource(mac), ovs.IPSource(single(addr)), ovs.IPDestination(n.ServiceNetwork)}
 
-		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)})...)
+		// table=20,priority=110,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,nw_dst=172.30.0.0/16,
+		//     actions=load:0x6005->NXM_NX_REG3[],load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:60
+		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), slices.Concat(n.loadServiceZone(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)})...)
+		// table=20,priority=100,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,
+		//     actions=load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:26
 		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), append(append([]ovs.Action{vnid}, asSource...), n.fromPod())...)
 
-		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), slices.Concat(n.keep(addr), []ovs.Action{vnid}, asSource, []ovs.Action{n.fromPod()})...)
+		// table=25,priority=100,ip,nw_src=10.128.0.5,
+		//     actions=load:0x6005->NXM_NX_REG3[],load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:26
+		s.add(tableServiceReturn, 100, ip(ovs.IPSource(single(addr))), slices.Concat(n.loadLocalZone(addr), []ovs.Action{vnid}, asSource, []ovs.Action{n.fromPod()})...)
+		// table=70,priority=100,ip,nw_dst=10.128.0.5,
+		//     actions=load:0x0->NXM_NX_REG1[],load:3->NXM_NX_REG2[],load:0x3->NXM_NX_REG4[3..5],ct(table=80,zone=24581)
 		s.add(tableLocalPod, 100, ip(ovs.IPDestination(single(addr))),
 			slices.Concat([]ovs.Action{loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort)}, asTarget, []ovs.Action{n.toIsolation(addr)})...)
 	}
+	n.balanceFor(&s, p, asSource)
 	n.podARP(&s, p)
 	n.logDenied(&s, p)
-	n.among(&s, p.VNID)
+	n.withinVNID(&s, p.VNID)
 	return s
 }

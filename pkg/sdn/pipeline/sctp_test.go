@@ -7,36 +7,36 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// Where the tracker sees no ports of SCTP, what answers a connection that was allowed is judged like any packet. Other protocols answer.
+// Where conntrack ignores the ports of SCTP, replies to allowed connections are evaluated like any packet. Replies of other protocols pass.
 func TestTraceStatelessSCTP(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for _, tc := range []struct {
 		name, protocol string
 		stateless      bool
-		in, out        string // the pod is the one that answers, the one that is answered
+		out, in        string // the ports to which replies of the pod and replies to the pod are output; "" if they are dropped
 	}{
 		{"TCP", "tcp", true, "1", "3"},
 		{"SCTP with ports", "sctp", false, "1", "3"},
-		{"SCTP without", "sctp", true, "", ""},
+		{"SCTP without ports", "sctp", true, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := inMode(config.ModeNetworkPolicy)
 			n.StatelessSCTP = tc.stateless
 			flows := static(t, n).Flows
 			addr := netip.MustParseAddr("10.128.0.3")
-			isolated := Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, Policies: PodPolicies{Judged: true, Ingress: true, Egress: true}}
+			isolated := Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, Policies: PodPolicies{Evaluated: true, Ingress: true, Egress: true}}
 			flows = append(flows, n.Pod(isolated).Flows...)
 			flows = append(flows, n.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23")}).Flows...)
 			if _, err := bridge.Replace(t.Context(), withMeters(t, flows)); err != nil {
 				t.Fatal(err)
 			}
-			answers := "in_port=3,dl_src=0a:58:0a:80:00:03," + tc.protocol + ",nw_src=10.128.0.3,nw_dst=10.129.0.9"
-			if got := lastOutput(sw.Trace(t, answers, "--ct-next", "trk,est,rpl")); got != tc.in {
-				t.Errorf("what the pod answers goes to %q, want %q", got, tc.in)
+			fromPod := "in_port=3,dl_src=0a:58:0a:80:00:03," + tc.protocol + ",nw_src=10.128.0.3,nw_dst=10.129.0.9"
+			if got := lastOutput(sw.Trace(t, fromPod, "--ct-next", "trk,est,rpl")); got != tc.out {
+				t.Errorf("output port of a reply of the pod: got %q, want %q", got, tc.out)
 			}
-			isAnswered := "in_port=1,tun_src=172.31.0.12," + tc.protocol + ",nw_src=10.129.0.9,nw_dst=10.128.0.3"
-			if got := lastOutput(sw.Trace(t, isAnswered, "--ct-next", "trk,est,rpl")); got != tc.out {
-				t.Errorf("what answers the pod goes to %q, want %q", got, tc.out)
+			toPod := "in_port=1,tun_src=172.31.0.12," + tc.protocol + ",nw_src=10.129.0.9,nw_dst=10.128.0.3"
+			if got := lastOutput(sw.Trace(t, toPod, "--ct-next", "trk,est,rpl")); got != tc.in {
+				t.Errorf("output port of a reply to the pod: got %q, want %q", got, tc.in)
 			}
 		})
 	}

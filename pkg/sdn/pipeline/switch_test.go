@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -21,7 +22,7 @@ func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
 		t.Skip("needs root")
 	}
 	sw := ovstest.Start(t)
-	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	bridge := native.New(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: TableNames()}); err != nil {
 		t.Fatal(err)
@@ -29,23 +30,23 @@ func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
 	return sw, bridge
 }
 
-// What is golden is also what Open vSwitch takes, and gives back unchanged.
+// Open vSwitch accepts the flows of all golden files, and dumps them unchanged.
 func TestSwitchTakesAllGolden(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for name, state := range goldenStates(t) {
 		t.Run(name, func(t *testing.T) {
-			want := ovs.State{Flows: state.Flows, Meters: state.Meters}
+			want := onSwitch(t, state)
 			if _, err := bridge.Replace(t.Context(), want); err != nil {
 				t.Fatal(err)
 			}
 			if diff := sw.Diff(t, want.Flows); diff != "" {
-				t.Errorf("the switch has other flows than were written:\n%s", diff)
+				t.Errorf("flows of the switch and flows written differ:\n%s", diff)
 			}
 		})
 	}
 }
 
-// The pipeline's verdicts, as the switch itself explains them: one table of packets and where they end.
+// The tables and the output port of packets in mode subnet, by ofproto/trace.
 func TestTrace(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	n := subnetNode()
@@ -68,12 +69,12 @@ func TestTrace(t *testing.T) {
 	forged := net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 6}.String()
 	for name, tc := range map[string]struct {
 		packet string
-		out    string // the last output of OVS' explanation; drop if there is none
-		tables string // that it must pass, in this order
+		out    string // the last output of the trace; drop if it has none
+		tables string // the tables of the trace, in order
 	}{
 		"pod to pod here":             {podA + "ip,nw_src=10.128.0.5,nw_dst=10.128.0.6", "4", "0 20 27 30 70 80"},
 		"pod to pod there":            {podA + "ip,nw_src=10.128.0.5,nw_dst=10.129.0.9", "1", "0 20 27 30 90"},
-		"pod to nobody's node":        {podA + "ip,nw_src=10.128.0.5,nw_dst=10.130.0.9", drop, "0 20 27 30 90"},
+		"pod to no node's subnet":     {podA + "ip,nw_src=10.128.0.5,nw_dst=10.130.0.9", drop, "0 20 27 30 90"},
 		"pod to outside":              {podA + "ip,nw_src=10.128.0.5,nw_dst=192.0.2.1", "2", "0 20 27 30 100 101"},
 		"pod to a service":            {podA + "tcp,nw_src=10.128.0.5,nw_dst=172.30.0.1,tcp_dst=443", "2", "0 20 60"},
 		"pod to its gateway":          {podA + "ip,nw_src=10.128.0.5,nw_dst=10.128.0.1", "2", "0 20 27 30"},
@@ -102,7 +103,7 @@ func TestTrace(t *testing.T) {
 		"node announces itself":       {"in_port=2,arp,arp_op=1,arp_spa=10.128.0.1,arp_tpa=10.128.0.1", drop, "0 30"},
 		"node answers":                {"in_port=2,arp,arp_op=2,arp_spa=10.128.0.1,arp_tpa=10.128.0.6", drop, "0"},
 		"host's proxy sends it back":  {"in_port=2,tcp,nw_src=10.128.0.5,nw_dst=10.128.0.6", "4", "0 25 27 30 70 80"},
-		"host's proxy, pod is gone":   {"in_port=2,tcp,nw_src=10.128.0.77,nw_dst=10.128.0.6", drop, "0 25"},
+		"host's proxy, unknown pod":   {"in_port=2,tcp,nw_src=10.128.0.77,nw_dst=10.128.0.6", drop, "0 25"},
 		"answer from outside":         {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.128.0.5", "3", "0 30 70 80"},
 		"host sends multicast":        {"in_port=2,udp,nw_src=10.128.0.1,nw_dst=239.1.1.1", drop, "0 30 110"},
 		"peer to pod":                 {"in_port=1,tun_src=172.31.0.12,ip,nw_src=10.129.0.9,nw_dst=10.128.0.5", "3", "0 10 30 70 80"},
@@ -131,16 +132,16 @@ func TestTrace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			trace := sw.Trace(t, tc.packet)
 			if got := passed(trace); got != tc.tables {
-				t.Errorf("it passes tables %s, want %s\n%s", got, tc.tables, trace)
+				t.Errorf("tables: got %s, want %s\n%s", got, tc.tables, trace)
 			}
 			if got := lastOutput(trace); got != tc.out {
-				t.Errorf("it is sent to port %q, want %q\n%s", got, tc.out, trace)
+				t.Errorf("output port: got %q, want %q\n%s", got, tc.out, trace)
 			}
 		})
 	}
 }
 
-// withMeters returns the flows and the meters that they name, of any rate.
+// withMeters returns the flows and the meters that they use, at 1 packet per second.
 func withMeters(t *testing.T, flows []*ovs.Flow) ovs.State {
 	t.Helper()
 	s := ovs.State{Flows: flows}
@@ -169,7 +170,7 @@ func inOnePass(flows []*ovs.Flow) []*ovs.Flow {
 	return all
 }
 
-// passed lists the tables of a trace: its steps are numbered "20. in_port=3, priority 100", or with a name in place of the number.
+// passed lists the tables of a trace, whose steps begin with the number or the name of the table: "20. in_port=3, priority 100".
 func passed(trace string) string {
 	numbers := map[string]string{}
 	for table, name := range TableNames() {
@@ -186,7 +187,7 @@ func passed(trace string) string {
 	return strings.Join(tables, " ")
 }
 
-// lastOutput returns the OpenFlow port that the packet leaves by, or "IN_PORT".
+// lastOutput returns the OpenFlow port of the last output in a trace, or "IN_PORT"; "" if there is none.
 func lastOutput(trace string) string {
 	if regexp.MustCompile(`(?m)^ +IN_PORT$`).MatchString(trace) {
 		return "IN_PORT"

@@ -3,104 +3,117 @@
 //
 // The pipeline. A packet enters at the top, and every table ends in an explicit drop or default.
 //
-//	 0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0; ────────┐
-//	      │  │                 packets of a node itself → reg4, reg6                      │
-//	      │  └────tun0────▶ 25 service-return ── the host's proxy sent it back; reg0 ──┐  │
-//	      │       (from the node itself: → reg4, reg6, straight to 30)                 │  │
-//	      └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
-//	                              │ to a service                        ▼              │  │
-//	                              ▼                              26 egress-track ◀─────┘  │
-//	                         60 service                          27 egress-policy         │
-//	                              │ to tun0, the host's proxy    28 egress-allowed        │
-//	                              │                                     ▼                 │
-//	                              │                                30 route ◀─────────────┘
-//	                              ▼                                     │
-//	  ┌──────────┬────────────┬───────────┬───────────┬─────────────────┴┬──────────────┐
-//	  ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
-//	  40         50           70          90          60                 61 node-port   110
-//	  arp-local  arp-remote   local-pod   remote      service            (to nodes)     multicast-egress
-//	  ▼          ▼            VNID → reg1 → vxlan0    → 80               100 egress-    111 multicast-nodes
-//	  51 arp-answer           port → reg2                                firewall       → vxlan0
-//	  → back to who asks      ▼                                          101 egress-ip  120 multicast-pods
-//	                          80 isolation                               → tun0         → ports
-//	                          81 ingress-policy
-//	                          82 ingress-allowed
-//	                          ▼
-//	                          130 commit → reg2
-//	                          131 collision → reg2
+//	0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0; ────────┐
+//	     │  │                 packets of a node itself → reg4, reg6                      │
+//	     │  └────tun0────▶ 25 service-return ── the host's proxy sent it back; reg0 ──┐  │
+//	     │       (from the node itself: → reg4, reg6, straight to 30)                 │  │
+//	     └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
+//	                             │ to a service                        ▼              │  │
+//	                             ▼                              26 egress-track ◀─────┘  │
+//	                        60 service                          27 egress-policy         │
+//	                             │ to tun0, the host's proxy    28 egress-allowed        │
+//	                             │                                     ▼                 │
+//	                             │                                30 route ◀─────────────┘
+//	                             ▼                                     │
+//	 ┌──────────┬────────────┬───────────┬───────────┬─────────────────┴┬──────────────┐
+//	 ▼ ARP here ▼ ARP there  ▼ IP here   ▼ IP there  ▼ a service        ▼ outside      ▼ multicast
+//	 40         50           70          90          60                 61 node-port   110
+//	 arp-local  arp-remote   local-pod   remote      service            (to nodes)     multicast-egress
+//	 ▼          ▼            VNID → reg1 → vxlan0    → 80               100 egress-    111 multicast-nodes
+//	 51 arp-answer           port → reg2                                firewall       → vxlan0
+//	 → to the requester      ▼                                          101 egress-ip  120 multicast-pods
+//	                         80 isolation                               → tun0         → ports
+//	                         81 ingress-policy
+//	                         82 ingress-allowed
+//	                         ▼
+//	                         130 commit → reg2
+//	                         131 collision → reg2
 //
-//	ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes; only machines that are no nodes receive them, from
-//	50, and only their answers pass 30, to 40 (docs/decisions/0007-arp.md).
-//	What 27 and 81 deny ends in 29 egress-denied and 83 ingress-denied, where the agent is told of it if that is wanted.
-//	130 is where connections are kept that were allowed, and where answers go back to the host's proxy. 90 and 101 pass it too.
-//	A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may go to all of these: 60 sends it with each of them as its
-//	destination through 62 endpoint to 27, 30, 61, 100 and 101, where it is not sent, and then to 63 endpoint-verdict, which leads on to 80.
-//	131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
-//	other goes through the host's proxy.
-//	Mode subnet judges nobody: 27 leads to 30, 80 to the port, and the tables between are not in use.
+// ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes. Only external machines receive requests, from 50,
+// and only their replies pass 30, to 40 (docs/decisions/0007-arp.md).
+//
+// Packets that 27 and 81 deny end in 29 egress-denied and 83 ingress-denied, which send a copy to the agent if the namespace logs denied packets.
+//
+// 130 commits allowed connections to conntrack, and returns replies to the host's proxy. Packets of 90 and 101 pass it, too.
+//
+// A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may reach all of them: 60 sends it with each of them as its
+// destination through 62 endpoint to 27, 30, 61, 100 and 101, which evaluate it without an output, and then to 63 endpoint-verdict, which continues with 80.
+//
+// 131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
+// other goes through the host's proxy.
+//
+// With --service-proxy=ovs the host has no proxy. 60 looks up the packet's connection in its zone of NAT. For a new one, the group of the service selects
+// an endpoint, to which 67 translate sends the packet; with session affinity 64 to 66 retain a client's endpoint. 68 translated continues with 26
+// (packets of the node itself with 30), whose tables evaluate the endpoint as the destination. Where the tables above output a packet, 132
+// service-reply translates replies, and 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
+// to the host.
+//
+// Mode subnet evaluates no sources: 27 continues with 30, 80 outputs to the port, and the tables in between are not used.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
-// Registers: reg0 is the source's VNID, reg1 the destination's VNID, reg2 the output port, reg3 the zone in which the
-// packet's connection is to be kept, 0 for none (docs/decisions/0001-conntrack.md), reg4 what policies make of it (policy.go),
-// reg5 the number of the rule that denies it, 0 for none, reg6 the other address of the node that is the packet's source: its own IP if the
-// source is a tun0 address, else its first tun0 address; 0 if the source is no node (docs/decisions/0006-node-as-source.md), reg7 the destination of a
-// packet while it is evaluated by the endpoints of a service (frontends.go). For ARP reg1 is the last four bytes of the MAC that answers, and reg2 the
-// address that was asked for.
-//
 // Isolation by mode: in multitenant a packet passes table 80 if reg0 = reg1 or either is 0, and there is a flow for each VNID that
-// has a pod here; in subnet and networkpolicy every packet passes it. Policies are judged in multitenant and networkpolicy.
+// has a pod on the node; in subnet and networkpolicy every packet passes it. Policies are evaluated in multitenant and networkpolicy.
 package pipeline
 
-// The tables. The numbers are OpenShift SDN's; people know them by heart.
+// The numbers of the tables are those of OpenShift SDN, which its users know. docs/pipeline.md lists the flows of each.
 const (
-	tableClassify        = 0
-	tableTunnelIngress   = 10
-	tablePodIngress      = 20
-	tableServiceReturn   = 25
-	tableEgressTrack     = 26
-	tableEgressPolicy    = 27
-	tableEgressAllowed   = 28
-	tableEgressDenied    = 29
-	tableRoute           = 30
-	tableARPLocal        = 40
-	tableARPRemote       = 50
-	tableARPAnswer       = 51
-	tableService         = 60
-	tableNodePort        = 61
-	tableEndpoint        = 62
-	tableEndpointVerdict = 63
-	tableLocalPod        = 70
-	tableIsolation       = 80
-	tableIngressPolicy   = 81
-	tableIngressAllowed  = 82
-	tableIngressDenied   = 83
-	tableRemote          = 90
-	tableEgressFirewall  = 100
-	tableEgressIP        = 101
-	tableMulticastEgress = 110
-	tableMulticastNodes  = 111
-	tableMulticastPods   = 120
-	tableCommit          = 130
-	tableCollision       = 131
-	tableVersion         = 253 // 254 is reserved by OVS for its own use
+	tableClassify        = 0   // packets by input port: the tunnel, tun0, pods
+	tableTunnelIngress   = 10  // packets from the tunnel: the VTEP and the source must be those of one HostSubnet
+	tablePodIngress      = 20  // packets of pods: MAC, IP and ARP must be the pod's own; loads its VNID and its bits of reg4
+	tableServiceReturn   = 25  // packets of pods that return from the host's proxy: loads what table 20 loaded
+	tableEgressTrack     = 26  // looks up the connections of pods that policies select
+	tableEgressPolicy    = 27  // egress rules of policies
+	tableEgressAllowed   = 28  // loads the zone in which an allowed connection is committed
+	tableEgressDenied    = 29  // drops what egress rules deny, with a copy to the agent if the namespace logs it
+	tableRoute           = 30  // routes by destination
+	tableARPLocal        = 40  // ARP requests for pods of this node, and replies of external machines to them
+	tableARPRemote       = 50  // ARP requests for addresses of other nodes and of external machines
+	tableARPAnswer       = 51  // rewrites an ARP request into its reply
+	tableService         = 60  // packets to services: to the host's proxy, or to an endpoint
+	tableNodePort        = 61  // packets to addresses of nodes: node ports
+	tableEndpoint        = 62  // starts the evaluation of a packet with an outside endpoint as its destination
+	tableEndpointVerdict = 63  // ends the evaluation of endpoints: drops the packet if one of them is denied
+	tableAffinity        = 64  // endpoints of clients with session affinity: Open vSwitch learns these flows
+	tableSelect          = 65  // services with session affinity: selects an endpoint for a client that table 64 does not know
+	tableLearn           = 66  // learns the endpoint of a client in table 64
+	tableTranslate       = 67  // endpoints of services: translates the packet's destination
+	tableTranslated      = 68  // packets to services, after their translation
+	tableReject          = 69  // packets to services without endpoints: to the host, which rejects them
+	tableLocalPod        = 70  // pods of this node: loads the VNID, the port and the pod's bits of reg4
+	tableIsolation       = 80  // isolation by VNIDs
+	tableIngressPolicy   = 81  // ingress rules of policies
+	tableIngressAllowed  = 82  // loads the zone in which an allowed connection is committed
+	tableIngressDenied   = 83  // drops what ingress rules deny, with a copy to the agent if the namespace logs it
+	tableRemote          = 90  // pods of other nodes and of external machines: to the tunnel
+	tableEgressFirewall  = 100 // packets to outside; for egress firewalls, which this version lacks
+	tableEgressIP        = 101 // packets to outside: to tun0; for egress IPs, which this version lacks
+	tableMulticastEgress = 110 // multicast of VNIDs for which it is enabled
+	tableMulticastNodes  = 111 // copies of multicast to other nodes
+	tableMulticastPods   = 120 // copies of multicast to pods of this node
+	tableCommit          = 130 // commits allowed connections; returns replies to the host's proxy
+	tableCollision       = 131 // drops packets of a second connection with the same addresses and ports
+	tableServiceReply    = 132 // restores the service's address in replies of endpoints
+	tableOutput          = 133 // outputs packets, also to the port that they came from
+	tableVersion         = 253 // no packet: its flow has the version of the tables; 254 is reserved by OVS
 )
 
 // Ports with a fixed OpenFlow number.
 const (
 	PortVXLAN = 1 // vxlan0
-	PortTun   = 2 // tun0, the host's door to the pods
+	PortTun   = 2 // tun0, the host's interface to the pod network
 )
 
-// Registers, by the names that load, move and output take.
+// Registers, by the names that load, move and output take (docs/decisions/0001-conntrack.md, 0006-node-as-source.md). policy.go has the bits of reg4,
+// frontends.go reg7.
 const (
-	regSourceVNID  = "NXM_NX_REG0[]"
-	regDestVNID    = "NXM_NX_REG1[]"
-	regOutput      = "NXM_NX_REG2[]"
-	regZone        = "NXM_NX_REG3[]"
-	regDenied      = "NXM_NX_REG5[]"
-	regNodeAddress = "NXM_NX_REG6[]"
-	tunID          = "NXM_NX_TUN_ID[0..31]"
+	regSourceVNID  = "NXM_NX_REG0[]"        // VNID of the source; 1 if it is outside of the cluster network
+	regDestVNID    = "NXM_NX_REG1[]"        // VNID of the destination; in an ARP request the last four bytes of the MAC in its reply
+	regOutput      = "NXM_NX_REG2[]"        // output port; while table 51 rewrites an ARP request, the requested address
+	regZone        = "NXM_NX_REG3[]"        // conntrack zone in which the connection is committed; 0: it is not
+	regDenied      = "NXM_NX_REG5[]"        // number of the rule that denies the packet; 0: none
+	regNodeAddress = "NXM_NX_REG6[]"        // the other address of the node that is the source: its own IP if the source is a tun0 address, else its first tun0 address; 0: the source is no node
+	tunID          = "NXM_NX_TUN_ID[0..31]" // VNI of the tunnel, which is the VNID of the source
 )
 
 // The numbers of registers that are matched or reported as a whole.
@@ -129,6 +142,12 @@ func TableNames() map[int]string {
 		tableNodePort:        "node-port",
 		tableEndpoint:        "endpoint",
 		tableEndpointVerdict: "endpoint-verdict",
+		tableAffinity:        "affinity",
+		tableSelect:          "select",
+		tableLearn:           "learn",
+		tableTranslate:       "translate",
+		tableTranslated:      "translated",
+		tableReject:          "reject",
 		tableLocalPod:        "local-pod",
 		tableIsolation:       "isolation",
 		tableIngressPolicy:   "ingress-policy",
@@ -142,6 +161,8 @@ func TableNames() map[int]string {
 		tableMulticastPods:   "multicast-pods",
 		tableCommit:          "commit",
 		tableCollision:       "collision",
+		tableServiceReply:    "service-reply",
+		tableOutput:          "output",
 		tableVersion:         "version",
 	}
 }

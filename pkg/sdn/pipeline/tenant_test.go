@@ -48,7 +48,7 @@ func tenantFlows(t *testing.T) []*ovs.Flow {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !seen[key] { // as the store does with what several want
+			if !seen[key] { // like the store, which installs a flow of several owners once
 				flows = append(flows, f)
 			}
 			seen[key] = true
@@ -57,7 +57,7 @@ func tenantFlows(t *testing.T) []*ovs.Flow {
 	return flows
 }
 
-// The verdicts of mode multitenant, as the switch itself explains them.
+// The tables and the output port of packets in mode multitenant, by ofproto/trace.
 func TestTraceTenants(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
@@ -79,19 +79,19 @@ func TestTraceTenants(t *testing.T) {
 		packet string
 		out    string
 		tables string
-		next   string // the connection tracker's answer; new if there is none
+		next   string // the result of the conntrack lookup; "": new
 	}{
 		"own VNID here":                         {here(3, 4), "4", "0 20 26 27 28 30 70 80 81 82 130", ""},
 		"another VNID here":                     {here(3, 5), drop, "0 20 26 27 28 30 70 80", ""},
 		"to VNID 0":                             {here(3, 7), "7", "0 20 26 27 28 30 70 80 81 82 130", ""},
 		"from VNID 0":                           {here(7, 3), "3", "0 20 26 27 28 30 70 80 81 82 130", ""},
-		"to there, where it is judged":          {pod(3, "ip") + ",nw_dst=10.129.0.9", "1", "0 20 26 27 28 30 90 130", ""},
+		"to there, which evaluates it":          {pod(3, "ip") + ",nw_dst=10.129.0.9", "1", "0 20 26 27 28 30 90 130", ""},
 		"own VNID from there":                   {tunnel(0x20, 3), "3", "0 10 30 70 80 81 82 130", ""},
 		"another VNID from there":               {tunnel(0x30, 3), drop, "0 10 30 70 80", ""},
 		"VNID 0 from there":                     {tunnel(0, 3), "3", "0 10 30 70 80 81 82 130", ""},
 		"a VNID without pods here":              {tunnel(0x40, 3), drop, "0 10 30 70 80", ""},
 		"a VNID without pods here to VNID 0":    {tunnel(0x40, 7), "7", "0 10 30 70 80 81 82 130", ""},
-		"somebody routed there":                 {tunnel(1, 3), drop, "0 10 30 70 80", ""},
+		"a host outside, routed there":          {tunnel(1, 3), drop, "0 10 30 70 80", ""},
 		"more than a VNID":                      {tunnel(0x100000020, 3), "3", "0 10 30 70 80 81 82 130", ""}, // VXLAN carries 24 bits
 		"machine with a fixed VNID to its own":  {"in_port=1,tun_src=172.31.0.99,tun_id=0,ip,nw_src=10.131.0.9,nw_dst=10.128.0.5", "5", "0 10 30 70 80 81 82 130", ""},
 		"machine with a fixed VNID to another":  {"in_port=1,tun_src=172.31.0.99,tun_id=0x20,ip,nw_src=10.131.0.9,nw_dst=10.128.0.3", drop, "0 10 30 70 80", ""},
@@ -109,8 +109,8 @@ func TestTraceTenants(t *testing.T) {
 		"routed by the node to VNID 0":          {host("192.0.2.1", 7) + routed, "7", "0 30 70 80 81 82 130", ""},
 		"routed by the node to there":           {"in_port=2,ip,nw_src=192.0.2.1,nw_dst=10.129.0.9" + routed, "1", "0 30 90 130", ""},
 		"answer from outside":                   {host("192.0.2.1", 3), "3", "0 30 70 80 81 130", "trk,est,rpl"},
-		"a router says too large":               {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=4", "3", "0 30 70 80 81 130", ""},
-		"a router says unreachable":             {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=1", drop, "0 30 70 80", ""},
+		"router's ICMP, too large":              {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=4", "3", "0 30 70 80 81 130", ""},
+		"router's ICMP, unreachable":            {"in_port=2,icmp,nw_src=192.0.2.254,nw_dst=10.128.0.3,icmp_type=3,icmp_code=1", drop, "0 30 70 80", ""},
 		"service of own VNID":                   {pod(3, "tcp") + ",nw_dst=172.30.0.20,tcp_dst=80", "2", "0 20 60 80 81 82 130", ""},
 		"service of another VNID":               {pod(3, "tcp") + ",nw_dst=172.30.0.30,tcp_dst=80", drop, "0 20 60 80", ""},
 		"service of VNID 0":                     {pod(3, "udp") + ",nw_dst=172.30.0.1,udp_dst=80", "2", "0 20 60 80 81 82 130", ""},
@@ -137,7 +137,7 @@ func TestTraceTenants(t *testing.T) {
 		"multicast that is off":                 {pod(3, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 26 27 28 30 110", ""},
 		"IGMP where multicast is off":           {pod(3, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", drop, "0 20 26 27 28 30 110", ""},
 		"multicast of VNID 0":                   {pod(7, "udp") + ",nw_dst=239.1.1.1", drop, "0 20 26 27 28 30 110", ""},
-		"multicast, and nobody else's port":     {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 26 27 28 30 110 111 120", ""},
+		"multicast to ports of its VNID":        {pod(5, "udp") + ",nw_dst=239.1.1.1", "6", "0 20 26 27 28 30 110 111 120", ""},
 		"IGMP stays in its VNID":                {pod(5, "ip") + ",nw_proto=2,nw_dst=224.0.0.22", "6", "0 20 26 27 28 30 110 111 120", ""},
 		"MLD":                                   {"in_port=5,dl_src=0a:58:0a:80:00:05,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0", ""},
 		"MLD from there":                        {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,icmp6,ipv6_dst=ff02::16,icmpv6_type=143", drop, "0", ""},
@@ -153,17 +153,17 @@ func TestTraceTenants(t *testing.T) {
 			}
 			trace := sw.Trace(t, tc.packet, options...)
 			if got := passed(trace); got != tc.tables {
-				t.Errorf("it passes tables %s, want %s\n%s", got, tc.tables, trace)
+				t.Errorf("tables: got %s, want %s\n%s", got, tc.tables, trace)
 			}
 			if got := lastOutput(trace); got != tc.out {
-				t.Errorf("it is sent to port %q, want %q\n%s", got, tc.out, trace)
+				t.Errorf("output port: got %q, want %q\n%s", got, tc.out, trace)
 			}
 		})
 	}
 }
 
 // Copies go to the nodes that have pods of the sender's VNID.
-func TestTraceMulticastGoesToWhoListens(t *testing.T) {
+func TestTraceMulticast_goesToNodesOfVNID(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
 		t.Fatal(err)
@@ -171,12 +171,12 @@ func TestTraceMulticastGoesToWhoListens(t *testing.T) {
 	for name, packet := range map[string]string{"UDP": "udp,nw_dst=239.1.1.1", "IGMP": "ip,nw_proto=2,nw_dst=224.0.0.22"} {
 		trace := sw.Trace(t, "in_port=5,dl_src=0a:58:0a:80:00:05,"+packet+",nw_src=10.128.0.5")
 		if !strings.Contains(trace, "172.31.0.13->tun_dst") || strings.Contains(trace, "172.31.0.12->tun_dst") {
-			t.Errorf("%s is not sent to 172.31.0.13 alone:\n%s", name, trace)
+			t.Errorf("%s: want copies to 172.31.0.13 and none to 172.31.0.12, got\n%s", name, trace)
 		}
 	}
 }
 
-// A switch has as many flows of isolation as VNIDs have pods there, however many there are in the cluster.
+// The number of isolation flows of a switch follows from the VNIDs of its pods, not from those of the cluster.
 func TestIsolationIsByLocalVNID(t *testing.T) {
 	isolation := 0
 	for _, f := range tenantFlows(t) {
@@ -185,6 +185,6 @@ func TestIsolationIsByLocalVNID(t *testing.T) {
 		}
 	}
 	if want := 5 + 2; isolation != want {
-		t.Errorf("%d flows in table %d, want %d for two VNIDs", isolation, tableIsolation, want)
+		t.Errorf("flows in table %d: got %d, want %d for two VNIDs", tableIsolation, isolation, want)
 	}
 }

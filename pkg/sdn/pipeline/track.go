@@ -11,20 +11,20 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// Where VNIDs judge, connections are kept for two reasons (docs/decisions/0001-conntrack.md):
+// In the modes that evaluate sources, connections are committed for two reasons (docs/decisions/0001-conntrack.md):
 //
-// What a pod sends to the host, to the world and to services, lets answers in: nobody outside has a VNID that could.
-//
-// What the host's proxy translates finds back to it. The proxy changes the destination of a pod's packet and sends it back by tun0; its
-// source is still the pod, by which table 25 gives it its VNID. The connection is marked, and what the endpoint answers goes to
-// tun0, where the host changes it back. That answer is judged by its VNIDs as any packet: who was cut off is not heard either.
+//   - Replies to a pod from hosts outside and from services pass: no VNID of a host outside would allow them.
+//   - Replies to connections through the host's proxy return to the proxy. The proxy changes the destination of a pod's packet and sends it back
+//     through tun0; its source is still the pod's address, by which table 25 loads the pod's VNID. The entry has a mark, by which replies of the endpoint
+//     are output to tun0, where the host reverses the translation. Replies are evaluated by their VNIDs like all packets, so that isolating a
+//     namespace also blocks its replies.
 
 // The first zones of allowed connections. The low zoneBits bits of a zone are those of the address of a pod of this node, or of tun0.
 const (
 	zoneLocal  = 0x6000 // connections that the address opened
 	zoneTarget = 0x8000 // connections to the address that no address of this node's subnets opened
 
-	zoneBits = 13
+	zoneBits = 13 // low bits of an address in a zone
 )
 
 // The fields of a packet's addresses, by the names that move takes.
@@ -36,8 +36,8 @@ const (
 // The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
 // it: a connection through the host's proxy and a direct one to the same endpoint, from the same port, share one entry of the pod's zone.
 const (
-	markProxied = 1 // translated by the host's proxy
-	markDirect  = 2
+	markProxied = 1 // ct_mark of a connection of a pod through the host's proxy
+	markDirect  = 2 // ct_mark of a direct connection of a pod
 )
 
 // localZones are the value and the mask of reg3 for zoneLocal's zones.
@@ -66,79 +66,108 @@ func loadZone(first int, field string) []ovs.Action {
 	}
 }
 
-// judges says whether a packet's source decides what becomes of it.
-func (n Node) judges() bool { return n.Mode != config.ModeSubnet }
+// evaluates reports whether the mode evaluates packets by their source.
+func (n Node) evaluates() bool { return n.Mode != config.ModeSubnet }
 
-// fromHost begins with a packet from tun0, without what the host's own tracker says of it.
+// fromHost returns the actions for a packet from tun0, without the connection state of the host.
 func (n Node) fromHost(actions ...ovs.Action) []ovs.Action {
-	if n.judges() {
+	if n.evaluates() {
 		return append([]ovs.Action{ovs.CTClear()}, actions...)
 	}
 	return actions
 }
 
-// keep has a connection kept that a pod of this node opens.
-func (n Node) keep(client netip.Addr) []ovs.Action {
-	if n.judges() {
+// loadLocalZone returns the actions that load the zone of connections that a pod of this node opens.
+func (n Node) loadLocalZone(client netip.Addr) []ovs.Action {
+	if n.evaluates() {
 		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", localZone(client)), regZone)}
 	}
 	return nil
 }
 
-// toIsolation leads a packet to a pod of this node to the verdict, with the knowledge whether it answers a connection that was kept.
+// loadServiceZone returns the actions that load the zone of a pod's connections to services: that of NAT, or that of its connections to the host's proxy.
+func (n Node) loadServiceZone(client netip.Addr) []ovs.Action {
+	if n.BalancesServices {
+		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", zoneNAT|lowBits(client)), regZone)}
+	}
+	return n.loadLocalZone(client)
+}
+
+// toIsolation returns the action that continues with the isolation of a packet to a pod of this node, after the lookup of its connection.
 func (n Node) toIsolation(pod netip.Addr) ovs.Action {
-	if n.judges() {
+	if n.evaluates() {
 		return goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=%d", tableIsolation, localZone(pod)))
 	}
 	return ovs.GotoTable(tableIsolation)
 }
 
-// toOutside compiles how packets go to the host, which routes them.
+// toOutside compiles the output of packets to the host, which routes them.
 func (n Node) toOutside(s *State) {
-	if n.judges() {
+	if n.evaluates() {
 		toHost := []ovs.Action{loadPort(PortTun), ovs.GotoTable(tableCommit)}
+		// table=101,priority=1,ip,actions=load:2->NXM_NX_REG2[],goto_table:130
 		s.add(tableEgressIP, 1, ip(), toHost...)
-		if n.tenants() { // nobody outside has a VNID that lets answers in
+		if n.tenants() { // committed, since no VNID of a host outside would allow the replies
 			for _, subnet := range n.Subnets {
+				// table=101,priority=2,ip,nw_src=10.128.0.0/23,
+				//     actions=move:NXM_OF_IP_SRC[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],load:2->NXM_NX_REG2[],goto_table:130
 				s.add(tableEgressIP, 2, ip(ovs.IPSource(subnet)), append(loadZone(zoneLocal, addressSource), toHost...)...)
 			}
 		}
 	}
-	s.add(tableEgressIP, 0, anything(), goovs.Output(PortTun))
+	// table=101,priority=0,actions=output:2
+	// table=101,priority=0,actions=load:2->NXM_NX_REG2[],goto_table:132
+	s.add(tableEgressIP, 0, anything(), n.toHost()...)
 }
 
-// send is what happens to a packet that may go to the port in reg2.
+// toHost returns the actions that output a packet to the host.
+func (n Node) toHost() []ovs.Action {
+	if n.BalancesServices {
+		return []ovs.Action{loadPort(PortTun), n.output()}
+	}
+	return []ovs.Action{goovs.Output(PortTun)}
+}
+
+// send returns the action that outputs an allowed packet to the port in reg2.
 func (n Node) send() ovs.Action {
-	if n.judges() {
+	if n.evaluates() {
 		return ovs.GotoTable(tableCommit)
 	}
-	return goovs.OutputField(regOutput)
+	return n.output()
 }
 
-// sendToNode is what happens to a tagged packet to another node's pod.
+// sendToNode returns the actions that send a packet, whose tunnel ID is set, to a pod of another node.
 func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
-	if n.judges() {
+	if n.evaluates() {
 		return []ovs.Action{goovs.SetField(vtep.String(), "tun_dst"), loadPort(PortVXLAN), ovs.GotoTable(tableCommit)}
 	}
 	return toNode(vtep)
 }
 
-// commit compiles table 130, which commits connections after every verdict of this node.
+// commit compiles table 130, which commits the connections that this node has allowed.
 func (n Node) commit(s *State) {
-	if n.judges() {
-		s.add(tableCommit, 300, ip(goovs.ConnectionTrackingState("+trk", "+rpl"), goovs.ConnectionTrackingMark(markProxied, 0)),
+	if n.evaluates() {
+		// table=130,priority=300,ct_state=+rpl+trk,ct_mark=0x1,ip,actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2
+		s.add(tableCommit, 300, ip(isReply(), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
-		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), goovs.OutputField(regOutput))
+		// table=130,priority=200,ip,reg3=0,actions=output:NXM_NX_REG2[]
+		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
 		for _, cluster := range n.ClusterNetworks {
+			// table=130,priority=170,ip,reg3=0x6000/0xe000,nw_dst=10.128.0.0/14,actions=ct(table=131,zone=NXM_NX_REG3[0..15])
 			s.add(tableCommit, 170, ip(ovs.RegBits(3, localZones, localZoneMask), ovs.IPDestination(cluster)),
 				goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableCollision)))
 		}
-		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
-		s.add(tableCommit, 150, ip().from(PortTun), commitAs(markProxied)...)
-		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), goovs.OutputField(regOutput))
+		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),output:NXM_NX_REG2[]
+		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(markProxied)...)
+		// table=130,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15]),output:NXM_NX_REG2[]
+		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
 		n.collide(s)
 	}
+	// table=130,priority=0,actions=drop
 	s.add(tableCommit, 0, anything(), goovs.Drop())
+	// table=131,priority=0,actions=drop
 	s.add(tableCollision, 0, anything(), goovs.Drop())
 }
 
@@ -146,13 +175,20 @@ func (n Node) commit(s *State) {
 // connection with the same addresses and ports, since the replies to both are equal. An entry without a mark is new.
 func (n Node) collide(s *State) {
 	mark := func(m uint32) ovs.Match { return goovs.ConnectionTrackingMark(m, 0) }
-	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), goovs.OutputField(regOutput))
+	// table=131,priority=300,ct_mark=0x1,ip,in_port=2,actions=output:NXM_NX_REG2[]
+	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), n.output())
+	// table=131,priority=300,ct_mark=0x2,ip,in_port=2,actions=drop
 	s.add(tableCollision, 300, ip(mark(markDirect)).from(PortTun), goovs.Drop())
+	// table=131,priority=200,ct_mark=0x1,ip,actions=drop
 	s.add(tableCollision, 200, ip(mark(markProxied)), goovs.Drop())
-	s.add(tableCollision, 200, ip(mark(markDirect)), goovs.OutputField(regOutput))
-	s.add(tableCollision, 160, isMidstream(), goovs.OutputField(regOutput))
-	s.add(tableCollision, 150, ip().from(PortTun), commitAs(markProxied)...)
-	s.add(tableCollision, 100, ip(), commitAs(markDirect)...)
+	// table=131,priority=200,ct_mark=0x2,ip,actions=output:NXM_NX_REG2[]
+	s.add(tableCollision, 200, ip(mark(markDirect)), n.output())
+	// table=131,priority=160,tcp,reg4=0x200/0x200,actions=output:NXM_NX_REG2[]
+	s.add(tableCollision, 160, isMidstream(), n.output())
+	// table=131,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+	s.add(tableCollision, 150, ip().from(PortTun), n.commitAs(markProxied)...)
+	// table=131,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:2->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+	s.add(tableCollision, 100, ip(), n.commitAs(markDirect)...)
 }
 
 // isMidstream matches TCP packets that open no connection.
@@ -160,10 +196,10 @@ func isMidstream() match {
 	return match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}}
 }
 
-// commitAs commits a connection with a mark, and sends the packet.
-func commitAs(mark int) []ovs.Action {
+// commitAs returns the actions that commit a connection with a mark, and output the packet.
+func (n Node) commitAs(mark int) []ovs.Action {
 	return []ovs.Action{
 		goovs.ConnectionTracking(fmt.Sprintf("commit,zone=NXM_NX_REG3[0..15],exec(load:%d->NXM_NX_CT_MARK[])", mark)),
-		goovs.OutputField(regOutput),
+		n.output(),
 	}
 }

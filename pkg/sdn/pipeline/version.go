@@ -10,14 +10,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// defaultPriority is OpenFlow's, which dump-flows leaves unsaid.
+// defaultPriority is OpenFlow's, which dump-flows omits.
 const defaultPriority = 32768
 
 // noteBytes fills the note action's first 16 bytes exactly (NXAST_NOTE has a 10 byte header).
 const noteBytes = 6
 
-// versionNote derives the version of the tables: the plugin id, then the start of a hash over the static flows. Nobody has
-// to remember to bump it.
+// versionNote returns the version of the tables: the plugin ID of the mode, then the first bytes of a hash of the static flows, so that every change
+// of them changes the version.
 func versionNote(mode config.Mode, flows []*ovs.Flow) ([]byte, error) {
 	lines := make([][]byte, 0, len(flows))
 	for _, f := range flows {

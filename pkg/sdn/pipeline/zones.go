@@ -8,29 +8,38 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// firstZone is that of the first purpose (docs/decisions/0001-conntrack.md). Those below are not ours.
+// firstZone is the first zone of this program (docs/decisions/0001-conntrack.md). Zones below may be used by other programs.
 const firstZone = 0x2000
 
-// Zones are all zones in which connections are kept, for whatever purpose.
+// Zones are all zones that this program or a previous version of it uses.
 func Zones() ovs.Zones { return ovs.Zones{First: firstZone, Last: 0xffff} }
 
-// AllowedZones are those of connections that a verdict has allowed, as it was then.
+// NATZones are the zones in which connections to services are translated.
+func NATZones() ovs.Zones { return ovs.Zones{First: zoneNAT, Last: zoneLocal - 1} }
+
+// AllowedZones are the zones of connections that were allowed when they were opened.
 func AllowedZones() ovs.Zones { return ovs.Zones{First: zoneLocal, Last: 0xffff} }
 
-// A zone may have as many connections as the tracker's free room divided by its share. So no number of zones fills the tracker: each takes a
-// part of what the others have left.
+// The limit of a zone is the number of free entries of conntrack, divided by the zone's share. So no number of zones fills conntrack: each uses a
+// part of the entries that the others have left.
 const (
 	openerShare = 16
 	targetShare = 8 // a server has more clients than a client has servers
 )
 
-// ZoneLimit is how many connections each of the zones may have.
+// ZoneLimit is the maximum number of connections in each of the zones.
 type ZoneLimit struct {
 	Zones ovs.Zones
 	Limit int
 }
 
-// ZoneLimits returns the limits of all zones in which this node commits connections, for a tracker with that much free room.
+// zoneKind has the first zone of one purpose, and the share of the free entries that each of its zones may have.
+type zoneKind struct {
+	first uint16
+	share int
+}
+
+// ZoneLimits returns the limits of all zones in which this node commits connections. free is the number of free entries of conntrack.
 func (n Node) ZoneLimits(free int) []ZoneLimit {
 	var all []ZoneLimit
 	for _, subnet := range n.Subnets {
@@ -40,10 +49,11 @@ func (n Node) ZoneLimits(free int) []ZoneLimit {
 		hosts := min(subnet.Addr().BitLen()-subnet.Bits(), zoneBits)
 		low := lowBits(subnet.Masked().Addr()) &^ (1<<hosts - 1)
 		last := uint16(1<<hosts - 1) //nolint:gosec // of 13 bits
-		for _, kind := range []struct {
-			first uint16
-			share int
-		}{{zoneLocal, openerShare}, {zoneTarget, targetShare}} {
+		kinds := []zoneKind{{zoneLocal, openerShare}, {zoneTarget, targetShare}}
+		if n.BalancesServices {
+			kinds = append(kinds, zoneKind{zoneHairpin, openerShare}, zoneKind{zoneNAT, openerShare})
+		}
+		for _, kind := range kinds {
 			first := kind.first | low
 			all = append(all, ZoneLimit{Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
 		}
@@ -55,7 +65,7 @@ func (n Node) ZoneLimits(free int) []ZoneLimit {
 // opener, from zoneTarget on.
 const previousBits = 15
 
-// IsPrevious reports whether the previous version committed the connection, in a zone in which this version does not look.
+// IsPrevious reports whether the previous version committed the connection, in a zone that this version does not look up.
 func IsPrevious(c ovs.Connection) bool {
 	return c.Zone >= zoneTarget && c.Original.Dst.Is4() && c.Zone != zoneTarget|lowBits(c.Original.Dst)
 }
@@ -64,13 +74,16 @@ func IsPrevious(c ovs.Connection) bool {
 // version. Like the previous version, it costs a datapath flow for each value of 15 bits of the destination.
 func (n Node) PreviousZones() State {
 	var s State
-	if !n.judges() {
+	if !n.evaluates() {
 		return s
 	}
 	const zones, mask = zoneTarget, 0xffff &^ (1<<zoneBits - 1)
-	m := ip(ovs.RegBits(4, sourceJudged, sourceJudged|previousSought), ovs.RegBits(3, zones, mask), goovs.ConnectionTrackingState("+trk", "-rpl"))
+	m := ip(ovs.RegBits(4, sourceEvaluated, sourceEvaluated|previousLookup), ovs.RegBits(3, zones, mask), goovs.ConnectionTrackingState("+trk", "-rpl"))
+	// table=27,priority=64999,ct_state=-rpl+trk,ip,reg3=0x8000/0xe000,reg4=0x1/0x101,
+	//     actions=load:0x1->NXM_NX_REG4[8],move:NXM_OF_IP_DST[0..14]->NXM_NX_REG3[0..14],load:0x1->NXM_NX_REG3[15..31],ct(table=27,
+	//     zone=NXM_NX_REG3[0..15])
 	s.add(tableEgressPolicy, policyPrevious, m,
-		goovs.Load("0x1", regPreviousSought),
+		goovs.Load("0x1", regPreviousLookup),
 		goovs.Move(fmt.Sprintf("%s[0..%d]", addressDestination, previousBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", previousBits-1)),
 		goovs.Load(fmt.Sprintf("%#x", zoneTarget>>previousBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", previousBits)),
 		goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableEgressPolicy)))

@@ -1,4 +1,4 @@
-// Package probes answers kubelet's probes.
+// Package probes serves kubelet's liveness and readiness probes.
 package probes
 
 import (
@@ -13,10 +13,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Checks are what is asked, at which path. They answer at once; an error is the answer "no", and why.
+// Checks are the health checks by URL path. They must not block. The probe fails with the error of its check.
 type Checks map[string]func() error
 
-// Serve answers at the address, host:port, until stop returns. The address "0" is for nobody.
+// Serve serves the checks by HTTP on the address, host:port, until stop is called. With the address "0" it does nothing.
 func Serve(ctx context.Context, address string, checks Checks) (stop func(), err error) {
 	if address == "0" {
 		return func() {}, nil
@@ -39,11 +39,11 @@ func Serve(ctx context.Context, address string, checks Checks) (stop func(), err
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "Probes are not answered any more")
+			klog.FromContext(ctx).Error(err, "Failed to serve probes", "address", address)
 		}
 	})
 	return func() {
-		_ = server.Close() // probes don't mind
+		_ = server.Close()
 		running.Wait()
 	}, nil
 }

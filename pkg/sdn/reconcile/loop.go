@@ -1,5 +1,5 @@
-// Package reconcile turns informer events into calls of one function per key: many workers, one key never twice at a
-// time, failures retried with back-off. Handlers only queue, so they never block an informer.
+// Package reconcile runs a function for the keys of changed objects: workers in parallel but one for each key, and retries with backoff.
+// Informer handlers only add keys to the queue, so they never block an informer.
 package reconcile
 
 import (
@@ -10,55 +10,61 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
 
-// Back-off of a failing key, doubled each time.
+// Backoff of a failing key, doubled for each attempt.
 const (
-	retryFirst = 100 * time.Millisecond
-	retryLast  = time.Minute
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = time.Minute
 )
 
-// Func makes the world (the switch, other objects) agree with the object of that key, present or gone. An error is logged
-// and the key tried again; a Complaint not before complaintInterval, unless something of the key changes. The context's
-// logger names the loop and the key.
+// Func reconciles the object of the key, which may have been deleted. The loop logs an error and retries the key with backoff; after a
+// UserError, it retries after userErrorRetry or when the key is added. The logger of the context has the loop and the key.
 type Func func(ctx context.Context, key string) error
 
-// Loop is a queue of keys and the function that serves them.
+// Loop is a work queue of keys and the function that reconciles them.
 type Loop struct {
-	name     string
-	serve    Func
-	queue    workqueue.TypedInterface[string]
-	failures workqueue.TypedRateLimiter[string]
+	name      string
+	reconcile Func
+	queue     workqueue.TypedInterface[string]
+	limiter   workqueue.TypedRateLimiter[string]
 
 	mu      sync.Mutex
-	delayed workqueue.TypedDelayingInterface[string] // the queue with its clock, a goroutine: Run's, nil before it
+	delayed workqueue.TypedDelayingInterface[string] // of queue; nil before Run, since it starts a goroutine
 }
 
-// New returns a loop that serves keys by the function. One that never runs leaves nothing behind.
-func New(name string, serve Func) *Loop {
+// New returns a loop that has no goroutine before Run.
+func New(name string, reconcile Func) *Loop {
 	return &Loop{
-		name:     name,
-		serve:    serve,
-		queue:    workqueue.NewTyped[string](),
-		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryLast),
+		name:      name,
+		reconcile: reconcile,
+		queue:     workqueue.NewTyped[string](),
+		limiter:   workqueue.NewTypedItemExponentialFailureRateLimiter[string](minBackoff, maxBackoff),
 	}
 }
 
-// Add queues a key.
+// WithMaxBackoff sets the maximum pause after an error, one minute by default. It must be called before Run.
+func (l *Loop) WithMaxBackoff(d time.Duration) *Loop {
+	l.limiter = workqueue.NewTypedItemExponentialFailureRateLimiter[string](minBackoff, d)
+	return l
+}
+
+// Add adds a key to the queue.
 func (l *Loop) Add(key string) { l.queue.Add(key) }
 
-// AddUnlessFailing queues a key, but one that failed keeps its back-off. It is for events that serving the key may itself cause.
+// AddUnlessFailing adds a key unless its retry is pending: events that reconciliation itself may cause must not bypass the backoff.
 func (l *Loop) AddUnlessFailing(key string) {
-	if l.failures.NumRequeues(key) == 0 {
+	if l.limiter.NumRequeues(key) == 0 {
 		l.queue.Add(key)
 	}
 }
 
-// AddAfter queues a key after a while, and at once before Run; keys added meanwhile are served once.
+// AddAfter adds a key after the delay or, before Run, immediately.
 func (l *Loop) AddAfter(key string, d time.Duration) {
 	l.mu.Lock()
 	delayed := l.delayed
@@ -70,15 +76,14 @@ func (l *Loop) AddAfter(key string, d time.Duration) {
 	delayed.AddAfter(key, d)
 }
 
-// Watch queues the key of every object that the informer tells of.
+// Watch adds the key of each object that is added, updated or deleted.
 func (l *Loop) Watch(informer cache.SharedInformer) error {
 	return l.WatchUnless(informer, func(_, _ any) bool { return false })
 }
 
-// WatchUnless is Watch, but passes over updates after which the object is the same to the loop as before.
+// WatchUnless is like Watch, but ignores updates for which same returns true.
 func (l *Loop) WatchUnless(informer cache.SharedInformer, same func(before, now any) bool) error {
 	add := func(obj any) {
-		// Deleted objects may come as tombstones; their key is known all the same.
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 			l.queue.Add(key)
 		}
@@ -93,12 +98,19 @@ func (l *Loop) WatchUnless(informer cache.SharedInformer, same func(before, now 
 		DeleteFunc: add,
 	})
 	if err != nil {
-		return fmt.Errorf("%s: watching: %w", l.name, err)
+		return fmt.Errorf("add event handler of loop %s: %w", l.name, err)
 	}
 	return nil
 }
 
-// Run serves keys with that many workers until the context ends, and returns when the last worker has. It is called once.
+// SameVersion ignores updates without a change, for WatchUnless.
+func SameVersion(before, now any) bool {
+	b, ok := before.(metav1.Object)
+	n, ok2 := now.(metav1.Object)
+	return ok && ok2 && b.GetResourceVersion() == n.GetResourceVersion()
+}
+
+// Run reconciles keys with that many workers until the context ends, and returns when all workers have ended. It is called once.
 func (l *Loop) Run(ctx context.Context, workers int) {
 	delayed := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Queue: l.queue})
 	l.mu.Lock()
@@ -116,7 +128,7 @@ func (l *Loop) Run(ctx context.Context, workers int) {
 	running.Wait()
 }
 
-// next serves a key, and returns false when there will be none.
+// next reconciles one key, and returns false after the shutdown of the queue.
 func (l *Loop) next(ctx context.Context) bool {
 	key, shutdown := l.queue.Get()
 	if shutdown {
@@ -124,23 +136,25 @@ func (l *Loop) next(ctx context.Context) bool {
 	}
 	defer l.queue.Done(key)
 	logger := klog.FromContext(ctx).WithValues("loop", l.name, "key", key)
-	err := l.serve(klog.NewContext(ctx, logger), key)
-	if ctx.Err() != nil { // what is still queued is served at the next start
+	err := l.reconcile(klog.NewContext(ctx, logger), key)
+	if ctx.Err() != nil { // the queue may still have keys; informers add them again after a restart
 		return false
 	}
-	switch _, told := errors.AsType[Complaint](err); {
+	switch _, isUserError := errors.AsType[UserError](err); {
 	case err == nil:
-		l.failures.Forget(key)
-	case told:
-		logger.Error(err, "Is for people to mend")
-		l.failures.Forget(key)
-		l.AddAfter(key, wait.Jitter(complaintInterval, 0.2))
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		logger.V(2).Info("Somebody else wrote meanwhile, will try again", "err", err)
-		l.AddAfter(key, l.failures.When(key))
+		l.limiter.Forget(key)
+	case isUserError:
+		logger.Error(err, "User action required", "retryAfter", userErrorRetry)
+		l.limiter.Forget(key)
+		l.AddAfter(key, wait.Jitter(userErrorRetry, 0.2))
 	default:
-		logger.Error(err, "Will try again", "failures", l.failures.NumRequeues(key)+1)
-		l.AddAfter(key, l.failures.When(key))
+		retryAfter := l.limiter.When(key)
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			logger.V(2).Info("Another client changed the object", "err", err, "retryAfter", retryAfter)
+		} else {
+			logger.Error(err, "Failed to reconcile", "failures", l.limiter.NumRequeues(key), "retryAfter", retryAfter)
+		}
+		l.AddAfter(key, retryAfter)
 	}
 	return true
 }

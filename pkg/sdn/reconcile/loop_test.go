@@ -32,18 +32,18 @@ func start(t *testing.T, l *Loop) (context.Context, func()) {
 	return ctx, func() { cancel(); done.Wait() }
 }
 
-func TestOneKeyNeverTwiceAtATime(t *testing.T) {
+func TestLoop_oneWorkerPerKey(t *testing.T) {
 	var mu sync.Mutex
 	busy := map[string]bool{}
-	served := make(chan string, 1000)
+	reconciled := make(chan string, 1000)
 	l := New("test", func(_ context.Context, key string) error {
 		mu.Lock()
 		if busy[key] {
-			t.Errorf("%s is served twice at a time", key)
+			t.Errorf("%s is reconciled by two workers", key)
 		}
 		busy[key] = true
 		mu.Unlock()
-		served <- key
+		reconciled <- key
 		mu.Lock()
 		busy[key] = false
 		mu.Unlock()
@@ -57,13 +57,13 @@ func TestOneKeyNeverTwiceAtATime(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for len(seen) < 3 {
-		seen[<-served] = true
+		seen[<-reconciled] = true
 	}
 	stop()
 }
 
-// A set-up that fails on its way makes loops that nobody runs.
-func TestLoopThatNeverRunsLeavesNothing(t *testing.T) {
+// A failed set-up leaves loops that are never run.
+func TestNew_startsNoGoroutine(t *testing.T) {
 	l := New("test", func(context.Context, string) error { return nil })
 	l.Add("a")
 	l.AddUnlessFailing("b")
@@ -71,29 +71,29 @@ func TestLoopThatNeverRunsLeavesNothing(t *testing.T) {
 	goleak.VerifyNone(t)
 }
 
-func TestKeysFromBeforeTheRunAreServed(t *testing.T) {
+func TestLoop_keysAddedBeforeRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		served := make(chan string)
-		l := New("test", func(_ context.Context, key string) error { served <- key; return nil })
+		reconciled := make(chan string)
+		l := New("test", func(_ context.Context, key string) error { reconciled <- key; return nil })
 		l.Add("a")
 		l.AddAfter("b", time.Hour)
 		l.Add("a")
 		_, stop := start(t, l)
 		defer stop()
 		began := time.Now()
-		got := []string{<-served, <-served}
+		got := []string{<-reconciled, <-reconciled}
 		slices.Sort(got)
 		if !slices.Equal(got, []string{"a", "b"}) || time.Since(began) > 0 {
-			t.Errorf("served %q after %v", got, time.Since(began))
+			t.Errorf("got keys %q after %v, want a and b immediately", got, time.Since(began))
 		}
 		l.AddAfter("c", time.Hour)
-		if key := <-served; key != "c" || time.Since(began) != time.Hour {
-			t.Errorf("served %q after %v", key, time.Since(began))
+		if key := <-reconciled; key != "c" || time.Since(began) != time.Hour {
+			t.Errorf("got key %q after %v, want c after 1h", key, time.Since(began))
 		}
 	})
 }
 
-func TestFailureIsTriedAgain(t *testing.T) {
+func TestLoop_retriesFailure(t *testing.T) {
 	done := make(chan struct{})
 	failures := 3
 	l := New("test", func(context.Context, string) error {
@@ -109,11 +109,11 @@ func TestFailureIsTriedAgain(t *testing.T) {
 	stop()
 }
 
-func TestWatchQueuesWhatComesAndGoes(t *testing.T) {
+func TestWatch_addsAndDeletes(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	served := make(chan string, 10)
-	l := New("test", func(_ context.Context, key string) error { served <- key; return nil })
+	reconciled := make(chan string, 10)
+	l := New("test", func(_ context.Context, key string) error { reconciled <- key; return nil })
 	if err := l.Watch(factory.Core().V1().Services().Informer()); err != nil {
 		t.Fatal(err)
 	}
@@ -126,24 +126,24 @@ func TestWatchQueuesWhatComesAndGoes(t *testing.T) {
 	if _, err := services.Create(ctx, svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if key := <-served; key != "ns/svc" {
-		t.Errorf("served %q", key)
+	if key := <-reconciled; key != "ns/svc" {
+		t.Errorf("got key %q, want ns/svc", key)
 	}
 	if err := services.Delete(ctx, "svc", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if key := <-served; key != "ns/svc" {
-		t.Errorf("served %q", key)
+	if key := <-reconciled; key != "ns/svc" {
+		t.Errorf("got key %q, want ns/svc", key)
 	}
 	stop()
 	factory.Shutdown()
 }
 
-func TestWatchUnlessPassesOverWhatIsTheSame(t *testing.T) {
+func TestWatchUnless_ignoresSameUpdates(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	served := make(chan string, 10)
-	l := New("test", func(_ context.Context, key string) error { served <- key; return nil })
+	reconciled := make(chan string, 10)
+	l := New("test", func(_ context.Context, key string) error { reconciled <- key; return nil })
 	informer := factory.Core().V1().Nodes().Informer()
 	sameLabels := func(before, now any) bool { return maps.Equal(before.(*corev1.Node).Labels, now.(*corev1.Node).Labels) }
 	if err := l.WatchUnless(informer, sameLabels); err != nil {
@@ -162,8 +162,8 @@ func TestWatchUnlessPassesOverWhatIsTheSame(t *testing.T) {
 	}
 	expect := func(want string) {
 		t.Helper()
-		if key := <-served; key != want {
-			t.Errorf("served %q, want %q", key, want)
+		if key := <-reconciled; key != want {
+			t.Errorf("got key %q, want %q", key, want)
 		}
 	}
 	must(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}))
@@ -174,20 +174,20 @@ func TestWatchUnlessPassesOverWhatIsTheSame(t *testing.T) {
 	must(nodes.Update(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"a": "b"}}}, metav1.UpdateOptions{}))
 	expect("one")
 	stop()
-	if len(served) > 0 {
-		t.Errorf("served %q too", <-served)
+	if len(reconciled) > 0 {
+		t.Errorf("got another key %q", <-reconciled)
 	}
 	factory.Shutdown()
 }
 
-// Serving a key may cause events of that key. They do not shorten its back-off.
-func TestOwnEventsDoNotShortenTheBackOff(t *testing.T) {
+// Reconciling a key may cause events of that key.
+func TestAddUnlessFailing_preservesBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l *Loop
-		served := make(chan time.Time)
+		reconciled := make(chan time.Time)
 		l = New("test", func(_ context.Context, key string) error {
 			l.AddUnlessFailing(key)
-			served <- time.Now()
+			reconciled <- time.Now()
 			return errors.New("never")
 		})
 		_, stop := start(t, l)
@@ -195,51 +195,50 @@ func TestOwnEventsDoNotShortenTheBackOff(t *testing.T) {
 		l.AddUnlessFailing("key")
 		var times []time.Time
 		for range 4 {
-			times = append(times, <-served)
+			times = append(times, <-reconciled)
 		}
-		// The first event comes before the first failure: one attempt follows at once.
-		if took := times[3].Sub(times[0]); took < retryFirst {
-			t.Errorf("4 attempts came within %v: the back-off begins with %v", took, retryFirst)
+		// The first event precedes the first failure: one attempt follows immediately.
+		if took := times[3].Sub(times[0]); took < minBackoff {
+			t.Errorf("got 4 attempts within %v, want at least %v", took, minBackoff)
 		}
 	})
 }
 
-// How soon a key is served again depends on what its last attempt came to.
-func TestPaceOfRetries(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "hostsubnets"}, "node1", errors.New("somebody wrote"))
+func TestLoop_retryDelay(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "hostsubnets"}, "node1", errors.New("another client wrote"))
 	for name, tc := range map[string]struct {
-		err           error
-		least, utmost time.Duration
+		err         error
+		least, most time.Duration
 	}{
-		"failure":                        {errors.New("no answer"), retryFirst, retryFirst},
-		"exists already":                 {apierrors.NewAlreadyExists(schema.GroupResource{Resource: "hostsubnets"}, "node1"), retryFirst, retryFirst},
-		"conflict":                       {fmt.Errorf("update: %w", conflict), retryFirst, retryFirst},
-		"complaint":                      {Complaint{errors.New("no address")}, complaintInterval, complaintInterval * 6 / 5},
-		"complaint among others, nested": {fmt.Errorf("sync: %w", errors.Join(errors.New("x"), Complaint{errors.New("y")})), complaintInterval, complaintInterval * 6 / 5},
+		"failure":                    {errors.New("no answer"), minBackoff, minBackoff},
+		"already exists":             {apierrors.NewAlreadyExists(schema.GroupResource{Resource: "hostsubnets"}, "node1"), minBackoff, minBackoff},
+		"conflict":                   {fmt.Errorf("update: %w", conflict), minBackoff, minBackoff},
+		"user error":                 {UserError{errors.New("no address")}, userErrorRetry, userErrorRetry * 6 / 5},
+		"joined user error, wrapped": {fmt.Errorf("sync: %w", errors.Join(errors.New("x"), UserError{errors.New("y")})), userErrorRetry, userErrorRetry * 6 / 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				served := make(chan time.Time)
-				l := New("test", func(context.Context, string) error { served <- time.Now(); return tc.err })
+				reconciled := make(chan time.Time)
+				l := New("test", func(context.Context, string) error { reconciled <- time.Now(); return tc.err })
 				_, stop := start(t, l)
 				defer stop()
 				l.Add("key")
-				first := <-served
-				if took := (<-served).Sub(first); took < tc.least || took > tc.utmost {
-					t.Errorf("served again after %v, not %v to %v", took, tc.least, tc.utmost)
+				first := <-reconciled
+				if took := (<-reconciled).Sub(first); took < tc.least || took > tc.most {
+					t.Errorf("got a retry after %v, want %v to %v", took, tc.least, tc.most)
 				}
 			})
 		})
 	}
 }
 
-// The back-off doubles to its end, a complaint resets it, and a change of the object does not wait for the pace of complaints.
-func TestComplaintWaitsForAChange(t *testing.T) {
+// A UserError resets the backoff, and a change of the object is reconciled immediately.
+func TestLoop_userError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		results := []error{errors.New("1"), errors.New("2"), Complaint{errors.New("3")}, errors.New("4"), nil}
-		served := make(chan time.Time)
+		results := []error{errors.New("1"), errors.New("2"), UserError{errors.New("3")}, errors.New("4"), nil}
+		reconciled := make(chan time.Time)
 		l := New("test", func(context.Context, string) error {
-			served <- time.Now()
+			reconciled <- time.Now()
 			err := results[0]
 			results = results[1:]
 			return err
@@ -248,34 +247,34 @@ func TestComplaintWaitsForAChange(t *testing.T) {
 		defer stop()
 		start := time.Now()
 		l.Add("key")
-		for i, want := range []time.Duration{0, retryFirst, 3 * retryFirst} {
-			if at := (<-served).Sub(start); at != want {
-				t.Errorf("attempt %d at %v, want %v", i, at, want)
+		for i, want := range []time.Duration{0, minBackoff, 3 * minBackoff} {
+			if at := (<-reconciled).Sub(start); at != want {
+				t.Errorf("attempt %d: got %v, want %v", i, at, want)
 			}
 		}
 		synctest.Wait()
 		changed := time.Now()
 		l.Add("key")
-		for i, want := range []time.Duration{0, retryFirst} {
-			if after := (<-served).Sub(changed); after != want {
-				t.Errorf("attempt %d %v after the change, want %v", i, after, want)
+		for i, want := range []time.Duration{0, minBackoff} {
+			if after := (<-reconciled).Sub(changed); after != want {
+				t.Errorf("attempt %d after the change: got %v, want %v", i, after, want)
 			}
 		}
 	})
 }
 
-func TestComplainSaysItOnTheObject(t *testing.T) {
+func TestReportUserError_sendsEvent(t *testing.T) {
 	events := record.NewFakeRecorder(1)
 	cause := errors.New("no address")
-	err := Complain(events, &corev1.Node{}, "NodeAddressUnusable", errors.Join(cause, errors.New("no subnet")))
+	err := ReportUserError(events, &corev1.Node{}, "NodeAddressUnusable", errors.Join(cause, errors.New("no subnet")))
 	if !errors.Is(err, cause) {
-		t.Errorf("the cause is lost: %v", err)
+		t.Errorf("got %v, want the cause in it", err)
 	}
-	if _, is := errors.AsType[Complaint](err); !is {
-		t.Errorf("%T is no Complaint", err)
+	if _, is := errors.AsType[UserError](err); !is {
+		t.Errorf("got %T, want a UserError", err)
 	}
-	if said := <-events.Events; said != "Warning NodeAddressUnusable no address; no subnet" {
-		t.Errorf("said %q", said)
+	if got, want := <-events.Events, "Warning NodeAddressUnusable no address; no subnet"; got != want {
+		t.Errorf("got Event %q, want %q", got, want)
 	}
 }
 
@@ -286,12 +285,12 @@ func TestOrNil(t *testing.T) {
 		got, want   *corev1.Node
 		err, wanted error
 	}{
-		"there":     {object, object, nil, nil},
-		"not there": {object, nil, missing, nil}, // clients return an empty object with that error
-		"unknown":   {object, nil, broken, broken},
+		"exists":    {object, object, nil, nil},
+		"not found": {object, nil, missing, nil}, // clients return an empty object with that error
+		"failure":   {object, nil, broken, broken},
 	} {
 		if o, err := OrNil(tc.got, tc.err); o != tc.want || !errors.Is(err, tc.wanted) {
-			t.Errorf("%s: %v, %v", name, o, err)
+			t.Errorf("%s: got %v, %v, want %v, %v", name, o, err, tc.want, tc.wanted)
 		}
 	}
 }

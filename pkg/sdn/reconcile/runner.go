@@ -8,49 +8,56 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Runner calls one function for any number of events: at once for the first of them, and at most once an interval. However many come
-// meanwhile, and however long a call takes, what has been poked for is served by the next call.
+// Runner calls one function for any number of triggers: immediately for the first, and at most once for each interval. The last trigger is
+// always followed by a call.
 type Runner struct {
 	name     string
 	interval time.Duration
-	serve    func(ctx context.Context) error
-	due      chan struct{}
+	backoff  time.Duration // maximum
+	run      func(ctx context.Context) error
+	pending  chan struct{}
 }
 
-// NewRunner returns a runner of the function. One that failed is called again with back-off.
-func NewRunner(name string, interval time.Duration, serve func(ctx context.Context) error) *Runner {
-	return &Runner{name: name, interval: interval, serve: serve, due: make(chan struct{}, 1)}
+// NewRunner returns a runner of the function, which is retried with backoff if it fails.
+func NewRunner(name string, interval time.Duration, run func(ctx context.Context) error) *Runner {
+	return &Runner{name: name, interval: interval, backoff: maxBackoff, run: run, pending: make(chan struct{}, 1)}
 }
 
-// Poke says that there is something to do. It never blocks.
-func (r *Runner) Poke() {
+// WithMaxBackoff sets the maximum pause after an error, one minute by default. It must be called before Run.
+func (r *Runner) WithMaxBackoff(d time.Duration) *Runner {
+	r.backoff = d
+	return r
+}
+
+// Trigger requests a call. It never blocks.
+func (r *Runner) Trigger() {
 	select {
-	case r.due <- struct{}{}:
-	default: // the next call is due already
+	case r.pending <- struct{}{}:
+	default: // a call is already pending
 	}
 }
 
-// Run serves until the context ends.
+// Run calls the function until the context ends.
 func (r *Runner) Run(ctx context.Context) {
-	failed := newBackoff()
+	backoff := newBackoff(r.backoff)
 	for {
 		select {
-		case <-r.due:
+		case <-r.pending:
 		case <-ctx.Done():
 			return
 		}
 		pause := time.After(r.interval)
-		err := r.serve(ctx)
+		err := r.run(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			delay := failed.Step()
-			klog.FromContext(ctx).Error(err, "Will try again", "runner", r.name, "in", delay)
-			r.Poke()
-			pause = time.After(max(delay, r.interval))
+			retryAfter := max(backoff.Step(), r.interval)
+			klog.FromContext(ctx).Error(err, "Failed to reconcile", "runner", r.name, "retryAfter", retryAfter)
+			r.Trigger()
+			pause = time.After(retryAfter)
 		default:
-			failed = newBackoff()
+			backoff = newBackoff(r.backoff)
 		}
 		select {
 		case <-pause:
@@ -60,6 +67,6 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: retryFirst, Cap: retryLast, Factor: 2, Jitter: 0.1, Steps: 10}
+func newBackoff(limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: minBackoff, Cap: limit, Factor: 2, Jitter: 0.1, Steps: 10}
 }

@@ -11,7 +11,7 @@ import (
 
 const interval = 100 * time.Millisecond
 
-// run lets a runner work in a bubble of fake time, and returns when each call began, from the start of the bubble.
+// run runs a runner in a synctest bubble, and returns the time of each call since the start of the bubble.
 func run(t *testing.T, takes time.Duration, fail func(call int) error, events func(*Runner)) (calls []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,71 +44,71 @@ func never(int) error { return nil }
 func wantCalls(t *testing.T, got []time.Duration, want ...time.Duration) {
 	t.Helper()
 	if !slices.Equal(got, want) {
-		t.Errorf("called at %v, want %v", got, want)
+		t.Errorf("got calls at %v, want %v", got, want)
 	}
 }
 
-func TestRunnerServesTheFirstAtOnce(t *testing.T) {
-	wantCalls(t, run(t, 0, never, func(r *Runner) { r.Poke() }), 0)
+func TestRunner_firstTrigger(t *testing.T) {
+	wantCalls(t, run(t, 0, never, func(r *Runner) { r.Trigger() }), 0)
 }
 
-func TestRunnerIsNotCalledForNothing(t *testing.T) {
+func TestRunner_noTrigger(t *testing.T) {
 	wantCalls(t, run(t, 0, never, func(*Runner) {}))
 }
 
-func TestRunnerGathersAStorm(t *testing.T) {
+func TestRunner_burst(t *testing.T) {
 	got := run(t, 0, never, func(r *Runner) {
-		for range 1000 { // an event each millisecond
-			r.Poke()
+		for range 1000 { // each millisecond
+			r.Trigger()
 			<-time.After(time.Millisecond)
 		}
 	})
 	if n := len(got); n != 11 {
-		t.Errorf("%d calls for a second of events, want 11: one at once, then one each %s", n, interval)
+		t.Errorf("got %d calls for a second of triggers, want 11: the first immediately, then one each %s", n, interval)
 	}
 	for i := range got[1:] {
 		if d := got[i+1] - got[i]; d < interval {
-			t.Errorf("calls %s apart, want at least %s", d, interval)
+			t.Errorf("got calls %s apart, want at least %s", d, interval)
 		}
 	}
 	if last := got[len(got)-1]; last < 999*time.Millisecond {
-		t.Errorf("the last call was at %s, before the last event", last)
+		t.Errorf("got the last call at %s, want it after the last trigger", last)
 	}
 }
 
-// What comes while the function works is not lost: it may have looked already.
-func TestRunnerServesWhatComesMeanwhile(t *testing.T) {
+// The function may have read the state before the trigger.
+func TestRunner_triggerDuringACall(t *testing.T) {
 	got := run(t, 3*interval, never, func(r *Runner) {
-		r.Poke()
+		r.Trigger()
 		<-time.After(interval)
-		r.Poke()
-		r.Poke()
+		r.Trigger()
+		r.Trigger()
 	})
 	wantCalls(t, got, 0, 3*interval)
 }
 
-func TestRunnerAfterAPause(t *testing.T) {
+func TestRunner_triggerAfterAPause(t *testing.T) {
 	got := run(t, 0, never, func(r *Runner) {
-		r.Poke()
+		r.Trigger()
 		<-time.After(10 * interval)
-		r.Poke()
+		r.Trigger()
 	})
 	wantCalls(t, got, 0, 10*interval)
 }
 
-func TestRunnerTriesAgain(t *testing.T) {
+func TestRunner_retriesFailure(t *testing.T) {
 	got := run(t, 0, func(call int) error {
 		if call <= 3 {
 			return errors.New("not yet")
 		}
 		return nil
-	}, func(r *Runner) { r.Poke() })
+	}, func(r *Runner) { r.Trigger() })
 	if len(got) != 4 {
-		t.Fatalf("%d calls, want 4: three that fail and one that does not", len(got))
+		t.Fatalf("got %d calls, want 4: three failures, one success", len(got))
 	}
-	for i, least := range []time.Duration{retryFirst, 2 * retryFirst, 4 * retryFirst} {
+	for i, least := range []time.Duration{minBackoff, 2 * minBackoff, 4 * minBackoff} {
 		if d := got[i+1] - got[i]; d < least || d > 2*least {
-			t.Errorf("attempt %d came %s after the one before, want about %s", i+2, d, least)
+			t.Errorf("attempt %d: got a delay of %s, want about %s", i+2, d, least)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func (c *Capture) Frames(text []byte) [][]byte {
 	return slices.DeleteFunc(slices.Clone(c.frames), func(f []byte) bool { return !bytes.Contains(f, text) })
 }
 
-// Close ends the recording. It fails when frames got lost, so that nobody takes their absence for a fact.
+// Close ends the recording. It fails if frames were lost, since their absence then proves nothing.
 func (c *Capture) Close() error {
 	var lost uint32
 	var statErr error

@@ -37,7 +37,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// A header or a message with a right checksum sums up to nothing.
+// The checksum of a header or message that includes its checksum is 0.
 func TestChecksums(t *testing.T) {
 	from, to := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("198.51.100.7:65535")
 	for size := range 50 {
@@ -76,7 +76,7 @@ func TestFragments(t *testing.T) {
 			t.Errorf("fragment %d has offset %d, want %d", i, offset, len(together))
 		}
 		if more := f[6]&0x20 != 0; more != (i < len(fragments)-1) {
-			t.Errorf("fragment %d of %d says more fragments: %v", i, len(fragments), more)
+			t.Errorf("fragment %d of %d: got more fragments %v", i, len(fragments), more)
 		}
 		together = append(together, f[20:]...)
 	}

@@ -22,7 +22,7 @@ const (
 	icmpEchoRequest = 8
 )
 
-// Echo says what a ping is like.
+// Echo describes a ping.
 type Echo struct {
 	Bytes        int // of the whole IP packet; 0: 84, as ping(8) sends
 	DontFragment bool
@@ -35,7 +35,7 @@ const defaultEchoBytes = 84
 type echoSocket struct {
 	*net.IPConn
 	to    netip.Addr
-	nonce [8]byte // tells our echoes from others', since every raw socket sees them all
+	nonce [8]byte // identifies this process' echoes, since every raw socket receives all
 }
 
 func (n NetNS) openEcho(to netip.Addr, e Echo) (*echoSocket, error) {
@@ -57,7 +57,7 @@ func (n NetNS) openEcho(to netip.Addr, e Echo) (*echoSocket, error) {
 	err = raw.Control(func(fd uintptr) {
 		optErr = errors.Join(
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, discover),
-			// What waits for a busy processor is not lost.
+			// A reply that waits for a busy processor is not lost.
 			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer))
 	})
 	if err := errors.Join(err, optErr); err != nil {
@@ -96,7 +96,7 @@ func (s *echoSocket) receive(buffer []byte) (number uint64, payload []byte, err 
 	}
 }
 
-// Ping sends one echo request and returns when the answer is there, whole. The context must have a deadline.
+// Ping sends one echo request and returns when its complete answer has arrived. The context must have a deadline.
 func (n NetNS) Ping(ctx context.Context, to netip.Addr, e Echo) error {
 	if e.Bytes == 0 {
 		e.Bytes = defaultEchoBytes
@@ -234,7 +234,7 @@ func (p *Pings) Duplicates() int {
 // lateAnswer is how long an answer may take before it counts as lost.
 const lateAnswer = 5 * time.Second
 
-// Stop ends the row. It returns how many were sent, and when those were sent that nobody answered.
+// Stop ends the row. It returns the number of requests, and the times of those without an answer.
 func (p *Pings) Stop() (sent int, lost []time.Time, err error) {
 	p.stop()
 	p.sender.Wait()

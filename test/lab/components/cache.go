@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// keepUnused is how long what no build has asked for stays in the cache.
-	keepUnused = 14 * 24 * time.Hour
+	// unusedTime is how long an unused folder stays in the cache.
+	unusedTime = 14 * 24 * time.Hour
 	// unfinished starts the names of folders whose content is still being made.
 	unfinished = "unfinished-"
-	// keyLength is in hex digits: 64 bits, plenty to tell a few dozen folders apart.
+	// keyLength is in hex digits: 64 bits, enough to distinguish a few dozen folders.
 	keyLength = 16
 )
 
-// cache keeps finished files. Each lies in a folder called NAME-KEY under its own name, so that a key's change
-// makes a new folder and what runs from the old one goes on. A folder appears complete or not at all.
+// cache has the finished files. Each is in a folder NAME-KEY under its own name, so that another key creates another folder and programs
+// that run from the old one continue. A folder is created atomically.
 type cache struct {
 	dir      string
 	progress func(format string, args ...any)
@@ -62,7 +62,7 @@ func (c cache) get(ctx context.Context, name string, k key, build func(path stri
 		return "", err
 	}
 	defer unlock()
-	if has(folder, file) { // made by whoever had the lock
+	if has(folder, file) { // created by the previous holder of the lock
 		return file, nil
 	}
 	if err := c.prune(); err != nil {
@@ -88,10 +88,10 @@ func (c cache) get(ctx context.Context, name string, k key, build func(path stri
 	return file, nil
 }
 
-// has tells whether the cache holds the file, and marks its folder as used.
+// has reports whether the cache has the file, and marks its folder as used.
 func has(folder, file string) bool {
 	if _, err := os.Stat(file); err != nil {
-		return false // whatever is wrong, making it anew will say so
+		return false // the next build reports any failure
 	}
 	now := time.Now()
 	_ = os.Chtimes(folder, now, now) // a reader without the right to this only brings its pruning nearer
@@ -127,8 +127,8 @@ func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// prune removes what killed builds left, and what has not been used for long. It needs the lock: whatever is
-// unfinished then, nobody is working on.
+// prune removes the remains of killed builds, and folders that were unused for long. It needs the lock: then no unfinished folder is in
+// use.
 func (c cache) prune() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -146,8 +146,8 @@ func (c cache) prune() error {
 	return nil
 }
 
-// unused tells whether folder is one of ours, NAME-KEY with NAME inside, that was last asked for long ago. The user
-// may have chosen a cache folder with other things in it.
+// unused reports whether folder is a cache folder, NAME-KEY with NAME inside, that was unused for long. The user may have chosen a cache
+// folder with other files.
 func (c cache) unused(folder string) bool {
 	base := filepath.Base(folder)
 	cut := len(base) - keyLength - len("-")
@@ -161,7 +161,7 @@ func (c cache) unused(folder string) bool {
 		return false
 	}
 	info, err := os.Stat(folder)
-	return err == nil && time.Since(info.ModTime()) > keepUnused
+	return err == nil && time.Since(info.ModTime()) > unusedTime
 }
 
 // flush brings a file to the disk, so that a power cut does not leave a finished folder with an empty file.

@@ -76,7 +76,7 @@ func TestCacheMakesOnce(t *testing.T) {
 	}
 }
 
-func TestKeysTellPartsApart(t *testing.T) {
+func TestKeysDistinguishParts(t *testing.T) {
 	keys := map[string][]string{}
 	for _, parts := range [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"b", "a"}, {"1 a"}, {"a1 b"}} {
 		k := newKey(parts...).String()
@@ -158,25 +158,25 @@ func TestWaitForLockEndsWithContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	gone := errors.New("the caller is gone")
+	ended := errors.New("the caller has ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		<-waiting
-		cancel(gone)
+		cancel(ended)
 	}()
 	var runs int
-	if _, err := c.get(ctx, "tool", newKey("a"), writes("", &runs)); !errors.Is(err, gone) || runs != 0 {
+	if _, err := c.get(ctx, "tool", newKey("a"), writes("", &runs)); !errors.Is(err, ended) || runs != 0 {
 		t.Errorf("error = %v after %d builds, want the caller's reason after none", err, runs)
 	}
 }
 
 func TestPrune(t *testing.T) {
-	old := time.Now().Add(-keepUnused - time.Hour)
-	recent := time.Now().Add(-keepUnused + time.Hour)
+	old := time.Now().Add(-unusedTime - time.Hour)
+	recent := time.Now().Add(-unusedTime + time.Hour)
 	tests := []struct {
 		folder, file string
 		used         time.Time
-		want         bool // is kept
+		want         bool // remains
 	}{
 		{"tool-0123456789abcdef", "tool", old, false},
 		{"tool-name-0123456789abcdee", "tool-name", old, false},
@@ -210,11 +210,11 @@ func TestPrune(t *testing.T) {
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, folders(t, c)); diff != "" {
-		t.Errorf("kept (-want +got):\n%s", diff)
+		t.Errorf("remaining (-want +got):\n%s", diff)
 	}
 }
 
-func TestUseKeepsFromPruning(t *testing.T) {
+func TestUsedFolderIsNotPruned(t *testing.T) {
 	c := testCache(t)
 	var runs int
 	get := func(k string) string {
@@ -225,7 +225,7 @@ func TestUseKeepsFromPruning(t *testing.T) {
 		}
 		return path
 	}
-	old := time.Now().Add(-2 * keepUnused)
+	old := time.Now().Add(-2 * unusedTime)
 	used, unused := get("used"), get("unused")
 	for _, path := range []string{used, unused} {
 		if err := os.Chtimes(filepath.Dir(path), old, old); err != nil {
@@ -238,7 +238,7 @@ func TestUseKeepsFromPruning(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(unused); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the unused file: %v, want that it is gone", err)
+		t.Errorf("the unused file: got %v, want it deleted", err)
 	}
 	if left := strings.Join(folders(t, c), " "); runs != 3 || strings.Contains(left, unfinished) {
 		t.Errorf("made %d files, left %s", runs, left)

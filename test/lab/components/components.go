@@ -1,9 +1,9 @@
-// Package components makes what the lab runs and does not write itself: Kubernetes, containerd and runc, built from
-// their Go modules, and the two images that every node holds. Nothing is downloaded but Go modules, and no container
-// engine is needed. What is made is kept, so that only the first lab on a machine waits for it.
+// Package components builds the programs that the lab runs: Kubernetes, CoreDNS, containerd and runc, from their Go modules, and the images
+// of every node. It downloads only Go modules, and needs no container engine. The results are cached, so that only the first lab on a machine
+// builds them.
 //
-// The folders kube, containerd and runc are Go modules of their own, which pin the versions and keep the product's
-// go.mod small.
+// The folders kube, coredns, containerd and runc are separate Go modules, which pin the versions, so that the product's
+// go.mod stays small.
 package components
 
 import (
@@ -12,15 +12,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/ovsdn/ovsdn/images/image"
 )
 
 // References of the images, which the nodes' containerd knows them by.
 const (
 	PauseRef = "localhost/pause:lab"
 	PodRef   = "localhost/agnhost:lab"
+	DNSRef   = "localhost/coredns:lab"
 )
 
-// DefaultCacheDir is where finished programs and images are kept unless Options says otherwise.
+// DefaultCacheDir is the default folder of finished programs and images.
 const DefaultCacheDir = "/var/cache/ovsdn-lab"
 
 // Set names the built programs and image archives, all by absolute path.
@@ -35,20 +38,21 @@ type Set struct {
 	Agnhost    string
 	PauseImage string // archive with reference PauseRef
 	PodImage   string // archive with reference PodRef: agnhost, busybox and iperf3
+	DNSImage   string // archive with reference DNSRef: CoreDNS
 }
 
-// Options says where to build from and where to keep the result.
+// Options configures the source and the cache.
 type Options struct {
 	// SourceDir is the root of a checkout: the folder that holds test/lab/components.
 	SourceDir string
-	// CacheDir is where finished programs are kept, and under logs the build logs; empty means DefaultCacheDir.
+	// CacheDir is the folder of finished programs, and under logs of the build logs; empty means DefaultCacheDir.
 	CacheDir string
 	// Progress is called with one line for each step that takes time. It may be nil.
 	Progress func(format string, args ...any)
 }
 
 // Build returns the set, making only what is missing, one thing at a time. With nothing cached, not even by Go, it
-// takes about eight minutes on two cores; with all of it there, a fraction of a second. Builds in other processes
+// takes about nine minutes on two cores; with all of it there, a fraction of a second. Builds in other processes
 // may run at the same time, and one that is killed leaves nothing half-made. An error names the component and, where
 // the compiler has spoken, its log file.
 func Build(ctx context.Context, o Options) (*Set, error) {
@@ -57,7 +61,7 @@ func Build(ctx context.Context, o Options) (*Set, error) {
 		return nil, err
 	}
 	set := &Set{}
-	var pause string
+	var pause, coreDNS string
 	for _, step := range []struct {
 		program program
 		path    *string
@@ -68,21 +72,29 @@ func Build(ctx context.Context, o Options) (*Set, error) {
 		{containerd("containerd-shim-runc-v2"), &set.Shim},
 		{containerd("ctr"), &set.Ctr},
 		{runc(), &set.Runc},
+		{coreDNSProgram(), &coreDNS},
 		{pauseProgram(), &pause},
 	} {
 		if *step.path, err = b.program(ctx, step.program); err != nil {
 			return nil, fmt.Errorf("build %s: %w", step.program.name, err)
 		}
 	}
-	if set.PauseImage, err = b.image(ctx, "pause.tar", pauseImage(pause)); err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", PauseRef, err)
-	}
 	contents, err := findPodContents(ctx, set.Agnhost)
 	if err != nil {
 		return nil, fmt.Errorf("make the image %s: %w", PodRef, err)
 	}
-	if set.PodImage, err = b.image(ctx, "agnhost.tar", podImage(contents)); err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", PodRef, err)
+	for _, step := range []struct {
+		name  string
+		image *image.Image
+		path  *string
+	}{
+		{"pause.tar", pauseImage(pause), &set.PauseImage},
+		{"agnhost.tar", podImage(contents), &set.PodImage},
+		{"coredns.tar", dnsImage(coreDNS), &set.DNSImage},
+	} {
+		if *step.path, err = b.image(ctx, step.name, step.image); err != nil {
+			return nil, fmt.Errorf("make the image %s: %w", step.image.Ref, err)
+		}
 	}
 	return set, nil
 }

@@ -43,6 +43,16 @@ func pauseImage(pause string) *image.Image {
 	}
 }
 
+// dnsImage has only the program: pods mount the configuration and the authorities of the API server.
+func dnsImage(coreDNS string) *image.Image {
+	return &image.Image{
+		Ref:        DNSRef,
+		Entrypoint: []string{"/coredns"},
+		Env:        []string{pathEnv},
+		Files:      []image.File{image.Program("/coredns", coreDNS)},
+	}
+}
+
 // podContents are this machine's files that make up the pod image.
 type podContents struct {
 	agnhost string

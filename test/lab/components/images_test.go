@@ -67,7 +67,7 @@ func TestImageIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestPodImageRuns starts the image's programs with nothing of this machine in sight but the kernel.
+// TestPodImageRuns starts the image's programs with only the kernel of this machine.
 func TestPodImageRuns(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

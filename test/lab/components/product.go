@@ -12,14 +12,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
-// ProductImages makes the images of the product from programs that are built already. They are not kept in the cache, since each
-// change of the programs makes new ones.
+// ProductImages builds the images of the product from existing programs. They are not cached, since each change of the programs changes
+// them.
 type ProductImages struct {
 	source product.Source
 	dir    string
 }
 
-// NewProductImages takes the programs in binDir, and keeps archives in dir.
+// NewProductImages uses the programs in binDir, and writes archives to dir.
 func NewProductImages(o Options, binDir, dir string) *ProductImages {
 	if o.CacheDir == "" {
 		o.CacheDir = DefaultCacheDir
@@ -44,7 +44,7 @@ func (p *ProductImages) Archive(name product.Name, tag string) string {
 	return filepath.Join(p.dir, string(name)+"-"+tag+".tar")
 }
 
-// Make makes the archive of an image unless it is there, and removes those of other tags.
+// Make writes the archive of an image unless it exists, and removes those of other tags.
 func (p *ProductImages) Make(ctx context.Context, name product.Name, tag string) error {
 	archive := p.Archive(name, tag)
 	if _, err := os.Stat(archive); err == nil {

@@ -19,7 +19,7 @@ type program struct {
 	ldflags string // besides those that all have
 	tags    string
 	cgo     bool
-	cold    time.Duration // how long a build takes with nothing cached on two cores, for the one who waits
+	cold    time.Duration // duration of a build without cache on two cores, for progress messages
 }
 
 // kube reports the version of the module that it is built from, as a release does. Without it a Kubernetes
@@ -63,11 +63,15 @@ func runc() program {
 	return program{name: "runc", dir: "runc", pkg: "github.com/opencontainers/runc", tags: "seccomp", cgo: true, cold: 15 * time.Second}
 }
 
+func coreDNSProgram() program {
+	return program{name: "coredns", dir: "coredns", pkg: ".", cold: time.Minute}
+}
+
 func pauseProgram() program {
 	return program{name: "pause", dir: "pause", pkg: ".", cold: time.Second}
 }
 
-// flags are all that `go build` is told, but for the output's name.
+// flags are the flags of `go build`, except the output's name.
 func (p program) flags() []string {
 	flags := []string{"-trimpath", "-ldflags", strings.TrimSpace("-s -w " + p.ldflags)}
 	if p.tags != "" {

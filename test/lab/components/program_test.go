@@ -60,7 +60,7 @@ func TestProgramIsBuiltOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(out) != "hello v7\n" {
-		t.Errorf("the program says %q", out)
+		t.Errorf("output of the program: %q", out)
 	}
 	if len(steps) != 2 {
 		t.Errorf("progress was %q, want a line before and one after", steps)
@@ -140,7 +140,7 @@ func TestCompilerErrorNamesTheLog(t *testing.T) {
 	logFile := filepath.Join(b.cache.dir, "logs", "hello.log")
 	for _, want := range []string{logFile, "undefined: undefinedThing", "bootstrap.sh"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not say %q", err, want)
+			t.Errorf("error %q does not contain %q", err, want)
 		}
 	}
 	log, err := os.ReadFile(logFile)
@@ -148,7 +148,7 @@ func TestCompilerErrorNamesTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(log), "CGO_ENABLED=0") || !strings.Contains(string(log), "-trimpath") {
-		t.Errorf("the log does not tell how it was built:\n%s", log)
+		t.Errorf("the log does not have the build command:\n%s", log)
 	}
 	if diff := cmp.Diff([]string{"logs"}, folders(t, b.cache)); diff != "" {
 		t.Errorf("left behind (-want +got):\n%s", diff)
@@ -157,10 +157,10 @@ func TestCompilerErrorNamesTheLog(t *testing.T) {
 
 func TestBuildEndsWithContext(t *testing.T) {
 	b := checkout(t, hello)
-	gone := errors.New("the caller is gone")
+	ended := errors.New("the caller has ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	b.progress = func(string, ...any) { cancel(gone) } // as the build starts
-	if _, err := b.program(ctx, program{name: "hello", dir: "hello", pkg: "."}); !errors.Is(err, gone) {
+	b.progress = func(string, ...any) { cancel(ended) } // as the build starts
+	if _, err := b.program(ctx, program{name: "hello", dir: "hello", pkg: "."}); !errors.Is(err, ended) {
 		t.Errorf("error = %v, want the caller's reason", err)
 	}
 	if diff := cmp.Diff([]string{"logs"}, folders(t, b.cache)); diff != "" {
@@ -181,7 +181,7 @@ func TestBadSourceDir(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Build(t.Context(), Options{SourceDir: dir, CacheDir: t.TempDir()})
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), dir+" is no checkout") {
-		t.Errorf("error = %v, want one that says that %s is no checkout", err, dir)
+		t.Errorf("got error %v, want that %s is no checkout", err, dir)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestRequiredVersion(t *testing.T) {
 	}
 }
 
-func TestKubeTellsItsVersion(t *testing.T) {
+func TestKubePrintsItsVersion(t *testing.T) {
 	goMod, err := os.ReadFile(filepath.Join("kube", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestKubeTellsItsVersion(t *testing.T) {
 	minor, _, _ := strings.Cut(rest, ".")
 	for _, want := range []string{".gitVersion=" + version + " ", ".gitMajor=" + major + " ", ".gitMinor=" + minor + " "} {
 		if flags := strings.Join(kube(version).flags(), " "); strings.Count(flags, want) != 2 {
-			t.Errorf("flags %q say %q %d times, want once for each of two packages", flags, want, strings.Count(flags, want))
+			t.Errorf("flags %q have %q %d times, want once for each of two packages", flags, want, strings.Count(flags, want))
 		}
 	}
 }

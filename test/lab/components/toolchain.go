@@ -58,8 +58,7 @@ func (t toolchain) build(ctx context.Context, p program, dir, out, logFile strin
 	// The go command leaves its work files behind when it is interrupted, so they lie where the cache cleans up.
 	command.Env = append(append(os.Environ(), p.env()...), "GOTMPDIR="+filepath.Dir(out))
 	command.Stdout, command.Stderr = log, log
-	// An interrupted go command stops its compilers, a killed one does not. So it gets an interrupt when the caller
-	// gives up, and when the caller is gone.
+	// An interrupted go command stops its compilers, a killed one does not. It gets an interrupt when the context ends or the caller dies.
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.WaitDelay = 10 * time.Second
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}

@@ -42,7 +42,7 @@ func (p *Plane) AdminKubeconfig(url string) ([]byte, error) {
 	return p.Kubeconfig(url, Credentials{Pair: pair})
 }
 
-// AdminConfig is the same for Go clients. They are not throttled: a lab is there to be used.
+// AdminConfig is the same for Go clients, without a rate limit.
 func (p *Plane) AdminConfig(url string) (*rest.Config, error) {
 	kubeconfig, err := p.AdminKubeconfig(url)
 	if err != nil {

@@ -36,25 +36,36 @@ func Apply(ctx context.Context, config *rest.Config, folder fs.FS) error {
 	if len(files) == 0 {
 		return errors.New("no manifest (*.yaml) in the folder")
 	}
-	applier, err := newApplier(config)
-	if err != nil {
-		return err
-	}
 	var all []manifest
 	for _, file := range files {
 		content, err := fs.ReadFile(folder, file)
 		if err != nil {
 			return fmt.Errorf("read a manifest: %w", err)
 		}
-		objects, err := decode(content)
+		manifests, err := decodeFile(file, content)
 		if err != nil {
-			return fmt.Errorf("manifest %s: %w", file, err)
+			return err
 		}
-		for _, object := range objects {
-			all = append(all, manifest{file: file, object: object})
-		}
+		all = append(all, manifests...)
 	}
-	// What others need comes first.
+	return applyAll(ctx, config, all)
+}
+
+// ApplyManifest is Apply of one manifest, whose name is for errors.
+func ApplyManifest(ctx context.Context, config *rest.Config, name string, content []byte) error {
+	all, err := decodeFile(name, content)
+	if err != nil {
+		return err
+	}
+	return applyAll(ctx, config, all)
+}
+
+func applyAll(ctx context.Context, config *rest.Config, all []manifest) error {
+	applier, err := newApplier(config)
+	if err != nil {
+		return err
+	}
+	// Dependencies come first.
 	slices.SortStableFunc(all, func(a, b manifest) int { return cmp.Compare(a.rank(), b.rank()) })
 	for _, m := range all {
 		if err := applier.apply(ctx, m.object); err != nil {
@@ -77,6 +88,18 @@ func (m manifest) rank() int {
 	default:
 		return 1
 	}
+}
+
+func decodeFile(file string, content []byte) ([]manifest, error) {
+	objects, err := decode(content)
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", file, err)
+	}
+	var all []manifest
+	for _, object := range objects {
+		all = append(all, manifest{file: file, object: object})
+	}
+	return all, nil
 }
 
 func decode(content []byte) ([]*unstructured.Unstructured, error) {
@@ -151,7 +174,7 @@ func (a *applier) waitEstablished(ctx context.Context, crd *unstructured.Unstruc
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, establishTimeout, fmt.Errorf("gave up after %v", establishTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, establishTimeout, fmt.Errorf("timeout after %v", establishTimeout))
 	defer cancel()
 	for _, v := range versions {
 		version, ok := v.(map[string]any)

@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/pki"
 )
 
-// Config says where a control plane lives and listens.
+// Config is the directory and the addresses of a control plane.
 type Config struct {
 	// Kube is the multi-call Kubernetes binary (component name as first argument).
 	Kube string
@@ -30,6 +30,9 @@ type Config struct {
 	Port uint16
 	// ServiceNetwork is where cluster IPs come from. Default 172.30.0.0/16.
 	ServiceNetwork netip.Prefix
+	// Proxy is the unix socket of an HTTP CONNECT proxy through which kube-apiserver connects to nodes, pods and services. Empty means that it
+	// connects from its own network.
+	Proxy string
 }
 
 func (c *Config) setDefaults() {
@@ -76,8 +79,11 @@ const (
 	scheduler         = "kube-scheduler"
 )
 
-// Prepare writes what the processes of a control plane read. What an earlier Prepare wrote in the same
-// directory is kept, so that a lab can be repaired under its running parts.
+// egressConfig is the file of kube-apiserver's egress configuration.
+const egressConfig = "egress.yaml"
+
+// Prepare writes the files of a control plane's processes. It retains existing files in the directory, so that a lab can be repaired while
+// its parts run.
 func Prepare(config Config) (*Plane, error) {
 	config.setDefaults()
 	if err := config.validate(); err != nil {
@@ -89,6 +95,9 @@ func Prepare(config Config) (*Plane, error) {
 	}
 	if err := p.writePKI(); err != nil {
 		return nil, fmt.Errorf("keys of the control plane: %w", err)
+	}
+	if err := p.writeEgress(); err != nil {
+		return nil, fmt.Errorf("egress configuration of kube-apiserver: %w", err)
 	}
 	for _, user := range []string{admin, controllerManager, scheduler} {
 		pair, err := p.readPair(user)
@@ -106,8 +115,23 @@ func Prepare(config Config) (*Plane, error) {
 	return p, nil
 }
 
+// writeEgress writes the configuration that kube-apiserver connects to nodes, pods and services by.
+func (p *Plane) writeEgress() error {
+	if p.config.Proxy == "" {
+		return nil
+	}
+	return writeFile(p.path(egressConfig), []byte(`apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport: {uds: {udsName: `+p.config.Proxy+`}}
+`))
+}
+
 func (p *Plane) writePKI() error {
-	authority, err := p.keepPair("ca", func() (pki.Pair, error) {
+	authority, err := p.pair("ca", func() (pki.Pair, error) {
 		authority, err := pki.New("ovsdn-lab")
 		if err != nil {
 			return pki.Pair{}, err
@@ -120,7 +144,7 @@ func (p *Plane) writePKI() error {
 	if p.authority, err = pki.Load(authority); err != nil {
 		return err
 	}
-	if _, err := p.keepPair("service-accounts", pki.NewSigningKey); err != nil {
+	if _, err := p.pair("service-accounts", pki.NewSigningKey); err != nil {
 		return err
 	}
 	// The first address of the service network is the service "kubernetes".
@@ -136,15 +160,15 @@ func (p *Plane) writePKI() error {
 		controllerManager: {CommonName: "system:kube-controller-manager"},
 		scheduler:         {CommonName: "system:kube-scheduler"},
 	} {
-		if _, err := p.keepPair(name, func() (pki.Pair, error) { return p.authority.Issue(subject) }); err != nil {
+		if _, err := p.pair(name, func() (pki.Pair, error) { return p.authority.Issue(subject) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// keepPair returns the pair of that name, and makes it when it is missing.
-func (p *Plane) keepPair(name string, make func() (pki.Pair, error)) (pki.Pair, error) {
+// pair returns the pair of that name, and creates it if it does not exist.
+func (p *Plane) pair(name string, make func() (pki.Pair, error)) (pki.Pair, error) {
 	pair, err := p.readPair(name)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return pair, err
@@ -194,19 +218,22 @@ type Command struct {
 	Args []string
 }
 
-// Etcd serves on a unix socket, and forgets about disks that may lose power.
+// etcdQuota is the largest size of etcd's database in bytes, the most that etcd recommends. The default of 2 GiB is less than the large objects of some tests.
+const etcdQuota = "8589934592"
+
+// Etcd serves on a unix socket, and does not sync to disk.
 func (p *Plane) Etcd() Command {
-	// The advertised addresses are only names here: nobody dials them, but etcd wants a port in them.
+	// The advertised addresses are only names: no client uses them, but etcd requires a port.
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	return p.kube("etcd",
 		"--name=lab", "--data-dir="+p.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls=unix://"+p.config.etcdSocket(), "--advertise-client-urls="+client,
 		"--listen-peer-urls=unix://"+p.path("etcd-peer.sock"), "--initial-advertise-peer-urls="+peer,
-		"--initial-cluster=lab="+peer,
+		"--initial-cluster=lab="+peer, "--quota-backend-bytes="+etcdQuota,
 	)
 }
 
-// APIServer wants etcd's socket to be there.
+// APIServer requires etcd's socket.
 func (p *Plane) APIServer() Command {
 	args := []string{
 		"--etcd-servers=unix://" + p.config.etcdSocket(),
@@ -223,6 +250,9 @@ func (p *Plane) APIServer() Command {
 		"--service-account-key-file=" + p.certPath("service-accounts"), "--service-account-signing-key-file=" + p.keyPath("service-accounts"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true", "--profiling=false",
+	}
+	if p.config.Proxy != "" {
+		args = append(args, "--egress-selector-config-file="+p.path(egressConfig))
 	}
 	if p.config.Address.IsLoopback() {
 		// The API refuses loopback addresses in the endpoints of the service "kubernetes".

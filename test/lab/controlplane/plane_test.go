@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A second Prepare must not make new keys under processes that use the first ones.
-func TestPrepareKeepsKeys(t *testing.T) {
+// A second Prepare must not replace keys that running processes use.
+func TestPrepareRetainsKeys(t *testing.T) {
 	config := Config{Kube: "/bin/kube", Dir: filepath.Join(t.TempDir(), "cp")}
 	read := func() string {
 		t.Helper()
@@ -37,7 +37,7 @@ func TestPrepareKeepsKeys(t *testing.T) {
 	if read() != first {
 		t.Error("the second Prepare changed keys")
 	}
-	// A certificate whose key was not written any more is made again.
+	// A certificate without its key is issued again.
 	if err := os.Remove(filepath.Join(config.Dir, "pki", "admin.key")); err != nil {
 		t.Fatal(err)
 	}

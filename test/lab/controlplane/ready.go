@@ -16,7 +16,7 @@ const pollInterval = 50 * time.Millisecond
 // tryTimeout is for one try at an API server that is busy starting.
 const tryTimeout = 10 * time.Second
 
-// WaitReady returns when the API server says that it is ready, or with the last reason why it is not.
+// WaitReady returns when the API server reports that it is ready, or with the last error.
 func WaitReady(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -30,7 +30,7 @@ func WaitReady(ctx context.Context, config *rest.Config) error {
 }
 
 func waitSocket(ctx context.Context, path string) error {
-	return poll(ctx, "nobody listens on "+path, func(ctx context.Context) error {
+	return poll(ctx, "no server listens on "+path, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ type ControlPlane struct {
 // Start runs etcd and kube-apiserver and returns when the API server is ready. The processes die with this process,
 // or with Stop. With no port given, the API server gets a free one.
 func Start(ctx context.Context, config Config) (*ControlPlane, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %v", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("timeout after %v", startTimeout))
 	defer cancel()
 	cp := &ControlPlane{closePort: func() error { return nil }}
 	if err := cp.start(ctx, config); err != nil {
@@ -93,7 +93,7 @@ func (cp *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(cp.co
 // Plane has the keys, to make other users.
 func (cp *ControlPlane) Plane() *Plane { return cp.plane }
 
-// Stop kills the processes and returns when they are gone. The directory stays. It may be called again.
+// Stop kills the processes and returns when they have ended. The directory remains. It may be called again.
 func (cp *ControlPlane) Stop() error {
 	// The API server first, and hard: it lingers for a minute on SIGTERM.
 	for i := len(cp.processes) - 1; i >= 0; i-- {
@@ -124,7 +124,7 @@ func startProcess(command Command, log string) (*process, error) {
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		// The death signal comes when the thread that started the child ends, so keep the thread as long as the child.
+		// The death signal comes when the thread that started the child ends, so the thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
@@ -146,14 +146,14 @@ func (p *process) kill() {
 	select {
 	case <-p.done:
 	default:
-		// It fails only for a process that has just ended.
+		// An error only means that the process has just ended.
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	}
 }
 
-// reservePort finds a free TCP port and holds it with a bound socket. A server that binds with SO_REUSEPORT, as
-// kube-apiserver does when told to, can still have it; nobody else can.
+// reservePort finds a free TCP port and holds it with a bound socket. Only a server that binds with SO_REUSEPORT, as kube-apiserver can, may
+// then use it.
 func reservePort(addr netip.Addr) (uint16, func() error, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

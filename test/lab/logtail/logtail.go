@@ -14,7 +14,7 @@ const (
 	maxBytes = 8 << 10
 )
 
-// Last returns the file's name and its last lines, or says why it cannot.
+// Last returns the file's name and its last lines, or the reason why it can't.
 func Last(path string) string {
 	content, err := end(path)
 	if err != nil {

@@ -61,7 +61,7 @@ func parseHierarchy(line string) (hierarchy, bool) {
 	}
 	var options []string
 	for option := range strings.SplitSeq(s[2], ",") {
-		// What remains says which hierarchy it is.
+		// The rest is the hierarchy's name.
 		if option != "rw" && option != "ro" && option != "xattr" && option != "nsdelegate" && !strings.HasPrefix(option, "release_agent=") {
 			options = append(options, option)
 		}
@@ -70,7 +70,7 @@ func parseHierarchy(line string) (hierarchy, bool) {
 	case s[0] == "cgroup2":
 		options = nil
 	case slices.ContainsFunc(options, func(option string) bool { return strings.HasPrefix(option, "name=") }):
-		// A hierarchy with a name has no controllers, and mount wants to be told.
+		// A hierarchy with a name has no controllers, and mount requires an option for that.
 		options = append([]string{"none"}, options...)
 	}
 	return hierarchy{path: m[4], fstype: s[0], options: strings.Join(options, ",")}, true
@@ -184,7 +184,7 @@ func leaveRoot(root string) error {
 const killInterval = 10 * time.Millisecond
 
 // RemoveCgroup kills all processes of the group and of those below it, and removes the groups.
-// It succeeds when there is no such group.
+// A missing group is no error.
 func RemoveCgroup(ctx context.Context, group string) error {
 	all, err := hierarchies()
 	if err != nil {

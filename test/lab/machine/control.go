@@ -23,7 +23,7 @@ func (s *supervisor) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /units", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		// The only error is that of a client that has gone.
+		// The only error is that of a client that has closed its connection.
 		_ = json.NewEncoder(w).Encode(s.statuses())
 	})
 	mux.HandleFunc("POST /units/{name}/{action}", func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func NewControl(dir string) *Control {
 	return &Control{socket: socket, client: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 }
 
-// ErrNotRunning says that no PID 1 answers.
+// ErrNotRunning is the error if no PID 1 answers.
 var ErrNotRunning = errors.New("the machine is not running")
 
 // Units are listed in the order of the machine's specification.
@@ -99,7 +99,7 @@ func (c *Control) call(ctx context.Context, method, path string, read func(io.Re
 	return read(response.Body)
 }
 
-// PID of the machine's PID 1, as the caller sees it. The kernel tells it with the connection, so it is never stale.
+// PID of the machine's PID 1, as the caller sees it. The kernel provides it with the connection, so it is never stale.
 func (c *Control) PID(ctx context.Context) (int, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
@@ -125,8 +125,7 @@ func (c *Control) PID(ctx context.Context) (int, error) {
 // waitInterval is between two looks at the units.
 const waitInterval = 30 * time.Millisecond
 
-// WaitUp returns when Check finds nothing. It fails when a task has failed, or with the end of the context, and says
-// which unit it was and what its log says.
+// WaitUp returns when Check returns nil. It fails when a task has failed, or with the end of the context; the error has the unit and its log.
 func (c *Control) WaitUp(ctx context.Context) error {
 	ticker := time.NewTicker(waitInterval)
 	defer ticker.Stop()
@@ -144,7 +143,7 @@ func (c *Control) WaitUp(ctx context.Context) error {
 	}
 }
 
-// Check fails when a unit is not up that starts by itself or that somebody has started.
+// Check fails if a unit is not up that starts by itself or that a client has started.
 func (c *Control) Check(ctx context.Context) error {
 	units, err := c.Units(ctx)
 	if err != nil {

@@ -14,10 +14,10 @@ func TestHelperListen(t *testing.T) {
 	if at < 0 {
 		return
 	}
-	gate, socket := os.Args[at+1], os.Args[at+2]
+	release, socket := os.Args[at+1], os.Args[at+2]
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for !exists(gate) {
+	for !exists(release) {
 		<-ticker.C
 	}
 	listener, err := net.Listen("unix", socket)

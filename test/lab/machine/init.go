@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -82,6 +81,11 @@ func Run(dir string) error {
 			return err
 		}
 	}
+	if spec.Proxy != nil {
+		if err := spec.Proxy.serve(ctx); err != nil {
+			return err
+		}
+	}
 	s.run(ctx)
 	return nil
 }
@@ -128,43 +132,19 @@ func forward(ctx context.Context, address string) error {
 	if err := file.Close(); err != nil {
 		return fmt.Errorf("listen for connections to forward: %w", err)
 	}
-	context.AfterFunc(ctx, func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				if ctx.Err() == nil {
-					fmt.Fprintf(os.Stderr, "accept a connection to forward: %v\n", err)
-				}
-				return
-			}
-			go splice(ctx, conn.(*net.TCPConn), address)
+	acceptEach(ctx, listener, "a connection to forward", func(client net.Conn) {
+		defer client.Close()
+		server, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return // No server yet. The client's connection is closed.
 		}
-	}()
+		defer server.Close()
+		splice(client.(*net.TCPConn), server.(*net.TCPConn))
+	})
 	return nil
 }
 
-// splice ends when both sides have closed.
-func splice(ctx context.Context, client *net.TCPConn, address string) {
-	defer client.Close()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return // Nobody serves yet. The client sees its connection closed.
-	}
-	server := conn.(*net.TCPConn)
-	defer server.Close()
-	var both sync.WaitGroup
-	for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-		both.Go(func() {
-			// A connection that breaks is the two ends' business.
-			_, _ = io.Copy(way[1], way[0])
-			_ = way[1].CloseWrite()
-		})
-	}
-	both.Wait()
-}
-
-// isMachine says whether a command line is that of the PID 1 of a machine in the folder or below it.
+// isMachine reports whether a command line is that of the PID 1 of a machine in the folder or below it.
 func isMachine(args []string, dir string) bool {
 	return len(args) >= 3 && (args[1] == InitVerb || args[1] == RunVerb) &&
 		(args[2] == dir || strings.HasPrefix(args[2], dir+"/"))

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper starts processes and collects all that end, its own and the orphans that PID 1 inherits. os/exec
-// cannot be used beside it: whoever waits first gets the exit status.
+// reaper starts processes and collects all that end, its own and the orphans that PID 1 inherits. It can't be combined with os/exec: the
+// first waiter gets the exit status.
 type reaper struct {
 	// mu is held from before a process starts until it is known, and while one is collected.
 	mu       sync.Mutex
@@ -89,7 +89,7 @@ func (r *reaper) collect() bool {
 func (r *reaper) signal(p *process, s unix.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// As long as it is in the map, its PID is not anybody else's.
+	// While it is in the map, no other process has its PID.
 	if _, ok := r.children[p.pid]; ok {
 		_ = unix.Kill(p.pid, s)
 	}

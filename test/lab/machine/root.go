@@ -41,8 +41,8 @@ func enterRoot(spec *Spec) error {
 	return nil
 }
 
-// mountOverlay keeps what the machine writes in memory. The upper folder may not lie inside the lower one, and
-// the lower is the host's whole root.
+// mountOverlay stores the machine's writes in memory. The upper folder may not be inside the lower one, and the lower is the host's whole
+// root.
 func (r *root) mountOverlay() error {
 	memory := filepath.Join(r.spec.Dir, "overlay")
 	if err := mountNew(memory, "tmpfs", 0, "mode=755"); err != nil {

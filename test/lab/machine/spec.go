@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// Spec says all about a machine. It lies in the machine's folder as spec.json.
+// Spec describes a machine. It is spec.json in the machine's folder.
 type Spec struct {
 	// Name is the machine's host name, and the first part of its logs' names.
 	Name string
@@ -29,19 +29,21 @@ type Spec struct {
 	Binds []Bind `json:",omitempty"`
 	// Empty are folders that are new and empty at each start. /run and /tmp always are.
 	Empty []string `json:",omitempty"`
-	// Disks are folders that outlive a restart of the machine, kept in Dir.
+	// Disks are folders that outlive a restart of the machine, stored in Dir.
 	Disks []string `json:",omitempty"`
 	// Links are symbolic, by path.
 	Links map[string]string `json:",omitempty"`
 	// Files are written before anything starts, by path.
 	Files map[string]string `json:",omitempty"`
-	// Sysctls hold these values for whoever reads or writes them inside. The kernel's are not touched: these are
-	// the ones that belong to the whole host. Keys are paths below /proc/sys.
+	// Sysctls have these values inside of the machine. The kernel's are not changed: these are the ones that belong to the whole host. Keys are
+	// paths below /proc/sys.
 	Sysctls map[string]string `json:",omitempty"`
 	// Units run in the machine.
 	Units []Unit
 	// Forward is where connections to the listener go that Start was given.
 	Forward string `json:",omitempty"`
+	// Proxy lets processes of other machines connect from this machine's network.
+	Proxy *Proxy `json:",omitempty"`
 }
 
 // Bind shows a file or folder of the host at another path.
@@ -54,14 +56,14 @@ type Unit struct {
 	Name string
 	// Commands are one for a service; a task runs each in turn, and fails with the first that fails.
 	Commands [][]string
-	// Task says that the unit is a task.
+	// Task makes the unit a task.
 	Task bool `json:",omitempty"`
 	// After are the units that must be up before this one starts for the first time: a service is up when it runs and
 	// its socket, if it has one, accepts; a task when it has succeeded.
 	After []string `json:",omitempty"`
 	// Socket is where the service listens, by path.
 	Socket string `json:",omitempty"`
-	// Manual units start when somebody asks for it.
+	// Manual units start on request.
 	Manual bool `json:",omitempty"`
 }
 
@@ -107,7 +109,7 @@ func (s *Spec) validate() error {
 	known := map[string]bool{}
 	for _, u := range s.Units {
 		if known[u.Name] {
-			errs = append(errs, fmt.Errorf("unit %s is there twice", u.Name))
+			errs = append(errs, fmt.Errorf("duplicate unit %s", u.Name))
 		}
 		if !u.Task && len(u.Commands) != 1 {
 			errs = append(errs, fmt.Errorf("service %s has %d commands, want 1", u.Name, len(u.Commands)))

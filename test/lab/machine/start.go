@@ -107,7 +107,7 @@ func ExecArgs(pid int, command []string) []string {
 	return append(args, command...)
 }
 
-// ExecEnv is the environment of a command in a machine. Of the caller's it keeps the terminal's type.
+// ExecEnv is the environment of a command in a machine. It includes the caller's terminal type.
 func ExecEnv() []string {
 	env := []string{"PATH=" + searchPath, "HOME=/root", "LANG=C.UTF-8"}
 	if term, ok := os.LookupEnv("TERM"); ok {
@@ -116,8 +116,8 @@ func ExecEnv() []string {
 	return env
 }
 
-// KillAll ends the machines whose folders are dir or below it, also those that never came so far as to enter their
-// cgroup. It returns when they are gone, and with them all processes in them, whoever started those.
+// KillAll ends the machines whose folders are dir or below it, also those that have not entered their cgroup yet. It returns when they have
+// ended with all processes in them.
 func KillAll(ctx context.Context, dir string) error {
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

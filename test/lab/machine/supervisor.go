@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What a supervisor waits.
+// Time limits of a supervisor.
 const (
 	// restartDelay is between the end of a service and its next start.
 	restartDelay = time.Second
@@ -40,7 +40,7 @@ type Status struct {
 	Starts int
 	// Task units do nothing more once they are up.
 	Task bool
-	// LastEnd says how the last process ended, if any has.
+	// LastEnd describes how the last process ended, if any has.
 	LastEnd string
 	Log     string
 }
@@ -87,7 +87,7 @@ func newSupervisor(spec *Spec) *supervisor {
 	return s
 }
 
-// run returns when the context has ended and no unit runs any more.
+// run returns when the context has ended and no unit runs.
 func (s *supervisor) run(ctx context.Context) {
 	reaping, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
 	var reaper, units sync.WaitGroup

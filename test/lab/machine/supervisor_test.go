@@ -45,7 +45,7 @@ func supervise(t *testing.T, units ...Unit) *Control {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
-		// The signal package keeps its one goroutine for good.
+		// The signal package has one permanent goroutine.
 		goleak.VerifyNone(t, ignore, goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"))
 	})
 	return NewControl(dir)
@@ -115,7 +115,7 @@ func TestServiceStaysStopped(t *testing.T) {
 		Unit{Name: "deaf", Commands: [][]string{shell("trap '' TERM; while :; do sleep 0.1; done")}},
 		Unit{Name: "manual", Manual: true, Commands: [][]string{{"sleep", "1000"}}},
 	)
-	// A manual unit that nobody asked for is no reason to wait.
+	// A manual unit without a request delays no waiter.
 	if err := waitUp(t, control); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestServiceStaysStopped(t *testing.T) {
 		t.Errorf("process %d is there after stop: %v", deaf.PID, err)
 	}
 	if status := eventually(t, control, "manual", "stopped", func(s Status) bool { return s.State == Stopped }); status.Starts != 0 {
-		t.Errorf("started though nobody asked: %+v", status)
+		t.Errorf("started without a request: %+v", status)
 	}
 	for _, unit := range []string{"manual", "deaf"} {
 		if err := control.Do(t.Context(), unit, Start); err != nil {
@@ -160,7 +160,7 @@ func TestUnitsStartInOrder(t *testing.T) {
 	}
 }
 
-func TestFailedTaskSaysWhy(t *testing.T) {
+func TestFailedTaskReportsCause(t *testing.T) {
 	control := supervise(t,
 		Unit{Name: "task", Task: true, Commands: [][]string{shell("echo the reason; exit 3"), {"false"}}},
 		Unit{Name: "next", Task: true, After: []string{"task"}, Commands: [][]string{{"true"}}},
@@ -195,16 +195,16 @@ func TestSocketMakesReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket, gate := filepath.Join(dir, "socket"), filepath.Join(dir, "gate")
+	socket, release := filepath.Join(dir, "socket"), filepath.Join(dir, "release")
 	control := supervise(t,
-		Unit{Name: "service", Socket: socket, Commands: [][]string{{os.Args[0], "-test.run=^TestHelperListen$", "-test.v", "-test.timeout=60s", "--", gate, socket}}},
+		Unit{Name: "service", Socket: socket, Commands: [][]string{{os.Args[0], "-test.run=^TestHelperListen$", "-test.v", "-test.timeout=60s", "--", release, socket}}},
 		Unit{Name: "next", Task: true, After: []string{"service"}, Commands: [][]string{{"true"}}},
 	)
 	eventually(t, control, "service", "starting", func(s Status) bool { return s.State == Starting })
 	if status, err := control.Unit(t.Context(), "next"); err != nil || status.State != Waiting {
 		t.Errorf("next before the socket accepts: %+v, %v", status, err)
 	}
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := waitUp(t, control); err != nil {

@@ -89,7 +89,7 @@ type loop struct {
 	waiting   <-chan struct{}  // closes when the dependencies are up
 	delay     <-chan time.Time // before the next start
 	accepting <-chan struct{}  // closes when the process accepts connections
-	replies   []chan error     // to whom a start was promised
+	replies   []chan error     // of clients that wait for a start
 }
 
 func (l *loop) ended() <-chan struct{} {
@@ -164,7 +164,7 @@ func accepting(p *process, socket string) <-chan struct{} {
 // afterEnd goes on when the process has ended by itself.
 func (l *loop) afterEnd() {
 	status := l.process.status
-	l.forget()
+	l.recordEnd()
 	switch {
 	case !l.spec.Task || status != 0:
 		l.afterFailure()
@@ -176,7 +176,7 @@ func (l *loop) afterEnd() {
 	}
 }
 
-// afterFailure starts a service again after a while. A task waits until somebody asks.
+// afterFailure starts a service again after a delay. A task waits for a request.
 func (l *loop) afterFailure() {
 	l.set(func(s *Status) { s.State = Failed })
 	if l.spec.Task {
@@ -186,8 +186,8 @@ func (l *loop) afterFailure() {
 	l.delay = time.After(l.supervisor.restartDelay)
 }
 
-// forget notes how the process has ended.
-func (l *loop) forget() {
+// recordEnd records how the process has ended.
+func (l *loop) recordEnd() {
 	end := describe(l.process.status)
 	l.process, l.accepting = nil, nil
 	l.set(func(s *Status) { s.PID, s.LastEnd = 0, end })
@@ -231,7 +231,7 @@ func (l *loop) want() {
 	l.set(func(s *Status) { s.State = Waiting })
 }
 
-// terminate ends the process, kindly at first, and returns when it is gone.
+// terminate ends the process, first with SIGTERM, and returns when it has ended.
 func (l *loop) terminate() {
 	if l.process == nil {
 		return
@@ -243,7 +243,7 @@ func (l *loop) terminate() {
 		l.supervisor.reaper.signal(l.process, unix.SIGKILL)
 		<-l.process.done
 	}
-	l.forget()
+	l.recordEnd()
 }
 
 func describe(status unix.WaitStatus) string {

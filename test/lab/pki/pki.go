@@ -1,6 +1,6 @@
 // Package pki makes the keys and certificates of a lab's control plane: one authority that signs everything,
 // and a key pair for service account tokens. Keys are ECDSA P-256, since RSA would cost seconds for every lab.
-// Nothing is ever revoked or renewed: a lab does not live that long.
+// Certificates are neither revoked nor renewed: a lab does not live that long.
 package pki
 
 import (
@@ -74,8 +74,7 @@ func Load(pair Pair) (*Authority, error) {
 	return &Authority{Pair: pair, cert: cert, key: key}, nil
 }
 
-// Subject is whom a certificate is for. Kubernetes reads the common name as the user
-// and the organizations as the groups.
+// Subject is the subject of a certificate. Kubernetes reads the common name as the user and the organizations as the groups.
 type Subject struct {
 	CommonName    string
 	Organizations []string
@@ -133,7 +132,7 @@ func newTemplate(subject pkix.Name) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
 	now := time.Now()
-	// An hour back, for guests whose clock is a little behind.
+	// An hour back, for virtual machines with a slow clock.
 	return &x509.Certificate{SerialNumber: serial, Subject: subject, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime)}, nil
 }
 

@@ -15,7 +15,7 @@ func TestIssue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is loaded must sign for the same authority as what was made.
+	// A loaded authority must sign like the created one.
 	authority, err := Load(made.Pair)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package netid gives every namespace its NetNamespace.
+// Package netid allocates a VNID and a NetNamespace for every Namespace.
 package netid
 
 import (
@@ -11,208 +11,210 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// quarantine is how long a VNID that nobody has any more is given to nobody. A node that lags behind may still tag
-// packets with it. Each way in which nodes catch up by themselves takes minutes: a watch whose server is gone is noticed
-// after 45 s, and a node that is cut off loses its pods after 6 minutes. An hour is ten times that, and costs nothing:
-// at 100 changes a second two of a hundred VNIDs are in quarantine.
+// quarantine is the time for which a released VNID is not allocated again, since a node with an outdated configuration may still use it. Nodes
+// catch up within minutes: a node detects a broken watch after 45 s, and an unreachable node loses its pods after 6 minutes. An hour is
+// ten times that, and cheap: at 100 changes a second, 2 % of the VNIDs are in quarantine.
 const quarantine = time.Hour
 
-// The VNIDs are divided into classes by their last bits. A term of a leader draws from its own: see New.
+// The VNIDs are divided into partitions by their last bits. Each term of a leader allocates from its own partition: see Controller.
 const (
-	classBits = 8
-	classes   = 1 << classBits
-	perClass  = (uint32(config.MaxVNID) + 1) / classes
+	partitionBits = 8
+	partitions    = 1 << partitionBits
+	partitionSize = (uint32(config.MaxVNID) + 1) / partitions
 )
 
-// Allocator remembers who has which VNID, and gives out free ones at random. It is safe for concurrent use. It does no
-// I/O: it knows what it is told.
+// Allocator allocates VNIDs at random. A VNID is free if no namespace has it, no write of it is in progress, and it is not in quarantine.
+//
+// An Allocator is safe for concurrent use. It does no I/O.
 type Allocator struct {
-	class  uint32
-	size   uint32 // of a class
-	random func(below uint32) uint32
-	now    func() time.Time
+	partition     uint32
+	partitionSize uint32
+	random        func(n uint32) uint32
+	now           func() time.Time
 
-	mu       sync.Mutex
-	vnids    map[string]config.VNID    // by namespace
-	holders  map[config.VNID]*holders  // of all that are not free
-	resting  map[config.VNID]time.Time // in quarantine, and until when
-	schedule []freed                   // of resting, in order; what was taken out of quarantine stays in until its time
+	mu          sync.Mutex
+	byNamespace map[string]config.VNID
+	allocations map[config.VNID]*allocation
+	quarantined map[config.VNID]time.Time // end of the quarantine
+	expiries    []expiry                  // sorted; may contain VNIDs that left quarantine early
 }
 
-// holders are who has a VNID.
-type holders struct {
-	names   map[string]struct{}
-	pending int // writes under way
+// allocation is the use of a VNID that is not free.
+type allocation struct {
+	namespaces map[string]struct{}
+	pending    int // writes in progress
 }
 
-func (h *holders) count() int { return len(h.names) + h.pending }
+func (a *allocation) count() int { return len(a.namespaces) + a.pending }
 
-type freed struct {
-	vnid  config.VNID
-	until time.Time
+// expiry is the end of the quarantine of a VNID.
+type expiry struct {
+	vnid config.VNID
+	at   time.Time
 }
 
-// FullError says that no VNID is free.
+// FullError is returned if no VNID is free.
 type FullError struct {
-	Resting int // in quarantine
+	Quarantined int // VNIDs in quarantine
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("no VNID is free; %d are in quarantine for up to %v", e.Resting, quarantine)
+	return fmt.Sprintf("no VNID is free; %d are in quarantine for up to %v", e.Quarantined, quarantine)
 }
 
-// NewAllocator returns an Allocator that knows of nothing in use. It draws from the class of the term as long as that has
-// free VNIDs, and then from those of the terms before. Random returns a number from 0 to below - 1.
-func NewAllocator(term int, random func(below uint32) uint32, now func() time.Time) *Allocator {
+// NewAllocator returns an allocator without allocations. It uses the partition of the term while that has free VNIDs, and then
+// those of the previous terms. random returns a number in [0, n).
+func NewAllocator(term int, random func(n uint32) uint32, now func() time.Time) *Allocator {
 	return &Allocator{
-		class:   uint32(term) % classes,
-		size:    perClass,
-		random:  random,
-		now:     now,
-		vnids:   map[string]config.VNID{},
-		holders: map[config.VNID]*holders{},
-		resting: map[config.VNID]time.Time{},
+		partition:     uint32(term) % partitions,
+		partitionSize: partitionSize,
+		random:        random,
+		now:           now,
+		byNamespace:   map[string]config.VNID{},
+		allocations:   map[config.VNID]*allocation{},
+		quarantined:   map[config.VNID]time.Time{},
 	}
 }
 
-// Allocate returns a VNID that was free and is reserved now. The error is a *FullError.
+// Allocate reserves a free VNID. The error is a *FullError.
 func (a *Allocator) Allocate() (config.VNID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.endQuarantine()
-	start := a.random(a.size)
-	for i := range classes {
-		class := (a.class + classes - uint32(i)) % classes
-		for k := range a.size {
-			vnid := config.VNID((start+k)%a.size<<classBits | class)
+	start := a.random(a.partitionSize)
+	for i := range partitions {
+		partition := (a.partition + partitions - uint32(i)) % partitions
+		for k := range a.partitionSize {
+			vnid := config.VNID((start+k)%a.partitionSize<<partitionBits | partition)
 			if a.isFree(vnid) {
-				a.hold(vnid).pending++
+				a.allocation(vnid).pending++
 				return vnid, nil
 			}
 		}
 	}
-	return 0, &FullError{Resting: len(a.resting)}
+	return 0, &FullError{Quarantined: len(a.quarantined)}
 }
 
-// Reserve keeps a VNID from becoming free, for a write that is under way.
+// Reserve prevents that a VNID becomes free while it is written.
 func (a *Allocator) Reserve(vnid config.VNID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.hold(vnid).pending++
+	a.allocation(vnid).pending++
 }
 
-// Unreserve takes one reservation back. A VNID whose write has failed goes through quarantine too: the write may have
-// arrived.
+// Unreserve cancels one reservation. A VNID whose write has failed is quarantined too, since the write may have succeeded all the same.
 func (a *Allocator) Unreserve(vnid config.VNID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.holders[vnid].pending--
-	a.free(vnid)
+	a.allocations[vnid].pending--
+	a.releaseUnused(vnid)
 }
 
-// Set makes the namespace have the VNID instead of the one that it had. Any number is accepted, and others may have it too.
-func (a *Allocator) Set(name string, vnid config.VNID) {
+// Set replaces the VNID of the namespace. It accepts any number, and one that other namespaces have.
+func (a *Allocator) Set(namespace string, vnid config.VNID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	former, had := a.vnids[name]
-	if had && former == vnid {
+	previous, had := a.byNamespace[namespace]
+	if had && previous == vnid {
 		return
 	}
-	a.hold(vnid).names[name] = struct{}{}
-	a.vnids[name] = vnid
+	a.allocation(vnid).namespaces[namespace] = struct{}{}
+	a.byNamespace[namespace] = vnid
 	if had {
-		a.drop(name, former)
+		a.release(namespace, previous)
 	}
 }
 
-// Remove takes the namespace's VNID away.
-func (a *Allocator) Remove(name string) {
+// Release releases the VNID of the namespace.
+func (a *Allocator) Release(namespace string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if former, had := a.vnids[name]; had {
-		delete(a.vnids, name)
-		a.drop(name, former)
+	if vnid, ok := a.byNamespace[namespace]; ok {
+		delete(a.byNamespace, namespace)
+		a.release(namespace, vnid)
 	}
 }
 
-// HeldBy returns the namespace's VNID.
-func (a *Allocator) HeldBy(name string) (config.VNID, bool) {
+// VNID returns the VNID of the namespace.
+func (a *Allocator) VNID(namespace string) (config.VNID, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	vnid, ok := a.vnids[name]
+	vnid, ok := a.byNamespace[namespace]
 	return vnid, ok
 }
 
-// IsShared says whether others than the namespace have the VNID, or may have it soon.
-func (a *Allocator) IsShared(name string, vnid config.VNID) bool {
+// IsShared reports whether another namespace has the VNID, or a write of it is in progress.
+func (a *Allocator) IsShared(namespace string, vnid config.VNID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h, ok := a.holders[vnid]
+	x, ok := a.allocations[vnid]
 	if !ok {
 		return false
 	}
-	others := h.count()
-	if _, own := h.names[name]; own {
+	others := x.count()
+	if _, has := x.namespaces[namespace]; has {
 		others--
 	}
 	return others > 0
 }
 
-// Others returns all other namespaces that have the VNID, sorted.
-func (a *Allocator) Others(name string, vnid config.VNID) []string {
+// Others returns the other namespaces that have the VNID, sorted.
+func (a *Allocator) Others(namespace string, vnid config.VNID) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h, ok := a.holders[vnid]
+	x, ok := a.allocations[vnid]
 	if !ok {
 		return nil
 	}
-	others := slices.Sorted(maps.Keys(h.names))
-	return slices.DeleteFunc(others, func(other string) bool { return other == name })
+	others := slices.Sorted(maps.Keys(x.namespaces))
+	return slices.DeleteFunc(others, func(other string) bool { return other == namespace })
 }
 
 func (a *Allocator) isFree(vnid config.VNID) bool {
-	_, held := a.holders[vnid]
-	_, resting := a.resting[vnid]
-	return vnid >= config.MinVNID && !held && !resting
+	_, allocated := a.allocations[vnid]
+	_, quarantined := a.quarantined[vnid]
+	return vnid >= config.MinVNID && !allocated && !quarantined
 }
 
-func (a *Allocator) hold(vnid config.VNID) *holders {
-	h, ok := a.holders[vnid]
+// allocation returns the allocation of the VNID. If there is none, it creates an empty one and ends the quarantine of the VNID.
+func (a *Allocator) allocation(vnid config.VNID) *allocation {
+	x, ok := a.allocations[vnid]
 	if !ok {
-		h = &holders{names: map[string]struct{}{}}
-		a.holders[vnid] = h
-		delete(a.resting, vnid)
+		x = &allocation{namespaces: map[string]struct{}{}}
+		a.allocations[vnid] = x
+		delete(a.quarantined, vnid)
 	}
-	return h
+	return x
 }
 
-func (a *Allocator) drop(name string, vnid config.VNID) {
-	delete(a.holders[vnid].names, name)
-	a.free(vnid)
+func (a *Allocator) release(namespace string, vnid config.VNID) {
+	delete(a.allocations[vnid].namespaces, namespace)
+	a.releaseUnused(vnid)
 }
 
-// free puts a VNID that nobody has any more into quarantine. Those that are never given out need none.
-func (a *Allocator) free(vnid config.VNID) {
-	if a.holders[vnid].count() > 0 {
+// releaseUnused starts the quarantine of a VNID without users. VNIDs that are never allocated need none.
+func (a *Allocator) releaseUnused(vnid config.VNID) {
+	if a.allocations[vnid].count() > 0 {
 		return
 	}
-	delete(a.holders, vnid)
+	delete(a.allocations, vnid)
 	if vnid < config.MinVNID {
 		return
 	}
 	a.endQuarantine()
 	until := a.now().Add(quarantine)
-	a.resting[vnid] = until
-	a.schedule = append(a.schedule, freed{vnid, until})
+	a.quarantined[vnid] = until
+	a.expiries = append(a.expiries, expiry{vnid, until})
 }
 
+// endQuarantine makes VNIDs free whose quarantine has expired.
 func (a *Allocator) endQuarantine() {
 	now := a.now()
-	for len(a.schedule) > 0 && !a.schedule[0].until.After(now) {
-		r := a.schedule[0]
-		a.schedule = a.schedule[1:]
-		if a.resting[r.vnid].Equal(r.until) {
-			delete(a.resting, r.vnid)
+	for len(a.expiries) > 0 && !a.expiries[0].at.After(now) {
+		e := a.expiries[0]
+		a.expiries = a.expiries[1:]
+		if a.quarantined[e.vnid].Equal(e.at) { // not if it was allocated and quarantined again
+			delete(a.quarantined, e.vnid)
 		}
 	}
 }

@@ -16,41 +16,43 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// given is a VNID that Allocate has returned, and when it was last seen in use.
-type given struct {
+// known is the model of a VNID that Allocate has returned.
+type known struct {
 	inUse bool
-	until time.Time
+	until time.Time // the end of its quarantine
 }
 
-// TestNoVNIDIsGivenWhileItIsUsedOrRests allocates, joins, writes by hand, fails, frees, waits and restarts in any order,
-// on a few VNIDs that all collide, and compares with the obvious.
-func TestNoVNIDIsGivenWhileItIsUsedOrRests(t *testing.T) {
+// namesOf returns the names that have the VNID, sorted.
+func namesOf(vnids map[string]config.VNID, vnid config.VNID) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(vnids)) {
+		if vnids[name] == vnid {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// No VNID is allocated while it is in use or in quarantine: compares with a model, with few VNIDs so that they collide.
+func TestAllocator_equalsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
-		random := func(below uint32) uint32 { return rapid.Uint32Range(0, 3).Draw(t, "random") % below }
+		random := func(n uint32) uint32 { return rapid.Uint32Range(0, 3).Draw(t, "random") % n }
 		term := rapid.IntRange(0, 1000).Draw(t, "term")
 		start := func() *Allocator { return NewAllocator(term, random, func() time.Time { return now }) }
 		a := start()
 		names := map[string]config.VNID{}
 		pending := map[config.VNID]int{}
-		known := map[config.VNID]*given{}
+		model := map[config.VNID]*known{}
 		terms := 0
 
-		holders := func(vnid config.VNID) (n int) {
-			for _, v := range names {
-				if v == vnid {
-					n++
+		users := func(vnid config.VNID) int { return len(namesOf(names, vnid)) + pending[vnid] }
+		step := func() { // the quarantine of VNIDs that are no longer in use begins
+			for vnid, k := range model {
+				inUse := users(vnid) > 0
+				if k.inUse && !inUse {
+					k.until = now.Add(quarantine)
 				}
-			}
-			return n + pending[vnid]
-		}
-		note := func() { // after each step: what is out of use since now rests from now on
-			for vnid, g := range known {
-				use := holders(vnid) > 0
-				if g.inUse && !use {
-					g.until = now.Add(quarantine)
-				}
-				g.inUse = use
+				k.inUse = inUse
 			}
 		}
 		allocate := func(t *rapid.T) config.VNID {
@@ -58,16 +60,16 @@ func TestNoVNIDIsGivenWhileItIsUsedOrRests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if vnid < config.MinVNID || vnid > config.MaxVNID || uint32(vnid)%classes != uint32(term)%classes {
-				t.Fatalf("term %d gives %d", term, vnid)
+			if vnid < config.MinVNID || vnid > config.MaxVNID || uint32(vnid)%partitions != uint32(term)%partitions {
+				t.Fatalf("got VNID %d in term %d, want one of its partition", vnid, term)
 			}
-			if n := holders(vnid); n > 0 {
-				t.Fatalf("%d is given, and %d have it", vnid, n)
+			if n := users(vnid); n > 0 {
+				t.Fatalf("got VNID %d, want one without users: it has %d", vnid, n)
 			}
-			if g := known[vnid]; g != nil && now.Before(g.until) {
-				t.Fatalf("%d is given %v too early", vnid, g.until.Sub(now))
+			if k := model[vnid]; k != nil && now.Before(k.until) {
+				t.Fatalf("got VNID %d, which is in quarantine for another %v", vnid, k.until.Sub(now))
 			}
-			known[vnid] = &given{}
+			model[vnid] = &known{}
 			pending[vnid]++
 			return vnid
 		}
@@ -78,32 +80,32 @@ func TestNoVNIDIsGivenWhileItIsUsedOrRests(t *testing.T) {
 			}
 		}
 		name := rapid.StringMatching(`ns[0-9]`)
-		held := func(t *rapid.T) (config.VNID, bool) {
+		used := func(t *rapid.T) (config.VNID, bool) {
 			if len(names) == 0 {
 				return 0, false
 			}
-			return names[rapid.SampledFrom(slices.Sorted(maps.Keys(names))).Draw(t, "held by")], true
+			return names[rapid.SampledFrom(slices.Sorted(maps.Keys(names))).Draw(t, "user")], true
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"give": func(t *rapid.T) {
+			"create": func(t *rapid.T) {
 				vnid, n := allocate(t), name.Draw(t, "name")
 				a.Set(n, vnid)
 				names[n] = vnid
 				unreserve(vnid)
 			},
-			"fail to give": func(t *rapid.T) {
+			"fail to create": func(t *rapid.T) {
 				vnid := allocate(t)
-				note() // it is in use for as long as the write is under way
+				step() // it is in use while the write is in progress
 				unreserve(vnid)
 			},
-			"begin to give": func(t *rapid.T) { allocate(t) },
+			"begin a write": func(t *rapid.T) { allocate(t) },
 			"end a write": func(t *rapid.T) {
 				if len(pending) > 0 {
 					unreserve(rapid.SampledFrom(slices.Sorted(maps.Keys(pending))).Draw(t, "VNID"))
 				}
 			},
 			"join": func(t *rapid.T) {
-				vnid, ok := held(t)
+				vnid, ok := used(t)
 				if !ok {
 					return
 				}
@@ -116,164 +118,156 @@ func TestNoVNIDIsGivenWhileItIsUsedOrRests(t *testing.T) {
 				a.Unreserve(vnid)
 			},
 			"write by hand": func(t *rapid.T) {
-				n, vnid := name.Draw(t, "name"), config.VNID(rapid.Uint32Range(0, 3*classes).Draw(t, "VNID"))
+				n, vnid := name.Draw(t, "name"), config.VNID(rapid.Uint32Range(0, 3*partitions).Draw(t, "VNID"))
 				a.Set(n, vnid)
 				names[n] = vnid
 			},
 			"remove": func(t *rapid.T) {
 				n := name.Draw(t, "name")
-				a.Remove(n)
+				a.Release(n)
 				delete(names, n)
 			},
 			"wait": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, int(quarantine)).Draw(t, "time")))
 			},
-			// Writes under way come to their end, or fail: the next leader sees which.
+			// Writes in progress succeed or fail before the next leader loads its state.
 			"another leader": func(t *rapid.T) {
-				if terms++; terms == classes {
+				if terms++; terms == partitions {
 					return
 				}
 				term++
 				clear(pending)
-				note()
+				step()
 				a = start()
 				for n, vnid := range names {
 					a.Set(n, vnid)
 				}
 			},
 			"": func(t *rapid.T) {
-				note()
+				step()
 				for n, want := range names {
-					if got, ok := a.HeldBy(n); !ok || got != want {
-						t.Fatalf("%s has %d, %v; want %d", n, got, ok, want)
+					if got, ok := a.VNID(n); !ok || got != want {
+						t.Fatalf("got VNID %d, %t of %s, want %d", got, ok, n, want)
 					}
 				}
-				n := name.Draw(t, "asked")
-				vnid, has := a.HeldBy(n)
+				n := name.Draw(t, "compared")
+				vnid, has := a.VNID(n)
 				if _, want := names[n]; has != want {
-					t.Fatalf("%s has a VNID: %v", n, has)
+					t.Fatalf("got a VNID of %s: %t, want %t", n, has, want)
 				}
 				if !has {
 					return
 				}
-				var others []string
-				for other, v := range names {
-					if v == vnid && other != n {
-						others = append(others, other)
-					}
-				}
-				slices.Sort(others)
+				others := slices.DeleteFunc(namesOf(names, vnid), func(other string) bool { return other == n })
 				if diff := cmp.Diff(others, a.Others(n, vnid), cmpopts.EquateEmpty()); diff != "" {
-					t.Fatal(diff)
+					t.Fatalf("others (-want +got): %s", diff)
 				}
-				if got, want := a.IsShared(n, vnid), holders(vnid) > 1; got != want {
-					t.Fatalf("%d of %s is shared: %v", vnid, n, got)
+				if got, want := a.IsShared(n, vnid), users(vnid) > 1; got != want {
+					t.Fatalf("got VNID %d of %s shared: %t, want %t", vnid, n, got, want)
 				}
 			},
 		})
 	})
 }
 
-// Quarantine is kept by a restart as well: the next term draws from other VNIDs.
-func TestTermsDrawFromDifferentVNIDs(t *testing.T) {
+// The quarantine holds after a restart too, since the next term uses other VNIDs.
+func TestAllocate_partitionOfTerm(t *testing.T) {
 	same := func(uint32) uint32 { return 7 }
 	seen := map[config.VNID]bool{}
-	for term := range classes {
+	for term := range partitions {
 		vnid, err := NewAllocator(term, same, time.Now).Allocate()
 		if err != nil || seen[vnid] {
-			t.Fatalf("term %d: %d, %v", term, vnid, err)
+			t.Fatalf("term %d: got %d, %v, want a VNID of no other term", term, vnid, err)
 		}
 		seen[vnid] = true
 	}
 }
 
-// A class that is full is no end: more namespaces than that get VNIDs, each another.
-func TestAllocatorGivesMoreThanOneClass(t *testing.T) {
+func TestAllocate_fullPartition(t *testing.T) {
 	a := NewAllocator(3, rand.Uint32N, time.Now)
-	for i := range perClass {
-		a.Set(fmt.Sprint("ns", i), config.VNID(i<<classBits|3))
+	for i := range partitionSize {
+		a.Set(fmt.Sprint("ns", i), config.VNID(i<<partitionBits|3))
 	}
 	seen := map[config.VNID]bool{}
 	for range 100 {
 		vnid, err := a.Allocate()
-		if err != nil || seen[vnid] || uint32(vnid)%classes != 2 {
-			t.Fatalf("%d, %v", vnid, err)
+		if err != nil || seen[vnid] || uint32(vnid)%partitions != 2 {
+			t.Fatalf("got %d, %v, want another VNID of the previous partition", vnid, err)
 		}
 		seen[vnid] = true
 	}
 }
 
-// The error of an allocator that has nothing left says how much of that comes back by itself.
-func TestFullAllocatorSaysWhatRests(t *testing.T) {
+func TestAllocate_full(t *testing.T) {
 	a := NewAllocator(0, func(uint32) uint32 { return 0 }, time.Now)
-	a.size = 1
-	for i := range classes - int(config.MinVNID) {
+	a.partitionSize = 1
+	for i := range partitions - int(config.MinVNID) {
 		vnid, err := a.Allocate()
 		if err != nil {
-			t.Fatalf("after %d: %v", i, err)
+			t.Fatalf("allocate after %d: %v", i, err)
 		}
 		a.Set(fmt.Sprint("ns", i), vnid)
 		a.Unreserve(vnid)
 	}
-	a.Remove("ns0")
+	a.Release("ns0")
 	_, err := a.Allocate()
-	if full, is := errors.AsType[*FullError](err); !is || full.Resting != 1 {
-		t.Errorf("got %v", err)
+	if full, is := errors.AsType[*FullError](err); !is || full.Quarantined != 1 {
+		t.Errorf("got %v, want a FullError with 1 VNID in quarantine", err)
 	}
 }
 
-// What left quarantine early, because somebody wrote the VNID by hand, and came back later, is not freed at the first time.
-func TestQuarantineBeginsAnew(t *testing.T) {
+// A VNID leaves quarantine early if a user writes it into a NetNamespace. The next release starts a new quarantine.
+func TestQuarantine_restarts(t *testing.T) {
 	now := time.Unix(0, 0)
 	a := NewAllocator(0, func(uint32) uint32 { return 1 }, func() time.Time { return now })
-	const vnid = classes
+	const vnid = partitions
 	a.Set("red", vnid)
-	a.Remove("red")
+	a.Release("red")
 	now = now.Add(quarantine / 2)
 	a.Set("red", vnid)
-	a.Remove("red")
+	a.Release("red")
 	now = now.Add(quarantine / 2)
 	if got, _ := a.Allocate(); got == vnid {
-		t.Error("given half an hour too early")
+		t.Error("got the VNID half an hour before the end of its quarantine")
 	}
 	now = now.Add(quarantine / 2)
 	if got, _ := a.Allocate(); got != vnid {
-		t.Errorf("after its time: %d is given instead", got)
+		t.Errorf("got VNID %d after the quarantine, want %d", got, vnid)
 	}
-	if len(a.schedule) != 0 || len(a.resting) != 0 {
-		t.Errorf("left behind: %v, %v", a.schedule, a.resting)
+	if len(a.expiries) != 0 || len(a.quarantined) != 0 {
+		t.Errorf("got expiries %v and quarantined %v, want none", a.expiries, a.quarantined)
 	}
 }
 
-// A clock that is set back prolongs the quarantine of VNIDs, not for ever, and no VNID is allocated early.
-func TestQuarantineOverAClockThatIsSetBack(t *testing.T) {
+// A clock that is set back extends the quarantine, by a limited time.
+func TestQuarantine_clockSetBack(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	a := NewAllocator(0, func(uint32) uint32 { return 1 }, func() time.Time { return now })
-	const before, after = classes, 2 * classes
+	const before, after = partitions, 2 * partitions
 	for name, vnid := range map[string]config.VNID{"red": before, "blue": after} {
 		a.Set(name, vnid)
 	}
-	a.Remove("red")
+	a.Release("red")
 	now = now.Add(-quarantine)
-	a.Remove("blue")
+	a.Release("blue")
 	for passed := time.Duration(0); passed < 2*quarantine; passed += quarantine / 4 {
 		vnid, err := a.Allocate()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if passed < quarantine && (vnid == before || vnid == after) {
-			t.Errorf("%d was allocated %v after it came free", vnid, passed)
+			t.Errorf("got VNID %d %v after its release, want at least %v", vnid, passed, quarantine)
 		}
 		a.Set(passed.String(), vnid)
 		a.Unreserve(vnid)
 		now = now.Add(quarantine / 4)
 	}
-	if len(a.resting) != 0 {
+	if len(a.quarantined) != 0 {
 		a.endQuarantine()
 	}
 	for _, vnid := range []config.VNID{before, after} {
 		if !a.isFree(vnid) {
-			t.Errorf("%d is not free %v after it came free", vnid, 2*quarantine)
+			t.Errorf("got VNID %d in use %v after its release, want it free", vnid, 2*quarantine)
 		}
 	}
 }

@@ -27,9 +27,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
-// cluster is a real API server.
+// cluster is a real API server without other controllers.
 type cluster struct {
 	admin   *rest.Config
 	kube    kubernetes.Interface
@@ -44,16 +44,16 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// events keeps what is said of objects, as "Type Reason name: message".
+// events records Events as "Type Reason name: message".
 type events struct {
 	mu   sync.Mutex
-	said []string
+	list []string
 }
 
 func (e *events) add(about any, typ, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.said = append(e.said, fmt.Sprintf("%s %s %s: %s", typ, reason, about.(metav1.Object).GetName(), message))
+	e.list = append(e.list, fmt.Sprintf("%s %s %s: %s", typ, reason, about.(metav1.Object).GetName(), message))
 }
 
 func (e *events) await(t *testing.T, part string) {
@@ -61,20 +61,20 @@ func (e *events) await(t *testing.T, part string) {
 	eventually(t, func(context.Context) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		for _, line := range e.said {
+		for _, line := range e.list {
 			if strings.Contains(line, part) {
 				return nil
 			}
 		}
-		return fmt.Errorf("nobody says %q, but %q", part, e.said)
+		return fmt.Errorf("got Events %q, want one with %q", e.list, part)
 	})
 }
 
-// warnings returns those that say this.
+// warnings returns the Warnings that contain part.
 func (e *events) warnings(part string) (list []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, line := range e.said {
+	for _, line := range e.list {
 		if strings.HasPrefix(line, "Warning") && strings.Contains(line, part) {
 			list = append(list, line)
 		}
@@ -82,7 +82,7 @@ func (e *events) warnings(part string) (list []string) {
 	return list
 }
 
-// none fails the test if there was a warning that says this.
+// none fails the test if a Warning contains part.
 func (e *events) none(t *testing.T, part string) {
 	t.Helper()
 	for _, line := range e.warnings(part) {
@@ -90,22 +90,22 @@ func (e *events) none(t *testing.T, part string) {
 	}
 }
 
-// leader is a controller that runs, and what it says.
+// leader is a running controller with its Events.
 type leader struct {
 	*Controller
 	events
 	stop func()
 }
 
-// lead starts a controller. It ends with the test, which fails if that leaves something running.
+// lead starts a controller until the end of the test, which fails if a goroutine leaks.
 func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	l := &leader{}
-	own := rest.CopyConfig(c.admin)
-	own.QPS = -1
+	restConfig := rest.CopyConfig(c.admin)
+	restConfig.QPS = -1
 	clients := Clients{Events: recorder{&l.events}}
-	clients.Kube, clients.Network = apitest.Clients(t, own)
+	clients.Kube, clients.Network = apitest.Clients(t, restConfig)
 	kube := informers.NewSharedInformerFactory(clients.Kube, 0)
 	ours := networkinformers.NewSharedInformerFactory(clients.Network, 0)
 	c.terms++
@@ -121,7 +121,7 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	if err := l.Load(ctx); err != nil {
 		t.Fatal(err)
 	}
-	l.Follow(ctx, mode)
+	l.SetMode(ctx, mode)
 	var running sync.WaitGroup
 	running.Go(func() { l.Run(ctx, 8) })
 	l.stop = sync.OnceFunc(func() {
@@ -129,7 +129,7 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 		running.Wait()
 		kube.Shutdown()
 		ours.Shutdown()
-		// Only idle connections are closed, and a watch's is idle a moment after the watch has ended.
+		// Disconnect closes idle connections, and that of a watch becomes idle only after the watch has ended.
 		eventually(t, func(context.Context) error {
 			apitest.Disconnect(clients.Kube, clients.Network)
 			apitest.Disconnect(c.kube, c.network)
@@ -140,9 +140,9 @@ func (c *cluster) lead(t *testing.T, mode config.Mode) *leader {
 	return l
 }
 
-func eventually(t *testing.T, look func(context.Context) error) {
+func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
-	await.OK(t, patience, look)
+	await.OK(t, timeout, check)
 }
 
 func (c *cluster) create(t *testing.T, names ...string) {
@@ -155,7 +155,7 @@ func (c *cluster) create(t *testing.T, names ...string) {
 	}
 }
 
-// delete does what the namespace controller, which does not run here, would do in the end.
+// delete deletes a Namespace with its finalizers, as kube-controller-manager's namespace controller does.
 func (c *cluster) delete(t *testing.T, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -178,34 +178,35 @@ func (c *cluster) delete(t *testing.T, name string) {
 	})
 }
 
-// await waits until the name's NetNamespace is as demanded.
-func (c *cluster) await(t *testing.T, name string, demand func(*networkv1.NetNamespace) error) *networkv1.NetNamespace {
+// await waits until the check of the NetNamespace succeeds.
+func (c *cluster) await(t *testing.T, name string, check func(*networkv1.NetNamespace) error) *networkv1.NetNamespace {
 	t.Helper()
 	var nn *networkv1.NetNamespace
 	eventually(t, func(ctx context.Context) (err error) {
 		if nn, err = c.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if demand == nil {
+		if check == nil {
 			return nil
 		}
-		return demand(nn)
+		return check(nn)
 	})
 	return nn
 }
 
-func (c *cluster) gone(t *testing.T, name string) {
+// awaitDeleted waits until the NetNamespace is deleted.
+func (c *cluster) awaitDeleted(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		nn, err := c.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("%+v, %w", nn, err)
+		return fmt.Errorf("got NetNamespace %+v, %w, want it deleted", nn, err)
 	})
 }
 
-// vnid waits for the namespace to have one, and returns it.
+// vnid waits for the NetNamespace and returns its VNID.
 func (c *cluster) vnid(t *testing.T, name string) uint32 {
 	t.Helper()
 	return c.await(t, name, nil).NetID
@@ -225,9 +226,9 @@ func (c *cluster) edit(t *testing.T, name string, change func(*networkv1.NetName
 	})
 }
 
-// ask sets the annotation and waits until it is removed or marked as refused. It must never be removed when the change is refused, since
-// oc takes that for success.
-func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace {
+// request requests a change and waits until the annotation is removed or marked as refused. It must not be removed if the change is refused,
+// since oc interprets that as success.
+func (c *cluster) request(t *testing.T, name, change string) *networkv1.NetNamespace {
 	t.Helper()
 	c.edit(t, name, func(nn *networkv1.NetNamespace) {
 		metav1.SetMetaDataAnnotation(&nn.ObjectMeta, "pod.network.openshift.io/multitenant.change-network", change)
@@ -236,7 +237,7 @@ func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace
 		value, exists := nn.Annotations["pod.network.openshift.io/multitenant.change-network"]
 		_, refused := nn.Annotations["ovsdn.io/change-refused"]
 		if exists && (!refused || value != "refused:"+change) {
-			return fmt.Errorf("%s still asks for %s", name, value)
+			return fmt.Errorf("got annotation %s of %s, want it removed or refused", value, name)
 		}
 		if !exists && refused {
 			t.Errorf("%s of %s: got no annotation, want it marked as refused", change, name)
@@ -245,7 +246,7 @@ func (c *cluster) ask(t *testing.T, name, change string) *networkv1.NetNamespace
 	})
 }
 
-// recorder is a record.EventRecorder that keeps what it is told at once.
+// recorder is a record.EventRecorder that adds to events synchronously.
 type recorder struct{ *events }
 
 func (r recorder) Event(about runtime.Object, typ, reason, message string) {

@@ -22,69 +22,53 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
+// syncTimeout bounds the API calls of one sync, so that an unresponsive API server does not block a worker.
 const syncTimeout = 30 * time.Second
 
-// Reasons of Events on NetNamespaces, and of the last on Namespaces. People and alerts match them: they don't change.
-const (
-	reasonChanged   = "NetworkChanged"
-	reasonRefused   = "NetworkChangeRefused"
-	reasonNoVNID    = "NoVNID"                  // on a Namespace too: none is free for it
-	reasonInvalid   = "InvalidNetNamespace"     // the assigned VNID stays in use
-	reasonByHand    = "VNIDWrittenByHand"       // others have it too, and nobody asked for that as it is asked for
-	reasonNotGlobal = "GlobalNamespaceIsolated" // one that is to be global has a VNID of its own
-	reasonNotLogged = "InvalidLogDenied"        // what config.LogDeniedAnnotation says is nothing
-)
-
-// Clients are how the controller reaches the cluster.
+// Clients are the clients of the API server.
 type Clients struct {
 	Kube    kubernetes.Interface
 	Network networkclient.Interface
 	Events  record.EventRecorder
 }
 
-// Controller keeps one NetNamespace a Namespace: it makes it with a VNID, changes that when asked to by
-// networkv1.ChangePodNetworkAnnotation, and deletes it after the Namespace. In every mode, so that namespaces have VNIDs when
-// the mode changes; other modes than multitenant isolate by other means, and refuse the changes.
+// Controller creates a NetNamespace with a VNID for each Namespace, changes the VNID as requested by networkv1.ChangePodNetworkAnnotation,
+// and deletes the NetNamespace after the Namespace. It works in every mode, so that namespaces have VNIDs when the mode changes, but
+// refuses change requests outside of mode multitenant.
 //
-// No VNID is given twice. One leader's allocator sees to that as long as the leader leads. A leader that was stopped for a
-// while may write when the next one already works: an update then fails if the next one has seen to the object, since that
-// changed it; but a new VNID that the late leader has chosen may be one that the next has given to another namespace.
-// Therefore each term draws its VNIDs from a class of its own, by the number of terms before, of which there are as many as
-// the Lease has changed hands. The late leader would have to sleep through 255 terms, or to have given all 65,536 of
-// its class. HostSubnets are proposed and confirmed instead, which allows no exception but takes two writes; there
-// are too few of them for classes, and too many namespaces for two writes.
+// No VNID is allocated to two namespaces. The allocator ensures that within the term of one leader. A leader that was suspended may still
+// write when the next one has taken over. Its updates conflict if the next leader has changed the object, but it could create a NetNamespace
+// with a VNID that the next leader has allocated to another namespace. Therefore each term, numbered by the transitions of the Lease,
+// allocates from a partition of the VNIDs of its own. A conflict would need a leader suspended for 255 terms, or one that had used
+// all 65,536 VNIDs of its partition. (HostSubnets are proposed and confirmed instead, which has no such exception but takes two
+// writes. Subnets are too few for partitions, and namespaces too many for two writes.)
 //
-// The quarantine does not outlive the leader. Nor need it: what the last term has freed can be in the next one's class only if
-// it was given out 255 terms ago, and then the odds are one in 65,536 for each.
+// The quarantine of VNIDs ends with the leader. It can: the next leader allocates from another partition.
 //
-// Its caller makes it, starts the informers, and calls Load, Follow and Run in this order. Follow may be called again.
+// After New, the caller starts the informers and calls Load, SetMode and Run, in this order. SetMode can be called again.
 type Controller struct {
 	Clients
-	global        map[string]bool // that are made with GlobalVNID
-	mode          atomic.Uint32   // a config.Mode; ModeSubnet before the first Follow
+	global        map[string]bool // names of namespaces that are created with GlobalVNID
+	mode          atomic.Uint32   // a config.Mode; ModeSubnet before the first SetMode
 	namespaces    corelisters.NamespaceLister
 	netNamespaces networklisters.NetNamespaceLister
 	synced        []cache.InformerSynced
-	loop          *reconcile.Loop // names of namespaces
+	loop          *reconcile.Loop // names of Namespaces and of their NetNamespaces
 	vnids         *Allocator
 
-	// changes is held from the look at the other namespace to the write: two that join each other at once would else
-	// swap their VNIDs.
+	// changes serializes change requests: two namespaces that join each other at the same time would swap their VNIDs.
 	changes sync.Mutex
 
-	mu       sync.Mutex
-	written  map[string]*networkv1.NetNamespace // by this controller, unless the cache is as new
-	found    map[string]bool                    // by Load: whoever shares a VNID there was joined by somebody
-	disputed map[string]bool                    // have a VNID that is not theirs to have
-	assigned map[string]config.VNID             // by namespace: the last VNID that it had rightfully
+	mu     sync.Mutex
+	states map[string]state // by name
 }
 
-// New returns a controller that hears of changes from the informers, which must not run yet. Namespaces of these names are
-// made global. Term tells this leader from the ones before and after.
+// New returns a controller that watches the informers, which must not be started yet. global are the names of namespaces that are created with
+// GlobalVNID. term numbers the terms of leaders.
 func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespaces networkinformers.NetNamespaceInformer,
 	global []string, term int) (*Controller, error) {
 	c := &Controller{
@@ -94,19 +78,16 @@ func New(clients Clients, namespaces coreinformers.NamespaceInformer, netNamespa
 		netNamespaces: netNamespaces.Lister(),
 		synced:        []cache.InformerSynced{namespaces.Informer().HasSynced, netNamespaces.Informer().HasSynced},
 		vnids:         NewAllocator(term, rand.Uint32N, time.Now),
-		written:       map[string]*networkv1.NetNamespace{},
-		found:         map[string]bool{},
-		disputed:      map[string]bool{},
-		assigned:      map[string]config.VNID{},
+		states:        map[string]state{},
 	}
 	for _, name := range global {
 		c.global[name] = true
 	}
-	c.loop = reconcile.New("netnamespaces", c.serve)
+	c.loop = reconcile.New("netnamespaces", c.sync)
 	if err := c.loop.WatchUnless(namespaces.Informer(), sameNamespace); err != nil {
 		return nil, err
 	}
-	if err := c.loop.WatchUnless(netNamespaces.Informer(), sameNetNamespace); err != nil {
+	if err := c.loop.WatchUnless(netNamespaces.Informer(), reconcile.SameVersion); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -118,65 +99,52 @@ func sameNamespace(before, now any) bool {
 	return ok && ok2 && b.UID == n.UID && b.Annotations[config.LogDeniedAnnotation] == n.Annotations[config.LogDeniedAnnotation]
 }
 
-func sameNetNamespace(before, now any) bool {
-	b, ok := before.(*networkv1.NetNamespace)
-	n, ok2 := now.(*networkv1.NetNamespace)
-	return ok && ok2 && b.ResourceVersion == n.ResourceVersion
-}
-
-// Load marks all VNIDs that are in use: none is given out before that. It waits for the informers, and fails only when the
-// context ends.
+// Load marks the VNIDs of all existing NetNamespaces as allocated. It waits for the informers, and fails only when the context ends.
 func (c *Controller) Load(ctx context.Context) error {
 	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
 		return fmt.Errorf("wait for the caches of Namespaces and NetNamespaces: %w", context.Cause(ctx))
 	}
 	existing, err := c.netNamespaces.List(labels.Everything())
 	if err != nil {
-		return fmt.Errorf("list the NetNamespaces in the cache: %w", err)
+		return fmt.Errorf("list NetNamespaces in the cache: %w", err)
 	}
 	for _, o := range existing {
-		vnid, _ := inUse(o)
+		vnid, _ := effectiveVNID(o)
 		c.vnids.Set(o.Name, vnid)
-		c.found[o.Name] = true
+		c.updateState(o.Name, func(s *state) { s.preexisting = true })
 	}
-	klog.FromContext(ctx).Info("Know what is in use", "netNamespaces", len(existing))
+	klog.FromContext(ctx).Info("Loaded NetNamespaces", "netNamespaces", len(existing))
 	return nil
 }
 
-// Follow puts the mode into force.
-func (c *Controller) Follow(ctx context.Context, mode config.Mode) {
+// SetMode sets the mode. When it becomes multitenant, SetMode reports isolated namespaces of --global-namespaces.
+func (c *Controller) SetMode(ctx context.Context, mode config.Mode) {
 	if before := config.Mode(c.mode.Swap(uint32(mode))); before != mode && mode == config.ModeMultitenant {
-		c.warnOfIsolated(ctx)
+		c.reportIsolated(ctx)
 	}
 }
 
-// Run works until the context ends.
+// Run reconciles until the context ends.
 func (c *Controller) Run(ctx context.Context, workers int) {
-	klog.FromContext(ctx).Info("Giving namespaces their VNIDs", "workers", workers)
+	klog.FromContext(ctx).Info("Starting NetNamespace controller", "workers", workers)
 	c.loop.Run(ctx, workers)
 }
 
-// warnOfIsolated says which namespaces are to be global and are not: they had a VNID before that was wished for, or were
-// isolated since, and nothing but a change that is asked for takes a VNID away. It matters from the moment on in which VNIDs isolate.
-func (c *Controller) warnOfIsolated(ctx context.Context) {
+// reportIsolated reports the namespaces of --global-namespaces that have a VNID of their own: they were created before the flag was set, or
+// isolated since. Only a change request changes a VNID.
+func (c *Controller) reportIsolated(ctx context.Context) {
 	for name := range c.global {
 		nn, err := c.netNamespaces.Get(name)
 		if err != nil {
 			continue
 		}
-		vnid, usable := inUse(nn)
-		if !usable || vnid.IsGlobal() {
+		vnid, valid := effectiveVNID(nn)
+		if !valid || vnid.IsGlobal() {
 			continue
 		}
 		err = fmt.Errorf("--global-namespaces names %s, but it has VNID %s, which stays: set the annotation %s=%s to make it global",
 			name, vnid, networkv1.ChangePodNetworkAnnotation, config.ActionGlobal)
-		klog.FromContext(ctx).Info("A namespace is isolated", "why", err)
-		c.Events.Event(nn, corev1.EventTypeWarning, reasonNotGlobal, err.Error())
+		klog.FromContext(ctx).Info("Global namespace is isolated", "namespace", name, "err", err)
+		c.Events.Event(nn, corev1.EventTypeWarning, eventreason.GlobalNamespaceIsolated, err.Error())
 	}
-}
-
-func (c *Controller) serve(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
-	defer cancel()
-	return c.sync(ctx, name)
 }

@@ -21,56 +21,56 @@ func TestController(t *testing.T) {
 		name string
 		test func(*testing.T, *cluster)
 	}{
-		{"gives namespaces their VNIDs and takes them back", testGives},
-		{"renumbers none when it starts again", testRestart},
-		{"gives a namespace that was made anew a VNID anew", testReborn},
-		{"takes over what OpenShift has made", testTakesOver},
-		{"changes networks as they are asked for", testChanges},
-		{"refuses what can't be", testRefuses},
-		{"changes nothing outside of mode multitenant", testOtherModes},
-		{"joins each other, in a circle and in a row", testCircles},
-		{"reports what was written by hand", testByHand},
-		{"keeps the assigned VNID of an invalid netid", testInvalidNetID},
-		{"a refused change stays refused", testStaysRefused},
-		{"says which global namespace is isolated", testNotGlobal},
-		{"a late leader's writes do no harm", testLateLeader},
+		{"create and delete", testCreate},
+		{"restart", testRestart},
+		{"re-created Namespace", testRecreated},
+		{"NetNamespaces of OpenShift", testPreexisting},
+		{"change requests", testChanges},
+		{"invalid change requests", testRefuses},
+		{"change requests in other modes", testOtherModes},
+		{"concurrent joins", testConcurrentJoins},
+		{"netid written by hand", testByHand},
+		{"invalid netid", testInvalidNetID},
+		{"refused change is not retried", testStaysRefused},
+		{"isolated global namespace", testNotGlobal},
+		{"two leaders", testTwoLeaders},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, c) })
 	}
 }
 
-func testGives(t *testing.T, c *cluster) {
-	l := c.lead(t, config.ModeSubnet) // VNIDs are there in all modes
-	c.create(t, "gives-1", "gives-2")
-	first := c.await(t, "gives-1", nil)
-	ns, err := c.kube.CoreV1().Namespaces().Get(t.Context(), "gives-1", metav1.GetOptions{})
+func testCreate(t *testing.T, c *cluster) {
+	l := c.lead(t, config.ModeSubnet) // VNIDs are allocated in all modes
+	c.create(t, "create-1", "create-2")
+	first := c.await(t, "create-1", nil)
+	ns, err := c.kube.CoreV1().Namespaces().Get(t.Context(), "create-1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: first.Name, Annotations: first.Annotations}, NetName: first.NetName, NetID: first.NetID}
 	if diff := cmp.Diff(&networkv1.NetNamespace{
-		ObjectMeta: metav1.ObjectMeta{Name: "gives-1", Annotations: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: "create-1", Annotations: map[string]string{
 			"ovsdn.io/namespace-uid": string(ns.UID), "ovsdn.io/assigned-netid": fmt.Sprint(first.NetID),
 		}},
-		NetName: "gives-1", NetID: first.NetID,
+		NetName: "create-1", NetID: first.NetID,
 	}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("NetNamespace (-want +got): %s", diff)
 	}
-	if second := c.vnid(t, "gives-2"); first.NetID < 10 || second < 10 || first.NetID == second {
-		t.Errorf("VNIDs %d and %d", first.NetID, second)
+	if second := c.vnid(t, "create-2"); first.NetID < 10 || second < 10 || first.NetID == second {
+		t.Errorf("got VNIDs %d and %d, want two different ones from 10", first.NetID, second)
 	}
 	for name, global := range map[string]bool{"default": true, "kube-system": true, "kube-public": false} {
 		if vnid := c.vnid(t, name); (vnid == 0) != global {
-			t.Errorf("%s has VNID %d", name, vnid)
+			t.Errorf("got VNID %d of %s, want it global: %t", vnid, name, global)
 		}
 	}
-	c.delete(t, "gives-1")
-	c.gone(t, "gives-1")
+	c.delete(t, "create-1")
+	c.awaitDeleted(t, "create-1")
 	eventually(t, func(context.Context) error {
 		l.vnids.mu.Lock()
 		defer l.vnids.mu.Unlock()
-		if _, resting := l.vnids.resting[config.VNID(first.NetID)]; !resting {
-			return fmt.Errorf("%d is not in quarantine", first.NetID)
+		if _, quarantined := l.vnids.quarantined[config.VNID(first.NetID)]; !quarantined {
+			return fmt.Errorf("VNID %d is not in quarantine", first.NetID)
 		}
 		return nil
 	})
@@ -80,8 +80,8 @@ func testRestart(t *testing.T, c *cluster) {
 	first := c.lead(t, config.ModeMultitenant)
 	c.create(t, "restart-1", "restart-2", "restart-3")
 	c.vnid(t, "restart-1")
-	c.ask(t, "restart-2", "join:restart-1")
-	c.ask(t, "restart-3", "global")
+	c.request(t, "restart-2", "join:restart-1")
+	c.request(t, "restart-3", "global")
 	before := c.all(t)
 	first.stop()
 
@@ -91,47 +91,47 @@ func testRestart(t *testing.T, c *cluster) {
 	after := c.all(t)
 	delete(after, "restart-4")
 	if diff := cmp.Diff(before, after); diff != "" {
-		t.Error(diff)
+		t.Errorf("NetNamespaces after the restart (-want +got): %s", diff)
 	}
 }
 
-func testReborn(t *testing.T, c *cluster) {
+func testRecreated(t *testing.T, c *cluster) {
 	l := c.lead(t, config.ModeMultitenant)
-	c.create(t, "reborn-1", "reborn-2")
-	first := c.vnid(t, "reborn-1")
-	c.vnid(t, "reborn-2")
-	c.edit(t, "reborn-1", func(nn *networkv1.NetNamespace) {
+	c.create(t, "recreated-1", "recreated-2")
+	first := c.vnid(t, "recreated-1")
+	c.vnid(t, "recreated-2")
+	c.edit(t, "recreated-1", func(nn *networkv1.NetNamespace) {
 		metav1.SetMetaDataAnnotation(&nn.ObjectMeta, networkv1.MulticastEnabledAnnotation, "true")
 	})
-	c.ask(t, "reborn-2", "global")
-	reborn := func(name string, former uint32) {
+	c.request(t, "recreated-2", "global")
+	awaitNew := func(name string, previous uint32) {
 		t.Helper()
 		nn := c.await(t, name, func(nn *networkv1.NetNamespace) error {
-			if nn.NetID == former || nn.NetID == 0 {
-				return fmt.Errorf("has what its namesake had: %+v", nn)
+			if nn.NetID == previous || nn.NetID == 0 {
+				return fmt.Errorf("got the VNID of the deleted Namespace: %+v", nn)
 			}
 			return nil
 		})
 		if _, ok := nn.Annotations[networkv1.MulticastEnabledAnnotation]; ok {
-			t.Error("multicast is on, as in its namesake")
+			t.Error("got multicast enabled, as in the deleted Namespace")
 		}
 	}
-	c.delete(t, "reborn-1")
-	c.create(t, "reborn-1")
-	reborn("reborn-1", first)
+	c.delete(t, "recreated-1")
+	c.create(t, "recreated-1")
+	awaitNew("recreated-1", first)
 	l.stop()
 
-	// Nobody looks while the next one goes and comes.
-	c.delete(t, "reborn-2")
-	c.create(t, "reborn-2")
+	// The next one is deleted and re-created while no controller runs.
+	c.delete(t, "recreated-2")
+	c.create(t, "recreated-2")
 	c.lead(t, config.ModeMultitenant)
-	reborn("reborn-2", 0)
+	awaitNew("recreated-2", 0)
 }
 
-// NetNamespaces that are there before the controller keep their VNIDs, shared ones too: OpenShift says nowhere who joined whom.
-func testTakesOver(t *testing.T, c *cluster) {
-	c.create(t, "takes-1", "takes-2", "takes-3")
-	for name, vnid := range map[string]uint32{"takes-1": 4242, "takes-2": 4242, "takes-3": 0, "takes-later": 4343} {
+// NetNamespaces of OpenShift retain their VNIDs, shared ones too: OpenShift does not record joins.
+func testPreexisting(t *testing.T, c *cluster) {
+	c.create(t, "preexisting-1", "preexisting-2", "preexisting-3")
+	for name, vnid := range map[string]uint32{"preexisting-1": 4242, "preexisting-2": 4242, "preexisting-3": 0, "preexisting-early": 4343} {
 		nn := &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name}, NetName: name, NetID: vnid}
 		if _, err := c.network.NetworkV1().NetNamespaces().Create(t.Context(), nn, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -142,20 +142,20 @@ func testTakesOver(t *testing.T, c *cluster) {
 		t.Helper()
 		c.await(t, name, func(nn *networkv1.NetNamespace) error {
 			if nn.Annotations[config.AssignedVNIDAnnotation] != vnid || nn.Annotations[config.NamespaceUIDAnnotation] == "" || fmt.Sprint(nn.NetID) != vnid {
-				return fmt.Errorf("%s is not taken over: %+v", name, nn)
+				return fmt.Errorf("got NetNamespace %s %+v, want VNID %s assigned", name, nn, vnid)
 			}
 			return nil
 		})
 	}
-	assigned("takes-1", "4242")
-	assigned("takes-2", "4242")
-	assigned("takes-3", "0")
-	if later := c.await(t, "takes-later", nil); len(later.Annotations) > 0 {
-		t.Errorf("one for a namespace that is still to come is written to: %+v", later)
+	assigned("preexisting-1", "4242")
+	assigned("preexisting-2", "4242")
+	assigned("preexisting-3", "0")
+	if early := c.await(t, "preexisting-early", nil); len(early.Annotations) > 0 {
+		t.Errorf("got %+v, want no write to a NetNamespace without a Namespace", early)
 	}
-	c.create(t, "takes-later")
-	assigned("takes-later", "4343")
-	l.none(t, "takes-")
+	c.create(t, "preexisting-early")
+	assigned("preexisting-early", "4343")
+	l.none(t, "preexisting-")
 }
 
 func testChanges(t *testing.T, c *cluster) {
@@ -163,31 +163,31 @@ func testChanges(t *testing.T, c *cluster) {
 	c.create(t, "red", "green", "blue")
 	red, green := c.vnid(t, "red"), c.vnid(t, "green")
 
-	if nn := c.ask(t, "green", "join:red"); nn.NetID != red {
-		t.Errorf("green joined red: %d, not %d", nn.NetID, red)
+	if nn := c.request(t, "green", "join:red"); nn.NetID != red {
+		t.Errorf("green joined red: got VNID %d, want %d", nn.NetID, red)
 	}
 	l.await(t, fmt.Sprintf("Normal NetworkChanged green: join:red: its VNID is %d, and was %d", red, green))
 
-	// Isolated, the one that leaves has a new VNID; the one that stays, alone, keeps its.
-	if nn := c.ask(t, "red", "isolate"); nn.NetID == red || nn.NetID == green || nn.NetID == 0 {
-		t.Errorf("red left green with %d", nn.NetID)
+	// isolate allocates a new VNID if another namespace has the current one, and does not change it otherwise.
+	if nn := c.request(t, "red", "isolate"); nn.NetID == red || nn.NetID == green || nn.NetID == 0 {
+		t.Errorf("red isolated from green: got VNID %d, want another than %d and %d", nn.NetID, red, green)
 	}
-	if nn := c.ask(t, "green", "isolate:"); nn.NetID != red {
-		t.Errorf("green is alone and isolated, and has %d instead of %d", nn.NetID, red)
+	if nn := c.request(t, "green", "isolate:"); nn.NetID != red {
+		t.Errorf("green isolated: got VNID %d, want %d", nn.NetID, red)
 	}
-	// Global, and back; also as the only one that is.
-	if nn := c.ask(t, "blue", "global:"); nn.NetID != 0 {
-		t.Errorf("blue is global with %d", nn.NetID)
+	// global and back.
+	if nn := c.request(t, "blue", "global:"); nn.NetID != 0 {
+		t.Errorf("blue global: got VNID %d, want 0", nn.NetID)
 	}
-	if nn := c.ask(t, "blue", "isolate"); nn.NetID < 10 {
-		t.Errorf("blue is isolated with %d", nn.NetID)
+	if nn := c.request(t, "blue", "isolate"); nn.NetID < 10 {
+		t.Errorf("blue isolated: got VNID %d, want one from 10", nn.NetID)
 	}
-	// Whoever joins a global one is global. Whoever joins itself is as before.
-	if nn := c.ask(t, "blue", "join:default"); nn.NetID != 0 {
-		t.Errorf("blue joined default: %d", nn.NetID)
+	// Joins of a global namespace, and of itself.
+	if nn := c.request(t, "blue", "join:default"); nn.NetID != 0 {
+		t.Errorf("blue joined default: got VNID %d, want 0", nn.NetID)
 	}
-	if nn := c.ask(t, "green", "join:green"); nn.NetID != red {
-		t.Errorf("green joined green: %d", nn.NetID)
+	if nn := c.request(t, "green", "join:green"); nn.NetID != red {
+		t.Errorf("green joined green: got VNID %d, want %d", nn.NetID, red)
 	}
 	l.none(t, "")
 }
@@ -199,25 +199,25 @@ func testRefuses(t *testing.T, c *cluster) {
 	for _, tc := range []struct{ name, change, why string }{
 		{"refuses", "join:nowhere", "join:nowhere is refused: there is no Namespace nowhere"},
 		{"refuses", "join:", `"join:" names no namespace: write join:NAMESPACE`},
-		{"refuses", "leave", `"leave" is no change of a network`},
-		{"refuses", "", `"" is no change of a network`},
+		{"refuses", "leave", `"leave" is not a change of a network`},
+		{"refuses", "", `"" is not a change of a network`},
 		{"default", "isolate", "isolate is refused: Namespace default has the API server's service"},
 		{"default", "join:refuses", "join:refuses is refused: Namespace default has the API server's service"},
 	} {
 		before := c.vnid(t, tc.name)
-		nn := c.ask(t, tc.name, tc.change)
+		nn := c.request(t, tc.name, tc.change)
 		if nn.NetID != before {
-			t.Errorf("%s: the VNID of %s is %d, and was %d", tc.change, tc.name, nn.NetID, before)
+			t.Errorf("%s: got VNID %d of %s, want %d", tc.change, nn.NetID, tc.name, before)
 		}
 		if got := nn.Annotations["ovsdn.io/change-refused"]; !strings.Contains(got, tc.why) {
-			t.Errorf("%s is refused because %q", tc.change, got)
+			t.Errorf("%s: got refusal %q, want %q in it", tc.change, got, tc.why)
 		}
 		l.await(t, "Warning NetworkChangeRefused "+tc.name+": ")
 		l.await(t, tc.why)
 	}
-	nn := c.ask(t, "refuses", "isolate")
+	nn := c.request(t, "refuses", "isolate")
 	if why, refused := nn.Annotations["ovsdn.io/change-refused"]; refused || nn.NetID != vnid {
-		t.Errorf("after a change that is made: %q, VNID %d", why, nn.NetID)
+		t.Errorf("after an accepted change: got refusal %q and VNID %d, want none and %d", why, nn.NetID, vnid)
 	}
 }
 
@@ -227,41 +227,48 @@ func testOtherModes(t *testing.T, c *cluster) {
 		name := fmt.Sprint("other-mode-", i)
 		c.create(t, name)
 		before := c.vnid(t, name)
-		if nn := c.ask(t, name, "global"); nn.NetID != before {
-			t.Errorf("mode %s: %d, was %d", mode, nn.NetID, before)
+		if nn := c.request(t, name, "global"); nn.NetID != before {
+			t.Errorf("mode %s: got VNID %d, want %d", mode, nn.NetID, before)
 		}
-		l.await(t, fmt.Sprintf("global is refused: in mode %s VNIDs isolate nobody", mode))
+		l.await(t, fmt.Sprintf("global is refused: in mode %s VNIDs do not isolate namespaces", mode))
 		l.stop()
 	}
 }
 
-// Whatever the order in which they are seen to, it is one of those that are possible one after the other.
-func testCircles(t *testing.T, c *cluster) {
-	c.create(t, "circle-1", "circle-2", "row-1", "row-2", "row-3")
+// The result is one that is possible if the changes are made one after the other, in any order.
+func testConcurrentJoins(t *testing.T, c *cluster) {
+	c.create(t, "cycle-1", "cycle-2", "row-1", "row-2", "row-3")
 	first := c.lead(t, config.ModeMultitenant)
-	circle1, circle2 := c.vnid(t, "circle-1"), c.vnid(t, "circle-2")
+	cycle1, cycle2 := c.vnid(t, "cycle-1"), c.vnid(t, "cycle-2")
 	row1, row2, row3 := c.vnid(t, "row-1"), c.vnid(t, "row-2"), c.vnid(t, "row-3")
 	first.stop()
-	for name, to := range map[string]string{"circle-1": "circle-2", "circle-2": "circle-1", "row-1": "row-2", "row-2": "row-3"} {
+	for name, to := range map[string]string{"cycle-1": "cycle-2", "cycle-2": "cycle-1", "row-1": "row-2", "row-2": "row-3"} {
 		c.edit(t, name, func(nn *networkv1.NetNamespace) {
 			nn.Annotations[networkv1.ChangePodNetworkAnnotation] = "join:" + to
 		})
 	}
 	c.lead(t, config.ModeMultitenant)
 	now := map[string]uint32{}
-	for _, name := range []string{"circle-1", "circle-2", "row-1", "row-2", "row-3"} {
+	for _, name := range []string{"cycle-1", "cycle-2", "row-1", "row-2", "row-3"} {
 		now[name] = c.await(t, name, func(nn *networkv1.NetNamespace) error {
-			if _, asked, _ := config.RequestedChange(nn); asked {
-				return fmt.Errorf("%s is not seen to", name)
+			if _, requested, _ := config.RequestedChange(nn); requested {
+				return fmt.Errorf("got a pending change of %s", name)
 			}
 			return nil
 		}).NetID
 	}
-	if now["circle-1"] != now["circle-2"] || now["circle-1"] != circle1 && now["circle-1"] != circle2 {
-		t.Errorf("the circle: %v, was %d, %d", now, circle1, circle2)
+	if now["cycle-1"] != now["cycle-2"] || now["cycle-1"] != cycle1 && now["cycle-1"] != cycle2 {
+		t.Errorf("cycle: got %v, want one of %d and %d for both", now, cycle1, cycle2)
 	}
 	if now["row-3"] != row3 || now["row-2"] != row3 || now["row-1"] != row2 && now["row-1"] != row3 {
-		t.Errorf("the row: %v, was %d, %d, %d", now, row1, row2, row3)
+		t.Errorf("row: got %v, previous VNIDs %d, %d, %d", now, row1, row2, row3)
+	}
+}
+
+func (c *cluster) deleteNetNamespace(t *testing.T, name string) {
+	t.Helper()
+	if err := c.network.NetworkV1().NetNamespaces().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -273,43 +280,41 @@ func testByHand(t *testing.T, c *cluster) {
 		t.Helper()
 		c.edit(t, name, func(nn *networkv1.NetNamespace) { nn.NetID = vnid })
 	}
-	// A VNID that nobody has is as good as any.
+	// A VNID that no other namespace has is accepted.
 	write("hand-3", 5555)
 	c.await(t, "hand-3", func(nn *networkv1.NetNamespace) error {
 		if nn.Annotations[config.AssignedVNIDAnnotation] != "5555" {
-			return fmt.Errorf("not taken over: %+v", nn)
+			return fmt.Errorf("got %+v, want VNID 5555 assigned", nn)
 		}
 		return nil
 	})
-	// One that another has is reported, and left.
+	// One that another namespace has is reported and not overwritten.
 	write("hand-2", one)
 	l.await(t, fmt.Sprintf("Warning VNIDWrittenByHand hand-2: netid %d was written by hand, and makes one network with hand-1: "+
 		"set the annotation pod.network.openshift.io/multitenant.change-network to join:hand-1 if that is wanted, or else to isolate", one))
 	if now := c.vnid(t, "hand-2"); now != one {
-		t.Errorf("what was written by hand is overwritten with %d", now)
+		t.Errorf("got netid %d, want %d as written", now, one)
 	}
-	// Deleted, it is made anew with another. The one of before may be taken.
-	if err := c.network.NetworkV1().NetNamespaces().Delete(t.Context(), "hand-2", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	// It is re-created with a new VNID: another namespace may have the previous one.
+	c.deleteNetNamespace(t, "hand-2")
 	c.await(t, "hand-2", func(nn *networkv1.NetNamespace) error {
 		if slices.Contains([]uint32{one, two, three}, nn.NetID) {
-			return fmt.Errorf("hand-2 has %d", nn.NetID)
+			return fmt.Errorf("got VNID %d of hand-2, want a new one", nn.NetID)
 		}
 		return nil
 	})
-	// No VNID at all.
+	// An invalid netid.
 	write("hand-1", 5)
-	l.await(t, "Warning InvalidNetNamespace hand-1: netid: 5 is no VNID: write 0 (global), or a number from 10 to 16777215, or set the annotation "+
+	l.await(t, "Warning InvalidNetNamespace hand-1: netid: 5 is not a VNID: write 0 (global), or a number from 10 to 16777215, or set the annotation "+
 		fmt.Sprintf("pod.network.openshift.io/multitenant.change-network to isolate; until then the assigned VNID %d stays in use", one))
-	nn := c.ask(t, "hand-2", "join:hand-1")
-	if why := nn.Annotations[config.ChangeRefusedAnnotation]; !strings.Contains(why, "NetNamespace hand-1 is not in order: netid: 5 is no VNID") {
-		t.Errorf("joining it is refused because %q", why)
+	nn := c.request(t, "hand-2", "join:hand-1")
+	if why := nn.Annotations[config.ChangeRefusedAnnotation]; !strings.Contains(why, "NetNamespace hand-1 is invalid: netid: 5 is not a VNID") {
+		t.Errorf("join of an invalid netid: got refusal %q", why)
 	}
-	if nn := c.ask(t, "hand-1", "isolate"); nn.NetID < 10 {
-		t.Errorf("isolated, it has %d", nn.NetID)
+	if nn := c.request(t, "hand-1", "isolate"); nn.NetID < 10 {
+		t.Errorf("isolated: got VNID %d, want one from 10", nn.NetID)
 	}
-	// Another name is corrected.
+	// A wrong netname is corrected.
 	c.edit(t, "hand-1", func(nn *networkv1.NetNamespace) { nn.NetName = "hand-2" })
 	c.await(t, "hand-1", func(nn *networkv1.NetNamespace) error {
 		if nn.NetName != "hand-1" {
@@ -317,52 +322,50 @@ func testByHand(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
-	// Deleted without need, it is made anew with what it had.
-	had := c.vnid(t, "hand-1")
-	if err := c.network.NetworkV1().NetNamespaces().Delete(t.Context(), "hand-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if now := c.vnid(t, "hand-1"); now != had {
-		t.Errorf("made anew with %d instead of %d", now, had)
+	// A deleted NetNamespace with a valid VNID is re-created with it.
+	previous := c.vnid(t, "hand-1")
+	c.deleteNetNamespace(t, "hand-1")
+	if now := c.vnid(t, "hand-1"); now != previous {
+		t.Errorf("re-created with VNID %d, want %d", now, previous)
 	}
 }
 
 func testNotGlobal(t *testing.T, c *cluster) {
 	first := c.lead(t, config.ModeMultitenant)
-	nn := c.ask(t, "kube-system", "isolate")
+	nn := c.request(t, "kube-system", "isolate")
 	if nn.NetID < 10 {
-		t.Fatalf("kube-system is isolated with %d", nn.NetID)
+		t.Fatalf("kube-system isolated: got VNID %d, want one from 10", nn.NetID)
 	}
 	first.stop()
 	l := c.lead(t, config.ModeMultitenant)
 	l.await(t, fmt.Sprintf("Warning GlobalNamespaceIsolated kube-system: --global-namespaces names kube-system, but it has VNID %d", nn.NetID))
 	if now := c.vnid(t, "kube-system"); now != nn.NetID {
-		t.Errorf("it has %d by now", now)
+		t.Errorf("got VNID %d, want %d", now, nn.NetID)
 	}
 	l.stop()
 
-	// In another mode that isolates nobody; it is said when it does, and once.
+	// In other modes it is not isolated. It is reported once when the mode becomes multitenant.
 	l = c.lead(t, config.ModeSubnet)
 	l.none(t, "")
 	for range 2 {
-		l.Follow(t.Context(), config.ModeMultitenant)
-		if said := l.warnings("GlobalNamespaceIsolated kube-system"); len(said) != 1 {
-			t.Errorf("said: %q", said)
+		l.SetMode(t.Context(), config.ModeMultitenant)
+		if got := l.warnings("GlobalNamespaceIsolated kube-system"); len(got) != 1 {
+			t.Errorf("got Events %q, want one", got)
 		}
 	}
-	l.Follow(t.Context(), config.ModeSubnet)
-	l.Follow(t.Context(), config.ModeMultitenant)
-	if said := l.warnings("GlobalNamespaceIsolated kube-system"); len(said) != 2 {
-		t.Errorf("said after the mode was another: %q", said)
+	l.SetMode(t.Context(), config.ModeSubnet)
+	l.SetMode(t.Context(), config.ModeMultitenant)
+	if got := l.warnings("GlobalNamespaceIsolated kube-system"); len(got) != 2 {
+		t.Errorf("got Events %q after the second change of the mode, want two", got)
 	}
 }
 
-// Two that lead at once, one of which hears of nothing: what it writes conflicts, or is of VNIDs that the other does not give.
-func testLateLeader(t *testing.T, c *cluster) {
-	late, next := c.lead(t, config.ModeMultitenant), c.lead(t, config.ModeMultitenant)
+// Two leaders at the same time: their writes conflict, or are of VNIDs in different partitions.
+func testTwoLeaders(t *testing.T, c *cluster) {
+	first, second := c.lead(t, config.ModeMultitenant), c.lead(t, config.ModeMultitenant)
 	var names []string
 	for i := range 200 {
-		names = append(names, fmt.Sprint("late-", i))
+		names = append(names, fmt.Sprint("leaders-", i))
 	}
 	c.create(t, names...)
 	for i, name := range names {
@@ -375,16 +378,16 @@ func testLateLeader(t *testing.T, c *cluster) {
 	}
 	owner := map[uint32]string{}
 	for name, nn := range c.all(t) {
-		if other, twice := owner[nn.NetID]; twice && strings.HasPrefix(name, "late-") {
-			t.Errorf("%s and %s both have %d", name, other, nn.NetID)
+		if other, twice := owner[nn.NetID]; twice && strings.HasPrefix(name, "leaders-") {
+			t.Errorf("got VNID %d of %s and of %s", nn.NetID, name, other)
 		}
 		owner[nn.NetID] = name
 	}
 	eventually(t, func(context.Context) error {
 		for name, nn := range c.all(t) {
-			for _, l := range []*leader{late, next} {
-				if vnid, ok := l.vnids.HeldBy(name); !ok || uint32(vnid) != nn.NetID {
-					return fmt.Errorf("a leader takes %s to have %d, and it has %d", name, vnid, nn.NetID)
+			for _, l := range []*leader{first, second} {
+				if vnid, ok := l.vnids.VNID(name); !ok || uint32(vnid) != nn.NetID {
+					return fmt.Errorf("VNID of %s in the allocator: got %d, want %d", name, vnid, nn.NetID)
 				}
 			}
 		}

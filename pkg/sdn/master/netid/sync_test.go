@@ -24,14 +24,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// fixture is a controller whose caches hold what the test puts there.
+// fixture is a controller whose caches contain what the test adds.
 type fixture struct {
 	*Controller
-	kube    *kubefake.Clientset
-	network *networkfake.Clientset
-	cached  cache.Store // of NetNamespaces
-	known   cache.Store // of Namespaces
-	events  *record.FakeRecorder
+	kube              *kubefake.Clientset
+	network           *networkfake.Clientset
+	netNamespaceStore cache.Store
+	namespaceStore    cache.Store
+	events            *record.FakeRecorder
 }
 
 func newFixture(t *testing.T, objects ...*networkv1.NetNamespace) *fixture {
@@ -44,37 +44,37 @@ func newFixture(t *testing.T, objects ...*networkv1.NetNamespace) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Follow(t.Context(), config.ModeMultitenant)
-	f.cached, f.known = netNamespaces.Informer().GetStore(), namespaces.Informer().GetStore()
+	f.SetMode(t.Context(), config.ModeMultitenant)
+	f.netNamespaceStore, f.namespaceStore = netNamespaces.Informer().GetStore(), namespaces.Informer().GetStore()
 	for _, o := range objects {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: types.UID("uid-" + o.Name)}}
-		for _, err := range []error{f.known.Add(ns), f.cached.Add(o), f.network.Tracker().Add(o)} {
+		for _, err := range []error{f.namespaceStore.Add(ns), f.netNamespaceStore.Add(o), f.network.Tracker().Add(o)} {
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		f.vnids.Set(o.Name, config.VNID(o.NetID)) // as Load does
+		f.vnids.Set(o.Name, config.VNID(o.NetID)) // as in Load
 	}
 	return f
 }
 
-// netNamespace is one as the controller writes it.
-func netNamespace(name string, vnid uint32, asks string) *networkv1.NetNamespace {
+// netNamespace returns a NetNamespace as the controller writes it, with a change request unless that is "".
+func netNamespace(name string, vnid uint32, request string) *networkv1.NetNamespace {
 	o := &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7", Annotations: map[string]string{
 		config.NamespaceUIDAnnotation: "uid-" + name, config.AssignedVNIDAnnotation: fmt.Sprint(vnid),
 	}}, NetName: name, NetID: vnid}
-	if asks != "" {
-		o.Annotations[networkv1.ChangePodNetworkAnnotation] = asks
+	if request != "" {
+		o.Annotations[networkv1.ChangePodNetworkAnnotation] = request
 	}
 	return o
 }
 
-// A controller that starts in a large cluster writes nothing and asks nothing.
-func TestRestartWith10000RenumbersNone(t *testing.T) {
+// A restart in a large cluster makes no API calls.
+func TestSync_noCallsIfUpToDate(t *testing.T) {
 	const n = 10_000
 	var all []*networkv1.NetNamespace
 	for i := range n {
-		all = append(all, netNamespace(fmt.Sprint("ns", i), uint32(10+i-i%3), "")) // by threes
+		all = append(all, netNamespace(fmt.Sprint("ns", i), uint32(10+i-i%3), "")) // groups of three namespaces with the same VNID
 	}
 	f := newFixture(t, all...)
 	for _, o := range all {
@@ -83,40 +83,40 @@ func TestRestartWith10000RenumbersNone(t *testing.T) {
 		}
 	}
 	if calls := append(f.network.Actions(), f.kube.Actions()...); len(calls) > 0 {
-		t.Errorf("%d calls, the first is %v", len(calls), calls[0])
+		t.Errorf("got %d API calls, want none; the first is %v", len(calls), calls[0])
 	}
 }
 
-// A change whose write fails leaves the object and the memory as they were.
-func TestFailedChangeChangesNothing(t *testing.T) {
-	for _, asks := range []string{"isolate", "global", "join:blue", "nonsense"} {
-		t.Run(asks, func(t *testing.T) {
-			f := newFixture(t, netNamespace("red", 100, asks), netNamespace("green", 100, ""), netNamespace("blue", 200, ""))
+// A change whose write fails changes neither the object nor the allocator.
+func TestChange_failedWrite(t *testing.T) {
+	for _, request := range []string{"isolate", "global", "join:blue", "nonsense"} {
+		t.Run(request, func(t *testing.T) {
+			f := newFixture(t, netNamespace("red", 100, request), netNamespace("green", 100, ""), netNamespace("blue", 200, ""))
 			lost := errors.New("connection lost")
 			f.network.PrependReactor("update", "netnamespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, lost
 			})
 			if err := f.sync(t.Context(), "red"); !errors.Is(err, lost) {
-				t.Fatalf("got %v", err)
+				t.Fatalf("got error %v, want %v", err, lost)
 			}
-			if vnid, _ := f.vnids.HeldBy("red"); vnid != 100 {
-				t.Errorf("red has %d", vnid)
+			if vnid, _ := f.vnids.VNID("red"); vnid != 100 {
+				t.Errorf("got VNID %d of red, want 100", vnid)
 			}
 			for vnid, want := range map[config.VNID]int{100: 2, 200: 1} {
-				if got := f.vnids.holders[vnid].count(); got != want {
-					t.Errorf("%d have %d, want %d", got, vnid, want)
+				if got := f.vnids.allocations[vnid].count(); got != want {
+					t.Errorf("got %d users of VNID %d, want %d", got, vnid, want)
 				}
 			}
 			stored, err := f.network.NetworkV1().NetNamespaces().Get(t.Context(), "red", metav1.GetOptions{})
-			if err != nil || stored.NetID != 100 || stored.Annotations[networkv1.ChangePodNetworkAnnotation] != asks {
-				t.Errorf("stored is %+v, %v", stored, err)
+			if err != nil || stored.NetID != 100 || stored.Annotations[networkv1.ChangePodNetworkAnnotation] != request {
+				t.Errorf("got %+v, %v, want it unchanged", stored, err)
 			}
 		})
 	}
 }
 
-// A create that fails may have arrived: its VNID is given to nobody else for as long as a freed one.
-func TestFailedCreateDoesNotFreeItsVNIDAtOnce(t *testing.T) {
+// A create that fails may have succeeded on the server: its VNID is quarantined.
+func TestCreate_failedWrite(t *testing.T) {
 	f := newFixture(t)
 	f.vnids.random = func(uint32) uint32 { return 5 }
 	var tried []uint32
@@ -128,20 +128,20 @@ func TestFailedCreateDoesNotFreeItsVNIDAtOnce(t *testing.T) {
 		if err := f.create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u"}}); !apierrors.IsInternalError(err) {
 			t.Fatal(err)
 		}
-		if _, held := f.vnids.HeldBy(name); held {
-			t.Errorf("%s has a VNID", name)
+		if vnid, ok := f.vnids.VNID(name); ok {
+			t.Errorf("got VNID %d of %s, want none", vnid, name)
 		}
 	}
 	if len(tried) != 2 || tried[0] == tried[1] {
-		t.Errorf("tried %v", tried)
+		t.Errorf("got creates with VNIDs %v, want two different ones", tried)
 	}
 }
 
-// Where no VNID is free people are told so, on what is there; it is given as soon as one is.
-func TestNoVNIDIsSaidWherePeopleLook(t *testing.T) {
+// If no VNID is free, that is reported on the object, and the retry allocates one as soon as one is free.
+func TestAllocate_reportsNoVNID(t *testing.T) {
 	f := newFixture(t, netNamespace("red", 100, "isolate"), netNamespace("green", 100, ""))
-	f.vnids.size, f.vnids.class = 1, 0
-	for vnid := config.MinVNID; vnid < classes; vnid++ {
+	f.vnids.partitionSize, f.vnids.partition = 1, 0
+	for vnid := config.MinVNID; vnid < partitions; vnid++ {
 		f.vnids.Reserve(vnid)
 	}
 	blue := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "blue", UID: "u"}}
@@ -150,20 +150,20 @@ func TestNoVNIDIsSaidWherePeopleLook(t *testing.T) {
 		"isolate": func() error { return f.sync(t.Context(), "red") },
 	} {
 		err := attempt()
-		if _, told := errors.AsType[reconcile.Complaint](err); !told {
-			t.Errorf("%s: got %v", what, err)
+		if _, is := errors.AsType[reconcile.UserError](err); !is {
+			t.Errorf("%s: got error %v, want a UserError", what, err)
 		}
 		if _, full := errors.AsType[*FullError](err); !full {
-			t.Errorf("%s: got %v", what, err)
+			t.Errorf("%s: got error %v, want a FullError", what, err)
 		}
-		if said := <-f.events.Events; !strings.HasPrefix(said, "Warning NoVNID no VNID is free; 0 are in quarantine") {
-			t.Errorf("%s: said %q", what, said)
+		if got := <-f.events.Events; !strings.HasPrefix(got, "Warning NoVNID no VNID is free; 0 are in quarantine") {
+			t.Errorf("%s: got Event %q, want NoVNID", what, got)
 		}
 	}
 	if calls := append(f.network.Actions(), f.kube.Actions()...); len(calls) > 0 {
-		t.Errorf("wrote all the same: %v", calls)
+		t.Errorf("got API calls %v, want none", calls)
 	}
-	f.vnids.size = 2
+	f.vnids.partitionSize = 2
 	if err := f.create(t.Context(), blue); err != nil {
 		t.Fatal(err)
 	}
@@ -171,18 +171,18 @@ func TestNoVNIDIsSaidWherePeopleLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"red", "blue"} {
-		if vnid, _ := f.vnids.HeldBy(name); vnid < classes {
-			t.Errorf("%s has %d", name, vnid)
+		if vnid, _ := f.vnids.VNID(name); vnid < partitions {
+			t.Errorf("got VNID %d of %s, want a new one", vnid, name)
 		}
 	}
 }
 
-// What is deleted is the very object that was judged.
-func TestRemoveHasPreconditions(t *testing.T) {
+// Only the version on which the decision was based may be deleted.
+func TestRemove_hasPreconditions(t *testing.T) {
 	o := netNamespace("red", 100, "")
 	o.UID = "nn1"
 	f := newFixture(t, o)
-	o.Annotations[config.NamespaceUIDAnnotation] = "uid-of-before"
+	o.Annotations[config.NamespaceUIDAnnotation] = "uid-previous"
 	if err := f.sync(t.Context(), "red"); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -191,58 +191,58 @@ func TestRemoveHasPreconditions(t *testing.T) {
 		if d, ok := a.(clienttesting.DeleteAction); ok {
 			deletes++
 			if p := d.GetDeleteOptions().Preconditions; p == nil || *p.UID != "nn1" || *p.ResourceVersion != "7" {
-				t.Errorf("preconditions %v", p)
+				t.Errorf("got preconditions %v, want uid nn1 and resourceVersion 7", p)
 			}
 		}
 	}
 	if deletes != 1 {
-		t.Errorf("%d deletes", deletes)
+		t.Errorf("got %d deletes, want 1", deletes)
 	}
 }
 
-// What this controller has written counts before the cache knows of it, and no longer than that.
-func TestOwnWritesCountBeforeTheCacheHasThem(t *testing.T) {
+// The version that this controller has written is used until the cache has it or a newer one.
+func TestLatest(t *testing.T) {
 	f := newFixture(t, netNamespace("red", 100, ""))
-	own := netNamespace("red", 300, "")
-	own.ResourceVersion = "10"
-	f.written["red"] = own
+	written := netNamespace("red", 300, "")
+	written.ResourceVersion = "10"
+	f.updateState("red", func(s *state) { s.written = written })
 	if nn, err := f.latest("red"); err != nil || nn.NetID != 300 {
-		t.Errorf("the cache is behind: %v, %v", nn, err)
+		t.Errorf("outdated cache: got %v, %v, want netid 300", nn, err)
 	}
 	newer := netNamespace("red", 400, "")
 	newer.ResourceVersion = "11"
-	if err := f.cached.Update(newer); err != nil {
+	if err := f.netNamespaceStore.Update(newer); err != nil {
 		t.Fatal(err)
 	}
-	if nn, err := f.latest("red"); err != nil || nn.NetID != 400 || len(f.written) != 0 {
-		t.Errorf("the cache is ahead: %v, %v; kept are %d", nn, err, len(f.written))
+	if nn, err := f.latest("red"); err != nil || nn.NetID != 400 || len(f.states) != 0 {
+		t.Errorf("newer cache: got %v, %v, states %v, want netid 400 and no state", nn, err, f.states)
 	}
 }
 
-// An annotation that nodes make nothing of is said on the Namespace, which has its VNID all the same.
-func TestWrongAnnotationIsSaidOnTheNamespace(t *testing.T) {
+// An invalid annotation is reported on the Namespace, and does not affect its VNID.
+func TestSync_invalidLogDenied(t *testing.T) {
 	f := newFixture(t, netNamespace("red", 100, ""))
 	for value, want := range map[string]int{"yes": 1, "true": 0, "false": 0} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: "red", UID: "uid-red", Annotations: map[string]string{config.LogDeniedAnnotation: value},
 		}}
-		if err := f.known.Update(ns); err != nil {
+		if err := f.namespaceStore.Update(ns); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.sync(t.Context(), "red"); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(f.events.Events); n != want {
-			t.Errorf("%q: %d events, want %d", value, n, want)
+			t.Errorf("%q: got %d Events, want %d", value, n, want)
 		}
 		for range len(f.events.Events) {
-			if said := <-f.events.Events; !strings.HasPrefix(said, "Warning InvalidLogDenied annotation ovsdn.io/log-denied: ") {
-				t.Errorf("%q: said %q", value, said)
+			if got := <-f.events.Events; !strings.HasPrefix(got, "Warning InvalidLogDenied annotation ovsdn.io/log-denied: ") {
+				t.Errorf("%q: got Event %q, want InvalidLogDenied", value, got)
 			}
 		}
 	}
 	before, now := &corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.LogDeniedAnnotation: "yes"}}}
 	if sameNamespace(before, now) {
-		t.Error("a change of the annotation is not heard")
+		t.Error("got no sync for a change of the annotation")
 	}
 }

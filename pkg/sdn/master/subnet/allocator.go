@@ -1,9 +1,8 @@
-// Package subnet gives every node its HostSubnet.
+// Package subnet allocates a HostSubnet for every Node.
 package subnet
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,25 +11,25 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// Allocator remembers who holds which subnets, and gives out free ones of the cluster network's ranges in
-// OpenShift SDN's order: the first range that has one; in it, the first behind the last one given, around the end. What
-// overlaps anything held is not free, whatever its size.
+// Allocator allocates subnets from the ranges of the cluster network, in the order of OpenShift SDN: from the first range with a free
+// subnet, the first one after the subnet that was allocated last, wrapping around. A subnet is free if it overlaps no allocation,
+// of any length.
 //
-// An Allocator is safe for concurrent use. It does no I/O: it knows what it is told.
+// An Allocator is safe for concurrent use. It does no I/O.
 type Allocator struct {
-	mu       sync.Mutex
-	spans    []*span
-	byHolder map[string][]netip.Prefix
-	holds    []Hold // sorted, see compareHolds
+	mu          sync.Mutex
+	ranges      []*subnetRange
+	byOwner     map[string][]netip.Prefix
+	allocations []Allocation // sorted by compareAllocations
 }
 
-// Hold is a subnet in use.
-type Hold struct {
-	Holder string
+// Allocation is a subnet in use.
+type Allocation struct {
+	Owner  string // the name of the HostSubnet
 	Subnet netip.Prefix
 }
 
-// FullError says that no range has a free subnet.
+// FullError is returned if no range has a free subnet.
 type FullError struct {
 	Networks []config.ClusterNetwork
 }
@@ -43,137 +42,121 @@ func (e *FullError) Error() string {
 	return "no subnet is free in the cluster network " + strings.Join(ranges, ", ")
 }
 
-// NewAllocator returns an allocator without ranges and with nothing held.
+// NewAllocator returns an allocator without ranges and allocations.
 func NewAllocator() *Allocator {
-	return &Allocator{byHolder: map[string][]netip.Prefix{}}
+	return &Allocator{byOwner: map[string][]netip.Prefix{}}
 }
 
-// SetNetworks makes these the ranges, in this order, if agree has no objection to that while all this is held; its error
-// is returned. It must not call the allocator, which gives nothing out meanwhile. Holds stay as they are, also those that
-// are outside of all ranges now. A range that grew or shrank goes on behind the last subnet that it gave.
-func (a *Allocator) SetNetworks(networks []config.ClusterNetwork, agree func(held []Hold) error) error {
+// SetNetworks replaces the ranges, unless validate returns an error for the current allocations, which SetNetworks returns. validate runs under the
+// allocator's lock, so that no subnet is allocated in between, and must not call the allocator. Allocations outside of the new ranges
+// are retained. A range that was extended or reduced continues after its last allocated subnet.
+func (a *Allocator) SetNetworks(networks []config.ClusterNetwork, validate func([]Allocation) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := agree(a.holds); err != nil {
+	if err := validate(a.allocations); err != nil {
 		return err
 	}
-	spans := make([]*span, len(networks))
+	ranges := make([]*subnetRange, len(networks))
 	for i, n := range networks {
-		spans[i] = newSpan(n)
-		for _, h := range a.holds {
-			spans[i].cover(h.Subnet, 1)
+		ranges[i] = newRange(n)
+		for _, x := range a.allocations {
+			ranges[i].mark(x.Subnet, 1)
 		}
-		for _, former := range slices.Backward(a.spans) { // of several that became one the first counts
-			spans[i].continueFrom(former)
+		for _, previous := range slices.Backward(a.ranges) { // if several were merged, the first one determines the position
+			ranges[i].continueAfter(previous)
 		}
 	}
-	a.spans = spans
+	a.ranges = ranges
 	return nil
 }
 
-// Allocate gives the holder one more subnet. The error is a *FullError.
-func (a *Allocator) Allocate(holder string) (netip.Prefix, error) {
+// Allocate allocates another subnet for the owner. The error is a *FullError.
+func (a *Allocator) Allocate(owner string) (netip.Prefix, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	full := &FullError{}
-	for _, s := range a.spans {
-		if p, ok := s.take(); ok {
-			a.hold(holder, p)
+	for _, r := range a.ranges {
+		if p, ok := r.nextFree(); ok {
+			a.add(owner, p)
 			return p, nil
 		}
-		full.Networks = append(full.Networks, s.ClusterNetwork)
+		full.Networks = append(full.Networks, r.ClusterNetwork)
 	}
 	return netip.Prefix{}, full
 }
 
-// MarkAllocated makes the holder hold exactly these subnets. They need not be subnets that Allocate gives out: other
-// lengths are fine, and so are ranges outside of the cluster network and subnets that others hold. It returns
-// whether the holder gave anything back.
-func (a *Allocator) MarkAllocated(holder string, subnets ...netip.Prefix) (freed bool) {
+// MarkAllocated replaces the allocations of the owner, and returns whether a subnet was released. The subnets may have any length, and
+// may be outside of the ranges or overlap other allocations.
+func (a *Allocator) MarkAllocated(owner string, subnets ...netip.Prefix) (released bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	before := a.byHolder[holder]
+	before := a.byOwner[owner]
 	if slices.Equal(before, subnets) {
 		return false
 	}
-	a.release(holder)
+	a.removeAll(owner)
 	for _, p := range subnets {
-		a.hold(holder, p.Masked())
+		a.add(owner, p.Masked())
 	}
-	return slices.ContainsFunc(before, func(p netip.Prefix) bool { return !slices.Contains(a.byHolder[holder], p) })
+	return slices.ContainsFunc(before, func(p netip.Prefix) bool { return !slices.Contains(a.byOwner[owner], p) })
 }
 
-// Release frees all that the holder holds, and returns whether that is anything.
-func (a *Allocator) Release(holder string) (freed bool) {
-	return a.MarkAllocated(holder)
+// Release releases all subnets of the owner, and returns whether it had any.
+func (a *Allocator) Release(owner string) (released bool) {
+	return a.MarkAllocated(owner)
 }
 
-// HeldBy returns what the holder holds, in the order in which it was marked or given.
-func (a *Allocator) HeldBy(holder string) []netip.Prefix {
+// Subnets returns the allocations of the owner, oldest first.
+func (a *Allocator) Subnets(owner string) []netip.Prefix {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.byHolder[holder])
+	return slices.Clone(a.byOwner[owner])
 }
 
-// Overlapping returns what has addresses in common with p and is held by others than the holder, sorted by address.
-func (a *Allocator) Overlapping(holder string, p netip.Prefix) []Hold {
+// Overlapping returns the allocations of other owners that overlap p, sorted by address.
+func (a *Allocator) Overlapping(owner string, p netip.Prefix) []Allocation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var found []Hold
-	collect := func(from int, more func(netip.Prefix) bool) {
-		for _, h := range a.holds[from:] {
-			if !more(h.Subnet) {
-				return
-			}
-			if h.Holder != holder {
-				found = append(found, h)
-			}
+	var found []Allocation
+	for _, x := range a.allocations {
+		if x.Owner != owner && x.Subnet.Overlaps(p) {
+			found = append(found, x)
 		}
 	}
-	p = p.Masked()
-	for bits := range p.Bits() { // what contains p
-		around := netip.PrefixFrom(p.Addr(), bits).Masked()
-		collect(a.search(Hold{Subnet: around}), func(q netip.Prefix) bool { return q == around })
-	}
-	// p itself and what it contains follow each other.
-	collect(a.search(Hold{Subnet: p}), p.Overlaps)
 	return found
 }
 
-func (a *Allocator) hold(holder string, p netip.Prefix) {
-	h := Hold{Holder: holder, Subnet: p}
-	a.byHolder[holder] = append(a.byHolder[holder], p)
-	a.holds = slices.Insert(a.holds, a.search(h), h)
-	for _, s := range a.spans {
-		s.cover(p, 1)
+func (a *Allocator) add(owner string, p netip.Prefix) {
+	x := Allocation{Owner: owner, Subnet: p}
+	a.byOwner[owner] = append(a.byOwner[owner], p)
+	a.allocations = slices.Insert(a.allocations, a.search(x), x)
+	for _, r := range a.ranges {
+		r.mark(p, 1)
 	}
 }
 
-func (a *Allocator) release(holder string) {
-	for _, p := range a.byHolder[holder] {
-		i := a.search(Hold{Holder: holder, Subnet: p})
-		a.holds = slices.Delete(a.holds, i, i+1)
-		for _, s := range a.spans {
-			s.cover(p, -1)
+func (a *Allocator) removeAll(owner string) {
+	for _, p := range a.byOwner[owner] {
+		i := a.search(Allocation{Owner: owner, Subnet: p})
+		a.allocations = slices.Delete(a.allocations, i, i+1)
+		for _, r := range a.ranges {
+			r.mark(p, -1)
 		}
 	}
-	delete(a.byHolder, holder)
+	delete(a.byOwner, owner)
 }
 
-// search returns where h is in holds, or would be.
-func (a *Allocator) search(h Hold) int {
-	i, _ := slices.BinarySearchFunc(a.holds, h, compareHolds)
+// search returns the index at which x is or would be inserted.
+func (a *Allocator) search(x Allocation) int {
+	i, _ := slices.BinarySearchFunc(a.allocations, x, compareAllocations)
 	return i
 }
 
-// compareHolds sorts by address, then the wider first, then by holder: a subnet is followed by those inside it.
-func compareHolds(a, b Hold) int {
+// compareAllocations orders by address, then by mask length, then by owner.
+func compareAllocations(a, b Allocation) int {
 	return cmp.Or(
 		a.Subnet.Addr().Compare(b.Subnet.Addr()),
 		cmp.Compare(a.Subnet.Bits(), b.Subnet.Bits()),
-		cmp.Compare(a.Holder, b.Holder),
+		cmp.Compare(a.Owner, b.Owner),
 	)
 }
-
-// String is for logs.
-func (h Hold) String() string { return fmt.Sprintf("%s of %s", h.Subnet, h.Holder) }

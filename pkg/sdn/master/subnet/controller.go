@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
@@ -22,132 +21,120 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/nodecondition"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// syncTimeout bounds the few API calls of one sync, so that a server that hangs doesn't hold a worker for ever.
+// syncTimeout bounds the API calls of one sync, so that an unresponsive API server does not block a worker.
 const syncTimeout = 30 * time.Second
 
-// Clients are how the controller reaches the cluster.
+// Clients are the clients of the API server.
 type Clients struct {
 	Kube    kubernetes.Interface
 	Network networkclient.Interface
 	Events  record.EventRecorder
 }
 
-// Controller keeps one HostSubnet a Node: it makes it, follows the node's address, and deletes it after the node.
-// What people changed in a HostSubnet's subnet it leaves as it is, and says on the node what is wrong with it.
+// Controller creates a HostSubnet for each Node, updates its address, and deletes it after the Node. It does not change a subnet that a user has
+// edited: if that is invalid, it reports the error on the Node.
 //
-// Its caller makes it, starts the informers, and calls Load, Follow and Run in this order. Follow may be called again.
+// After New, the caller starts the informers and calls Load, SetNetwork and Run, in this order. SetNetwork can be called again.
 type Controller struct {
 	Clients
-	network     atomic.Pointer[config.Network] // nil before the first Follow
-	nodes       corelisters.NodeLister
-	hostSubnets networklisters.HostSubnetLister
-	written     cache.Indexer // of hostSubnets, by overlap and by hostIP
-	reported    cache.Indexer // of nodes, by InternalIP
-	synced      []cache.InformerSynced
-	loop        *reconcile.Loop // names of nodes and of HostSubnets, which are the same
-	allocator   *Allocator
-	waiting     waiting
+	network           atomic.Pointer[config.Network] // nil before the first SetNetwork
+	nodes             corelisters.NodeLister
+	hostSubnets       networklisters.HostSubnetLister
+	nodeIndexer       cache.Indexer // by InternalIP
+	hostSubnetIndexer cache.Indexer // by overlap and by hostIP
+	synced            []cache.InformerSynced
+	loop              *reconcile.Loop // names of Nodes and of their HostSubnets
+	allocator         *Allocator
+	waitQueue         *waitQueue
 }
 
-// New returns a controller that hears of changes from the informers, which must not run yet.
+// New returns a controller that watches the informers, which must not be started yet.
 func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networkinformers.HostSubnetInformer) (*Controller, error) {
 	if err := hostSubnets.Informer().AddIndexers(cache.Indexers{overlapIndex: overlapKeys}); err != nil {
 		return nil, fmt.Errorf("index HostSubnets by overlap: %w", err)
 	}
 	c := &Controller{
-		Clients:     clients,
-		nodes:       nodes.Lister(),
-		hostSubnets: hostSubnets.Lister(),
-		written:     hostSubnets.Informer().GetIndexer(),
-		reported:    nodes.Informer().GetIndexer(),
-		synced:      []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
-		allocator:   NewAllocator(),
-		waiting:     waiting{present: map[string]bool{}},
+		Clients:           clients,
+		nodes:             nodes.Lister(),
+		hostSubnets:       hostSubnets.Lister(),
+		nodeIndexer:       nodes.Informer().GetIndexer(),
+		hostSubnetIndexer: hostSubnets.Informer().GetIndexer(),
+		synced:            []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
+		allocator:         NewAllocator(),
+		waitQueue:         newWaitQueue(),
 	}
-	c.loop = reconcile.New("hostsubnets", c.serve)
+	c.loop = reconcile.New("hostsubnets", c.sync)
 	if err := c.loop.WatchUnless(nodes.Informer(), sameNode); err != nil {
 		return nil, err
 	}
-	if err := c.loop.WatchUnless(hostSubnets.Informer(), sameHostSubnet); err != nil {
+	if err := c.loop.WatchUnless(hostSubnets.Informer(), reconcile.SameVersion); err != nil {
 		return nil, err
 	}
-	if err := c.watchVTEPs(nodes.Informer(), hostSubnets.Informer()); err != nil {
+	if err := c.watchHostIPs(nodes.Informer(), hostSubnets.Informer()); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// sameNode passes over heartbeats, which come every few minutes.
+// sameNode ignores the kubelet's status updates of other fields.
 func sameNode(before, now any) bool {
 	b, ok := before.(*corev1.Node)
 	n, ok2 := now.(*corev1.Node)
 	return ok && ok2 && b.UID == n.UID && slices.Equal(b.Status.Addresses, n.Status.Addresses) &&
-		saysTheSame(config.NetworkUnavailable(b), config.NetworkUnavailable(n))
+		nodecondition.Equal(config.NetworkUnavailable(b), config.NetworkUnavailable(n))
 }
 
-func sameHostSubnet(before, now any) bool {
-	b, ok := before.(*networkv1.HostSubnet)
-	n, ok2 := now.(*networkv1.HostSubnet)
-	return ok && ok2 && b.ResourceVersion == n.ResourceVersion
-}
-
-// Load marks all that is in use: nothing is judged or given out before that. It waits for the informers, and fails only
-// when the context ends.
+// Load marks the subnets of all existing HostSubnets as allocated. It waits for the informers, and fails only when the context ends.
 func (c *Controller) Load(ctx context.Context) error {
 	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
-		return fmt.Errorf("wait for the caches of nodes and HostSubnets: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the caches of Nodes and HostSubnets: %w", context.Cause(ctx))
 	}
 	existing, err := c.hostSubnets.List(labels.Everything())
 	if err != nil {
-		return fmt.Errorf("list the HostSubnets in the cache: %w", err)
+		return fmt.Errorf("list HostSubnets in the cache: %w", err)
 	}
 	for _, o := range existing {
-		c.allocator.MarkAllocated(o.Name, claims(o)...)
+		c.allocator.MarkAllocated(o.Name, subnets(o)...)
 	}
-	klog.FromContext(ctx).Info("Know what is in use", "hostSubnets", len(existing))
+	klog.FromContext(ctx).Info("Loaded HostSubnets", "hostSubnets", len(existing))
 	return nil
 }
 
-// Follow puts the network into force: at first any, from then on one that all in use has its place in (see
-// config.Network.CheckChange, whose error it returns otherwise, and then nothing changes). Nothing is given out between the
-// question and the change.
-func (c *Controller) Follow(to *config.Network) error {
-	err := c.allocator.SetNetworks(to.ClusterNetworks, func(held []Hold) error {
-		if now := c.network.Load(); now != nil {
-			if err := now.CheckChange(to, c.inUse(held)); err != nil {
+// SetNetwork sets the network that subnets are allocated from. It changes nothing and returns the error of config.Network.CheckChange if the change
+// conflicts with HostSubnets in use. No subnet is allocated between that check and the change.
+func (c *Controller) SetNetwork(network *config.Network) error {
+	err := c.allocator.SetNetworks(network.ClusterNetworks, func(allocations []Allocation) error {
+		if current := c.network.Load(); current != nil {
+			if err := current.CheckChange(network, c.inUse(allocations)); err != nil {
 				return err
 			}
 		}
-		c.network.Store(to)
+		c.network.Store(network)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	// What did not fit may do so now, and who waits may find space.
-	nodes, err := c.nodes.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("list the nodes in the cache: %w", err)
-	}
-	for _, node := range nodes {
-		c.loop.Add(node.Name)
-	}
-	for _, name := range c.written.ListKeys() {
-		c.loop.Add(name)
+	// The result of validation or of an allocation may be different in the new network.
+	for _, indexer := range []cache.Indexer{c.nodeIndexer, c.hostSubnetIndexer} {
+		for _, name := range indexer.ListKeys() {
+			c.loop.Add(name)
+		}
 	}
 	return nil
 }
 
-// inUse returns who has which subnets, also those that are on their way to the API server, and which addresses.
-func (c *Controller) inUse(held []Hold) []config.HostSubnet {
-	list := make([]config.HostSubnet, 0, 2*len(held))
-	for _, h := range held {
-		list = append(list, config.HostSubnet{Node: h.Holder, Subnets: []netip.Prefix{h.Subnet}})
+// inUse returns the allocated subnets, including those of writes in progress, and the hostIPs.
+func (c *Controller) inUse(allocations []Allocation) []config.HostSubnet {
+	list := make([]config.HostSubnet, 0, 2*len(allocations))
+	for _, a := range allocations {
+		list = append(list, config.HostSubnet{Node: a.Owner, Subnets: []netip.Prefix{a.Subnet}})
 	}
-	names := c.written.ListKeys()
+	names := c.hostSubnetIndexer.ListKeys()
 	slices.Sort(names)
 	for _, name := range names {
 		if hs, err := c.hostSubnets.Get(name); err == nil {
@@ -159,15 +146,9 @@ func (c *Controller) inUse(held []Hold) []config.HostSubnet {
 	return list
 }
 
-// Run works until the context ends.
+// Run reconciles until the context ends.
 func (c *Controller) Run(ctx context.Context, workers int) error {
-	klog.FromContext(ctx).Info("Giving nodes their subnets", "workers", workers)
+	klog.FromContext(ctx).Info("Starting HostSubnet controller", "workers", workers)
 	c.loop.Run(ctx, workers)
 	return nil
-}
-
-func (c *Controller) serve(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
-	defer cancel()
-	return c.sync(ctx, name)
 }

@@ -42,13 +42,13 @@ func testHostSubnet(uid, hostIP, subnet string) *networkv1.HostSubnet {
 	return o
 }
 
-// scene is what sync finds: in the caches, at the API server, in the allocator.
-type scene struct {
-	cachedNode, node *corev1.Node // cached nil: as the server has it
+// state is the state of the caches, the API server and the allocator before a sync.
+type state struct {
+	cachedNode, node *corev1.Node // cached; of the API server. If cached is nil, both are the same.
 	noCachedNode     bool
 	cachedHS, hs     *networkv1.HostSubnet
 	noCachedHS       bool
-	held             map[string]string // holder → subnet; another's is in the cache too
+	allocated        map[string]string // subnet by owner; those of other owners than node1 are cached too
 }
 
 type fixture struct {
@@ -56,25 +56,25 @@ type fixture struct {
 	kube    *kubefake.Clientset
 	network *networkfake.Clientset
 	events  *record.FakeRecorder
-	queued  chan string // what the loop serves now, in place of sync
+	queued  chan string // keys of the loop, which does not call sync
 }
 
-func newFixture(t *testing.T, s scene) *fixture {
+func newFixture(t *testing.T, s state) *fixture {
 	t.Helper()
 	f := &fixture{kube: kubefake.NewClientset(), network: networkfake.NewSimpleClientset(), events: record.NewFakeRecorder(100), queued: make(chan string, 100)}
 	nodes := informers.NewSharedInformerFactory(f.kube, 0).Core().V1().Nodes()
 	hostSubnets := networkinformers.NewSharedInformerFactory(f.network, 0).Network().V1().HostSubnets()
-	add := func(err error) {
+	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if s.node != nil {
-		add(f.kube.Tracker().Add(s.node))
+		must(f.kube.Tracker().Add(s.node))
 	}
 	if s.hs != nil {
-		add(f.network.Tracker().Add(s.hs))
+		must(f.network.Tracker().Add(s.hs))
 	}
 	if s.cachedNode == nil && !s.noCachedNode {
 		s.cachedNode = s.node
@@ -84,29 +84,29 @@ func newFixture(t *testing.T, s scene) *fixture {
 	}
 	var err error
 	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, nodes, hostSubnets)
-	add(err)
-	f.tapLoop()
-	add(f.Follow(&config.Network{
+	must(err)
+	f.recordQueue()
+	must(f.SetNetwork(&config.Network{
 		ClusterNetworks: []config.ClusterNetwork{network("10.128.0.0/22", 9)}, // two subnets
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 	}))
 	if s.cachedNode != nil {
-		add(nodes.Informer().GetStore().Add(s.cachedNode))
+		must(nodes.Informer().GetStore().Add(s.cachedNode))
 	}
 	if s.cachedHS != nil {
-		add(f.written.Add(s.cachedHS))
+		must(f.hostSubnetIndexer.Add(s.cachedHS))
 	}
-	for holder, subnet := range s.held {
-		f.allocator.MarkAllocated(holder, netip.MustParsePrefix(subnet))
-		if holder != "node1" {
-			f.other(t, holder, subnet)
+	for owner, subnet := range s.allocated {
+		f.allocator.MarkAllocated(owner, netip.MustParsePrefix(subnet))
+		if owner != "node1" {
+			f.addHostSubnet(t, owner, subnet)
 		}
 	}
 	return f
 }
 
-// settle syncs node1 until what is written is given: the cache learns of a proposal, and that leads to the next sync.
-func (f *fixture) settle(t *testing.T) error {
+// syncUntilConfirmed syncs node1 and adds proposals to the cache, until its HostSubnet is confirmed or deleted.
+func (f *fixture) syncUntilConfirmed(t *testing.T) error {
 	t.Helper()
 	for range 10 {
 		if err := f.sync(t.Context(), "node1"); err != nil {
@@ -119,22 +119,22 @@ func (f *fixture) settle(t *testing.T) error {
 		if o == nil || !config.IsProposed(o) {
 			return nil
 		}
-		if err := f.written.Add(o); err != nil {
+		if err := f.hostSubnetIndexer.Add(o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Fatal("proposed again and again")
+	t.Fatal("got a proposal after 10 syncs, want a confirmed HostSubnet")
 	return nil
 }
 
-func (f *fixture) tapLoop() {
+func (f *fixture) recordQueue() {
 	f.loop = reconcile.New("test", func(_ context.Context, name string) error { f.queued <- name; return nil })
 }
 
-// emptyQueue returns the names that were to be synced.
+// emptyQueue returns the keys of the queue and removes them.
 func (f *fixture) emptyQueue(t *testing.T) (names []string) {
 	t.Helper()
-	const last = "the last"
+	const last = "last"
 	f.loop.Add(last)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -147,31 +147,31 @@ func (f *fixture) emptyQueue(t *testing.T) (names []string) {
 	}
 	cancel()
 	running.Wait()
-	f.tapLoop() // queues end with their run
+	f.recordQueue() // Run shuts the queue down
 	return names
 }
 
-// updates is an informer that tells of one update of a node.
-type updates struct {
+// updateInformer is an informer with a single event, the update of a Node.
+type updateInformer struct {
 	cache.SharedInformer
 	before, now *corev1.Node
 }
 
-func (u updates) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (u updateInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	h.OnUpdate(u.before, u.now)
 	return nil, nil
 }
 
-// queuedAfter returns the names that are to be synced after an update of a node.
+// queuedAfter returns the keys that the update of a Node adds to the queue.
 func (f *fixture) queuedAfter(t *testing.T, before, now *corev1.Node) []string {
 	t.Helper()
-	if err := f.loop.WatchUnless(updates{before: before, now: now}, sameNode); err != nil {
+	if err := f.loop.WatchUnless(updateInformer{before: before, now: now}, sameNode); err != nil {
 		t.Fatal(err)
 	}
 	return f.emptyQueue(t)
 }
 
-// condition returns what the node says of its network: "" for nothing, else "Status Reason Message".
+// condition returns the condition NetworkUnavailable of node1 as "Status Reason Message"; "": none.
 func (f *fixture) condition(t *testing.T) string {
 	t.Helper()
 	node, err := reconcile.OrNil(f.kube.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{}))
@@ -186,12 +186,12 @@ func (f *fixture) condition(t *testing.T) string {
 		return ""
 	}
 	if c.LastHeartbeatTime.IsZero() || c.LastTransitionTime.IsZero() {
-		t.Errorf("a condition without times: %+v", c)
+		t.Errorf("got condition %+v, want times in it", c)
 	}
 	return fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message)
 }
 
-// stored returns what of the HostSubnet matters here; nil if there is none.
+// stored returns HostSubnet node1 without UID and resourceVersion; nil if it does not exist.
 func (f *fixture) stored(t *testing.T) *networkv1.HostSubnet {
 	t.Helper()
 	o, err := reconcile.OrNil(f.network.NetworkV1().HostSubnets().Get(t.Context(), "node1", metav1.GetOptions{}))
@@ -204,6 +204,7 @@ func (f *fixture) stored(t *testing.T) *networkv1.HostSubnet {
 	return o
 }
 
+// recorded returns and removes the recorded Events.
 func (f *fixture) recorded() []string {
 	var list []string
 	for len(f.events.Events) > 0 {

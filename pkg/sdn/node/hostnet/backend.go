@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyProgram is iptables with its older backend, where both are installed, as in the agent's image. There "iptables" has the newer one.
+// legacyProgram is iptables with the legacy backend where both are installed, as in the agent's image. "iptables" has the nf_tables backend there.
 const legacyProgram = "iptables-legacy"
 
-// legacyTables is a file that lists the older backend's tables that this thread's network namespace has. To ask that backend itself would make them.
-const legacyTables = "/proc/thread-self/net/ip_tables_names"
+// legacyTablesFile lists the tables of the legacy backend in this thread's network namespace. iptables-legacy would create the tables.
+const legacyTablesFile = "/proc/thread-self/net/ip_tables_names"
 
-// backends are iptables with the backend that the host uses, since neither sees the rules of the other, and the other where that may have rules
-// of ours: of an agent that took it, before kube-proxy was there or before the host was changed.
+// backends are the iptables backend that the host uses, and the other one. Neither lists the rules of the other. The other may have rules of a previous
+// agent, which started before kube-proxy or before the host's backend was changed.
 type backends struct {
 	used, other *iptables.IPTables
-	has         []string // tables of the other
+	otherTables []string // existing tables of the other
 }
 
-// findIPTables looks for kubelet and kube-proxy: they keep a chain in table mangle, whatever they do else. Where there is no trace of them the
-// newer backend is used, if the kernel has it.
+// findIPTables returns the backend of kubelet and kube-proxy, which create a chain in table mangle. Without such a chain it is
+// nf_tables, if the kernel supports that.
 func findIPTables() (found backends, err error) {
-	programs, err := findBackends()
+	programs, err := findPrograms()
 	if err != nil {
 		return found, err
 	}
@@ -37,34 +37,34 @@ func findIPTables() (found backends, err error) {
 		return backends{used: programs[0]}, nil
 	}
 	newer, legacy := programs[0], programs[1]
-	if there, err := hasNFTables(); err != nil {
+	if supported, err := hasNFTables(); err != nil {
 		return found, err
-	} else if !there {
+	} else if !supported {
 		return backends{used: legacy}, nil
 	}
 	chains, err := newer.ListChains(tableMangle)
 	if err != nil {
-		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
+		return found, fmt.Errorf("detect the iptables backend of the host: %w", err)
 	}
-	tables, err := tablesOfLegacy()
+	tables, err := legacyTables()
 	if err != nil {
 		return found, err
 	}
-	found = backends{used: newer, other: legacy, has: tables}
-	if slices.ContainsFunc(chains, isKube) || !slices.Contains(tables, tableMangle) {
+	found = backends{used: newer, other: legacy, otherTables: tables}
+	if slices.ContainsFunc(chains, isKubeChain) || !slices.Contains(tables, tableMangle) {
 		return found, nil
 	}
 	if chains, err = legacy.ListChains(tableMangle); err != nil {
-		return found, fmt.Errorf("find out which iptables the host uses: %w", err)
+		return found, fmt.Errorf("detect the iptables backend of the host: %w", err)
 	}
-	if slices.ContainsFunc(chains, isKube) {
-		return backends{used: legacy, other: newer, has: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
+	if slices.ContainsFunc(chains, isKubeChain) {
+		return backends{used: legacy, other: newer, otherTables: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
 	}
 	return found, nil
 }
 
-// findBackends returns the programs that there are: "iptables" and, if that is another, the legacy one.
-func findBackends() ([]*iptables.IPTables, error) {
+// findPrograms returns the installed programs: "iptables" and "iptables-legacy".
+func findPrograms() ([]*iptables.IPTables, error) {
 	common := func(path string) (*iptables.IPTables, error) {
 		return iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait), iptables.Path(path))
 	}
@@ -78,48 +78,48 @@ func findBackends() ([]*iptables.IPTables, error) {
 		found = append(found, legacy)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("find iptables, which the node needs to masquerade pods: %w", errors.Join(err, legacyErr))
+		return nil, fmt.Errorf("find iptables, which the node requires to masquerade pods: %w", errors.Join(err, legacyErr))
 	}
 	return found, nil
 }
 
-func isKube(chain string) bool { return strings.HasPrefix(chain, kubeChainPrefix) }
+func isKubeChain(chain string) bool { return strings.HasPrefix(chain, kubeChainPrefix) }
 
-// hasNFTables asks the kernel, which loads what it needs for the answer.
+// hasNFTables reports whether the kernel supports nf_tables. The kernel loads the module if needed.
 func hasNFTables() (bool, error) {
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
 	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-	return answersNFTables(err)
+	return supportsNFTables(err)
 }
 
-// answersNFTables tells a kernel without nf_tables (EINVAL, of a subsystem that nfnetlink does not know) or without nfnetlink
-// (EPROTONOSUPPORT, of the socket) from one that could not be asked.
-func answersNFTables(err error) (bool, error) {
+// supportsNFTables evaluates the error of the request: without nf_tables nfnetlink returns EINVAL, and without nfnetlink the socket
+// returns EPROTONOSUPPORT.
+func supportsNFTables(err error) (bool, error) {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("ask the kernel for nf_tables: %w", err)
+		return false, fmt.Errorf("query nf_tables: %w", err)
 	}
 	return true, nil
 }
 
-// tablesOfLegacy returns none where the kernel has no such backend.
-func tablesOfLegacy() ([]string, error) {
-	names, err := os.ReadFile(legacyTables)
+// legacyTables returns the existing tables of the legacy backend, none if the kernel does not support it.
+func legacyTables() ([]string, error) {
+	names, err := os.ReadFile(legacyTablesFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find out whether iptables' older backend has tables: %w", err)
+		return nil, fmt.Errorf("list tables of the legacy backend of iptables: %w", err)
 	}
 	return strings.Fields(string(names)), nil
 }
 
-// Everywhere returns firewalls for all backends that may have rules, whichever was found first when they were made: for Remove.
-func Everywhere(c FirewallConfig) ([]*Firewall, error) {
-	programs, err := findBackends()
+// AllFirewalls returns a firewall for each backend that may have rules, for Remove.
+func AllFirewalls(c FirewallConfig) ([]*Firewall, error) {
+	programs, err := findPrograms()
 	if err != nil {
 		return nil, err
 	}
@@ -127,14 +127,14 @@ func Everywhere(c FirewallConfig) ([]*Firewall, error) {
 	if len(programs) > 1 {
 		newer, legacy := programs[0], programs[1]
 		programs = nil
-		there, err := hasNFTables()
+		supported, err := hasNFTables()
 		if err != nil {
 			return nil, err
 		}
-		if there {
+		if supported {
 			programs = append(programs, newer)
 		}
-		tables, err := tablesOfLegacy()
+		tables, err := legacyTables()
 		if err != nil {
 			return nil, err
 		}

@@ -13,9 +13,9 @@ import (
 
 const legacy = backend("iptables-legacy")
 
-func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
+func TestFindIPTables(t *testing.T) {
 	for _, test := range []struct{ name, host, want string }{
-		{"nobody's rules", "", "nf_tables"},
+		{"no rules", "", "nf_tables"},
 		{"kubelet on nft", "iptables-nft -t mangle -N KUBE-KUBELET-CANARY", "nf_tables"},
 		{"kubelet on legacy", legacy.command() + " -t mangle -N KUBE-KUBELET-CANARY", "legacy"},
 		{"other rules on legacy", legacy.command() + " -t mangle -N DOCKER", "nf_tables"},
@@ -32,14 +32,14 @@ func TestBackendIsThatOfKubeletAndKubeProxy(t *testing.T) {
 				got = "legacy"
 			}
 			if got != test.want {
-				t.Errorf("its rules are %s, want %s", got, test.want)
+				t.Errorf("got backend %s, want %s", got, test.want)
 			}
 		})
 	}
 }
 
-// On whatever kernel this runs: scripts/test-kernel.sh masks the module of one backend, then that of the other.
-func TestBackendIsOneThatTheKernelHas(t *testing.T) {
+// The backend is one that the kernel supports. scripts/test-kernel.sh masks the module of one backend, then that of the other.
+func TestNewFirewall_kernelWithOneBackend(t *testing.T) {
 	inNetNS(t)
 	want := "iptables-nft"
 	if out, err := exec.Command(want, "-S").CombinedOutput(); err != nil {
@@ -51,21 +51,21 @@ func TestBackendIsOneThatTheKernelHas(t *testing.T) {
 	_, err = f.Sync(t.Context())
 	must(t, err)
 	if rules := sh(t, want+"-save"); !strings.Contains(rules, chainPrefix+"MASQUERADE") {
-		t.Errorf("%s has\n%s", want, rules)
+		t.Errorf("%s after Sync: got\n%s", want, rules)
 	}
 	t.Log("the rules are in ", want)
-	all, err := Everywhere(openShift())
+	all, err := AllFirewalls(openShift())
 	must(t, err)
 	for _, f := range all {
 		must(t, f.Remove(t.Context()))
 	}
 	if rules := sh(t, want+"-save"); strings.Contains(rules, chainPrefix) {
-		t.Errorf("after their removal %s has\n%s", want, rules)
+		t.Errorf("%s after Remove: got\n%s", want, rules)
 	}
 }
 
-// A host that changes its iptables, or whose kube-proxy came later than the agent, has no rules of the agent in what it used before.
-func TestRulesFollowTheHostsBackend(t *testing.T) {
+// After the host changed its backend, or kube-proxy started after the agent, rules in the previous backend are removed.
+func TestFirewall_backendChanged(t *testing.T) {
 	inNetNS(t)
 	const ofKubelet = " -t mangle -N KUBE-KUBELET-CANARY"
 	for _, test := range []struct{ used, other backend }{
@@ -77,38 +77,38 @@ func TestRulesFollowTheHostsBackend(t *testing.T) {
 		_, err = f.Sync(t.Context())
 		must(t, err)
 		if rules := sh(t, string(test.used)+"-save"); !strings.Contains(rules, chainPrefix) {
-			t.Errorf("%s, which is used, has\n%s", test.used, rules)
+			t.Errorf("%s, the backend of the host: got\n%s", test.used, rules)
 		}
 		if rules := sh(t, string(test.other)+"-save"); strings.Contains(rules, chainPrefix) {
-			t.Errorf("%s has\n%s", test.other, rules)
+			t.Errorf("%s, the other backend: got\n%s", test.other, rules)
 		}
 		sh(t, test.used.command()+" -t mangle -X KUBE-KUBELET-CANARY")
 	}
 }
 
-// Only what the host has is asked: to look at the older backend's tables makes them.
-func TestLookingForABackendMakesNoTables(t *testing.T) {
+// Detection of the backend does not create tables: iptables-legacy would create each table that it lists.
+func TestFindIPTables_createsNoTables(t *testing.T) {
 	inNetNS(t)
 	if _, err := findIPTables(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Everywhere(FirewallConfig{}); err != nil {
+	if _, err := AllFirewalls(FirewallConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	if tables, err := tablesOfLegacy(); err != nil || len(tables) > 0 {
-		t.Errorf("there are %v, %v", tables, err)
+	if tables, err := legacyTables(); err != nil || len(tables) > 0 {
+		t.Errorf("got tables %v, error %v, want none", tables, err)
 	}
 	sh(t, legacy.command()+" -t raw -S")
 	f, err := NewFirewall(openShift())
 	must(t, err)
 	_, err = f.Sync(t.Context())
 	must(t, err)
-	if tables, err := tablesOfLegacy(); err != nil || !slices.Equal(tables, []string{"raw"}) {
-		t.Errorf("beside raw there are %v, %v", tables, err)
+	if tables, err := legacyTables(); err != nil || !slices.Equal(tables, []string{"raw"}) {
+		t.Errorf("got tables %v, error %v, want raw", tables, err)
 	}
 }
 
-func TestRulesAreRemovedFromAllBackends(t *testing.T) {
+func TestAllFirewalls(t *testing.T) {
 	inNetNS(t)
 	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
 		f, _ := b.firewall(t, openShift())
@@ -116,42 +116,42 @@ func TestRulesAreRemovedFromAllBackends(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := Everywhere(FirewallConfig{})
+	all, err := AllFirewalls(FirewallConfig{})
 	must(t, err)
 	for _, f := range all {
 		must(t, f.Remove(t.Context()))
 	}
 	if left := sh(t, "iptables-nft-save; iptables-legacy-save"); strings.Contains(left, chainPrefix) {
-		t.Errorf("there is\n%s", left)
+		t.Errorf("after Remove: got\n%s", left)
 	}
 }
 
-// Rules that could not be asked for are not rules that are gone.
-func TestBackendThatFailsIsNotTakenForNone(t *testing.T) {
+// A backend that fails is not treated as one without rules.
+func TestAllFirewalls_backendFails(t *testing.T) {
 	inNetNS(t)
-	if there, err := hasNFTables(); err != nil || !there {
-		t.Fatalf("this kernel has nf_tables, but %v, %v", there, err)
+	if supported, err := hasNFTables(); err != nil || !supported {
+		t.Fatalf("got nf_tables %v, error %v, want true", supported, err)
 	}
 	for _, test := range []struct {
 		answer error
 		fails  bool
 	}{{unix.EINVAL, false}, {unix.EPROTONOSUPPORT, false}, {unix.EPERM, true}, {unix.ENOBUFS, true}} {
-		if there, err := answersNFTables(test.answer); there || (err != nil) != test.fails {
-			t.Errorf("%v: it says %v, %v", test.answer, there, err)
+		if supported, err := supportsNFTables(test.answer); supported || (err != nil) != test.fails {
+			t.Errorf("%v: got %v, error %v, want false and error %v", test.answer, supported, err, test.fails)
 		}
 	}
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec iptables-nft --version\necho locked >&2; exit 4\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if _, err := findIPTables(); err == nil {
-		t.Error("to look for the host's backend has not failed")
+		t.Error("findIPTables: got no error")
 	}
-	all, err := Everywhere(FirewallConfig{})
+	all, err := AllFirewalls(FirewallConfig{})
 	must(t, err)
 	if len(all) == 0 {
-		t.Fatal("the backend that fails was left out")
+		t.Fatal("AllFirewalls: got none, want one for the backend that fails")
 	}
 	if err := all[0].Remove(t.Context()); err == nil {
-		t.Error("rules that could not be removed are said to be gone")
+		t.Error("Remove from the backend that fails: got no error")
 	}
 }

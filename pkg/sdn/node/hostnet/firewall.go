@@ -13,58 +13,48 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// program is what Firewall uses of go-iptables.
-type program interface {
-	List(table, chain string) ([]string, error)
-	NewChain(table, chain string) error
-	ClearAndDeleteChain(table, chain string) error
-	Insert(table, chain string, pos int, rule ...string) error
-	Delete(table, chain string, rule ...string) error
-	DeleteById(table, chain string, id int) error
-}
-
-// Firewall holds the host's iptables to the rules.
+// Firewall reconciles the host's iptables with the rules.
 //
-// Rules are in chains of our own, and only those chains and the jumps to them are touched. Chains are listed one by one, since
-// listing a table costs a second where kube-proxy has 20,000 services, and a chain 5 ms anywhere.
+// The rules are in separate chains. Firewall changes only these chains and the jumps to them. It lists each chain separately, since
+// to list a table takes a second if kube-proxy has 20,000 services, and a chain 5 ms.
 type Firewall struct {
-	iptables program
+	iptables iptablesClient
 	rules    Ruleset
-	// unused has what there may be of ours in the backend that the host does not use; nil once Sync has removed it.
-	unused *Firewall
-	fault  fault
+	// stale has the rules that a previous agent may have added in the backend that the host does not use; nil once Sync has removed them.
+	stale  *Firewall
+	status syncStatus
 	vteps  *VTEPs
 
 	podConnections func() (int, error) // nil: no limit
 
-	syncing sync.Mutex // of Sync
+	syncing sync.Mutex // held by Sync
 
 	mu      sync.Mutex
-	skipped map[string]error // causes of missing optional chains, by chain name
+	skipped map[string]Skipped // missing optional chains, by name
 }
 
-// lockWait is how long one run of iptables waits for another program to release the lock, in seconds.
+// lockWait is the time for which one run of iptables waits for its lock, in seconds.
 const lockWait = 5
 
-// NewFirewall finds iptables on the PATH, with the backend that the host uses, and fails if it is not there.
+// NewFirewall finds iptables in PATH, with the backend that the host uses.
 func NewFirewall(c FirewallConfig) (*Firewall, error) {
 	found, err := findIPTables()
 	if err != nil {
 		return nil, err
 	}
 	f := &Firewall{iptables: found.used, rules: Rules(c), vteps: newVTEPs(), podConnections: c.PodConnections}
-	// To ask for a table would make it.
-	if has := f.rules.in(found.has); len(has) > 0 {
-		f.unused = &Firewall{iptables: found.other, rules: has}
+	// Only existing tables: iptables-legacy creates a table when it lists it.
+	if has := f.rules.in(found.otherTables); len(has) > 0 {
+		f.stale = &Firewall{iptables: found.other, rules: has}
 	}
 	return f, nil
 }
 
-// Sync makes our chains equal to the rules and returns what it had to change, for logging. A chain is changed rule by
-// rule, new ones first, and never emptied on the way: no packet passes without a rule that it had before and has after.
+// Sync makes the chains equal to the rules and returns the changes, for logging. It changes a chain rule by rule, and inserts before it
+// deletes: at no time a rule that exists before and after the change is missing.
 //
-// A missing jump is put first in the built-in chain, behind kube-proxy's if they lead: what kube-proxy rejects or drops, we must
-// not accept before. A jump that is there stays where it is: who puts a rule before it later means to override it.
+// A missing jump is inserted at the start of the built-in chain, but after kube-proxy's jumps at its start: the rules must
+// not accept packets that kube-proxy rejects or drops. An existing jump is not moved: users can insert rules before it to override it.
 func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
@@ -79,35 +69,35 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 		case err != nil:
 			return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
 		case c.Optional != nil:
-			f.done(c)
+			f.setInstalled(c)
 		}
 	}
-	if f.unused != nil { // last, so that no packet passes without a rule
-		if err := f.unused.Remove(ctx); err != nil {
-			return changes, fmt.Errorf("the iptables backend that this host does not use: %w", err)
+	if f.stale != nil { // last: there are rules at any time
+		if err := f.stale.Remove(ctx); err != nil {
+			return changes, fmt.Errorf("remove rules from the iptables backend that the host does not use: %w", err)
 		}
-		f.unused = nil
+		f.stale = nil
 	}
 	return changes, nil
 }
 
-// syncChain makes one chain and the jump to it. There is no jump to a chain that is not full, and no rule for a set that is not.
+// syncChain creates or corrects one chain, then the jump to it. A rule that matches a set is added after the entries of the set.
 func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
-	steps := []func(Chain) ([]string, error){f.fill, f.jump}
+	steps := []func(Chain) ([]string, error){func(c Chain) ([]string, error) { return f.syncRulesOrFallback(ctx, c) }, f.syncJump}
 	switch {
 	case c.Optional == nil:
 	case c.Optional.Feature == FeatureVTEPs:
-		fill := func(Chain) ([]string, error) { return f.vteps.sync() }
-		if !f.vteps.isComplete() { // the chain of the previous agent stays, and the set retains its entries
+		syncSet := func(Chain) ([]string, error) { return f.vteps.sync() }
+		if !f.vteps.isComplete() { // the chain and the set of the previous agent remain
 			steps = nil
 		}
-		steps = slices.Insert(steps, 0, fill)
+		steps = slices.Insert(steps, 0, syncSet)
 	case c.Optional.Feature == FeaturePodLimit && f.podConnections != nil:
 		limit, err := f.podConnections()
 		if err != nil {
 			return nil, err
 		}
-		c.Rules = podLimitRules(limit)
+		c.Rules = slices.Concat(c.Rules, podLimitRules(limit))
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
@@ -122,59 +112,88 @@ func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, er
 	return changes, nil
 }
 
-// VTEPs returns the addresses that VXLAN is accepted from after Restrict.
+// VTEPs returns the addresses from which VXLAN is accepted after Restrict.
 func (f *Firewall) VTEPs() *VTEPs { return f.vteps }
 
-// Restrict has VXLAN accepted from the VTEPs only. It is to be called when all peers are among them and have their flows.
+// Restrict drops VXLAN from other addresses than the VTEPs. It must be called after all peers were added and their flows installed.
 func (f *Firewall) Restrict(ctx context.Context) (changes []string, err error) {
 	f.vteps.setComplete()
 	return f.Sync(ctx)
 }
 
-// fill makes the chain, with its rules.
-func (f *Firewall) fill(c Chain) (changes []string, err error) {
+// insertError reports that iptables rejected a rule.
+type insertError struct {
+	rule Rule
+	err  error
+}
+
+func (e *insertError) Error() string { return e.err.Error() }
+
+func (e *insertError) Unwrap() error { return e.err }
+
+// syncRulesOrFallback is syncRules with the chain's fallback. Each Sync tries the rules themselves first.
+func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
+	changes, err = f.syncRules(c)
+	if failed := (*insertError)(nil); c.Fallback == nil || !errors.As(err, &failed) || containsRule(c.Fallback, failed.rule) {
+		return changes, err
+	}
+	fallback := c
+	fallback.Rules = c.Fallback
+	done, fallbackErr := f.syncRules(fallback)
+	changes = append(changes, done...)
+	if fallbackErr != nil {
+		return changes, err
+	}
+	if len(changes) > 0 {
+		klog.FromContext(ctx).Info("Rejected firewall rule replaced by the fallback rules of its chain", "chain", c.Name, "table", c.Table, "err", err)
+	}
+	return changes, nil
+}
+
+// syncRules creates the chain if it does not exist, and corrects its rules.
+func (f *Firewall) syncRules(c Chain) (changes []string, err error) {
 	have, exists, err := f.list(c.Table, c.Name)
 	if err != nil {
 		return nil, err
 	}
 	if !exists {
 		if err := f.iptables.NewChain(c.Table, c.Name); err != nil {
-			return nil, fmt.Errorf("it can be neither listed nor made (`nft list chain ip %s %s` says if nft holds one that iptables cannot read): %w", c.Table, c.Name, err)
+			return nil, fmt.Errorf("create chain; if it exists and iptables can't read it, see `nft list chain ip %s %s`: %w", c.Table, c.Name, err)
 		}
 		changes = append(changes, fmt.Sprintf("-t %s -N %s", c.Table, c.Name))
 	}
 	todo := edits(have, c.Rules)
-	now := slices.Clone(have)
+	current := slices.Clone(have)
 	for _, e := range todo {
 		if e.insert != nil {
 			if err := f.iptables.Insert(c.Table, c.Name, e.at, e.insert...); err != nil {
-				return changes, err
+				return changes, &insertError{e.insert, err}
 			}
 			changes = append(changes, fmt.Sprintf("-t %s -I %s %d %s", c.Table, c.Name, e.at, e.insert))
-			now = slices.Insert(now, e.at-1, e.insert)
+			current = slices.Insert(current, e.at-1, e.insert)
 			continue
 		}
 		if err := f.iptables.DeleteById(c.Table, c.Name, e.at); err != nil {
 			return changes, err
 		}
-		changes = append(changes, fmt.Sprintf("-t %s -D %s %s", c.Table, c.Name, now[e.at-1]))
-		now = slices.Delete(now, e.at-1, e.at)
+		changes = append(changes, fmt.Sprintf("-t %s -D %s %s", c.Table, c.Name, current[e.at-1]))
+		current = slices.Delete(current, e.at-1, e.at)
 	}
 	if len(todo) == 0 {
 		return changes, nil
 	}
-	// Else the same edits would be made for ever.
+	// Detect another program that changes the chain: Sync would repeat the same edits.
 	if have, _, err = f.list(c.Table, c.Name); err != nil {
 		return changes, err
 	}
 	if !slices.EqualFunc(have, c.Rules, Rule.equal) {
-		return changes, fmt.Errorf("it does not list what was written: does something else write to it? it has %q, not %q", have, c.Rules)
+		return changes, fmt.Errorf("%w: got %q, want %q", errForeignWriter, have, c.Rules)
 	}
 	return changes, nil
 }
 
-// jump makes the built-in chain jump to the chain, and to none of an older version.
-func (f *Firewall) jump(c Chain) (changes []string, err error) {
+// syncJump adds the jump from the built-in chain to the chain, and removes jumps to chains of other versions.
+func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
 	have, _, err := f.list(c.Table, c.BuiltIn)
 	if err != nil {
 		return nil, err
@@ -208,11 +227,11 @@ func (f *Firewall) jump(c Chain) (changes []string, err error) {
 	return changes, nil
 }
 
-// list returns a chain's rules, and whether the chain is there.
+// list returns a chain's rules, and whether the chain exists.
 func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err error) {
 	lines, err := f.iptables.List(table, chain)
-	// Status 1 is a chain that is missing. One that iptables cannot read, because nft wrote it, has the same status; it
-	// cannot be made anew, which then gives the reason.
+	// Status 1 means that the chain does not exist, or that iptables can't read it because nft wrote it. NewChain then fails with the
+	// reason.
 	if failed := (*iptables.Error)(nil); errors.As(err, &failed) && failed.ExitStatus() == 1 {
 		return nil, false, nil
 	}
@@ -231,7 +250,7 @@ func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err err
 	return rules, true, nil
 }
 
-// Remove deletes our chains and the jumps to them, for an uninstall. It goes on past errors and joins them.
+// Remove deletes the chains and the jumps to them, for an uninstall. It continues after errors and joins them.
 func (f *Firewall) Remove(ctx context.Context) error {
 	var errs []error
 	for _, c := range slices.Backward(f.rules) {
@@ -253,7 +272,7 @@ func (f *Firewall) remove(c Chain) error {
 	if err != nil {
 		return err
 	}
-	gone := []string{c.Name}
+	chains := []string{c.Name}
 	for _, r := range have {
 		if !strings.HasPrefix(r.target(), chainPrefix) {
 			continue
@@ -261,11 +280,11 @@ func (f *Firewall) remove(c Chain) error {
 		if err := f.iptables.Delete(c.Table, c.BuiltIn, r...); err != nil {
 			return err
 		}
-		if !slices.Contains(gone, r.target()) {
-			gone = append(gone, r.target())
+		if !slices.Contains(chains, r.target()) {
+			chains = append(chains, r.target())
 		}
 	}
-	for _, chain := range gone {
+	for _, chain := range chains {
 		if err := f.iptables.ClearAndDeleteChain(c.Table, chain); err != nil {
 			return err
 		}
@@ -273,11 +292,11 @@ func (f *Firewall) remove(c Chain) error {
 	return nil
 }
 
-// Run keeps the rules in place until the context ends: it syncs now, every interval, and as soon as something
-// changes a chain that concerns us. The latter needs iptables on nftables (iptables --version says so).
+// Run calls Sync until the context ends: at once, every interval, and when a relevant chain is changed. The kernel reports changes
+// of the nf_tables backend only (see iptables --version).
 func (f *Firewall) Run(ctx context.Context, interval time.Duration) {
-	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.Sync, f.watch, &f.fault)
+	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.Sync, f.watch, &f.status)
 }
 
-// Healthy returns what keeps Run from making the rules right, if that lasts. It may be called at any time.
-func (f *Firewall) Healthy() error { return f.fault.get() }
+// Healthy returns the persistent failure of Run, or nil. It is safe for concurrent use.
+func (f *Firewall) Healthy() error { return f.status.err() }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,19 +21,25 @@ func openShift() FirewallConfig {
 	return FirewallConfig{ClusterNetworks: prefixes("10.128.0.0/14"), VXLANPort: 4789}
 }
 
-func judging() FirewallConfig {
+func sourcesEvaluated() FirewallConfig {
 	c := openShift()
-	c.SourcesJudged, c.ServiceNetwork, c.RoutedDSCP, c.ForwardedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f, 0x3e
+	c.SourcesEvaluated, c.ServiceNetwork, c.RoutedDSCP, c.ForwardedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f, 0x3e
 	return c
 }
 
 func userspace() FirewallConfig {
-	c := judging()
+	c := sourcesEvaluated()
 	c.PodDevices = "veth+"
 	return c
 }
 
-var update = flag.Bool("update", false, "write testdata/*.rules anew") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+func balancedServices() FirewallConfig {
+	c := sourcesEvaluated()
+	c.BalancesServices, c.ServiceNextHop = true, balanced().ServiceNextHop
+	return c
+}
+
+var update = flag.Bool("update", false, "write testdata/*.rules") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 
 func TestRules(t *testing.T) {
 	for name, config := range map[string]FirewallConfig{
@@ -40,9 +47,10 @@ func TestRules(t *testing.T) {
 		"several-networks": { // and another port, and services
 			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
 		},
-		"sources-judged": judging(),
-		"userspace":      userspace(),
-		"host-access":    accessible(HostAccessServices),
+		"sources-evaluated": sourcesEvaluated(),
+		"userspace":         userspace(),
+		"host-access":       accessible(HostAccessServices),
+		"balanced-services": balancedServices(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")
@@ -65,7 +73,7 @@ func syncFirewall(t *testing.T, f *Firewall) []string {
 	return changes
 }
 
-func TestFirewallSync(t *testing.T) {
+func TestFirewall_sync(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		f, r := b.firewall(t, openShift())
 		syncFirewall(t, f)
@@ -74,34 +82,34 @@ func TestFirewallSync(t *testing.T) {
 		}
 		r.reads, r.writes = 0, nil
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
-			t.Errorf("the second Sync changed %q with %q", changes, r.writes)
+			t.Errorf("second Sync: got changes %q with %q", changes, r.writes)
 		}
-		if r.reads != 22 { // eleven chains of ours and eleven built-in ones
-			t.Errorf("%d runs of iptables to see that nothing changed", r.reads)
+		if r.reads != 22 { // eleven chains of the agent and eleven built-in ones
+			t.Errorf("got %d runs of iptables in a Sync without changes, want 22", r.reads)
 		}
 	})
 }
 
-// The mode may change on a host: nothing of the one before is left.
-func TestFirewallWhereSourcesAreJudged(t *testing.T) {
+// After a change of the mode no rules of the previous one remain.
+func TestFirewall_modeChanged(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-		for _, config := range []FirewallConfig{judging(), openShift(), judging()} {
+		for _, config := range []FirewallConfig{sourcesEvaluated(), openShift(), sourcesEvaluated(), balancedServices(), sourcesEvaluated(), balancedServices(), openShift()} {
 			f, _ := b.firewall(t, config)
 			syncFirewall(t, f)
 			if diff := cmp.Diff(sorted(Rules(config).String()), sorted(b.save(t))); diff != "" {
 				t.Errorf("iptables-save differs (-want +got):\n%s", diff)
 			}
 			if changes := syncFirewall(t, f); len(changes) > 0 {
-				t.Errorf("the second Sync changed %q", changes)
+				t.Errorf("second Sync: got changes %q", changes)
 			}
 		}
 	})
 }
 
-func TestFirewallLeavesOthersAlone(t *testing.T) {
+func TestFirewall_foreignRules(t *testing.T) {
 	const others = `
 for t in mangle filter; do B -t $t -N THEIRS; B -t $t -A THEIRS -s 10.1.1.1/32 -j DROP; B -t $t -A FORWARD -j THEIRS; done
-B -t nat -A POSTROUTING -s 10.9.0.0/16 -m comment --comment "somebody's" -j SNAT --to-source 192.0.2.9
+B -t nat -A POSTROUTING -s 10.9.0.0/16 -m comment --comment "foreign" -j SNAT --to-source 192.0.2.9
 B -N KUBE-FORWARD; B -N KUBE-SERVICES; B -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
 B -I FORWARD -j KUBE-FORWARD; B -I FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES
 B -A FORWARD -j REJECT --reject-with icmp-host-prohibited
@@ -122,35 +130,35 @@ B -A INPUT -p tcp --dport 22 -j ACCEPT; B -A INPUT -j KUBE-SERVICES; B -P INPUT 
 			"-A FORWARD -j REJECT --reject-with icmp-host-prohibited",
 		}
 		if diff := cmp.Diff(want, strings.Split(forward, "\n")); diff != "" {
-			t.Errorf("the jump behind kube-proxy's (-want +got):\n%s", diff)
+			t.Errorf("rules of FORWARD (-want +got):\n%s", diff)
 		}
 		if input := sh(t, b.command()+" -S INPUT 1"); !strings.Contains(input, "OVSDN-INPUT") {
-			t.Errorf("the jump before all others, but first is %s", input)
+			t.Errorf("first rule of INPUT: got %s, want the jump", input)
 		}
 
-		// What is put before the jump later, stays before it.
+		// A rule that is inserted before the jump later stays before it.
 		sh(t, b.command()+" -I FORWARD -s 10.128.0.66/32 -j DROP")
 		if changes := syncFirewall(t, f); len(changes) > 0 {
-			t.Errorf("overrode an administrator: %q", changes)
+			t.Errorf("Sync after a rule was inserted before the jump: got changes %q", changes)
 		}
 		sh(t, b.command()+" -D FORWARD -s 10.128.0.66/32 -j DROP")
 
 		must(t, f.Remove(t.Context()))
 		if diff := cmp.Diff(before, b.save(t)); diff != "" {
-			t.Errorf("Remove left another ruleset (-before +after):\n%s", diff)
+			t.Errorf("ruleset after Remove (-before +after):\n%s", diff)
 		}
 		must(t, f.Remove(t.Context()))
 	})
 }
 
-func TestFirewallRepairs(t *testing.T) {
-	for _, test := range []struct{ name, harm string }{
+func TestFirewall_repair(t *testing.T) {
+	for _, test := range []struct{ name, change string }{
 		{"flushed table", "B -t nat -F"},
 		{"flushed and deleted", "B -F; B -X"},
 		{"flushed chain", "B -t mangle -F OVSDN-GUARD"},
 		{"jump deleted", `B -D INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT`},
 		{"a rule deleted", "B -D OVSDN-FORWARD 1"},
-		{"a rule too much", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE"},
+		{"additional rules", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE"},
 		{"a rule twice", "B -t nat -I OVSDN-MASQUERADE 1 -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment 'pod to the world' -j MASQUERADE"},
 		{"another order", `B -D OVSDN-INPUT 1; B -A OVSDN-INPUT -p udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`},
 		{"another version's jump", "B -D INPUT 1; B -I INPUT 1 -m comment --comment old -j OVSDN-INPUT"},
@@ -160,24 +168,23 @@ func TestFirewallRepairs(t *testing.T) {
 			onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 				f, _ := b.firewall(t, openShift())
 				syncFirewall(t, f)
-				sh(t, strings.ReplaceAll(test.harm, "B ", b.command()+" "))
+				sh(t, strings.ReplaceAll(test.change, "B ", b.command()+" "))
 				if changes := syncFirewall(t, f); len(changes) == 0 {
-					t.Error("nothing was wrong")
+					t.Error("Sync after the change: got no changes")
 				}
 				if diff := cmp.Diff(sorted(Rules(openShift()).String()), sorted(b.save(t))); diff != "" {
 					t.Errorf("iptables-save differs (-want +got):\n%s", diff)
 				}
 				if changes := syncFirewall(t, f); len(changes) > 0 {
-					t.Errorf("the second Sync changed %q", changes)
+					t.Errorf("second Sync: got changes %q", changes)
 				}
 			})
 		})
 	}
 }
 
-// TestFirewallHasNoGap changes the rules under running traffic, so to speak: after every single run of iptables, what is masqueraded
-// before and after must be masqueraded.
-func TestFirewallHasNoGap(t *testing.T) {
+// After each run of iptables during a change of the rules, rules that exist before and after the change exist.
+func TestFirewall_noGap(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		f, _ := b.firewall(t, openShift())
 		syncFirewall(t, f)
@@ -193,7 +200,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 				"-i tun0 -m comment --comment \"from pods\" -j ACCEPT",
 			} {
 				if !strings.Contains(rules, want) {
-					t.Errorf("after %s there is no %s", r.writes[len(r.writes)-1], want)
+					t.Errorf("after %s: got no rule %s", r.writes[len(r.writes)-1], want)
 				}
 			}
 		}
@@ -207,7 +214,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 			"raw insert OVSDN-NOTRACK-IN 2", "raw delete OVSDN-NOTRACK-IN 1", "raw insert OVSDN-NOTRACK-OUT 2", "raw delete OVSDN-NOTRACK-OUT 1",
 		}
 		if diff := cmp.Diff(want, r.writes); diff != "" {
-			t.Errorf("runs differ (-want +got):\n%s", diff)
+			t.Errorf("runs of iptables (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff(sorted(Rules(changed).String()), sorted(b.save(t))); diff != "" {
 			t.Errorf("iptables-save differs (-want +got):\n%s", diff)
@@ -215,7 +222,7 @@ func TestFirewallHasNoGap(t *testing.T) {
 	})
 }
 
-func TestFirewallErrors(t *testing.T) {
+func TestFirewall_errors(t *testing.T) {
 	t.Run("chain that nft wrote", func(t *testing.T) {
 		inNetNS(t)
 		f, _ := backend("iptables-nft").firewall(t, openShift())
@@ -229,13 +236,13 @@ func TestFirewallErrors(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := f.Sync(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Sync: %v", err)
+			t.Errorf("Sync: got %v, want %v", err, context.Canceled)
 		}
 		if err := f.Remove(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Remove: %v", err)
+			t.Errorf("Remove: got %v, want %v", err, context.Canceled)
 		}
 		if len(r.writes) > 0 {
-			t.Errorf("wrote %q", r.writes)
+			t.Errorf("got writes %q, want none", r.writes)
 		}
 	})
 	t.Run("no iptables", func(t *testing.T) {
@@ -243,7 +250,7 @@ func TestFirewallErrors(t *testing.T) {
 		_, err := NewFirewall(openShift())
 		wantError(t, err, "find iptables")
 	})
-	t.Run("writes that do not last", func(t *testing.T) {
+	t.Run("changes of another program", func(t *testing.T) {
 		inNetNS(t)
 		f, r := backend("iptables-nft").firewall(t, openShift())
 		r.after = func() {
@@ -252,51 +259,104 @@ func TestFirewallErrors(t *testing.T) {
 			}
 		}
 		_, err := f.Sync(t.Context())
-		wantError(t, err, "OVSDN-MASQUERADE", "does something else write to it", "10.6.6.6")
+		wantError(t, err, "OVSDN-MASQUERADE", "another program changes the chain", "10.6.6.6")
 	})
 }
 
-func TestFirewallRun(t *testing.T) {
+func TestFirewall_run(t *testing.T) {
 	netns := inNetNS(t)
 	f := newFirewall(t, openShift())
 	b := backend("iptables-nft")
 	want := sorted(Rules(openShift()).String())
-	right := func() bool { return cmp.Equal(want, sorted(b.save(t))) }
+	inSync := func() bool { return cmp.Equal(want, sorted(b.save(t))) }
 
-	// No poll: what is restored was noticed.
+	// The interval is too long for a poll: Run must receive the event.
 	background(t, netns, func(ctx context.Context) { f.Run(ctx, time.Hour) })
-	eventually(t, "Run makes the rules", right)
-	for _, harm := range []string{
+	eventually(t, "Run adds the rules", inSync)
+	for _, change := range []string{
 		"iptables-nft -t nat -F",
 		"nft flush ruleset",
 		"iptables-nft -D OVSDN-FORWARD 1",
 		"iptables-nft -t mangle -F FORWARD",
 	} {
-		sh(t, harm)
+		sh(t, change)
 		start := time.Now()
-		eventually(t, "Run restores the rules after "+harm, right)
-		t.Logf("restored %s after %s", time.Since(start).Round(time.Millisecond), harm)
+		eventually(t, "Run restores the rules after "+change, inSync)
+		t.Logf("restored %s after %s", time.Since(start).Round(time.Millisecond), change)
 	}
 }
 
-func TestFirewallRunPolls(t *testing.T) {
+func TestFirewall_runPolls(t *testing.T) {
 	netns := inNetNS(t)
-	b := backend("iptables-legacy") // of which there are no events
+	b := backend("iptables-legacy") // has no events
 	if exec.Command(string(b), waitForLock, "-t", "nat", "-S").Run() != nil {
-		t.Logf("this machine has no %s", b)
+		t.Logf("this host has no %s", b)
 		return
 	}
 	f, _ := b.firewall(t, openShift())
-	right := func() bool { return cmp.Equal(sorted(Rules(openShift()).String()), sorted(b.save(t))) }
+	inSync := func() bool { return cmp.Equal(sorted(Rules(openShift()).String()), sorted(b.save(t))) }
 	background(t, netns, func(ctx context.Context) { f.Run(ctx, 50*time.Millisecond) })
-	eventually(t, "Run makes the rules", right)
+	eventually(t, "Run adds the rules", inSync)
 	sh(t, b.command()+" -t nat -F")
-	eventually(t, "Run restores the rules", right)
+	eventually(t, "Run restores the rules", inSync)
 }
 
-func TestNetworkOfAnotherFamilyHasNoRules(t *testing.T) {
+func TestRules_ipv6(t *testing.T) {
 	c := FirewallConfig{ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("fd00::/48")}, VXLANPort: 4789}
 	if rules := Rules(c).String(); strings.Contains(rules, "fd00") {
-		t.Errorf("IPv6 in iptables:\n%s", rules)
+		t.Errorf("got IPv6 rules:\n%s", rules)
 	}
+}
+
+// lacking is iptables on a kernel that lacks a match or target, which a rule with the word has.
+type lacking struct {
+	iptablesClient
+	word    string
+	err     error
+	listErr error // of the first List
+}
+
+func (l *lacking) List(table, chain string) ([]string, error) {
+	if err := l.listErr; err != nil {
+		l.listErr = nil
+		return nil, err
+	}
+	return l.iptablesClient.List(table, chain)
+}
+
+func (l *lacking) Insert(table, chain string, pos int, rule ...string) error {
+	if l.err != nil && slices.Contains(rule, l.word) {
+		return l.err
+	}
+	return l.iptablesClient.Insert(table, chain, pos, rule...)
+}
+
+// A kernel without the match icmp gets the stricter rule, and the other one as soon as it has the match.
+func TestFirewall_fallbackWithoutMatchICMP(t *testing.T) {
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		f, r := b.firewall(t, openShift())
+		client := &lacking{iptablesClient: r, word: "--icmp-type", err: exits(t, 4)}
+		f.iptables = client
+		syncFirewall(t, f)
+		const strict, exception = "-A OVSDN-GUARD -i tun0 -p icmp -m conntrack --ctstate INVALID", "--icmp-type"
+		if rules := b.save(t); !strings.Contains(rules, strict) || strings.Contains(rules, exception) {
+			t.Errorf("without the match: got rules\n%s\nwant %q and no %q", rules, strict, exception)
+		}
+		if changes := syncFirewall(t, f); len(changes) > 0 {
+			t.Errorf("second Sync: got changes %q, want none", changes)
+		}
+		client.err = nil
+		syncFirewall(t, f)
+		if rules := b.save(t); strings.Contains(rules, strict) || strings.Count(rules, exception) != 2 {
+			t.Errorf("with the match: got rules\n%s\nwant no %q and two with %q", rules, strict, exception)
+		}
+		before := b.save(t)
+		client.listErr = exits(t, 4) // another program holds the lock
+		if changes, err := f.Sync(t.Context()); err == nil || len(changes) > 0 {
+			t.Errorf("Sync without the lock: got changes %q, error %v, want only an error", changes, err)
+		}
+		if diff := cmp.Diff(before, b.save(t)); diff != "" {
+			t.Errorf("rules after a Sync without the lock (-before +after):\n%s", diff)
+		}
+	})
 }

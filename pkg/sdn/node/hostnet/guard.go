@@ -2,10 +2,10 @@ package hostnet
 
 import "slices"
 
-// guardRules drop VXLAN that this node would forward to a node's VTEP for pods and for clients of services. A service whose endpoint is a
+// guardRules drop VXLAN that this node would forward to a node's VTEP from pods and from clients of services. A service whose endpoint is a
 // node's VXLAN port would let its clients' packets arrive there masqueraded as this node's, and a VTEP trusts nodes. Traffic from outside
 // to pods that use the port themselves passes.
-func guardRules(networks, vxlan []string) []Rule {
+func guardRules(networks, vxlan []string, icmp Rule) []Rule {
 	var rules []Rule
 	for _, n := range networks {
 		rules = append(rules, rule(append([]string{"-s", n}, vxlan...), "VXLAN made by a pod", "DROP"))
@@ -13,28 +13,36 @@ func guardRules(networks, vxlan []string) []Rule {
 	for _, n := range networks {
 		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
 	}
-	return append(rules, translatedVXLAN(vxlan), unrelatedICMP())
+	return append(rules, translatedVXLAN(vxlan), icmp)
 }
 
-// guardInputRules drop what pods and clients of services must not send to the node's own VTEP and routes.
-func guardInputRules(vxlan []string) []Rule {
-	return []Rule{translatedVXLAN(vxlan), unrelatedICMP()}
+// guardInputRules drop packets of pods and clients of services to the node's own VTEP, and ICMP errors that would change its routes.
+func guardInputRules(vxlan []string, icmp Rule) []Rule {
+	return []Rule{translatedVXLAN(vxlan), icmp}
 }
 
-// translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would trust them as VXLAN of the node that
-// they come from: any VNI, any inner source.
+// translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would accept them as VXLAN of the node that
+// sends them, with any VNI and any inner source.
 func translatedVXLAN(vxlan []string) Rule {
 	return rule(append(slices.Clone(vxlan), "-m", "conntrack", "--ctstate", "DNAT"), "VXLAN through a service", "DROP")
 }
 
-// unrelatedICMP drops ICMP errors of pods about no connection that conntrack knows. The kernel would believe one about the node's VXLAN, which is
-// not tracked: "packet too big" lowers the MTU of the tunnel to another node, for all pods. A reply to an echo request that came by another node has no
-// connection here, and is no error.
+// unrelatedICMP drops ICMP errors of pods without a conntrack entry. The kernel would accept one about the node's VXLAN, which is
+// not tracked: "packet too big" lowers the MTU of the tunnel to another node, for all pods. Echo replies pass: their request may have come by another
+// node, without an entry here.
 func unrelatedICMP() Rule {
-	return rule([]string{"-i", Tun0Name, "-p", "icmp", "-m", "icmp", "!", "--icmp-type", "0", "-m", "conntrack", "--ctstate", "INVALID"}, "ICMP error about no connection", "DROP")
+	return unrelatedICMPRule("-m", "icmp", "!", "--icmp-type", "0")
 }
 
-// podDeviceRules drop what the host's IPv4 stack hears of pods past the bridge. The kernel's datapath consumes the packets of its ports; the userspace
+// unrelatedICMPOrReply also drops these echo replies. Linux has the match icmp in ip_tables before 6.3, which hosts with nf_tables only do not load.
+func unrelatedICMPOrReply() Rule { return unrelatedICMPRule() }
+
+func unrelatedICMPRule(icmp ...string) Rule {
+	match := slices.Concat([]string{"-i", Tun0Name, "-p", "icmp"}, icmp, []string{"-m", "conntrack", "--ctstate", "INVALID"})
+	return rule(match, "ICMP error about no connection", "DROP")
+}
+
+// podDeviceRules drop pods' packets in the host's IPv4 stack that bypass the bridge. The kernel datapath consumes the packets of its ports; the userspace
 // datapath reads copies of them, and the stack would deliver, answer and route the originals.
 func podDeviceRules(devices string) []Rule {
 	if devices == "" {

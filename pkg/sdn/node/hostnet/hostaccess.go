@@ -7,15 +7,21 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// HostAccess is what pods reach of their own node. The node's own rules come before the drop, so they can accept more.
+// HostAccess is the mode of pods' access to their own node. The node's own rules precede the drop, so they can accept more.
+//
+// With FirewallConfig.BalancesServices, a pod's packet to a service whose endpoint is the node comes in with the endpoint as its destination. The host can't
+// distinguish it from a direct one, and does not accept it in modes HostAccessReplies and HostAccessServices: to accept it would open the port, or with
+// any port all daemons, to direct connections. The node itself reaches its own endpoints in all modes (acceptBalanced), and replies to its connections
+// through services are packets of existing connections.
 type HostAccess string
 
-// The modes of HostAccess. Each accepts what the one before does.
+// The modes of HostAccess. Each accepts all that the previous one accepts.
 const (
-	// HostAccessReplies accepts what belongs to connections that exist or that the node opens, errors about them, and ICMP of nodes.
+	// HostAccessReplies accepts packets of existing connections and of those that the node opens, their ICMP errors, and ICMP of nodes.
 	HostAccessReplies HostAccess = "replies"
 
-	// HostAccessServices also accepts what a service leads to the node, such as the API server on its node.
+	// HostAccessServices also accepts connections through services to the node, such as to the API server, if the host translates them. With BalancesServices
+	// the host translates only what the node's own rules do: HostAccessServices accepts the same as HostAccessReplies, unless there are such rules.
 	HostAccessServices HostAccess = "services"
 
 	// HostAccessAll accepts everything, before the node's own rules.
@@ -47,7 +53,7 @@ func (a HostAccess) accept(networks []config.ClusterNetwork) []Rule {
 	return rules
 }
 
-// drop returns the rules behind the node's own. In mode all there is none: so a change of the mode empties the chain.
+// drop returns the rules after the node's own. In mode all the chain is empty.
 func (a HostAccess) drop() []Rule {
 	if !a.restricts() {
 		return nil
@@ -55,8 +61,8 @@ func (a HostAccess) drop() []Rule {
 	return []Rule{rule([]string{"-i", Tun0Name}, "pods without access", "DROP")}
 }
 
-// gatewaysOf returns an address and a mask, as iptables prints them, that match the first address of each subnet of an IPv4 network and no
-// other. The switch lets no pod have one.
+// gatewaysOf returns an address and a mask, as iptables prints them, that match exactly the first address of each subnet of an IPv4
+// network. Pods can't use these addresses.
 func gatewaysOf(n config.ClusterNetwork) string {
 	gateway := config.Gateway(netip.PrefixFrom(n.Prefix.Addr(), n.SubnetBits()))
 	mask := net.CIDRMask(n.Prefix.Bits(), 32)

@@ -38,7 +38,7 @@ func TestGatewaysOf(t *testing.T) {
 	}
 }
 
-// What a pod reaches of its node in each mode, on hosts with and without rules of their own.
+// TestHostAccess checks the access of a pod to its node in each mode, on hosts with the policies ACCEPT and DROP.
 func TestHostAccess(t *testing.T) {
 	const (
 		daemon  = "10250" // of the node, no rule accepts it
@@ -69,17 +69,17 @@ func TestHostAccess(t *testing.T) {
 					defer server.Close()
 					defer last.Close()
 					send(t, pod, to)
-					send(t, pod, "192.0.2.10:"+allowed) // comes after what is accepted
+					send(t, pod, "192.0.2.10:"+allowed) // arrives after the packet under test
 					sender(t, last)
 					must(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 					_, _, err := server.ReadFromUDPAddrPort(make([]byte, 100))
 					return err == nil
 				}
 				if got := reaches(daemon, "192.0.2.10:"+daemon); got != test.daemon {
-					t.Errorf("a pod reaches a daemon of the node: got %t, want %t", got, test.daemon)
+					t.Errorf("pod reaches a daemon of the node: got %t, want %t", got, test.daemon)
 				}
 				if got := reaches("6443", "172.30.0.10:"+service); got != test.service {
-					t.Errorf("a pod reaches the node through a service: got %t, want %t", got, test.service)
+					t.Errorf("pod reaches the node through a service: got %t, want %t", got, test.service)
 				}
 				if test.mode != HostAccessAll {
 					drops := strings.Fields(sh(t, `iptables -nvxL OVSDN-INPUT-LAST | awk '$3 == "DROP" { print $1 }'`))
@@ -88,7 +88,7 @@ func TestHostAccess(t *testing.T) {
 						want = "1"
 					}
 					if len(drops) != 1 || drops[0] != want {
-						t.Errorf("counted %v dropped packets, want %s", drops, want)
+						t.Errorf("got %v dropped packets, want %s", drops, want)
 					}
 				}
 				// Replies to what the node opens, such as kubelet's probes.
@@ -136,8 +136,8 @@ func pings(t *testing.T, netns ns.NetNS, from, to string) (answered bool) {
 	return answered
 }
 
-// Connections go on through every change of the mode: after each run of iptables, both the node's and a pod's exchange packets.
-func TestHostAccessChangesWithoutGap(t *testing.T) {
+// A change of the mode does not interrupt connections: after each run of iptables, those of the node and of a pod exchange packets.
+func TestHostAccess_change(t *testing.T) {
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
 		t.Run(program, func(t *testing.T) {
 			inNetNS(t)
@@ -151,12 +151,12 @@ func TestHostAccessChangesWithoutGap(t *testing.T) {
 			}
 			ipt, err := iptables.New(iptables.Path(program), iptables.Timeout(lockWait))
 			must(t, err)
-			r := &recorder{program: ipt}
+			r := &recorder{iptablesClient: ipt}
 			change := func(mode HostAccess) {
 				f := &Firewall{iptables: r, rules: Rules(accessible(mode)), vteps: completeVTEPs()}
 				syncFirewall(t, f)
 				if changes := syncFirewall(t, f); len(changes) > 0 {
-					t.Errorf("the second Sync to %s changed %q", mode, changes)
+					t.Errorf("second Sync to %s: got changes %q", mode, changes)
 				}
 			}
 			change(HostAccessAll)
@@ -176,10 +176,10 @@ func TestHostAccessChangesWithoutGap(t *testing.T) {
 				change(mode)
 				r.after()
 				if len(r.writes) == 0 {
-					t.Errorf("nothing changed to mode %s", mode)
+					t.Errorf("change to mode %s: got no writes", mode)
 				}
 				if got, want := sh(t, program+" "+waitForLock+" -S OVSDN-INPUT-LAST"), mode != HostAccessAll; strings.Contains(got, "DROP") != want {
-					t.Errorf("mode %s: rules\n%s", mode, got)
+					t.Errorf("mode %s: got rules\n%s", mode, got)
 				}
 			}
 		})

@@ -1,11 +1,10 @@
-// Package hostnet is everything that the agent sets on its host outside Open vSwitch: which address the node
-// tunnels from, tun0's addresses and routes, sysctls, the firewall, and watching that all of it stays.
+// Package hostnet manages the host's network settings outside Open vSwitch: it selects the address of the node's tunnels, and reconciles
+// tun0's addresses and routes, sysctls and the firewall.
 //
-// Every part states what it wants and writes only the difference, so that calling Sync again writes nothing. All of
-// it acts on the network namespace of the calling thread: the agent's own.
+// Sync of each part writes only differences. All functions act on the network namespace of the calling thread, the agent's own.
 //
-// It does not create tun0 (that is an OVS internal port, see package ovs), and it does not touch firewalls other than
-// iptables: a host that drops by native nftables rules or by firewalld must let VXLAN and tun0 pass by itself.
+// It does not create tun0 (an OVS internal port, see package ovs), and it does not change firewalls other than
+// iptables: on a host with native nftables rules or firewalld, the user must accept VXLAN and tun0 there.
 package hostnet
 
 import (
@@ -13,18 +12,18 @@ import (
 	"net/netip"
 )
 
-// Tun0Name is the bridge's internal port, by which the host and the pod network reach each other.
+// Tun0Name is the name of the bridge's internal port that connects the host to the pod network.
 const Tun0Name = "tun0"
 
-// bridge is the bridge's own local port. It carries nothing: table 0 drops what it sends.
+// bridge is the name of the bridge's local port. It carries no traffic: table 0 drops its packets.
 const bridge = "br0"
 
-// toIPNet is for the netlink package, which has not heard of netip.
+// toIPNet converts a prefix for package netlink.
 func toIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// fromIPNet returns the invalid Prefix for nil and for masks with holes. Host bits stay.
+// fromIPNet returns the invalid Prefix for nil and for non-canonical masks. It retains host bits.
 func fromIPNet(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}

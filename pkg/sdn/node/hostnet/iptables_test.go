@@ -12,9 +12,9 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// recorder counts iptables' runs and calls after every one that writes.
+// recorder counts the runs of iptables, and calls after after each one that writes.
 type recorder struct {
-	program
+	iptablesClient
 	reads  int
 	writes []string
 	after  func()
@@ -30,46 +30,46 @@ func (r *recorder) wrote(err error, format string, args ...any) error {
 
 func (r *recorder) List(table, chain string) ([]string, error) {
 	r.reads++
-	return r.program.List(table, chain)
+	return r.iptablesClient.List(table, chain)
 }
 
 func (r *recorder) NewChain(table, chain string) error {
-	return r.wrote(r.program.NewChain(table, chain), "%s new %s", table, chain)
+	return r.wrote(r.iptablesClient.NewChain(table, chain), "%s new %s", table, chain)
 }
 
 func (r *recorder) ClearAndDeleteChain(table, chain string) error {
-	return r.wrote(r.program.ClearAndDeleteChain(table, chain), "%s remove %s", table, chain)
+	return r.wrote(r.iptablesClient.ClearAndDeleteChain(table, chain), "%s remove %s", table, chain)
 }
 
 func (r *recorder) Insert(table, chain string, pos int, rule ...string) error {
-	return r.wrote(r.program.Insert(table, chain, pos, rule...), "%s insert %s %d", table, chain, pos)
+	return r.wrote(r.iptablesClient.Insert(table, chain, pos, rule...), "%s insert %s %d", table, chain, pos)
 }
 
 func (r *recorder) Delete(table, chain string, rule ...string) error {
-	return r.wrote(r.program.Delete(table, chain, rule...), "%s delete %s", table, chain)
+	return r.wrote(r.iptablesClient.Delete(table, chain, rule...), "%s delete %s", table, chain)
 }
 
 func (r *recorder) DeleteById(table, chain string, id int) error {
-	return r.wrote(r.program.DeleteById(table, chain, id), "%s delete %s %d", table, chain, id)
+	return r.wrote(r.iptablesClient.DeleteById(table, chain, id), "%s delete %s %d", table, chain, id)
 }
 
-// backend is one of the two programs that hosts have as iptables.
+// backend is the name of one of the two programs iptables.
 type backend string
 
-// waitForLock is the option for the older backend, whose lock is one for all namespaces; the newer one takes it too.
+// waitForLock is the option for the legacy backend, whose lock is shared by all namespaces. The nf_tables backend accepts it too.
 const waitForLock = "--wait=60"
 
-// command is the program as shells call it, before its other options.
+// command returns the start of a shell command.
 func (b backend) command() string { return string(b) + " " + waitForLock }
 
-// onBackends runs the test on each that this kernel supports, in a namespace of its own.
+// onBackends runs the test with each backend that this kernel supports, in a new network namespace.
 func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 	ran := false
 	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
 		t.Run(string(b), func(t *testing.T) {
 			netns := inNetNS(t)
 			if out, err := exec.Command(string(b), waitForLock, "-t", "nat", "-S").CombinedOutput(); err != nil {
-				t.Logf("this machine has no %s: %v: %s", b, err, out)
+				t.Logf("this host has no %s: %v: %s", b, err, out)
 				return
 			}
 			ran = true
@@ -83,18 +83,18 @@ func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 
 func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
 	t.Helper()
-	r := &recorder{program: b.program(t)}
+	r := &recorder{iptablesClient: b.program(t)}
 	return &Firewall{iptables: r, rules: Rules(c), vteps: completeVTEPs()}, r
 }
 
-// completeVTEPs is what Restrict leaves where there are no peers.
+// completeVTEPs returns the VTEPs of a node without peers after Restrict.
 func completeVTEPs() *VTEPs {
 	v := newVTEPs()
 	v.setComplete()
 	return v
 }
 
-// newFirewall is a Firewall after Restrict on a node without peers.
+// newFirewall returns the Firewall of a node without peers after Restrict.
 func newFirewall(t *testing.T, c FirewallConfig) *Firewall {
 	t.Helper()
 	f, err := NewFirewall(c)
@@ -133,7 +133,7 @@ var (
 	counters = regexp.MustCompile(`\[\d+:\d+\]`)
 )
 
-// sorted is for comparing rules whose chains are listed in another order.
+// sorted returns sorted lines: the order of chains differs.
 func sorted(rules string) []string {
 	lines := strings.Split(rules, "\n")
 	slices.Sort(lines)

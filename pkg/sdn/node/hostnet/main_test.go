@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// inNetNS moves the test into a network namespace of its own, with lo up, until the test ends.
+// inNetNS moves the test into a new network namespace with lo up, until the test ends.
 func inNetNS(t *testing.T) ns.NetNS {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -62,7 +62,7 @@ func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := netns.Set(); err != nil {
 			done <- err
 			return
@@ -78,7 +78,7 @@ func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
 	})
 }
 
-// eventually waits until the condition holds. Nothing that the tests wait for takes near as long.
+// eventually waits until the condition is true, at most a minute.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	await.OK(t, time.Minute, func(context.Context) error {
@@ -106,15 +106,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError fails unless the error's text has all the parts.
+// wantError checks that the error contains all parts.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
-		t.Fatalf("no error, want one with %q", parts)
+		t.Fatalf("got no error, want one with %q", parts)
 	}
 	for _, p := range parts {
 		if !strings.Contains(err.Error(), p) {
-			t.Errorf("the error does not say %q: %v", p, err)
+			t.Errorf("got error %v, want one with %q", err, p)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func prefixes(s ...string) []netip.Prefix {
 	return all
 }
 
-// addInterface makes an interface that is up; the MAC may be nil. It is a tap, as tun0 is in OVS's userspace datapath.
+// addInterface creates a tap interface and sets it up. In OVS's userspace datapath tun0 is a tap, too. mac can be nil.
 func addInterface(t *testing.T, name string, mac net.HardwareAddr, addrs ...string) netlink.Link {
 	t.Helper()
 	link := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP}

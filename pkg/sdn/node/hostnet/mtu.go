@@ -14,40 +14,40 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
-// minMTU is what every IPv4 host must be able to receive in one piece, in bytes (RFC 791, section 3.1).
+// minMTU is the size that each IPv4 host must accept without fragmentation, in bytes (RFC 791, section 3.1).
 const minMTU = 576
 
-// MTU returns what the interfaces of the pod network take and what is sent through them. The former is as given in bytes, or the
-// most that the underlay carries if given is 0; the latter is routable in bytes, or the same if that is 0. A given value
-// that would have to be fragmented, or that is too small for IPv4, is an error.
+// MTU returns the MTU of the pod network's interfaces and of its routes, in bytes. configured is the MTU of the interfaces; 0: the largest that
+// the underlay can carry. routable is the MTU of the routes; 0: that of the interfaces. A value that would cause fragmentation, or that is
+// too small for IPv4, is an error.
 //
-// What VXLAN takes is the inner Ethernet header and the outer IPv4, UDP and VXLAN headers (RFC 7348, section 5). The outer
+// The overhead of VXLAN is the inner Ethernet header and the outer IPv4, UDP and VXLAN headers (RFC 7348, section 5). The outer
 // Ethernet header is not part of the underlay's MTU.
-func MTU(underlay Underlay, given, routable int) (linkmtu.MTU, error) {
-	most := underlay.MTU - config.VXLANOverhead
-	mtu := given
-	if given == 0 {
-		mtu = most
+func MTU(underlay Underlay, configured, routable int) (linkmtu.MTU, error) {
+	largest := underlay.MTU - config.VXLANOverhead
+	mtu := configured
+	if configured == 0 {
+		mtu = largest
 	}
 	switch {
-	case mtu > most:
-		return linkmtu.MTU{}, fmt.Errorf("MTU %d is too large: interface %s has %d, of which VXLAN takes %d: give at most %d, or raise the MTU of %s",
-			given, underlay.Name, underlay.MTU, config.VXLANOverhead, most, underlay.Name)
-	case mtu < minMTU && given == 0:
-		return linkmtu.MTU{}, fmt.Errorf("interface %s has MTU %d, of which VXLAN leaves %d: IPv4 needs %d: raise the MTU of %s, or choose another interface with --iface",
-			underlay.Name, underlay.MTU, most, minMTU, underlay.Name)
+	case mtu > largest:
+		return linkmtu.MTU{}, fmt.Errorf("MTU %d is too large: interface %s has MTU %d and VXLAN needs %d bytes; set at most %d, or raise the MTU of %s",
+			configured, underlay.Name, underlay.MTU, config.VXLANOverhead, largest, underlay.Name)
+	case mtu < minMTU && configured == 0:
+		return linkmtu.MTU{}, fmt.Errorf("interface %s has MTU %d, which leaves %d bytes with VXLAN: IPv4 needs %d; raise the MTU of %s, or choose another interface with --iface",
+			underlay.Name, underlay.MTU, largest, minMTU, underlay.Name)
 	case mtu < minMTU:
-		return linkmtu.MTU{}, fmt.Errorf("MTU %d is too small: IPv4 needs at least %d", given, minMTU)
+		return linkmtu.MTU{}, fmt.Errorf("MTU %d is too small: IPv4 needs at least %d", configured, minMTU)
 	case routable > mtu:
-		return linkmtu.MTU{}, fmt.Errorf("routable MTU %d is too large: the interfaces of pods take %d: give at most that, or raise the MTU first", routable, mtu)
+		return linkmtu.MTU{}, fmt.Errorf("routable MTU %d is too large: the interfaces of pods have MTU %d; set at most that, or raise the MTU first", routable, mtu)
 	case routable != 0 && routable < minMTU:
 		return linkmtu.MTU{}, fmt.Errorf("routable MTU %d is too small: IPv4 needs at least %d", routable, minMTU)
 	}
 	return linkmtu.MTU{Link: mtu, Routes: routable}, nil
 }
 
-// PrepareMTU makes tun0's routes ready for the MTU that somebody else, Open vSwitch, is about to give tun0, if there is one already.
-// It returns what it had to change, for logging. Sync does the rest.
+// PrepareMTU lowers the MTU of tun0's routes before Open vSwitch sets that of tun0, if tun0 exists. It returns the changes, for logging. Sync does
+// the rest.
 func (t *Tun0) PrepareMTU(ctx context.Context) (changes []string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *Tun0) changeMTU(link netlink.Link, do func(linkmtu.Change) ([]string, e
 	wanted := t.wantedRoutes(link)
 	return do(linkmtu.Change{
 		Netlink: h, Link: link, Want: t.config.MTU,
-		Ours: func(r netlink.Route) bool {
+		Selects: func(r netlink.Route) bool {
 			return slices.ContainsFunc(wanted, func(w netlink.Route) bool {
 				w.MTU = r.MTU
 				return sameRoute(r, w)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMTU(t *testing.T) {
-	for _, test := range []struct{ underlay, given, routable, want int }{
+	for _, test := range []struct{ underlay, configured, routable, want int }{
 		{1500, 0, 0, 1450},
 		{9000, 0, 0, 8950},
 		{1500, 1450, 0, 1450},
@@ -24,22 +24,22 @@ func TestMTU(t *testing.T) {
 		{1500, 1450, 1450, 1450},
 		{9000, 8950, 576, 8950},
 	} {
-		got, err := MTU(Underlay{MTU: test.underlay}, test.given, test.routable)
+		got, err := MTU(Underlay{MTU: test.underlay}, test.configured, test.routable)
 		if want := (linkmtu.MTU{Link: test.want, Routes: test.routable}); err != nil || got != want {
-			t.Errorf("underlay %d, given %d and %d: %#v, %v; want %#v", test.underlay, test.given, test.routable, got, err, want)
+			t.Errorf("underlay %d, configured %d and %d: got %#v, %v; want %#v", test.underlay, test.configured, test.routable, got, err, want)
 		}
 	}
 	eth0 := func(mtu int) Underlay { return Underlay{Name: "eth0", MTU: mtu} }
 	_, err := MTU(eth0(1500), 1500, 0)
-	wantError(t, err, "MTU 1500 is too large", "eth0 has 1500", "VXLAN takes 50", "at most 1450")
+	wantError(t, err, "MTU 1500 is too large", "eth0 has MTU 1500", "VXLAN needs 50", "at most 1450")
 	_, err = MTU(eth0(1500), 575, 0)
 	wantError(t, err, "MTU 575 is too small", "576")
 	_, err = MTU(eth0(1500), -1, 0)
 	wantError(t, err, "MTU -1 is too small")
 	_, err = MTU(eth0(1500), 0, 1451)
-	wantError(t, err, "routable MTU 1451 is too large", "take 1450", "raise the MTU first")
+	wantError(t, err, "routable MTU 1451 is too large", "have MTU 1450", "raise the MTU first")
 	_, err = MTU(eth0(1500), 1400, 1450)
-	wantError(t, err, "routable MTU 1450 is too large", "take 1400")
+	wantError(t, err, "routable MTU 1450 is too large", "have MTU 1400")
 	_, err = MTU(eth0(1500), 0, 575)
 	wantError(t, err, "routable MTU 575 is too small", "576")
 	_, err = MTU(eth0(1500), 0, -1)
@@ -48,13 +48,13 @@ func TestMTU(t *testing.T) {
 	wantError(t, err, "eth0 has MTU 600", "leaves 550", "--iface")
 }
 
-// The MTU of a tun0 in use changes both ways, by us or by Open vSwitch.
-func TestTun0MTU(t *testing.T) {
+// The MTU of a tun0 in use is raised and lowered, by the agent or by Open vSwitch.
+func TestTun0_mtu(t *testing.T) {
 	inNetNS(t)
 	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	for _, step := range []struct {
 		mtu     linkmtu.MTU
-		prepare []string // what must precede Open vSwitch's change
+		prepare []string // changes that must precede that of Open vSwitch
 	}{
 		{mtu: linkmtu.MTU{Link: 1450}},
 		{mtu: linkmtu.MTU{Link: 1450, Routes: 1400}, prepare: []string{"route 10.128.0.0/14 MTU 1400 (was 0)", "route 172.30.0.0/16 MTU 1400 (was 0)"}},
@@ -80,11 +80,11 @@ func TestTun0MTU(t *testing.T) {
 			t.Errorf("%v: routes (-want +got):\n%s", step.mtu, diff)
 		}
 		if got := sh(t, "ip link show tun0"); !strings.Contains(got, fmt.Sprintf("mtu %d ", step.mtu.Link)) {
-			t.Errorf("%v: %s", step.mtu, got)
+			t.Errorf("%v: got %s", step.mtu, got)
 		}
 	}
 	sh(t, "ip link del tun0")
 	if changes, err := NewTun0(node1()).PrepareMTU(t.Context()); err != nil || len(changes) > 0 {
-		t.Errorf("without tun0: %q, %v", changes, err)
+		t.Errorf("PrepareMTU without tun0: got changes %q, error %v", changes, err)
 	}
 }

@@ -12,32 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The machine's neighbour table has room for the sweep of a pod with the thresholds that the agent sets, and not with the kernel's. The
-// sweep is the pod's own: the table is one for all network namespaces. The thresholds are the machine's: only the guest is free to change them.
-func TestNeighbourTableHasRoom(t *testing.T) {
-	const swept = 5000
-	// refused is how many addresses the kernel had no room for.
+// With the agent's thresholds the neighbour table has room for an address scan of a pod, and with the kernel's default ones it has not. All network
+// namespaces share the table and its thresholds, so the test runs in the virtual machine only.
+func TestNeighbourTableThresholds(t *testing.T) {
+	const scanned = 5000
+	// refused returns the number of addresses that did not fit in the table.
 	refused := func(t *testing.T) int {
 		netns := inNetNS(t)
 		sh(t, "ip link add eth0 type dummy && ip link set eth0 arp on up && ip addr add 10.128.0.2/14 dev eth0")
 		pod := udp(t, netns, "10.128.0.2:5000")
-		for i := range swept {
+		for i := range scanned {
 			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 129, byte(i / 250), byte(1 + i%250)}), 9)
 			if _, err := pod.WriteToUDPAddrPort([]byte("x"), to); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				t.Fatal(err)
 			}
 		}
-		return swept - strings.Count(sh(t, "ip neigh show dev eth0 nud all"), "10.129.")
+		return scanned - strings.Count(sh(t, "ip neigh show dev eth0 nud all"), "10.129.")
 	}
-	machine, err := ns.GetNS("/proc/1/ns/net")
+	host, err := ns.GetNS("/proc/1/ns/net")
 	must(t, err)
-	defer machine.Close()
+	defer host.Close()
 	t.Run("the kernel's thresholds", func(t *testing.T) {
-		if got := refused(t); got < swept/2 {
-			t.Errorf("the kernel refused %d of %d addresses: nothing was tried", got, swept)
+		if got := refused(t); got < scanned/2 {
+			t.Errorf("got %d of %d addresses refused, want at least half: the test has no effect", got, scanned)
 		}
 	})
-	must(t, machine.Do(func(ns.NetNS) error {
+	must(t, host.Do(func(ns.NetNS) error {
 		for _, w := range neighbourSettings() {
 			change, err := Sysctls{}.ensure(w)
 			if err != nil {
@@ -49,7 +49,7 @@ func TestNeighbourTableHasRoom(t *testing.T) {
 	}))
 	t.Run("the agent's thresholds", func(t *testing.T) {
 		if got := refused(t); got != 0 {
-			t.Errorf("the kernel refused %d of %d addresses, want 0", got, swept)
+			t.Errorf("got %d of %d addresses refused, want 0", got, scanned)
 		}
 	})
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
-// A pod that tries all addresses of the service network has the host resolve none: the machine's neighbour table is one for the host and
-// all pods. Services that exist are translated before.
-func TestPodsDoNotFillTheNeighbourTable(t *testing.T) {
+// When a pod scans the service network, the host resolves none of the addresses: the host and all pods share the neighbour table. Addresses
+// of existing services are translated before.
+func TestNeighbourTable_scanOfServiceNetwork(t *testing.T) {
 	const addresses = 300
 	c := openShift()
 	c.ServiceNetwork, c.MasqueradeServices = node1().ServiceNetwork, true
@@ -29,20 +29,20 @@ func TestPodsDoNotFillTheNeighbourTable(t *testing.T) {
 	send(t, pod, "172.30.0.10:53")
 	sender(t, endpoint)
 	if got := strings.Count(sh(t, "ip neigh show dev tun0 nud all"), "172.30."); got != 0 {
-		t.Errorf("the host resolves %d addresses of no service, want 0", got)
+		t.Errorf("got %d neighbours for addresses without a service, want 0", got)
 	}
 	if got := strings.Fields(sh(t, `iptables -nvxL OVSDN-FORWARD | awk '$3 == "DROP" { print $1 }'`)); len(got) != 1 || got[0] != fmt.Sprint(addresses) {
-		t.Errorf("counted %v dropped packets, want %d", got, addresses)
+		t.Errorf("got %v dropped packets, want %d", got, addresses)
 	}
 }
 
-// The thresholds are raised, never lowered, and what they were is restored.
+// The thresholds are raised, never lowered, and Restore restores the previous ones.
 func TestNeighbourSettings(t *testing.T) {
 	dir := t.TempDir()
-	s := Sysctls{Dir: sysctl.Dir(dir), Former: filepath.Join(t.TempDir(), "former")}
+	s := Sysctls{Dir: sysctl.Dir(dir), SavedFile: filepath.Join(t.TempDir(), "sysctls")}
 	ensure := func() (changes []string) {
 		for _, w := range neighbourSettings() {
-			change, err := s.ensureIfThere(w)
+			change, err := s.ensureIfExists(w)
 			must(t, err)
 			if change != "" {
 				changes = append(changes, change)
@@ -50,8 +50,8 @@ func TestNeighbourSettings(t *testing.T) {
 		}
 		return changes
 	}
-	if changes := ensure(); changes != nil { // as in a network namespace that is not the machine's own
-		t.Errorf("changed %q", changes)
+	if changes := ensure(); changes != nil { // as in a network namespace other than the initial one
+		t.Errorf("ensure without the sysctls: got changes %q", changes)
 	}
 	const neigh = "net/ipv4/neigh/default/gc_thresh"
 	must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(neigh)), 0o755))
@@ -61,10 +61,10 @@ func TestNeighbourSettings(t *testing.T) {
 	}
 	want := []string{"sysctl " + neigh + "3=65536 (was 1024)", "sysctl " + neigh + "1=8192 (was 128)"}
 	if diff := cmp.Diff(want, ensure()); diff != "" {
-		t.Errorf("changes differ (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	if changes := ensure(); changes != nil {
-		t.Errorf("changed %q again", changes)
+		t.Errorf("second ensure: got changes %q", changes)
 	}
 	_, err := s.Restore()
 	must(t, err)
@@ -73,7 +73,7 @@ func TestNeighbourSettings(t *testing.T) {
 			t.Errorf("%s%s: got %s, %v, want %s", neigh, i, got, err, want)
 		}
 	}
-	if _, err := os.Stat(s.Former); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the notes are left: %v", err)
+	if _, err := os.Stat(s.SavedFile); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("file of previous values: got %v, want it deleted", err)
 	}
 }

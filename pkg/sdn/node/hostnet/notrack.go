@@ -2,7 +2,7 @@ package hostnet
 
 import "slices"
 
-// The tables of iptables. Some kernels lack tableRaw.
+// The tables of iptables. Some kernels have no tableRaw.
 const (
 	tableRaw    = "raw"
 	tableMangle = "mangle"

@@ -13,14 +13,14 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// tracked returns how many entries the namespace's conntrack has for UDP to the port.
+// tracked returns the number of the namespace's conntrack entries of UDP to the port.
 func tracked(t *testing.T, port int) int {
 	t.Helper()
 	return strings.Count(sh(t, fmt.Sprintf("conntrack -L -p udp --orig-port-dst %d 2>/dev/null", port)), "dport="+strconv.Itoa(port)+" ")
 }
 
-// VXLAN's outer source port is a hash of the inner headers, so each inner connection would be an entry of the host's conntrack. The tunnel is
-// the kernel's own, whose packets take the same way through the host as those of Open vSwitch's kernel datapath.
+// VXLAN's outer source port is a hash of the inner headers, so each inner connection would have an entry in the host's conntrack table. The test uses the
+// kernel's VXLAN device, whose packets pass the same hooks as those of Open vSwitch's kernel datapath.
 func TestTunnelIsNotTracked(t *testing.T) {
 	const flows = 200
 	n := newNetwork(t, openShift())
@@ -46,7 +46,7 @@ func TestTunnelIsNotTracked(t *testing.T) {
 		return tracked(t, 4789)
 	}
 	if got := exchange(); got != 0 {
-		t.Errorf("conntrack has %d entries for the tunnel of %d inner connections, want 0", got, flows)
+		t.Errorf("got %d conntrack entries for the tunnel of %d inner connections, want 0", got, flows)
 	}
 	f, err := NewFirewall(openShift())
 	must(t, err)
@@ -54,12 +54,12 @@ func TestTunnelIsNotTracked(t *testing.T) {
 	must(t, f.Remove(t.Context()))
 	without := exchange()
 	if without < flows/2 {
-		t.Errorf("without the rules conntrack has %d entries for the tunnel of %d inner connections: nothing was measured", without, flows)
+		t.Errorf("got %d conntrack entries for the tunnel of %d inner connections without the rules, want at least half: the test has no effect", without, flows)
 	}
 	t.Logf("conntrack entries for %d inner connections: 0, and %d without the rules", flows, without)
 }
 
-// Services on the VXLAN port need conntrack: without it no packet of theirs is translated.
+// Services on the VXLAN port are tracked: without conntrack their packets are not translated.
 func TestServicesOnTheVXLANPortStayTracked(t *testing.T) {
 	c := openShift()
 	c.MasqueradeServices = true // pod and endpoint share a namespace here
@@ -81,27 +81,27 @@ func TestServicesOnTheVXLANPortStayTracked(t *testing.T) {
 		send(t, conn, "172.30.0.10:4789")
 		send(t, endpoint, sender(t, endpoint).String())
 		if from := sender(t, conn); from.String() != "172.30.0.10:4789" {
-			t.Errorf("%s asked the service and was answered by %s", name, from)
+			t.Errorf("%s: got a reply from %s, want 172.30.0.10:4789", name, from)
 		}
 	}
-	// VXLAN that this node routes.
+	// VXLAN that this node forwards.
 	pod, outside := udp(t, n.pods, "10.128.0.2:4789"), udp(t, n.outside, "192.0.2.1:5001")
 	must(t, n.outside.Do(func(ns.NetNS) error { sh(t, "ip route add 10.128.0.0/14 via 192.0.2.10"); return nil }))
 	send(t, outside, "10.128.0.2:4789")
 	sender(t, pod)
 	if out := sh(t, "conntrack -L -p udp --orig-port-src 5001 2>/dev/null"); !strings.Contains(out, "dst=10.128.0.2") {
-		t.Errorf("conntrack does not have the VXLAN packet that the node routed:\n%s", out)
+		t.Errorf("conntrack entry of forwarded VXLAN: got\n%s", out)
 	}
 	// A service with the node's own address as its external IP does not hijack the tunnel.
 	vtep := udp(t, here, "192.0.2.10:4789")
 	send(t, outside, "192.0.2.10:4789")
 	if from := sender(t, vtep); from.String() != "192.0.2.1:5001" {
-		t.Errorf("the VTEP got a packet from %s", from)
+		t.Errorf("VTEP: got a packet from %s, want 192.0.2.1:5001", from)
 	}
 }
 
-// A kernel that can't exempt packets from conntrack has all other rules, and the chains that are missing are reported.
-func TestFirewallWithoutNotrackSupport(t *testing.T) {
+// On a kernel without the target CT all other rules are installed, and the missing chains are reported.
+func TestFirewall_kernelWithoutNotrack(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		program, err := exec.LookPath(string(b))
 		must(t, err)
@@ -116,26 +116,26 @@ func TestFirewallWithoutNotrackSupport(t *testing.T) {
 		syncFirewall(t, f)
 		skipped := f.Skipped()
 		if len(skipped) != 1 || skipped[0].Feature != FeatureNotrack {
-			t.Fatalf("skipped %v, want %s", skipped, FeatureNotrack)
+			t.Fatalf("Skipped: got %v, want %s", skipped, FeatureNotrack)
 		}
 		wantError(t, skipped[0].Err, chainPrefix+"NOTRACK-IN", chainPrefix+"NOTRACK-OUT", "xt_CT")
 		if rules := b.save(t); !strings.Contains(rules, chainPrefix+"MASQUERADE") || strings.Contains(rules, "NOTRACK") {
-			t.Errorf("the rules are\n%s", rules)
+			t.Errorf("got rules\n%s", rules)
 		}
 		if changes := syncFirewall(t, f); len(changes) > 0 {
-			t.Errorf("the second Sync changed %q", changes)
+			t.Errorf("second Sync: got changes %q", changes)
 		}
 		if b == legacy {
 			must(t, f.Remove(t.Context()))
 		}
-		// The module has been loaded.
+		// The module is loaded later.
 		f.iptables = b.program(t)
 		syncFirewall(t, f)
 		if skipped := f.Skipped(); skipped != nil {
-			t.Errorf("skipped %v, want none", skipped)
+			t.Errorf("Skipped: got %v, want none", skipped)
 		}
 		if rules := b.save(t); !strings.Contains(rules, "NOTRACK") {
-			t.Errorf("the rules are\n%s", rules)
+			t.Errorf("got rules\n%s", rules)
 		}
 	})
 }

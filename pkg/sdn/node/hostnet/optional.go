@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+	"github.com/vishvananda/netlink/nl"
 	"k8s.io/klog/v2"
 )
 
@@ -13,6 +17,44 @@ import (
 type Skipped struct {
 	Feature Feature
 	Err     error
+	Remedy  string // the user action for the cause
+}
+
+// modulesDisabled contains 1 if the kernel loads no modules until the next boot. A kernel without loadable modules does not have the file.
+const modulesDisabled = "/proc/sys/kernel/modules_disabled"
+
+// Causes whose remedy is not to load a module.
+var (
+	errForeignSet    = errors.New("another program created it")
+	errForeignWriter = errors.New("another program changes the chain")
+)
+
+// remedy returns the remedy for a failure of the optional chain, and whether the kernel lacks modules.
+func (o Optional) remedy(err error, loadsModules bool) (action string, lacksModules bool) {
+	const badParameters = 2 // PARAMETER_PROBLEM of xtables.h: the program does not support a match or target
+	failed := (*iptables.Error)(nil)
+	isIPTables := errors.As(err, &failed)
+	switch {
+	case errors.Is(err, errForeignSet):
+		return "remove the other program's set: ipset destroy " + vtepSet, false
+	case errors.Is(err, errForeignWriter):
+		return "stop the program that writes to the chain", false
+	case errors.Is(err, fs.ErrPermission):
+		return "allow the agent CAP_NET_ADMIN and CAP_NET_RAW, also in the rules of SELinux and AppArmor", false
+	case isIPTables && failed.ExitStatus() == badParameters:
+		return "install an iptables that has the extensions of " + o.Modules, false
+	case !isIPTables && !lacksSets(err) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_FIND_TYPE)):
+		return "see the cause; the agent retries", false
+	case !loadsModules:
+		return "boot a kernel that has them; this one loads no modules", true
+	}
+	return "load the modules", true
+}
+
+// kernelLoadsModules reports whether modules can be loaded without booting.
+func kernelLoadsModules() bool {
+	value, err := os.ReadFile(modulesDisabled)
+	return err == nil && strings.TrimSpace(string(value)) == "0"
 }
 
 // isNoTable reports whether the kernel lacks the table: iptables-legacy then exits with the status of a version mismatch.
@@ -24,41 +66,49 @@ func isNoTable(err error) bool {
 
 // skip records the failure of an optional chain, and logs each cause once.
 func (f *Firewall) skip(ctx context.Context, c Chain, err error) {
-	err = fmt.Errorf("set up iptables chain %s of table %s: %w; the kernel needs %s", c.Name, c.Table, err, c.Optional.Modules)
-	f.mu.Lock()
-	was := f.skipped[c.Name]
-	if f.skipped == nil {
-		f.skipped = map[string]error{}
+	remedy, lacksModules := c.Optional.remedy(err, kernelLoadsModules())
+	err = fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
+	if lacksModules {
+		err = fmt.Errorf("%w; the kernel needs %s", err, c.Optional.Modules)
 	}
-	f.skipped[c.Name] = err
+	f.mu.Lock()
+	previous, known := f.skipped[c.Name]
+	if f.skipped == nil {
+		f.skipped = map[string]Skipped{}
+	}
+	f.skipped[c.Name] = Skipped{Feature: c.Optional.Feature, Err: err, Remedy: remedy}
 	f.mu.Unlock()
-	if was == nil || was.Error() != err.Error() {
-		klog.FromContext(ctx).Error(err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "feature", c.Optional.Feature)
+	if !known || previous.Err.Error() != err.Error() {
+		klog.FromContext(ctx).Error(err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "feature", c.Optional.Feature, "action", remedy)
 	}
 }
 
-// done records that an optional chain is installed.
-func (f *Firewall) done(c Chain) {
+// setInstalled records that an optional chain is installed.
+func (f *Firewall) setInstalled(c Chain) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.skipped, c.Name)
 }
 
-// Skipped returns the optional features that are missing, each once. The node works without them. It is safe for concurrent use.
+// Skipped returns the missing optional features, each once. The node works without them. It is safe for concurrent use.
 func (f *Firewall) Skipped() []Skipped {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Skipped
 	for _, c := range f.rules {
-		err := f.skipped[c.Name]
-		if err == nil {
+		s, ok := f.skipped[c.Name]
+		if !ok {
 			continue
 		}
-		if n := len(all); n > 0 && all[n-1].Feature == c.Optional.Feature { // chains of a feature are neighbours
-			all[n-1].Err = errors.Join(all[n-1].Err, err)
+		n := len(all)
+		if n == 0 || all[n-1].Feature != s.Feature { // chains of a feature are adjacent
+			all = append(all, s)
 			continue
 		}
-		all = append(all, Skipped{c.Optional.Feature, err})
+		all[n-1].Err = errors.Join(all[n-1].Err, s.Err)
+		if all[n-1].Remedy != s.Remedy {
+			all[n-1].Remedy += ", and " + s.Remedy
+		}
 	}
 	return all
 }

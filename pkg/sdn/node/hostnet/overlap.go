@@ -9,11 +9,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// CheckOverlap returns an error for every one of the networks that the host routes elsewhere already, in part or as a
-// whole: either the route's destinations or the pods would be lost. It names the route and its interface, and what to change.
+// CheckOverlap returns an error for each network that overlaps a route of the host: either the route's destinations or the pods would be
+// unreachable. The error names the route, its interface and the field to change.
 //
-// Default routes are no overlap, link-local and multicast ranges are not the host's to route, and tun0's own routes
-// are the ones that the agent made.
+// It ignores default routes, link-local and multicast ranges, and tun0's routes, which the agent adds.
 func CheckOverlap(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) error {
 	routes, err := hostRoutes()
 	if err != nil {
@@ -23,9 +22,9 @@ func CheckOverlap(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) e
 	check := func(what, flag, field string, network netip.Prefix) {
 		for _, r := range routes {
 			if r.dst.Overlaps(network) {
-				errs = append(errs, fmt.Errorf("the %s %s overlaps this host's route %s: remove the route, or choose another %s (%s of ClusterNetwork default)",
+				errs = append(errs, fmt.Errorf("the %s %s overlaps this host's route %s; remove the route, or choose another %s (%s of ClusterNetwork default)",
 					what, network, r, flag, field))
-				return // one per network: a host may have a hundred thousand routes
+				return // one for each network: a host may have a hundred thousand routes
 			}
 		}
 	}
@@ -40,7 +39,7 @@ func CheckOverlap(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) e
 
 type hostRoute struct {
 	dst netip.Prefix
-	dev string // empty for a blackhole and its like, and for several hops
+	dev string // empty for routes without an interface, such as blackhole, and with several hops
 }
 
 func (r hostRoute) String() string {
@@ -50,7 +49,7 @@ func (r hostRoute) String() string {
 	return r.dst.String() + " dev " + r.dev
 }
 
-// hostRoutes returns the main table's routes that are not ours.
+// hostRoutes returns the routes of the main table that the agent does not manage.
 func hostRoutes() ([]hostRoute, error) {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
@@ -68,8 +67,8 @@ func hostRoutes() ([]hostRoute, error) {
 	for _, r := range all {
 		dst, dev := fromIPNet(r.Dst), name[r.LinkIndex]
 		switch {
-		case !dst.IsValid(), ours(dev):
-		case dst.Bits() <= 1: // VPNs write the default route as two halves
+		case !dst.IsValid(), isOwnInterface(dev):
+		case dst.Bits() <= 1: // VPNs split the default route into two halves
 		case dst.Addr().IsLinkLocalUnicast(), dst.Addr().IsMulticast():
 		default:
 			routes = append(routes, hostRoute{dst, dev})

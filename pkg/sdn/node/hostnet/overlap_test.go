@@ -40,13 +40,13 @@ func TestCheckOverlap(t *testing.T) {
 	}
 }
 
-func TestCheckOverlapNamesOneRoutePerNetwork(t *testing.T) {
+func TestCheckOverlap_oneRoutePerNetwork(t *testing.T) {
 	inNetNS(t)
 	addInterface(t, "eth0", nil, "192.0.2.10/24")
 	sh(t, "for i in 1 2 3; do ip route add 10.128.$i.0/24 dev eth0; done")
 	err := CheckOverlap(prefixes("10.128.0.0/14"), netip.Prefix{})
 	wantError(t, err, "10.128.1.0/24")
 	if n := strings.Count(err.Error(), "overlaps"); n != 1 {
-		t.Errorf("%d overlaps named: %v", n, err)
+		t.Errorf("got %d overlaps, want 1: %v", n, err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// network is a node with what Sync makes of it, pods 10.128.0.2 and 10.128.0.3 behind tun0, and a host outside,
-// 192.0.2.1. The node is 192.0.2.10. tun0 is a veth here, and the pods share one namespace: the bridge is not in question.
+// network is a node with address 192.0.2.10 after Sync, pods 10.128.0.2 and 10.128.0.3, and another host,
+// 192.0.2.1. tun0 is a veth here, and the pods share one namespace: the test has no bridge.
 type network struct {
 	pods, outside ns.NetNS
 }
@@ -25,7 +25,7 @@ func newNetwork(t *testing.T, c FirewallConfig) network {
 	return newNetworkHere(t, c)
 }
 
-// newNetworkHere is newNetwork in the current network namespace, which may have rules of the host.
+// newNetworkHere is newNetwork in the current network namespace, which can have rules of the host.
 func newNetworkHere(t *testing.T, c FirewallConfig) network {
 	n := network{pods: newNetNS(t), outside: newNetNS(t)}
 	veth := func(name string, mac net.HardwareAddr, peer ns.NetNS) {
@@ -48,7 +48,7 @@ func newNetworkHere(t *testing.T, c FirewallConfig) network {
 		return nil
 	}))
 	syncTun0(t, node1())
-	// A host that forwards nothing by itself, with kube-proxy's 172.30.0.10 on it.
+	// The host drops by default.
 	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
 	f := newFirewall(t, c)
 	f.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
@@ -75,7 +75,7 @@ func send(t *testing.T, from *net.UDPConn, to string) {
 	must(t, err)
 }
 
-// sender waits for a packet and returns whom it came from.
+// sender waits for a packet and returns its source.
 func sender(t *testing.T, conn *net.UDPConn) netip.AddrPort {
 	t.Helper()
 	_, from, err := conn.ReadFromUDPAddrPort(make([]byte, 100))
@@ -83,17 +83,17 @@ func sender(t *testing.T, conn *net.UDPConn) netip.AddrPort {
 	return from
 }
 
-func TestPodToTheWorldIsMasqueraded(t *testing.T) {
+func TestPodToOtherHostIsMasqueraded(t *testing.T) {
 	n := newNetwork(t, openShift())
 	pod, server := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:53")
 	send(t, pod, "192.0.2.1:53")
 	from := sender(t, server)
 	if from.Addr() != netip.MustParseAddr("192.0.2.10") {
-		t.Errorf("the outside sees %s", from)
+		t.Errorf("other host: got a packet from %s, want 192.0.2.10", from)
 	}
 	send(t, server, from.String())
 	if from := sender(t, pod); from != netip.MustParseAddrPort("192.0.2.1:53") {
-		t.Errorf("the pod is answered by %s", from)
+		t.Errorf("pod: got a reply from %s", from)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestPodReachesItsNode(t *testing.T) {
 	pod, kubelet := udp(t, n.pods, "10.128.0.2:5000"), udp(t, here, "192.0.2.10:10250")
 	send(t, pod, "192.0.2.10:10250")
 	if from := sender(t, kubelet); from.Addr() != netip.MustParseAddr("10.128.0.2") {
-		t.Errorf("the node sees %s", from)
+		t.Errorf("node: got a packet from %s, want 10.128.0.2", from)
 	}
 }
 
@@ -118,22 +118,21 @@ func TestServiceAnswersThroughTheNode(t *testing.T) {
 	send(t, pod, "172.30.0.10:53")
 	from := sender(t, endpoint)
 	if from.Addr() != netip.MustParseAddr("10.128.0.1") {
-		t.Errorf("the endpoint sees %s", from)
+		t.Errorf("endpoint: got a packet from %s, want 10.128.0.1", from)
 	}
 	send(t, endpoint, from.String())
 	if from := sender(t, pod); from != netip.MustParseAddrPort("172.30.0.10:53") {
-		t.Errorf("the pod is answered by %s", from)
+		t.Errorf("pod: got a reply from %s", from)
 	}
-	// In by tun0, out by tun0: the kernel decides on a redirect before it forwards.
+	// The packet enters and leaves by tun0, for which the kernel could send a redirect.
 	if got := icmp(t, "OutRedirects"); got != "0" {
-		t.Errorf("the node sent the pod %s redirects past the service", got)
+		t.Errorf("got %s ICMP redirects, want 0", got)
 	}
 }
 
-func TestNobodyReachesVTEPsThroughServices(t *testing.T) {
+func TestServiceWithVTEPAsEndpointIsDropped(t *testing.T) {
 	n := newNetwork(t, openShift())
-	// A peer node's VTEP as an endpoint, behind a service and behind a node port; and what kube-proxy
-	// accepts in table filter.
+	// A service and a node port have a peer's VTEP as their endpoint. Table filter accepts everything, as after rules of kube-proxy.
 	sh(t, `iptables -t nat -A PREROUTING -d 172.30.0.10 -p udp --dport 53 -j DNAT --to-destination 192.0.2.1:4789
 		iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 192.0.2.1:4789
 		iptables -t nat -A POSTROUTING -d 192.0.2.1 -p udp --dport 4789 -j MASQUERADE
@@ -142,11 +141,11 @@ func TestNobodyReachesVTEPsThroughServices(t *testing.T) {
 	send(t, pod, "172.30.0.10:53")
 	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0 0" })
 	send(t, outside, "192.0.2.10:30053")
-	eventually(t, "the outside's packet is dropped", func() bool { return dropped(t) == "1 1 0" })
+	eventually(t, "the other host's packet is dropped", func() bool { return dropped(t) == "1 1 0" })
 }
 
-// A node port whose endpoint is this node's own VTEP: the kernel would hand the translated packet to Open vSwitch with the client's
-// node as the tunnel source.
+// A node port's endpoint is this node's own VTEP: Open vSwitch would receive the translated packet with the client's node as the tunnel
+// source.
 func TestTranslatedVXLANDoesNotReachOwnVTEP(t *testing.T) {
 	n := newNetwork(t, openShift())
 	sh(t, `iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 192.0.2.10:4789
@@ -162,17 +161,17 @@ func TestTranslatedVXLANDoesNotReachOwnVTEP(t *testing.T) {
 	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "2 0" })
 	send(t, udp(t, n.outside, "192.0.2.1:5001"), "192.0.2.10:4789") // a peer's own VXLAN
 	if from := sender(t, vtep); from.Port() != 5001 {
-		t.Errorf("the VTEP got a packet from %s, want only the one from port 5001", from)
+		t.Errorf("VTEP: got a packet from %s, want one from port 5001 only", from)
 	}
 }
 
-// dropped returns the packet counters of the guard's DROPs.
+// dropped returns the packet counters of the DROP rules of the guard chain.
 func dropped(t *testing.T) string {
 	t.Helper()
 	return droppedIn(t, "OVSDN-GUARD")
 }
 
-// droppedIn returns the packet counters of a mangle chain's DROPs.
+// droppedIn returns the packet counters of the DROP rules of a mangle chain.
 func droppedIn(t *testing.T, chain string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(sh(t, `iptables -t mangle -nvxL `+chain+` | awk '$3 == "DROP" { print $1 }'`)), " ")
@@ -203,9 +202,9 @@ func icmp(t *testing.T, name string) string {
 	return ""
 }
 
-// A reply to a pod through a node port has the node's address as its source, and must not count as the node's own.
-func TestNodePortAnswerIsMarked(t *testing.T) {
-	n := newNetwork(t, judging())
+// A reply to a pod through a node port has the node's address as its source. It is marked, unlike packets of the node itself.
+func TestNodePortReplyIsMarked(t *testing.T) {
+	n := newNetwork(t, sourcesEvaluated())
 	sh(t, `iptables -t nat -A PREROUTING -d 192.0.2.10 -p udp --dport 30053 -j DNAT --to-destination 10.128.0.3:5353
 		iptables -t nat -I POSTROUTING -d 10.128.0.3 -p udp --dport 5353 -j MASQUERADE`)
 	count := func(what string) (packets string) {
@@ -216,8 +215,8 @@ func TestNodePortAnswerIsMarked(t *testing.T) {
 		return packets
 	}
 	must(t, n.pods.Do(func(ns.NetNS) error {
-		sh(t, `iptables -t mangle -A PREROUTING -d 10.128.0.3 -m dscp ! --dscp 0x3e -m comment --comment asked
-			iptables -t mangle -A PREROUTING -d 10.128.0.2 -m dscp --dscp 0x3e -m comment --comment answered`)
+		sh(t, `iptables -t mangle -A PREROUTING -d 10.128.0.3 -m dscp ! --dscp 0x3e -m comment --comment request
+			iptables -t mangle -A PREROUTING -d 10.128.0.2 -m dscp --dscp 0x3e -m comment --comment reply`)
 		return nil
 	}))
 	pod, endpoint := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.pods, "10.128.0.3:5353")
@@ -225,9 +224,9 @@ func TestNodePortAnswerIsMarked(t *testing.T) {
 	from := sender(t, endpoint)
 	send(t, endpoint, from.String())
 	if from := sender(t, pod); from != netip.MustParseAddrPort("192.0.2.10:30053") {
-		t.Errorf("the pod is answered by %s", from)
+		t.Errorf("pod: got a reply from %s", from)
 	}
-	if asked, answered := count("asked"), count("answered"); asked != "1" || answered != "1" {
-		t.Errorf("got %s questions without DSCP 62 and %s answers with it, want 1 and 1", asked, answered)
+	if requests, replies := count("request"), count("reply"); requests != "1" || replies != "1" {
+		t.Errorf("got %s requests without DSCP 62 and %s replies with it, want 1 and 1", requests, replies)
 	}
 }

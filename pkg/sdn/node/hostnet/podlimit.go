@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// podShare is the part of the host's conntrack table that the connections of one pod may take.
+	// podShare is the divisor of the host's conntrack table size that yields the limit of one pod.
 	podShare = 16
 
-	// maxPodConnections bounds the time that a new connection takes while connlimit walks those that exist: about 4 ms, at most once in each jiffy.
+	// maxPodConnections bounds the time of a new connection, during which connlimit walks the existing ones: about 4 ms, at most once in each jiffy.
 	maxPodConnections = 32768
 )
 
-// PodConnections returns a function that derives from nf_conntrack_max how many entries of the host's conntrack table one pod may take; 0: no
-// limit, since the table has none. It is called in each Sync, since kube-proxy sets nf_conntrack_max when it starts.
+// PodConnections returns a function that returns the limit of one pod in the host's conntrack table, derived from nf_conntrack_max; 0: no
+// limit, since the table has none. Each Sync calls it, since kube-proxy sets nf_conntrack_max when it starts.
 func PodConnections(dir sysctl.Dir) func() (int, error) {
 	return func() (int, error) {
 		value, err := dir.Get("net/netfilter/nf_conntrack_max")
@@ -36,19 +36,20 @@ func PodConnections(dir sysctl.Dir) func() (int, error) {
 	}
 }
 
-// podLimit is the chain that drops new connections of a pod that has its share of the host's conntrack table: what is masqueraded, or goes to
-// services, nodes and other hosts, has an entry there. The rules are podLimitRules. Agents without this chain remove it from PREROUTING.
-func podLimit() Chain {
+// podLimit is the chain that drops new connections of a pod with too many entries in the host's conntrack table. Connections that are masqueraded, or
+// to services, nodes and other hosts, have an entry there. The rules are unlimited and podLimitRules. Agents without this chain remove it from PREROUTING.
+func podLimit(unlimited []Rule) Chain {
 	return Chain{
 		Table: tableMangle, Name: chainPrefix + "LIMIT", BuiltIn: "PREROUTING",
 		Comment:  "ovsdn: connections of each pod",
+		Rules:    unlimited,
 		Optional: &Optional{Feature: FeaturePodLimit, Modules: "xt_connlimit, nf_conncount and xt_conntrack"},
 	}
 }
 
-// podLimitRules limit the connections of each address behind tun0; 0: no limit. connlimit starts to count when the rule is written, so
-// the rule is rewritten only when the limit changes. It walks all connections of the address, so only packets that create an entry, which is not confirmed
-// yet, get there: the others of a UDP flow without replies are NEW, too.
+// podLimitRules limit the connections of each address that comes in through tun0; 0: no limit. connlimit starts to count when the rule is written, so
+// the rule is rewritten only when the limit changes. It walks all connections of the address, so the rule matches only packets that create an entry,
+// which is not confirmed yet: later packets of a UDP flow without replies are NEW, too.
 func podLimitRules(limit int) []Rule {
 	if limit == 0 {
 		return nil

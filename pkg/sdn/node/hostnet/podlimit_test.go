@@ -23,8 +23,8 @@ func limited(n int) FirewallConfig {
 	return c
 }
 
-// spray sends a packet from each of n sockets, and returns how many connections the host's conntrack then has for the pod.
-func spray(t *testing.T, n network, pod string, packets int) (entries int) {
+// sendFromManyPorts sends packets from one socket each, and returns the number of the pod's entries in the host's conntrack table.
+func sendFromManyPorts(t *testing.T, n network, pod string, packets int) (entries int) {
 	t.Helper()
 	must(t, n.pods.Do(func(ns.NetNS) error {
 		to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:9"))
@@ -43,7 +43,7 @@ func spray(t *testing.T, n network, pod string, packets int) (entries int) {
 	return strings.Count(sh(t, "conntrack -L -p udp --orig-src "+pod+" 2>/dev/null"), "src="+pod+" ")
 }
 
-// One pod's UDP to many ports does not fill the host's conntrack. Other pods, and connections that exist, are not affected.
+// UDP packets from many ports of a pod do not fill the host's conntrack table. Other pods and existing connections are not affected.
 func TestPodDoesNotFillConntrack(t *testing.T) {
 	const limit, packets = 50, 400
 	n := newNetwork(t, limited(limit))
@@ -56,17 +56,17 @@ func TestPodDoesNotFillConntrack(t *testing.T) {
 	}
 	before := udp(t, n.pods, "10.128.0.2:5000")
 	exchange(before)
-	if got := spray(t, n, "10.128.0.2", packets); got > limit {
-		t.Errorf("the pod has %d entries, want at most %d", got, limit)
+	if got := sendFromManyPorts(t, n, "10.128.0.2", packets); got > limit {
+		t.Errorf("got %d entries of the pod, want at most %d", got, limit)
 	} else {
 		t.Logf("%d packets, %d entries", packets, got)
 	}
 	if got := droppedIn(t, "OVSDN-LIMIT"); got == "0" || got == "" {
-		t.Errorf("counted %q dropped packets", got)
+		t.Errorf("got %q dropped packets, want some", got)
 	}
 	exchange(before)
 	exchange(udp(t, n.pods, "10.128.0.3:5000"))
-	// The entries have expired.
+	// The entries expire.
 	sh(t, "conntrack -D -p udp --orig-src 10.128.0.2 >/dev/null 2>&1")
 	eventually(t, "the pod opens connections again", func() bool {
 		late := udp(t, n.pods, "10.128.0.2:0")
@@ -78,7 +78,7 @@ func TestPodDoesNotFillConntrack(t *testing.T) {
 	})
 }
 
-// Packets of an entry that exists do not reach connlimit, which would walk all connections of the pod for each of them.
+// Packets of an existing entry do not reach connlimit, which would walk all connections of the pod for each of them.
 func TestPodLimitPassesExistingEntries(t *testing.T) {
 	limit := 100
 	c := openShift()
@@ -89,13 +89,13 @@ func TestPodLimitPassesExistingEntries(t *testing.T) {
 	sender(t, server)
 	limit = 50 // connlimit counts from zero, without the entry
 	syncFirewall(t, newFirewall(t, c))
-	spray(t, n, "10.128.0.2", 4*limit)
+	sendFromManyPorts(t, n, "10.128.0.2", 4*limit)
 	send(t, before, "192.0.2.1:53")
 	must(t, server.SetReadDeadline(time.Now().Add(10*time.Second)))
 	sender(t, server)
 }
 
-func TestPodConnectionsFollowTheTable(t *testing.T) {
+func TestPodConnections(t *testing.T) {
 	dir := t.TempDir()
 	limit := PodConnections(sysctl.Dir(dir))
 	_, err := limit()
@@ -120,18 +120,18 @@ func TestPodLimitRule(t *testing.T) {
 			syncFirewall(t, f)
 			rules := b.save(t)
 			if got, want := strings.Contains(rules, fmt.Sprintf("--connlimit-above %d ", limit)), limit > 0; got != want {
-				t.Errorf("limit %d: rules\n%s", limit, rules)
+				t.Errorf("limit %d: got rules\n%s", limit, rules)
 			}
 			r.writes = nil
-			if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 { // else counting starts again
-				t.Errorf("limit %d: the second Sync changed %q", limit, changes)
+			if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 { // a rewrite would restart the count
+				t.Errorf("limit %d: second Sync: got changes %q", limit, changes)
 			}
 		}
 	})
 }
 
-// A kernel without connlimit has all other rules, and the missing limit is reported.
-func TestFirewallWithoutConnlimit(t *testing.T) {
+// On a kernel without connlimit all other rules are installed, and the missing limit is reported.
+func TestFirewall_kernelWithoutConnlimit(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		program, err := exec.LookPath(string(b))
 		must(t, err)
@@ -144,16 +144,16 @@ func TestFirewallWithoutConnlimit(t *testing.T) {
 		syncFirewall(t, f)
 		skipped := f.Skipped()
 		if len(skipped) != 1 || skipped[0].Feature != FeaturePodLimit {
-			t.Fatalf("skipped %v, want %s", skipped, FeaturePodLimit)
+			t.Fatalf("Skipped: got %v, want %s", skipped, FeaturePodLimit)
 		}
 		wantError(t, skipped[0].Err, "xt_connlimit")
 		if rules := b.save(t); !strings.Contains(rules, chainPrefix+"MASQUERADE") || strings.Contains(rules, "connlimit") {
-			t.Errorf("the rules are\n%s", rules)
+			t.Errorf("got rules\n%s", rules)
 		}
-		f.iptables = b.program(t) // the module has been loaded
+		f.iptables = b.program(t) // the module is loaded later
 		syncFirewall(t, f)
 		if skipped := f.Skipped(); skipped != nil {
-			t.Errorf("skipped %v", skipped)
+			t.Errorf("Skipped: got %v, want none", skipped)
 		}
 	})
 }

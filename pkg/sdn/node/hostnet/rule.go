@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// Rule is a rule's matches and target, word by word, in the order and the spelling in which `iptables -S` prints
-// them: that is what rules are compared by.
+// Rule is a rule's matches and target as separate words, in the order and spelling of `iptables -S`, so that rules can be compared.
 type Rule []string
 
-// Chain is a chain of ours, and the built-in one that jumps to it.
+// Chain is a chain of the agent, and the built-in one that jumps to it.
 type Chain struct {
 	Table   string // "nat"
 	Name    string // "OVSDN-MASQUERADE"
@@ -19,34 +18,37 @@ type Chain struct {
 	Comment string // on the jump
 	Rules   []Rule
 
-	Last bool // the jump is behind the rules of others that exist when it is made, not before them
+	// Fallback replaces Rules if iptables rejects one of them, as some kernels lack a match; nil: none.
+	Fallback []Rule
 
-	Optional *Optional // not nil: the node works without it, Sync does not fail with it, and Skipped reports it
+	Last bool // the jump is appended to the built-in chain
+
+	Optional *Optional // not nil: if the chain can't be installed, Sync succeeds and Skipped reports it
 }
 
-// Optional describes a chain that some kernels can't have.
+// Optional describes a chain that some kernels do not support.
 type Optional struct {
 	Feature Feature
-	Modules string // that the kernel needs for it
+	Modules string // required kernel modules
 }
 
-// Feature is what optional chains are for.
+// Feature is the purpose of an optional chain.
 type Feature string
 
-// Features of the firewall that some kernels lack.
+// Features of the firewall that some kernels do not support.
 const (
 	FeatureNotrack Feature = "notrack" // the host's conntrack does not track the tunnel
 	FeatureVTEPs   Feature = "vteps"   // VXLAN is accepted from nodes only
 
-	FeaturePodLimit Feature = "podlimit" // each pod has a share of the host's conntrack table
+	FeaturePodLimit Feature = "podlimit" // the entries of each pod in the host's conntrack table are limited
 )
 
-// Jump is the rule in the built-in chain.
+// Jump returns the rule of the built-in chain that jumps to the chain.
 func (c Chain) Jump() Rule {
 	return Rule{"-m", "comment", "--comment", c.Comment, "-j", c.Name}
 }
 
-// Ruleset is chains in the order in which they are made.
+// Ruleset is a list of chains in the order in which they are created.
 type Ruleset []Chain
 
 // in returns the chains that are in one of the tables.
@@ -105,7 +107,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// target is the chain or verdict that the rule jumps to.
+// target returns the chain or verdict of the rule.
 func (r Rule) target() string {
 	if i := slices.Index(r, "-j"); i >= 0 && i+1 < len(r) {
 		return r[i+1]
@@ -121,7 +123,7 @@ func containsRule(rules []Rule, r Rule) bool { return slices.ContainsFunc(rules,
 func parseRule(line string) (r Rule, ok bool, err error) {
 	words, err := splitWords(line)
 	if err != nil {
-		return nil, false, fmt.Errorf("read what iptables lists: %w: %s", err, line)
+		return nil, false, fmt.Errorf("parse iptables rule: %w: %s", err, line)
 	}
 	if len(words) < 2 || words[0] != "-A" {
 		return nil, false, nil
@@ -129,7 +131,7 @@ func parseRule(line string) (r Rule, ok bool, err error) {
 	return words[2:], true, nil
 }
 
-// quote writes a word so that splitWords reads it back.
+// quote quotes a word for splitWords if needed.
 func quote(word string) string {
 	if word != "" && !strings.ContainsAny(word, " \t\"\\'") {
 		return word
@@ -137,8 +139,8 @@ func quote(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
 }
 
-// splitWords takes apart what iptables prints: words that hold anything unusual are in double quotes, and in them
-// a backslash takes the next character as it is.
+// splitWords splits a line of iptables into words. Words with special characters are in double quotes, in which
+// a backslash escapes the next character.
 func splitWords(s string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -180,8 +182,8 @@ type edit struct {
 	insert Rule
 }
 
-// edits returns the changes, one rule each, that turn a chain from have into want. All insertions come before all
-// deletions, so that at no time a rule that is in both is missing.
+// edits returns the changes, one rule each, from have to want. All insertions precede all
+// deletions, so that at no time a rule of both is missing.
 func edits(have, want []Rule) []edit {
 	var inserts, deletes []edit
 	at := 1
@@ -198,6 +200,6 @@ func edits(have, want []Rule) []edit {
 		}
 		at++
 	}
-	slices.Reverse(deletes) // from the end, so that positions before stay
+	slices.Reverse(deletes) // from the end, so that earlier positions do not change
 	return append(inserts, deletes...)
 }

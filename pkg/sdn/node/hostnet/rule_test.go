@@ -22,7 +22,7 @@ func TestParseRule(t *testing.T) {
 	} {
 		got, ok, err := parseRule(line)
 		if err != nil || ok != (want != nil) || !cmp.Equal(got, want) && len(want) > 0 {
-			t.Errorf("%s: %q, %v, %v; want %q", line, got, ok, err, want)
+			t.Errorf("%s: got %q, %v, %v; want %q", line, got, ok, err, want)
 		}
 	}
 	_, _, err := parseRule(`-A X --comment "open`)
@@ -39,7 +39,7 @@ func FuzzParseRule(f *testing.F) {
 		}
 		again, _, err := parseRule("-A X " + r.String())
 		if err != nil || !slices.Equal(r, again) {
-			t.Errorf("%q is written as %s, which reads %q, %v", r, r, again, err)
+			t.Errorf("%q is printed as %s, which is parsed as %q, %v", r, r, again, err)
 		}
 	})
 }

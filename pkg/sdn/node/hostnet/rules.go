@@ -9,49 +9,54 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// FirewallConfig is what the rules depend on.
+// FirewallConfig is the configuration of the rules.
 type FirewallConfig struct {
-	ClusterNetworks []netip.Prefix // only IPv4 ones get rules
-	VXLANPort       uint16         // in UDP
+	ClusterNetworks []netip.Prefix // IPv6 networks are ignored
+	VXLANPort       uint16         // UDP
 
-	// MasqueradeServices hides pods behind this node when kube-proxy sends them to a pod. The endpoint then answers to
-	// this node, where the connection is known; else it would answer to the client directly, from an
-	// address that the client never spoke to. For modes that do not evaluate a packet's source.
+	// MasqueradeServices masquerades connections of pods to pods through a service. The endpoint then replies to this node, which
+	// translates the reply; otherwise it would reply to the client directly, from another address than the service's. It is for modes that do
+	// not evaluate a packet's source.
 	MasqueradeServices bool
 
-	// SourcesJudged is for the modes that evaluate sources. Packets that the node forwards for others are marked by RoutedDSCP, since masquerading
-	// may give them the node's own source; packets of pods to pods through the node retain the pod's source.
-	SourcesJudged  bool
-	ServiceNetwork netip.Prefix // required with SourcesJudged
-	RoutedDSCP     uint8        // with SourcesJudged
+	// SourcesEvaluated is for the modes that evaluate sources. Packets that the node forwards from other hosts are marked with RoutedDSCP, since masquerading
+	// may replace their source by the node's own; packets of pods to pods through the node retain the pod's source.
+	SourcesEvaluated bool
+	ServiceNetwork   netip.Prefix // required with SourcesEvaluated
+	RoutedDSCP       uint8        // with SourcesEvaluated
 
-	// ForwardedDSCP is in packets to this node's own address that are forwarded to a pod, as kube-proxy does for node ports: it
-	// masquerades these, too. It is also in the replies that a pod receives through a node port.
-	ForwardedDSCP uint8 // with SourcesJudged
+	// ForwardedDSCP marks packets to this node's own address that are forwarded to a pod, such as by kube-proxy for node ports, which
+	// masquerades them, too. It also marks the replies that a pod receives through a node port.
+	ForwardedDSCP uint8 // with SourcesEvaluated
 
-	// PodConnections returns how many entries of the host's conntrack table one pod may take, 0 for any number. nil: any number.
+	// PodConnections returns the limit of one pod in the host's conntrack table; 0, or nil: no limit.
 	PodConnections func() (int, error)
 
-	// PodDevices is the pattern of iptables for the names of the host's ends of pods' veth pairs, on a node with Open vSwitch's userspace datapath; "": none.
+	// PodDevices is the iptables interface pattern of host veths, for Open vSwitch's userspace datapath; "": none.
 	PodDevices string
 
+	// BalancesServices is for --service-proxy=ovs (balanced.go). It requires ServiceNetwork and ServiceNextHop, an IPv4 address that Tun0Config has, too: the
+	// switch gives it to packets of the node itself that a service sends to an address of a host, this one or another.
+	BalancesServices bool
+	ServiceNextHop   netip.Addr
+
 	HostAccess   HostAccess              // "": HostAccessAll
-	NodeNetworks []config.ClusterNetwork // in which the first address of each subnet is a node's
+	NodeNetworks []config.ClusterNetwork // the first address of each subnet is a node's
 }
 
-// The prefixes of chains' names: ours, and those of kube-proxy and kubelet.
+// The prefixes of chain names: the agent's, and those of kube-proxy and kubelet.
 const (
 	chainPrefix     = "OVSDN-"
 	kubeChainPrefix = "KUBE-"
 )
 
-// kubeMark is on packets that kube-proxy is going to masquerade: bit 14, its default (--iptables-masquerade-bit).
+// kubeMark is the mark of packets that kube-proxy masquerades: bit 14, its default (--iptables-masquerade-bit).
 const kubeMark = "0x4000/0x4000"
 
-// Rules returns the rules that the node needs.
+// Rules returns the rules of the node.
 //
-// The guard is in table mangle, which forwarded packets pass before table filter: nothing that others accept there,
-// such as kube-proxy's established connections, bypasses it.
+// The guard chains are in table mangle, which forwarded packets pass before table filter: rules there that accept packets,
+// such as kube-proxy's for established connections, do not bypass them.
 func Rules(c FirewallConfig) Ruleset {
 	networks := make([]string, 0, len(c.ClusterNetworks))
 	for _, n := range c.ClusterNetworks {
@@ -60,28 +65,31 @@ func Rules(c FirewallConfig) Ruleset {
 		}
 	}
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
+	forwardGuard, inputGuard := slices.Concat(tenantRules(c, networks), c.forwardBalancedGuard(vxlan)), c.inputBalancedGuard(vxlan)
 	return append(Ruleset{
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
-			Comment: "ovsdn: what must not be forwarded",
-			Rules:   slices.Concat(tenantRules(c, networks), guardRules(networks, vxlan)),
+			Comment:  "ovsdn: what must not be forwarded",
+			Rules:    slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMP())),
+			Fallback: slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMPOrReply())),
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
-			Comment: "ovsdn: what must not reach the VTEP",
-			Rules:   guardInputRules(vxlan),
+			Comment:  "ovsdn: what must not reach the VTEP",
+			Rules:    slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMP())),
+			Fallback: slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMPOrReply())),
 		},
 		unknownVTEPs(vxlan),
-		podLimit(),
+		podLimit(c.unlimited()),
 		{
 			Table: tableNAT, Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
 			Comment: "ovsdn: pods outside the cluster network",
-			Rules:   masqueradeRules(networks, c.MasqueradeServices),
+			Rules:   slices.Concat(c.masqueradeBalanced(), masqueradeRules(networks, c.MasqueradeServices)),
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: to this node",
-			Rules:   append([]Rule{rule(vxlan, "VXLAN from nodes", "ACCEPT")}, c.HostAccess.accept(c.NodeNetworks)...),
+			Rules:   slices.Concat([]Rule{rule(vxlan, "VXLAN from nodes", "ACCEPT")}, c.HostAccess.accept(c.NodeNetworks), c.acceptBalanced()),
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT-LAST", BuiltIn: "INPUT", Last: true,
@@ -90,8 +98,9 @@ func Rules(c FirewallConfig) Ruleset {
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
-			Comment: "ovsdn: from and to pods",
-			Rules:   forwardRules(c, networks),
+			Comment:  "ovsdn: from and to pods",
+			Rules:    slices.Concat(c.rejectBalanced(rejects()), forwardRules(c, networks), c.forwardBalanced()),
+			Fallback: slices.Concat(c.rejectBalanced([]string{"DROP"}), forwardRules(c, networks), c.forwardBalanced()),
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
@@ -101,10 +110,9 @@ func Rules(c FirewallConfig) Ruleset {
 	}, notrackChains(vxlan)...)
 }
 
-// routedRules mark what came to this node with an address of the pods or of a service, before that or the source is changed. In another mode
-// the chain is there too, and empty: so a change of the mode empties it.
+// routedRules mark packets from other hosts to an address of a pod or service, before NAT. In other modes the chain exists and is empty.
 func routedRules(c FirewallConfig, networks []string) []Rule {
-	if !c.SourcesJudged {
+	if !c.SourcesEvaluated {
 		return nil
 	}
 	var rules []Rule
@@ -115,11 +123,11 @@ func routedRules(c FirewallConfig, networks []string) []Rule {
 	return rules
 }
 
-// tenantRules retain the source of pods that reach pods through a node port or an address of a load balancer: kube-proxy would masquerade
-// them. It still does so for a pod that a service leads to itself, which must not see its own address; that is a connection to the
-// service's own address.
+// tenantRules retain the source of connections of pods to pods through a node port or a load balancer's address, which kube-proxy would masquerade.
+// kube-proxy still masquerades a connection of a pod to itself through the service's own address: the pod must not receive packets from its own
+// address.
 func tenantRules(c FirewallConfig, networks []string) []Rule {
-	if !c.SourcesJudged {
+	if !c.SourcesEvaluated {
 		return nil
 	}
 	var rules []Rule
@@ -138,9 +146,9 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
 }
 
-// masqueradeRules leave what kube-proxy marked to kube-proxy, which also clears its mark. In iptables mode its chain
-// comes before ours anyway; in nftables mode it is another hook of the same priority, and which of the two is first
-// depends on which was made first.
+// masqueradeRules skip packets with kube-proxy's mark, which kube-proxy masquerades and clears. In iptables mode its chain
+// comes first anyway; in nftables mode it is another hook of the same priority, and the order depends on which was
+// created first.
 func masqueradeRules(networks []string, services bool) []Rule {
 	rules := []Rule{rule([]string{"-m", "mark", "--mark", kubeMark}, "masqueraded by kube-proxy", "RETURN")}
 	if services {
@@ -161,8 +169,9 @@ func masqueradeRules(networks []string, services bool) []Rule {
 	return rules
 }
 
-// forwardRules let pods' packets through. What still has an address of a service behind kube-proxy's rules is for no service: the host would ask
-// tun0 for the MAC of each such address, and a pod that tries all of them would fill the machine's neighbour table.
+// forwardRules accept packets of pods. A packet that still has a service address after kube-proxy's rules is for a service that does not exist: the
+// host would send an ARP request for each such address, and a pod that tries all of them would fill the host's neighbour table. With BalancesServices only
+// packets of other hosts match: they are not translated.
 func forwardRules(c FirewallConfig, networks []string) []Rule {
 	var rules []Rule
 	if c.ServiceNetwork.IsValid() && c.ServiceNetwork.Addr().Is4() {

@@ -12,75 +12,75 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
-// Sysctls are the host's settings.
+// Sysctls reads and writes the host's sysctls.
 type Sysctls struct {
 	Dir sysctl.Dir
-	// Former is a file for what settings were before the agent changed them, on a file system that is lost when they are: with the
-	// machine's restart. "" keeps nothing.
-	Former string
+	// SavedFile is the path of the file with the previous values of sysctls that the agent changed, for Restore. It must be on a file
+	// system that a reboot clears, as it resets sysctls. "" saves nothing.
+	SavedFile string
 }
 
 // setting is a sysctl that must have the value.
 type setting struct {
 	name, value string
-	atLeast     bool     // a larger number is right, too
-	lasting     bool     // it is the host's: what it was is kept, for an uninstallation
-	disturbs    []string // the kernel changes these too when it is written
+	atLeast     bool     // a larger number is not changed
+	saved       bool     // the previous value is saved, for an uninstall; not for sysctls of tun0
+	sideEffects []string // other sysctls that the kernel changes when this one is written
 }
 
-// former is what a setting was.
-type former struct {
-	Name string `json:"name"`
-	Was  string `json:"was"`
-	Made string `json:"made,omitempty"` // what the agent made of it; "": the kernel's doing
+// savedSetting is the previous value of a sysctl. The keys of its JSON are persistent.
+type savedSetting struct {
+	Name     string `json:"name"`
+	Previous string `json:"was"`
+	Written  string `json:"made,omitempty"` // by the agent; "": the kernel changed it as a side effect
 }
 
-// ipv4Settings are what pods' traffic through tun0 needs. For settings that are both per interface and for all, how
-// the two combine is in the kernel's Documentation/networking/ip-sysctl.rst.
+// ipv4Settings returns the sysctls that pods' traffic through tun0 requires. The kernel's Documentation/networking/ip-sysctl.rst
+// describes how sysctls of an interface and of `all` are combined.
 func ipv4Settings() []setting {
 	return []setting{
-		// The host routes between pods and the world.
-		{name: "net/ipv4/ip_forward", value: "1", lasting: true, disturbs: []string{"net/ipv4/conf/all/accept_redirects"}},
-		// Loose: what comes in by tun0 may have a source that is routed elsewhere. Not 0: in force is the larger one of
-		// this and `all`, so that 0 would leave a host's strict 1 in force.
+		// The host routes between pods and other networks.
+		{name: "net/ipv4/ip_forward", value: "1", saved: true, sideEffects: []string{"net/ipv4/conf/all/accept_redirects"}},
+		// Loose mode: packets from tun0 may have a source that is routed by another interface. Not 0: the kernel applies the larger one of
+		// this and `all`, so that 0 would not override a strict 1.
 		{name: "net/ipv4/conf/" + Tun0Name + "/rp_filter", value: "2"},
-		// Ask for pods' MACs with the gateway's address whatever source the packet has: the bridge drops ARP from
-		// tun0 with any other sender, since pods could be told lies by it.
+		// ARP requests for pods have the gateway's address, whatever source the packet has: the bridge drops ARP from
+		// tun0 with any other sender address, which could poison pods' ARP caches.
 		{name: "net/ipv4/conf/" + Tun0Name + "/arp_announce", value: "2"},
-		// A packet to a service comes in by tun0 and leaves by tun0 to its endpoint. The kernel would tell the pod to send to the
-		// endpoint directly, and the service would be dead for that pod. Either of the two settings turns
-		// redirects on, so both are off; other interfaces have their own and keep it.
-		{name: "net/ipv4/conf/all/send_redirects", value: "0", lasting: true},
+		// A packet to a service enters by tun0 and leaves by tun0 to its endpoint. The kernel would send the pod an ICMP redirect to the
+		// endpoint, after which the service would not work for that pod. Either of the two settings enables
+		// redirects, so both are 0; other interfaces have their own setting.
+		{name: "net/ipv4/conf/all/send_redirects", value: "0", saved: true},
 		{name: "net/ipv4/conf/" + Tun0Name + "/send_redirects", value: "0"},
 	}
 }
 
-// neighbourSettings give the machine's one IPv4 neighbour table, which the host and all pods share, room for a cluster's addresses. Up to
-// 65,536 entries take about 32 MiB. Only the machine's own network namespace has these settings. Written from the largest, so that the
+// neighbourSettings raise the thresholds of the IPv4 neighbour table, which the host and all pods share, for the addresses of a cluster.
+// 65,536 entries take about 32 MiB. Only the initial network namespace has these sysctls. The largest is written first, so that the
 // thresholds are in order at any time.
 func neighbourSettings() []setting {
 	const dir = "net/ipv4/neigh/default/"
 	return []setting{
-		{name: dir + "gc_thresh3", value: "65536", atLeast: true, lasting: true},
-		{name: dir + "gc_thresh2", value: "32768", atLeast: true, lasting: true},
-		{name: dir + "gc_thresh1", value: "8192", atLeast: true, lasting: true},
+		{name: dir + "gc_thresh3", value: "65536", atLeast: true, saved: true},
+		{name: dir + "gc_thresh2", value: "32768", atLeast: true, saved: true},
+		{name: dir + "gc_thresh1", value: "8192", atLeast: true, saved: true},
 	}
 }
 
-// isAtLeast compares numbers. What is none is not.
+// isAtLeast compares numbers. It returns false for other values.
 func isAtLeast(have, want string) bool {
 	h, err := strconv.Atoi(have)
 	w, wantErr := strconv.Atoi(want)
 	return err == nil && wantErr == nil && h >= w
 }
 
-// noIPv6 keeps router solicitations and duplicate address detection out of a pod network without IPv6.
+// noIPv6 disables IPv6 on tun0, and with it router solicitations and duplicate address detection in a pod network without IPv6.
 func noIPv6() setting {
 	return setting{name: "net/ipv6/conf/" + Tun0Name + "/disable_ipv6", value: "1"}
 }
 
-// ensure sets what differs, and says what it changed. A setting that is right is not written: /proc/sys may be
-// read-only, and writing ip_forward resets other settings.
+// ensure writes the setting if it differs, and returns the change. It does not write the same value: /proc/sys may be
+// read-only, and a write of ip_forward resets other sysctls.
 func (s Sysctls) ensure(w setting) (change string, err error) {
 	have, err := s.Dir.Get(w.name)
 	if err != nil {
@@ -89,20 +89,20 @@ func (s Sysctls) ensure(w setting) (change string, err error) {
 	if have == w.value || w.atLeast && isAtLeast(have, w.value) {
 		return "", nil
 	}
-	if w.lasting && s.Former != "" {
-		if err := s.keep(w, have); err != nil {
-			return "", fmt.Errorf("note that sysctl %s was %s, for an uninstallation: %w", w.name, have, err)
+	if w.saved && s.SavedFile != "" {
+		if err := s.save(w, have); err != nil {
+			return "", fmt.Errorf("save previous value of sysctl %s=%s: %w", w.name, have, err)
 		}
 	}
 	if err := s.Dir.Set(w.name, w.value); err != nil {
-		return "", fmt.Errorf("sysctl %s is %s and cannot be changed to %s: make /proc/sys writable for the agent (--sysctl-dir), or set it on the host (/etc/sysctl.d): %w",
+		return "", fmt.Errorf("change sysctl %s from %s to %s: %w; make /proc/sys writable for the agent (--sysctl-dir), or set it on the host (/etc/sysctl.d)",
 			w.name, have, w.value, err)
 	}
 	return fmt.Sprintf("sysctl %s=%s (was %s)", w.name, w.value, have), nil
 }
 
-// ensureIfThere is for settings of what a kernel may be built without.
-func (s Sysctls) ensureIfThere(w setting) (change string, err error) {
+// ensureIfExists is ensure for a setting that some kernels do not have.
+func (s Sysctls) ensureIfExists(w setting) (change string, err error) {
 	change, err = s.ensure(w)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -110,77 +110,77 @@ func (s Sysctls) ensureIfThere(w setting) (change string, err error) {
 	return change, err
 }
 
-// keep notes what the setting was, and what the kernel is about to change with it. The first note counts.
-func (s Sysctls) keep(w setting, have string) error {
-	notes, err := s.notes()
+// save writes the current value of the sysctl, and of those that the kernel changes with it, to the file. Values in the file are not replaced.
+func (s Sysctls) save(w setting, have string) error {
+	saved, err := s.load()
 	if err != nil {
 		return err
 	}
-	add := func(n former) {
-		if !slices.ContainsFunc(notes, func(old former) bool { return old.Name == n.Name }) {
-			notes = append(notes, n)
+	add := func(n savedSetting) {
+		if !slices.ContainsFunc(saved, func(old savedSetting) bool { return old.Name == n.Name }) {
+			saved = append(saved, n)
 		}
 	}
-	add(former{Name: w.name, Was: have, Made: w.value})
-	for _, name := range w.disturbs {
+	add(savedSetting{Name: w.name, Previous: have, Written: w.value})
+	for _, name := range w.sideEffects {
 		value, err := s.Dir.Get(name)
 		if err != nil {
 			return err
 		}
-		add(former{Name: name, Was: value})
+		add(savedSetting{Name: name, Previous: value})
 	}
-	content, err := json.Marshal(notes)
+	content, err := json.Marshal(saved)
 	if err != nil {
 		return err
 	}
-	temp := s.Former + ".tmp"
+	temp := s.SavedFile + ".tmp"
 	if err := os.WriteFile(temp, content, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temp, s.Former)
+	return os.Rename(temp, s.SavedFile)
 }
 
-func (s Sysctls) notes() ([]former, error) {
-	content, err := os.ReadFile(s.Former)
+func (s Sysctls) load() ([]savedSetting, error) {
+	content, err := os.ReadFile(s.SavedFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var notes []former
-	if err := json.Unmarshal(content, &notes); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Former, err)
+	var saved []savedSetting
+	if err := json.Unmarshal(content, &saved); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.SavedFile, err)
 	}
-	return notes, nil
+	return saved, nil
 }
 
-// Restore makes the host's settings what they were before the agent changed them, and returns what it changed, for logging. One that
-// somebody else has changed since is theirs. It goes on past errors and joins them.
+// Restore restores the previous values of sysctls that the agent changed, and returns the changes, for logging. It does not restore one that
+// another program has changed since. It continues after errors and joins them.
 func (s Sysctls) Restore() (changes []string, err error) {
-	notes, err := s.notes()
+	saved, err := s.load()
 	if err != nil {
-		return nil, fmt.Errorf("find out what sysctls were: %w", err)
+		return nil, fmt.Errorf("read previous values of sysctls: %w", err)
 	}
 	var errs []error
-	for _, n := range notes {
+	for _, n := range saved {
 		have, err := s.Dir.Get(n.Name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if have == n.Was || n.Made != "" && have != n.Made {
+		if have == n.Previous || n.Written != "" && have != n.Written {
 			continue
 		}
-		if err := s.Dir.Set(n.Name, n.Was); err != nil {
+		if err := s.Dir.Set(n.Name, n.Previous); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		changes = append(changes, fmt.Sprintf("sysctl %s=%s (was %s)", n.Name, n.Was, have))
+		changes = append(changes, fmt.Sprintf("sysctl %s=%s (was %s)", n.Name, n.Previous, have))
 	}
-	if len(errs) == 0 && s.Former != "" {
-		if err := os.Remove(s.Former); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("forget what sysctls were: %w", err))
+	if len(errs) == 0 && s.SavedFile != "" {
+		if err := os.Remove(s.SavedFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("delete previous values of sysctls: %w", err))
 		}
 	}
 	return changes, errors.Join(errs...)

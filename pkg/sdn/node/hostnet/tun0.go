@@ -20,43 +20,51 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
-// Tun0Config is the wanted state of tun0 and of the host's routes into the pod network.
+// Tun0Config is the wanted state of tun0 and of the host's routes to the pod network.
 type Tun0Config struct {
 	Subnets         []netip.Prefix // the node's own, masked, at least one; tun0 is the gateway of each, and has the first one's MAC
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	MTU             linkmtu.MTU
 	Sysctls         Sysctls
+
+	// ServiceNextHop is the IPv4 next hop of the route to the service network, for --service-proxy=ovs; zero: the service network is on-link, and the host
+	// resolves each service's address. ServiceNextHopMAC is its MAC.
+	ServiceNextHop    netip.Addr
+	ServiceNextHopMAC net.HardwareAddr
 }
 
-// Tun0 is the host's side of the port of that name.
+// Tun0 reconciles the host's interface tun0.
 type Tun0 struct {
 	config Tun0Config
-	mu     sync.Mutex // calls look and then change
-	fault  fault
+	mu     sync.Mutex // held by Sync and PrepareMTU
+	// neighboursListed is set once Sync has removed the permanent neighbours of a previous agent. Guarded by mu.
+	neighboursListed bool
+
+	status syncStatus
 }
 
-// NewTun0 returns a Tun0 that holds tun0 to the configuration.
+// NewTun0 returns a Tun0 with the configuration.
 func NewTun0(c Tun0Config) *Tun0 {
 	return &Tun0{config: c}
 }
 
-// Sync makes tun0 right and returns what it had to change, for logging. Addresses and routes of tun0 that are not wanted
-// are removed. An interface that has the name but not the MAC that the agent pinned is somebody else's: that
-// is an error, and nothing is changed.
+// Sync corrects tun0 and returns the changes, for logging. It removes other addresses and routes of tun0, and at first
+// other permanent IPv4 neighbours. An interface with the name
+// but another MAC than the port's belongs to another program: that is an error, and nothing is changed.
 func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	link, err := netlinksafe.LinkByName(Tun0Name)
 	if err != nil {
-		return nil, fmt.Errorf("find %s, which Open vSwitch should have made (`ovs-vsctl show` says why not): %w", Tun0Name, err)
+		return nil, fmt.Errorf("find %s, a port of Open vSwitch (see `ovs-vsctl show`): %w", Tun0Name, err)
 	}
 	if want, have := config.MAC(config.Gateway(t.config.Subnets[0])), link.Attrs().HardwareAddr; want != nil && !bytes.Equal(have, want) {
-		return nil, fmt.Errorf("interface %s has the MAC %q, not the port's %q: if it belongs to something else, such as a VPN, rename that one", Tun0Name, have, want)
+		return nil, fmt.Errorf("interface %s has MAC %q, want %q; if it belongs to another program, such as a VPN, rename it", Tun0Name, have, want)
 	}
-	// In this order: settings before the interface can send, addresses before routes, which the kernel drops with an
-	// interface's last address.
-	for _, step := range []func(netlink.Link) ([]string, error){t.sysctls, t.setMTU, t.addresses, t.up, t.routes} {
+	// In this order: sysctls before the interface can send, addresses before routes, which the kernel deletes with an
+	// interface's last address, and the next hop before the route that uses it.
+	for _, step := range []func(netlink.Link) ([]string, error){t.sysctls, t.setMTU, t.addresses, t.up, t.nextHop, t.routes, t.staleNeighbours} {
 		if err := ctx.Err(); err != nil {
 			return changes, err
 		}
@@ -69,31 +77,30 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 	return changes, nil
 }
 
-// Run keeps tun0 right until the context ends: it syncs now, every interval, and as soon as the kernel reports a change
-// that concerns tun0.
+// Run calls Sync until the context ends: at once, every interval, and when the kernel reports a relevant change.
 func (t *Tun0) Run(ctx context.Context, interval time.Duration) {
-	keep(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", Tun0Name)), interval, t.Sync, t.watch, &t.fault)
+	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", Tun0Name)), interval, t.Sync, t.watch, &t.status)
 }
 
-// Healthy returns what keeps Run from making tun0 right, if that lasts.
-func (t *Tun0) Healthy() error { return t.fault.get() }
+// Healthy returns the persistent failure of Run, or nil. It is safe for concurrent use.
+func (t *Tun0) Healthy() error { return t.status.err() }
 
 func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
 	var errs []error
-	note := func(change string, err error) {
+	add := func(change string, err error) {
 		if change != "" {
 			changes = append(changes, change)
 		}
 		errs = append(errs, err)
 	}
 	for _, w := range ipv4Settings() {
-		note(t.config.Sysctls.ensure(w))
+		add(t.config.Sysctls.ensure(w))
 	}
 	for _, w := range neighbourSettings() {
-		note(t.config.Sysctls.ensureIfThere(w))
+		add(t.config.Sysctls.ensureIfExists(w))
 	}
 	if !slices.ContainsFunc(t.config.Subnets, func(s netip.Prefix) bool { return s.Addr().Is6() }) {
-		note(t.config.Sysctls.ensureIfThere(noIPv6()))
+		add(t.config.Sysctls.ensureIfExists(noIPv6()))
 	}
 	return changes, errors.Join(errs...)
 }
@@ -118,7 +125,7 @@ func (t *Tun0) addresses(link netlink.Link) (changes []string, err error) {
 	if err != nil || len(removed) == 0 {
 		return changes, err
 	}
-	// With a primary address go the secondary ones of its subnet, and one of them may have been ours.
+	// The kernel deletes secondary addresses with the primary one of their subnet: a wanted address may be missing now.
 	again, err := t.addAddresses(link)
 	return append(changes, again...), err
 }
@@ -132,7 +139,7 @@ func (t *Tun0) addAddresses(link netlink.Link) (changes []string, err error) {
 		if _, ok := have[a]; ok {
 			continue
 		}
-		// The route to the node's subnet would be a second one beside the cluster network's.
+		// No route to the node's subnet: the cluster network's includes it.
 		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: toIPNet(a), Flags: unix.IFA_F_NOPREFIXROUTE}); err != nil {
 			return changes, fmt.Errorf("add the address %s to %s: %w", a, Tun0Name, err)
 		}
@@ -151,7 +158,7 @@ func (t *Tun0) removeAddresses(link netlink.Link) (changes []string, err error) 
 		if slices.Contains(wanted, a) || a.Addr().IsLinkLocalUnicast() && a.Addr().Is6() {
 			continue
 		}
-		// EADDRNOTAVAIL: it went with its primary address.
+		// EADDRNOTAVAIL: the kernel deleted it with its primary address.
 		if err := netlink.AddrDel(link, &raw); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return changes, fmt.Errorf("remove the address %s from %s: %w", a, Tun0Name, err)
 		}
@@ -160,7 +167,7 @@ func (t *Tun0) removeAddresses(link netlink.Link) (changes []string, err error) 
 	return changes, nil
 }
 
-// gateways returns tun0's addresses, with the length of their subnet.
+// gateways returns tun0's addresses, with the prefix length of their subnet.
 func (t *Tun0) gateways() []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range t.config.Subnets {
@@ -181,7 +188,7 @@ func addressesOf(link netlink.Link) (map[netip.Prefix]netlink.Addr, error) {
 	return all, nil
 }
 
-// routes adds before it removes, so that no destination is without a route in between.
+// routes adds routes before it removes others, so that each destination has a route at any time.
 func (t *Tun0) routes(link netlink.Link) (changes []string, err error) {
 	have, err := netlinksafe.RouteList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -198,10 +205,10 @@ func (t *Tun0) routes(link netlink.Link) (changes []string, err error) {
 		changes = append(changes, fmt.Sprintf("route %s added", w.Dst))
 	}
 	for _, h := range have {
-		if slices.ContainsFunc(wanted, func(w netlink.Route) bool { return sameRoute(h, w) || replaces(w, h) }) || t.kernels(h) {
+		if slices.ContainsFunc(wanted, func(w netlink.Route) bool { return sameRoute(h, w) || replaces(w, h) }) || t.isKernelRoute(h) {
 			continue
 		}
-		// ESRCH: it went by itself in the meantime.
+		// ESRCH: it was deleted in the meantime.
 		if err := netlink.RouteDel(&h); err != nil && !errors.Is(err, unix.ESRCH) {
 			return changes, fmt.Errorf("remove the route %s dev %s: %w", h.Dst, Tun0Name, err)
 		}
@@ -210,32 +217,41 @@ func (t *Tun0) routes(link netlink.Link) (changes []string, err error) {
 	return changes, nil
 }
 
-// wantedRoutes returns the routes in the form that OpenShift SDN gave them: the cluster network is on the link.
+// wantedRoutes returns the same routes as OpenShift SDN: the cluster network is on-link, and so is the service network without a next hop. The next hop's
+// route precedes the one that uses it.
 func (t *Tun0) wantedRoutes(link netlink.Link) []netlink.Route {
 	var all []netlink.Route
 	for _, c := range t.config.ClusterNetworks {
 		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(c), Scope: netlink.SCOPE_LINK, MTU: t.config.MTU.Routes})
 	}
-	if s := t.config.ServiceNetwork; s.IsValid() {
-		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(s), MTU: t.config.MTU.Routes})
+	s, hop := t.config.ServiceNetwork, t.config.ServiceNextHop
+	if !s.IsValid() {
+		return all
 	}
-	return all
+	toServices := netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(s), MTU: t.config.MTU.Routes}
+	if hop.IsValid() {
+		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(hostPrefix(hop)), Scope: netlink.SCOPE_LINK, MTU: t.config.MTU.Routes})
+		toServices.Gw, toServices.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)
+	}
+	return append(all, toServices)
 }
 
-// sameRoute says whether a route of tun0 is as wanted. IPv6 knows no scopes, and gives metric 1024 for none.
+// sameRoute reports whether a route of tun0 equals the wanted one. IPv6 has no scopes, and uses metric 1024 for none.
 func sameRoute(have, want netlink.Route) bool {
 	dst := fromIPNet(have.Dst)
-	return dst == fromIPNet(want.Dst) && have.Type == unix.RTN_UNICAST && have.Gw == nil && have.Via == nil && have.Src == nil && have.MTU == want.MTU &&
+	const onLink = int(netlink.FLAG_ONLINK)
+	return dst == fromIPNet(want.Dst) && have.Type == unix.RTN_UNICAST && have.Gw.Equal(want.Gw) && have.Flags&onLink == want.Flags&onLink &&
+		have.Via == nil && have.Src == nil && have.MTU == want.MTU &&
 		(dst.Addr().Is6() || have.Scope == want.Scope && have.Priority == 0 && have.Tos == 0)
 }
 
-// replaces says whether w, once written, took the place of h: they have the same key in the kernel.
+// replaces reports whether the kernel replaced h when w was added: they have the same key.
 func replaces(w, h netlink.Route) bool {
 	return fromIPNet(w.Dst) == fromIPNet(h.Dst) && h.Priority == 0 && h.Tos == 0
 }
 
-// kernels says whether the kernel made the route and it may stay. Of an address that was added without
-// IFA_F_NOPREFIXROUTE the kernel made the route to the node's subnet, which goes.
-func (t *Tun0) kernels(r netlink.Route) bool {
+// isKernelRoute reports whether the kernel added the route, except for that to the node's subnet, which it adds with an address without
+// IFA_F_NOPREFIXROUTE, and which is removed.
+func (t *Tun0) isKernelRoute(r netlink.Route) bool {
 	return r.Protocol == unix.RTPROT_KERNEL && !slices.Contains(t.config.Subnets, fromIPNet(r.Dst))
 }

@@ -28,11 +28,13 @@ func node1() Tun0Config {
 	}
 }
 
-// tun0State is what `ip` says about tun0, in the order of its words.
+// tun0State is the state of tun0 in the words of `ip`.
 type tun0State struct {
 	Link      string
 	Addresses []string
 	Routes    []string
+
+	Neighbours string // the permanent ones
 }
 
 func stateOfTun0(t *testing.T) tun0State {
@@ -55,6 +57,7 @@ func stateOfTun0(t *testing.T) tun0State {
 		s.Routes = append(s.Routes, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
 	}
 	slices.Sort(s.Routes)
+	s.Neighbours = sh(t, "ip neigh show dev tun0 nud permanent | sed 's/ *$//'")
 	return s
 }
 
@@ -73,7 +76,22 @@ func node1State() tun0State {
 	}
 }
 
-// syncTun0 syncs, and once more, which must change nothing.
+// balanced is node1 with a next hop to services.
+func balanced() Tun0Config {
+	c := node1()
+	c.ServiceNextHop = netip.MustParseAddr("169.254.0.11")
+	c.ServiceNextHopMAC = config.MAC(c.ServiceNextHop)
+	return c
+}
+
+func balancedState() tun0State {
+	s := node1State()
+	s.Routes = []string{"10.128.0.0/14 scope link", "169.254.0.11 scope link", "172.30.0.0/16 via 169.254.0.11 onlink"}
+	s.Neighbours = "169.254.0.11 lladdr 0a:58:a9:fe:00:0b PERMANENT\n"
+	return s
+}
+
+// syncTun0 calls Sync twice, and checks that the second call changes nothing.
 func syncTun0(t *testing.T, c Tun0Config) []string {
 	t.Helper()
 	tun0 := NewTun0(c)
@@ -82,7 +100,7 @@ func syncTun0(t *testing.T, c Tun0Config) []string {
 	again, err := tun0.Sync(t.Context())
 	must(t, err)
 	if len(again) > 0 {
-		t.Errorf("the second Sync changed %q", again)
+		t.Errorf("second Sync: got changes %q", again)
 	}
 	return changes
 }
@@ -98,26 +116,26 @@ func TestTun0(t *testing.T) {
 	for _, want := range []string{"MTU 1450 (was 1500)", "up", "address 10.128.0.1/23 added", "route 10.128.0.0/14 added", "route 172.30.0.0/16 added",
 		"sysctl net/ipv4/ip_forward=1 (was 0)", "sysctl net/ipv6/conf/tun0/disable_ipv6=1 (was 0)"} {
 		if !slices.Contains(changes, want) {
-			t.Errorf("changes %q do not have %q", changes, want)
+			t.Errorf("got changes %q, want %q among them", changes, want)
 		}
 	}
 	got := sh(t, "cd /proc/sys/net; cat ipv4/ip_forward ipv4/conf/tun0/rp_filter ipv4/conf/tun0/arp_announce ipv4/conf/all/send_redirects ipv4/conf/tun0/send_redirects")
 	if want := "1\n2\n2\n0\n0\n"; got != want {
-		t.Errorf("sysctls are %q, want %q", got, want)
+		t.Errorf("got sysctls %q, want %q", got, want)
 	}
-	// The kernel itself must agree on what asks for pods and with which source.
+	// The kernel's route lookup must return tun0 and the gateway's address.
 	if got := sh(t, "ip route get 10.131.2.3"); !strings.Contains(got, "dev tun0 src 10.128.0.1") {
-		t.Errorf("the way to a pod is %s", got)
+		t.Errorf("route to a pod: got %s", got)
 	}
 	if got := sh(t, "ip route get 172.30.0.1"); !strings.Contains(got, "dev tun0 src 10.128.0.1") {
-		t.Errorf("the way to a service is %s", got)
+		t.Errorf("route to a service: got %s", got)
 	}
 }
 
-func TestTun0RemovesWhatIsStale(t *testing.T) {
+func TestTun0_sync(t *testing.T) {
 	for _, test := range []struct{ name, before string }{
 		{"addresses", "ip addr add 10.99.0.1/24 dev tun0; ip addr add 10.128.0.1/24 dev tun0"},
-		{"our address is the secondary of a stale one", "ip addr add 10.128.0.9/23 dev tun0; ip addr add 10.128.0.1/23 dev tun0 noprefixroute"},
+		{"the wanted address is secondary to a stale one", "ip addr add 10.128.0.9/23 dev tun0; ip addr add 10.128.0.1/23 dev tun0 noprefixroute"},
 		{"the kernel's route to the node's subnet", "ip addr add 10.128.0.1/23 dev tun0"},
 		{"routes", `ip addr add 10.128.0.1/23 dev tun0 noprefixroute
 			ip route add 10.99.0.0/16 dev tun0; ip route add default dev tun0; ip route add blackhole 10.98.0.0/16`},
@@ -135,7 +153,7 @@ func TestTun0RemovesWhatIsStale(t *testing.T) {
 			sh(t, test.before)
 			syncTun0(t, node1())
 			got := stateOfTun0(t)
-			// An address keeps its flags as long as it lives.
+			// The flags of an existing address are not changed.
 			for i, a := range got.Addresses {
 				got.Addresses[i] = strings.TrimSuffix(a, " noprefixroute") + " noprefixroute"
 			}
@@ -146,7 +164,7 @@ func TestTun0RemovesWhatIsStale(t *testing.T) {
 	}
 }
 
-func TestTun0WithSeveralNetworks(t *testing.T) {
+func TestTun0_severalNetworks(t *testing.T) {
 	inNetNS(t)
 	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	c := node1()
@@ -158,7 +176,7 @@ func TestTun0WithSeveralNetworks(t *testing.T) {
 		Addresses: []string{"10.128.0.1/23 noprefixroute", "10.64.3.1/24 noprefixroute", "fd00:10:128::1/64 noprefixroute"},
 		Routes:    []string{"10.128.0.0/14 scope link", "10.64.0.0/16 scope link", "172.30.0.0/16", "fd00:10::/32 metric 1024 pref medium"},
 	})
-	// The node's subnets may change under a running tun0.
+	// The node's subnets change.
 	c = node1()
 	c.Subnets = prefixes("10.128.0.0/24")
 	syncTun0(t, c)
@@ -167,13 +185,13 @@ func TestTun0WithSeveralNetworks(t *testing.T) {
 	wantState(t, want)
 }
 
-func TestTun0Errors(t *testing.T) {
+func TestTun0_errors(t *testing.T) {
 	t.Run("missing", func(t *testing.T) {
 		inNetNS(t)
 		_, err := NewTun0(node1()).Sync(t.Context())
 		wantError(t, err, "find tun0", "ovs-vsctl show")
 	})
-	t.Run("somebody else's", func(t *testing.T) {
+	t.Run("another program's", func(t *testing.T) {
 		inNetNS(t)
 		mac := config.MAC(netip.MustParseAddr("10.200.0.1"))
 		addInterface(t, Tun0Name, mac, "10.8.0.1/24")
@@ -188,12 +206,12 @@ func TestTun0Errors(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if changes, err := NewTun0(node1()).Sync(ctx); !errors.Is(err, context.Canceled) || len(changes) > 0 {
-			t.Errorf("changed %q, %v", changes, err)
+			t.Errorf("Sync: got changes %q, error %v; want %v", changes, err, context.Canceled)
 		}
 	})
 }
 
-func TestReadOnlySysctls(t *testing.T) {
+func TestSysctls_readOnly(t *testing.T) {
 	inNetNS(t)
 	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	syncTun0(t, node1())
@@ -209,28 +227,28 @@ func TestReadOnlySysctls(t *testing.T) {
 			return
 		}
 		if changes, err := NewTun0(node1()).Sync(t.Context()); err != nil || len(changes) > 0 {
-			t.Errorf("nothing to write: changed %q, %v", changes, err)
+			t.Errorf("Sync without differences: got changes %q, error %v", changes, err)
 		}
 		_, err := Sysctls{}.ensure(setting{name: "net/ipv4/ip_forward", value: "0"})
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
-			t.Errorf("read-only, but: %v", err)
+			t.Errorf("ensure of a read-only sysctl: got %v", err)
 			return
 		}
-		wantError(t, err, "net/ipv4/ip_forward is 1", "changed to 0", "/etc/sysctl.d")
+		wantError(t, err, "net/ipv4/ip_forward from 1 to 0", "/etc/sysctl.d")
 	}()
 	<-done
 
 	if _, err := (Sysctls{}).ensure(setting{name: "net/ipv4/no_such_thing", value: "1"}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing sysctl: %v", err)
+		t.Errorf("ensure of a missing sysctl: got %v, want %v", err, fs.ErrNotExist)
 	}
-	if change, err := (Sysctls{}).ensureIfThere(setting{name: "net/ipv7/no_such_thing", value: "1"}); err != nil || change != "" {
-		t.Errorf("a missing sysctl that may be missing: %q, %v", change, err)
+	if change, err := (Sysctls{}).ensureIfExists(setting{name: "net/ipv7/no_such_thing", value: "1"}); err != nil || change != "" {
+		t.Errorf("ensureIfExists of a missing sysctl: got change %q, error %v", change, err)
 	}
 }
 
-func TestTun0Run(t *testing.T) {
+func TestTun0_run(t *testing.T) {
 	const others = "ip link add eth0 type veth peer name eth1; ip addr add 192.0.2.10/24 dev eth0; ip link set eth0 up; ip link set eth1 up; "
-	for _, test := range []struct{ name, harm string }{
+	for _, test := range []struct{ name, change string }{
 		{"address removed", "ip addr flush dev tun0"},
 		{"address added", "ip addr add 10.7.7.7/24 dev tun0"},
 		{"down", "ip link set tun0 down"},
@@ -238,29 +256,43 @@ func TestTun0Run(t *testing.T) {
 		{"MTU of a route", "ip route change 172.30.0.0/16 dev tun0 mtu 1300"},
 		{"route removed", "ip route del 172.30.0.0/16"},
 		{"route added", "ip route add 10.99.0.0/16 dev tun0"},
-		{"route taken over", others + "ip route replace 10.128.0.0/14 dev eth0"},
-		{"made anew", "ip tuntap del tun0 mode tap; ip tuntap add tun0 mode tap; ip link set tun0 address 0a:58:0a:80:00:01"},
+		{"route replaced", others + "ip route replace 10.128.0.0/14 dev eth0"},
+		{"re-created", "ip tuntap del tun0 mode tap; ip tuntap add tun0 mode tap; ip link set tun0 address 0a:58:0a:80:00:01"},
 		{"forwarding", "sysctl -qw net.ipv4.ip_forward=0"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			netns := inNetNS(t)
-			addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
-			right := func() bool {
-				if !strings.Contains(sh(t, "ip link show"), "tun0") {
-					return false
-				}
-				return cmp.Equal(node1State(), stateOfTun0(t)) && sh(t, "cat /proc/sys/net/ipv4/ip_forward") == "1\n"
-			}
-			// No poll: what is restored was noticed.
-			background(t, netns, func(ctx context.Context) { NewTun0(node1()).Run(ctx, time.Hour) })
-			eventually(t, "Run sets tun0 up", right)
-			sh(t, test.harm)
-			eventually(t, "Run restores tun0", right)
-		})
+		t.Run(test.name, func(t *testing.T) { testRun(t, node1(), node1State(), test.change) })
+		t.Run(test.name+", next hop", func(t *testing.T) { testRun(t, balanced(), balancedState(), test.change) })
+	}
+	const hop = "169.254.0.11"
+	for _, test := range []struct{ name, change string }{
+		{"neighbour removed", "ip neigh del " + hop + " dev tun0"},
+		{"another MAC", "ip neigh replace " + hop + " lladdr 0a:58:0a:80:00:02 dev tun0"},
+		{"not permanent", "ip neigh change " + hop + " lladdr 0a:58:a9:fe:00:0b nud stale dev tun0"},
+		{"neighbours flushed", "ip neigh flush nud all dev tun0"},
+		{"route removed", "ip route del " + hop},
+		{"route replaced", others + "ip route replace " + hop + " dev eth0"},
+	} {
+		t.Run("next hop: "+test.name, func(t *testing.T) { testRun(t, balanced(), balancedState(), test.change) })
 	}
 }
 
-// readOnlyProcSys gives the calling goroutine's thread, for good, a read-only /proc/sys, in the network namespace.
+// testRun checks that Run restores tun0 after the change. The interval is too long for a poll: Run must receive the event.
+func testRun(t *testing.T, c Tun0Config, want tun0State, change string) {
+	netns := inNetNS(t)
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
+	inSync := func() bool {
+		if !strings.Contains(sh(t, "ip link show"), "tun0") {
+			return false
+		}
+		return cmp.Equal(want, stateOfTun0(t)) && sh(t, "cat /proc/sys/net/ipv4/ip_forward") == "1\n"
+	}
+	background(t, netns, func(ctx context.Context) { NewTun0(c).Run(ctx, time.Hour) })
+	eventually(t, "Run sets tun0 up", inSync)
+	sh(t, change)
+	eventually(t, "Run restores tun0", inSync)
+}
+
+// readOnlyProcSys locks the calling goroutine to its thread, and makes /proc/sys read-only there, in the network namespace.
 func readOnlyProcSys(netns int) error {
 	runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
 	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {

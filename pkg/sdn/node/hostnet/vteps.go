@@ -16,23 +16,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// vtepSet is the name of the kernel's set of addresses that the node accepts VXLAN from, and vtepSetType its type.
 const (
-	vtepSet     = "OVSDN-VTEPS"
+	// vtepSet is the kernel's set (ipset(8)) of addresses from which the node accepts VXLAN.
+	vtepSet = "OVSDN-VTEPS"
+
+	// vtepSetType is the type of that set.
 	vtepSetType = "hash:ip"
 )
 
-// ipsets is what VTEPs uses of the kernel's sets.
-type ipsets interface {
-	create(name string) error
-	list(name string) (*netlink.IPSetResult, error)
-	add(name string, addr netip.Addr) error
-	remove(name string, addr netip.Addr) error
-}
-
-// VTEPs are the addresses of the tunnel endpoints that this node accepts VXLAN from, by the name of their HostSubnet. The kernel has them as a
+// VTEPs are the tunnel endpoints from which this node accepts VXLAN, by the name of their HostSubnet. The kernel has their addresses in a
 // set, which one rule of the firewall matches. Addresses are added before the flows of a HostSubnet and removed after them. Until Restrict,
-// the set retains what the previous agent wrote. Its methods are safe for concurrent use.
+// the set retains the entries of the previous agent. Its methods are safe for concurrent use.
 type VTEPs struct {
 	sets ipsets
 
@@ -48,7 +42,7 @@ func newVTEPs() *VTEPs {
 	return &VTEPs{sets: kernelSets{}, byName: map[string][]netip.Addr{}, uses: map[netip.Addr]int{}}
 }
 
-// Allow adds the address of the name; the name's other addresses stay until Settle. A failure is logged, and the next Sync of the Firewall
+// Allow adds an address of the name; Settle removes the name's other addresses. A failure is logged, and the next Sync of the Firewall
 // repeats the change.
 func (v *VTEPs) Allow(ctx context.Context, name string, addr netip.Addr) {
 	v.mu.Lock()
@@ -61,7 +55,7 @@ func (v *VTEPs) Allow(ctx context.Context, name string, addr netip.Addr) {
 		return
 	}
 	if err := v.sets.add(vtepSet, addr); err != nil && !isExist(err) {
-		klog.FromContext(ctx).Error(err, "Failed to add VTEP to the set", "set", vtepSet, "vtep", addr, "hostsubnet", name)
+		klog.FromContext(ctx).Error(err, "Failed to add VTEP to the set", "set", vtepSet, "vtep", addr, "hostSubnet", name)
 	}
 }
 
@@ -83,7 +77,7 @@ func (v *VTEPs) Settle(ctx context.Context, name string, addr netip.Addr) {
 			continue
 		}
 		if err := v.sets.remove(vtepSet, a); err != nil && !isExist(err) {
-			klog.FromContext(ctx).Error(err, "Failed to remove VTEP from the set", "set", vtepSet, "vtep", a, "hostsubnet", name)
+			klog.FromContext(ctx).Error(err, "Failed to remove VTEP from the set", "set", vtepSet, "vtep", a, "hostSubnet", name)
 		}
 	}
 	if v.byName[name] = left; left == nil {
@@ -91,7 +85,7 @@ func (v *VTEPs) Settle(ctx context.Context, name string, addr netip.Addr) {
 	}
 }
 
-// isComplete reports whether all peers are known and have their flows.
+// isComplete reports whether all peers were added and have their flows.
 func (v *VTEPs) isComplete() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -104,7 +98,7 @@ func (v *VTEPs) setComplete() {
 	v.complete = true
 }
 
-// sync creates the set if it does not exist, and makes its entries equal to the addresses. It returns what it had to change, for logging.
+// sync creates the set if it does not exist, and makes its entries equal to the addresses. It returns the changes, for logging.
 func (v *VTEPs) sync() (changes []string, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -119,7 +113,7 @@ func (v *VTEPs) sync() (changes []string, err error) {
 		return changes, fmt.Errorf("create set %s: %w", vtepSet, err)
 	}
 	if set.TypeName != vtepSetType {
-		return changes, fmt.Errorf("set %s has type %s, want %s: another program created it; run ipset destroy %[1]s", vtepSet, set.TypeName, vtepSetType)
+		return changes, fmt.Errorf("set %s has type %s, want %s: %w", vtepSet, set.TypeName, vtepSetType, errForeignSet)
 	}
 	v.created = true
 	have := map[netip.Addr]bool{}
@@ -153,12 +147,17 @@ func (v *VTEPs) sync() (changes []string, err error) {
 // isExist reports whether an entry to be added exists, or one to be removed does not.
 func isExist(err error) bool { return errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) }
 
-// RemoveVTEPs deletes the set, for an uninstall, after the rules that match it. A kernel without sets has none.
+// RemoveVTEPs deletes the set, for an uninstall, after the rules that match it. It does not delete a set of another program, and succeeds on a kernel
+// without sets.
 func RemoveVTEPs(ctx context.Context) error {
-	const poll, atMost = 20 * time.Millisecond, 5 * time.Second
-	var err error
-	// The kernel releases the match of a deleted rule of nftables a moment later.
-	_ = wait.PollUntilContextTimeout(ctx, poll, atMost, true, func(context.Context) (bool, error) {
+	const interval, timeout = 20 * time.Millisecond, 5 * time.Second
+	set, err := netlink.IpsetList(vtepSet)
+	if err == nil && set.TypeName != vtepSetType {
+		klog.FromContext(ctx).Info("Skipped removal of the set of another program", "set", vtepSet, "type", set.TypeName)
+		return nil
+	}
+	// The kernel releases the set asynchronously after a rule of nftables was deleted.
+	_ = wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
 		err = netlink.IpsetDestroy(vtepSet)
 		return !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)), nil
 	})
@@ -170,12 +169,12 @@ func RemoveVTEPs(ctx context.Context) error {
 	}
 }
 
-// lacksSets recognizes a kernel without ip_set (EINVAL, of a subsystem that nfnetlink does not know) or without nfnetlink (EPROTONOSUPPORT).
+// lacksSets reports whether the error is that of a kernel without ip_set (EINVAL) or without nfnetlink (EPROTONOSUPPORT).
 func lacksSets(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// kernelSets are the sets of the calling thread's network namespace.
+// kernelSets implements ipsets for the calling thread's network namespace.
 type kernelSets struct{}
 
 func (kernelSets) create(name string) error {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entries returns the kernel's set.
+// entries returns the entries of the kernel's set.
 func entries(t *testing.T) []string {
 	t.Helper()
 	set, err := netlink.IpsetList(vtepSet)
@@ -32,7 +32,7 @@ func entries(t *testing.T) []string {
 func wantEntries(t *testing.T, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, entries(t)); diff != "" {
-		t.Errorf("the set differs (-want +got):\n%s", diff)
+		t.Errorf("entries of the set (-want +got):\n%s", diff)
 	}
 }
 
@@ -61,30 +61,30 @@ func TestVTEPsFollowHostSubnets(t *testing.T) {
 		wantEntries(t, "192.0.2.22")
 		f.VTEPs().Settle(ctx, "node2", netip.Addr{})
 
-		// What others do to the set is repaired.
+		// Changes by other programs are corrected.
 		must(t, netlink.IpsetFlush(vtepSet))
 		must(t, kernelSets{}.add(vtepSet, netip.MustParseAddr("203.0.113.1")))
 		want := []string{"set OVSDN-VTEPS: added 192.0.2.22", "set OVSDN-VTEPS: removed 203.0.113.1"}
 		if diff := cmp.Diff(want, syncFirewall(t, f)); diff != "" {
-			t.Errorf("changes differ (-want +got):\n%s", diff)
+			t.Errorf("changes (-want +got):\n%s", diff)
 		}
 		wantEntries(t, "192.0.2.22")
 		if changes := syncFirewall(t, f); len(changes) > 0 {
-			t.Errorf("the second Sync changed %q", changes)
+			t.Errorf("second Sync: got changes %q", changes)
 		}
 
 		must(t, f.Remove(ctx))
 		for range 2 {
 			must(t, RemoveVTEPs(ctx))
 			if _, err := netlink.IpsetList(vtepSet); err != unix.ENOENT { //nolint:errorlint // netlink returns the number itself
-				t.Errorf("the set is left: %v", err)
+				t.Errorf("set after RemoveVTEPs: got %v, want none", err)
 			}
 		}
 	})
 }
 
-// A new agent changes neither the set nor its rule until it knows all peers; what the previous agent's peers send passes in the meantime.
-func TestVTEPsOfThePreviousAgentStayUntilRestrict(t *testing.T) {
+// A new agent changes neither the set nor its rule before Restrict: VXLAN of the previous agent's peers is accepted until then.
+func TestVTEPs_beforeRestrict(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		ctx := t.Context()
 		start := func() *Firewall {
@@ -104,12 +104,12 @@ func TestVTEPsOfThePreviousAgentStayUntilRestrict(t *testing.T) {
 		_, err := first.Restrict(ctx)
 		must(t, err)
 		if !restricted() {
-			t.Errorf("no rule of the set:\n%s", b.save(t))
+			t.Errorf("got no rule of the set:\n%s", b.save(t))
 		}
 
-		second := start() // node3 was deleted while no agent ran
+		second := start() // node3 was deleted while the agent was stopped
 		if changes := syncFirewall(t, second); len(changes) > 0 {
-			t.Errorf("a new agent that knows no peers changed %q", changes)
+			t.Errorf("Sync of a new agent without peers: got changes %q", changes)
 		}
 		second.VTEPs().Allow(ctx, "node2", netip.MustParseAddr("192.0.2.2"))
 		second.VTEPs().Allow(ctx, "node4", netip.MustParseAddr("192.0.2.4"))
@@ -125,8 +125,8 @@ type noSets struct{ ipsets }
 
 func (noSets) list(string) (*netlink.IPSetResult, error) { return nil, unix.EINVAL }
 
-// A kernel without sets has all other rules, accepts VXLAN from any address, and reports it.
-func TestFirewallWithoutSetSupport(t *testing.T) {
+// On a kernel without sets all other rules are installed. VXLAN is accepted from any address, which is reported.
+func TestFirewall_kernelWithoutSets(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		withoutMatch := func(f *Firewall) {
 			program, err := exec.LookPath(string(b))
@@ -145,32 +145,42 @@ func TestFirewallWithoutSetSupport(t *testing.T) {
 			syncFirewall(t, f)
 			skipped := f.Skipped()
 			if len(skipped) != 1 || skipped[0].Feature != FeatureVTEPs {
-				t.Fatalf("without %s: skipped %v, want %s", name, skipped, FeatureVTEPs)
+				t.Fatalf("without %s: got Skipped %v, want %s", name, skipped, FeatureVTEPs)
 			}
 			wantError(t, skipped[0].Err, chainPrefix+"GUARD-VXLAN", name)
 			if rules := b.save(t); !strings.Contains(rules, "VXLAN from nodes") || strings.Contains(rules, "--match-set") {
-				t.Errorf("without %s the rules are\n%s", name, rules)
+				t.Errorf("without %s: got rules\n%s", name, rules)
 			}
 			f.VTEPs().Allow(t.Context(), "node2", netip.MustParseAddr("192.0.2.2"))
 			f.VTEPs().Settle(t.Context(), "node2", netip.Addr{})
 		}
-		// The modules have been loaded.
+		// The modules are loaded later.
 		f, _ := b.firewall(t, openShift())
 		syncFirewall(t, f)
 		if skipped := f.Skipped(); skipped != nil || !strings.Contains(b.save(t), "--match-set") {
-			t.Errorf("skipped %v, rules:\n%s", skipped, b.save(t))
+			t.Errorf("got Skipped %v and rules\n%s", skipped, b.save(t))
 		}
 	})
 }
 
-func TestSetOfAnotherProgramIsLeftAlone(t *testing.T) {
+func TestVTEPs_setOfAnotherProgram(t *testing.T) {
 	inNetNS(t)
 	must(t, netlink.IpsetCreate(vtepSet, "hash:net", netlink.IpsetCreateOptions{Revision: 1}))
 	f, _ := backend("iptables-nft").firewall(t, openShift())
 	syncFirewall(t, f)
 	skipped := f.Skipped()
 	if len(skipped) != 1 {
-		t.Fatalf("skipped %v", skipped)
+		t.Fatalf("Skipped: got %v, want one", skipped)
 	}
-	wantError(t, skipped[0].Err, "hash:net", "ipset destroy OVSDN-VTEPS")
+	wantError(t, skipped[0].Err, "hash:net")
+	if got, want := skipped[0].Remedy, "ipset destroy OVSDN-VTEPS"; !strings.Contains(got, want) {
+		t.Errorf("remedy: got %q, want %q in it", got, want)
+	}
+	must(t, f.Remove(t.Context()))
+	must(t, RemoveVTEPs(t.Context()))
+	set, err := netlink.IpsetList(vtepSet)
+	must(t, err)
+	if set.TypeName != "hash:net" {
+		t.Errorf("set after RemoveVTEPs: got type %s, want hash:net", set.TypeName)
+	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Only tunnels of nodes reach the VTEP: others are dropped before anything accepts them.
-func TestVXLANFromStrangersIsDropped(t *testing.T) {
+// VXLAN of other addresses than the VTEPs is dropped, before any rule accepts it.
+func TestVXLANFromUnknownVTEPsIsDropped(t *testing.T) {
 	n := newNetwork(t, openShift())
 	sh(t, "iptables -I INPUT -j ACCEPT")
 	must(t, n.outside.Do(func(ns.NetNS) error { sh(t, "ip addr add 192.0.2.66/24 dev eth0"); return nil }))
@@ -24,16 +24,16 @@ func TestVXLANFromStrangersIsDropped(t *testing.T) {
 	send(t, udp(t, n.pods, "10.128.0.2:5000"), "192.0.2.10:4789")
 	send(t, udp(t, n.outside, "192.0.2.1:5000"), "192.0.2.10:4789")
 	if from := sender(t, vtep); from.String() != "192.0.2.1:5000" {
-		t.Errorf("the VTEP got a packet from %s, want only the one of node 192.0.2.1", from)
+		t.Errorf("VTEP: got a packet from %s, want one of node 192.0.2.1 only", from)
 	}
 	if got := droppedIn(t, "OVSDN-GUARD-VXLAN"); got != "2" {
-		t.Errorf("counted %s dropped packets, want 2", got)
+		t.Errorf("got %s dropped packets, want 2", got)
 	}
 }
 
-// Whatever address, port or proxy of the node a client sends to: what is translated to a VTEP is dropped, and no service takes the tunnel's
-// own packets. kube-proxy's and portmap's rules are written as these programs write them.
-func TestServicesDoNotLeadToVTEPs(t *testing.T) {
+// Packets that are translated to a VTEP are dropped, for any kind of service, and no service translates the tunnel's own packets. The rules are
+// those of kube-proxy and portmap.
+func TestServicesDoNotReachVTEPs(t *testing.T) {
 	const (
 		own     = "-j DNAT --to-destination 192.0.2.10:4789"
 		peer    = "-j DNAT --to-destination 192.0.2.1:4789"
@@ -61,14 +61,14 @@ func TestServicesDoNotLeadToVTEPs(t *testing.T) {
 			vtep, peerVTEP := udp(t, here, "192.0.2.10:4789"), udp(t, n.outside, "192.0.2.1:4789")
 			send(t, udp(t, n.outside, "192.0.2.1:5000"), test.to)
 			send(t, udp(t, n.pods, "10.128.0.2:5000"), test.to)
-			// What is allowed shows that what is not was dropped.
+			// The arrival of an accepted packet shows that the others were dropped.
 			send(t, peerVTEP, "192.0.2.10:4789")
 			if from := sender(t, vtep); from.Port() != 4789 {
-				t.Errorf("the node's VTEP got a packet from %s", from)
+				t.Errorf("VTEP of the node: got a packet from %s", from)
 			}
 			send(t, vtep, "192.0.2.1:4789")
 			if from := sender(t, peerVTEP); from.String() != "192.0.2.10:4789" {
-				t.Errorf("the peer's VTEP got a packet from %s", from)
+				t.Errorf("VTEP of the peer: got a packet from %s", from)
 			}
 		})
 	}
@@ -83,7 +83,7 @@ func TestServicesDoNotLeadToVTEPs(t *testing.T) {
 			vtep := udp(t, here, "192.0.2.10:4789")
 			send(t, udp(t, n.outside, "192.0.2.1:5000"), "192.0.2.10:4789")
 			if from := sender(t, vtep); from.String() != "192.0.2.1:5000" {
-				t.Errorf("the VTEP got a packet from %s", from)
+				t.Errorf("VTEP: got a packet from %s", from)
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// A pod's ICMP error about the node's own VXLAN would lower the MTU of the tunnel to another node for ten minutes, for all pods.
+// ICMP errors of pods about the node's own VXLAN are dropped: they would lower the MTU of the tunnel for all pods, for ten minutes.
 func TestPodsDoNotLowerTheTunnelsMTU(t *testing.T) {
 	n := newNetwork(t, openShift())
 	sh(t, "ip link add vx0 type vxlan external dstport 4789 && ip link set vx0 up && iptables -A INPUT -i eth0 -p icmp -j ACCEPT")
@@ -137,14 +137,14 @@ func TestPodsDoNotLowerTheTunnelsMTU(t *testing.T) {
 	tooBig(n.pods, "10.128.0.2")
 	eventually(t, "dropped", func() bool { return lowered() || droppedIn(t, "OVSDN-GUARD-INPUT") == "0 1" })
 	if lowered() {
-		t.Errorf("a pod lowered the MTU to another node: %s", sh(t, "ip route get "+peer.String()))
+		t.Errorf("route to another node after the ICMP error of a pod: got %s", sh(t, "ip route get "+peer.String()))
 	}
 	tooBig(n.outside, "192.0.2.1")
 	eventually(t, "a router's error is taken", lowered)
 }
 
-// The request came by another node, so conntrack knows no connection of the reply.
-func TestEchoRepliesLeaveByAnotherNode(t *testing.T) {
+// An echo reply has no conntrack entry if the request came by another node. It is forwarded.
+func TestEchoReplyWithoutConntrackEntry(t *testing.T) {
 	n := newNetwork(t, openShift())
 	var client net.PacketConn
 	must(t, n.outside.Do(func(ns.NetNS) (err error) {
@@ -165,6 +165,6 @@ func TestEchoRepliesLeaveByAnotherNode(t *testing.T) {
 	}))
 	must(t, client.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if _, _, err := client.ReadFrom(make([]byte, 100)); err != nil {
-		t.Errorf("the reply did not arrive: %v; dropped %s", err, dropped(t))
+		t.Errorf("echo reply: got error %v, %s packets dropped", err, dropped(t))
 	}
 }

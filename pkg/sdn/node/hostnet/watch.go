@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	// settle is how long after an event to wait for the rest of what belongs to it: a flush is many messages.
-	settle = 20 * time.Millisecond
+	// debounce is the wait after an event for further ones: a flush of a table is many messages.
+	debounce = 20 * time.Millisecond
 
-	// After a burst of syncs no more than this often: two programs that undo each other must not eat the node.
-	syncEvery = time.Second
-	syncBurst = 5
+	// Syncs are limited, since another program may revert each of them.
+	minSyncInterval = time.Second
+	syncBurst       = 5
 )
 
-// keep calls sync now, every interval and after every event, until the context ends. If the events cannot be had, the
-// interval is left. What keeps failing is kept in the fault.
-func keep(ctx context.Context, interval time.Duration, sync func(context.Context) ([]string, error), watch func() (*watcher, error), fault *fault) {
+// syncLoop calls sync at once, every interval and after every event, until the context ends. If watch fails, it polls. It records
+// results in the status.
+func syncLoop(ctx context.Context, interval time.Duration, sync func(context.Context) ([]string, error), watch func() (*watcher, error), status *syncStatus) {
 	logger := klog.FromContext(ctx)
 	var events <-chan struct{}
 	if w, err := watch(); err != nil {
-		logger.Error(err, "Cannot see at once what others change on the host, only look now and then", "interval", interval)
+		logger.Error(err, "Failed to watch the host's network settings; polling", "interval", interval)
 	} else {
 		defer w.close()
 		events = w.events
 	}
-	limiter := rate.NewLimiter(rate.Every(syncEvery), syncBurst)
+	limiter := rate.NewLimiter(rate.Every(minSyncInterval), syncBurst)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for limiter.Wait(ctx) == nil { // it fails only when the context ends
-		select { // what has happened until now, this sync sees
+		select { // this sync handles events until now
 		case <-events:
 		default:
 		}
@@ -46,9 +46,9 @@ func keep(ctx context.Context, interval time.Duration, sync func(context.Context
 		if ctx.Err() != nil {
 			return
 		}
-		fault.note(err, interval/2) // ticks are not quite even
+		status.record(err, interval/2) // less than an interval, since ticks jitter
 		if err != nil {
-			logger.Error(err, "Cannot restore the host's network settings yet", "retry", interval)
+			logger.Error(err, "Failed to restore the host's network settings", "retryAfter", interval)
 		}
 		select {
 		case <-ctx.Done():
@@ -58,16 +58,16 @@ func keep(ctx context.Context, interval time.Duration, sync func(context.Context
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(settle):
+			case <-time.After(debounce):
 			}
 		}
 	}
 }
 
-// watcher listens to netlink multicast groups.
+// watcher receives messages of netlink multicast groups.
 type watcher struct {
 	socket *nl.NetlinkSocket
-	events chan struct{} // holds at most one: something relevant has happened since it was read
+	events chan struct{} // of capacity 1: a relevant message was received
 	stop   chan struct{}
 	done   chan struct{}
 }
@@ -88,7 +88,7 @@ func (w *watcher) read(relevant func(syscall.NetlinkMessage) bool) {
 	defer close(w.done)
 	for {
 		messages, _, err := w.socket.Receive()
-		signal := err != nil // what was lost or not understood may have been relevant
+		signal := err != nil // a lost message may have been relevant
 		for _, m := range messages {
 			signal = relevant(m) || signal
 		}
@@ -101,11 +101,11 @@ func (w *watcher) read(relevant func(syscall.NetlinkMessage) bool) {
 		if err == nil {
 			continue
 		}
-		// ENOBUFS, most likely: more came than the socket holds. Whatever it is, do not spin on it.
+		// Usually ENOBUFS: the socket buffer overflowed. Wait, so as not to spin.
 		select {
 		case <-w.stop:
 			return
-		case <-time.After(syncEvery):
+		case <-time.After(minSyncInterval):
 		}
 	}
 }

@@ -6,40 +6,34 @@ import (
 	"net/netip"
 )
 
-// FullError says that no address is left.
+// FullError reports that no address is free.
 type FullError struct {
 	Subnets []netip.Prefix
-	Held    int // attachments that hold addresses
+	Owners  int // attachments with addresses
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("no free address in %v: %d interfaces hold addresses", e.Subnets, e.Held)
+	return fmt.Sprintf("no free address in %v: %d interfaces have addresses", e.Subnets, e.Owners)
 }
 
-// IsFull tells whether the error is a FullError.
-func IsFull(err error) bool {
-	var e *FullError
-	return errors.As(err, &e)
-}
+// IsFull reports whether the error is a FullError.
+func IsFull(err error) bool { return errors.As(err, new(*FullError)) }
 
-// HeldError says that the interface already has addresses.
-type HeldError struct {
+// AllocatedError reports that the interface already has addresses.
+type AllocatedError struct {
 	Addrs       []netip.Addr
 	ContainerID string
 	IfName      string
 }
 
-func (e *HeldError) Error() string {
+func (e *AllocatedError) Error() string {
 	return fmt.Sprintf("container %s already has %v on %s", e.ContainerID, e.Addrs, e.IfName)
 }
 
-// IsHeld tells whether the error is a HeldError.
-func IsHeld(err error) bool {
-	var e *HeldError
-	return errors.As(err, &e)
-}
+// IsAllocated reports whether the error is an AllocatedError.
+func IsAllocated(err error) bool { return errors.As(err, new(*AllocatedError)) }
 
-// ConflictError says that another interface holds the address.
+// ConflictError reports that another interface has a lease of the address.
 type ConflictError struct {
 	Addr        netip.Addr
 	ContainerID string
@@ -47,11 +41,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("address %s is in use twice: container %s holds it for %s", e.Addr, e.ContainerID, e.IfName)
+	return fmt.Sprintf("address %s is in use twice: it is leased to container %s for %s", e.Addr, e.ContainerID, e.IfName)
 }
 
-// IsConflict tells whether the error is a ConflictError.
-func IsConflict(err error) bool {
-	var e *ConflictError
-	return errors.As(err, &e)
-}
+// IsConflict reports whether the error is a ConflictError.
+func IsConflict(err error) bool { return errors.As(err, new(*ConflictError)) }

@@ -1,11 +1,10 @@
-// Package ipam gives out pod addresses from the node's subnets. The disk is the truth, in the format of the host-local
-// plugin: a directory with a file per address that holds its container's id and interface name, so that the stock
-// plugin and people's habits (`grep -r CONTAINER /var/lib/cni/networks/ovsdn`) work on it.
+// Package ipam allocates pod addresses from the node's subnets. It stores leases in the format of the host-local plugin: a directory
+// with a file per address that contains the container id and interface name, so that the host-local plugin and
+// `grep -r CONTAINER /var/lib/cni/networks/ovsdn` work on it.
 //
-// It uses host-local's own packages for the directory, its lock and the range of addresses. Three things are its own. Errors
-// have types, which host-local's allocator lacks. It remembers who holds what, since host-local reads every file to find
-// that out. And an address that was freed is given again as late as space allows, the one that was freed first before the others
-// (see freed), where host-local only goes round.
+// It uses host-local's packages for the directory, its lock and the range of addresses. It differs from host-local in three ways: errors
+// have types, leases are cached in memory while host-local reads every file, and the least recently used address is allocated (see
+// freeQueue) while host-local allocates round-robin.
 package ipam
 
 import (
@@ -27,49 +26,49 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// DefaultDir is host-local's directory. The network's name is a folder in it.
+// DefaultDir is host-local's directory. It has a subdirectory for each network.
 const DefaultDir = "/var/lib/cni/networks"
 
-// IPAM is one network's addresses on this node. It is safe for concurrent use, and beside other processes that keep
-// host-local's lock.
+// IPAM allocates one network's addresses on this node. It is safe for concurrent use, also by other processes that use host-local's
+// lock.
 type IPAM struct {
 	dir     string
 	subnets []netip.Prefix
 
-	mu       sync.Mutex // flock excludes processes, this excludes goroutines
-	disk     *disk.Store
-	lock     fs.FileInfo // of disk's lock
-	closed   bool
-	sets     []*rangeSet // one for each address family
-	held     map[owner][]netip.Addr
-	taken    map[netip.Addr]bool // those in held
-	freed    *freed
-	restored int // leases written since the last Restore for addresses that were in use already
+	mu        sync.Mutex // flock excludes processes only
+	disk      *disk.Store
+	lock      fs.FileInfo // of disk's lock
+	closed    bool
+	sets      []*rangeSet // one for each address family
+	leases    map[owner][]netip.Addr
+	inUse     map[netip.Addr]bool // the addresses in leases
+	freeQueue *freeQueue
+	restored  int // leases written since the last Restore for addresses that were in use already
 }
 
-// rangeSet is what one address is taken from.
+// rangeSet are the ranges of one address family.
 type rangeSet struct {
-	id    string // in the name of host-local's last_reserved_ip file
-	is4   bool
-	order *allocator.IPAllocator // round-robin behind the last one given
-	spent bool                   // every address has been given at least once
+	id         string // in the name of host-local's last_reserved_ip file
+	is4        bool
+	roundRobin *allocator.IPAllocator // starts after the address that was allocated last
+	allUsed    bool                   // each address has been allocated at least once
 
 	ranges allocator.RangeSet
 }
 
-// gives says whether the address is one that pods get: neither a gateway's nor one at a subnet's edges, which a larger subnet that the node had
-// may have given.
-func (s *rangeSet) gives(addr netip.Addr) bool {
+// contains reports whether the address can be allocated: it is no gateway, network or broadcast address. A previous, larger subnet of the
+// node may have allocated one of these.
+func (s *rangeSet) contains(addr netip.Addr) bool {
 	ip := net.IP(addr.AsSlice())
 	return slices.ContainsFunc(s.ranges, func(r allocator.Range) bool { return r.Contains(ip) && !r.Gateway.Equal(ip) })
 }
 
-// Open opens, and makes if it is missing, the network's directory below dir. A pod gets one address of each family
-// that the subnets have. The first address of a subnet is its gateway's and is never given out.
+// Open opens the network's directory in dir, and creates it if it does not exist. A pod gets one address of each family
+// of the subnets. The first address of a subnet is its gateway's and is never allocated.
 func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 	store, err := disk.New(network, dir)
 	if err != nil {
-		return nil, fmt.Errorf("open the address directory: %w", err)
+		return nil, fmt.Errorf("open the lease directory: %w", err)
 	}
 	sets, err := rangeSets(subnets, store)
 	if err != nil {
@@ -80,24 +79,24 @@ func Open(dir, network string, subnets []netip.Prefix) (*IPAM, error) {
 		subnets: slices.Clone(subnets),
 		sets:    sets,
 		disk:    store,
-		held:    map[owner][]netip.Addr{},
-		taken:   map[netip.Addr]bool{},
+		leases:  map[owner][]netip.Addr{},
+		inUse:   map[netip.Addr]bool{},
 	}
 	if i.lock, err = os.Stat(filepath.Join(i.dir, lockName)); err != nil {
-		return nil, errors.Join(fmt.Errorf("find the lock of the address directory: %w", err), store.Close())
+		return nil, errors.Join(fmt.Errorf("find the lock of the lease directory: %w", err), store.Close())
 	}
 	leases, err := i.List()
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	for _, l := range leases {
-		i.hold(l.owner(), l.Addr)
+		i.addLease(l.owner(), l.Addr)
 	}
-	i.freed = loadFreed(filepath.Join(i.dir, freedName), i.isFree)
+	i.freeQueue = loadFreeQueue(filepath.Join(i.dir, freeQueueFile), i.isFree)
 	return i, nil
 }
 
-// Close closes the directory's lock. A second Close does nothing: the lock is a bare descriptor, whose number may have been reused.
+// Close closes the directory's lock. A second Close does nothing: the number of the lock's file descriptor may have been reused.
 func (i *IPAM) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -112,7 +111,7 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 	families := map[bool]allocator.RangeSet{} // by Is4
 	for _, s := range subnets {
 		if !s.IsValid() {
-			return nil, errors.New("a subnet to take addresses from is not valid")
+			return nil, fmt.Errorf("invalid subnet %s", s)
 		}
 		families[s.Addr().Is4()] = append(families[s.Addr().Is4()], allocator.Range{Subnet: types.IPNet{
 			IP:   s.Addr().AsSlice(),
@@ -126,75 +125,75 @@ func rangeSets(subnets []netip.Prefix, store *disk.Store) ([]*rangeSet, error) {
 			continue
 		}
 		if err := ranges.Canonicalize(); err != nil {
-			return nil, fmt.Errorf("take addresses from %v: %w", subnets, err)
+			return nil, fmt.Errorf("allocate from %v: %w", subnets, err)
 		}
 		id := len(sets)
 		sets = append(sets, &rangeSet{
-			id:    strconv.Itoa(id),
-			is4:   is4,
-			order: allocator.NewIPAllocator(&ranges, store, id),
+			id:         strconv.Itoa(id),
+			is4:        is4,
+			roundRobin: allocator.NewIPAllocator(&ranges, store, id),
 
 			ranges: ranges,
 		})
 	}
 	if len(sets) == 0 {
-		return nil, errors.New("no subnet to take addresses from")
+		return nil, errors.New("no subnet to allocate addresses from")
 	}
 	return sets, nil
 }
 
-// isFree tells whether the address is one to give, and nobody's.
+// isFree reports whether the address can be allocated and has no lease.
 func (i *IPAM) isFree(addr netip.Addr) bool {
-	return !i.taken[addr] && slices.ContainsFunc(i.sets, func(s *rangeSet) bool { return s.gives(addr) })
+	return !i.inUse[addr] && slices.ContainsFunc(i.sets, func(s *rangeSet) bool { return s.contains(addr) })
 }
 
-func (i *IPAM) hold(o owner, addr netip.Addr) {
-	if !slices.Contains(i.held[o], addr) {
-		i.held[o] = append(i.held[o], addr)
+func (i *IPAM) addLease(o owner, addr netip.Addr) {
+	if !slices.Contains(i.leases[o], addr) {
+		i.leases[o] = append(i.leases[o], addr)
 	}
-	i.taken[addr] = true
+	i.inUse[addr] = true
 }
 
-// forget is hold's opposite; false when another holds the address.
-func (i *IPAM) forget(o owner, addr netip.Addr) bool {
-	if slices.Contains(i.held[o], addr) {
-		delete(i.taken, addr)
+// deleteLease reverts addLease. It reports whether the address has no other lease.
+func (i *IPAM) deleteLease(o owner, addr netip.Addr) bool {
+	if slices.Contains(i.leases[o], addr) {
+		delete(i.inUse, addr)
 	}
-	i.held[o] = slices.DeleteFunc(i.held[o], func(a netip.Addr) bool { return a == addr })
-	if len(i.held[o]) == 0 {
-		delete(i.held, o)
+	i.leases[o] = slices.DeleteFunc(i.leases[o], func(a netip.Addr) bool { return a == addr })
+	if len(i.leases[o]) == 0 {
+		delete(i.leases, o)
 	}
-	return !i.taken[addr]
+	return !i.inUse[addr]
 }
 
-// queue puts an address that came free behind the others.
-func (i *IPAM) queue(ctx context.Context, addr netip.Addr) {
+// enqueue appends a released address to the free queue.
+func (i *IPAM) enqueue(ctx context.Context, addr netip.Addr) {
 	if !i.isFree(addr) {
-		return // of a subnet that the node does not have any more
+		return // of a previous subnet of the node
 	}
-	if err := i.freed.push(addr); err != nil {
-		// It is free all the same, only its turn is forgotten when the agent starts again.
-		klog.FromContext(ctx).Info("Could not note that an address came free", "address", addr, "reason", err.Error())
+	if err := i.freeQueue.push(addr); err != nil {
+		// The address is free, but its place in the queue is lost when the agent restarts.
+		klog.FromContext(ctx).Info("Failed to write released address to the free queue", "address", addr, "err", err.Error())
 	}
 }
 
-// Allocate gives the container's interface an address of each family, IPv4 first: one that nobody has had yet if there is
-// one, else that which has been free for longest. Nobody must hear of it before Sync. It fails with a FullError when a family has
-// none left, with a HeldError when the interface already has addresses.
+// Allocate allocates an address of each family for the container's interface, IPv4 first: one that was never allocated, or else the least
+// recently used one. The caller must call Sync before it returns the addresses to its client. Allocate returns a FullError if a family has
+// no free address, and an AllocatedError if the interface already has addresses.
 func (i *IPAM) Allocate(ctx context.Context, containerID, ifName string) ([]netip.Addr, error) {
 	o := owner{containerID, ifName}
 	var addrs []netip.Addr
-	err := i.locked(ctx, func() error {
-		if held := i.held[o]; len(held) > 0 {
-			return &HeldError{Addrs: slices.Clone(held), ContainerID: containerID, IfName: ifName}
+	err := i.withLock(ctx, func() error {
+		if allocated := i.leases[o]; len(allocated) > 0 {
+			return &AllocatedError{Addrs: slices.Clone(allocated), ContainerID: containerID, IfName: ifName}
 		}
 		for _, set := range i.sets {
-			addr, err := i.next(set, o)
+			addr, err := i.allocate(set, o)
 			if err != nil {
-				return errors.Join(err, i.remove(ctx, o, addrs))
+				return errors.Join(err, i.release(ctx, o, addrs))
 			}
 			addrs = append(addrs, addr)
-			i.hold(o, addr)
+			i.addLease(o, addr)
 		}
 		return nil
 	})
@@ -204,17 +203,17 @@ func (i *IPAM) Allocate(ctx context.Context, containerID, ifName string) ([]neti
 	return addrs, nil
 }
 
-// next reserves the address of the set whose turn it is.
-func (i *IPAM) next(set *rangeSet, o owner) (netip.Addr, error) {
-	if !set.spent {
-		addr, err := i.goRound(set, o, func(addr netip.Addr) bool { return i.isFree(addr) && !i.freed.has(addr) })
+// allocate writes the lease of the next address of the set.
+func (i *IPAM) allocate(set *rangeSet, o owner) (netip.Addr, error) {
+	if !set.allUsed {
+		addr, err := i.allocateRoundRobin(set, o, func(addr netip.Addr) bool { return i.isFree(addr) && !i.freeQueue.contains(addr) })
 		if err != nil || addr.IsValid() {
 			return addr, err
 		}
-		set.spent = true
+		set.allUsed = true
 	}
 	for {
-		addr, ok := i.freed.oldest(set.is4)
+		addr, ok := i.freeQueue.oldest(set.is4)
 		if !ok {
 			break
 		}
@@ -222,25 +221,25 @@ func (i *IPAM) next(set *rangeSet, o owner) (netip.Addr, error) {
 		if err != nil {
 			return netip.Addr{}, err
 		}
-		i.freed.drop(addr) // when it was not reserved, another process has it
+		i.freeQueue.remove(addr) // if it was not reserved, another process has allocated it
 		if reserved {
 			return addr, nil
 		}
 	}
-	// Another process may have given one back.
-	addr, err := i.goRound(set, o, i.isFree)
+	// Another process may have released an address.
+	addr, err := i.allocateRoundRobin(set, o, i.isFree)
 	if err == nil && !addr.IsValid() {
-		err = &FullError{Subnets: slices.Clone(i.subnets), Held: len(i.held)}
+		err = &FullError{Subnets: slices.Clone(i.subnets), Owners: len(i.leases)}
 	}
 	return addr, err
 }
 
-// goRound reserves the first address behind the last one given that is wanted and that no file has; the zero address
-// when there is none.
-func (i *IPAM) goRound(set *rangeSet, o owner, wanted func(netip.Addr) bool) (netip.Addr, error) {
-	iter, err := set.order.GetIter()
+// allocateRoundRobin writes the lease of the first address after the one allocated last that is eligible and has no lease. It returns the
+// zero address if there is none.
+func (i *IPAM) allocateRoundRobin(set *rangeSet, o owner, eligible func(netip.Addr) bool) (netip.Addr, error) {
+	iter, err := set.roundRobin.GetIter()
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("look for a free address: %w", err)
+		return netip.Addr{}, fmt.Errorf("find a free address: %w", err)
 	}
 	for {
 		ipNet, _ := iter.Next()
@@ -249,9 +248,9 @@ func (i *IPAM) goRound(set *rangeSet, o owner, wanted func(netip.Addr) bool) (ne
 		}
 		addr, ok := netip.AddrFromSlice(ipNet.IP)
 		if !ok {
-			return netip.Addr{}, fmt.Errorf("look for a free address: %q is none", ipNet.IP)
+			return netip.Addr{}, fmt.Errorf("find a free address: %q is not an IP address", ipNet.IP)
 		}
-		if addr = addr.Unmap(); !wanted(addr) {
+		if addr = addr.Unmap(); !eligible(addr) {
 			continue
 		}
 		switch reserved, err := i.reserve(set, addr, o); {
@@ -263,96 +262,96 @@ func (i *IPAM) goRound(set *rangeSet, o owner, wanted func(netip.Addr) bool) (ne
 	}
 }
 
-// reserve makes the address's file; false when there is one. On error there is none.
+// reserve writes the lease. It returns false if the address has one. After an error it has none.
 func (i *IPAM) reserve(set *rangeSet, addr netip.Addr, o owner) (bool, error) {
-	reserved, err := i.write(addr, o)
+	reserved, err := i.createLease(addr, o)
 	if reserved && err == nil {
-		err = i.note(set, addr)
+		err = i.writeLastReserved(set, addr)
 	}
 	if err != nil {
-		// On a full disk the file may be there and only the note of the last address not.
-		return false, errors.Join(fmt.Errorf("reserve %s: %w", addr, err), i.removeFile(o, addr))
+		// On a full disk the lease may exist, but not the last_reserved_ip file.
+		return false, errors.Join(fmt.Errorf("reserve %s: %w", addr, err), i.deleteFile(o, addr))
 	}
 	return reserved, nil
 }
 
-// Reserve marks an address that the interface is known to have. When another holds it, that is a ConflictError. A file that
-// names nobody is overwritten.
+// Reserve writes the lease of an address that the interface has. It returns a ConflictError if another interface has the lease, and
+// overwrites a corrupt lease.
 func (i *IPAM) Reserve(ctx context.Context, addr netip.Addr, containerID, ifName string) error {
 	o := owner{containerID, ifName}
-	return i.locked(ctx, func() error {
-		lease, found := i.read(addr)
+	return i.withLock(ctx, func() error {
+		lease, found := i.readLease(addr)
 		switch {
 		case !found:
 		case lease.owner() == o:
-			i.hold(o, addr) // also if another process wrote it since Open
+			i.addLease(o, addr) // another process may have written it since Open
 			return nil
-		case lease.Damaged(), lease.heldBy(o):
+		case lease.Corrupt(), lease.ownedBy(o):
 			if err := os.Remove(i.path(addr)); err != nil {
-				return fmt.Errorf("replace the address file of %s: %w", addr, err)
+				return fmt.Errorf("replace the lease of %s: %w", addr, err)
 			}
-			i.forget(lease.owner(), addr)
+			i.deleteLease(lease.owner(), addr)
 		default:
 			return &ConflictError{Addr: addr, ContainerID: lease.ContainerID, IfName: lease.IfName}
 		}
-		if _, err := i.reserve(i.setOf(addr), addr, o); err != nil {
+		if _, err := i.reserve(i.rangeSetOf(addr), addr, o); err != nil {
 			return err
 		}
-		i.hold(o, addr)
-		i.freed.drop(addr)
+		i.addLease(o, addr)
+		i.freeQueue.remove(addr)
 		i.restored++
 		return nil
 	})
 }
 
-func (i *IPAM) setOf(addr netip.Addr) *rangeSet {
+func (i *IPAM) rangeSetOf(addr netip.Addr) *rangeSet {
 	if addr.Is4() || len(i.sets) == 1 {
 		return i.sets[0]
 	}
 	return i.sets[1]
 }
 
-// Release frees what the interface holds. Nothing held is no error.
+// Release releases the addresses of the interface. None is not an error.
 func (i *IPAM) Release(ctx context.Context, containerID, ifName string) error {
 	o := owner{containerID, ifName}
-	return i.locked(ctx, func() error {
-		addrs := i.held[o]
+	return i.withLock(ctx, func() error {
+		addrs := i.leases[o]
 		if len(addrs) == 0 {
-			// Not ours, or written by another process since Open: look at the files.
+			// Another process may have written the leases since Open: read the files.
 			for _, ip := range i.disk.GetByID(containerID, ifName) {
 				if addr, ok := netip.AddrFromSlice(ip); ok {
 					addrs = append(addrs, addr.Unmap())
 				}
 			}
 		}
-		return i.remove(ctx, o, addrs)
+		return i.release(ctx, o, addrs)
 	})
 }
 
-// Discard frees a single address, if its file still says what the lease does.
-func (i *IPAM) Discard(ctx context.Context, l Lease) error {
-	return i.locked(ctx, func() error { return i.remove(ctx, l.owner(), []netip.Addr{l.Addr}) })
+// ReleaseLease releases the address of the lease, unless another interface has it now.
+func (i *IPAM) ReleaseLease(ctx context.Context, l Lease) error {
+	return i.withLock(ctx, func() error { return i.release(ctx, l.owner(), []netip.Addr{l.Addr}) })
 }
 
-// remove frees the addresses as far as they are the owner's.
-func (i *IPAM) remove(ctx context.Context, o owner, addrs []netip.Addr) error {
+// release releases the addresses that belong to the owner.
+func (i *IPAM) release(ctx context.Context, o owner, addrs []netip.Addr) error {
 	var errs []error
 	for _, addr := range slices.Clone(addrs) {
-		if err := i.removeFile(o, addr); err != nil {
+		if err := i.deleteFile(o, addr); err != nil {
 			errs = append(errs, fmt.Errorf("release %s: %w", addr, err))
 			continue
 		}
-		if i.forget(o, addr) {
-			i.queue(ctx, addr)
+		if i.deleteLease(o, addr) {
+			i.enqueue(ctx, addr)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeFile removes the address's file unless it is another's.
-func (i *IPAM) removeFile(o owner, addr netip.Addr) error {
-	lease, found := i.read(addr)
-	if !found || !lease.Damaged() && !lease.heldBy(o) {
+// deleteFile deletes the lease file of the address unless it belongs to another owner.
+func (i *IPAM) deleteFile(o owner, addr netip.Addr) error {
+	lease, found := i.readLease(addr)
+	if !found || !lease.Corrupt() && !lease.ownedBy(o) {
 		return nil
 	}
 	if err := os.Remove(i.path(addr)); !errors.Is(err, fs.ErrNotExist) {
@@ -361,25 +360,25 @@ func (i *IPAM) removeFile(o owner, addr netip.Addr) error {
 	return nil
 }
 
-// locked runs f with both locks held.
-func (i *IPAM) locked(ctx context.Context, f func() error) (err error) {
+// withLock calls f with both locks held.
+func (i *IPAM) withLock(ctx context.Context, f func() error) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if i.closed {
-		return fmt.Errorf("lock the address directory %s: %w", i.dir, os.ErrClosed)
+		return fmt.Errorf("lock the lease directory %s: %w", i.dir, os.ErrClosed)
 	}
 	if err := i.reopen(); err != nil {
 		return err
 	}
 	if err := i.disk.Lock(); err != nil {
-		return fmt.Errorf("lock the address directory %s: %w", i.dir, err)
+		return fmt.Errorf("lock the lease directory %s: %w", i.dir, err)
 	}
 	defer func() {
 		if unlockErr := i.disk.Unlock(); unlockErr != nil {
-			err = errors.Join(err, fmt.Errorf("unlock the address directory %s: %w", i.dir, unlockErr))
+			err = errors.Join(err, fmt.Errorf("unlock the lease directory %s: %w", i.dir, unlockErr))
 		}
 	}()
 	return f()

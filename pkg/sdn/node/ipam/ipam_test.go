@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// small has four addresses to give: .2 to .5, behind the gateway.
+// small is a subnet with the addresses .2 to .6 for pods, after the gateway.
 const small = "10.128.0.0/29"
 
 func open(t testing.TB, dir string, subnets ...string) *IPAM {
@@ -80,10 +80,10 @@ func TestAllocate(t *testing.T) {
 	}
 	_, err := i.Allocate(t.Context(), "one-more", "eth0")
 	if !IsFull(err) {
-		t.Errorf("full: %v", err)
+		t.Errorf("Allocate without a free address: got %v, want FullError", err)
 	}
-	if _, err := i.Allocate(t.Context(), "c0", "eth0"); !IsHeld(err) {
-		t.Errorf("twice: %v", err)
+	if _, err := i.Allocate(t.Context(), "c0", "eth0"); !IsAllocated(err) {
+		t.Errorf("second Allocate: got %v, want AllocatedError", err)
 	}
 	for range 2 {
 		if err := i.Release(t.Context(), "c1", "eth0"); err != nil {
@@ -95,7 +95,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-func TestDualStackAndSeveralSubnets(t *testing.T) {
+func TestAllocate_dualStackAndSeveralSubnets(t *testing.T) {
 	i := open(t, t.TempDir(), "10.128.0.0/30", "fd00::/126", "10.130.0.0/30")
 	// 10.x.0.1 is a gateway; IPv6 has no broadcast address.
 	for _, want := range [][]netip.Addr{addrs("10.128.0.2", "fd00::2"), addrs("10.130.0.2", "fd00::3")} {
@@ -107,16 +107,16 @@ func TestDualStackAndSeveralSubnets(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	// One family full: the other's address is given back.
+	// If one family has no free address, the address of the other one is released.
 	if _, err := i.Allocate(t.Context(), "full", "eth0"); !IsFull(err) {
-		t.Errorf("full: %v", err)
+		t.Errorf("Allocate without a free IPv4 address: got %v, want FullError", err)
 	}
 	if got := len(list(t, i)); got != 4 {
-		t.Errorf("%d leases, want 4", got)
+		t.Errorf("got %d leases, want 4", got)
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpen_invalid(t *testing.T) {
 	for name, subnets := range map[string][]netip.Prefix{
 		"none":      nil,
 		"invalid":   {{}},
@@ -126,7 +126,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		if i, err := Open(t.TempDir(), "ovsdn", subnets); err == nil {
 			i.Close()
-			t.Errorf("%s: no error", name)
+			t.Errorf("Open with subnets %s: got no error", name)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
@@ -135,11 +135,11 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if i, err := Open(file, "ovsdn", prefixes(small)); err == nil {
 		i.Close()
-		t.Error("a file for a directory: no error")
+		t.Error("Open with a file instead of a directory: got no error")
 	}
 }
 
-func TestRestart(t *testing.T) {
+func TestOpen_existingLeases(t *testing.T) {
 	dir := t.TempDir()
 	i := open(t, dir, small)
 	a, b := allocate(t, i, "a"), allocate(t, i, "b")
@@ -151,17 +151,17 @@ func TestRestart(t *testing.T) {
 	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := i.Allocate(t.Context(), "a", "eth0"); !IsHeld(err) {
-		t.Errorf("after the restart: %v", err)
+	if _, err := i.Allocate(t.Context(), "a", "eth0"); !IsAllocated(err) {
+		t.Errorf("Allocate after the restart: got %v, want AllocatedError", err)
 	}
 	if got := allocate(t, i, "c"); got != netip.MustParseAddr("10.128.0.4") {
-		t.Errorf("got %s, want the one behind the last", got)
+		t.Errorf("got %s, want the one after the last", got)
 	}
 	if err := i.Release(t.Context(), "a", "eth0"); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(list(t, i)); got != 2 {
-		t.Errorf("%d leases, want 2", got)
+		t.Errorf("got %d leases, want 2", got)
 	}
 }
 
@@ -175,20 +175,20 @@ func TestReserve(t *testing.T) {
 		}
 	}
 	if err := i.Reserve(t.Context(), addr, "b", "eth0"); !IsConflict(err) {
-		t.Errorf("another's: %v", err)
+		t.Errorf("Reserve of another container's address: got %v, want ConflictError", err)
 	}
-	// A power cut can leave an empty file.
-	torn := netip.MustParseAddr("10.128.0.5")
-	if err := os.WriteFile(filepath.Join(dir, "ovsdn", torn.String()), nil, 0o600); err != nil {
+	// A power failure can leave an empty file.
+	corrupt := netip.MustParseAddr("10.128.0.5")
+	if err := os.WriteFile(filepath.Join(dir, "ovsdn", corrupt.String()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l := list(t, i); !l[1].Damaged() {
-		t.Errorf("%+v is not damaged", l[1])
+	if l := list(t, i); !l[1].Corrupt() {
+		t.Errorf("lease %+v is not corrupt", l[1])
 	}
-	if err := i.Reserve(t.Context(), torn, "c", "eth0"); err != nil {
+	if err := i.Reserve(t.Context(), corrupt, "c", "eth0"); err != nil {
 		t.Error(err)
 	}
-	want := []Lease{{addr, "a", "eth0"}, {torn, "c", "eth0"}}
+	want := []Lease{{addr, "a", "eth0"}, {corrupt, "c", "eth0"}}
 	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
@@ -198,54 +198,54 @@ func TestReserve(t *testing.T) {
 		}
 	}
 	if l := list(t, i); len(l) > 0 {
-		t.Errorf("left: %v", l)
+		t.Errorf("got leases %v, want none", l)
 	}
 }
 
-func TestDiscard(t *testing.T) {
+func TestReleaseLease(t *testing.T) {
 	dir := t.TempDir()
 	i := open(t, dir, small)
 	held := allocate(t, i, "a")
-	torn := netip.MustParseAddr("10.128.0.5")
-	if err := os.WriteFile(filepath.Join(dir, "ovsdn", torn.String()), []byte("\r\n"), 0o600); err != nil {
+	corrupt := netip.MustParseAddr("10.128.0.5")
+	if err := os.WriteFile(filepath.Join(dir, "ovsdn", corrupt.String()), []byte("\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range []Lease{{Addr: held}, {held, "other", "eth0"}, {Addr: torn}} {
-		if err := i.Discard(t.Context(), l); err != nil {
+	for _, l := range []Lease{{Addr: held}, {held, "other", "eth0"}, {Addr: corrupt}} {
+		if err := i.ReleaseLease(t.Context(), l); err != nil {
 			t.Error(err)
 		}
 	}
 	if l := list(t, i); len(l) != 1 || l[0].Addr != held {
-		t.Errorf("left: %v, want only %s", l, held)
+		t.Errorf("got leases %v, want only %s", l, held)
 	}
 }
 
-// The directory's disk is full: nothing half-done stays. A file in place of the note of the last address is as bad.
-func TestFailedReserveLeavesNothing(t *testing.T) {
+// A failed Allocate leaves no lease. A directory with the name of the last_reserved_ip file causes the failure.
+func TestAllocate_failureIsCleanedUp(t *testing.T) {
 	dir := t.TempDir()
 	i := open(t, dir, small)
 	if err := os.Mkdir(filepath.Join(dir, "ovsdn", "last_reserved_ip.0"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := i.Allocate(t.Context(), "a", "eth0"); err == nil || IsFull(err) {
-		t.Errorf("got %v", err)
+		t.Errorf("Allocate: got %v, want a write error", err)
 	}
 	if l := list(t, i); len(l) > 0 {
-		t.Errorf("left: %v", l)
+		t.Errorf("got leases %v, want none", l)
 	}
 }
 
-func TestEndedContext(t *testing.T) {
+func TestAllocate_canceled(t *testing.T) {
 	i := open(t, t.TempDir(), small)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := i.Allocate(ctx, "a", "eth0"); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("Allocate: got %v, want %v", err, context.Canceled)
 	}
 }
 
-// The stock plugin reads and writes the same directory.
-func TestHostLocalAgrees(t *testing.T) {
+// The host-local plugin reads and writes the same directory.
+func TestHostLocal(t *testing.T) {
 	dir := t.TempDir()
 	i := open(t, dir, small)
 	ours := allocate(t, i, "ours")
@@ -263,20 +263,20 @@ func TestHostLocalAgrees(t *testing.T) {
 	stock := allocator.NewIPAllocator(&ranges, store, 0)
 
 	if ips := store.GetByID("ours", "eth0"); len(ips) != 1 || ips[0].String() != ours.String() {
-		t.Errorf("host-local finds %v, want %s", ips, ours)
+		t.Errorf("host-local: got addresses %v, want %s", ips, ours)
 	}
 	if _, err := stock.Get("ours", "eth0", nil); err == nil {
-		t.Error("host-local gives a second address")
+		t.Error("host-local: got a second address for the same interface")
 	}
 	theirs, err := stock.Get("theirs", "eth0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if theirs.Address.IP.String() != "10.128.0.3" {
-		t.Errorf("host-local gives %s, want the one behind ours", theirs.Address.IP)
+		t.Errorf("host-local: got %s, want the one after ours", theirs.Address.IP)
 	}
 	if got := allocate(t, i, "ours2"); got != netip.MustParseAddr("10.128.0.4") {
-		t.Errorf("got %s, want the one behind theirs", got)
+		t.Errorf("got %s, want the one after theirs", got)
 	}
 	if err := i.Release(t.Context(), "theirs", "eth0"); err != nil {
 		t.Error(err)
@@ -285,11 +285,11 @@ func TestHostLocalAgrees(t *testing.T) {
 		t.Error(err)
 	}
 	if l := list(t, i); len(l) != 1 {
-		t.Errorf("left: %v", l)
+		t.Errorf("got leases %v, want one", l)
 	}
 }
 
-func TestConcurrentAllocations(t *testing.T) {
+func TestAllocate_concurrent(t *testing.T) {
 	i := open(t, t.TempDir(), "10.128.0.0/24")
 	var wg sync.WaitGroup
 	for n := range 32 {
@@ -307,7 +307,7 @@ func TestConcurrentAllocations(t *testing.T) {
 	}
 	wg.Wait()
 	if l := list(t, i); len(l) > 0 {
-		t.Errorf("left: %v", l)
+		t.Errorf("got leases %v, want none", l)
 	}
 }
 

@@ -14,26 +14,26 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// Lease says who holds an address.
+// Lease is the allocation of an address to an interface of a container.
 type Lease struct {
 	Addr        netip.Addr
-	ContainerID string // empty: the file is damaged
+	ContainerID string // empty: the file is corrupt
 	IfName      string // empty: written by a host-local older than v0.8
 }
 
-// Damaged tells that the file names no container, as after a power cut, or can't be read.
-func (l Lease) Damaged() bool { return l.ContainerID == "" }
+// Corrupt reports that the file can't be read or has no container id, for example after a power failure.
+func (l Lease) Corrupt() bool { return l.ContainerID == "" }
 
 type owner struct{ containerID, ifName string }
 
 func (l Lease) owner() owner { return owner{l.ContainerID, l.IfName} }
 
-// heldBy tells whether the file is the owner's, also when it was written by a host-local that noted no interface.
-func (l Lease) heldBy(o owner) bool {
+// ownedBy reports whether the lease belongs to the owner. A lease of host-local before v0.8 has no interface name.
+func (l Lease) ownedBy(o owner) bool {
 	return l.owner() == o || l.owner() == owner{containerID: o.containerID}
 }
 
-// List reads all leases from the disk, in order of address. What has an address's name and can't be read is damaged.
+// List reads all leases from the disk, ordered by address. Files that can't be read are corrupt leases.
 func (i *IPAM) List() ([]Lease, error) {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {
@@ -45,7 +45,7 @@ func (i *IPAM) List() ([]Lease, error) {
 		if err != nil || addr.String() != e.Name() || addr.Is4In6() || addr.Zone() != "" {
 			continue // the lock, last_reserved_ip
 		}
-		if lease, found := i.read(addr); found { // else it was released since
+		if lease, found := i.readLease(addr); found { // else it was released concurrently
 			leases = append(leases, lease)
 		}
 	}
@@ -53,11 +53,11 @@ func (i *IPAM) List() ([]Lease, error) {
 	return leases, nil
 }
 
-// Holder reads who holds the address; false when nobody does.
-func (i *IPAM) Holder(addr netip.Addr) (Lease, bool) { return i.read(addr) }
+// Holder reads the lease of the address; false if there is none.
+func (i *IPAM) Holder(addr netip.Addr) (Lease, bool) { return i.readLease(addr) }
 
-// read returns what the address's file says; false when there is none.
-func (i *IPAM) read(addr netip.Addr) (Lease, bool) {
+// readLease reads the lease file of the address; false if there is none.
+func (i *IPAM) readLease(addr netip.Addr) (Lease, bool) {
 	data, err := os.ReadFile(i.path(addr))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Lease{}, false
@@ -68,7 +68,7 @@ func (i *IPAM) read(addr netip.Addr) (Lease, bool) {
 	return parseLease(addr, data), true
 }
 
-// parseLease reads host-local's "CONTAINERID\r\nIFNAME".
+// parseLease parses host-local's "CONTAINERID\r\nIFNAME".
 func parseLease(addr netip.Addr, data []byte) Lease {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(data)), disk.LineBreak)
 	if utils.ValidateContainerID(id) != nil || ifName != "" && utils.ValidateInterfaceName(ifName) != nil {
@@ -77,8 +77,8 @@ func parseLease(addr netip.Addr, data []byte) Lease {
 	return Lease{Addr: addr, ContainerID: id, IfName: ifName}
 }
 
-// write makes the address's file, false when there is one.
-func (i *IPAM) write(addr netip.Addr, o owner) (bool, error) {
+// createLease creates the lease file of the address. It returns false if the file exists.
+func (i *IPAM) createLease(addr netip.Addr, o owner) (bool, error) {
 	file, err := os.OpenFile(i.path(addr), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -90,9 +90,9 @@ func (i *IPAM) write(addr netip.Addr, o owner) (bool, error) {
 	return err == nil, errors.Join(err, file.Close())
 }
 
-// note writes which address was the last one given, for host-local's round. It overwrites the old note in its place: host-local
-// truncates it first, which makes ext4 write to the disk at once, a millisecond in every ADD.
-func (i *IPAM) note(set *rangeSet, addr netip.Addr) error {
+// writeLastReserved writes the address that was allocated last, where host-local's round-robin continues. It overwrites the file in place:
+// host-local truncates it first, after which ext4 writes to the disk at once, a millisecond in every ADD.
+func (i *IPAM) writeLastReserved(set *rangeSet, addr netip.Addr) error {
 	file, err := os.OpenFile(filepath.Join(i.dir, lastReserved+set.id), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (i *IPAM) note(set *rangeSet, addr netip.Addr) error {
 	return errors.Join(err, file.Close())
 }
 
-// lastReserved is what the name of that note begins with (host-local's lastIPFilePrefix).
+// lastReserved is the prefix of that file's name (host-local's lastIPFilePrefix).
 const lastReserved = "last_reserved_ip."
 
 func (i *IPAM) path(addr netip.Addr) string {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The directory has been through much: other versions' files, other systems' names, a power cut, an administrator.
-func TestForeignFiles(t *testing.T) {
+// The directory has files of other versions and other programs.
+func TestOpen_foreignFiles(t *testing.T) {
 	dir := t.TempDir()
 	network := filepath.Join(dir, "ovsdn")
 	if err := os.MkdirAll(filepath.Join(network, "10.128.0.3", "inside"), 0o700); err != nil {
@@ -20,11 +20,11 @@ func TestForeignFiles(t *testing.T) {
 	}
 	for name, content := range map[string]string{
 		"10.128.0.2":         "old",                   // host-local before v0.8
-		"10.128.0.4":         "lf\neth0",              // another system's line end
-		"10.128.0.5":         "a\r\neth0\r\nand more", // a later version's
+		"10.128.0.4":         "lf\neth0",              // line end of another system
+		"10.128.0.5":         "a\r\neth0\r\nand more", // of a later version
 		"010.128.0.6":        "a\r\neth0",
 		"::ffff:10.128.0.6":  "a\r\neth0",
-		"last_reserved_ip":   "10.128.0.4", // before ranges had numbers
+		"last_reserved_ip":   "10.128.0.4", // of a version without numbers of ranges
 		"last_reserved_ip.0": "nonsense",
 		"notes.txt":          "do not touch",
 	} {
@@ -40,14 +40,14 @@ func TestForeignFiles(t *testing.T) {
 	if diff := cmp.Diff(want, list(t, i), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Fatal(diff)
 	}
-	// Nothing of it is given out.
+	// No address with a file is allocated.
 	if got := allocate(t, i, "new"); got != at("10.128.0.6") {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want 10.128.0.6", got)
 	}
 	if _, err := i.Allocate(t.Context(), "another", "eth0"); !IsFull(err) {
-		t.Errorf("full: %v", err)
+		t.Errorf("Allocate without a free address: got %v, want FullError", err)
 	}
-	// What is known to be in use is written anew; a file without an interface is its container's.
+	// Reserve replaces a corrupt lease, and a lease of the same container without an interface name.
 	for addr, id := range map[string]string{"10.128.0.2": "old", "10.128.0.4": "lf"} {
 		if err := i.Reserve(t.Context(), at(addr), id, "eth0"); err != nil {
 			t.Error(err)
@@ -56,22 +56,22 @@ func TestForeignFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := i.Discard(t.Context(), want[3]); err != nil {
+	if err := i.ReleaseLease(t.Context(), want[3]); err != nil {
 		t.Error(err)
 	}
-	// What can't be removed is not ours to give.
-	if err := i.Discard(t.Context(), want[1]); err == nil {
-		t.Error("a directory with files in it was removed")
+	// An address whose file can't be deleted is not allocated.
+	if err := i.ReleaseLease(t.Context(), want[1]); err == nil {
+		t.Error("ReleaseLease of a directory with files: got no error")
 	}
 	for _, id := range []string{"c", "d", "e"} {
 		if got := allocate(t, i, id); got == want[1].Addr {
-			t.Errorf("got %s", got)
+			t.Errorf("got %s, whose file could not be deleted", got)
 		}
 	}
 }
 
-// A host-local without interface names wrote the file, and DEL comes through us.
-func TestReleaseOfAnOldFile(t *testing.T) {
+// Release deletes a lease of a host-local version without interface names.
+func TestRelease_withoutInterfaceName(t *testing.T) {
 	dir := t.TempDir()
 	i := open(t, dir, small)
 	if err := os.WriteFile(filepath.Join(dir, "ovsdn", "10.128.0.4"), []byte("old"), 0o600); err != nil {
@@ -81,7 +81,7 @@ func TestReleaseOfAnOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l := list(t, i); len(l) > 0 {
-		t.Errorf("left: %v", l)
+		t.Errorf("got leases %v, want none", l)
 	}
 }
 
@@ -92,15 +92,15 @@ func FuzzParseLease(f *testing.F) {
 	f.Add([]byte("../abc\r\na/b"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		l := parseLease(netip.MustParseAddr("10.128.0.2"), data)
-		if l.Damaged() {
+		if l.Corrupt() {
 			if l != (Lease{Addr: l.Addr}) {
-				t.Errorf("half damaged: %+v", l)
+				t.Errorf("got corrupt lease %+v, want only an address", l)
 			}
 			return
 		}
-		// What is taken for a container's id and interface is safe in file and device names.
+		// The container id and interface name are used in names of files and devices.
 		if utils.ValidateContainerID(l.ContainerID) != nil || strings.ContainsAny(l.IfName, "/ \n") {
-			t.Errorf("%+v", l)
+			t.Errorf("got lease %+v with invalid names", l)
 		}
 	})
 }

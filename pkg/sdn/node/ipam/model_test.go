@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Against a model that allocates, marks, releases, restarts and grows: no address is held twice or outside the subnets, full means full,
-// those that nobody had come first and then those that have been free for longest, and a restart changes nothing.
+// TestModel compares IPAM with a model that allocates, reserves, releases, restarts and adds subnets: no address has two leases or is outside
+// the subnets, Allocate fails only without a free address, and the least recently used address is allocated, also after a restart.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "ipam")
@@ -22,126 +22,147 @@ func TestModel(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer os.RemoveAll(dir)
-		subnets := prefixes(small, "10.129.0.0/30")
-		grown := prefixes("10.130.0.0/30", "10.130.0.4/30")
-		addrs := []string{"10.128.0.2", "10.128.0.3", "10.128.0.4", "10.128.0.5", "10.128.0.6", "10.129.0.2", "10.130.0.2", "10.130.0.6"}
-		capacity := 5 + 1 // and one in each that is grown
-		reopen := func() *IPAM {
-			i, err := Open(dir, "ovsdn", subnets)
-			if err != nil {
-				r.Fatal(err)
-			}
-			return i
+		m := &model{
+			dir: dir, subnets: prefixes(small, "10.129.0.0/30"), added: prefixes("10.130.0.0/30", "10.130.0.4/30"), capacity: 5 + 1,
+			leases: map[netip.Addr]string{}, used: map[netip.Addr]bool{},
 		}
-		i := reopen()
-		defer func() { i.Close() }()
-		model := map[netip.Addr]string{} // who holds what
-		holds := func(id string) (list []netip.Addr) {
-			for addr, holder := range model {
-				if holder == id {
-					list = append(list, addr)
-				}
-			}
-			return list
-		}
-		var freed [][]netip.Addr // in their order, those of one release together
-		had := map[netip.Addr]bool{}
-		id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"})
-		r.Repeat(map[string]func(*rapid.T){
-			"allocate": func(r *rapid.T) {
-				id := id.Draw(r, "id")
-				got, err := i.Allocate(context.Background(), id, "eth0")
-				switch {
-				case len(holds(id)) > 0:
-					if !IsHeld(err) {
-						r.Fatalf("held: %v", err)
-					}
-				case len(model) == capacity:
-					if !IsFull(err) {
-						r.Fatalf("full: %v", err)
-					}
-				case err != nil:
-					r.Fatal(err)
-				default:
-					if !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Contains(got[0]) }) {
-						r.Fatalf("%s is in no subnet", got[0])
-					}
-					if other, held := model[got[0]]; held {
-						r.Fatalf("%s is %s's", got[0], other)
-					}
-					switch {
-					case len(had) < capacity && had[got[0]]:
-						r.Fatalf("%s was given again, though there are fresh ones", got[0])
-					case len(had) == capacity && !slices.Contains(freed[0], got[0]):
-						r.Fatalf("%s was given, freed are %v", got[0], freed)
-					}
-					freed = without(freed, got[0])
-					had[got[0]] = true
-					model[got[0]] = id
-				}
-			},
-			"mark": func(r *rapid.T) {
-				id, addr := id.Draw(r, "id"), netip.MustParseAddr(rapid.SampledFrom(addrs[:capacity]).Draw(r, "address"))
-				holder, held := model[addr]
-				err := i.Reserve(context.Background(), addr, id, "eth0")
-				if held && holder != id {
-					var conflict *ConflictError
-					if !errors.As(err, &conflict) || conflict.ContainerID != holder {
-						r.Fatalf("%s is %s's: %v", addr, holder, err)
-					}
-					return
-				}
-				if err != nil {
-					r.Fatal(err)
-				}
-				freed = without(freed, addr)
-				had[addr], model[addr] = true, id
-			},
-			"release": func(r *rapid.T) {
-				id := id.Draw(r, "id")
-				if err := i.Release(context.Background(), id, "eth0"); err != nil {
-					r.Fatal(err)
-				}
-				if list := holds(id); len(list) > 0 {
-					freed = append(freed, list)
-				}
-				maps.DeleteFunc(model, func(_ netip.Addr, holder string) bool { return holder == id })
-			},
-			"restart": func(r *rapid.T) {
-				if err := i.Close(); err != nil {
-					r.Fatal(err)
-				}
-				i = reopen()
-			},
-			"grow": func(r *rapid.T) {
-				if len(grown) == 0 {
-					r.Skip("it has grown") // discards rapid's draw of a step, and skips no test
-				}
-				if err := i.Close(); err != nil {
-					r.Fatal(err)
-				}
-				subnets, grown = append(subnets, grown[0]), grown[1:]
-				capacity++
-				i = reopen()
-			},
-			"": func(r *rapid.T) {
-				leases, err := i.List()
-				if err != nil {
-					r.Fatal(err)
-				}
-				got := map[netip.Addr]string{}
-				for _, l := range leases {
-					got[l.Addr] = l.ContainerID
-				}
-				if diff := cmp.Diff(model, got); diff != "" {
-					r.Fatal(diff)
-				}
-			},
-		})
+		m.open(r)
+		defer func() { m.ipam.Close() }()
+		r.Repeat(rapid.StateMachineActions(m))
 	})
 }
 
-// without takes an address out of the groups.
+// model is the expected state of an IPAM. Its exported methods are the actions that rapid draws.
+type model struct {
+	dir      string
+	subnets  []netip.Prefix
+	added    []netip.Prefix // subnets of one address that Grow adds
+	capacity int            // addresses in subnets
+
+	ipam   *IPAM
+	leases map[netip.Addr]string // container ids by address
+	freed  [][]netip.Addr        // in the order of releases
+	used   map[netip.Addr]bool   // allocated at least once
+}
+
+func (m *model) open(r *rapid.T) {
+	var err error
+	if m.ipam, err = Open(m.dir, "ovsdn", m.subnets); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (m *model) addrsOf(id string) (list []netip.Addr) {
+	for addr, holder := range m.leases {
+		if holder == id {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+func drawID(r *rapid.T) string {
+	return rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"}).Draw(r, "id")
+}
+
+func (m *model) Allocate(r *rapid.T) {
+	id := drawID(r)
+	got, err := m.ipam.Allocate(context.Background(), id, "eth0")
+	switch {
+	case len(m.addrsOf(id)) > 0:
+		if !IsAllocated(err) {
+			r.Fatalf("Allocate of an interface with an address: got %v, want AllocatedError", err)
+		}
+	case len(m.leases) == m.capacity:
+		if !IsFull(err) {
+			r.Fatalf("Allocate without a free address: got %v, want FullError", err)
+		}
+	case err != nil:
+		r.Fatal(err)
+	default:
+		m.allocated(r, id, got[0])
+	}
+}
+
+func (m *model) allocated(r *rapid.T, id string, addr netip.Addr) {
+	if !slices.ContainsFunc(m.subnets, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		r.Fatalf("got %s, which is in no subnet", addr)
+	}
+	if holder, held := m.leases[addr]; held {
+		r.Fatalf("got %s, which %s has", addr, holder)
+	}
+	switch {
+	case len(m.used) < m.capacity && m.used[addr]:
+		r.Fatalf("got %s again, want an address that was never allocated", addr)
+	case len(m.used) == m.capacity && !slices.Contains(m.freed[0], addr):
+		r.Fatalf("got %s, want one of the first in %v", addr, m.freed)
+	}
+	m.freed = without(m.freed, addr)
+	m.used[addr], m.leases[addr] = true, id
+}
+
+func (m *model) Reserve(r *rapid.T) {
+	addrs := []string{"10.128.0.2", "10.128.0.3", "10.128.0.4", "10.128.0.5", "10.128.0.6", "10.129.0.2", "10.130.0.2", "10.130.0.6"}
+	id, addr := drawID(r), netip.MustParseAddr(rapid.SampledFrom(addrs[:m.capacity]).Draw(r, "address"))
+	holder, held := m.leases[addr]
+	err := m.ipam.Reserve(context.Background(), addr, id, "eth0")
+	if held && holder != id {
+		var conflict *ConflictError
+		if !errors.As(err, &conflict) || conflict.ContainerID != holder {
+			r.Fatalf("Reserve of %s: got %v, want ConflictError with %s", addr, err, holder)
+		}
+		return
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	m.freed = without(m.freed, addr)
+	m.used[addr], m.leases[addr] = true, id
+}
+
+func (m *model) Release(r *rapid.T) {
+	id := drawID(r)
+	if err := m.ipam.Release(context.Background(), id, "eth0"); err != nil {
+		r.Fatal(err)
+	}
+	if list := m.addrsOf(id); len(list) > 0 {
+		m.freed = append(m.freed, list)
+	}
+	maps.DeleteFunc(m.leases, func(_ netip.Addr, holder string) bool { return holder == id })
+}
+
+func (m *model) Restart(r *rapid.T) {
+	if err := m.ipam.Close(); err != nil {
+		r.Fatal(err)
+	}
+	m.open(r)
+}
+
+func (m *model) Grow(r *rapid.T) {
+	if len(m.added) == 0 {
+		r.Skip("no subnet to add") // makes rapid choose another action, and skips no test
+	}
+	m.subnets, m.added = append(m.subnets, m.added[0]), m.added[1:]
+	m.capacity++
+	m.Restart(r)
+}
+
+// Check implements rapid.StateMachine.
+func (m *model) Check(r *rapid.T) {
+	leases, err := m.ipam.List()
+	if err != nil {
+		r.Fatal(err)
+	}
+	got := map[netip.Addr]string{}
+	for _, l := range leases {
+		got[l.Addr] = l.ContainerID
+	}
+	if diff := cmp.Diff(m.leases, got); diff != "" {
+		r.Fatal(diff)
+	}
+}
+
+// without returns the groups without the address.
 func without(groups [][]netip.Addr, addr netip.Addr) [][]netip.Addr {
 	var left [][]netip.Addr
 	for _, g := range groups {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Leases reads the network's reservations without opening its directory; none if there is no such directory.
+// Leases reads the network's leases without the lock; none if its directory does not exist.
 func Leases(dir, network string) ([]Lease, error) {
 	leases, err := (&IPAM{dir: filepath.Join(dir, network)}).List()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -17,14 +17,14 @@ func Leases(dir, network string) ([]Lease, error) {
 	return leases, err
 }
 
-// Remove deletes the network's directory, and dir if it holds no other's. Nobody may have it open.
+// Remove deletes the network's directory, and dir if it is empty then. The network must not be open.
 func Remove(dir, network string) error {
 	if err := os.RemoveAll(filepath.Join(dir, network)); err != nil {
-		return fmt.Errorf("remove the address directory: %w", err)
+		return fmt.Errorf("remove the lease directory: %w", err)
 	}
 	if left, err := os.ReadDir(dir); err == nil && len(left) == 0 {
 		if err := os.Remove(dir); err != nil {
-			return fmt.Errorf("remove the address directory: %w", err)
+			return fmt.Errorf("remove the lease directory: %w", err)
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ func TestRestore(t *testing.T) {
 		"one lease":  func(dir string) error { return os.Remove(filepath.Join(dir, "10.128.0.2")) },
 		"lock":       func(dir string) error { return os.Remove(filepath.Join(dir, "lock")) },
 		"nothing":    func(string) error { return nil },
-		"lease log":  func(dir string) error { return os.Remove(filepath.Join(dir, freedName)) },
+		"lease log":  func(dir string) error { return os.Remove(filepath.Join(dir, freeQueueFile)) },
 		"last lease": func(dir string) error { return removeAll(dir, "last_reserved_ip*") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestRestore(t *testing.T) {
 
 			c := allocate(t, i, "c")
 			if c == a || c == b || c == freed {
-				t.Errorf("allocated %s, which another pod has or had; %s was never allocated", c, "10.128.0.5")
+				t.Errorf("got %s, which another pod has or had; want %s", c, "10.128.0.5")
 			}
 			restored, err := i.Restore(t.Context())
 			if err != nil || restored != missing {
@@ -76,7 +76,7 @@ func TestRestore_reserved(t *testing.T) {
 	}
 }
 
-// A lease that can't be written leaves no damaged file, and is restored when the disk has space again.
+// A lease that can't be written leaves no corrupt file, and is restored when the disk has space again.
 func TestRestore_fullDisk(t *testing.T) {
 	dir := newDisk(t)
 	i := open(t, dir, small)

@@ -1,8 +1,7 @@
-// Package linkmtu changes the MTU of an interface that is in use, and of the routes through it, in the order that loses
-// nothing: the kernel never finds a route that lets it send more than its interface takes, nor more than was right
-// before and will be right after.
+// Package linkmtu changes the MTU of an interface that is in use, and of the routes through it, without packet loss: at no time does a
+// route have a larger MTU than its interface, nor than both the previous and the wanted MTU.
 //
-// It changes one interface. That no other host sends more than this one takes is for the order of whole clusters (docs/mtu.md).
+// It changes one interface. docs/mtu.md has the order in which the hosts of a cluster are changed.
 package linkmtu
 
 import (
@@ -12,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MTU is what an interface takes, and what is sent through it, in bytes.
+// MTU is the MTU of an interface and of the routes through it, in bytes.
 type MTU struct {
-	Link   int // the largest packet that the interface takes, in both directions
-	Routes int // the largest packet that routes through it let this host send, at most Link; 0: they don't say, Link holds
+	Link   int // of the interface, for received and sent packets
+	Routes int // of the routes, for sent packets, at most Link; 0: the routes have none, Link applies
 }
 
-// Sent returns the largest packet that is sent, in bytes.
+// Sent returns the size of the largest packet that this host sends, in bytes.
 func (m MTU) Sent() int {
 	if m.Routes == 0 {
 		return m.Link
@@ -26,7 +25,7 @@ func (m MTU) Sent() int {
 	return m.Routes
 }
 
-// String is for messages: "1450", or "1450, of which 1400 are sent".
+// String returns "1450", or "1450, packets sent of at most 1400".
 func (m MTU) String() string {
 	if m.Sent() == m.Link {
 		return fmt.Sprint(m.Link)
@@ -34,23 +33,23 @@ func (m MTU) String() string {
 	return fmt.Sprintf("%d, packets sent of at most %d", m.Link, m.Routes)
 }
 
-// Netlink is the part of netlinksafe.Handle in use.
+// Netlink is the part of netlinksafe.Handle that Change uses.
 type Netlink interface {
 	LinkSetMTU(link netlink.Link, mtu int) error
 	RouteList(link netlink.Link, family int) ([]netlink.Route, error)
 	RouteReplace(route *netlink.Route) error
 }
 
-// Change is one interface on its way to another MTU.
+// Change is a change of the MTU of one interface.
 type Change struct {
 	Netlink Netlink
-	Link    netlink.Link             // with its attributes as the kernel has them now
-	Want    MTU                      //
-	Ours    func(netlink.Route) bool // says which of the interface's routes follow Want
+	Link    netlink.Link // with its current attributes
+	Want    MTU
+	Selects func(netlink.Route) bool // selects the routes that get Want.Routes
 }
 
-// Prepare lowers the routes as far as they must be before anybody sets the interface to its MTU. It returns what it changed,
-// for logging.
+// Prepare lowers the MTU of routes where needed before another program sets the MTU of the interface. It returns the changes, for
+// logging.
 func (c Change) Prepare() (changes []string, err error) {
 	routes, err := c.routes()
 	if err != nil {
@@ -59,7 +58,7 @@ func (c Change) Prepare() (changes []string, err error) {
 	return c.prepare(routes)
 }
 
-// Apply changes the interface and its routes. It writes only what differs, and returns what it changed, for logging.
+// Apply changes the interface and its routes. It writes only differences, and returns the changes, for logging.
 func (c Change) Apply() (changes []string, err error) {
 	routes, err := c.routes()
 	if err != nil {
@@ -75,7 +74,7 @@ func (c Change) Apply() (changes []string, err error) {
 			return changes, fmt.Errorf("set the MTU of %s to %d: %w", name, c.Want.Link, err)
 		}
 		changes = append(changes, fmt.Sprintf("MTU %d (was %d)", c.Want.Link, have))
-		// IPv6 routes that had the interface's MTU have gone along with it (net/ipv6/route.c, rt6_mtu_change_route).
+		// The kernel has changed IPv6 routes that had the interface's MTU (net/ipv6/route.c, rt6_mtu_change_route).
 		if routes, err = c.routes(); err != nil {
 			return changes, err
 		}
@@ -88,13 +87,13 @@ func (c Change) Apply() (changes []string, err error) {
 	return changes, nil
 }
 
-// prepare pins the routes that would send more than is wanted once the interface has its MTU. What they are pinned to must fit
-// the interface as it still is.
+// prepare sets the MTU of routes that would send larger packets than wanted once the interface has its MTU. It must not exceed the current
+// MTU of the interface.
 func (c Change) prepare(routes []netlink.Route) (changes []string, err error) {
-	pin := min(c.Want.Sent(), c.Link.Attrs().MTU)
+	limit := min(c.Want.Sent(), c.Link.Attrs().MTU)
 	for i := range routes {
-		if then := (MTU{Link: c.Want.Link, Routes: routes[i].MTU}); then.Sent() > c.Want.Sent() {
-			if err := c.set(&routes[i], pin, &changes); err != nil {
+		if after := (MTU{Link: c.Want.Link, Routes: routes[i].MTU}); after.Sent() > c.Want.Sent() {
+			if err := c.set(&routes[i], limit, &changes); err != nil {
 				return changes, err
 			}
 		}
@@ -102,18 +101,18 @@ func (c Change) prepare(routes []netlink.Route) (changes []string, err error) {
 	return changes, nil
 }
 
-// set replaces the route in place: there is no moment without it.
+// set replaces the route atomically.
 func (c Change) set(r *netlink.Route, mtu int, changes *[]string) error {
 	if r.MTU == mtu {
 		return nil
 	}
-	was := r.MTU
+	previous := r.MTU
 	r.MTU = mtu
-	r.Flags &= unix.RTNH_F_ONLINK // the others are the kernel's to say
+	r.Flags &= unix.RTNH_F_ONLINK // the kernel sets the others
 	if err := c.Netlink.RouteReplace(r); err != nil {
 		return fmt.Errorf("set the MTU of the route %s dev %s to %d: %w", r.Dst, c.Link.Attrs().Name, mtu, err)
 	}
-	*changes = append(*changes, fmt.Sprintf("route %s MTU %d (was %d)", r.Dst, mtu, was))
+	*changes = append(*changes, fmt.Sprintf("route %s MTU %d (was %d)", r.Dst, mtu, previous))
 	return nil
 }
 
@@ -122,11 +121,11 @@ func (c Change) routes() ([]netlink.Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the routes of %s: %w", c.Link.Attrs().Name, err)
 	}
-	var ours []netlink.Route
+	var selected []netlink.Route
 	for _, r := range all {
-		if c.Ours(r) {
-			ours = append(ours, r)
+		if c.Selects(r) {
+			selected = append(selected, r)
 		}
 	}
-	return ours, nil
+	return selected, nil
 }

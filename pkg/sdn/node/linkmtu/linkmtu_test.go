@@ -18,21 +18,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// kernel is an interface with routes, which looks at the state after every write.
+// kernel is a fake interface with routes. It calls check after each write.
 type kernel struct {
 	link   *netlink.Dummy
 	routes map[string]int // MTU by destination; 0: none of its own
 	writes int
-	look   func()
-	refuse int // the write that fails, counted from 1; 0: none
+	check  func()
+	failAt int // the write that fails, counted from 1; 0: none
 }
 
-type refusedError struct{}
+type writeError struct{}
 
-func (refusedError) Error() string { return "refused" }
+func (writeError) Error() string { return "write failed" }
 
 func newKernel(m MTU, routes ...int) *kernel {
-	k := &kernel{link: &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: m.Link}}, routes: map[string]int{}, look: func() {}}
+	k := &kernel{link: &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: m.Link}}, routes: map[string]int{}, check: func() {}}
 	for i, r := range routes {
 		k.routes[fmt.Sprintf("10.%d.0.0/16", i)] = r
 	}
@@ -41,11 +41,11 @@ func newKernel(m MTU, routes ...int) *kernel {
 
 func (k *kernel) write(do func()) error {
 	k.writes++
-	if k.writes == k.refuse {
-		return refusedError{}
+	if k.writes == k.failAt {
+		return writeError{}
 	}
 	do()
-	k.look()
+	k.check()
 	return nil
 }
 
@@ -70,8 +70,8 @@ func (k *kernel) RouteList(netlink.Link, int) ([]netlink.Route, error) {
 }
 
 func (k *kernel) change(want MTU) Change {
-	copied := *k.link // as a caller has it, who asked before
-	return Change{Netlink: k, Link: &copied, Want: want, Ours: func(netlink.Route) bool { return true }}
+	copied := *k.link // callers have attributes from before the change
+	return Change{Netlink: k, Link: &copied, Want: want, Selects: func(netlink.Route) bool { return true }}
 }
 
 func genMTU(t *rapid.T, name string) MTU {
@@ -82,9 +82,8 @@ func genMTU(t *rapid.T, name string) MTU {
 	return m
 }
 
-// Whatever the state before and after, no state in between sends more than the interface takes, nor more or less
-// than both ends of the way.
-func TestOrder(t *testing.T) {
+// After each write, no route sends packets larger than the MTU of the interface, nor larger or smaller than both before and after the change.
+func TestApply_order(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from, to := genMTU(t, "from"), genMTU(t, "to")
 		starts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) int {
@@ -98,45 +97,45 @@ func TestOrder(t *testing.T) {
 		for dst, r := range k.routes {
 			before[dst] = MTU{from.Link, r}.Sent()
 		}
-		k.look = func() {
+		k.check = func() {
 			for dst, r := range k.routes {
 				sent := MTU{k.link.MTU, r}.Sent()
 				if sent > k.link.MTU {
-					t.Fatalf("%s sends %d, the interface takes %d", dst, sent, k.link.MTU)
+					t.Fatalf("%s: got packets of %d bytes, interface has MTU %d", dst, sent, k.link.MTU)
 				}
 				if sent > max(before[dst], to.Sent()) || sent < min(before[dst], to.Sent()) {
-					t.Fatalf("on the way from %d to %d, %s sends %d", before[dst], to.Sent(), dst, sent)
+					t.Fatalf("%s: got packets of %d bytes during the change from %d to %d", dst, sent, before[dst], to.Sent())
 				}
 			}
 		}
-		if rapid.Bool().Draw(t, "somebody else sets the interface") {
+		if rapid.Bool().Draw(t, "another program sets the interface") {
 			if _, err := k.change(to).Prepare(); err != nil {
 				t.Fatal(err)
 			}
 			k.link.MTU = to.Link
-			k.look()
+			k.check()
 		}
-		// It may die in between, and is begun again.
-		if k.refuse = rapid.IntRange(0, 6).Draw(t, "dies at"); k.refuse > 0 {
-			if _, err := k.change(to).Apply(); err != nil && !errors.Is(err, refusedError{}) {
+		// Apply fails, and is repeated.
+		if k.failAt = rapid.IntRange(0, 6).Draw(t, "fails at"); k.failAt > 0 {
+			if _, err := k.change(to).Apply(); err != nil && !errors.Is(err, writeError{}) {
 				t.Fatal(err)
 			}
-			k.refuse = 0
+			k.failAt = 0
 		}
 		if _, err := k.change(to).Apply(); err != nil {
 			t.Fatal(err)
 		}
 		if k.link.MTU != to.Link {
-			t.Fatalf("the interface has %d, want %d", k.link.MTU, to.Link)
+			t.Fatalf("interface: got MTU %d, want %d", k.link.MTU, to.Link)
 		}
 		for dst, r := range k.routes {
 			if r != to.Routes {
-				t.Fatalf("%s has %d, want %d", dst, r, to.Routes)
+				t.Fatalf("route %s: got MTU %d, want %d", dst, r, to.Routes)
 			}
 		}
 		writes := k.writes
 		if changes, err := k.change(to).Apply(); err != nil || len(changes) > 0 || k.writes != writes {
-			t.Fatalf("nothing differs, but: %q, %v", changes, err)
+			t.Fatalf("Apply without a difference: got changes %q, error %v", changes, err)
 		}
 	})
 }
@@ -144,13 +143,13 @@ func TestOrder(t *testing.T) {
 func TestString(t *testing.T) {
 	for want, m := range map[string]MTU{"1450": {1450, 0}, "1400": {1400, 1400}, "1450, packets sent of at most 1400": {1450, 1400}} {
 		if got := m.String(); got != want {
-			t.Errorf("%#v is %q, want %q", m, got, want)
+			t.Errorf("%#v: got %q, want %q", m, got, want)
 		}
 	}
 }
 
-// The kernel agrees: it never sends more than it is told, and routes keep all else.
-func TestKernel(t *testing.T) {
+// The kernel accepts the changes, and other attributes of routes do not change.
+func TestApply_kernel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -186,31 +185,7 @@ func TestKernel(t *testing.T) {
 				state = "down"
 			}
 			sh(t, "ip link set eth1 "+state)
-			link, err := h.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			c := Change{Netlink: h, Link: link, Want: step.want, Ours: func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL }}
-			changes, err := c.Apply()
-			if err != nil || len(changes) == 0 {
-				t.Fatalf("%v: %q, %v", step.want, changes, err)
-			}
-			mtu := ""
-			if step.want.Routes != 0 {
-				mtu = fmt.Sprintf("mtu %d", step.want.Routes)
-			}
-			if diff := cmp.Diff(shape, routes(t, mtu)); diff != "" {
-				t.Errorf("%v (-want +got):\n%s", step.want, diff)
-			}
-			if got := sh(t, "ip link show eth0"); !strings.Contains(got, fmt.Sprintf("mtu %d ", step.want.Link)) {
-				t.Errorf("%v: %s", step.want, got)
-			}
-			if c.Link, err = h.LinkByName("eth0"); err != nil {
-				return err
-			}
-			if changes, err := c.Apply(); err != nil || len(changes) > 0 {
-				t.Errorf("%v once more: %q, %v", step.want, changes, err)
-			}
+			wantApplied(t, h, step.want, shape)
 		}
 		return nil
 	})
@@ -219,14 +194,44 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// routes lists the interface's, without the MTU that each must have.
+// wantApplied applies the MTU to eth0 twice, and compares routes and link.
+func wantApplied(t *testing.T, h netlinksafe.Handle, want MTU, shape []string) {
+	t.Helper()
+	link, err := h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Change{Netlink: h, Link: link, Want: want, Selects: func(r netlink.Route) bool { return r.Protocol != unix.RTPROT_KERNEL }}
+	changes, err := c.Apply()
+	if err != nil || len(changes) == 0 {
+		t.Fatalf("%v: got changes %q, error %v, want changes", want, changes, err)
+	}
+	mtu := ""
+	if want.Routes != 0 {
+		mtu = fmt.Sprintf("mtu %d", want.Routes)
+	}
+	if diff := cmp.Diff(shape, routes(t, mtu)); diff != "" {
+		t.Errorf("%v (-want +got):\n%s", want, diff)
+	}
+	if got := sh(t, "ip link show eth0"); !strings.Contains(got, fmt.Sprintf("mtu %d ", want.Link)) {
+		t.Errorf("%v: got link %s", want, got)
+	}
+	if c.Link, err = h.LinkByName("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if changes, err := c.Apply(); err != nil || len(changes) > 0 {
+		t.Errorf("%v: second Apply: got changes %q, error %v, want none", want, changes, err)
+	}
+}
+
+// routes returns the interface's routes without their MTU, and checks that each has that MTU.
 func routes(t *testing.T, mtu string) []string {
 	t.Helper()
 	var all []string
 	for line := range strings.Lines(sh(t, "ip route show dev eth0; ip -6 route show dev eth0 | grep -v fe80")) {
 		line = strings.ReplaceAll(line, "linkdown", "")
 		if mtu != "" && !strings.Contains(line, mtu+" ") {
-			t.Errorf("%q has not %s", line, mtu)
+			t.Errorf("got route %q, want %s", line, mtu)
 		}
 		all = append(all, strings.Join(strings.Fields(strings.ReplaceAll(line, mtu, "")), " "))
 	}

@@ -1,12 +1,11 @@
-// Package multicast knows which other nodes have somebody who listens to a VNID's multicast, so that nobody else gets copies.
+// Package multicast publishes which other nodes have receivers of a VNID's multicast, so that only they get copies.
 //
-// It watches pods of no more than the namespaces whose multicast is on and that share a VNID with pods here. Whatever it does
-// not know (yet) goes to all nodes: a copy too many is dropped where it arrives, a copy too few is a loss.
+// It watches only pods of namespaces that have multicast enabled and share a VNID with pods of this node. Until their nodes are known, all nodes get
+// copies: the receiving node drops a copy without receivers.
 package multicast
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,59 +16,59 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// refreshDelay lets pods that come together become one change of the switch. A pod that was just scheduled needs longer to listen.
-const refreshDelay = 200 * time.Millisecond
+// publishDelay batches changes of pods into one change of the switch. A new pod takes longer to start.
+const publishDelay = 200 * time.Millisecond
 
-// workers bounds how many VNIDs wait for the switch at once.
+// workers is the number of VNIDs that wait for the switch at the same time.
 const workers = 4
 
-// Listeners holds who listens to the VNIDs that it is asked to follow.
+// Listeners publishes the nodes with receivers of the followed VNIDs.
 type Listeners struct {
 	self    string
 	client  kubernetes.Interface
-	refresh func(config.VNID) []*store.Commit
-	loop    *reconcile.Loop // of VNIDs
+	store   *store.Store
+	loop    *reconcile.Loop // keys are VNIDs
 	watches sync.WaitGroup
 
 	mu       sync.Mutex
-	nodes    map[string]netip.Addr // the VTEPs of the cluster's other nodes
-	machines map[string]peers.Peer // that are no nodes: nobody tells what they have
+	nodes    map[string]netip.Addr        // VTEPs of the cluster's other nodes, by name
+	machines map[string]inputs.RemoteNode // outside of the cluster: their receivers are unknown
 	networks map[config.VNID]network
 }
 
-// network is the namespaces of a VNID.
-type network map[string]*pods
+// network has the pods of a followed VNID, by namespace.
+type network map[string]*podWatch
 
-// New returns the feature for the node of that name.
-func New(self string, client kubernetes.Interface) *Listeners {
+// New returns Listeners for the node with the name.
+func New(self string, client kubernetes.Interface, st *store.Store) *Listeners {
 	l := &Listeners{
 		self:     self,
 		client:   client,
+		store:    st,
 		nodes:    map[string]netip.Addr{},
-		machines: map[string]peers.Peer{},
+		machines: map[string]inputs.RemoteNode{},
 		networks: map[config.VNID]network{},
 	}
-	l.loop = reconcile.New("multicast", l.serve)
+	l.loop = reconcile.New("multicast", l.reconcile)
 	return l
 }
 
-// Run watches until the context ends, and calls refresh when others listen to a VNID than before, some times a second at most.
-func (l *Listeners) Run(ctx context.Context, refresh func(config.VNID) []*store.Commit) {
-	l.refresh = refresh
+// Run watches until the context ends.
+func (l *Listeners) Run(ctx context.Context) {
 	l.loop.Run(ctx, workers)
 	l.watches.Wait()
 }
 
-// Peer takes note of a HostSubnet; nil: it is gone.
-func (l *Listeners) Peer(name string, peer *peers.Peer) {
+// SetRemoteNode sets a remote node, or deletes it if it is nil.
+func (l *Listeners) SetRemoteNode(name string, peer *inputs.RemoteNode) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, machine := l.machines[name]
+	_, affectsAll := l.machines[name]
 	delete(l.nodes, name)
 	delete(l.machines, name)
 	switch {
@@ -78,23 +77,25 @@ func (l *Listeners) Peer(name string, peer *peers.Peer) {
 		l.nodes[name] = peer.VTEP
 	default:
 		l.machines[name] = *peer
-		machine = true
+		affectsAll = true
 	}
 	for vnid, n := range l.networks {
-		if machine || !n.synced() || n.on(name) {
-			l.loop.AddAfter(vnid.String(), refreshDelay)
+		if affectsAll || !n.synced() || n.hasPodsOn(name) {
+			l.loop.AddAfter(vnid.String(), publishDelay)
 		}
 	}
 }
 
-// Follow names the namespaces that a VNID with multicast has; none: nobody here listens any more.
+// Follow sets the namespaces of a VNID that has multicast and pods on this node; none: it has no longer both. Until the pods of a new namespace are
+// known, all nodes get the multicast: that is published before Follow returns.
 func (l *Listeners) Follow(vnid config.VNID, namespaces []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.networks[vnid]
-	left := maps.Clone(n)
+	removed := maps.Clone(n)
+	changed := false
 	for _, name := range namespaces {
-		delete(left, name)
+		delete(removed, name)
 		if n[name] != nil {
 			continue
 		}
@@ -102,53 +103,64 @@ func (l *Listeners) Follow(vnid config.VNID, namespaces []string) {
 			n = network{}
 			l.networks[vnid] = n
 		}
-		n[name] = newPods()
+		n[name] = newPodWatch()
+		changed = true
 		l.loop.Add(vnid.String())
 	}
-	for name, p := range left {
-		p.stop()
+	for name, p := range removed {
+		p.cancel()
 		delete(n, name)
+		changed = true
 	}
 	if len(n) == 0 {
 		delete(l.networks, vnid)
 	}
+	if changed {
+		l.publish(vnid)
+	}
 }
 
-// Nodes returns the VTEPs of all others who listen to the VNID, each once, and whether they are known.
-func (l *Listeners) Nodes(vnid config.VNID) (vteps []netip.Addr, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// publish publishes the nodes with receivers of the VNID. The caller holds the lock.
+func (l *Listeners) publish(vnid config.VNID) []*store.Commit {
+	if l.networks[vnid] == nil {
+		return l.store.Update(store.Update{Withdraw: []store.Input{inputs.MulticastNodesOf(vnid)}})
+	}
+	return l.store.Update(store.Update{Publish: []store.Published{{Input: inputs.MulticastNodesOf(vnid), Value: l.nodesOf(vnid)}}})
+}
+
+// nodesOf returns the nodes that get the VNID's multicast.
+func (l *Listeners) nodesOf(vnid config.VNID) inputs.MulticastNodes {
 	n := l.networks[vnid]
-	listening := map[netip.Addr]bool{}
-	known = len(n) > 0 && n.synced()
+	vteps := map[netip.Addr]bool{}
+	known := len(n) > 0 && n.synced()
 	for _, p := range n {
 		for name := range p.nodes {
 			if vtep, ok := l.nodes[name]; ok {
-				listening[vtep] = true
+				vteps[vtep] = true
 			} else if _, ok := l.machines[name]; !ok {
-				known = false // a node that has no HostSubnet, or none that can be read
+				known = false // the node has no valid HostSubnet
 			}
 		}
 	}
-	only := false // there are machines that the multicast for all does not reach
+	fixed := false // a machine has the VNID as its fixed one: the replication list for all VNIDs omits it
 	for _, m := range l.machines {
 		if !m.HasFixedVNID || m.FixedVNID == vnid {
-			listening[m.VTEP] = true
-			only = only || m.HasFixedVNID
+			vteps[m.VTEP] = true
+			fixed = fixed || m.HasFixedVNID
 		}
 	}
-	if !known && !only {
-		return nil, false
+	if !known && !fixed {
+		return inputs.MulticastNodes{}
 	}
 	if !known {
 		for _, vtep := range l.nodes {
-			listening[vtep] = true
+			vteps[vtep] = true
 		}
 	}
-	return slices.SortedFunc(maps.Keys(listening), netip.Addr.Compare), true
+	return inputs.MulticastNodes{VTEPs: slices.SortedFunc(maps.Keys(vteps), netip.Addr.Compare), Known: true}
 }
 
-// synced tells whether all pods of the VNID are known.
+// synced reports whether all pods of the VNID are known.
 func (n network) synced() bool {
 	for _, p := range n {
 		if !p.synced {
@@ -158,8 +170,8 @@ func (n network) synced() bool {
 	return true
 }
 
-// on tells whether the node has pods of the VNID.
-func (n network) on(node string) bool {
+// hasPodsOn reports whether the node has pods of the VNID.
+func (n network) hasPodsOn(node string) bool {
 	for _, p := range n {
 		if p.nodes[node] > 0 {
 			return true
@@ -168,23 +180,22 @@ func (n network) on(node string) bool {
 	return false
 }
 
-func (l *Listeners) serve(ctx context.Context, key string) error {
+func (l *Listeners) reconcile(ctx context.Context, key string) error {
 	vnid, err := config.ParseVNID(key)
 	if err != nil {
 		return err
 	}
-	if err := l.start(ctx, vnid); err != nil {
+	if err := l.startWatches(ctx, vnid); err != nil {
 		return fmt.Errorf("watch the pods of VNID %s: %w", vnid, err)
 	}
-	var errs []error
-	for _, commit := range l.refresh(vnid) {
-		errs = append(errs, commit.Wait(ctx))
-	}
-	return errors.Join(errs...)
+	l.mu.Lock()
+	commits := l.publish(vnid)
+	l.mu.Unlock()
+	return store.WaitAll(ctx, commits)
 }
 
-// start begins to watch what came since.
-func (l *Listeners) start(ctx context.Context, vnid config.VNID) error {
+// startWatches starts the watches of the VNID's new namespaces.
+func (l *Listeners) startWatches(ctx context.Context, vnid config.VNID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for namespace, p := range l.networks[vnid] {

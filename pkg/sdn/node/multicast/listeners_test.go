@@ -20,8 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/peers"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -29,7 +30,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = 20 * time.Second
+	timeout = 20 * time.Second
 
 	vnid  config.VNID = 0x20
 	other config.VNID = 0x30
@@ -41,14 +42,14 @@ type fixture struct {
 	*Listeners
 	client    *fake.Clientset
 	stop      func()
-	refreshed atomic.Int64
+	published atomic.Int64
 
 	mu      sync.Mutex
 	refused bool           // pods can't be listed
 	open    map[string]int // watches, by namespace
 }
 
-// watched tells when it is stopped.
+// watched calls stopped when it is stopped.
 type watched struct {
 	watch.Interface
 	stopped func()
@@ -71,24 +72,21 @@ func start(t *testing.T, objects ...runtime.Object) *fixture {
 		namespace := action.GetNamespace()
 		var options metav1.ListOptions
 		if of, ok := action.(clienttesting.WatchActionImpl); ok {
-			options = of.ListOptions // with them the tracker tells what came since the list
+			options = of.ListOptions // with them the tracker sends events since the list
 		}
 		w, err := f.client.Tracker().Watch(action.GetResource(), namespace, options)
 		f.opened(namespace, 1)
 		return true, watched{w, sync.OnceFunc(func() { f.opened(namespace, -1) })}, err
 	})
-	f.Listeners = New("node1", f.client)
+	st := store.New(ovs.NewFake("br0"))
+	st.Source(inputs.KindMulticastNodes, store.Source{Changed: func(string) { f.published.Add(1) }})
+	f.Listeners = New("node1", f.client, st)
 	for n := 2; n <= 4; n++ {
 		f.node(fmt.Sprintf("node%d", n), fmt.Sprintf("172.31.0.%d", n))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() {
-		f.Listeners.Run(ctx, func(config.VNID) []*store.Commit {
-			f.refreshed.Add(1)
-			return nil
-		})
-	})
+	running.Go(func() { f.Listeners.Run(ctx) })
 	f.stop = func() { cancel(); running.Wait() }
 	t.Cleanup(f.stop)
 	return f
@@ -108,15 +106,15 @@ func (f *fixture) refuse(yes bool) {
 	f.refused = yes
 }
 
-// unanswered calls do while no list of pods is answered.
-func (f *fixture) unanswered(do func()) {
+// withoutLists calls do while the fake API server answers no list of pods.
+func (f *fixture) withoutLists(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
 }
 
 func (f *fixture) node(name, vtep string) {
-	f.Peer(name, &peers.Peer{VTEP: netip.MustParseAddr(vtep), IsNode: true})
+	f.SetRemoteNode(name, &inputs.RemoteNode{VTEP: netip.MustParseAddr(vtep), IsNode: true})
 }
 
 func pod(namespace, name, node string) *corev1.Pod {
@@ -147,9 +145,9 @@ func (f *fixture) delete(namespace, name string) {
 	}
 }
 
-func (f *fixture) eventually(look func() error) {
+func (f *fixture) eventually(check func() error) {
 	f.Helper()
-	await.OK(f, patience, func(context.Context) error { return look() })
+	await.OK(f, timeout, func(context.Context) error { return check() })
 }
 
 // wantWatched waits until exactly these namespaces are watched, each once.
@@ -160,51 +158,51 @@ func (f *fixture) wantWatched(want ...string) {
 		defer f.mu.Unlock()
 		for _, name := range want {
 			if f.open[name] != 1 {
-				return fmt.Errorf("watches by namespace are %v, want %q", f.open, want)
+				return fmt.Errorf("watches by namespace: got %v, want %q", f.open, want)
 			}
 		}
 		if len(f.open) != len(want) {
-			return fmt.Errorf("watches by namespace are %v, want %q", f.open, want)
+			return fmt.Errorf("watches by namespace: got %v, want %q", f.open, want)
 		}
 		return nil
 	})
 }
 
-// fault tells how the listeners of the VNID are others than wanted; "?": they are not to be known.
-func (f *fixture) fault(vnid config.VNID, want ...string) error {
-	vteps, known := f.Nodes(vnid)
+// check compares the published nodes of the VNID with the wanted VTEPs; "?": unknown.
+func (f *fixture) check(vnid config.VNID, want ...string) error {
+	nodes, _ := store.Get[inputs.MulticastNodes](f.store, inputs.MulticastNodesOf(vnid))
 	got := []string{}
-	for _, vtep := range vteps {
+	for _, vtep := range nodes.VTEPs {
 		got = append(got, vtep.String())
 	}
-	if !known {
+	if !nodes.Known {
 		got = []string{"?"}
 	}
 	if !slices.Equal(got, want) {
-		return fmt.Errorf("VNID %s is listened to by %q, want %q", vnid, got, want)
+		return fmt.Errorf("nodes with receivers of VNID %s: got %q, want %q", vnid, got, want)
 	}
 	return nil
 }
 
-// want waits for the listeners of the VNID.
+// want waits until the nodes of the VNID are published.
 func (f *fixture) want(vnid config.VNID, want ...string) {
 	f.Helper()
-	f.eventually(func() error { return f.fault(vnid, want...) })
+	f.eventually(func() error { return f.check(vnid, want...) })
 }
 
-// wantRefresh waits until the listeners are as wanted, and until the switch is told since before.
-func (f *fixture) wantRefresh(before int64, vnid config.VNID, want ...string) {
+// wantPublished waits until the nodes of the VNID are published, and the store was notified after the count before.
+func (f *fixture) wantPublished(before int64, vnid config.VNID, want ...string) {
 	f.Helper()
 	f.want(vnid, want...)
 	f.eventually(func() error {
-		if f.refreshed.Load() == before {
-			return errors.New("nobody is told")
+		if f.published.Load() == before {
+			return errors.New("the store was not notified")
 		}
 		return nil
 	})
 }
 
-func TestNodesThatHavePodsOfTheVNID(t *testing.T) {
+func TestFollow_countsPodsOfNodes(t *testing.T) {
 	onHost := pod("a", "host-network", "node3")
 	onHost.Spec.HostNetwork = true
 	done := pod("a", "done", "node3")
@@ -214,21 +212,21 @@ func TestNodesThatHavePodsOfTheVNID(t *testing.T) {
 	f.want(vnid, "172.31.0.2")
 	f.wantWatched("a")
 
-	before := f.refreshed.Load()
+	before := f.published.Load()
 	f.create(pod("a", "two", "node3"))
-	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3")
+	f.wantPublished(before, vnid, "172.31.0.2", "172.31.0.3")
 
-	before = f.refreshed.Load()
+	before = f.published.Load()
 	f.update(pod("a", "waiting", "node4")) // it is scheduled
-	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3", "172.31.0.4")
+	f.wantPublished(before, vnid, "172.31.0.2", "172.31.0.3", "172.31.0.4")
 
-	before = f.refreshed.Load()
+	before = f.published.Load()
 	failed := pod("a", "two", "node3")
 	failed.Status.Phase = corev1.PodFailed
 	f.update(failed)
-	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.4")
+	f.wantPublished(before, vnid, "172.31.0.2", "172.31.0.4")
 
-	// A node listens until its last pod is gone.
+	// A node is published until its last pod is deleted.
 	f.create(pod("a", "three", "node2"))
 	f.delete("a", "waiting")
 	f.delete("a", "one")
@@ -237,8 +235,8 @@ func TestNodesThatHavePodsOfTheVNID(t *testing.T) {
 	f.want(vnid)
 }
 
-// A VNID is all of its namespaces, and a namespace that moves to another VNID is counted there.
-func TestNamespacesOfAVNID(t *testing.T) {
+// The pods of all namespaces of a VNID count, and a namespace can move to another VNID.
+func TestFollow_severalNamespaces(t *testing.T) {
 	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node2"), pod("b", "y", "node3"), pod("c", "x", "node4"))
 	f.Follow(vnid, []string{"a", "b"})
 	f.Follow(other, []string{"c"})
@@ -246,10 +244,10 @@ func TestNamespacesOfAVNID(t *testing.T) {
 	f.want(other, "172.31.0.4")
 	f.wantWatched("a", "b", "c")
 
-	f.unanswered(func() {
+	f.withoutLists(func() {
 		f.Follow(vnid, []string{"a"})
 		f.Follow(other, []string{"b", "c"})
-		if err := errors.Join(f.fault(vnid, "172.31.0.2"), f.fault(other, "?")); err != nil {
+		if err := errors.Join(f.check(vnid, "172.31.0.2"), f.check(other, "?")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -257,8 +255,8 @@ func TestNamespacesOfAVNID(t *testing.T) {
 	f.wantWatched("a", "b", "c")
 }
 
-// Nothing is watched for VNIDs that nobody here listens to.
-func TestWatchesNoMoreThanIsAsked(t *testing.T) {
+// Only pods of followed namespaces are watched.
+func TestFollow_watchesNoOtherNamespaces(t *testing.T) {
 	f := start(t, pod("a", "x", "node2"))
 	f.wantWatched()
 	f.Follow(vnid, []string{"a"})
@@ -266,10 +264,10 @@ func TestWatchesNoMoreThanIsAsked(t *testing.T) {
 	f.wantWatched("a")
 	f.Follow(vnid, nil)
 	f.wantWatched()
-	if err := f.fault(vnid, "?"); err != nil {
+	if err := f.check(vnid, "?"); err != nil {
 		t.Error(err)
 	}
-	for range 100 { // it is asked for and no more, before anybody could look
+	for range 100 { // the watches may not start in between
 		f.Follow(vnid, []string{"a", "b"})
 		f.Follow(vnid, nil)
 	}
@@ -279,19 +277,19 @@ func TestWatchesNoMoreThanIsAsked(t *testing.T) {
 	f.wantWatched()
 	for _, action := range f.client.Actions() {
 		if action.GetNamespace() == "" {
-			t.Errorf("all pods were asked for: %v", action)
+			t.Errorf("got a request for the pods of all namespaces: %v", action)
 		}
 	}
 }
 
-// While the API server does not tell, all nodes get everything.
-func TestUnknownUntilThePodsAreListed(t *testing.T) {
+// Until the pods of all namespaces are listed, all nodes get the multicast.
+func TestFollow_unknownUntilListed(t *testing.T) {
 	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node3"))
 	f.Follow(vnid, []string{"a"})
 	f.want(vnid, "172.31.0.2")
 	f.refuse(true)
 	f.Follow(vnid, []string{"a", "b"})
-	if err := f.fault(vnid, "?"); err != nil {
+	if err := f.check(vnid, "?"); err != nil {
 		t.Error(err)
 	}
 	lists := func() (n int) {
@@ -304,38 +302,38 @@ func TestUnknownUntilThePodsAreListed(t *testing.T) {
 	}
 	f.eventually(func() error {
 		if lists() == 0 {
-			return errors.New("pods of b are not asked for")
+			return errors.New("the pods of b were not requested yet")
 		}
-		return f.fault(vnid, "?")
+		return f.check(vnid, "?")
 	})
-	before := f.refreshed.Load()
+	before := f.published.Load()
 	f.refuse(false)
-	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.3")
+	f.wantPublished(before, vnid, "172.31.0.2", "172.31.0.3")
 }
 
-func TestHostSubnetsComeMoveAndGo(t *testing.T) {
+func TestSetRemoteNode_nodes(t *testing.T) {
 	f := start(t, pod("a", "x", "node2"))
 	f.Follow(vnid, []string{"a"})
 	f.want(vnid, "172.31.0.2")
 	f.wantWatched("a")
 
-	before := f.refreshed.Load()
+	before := f.published.Load()
 	f.node("node2", "172.31.0.22")
-	f.wantRefresh(before, vnid, "172.31.0.22")
+	f.wantPublished(before, vnid, "172.31.0.22")
 
 	f.create(pod("a", "y", "new"))
 	f.want(vnid, "?")
-	before = f.refreshed.Load()
+	before = f.published.Load()
 	f.node("new", "172.31.0.5")
-	f.wantRefresh(before, vnid, "172.31.0.5", "172.31.0.22")
+	f.wantPublished(before, vnid, "172.31.0.5", "172.31.0.22")
 
-	before = f.refreshed.Load()
-	f.Peer("new", nil)
-	f.wantRefresh(before, vnid, "?")
+	before = f.published.Load()
+	f.SetRemoteNode("new", nil)
+	f.wantPublished(before, vnid, "?")
 }
 
-// A machine that is no node listens to its fixed VNID, or, without one, to who knows what.
-func TestMachinesListen(t *testing.T) {
+// A machine outside of the cluster gets the multicast of its fixed VNID, or, without one, of all VNIDs.
+func TestSetRemoteNode_machines(t *testing.T) {
 	f := start(t, pod("a", "x", "node2"), pod("b", "x", "node3"))
 	f.Follow(vnid, []string{"a"})
 	f.Follow(other, []string{"b"})
@@ -343,33 +341,33 @@ func TestMachinesListen(t *testing.T) {
 	f.want(other, "172.31.0.3")
 	f.wantWatched("a", "b")
 
-	before := f.refreshed.Load()
-	f.Peer("fixed", &peers.Peer{VTEP: netip.MustParseAddr("172.31.0.98"), HasFixedVNID: true, FixedVNID: vnid})
-	f.wantRefresh(before, vnid, "172.31.0.2", "172.31.0.98")
+	before := f.published.Load()
+	f.SetRemoteNode("fixed", &inputs.RemoteNode{VTEP: netip.MustParseAddr("172.31.0.98"), HasFixedVNID: true, FixedVNID: vnid})
+	f.wantPublished(before, vnid, "172.31.0.2", "172.31.0.98")
 	f.want(other, "172.31.0.3")
 
-	f.Peer("free", &peers.Peer{VTEP: netip.MustParseAddr("172.31.0.99")})
+	f.SetRemoteNode("free", &inputs.RemoteNode{VTEP: netip.MustParseAddr("172.31.0.99")})
 	f.want(vnid, "172.31.0.2", "172.31.0.98", "172.31.0.99")
 	f.want(other, "172.31.0.3", "172.31.0.99")
 
-	// Where it is not known who listens, all do, and with them the machine that the list for all VNIDs leaves out.
+	// With unknown receivers all nodes get the multicast, and also the machine that the replication list for all VNIDs omits.
 	f.create(pod("a", "y", "new"))
 	f.want(vnid, "172.31.0.2", "172.31.0.3", "172.31.0.4", "172.31.0.98", "172.31.0.99")
 	f.create(pod("b", "y", "new"))
 	f.want(other, "?")
 
-	before = f.refreshed.Load()
-	f.Peer("fixed", nil)
-	f.wantRefresh(before, vnid, "?")
+	before = f.published.Load()
+	f.SetRemoteNode("fixed", nil)
+	f.wantPublished(before, vnid, "?")
 }
 
-// Many pods at once are a few changes of the switch.
-func TestPodsThatComeTogether(t *testing.T) {
+// Pods that are created together cause few changes of the switch.
+func TestFollow_batchesPods(t *testing.T) {
 	f := start(t)
 	f.Follow(vnid, []string{"a"})
 	f.wantWatched("a")
 	f.want(vnid)
-	started, before := time.Now(), f.refreshed.Load()
+	started, before := time.Now(), f.published.Load()
 	var want []string
 	for n := range 100 {
 		node, vtep := fmt.Sprintf("more%d", n), netip.AddrFrom4([4]byte{172, 31, 1, byte(n)})
@@ -377,9 +375,9 @@ func TestPodsThatComeTogether(t *testing.T) {
 		f.create(pod("a", node, node))
 		want = append(want, vtep.String())
 	}
-	f.wantRefresh(before, vnid, want...)
-	// What follows the listing may still come, once.
-	if n, most := f.refreshed.Load()-before, int64(time.Since(started)/refreshDelay)+2; n > most {
-		t.Errorf("the switch is changed %d times, want no more than %d", n, most)
+	f.wantPublished(before, vnid, want...)
+	// The list itself may cause one more change.
+	if n, most := f.published.Load()-before, int64(time.Since(started)/publishDelay)+2; n > most {
+		t.Errorf("got %d changes, want at most %d", n, most)
 	}
 }

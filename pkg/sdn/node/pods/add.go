@@ -17,7 +17,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
 // Annotations by which kubelet ties a static pod to its mirror in the API, which has another UID: both hold the static
@@ -27,29 +29,29 @@ const (
 	annotationConfigMirror = "kubernetes.io/config.mirror"
 )
 
-// Add attaches the interface. It returns when the pod's flows are on the switch. When it fails, or its context ends, it
-// leaves nothing behind.
+// Add attaches the interface. It returns when the pod's flows are installed. When it fails, or its context ends, it
+// removes all that it created.
 func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Result, error) {
 	logger := klog.FromContext(ctx).WithValues("sandbox", req.ContainerID, "interface", req.IfName)
 	ctx = klog.NewContext(ctx, logger)
-	start, asked := time.Now(), m.health.asking()
+	start, before := time.Now(), m.health.snapshot()
 	pod, err := m.add(ctx, req)
-	m.learn(asked, err, true)
+	m.recordResult(before, err, true)
 	if err != nil {
-		logger.Error(err, "Could not attach the pod", "args", req.Args)
+		logger.Error(err, "Failed to attach pod", "args", req.Args)
 		if pod.Name != "" && ctx.Err() == nil {
-			m.events.WarnPod(pod, ReasonAttachFailed, err.Error())
+			m.events.WarnPod(pod, eventreason.NetworkAttachFailed, err.Error())
 		}
 		return nil, asCNIError(err)
 	}
-	logger.V(1).Info("Pod attached", "pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs,
+	logger.V(1).Info("Attached pod", "pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs,
 		"ofport", pod.OFPort, "duration", time.Since(start))
 	return m.result(pod), nil
 }
 
-// add returns the pod also with an error, once it is known.
+// add returns the pod with an error too, if it was identified.
 func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) {
-	if err := m.starting(); err != nil {
+	if err := m.requireRecovered(); err != nil {
 		return Pod{}, err
 	}
 	args, err := parseArgs(req.Args)
@@ -64,10 +66,10 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 	defer unlock()
 	if old, ok := m.get(a); ok {
 		return Pod{}, types.NewError(types.ErrInvalidEnvironmentVariables,
-			fmt.Sprintf("sandbox %s already has %s with %v: DEL must come before another ADD", a.Sandbox, a.IfName, old.Addrs), "")
+			fmt.Sprintf("sandbox %s already has %s with %v; call DEL before ADD", a.Sandbox, a.IfName, old.Addrs), "")
 	}
 
-	object, err := m.object(ctx, args)
+	object, err := m.lookUpPod(ctx, args)
 	if err != nil {
 		return Pod{}, err
 	}
@@ -81,140 +83,139 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 	if args.sandbox != "" && args.sandbox != a.Sandbox {
 		return pod, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, a.Sandbox)
 	}
-	if err := checkFirst(req); err != nil {
+	if err := requireFirstPlugin(req); err != nil {
 		return pod, err
 	}
 	netns, err := m.links.Open(req.Netns)
 	if err != nil {
-		return pod, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
+		return pod, types.NewError(types.ErrInvalidNetNS, "invalid CNI_NETNS", err.Error())
 	}
 	defer netns.Close()
 	if err := m.flows.ready(ctx, pod.Namespace); err != nil {
 		return pod, err
 	}
-	if pod.Addrs, err = m.allocate(ctx, a); err != nil {
+	if pod.Addrs, err = m.allocateUnused(ctx, a); err != nil {
 		return pod, err
 	}
-	// From here on there is something to undo.
+	// A failure after this point must be cleaned up.
 	if err := m.attach(ctx, netns, &pod, object); err != nil {
-		if undoErr := m.undo(ctx, a); undoErr != nil {
-			err = fmt.Errorf("%w; and could not undo it: %w", err, undoErr)
+		if cleanupErr := m.cleanUp(ctx, a); cleanupErr != nil {
+			err = fmt.Errorf("%w; clean up: %w", err, cleanupErr)
 		}
 		return pod, err
 	}
-	m.remember(pod, nil)
+	m.setAttached(pod, nil)
 	return pod, nil
 }
 
-// checkFirst refuses to follow another plugin in the list: what that made could not be kept.
-func checkFirst(req *cniserver.Request) error {
+// requireFirstPlugin rejects a chained call after another plugin, whose result Add would discard.
+func requireFirstPlugin(req *cniserver.Request) error {
 	config, err := cniserver.ParseConfig(req.Config)
 	if err != nil {
 		return err
 	}
 	if config.RawPrevResult != nil {
 		return types.NewError(types.ErrUnsupportedField,
-			"there is a prevResult: ovsdn-cni makes the pod's interface and must be the first plugin of the list", "")
+			"prevResult is set; ovsdn-cni creates the pod's interface and must be the first plugin of the list", "")
 	}
 	return nil
 }
 
-// object looks the pod up, and makes sure that it is the one that the runtime means: a name can have a new owner.
-func (m *Manager) object(ctx context.Context, args kubeArgs) (*corev1.Pod, error) {
-	if pod := m.pods.Cached(args.namespace, args.name); pod != nil && args.mean(pod) {
+// lookUpPod returns the pod in the Kubernetes API. It requires the UID that the runtime passed, since a new pod can have the name.
+func (m *Manager) lookUpPod(ctx context.Context, args kubeArgs) (*corev1.Pod, error) {
+	if pod := m.pods.Cached(args.namespace, args.name); pod != nil && args.matches(pod) {
 		return pod, nil
 	}
 	pod, err := m.pods.Get(ctx, args.namespace, args.name)
 	if apierrors.IsNotFound(err) {
 		return nil, types.NewError(types.ErrUnknownContainer,
-			fmt.Sprintf("pod %s/%s, which node %s is to run, is not in the Kubernetes API: it may have been deleted meanwhile",
+			fmt.Sprintf("pod %s/%s of node %s does not exist in the Kubernetes API; it may have been deleted",
 				args.namespace, args.name, m.NodeName), err.Error())
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrTryAgainLater,
-			fmt.Sprintf("node %s can't look up pod %s/%s in the Kubernetes API", m.NodeName, args.namespace, args.name), err.Error())
+			fmt.Sprintf("node %s failed to get pod %s/%s from the Kubernetes API", m.NodeName, args.namespace, args.name), err.Error())
 	}
-	if !args.mean(pod) {
+	if !args.matches(pod) {
 		return nil, types.NewError(types.ErrUnknownContainer,
-			fmt.Sprintf("pod %s/%s on node %s has been replaced: the sandbox is for the pod with UID %s, the Kubernetes API has %s",
+			fmt.Sprintf("pod %s/%s on node %s was replaced: UID of the sandbox is %s, UID in the Kubernetes API is %s",
 				args.namespace, args.name, m.NodeName, args.uid, pod.UID), "")
 	}
 	return pod, nil
 }
 
-// allocate takes addresses. Those that a living pod turns out to have, though the disk says nothing of it, are marked as that
-// pod's, and others are taken.
-func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+// allocateUnused allocates addresses that no attached pod has. An address of an attached pod without a lease is reserved for that pod.
+func (m *Manager) allocateUnused(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 	for range maxConflicts {
-		addrs, err := m.takeAddrs(ctx, a)
+		addrs, err := m.allocate(ctx, a)
 		if err != nil {
 			return nil, err
 		}
-		user, used := m.userOf(a, addrs)
+		user, used := m.otherPodWith(a, addrs)
 		if !used {
 			return addrs, nil
 		}
 		if err := m.ipam.Release(ctx, a.Sandbox, a.IfName); err != nil {
 			return nil, &diskError{err}
 		}
-		if err := m.claimFor(ctx, user); err != nil {
+		if err := m.reserveFor(ctx, user); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("addresses that were free turned out to be in use, %d times", maxConflicts)
+	return nil, fmt.Errorf("allocate an address: %d free addresses were in use by pods without a lease; retry", maxConflicts)
 }
 
-// claimFor marks addresses that another sandbox turned out to have.
-func (m *Manager) claimFor(ctx context.Context, user Pod) error {
-	klog.FromContext(ctx).Info("An address that a pod has was not marked as taken", "pod", klog.KRef(user.Namespace, user.Name), "addresses", user.Addrs)
+// reserveFor reserves the addresses of an attached pod that has no lease.
+func (m *Manager) reserveFor(ctx context.Context, user Pod) error {
+	klog.FromContext(ctx).Info("Attached pod has no IP lease; reserving its addresses", "pod", klog.KRef(user.Namespace, user.Name), "addresses", user.Addrs)
 	unlock, ok := m.sandboxes.try(user.Sandbox)
 	if !ok {
-		return nil // it is on its way out
+		return nil // another request of the sandbox is in progress
 	}
 	defer unlock()
 	if user, attached := m.get(user.Attachment); attached {
-		_, err := m.claim(ctx, user)
+		_, err := m.reserve(ctx, user)
 		return err
 	}
 	return nil
 }
 
-// maxConflicts bounds the search. More than one is a disk that somebody else writes to.
+// maxConflicts bounds the attempts to allocate an unused address. More than one conflict means that another program deletes leases.
 const maxConflicts = 10
 
-// takeAddrs takes addresses. If the attachment has some though it is not attached, an ADD or DEL died: it is removed first. If there are
-// none, what dead sandboxes hold is swept up first.
-func (m *Manager) takeAddrs(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+// allocate allocates addresses. Leases of an interrupted ADD or DEL of the same attachment are released first. If no address is free, it
+// releases those of deleted sandboxes and tries again.
+func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, error) {
 	addrs, err := m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
-	if ipam.IsHeld(err) {
+	if ipam.IsAllocated(err) {
 		if err := m.remove(ctx, a); err != nil {
-			return nil, fmt.Errorf("remove what an earlier request left: %w", err)
+			return nil, fmt.Errorf("clean up after an earlier request: %w", err)
 		}
 		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	}
 	if ipam.IsFull(err) {
-		m.sweepForRoom(ctx)
+		m.releaseStale(ctx)
 		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	}
 	switch {
 	case ipam.IsFull(err):
-		m.events.WarnNode(ReasonNoFreeAddress, err.Error())
+		m.events.WarnNode(eventreason.NoFreeAddress, fmt.Sprintf("node %s: %v; delete pods from it, or reduce kubelet's maxPods", m.NodeName, err))
 		return nil, types.NewError(types.ErrTryAgainLater,
-			fmt.Sprintf("node %s has no free address: delete pods from it, or give it a larger subnet", m.NodeName), err.Error())
+			fmt.Sprintf("node %s has no free address; delete pods from it, or reduce kubelet's maxPods", m.NodeName), err.Error())
 	case err != nil && ctx.Err() == nil:
 		return nil, &diskError{err}
 	}
 	return addrs, err
 }
 
-// attach makes the device and the port, while the disk takes note of the address and the switch gets the flows, for the number that
-// the port asks for: vswitchd is slow to take flows once it has a new port.
+// attach creates the interface and the port, syncs the lease to the disk and installs the flows, all in parallel. The flows are installed for
+// the requested port number before the port exists: vswitchd is slow to accept flows while it adds a port.
 func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *corev1.Pod) error {
 	var err error
-	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
+	if pod.OFPort, err = m.freeOFPort(ctx, pod.Addrs); err != nil {
 		return err
 	}
-	given := 0
+	assigned := 0
 	all, allCtx := errgroup.WithContext(ctx)
 	all.Go(func() error {
 		if err := m.ipam.Sync(allCtx, pod.Addrs); err != nil && allCtx.Err() == nil {
@@ -223,7 +224,7 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *
 		return allCtx.Err()
 	})
 	all.Go(func() (err error) {
-		given, err = m.plug(allCtx, netns, *pod)
+		assigned, err = m.createInterface(allCtx, netns, *pod)
 		return err
 	})
 	if pod.OFPort != 0 {
@@ -232,13 +233,13 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *
 	if err := all.Wait(); err != nil {
 		return err
 	}
-	if given != pod.OFPort {
-		pod.OFPort = given
+	if assigned != pod.OFPort {
+		pod.OFPort = assigned
 		if err := m.install(ctx, *pod, object); err != nil {
 			return err
 		}
 	}
-	return ctx.Err() // nobody may be left to hear of the success
+	return ctx.Err() // after the timeout the runtime does not receive the result
 }
 
 func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) error {
@@ -248,9 +249,9 @@ func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) erro
 	return nil
 }
 
-// plug makes the device and the port. The port gets its number, which is returned, while the pod's end is being configured.
-func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod Pod) (number int, err error) {
-	i := m.network(pod)
+// createInterface creates the veth pair, and adds the port while it configures the pod's end. It returns the OpenFlow port number.
+func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod Pod) (number int, err error) {
+	i := m.interfaceConfig(pod)
 	i.HostAlias = pod.alias()
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
 		return 0, fmt.Errorf("create the veth pair: %w", err)
@@ -270,7 +271,9 @@ func (m *Manager) plug(ctx context.Context, netns ns.NetNS, pod Pod) (number int
 	return number, err
 }
 
-// addPort adds the port with the pod's number, or with any if that was taken meanwhile.
+// addPort adds the port with the pod's number, or with any number if another port has it. If AddPort replaced a port, vswitchd may have set the
+// interface down: on the userspace datapath it writes the flags of the previous device with the name when it closes that
+// (netdev_restore_flags in lib/netdev.c).
 func (m *Manager) addPort(ctx context.Context, pod Pod) (number int, err error) {
 	wanted := pod.port()
 	wanted.OFPort = pod.OFPort
@@ -282,20 +285,20 @@ func (m *Manager) addPort(ctx context.Context, pod Pod) (number int, err error) 
 	if err != nil {
 		return 0, fmt.Errorf("add the port: %w", err)
 	}
-	return port.OFPort, nil
+	return port.OFPort, m.links.SetUp(ctx, pod.HostVeth())
 }
 
-// undo removes what a failed ADD made. The runtime's time may be over, so it has its own. What it can't remove, the runtime's
-// DEL or the sweep at the agent's start does: the address file stays until then.
-func (m *Manager) undo(ctx context.Context, a Attachment) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.undoTime)
+// cleanUp removes all that a failed ADD created, with a separate timeout. What it fails to remove retains its lease until the
+// runtime's DEL, or the next reconciliation, removes it.
+func (m *Manager) cleanUp(ctx context.Context, a Attachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cleanupTimeout)
 	defer cancel()
 	return m.remove(ctx, a)
 }
 
-// result is the answer to ADD, in the newest form; the plugin converts it.
+// result returns the result of ADD in the current CNI version. The plugin converts it to the requested one.
 func (m *Manager) result(pod Pod) *current.Result {
-	i := m.network(pod)
+	i := m.interfaceConfig(pod)
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{
@@ -306,12 +309,12 @@ func (m *Manager) result(pod Pod) *current.Result {
 	for _, addr := range i.Addrs {
 		result.IPs = append(result.IPs, &current.IPConfig{
 			Interface: current.Int(1), // index in Interfaces
-			Address:   ipNet(addr),
+			Address:   veth.IPNet(addr),
 			Gateway:   config.Gateway(addr).AsSlice(),
 		})
 	}
 	for _, r := range i.Routes {
-		route := &types.Route{Dst: ipNet(r.To), MTU: i.RouteMTU}
+		route := &types.Route{Dst: veth.IPNet(r.To), MTU: i.RouteMTU}
 		if r.Via.IsValid() {
 			route.GW = r.Via.AsSlice()
 		}

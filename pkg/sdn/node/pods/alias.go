@@ -88,7 +88,7 @@ func parseAlias(device, text string) (Pod, error) {
 		return Pod{}, fmt.Errorf("alias of %s: %w", device, err)
 	}
 	if want := p.HostVeth(); device != want {
-		return Pod{}, fmt.Errorf("alias of %s is that of %s", device, want)
+		return Pod{}, fmt.Errorf("alias of %s belongs to %s", device, want)
 	}
 	if p.aliasText() != text {
 		return Pod{}, fmt.Errorf("alias of %s is not in canonical form", device)
@@ -123,7 +123,7 @@ func parseAddrs(text string) ([]netip.Addr, error) {
 			return nil, err
 		}
 		if addr.Zone() != "" || addr.Is4In6() {
-			return nil, fmt.Errorf("%s can't be a pod's address", addr)
+			return nil, fmt.Errorf("%s is not a valid pod address", addr)
 		}
 		addrs = append(addrs, addr)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// realPod has names as long as Kubernetes and containerd make them.
+// realPod returns a pod with names of the usual lengths in Kubernetes and containerd.
 func realPod(namespace, name string) Pod {
 	return Pod{
 		Attachment: Attachment{Sandbox: strings.Repeat("0123456789abcdef", 4), IfName: "eth0"},
@@ -22,7 +22,7 @@ func TestAlias(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	for name, tc := range map[string]struct {
 		pod  Pod
-		want func(Pod) Pod // what the alias holds of it
+		want func(Pod) Pod // the pod without the fields that do not fit
 		text string
 	}{
 		"all fits": {
@@ -30,7 +30,7 @@ func TestAlias(t *testing.T) {
 			"ovsdn1 kube-system/coredns-7db6d8ff4d-abcde 7f6a1d1e-8d6c-4b57-9a6e-1f2d3c4b5a69 " + strings.Repeat("0123456789abcdef", 4) +
 				" eth0 10.128.123.234 /var/run/netns/cni-5e3a4b2c-1f2e-4d3c-9b8a-1234567890ab",
 		},
-		"the name leaves no room for the path": {
+		"the name and the path do not fit": {
 			realPod(long, "web-7db6d8ff4d-abcde"), func(p Pod) Pod { p.Netns = ""; return p }, "",
 		},
 		"the name is the longest that Kubernetes allows": {
@@ -60,28 +60,28 @@ func TestAlias(t *testing.T) {
 	endless := realPod("default", "web")
 	endless.Sandbox = strings.Repeat("0", maxAlias)
 	if alias := endless.alias(); alias != "" {
-		t.Errorf("alias of a sandbox whose id does not fit: %q", alias)
+		t.Errorf("alias of a sandbox whose id does not fit: got %q, want none", alias)
 	}
 }
 
 func TestParseAlias_invalid(t *testing.T) {
 	p := realPod("default", "web")
 	for name, change := range map[string]func(string) string{
-		"none":                       func(string) string { return "" },
-		"of another version":         func(s string) string { return strings.Replace(s, "ovsdn1", "ovsdn2", 1) },
-		"of another device":          func(s string) string { return strings.Replace(s, "eth0", "eth1", 1) },
-		"a field too many":           func(s string) string { return s + " x" },
-		"a field too few":            func(s string) string { return s[:strings.LastIndexByte(s, ' ')] },
-		"a name that can't be":       func(s string) string { return strings.Replace(s, "default/web", "default/..", 1) },
-		"a namespace that can't be":  func(s string) string { return strings.Replace(s, "default/web", "/web", 1) },
-		"no slash":                   func(s string) string { return strings.Replace(s, "default/web", "web", 1) },
-		"no address":                 func(s string) string { return strings.Replace(s, "10.128.123.234", "-", 1) },
-		"an address that can't be":   func(s string) string { return strings.Replace(s, "10.128.123.234", "::ffff:10.128.123.234", 1) },
-		"an address in another form": func(s string) string { return strings.Replace(s, "10.128.123.234", "FD00::1", 1) },
-		"bytes beyond ASCII":         func(s string) string { return strings.Replace(s, "/var/", "/v\xc3\xa4r/", 1) },
+		"none":                             func(string) string { return "" },
+		"of another version":               func(s string) string { return strings.Replace(s, "ovsdn1", "ovsdn2", 1) },
+		"of another device":                func(s string) string { return strings.Replace(s, "eth0", "eth1", 1) },
+		"a field too many":                 func(s string) string { return s + " x" },
+		"a field too few":                  func(s string) string { return s[:strings.LastIndexByte(s, ' ')] },
+		"an invalid name":                  func(s string) string { return strings.Replace(s, "default/web", "default/..", 1) },
+		"an empty namespace":               func(s string) string { return strings.Replace(s, "default/web", "/web", 1) },
+		"no slash":                         func(s string) string { return strings.Replace(s, "default/web", "web", 1) },
+		"no address":                       func(s string) string { return strings.Replace(s, "10.128.123.234", "-", 1) },
+		"an IPv4-mapped address":           func(s string) string { return strings.Replace(s, "10.128.123.234", "::ffff:10.128.123.234", 1) },
+		"an address not in canonical form": func(s string) string { return strings.Replace(s, "10.128.123.234", "FD00::1", 1) },
+		"bytes outside ASCII":              func(s string) string { return strings.Replace(s, "/var/", "/v\xc3\xa4r/", 1) },
 	} {
 		if got, err := parseAlias(p.HostVeth(), change(p.alias())); err == nil || !strings.Contains(err.Error(), p.HostVeth()) {
-			t.Errorf("%s: got %+v, %v", name, got, err)
+			t.Errorf("%s: got pod %+v, error %v; want an error that names %s", name, got, err, p.HostVeth())
 		}
 	}
 }
@@ -96,10 +96,10 @@ func FuzzParseAlias(f *testing.F) {
 			return
 		}
 		if err := p.validate(); err != nil || p.HostVeth() != device || len(p.Addrs) == 0 || p.OFPort != 0 || (p.Namespace == "") != (p.Name == "") {
-			t.Errorf("%+v (%v)", p, err)
+			t.Errorf("got invalid pod %+v (%v)", p, err)
 		}
 		if len(alias) <= maxAlias && p.alias() != alias {
-			t.Errorf("got %q for %q", p.alias(), alias)
+			t.Errorf("got alias %q, want %q", p.alias(), alias)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// kubeArgs is what Kubernetes' container runtimes put into CNI_ARGS.
+// kubeArgs are the CNI_ARGS that Kubernetes' container runtimes set.
 type kubeArgs struct {
 	namespace string // K8S_POD_NAMESPACE
 	name      string // K8S_POD_NAME
@@ -53,7 +53,7 @@ func parseArgs(text string) (kubeArgs, error) {
 
 func (a kubeArgs) validate() error {
 	if a.namespace == "" || a.name == "" {
-		return invalidArgs("K8S_POD_NAMESPACE and K8S_POD_NAME must name the pod: is the caller a Kubernetes container runtime?")
+		return invalidArgs("K8S_POD_NAMESPACE and K8S_POD_NAME are required; only a Kubernetes container runtime sets them")
 	}
 	if faults := validation.IsDNS1123Label(a.namespace); len(faults) > 0 {
 		return invalidArgs("K8S_POD_NAMESPACE %q: %s", a.namespace, faults[0])
@@ -65,12 +65,12 @@ func (a kubeArgs) validate() error {
 }
 
 func invalidArgs(format string, args ...any) error {
-	return types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS can't be used", fmt.Sprintf(format, args...))
+	return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid CNI_ARGS", fmt.Sprintf(format, args...))
 }
 
-// mean reports whether the pod is the one that the runtime means. kubelet knows a static pod by the hash of its file, which
-// its mirror in the API has as an annotation.
-func (a kubeArgs) mean(pod *corev1.Pod) bool {
+// matches reports whether the pod has the runtime's UID. For a static pod kubelet passes the hash of its manifest, which
+// the mirror pod has as an annotation.
+func (a kubeArgs) matches(pod *corev1.Pod) bool {
 	return a.uid == "" || a.uid == string(pod.UID) ||
 		a.uid == pod.Annotations[annotationConfigHash] || a.uid == pod.Annotations[annotationConfigMirror]
 }

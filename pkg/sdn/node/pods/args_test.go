@@ -20,8 +20,8 @@ func TestParseArgs(t *testing.T) {
 		{"empty pairs", ";" + usual + ";;", kubeArgs{"default", "web-0.x", "1-2", "abc"}, ""},
 		{"least", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b", kubeArgs{namespace: "a", name: "b"}, ""},
 		{"value with =", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=x=y", kubeArgs{namespace: "a", name: "b", uid: "x=y"}, ""},
-		{"empty", "", kubeArgs{}, "must name the pod"},
-		{"no name", "K8S_POD_NAMESPACE=a", kubeArgs{}, "must name the pod"},
+		{"empty", "", kubeArgs{}, "are required"},
+		{"no name", "K8S_POD_NAMESPACE=a", kubeArgs{}, "are required"},
 		{"no pair", "K8S_POD_NAMESPACE", kubeArgs{}, "not KEY=VALUE"},
 		{"unknown", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;X=1", kubeArgs{}, `unknown keys ["X"]`},
 		{"unknown not ignored", "IgnoreUnknown=0;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;X=1", kubeArgs{}, `unknown keys ["X"]`},
@@ -32,7 +32,7 @@ func TestParseArgs(t *testing.T) {
 			got, err := parseArgs(tt.in)
 			if tt.text != "" {
 				if code(err) != types.ErrInvalidEnvironmentVariables || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("want %q, got %v", tt.text, err)
+					t.Errorf("got %v, want error with %q", err, tt.text)
 				}
 				return
 			}
@@ -53,12 +53,12 @@ func FuzzParseArgs(f *testing.F) {
 		a, err := parseArgs(in)
 		if err != nil {
 			if code(err) != types.ErrInvalidEnvironmentVariables {
-				t.Errorf("code %d: %v", code(err), err)
+				t.Errorf("got code %d, want %d: %v", code(err), types.ErrInvalidEnvironmentVariables, err)
 			}
 			return
 		}
 		if a.namespace == "" || a.name == "" || strings.ContainsAny(a.namespace+a.name, "/ ;=\n") {
-			t.Errorf("%+v", a)
+			t.Errorf("got invalid args %+v without an error", a)
 		}
 	})
 }

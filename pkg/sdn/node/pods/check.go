@@ -13,15 +13,17 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
-// ErrNotAsMade is the code of CHECK when the attachment is not as ADD made it. (The specification leaves codes from 100 to plugins.)
-const ErrNotAsMade uint = 100
+// ErrAttachmentChanged is the error code of CHECK when the attachment differs from the result of ADD. (The specification reserves codes
+// from 100 for plugins.)
+const ErrAttachmentChanged uint = 100
 
-// Check compares the attachment with what Add made: the pod's interface, the address's file, the port and the flows. The
-// result that the runtime remembers must be Add's too.
+// Check compares the pod's interface, its lease, its port and its flows with those that Add created, and the runtime's prevResult with
+// Add's result.
 func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
-	if err := m.starting(); err != nil {
+	if err := m.requireRecovered(); err != nil {
 		return err
 	}
 	a := Attachment{req.ContainerID, req.IfName}
@@ -32,14 +34,14 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	defer unlock()
 	pod, ok := m.get(a)
 	if !ok {
-		if cause, unidentified := m.whyUnidentified(a); unidentified {
-			return types.NewError(ErrNotAsMade, "the sandbox has no port", cause)
+		if cause, unidentified := m.unidentifiedCause(a); unidentified {
+			return types.NewError(ErrAttachmentChanged, "the sandbox has no port", cause)
 		}
-		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("sandbox %s has no %s in this network", a.Sandbox, a.IfName), "")
+		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("sandbox %s has no interface %s in this network", a.Sandbox, a.IfName), "")
 	}
 	err = m.check(ctx, req, pod)
 	if err != nil && !ovs.IsUnavailable(err) && ctx.Err() == nil {
-		m.events.WarnPod(pod, ReasonCheckFailed, err.Error())
+		m.events.WarnPod(pod, eventreason.NetworkCheckFailed, fmt.Sprintf("CNI CHECK of pod %s/%s failed: %v; delete the pod", pod.Namespace, pod.Name, err))
 	}
 	return asCNIError(err)
 }
@@ -50,75 +52,75 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod Pod) er
 	}
 	netns, err := m.links.Open(req.Netns)
 	if err != nil {
-		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS can't be used", err.Error())
+		return types.NewError(types.ErrInvalidNetNS, "invalid CNI_NETNS", err.Error())
 	}
 	defer netns.Close()
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
-		return fmt.Errorf("look for the port of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("find the port of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	missing, err := m.bridge.Missing(ctx, m.flows.want(pod))
+	missing, err := m.bridge.Missing(ctx, m.flows.expected(pod))
 	if err != nil {
-		return fmt.Errorf("look for the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("find the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	err = errors.Join(
 		m.fault(pod.Attachment),
-		m.links.Verify(ctx, netns, m.network(pod)),
+		m.links.Verify(ctx, netns, m.interfaceConfig(pod)),
 		m.checkLeases(pod),
 		checkPorts(ports, pod),
 		checkFlows(missing),
 	)
 	if err != nil {
-		return types.NewError(ErrNotAsMade, fmt.Sprintf("the network of pod %s/%s is not as it was made", pod.Namespace, pod.Name), err.Error())
+		return types.NewError(ErrAttachmentChanged, fmt.Sprintf("the network of pod %s/%s differs from the result of ADD", pod.Namespace, pod.Name), err.Error())
 	}
 	return nil
 }
 
-// checkPrevResult compares the runtime's memory with ours. Runtimes of CNI 0.4.0 on must give it.
+// checkPrevResult compares the runtime's prevResult with Add's result. Runtimes must pass it since CNI 0.4.0.
 func (m *Manager) checkPrevResult(req *cniserver.Request, pod Pod) error {
 	config, err := cniserver.ParseConfig(req.Config)
 	if err != nil {
 		return err
 	}
 	if config.RawPrevResult == nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, "CHECK needs the result of ADD: prevResult is missing", "")
+		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing; CHECK requires the result of ADD", "")
 	}
-	if hasNull(config.RawPrevResult) { // the conversions between versions would panic
-		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", "a list in it has null for an element")
+	if hasNull(config.RawPrevResult) { // the conversion between CNI versions panics on it
+		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", "a list has a null element")
 	}
 	if err := version.ParsePrevResult(&config.PluginConf); err != nil {
-		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", err.Error())
+		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", err.Error())
 	}
 	prev, err := current.NewResultFromResult(config.PrevResult)
 	if err != nil {
-		return types.NewError(types.ErrDecodingFailure, "prevResult does not parse", err.Error())
+		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", err.Error())
 	}
-	if pod.Netns == "" { // a rebuilt pod without an alias, or whose alias had no room for the path
+	if pod.Netns == "" { // rebuilt without an alias, or from an alias without the path
 		pod.Netns = req.Netns
 	}
-	// Plugins behind this one may have added interfaces, addresses and routes.
-	made := m.result(pod)
-	var lies []error
-	for _, ip := range made.IPs {
+	// Later plugins of the list may have added interfaces, addresses and routes.
+	result := m.result(pod)
+	var missing []error
+	for _, ip := range result.IPs {
 		if !slices.ContainsFunc(prev.IPs, func(p *current.IPConfig) bool { return p.Address.String() == ip.Address.String() }) {
-			lies = append(lies, fmt.Errorf("address %s is not in it", &ip.Address))
+			missing = append(missing, fmt.Errorf("address %s is missing", &ip.Address))
 		}
 	}
-	for _, i := range made.Interfaces {
+	for _, i := range result.Interfaces {
 		if !slices.ContainsFunc(prev.Interfaces, func(p *current.Interface) bool {
 			return p.Name == i.Name && p.Sandbox == i.Sandbox && p.Mac == i.Mac
 		}) {
-			lies = append(lies, fmt.Errorf("interface %s (MAC %q, sandbox %q) is not in it", i.Name, i.Mac, i.Sandbox))
+			missing = append(missing, fmt.Errorf("interface %s (MAC %q, sandbox %q) is missing", i.Name, i.Mac, i.Sandbox))
 		}
 	}
-	if len(lies) > 0 {
+	if len(missing) > 0 {
 		return types.NewError(types.ErrInvalidNetworkConfig,
-			fmt.Sprintf("prevResult is not what ADD answered for pod %s/%s", pod.Namespace, pod.Name), errors.Join(lies...).Error())
+			fmt.Sprintf("prevResult differs from the result of ADD for pod %s/%s", pod.Namespace, pod.Name), errors.Join(missing...).Error())
 	}
 	return nil
 }
 
-// hasNull tells whether a list anywhere in the JSON value has null for an element.
+// hasNull reports whether a list anywhere in the JSON value has null for an element.
 func hasNull(value any) bool {
 	switch value := value.(type) {
 	case map[string]any:
@@ -129,7 +131,7 @@ func hasNull(value any) bool {
 	return false
 }
 
-func (m *Manager) whyUnidentified(a Attachment) (cause string, unidentified bool) {
+func (m *Manager) unidentifiedCause(a Attachment) (cause string, unidentified bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	cause, unidentified = m.unidentified[a]
@@ -142,26 +144,26 @@ func (m *Manager) checkLeases(pod Pod) error {
 		lease, found := m.ipam.Holder(addr)
 		switch {
 		case !found:
-			errs = append(errs, fmt.Errorf("address %s is not marked as taken", addr))
+			errs = append(errs, fmt.Errorf("address %s has no lease", addr))
 		case lease.ContainerID != pod.Sandbox || lease.IfName != pod.IfName:
-			errs = append(errs, fmt.Errorf("address %s is marked as taken by %s of container %q", addr, lease.IfName, lease.ContainerID))
+			errs = append(errs, fmt.Errorf("address %s is leased to %s of container %q", addr, lease.IfName, lease.ContainerID))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkPorts looks for the pod's port, and for its addresses in others.
+// checkPorts checks that the pod's port exists, and that no other port has its addresses.
 func checkPorts(ports []ovs.Port, pod Pod) error {
 	var errs []error
 	found := false
 	for _, port := range ports {
-		other, err := podOf(port)
+		other, err := parsePort(port)
 		switch {
 		case port.Name == pod.HostVeth():
 			found = true
 			errs = append(errs, checkPort(port, pod, err))
-		case err == nil && other.hasAny(pod.Addrs):
-			errs = append(errs, fmt.Errorf("pod %s/%s (port %s) has an address of %v too", other.Namespace, other.Name, port.Name, pod.Addrs))
+		case err == nil && other.hasAnyAddr(pod.Addrs):
+			errs = append(errs, fmt.Errorf("pod %s/%s (port %s) has one of the addresses %v too", other.Namespace, other.Name, port.Name, pod.Addrs))
 		}
 	}
 	if !found {
@@ -170,17 +172,17 @@ func checkPorts(ports []ovs.Port, pod Pod) error {
 	return errors.Join(errs...)
 }
 
-func checkPort(port ovs.Port, pod Pod, damage error) error {
-	if damage != nil {
-		return damage
+func checkPort(port ovs.Port, pod Pod, idsErr error) error {
+	if idsErr != nil {
+		return idsErr
 	}
 	var errs []error
 	if port.OFPort != pod.OFPort {
-		errs = append(errs, fmt.Errorf("port %s has number %d, not %d", port.Name, port.OFPort, pod.OFPort))
+		errs = append(errs, fmt.Errorf("port %s has OpenFlow port number %d, want %d", port.Name, port.OFPort, pod.OFPort))
 	}
 	for key, want := range pod.port().ExternalIDs {
 		if got := port.ExternalIDs[key]; got != want {
-			errs = append(errs, fmt.Errorf("external_ids:%s of port %s is %q, not %q", key, port.Name, got, want))
+			errs = append(errs, fmt.Errorf("external_ids:%s of port %s is %q, want %q", key, port.Name, got, want))
 		}
 	}
 	return errors.Join(errs...)
@@ -193,7 +195,7 @@ func checkFlows(missing []*ovs.Flow) error {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, fmt.Errorf("the switch lacks the flow %s", text))
+		errs = append(errs, fmt.Errorf("flow is missing on the switch: %s", text))
 	}
 	return errors.Join(errs...)
 }

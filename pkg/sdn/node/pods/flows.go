@@ -3,83 +3,132 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
 
+	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// podFlows puts pods' flows on the switch, and takes them off.
-type podFlows interface {
-	ready(ctx context.Context, namespace string) error                                         // returns when all is known that they depend on
-	set(ctx context.Context, p Pod, object *corev1.Pod) error                                  // returns when they, and the rules of policies about the pod, are on the switch
-	propose(ctx context.Context, p Pod, object *corev1.Pod) (done func(context.Context) error) // returns at once; done waits
-	remove(a Attachment) (gone func(ctx context.Context) error)                                // returns at once; gone waits
-	want(p Pod) []*ovs.Flow                                                                    // as they are on the switch
-}
-
-// compiledFlows compiles pods for the flow store. While a pod is there, its flows follow its namespace's VNID, and what policies make of
-// it.
+// compiledFlows compiles pods for the flow store, which compiles them again when the VNID of their namespace or their policies change.
 type compiledFlows struct {
-	flows    Flows
+	store    Store
 	policies Policies
 	compile  func(pipeline.Pod) pipeline.State
+
+	mu         sync.Mutex                    // held during Store.Update, so that ports are published in order
+	ports      map[string]map[Attachment]int // by namespace
+	namespaces map[Attachment]string
 }
 
-func (f compiledFlows) ready(ctx context.Context, namespace string) error {
+func newCompiledFlows(s Store, p Policies, compile func(pipeline.Pod) pipeline.State) *compiledFlows {
+	return &compiledFlows{store: s, policies: p, compile: compile, ports: map[string]map[Attachment]int{}, namespaces: map[Attachment]string{}}
+}
+
+func (f *compiledFlows) ready(ctx context.Context, namespace string) error {
 	if err := f.policies.Fetch(ctx, namespace); err != nil {
 		return err
 	}
-	return f.flows.Fetch(ctx, namespace)
+	return f.store.Require(ctx, inputs.VNID(namespace))
 }
 
-func (f compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
-	done := f.propose(ctx, p, object)
-	if _, known := f.flows.Of(p.Namespace); !known {
-		return vnids.Unknown(p.Namespace)
+func (f *compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
+	rules, commit := f.update(ctx, p, object)
+	err := errors.Join(rules(ctx), commit.Wait(ctx))
+	if errors.As(err, new(*store.MissingInputError)) { // the NetNamespace was deleted after ready
+		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s has no flows yet", p.Namespace, p.Name), err.Error())
 	}
-	return done(ctx)
+	return err
 }
 
-// propose is first about the rules: a pod whose flows are there may send.
-func (f compiledFlows) propose(ctx context.Context, p Pod, object *corev1.Pod) func(context.Context) error {
-	ruled := f.policies.Attach(ctx, p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	own := f.flows.Set(p.Namespace, p.Owner(), vnids.Dependent{
-		Compile: func(vnid config.VNID) pipeline.State { return f.state(p, vnid) },
-		OFPort:  p.OFPort,
-	}).Wait
-	return both(ruled, own)
+func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod) func(context.Context) error {
+	rules, commit := f.update(ctx, p, object)
+	return func(ctx context.Context) error {
+		err := commit.Wait(ctx)
+		if errors.As(err, new(*store.MissingInputError)) {
+			err = nil // the store installs the pod once its namespace has a VNID
+		}
+		return errors.Join(rules(ctx), err)
+	}
 }
 
-func (f compiledFlows) remove(a Attachment) func(context.Context) error {
-	own := f.flows.Delete(a.Owner()).Wait
-	return both(own, f.policies.Detach(a.Owner()))
+// update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
+func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *store.Commit) {
+	rules = f.policies.Attach(ctx, p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
+	vnid, policies := inputs.VNID(p.Namespace), inputs.PodPolicies(p.Namespace, p.Name)
+	change := store.Change{
+		Owner: p.Owner(),
+		Reads: []store.Input{vnid, policies},
+		Compile: func(v *store.Values) pipeline.State {
+			return f.compile(pipeline.Pod{
+				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
+				VNID: store.Read[config.VNID](v, vnid), Policies: store.Read[pipeline.PodPolicies](v, policies),
+			})
+		},
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ports[p.Namespace] == nil {
+		f.ports[p.Namespace] = map[Attachment]int{}
+	}
+	if p.OFPort > 0 {
+		f.ports[p.Namespace][p.Attachment] = p.OFPort
+	}
+	f.namespaces[p.Attachment] = p.Namespace
+	u := store.Update{Changes: []store.Change{change}}
+	f.publishPorts(&u, p.Namespace)
+	return rules, f.store.Update(u)[0]
 }
 
-func both(first, second func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error { return errors.Join(first(ctx), second(ctx)) }
+// publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.
+func (f *compiledFlows) publishPorts(u *store.Update, namespace string) {
+	input := inputs.Ports(namespace)
+	if len(f.ports[namespace]) == 0 {
+		delete(f.ports, namespace)
+		u.Withdraw = append(u.Withdraw, input)
+		return
+	}
+	u.Publish = append(u.Publish, store.Published{Input: input, Value: slices.Sorted(maps.Values(f.ports[namespace]))})
 }
 
-// want leaves out what is shared with other pods, which has another cookie.
-func (f compiledFlows) want(p Pod) []*ovs.Flow {
-	vnid, known := f.flows.Of(p.Namespace)
-	if !known {
+func (f *compiledFlows) remove(a Attachment) func(context.Context) error {
+	commit, policiesDone := f.delete(a), f.policies.Detach(a.Owner())
+	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), policiesDone(ctx)) }
+}
+
+func (f *compiledFlows) delete(a Attachment) *store.Commit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := store.Update{Changes: []store.Change{{Owner: a.Owner()}}}
+	if namespace, known := f.namespaces[a]; known {
+		delete(f.namespaces, a)
+		delete(f.ports[namespace], a)
+		f.publishPorts(&u, namespace)
+	}
+	return f.store.Update(u)[0]
+}
+
+// expected omits flows that are shared with other pods, which have another cookie.
+func (f *compiledFlows) expected(p Pod) []*ovs.Flow {
+	st := f.store.Compiled(p.Owner())
+	if st == nil {
 		return nil
 	}
-	var own []*ovs.Flow
-	for _, flow := range f.state(p, vnid).Flows {
+	var flows []*ovs.Flow
+	for _, flow := range st.Flows {
 		if pipeline.IsShared(flow) {
 			continue
 		}
 		flow.Cookie = p.Owner().Cookie()
-		own = append(own, flow)
+		flows = append(flows, flow)
 	}
-	return own
-}
-
-func (f compiledFlows) state(p Pod, vnid config.VNID) pipeline.State {
-	return f.compile(pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs, VNID: vnid, Policies: f.policies.Of(p.policyKey())})
+	return flows
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 )
 
-// What the runtime says that ADD answered: whatever it is, CHECK has a code for it.
+// FuzzPrevResult passes any prevResult to CHECK, which must return an error with a code.
 func FuzzPrevResult(f *testing.F) {
 	f.Add(`{"cniVersion":"1.0.0","name":"ovsdn","prevResult":{"ips":[{"address":"10.128.2.2/23","interface":9}],"interfaces":[null]}}`)
 	f.Add(`{"cniVersion":"0.3.1","name":"ovsdn","prevResult":{"ips":[{"version":"4"}],"dns":[]}}`)
@@ -21,12 +21,12 @@ func FuzzPrevResult(f *testing.F) {
 		switch code(err) {
 		case 0, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
 		default:
-			t.Errorf("code %d: %v", code(err), err)
+			t.Errorf("got code %d: %v", code(err), err)
 		}
 	})
 }
 
-// The runtime's list of what is valid: nonsense is refused, it never reads as "nothing is".
+// FuzzValidAttachments passes any list of valid attachments: an invalid list is an error, and never an empty list.
 func FuzzValidAttachments(f *testing.F) {
 	f.Add(`{"name":"ovsdn","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`)
 	f.Add(`{"name":"ovsdn","cni.dev/valid-attachments":null}`)
@@ -34,10 +34,10 @@ func FuzzValidAttachments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config string) {
 		valid, err := validAttachments([]byte(config))
 		if (valid == nil) == (err == nil) {
-			t.Errorf("a list: %t, and %v", valid != nil, err)
+			t.Errorf("got list %t, error %v; want one of them", valid != nil, err)
 		}
 		if c := code(err); err != nil && c != types.ErrDecodingFailure && c != types.ErrInvalidNetworkConfig {
-			t.Errorf("code %d: %v", c, err)
+			t.Errorf("got code %d: %v", c, err)
 		}
 	})
 }

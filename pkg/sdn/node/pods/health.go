@@ -3,82 +3,85 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
-// health is what requests and Run last saw of what every ADD needs. STATUS answers from it alone.
+// health is the last known state of Open vSwitch and of the disk, both of which ADD requires. STATUS reads nothing else.
 type health struct {
-	mu     sync.Mutex
-	misses int   // probes in a row that Open vSwitch did not answer
-	bridge error // the last one's
-	disk   error // addresses can't be written
-	works  works
+	mu           sync.Mutex
+	failedProbes int   // in a row
+	bridge       error // of the last probe of Open vSwitch
+	disk         error // of the last write of a lease
+	successes    successCounts
 }
 
-// works counts how often Open vSwitch has answered, and an address has been written. Who asks takes note of it: a failure is over, though
-// it is told later, if there has been a success since the question.
-type works struct{ bridge, disk uint64 }
+// successCounts counts the answers of Open vSwitch and the written leases. A failed operation is ignored if another one that
+// started after it has succeeded: its counts then differ from those of its snapshot.
+type successCounts struct{ bridge, disk uint64 }
 
-// maxMisses is how many probes may fail in a row: Open vSwitch misses one when it restarts, or the processor is busy, and a STATUS that
-// fails makes the node not ready.
-const maxMisses = 1
+// maxFailedProbes is the number of probes in a row that may fail without an effect on STATUS: one fails when Open vSwitch restarts or the
+// processor is busy, and a failed STATUS makes the node not ready.
+const maxFailedProbes = 1
 
-// diskError says that an address could not be taken, or freed, because of the disk that they are kept on.
+// diskError reports that a lease could not be written or deleted.
 type diskError struct{ err error }
 
 func (e *diskError) Error() string { return e.err.Error() }
 func (e *diskError) Unwrap() error { return e.err }
 
-// learn draws conclusions from how a request ended. ADD tries everything; a DEL may have found no address to free. That Open vSwitch did
-// not answer is for the probes to say: a wave of requests finds that many times in one moment.
-func (m *Manager) learn(asked works, err error, triedDisk bool) {
+// recordResult updates the health from the result of a request. triedDisk reports that the request wrote a lease, as ADD does. Only probes
+// record failures of Open vSwitch: many requests fail at the same moment.
+func (m *Manager) recordResult(before successCounts, err error, triedDisk bool) {
 	var disk *diskError
 	switch {
 	case err == nil:
-		m.health.probed(asked, nil)
+		m.health.recordProbe(before, nil)
 		if triedDisk {
-			m.health.setDisk(asked, nil)
+			m.health.recordDisk(before, nil)
 		}
 	case errors.As(err, &disk):
-		if m.health.setDisk(asked, err) {
-			m.events.WarnNode(ReasonAddressStorage, err.Error())
+		if m.health.recordDisk(before, err) {
+			m.events.WarnNode(eventreason.AddressStorageFailing,
+				fmt.Sprintf("node %s failed to write IP leases: %v; check whether its disk is full or read-only", m.NodeName, err))
 		}
 	}
 }
 
-// asking is called before a question whose answer probed or setDisk is told.
-func (h *health) asking() works {
+// snapshot is called before an operation whose result is passed to recordProbe or recordDisk.
+func (h *health) snapshot() successCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.works
+	return h.successes
 }
 
-// probed takes note of whether Open vSwitch has answered.
-func (h *health) probed(asked works, err error) {
+// recordProbe records whether Open vSwitch answered.
+func (h *health) recordProbe(before successCounts, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case err == nil:
-		h.works.bridge++
-		h.misses, h.bridge = 0, nil
-	case asked.bridge == h.works.bridge:
-		h.misses++
+		h.successes.bridge++
+		h.failedProbes, h.bridge = 0, nil
+	case before.bridge == h.successes.bridge:
+		h.failedProbes++
 		h.bridge = err
 	}
 }
 
-// setDisk takes note of whether addresses can be written.
-func (h *health) setDisk(asked works, err error) (changed bool) {
+// recordDisk records whether a lease could be written.
+func (h *health) recordDisk(before successCounts, err error) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case err == nil:
-		h.works.disk++
-	case asked.disk != h.works.disk:
+		h.successes.disk++
+	case before.disk != h.successes.disk:
 		return false
 	}
 	changed = (h.disk == nil) != (err == nil)
@@ -89,17 +92,17 @@ func (h *health) setDisk(asked works, err error) (changed bool) {
 func (h *health) get() (bridge, disk error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.misses > maxMisses {
+	if h.failedProbes > maxFailedProbes {
 		bridge = h.bridge
 	}
 	return bridge, h.disk
 }
 
-// Status tells whether ADD can be served, from memory.
+// Status reports whether ADD can succeed. It uses the recorded health only.
 //
-// A node without a free address is healthy, though the specification would have an error: to Kubernetes' runtimes a
-// STATUS that fails means that the node has no network, so kubelet would call it not ready and its pods, which need no further
-// address, would be evicted. ADD answers for itself, and an Event on the node says it.
+// A node without a free address is healthy, although the CNI specification asks for an error: after a failed STATUS Kubernetes' runtimes report
+// that the node has no network, and kubelet makes it not ready, which would evict pods that need no further address. ADD returns an
+// error instead, and an Event on the Node reports it.
 func (m *Manager) Status(context.Context) error {
 	if !m.recovered.Load() {
 		return types.NewError(types.ErrPluginNotAvailable, "the node agent is starting", "")
@@ -109,34 +112,34 @@ func (m *Manager) Status(context.Context) error {
 	case bridge != nil:
 		return types.NewError(types.ErrLimitedConnectivity, "Open vSwitch does not answer on node "+m.NodeName, bridge.Error())
 	case disk != nil:
-		return types.NewError(types.ErrPluginNotAvailable, "the addresses of node "+m.NodeName+" can't be written: is its disk full or read-only?", disk.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "node "+m.NodeName+" failed to write IP leases; check whether its disk is full or read-only", disk.Error())
 	}
 	return nil
 }
 
-// Healthy returns what keeps Open vSwitch from serving pods, nil if nothing does.
+// Healthy returns the failure of Open vSwitch that prevents ADD, or nil.
 func (m *Manager) Healthy() error {
 	bridge, _ := m.health.get()
 	return bridge
 }
 
-// starting refuses what must not run before Recover: it could take a living pod's address.
-func (m *Manager) starting() error {
+// requireRecovered returns an error before Recover has ended: an ADD could allocate the address of a running pod.
+func (m *Manager) requireRecovered() error {
 	if !m.recovered.Load() {
 		return types.NewError(types.ErrTryAgainLater, "the node agent is starting", "")
 	}
 	return nil
 }
 
-// asCNIError tells the runtime to come again while Open vSwitch is away, and what is the disk's fault. Other errors go as they are.
+// asCNIError returns ErrTryAgainLater when Open vSwitch is unavailable and ErrIOFailure when the disk failed. It returns other errors unchanged.
 func asCNIError(err error) error {
-	var own *types.Error
+	var cniErr *types.Error
 	var disk *diskError
 	switch {
-	case errors.As(err, &own):
+	case errors.As(err, &cniErr):
 		return err
 	case errors.As(err, &disk):
-		return types.NewError(types.ErrIOFailure, "the node's addresses can't be written: is its disk full or read-only?", err.Error())
+		return types.NewError(types.ErrIOFailure, "failed to write IP leases; check whether the node's disk is full or read-only", err.Error())
 	case ovs.IsUnavailable(err):
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
 	}

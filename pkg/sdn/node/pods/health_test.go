@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A manager without anything to ask: it would panic.
-func TestStatusAsksNobody(t *testing.T) {
+// A call to a dependency, all of which are nil, would panic.
+func TestStatus_callsNoDependency(t *testing.T) {
 	m := &Manager{}
 	m.recovered.Store(true)
 	if err := m.Status(t.Context()); err != nil {
@@ -22,11 +22,11 @@ func TestStatusAsksNobody(t *testing.T) {
 	}
 }
 
-// A node whose STATUS fails is not ready: neither one slow answer of Open vSwitch nor requests that come at that moment are enough.
-func TestStatusFailsAfterTwoProbes(t *testing.T) {
+// STATUS, whose failure makes the node not ready, fails after two failed probes in a row, and neither after one nor after failed requests.
+func TestStatus_failsAfterTwoProbes(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
-	a.undoTime = 0
+	a.cleanupTimeout = 0
 	wantHealthy := func(when string) {
 		t.Helper()
 		if err := a.Status(t.Context()); err != nil {
@@ -36,36 +36,36 @@ func TestStatusFailsAfterTwoProbes(t *testing.T) {
 			t.Errorf("Healthy %s: %v", when, err)
 		}
 	}
-	away := n.bridge.(interface{ SetUnavailable(bool) })
-	away.SetUnavailable(true)
+	bridge := n.bridge.(interface{ SetUnavailable(bool) })
+	bridge.SetUnavailable(true)
 	for _, name := range []string{"a", "b"} {
 		if _, err := a.Add(t.Context(), n.addPod(name, newNetns(t))); code(err) != types.ErrTryAgainLater {
-			t.Errorf("ADD: %v", err)
+			t.Errorf("ADD: got %v", err)
 		}
 	}
 	wantHealthy("after two requests")
 	a.probe(t.Context())
 	wantHealthy("after one probe")
 
-	away.SetUnavailable(false)
+	bridge.SetUnavailable(false)
 	a.probe(t.Context())
-	away.SetUnavailable(true)
+	bridge.SetUnavailable(true)
 	a.probe(t.Context())
-	wantHealthy("after one probe more, with an answer between the two")
+	wantHealthy("after two failed probes with a successful one between them")
 
 	a.probe(t.Context())
 	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity {
-		t.Errorf("STATUS after two probes in a row: %v", err)
+		t.Errorf("STATUS after two failed probes in a row: got %v, want code %d", err, types.ErrLimitedConnectivity)
 	}
 	if a.Healthy() == nil {
-		t.Error("healthy after two probes in a row")
+		t.Error("Healthy after two failed probes in a row: got no error")
 	}
-	away.SetUnavailable(false)
+	bridge.SetUnavailable(false)
 	a.probe(t.Context())
 	wantHealthy("when Open vSwitch answers again")
 }
 
-// knownPorts answers a removal of a port that does not exist from its copy of the database, as ovs.Native does.
+// knownPorts answers a removal of a port that does not exist from its copy of the database, as native.Native does.
 type knownPorts struct{ Switch }
 
 func (knownPorts) DeletePort(context.Context, string) error { return nil }
@@ -85,8 +85,8 @@ func TestDel_nothingToDetach(t *testing.T) {
 	}
 }
 
-// A question is answered by a failure, but before anybody hears of that a later one succeeds: the failure is over.
-func TestFailureThatIsOlderThanASuccessIsForgotten(t *testing.T) {
+// An operation fails, but another one that started later has succeeded before: the failure is ignored.
+func TestHealth_failureOlderThanSuccess(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
 	healthy := func(when string) {
@@ -103,20 +103,20 @@ func TestFailureThatIsOlderThanASuccessIsForgotten(t *testing.T) {
 
 	a.faults.at("before allocate", false)
 	if _, err := a.Add(t.Context(), n.addPod("failed", newNetns(t))); code(err) != types.ErrIOFailure {
-		t.Errorf("ADD: %v", err)
+		t.Errorf("ADD: got %v", err)
 	}
 	if err := a.Status(t.Context()); code(err) != types.ErrPluginNotAvailable {
-		t.Errorf("STATUS after an ADD that could not write: %v", err)
+		t.Errorf("STATUS after an ADD that failed to write: got %v, want code %d", err, types.ErrPluginNotAvailable)
 	}
 	a.ipam = late("during-probe")
 	a.probe(t.Context())
-	healthy("after an ADD while the disk was probed")
+	healthy("after an ADD during the probe of the disk")
 
 	a.ipam = late("during-add")
-	if _, err := a.Add(t.Context(), n.addPod("overtaken", newNetns(t))); code(err) != types.ErrIOFailure {
-		t.Errorf("ADD: %v", err)
+	if _, err := a.Add(t.Context(), n.addPod("slow", newNetns(t))); code(err) != types.ErrIOFailure {
+		t.Errorf("ADD: got %v", err)
 	}
-	healthy("after an ADD during one that failed")
+	healthy("after an ADD during another one that failed")
 	a.ipam = disk
 
 	lost := n.addPod("lost", newNetns(t))
@@ -126,14 +126,14 @@ func TestFailureThatIsOlderThanASuccessIsForgotten(t *testing.T) {
 	}}
 	a.probe(t.Context())
 	a.probe(t.Context())
-	healthy("after one probe more than the ADD")
+	healthy("after the ADD and one failed probe")
 	a.probe(t.Context())
 	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity {
-		t.Errorf("STATUS after two probes: %v", err)
+		t.Errorf("STATUS after the ADD and two failed probes: got %v, want code %d", err, types.ErrLimitedConnectivity)
 	}
 }
 
-// lateFailure is a disk that fails the first who asks it, who hears of it after something else has succeeded.
+// lateFailure is a disk whose first operation fails, after then has run.
 type lateFailure struct {
 	IPAM
 	failed bool

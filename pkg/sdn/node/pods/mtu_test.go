@@ -13,8 +13,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// Pods old and new have the MTU of the agent that lives, whatever it was before.
-func TestMTUOfLivingPods(t *testing.T) {
+// Recover sets the agent's MTU on the interfaces and routes of all pods.
+func TestRecover_mtu(t *testing.T) {
 	n := newNode(t)
 	type attached struct {
 		req   *cniserver.Request
@@ -29,11 +29,11 @@ func TestMTUOfLivingPods(t *testing.T) {
 		result := add(t, a, req)
 		pods = append(pods, attached{req, netns})
 		if got := result.Interfaces[1].Mtu; got != mtu.link {
-			t.Errorf("%v: the result says MTU %d", mtu, got)
+			t.Errorf("%v: got MTU %d in the result", mtu, got)
 		}
 		for _, r := range result.Routes {
 			if r.MTU != mtu.routes {
-				t.Errorf("%v: the result says MTU %d of route %v", mtu, r.MTU, r.Dst)
+				t.Errorf("%v: got MTU %d of route %v in the result", mtu, r.MTU, r.Dst)
 			}
 		}
 		for _, p := range pods {
@@ -44,12 +44,12 @@ func TestMTUOfLivingPods(t *testing.T) {
 			wantLinkMTU(t, p.netns, "eth0", mtu.link)
 			lines := strings.Split(strings.TrimSpace(run(t, p.netns, "ip route show dev eth0")), "\n")
 			if len(lines) != 4 {
-				t.Errorf("%v: routes %q", mtu, lines)
+				t.Errorf("%v: got routes %q, want 4", mtu, lines)
 			}
 			for _, line := range lines {
 				has := strings.Contains(line+" ", fmt.Sprintf(" mtu %d ", mtu.routes))
 				if has != (mtu.routes != 0) || !has && strings.Contains(line, "mtu") {
-					t.Errorf("%v: route %q", mtu, line)
+					t.Errorf("%v: got route %q", mtu, line)
 				}
 			}
 		}
@@ -62,12 +62,12 @@ func TestMTUOfLivingPods(t *testing.T) {
 	n.wantClean(t)
 }
 
-// A pod that can't be reached, or whose place is another's now, keeps what it has, and nobody else suffers for it.
-func TestMTUOfPodsOutOfReach(t *testing.T) {
+// A pod whose netns path is missing, or is that of another pod, retains its MTU. Other pods are updated.
+func TestRecover_mtuOfUnreachablePods(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	hidden, mistaken, fine := newNetns(t), newNetns(t), newNetns(t)
-	requests := []*cniserver.Request{n.addPod("hidden", hidden), n.addPod("mistaken", mistaken), n.addPod("fine", fine)}
+	hidden, moved, fine := newNetns(t), newNetns(t), newNetns(t)
+	requests := []*cniserver.Request{n.addPod("hidden", hidden), n.addPod("moved", moved), n.addPod("fine", fine)}
 	for _, r := range requests {
 		add(t, first, r)
 	}
@@ -93,16 +93,15 @@ func TestMTUOfPodsOutOfReach(t *testing.T) {
 	for _, p := range []struct {
 		netns ns.NetNS
 		want  int
-	}{{hidden, 1450}, {mistaken, 1450}, {fine, 1400}} {
+	}{{hidden, 1450}, {moved, 1450}, {fine, 1400}} {
 		wantLinkMTU(t, p.netns, "eth0", p.want)
 	}
 	if got := len(second.Pods()); got != 3 {
-		t.Errorf("%d pods are known, want 3", got)
+		t.Errorf("got %d pods, want 3", got)
 	}
-	for i, netns := range []ns.NetNS{hidden, mistaken} {
-		// CHECK tells.
-		if err := verify(t, second, requests[i], netns); err == nil || err.Error() != "eth0 has MTU 1450, not 1400" {
-			t.Errorf("verify %s: %v", requests[i].ContainerID, err)
+	for i, netns := range []ns.NetNS{hidden, moved} {
+		if err := verify(t, second, requests[i], netns); err == nil || err.Error() != "eth0 has MTU 1450, want 1400" {
+			t.Errorf("verify %s: got %v, want the wrong MTU", requests[i].ContainerID, err)
 		}
 	}
 	for _, r := range requests {
@@ -121,27 +120,27 @@ func TestVerifyMTU(t *testing.T) {
 	defer del(t, a, req)
 	run(t, pod, "ip route replace default via 10.128.2.1 dev eth0 mtu 1450; ip link set eth0 mtu 1440")
 	err := verify(t, a, req, pod)
-	for _, text := range []string{"eth0 has MTU 1440, not 1450", "eth0 has MTU 1450 on its route to 0.0.0.0/0, not 1400"} {
+	for _, text := range []string{"eth0 has MTU 1440, want 1450", "eth0 has MTU 1450 on its route to 0.0.0.0/0, want 1400"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%v does not say %q", err, text)
+			t.Errorf("got %v, want error with %q", err, text)
 		}
 	}
 }
 
-// verify compares the pod's end with what it should be, as CHECK does.
+// verify compares the pod's end with its configuration, as CHECK does.
 func verify(t *testing.T, a *agent, req *cniserver.Request, netns ns.NetNS) error {
 	t.Helper()
 	pod, ok := a.get(Attachment{req.ContainerID, req.IfName})
 	if !ok {
-		t.Fatalf("%s is not known", req.ContainerID)
+		t.Fatalf("%s is not attached", req.ContainerID)
 	}
-	return a.links.Verify(t.Context(), netns, a.network(pod))
+	return a.links.Verify(t.Context(), netns, a.interfaceConfig(pod))
 }
 
 func wantLinkMTU(t *testing.T, netns ns.NetNS, link string, want int) {
 	t.Helper()
 	if got := run(t, netns, "ip link show dev "+link); !strings.Contains(got, fmt.Sprintf("mtu %d ", want)) {
-		t.Errorf("want MTU %d: %s", want, got)
+		t.Errorf("got %s, want MTU %d", got, want)
 	}
 }
 

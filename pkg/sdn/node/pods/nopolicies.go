@@ -5,14 +5,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// NoPolicies is for the mode that judges nobody.
+// NoPolicies implements Policies for mode subnet, which evaluates no policies.
 type NoPolicies struct{}
 
-// Fetch knows all that there is to know.
+// Fetch does nothing.
 func (NoPolicies) Fetch(context.Context, string) error { return nil }
 
 // Attach does nothing.
@@ -24,6 +24,3 @@ func (NoPolicies) Attach(context.Context, pipeline.Owner, policy.PodKey, pipelin
 func (NoPolicies) Detach(pipeline.Owner) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
-
-// Of says that there are no rules.
-func (NoPolicies) Of(policy.PodKey) pipeline.PodPolicies { return pipeline.PodPolicies{} }

@@ -13,11 +13,15 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -27,11 +31,11 @@ import (
 func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 	t.Helper()
 	s := ovstest.Start(t)
-	native := ovs.NewNative(ovstest.Bridge, s.RunDir)
-	t.Cleanup(native.Close)
+	backend := native.New(ovstest.Bridge, s.RunDir)
+	t.Cleanup(backend.Close)
 	n := &node{
 		host:    s.NS,
-		bridge:  native,
+		bridge:  backend,
 		flows:   func() []string { return s.Dump(t) },
 		ipamDir: t.TempDir(),
 		options: options(),
@@ -41,8 +45,8 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 	return n, s
 }
 
-// Two pods talk through compiled flows on a real switch, also after the agent was restarted, and leave nothing.
-func TestPodsTalk(t *testing.T) {
+// Two pods connect by TCP through compiled flows on a real switch, also after the agent was restarted. DEL removes everything.
+func TestPodsConnect(t *testing.T) {
 	n, _ := newOVSNode(t)
 	first, stop := n.start(t)
 	static, err := n.compiler().Static()
@@ -58,8 +62,8 @@ func TestPodsTalk(t *testing.T) {
 	reqA, reqB := n.addPod("a", a), n.addPod("b", b)
 	add(t, first, reqA)
 	add(t, first, reqB)
-	talk(t, a, b, "10.128.2.3")
-	talk(t, b, a, "10.128.2.2")
+	connect(t, a, b, "10.128.2.3")
+	connect(t, b, a, "10.128.2.2")
 	stop()
 
 	second, _ := n.boot(t)
@@ -67,11 +71,11 @@ func TestPodsTalk(t *testing.T) {
 	if err := second.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	talk(t, a, b, "10.128.2.3")
+	connect(t, a, b, "10.128.2.3")
 	c := newNetns(t)
 	reqC := n.addPod("c", c)
 	add(t, second, reqC)
-	talk(t, c, a, "10.128.2.2")
+	connect(t, c, a, "10.128.2.2")
 	for _, r := range []string{reqA.ContainerID, reqB.ContainerID, reqC.ContainerID} {
 		req := *reqA
 		req.ContainerID = r
@@ -82,8 +86,8 @@ func TestPodsTalk(t *testing.T) {
 	}
 }
 
-// talk sends more than a segment by TCP and waits for the answer: MTU, checksums and both directions are right.
-func talk(t *testing.T, from, to ns.NetNS, addr string) {
+// connect sends more than a segment by TCP and waits for the same bytes: this needs a correct MTU, checksums and both directions.
+func connect(t *testing.T, from, to ns.NetNS, addr string) {
 	t.Helper()
 	const size = 64 << 10
 	var l net.Listener
@@ -123,15 +127,15 @@ func talk(t *testing.T, from, to ns.NetNS, addr string) {
 		return errors.Join(err, <-sent)
 	}); err != nil {
 		l.Close()
-		t.Errorf("to %s: %v", addr, err)
+		t.Errorf("connect to %s: %v", addr, err)
 	}
 	if err := <-received; err != nil {
-		t.Errorf("at %s: %v", addr, err)
+		t.Errorf("listen on %s: %v", addr, err)
 	}
 }
 
-// CHECK looks at the switch itself.
-func TestCheckFindsMissingFlows(t *testing.T) {
+// CHECK reads the flows from the switch.
+func TestCheck_missingFlows(t *testing.T) {
 	n, s := newOVSNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -140,20 +144,20 @@ func TestCheckFindsMissingFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.OFCtl(t, "del-flows", ovstest.Bridge, "table=70")
-	if err := a.Check(t.Context(), checkReq); code(err) != ErrNotAsMade || !strings.Contains(err.Error(), "lacks the flow table=70") {
-		t.Errorf("got %v", err)
+	if err := a.Check(t.Context(), checkReq); code(err) != ErrAttachmentChanged || !strings.Contains(err.Error(), "flow is missing on the switch: table=70") {
+		t.Errorf("CHECK: got %v, want the missing flow", err)
 	}
 	s.OFCtl(t, "mod-flows", ovstest.Bridge, "table=40,actions=drop")
-	if err := a.Check(t.Context(), checkReq); err == nil || !strings.Contains(err.Error(), "lacks the flow table=40") {
-		t.Errorf("got %v", err)
+	if err := a.Check(t.Context(), checkReq); err == nil || !strings.Contains(err.Error(), "flow is missing on the switch: table=40") {
+		t.Errorf("CHECK: got %v, want the missing flow", err)
 	}
 	resume := s.PauseVSwitchd(t)
 	defer resume()
-	for range maxMisses + 1 {
+	for range maxFailedProbes + 1 {
 		a.probe(t.Context())
 	}
 	if err := a.Status(t.Context()); code(err) != types.ErrLimitedConnectivity || strings.Count(err.Error(), "deadline exceeded") != 1 {
-		t.Errorf("STATUS while vswitchd hangs: %v", err)
+		t.Errorf("STATUS while vswitchd hangs: got %v, want code %d", err, types.ErrLimitedConnectivity)
 	}
 	resume()
 	await.OK(t, time.Minute, func(ctx context.Context) error {
@@ -165,17 +169,17 @@ func TestCheckFindsMissingFlows(t *testing.T) {
 
 const patience = 20 * time.Second
 
-func TestFailedAddLeavesNothingOnOVS(t *testing.T) {
+func TestAdd_failureIsCleanedUpOnOVS(t *testing.T) {
 	n, _ := newOVSNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
 	for _, point := range addPoints() {
 		if point == "after allocate" {
-			continue // see TestFailedAddLeavesNothing
+			continue // see TestAdd_failureIsCleanedUp
 		}
 		a.faults.at(point, false)
 		if _, err := a.Add(t.Context(), req); err == nil {
-			t.Errorf("%s: no error", point)
+			t.Errorf("ADD with a fault %s: got no error", point)
 		}
 		n.wantClean(t)
 	}
@@ -184,9 +188,50 @@ func TestFailedAddLeavesNothingOnOVS(t *testing.T) {
 	n.wantClean(t)
 }
 
-func TestParallelOnOVS(t *testing.T) {
+// downSwitch sets each added device down, as vswitchd sometimes does with one that replaces another of its name.
+type downSwitch struct {
+	Switch
+	host ns.NetNS
+}
+
+func (s downSwitch) AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error) {
+	got, err := s.Switch.AddPort(ctx, p)
+	if err != nil {
+		return got, err
+	}
+	return got, s.host.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName(p.Name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(link)
+	})
+}
+
+func TestAdd_setsHostVethUp(t *testing.T) {
 	n, _ := newOVSNode(t)
-	parallel(t, n, 16)
+	a, _ := n.start(t)
+	a.bridge = downSwitch{a.bridge, n.host}
+	req := n.addPod("web", newNetns(t))
+	add(t, a, req)
+	if err := n.host.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName(Attachment{req.ContainerID, req.IfName}.HostVeth())
+		if err != nil {
+			return err
+		}
+		if link.Attrs().Flags&net.FlagUp == 0 {
+			t.Error("got the host's end of the veth pair down, want up")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	del(t, a, req)
+}
+
+func TestAddDel_parallelOnOVS(t *testing.T) {
+	n, _ := newOVSNode(t)
+	addDelParallel(t, n, 16)
 }
 
 func BenchmarkAddDel(b *testing.B) {
@@ -200,7 +245,7 @@ func BenchmarkAddDel(b *testing.B) {
 	}
 }
 
-// A port that somebody deletes, or gives another number, is repaired as soon as somebody says so; a dead pod's is not.
+// Repair adds a deleted port, and corrects the flows of a port with another number. It does not add the port of a deleted pod.
 func TestRepair(t *testing.T) {
 	n, s := newOVSNode(t)
 	m, _ := n.start(t)
@@ -215,77 +260,77 @@ func TestRepair(t *testing.T) {
 	req := n.addPod("a", a)
 	add(t, m, req)
 	add(t, m, n.addPod("b", b))
-	talk(t, a, b, "10.128.2.3")
+	connect(t, a, b, "10.128.2.3")
 	port := Attachment{req.ContainerID, req.IfName}.HostVeth()
 
 	s.VSCtl(t, "del-port", port)
-	awaitNumber(t, n.bridge, port, 0)
+	awaitOFPort(t, n.bridge, port, 0)
 	if err := m.Repair(t.Context(), port); err != nil {
 		t.Fatal(err)
 	}
-	talk(t, a, b, "10.128.2.3")
+	connect(t, a, b, "10.128.2.3")
 	for range 2 {
 		m.reportRepaired(t.Context())
-		m.events.want(t, "node: "+ReasonPortsRebuilt)
+		m.events.want(t, "node: "+eventreason.PodPortsRebuilt)
 	}
 
 	const number = 4242
 	s.VSCtl(t, "set", "interface", port, fmt.Sprintf("ofport_request=%d", number))
-	awaitNumber(t, n.bridge, port, number)
+	awaitOFPort(t, n.bridge, port, number)
 	if err := m.Repair(t.Context(), port); err != nil {
 		t.Fatal(err)
 	}
-	talk(t, a, b, "10.128.2.3")
+	connect(t, a, b, "10.128.2.3")
 
 	before := s.Dump(t)
 	for _, name := range []string{port, "vxlan0", "nosuch"} {
 		if err := m.Repair(t.Context(), name); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("Repair of %s: %v", name, err)
 		}
 	}
 	if after := s.Dump(t); !slices.Equal(before, after) {
-		t.Errorf("nothing was to repair, but flows changed from %v to %v", before, after)
+		t.Errorf("Repair of an unchanged port: got flows %v, want %v", after, before)
 	}
 	del(t, m, req)
 	if err := m.Repair(t.Context(), port); err != nil {
 		t.Fatal(err)
 	}
 	if ports := s.VSCtl(t, "list-ports", ovstest.Bridge); strings.Contains(ports, port) {
-		t.Error("the port of a pod that is gone came back")
+		t.Error("Repair added the port of a deleted pod")
 	}
 }
 
-// awaitNumber waits until the agent sees that a port has the number, 0 if the port is gone: then it is told.
-func awaitNumber(t *testing.T, bridge Switch, port string, number int) {
+// awaitOFPort waits until the agent's copy of OVSDB has the port number, 0 for a deleted port.
+func awaitOFPort(t *testing.T, bridge Switch, port string, number int) {
 	t.Helper()
 	await.OK(t, patience, func(ctx context.Context) error {
 		ports, err := bridge.ListPorts(ctx)
 		if err != nil {
 			return err
 		}
-		var is int
+		var got int
 		for _, p := range ports {
 			if p.Name == port {
-				is = p.OFPort
+				got = p.OFPort
 			}
 		}
-		if is != number {
-			return fmt.Errorf("port %s has number %d, want %d", port, is, number)
+		if got != number {
+			return fmt.Errorf("port %s has OpenFlow port number %d, want %d", port, got, number)
 		}
 		return nil
 	})
 }
 
-// A pod's number follows from its address, and comes free with it: where there is one address, each pod has the number of the one before.
-func TestNumberIsReusedAtOnce(t *testing.T) {
+// A port number depends on the address only: in a subnet with one address, all pods get the same number, one after the other.
+func TestOFPort_reused(t *testing.T) {
 	n, _ := newOVSNode(t)
 	n.options.Subnets = []netip.Prefix{netip.MustParsePrefix("10.128.2.0/30")}
 	a, _ := n.start(t)
 	for i := range 20 {
 		req := n.addPod(fmt.Sprintf("pod%d", i), newNetns(t))
 		checkReq := check(t, req, add(t, a, req))
-		if number := a.Pods()[0].OFPort; number != firstNumber+2 {
-			t.Errorf("pod %d has OpenFlow port number %d", i, number)
+		if number := a.Pods()[0].OFPort; number != firstOFPort+2 {
+			t.Errorf("pod %d: got OpenFlow port number %d, want %d", i, number, firstOFPort+2)
 		}
 		if err := a.Check(t.Context(), checkReq); err != nil {
 			t.Error(err)
@@ -295,43 +340,43 @@ func TestNumberIsReusedAtOnce(t *testing.T) {
 	n.wantClean(t)
 }
 
-// unseen is a port that comes after the agent has looked for a free number.
-type unseen struct {
+// hiddenPort omits a port from the list, like a port that is added after the list was read.
+type hiddenPort struct {
 	Switch
 	name string
 }
 
-func (u unseen) ListPorts(ctx context.Context) ([]ovs.Port, error) {
-	ports, err := u.Switch.ListPorts(ctx)
-	return slices.DeleteFunc(ports, func(p ovs.Port) bool { return p.Name == u.name }), err
+func (h hiddenPort) ListPorts(ctx context.Context) ([]ovs.Port, error) {
+	ports, err := h.Switch.ListPorts(ctx)
+	return slices.DeleteFunc(ports, func(p ovs.Port) bool { return p.Name == h.name }), err
 }
 
-// A port of somebody else has the pod's number: the pod gets another, and the other port no flow.
-func TestNumberIsTaken(t *testing.T) {
+// A port of another program has the pod's number: the pod gets another number, and the other port no flows.
+func TestOFPort_inUse(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		t.Run(fmt.Sprintf("seen too late %t", late), func(t *testing.T) {
+		t.Run(fmt.Sprintf("added after the list %t", late), func(t *testing.T) {
 			n, _ := newOVSNode(t)
-			if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "foreign", Type: "internal", OFPort: firstNumber + 2}); err != nil {
+			if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "foreign", Type: "internal", OFPort: firstOFPort + 2}); err != nil {
 				t.Fatal(err)
 			}
 			a, _ := n.start(t)
 			bridge := a.bridge
 			if late {
-				a.bridge = unseen{bridge, "foreign"}
+				a.bridge = hiddenPort{bridge, "foreign"}
 			}
 			req := n.addPod("web", newNetns(t))
 			checkReq := check(t, req, add(t, a, req))
 			a.bridge = bridge
 			number := a.Pods()[0].OFPort
-			if number <= 0 || number >= firstNumber {
-				t.Errorf("the pod has OpenFlow port number %d: Open vSwitch gave one that another pod may ask for", number)
+			if number <= 0 || number >= firstOFPort {
+				t.Errorf("got OpenFlow port number %d, want one outside the range of pods, below %d", number, firstOFPort)
 			}
 			if err := a.Check(t.Context(), checkReq); err != nil {
 				t.Error(err)
 			}
 			for _, flow := range n.flows() {
-				if strings.Contains(flow, fmt.Sprint(firstNumber+2)) || strings.Contains(flow, fmt.Sprintf("%#x", firstNumber+2)) {
-					t.Errorf("a flow for the port of somebody else: %s", flow)
+				if strings.Contains(flow, fmt.Sprint(firstOFPort+2)) || strings.Contains(flow, fmt.Sprintf("%#x", firstOFPort+2)) {
+					t.Errorf("got a flow for the port of another program: %s", flow)
 				}
 			}
 			del(t, a, req)

@@ -14,18 +14,18 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// Attachment is one interface of one sandbox in the pod network. All names in the system follow from it.
+// Attachment is one interface of one sandbox in the pod network. Owners and device names are derived from it.
 type Attachment struct {
 	Sandbox string // container id
 	IfName  string // in the pod
 }
 
-// Owner is the attachment's name in the flow store. Sandboxes have one interface, eth0, when Kubernetes calls, so the
-// sandbox id does; a further interface of the same sandbox needs its name too.
+// Owner returns the owner of the attachment's flows in the flow store. Its key is the sandbox id, with the interface name unless that is
+// eth0, the only interface of sandboxes of Kubernetes.
 func (a Attachment) Owner() pipeline.Owner {
 	key := a.Sandbox
 	if a.IfName != defaultIfName {
@@ -36,26 +36,26 @@ func (a Attachment) Owner() pipeline.Owner {
 
 const defaultIfName = "eth0"
 
-// hostVethPrefix begins the names of the hosts' ends of all veth pairs.
+// hostVethPrefix is the prefix of the names of all host veths.
 const hostVethPrefix = "veth"
 
-// HostDevices is the pattern of iptables for the names of the hosts' ends of pods' veth pairs whose packets the host's stack receives, too: those of the
-// userspace datapath. "" is none.
-func HostDevices(datapath string) string {
+// HostVethPattern returns the iptables interface pattern of host veths whose packets the host's network stack receives, which are those of the
+// userspace datapath. It is empty for other datapaths.
+func HostVethPattern(datapath string) string {
 	if datapath == DatapathNetdev {
 		return hostVethPrefix + "+"
 	}
 	return ""
 }
 
-// HostVeth is the name of the host's end of the veth pair, 15 characters, the most that Linux allows. It follows from the
-// attachment, so that it can be found when nothing was remembered.
+// HostVeth returns the name of the host's end of the veth pair, of 15 characters, the most that Linux allows. It depends on the
+// attachment only, so that the device is found without any stored state.
 func (a Attachment) HostVeth() string {
 	sum := sha256.Sum256([]byte(a.Sandbox + "/" + a.IfName))
 	return hostVethPrefix + hex.EncodeToString(sum[:])[:11]
 }
 
-// Pod is an attached pod, as its port's external_ids remember it.
+// Pod is an attached pod, as stored in the external_ids of its port.
 type Pod struct {
 	Attachment
 
@@ -69,22 +69,22 @@ type Pod struct {
 
 // The external_ids of a pod's interface in OVSDB. They are documented and other programs read them: never rename one.
 const (
-	IDSandbox   = "sandbox"       // container id; its presence makes the port a pod's
-	IDIfName    = "ifname"        // the interface's name in the pod
-	IDNetns     = "netns"         // path
-	IDNamespace = "pod-namespace" //
-	IDName      = "pod-name"      //
-	IDUID       = "pod-uid"       //
-	IDIP        = "ip"            // addresses, separated by commas
-	IDMAC       = "mac"           //
+	IDSandbox   = "sandbox"       // ID of the pod's sandbox; with it the port is a pod's
+	IDIfName    = "ifname"        // name of the interface in the pod
+	IDNetns     = "netns"         // path of the pod's network namespace
+	IDNamespace = "pod-namespace" // namespace of the pod
+	IDName      = "pod-name"      // name of the pod
+	IDUID       = "pod-uid"       // UID of the pod
+	IDIP        = "ip"            // addresses of the pod, separated by commas
+	IDMAC       = "mac"           // MAC of the pod
 )
 
-// MAC follows from the first address, and is unique as long as that is.
+// MAC is derived from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
 
 func (p Pod) policyKey() policy.PodKey { return policy.PodKey{Namespace: p.Namespace, Name: p.Name} }
 
-func (p Pod) hasAny(addrs []netip.Addr) bool {
+func (p Pod) hasAnyAddr(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }
 
@@ -113,8 +113,8 @@ func (p Pod) port() ovs.Port {
 	}
 }
 
-// podOf reads a pod from its port.
-func podOf(port ovs.Port) (Pod, error) {
+// parsePort reads a pod from its port's external_ids.
+func parsePort(port ovs.Port) (Pod, error) {
 	ids := port.ExternalIDs
 	p := Pod{
 		Attachment: Attachment{Sandbox: ids[IDSandbox], IfName: ids[IDIfName]},
@@ -131,14 +131,14 @@ func podOf(port ovs.Port) (Pod, error) {
 		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIfName, port.Name, err)
 	}
 	if want := p.HostVeth(); port.Name != want {
-		return Pod{}, fmt.Errorf("external_ids of port %s are those of port %s", port.Name, want)
+		return Pod{}, fmt.Errorf("external_ids of port %s belong to port %s", port.Name, want)
 	}
 	var err error
 	if p.Addrs, err = parseAddrs(ids[IDIP]); err != nil {
 		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIP, port.Name, err)
 	}
 	if mac := p.MAC().String(); mac != ids[IDMAC] {
-		return Pod{}, fmt.Errorf("external_ids:%s of port %s is %q, its address asks for %s", IDMAC, port.Name, ids[IDMAC], mac)
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s is %q, want %s for its address", IDMAC, port.Name, ids[IDMAC], mac)
 	}
 	return p, nil
 }

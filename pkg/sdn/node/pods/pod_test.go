@@ -24,11 +24,11 @@ func testPod() Pod {
 	}
 }
 
-func TestPodSurvivesItsPort(t *testing.T) {
+func TestParsePort(t *testing.T) {
 	want := testPod()
 	port := want.port()
 	port.OFPort = want.OFPort
-	got, err := podOf(port)
+	got, err := parsePort(port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,48 +37,48 @@ func TestPodSurvivesItsPort(t *testing.T) {
 	}
 }
 
-// Names that other agents, and people, rely on: they must never change.
+// TestNames checks names that other versions of the agent, and users, depend on: they must never change.
 func TestNames(t *testing.T) {
 	p := testPod()
 	if got, want := p.HostVeth(), "veth60373cf9024"; got != want {
-		t.Errorf("host veth %s, want %s", got, want)
+		t.Errorf("got host veth %s, want %s", got, want)
 	}
 	if got, want := p.MAC().String(), "0a:58:0a:80:02:02"; got != want {
-		t.Errorf("MAC %s, want %s", got, want)
+		t.Errorf("got MAC %s, want %s", got, want)
 	}
 	if got, want := p.Owner(), (pipeline.Owner{Kind: pipeline.KindPod, Key: "0123456789abcdef"}); got != want {
-		t.Errorf("owner %v, want %v", got, want)
+		t.Errorf("got owner %v, want %v", got, want)
 	}
 	second := Attachment{p.Sandbox, "net1"}
 	if second.Owner() == p.Owner() || second.HostVeth() == p.HostVeth() {
-		t.Error("two interfaces of a sandbox share a name")
+		t.Error("two interfaces of a sandbox have the same owner or host veth")
 	}
 }
 
-func TestPodOfDamagedPort(t *testing.T) {
+func TestParsePort_invalid(t *testing.T) {
 	for _, tt := range []struct {
 		name, key, value string
 		text             string
 	}{
 		{"no interface", IDIfName, "", IDIfName},
 		{"sandbox with slash", IDSandbox, "a/b", IDSandbox},
-		{"another sandbox", IDSandbox, "abc", "are those of port"},
+		{"another sandbox", IDSandbox, "abc", "belong to port"},
 		{"no address", IDIP, "", IDIP},
 		{"no IP address", IDIP, "10.128.2.300", IDIP},
 		{"an address too many", IDIP, "10.128.2.2,", IDIP},
-		{"address with zone", IDIP, "fe80::1%eth0", "can't be a pod's address"},
-		{"IPv4 in IPv6", IDIP, "::ffff:10.128.2.2", "can't be a pod's address"},
-		{"another MAC", IDMAC, "0a:58:0a:80:02:03", "its address asks for 0a:58:0a:80:02:02"},
+		{"address with zone", IDIP, "fe80::1%eth0", "is not a valid pod address"},
+		{"IPv4 in IPv6", IDIP, "::ffff:10.128.2.2", "is not a valid pod address"},
+		{"another MAC", IDMAC, "0a:58:0a:80:02:03", "want 0a:58:0a:80:02:02"},
 	} {
 		port := testPod().port()
 		port.ExternalIDs[tt.key] = tt.value
-		if _, err := podOf(port); err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), port.Name) {
-			t.Errorf("%s: %v", tt.name, err)
+		if _, err := parsePort(port); err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), port.Name) {
+			t.Errorf("%s: got %v, want error with %q", tt.name, err, tt.text)
 		}
 	}
 }
 
-func FuzzPodOf(f *testing.F) {
+func FuzzParsePort(f *testing.F) {
 	good := testPod().port().ExternalIDs
 	f.Add(good[IDSandbox], good[IDIfName], good[IDIP], good[IDMAC])
 	f.Add("a/b", "eth0", "10.128.2.2,", "")
@@ -86,16 +86,16 @@ func FuzzPodOf(f *testing.F) {
 		ids := maps.Clone(good)
 		maps.Copy(ids, map[string]string{IDSandbox: sandbox, IDIfName: ifName, IDIP: ip, IDMAC: mac})
 		port := ovs.Port{Name: Attachment{sandbox, ifName}.HostVeth(), OFPort: 3, ExternalIDs: ids}
-		p, err := podOf(port)
+		p, err := parsePort(port)
 		if err != nil {
 			return
 		}
 		if utils.ValidateContainerID(p.Sandbox) != nil || utils.ValidateInterfaceName(p.IfName) != nil || len(p.Addrs) == 0 {
-			t.Errorf("%+v", p)
+			t.Errorf("got invalid pod %+v without an error", p)
 		}
 		again := p.port()
 		again.OFPort = 3
-		q, err := podOf(again)
+		q, err := parsePort(again)
 		if err != nil {
 			t.Fatal(err)
 		}

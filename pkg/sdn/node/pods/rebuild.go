@@ -14,13 +14,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
 
 // errPortLost is the fault of a pod whose port is lost and not rebuilt yet.
 var errPortLost = errors.New("OVSDB has lost the pod's port")
 
-// unidentifiedError reports that the pod of a living sandbox is unknown.
+// unidentifiedError reports that the pod of a running sandbox is unknown.
 type unidentifiedError struct {
 	sandbox    string
 	addrs      []netip.Addr // of its leases
@@ -40,25 +41,25 @@ func (e *unidentifiedError) Error() string {
 		e.sandbox, joinAddrs(e.addrs), cause, e.sandbox)
 }
 
-// rebuild attaches a living sandbox again whose port OVSDB has lost. Until Recover has ended, Recover adds the port and the flows. The
+// rebuild attaches a running sandbox whose port OVSDB has lost. Before Recover has ended, Recover adds the port and the flows. The
 // caller holds the sandbox's lock.
-func (m *Manager) rebuild(ctx context.Context, c census, a Attachment) error {
+func (m *Manager) rebuild(ctx context.Context, c inventory, a Attachment) error {
 	pod, unknown := m.identify(c, a)
 	if unknown != nil {
 		m.reportUnidentified(ctx, a, unknown)
 		return nil
 	}
-	m.remember(pod, errPortLost)
-	err := m.tend(ctx, c, pod)
+	m.setAttached(pod, errPortLost)
+	err := m.repairPod(ctx, c, pod)
 	if err != nil && m.recovered.Load() {
 		m.reportNotRebuilt(ctx, pod, err)
 	}
 	return err
 }
 
-// identify returns the pod of a living sandbox: from the alias of its host veth, or, for an interface without one, from the
+// identify returns the pod of a running sandbox: from the alias of its host veth, or, for an interface without one, from the
 // Kubernetes API by the addresses of its leases.
-func (m *Manager) identify(c census, a Attachment) (Pod, *unidentifiedError) {
+func (m *Manager) identify(c inventory, a Attachment) (Pod, *unidentifiedError) {
 	pod, aliased := c.aliased[a.HostVeth()]
 	if !aliased {
 		pod = Pod{Attachment: a, Addrs: c.leased(a)}
@@ -83,7 +84,7 @@ func (m *Manager) identify(c census, a Attachment) (Pod, *unidentifiedError) {
 	return pod, &unidentifiedError{sandbox: a.Sandbox, addrs: pod.Addrs, candidates: candidates}
 }
 
-// runsWith reports whether the pod is this node's, has not ended, and has all the addresses; at least one.
+// runsWith reports whether the pod runs on this node with all the addresses, of which there is at least one.
 func (m *Manager) runsWith(object *corev1.Pod, addrs []netip.Addr) bool {
 	if len(addrs) == 0 || object.Spec.NodeName != m.NodeName || object.Spec.HostNetwork || hasEnded(object) {
 		return false
@@ -100,7 +101,7 @@ func hasEnded(object *corev1.Pod) bool {
 	return object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed
 }
 
-// reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address stays allocated, and its interface exists.
+// reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address stays allocated.
 func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown *unidentifiedError) {
 	m.mu.Lock()
 	known := m.unidentified[a] == unknown.Error()
@@ -111,10 +112,10 @@ func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown 
 	}
 	klog.FromContext(ctx).Error(unknown, "Failed to rebuild the port of a sandbox", "sandbox", a.Sandbox, "interface", a.IfName)
 	for _, p := range unknown.candidates {
-		m.events.WarnPod(p, ReasonRebuildFailed, unknown.Error())
+		m.events.WarnPod(p, eventreason.NetworkRebuildFailed, unknown.Error())
 	}
 	if len(unknown.candidates) == 0 {
-		m.events.WarnNode(ReasonRebuildFailed, unknown.Error())
+		m.events.WarnNode(eventreason.NetworkRebuildFailed, unknown.Error())
 	}
 }
 
@@ -123,39 +124,38 @@ func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
 	if _, alive, findErr := m.links.Find(ctx, pod.HostVeth()); ctx.Err() != nil || findErr == nil && !alive {
 		return
 	}
-	klog.FromContext(ctx).Error(err, "Failed to rebuild the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "port", pod.HostVeth(), "retryAfter", sweepPeriod)
+	klog.FromContext(ctx).Error(err, "Failed to rebuild the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "port", pod.HostVeth(), "retryAfter", reconcilePeriod)
 	if ovs.IsUnavailable(err) {
-		return // the node's condition reports it; no pod is at fault
+		return // the Node condition reports it; the pod is not the cause
 	}
-	m.events.WarnPod(pod, ReasonRebuildFailed,
+	m.events.WarnPod(pod, eventreason.NetworkRebuildFailed,
 		fmt.Sprintf("pod %s/%s has no network: its port could not be rebuilt: %v; delete the pod if this lasts", pod.Namespace, pod.Name, err))
 }
 
-// replugs is how many ports are rebuilt at the same time: vswitchd assigns the numbers of all new ports in one step.
-const replugs = 16
+// maxConcurrentPorts bounds the ports that are added at the same time: vswitchd assigns the numbers of all new ports in one step.
+const maxConcurrentPorts = 16
 
-// plugLost adds the port of every recovered pod whose port is lost or has no number. Recover sets the flows.
-func (m *Manager) plugLost(ctx context.Context) {
+// addLostPorts adds the port of every recovered pod whose port is lost or has no number. Recover sets the flows.
+func (m *Manager) addLostPorts(ctx context.Context) {
 	var mu sync.Mutex
 	var rebuilt []Pod
 	var all errgroup.Group
-	all.SetLimit(replugs)
+	all.SetLimit(maxConcurrentPorts)
 	for _, pod := range m.Pods() {
 		fault := m.fault(pod.Attachment)
-		var conflict *ipam.ConflictError
-		if pod.OFPort > 0 || errors.As(fault, &conflict) {
+		if pod.OFPort > 0 || ipam.IsConflict(fault) {
 			continue
 		}
 		all.Go(func() error {
-			// vswitchd is behind, could not open the device earlier, or has lost the port.
-			number, err := m.addPortAgain(ctx, pod)
+			// vswitchd has not added the port yet, failed to open the device, or has lost the port.
+			number, err := m.recreatePort(ctx, pod)
 			if err != nil {
-				m.remember(pod, err)
+				m.setAttached(pod, err)
 				m.reportNotRebuilt(ctx, pod, err)
 				return nil
 			}
 			pod.OFPort = number
-			m.remember(pod, nil)
+			m.setAttached(pod, nil)
 			if errors.Is(fault, errPortLost) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -168,34 +168,34 @@ func (m *Manager) plugLost(ctx context.Context) {
 	m.reportRebuilt(ctx, rebuilt)
 }
 
-// addPortAgain adds the port of a living pod, with the number of the pod's address if that is free: the flows then need no change.
-func (m *Manager) addPortAgain(ctx context.Context, pod Pod) (number int, err error) {
-	if pod.OFPort, err = m.freeNumber(ctx, pod.Addrs); err != nil {
+// recreatePort adds the port of a running pod, with the number of the pod's address if that is free: the flows then need no change.
+func (m *Manager) recreatePort(ctx context.Context, pod Pod) (number int, err error) {
+	if pod.OFPort, err = m.freeOFPort(ctx, pod.Addrs); err != nil {
 		return 0, err
 	}
 	return m.addPort(ctx, pod)
 }
 
-// reportRebuilt reports ports that the bridge has again.
+// reportRebuilt reports rebuilt ports in one Event.
 func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []Pod) {
 	if len(rebuilt) == 0 {
 		return
 	}
 	slices.SortFunc(rebuilt, Pod.compare)
 	var names []string
-	for _, p := range rebuilt[:min(len(rebuilt), maxNamed)] {
+	for _, p := range rebuilt[:min(len(rebuilt), maxPodsInEvent)] {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
-	if len(rebuilt) > maxNamed {
+	if len(rebuilt) > maxPodsInEvent {
 		names = append(names, "…")
 	}
 	message := fmt.Sprintf("the bridge of node %s had lost the ports of %d running pods; rebuilt them with the same addresses: %s; find the program that deletes the ports, the bridge or the database of Open vSwitch",
 		m.NodeName, len(rebuilt), strings.Join(names, ", "))
 	klog.FromContext(ctx).Info("Rebuilt ports of running pods", "pods", len(rebuilt))
-	m.events.WarnNode(ReasonPortsRebuilt, message)
+	m.events.WarnNode(eventreason.PodPortsRebuilt, message)
 }
 
-// reportRepaired reports, in one Event, the ports that were deleted and rebuilt while the agent runs since the last call.
+// reportRepaired reports the ports that were deleted, and rebuilt by repairPort since the last call.
 func (m *Manager) reportRepaired(ctx context.Context) {
 	m.mu.Lock()
 	rebuilt := m.rebuilt
@@ -204,12 +204,12 @@ func (m *Manager) reportRepaired(ctx context.Context) {
 	m.reportRebuilt(ctx, rebuilt)
 }
 
-// maxNamed bounds the pods that an Event names.
-const maxNamed = 10
+// maxPodsInEvent bounds the pods that an Event names.
+const maxPodsInEvent = 10
 
 // reportDeleted reports a pod whose host veth no longer exists, if the pod is running in the Kubernetes API and its network namespace still
 // exists, unlike after a reboot or the end of the sandbox. The caller releases the pod's address.
-func (m *Manager) reportDeleted(ctx context.Context, c census, pod Pod) {
+func (m *Manager) reportDeleted(ctx context.Context, c inventory, pod Pod) {
 	running := slices.ContainsFunc(c.local(), func(o *corev1.Pod) bool {
 		return string(o.UID) == pod.UID && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
 	})
@@ -225,5 +225,5 @@ func (m *Manager) reportDeleted(ctx context.Context, c census, pod Pod) {
 		pod.Namespace, pod.Name, pod.IfName, pod.HostVeth(), m.NodeName, joinAddrs(pod.Addrs))
 	klog.FromContext(ctx).Info("Interface of a running pod was deleted", "action", "delete the pod", "pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox,
 		"port", pod.HostVeth(), "addresses", pod.Addrs)
-	m.events.WarnPod(pod, ReasonInterfaceDeleted, message)
+	m.events.WarnPod(pod, eventreason.NetworkInterfaceDeleted, message)
 }

@@ -22,12 +22,12 @@ func TestRebuild_bridgeLost(t *testing.T) {
 		"bridge deleted": func(t *testing.T, s *ovstest.Switch) { s.VSCtl(t, "del-br", ovstest.Bridge) },
 		"database lost":  func(t *testing.T, s *ovstest.Switch) { s.LoseDB(t) },
 	} {
-		t.Run(name+" while the agent is away", func(t *testing.T) { testBridgeLost(t, lose, true) })
+		t.Run(name+" while the agent is stopped", func(t *testing.T) { testBridgeLost(t, lose, true) })
 		t.Run(name+" while the agent runs", func(t *testing.T) { testBridgeLost(t, lose, false) })
 	}
 }
 
-func testBridgeLost(t *testing.T, lose func(*testing.T, *ovstest.Switch), away bool) {
+func testBridgeLost(t *testing.T, lose func(*testing.T, *ovstest.Switch), stopped bool) {
 	n, s := newOVSNode(t)
 	agent, stop := n.start(t)
 	static, err := n.compiler().Static()
@@ -43,36 +43,36 @@ func testBridgeLost(t *testing.T, lose func(*testing.T, *ovstest.Switch), away b
 	reqA, reqB := n.addPod("a", a), n.addPod("b", b)
 	checkA := check(t, reqA, add(t, agent, reqA))
 	add(t, agent, reqB)
-	talk(t, a, b, "10.128.2.3")
+	connect(t, a, b, "10.128.2.3")
 	const show = "ip -o link; ip -o addr; ip route"
 	links, before := run(t, a, show), n.residue(t)
 
-	if away {
+	if stopped {
 		stop()
 	}
 	lose(t, s)
 	n.ensureFixture(t)
-	if away {
+	if stopped {
 		agent, _ = n.boot(t)
 		agent.store.Set(node, static)
 		err = agent.Recover(t.Context())
 	} else {
 		agent.store.Resync()
-		err = agent.sweep(t.Context(), allValid)
+		err = agent.reconcile(t.Context(), allValid)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	awaitCheck(t, agent, checkA)
-	talk(t, a, b, "10.128.2.3")
-	talk(t, b, a, "10.128.2.2")
+	connect(t, a, b, "10.128.2.3")
+	connect(t, b, a, "10.128.2.2")
 	if after := run(t, a, show); after != links {
-		t.Errorf("in the pod's namespace, before:\n%s\nafter:\n%s", links, after)
+		t.Errorf("in the pod's namespace: got\n%s\nwant\n%s", after, links)
 	}
 	if diff := cmp.Diff(before, n.residue(t), cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("on the node (-before +after):\n%s", diff)
 	}
-	if away {
+	if stopped {
 		agent.events.want(t, "node: PodPortsRebuilt: the bridge of node node1 had lost the ports of 2 running pods")
 	}
 	for _, req := range []*cniserver.Request{reqA, reqB} {
@@ -87,7 +87,7 @@ func leasesOf(residue []string) []string {
 	return slices.DeleteFunc(residue, func(r string) bool { return !strings.HasPrefix(r, "lease ") })
 }
 
-// ensureFixture makes the bridge and its two fixed ports.
+// ensureFixture creates the bridge and its two fixed ports.
 func (n *node) ensureFixture(t testing.TB) {
 	t.Helper()
 	n.ensureBridge(t)
@@ -103,14 +103,14 @@ func (n *node) ensureFixture(t testing.TB) {
 
 // The interface of a running pod is deleted, while the agent runs or while it is stopped, on the node or in the pod: its address is
 // released, and an Event on the pod reports it.
-func TestInterfaceOfARunningPodIsDeleted(t *testing.T) {
+func TestReconcile_interfaceDeleted(t *testing.T) {
 	for name, tc := range map[string]struct {
-		away bool
-		in   func(n *node, pod ns.NetNS) ns.NetNS
+		stopped bool
+		in      func(n *node, pod ns.NetNS) ns.NetNS
 	}{
 		"while the agent runs, on the node": {false, func(n *node, _ ns.NetNS) ns.NetNS { return n.host }},
 		"while the agent runs, in the pod":  {false, func(_ *node, pod ns.NetNS) ns.NetNS { return pod }},
-		"while the agent is away":           {true, func(n *node, _ ns.NetNS) ns.NetNS { return n.host }},
+		"while the agent is stopped":        {true, func(n *node, _ ns.NetNS) ns.NetNS { return n.host }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -125,22 +125,22 @@ func TestInterfaceOfARunningPodIsDeleted(t *testing.T) {
 			if in == n.host {
 				link = Attachment{req.ContainerID, req.IfName}.HostVeth()
 			}
-			if tc.away {
+			if tc.stopped {
 				stop()
 			}
 			run(t, in, "ip link delete "+link)
 			run(t, n.host, "ip link delete "+Attachment{ended.ContainerID, ended.IfName}.HostVeth())
-			if tc.away {
+			if tc.stopped {
 				a, _ = n.start(t)
-			} else if err := a.sweep(t.Context(), allValid); err != nil {
+			} else if err := a.reconcile(t.Context(), allValid); err != nil {
 				t.Fatal(err)
 			}
 			a.events.want(t, "pod web: NetworkInterfaceDeleted: pod default/web has no network: its interface eth0 was deleted")
 			if got := a.events.count("pod ended: "); got != 0 {
-				t.Errorf("%d Events on a pod that does not run", got)
+				t.Errorf("got %d Events on a pod that does not run, want 0", got)
 			}
 			if left := leasesOf(n.residue(t)); len(left) > 0 {
-				t.Errorf("left %v", left)
+				t.Errorf("got leases %v, want none", left)
 			}
 			del(t, a, req)
 			del(t, a, ended)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -31,27 +32,27 @@ func (n *node) loseBridge(t *testing.T) {
 	}
 }
 
-// loseAlias makes the sandbox's host veth as a version without aliases made it.
+// loseAlias removes the alias of the sandbox's host veth, as if a version without aliases had created it.
 func (n *node) loseAlias(t *testing.T, req *cniserver.Request) {
 	t.Helper()
-	if err := (hostLinks{n.host, Kernel{}}).SetAlias(t.Context(), Attachment{req.ContainerID, req.IfName}.HostVeth(), ""); err != nil {
+	if err := (hostLinks{n.host, veth.Links{}}).SetAlias(t.Context(), Attachment{req.ContainerID, req.IfName}.HostVeth(), ""); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// awaitCheck waits until CHECK succeeds: Recover waits for no flow.
+// awaitCheck waits until CHECK succeeds: Recover does not wait for flows.
 func awaitCheck(t *testing.T, a *agent, req *cniserver.Request) {
 	t.Helper()
 	await.OK(t, patience, func(ctx context.Context) error { return a.Check(ctx, req) })
 }
 
-// wantAlive wants the sandbox's address and interface, and its port if the pod is known.
+// wantAlive checks that the sandbox has its lease and interface, and its port if port is set.
 func (n *node) wantAlive(t *testing.T, req *cniserver.Request, addr string, port bool) {
 	t.Helper()
 	veth := Attachment{req.ContainerID, req.IfName}.HostVeth()
 	residue := n.residue(t)
 	if !slices.Contains(residue, "lease "+addr) || !slices.Contains(residue, "device "+veth) || slices.Contains(residue, "port "+veth) != port {
-		t.Errorf("sandbox %s with %s and port %s (%t): there is %v", req.ContainerID, addr, veth, port, residue)
+		t.Errorf("sandbox %s: want lease %s, device and port %s (port: %t), got %v", req.ContainerID, addr, veth, port, residue)
 	}
 }
 
@@ -90,14 +91,14 @@ func TestRebuild_podsWithoutAlias(t *testing.T) {
 			second, _ := n.start(t)
 			n.wantAlive(t, req, "10.128.2.2", tc.rebuilt)
 			second.events.want(t, tc.event)
-			if err := second.sweep(t.Context(), allValid); err != nil {
+			if err := second.reconcile(t.Context(), allValid); err != nil {
 				t.Error(err)
 			}
 			second.events.want(t, tc.event) // once
 			n.wantAlive(t, req, "10.128.2.2", tc.rebuilt)
 			if tc.rebuilt {
 				awaitCheck(t, second, checkReq)
-			} else if err := second.Check(t.Context(), checkReq); code(err) != ErrNotAsMade {
+			} else if err := second.Check(t.Context(), checkReq); code(err) != ErrAttachmentChanged {
 				t.Errorf("CHECK: %v", err)
 			}
 			if _, err := second.Add(t.Context(), n.addPod("late", newNetns(t))); err != nil {
@@ -105,7 +106,7 @@ func TestRebuild_podsWithoutAlias(t *testing.T) {
 			}
 			for _, p := range second.Pods() {
 				if p.Name == "late" && p.Addrs[0].String() == "10.128.2.2" {
-					t.Error("the address of a living sandbox was allocated again")
+					t.Error("the address of a running sandbox was allocated again")
 				}
 			}
 			del(t, second, &cniserver.Request{ContainerID: "sandbox-of-late", IfName: "eth0"})
@@ -115,7 +116,7 @@ func TestRebuild_podsWithoutAlias(t *testing.T) {
 	}
 }
 
-// The pod appears in the API while the agent runs: the next sweep rebuilds the port.
+// The pod appears in the API while the agent runs: the next reconciliation rebuilds the port.
 func TestRebuild_whileTheAgentRuns(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -127,16 +128,16 @@ func TestRebuild_whileTheAgentRuns(t *testing.T) {
 
 	second, _ := n.start(t)
 	if pods := second.Pods(); len(pods) > 0 {
-		t.Fatalf("attached: %v", pods)
+		t.Fatalf("got attached pods %v, want none", pods)
 	}
 	n.run("web", "10.128.2.2")
 	second.faults.at("before add port", false)
-	if err := second.sweep(t.Context(), allValid); err == nil {
-		t.Error("no error though the port can't be added")
+	if err := second.reconcile(t.Context(), allValid); err == nil {
+		t.Error("reconcile: got no error, want the injected one")
 	}
 	second.events.want(t, "pod web: NetworkRebuildFailed: ")
 	n.wantAlive(t, req, "10.128.2.2", false)
-	if err := second.sweep(t.Context(), allValid); err != nil {
+	if err := second.reconcile(t.Context(), allValid); err != nil {
 		t.Fatal(err)
 	}
 	second.events.want(t, "pod web: NetworkRebuildFailed: ", "node: PodPortsRebuilt: ")
@@ -145,8 +146,8 @@ func TestRebuild_whileTheAgentRuns(t *testing.T) {
 	n.wantClean(t)
 }
 
-// TestSweep_foreignExternalIDs: another program writes an external_id of its own. The port is not rebuilt: that would interrupt the pod.
-func TestSweep_foreignExternalIDs(t *testing.T) {
+// TestReconcile_foreignExternalIDs: another program writes an external_id of its own. The port is not rebuilt: that would interrupt the pod.
+func TestReconcile_foreignExternalIDs(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -164,17 +165,17 @@ func TestSweep_foreignExternalIDs(t *testing.T) {
 	if _, err := n.bridge.AddPort(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.sweep(t.Context(), allValid); err != nil {
+	if err := a.reconcile(t.Context(), allValid); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, port()); diff != "" {
-		t.Errorf("sweep changed the port (-want +got):\n%s", diff)
+		t.Errorf("port after reconciliation (-want +got):\n%s", diff)
 	}
 	del(t, a, req)
 	n.wantClean(t)
 }
 
-// One port can't be rebuilt when the agent starts: the other ports are, an Event reports it, and the next sweep tries again.
+// One port can't be rebuilt when the agent starts: the other ports are, an Event reports it, and the next reconciliation tries again.
 func TestRebuild_portFails(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -192,10 +193,10 @@ func TestRebuild_portFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := second.events.count("pod "); got != 1 {
-		t.Errorf("%d Events on pods, want 1:\n%s", got, second.events)
+		t.Errorf("got %d Events on pods, want 1:\n%s", got, second.events)
 	}
 	second.events.want(t, "node: PodPortsRebuilt: the bridge of node node1 had lost the ports of 2 running pods")
-	if err := second.sweep(t.Context(), allValid); err != nil {
+	if err := second.reconcile(t.Context(), allValid); err != nil {
 		t.Error(err)
 	}
 	for i, req := range requests {
@@ -223,7 +224,7 @@ func TestRebuild_leasesLostToo(t *testing.T) {
 	n.wantClean(t)
 }
 
-// An alias without the pod's name, which did not fit, has its UID: the API has the name, also when the pod has ended.
+// An alias without the pod's name, which did not fit, has its UID: the name is read from the API.
 func TestRebuild_nameDoesNotFit(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -243,7 +244,7 @@ func TestRebuild_nameDoesNotFit(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The runtime's list of valid attachments lacks sandboxes: GC removes them, rebuilt or not.
+// GC removes sandboxes that the runtime's list of valid attachments does not contain, rebuilt or not.
 func TestRebuild_GC(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
@@ -266,7 +267,7 @@ func TestRebuild_GC(t *testing.T) {
 }
 
 // A pod that an agent without aliases attached gets one when the agent recovers it.
-func TestAliasOfOlderPods(t *testing.T) {
+func TestRecover_updatesAlias(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -282,8 +283,8 @@ func TestAliasOfOlderPods(t *testing.T) {
 	n.wantClean(t)
 }
 
-// The agent was killed in ADD or DEL, and the sandbox ended later without another DEL: the sweep removes what is left.
-func TestHalfMadeSandboxEnds(t *testing.T) {
+// The agent was killed during ADD or DEL, and the sandbox ended later without another DEL: the reconciliation removes its remains.
+func TestReconcile_partlyAttachedSandbox(t *testing.T) {
 	for _, point := range []string{"after create", "before configure", "before add port", "after add port"} {
 		t.Run(point, func(t *testing.T) {
 			n := newNode(t)
@@ -292,16 +293,16 @@ func TestHalfMadeSandboxEnds(t *testing.T) {
 			req := n.addPod("web", pod)
 			first.faults.at(point, true)
 			if _, err := first.Add(t.Context(), req); err == nil {
-				t.Fatal("no error")
+				t.Fatal("ADD: got no error, want the injected one")
 			}
 			stop()
 			second, _ := n.start(t)
 			n.closeNetns(t, pod, req)
-			if err := second.sweep(t.Context(), allValid); err != nil {
+			if err := second.reconcile(t.Context(), allValid); err != nil {
 				t.Error(err)
 			}
 			if got := second.events.count("pod web: NetworkInterfaceDeleted"); got > 0 {
-				t.Error("an Event on a pod whose sandbox ended")
+				t.Error("got an Event on a pod whose sandbox ended")
 			}
 			n.wantClean(t)
 		})

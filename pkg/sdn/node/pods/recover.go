@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/klog/v2"
@@ -15,48 +14,47 @@ import (
 // each pod's flows without waiting for the switch: the store's first replacement of the bridge's tables, which must come
 // after, installs them. CNI requests are answered after Recover.
 //
-// A port or an address that can't be dealt with is logged and left, so that one broken pod doesn't keep a node down.
+// Recover logs and skips a port or a lease that it fails to recover, so that one pod does not stop the node.
 func (m *Manager) Recover(ctx context.Context) error {
-	c, err := m.census(ctx)
+	c, err := m.inventory(ctx)
 	if err != nil {
 		return fmt.Errorf("recover pods: %w", err)
 	}
 	logger := klog.FromContext(ctx)
-	pods, damaged := c.pods()
-	for name, err := range damaged {
+	pods, invalid := c.pods()
+	for name, err := range invalid {
 		if c.devices[name] {
 			logger.Error(err, "Port has invalid external_ids", "port", name, "action", "delete the pod unless its port is rebuilt")
 		}
 	}
 	for _, pod := range pods {
 		if c.devices[pod.HostVeth()] {
-			m.remember(pod, nil)
+			m.setAttached(pod, nil)
 		}
 	}
-	// First the dead: a living pod's address may be marked as theirs.
-	if err := m.sweep(ctx, allValid); err != nil {
+	// Remove deleted sandboxes first: their leases may hold the address of a running pod.
+	if err := m.reconcile(ctx, allValid); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
-		logger.Error(err, "Could not remove all that dead sandboxes left")
+		logger.Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 	}
-	m.plugLost(ctx)
+	m.addLostPorts(ctx)
 	for _, pod := range m.Pods() {
-		m.propose(ctx, pod)
-		m.renew(ctx, pod)
+		m.setFlowsAsync(ctx, pod)
+		m.updateInterface(ctx, pod)
 	}
 	m.recovered.Store(true)
 	return nil
 }
 
-// propose asks for the flows of a recovered pod.
-func (m *Manager) propose(ctx context.Context, pod Pod) {
-	var conflict *ipam.ConflictError
-	if errors.As(m.fault(pod.Attachment), &conflict) {
-		return // the other one has the flows
+// setFlowsAsync sets the flows of a recovered pod. Run reports whether the switch rejects them.
+func (m *Manager) setFlowsAsync(ctx context.Context, pod Pod) {
+	if ipam.IsConflict(m.fault(pod.Attachment)) {
+		return // the other pod with the address has the flows
 	}
 	if pod.OFPort <= 0 {
-		return // plugLost has reported it
+		return // addLostPorts has reported it
 	}
-	m.proposed = append(m.proposed, proposal{pod, m.flows.propose(ctx, pod, nil)})
+	m.pending = append(m.pending, pendingFlows{pod, m.flows.setAsync(ctx, pod, nil)})
 }

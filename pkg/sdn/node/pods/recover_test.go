@@ -15,9 +15,10 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
-func TestRestart(t *testing.T) {
+func TestRecover(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
 	var requests, checks []*cniserver.Request
@@ -47,85 +48,73 @@ func TestRestart(t *testing.T) {
 	n.wantClean(t)
 }
 
-func TestRecoverSweeps(t *testing.T) {
+func TestRecover_removesStale(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	gone, lost, damaged, torn := n.addPod("gone", newNetns(t)), n.addPod("lost", newNetns(t)), n.addPod("damaged", newNetns(t)), n.addPod("torn", newNetns(t))
-	for _, r := range []*cniserver.Request{gone, lost, damaged, torn} {
+	ended, lost, invalid, truncated := n.addPod("ended", newNetns(t)), n.addPod("lost", newNetns(t)), n.addPod("invalid", newNetns(t)), n.addPod("truncated", newNetns(t))
+	for _, r := range []*cniserver.Request{ended, lost, invalid, truncated} {
 		add(t, first, r)
 	}
 	stop()
 
-	veth := func(r *cniserver.Request) string { return Attachment{r.ContainerID, r.IfName}.HostVeth() }
-	// The machine was rebooted: no device.
-	if err := (hostLinks{n.host, Kernel{}}).Delete(t.Context(), veth(gone)); err != nil {
-		t.Fatal(err)
-	}
-	// The address file is lost or torn.
-	if err := os.Remove(n.ipamDir + "/ovsdn/10.128.2.3"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(n.ipamDir+"/ovsdn/10.128.2.5", 0); err != nil {
-		t.Fatal(err)
-	}
-	// Someone played with external_ids.
-	port := ovs.Port{Name: veth(damaged), ExternalIDs: map[string]string{IDSandbox: damaged.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"}}
-	if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
-		t.Fatal(err)
-	}
-	// A file that names nobody and is nobody's, and a lease whose sandbox never got a port.
-	if err := os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.1", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.2", []byte("nobody\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// Not a pod's.
-	if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "tun0", Type: "internal"}); err != nil {
-		t.Fatal(err)
-	}
+	hostVeth := func(r *cniserver.Request) string { return Attachment{r.ContainerID, r.IfName}.HostVeth() }
+	// The node was rebooted: the device does not exist.
+	noError(t, (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), hostVeth(ended)))
+	// Leases are deleted or truncated.
+	noError(t, os.Remove(n.ipamDir+"/ovsdn/10.128.2.3"))
+	noError(t, os.Truncate(n.ipamDir+"/ovsdn/10.128.2.5", 0))
+	// Another program changed external_ids.
+	port := ovs.Port{Name: hostVeth(invalid), ExternalIDs: map[string]string{IDSandbox: invalid.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"}}
+	_, err := n.bridge.AddPort(t.Context(), port)
+	noError(t, err)
+	// An empty lease of an unused address, and a lease of a sandbox without a port.
+	noError(t, os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.1", nil, 0o600))
+	noError(t, os.WriteFile(n.ipamDir+"/ovsdn/10.128.3.2", []byte("unknown\r\neth0"), 0o600))
+	// A port that is not a pod's.
+	_, err = n.bridge.AddPort(t.Context(), ovs.Port{Name: "tun0", Type: "internal"})
+	noError(t, err)
 
 	second, _ := n.start(t)
 	var names []string
 	for _, p := range second.Pods() {
 		names = append(names, p.Name)
 	}
-	// The alias of damaged's host veth has what its port lacks.
-	if diff := cmp.Diff([]string{"damaged", "lost", "torn"}, names); diff != "" {
+	// The pod with invalid external_ids is recovered from the alias of its host veth.
+	if diff := cmp.Diff([]string{"invalid", "lost", "truncated"}, names); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
-	var kept []string
+	var got []string
 	for _, r := range n.residue(t) {
 		if !strings.HasPrefix(r, "flow ") {
-			kept = append(kept, r)
+			got = append(got, r)
 		}
 	}
 	want := []string{
 		"lease 10.128.2.3", "lease 10.128.2.4", "lease 10.128.2.5",
-		"port " + veth(lost), "port " + veth(damaged), "port " + veth(torn),
-		"device " + veth(lost), "device " + veth(damaged), "device " + veth(torn),
+		"port " + hostVeth(lost), "port " + hostVeth(invalid), "port " + hostVeth(truncated),
+		"device " + hostVeth(lost), "device " + hostVeth(invalid), "device " + hostVeth(truncated),
 	}
-	if diff := cmp.Diff(want, kept, cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Errorf("kept (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("residue (-want +got):\n%s", diff)
 	}
-	for _, r := range []*cniserver.Request{gone, lost, damaged, torn} {
+	for _, r := range []*cniserver.Request{ended, lost, invalid, truncated} {
 		del(t, second, r)
 	}
 	n.wantClean(t)
 }
 
-// Other devices come and go while the kernel lists them, and it passes over some: their pods live, also one of which only the port's name
-// is known.
-func TestRecoverAsksForDevicesThatWereNotListed(t *testing.T) {
+// The kernel omits devices from its list while others are created and deleted. Their pods are recovered, also one with invalid
+// external_ids.
+func TestRecover_unlistedDevices(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	living, damaged := n.addPod("living", newNetns(t)), n.addPod("damaged", newNetns(t))
-	checkReq := check(t, living, add(t, first, living))
-	add(t, first, damaged)
+	running, invalid := n.addPod("running", newNetns(t)), n.addPod("invalid", newNetns(t))
+	checkReq := check(t, running, add(t, first, running))
+	add(t, first, invalid)
 	stop()
 	port := ovs.Port{
-		Name:        Attachment{damaged.ContainerID, damaged.IfName}.HostVeth(),
-		ExternalIDs: map[string]string{IDSandbox: damaged.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"},
+		Name:        Attachment{invalid.ContainerID, invalid.IfName}.HostVeth(),
+		ExternalIDs: map[string]string{IDSandbox: invalid.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"},
 	}
 	if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
 		t.Fatal(err)
@@ -136,44 +125,44 @@ func TestRecoverAsksForDevicesThatWereNotListed(t *testing.T) {
 	if err := second.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	awaitCheck(t, second, checkReq) // this store runs already, and takes both pods' flows one by one
+	awaitCheck(t, second, checkReq) // this store runs already, and installs the flows of one pod after the other
 	if left := n.residue(t); !slices.Contains(left, "port "+port.Name) || !slices.Contains(left, "device "+port.Name) {
-		t.Errorf("of the pod that nobody knows there is %v", left)
+		t.Errorf("got residue %v, want port and device %s", left, port.Name)
 	}
-	del(t, second, living)
-	del(t, second, damaged)
+	del(t, second, running)
+	del(t, second, invalid)
 	n.wantClean(t)
 }
 
-// unlisted is a kernel that lists none of its devices.
+// unlisted is a kernel that omits all devices from its list.
 type unlisted struct{ Links }
 
 func (unlisted) List(context.Context) (map[string]string, error) { return map[string]string{}, nil }
 
-// The predecessor died while vswitchd was giving the port its number, which comes while the successor starts. Another pod has died
-// meanwhile. The store writes nothing yet.
-func TestRecoverWaitsForNoFlow(t *testing.T) {
+// The agent ended while vswitchd was assigning the port's number, which is assigned while the next agent starts. Another pod was deleted
+// in between. Recover returns although the store installs no flows yet.
+func TestRecover_doesNotWaitForFlows(t *testing.T) {
 	n := newNode(t)
 	first, stop := n.start(t)
-	req, gone := n.addPod("web", newNetns(t)), n.addPod("gone", newNetns(t))
+	req, ended := n.addPod("web", newNetns(t)), n.addPod("ended", newNetns(t))
 	checkReq := check(t, req, add(t, first, req))
-	add(t, first, gone)
+	add(t, first, ended)
 	stop()
-	if err := (hostLinks{n.host, Kernel{}}).Delete(t.Context(), Attachment{gone.ContainerID, gone.IfName}.HostVeth()); err != nil {
+	if err := (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), Attachment{ended.ContainerID, ended.IfName}.HostVeth()); err != nil {
 		t.Fatal(err)
 	}
 	second, _ := n.boot(t)
-	late := &lateNumber{Switch: second.bridge}
+	late := &lateOFPort{Switch: second.bridge}
 	second.bridge = late
-	second.flows = unwritten{second.flows}
+	second.flows = uninstalled{second.flows}
 	if err := second.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if late.asked < 2 {
-		t.Error("the number did not change in between")
+	if late.lists < 2 {
+		t.Errorf("got %d lists of ports, want another after the number was assigned", late.lists)
 	}
-	second.flows = second.flows.(unwritten).podFlows
-	if err := second.sweep(t.Context(), allValid); err != nil {
+	second.flows = second.flows.(uninstalled).podFlows
+	if err := second.reconcile(t.Context(), allValid); err != nil {
 		t.Error(err)
 	}
 	awaitCheck(t, second, checkReq)
@@ -181,15 +170,15 @@ func TestRecoverWaitsForNoFlow(t *testing.T) {
 	n.wantClean(t)
 }
 
-// lateNumber has ports without a number when it is asked first.
-type lateNumber struct {
+// lateOFPort returns ports without a number in its first list.
+type lateOFPort struct {
 	Switch
-	asked int
+	lists int
 }
 
-func (l *lateNumber) ListPorts(ctx context.Context) ([]ovs.Port, error) {
+func (l *lateOFPort) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 	ports, err := l.Switch.ListPorts(ctx)
-	if l.asked++; l.asked == 1 {
+	if l.lists++; l.lists == 1 {
 		for i := range ports {
 			ports[i].OFPort = 0
 		}
@@ -197,22 +186,22 @@ func (l *lateNumber) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 	return ports, err
 }
 
-// unwritten are flows that never reach the switch.
-type unwritten struct{ podFlows }
+// uninstalled are flows that are never installed.
+type uninstalled struct{ podFlows }
 
-func (unwritten) set(ctx context.Context, _ Pod, _ *corev1.Pod) error {
+func (uninstalled) set(ctx context.Context, _ Pod, _ *corev1.Pod) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (unwritten) remove(Attachment) func(context.Context) error {
+func (uninstalled) remove(Attachment) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 }
 
-func TestNothingBeforeRecover(t *testing.T) {
+func TestRequests_beforeRecover(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.boot(t)
 	req := n.addPod("web", newNetns(t))

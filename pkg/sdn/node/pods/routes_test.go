@@ -9,21 +9,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Pods that live while the cluster network grows, or shrinks again, reach each other without their gateway all the time.
-func TestRoutesOfLivingPods(t *testing.T) {
+// Recover updates the on-link routes of running pods when the cluster network grows or shrinks.
+func TestRecover_routes(t *testing.T) {
 	n := newNode(t)
 	pod := newNetns(t)
 	first, stop := n.start(t)
 	req := n.addPod("web", pod)
 	add(t, first, req)
 	stop()
-	// The pod's own affairs.
+	// Routes that the pod added.
 	run(t, pod, "ip link add vpn type bridge; ip link set vpn up; ip route add 10.130.7.0/24 dev vpn; ip route add 198.51.100.0/24 dev eth0")
-	former := n.options.ClusterNetworks
+	previous := n.options.ClusterNetworks
 	for _, ranges := range [][]netip.Prefix{
 		prefixes("10.128.0.0/13 10.9.0.0/16"), // a shorter mask, and one more
 		prefixes("10.128.0.0/12 10.8.0.0/15"),
-		prefixes("10.128.0.0/14 10.9.0.0/16"), // as far as it is used
+		prefixes("10.128.0.0/14 10.9.0.0/16"), // reduced to the ranges in use
 	} {
 		n.options.ClusterNetworks = ranges
 		a, stop := n.start(t)
@@ -44,11 +44,11 @@ func TestRoutesOfLivingPods(t *testing.T) {
 			t.Errorf("%v: on-link (-want +got):\n%s", ranges, diff)
 		}
 		if out := run(t, pod, "ip -4 route show dev vpn"); !strings.Contains(out, "10.130.7.0/24") {
-			t.Errorf("%v: of another interface there is only %q", ranges, out)
+			t.Errorf("%v: got %q on another interface, want its route unchanged", ranges, out)
 		}
 		stop()
 	}
-	n.options.ClusterNetworks = former
+	n.options.ClusterNetworks = previous
 	a, _ := n.start(t)
 	del(t, a, req)
 	n.wantClean(t)

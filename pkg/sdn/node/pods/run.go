@@ -7,25 +7,27 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
 const (
-	sweepPeriod = time.Minute
-	probePeriod = 5 * time.Second
+	reconcilePeriod = time.Minute
+	probePeriod     = 5 * time.Second
 )
 
-// Run keeps watch until the context ends: over what dead sandboxes leave, over Open vSwitch, over the disk if that failed, and over
-// the flows that Recover proposed.
+// Run reconciles sandboxes, probes Open vSwitch and a disk that failed, and restores deleted leases, until the context ends. It also reports
+// rejected flows of pods that Recover recovered.
 func (m *Manager) Run(ctx context.Context) {
-	sweep, probe := time.NewTicker(sweepPeriod), time.NewTicker(probePeriod)
-	defer sweep.Stop()
+	reconcile, probe := time.NewTicker(reconcilePeriod), time.NewTicker(probePeriod)
+	defer reconcile.Stop()
 	defer probe.Stop()
-	judged := make(chan struct{})
+	reported := make(chan struct{})
 	go func() {
-		defer close(judged)
-		m.judgeProposals(ctx)
+		defer close(reported)
+		m.reportRejected(ctx)
 	}()
-	defer func() { <-judged }()
+	defer func() { <-reported }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -34,51 +36,51 @@ func (m *Manager) Run(ctx context.Context) {
 			m.probe(ctx)
 			m.restoreLeases(ctx)
 			m.reportRepaired(ctx)
-		case <-sweep.C:
-			if err := m.sweep(ctx, allValid); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Could not remove all that dead sandboxes left, will try again", "in", sweepPeriod)
+		case <-reconcile.C:
+			if err := m.reconcile(ctx, allValid); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 			}
 		}
 	}
 }
 
-// probe asks Open vSwitch, and a disk that failed, whether they work.
+// probe checks that Open vSwitch answers, and a disk that failed before.
 func (m *Manager) probe(parent context.Context) {
 	ctx, cancel := context.WithTimeout(parent, probePeriod)
 	defer cancel()
-	asked := m.health.asking()
+	before := m.health.snapshot()
 	_, err := m.bridge.ListPorts(ctx)
 	if err == nil {
 		if _, err = m.bridge.Missing(ctx, nil); err != nil {
-			err = fmt.Errorf("ask vswitchd for an answer: %w", err)
+			err = fmt.Errorf("query vswitchd: %w", err)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("Open vSwitch does not answer in %s (is ovs-vswitchd stuck?): %w", probePeriod, err)
+		err = fmt.Errorf("no answer from Open vSwitch within %s; check whether ovs-vswitchd hangs: %w", probePeriod, err)
 	}
 	if parent.Err() != nil {
-		return // it says nothing
+		return // canceled: not a failure of Open vSwitch
 	}
-	m.health.probed(asked, err)
+	m.health.recordProbe(before, err)
 	if _, failed := m.health.get(); failed == nil {
 		return
 	}
-	asked = m.health.asking()
-	if err := m.ipam.Probe(ctx); m.health.setDisk(asked, err) {
-		klog.FromContext(ctx).Info("Addresses can be written again")
+	before = m.health.snapshot()
+	if err := m.ipam.Probe(ctx); m.health.recordDisk(before, err) {
+		klog.FromContext(ctx).Info("Disk of IP leases is writable again")
 	}
 }
 
-// proposal is a recovered pod whose flows are on their way to the switch.
-type proposal struct {
+// pendingFlows is a recovered pod whose flows are being installed.
+type pendingFlows struct {
 	pod  Pod
-	done func(context.Context) error
+	wait func(context.Context) error
 }
 
-// judgeProposals tells of recovered pods whose flows the switch, or the store, refused.
-func (m *Manager) judgeProposals(ctx context.Context) {
-	for _, p := range m.proposed {
-		err := p.done(ctx)
+// reportRejected reports recovered pods whose flows the switch or the store rejected.
+func (m *Manager) reportRejected(ctx context.Context) {
+	for _, p := range m.pending {
+		err := p.wait(ctx)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -86,11 +88,12 @@ func (m *Manager) judgeProposals(ctx context.Context) {
 		if lockErr != nil {
 			return
 		}
-		// One that was plugged anew meanwhile has had other flows since.
-		if now, attached := m.get(p.pod.Attachment); attached && now.OFPort == p.pod.OFPort {
-			klog.FromContext(ctx).Error(err, "A recovered pod's flows were refused: it has no network, delete it", "pod", klog.KRef(p.pod.Namespace, p.pod.Name))
-			m.events.WarnPod(p.pod, ReasonNoFlows, err.Error())
-			m.remember(p.pod, err)
+		// A pod whose port was repaired since then has other flows.
+		if current, attached := m.get(p.pod.Attachment); attached && current.OFPort == p.pod.OFPort {
+			klog.FromContext(ctx).Error(err, "Flows of a recovered pod were rejected; it has no network", "action", "delete the pod", "pod", klog.KRef(p.pod.Namespace, p.pod.Name))
+			m.events.WarnPod(p.pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: the switch rejected its flows: %v; check ovs-vswitchd's log, and delete the pod",
+				p.pod.Namespace, p.pod.Name, err))
+			m.setAttached(p.pod, err)
 		}
 		unlock()
 	}
@@ -104,7 +107,7 @@ func (m *Manager) restoreLeases(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Failed to restore leases", "retryAfter", probePeriod)
 	case restored > 0:
 		klog.FromContext(ctx).Info("Restored leases of running pods", "leases", restored)
-		m.events.WarnNode(ReasonLeasesRestored, fmt.Sprintf(
-			"leases of %d addresses in use on node %s were deleted from its address directory, and are restored; no address was allocated twice; find the program that deletes them", restored, m.NodeName))
+		m.events.WarnNode(eventreason.AddressLeasesRestored, fmt.Sprintf(
+			"leases of %d addresses in use on node %s were deleted from its lease directory, and are restored; no address was allocated twice; find the program that deletes them", restored, m.NodeName))
 	}
 }

@@ -14,17 +14,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// SlicesSelector selects the EndpointSlices that any version of kube-proxy reads. From 1.36 on it reads those with the label
-// service.kubernetes.io/service-proxy-name, too.
-const SlicesSelector = "!" + corev1.IsHeadlessService
-
 // indexService is the index of EndpointSlices by the namespace and name of their service.
 const indexService = "service"
 
-// Prepare makes an informer of EndpointSlices one for New: it stores nothing of a slice whose endpoints are all in the pod network, except its
-// service. It is called before the informer runs.
+// Prepare adds the transform and the index that New requires to an informer of EndpointSlices. Of a slice whose endpoints are all in the pod
+// network the cache retains only the name of the service. Prepare must be called before the informer runs.
 func Prepare(node pipeline.Node, informer cache.SharedIndexInformer) error {
-	if err := informer.SetTransform(func(obj any) (any, error) { return slim(node, obj), nil }); err != nil {
+	if err := informer.SetTransform(func(obj any) (any, error) { return transformSlice(node, obj), nil }); err != nil {
 		return fmt.Errorf("transform EndpointSlices: %w", err)
 	}
 	err := informer.AddIndexers(cache.Indexers{indexService: func(obj any) ([]string, error) { return serviceOf(obj), nil }})
@@ -34,7 +30,7 @@ func Prepare(node pipeline.Node, informer cache.SharedIndexInformer) error {
 	return nil
 }
 
-// serviceOf returns the key of the slice's service; none for a slice of IPv6 or of names, which the proxy of IPv4 does not read.
+// serviceOf returns the key of the slice's service, or nothing for a slice of IPv6 addresses or host names, which the proxy of IPv4 ignores.
 func serviceOf(obj any) []string {
 	slice, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok || slice.AddressType != discoveryv1.AddressTypeIPv4 || slice.Labels[discoveryv1.LabelServiceName] == "" {
@@ -43,8 +39,8 @@ func serviceOf(obj any) []string {
 	return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 }
 
-// slim returns a slice with its outside endpoints, each once and one more than a service may have at most, and their ports.
-func slim(node pipeline.Node, obj any) any {
+// transformSlice returns a slice with only its outside endpoints, without duplicates and at most one more than the limit of a service, and their ports.
+func transformSlice(node pipeline.Node, obj any) any {
 	slice, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {
 		return obj
@@ -60,7 +56,7 @@ func slim(node pipeline.Node, obj any) any {
 		return out
 	}
 	var outside []string
-	for _, endpoint := range slice.Endpoints { // ready or not: that changes often, and proxies differ in what they make of it
+	for _, endpoint := range slice.Endpoints { // ready or not: readiness changes often, and proxies differ in how they use it
 		for _, text := range endpoint.Addresses {
 			addr, err := netip.ParseAddr(text)
 			if err == nil && !node.IsOutside(addr) || len(outside) > pipeline.MaxOutsideEndpoints || slices.Contains(outside, text) {
@@ -75,11 +71,11 @@ func slim(node pipeline.Node, obj any) any {
 	return out
 }
 
-// watchSlices queues the services of slices that change. Nearly all changes are of endpoints in the pod network.
+// watchSlices queues the services of slices that change. Most changes affect endpoints in the pod network only, and are skipped.
 func (s *Services) watchSlices(informer cache.SharedIndexInformer) error {
 	add := func(obj any) {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
 		}
 		for _, key := range serviceOf(obj) {
 			s.loop.Add(key)
@@ -87,10 +83,10 @@ func (s *Services) watchSlices(informer cache.SharedIndexInformer) error {
 	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: add,
-		UpdateFunc: func(before, now any) {
-			if !sameSlice(before, now) {
-				add(before)
-				add(now)
+		UpdateFunc: func(previous, current any) {
+			if !sameSlice(previous, current) {
+				add(previous)
+				add(current)
 			}
 		},
 		DeleteFunc: add,
@@ -101,15 +97,15 @@ func (s *Services) watchSlices(informer cache.SharedIndexInformer) error {
 	return nil
 }
 
-func sameSlice(before, now any) bool {
-	a, _ := before.(*discoveryv1.EndpointSlice)
-	b, _ := now.(*discoveryv1.EndpointSlice)
+func sameSlice(previous, current any) bool {
+	a, _ := previous.(*discoveryv1.EndpointSlice)
+	b, _ := current.(*discoveryv1.EndpointSlice)
 	return a != nil && b != nil && reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.Endpoints, b.Endpoints) &&
 		(len(a.Endpoints) == 0 || reflect.DeepEqual(a.Ports, b.Ports))
 }
 
-// addOutside adds to the ports of a service their outside endpoints, and reports whether they are known, and how many a port has at most. Without a slice
-// they are not known: kube-controller-manager makes one for each service with a selector, even without endpoints.
+// addOutside sets the outside endpoints of a service's ports. It reports whether they are known, and the most that a port has. They are unknown
+// without a slice: kube-controller-manager creates one for each service with a selector, even without endpoints.
 func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known bool, most int) {
 	if s.slices == nil || len(out.ClusterIPs) == 0 {
 		return true, 0
@@ -139,8 +135,8 @@ func (s *Services) addOutside(svc *corev1.Service, out *pipeline.Service) (known
 	return err == nil && len(of) > 0, most
 }
 
-// addSlice adds the endpoints of a slice for a port. A slice's port belongs to the service's port of the same name and protocol. An address that
-// the proxy may read, and this parser does not, closes the port.
+// addSlice adds the endpoints of a slice for a port of the service. A slice's port belongs to the service's port of the same name and protocol. An
+// address that does not parse closes the port: the proxy may accept it.
 func addSlice(outside *pipeline.OutsideEndpoints, slice *discoveryv1.EndpointSlice, port corev1.ServicePort) {
 	for _, p := range slice.Ports {
 		name, proto := "", corev1.ProtocolTCP

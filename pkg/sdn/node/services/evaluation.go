@@ -14,11 +14,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// retention is how long packets are evaluated by an endpoint after its removal, since the proxy may still use it. kube-proxy follows within a second
+// retention is how long policies are evaluated for an endpoint after its removal, since the proxy may still use it. kube-proxy syncs within a second
 // (minSyncPeriod), and after a failure within 30 seconds (syncPeriod).
 const retention = 40 * time.Second
 
-// frontend is an address and port of a service. Its node ports have no address.
+// frontend is an address and port of a service. A node port has no address.
 type frontend struct {
 	addr     netip.Addr
 	port     uint16
@@ -27,18 +27,18 @@ type frontend struct {
 
 func (f frontend) isNodePort() bool { return f.addr == netip.Addr{} }
 
-// evaluation is how packets to a frontend are evaluated.
+// evaluation holds the endpoints for which policies are evaluated when a packet is sent to a frontend.
 type evaluation struct {
-	service  string // the last one that had the frontend
-	retained bool   // it no longer has it
+	service  string // the last one with the frontend
+	retained bool   // the service no longer has the frontend
 
-	// endpoints are those that the proxy may use, with the times of their removal; zero for those that exist. The zero endpoint stands for those that are
-	// not stored: they were too many, or not parsed.
+	// endpoints are those that the proxy may use, with the times of their removal; zero for those that exist. The zero endpoint stands for endpoints
+	// that are not stored because there are too many or they do not parse.
 	endpoints map[netip.AddrPort]time.Time
-	outside   pipeline.OutsideEndpoints // what follows from endpoints
+	outside   pipeline.OutsideEndpoints // derived from endpoints
 }
 
-// update sets the endpoints that exist, and returns when the first of those that were removed is deleted; zero if there is none.
+// update sets the existing endpoints. It returns when the retention of the next removed endpoint ends; zero if none is retained.
 func (e *evaluation) update(exist pipeline.OutsideEndpoints, now time.Time) (next time.Time) {
 	all := map[netip.AddrPort]time.Time{}
 	for endpoint, removed := range e.endpoints {
@@ -55,7 +55,7 @@ func (e *evaluation) update(exist pipeline.OutsideEndpoints, now time.Time) (nex
 	for _, endpoint := range exist.Addrs {
 		all[endpoint] = time.Time{}
 	}
-	if len(all) > pipeline.MaxOutsideEndpoints { // bounds what is stored of endpoints that change all the time
+	if len(all) > pipeline.MaxOutsideEndpoints { // limits the memory for endpoints that change often
 		maps.DeleteFunc(all, func(_ netip.AddrPort, removed time.Time) bool { return !removed.IsZero() })
 		if _, closed := all[netip.AddrPort{}]; !closed {
 			all[netip.AddrPort{}] = now
@@ -75,32 +75,32 @@ func (e *evaluation) update(exist pipeline.OutsideEndpoints, now time.Time) (nex
 	return next
 }
 
-// endpoints are the outside endpoints of services, by the services' addresses.
+// endpoints are the outside endpoints of all services.
 type endpoints struct {
-	byFrontend map[frontend]evaluation // those that have any
-	frontends  map[string][]frontend   // by service, of all services
-	excessive  map[string]struct{}     // services that have a port with too many endpoints
+	byFrontend map[frontend]evaluation // without frontends that have no outside endpoints
+	frontends  map[string][]frontend   // those in byFrontend, by service; has all services
+	excessive  map[string]struct{}     // services with too many endpoints of a port
 }
 
 func newEndpoints() endpoints {
 	return endpoints{byFrontend: map[frontend]evaluation{}, frontends: map[string][]frontend{}, excessive: map[string]struct{}{}}
 }
 
-// reportExcess logs that a port of the service has more endpoints than are evaluated, once. Each node would write an Event of its own.
+// reportExcess logs once that a port of the service has too many endpoints. It writes no Event, since each node would write one.
 func (e *endpoints) reportExcess(service string, most int) {
 	if most <= pipeline.MaxOutsideEndpoints {
 		delete(e.excessive, service)
 		return
 	}
 	if _, reported := e.excessive[service]; !reported {
-		klog.Background().Info("Service has too many endpoints outside of the pod network: its ports that have them are closed for pods that are evaluated",
+		klog.Background().Info("Service has too many endpoints outside of the pod network; its ports with such endpoints are closed to pods whose packets are evaluated",
 			"service", service, "endpointsAtLeast", most, "limit", pipeline.MaxOutsideEndpoints,
 			"action", "use several services, or let clients send to the endpoints")
 		e.excessive[service] = struct{}{}
 	}
 }
 
-// of returns the endpoints of a service. Another service may have got one of its frontends before its deletion is served.
+// of returns the endpoints of a service, without frontends that another service has got in the meantime.
 func (e *endpoints) of(service string) map[frontend]pipeline.OutsideEndpoints {
 	all := map[frontend]pipeline.OutsideEndpoints{}
 	for _, f := range e.frontends[service] {
@@ -111,18 +111,18 @@ func (e *endpoints) of(service string) map[frontend]pipeline.OutsideEndpoints {
 	return all
 }
 
-// Outside returns the endpoints by which packets to an address and port of a service are evaluated; none for other addresses. The zero address
-// stands for node ports.
+// Outside returns the endpoints for which policies are evaluated when a packet is sent to an address and port of a service; none for other
+// addresses. The zero address stands for node ports.
 func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.endpoints.byFrontend[frontend{addr, port, protocol}].outside
 }
 
-// learn parses a service, nil for one that was deleted, and stores the outside endpoints by which packets to it are evaluated, those that were removed a
-// short time ago included. It adds the node ports that the service had then: packets to them may still be sent to an endpoint. changed reports whether
-// open connections to the service are evaluated by other endpoints than before.
-func (s *Services) learn(key string, svc *corev1.Service) (out pipeline.Service, changed bool) {
+// updateEndpoints parses a service (nil: it was deleted), and stores its outside endpoints, including those removed within the retention time. It
+// adds node ports that the service had within that time: the proxy may still forward packets to them. changed reports whether policies of open
+// connections to the service must be evaluated again.
+func (s *Services) updateEndpoints(key string, svc *corev1.Service) (out pipeline.Service, changed bool) {
 	known, most := true, 0
 	if svc != nil {
 		out = parse(svc)
@@ -131,8 +131,8 @@ func (s *Services) learn(key string, svc *corev1.Service) (out pipeline.Service,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.endpoints.reportExcess(key, most)
-	had, again := s.endpoints.frontends[key]
-	before := s.endpoints.of(key)
+	previous, existed := s.endpoints.frontends[key]
+	previousOutside := s.endpoints.of(key)
 	u := update{endpoints: &s.endpoints, service: key, known: known, now: time.Now()}
 	for _, addr := range out.ClusterIPs {
 		for i := range out.Ports {
@@ -142,7 +142,7 @@ func (s *Services) learn(key string, svc *corev1.Service) (out pipeline.Service,
 	for i := range out.NodePorts {
 		u.set(frontend{port: out.NodePorts[i].Port, protocol: out.NodePorts[i].Protocol}, &out.NodePorts[i].Outside)
 	}
-	for _, f := range had {
+	for _, f := range previous {
 		if outside := u.retain(f); f.isNodePort() && outside.Any() {
 			out.NodePorts = append(out.NodePorts, pipeline.ServicePort{Protocol: f.protocol, Port: f.port, Outside: outside})
 		}
@@ -157,22 +157,22 @@ func (s *Services) learn(key string, svc *corev1.Service) (out pipeline.Service,
 	for _, other := range u.others {
 		s.loop.Add(other)
 	}
-	return out, again && len(u.frontends) > 0 && !reflect.DeepEqual(before, s.endpoints.of(key))
+	return out, existed && len(u.frontends) > 0 && !reflect.DeepEqual(previousOutside, s.endpoints.of(key))
 }
 
 // update is an update of one service's frontends.
 type update struct {
 	*endpoints
 	service string
-	known   bool // its endpoints are
+	known   bool // its endpoints are known
 	now     time.Time
 
-	frontends []frontend // that have outside endpoints
-	next      time.Time  // when the next removed endpoint is deleted; zero: none
-	others    []string   // services that retain a frontend which is this service's now
+	frontends []frontend // with outside endpoints
+	next      time.Time  // when the next retention of an endpoint ends; zero: none
+	others    []string   // services that had one of the frontends
 }
 
-// set stores the endpoints of a frontend, and adds those by which it is evaluated, too.
+// set stores the endpoints of a frontend, and adds the retained ones to outside.
 func (u *update) set(f frontend, outside *pipeline.OutsideEndpoints) {
 	e := u.byFrontend[f]
 	if e.retained && e.service != u.service {
@@ -183,7 +183,7 @@ func (u *update) set(f frontend, outside *pipeline.OutsideEndpoints) {
 	*outside = u.byFrontend[f].outside
 }
 
-// retain stores a frontend that the service had before, and returns the endpoints by which it is evaluated; none if the service has it now, or another has.
+// retain stores a previous frontend of the service, and returns its retained endpoints; none if the service or another one has the frontend.
 func (u *update) retain(f frontend) pipeline.OutsideEndpoints {
 	e := u.byFrontend[f]
 	if e.service != u.service || slices.Contains(u.frontends, f) {
@@ -198,7 +198,7 @@ func (u *update) store(f frontend, e evaluation, exist pipeline.OutsideEndpoints
 	if end := e.update(exist, u.now); u.next.IsZero() || !end.IsZero() && end.Before(u.next) {
 		u.next = end
 	}
-	if !u.known && !e.retained { // it is closed until there is a slice, and not longer
+	if !u.known && !e.retained { // closed until a slice exists
 		e.outside = pipeline.OutsideEndpoints{Closed: true}
 	}
 	delete(u.byFrontend, f)

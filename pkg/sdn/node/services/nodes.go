@@ -13,11 +13,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// maxNodeAddresses bounds how many addresses of one Node are evaluated as addresses with node ports. They are in the Node's status, which the kubelet of
-// the node writes.
+// maxNodeAddresses limits the addresses of one Node, which its kubelet writes to the Node's status.
 const maxNodeAddresses = 32
 
-// nodeAddresses compiles the addresses of all Nodes, on which the proxies answer to node ports.
+// nodeAddresses compiles the addresses of all Nodes, on which proxies serve node ports.
 type nodeAddresses struct {
 	node  pipeline.Node
 	self  string
@@ -28,26 +27,28 @@ type nodeAddresses struct {
 
 func newNodeAddresses(node pipeline.Node, self string, informer cache.SharedIndexInformer, st *store.Store) (*nodeAddresses, error) {
 	n := &nodeAddresses{node: node, self: self, nodes: informer.GetStore(), store: st}
-	n.loop = reconcile.New("node addresses", n.serve)
-	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
+	n.loop = reconcile.New("node addresses", n.reconcile)
+	same := func(previous, current any) bool { return slices.Equal(addressesOf(previous), addressesOf(current)) }
 	if err := n.loop.WatchUnless(informer, same); err != nil {
 		return nil, err
 	}
 	return n, nil
 }
 
-// prime puts all Nodes into the store without waiting for the switch.
+// prime stores the flows of all Nodes without waiting for the switch.
 func (n *nodeAddresses) prime() {
 	for _, name := range n.nodes.ListKeys() {
 		n.set(name)
 	}
 }
 
-func (n *nodeAddresses) serve(ctx context.Context, name string) error { return n.set(name).Wait(ctx) }
+func (n *nodeAddresses) reconcile(ctx context.Context, name string) error {
+	return n.set(name).Wait(ctx)
+}
 
-// set compiles a Node, existing or not.
+// set compiles a Node, which may have been deleted.
 func (n *nodeAddresses) set(name string) *store.Commit {
-	obj, _, _ := n.nodes.GetByKey(name) // the cache has no error to return
+	obj, _, _ := n.nodes.GetByKey(name) // it never fails
 	return n.store.Set(pipeline.Owner{Kind: pipeline.KindNodeAddresses, Key: name}, n.node.NodeAddresses(name == n.self, addressesOf(obj)))
 }
 
@@ -59,7 +60,7 @@ func addressesOf(obj any) []netip.Addr {
 	}
 	var addrs []netip.Addr
 	for _, a := range node.Status.Addresses {
-		if addr, err := netip.ParseAddr(a.Address); err == nil && len(addrs) < maxNodeAddresses { // the others are names
+		if addr, err := netip.ParseAddr(a.Address); err == nil && len(addrs) < maxNodeAddresses { // else it is a host name
 			addrs = append(addrs, addr.Unmap())
 		}
 	}

@@ -25,7 +25,7 @@ func nodeObject(addrs ...string) *corev1.Node {
 	return node
 }
 
-// TestNodeAddresses: packets to all addresses of a Node, whether it has a HostSubnet or not, are evaluated as those to node ports.
+// TestNodeAddresses checks that each IPv4 address of a Node outside of the pod network has a flow.
 func TestNodeAddresses(t *testing.T) {
 	bridge := ovs.NewFake("br0")
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
@@ -56,7 +56,7 @@ func TestNodeAddresses(t *testing.T) {
 	})
 	expect := func(addrs ...string) {
 		t.Helper()
-		await.OK(t, patience, func(context.Context) error {
+		await.OK(t, timeout, func(context.Context) error {
 			flows := bridge.Flows()
 			for _, addr := range addrs {
 				if !strings.Contains(strings.Join(flows, "\n"), "nw_dst="+addr+",") {

@@ -1,9 +1,10 @@
-// Package services keeps table 60 in step with the cluster's services while the host's own proxy balances them
-// (--service-proxy=external). Services with endpoints outside of the pod network are evaluated by these.
+// Package services installs the flows that send packets to services to the host's proxy (--service-proxy=external), in table 60. For services
+// with endpoints outside of the pod network, policies are evaluated for the endpoints.
 package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -17,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -26,37 +27,35 @@ import (
 // workers bounds how many changes wait for the switch at once; the store sends them in one bundle.
 const workers = 16
 
-// Services compiles services into the flows that lead to the host's proxy.
+// Services compiles services into the flows to the host's proxy.
 type Services struct {
 	node   pipeline.Node
 	lister corelisters.ServiceLister
-	slices cache.Indexer // of EndpointSlices; nil: sources are not evaluated (mode subnet)
-	vnids  *vnids.VNIDs
+	slices cache.Indexer // of EndpointSlices; nil in mode subnet
+	store  *store.Store
 	loop   *reconcile.Loop
 	nodes  *nodeAddresses // nil in mode subnet
 
 	mu        sync.Mutex
 	endpoints endpoints
-	follow    func(*store.Commit)
 }
 
-// Options is what Services works with.
+// Options are the dependencies of Services.
 type Options struct {
 	Node     pipeline.Node
 	Lister   corelisters.ServiceLister
 	Informer cache.SharedIndexInformer // that of Lister
 	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare; nil in mode subnet
-	VNIDs    *vnids.VNIDs
+	Store    *store.Store
 
 	NodeName string                    // this node's
 	Nodes    cache.SharedIndexInformer // of all Nodes; nil in mode subnet
-	Store    *store.Store              // for their addresses
 }
 
-// New returns the feature.
+// New returns Services that watch the informers.
 func New(o Options) (*Services, error) {
-	s := &Services{node: o.Node, lister: o.Lister, vnids: o.VNIDs, endpoints: newEndpoints(), follow: func(*store.Commit) {}}
-	s.loop = reconcile.New("services", s.serve)
+	s := &Services{node: o.Node, lister: o.Lister, store: o.Store, endpoints: newEndpoints()}
+	s.loop = reconcile.New("services", s.reconcile)
 	if err := s.loop.Watch(o.Informer); err != nil {
 		return nil, err
 	}
@@ -73,14 +72,11 @@ func New(o Options) (*Services, error) {
 	return s, s.watchSlices(o.Slices)
 }
 
-// Follow has the function called when the outside endpoints of a service change, with the commit of the service's flows. It is called before Run.
-func (s *Services) Follow(changed func(*store.Commit)) { s.follow = changed }
-
-// Prime puts all services and Nodes into the store without waiting for the switch. The informers must have synced.
-func (s *Services) Prime() error {
+// Prime stores the flows of all services and Nodes without waiting for the switch. The informers must have synced.
+func (s *Services) Prime(context.Context) error {
 	all, err := s.lister.List(labels.Everything())
 	if err != nil {
-		return fmt.Errorf("listing Services: %w", err)
+		return fmt.Errorf("list Services: %w", err)
 	}
 	for _, svc := range all {
 		s.set(svc.Namespace, svc.Name, svc)
@@ -91,7 +87,7 @@ func (s *Services) Prime() error {
 	return nil
 }
 
-// Run follows the services and Nodes until the context ends.
+// Run reconciles services and Nodes until the context ends.
 func (s *Services) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	if s.nodes != nil {
@@ -101,43 +97,47 @@ func (s *Services) Run(ctx context.Context) {
 	parts.Wait()
 }
 
-func (s *Services) serve(ctx context.Context, key string) error {
+func (s *Services) reconcile(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return fmt.Errorf("service key %q: %w", key, err)
 	}
 	svc, err := s.lister.Services(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		return s.set(namespace, name, nil).Wait(ctx)
-	}
-	if err != nil {
+		svc = nil
+	} else if err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
-	return s.set(namespace, name, svc).Wait(ctx)
+	err = s.set(namespace, name, svc).Wait(ctx)
+	if errors.As(err, new(*store.MissingInputError)) {
+		return nil // the store installs the service once its namespace has a VNID
+	}
+	return err
 }
 
-// set compiles a service, nil for one that was deleted.
+// set compiles a service; nil: it was deleted.
 func (s *Services) set(namespace, name string, svc *corev1.Service) *store.Commit {
-	parsed, changed := s.learn(namespace+"/"+name, svc)
+	parsed, changed := s.updateEndpoints(namespace+"/"+name, svc)
 	if svc == nil && len(parsed.NodePorts) == 0 {
-		return s.vnids.Delete(owner(namespace, name))
+		return s.store.Delete(owner(namespace, name))
 	}
-	commit := s.vnids.Set(namespace, owner(namespace, name), vnids.Dependent{
-		Compile: func(vnid config.VNID) pipeline.State {
+	vnid := inputs.VNID(namespace)
+	change := store.Change{
+		Owner: owner(namespace, name),
+		Reads: []store.Input{vnid},
+		Compile: func(v *store.Values) pipeline.State {
 			of := parsed
-			of.VNID = vnid
+			of.VNID = store.Read[config.VNID](v, vnid)
 			return s.node.Service(of)
 		},
-	})
-	if changed {
-		s.follow(commit)
 	}
-	return commit
+	// Policies evaluate connections to a service by its outside endpoints.
+	return s.store.Update(store.Update{Changes: []store.Change{change}, Revoked: store.Revocation{Permission: changed}})[0]
 }
 
-// Slim returns of a Service what is read of it: each agent stores the Services of all namespaces, and users may give one 256 KiB of annotations. It is
-// an informer's transform.
-func Slim(obj any) (any, error) {
+// Transform is an informer's transform that retains the fields of a Service that this package reads. Each agent caches the Services of all namespaces, and
+// the API allows 256 KiB of annotations in each.
+func Transform(obj any) (any, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
 		return obj, nil
@@ -152,7 +152,7 @@ func owner(namespace, name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindService, Key: namespace + "/" + name}
 }
 
-// parse takes what the pipeline needs. A headless service has no address ("None"), an ExternalName none at all.
+// parse returns the addresses and ports of a service. Headless services (clusterIP "None") and ExternalName services have no address.
 func parse(svc *corev1.Service) pipeline.Service {
 	var out pipeline.Service
 	for _, text := range svc.Spec.ClusterIPs {

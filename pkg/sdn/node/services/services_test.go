@@ -40,13 +40,13 @@ func TestParse(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slim, err := Slim(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b"}}, Spec: tc.spec})
+			transformed, err := Transform(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b"}}, Spec: tc.spec})
 			if err != nil {
 				t.Fatal(err)
 			}
-			svc, ok := slim.(*corev1.Service)
+			svc, ok := transformed.(*corev1.Service)
 			if !ok || len(svc.Annotations) > 0 {
-				t.Fatalf("got %v, want a Service without annotations", slim)
+				t.Fatalf("got %v, want a Service without annotations", transformed)
 			}
 			got := parse(svc)
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {

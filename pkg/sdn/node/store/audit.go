@@ -9,34 +9,34 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// auditEvery is how often the switch is compared with what is desired though nothing changed: no longer than that lasts what
-// others write to the bridge or take from it. On an unchanged bridge that is one dump and no write.
-const auditEvery = time.Minute
+// auditInterval is the time between two comparisons of the switch with the desired state, without which changes by other programs would remain. On an
+// unchanged bridge a comparison is one dump and no write.
+const auditInterval = time.Minute
 
-// Drift returns how much all audits so far found on the bridge that others had written or taken away, and have repaired: the health of the
-// node. What changes while Open vSwitch is away is not counted, since a switch that starts has nothing.
+// Drift returns the total of the differences that audits found and repaired: changes of the bridge by other programs. It does not count changes while Open
+// vSwitch is unavailable, which has no flows when it starts.
 func (s *Store) Drift() ovs.Difference {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.drift
 }
 
-func (s *Store) askForAudit() {
+func (s *Store) requestAudit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
-	s.audited = s.asked
+	s.resyncs++
+	s.audited = s.resyncs
 	signal(s.resync)
 }
 
-// auditing reports whether the full replacement has no other reason than an audit: the switch should be as the table says.
+// auditing reports whether an audit is the only reason for the replacement: then the switch should equal the table.
 func (s *Store) auditing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.began == s.audited && s.synced == s.began-1
 }
 
-// audit first applies the changes, so that all that is found then is others' work.
+// audit applies the changes first, so that all further differences are changes by other programs.
 func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, err error) {
 	if len(changes) > 0 {
 		if rest, err = s.apply(ctx, changes); err != nil {
@@ -47,7 +47,7 @@ func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, e
 	if err != nil || found.Changes() == 0 {
 		return rest, err
 	}
-	klog.FromContext(ctx).Info("Others have changed the bridge; it is repaired",
+	klog.FromContext(ctx).Info("Repaired flows that another program changed",
 		"missing", found.Missing, "altered", found.Altered, "foreign", found.Foreign, "examples", found.Examples)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// churn sets and deletes random states of n owners at the same time, and then a last one for each, which it waits for. Owners
-// share a flow. It returns the seed, for the failure message.
+// churn sets and deletes random states of n owners concurrently, and waits for a last state of each. The owners share a flow. It returns the seed for the
+// failure message.
 func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
 	t.Helper()
 	seed = rand.Uint64()
@@ -45,7 +45,7 @@ func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
 				}
 				if rng.IntN(3) == 0 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(3000))*time.Microsecond)
-					_ = c.Wait(ctx) // the end of ctx is as good as the commit's
+					_ = c.Wait(ctx) // both results are valid
 					cancel()
 				}
 			}
@@ -58,7 +58,7 @@ func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
 	return seed
 }
 
-func TestConcurrentOwnersAndOutages(t *testing.T) {
+func TestRun_concurrentOwnersAndOutages(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,9 +94,9 @@ func TestConcurrentOwnersAndOutages(t *testing.T) {
 		t.Errorf("flows (-want +got):\n%s", diff)
 	}
 	if n := len(s.current); n != 21 {
-		t.Errorf("the store has %d owners, want 21", n)
+		t.Errorf("got %d owners, want 21", n)
 	}
 	if !slices.ContainsFunc(want, func(s string) bool { return strings.Contains(s, fmt.Sprintf("cookie=0x%x,", pipeline.SharedCookie())) }) {
-		t.Error("no flow is shared")
+		t.Error("got no shared flow")
 	}
 }

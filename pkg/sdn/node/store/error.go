@@ -8,7 +8,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// ConflictError says that an owner wants other actions on a flow key than the owner that has it.
+// ConflictError is the error of a flow whose key another owner has with other actions.
 type ConflictError struct {
 	Key          ovs.Key
 	Actions      string
@@ -17,11 +17,11 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("flow %s is wanted with actions=%s, but %s has it with actions=%s", e.Key, e.Actions, e.Rival, e.RivalActions)
+	return fmt.Sprintf("flow %s with actions=%s conflicts with that of %s with actions=%s", e.Key, e.Actions, e.Rival, e.RivalActions)
 }
 
-// refusedKey returns the key of what the switch refused, and false when the error is of another kind.
-func refusedKey(err error, groups map[uint32]key) (key, bool) {
+// rejectedKey returns the key of the flow, group or meter that the switch rejected, or false if the error is of another type.
+func rejectedKey(err error, groups map[uint32]key) (key, bool) {
 	var flow *ovs.FlowError
 	var group *ovs.GroupError
 	var meter *ovs.MeterError

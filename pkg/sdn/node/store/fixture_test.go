@@ -36,7 +36,7 @@ func flows(fs ...*ovs.Flow) pipeline.State {
 	return pipeline.State{Flows: fs}
 }
 
-// text is the flow as it is on the switch.
+// text returns the flow as the switch prints it.
 func text(t testing.TB, cookie uint64, f *ovs.Flow) string {
 	t.Helper()
 	with := *f
@@ -112,23 +112,23 @@ func wantFlows(t *testing.T, f *ovs.Fake, want ...string) {
 	}
 }
 
-// hold makes bundles wait until release is called; entered says that one does.
+// hold makes bundles wait until release is called. A value in entered means that a bundle waits.
 func hold(f *ovs.Fake) (entered <-chan struct{}, release func()) {
-	gate, waiting := make(chan struct{}), make(chan struct{}, 100)
+	released, waiting := make(chan struct{}), make(chan struct{}, 100)
 	f.BeforeBundle = func(ctx context.Context) error {
 		waiting <- struct{}{}
 		select {
-		case <-gate:
+		case <-released:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return waiting, func() { close(gate) }
+	return waiting, func() { close(released) }
 }
 
-// refusePort makes the switch refuse flows that send to the port.
-func refusePort(port int) func(*ovs.Flow) string {
+// rejectPort makes the switch reject flows that output to the port.
+func rejectPort(port int) func(*ovs.Flow) string {
 	return func(f *ovs.Flow) string {
 		for _, a := range f.Actions {
 			if b, err := a.MarshalText(); err == nil && string(b) == fmt.Sprintf("output:%d", port) {

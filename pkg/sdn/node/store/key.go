@@ -8,23 +8,20 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// kind is a sort of thing on the switch.
+// kind is the type of an object on the switch.
 type kind uint8
 
 const (
 	kindFlow kind = iota
 	kindGroup
 	kindMeter
-	kindLearned
-	kindConnections
 )
 
-// key is the identity of a thing on the switch. Flows, meters and what is learned may have several owners; groups and connections are
-// one owner's, and names are its own.
+// key identifies a flow, group or meter. Flows and meters may have several owners; a group has one, which is part of its name.
 type key struct {
 	kind kind
 	flow ovs.Key
-	name string // of what is not a flow; the owner's is part of it where there is one alone
+	name string // of a group or meter
 }
 
 func flowKey(k ovs.Key) key { return key{kind: kindFlow, flow: k} }
@@ -41,15 +38,11 @@ func (k key) String() string {
 		return "group " + k.name
 	case kindMeter:
 		return "meter " + k.name
-	case kindLearned:
-		return "flows learned in " + k.name
-	case kindConnections:
-		return "connections " + k.name
 	}
 	return "flow " + k.flow.String()
 }
 
-// compareKeys orders flows as people read them. The order of the others only has to be the same each time.
+// compareKeys orders flows by table and priority, as dumps do. The order of the others only has to be the same each time.
 func compareKeys(a, b key) int {
 	if c := cmp.Compare(a.kind, b.kind); c != 0 {
 		return c

@@ -10,13 +10,14 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-func newSwitch(t *testing.T) (*ovstest.Switch, *ovs.Native) {
+func newSwitch(t *testing.T) (*ovstest.Switch, *native.Native) {
 	t.Helper()
 	sw := ovstest.Start(t)
-	bridge := ovs.NewNative(ovstest.Bridge, sw.RunDir)
+	bridge := native.New(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
@@ -24,16 +25,16 @@ func newSwitch(t *testing.T) (*ovstest.Switch, *ovs.Native) {
 	return sw, bridge
 }
 
-func TestSwitchEqualsStore(t *testing.T) {
+func TestRun_switchEqualsStore(t *testing.T) {
 	sw, bridge := newSwitch(t)
 	s := New(bridge)
 	stop := run(t, s)
 	seed := churn(t, s, 10, 20)
 
 	err := await(t, s.Set(pod("bad"), flows(flow(1, goovs.Output(1)), flow(2, ovs.GotoTable(3)))))
-	var refused *ovs.FlowError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "goto_table:3") {
-		t.Errorf("got %v, want a refusal that names the flow", err)
+	var rejected *ovs.FlowError
+	if !errors.As(err, &rejected) || !strings.Contains(err.Error(), "goto_table:3") {
+		t.Errorf("got error %v, want a rejection with the flow", err)
 	}
 	stop()
 	if diff := sw.Diff(t, s.table.state().Flows); diff != "" {
@@ -41,7 +42,7 @@ func TestSwitchEqualsStore(t *testing.T) {
 	}
 }
 
-func TestRestartOfTheAgentSendsNothing(t *testing.T) {
+func TestRun_restartOfTheAgentSendsNothing(t *testing.T) {
 	sw, bridge := newSwitch(t)
 	desire := func(s *Store) (commits []*Commit) {
 		for n := range 20 {
@@ -76,11 +77,11 @@ func TestRestartOfTheAgentSendsNothing(t *testing.T) {
 	}
 	after := stats(t, sw)
 	if len(before) != 22 || len(after) != 23 {
-		t.Fatalf("%d flows before and %d after, want 22 and 23", len(before), len(after))
+		t.Fatalf("got %d flows before and %d after, want 22 and 23", len(before), len(after))
 	}
 	for flow, age := range before {
 		if after[flow] < age {
-			t.Errorf("%s was made anew: its age was %s and is %s", flow, age, after[flow])
+			t.Errorf("%s was added again: got age %s, want at least %s", flow, after[flow], age)
 		}
 	}
 }
@@ -104,7 +105,7 @@ func stats(t *testing.T, sw *ovstest.Switch) map[string]time.Duration {
 	return ages
 }
 
-func TestRestartOfOpenVSwitch(t *testing.T) {
+func TestRun_restartOfOpenVSwitch(t *testing.T) {
 	sw, bridge := newSwitch(t)
 	s := start(t, bridge)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
@@ -117,6 +118,6 @@ func TestRestartOfOpenVSwitch(t *testing.T) {
 		t.Errorf("switch and store differ:\n%s", diff)
 	}
 	if n := len(sw.Dump(t)); n != 2 {
-		t.Errorf("%d flows, want 2", n)
+		t.Errorf("got %d flows, want 2", n)
 	}
 }

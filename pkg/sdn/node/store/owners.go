@@ -6,11 +6,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// owners are those who want a key. Nearly every key has one, and a map for each would be most of the store's memory; a few have
-// thousands, and a search through them would be most of its time.
+// owners are the contributions to a key. Most keys have one owner, and a map for each would be most of the store's memory; a few have thousands, and a
+// linear search would be most of its time.
 type owners struct {
 	list  []owned
-	index map[pipeline.Owner]int // in the list; nil while the list is short
+	index map[pipeline.Owner]int // in the list; nil if the list is short
 }
 
 type owned struct {
@@ -18,8 +18,8 @@ type owned struct {
 	contribution contribution
 }
 
-// fewOwners are searched faster than looked up.
-const fewOwners = 8
+// maxUnindexed is the length of the longest list without an index. A search of a short list is faster than a lookup.
+const maxUnindexed = 8
 
 func (o *owners) find(owner pipeline.Owner) int {
 	if o.index == nil {
@@ -48,7 +48,7 @@ func (o *owners) set(owner pipeline.Owner, c contribution) {
 	switch {
 	case o.index != nil:
 		o.index[owner] = len(o.list) - 1
-	case len(o.list) > fewOwners:
+	case len(o.list) > maxUnindexed:
 		o.index = make(map[pipeline.Owner]int, len(o.list))
 		for i, x := range o.list {
 			o.index[x.owner] = i

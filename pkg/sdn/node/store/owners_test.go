@@ -9,13 +9,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// TestOwnersProperties holds few and many owners against a map.
+// TestOwnersProperties compares few and many owners with a map.
 func TestOwnersProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var o owners
 		want := map[pipeline.Owner]string{}
 		for range rapid.IntRange(0, 60).Draw(t, "operations") {
-			owner := pod(fmt.Sprint(rapid.IntRange(0, 3*fewOwners).Draw(t, "owner")))
+			owner := pod(fmt.Sprint(rapid.IntRange(0, 3*maxUnindexed).Draw(t, "owner")))
 			if rapid.IntRange(0, 2).Draw(t, "remove") == 0 {
 				o.remove(owner)
 				delete(want, owner)
@@ -26,11 +26,11 @@ func TestOwnersProperties(t *testing.T) {
 			}
 			for owner, text := range want {
 				if c, ok := o.get(owner); !ok || c.body.text != text {
-					t.Fatalf("%s has %q, want %q", owner, c.body.text, text)
+					t.Fatalf("%s: got %q, want %q", owner, c.body.text, text)
 				}
 			}
 			if len(o.list) != len(want) || len(o.sorted()) != len(want) || o.index != nil && len(o.index) != len(want) {
-				t.Fatalf("%d in the list, %d in the index, want %d", len(o.list), len(o.index), len(want))
+				t.Fatalf("got %d owners in the list and %d in the index, want %d", len(o.list), len(o.index), len(want))
 			}
 		}
 	})

@@ -18,17 +18,17 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// A small world, so that owners meet on keys: flows are numbered addresses, actions numbered ports. Ports of refusedPort and
-// above are refused while the switch is in a bad mood; conjunctions stand in for the rest.
+// The model has few owners and keys, so that owners share keys. Flows are numbered addresses, actions numbered ports or conjunctions. While the switch is
+// strict, it rejects rejectedPort and higher ports.
 const (
-	worldOwners = 5
-	worldKeys   = 4
-	refusedPort = 4
-	worldPorts  = 5
-	worldConj   = 3
+	modelOwners       = 5
+	modelKeys         = 4
+	rejectedPort      = 4
+	modelPorts        = 5
+	modelConjunctions = 3
 )
 
-// want is what an owner wants in the model: the action's number by the key's.
+// want is the desired state of an owner in the model: numbers of actions by numbers of keys.
 type want map[int]int
 
 func (w want) state() pipeline.State {
@@ -39,7 +39,7 @@ func (w want) state() pipeline.State {
 	return st
 }
 
-// action numbers below zero are conjunctions.
+// action returns the action of a number; numbers below zero are conjunctions.
 func action(n int) ovs.Action {
 	if n < 0 {
 		return goovs.Conjunction(-n, 1, 2)
@@ -48,27 +48,27 @@ func action(n int) ovs.Action {
 }
 
 func drawWant(t *rapid.T) want {
-	return rapid.MapOfN(rapid.IntRange(1, worldKeys), rapid.IntRange(-worldConj, worldPorts), 0, worldKeys).Draw(t, "want")
+	return rapid.MapOfN(rapid.IntRange(1, modelKeys), rapid.IntRange(-modelConjunctions, modelPorts), 0, modelKeys).Draw(t, "want")
 }
 
 func compatible(a, b int) bool {
 	return a == b || a < 0 && b < 0
 }
 
-// model is the store in its simplest form: what each owner has, and what waits.
+// model is a simple implementation of the store: the state of each owner, and the changes that wait.
 type model struct {
 	t       *rapid.T
 	fake    *ovs.Fake
 	store   *Store
-	mood    bool // the switch refuses some ports
+	strict  bool // the switch rejects some ports
 	down    bool // Open vSwitch is unavailable
 	have    map[pipeline.Owner]want
 	waiting map[pipeline.Owner]*attempt
-	during  map[pipeline.Owner]*attempt // came while a bundle was under way
-	inside  bool                        // a bundle is under way
+	during  map[pipeline.Owner]*attempt // set during a bundle
+	inside  bool                        // during a bundle
 }
 
-// attempt is an owner's newest change with all commits that share its fate.
+// attempt is an owner's last change with all commits that get its result.
 type attempt struct {
 	want    want
 	commits []*Commit
@@ -80,26 +80,26 @@ func newModel(t *rapid.T) *model {
 		t.Fatal(err)
 	}
 	m.fake.RefuseFlow = func(f *ovs.Flow) string {
-		for port := refusedPort; m.mood && port <= worldPorts; port++ {
-			if reason := refusePort(port)(f); reason != "" {
+		for port := rejectedPort; m.strict && port <= modelPorts; port++ {
+			if reason := rejectPort(port)(f); reason != "" {
 				return reason
 			}
 		}
 		return ""
 	}
 	var bridge ovs.Interface = m.fake
-	if rapid.Bool().Draw(t, "refusals name no flow") {
-		bridge = mute{m.fake}
+	if rapid.Bool().Draw(t, "rejections identify no flow") {
+		bridge = anonymous{m.fake}
 	}
 	m.store = New(bridge)
 	m.store.Resync() // as Run does
 	return m
 }
 
-// compile is the naive merge of all owners.
+// compile merges all owners.
 func (m *model) compile(have map[pipeline.Owner]want) []string {
 	var texts []string
-	for key := range worldKeys + 1 {
+	for key := range modelKeys + 1 {
 		var owners []pipeline.Owner
 		actions := map[int]bool{}
 		for o, w := range have {
@@ -132,15 +132,15 @@ func (m *model) compile(have map[pipeline.Owner]want) []string {
 }
 
 func (m *model) owner(t *rapid.T) pipeline.Owner {
-	return pod(fmt.Sprint(rapid.IntRange(1, worldOwners).Draw(t, "owner")))
+	return pod(fmt.Sprint(rapid.IntRange(1, modelOwners).Draw(t, "owner")))
 }
 
-// Set may be a Delete too.
+// Set sets or deletes the state of an owner.
 func (m *model) Set(t *rapid.T) {
 	m.set(t, m.owner(t), drawWant(t))
 }
 
-// SetAgain asks for what the owner has.
+// SetAgain sets the current state of an owner.
 func (m *model) SetAgain(t *rapid.T) {
 	o := m.owner(t)
 	m.set(t, o, maps.Clone(m.have[o]))
@@ -154,9 +154,9 @@ func (m *model) set(t *rapid.T, o pipeline.Owner, w want) {
 		commit = m.store.Set(o, w.state())
 	}
 	if isDone(commit) {
-		// Only what is already there may be done at once.
-		if commit.err != nil || m.waiting[o] != nil || m.during[o] != nil || m.store.asked != m.store.synced || !maps.Equal(w, m.have[o]) {
-			t.Fatalf("%s: %v was done at once with error %v; it has %v", o, w, commit.err, m.have[o])
+		// Only the current state may be complete immediately.
+		if commit.err != nil || m.waiting[o] != nil || m.during[o] != nil || m.store.resyncs != m.store.synced || !maps.Equal(w, m.have[o]) {
+			t.Fatalf("%s: %v was complete immediately with error %v; the current state is %v", o, w, commit.err, m.have[o])
 		}
 		return
 	}
@@ -189,25 +189,25 @@ func (m *model) Down(t *rapid.T) {
 func (m *model) Up(t *rapid.T) {
 	m.down = false
 	m.fake.SetUnavailable(false)
-	if rapid.Bool().Draw(t, "its flows are gone") {
+	if rapid.Bool().Draw(t, "without flows") {
 		m.fake.Restart()
 		m.store.Resync()
 	}
 }
 
-// ChangeMood of the switch. What it once accepted it goes on accepting: TestRefusedAfterRestart is about the other case.
-func (m *model) ChangeMood(t *rapid.T) {
+// ToggleStrict changes whether the switch rejects some ports, unless it has flows to them: TestResync_rejectedFlowEvictsItsOwner tests that case.
+func (m *model) ToggleStrict(t *rapid.T) {
 	for _, w := range m.have {
 		for _, n := range w {
-			if n >= refusedPort {
-				t.Skip("it would refuse what it has") // discards rapid's draw of a step, and skips no test
+			if n >= rejectedPort {
+				t.Skip("it has flows that it would reject") // discards a step of rapid, and skips no test
 			}
 		}
 	}
-	m.mood = !m.mood
+	m.strict = !m.strict
 }
 
-// WriteAndSet lets the writer have a turn, and changes come while its first bundle is under way.
+// WriteAndSet writes, with changes during the first bundle.
 func (m *model) WriteAndSet(t *rapid.T) {
 	m.fake.BeforeBundle = func(context.Context) error {
 		m.fake.BeforeBundle = nil
@@ -221,29 +221,29 @@ func (m *model) WriteAndSet(t *rapid.T) {
 	m.Write(t)
 	m.fake.BeforeBundle = nil
 	for o, a := range m.during {
-		if overtaken := m.waiting[o]; overtaken != nil {
-			a.commits = slices.Concat(overtaken.commits, a.commits)
+		if earlier := m.waiting[o]; earlier != nil {
+			a.commits = slices.Concat(earlier.commits, a.commits)
 		}
 		m.waiting[o] = a
 	}
 	clear(m.during)
 }
 
-// Write lets the writer have a turn.
+// Write writes the queued changes.
 func (m *model) Write(t *rapid.T) {
-	full := m.store.asked != m.store.synced
+	full := m.store.resyncs != m.store.synced
 	queued := len(m.waiting)
 	before, changes := m.fake.Flows(), m.fake.Changes()
 	old := maps.Clone(m.have)
 	err := m.store.write(context.Background())
 	switch {
-	case m.down && (full || m.somethingToSend()):
+	case m.down && (full || m.hasPending()):
 		if !ovs.IsUnavailable(err) {
 			t.Fatalf("got %v while Open vSwitch is unavailable", err)
 		}
-		m.settle(t, old) // conflicts are found without it
-		if m.store.asked == m.store.synced {
-			t.Fatal("no replacement is due after a failure")
+		m.settle(t, old) // conflicts are found without Open vSwitch
+		if m.store.resyncs == m.store.synced {
+			t.Fatal("no replacement is requested after a failure")
 		}
 		return
 	case err != nil:
@@ -251,19 +251,19 @@ func (m *model) Write(t *rapid.T) {
 	}
 	m.settle(t, old)
 	if len(m.waiting) != 0 {
-		t.Fatalf("of %d changes these still wait: %v", queued, m.waiting)
+		t.Fatalf("of %d changes, these are not complete: %v", queued, m.waiting)
 	}
 	after := m.fake.Flows()
 	if diff := cmp.Diff(m.compile(m.have), after, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("flows (-want +got):\n%s", diff)
 	}
 	if sent := m.fake.Changes() - changes; sent != difference(before, after) && !m.oneByOne() {
-		t.Fatalf("%d flows were written, the difference is %d:\n%s", sent, difference(before, after), cmp.Diff(before, after))
+		t.Fatalf("got %d written flows, want the difference of %d:\n%s", sent, difference(before, after), cmp.Diff(before, after))
 	}
 }
 
-// somethingToSend is only asked while Open vSwitch is down: then what is done needed nothing of the switch.
-func (m *model) somethingToSend() bool {
+// hasPending reports whether a change waits for Open vSwitch, while it is unavailable.
+func (m *model) hasPending() bool {
 	for _, a := range m.waiting {
 		if !isDone(a.commits[0]) {
 			return true
@@ -272,13 +272,13 @@ func (m *model) somethingToSend() bool {
 	return false
 }
 
-// oneByOne reports whether changes may have gone out singly, so that flows were written more than once.
+// oneByOne reports whether changes may have been sent individually, so that flows were written more than once.
 func (m *model) oneByOne() bool {
-	_, muted := m.store.bridge.(mute)
-	return muted && m.mood
+	_, hidden := m.store.bridge.(anonymous)
+	return hidden && m.strict
 }
 
-// settle takes note of what is done, and checks that every failure has a reason.
+// settle records completed changes, and checks the reason of each failure.
 func (m *model) settle(t *rapid.T, old map[pipeline.Owner]want) {
 	tried := maps.Clone(m.waiting)
 	for o, a := range tried {
@@ -292,7 +292,7 @@ func (m *model) settle(t *rapid.T, old map[pipeline.Owner]want) {
 		case done == 0:
 			continue
 		case done != len(a.commits):
-			t.Fatalf("%s: %d of %d commits are done", o, done, len(a.commits))
+			t.Fatalf("%s: %d of %d commits are complete, want all or none", o, done, len(a.commits))
 		}
 		delete(m.waiting, o)
 		err := a.commits[0].err
@@ -301,7 +301,7 @@ func (m *model) settle(t *rapid.T, old map[pipeline.Owner]want) {
 			continue
 		}
 		var conflict *ConflictError
-		var refused *ovs.FlowError
+		var rejected *ovs.FlowError
 		switch {
 		case errors.As(err, &conflict):
 			rival := conflict.Rival
@@ -310,11 +310,11 @@ func (m *model) settle(t *rapid.T, old map[pipeline.Owner]want) {
 				theirs = append(theirs, other.want)
 			}
 			if !slices.ContainsFunc(theirs, func(w want) bool { return conflicting(a.want, w) }) {
-				t.Fatalf("%s wants %v, which is no conflict with %v of %s", o, a.want, theirs, rival)
+				t.Fatalf("%s: got a conflict, but %v does not conflict with %v of %s", o, a.want, theirs, rival)
 			}
-		case errors.As(err, &refused):
-			if !m.mood || !slices.ContainsFunc(slices.Collect(maps.Values(a.want)), func(n int) bool { return n >= refusedPort }) {
-				t.Fatalf("%s wants %v, which the switch takes", o, a.want)
+		case errors.As(err, &rejected):
+			if !m.strict || !slices.ContainsFunc(slices.Collect(maps.Values(a.want)), func(n int) bool { return n >= rejectedPort }) {
+				t.Fatalf("%s: got a rejection, but the switch accepts %v", o, a.want)
 			}
 		default:
 			t.Fatalf("%s: %v", o, err)
@@ -331,7 +331,7 @@ func conflicting(a, b want) bool {
 	return false
 }
 
-// difference counts the flows that must be written: one for each key whose flow is not the same.
+// difference returns the number of flows that must be written: one for each key whose flow changed.
 func difference(before, after []string) int {
 	byKey := func(texts []string) map[string]string {
 		m := map[string]string{}
@@ -349,7 +349,7 @@ func difference(before, after []string) int {
 		}
 	}
 	for key := range b {
-		if _, stays := a[key]; !stays {
+		if _, remains := a[key]; !remains {
 			n++
 		}
 	}
@@ -364,15 +364,15 @@ func (m *model) Check(t *rapid.T) {
 			t.Fatal(err)
 		}
 		if !st.equal(m.store.current[o]) {
-			t.Fatalf("the store has %v for %s, want %v", m.store.current[o], o, w)
+			t.Fatalf("%s: got state %v, want %v", o, m.store.current[o], w)
 		}
 	}
-	if len(m.store.queue) != len(m.waiting) || len(m.store.queued) != len(m.waiting) || len(m.store.busy) > 0 {
-		t.Fatalf("queue %d, queued %d, busy %d; want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.busy), len(m.waiting), len(m.waiting))
+	if len(m.store.queue) != len(m.waiting) || len(m.store.queued) != len(m.waiting) || len(m.store.writing) > 0 {
+		t.Fatalf("got queue %d, queued %d, writing %d, want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.writing), len(m.waiting), len(m.waiting))
 	}
 	for key, e := range m.store.table.entries {
-		if len(e.owners.list) == 0 && e.onSwitch == (form{}) {
-			t.Fatalf("the store remembers %s for nobody", key)
+		if len(e.owners.list) == 0 && e.installed == (form{}) {
+			t.Fatalf("got an entry of %s without owners, want none", key)
 		}
 	}
 }
@@ -381,17 +381,17 @@ func TestStoreProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"":           m.Check,
-			"Set":        m.Set,
-			"Set more":   m.Set,
-			"SetAgain":   m.SetAgain,
-			"Write":      m.Write,
-			"Write+Set":  m.WriteAndSet,
-			"Down":       m.Down,
-			"Up":         m.Up,
-			"ChangeMood": m.ChangeMood,
+			"":             m.Check,
+			"Set":          m.Set,
+			"Set more":     m.Set,
+			"SetAgain":     m.SetAgain,
+			"Write":        m.Write,
+			"Write+Set":    m.WriteAndSet,
+			"Down":         m.Down,
+			"Up":           m.Up,
+			"ToggleStrict": m.ToggleStrict,
 		})
-		// Whatever happened: in the end all is well.
+		// All changes can be written at the end.
 		m.Up(t)
 		m.Write(t)
 	})

@@ -4,26 +4,25 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// relay counts what a backend changes at its switch.
+// relay counts the changes that a backend sends to its switch.
 type relay struct {
 	mu             sync.Mutex
 	flows, deletes int
 	groups, meters int
-	flushes        int
 	bundles        int
 }
 
-// newRelay starts a switch with the bridge, and returns a backend that reaches it through a relay.
-func newRelay(t *testing.T) (*ovstest.Switch, *ovs.Native, *relay) {
+// newRelay starts a switch with the bridge, and returns a backend that is connected through a relay.
+func newRelay(t *testing.T) (*ovstest.Switch, *native.Native, *relay) {
 	t.Helper()
 	sw, _ := newSwitch(t)
 	r := &relay{}
-	bridge := ovs.NewNative(ovstest.Bridge, sw.Relay(t, r.note))
+	bridge := native.New(ovstest.Bridge, sw.Relay(t, r.note))
 	t.Cleanup(bridge.Close)
 	return sw, bridge, r
 }
@@ -49,18 +48,16 @@ func (r *relay) note(m openflow.Message) {
 		}
 	case *openflow.MeterMod:
 		r.meters++
-	case *openflow.CTFlush, *openflow.CTFlushZone:
-		r.flushes++
 	}
 }
 
-// counts are what came since the last call.
-type counts struct{ flows, deletes, groups, meters, flushes, bundles int }
+// counts are the changes since the previous call of take.
+type counts struct{ flows, deletes, groups, meters, bundles int }
 
 func (r *relay) take() counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := counts{r.flows, r.deletes, r.groups, r.meters, r.flushes, r.bundles}
-	r.flows, r.deletes, r.groups, r.meters, r.flushes, r.bundles = 0, 0, 0, 0, 0, 0
+	c := counts{r.flows, r.deletes, r.groups, r.meters, r.bundles}
+	r.flows, r.deletes, r.groups, r.meters, r.bundles = 0, 0, 0, 0, 0
 	return c
 }

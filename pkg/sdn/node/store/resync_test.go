@@ -11,60 +11,60 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-func TestUnavailable(t *testing.T) {
+func TestRun_openVSwitchUnavailable(t *testing.T) {
 	f := newFake(t)
-	tried := make(chan struct{}, 1)
-	f.BeforeBundle = func(context.Context) error { signal(tried); return nil }
+	attempted := make(chan struct{}, 1)
+	f.BeforeBundle = func(context.Context) error { signal(attempted); return nil }
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
 	must(t, s.Set(pod("b"), flows(flow(2, goovs.Output(2)))))
 	f.SetUnavailable(true)
-	f.Restart() // its flows are gone
-	<-tried     // by those that are written
+	f.Restart() // without flows
+	<-attempted // of the changes above
 	waiting := s.Set(pod("a"), flows(flow(3, goovs.Output(1))))
-	for range 2 { // the second try says that the first has failed
-		<-tried
+	for range 2 { // the second attempt follows the failure of the first
+		<-attempted
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := waiting.Wait(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want context.Canceled", err)
 	}
-	overtaking := s.Set(pod("a"), flows(flow(4, goovs.Output(1))))
+	replacing := s.Set(pod("a"), flows(flow(4, goovs.Output(1))))
 	f.SetUnavailable(false)
 	must(t, waiting)
-	must(t, overtaking)
+	must(t, replacing)
 	wantFlows(t, f, text(t, pod("b").Cookie(), flow(2, goovs.Output(2))), text(t, pod("a").Cookie(), flow(4, goovs.Output(1))))
 }
 
-func TestResync(t *testing.T) {
+func TestResync_restoresFlows(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a := pod("a")
 	must(t, s.Set(a, flows(flow(1, goovs.Output(1)))))
 	f.Restart()
 	s.Resync()
-	// Equal to what the store has, but not to what the switch has: it waits for the replacement.
+	// The change is equal to the state in the store, but not on the switch: it waits for the replacement.
 	must(t, s.Set(a, flows(flow(1, goovs.Output(1)))))
 	wantFlows(t, f, text(t, a.Cookie(), flow(1, goovs.Output(1))))
 }
 
-// What others write to the bridge, or take from it, does not last.
-func TestAudit(t *testing.T) {
+// Flows that other programs add or delete are repaired.
+func TestAudit_removesForeignFlows(t *testing.T) {
 	bridge := newFake(t)
 	s := New(bridge)
-	s.auditEvery = time.Millisecond
+	s.auditInterval = time.Millisecond
 	run(t, s)
-	ours := flow(1, goovs.Output(1))
-	if err := s.Set(pod("a"), flows(ours)).Wait(t.Context()); err != nil {
+	own := flow(1, goovs.Output(1))
+	if err := s.Set(pod("a"), flows(own)).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := bridge.Flows()
 
-	meddle := bridge.NewTransaction()
-	meddle.Delete(ours)
-	meddle.Add(flow(2, goovs.Drop()))
-	if err := bridge.Run(t.Context(), meddle); err != nil {
+	foreign := bridge.NewTransaction()
+	foreign.Delete(own)
+	foreign.Add(flow(2, goovs.Drop()))
+	if err := bridge.Run(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.After(time.Minute)
@@ -74,12 +74,12 @@ func TestAudit(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("the bridge still has %v, want %v", bridge.Flows(), want)
+			t.Fatalf("got flows %v, want %v", bridge.Flows(), want)
 		}
 	}
 }
 
-func TestResyncEndsThePause(t *testing.T) {
+func TestResync_endsBackoff(t *testing.T) {
 	f := newFake(t)
 	f.SetUnavailable(true)
 	failed := make(chan struct{}, 100)

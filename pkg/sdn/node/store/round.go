@@ -9,16 +9,16 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// A change is one owner's way from the state that it has to the state that it wants.
+// A change replaces an owner's state.
 type change struct {
 	owner    pipeline.Owner
 	old, new state
 	commits  []*Commit
-	failed   bool // out of the round; the owner keeps the old state
-	eviction bool // nobody asked for it
+	failed   bool // removed from the round; the owner retains the old state
+	eviction bool // made by the store, without a commit
 }
 
-// fail tells those who wait.
+// fail completes the commits with the error.
 func (c *change) fail(err error) {
 	c.failed = true
 	c.complete(fmt.Errorf("%s: %w", c.owner, err))
@@ -31,16 +31,16 @@ func (c *change) complete(err error) {
 	c.commits = nil
 }
 
-// A round merges a group of changes into the table. It ends with commit or revert.
+// A round merges changes into the table. It ends with commit or revert.
 type round struct {
 	table   table
 	changes []*change
-	live    map[pipeline.Owner]*change // those that have not failed
+	live    map[pipeline.Owner]*change // that have not failed
 	touched map[key]bool
 }
 
-// newRound merges the changes, at most one an owner. All old states make room before the first new one comes in, so that a flow
-// can pass from owner to owner, or two owners swap, in one round. A change in conflict fails.
+// newRound merges the changes, at most one for each owner. It removes all old states before it adds the first new one, so that a flow can change its owner,
+// and two owners can swap flows, in one round. A change in conflict fails.
 func newRound(t table, changes []*change) *round {
 	r := &round{table: t, changes: changes, live: make(map[pipeline.Owner]*change, len(changes)), touched: map[key]bool{}}
 	for _, c := range changes {
@@ -48,7 +48,7 @@ func newRound(t table, changes []*change) *round {
 		r.withdraw(c.owner, c.old)
 	}
 	for _, c := range changes {
-		if !c.failed { // an earlier one's failure may have taken it along
+		if !c.failed { // the failure of an earlier change may have failed it
 			r.admit(c)
 		}
 	}
@@ -62,7 +62,7 @@ func (r *round) withdraw(owner pipeline.Owner, st state) {
 	}
 }
 
-// admit brings the new state in.
+// admit adds the new state.
 func (r *round) admit(c *change) {
 	for key, con := range c.new {
 		if rivals := r.table.rivals(key, c.owner, con.body); len(rivals) > 0 {
@@ -79,8 +79,8 @@ func (r *round) conflict(key key, con contribution, rival pipeline.Owner) error 
 	return &ConflictError{Key: key.flow, Actions: con.body.text, Rival: rival, RivalActions: theirs.body.text}
 }
 
-// fail takes a change out of the round: its owner gets the old state back. A change that relied on the room that the old state
-// had left fails too; old states never conflict with each other, so that it ends there.
+// fail removes a change from the round and restores the old state of its owner. Changes in conflict with the old state fail too. The recursion ends because
+// old states do not conflict with each other.
 func (r *round) fail(c *change, err error) {
 	delete(r.live, c.owner)
 	c.fail(err)
@@ -89,7 +89,7 @@ func (r *round) fail(c *change, err error) {
 		for _, rival := range r.table.rivals(key, c.owner, con.body) {
 			other, live := r.live[rival]
 			if !live {
-				continue // the failure of the rival before it took it along
+				continue // failed with an earlier rival
 			}
 			theirs := other.new[key]
 			r.fail(other, &ConflictError{Key: key.flow, Actions: theirs.body.text, Rival: c.owner, RivalActions: con.body.text})
@@ -98,7 +98,7 @@ func (r *round) fail(c *change, err error) {
 	}
 }
 
-// evict takes an owner's state off the table, though it was on the switch once.
+// evict removes an owner's state, which was installed.
 func (r *round) evict(owner pipeline.Owner, old state) {
 	c := &change{owner: owner, old: old, eviction: true}
 	r.changes = append(r.changes, c)
@@ -106,56 +106,47 @@ func (r *round) evict(owner pipeline.Owner, old state) {
 	r.withdraw(owner, old)
 }
 
-// transaction fills tx with what the switch lacks and what it has too much, in the order of keys.
+// transaction adds the difference between the table and the switch to tx, in the order of keys.
 func (r *round) transaction(tx *ovs.Transaction) {
 	for _, key := range slices.SortedFunc(maps.Keys(r.touched), compareKeys) {
 		r.table.change(tx, key)
 	}
 }
 
-// forget fills tx with the connections that have no ground any more, which no comparison with the switch shows.
-func (r *round) forget(tx *ovs.Transaction) {
-	for key := range r.touched {
-		if key.kind == kindConnections {
-			r.table.change(tx, key)
+// contributors returns the changes with the key in their new state, in order.
+func (r *round) contributors(key key) []*change {
+	var found []*change
+	for _, c := range r.pending() {
+		if _, contributes := c.new[key]; contributes {
+			found = append(found, c)
 		}
 	}
+	return found
 }
 
-// blame returns the changes that want the key, in their order.
-func (r *round) blame(key key) []*change {
-	var blamed []*change
-	for _, c := range r.alive() {
-		if _, wants := c.new[key]; wants {
-			blamed = append(blamed, c)
-		}
-	}
-	return blamed
-}
-
-// commit takes note that the switch has what the table says, and returns the changes that are done.
+// commit records that the switch equals the table, and returns the applied changes.
 func (r *round) commit() []*change {
 	for key := range r.touched {
 		r.table.commit(key)
 	}
-	return r.alive()
+	return r.pending()
 }
 
-// revert takes all changes back and returns those that somebody waits for.
+// revert restores all old states and returns the changes that were not applied, without evictions.
 func (r *round) revert() []*change {
-	alive := r.alive()
-	for _, c := range alive {
+	pending := r.pending()
+	for _, c := range pending {
 		r.withdraw(c.owner, c.new)
 	}
-	for _, c := range alive {
+	for _, c := range pending {
 		for key, con := range c.old {
 			r.table.add(c.owner, key, con)
 		}
 	}
-	return slices.DeleteFunc(alive, func(c *change) bool { return c.eviction })
+	return slices.DeleteFunc(pending, func(c *change) bool { return c.eviction })
 }
 
-// alive returns the changes that have not failed, in their order.
-func (r *round) alive() []*change {
+// pending returns the changes that have not failed, in order.
+func (r *round) pending() []*change {
 	return slices.DeleteFunc(slices.Clone(r.changes), func(c *change) bool { return c.failed })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// A change costs by its own size, whatever else the store holds.
+// The cost of a change depends on its size, and not on that of the store.
 func BenchmarkSet(b *testing.B) {
 	for _, others := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("owners=%d", others), func(b *testing.B) {
@@ -37,7 +37,7 @@ func BenchmarkSet(b *testing.B) {
 	}
 }
 
-// sink takes everything and keeps nothing.
+// sink accepts all changes and stores none.
 type sink struct{ ovs.Interface }
 
 func (sink) NewTransaction() *ovs.Transaction { return &ovs.Transaction{} }
@@ -46,12 +46,12 @@ func (sink) Run(context.Context, *ovs.Transaction) error { return nil }
 
 func (sink) Replace(context.Context, ovs.State) (ovs.Difference, error) { return ovs.Difference{}, nil }
 
-// Owners that come to and go from a key which thousands have cost as much as where there are few: a flow that all want alike, and one of many
-// conjunctions, of which the owner has one that others have too.
+// The cost of adding and removing an owner of a key does not depend on the number of its owners: for a flow with identical contributions, and for one with
+// many conjunctions, one of which the owner shares with others.
 func BenchmarkSharedKey(b *testing.B) {
 	for _, owners := range []int{10, 5_000} {
 		for name, action := range map[string]func(n int) ovs.Action{
-			"alike":       func(int) ovs.Action { return ovs.GotoTable(30) },
+			"identical":   func(int) ovs.Action { return ovs.GotoTable(30) },
 			"conjunction": func(n int) ovs.Action { return goovs.Conjunction(n%1000+1, 1, 2) },
 		} {
 			b.Run(fmt.Sprintf("%s/owners=%d", name, owners), func(b *testing.B) {
@@ -63,9 +63,9 @@ func BenchmarkSharedKey(b *testing.B) {
 				if err := s.write(b.Context()); err != nil {
 					b.Fatal(err)
 				}
-				there := true
+				added := true
 				for b.Loop() {
-					if there = !there; there {
+					if added = !added; added {
 						s.Set(pod("one"), flows(flow(0, action(0))))
 					} else {
 						s.Delete(pod("one"))
@@ -79,7 +79,7 @@ func BenchmarkSharedKey(b *testing.B) {
 	}
 }
 
-// All flows of a node, compiled, merged and handed over: time and memory for each of them.
+// Time and memory for each flow of a node, to compile, merge and send it.
 func BenchmarkFill(b *testing.B) {
 	for _, n := range []int{5_000, 50_000} {
 		b.Run(fmt.Sprintf("flows=%d", n), func(b *testing.B) {
@@ -107,7 +107,7 @@ func BenchmarkFill(b *testing.B) {
 				runtime.GC()
 				runtime.ReadMemStats(&after)
 				if len(s.table.entries) != n {
-					b.Fatalf("%d keys", len(s.table.entries))
+					b.Fatalf("got %d keys, want %d", len(s.table.entries), n)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/flow")

@@ -11,33 +11,31 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// state is one owner's desired state, by the identity of things on the switch.
+// state is one owner's desired state, by key.
 type state map[key]contribution
 
-// A contribution is what one owner wants of one key.
+// A contribution is one owner's desired flow, group or meter of a key.
 type contribution struct {
 	body         body
 	flow         *ovs.Flow
-	conjunctions map[string]ovs.Action // by text, when the flow has no other actions
-	object       *object               // what is not a flow
+	conjunctions map[string]ovs.Action // by text; nil if the flow has other actions
+	object       *object               // a group or a meter
 }
 
-// object is a thing on the switch that is not a flow; which, the key says.
+// object is a group's buckets, or a meter.
 type object struct {
-	buckets     []ovs.Bucket
-	meter       ovs.Meter
-	learned     ovs.Learned
-	connections ovs.Connections
+	buckets []ovs.Bucket
+	meter   ovs.Meter
 }
 
-// body is what things of one key are compared by. The cookie is not part of it: it follows from who the owners are.
+// body is compared between contributions to one key. It has no cookie, which follows from the owners.
 type body struct {
-	text        string // of the flow's actions, the group's buckets …; never ""
+	text        string // of the flow's actions, the group's buckets or the meter; never ""
 	idleTimeout int
-	conjunction bool // there are only conjunction actions: such bodies unite
+	conjunction bool // all actions are conjunctions, which are merged
 }
 
-// compile turns what an owner asks for into its state. The error names the flow, group or meter.
+// compile returns the owner's state by key. The error names the flow, group or meter.
 func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 	c := compiler{owner: owner, state: make(state, len(st.Flows))}
 	for _, m := range st.Meters {
@@ -60,20 +58,7 @@ func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 			return nil, err
 		}
 	}
-	var check ovs.Transaction // what can't be sent is better said now than found in a bundle with others
-	for _, l := range st.Learned {
-		k := key{kind: kindLearned, name: fmt.Sprintf("table %d, cookie=%#x", l.Table, l.Cookie)}
-		c.state[k] = contribution{body: body{text: "learned"}, object: &object{learned: l}}
-		check.Purge(l)
-	}
-	for _, con := range st.Connections {
-		k := key{kind: kindConnections, name: con.String() + " of " + owner.String()}
-		if err := c.add(k, contribution{body: body{text: "on the ground of " + con.Ground}, object: &object{connections: con.Connections}}); err != nil {
-			return nil, err
-		}
-		check.Forget(con.Connections)
-	}
-	return c.state, check.Err()
+	return c.state, nil
 }
 
 // compiler compiles one owner's state.
@@ -84,13 +69,13 @@ type compiler struct {
 
 func (c *compiler) add(k key, con contribution) error {
 	if _, twice := c.state[k]; twice {
-		return fmt.Errorf("%s is wanted twice", k)
+		return fmt.Errorf("%s is specified twice", k)
 	}
 	c.state[k] = con
 	return nil
 }
 
-// anyNumber stands for the one that the table will give, where a text is only checked and compared.
+// anyNumber is a placeholder for the number that the table allocates, in texts that are only validated and compared.
 const anyNumber = 1
 
 func (c *compiler) meter(m ovs.Meter) error {
@@ -118,7 +103,7 @@ func (c *compiler) buckets(g pipeline.Group) error {
 	return nil
 }
 
-// resolve replaces references by what tells them apart: two owners' groups of one name are not the same.
+// resolve replaces references to groups by names that include the owner: groups of two owners with the same name differ.
 func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
 	return replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
 		if _, exists := c.state[groupKey(c.owner, r.Group)]; !exists {
@@ -128,7 +113,7 @@ func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
 	})
 }
 
-// replaceReferences returns the actions as they are when they have no references, else a copy without.
+// replaceReferences returns the actions with their references replaced, in a copy if there are any.
 func replaceReferences(actions []ovs.Action, replacement func(pipeline.Reference) (ovs.Action, error)) ([]ovs.Action, error) {
 	replaced := actions
 	for i, a := range actions {
@@ -169,7 +154,7 @@ func (c *compiler) flow(f *ovs.Flow) error {
 	con.body.conjunction = con.conjunctions != nil
 	if other, twice := c.state[flowKey(at)]; twice {
 		if !con.body.compatible(other.body) {
-			return fmt.Errorf("flow %s is wanted with the actions %q and %q", at, other.body.text, text)
+			return fmt.Errorf("flow %s is specified twice, with the actions %q and %q", at, other.body.text, text)
 		}
 		maps.Copy(con.conjunctions, other.conjunctions)
 	}
@@ -199,7 +184,7 @@ func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
 	return actions, nil
 }
 
-// equal reports whether both states ask for the same.
+// equal reports whether both states have the same flows, groups and meters.
 func (st state) equal(other state) bool {
 	if len(st) != len(other) {
 		return false
@@ -212,7 +197,7 @@ func (st state) equal(other state) bool {
 	return true
 }
 
-// compatible reports whether two owners may want these on one key.
+// compatible reports whether two owners may contribute the bodies to one key.
 func (b body) compatible(other body) bool {
 	return b == other || b.conjunction && other.conjunction && b.idleTimeout == other.idleTimeout
 }

@@ -1,5 +1,5 @@
-// Package store holds what every cluster object wants on the switch, and makes the bridge equal to it: one writer, and
-// the smallest atomic bundle.
+// Package store holds the desired flows, groups and meters of all cluster objects, and writes the difference to the bridge: one writer, which sends what
+// changed at the same time in one atomic bundle.
 package store
 
 import (
@@ -16,55 +16,70 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// Store is the desired state of the bridge, by owner. Its methods may be called by anyone at any time and never block.
+// Store is the desired state of the bridge, by owner. Its methods are safe for concurrent use; only Run, Require and Commit.Wait block.
 //
-// Owners contribute to flow keys. Identical contributions to one key are one flow, which stays until the last owner goes;
-// conjunction actions on one key unite; anything else is a conflict. Each owner's state reaches the switch whole, in one
-// bundle, or not at all.
+// Owners contribute to flow keys. Identical contributions to one key are one flow, which is removed with its last owner; conjunction actions on one key
+// are merged; anything else is a conflict. The state of an owner is applied in one bundle, completely or not at all.
 type Store struct {
 	bridge  ovs.Interface
-	backoff wait.Backoff // between full replacements that fail
+	backoff wait.Backoff // between failed replacements
 
-	auditEvery time.Duration
+	auditInterval time.Duration
 
-	mu      sync.Mutex
-	current map[pipeline.Owner]state // what the switch has, or had when it was last heard of
-	queue   []*change                // at most one an owner, in the order of arrival
+	inputs  inputs
+	flusher *flusher
+
+	mu      sync.Mutex               // taken with inputs.mu held, never before it
+	current map[pipeline.Owner]state // on the switch, as of the last successful write
+	queue   []*change                // at most one for each owner, in the order of arrival
 	queued  map[pipeline.Owner]*change
-	busy    map[pipeline.Owner]bool // owners whose change is under way
-	asked   uint64                  // full replacements asked for; only one that began after the last of them will do
-	synced  uint64                  // the value of asked that the last successful one began with
-	drift   ovs.Difference          // all that audits found
+	writing map[pipeline.Owner]bool // owners whose change is being written
+	resyncs uint64                  // number of requested replacements; one that begins after the last request serves all
+	synced  uint64                  // value of resyncs at the start of the last successful replacement
+	drift   ovs.Difference          // total of all audits
+	revoked revocations             // of the updates whose changes are in the queue
 
-	changed chan struct{} // there is something in the queue
-	resync  chan struct{} // a full replacement was asked for
+	changed chan struct{} // the queue or revoked is not empty
+	resync  chan struct{} // a replacement was requested
 
 	running sync.Mutex
-	table   table  // the writer's own, as are the following
-	began   uint64 // the value of asked that the write under way began with
-	audited uint64 // the value of asked that the last audit is for
+	table   table  // only the writer uses this and the following fields
+	began   uint64 // value of resyncs at the start of the current write
+	audited uint64 // value of resyncs that the last audit incremented it to
 }
 
 // New returns an empty store for the bridge. Nothing is written before Run.
 func New(bridge ovs.Interface) *Store {
 	return &Store{
-		bridge:     bridge,
-		auditEvery: auditEvery,
-		backoff:    wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
-		current:    map[pipeline.Owner]state{},
-		queued:     map[pipeline.Owner]*change{},
-		changed:    make(chan struct{}, 1),
-		resync:     make(chan struct{}, 1),
-		table:      newTable(),
-		asked:      1, // what the switch has is unknown until Run has replaced it: until then nothing is there already
+		bridge:        bridge,
+		auditInterval: auditInterval,
+		backoff:       wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
+		inputs:        newInputs(),
+		flusher:       newFlusher(bridge),
+		current:       map[pipeline.Owner]state{},
+		queued:        map[pipeline.Owner]*change{},
+		changed:       make(chan struct{}, 1),
+		resync:        make(chan struct{}, 1),
+		table:         newTable(),
+		resyncs:       1, // the flows on the switch are unknown until Run has replaced them
+		revoked:       revocations{restarted: true},
 	}
 }
 
-// A Commit is a change on its way to the switch.
+// A Commit is the result of a change, which may not be written yet.
 type Commit struct {
 	owner pipeline.Owner
 	done  chan struct{}
 	err   error // valid once done is closed
+}
+
+// WaitAll waits for all commits, and joins their errors.
+func WaitAll(ctx context.Context, commits []*Commit) error {
+	var errs []error
+	for _, c := range commits {
+		errs = append(errs, c.Wait(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Commit) complete(err error) {
@@ -72,9 +87,9 @@ func (c *Commit) complete(err error) {
 	close(c.done)
 }
 
-// Wait waits until the change is on the switch, or refused: then the error names the owner and the flow (*ovs.FlowError,
-// *ConflictError), and the owner keeps the state that it had on the switch. While Open vSwitch is unavailable it waits on.
-// A change that a later one of the same owner overtakes on its way shares that one's fate.
+// Wait waits until the change is installed or rejected. The error of a rejection names the owner and the flow (*ovs.FlowError, *ConflictError); the owner
+// retains its previous flows. Wait continues while Open vSwitch is unavailable. If a later change of the owner replaces this one in the queue, both have
+// the result of the later one.
 func (c *Commit) Wait(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -85,56 +100,8 @@ func (c *Commit) Wait(ctx context.Context) error {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the flows of %s to reach the switch: %w", c.owner, ctx.Err())
+		return fmt.Errorf("wait for the flows of %s to be installed: %w", c.owner, ctx.Err())
 	}
-}
-
-// Set makes st the owner's state, in place of its former one. The flows must not be changed afterwards; their
-// cookies do not matter.
-func (s *Store) Set(owner pipeline.Owner, st pipeline.State) *Commit {
-	return s.SetAll(Change{Owner: owner, State: st})[0]
-}
-
-// A Change is a state for an owner.
-type Change struct {
-	Owner pipeline.Owner
-	State pipeline.State
-
-	prepared state // nil: not yet
-}
-
-// Prepare does what SetAll has to do for a valid change, so that SetAll takes little time.
-func (c Change) Prepare() Change {
-	if st, err := compile(c.Owner, c.State); err == nil {
-		c.prepared = st
-	}
-	return c
-}
-
-// SetAll makes all changes at once: they reach the switch in one bundle, so that no packet meets one without the others. Only what the
-// switch refuses, or what is in conflict, is left out. The commits are in the order of the changes.
-func (s *Store) SetAll(changes ...Change) []*Commit {
-	commits := make([]*Commit, len(changes))
-	wanted := make([]state, len(changes))
-	for i, c := range changes {
-		commits[i] = &Commit{owner: c.Owner, done: make(chan struct{})}
-		var err error
-		if wanted[i] = c.prepared; wanted[i] != nil {
-			continue
-		}
-		if wanted[i], err = compile(c.Owner, c.State); err != nil {
-			commits[i].complete(fmt.Errorf("%s: %w", c.Owner, err))
-			wanted[i] = nil
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, commit := range commits {
-		if wanted[i] != nil {
-			s.enqueue(commit, wanted[i])
-		}
-	}
-	return commits
 }
 
 func (s *Store) enqueue(commit *Commit, wanted state) {
@@ -144,7 +111,7 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 		c.commits = append(c.commits, commit)
 		return
 	}
-	if s.synced == s.asked && !s.busy[owner] && wanted.equal(s.current[owner]) {
+	if s.synced == s.resyncs && !s.writing[owner] && wanted.equal(s.current[owner]) {
 		commit.complete(nil)
 		return
 	}
@@ -154,21 +121,15 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 	signal(s.changed)
 }
 
-// Delete takes everything of the owner off the switch.
-func (s *Store) Delete(owner pipeline.Owner) *Commit {
-	return s.Set(owner, pipeline.State{})
-}
-
-// Resync asks for a full replacement: Open vSwitch came back, or somebody else wrote to the bridge. It also ends the pause
-// after one that failed.
+// Resync requests a replacement of all flows, after a restart of Open vSwitch or changes by other programs. It ends the backoff after a failed one.
 func (s *Store) Resync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
+	s.resyncs++
 	signal(s.resync)
 }
 
-// signal leaves a note for the writer, unless there is one.
+// signal sends to a channel of capacity 1, unless a value is pending.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -176,21 +137,26 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Run is the writer. It first replaces all flows on the bridge with what is desired by then, then sends changes as they come, those
-// that arrive together in one bundle. It returns nil when ctx ends, and may be called again then.
+// Run is the writer. It first replaces all flows on the bridge by the desired ones, and then writes changes; changes that arrive during a write are sent
+// together in the next bundle. It returns nil when ctx ends, and may be called again afterwards.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.running.TryLock() {
-		return errors.New("the store has a writer already")
+		return errors.New("flow store: Run is already active")
 	}
 	defer s.running.Unlock()
+	flushing, stopFlushing := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer stopFlushing()
+	parts.Go(func() { s.flusher.run(flushing) })
 	s.Resync()
-	audit := time.NewTicker(s.auditEvery)
+	audit := time.NewTicker(s.auditInterval)
 	defer audit.Stop()
 	backoff := s.backoff
 	for ctx.Err() == nil {
 		if err := s.write(ctx); err != nil && ctx.Err() == nil {
 			delay := backoff.Step()
-			klog.FromContext(ctx).Error(err, "The switch could not be brought up to date; all its flows will be compared", "in", delay)
+			klog.FromContext(ctx).Error(err, "Failed to write flows; comparing all flows next", "retryAfter", delay)
 			s.pause(ctx, delay)
 			continue
 		}
@@ -199,14 +165,14 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-s.changed:
 		case <-s.resync:
 		case <-audit.C:
-			s.askForAudit()
+			s.requestAudit()
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// pause waits before the next full replacement. Only a call of Resync shortens it: changes come by the hundred.
+// pause waits before the next replacement. Only Resync ends it early: hundreds of changes may arrive.
 func (s *Store) pause(ctx context.Context, delay time.Duration) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

@@ -14,29 +14,29 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-func TestFirstActIsAReplacement(t *testing.T) {
+func TestRun_replacesAllFlowsFirst(t *testing.T) {
 	f := newFake(t)
 	tx := f.NewTransaction()
-	tx.Add(flow(9, goovs.Drop())) // left by somebody
+	tx.Add(flow(9, goovs.Drop())) // of an earlier program
 	if err := f.Run(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
 	s := New(f)
 	a := s.Set(pod("a"), flows(flow(1, goovs.Output(1))))
 	b := s.Set(pod("b"), flows(flow(2, goovs.Output(2))))
-	gone := s.Delete(pod("gone"))
+	deleted := s.Delete(pod("deleted"))
 	before := f.Bundles()
 	run(t, s)
 	must(t, a)
 	must(t, b)
-	must(t, gone)
+	must(t, deleted)
 	if n := f.Bundles() - before; n != 1 {
-		t.Errorf("%d bundles, want 1", n)
+		t.Errorf("got %d bundles, want 1", n)
 	}
 	wantFlows(t, f, text(t, pod("a").Cookie(), flow(1, goovs.Output(1))), text(t, pod("b").Cookie(), flow(2, goovs.Output(2))))
 }
 
-func TestSetReplacesAndDeleteRemoves(t *testing.T) {
+func TestSet_replacesAndDeleteRemoves(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a, other := pod("a"), pod("other")
@@ -45,18 +45,18 @@ func TestSetReplacesAndDeleteRemoves(t *testing.T) {
 	changes := f.Changes()
 	must(t, s.Set(a, flows(flow(2, goovs.Output(1)), flow(3, goovs.Output(1)))))
 	if n := f.Changes() - changes; n != 2 {
-		t.Errorf("%d flows written, want one deleted and one added", n)
+		t.Errorf("got %d written flows, want one deleted and one added", n)
 	}
 	wantFlows(t, f, text(t, a.Cookie(), flow(2, goovs.Output(1))), text(t, a.Cookie(), flow(3, goovs.Output(1))), text(t, other.Cookie(), flow(9, goovs.Drop())))
 	must(t, s.Delete(a))
 	must(t, s.Delete(a))
 	wantFlows(t, f, text(t, other.Cookie(), flow(9, goovs.Drop())))
 	if len(s.current) != 1 || len(s.table.entries) != 1 {
-		t.Errorf("the store remembers %d owners and %d keys, want 1 and 1", len(s.current), len(s.table.entries))
+		t.Errorf("got %d owners and %d keys in the store, want 1 and 1", len(s.current), len(s.table.entries))
 	}
 }
 
-func TestEqualSetSendsNothing(t *testing.T) {
+func TestSet_equalStateSendsNothing(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
@@ -66,16 +66,16 @@ func TestEqualSetSendsNothing(t *testing.T) {
 	select {
 	case <-again.done:
 	default:
-		t.Error("not complete at once")
+		t.Error("the commit is not complete")
 	}
 	must(t, again)
-	must(t, s.Delete(pod("nobody")))
+	must(t, s.Delete(pod("unknown")))
 	if bundles != 0 {
-		t.Errorf("%d bundles", bundles)
+		t.Errorf("got %d bundles, want 0", bundles)
 	}
 }
 
-func TestSharedFlowStaysUntilTheLastOwnerGoes(t *testing.T) {
+func TestDelete_sharedFlowRemainsUntilItsLastOwner(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a, b := pod("a"), pod("b")
@@ -90,7 +90,7 @@ func TestSharedFlowStaysUntilTheLastOwnerGoes(t *testing.T) {
 	wantFlows(t, f)
 }
 
-func TestConjunctionsUnite(t *testing.T) {
+func TestSet_mergesConjunctions(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a, b := pod("a"), pod("b")
@@ -101,11 +101,11 @@ func TestConjunctionsUnite(t *testing.T) {
 	wantFlows(t, f, text(t, b.Cookie(), flow(1, goovs.Conjunction(7, 1, 2), goovs.Conjunction(9, 2, 2))))
 	var conflict *ConflictError
 	if err := await(t, s.Set(a, flows(flow(1, goovs.Drop())))); !errors.As(err, &conflict) {
-		t.Errorf("conjunction and drop on one key: got %v", err)
+		t.Errorf("conjunction and drop on one key: got error %v, want a conflict", err)
 	}
 }
 
-func TestConflict(t *testing.T) {
+func TestSet_conflict(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a, b := pod("a"), pod("b")
@@ -115,11 +115,11 @@ func TestConflict(t *testing.T) {
 	err := await(t, s.Set(b, flows(flow(3, goovs.Output(2)), flow(1, goovs.Output(2)))))
 	var conflict *ConflictError
 	if !errors.As(err, &conflict) || conflict.Rival != a {
-		t.Fatalf("got %v, want a conflict with %s", err, a)
+		t.Fatalf("got error %v, want a conflict with %s", err, a)
 	}
 	for _, name := range []string{a.String(), b.String(), "nw_src=10.0.0.1", "output:1", "output:2"} {
 		if !strings.Contains(err.Error(), name) {
-			t.Errorf("%q does not name %q", err, name)
+			t.Errorf("got error %q, want one with %q", err, name)
 		}
 	}
 	wantFlows(t, f, before...)
@@ -128,7 +128,7 @@ func TestConflict(t *testing.T) {
 }
 
 // Two owners may swap their flows in one bundle.
-func TestSwapInOneBundle(t *testing.T) {
+func TestSet_ownersSwapFlows(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	a, b := pod("a"), pod("b")
@@ -136,7 +136,7 @@ func TestSwapInOneBundle(t *testing.T) {
 	must(t, s.Set(b, flows(flow(2, goovs.Output(2)))))
 	entered, release := hold(f)
 	busy := s.Set(pod("busy"), flows(flow(9, goovs.Drop())))
-	<-entered // while this is under way, the swap is queued
+	<-entered // the swap is queued during this bundle
 	swap := []*Commit{s.Set(a, flows(flow(2, goovs.Output(1)))), s.Set(b, flows(flow(1, goovs.Output(2))))}
 	release()
 	must(t, busy)
@@ -146,37 +146,37 @@ func TestSwapInOneBundle(t *testing.T) {
 	wantFlows(t, f, text(t, b.Cookie(), flow(1, goovs.Output(2))), text(t, a.Cookie(), flow(2, goovs.Output(1))), text(t, pod("busy").Cookie(), flow(9, goovs.Drop())))
 }
 
-func TestGroupCommit(t *testing.T) {
+func TestSet_queuedChangesShareABundle(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
 	entered, release := hold(f)
 	before := f.Bundles()
 	commits := []*Commit{s.Set(pod("b"), flows(flow(2, goovs.Output(2))))}
-	<-entered // b's bundle is under way
+	<-entered // b's bundle is being written
 	for n := range 50 {
 		commits = append(commits, s.Set(pod(fmt.Sprint(n)), flows(flow(100+n, goovs.Output(n)))))
 	}
-	overtaken := s.Set(pod("49"), flows(flow(149, goovs.Output(1000))))
+	last := s.Set(pod("49"), flows(flow(149, goovs.Output(1000))))
 	release()
-	for _, c := range append(commits, overtaken) {
+	for _, c := range append(commits, last) {
 		must(t, c)
 	}
 	if n := f.Bundles() - before; n != 2 {
-		t.Errorf("%d bundles, want 2", n)
+		t.Errorf("got %d bundles, want 2", n)
 	}
 	if want := text(t, pod("49").Cookie(), flow(149, goovs.Output(1000))); !slices.Contains(f.Flows(), want) {
-		t.Errorf("the overtaking flow is missing: %s", want)
+		t.Errorf("the last flow is missing: %s", want)
 	}
 }
 
-func TestRunAgain(t *testing.T) {
+func TestRun_again(t *testing.T) {
 	f := newFake(t)
 	s := New(f)
 	stop := run(t, s)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
 	if err := s.Run(t.Context()); err == nil {
-		t.Error("a second writer was let in")
+		t.Error("a second Run returned no error")
 	}
 	stop()
 	commit := s.Set(pod("b"), flows(flow(2, goovs.Output(2))))
@@ -184,12 +184,12 @@ func TestRunAgain(t *testing.T) {
 	run(t, s)
 	must(t, commit)
 	if n := f.Changes() - changes; n != 1 {
-		t.Errorf("%d flows written, want 1", n)
+		t.Errorf("got %d written flows, want 1", n)
 	}
 }
 
-// The run's end while a bundle is under way leaves nothing half-done.
-func TestRunEndsInABundle(t *testing.T) {
+// If Run ends during a bundle, the change is written by the next Run.
+func TestRun_endsDuringABundle(t *testing.T) {
 	f := newFake(t)
 	s := New(f)
 	stop := run(t, s)
@@ -209,8 +209,8 @@ func TestRunEndsInABundle(t *testing.T) {
 	wantFlows(t, f, text(t, pod("a").Cookie(), flow(2, goovs.Output(1))))
 }
 
-// What is set together is never seen apart, not even by a writer that is about to begin.
-func TestSetAllInOneBundle(t *testing.T) {
+// Changes that are set together are written in one bundle.
+func TestSetAll_oneBundle(t *testing.T) {
 	f := newFake(t)
 	s := start(t, f)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
@@ -226,12 +226,12 @@ func TestSetAllInOneBundle(t *testing.T) {
 		must(t, c)
 	}
 	if err := await(t, commits[51]); err == nil {
-		t.Error("a flow in table -1 was taken")
+		t.Error("a flow in table -1 was accepted")
 	}
 	if n := f.Bundles() - before; n != 1 {
-		t.Errorf("%d bundles, want 1", n)
+		t.Errorf("got %d bundles, want 1", n)
 	}
 	if n := len(f.Flows()); n != 50 {
-		t.Errorf("%d flows, want 50", n)
+		t.Errorf("got %d flows, want 50", n)
 	}
 }

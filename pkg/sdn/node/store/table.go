@@ -8,7 +8,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// table merges the owners' states, key by key, and remembers what the switch has. Only the writer touches it.
+// table merges the owners' states by key, and records what is installed. Only the writer uses it.
 type table struct {
 	entries map[key]*entry
 	numbers map[uint32]key // of groups
@@ -18,16 +18,16 @@ func newTable() table {
 	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}}
 }
 
-// An entry is one key with those who want it.
+// An entry is one key with its owners.
 type entry struct {
-	owners   owners
-	union    union        // of all owners' conjunctions
-	number   uint32       // of a group
-	onSwitch form         // the zero form when the switch does not have it
-	sent     contribution // to that form
+	owners    owners
+	union     union        // of all owners' conjunctions
+	number    uint32       // of a group
+	installed form         // zero: not installed
+	sent      contribution // from which installed was compiled
 }
 
-// form is a thing as compiled from all its owners, but for the key.
+// form is a flow, group or meter as compiled from all its owners, without the key.
 type form struct {
 	text        string
 	idleTimeout int
@@ -39,7 +39,7 @@ func (t table) entry(k key) *entry {
 	if e == nil {
 		e = &entry{}
 		if k.kind == kindGroup {
-			e.number = t.allot(k)
+			e.number = t.allocateNumber(k)
 		}
 		t.entries[k] = e
 	}
@@ -49,9 +49,9 @@ func (t table) entry(k key) *entry {
 // maxGroup is the largest number that a group can have, less than OFPG_MAX.
 const maxGroup = 0xffff0000
 
-// allot gives the key a free number: its hash, or the next one. After a restart of the agent it is the same again, so that nothing has to be
-// written, unless two hashes met and their keys came in another order; then both are rewritten, with the flows to them, in the one bundle.
-func (t table) allot(k key) uint32 {
+// allocateNumber allocates a group number: the hash of the name, or the next free one. After a restart of the agent the numbers are the same, and nothing has
+// to be written, unless two hashes collide and their keys are added in another order; then one bundle rewrites both groups, and the flows to them.
+func (t table) allocateNumber(k key) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(k.name)) // never fails (hash.Hash)
 	for n := h.Sum32()%maxGroup + 1; ; n = n%maxGroup + 1 {
@@ -83,9 +83,9 @@ func (t table) remove(owner pipeline.Owner, k key) {
 	t.collect(k)
 }
 
-// collect forgets an entry that nobody wants and the switch does not have.
+// collect deletes an entry that has no owners and is not installed.
 func (t table) collect(k key) {
-	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.onSwitch == (form{}) {
+	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.installed == (form{}) {
 		delete(t.entries, k)
 		if k.kind == kindGroup {
 			delete(t.numbers, e.number)
@@ -93,8 +93,8 @@ func (t table) collect(k key) {
 	}
 }
 
-// rivals returns the owners of the key that want something incompatible with the body, in order. Those who want a key are compatible with
-// each other, so that one of them speaks for all.
+// rivals returns the owners of the key that contribute an incompatible body, in order. Contributions to a key are compatible with each other, so if one is
+// compatible with the body, all are.
 func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 	e := t.entries[k]
 	if e == nil {
@@ -114,8 +114,7 @@ func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 	return rivals
 }
 
-// compile returns what the owners together want, and what one of them contributes, who is as good as the others; the zero form when there
-// are none.
+// compile returns the form of all contributions, and one of them, which stands for all; the zero form if there are no owners.
 func (e *entry) compile() (owned, form) {
 	if len(e.owners.list) == 0 {
 		return owned{}, form{}
@@ -134,9 +133,9 @@ func (e *entry) compile() (owned, form) {
 	return one, want
 }
 
-// makeFlow returns the flow of what compile gave.
+// makeFlow returns the flow of the results of compile.
 func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
-	flow := *one.contribution.flow // the owner's stays as it is
+	flow := *one.contribution.flow // a copy: the flow belongs to the owner
 	flow.Cookie = f.cookie
 	if one.contribution.body.conjunction {
 		flow.Actions = e.union.actions()
@@ -146,7 +145,7 @@ func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
 	return &flow
 }
 
-// resolve replaces the owner's references, which compile has found to be there, by numbers.
+// resolve replaces the owner's references, which compile has validated, by numbers.
 func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action {
 	resolved, _ := replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
 		return ovs.ToGroup(t.entry(groupKey(owner, r.Group)).number), nil
@@ -163,9 +162,9 @@ func (t table) makeGroup(e *entry, one owned) ovs.Group {
 	return g
 }
 
-// state returns everything that the owners want.
+// state returns the desired state of all owners.
 func (t table) state() ovs.State {
-	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries))}
+	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), LearnedTable: pipeline.AffinityTable}
 	for k, e := range t.entries {
 		one, want := e.compile()
 		if want == (form{}) {
@@ -178,66 +177,56 @@ func (t table) state() ovs.State {
 			st.Groups = append(st.Groups, t.makeGroup(e, one))
 		case kindMeter:
 			st.Meters = append(st.Meters, one.contribution.object.meter)
-		case kindLearned:
-			st.Learned = append(st.Learned, one.contribution.object.learned)
 		}
 	}
 	return st
 }
 
-// change adds to tx what the switch lacks or has too much of the key.
+// change adds the difference of the key between the table and the switch to tx.
 func (t table) change(tx *ovs.Transaction, k key) {
 	e := t.entries[k]
 	if e == nil {
-		return // it came and went, and the switch never saw it
+		return // added and removed before it was installed
 	}
 	one, want := e.compile()
-	if want == e.onSwitch {
+	if want == e.installed {
 		return
 	}
-	gone := want == (form{})
+	removed := want == (form{})
 	switch k.kind {
 	case kindFlow:
-		if gone {
+		if removed {
 			tx.Delete(e.sent.flow)
 		} else {
 			tx.Add(t.makeFlow(e, one, want))
 		}
 	case kindGroup:
-		if gone {
+		if removed {
 			tx.DeleteGroup(e.number)
 		} else {
 			tx.SetGroup(t.makeGroup(e, one))
 		}
 	case kindMeter:
-		if gone {
+		if removed {
 			tx.DeleteMeter(e.sent.object.meter.ID)
 		} else {
 			tx.SetMeter(one.contribution.object.meter)
 		}
-	case kindLearned:
-		if gone {
-			tx.Purge(e.sent.object.learned)
-		}
-	case kindConnections:
-		if e.onSwitch != (form{}) {
-			tx.Forget(e.sent.object.connections)
-		}
 	}
 }
 
-// commit takes note that the switch has what the key's owners want, or lacks it when there are none.
+// commit records that the key is installed as compiled, or removed if it has no owners.
 func (t table) commit(k key) {
 	if e := t.entries[k]; e != nil {
 		one, want := e.compile()
-		e.sent, e.onSwitch = one.contribution, want
+		e.sent, e.installed = one.contribution, want
 		t.collect(k)
 	}
 }
 
-// refused returns the key of what the switch refused, and false when the error is of another kind. It may be a key that nobody has.
-func (t table) refused(err error) (key, bool) {
-	return refusedKey(err, t.numbers)
+// rejected returns the key of the flow, group or meter that the switch rejected, or false if the error is of another type. The key may have no owners.
+func (t table) rejected(err error) (key, bool) {
+	return rejectedKey(err, t.numbers)
 }
 
 // owners returns the key's owners, in order.

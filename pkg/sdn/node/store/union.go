@@ -7,13 +7,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// union is the conjunction actions that several owners contribute to one flow, each once. A change costs by itself, however many owners there
-// are, but for moving and printing the list, which has to be sent whole anyway.
+// union is the set of the conjunction actions that several owners contribute to one flow. The cost of a change does not depend on the number of owners,
+// except for the list, which has to be sent completely anyway.
 type union struct {
-	count   map[string]int // of owners, by the action's text
+	count   map[string]int // number of owners by the action's text
 	byText  map[string]ovs.Action
 	sorted  []string
-	printed string // "" when it has to be printed anew
+	printed string // sorted as one text; "": not up to date
 }
 
 func (u *union) add(actions map[string]ovs.Action) {
@@ -42,7 +42,7 @@ func (u *union) remove(actions map[string]ovs.Action) {
 	}
 }
 
-// text is that of all actions, in their order.
+// text returns the text of all actions, in order.
 func (u *union) text() string {
 	if u.printed == "" {
 		u.printed = strings.Join(u.sorted, ",")

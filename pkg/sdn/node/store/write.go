@@ -10,10 +10,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// write brings the switch up to date with what is queued now. After an error the changes are queued again and
-// a full replacement is due.
+// write applies the queued changes. After an error it queues them again and requests a replacement. The connections that the changes revoke are flushed
+// after it.
 func (s *Store) write(ctx context.Context) error {
-	changes, full := s.take()
+	changes, revoked, full := s.take()
 	var rest []*change
 	var err error
 	switch {
@@ -25,35 +25,40 @@ func (s *Store) write(ctx context.Context) error {
 		rest, err = s.apply(ctx, changes)
 	}
 	s.putBack(rest)
+	if len(rest) == 0 { // also if a comparison of all flows failed after the changes
+		s.flusher.request(revoked)
+	}
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.asked++ // what the switch has is unknown now
+		s.resyncs++ // an unknown part of the changes was applied
+		s.revoked.merge(revoked)
 	}
 	return err
 }
 
-// take empties the queue.
-func (s *Store) take() (changes []*change, full bool) {
+// take empties the queue. full reports whether a replacement is due.
+func (s *Store) take() (changes []*change, revoked revocations, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes, s.queue = s.queue, nil
 	clear(s.queued)
-	s.busy = make(map[pipeline.Owner]bool, len(changes))
+	s.writing = make(map[pipeline.Owner]bool, len(changes))
 	for _, c := range changes {
-		s.busy[c.owner] = true
+		s.writing[c.owner] = true
 		c.old = s.current[c.owner]
 	}
-	s.began = s.asked
-	return changes, s.asked != s.synced
+	revoked, s.revoked = s.revoked, revocations{}
+	s.began = s.resyncs
+	return changes, revoked, s.resyncs != s.synced
 }
 
-// putBack queues changes again that could not be tried, before those that came meanwhile. One that was overtaken leaves only
-// those who wait for it.
+// putBack queues changes that were not applied again, before those that arrived in the meantime. If there is a later change of the owner, that one completes
+// the commits of both.
 func (s *Store) putBack(changes []*change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.busy = nil
+	s.writing = nil
 	var again []*change
 	for _, c := range changes {
 		if newer := s.queued[c.owner]; newer != nil {
@@ -66,8 +71,8 @@ func (s *Store) putBack(changes []*change) {
 	s.queue = slices.Concat(again, s.queue)
 }
 
-// finish takes note of changes that are on the switch. If they are because all of it was replaced, that is known before
-// anyone who waits for them goes on.
+// finish records applied changes and completes their commits. After a replacement it first records that, so that a caller which was waiting finds the
+// store synced.
 func (s *Store) finish(changes []*change, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,15 +85,15 @@ func (s *Store) finish(changes []*change, replaced bool) {
 		} else {
 			s.current[c.owner] = c.new
 		}
-		if !c.eviction { // its owner's own change may be still to come
-			delete(s.busy, c.owner)
+		if !c.eviction { // a change of its owner may follow
+			delete(s.writing, c.owner)
 		}
 		c.complete(nil)
 	}
 }
 
-// apply sends the changes in one bundle. Those that the switch refuses, and those in conflict, fail and are left out. After an error it
-// returns the changes that are still to be done.
+// apply sends the changes in one bundle. Changes that the switch rejects, and those in conflict, fail and are omitted. After an error it returns the
+// changes that were not applied.
 func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, err error) {
 	r := newRound(s.table, changes)
 	for {
@@ -99,24 +104,24 @@ func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, e
 			s.finish(r.commit(), false)
 			return nil, nil
 		}
-		key, refused := s.table.refused(err)
-		if !refused {
+		key, rejected := s.table.rejected(err)
+		if !rejected {
 			return r.revert(), err
 		}
-		blamed := r.blame(key)
-		if alive := r.alive(); len(alive) == 1 {
-			blamed = alive
+		failing := r.contributors(key)
+		if pending := r.pending(); len(pending) == 1 {
+			failing = pending
 		}
-		if len(blamed) == 0 {
+		if len(failing) == 0 {
 			return s.applyOneByOne(ctx, r.revert())
 		}
-		for _, c := range blamed {
+		for _, c := range failing {
 			r.fail(c, err)
 		}
 	}
 }
 
-// applyOneByOne finds the bad changes of a group when the refused flow does not tell.
+// applyOneByOne finds the changes that the switch rejects, if the error does not identify a flow.
 func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*change, err error) {
 	for i := range changes {
 		if rest, err = s.apply(ctx, changes[i:i+1]); err != nil {
@@ -126,13 +131,12 @@ func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*c
 	return nil, nil
 }
 
-// replace makes the whole bridge equal to the table with the changes. What is refused fails the changes that want it. Where
-// there are none, it was on the switch before: its owners lose their state, so that the others' can be there. Nobody waits for that,
-// so it is logged.
+// replace makes the bridge equal to the table with the changes. Changes with a rejected flow fail. A rejected flow of no change was installed before: its
+// owners are evicted, so that the flows of the others can be installed. No commit reports an eviction; it is logged.
 func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, found ovs.Difference, err error) {
 	r := newRound(s.table, changes)
 	for {
-		found, err := s.replaceAll(ctx, r)
+		found, err := s.bridge.Replace(ctx, s.table.state())
 		if err == nil {
 			for key := range s.table.entries {
 				s.table.commit(key)
@@ -140,22 +144,22 @@ func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change,
 			s.finish(r.commit(), true)
 			return nil, found, nil
 		}
-		key, refused := s.table.refused(err)
-		if !refused {
+		key, rejected := s.table.rejected(err)
+		if !rejected {
 			return r.revert(), found, err
 		}
-		blamed := r.blame(key)
-		for _, c := range blamed {
+		failing := r.contributors(key)
+		for _, c := range failing {
 			r.fail(c, err)
 		}
-		if len(blamed) > 0 || s.evict(ctx, r, key, err) {
+		if len(failing) > 0 || s.evict(ctx, r, key, err) {
 			continue
 		}
 		rest := r.revert()
 		if len(rest) == 0 {
 			return nil, found, err
 		}
-		// One of the changes may be the culprit: first without them.
+		// The switch may have rejected one of the changes: replace without them first.
 		if _, found, err := s.replace(ctx, nil); err != nil {
 			return rest, found, err
 		}
@@ -164,24 +168,14 @@ func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change,
 	}
 }
 
-func (s *Store) replaceAll(ctx context.Context, r *round) (ovs.Difference, error) {
-	found, err := s.bridge.Replace(ctx, s.table.state())
-	if err != nil {
-		return found, err
-	}
-	tx := s.bridge.NewTransaction()
-	r.forget(tx)
-	return found, s.bridge.Run(ctx, tx)
-}
-
-// evict takes the owners of what was accepted once, and is refused now, off the table.
-func (s *Store) evict(ctx context.Context, r *round, k key, refused error) bool {
+// evict removes the owners of a flow that was installed once, and is rejected now. It reports whether there are any.
+func (s *Store) evict(ctx context.Context, r *round, k key, rejection error) bool {
 	owners := s.table.owners(k)
 	for _, owner := range owners {
 		s.mu.Lock()
 		old := s.current[owner]
 		s.mu.Unlock()
-		klog.FromContext(ctx).Error(refused, "What was on the switch is refused now; nothing of its owner will be there", "owner", owner)
+		klog.FromContext(ctx).Error(rejection, "Switch rejected flows; removed all flows of owner", "owner", owner, "action", "check ovs-vswitchd's log, then restart the agent")
 		r.evict(owner, old)
 	}
 	return len(owners) > 0

@@ -3,158 +3,138 @@ package vnids
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// A change is what one event does to the switch. VNIDs' lock is held from newChange to send.
-type change struct {
-	v       *VNIDs
-	changes []store.Change
-	touched map[config.VNID]bool
-}
+// network is the set of namespaces with the same VNID. The value is whether the namespace has multicast enabled.
+type network map[string]bool
 
-func (v *VNIDs) newChange() *change { return &change{v: v, touched: map[config.VNID]bool{}} }
-
-func (c *change) set(owner pipeline.Owner, st pipeline.State) {
-	c.changes = append(c.changes, store.Change{Owner: owner, State: st})
-}
-
-// network returns the VNID's network, which may become another one by the change.
-func (c *change) network(vnid config.VNID) *network {
-	c.touched[vnid] = true
-	n := c.v.networks[vnid]
-	if n == nil {
-		n = &network{namespaces: map[string]bool{}, ports: map[pipeline.Owner]int{}}
-		c.v.networks[vnid] = n
-	}
-	return n
-}
-
-// leave takes the namespace out of its network, enter brings it into that of its VNID.
-func (c *change) leave(name string, ns *namespace) {
-	if !ns.known {
-		return
-	}
-	n := c.network(ns.vnid)
-	delete(n.namespaces, name)
-	for owner := range ns.dependents {
-		delete(n.ports, owner)
-	}
-}
-
-func (c *change) enter(name string, ns *namespace) {
-	if ns.exists {
-		c.network(ns.vnid).namespaces[name] = ns.multicast
-	}
-	for owner, d := range ns.dependents {
-		c.plug(ns, owner, d)
-	}
-}
-
-// plug makes a dependent's port one that hears its VNID's multicast.
-func (c *change) plug(ns *namespace, owner pipeline.Owner, d Dependent) {
-	if ns.known && d.OFPort > 0 {
-		c.network(ns.vnid).ports[owner] = d.OFPort
-	}
-}
-
-func (c *change) unplug(ns *namespace, owner pipeline.Owner) {
-	if ns.known {
-		delete(c.network(ns.vnid).ports, owner)
-	}
-}
-
-// send gives the change to the store, with the multicast of all networks that it touched. The first commits are those of set.
-func (c *change) send() []*store.Commit {
-	for vnid := range c.touched {
-		n := c.v.networks[vnid]
-		on := n.hasMulticast()
-		if on || n.replicated {
-			c.v.follow(vnid, n) // first: of a namespace that comes it is not known yet where its pods are
-			c.set(multicastOwner(vnid), c.v.multicast(vnid, n))
-		}
-		n.replicated = on
-		if len(n.namespaces) == 0 && len(n.ports) == 0 {
-			delete(c.v.networks, vnid)
-		}
-	}
-	if len(c.changes) == 0 {
-		return nil
-	}
-	return c.v.store.SetAll(c.changes...)
-}
-
-// network is the namespaces and the pods here that have one VNID.
-type network struct {
-	namespaces map[string]bool        // whether the namespace has multicast
-	ports      map[pipeline.Owner]int // of its pods here
-	replicated bool                   // it has multicast on the switch
-}
-
-// hasMulticast tells whether the VNID's multicast is on, for pods here. As in OpenShift SDN all namespaces of the VNID must have
-// asked for it: none can make another one listen.
-func (n *network) hasMulticast() bool {
-	if len(n.ports) == 0 || len(n.namespaces) == 0 {
-		return false
-	}
-	for _, on := range n.namespaces {
-		if !on {
+// hasMulticast reports whether the VNID's multicast is enabled. As in OpenShift SDN all its namespaces must enable it: no namespace can make another
+// one receive packets.
+func (n network) hasMulticast() bool {
+	for _, enabled := range n {
+		if !enabled {
 			return false
 		}
 	}
-	return true
+	return len(n) > 0
 }
 
-func multicastOwner(vnid config.VNID) pipeline.Owner {
-	return pipeline.Owner{Kind: pipeline.KindMulticast, Key: fmt.Sprintf("vnid/%s", vnid)}
+// change is the effect of one event on networks. The lock of VNIDs is held from newChange to send.
+type change struct {
+	v        *VNIDs
+	update   store.Update
+	affected map[config.VNID]bool
 }
 
-func (v *VNIDs) multicast(vnid config.VNID, n *network) pipeline.State {
+func (v *VNIDs) newChange() *change { return &change{v: v, affected: map[config.VNID]bool{}} }
+
+// enter adds the namespace to the network of its VNID, and publishes the VNID.
+func (c *change) join(name string, ns namespace) {
+	c.leave(name)
+	c.affected[ns.vnid] = true
+	if c.v.networks[ns.vnid] == nil {
+		c.v.networks[ns.vnid] = network{}
+	}
+	c.v.networks[ns.vnid][name] = ns.multicast
+	c.v.namespaces[name] = ns
+	delete(c.v.invalid, name)
+	c.update.Publish = append(c.update.Publish, store.Published{Input: inputs.VNID(name), Value: ns.vnid})
+}
+
+// leave removes the namespace from its network, if it has one.
+func (c *change) leave(name string) {
+	ns, exists := c.v.namespaces[name]
+	if !exists {
+		return
+	}
+	c.affected[ns.vnid] = true
+	n := c.v.networks[ns.vnid]
+	delete(n, name)
+	if len(n) == 0 {
+		delete(c.v.networks, ns.vnid)
+	}
+	delete(c.v.namespaces, name)
+}
+
+// send updates the store, including the multicast flows of all affected networks.
+func (c *change) send() []*store.Commit {
+	for vnid := range c.affected {
+		c.v.follow(vnid) // before the flows: until the new receivers are known, all nodes get the multicast
+		enabled := c.v.networks[vnid].hasMulticast()
+		if enabled || c.v.replicated[vnid] {
+			c.update.Changes = append(c.update.Changes, c.v.multicast(vnid))
+		}
+		delete(c.v.replicated, vnid)
+		if enabled {
+			c.v.replicated[vnid] = true
+		}
+	}
+	return c.v.store.Update(c.update)
+}
+
+// multicast returns the change that installs the VNID's multicast flows, or removes them if its multicast is disabled.
+func (v *VNIDs) multicast(vnid config.VNID) store.Change {
+	change := store.Change{Owner: pipeline.Owner{Kind: pipeline.KindMulticast, Key: fmt.Sprintf("vnid/%s", vnid)}}
+	n := v.networks[vnid]
 	if !n.hasMulticast() {
-		return pipeline.State{}
+		return change
 	}
-	m := pipeline.Multicast{VNID: vnid, OFPorts: slices.Sorted(maps.Values(n.ports))}
-	nodes, known := v.elsewhere.Nodes(vnid)
-	m.Nodes, m.AllNodes = nodes, !known
-	return v.node.Multicast(m)
+	nodes := inputs.MulticastNodesOf(vnid)
+	var ports []store.Input
+	for name := range n {
+		ports = append(ports, inputs.Ports(name))
+	}
+	change.Reads = append(slices.Clone(ports), nodes)
+	change.Compile = func(values *store.Values) pipeline.State {
+		m := pipeline.Multicast{VNID: vnid}
+		for _, p := range ports {
+			m.OFPorts = append(m.OFPorts, store.Read[[]int](values, p)...)
+		}
+		if len(m.OFPorts) == 0 {
+			return pipeline.State{}
+		}
+		slices.Sort(m.OFPorts)
+		to := store.Read[inputs.MulticastNodes](values, nodes)
+		m.Nodes, m.AllNodes = to.VTEPs, !to.Known
+		return v.node.Multicast(m)
+	}
+	return change
 }
 
-// follow tells whose pods to look for on other nodes.
-func (v *VNIDs) follow(vnid config.VNID, n *network) {
-	var names []string
-	if n.hasMulticast() {
-		names = slices.Sorted(maps.Keys(n.namespaces))
+// follow updates the follower. It follows VNIDs with multicast and pods on this node only.
+func (v *VNIDs) follow(vnid config.VNID) {
+	if v.follower == nil {
+		return
 	}
-	v.elsewhere.Follow(vnid, names)
+	n := v.networks[vnid]
+	if !n.hasMulticast() || !v.hasPods(n) {
+		v.follower.Follow(vnid, nil)
+		return
+	}
+	v.follower.Follow(vnid, slices.Sorted(maps.Keys(n)))
 }
 
-// Refresh compiles the VNID's multicast anew: other nodes have its pods now.
-func (v *VNIDs) Refresh(vnid config.VNID) []*store.Commit {
+// hasPods reports whether a namespace of the network has pods on this node.
+func (v *VNIDs) hasPods(n network) bool {
+	for name := range n {
+		if ports, _ := store.Get[[]int](v.store, inputs.Ports(name)); len(ports) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// portsChanged handles the first or last pod of the namespace on this node.
+func (v *VNIDs) portsChanged(namespace string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n := v.networks[vnid]
-	if n == nil || !n.replicated {
-		return nil
+	if ns, exists := v.namespaces[namespace]; exists && v.replicated[ns.vnid] {
+		v.follow(ns.vnid)
 	}
-	return v.store.SetAll(store.Change{Owner: multicastOwner(vnid), State: v.multicast(vnid, n)})
 }
-
-// Elsewhere knows which other nodes have pods of a VNID. Its methods never block.
-type Elsewhere interface {
-	// Follow names the namespaces that a VNID with multicast has; none: nobody here listens any more.
-	Follow(vnid config.VNID, namespaces []string)
-
-	// Nodes returns the VTEPs of all others who listen to the VNID, each once, and whether they are known already.
-	Nodes(vnid config.VNID) (vteps []netip.Addr, known bool)
-}
-
-// nowhere knows of nobody.
-type nowhere struct{}
-
-func (nowhere) Follow(config.VNID, []string)           {}
-func (nowhere) Nodes(config.VNID) ([]netip.Addr, bool) { return nil, false }

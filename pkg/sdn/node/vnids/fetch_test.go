@@ -24,106 +24,108 @@ func tryAgainCode(err error) uint {
 	return 0
 }
 
-// A pod may come before the watch tells of its namespace: the API server is asked, once.
-func TestFetch(t *testing.T) {
+// A pod's ADD may precede the watch event of its namespace: each ADD then sends one request to the API server.
+func TestRequire_getsUnknownNetNamespace(t *testing.T) {
 	f := start(t, config.ModeMultitenant)
 	for range 2 {
-		if err := f.Fetch(t.Context(), "late"); tryAgainCode(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "namespace late has no NetNamespace yet") {
-			t.Errorf("without a NetNamespace: %v", err)
+		if err := f.require(t.Context(), "late"); tryAgainCode(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "namespace late has no NetNamespace yet") {
+			t.Errorf("without a NetNamespace: got %v, want ErrTryAgainLater", err)
 		}
 		if got := <-f.gets; got != "late" {
-			t.Errorf("asked for %s", got)
+			t.Errorf("requested NetNamespace: got %s, want late", got)
 		}
 	}
 	f.create(netNamespace("late", 0x70))
-	if err := f.Fetch(t.Context(), "late"); err != nil {
+	if err := f.require(t.Context(), "late"); err != nil {
 		t.Fatal(err)
 	}
 	f.set("late", 1)
 	f.wantLoads("1:0x70")
 }
 
-// A namespace of a name that somebody is left of gets its own VNID, though the watch has not told of it.
-func TestFetchOfANewNamespaceOfAnOldName(t *testing.T) {
+// A re-created namespace gets its new VNID before its watch event, while pods of the deleted namespace remain.
+func TestRequire_recreatedNamespace(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
 	f.set("a", 1)
 	f.wantLoads("1:0x20")
-	f.goneIsNoticed("a")
+	f.deleteNetNamespace("a")
 	f.wantLoads("1:0x20")
 	f.get = func(context.Context, string) (*networkv1.NetNamespace, error) { return netNamespace("a", 0x30), nil }
-	if err := f.Fetch(t.Context(), "a"); err != nil {
+	if err := f.require(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	f.set("a", 2)
 	f.wantLoads("1:0x30 2:0x30")
 }
 
-// The pods that are left of the old namespace follow the new one, though the switch refuses them when a pod's ADD learns of it.
-func TestFetchedVNIDThatIsRefusedIsTriedAgain(t *testing.T) {
+// The remaining pods of a deleted namespace get the VNID of the re-created one, also if the switch first rejects their flows.
+func TestRequire_recreatedNamespaceWithRejectedFlows(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20), netNamespace("b", 0x50))
-	var refuses atomic.Bool
+	var rejects atomic.Bool
 	f.bridge.RefuseFlow = func(flow *ovs.Flow) string {
-		if refuses.Load() && flow.InPort == 1 {
-			return "there is no room"
+		if rejects.Load() && flow.InPort == 1 {
+			return "table is full"
 		}
 		return ""
 	}
 	f.set("a", 1)
-	f.goneIsNoticed("a")
-	refuses.Store(true)
+	f.deleteNetNamespace("a")
+	rejects.Store(true)
 	f.get = func(context.Context, string) (*networkv1.NetNamespace, error) { return netNamespace("a", 0x30), nil }
-	if err := f.Fetch(t.Context(), "a"); err != nil {
+	if err := f.require(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	f.set("b", 2) // behind it
+	f.set("b", 2) // later than the change of a
 	f.wantLoads("1:0x20 2:0x50")
-	refuses.Store(false)
-	f.create(netNamespace("a", 0x30)) // the watch tells of it, at last
+	rejects.Store(false)
+	f.create(netNamespace("a", 0x30)) // causes the watch event
 	f.wantLoads("1:0x30 2:0x50")
 }
 
-// The watch overtakes an answer of the API server: nobody would tell of the newer VNID again.
-func TestFetchThatIsOvertaken(t *testing.T) {
+// A watch event that precedes the older answer of the API server wins.
+func TestRequire_olderThanWatchEvent(t *testing.T) {
 	f := start(t, config.ModeMultitenant)
 	f.get = func(context.Context, string) (*networkv1.NetNamespace, error) {
 		f.create(netNamespace("a", 0x30))
 		f.update(netNamespace("a", 0x40))
 		f.eventually(func() error {
-			if vnid, _ := f.Of("a"); vnid != 0x40 {
-				return fmt.Errorf("the VNID is %s", vnid)
+			if vnid, _ := f.of("a"); vnid != 0x40 {
+				return fmt.Errorf("VNID: got %s, want 0x40", vnid)
 			}
 			return nil
 		})
 		return netNamespace("a", 0x30), nil
 	}
-	if err := f.Fetch(t.Context(), "a"); err != nil {
+	if err := f.require(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if vnid, known := f.Of("a"); vnid != 0x40 || !known {
-		t.Errorf("the VNID is %s, known %t", vnid, known)
+	if vnid, known := f.of("a"); vnid != 0x40 || !known {
+		t.Errorf("VNID: got %s, known %t; want 0x40, known", vnid, known)
 	}
 }
 
-// goneIsNoticed deletes a NetNamespace.
-func (f *fixture) goneIsNoticed(name string) {
+// deleteNetNamespace deletes the NetNamespace, and waits until its watch event is handled.
+func (f *fixture) deleteNetNamespace(name string) {
 	f.t.Helper()
 	if err := f.client.NetworkV1().NetNamespaces().Delete(f.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		f.t.Fatal(err)
 	}
 	f.eventually(func() error {
-		if f.isCurrent(name) {
-			return errors.New("nobody has told that it is gone")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, exists := f.namespaces[name]; exists {
+			return errors.New("the deletion is not handled yet")
 		}
 		return nil
 	})
 }
 
-// An API server that does not answer holds up nobody else, and those who ask for one namespace share the question.
-func TestFetchThatHangs(t *testing.T) {
+// While the API server does not answer, pods of known namespaces start, and pods of one unknown namespace share one request.
+func TestRequire_apiServerHangs(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
-	asked, answer := make(chan string, 100), make(chan struct{})
+	requests, answer := make(chan string, 100), make(chan struct{})
 	f.get = func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
-		asked <- name
+		requests <- name
 		select {
 		case <-answer:
 			return nil, errors.New("no answer")
@@ -133,22 +135,22 @@ func TestFetchThatHangs(t *testing.T) {
 	}
 	results := make(chan error, 20)
 	for range cap(results) {
-		go func() { results <- f.Fetch(t.Context(), "slow") }()
+		go func() { results <- f.require(t.Context(), "slow") }()
 	}
-	<-asked
+	<-requests
 	f.set("a", 1)
-	if err := f.Fetch(t.Context(), "a"); err != nil {
+	if err := f.require(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
-	gone, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.Fetch(gone, "slow"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a pod whose runtime gave up: %v", err)
+	if err := f.require(canceled, "slow"); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled ADD: got %v, want context.Canceled", err)
 	}
 	close(answer)
 	for range cap(results) {
 		if err := <-results; tryAgainCode(err) != types.ErrTryAgainLater {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want ErrTryAgainLater", err)
 		}
 	}
 }

@@ -2,9 +2,11 @@ package vnids
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -25,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const timeout = 20 * time.Second
 
 // fixture is a node of mode multitenant with a fake switch and API.
 type fixture struct {
@@ -33,7 +36,10 @@ type fixture struct {
 	t      *testing.T
 	bridge *ovs.Fake
 	client *fake.Clientset
-	gets   chan string // names that were asked for
+	gets   chan string // names of requested NetNamespaces
+
+	mutex sync.Mutex
+	pods  map[string][]int // the ports of each namespace's pods
 }
 
 func start(t *testing.T, mode config.Mode, objects ...*networkv1.NetNamespace) *fixture {
@@ -92,31 +98,71 @@ func owner(n int) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindPod, Key: fmt.Sprint(n)}
 }
 
-// pod has one flow, in whose actions the VNID can be seen.
-func pod(n int) Dependent {
-	return Dependent{OFPort: n, Compile: func(vnid config.VNID) pipeline.State {
-		return pipeline.State{Flows: []*ovs.Flow{{
-			Table: 20, Priority: 100, Protocol: goovs.ProtocolIPv4, InPort: n,
-			Actions: []ovs.Action{goovs.Load(fmt.Sprintf("%#x", uint32(vnid)), "NXM_NX_REG0[]"), ovs.GotoTable(27)},
-		}}}
-	}}
+// flowsOf returns the only flow of a pod, which loads the VNID.
+func flowsOf(n int, vnid config.VNID) pipeline.State {
+	return pipeline.State{Flows: []*ovs.Flow{{
+		Table: 20, Priority: 100, Protocol: goovs.ProtocolIPv4, InPort: n,
+		Actions: []ovs.Action{goovs.Load(fmt.Sprintf("%#x", uint32(vnid)), "NXM_NX_REG0[]"), ovs.GotoTable(27)},
+	}}}
 }
 
+// set sets a pod's flows as package pods does, and waits for them, unless the VNID of the namespace is unknown.
 func (f *fixture) set(namespace string, n int) {
 	f.t.Helper()
-	f.must(f.Set(namespace, owner(n), pod(n)))
-}
-
-func (f *fixture) must(c *store.Commit) {
-	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
-	defer cancel()
-	if err := c.Wait(ctx); err != nil {
+	vnid := inputs.VNID(namespace)
+	f.mutex.Lock()
+	if f.pods == nil {
+		f.pods = map[string][]int{}
+	}
+	f.pods[namespace] = append(slices.Clone(f.pods[namespace]), n)
+	commit := f.store.Update(store.Update{
+		Publish: []store.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Changes: []store.Change{{Owner: owner(n), Reads: []store.Input{vnid}, Compile: func(v *store.Values) pipeline.State {
+			return flowsOf(n, store.Read[config.VNID](v, vnid))
+		}}},
+	})[0]
+	f.mutex.Unlock()
+	if err := f.wait(commit); err != nil && !errors.As(err, new(*store.MissingInputError)) {
 		f.t.Fatal(err)
 	}
 }
 
-// loads returns the VNIDs of ports, "1:0x20 2:0x20", as the switch has them.
+// remove deletes a pod.
+func (f *fixture) remove(namespace string, n int) {
+	f.t.Helper()
+	f.mutex.Lock()
+	f.pods[namespace] = slices.DeleteFunc(slices.Clone(f.pods[namespace]), func(port int) bool { return port == n })
+	commit := f.store.Update(store.Update{
+		Publish: []store.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Changes: []store.Change{{Owner: owner(n)}},
+	})[0]
+	f.mutex.Unlock()
+	f.must(commit)
+}
+
+// require waits for the VNID of the namespace, as a pod's ADD does first.
+func (f *fixture) require(ctx context.Context, namespace string) error {
+	return f.store.Require(ctx, inputs.VNID(namespace))
+}
+
+func (f *fixture) of(namespace string) (config.VNID, bool) {
+	return store.Get[config.VNID](f.store, inputs.VNID(namespace))
+}
+
+func (f *fixture) wait(c *store.Commit) error {
+	ctx, cancel := context.WithTimeout(f.t.Context(), timeout)
+	defer cancel()
+	return c.Wait(ctx)
+}
+
+func (f *fixture) must(c *store.Commit) {
+	f.t.Helper()
+	if err := f.wait(c); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// loads returns the VNIDs that the flows load, by port: "1:0x20 2:0x20".
 func loads(flows []string) string {
 	var out []string
 	for _, text := range flows {
@@ -139,17 +185,17 @@ func loads(flows []string) string {
 	return strings.Join(out, " ")
 }
 
-// eventually looks until the switch has what is wanted.
-func (f *fixture) eventually(look func() error) {
+// eventually repeats the check until it succeeds.
+func (f *fixture) eventually(check func() error) {
 	f.t.Helper()
-	await.OK(f.t, patience, func(context.Context) error { return look() })
+	await.OK(f.t, timeout, func(context.Context) error { return check() })
 }
 
 func (f *fixture) wantLoads(want string) {
 	f.t.Helper()
 	f.eventually(func() error {
 		if got := loads(f.bridge.Flows()); got != want {
-			return fmt.Errorf("VNIDs by port are %q, want %q", got, want)
+			return fmt.Errorf("VNIDs by port: got %q, want %q", got, want)
 		}
 		return nil
 	})

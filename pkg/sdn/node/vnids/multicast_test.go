@@ -11,26 +11,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 )
 
-func TestMulticastIsForWhoAsksForIt(t *testing.T) {
+func TestMulticast_enabledByAllNamespaces(t *testing.T) {
 	f := start(t, config.ModeMultitenant, withMulticast(netNamespace("a", 0x20)), netNamespace("b", 0x30), netNamespace("c", 0x20))
 	f.set("a", 1)
 	f.set("b", 2)
-	f.wantMulticast() // c has a's VNID and did not ask
+	f.wantMulticast() // c has the VNID of a, and has not enabled multicast
 	f.update(withMulticast(netNamespace("c", 0x20)))
 	f.wantMulticast("0x20 output:1")
 	f.set("c", 3)
 	f.set("a", 4)
 	f.wantMulticast("0x20 output:1,output:3,output:4")
-	f.update(withMulticast(netNamespace("c", 0x30))) // joins b, which did not ask
+	f.update(withMulticast(netNamespace("c", 0x30))) // the VNID of b, which has not enabled multicast
 	f.wantMulticast("0x20 output:1,output:4")
 	f.update(withMulticast(netNamespace("b", 0x30)))
 	f.wantMulticast("0x20 output:1,output:4", "0x30 output:2,output:3")
 	f.update(netNamespace("a", 0x20))
 	f.wantMulticast("0x30 output:2,output:3")
-	f.must(f.Delete(owner(2)))
-	f.must(f.Delete(owner(3)))
+	f.remove("b", 2)
+	f.remove("c", 3)
 	f.wantMulticast()
 	if err := f.client.NetworkV1().NetNamespaces().Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -39,39 +41,39 @@ func TestMulticastIsForWhoAsksForIt(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if len(f.networks) != 2 {
-			return fmt.Errorf("%d networks are known, of 2 VNIDs", len(f.networks))
+			return fmt.Errorf("networks: got %d, want 2", len(f.networks))
 		}
 		return nil
 	})
 }
 
-// elsewhere is what a test says of other nodes.
-type elsewhere struct {
+// follower records the namespaces of followed VNIDs.
+type follower struct {
 	mu       sync.Mutex
 	followed map[config.VNID][]string
-	nodes    map[config.VNID][]netip.Addr
 }
 
-func (e *elsewhere) Follow(vnid config.VNID, namespaces []string) {
+func (e *follower) Follow(vnid config.VNID, namespaces []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.followed[vnid] = namespaces
 }
 
-func (e *elsewhere) Nodes(vnid config.VNID) ([]netip.Addr, bool) {
+func (e *follower) of(vnid config.VNID) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	nodes, known := e.nodes[vnid]
-	return nodes, known
+	return e.followed[vnid]
 }
 
-func TestMulticastGoesToNodesThatHaveThePods(t *testing.T) {
+func TestMulticast_publishedNodes(t *testing.T) {
 	f := start(t, config.ModeMultitenant, withMulticast(netNamespace("a", 0x20)), withMulticast(netNamespace("b", 0x20)))
-	e := &elsewhere{followed: map[config.VNID][]string{}, nodes: map[config.VNID][]netip.Addr{}}
-	f.elsewhere = e
+	e := &follower{followed: map[config.VNID][]string{}}
+	f.mu.Lock()
+	f.follower = e
+	f.mu.Unlock()
 	f.set("a", 1)
-	if got := e.followed[0x20]; !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("followed are %q", got)
+	if got := e.of(0x20); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("followed namespaces: got %q, want a and b", got)
 	}
 	replicas := func() int {
 		n := 0
@@ -82,26 +84,34 @@ func TestMulticastGoesToNodesThatHaveThePods(t *testing.T) {
 		}
 		return n
 	}
-	e.nodes[0x20] = []netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}
-	for _, c := range f.Refresh(0x20) {
+	nodes := inputs.MulticastNodes{VTEPs: []netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}, Known: true}
+	publish := func() []*store.Commit {
+		return f.store.Update(store.Update{Publish: []store.Published{{Input: inputs.MulticastNodesOf(0x20), Value: nodes}}})
+	}
+	for _, c := range publish() {
 		f.must(c)
 	}
 	if n := replicas(); n != 2 {
-		t.Errorf("it goes to %d nodes, want 2", n)
+		t.Errorf("multicast goes to %d nodes, want 2", n)
 	}
-	f.must(f.Delete(owner(1)))
-	if got := e.followed[0x20]; len(got) > 0 {
-		t.Errorf("without pods here, followed are %q", got)
+	f.remove("a", 1)
+	if got := e.of(0x20); len(got) > 0 {
+		t.Errorf("without pods on this node, followed namespaces: got %q, want none", got)
 	}
 	if n := replicas(); n != 0 {
-		t.Errorf("without pods here, it goes to %d nodes", n)
+		t.Errorf("without pods on this node, multicast goes to %d nodes, want none", n)
 	}
-	if len(f.Refresh(0x20)) > 0 {
-		t.Error("without pods here, news of others change the switch")
+	nodes = inputs.MulticastNodes{VTEPs: nodes.VTEPs[:1], Known: true}
+	bundles := f.bridge.Bundles()
+	for _, c := range publish() {
+		f.must(c)
+	}
+	if got := f.bridge.Bundles(); got != bundles {
+		t.Errorf("without pods on this node, a change of other nodes: got %d bundles, want none", got-bundles)
 	}
 }
 
-// multicast returns what the switch has in table 120, by VNID.
+// wantMulticast waits until table 120 has exactly these flows, "VNID ACTIONS".
 func (f *fixture) wantMulticast(want ...string) {
 	f.t.Helper()
 	f.eventually(func() error {
@@ -116,7 +126,7 @@ func (f *fixture) wantMulticast(want ...string) {
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("multicast is %q, want %q", got, want)
+			return fmt.Errorf("multicast: got %q, want %q", got, want)
 		}
 		return nil
 	})

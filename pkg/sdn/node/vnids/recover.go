@@ -10,39 +10,38 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// recover reads from the bridge the VNIDs of NetNamespaces that have no valid netid and no valid record of ovsdn-controller. An agent that
-// starts, or follows another mode, so continues with the VNID that a running agent retains.
-func (v *VNIDs) recover(ctx context.Context, unusable []*networkv1.NetNamespace) error {
-	if len(unusable) == 0 || v.bridge == nil {
+// recover reads the VNIDs of the previous agent's flows for NetNamespaces with neither a valid netid nor a valid annotation of
+// ovsdn-controller (config.AssignedVNIDAnnotation): a restart of the agent, or a change of the mode, does not change their VNIDs.
+func (v *VNIDs) recover(ctx context.Context, invalid []*networkv1.NetNamespace) error {
+	if len(invalid) == 0 || v.bridge == nil {
 		return nil
 	}
 	flows, err := v.bridge.DumpFlows(ctx)
 	if err != nil {
-		return fmt.Errorf("read the VNIDs of %d invalid NetNamespaces from the bridge: %w", len(unusable), err)
+		return fmt.Errorf("read the VNIDs of %d invalid NetNamespaces from the bridge: %w", len(invalid), err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.onBridge = pipeline.VNIDsOf(flows)
-	for _, o := range unusable {
-		ns := v.namespace(o.Name)
-		if !ns.known {
-			ns.unusable = true
-			ns.multicast = o.Annotations[networkv1.MulticastEnabledAnnotation] == "true"
+	for _, o := range invalid {
+		if _, exists := v.namespaces[o.Name]; !exists {
+			v.invalid[o.Name] = o.Annotations[networkv1.MulticastEnabledAnnotation] == "true"
 		}
 	}
-	klog.FromContext(ctx).Info("Read VNIDs of invalid NetNamespaces from the bridge", "netnamespaces", len(unusable), "owners", len(v.onBridge))
+	klog.FromContext(ctx).Info("Read VNIDs of invalid NetNamespaces from the bridge", "netNamespaces", len(invalid), "owners", len(v.onBridge))
 	return nil
 }
 
-// adopt sets the VNID of a namespace whose NetNamespace is unusable to the one that the dependent has on the bridge. It reports whether it did.
-func (v *VNIDs) adopt(ns *namespace, owner pipeline.Owner) bool {
-	if !ns.unusable || ns.known {
-		return false
+// adopt publishes the VNID of the owner's flows on the bridge as that of its namespace, if the NetNamespace is invalid.
+func (v *VNIDs) adopt(name string, owner pipeline.Owner) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	multicast, invalid := v.invalid[name]
+	vnid, known := v.onBridge[owner.Cookie()]
+	if !invalid || !known {
+		return
 	}
-	vnid, ok := v.onBridge[owner.Cookie()]
-	if !ok {
-		return false
-	}
-	ns.vnid, ns.known, ns.exists, ns.unusable = vnid, true, true, false
-	return true
+	c := v.newChange()
+	c.join(name, namespace{vnid, multicast})
+	c.send()
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -25,8 +26,8 @@ func withRecord(o *networkv1.NetNamespace, assigned string) *networkv1.NetNamesp
 	return o
 }
 
-// The assigned VNID stays in use, for new pods too, whether the netid is invalid when the agent starts or becomes so later.
-func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
+// The assigned VNID remains active, for new pods too, whether the netid is invalid when the agent starts or becomes so later.
+func TestInvalidNetID_retainsAssignedVNID(t *testing.T) {
 	for name, invalid := range map[string]*networkv1.NetNamespace{
 		"reserved":   withRecord(netNamespace("a", 5), "32"),
 		"too large":  withRecord(netNamespace("a", 1<<24), "32"),
@@ -35,7 +36,7 @@ func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
 		t.Run(name+", then a restart", func(t *testing.T) {
 			f := start(t, config.ModeMultitenant, invalid)
 			f.set("a", 1)
-			if err := f.Fetch(t.Context(), "a"); err != nil {
+			if err := f.require(t.Context(), "a"); err != nil {
 				t.Errorf("new pod: got %v", err)
 			}
 			f.wantLoads("1:0x20")
@@ -44,7 +45,7 @@ func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
 			f := start(t, config.ModeMultitenant, withRecord(netNamespace("a", 0x20), "32"), netNamespace("b", 0x30))
 			f.set("a", 1)
 			f.update(invalid)
-			f.update(netNamespace("b", 0x40)) // behind it
+			f.update(netNamespace("b", 0x40)) // handled later
 			f.set("b", 2)
 			f.set("a", 3)
 			f.wantLoads("1:0x20 2:0x40 3:0x20")
@@ -52,7 +53,7 @@ func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
 		t.Run(name+", new to the agent", func(t *testing.T) {
 			f := start(t, config.ModeMultitenant)
 			f.get = func(context.Context, string) (*networkv1.NetNamespace, error) { return invalid, nil }
-			if err := f.Fetch(t.Context(), "a"); err != nil {
+			if err := f.require(t.Context(), "a"); err != nil {
 				t.Errorf("got %v", err)
 			}
 			f.set("a", 1)
@@ -61,17 +62,17 @@ func TestInvalidNetIDKeepsAssignedVNID(t *testing.T) {
 	}
 }
 
-// The record changes while the netid is invalid: the controller has corrected it.
-func TestInvalidNetIDFollowsItsRecord(t *testing.T) {
+// The controller assigns another VNID while the netid is invalid.
+func TestInvalidNetID_assignedVNIDChanges(t *testing.T) {
 	f := start(t, config.ModeMultitenant, withRecord(netNamespace("a", 5), "32"))
 	f.set("a", 1)
 	f.update(withRecord(netNamespace("a", 5), "48"))
 	f.wantLoads("1:0x30")
-	f.update(withRecord(netNamespace("a", 0x40), "48")) // valid: the record says nothing
+	f.update(withRecord(netNamespace("a", 0x40), "48")) // valid: the record is ignored
 	f.wantLoads("1:0x40")
 }
 
-// dump is a bridge that has these flows.
+// dump is a Bridge with these flows; nil does not answer.
 type dump []ovs.DumpedFlow
 
 func (d dump) DumpFlows(context.Context) ([]ovs.DumpedFlow, error) {
@@ -85,7 +86,7 @@ func dumpOf(t *testing.T, mode string, vnids map[int]config.VNID) dump {
 	t.Helper()
 	d := dump{{Key: ovs.Key{Table: 253}, Text: "table=253,priority=32768,actions=note:" + mode + ".11.22.33.44.55"}}
 	for n, vnid := range vnids {
-		for _, f := range pod(n).Compile(vnid).Flows {
+		for _, f := range flowsOf(n, vnid).Flows {
 			key, err := ovs.FlowKey(f)
 			if err != nil {
 				t.Fatal(err)
@@ -100,7 +101,7 @@ func dumpOf(t *testing.T, mode string, vnids map[int]config.VNID) dump {
 	return d
 }
 
-// startOn is start with a bridge that has flows of a previous agent.
+// startOn starts VNIDs on a bridge with flows of a previous agent.
 func startOn(t *testing.T, bridge Bridge, flows ovs.Interface, objects ...*networkv1.NetNamespace) (v *VNIDs, stop func(), err error) {
 	t.Helper()
 	client := fake.NewSimpleClientset()
@@ -137,7 +138,7 @@ func (p primed) Prime(ctx context.Context) error {
 }
 
 // Without a record, an agent that starts continues with the VNID that the bridge has for the namespace's pods.
-func TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge(t *testing.T) {
+func TestInvalidNetID_recoveredFromFlows(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bridge dump
 		object *networkv1.NetNamespace
@@ -145,22 +146,22 @@ func TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge(t *testing.T) {
 	}{
 		"no record":             {dumpOf(t, "01", map[int]config.VNID{1: 0x20, 2: 0x20}), netNamespace("a", 5), "1:0x20 2:0x20 3:0x20"},
 		"invalid record":        {dumpOf(t, "01", map[int]config.VNID{2: 0x20}), withRecord(netNamespace("a", 5), "x"), "1:0x20 2:0x20 3:0x20"},
-		"the record decides":    {dumpOf(t, "01", map[int]config.VNID{1: 0x20}), withRecord(netNamespace("a", 5), "48"), "1:0x30 2:0x30 3:0x30"},
-		"the netid decides":     {dumpOf(t, "01", map[int]config.VNID{1: 0x20}), netNamespace("a", 0x40), "1:0x40 2:0x40 3:0x40"},
+		"valid record":          {dumpOf(t, "01", map[int]config.VNID{1: 0x20}), withRecord(netNamespace("a", 5), "48"), "1:0x30 2:0x30 3:0x30"},
+		"valid netid":           {dumpOf(t, "01", map[int]config.VNID{1: 0x20}), netNamespace("a", 0x40), "1:0x40 2:0x40 3:0x40"},
 		"from mode subnet":      {dumpOf(t, "00", map[int]config.VNID{1: 0, 2: 0}), netNamespace("a", 5), ""},
 		"no pods on the bridge": {dumpOf(t, "01", map[int]config.VNID{9: 0x20}), netNamespace("a", 5), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fixture{t: t, bridge: ovs.NewFake("br0")}
-			f.must1(f.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}))
+			f.noError(f.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}))
 			var err error
 			f.VNIDs, _, err = startOn(t, tc.bridge, f.bridge, tc.object)
-			f.must1(err)
+			f.noError(err)
 			for n := range 3 {
 				f.set("a", n+1)
 			}
 			f.wantLoads(tc.want)
-			err = f.Fetch(t.Context(), "a")
+			err = f.require(t.Context(), "a")
 			if known := tc.want != ""; known && err != nil || !known && tryAgainCode(err) != types.ErrTryAgainLater {
 				t.Errorf("new pod: got %v", err)
 			}
@@ -174,31 +175,31 @@ func TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge(t *testing.T) {
 	})
 }
 
-func (f *fixture) must1(err error) {
+func (f *fixture) noError(err error) {
 	f.t.Helper()
 	if err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// TestInvalidNetIDWithoutRecord_switch is TestInvalidNetIDWithoutRecordKeepsVNIDOfBridge on a real switch.
-func TestInvalidNetIDWithoutRecord_switch(t *testing.T) {
+// TestInvalidNetID_recoveredFromSwitch is TestInvalidNetID_recoveredFromFlows with a real Open vSwitch.
+func TestInvalidNetID_recoveredFromSwitch(t *testing.T) {
 	s := ovstest.Start(t)
-	native := ovs.NewNative(ovstest.Bridge, s.RunDir)
-	t.Cleanup(native.Close)
+	backend := native.New(ovstest.Bridge, s.RunDir)
+	t.Cleanup(backend.Close)
 	f := &fixture{t: t}
-	f.must1(native.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}))
+	f.noError(backend.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: "netdev"}))
 	version := pipeline.State{Flows: []*ovs.Flow{{Table: 253, Priority: 1, Actions: []ovs.Action{ovs.Note([]byte{1, 2, 3, 4, 5, 6})}}}}
 	agent := func(object *networkv1.NetNamespace, want string) {
 		t.Helper()
-		v, stop, err := startOn(t, native, native, object)
-		f.must1(err)
+		v, stop, err := startOn(t, backend, backend, object)
+		f.noError(err)
 		f.VNIDs = v
 		f.must(v.store.SetAll(store.Change{Owner: pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, State: version})[0])
 		f.set("a", 1)
 		f.set("a", 2)
 		if got := loads(s.Dump(t)); got != want {
-			t.Errorf("netid %d: VNIDs by port are %q, want %q", object.NetID, got, want)
+			t.Errorf("netid %d: VNIDs by port: got %q, want %q", object.NetID, got, want)
 		}
 		stop()
 	}

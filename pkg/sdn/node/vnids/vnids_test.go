@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-func TestDependentsFollowTheirNamespace(t *testing.T) {
+func TestVNIDChange_recompilesPods(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20), netNamespace("b", 0x30))
 	f.set("a", 1)
 	f.set("a", 2)
@@ -23,16 +23,16 @@ func TestDependentsFollowTheirNamespace(t *testing.T) {
 	f.wantLoads("1:0x20 2:0x20 3:0x30")
 	f.update(netNamespace("a", 0x30))
 	f.wantLoads("1:0x30 2:0x30 3:0x30")
-	f.must(f.Delete(owner(1)))
+	f.remove("a", 1)
 	f.update(netNamespace("a", 0))
 	f.wantLoads("2:0x0 3:0x30")
-	// A new one of the namespace has what the others have.
+	// A new pod of the namespace gets the VNID of the others.
 	f.set("a", 4)
 	f.wantLoads("2:0x0 3:0x30 4:0x0")
 }
 
-// No packet meets a namespace of which some pods have the new VNID and some the old one.
-func TestNamespaceChangesInOneBundle(t *testing.T) {
+// At no time do some pods of a namespace have the new VNID and some the previous one.
+func TestVNIDChange_oneBundle(t *testing.T) {
 	const pods = 100
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
 	for n := range pods {
@@ -42,30 +42,30 @@ func TestNamespaceChangesInOneBundle(t *testing.T) {
 	f.update(netNamespace("a", 0x30))
 	f.eventually(func() error {
 		flows := f.bridge.Flows()
-		old, now := 0, 0
+		previous, current := 0, 0
 		for _, text := range flows {
 			if strings.Contains(text, "load:0x20") {
-				old++
+				previous++
 			}
 			if strings.Contains(text, "load:0x30") {
-				now++
+				current++
 			}
 		}
-		if old > 0 && now > 0 {
-			t.Fatalf("%d pods have the old VNID and %d the new one", old, now)
+		if previous > 0 && current > 0 {
+			t.Fatalf("%d pods have the previous VNID and %d the new one", previous, current)
 		}
-		if now != pods {
-			return fmt.Errorf("%d pods have the new VNID", now)
+		if current != pods {
+			return fmt.Errorf("pods with the new VNID: got %d, want %d", current, pods)
 		}
 		return nil
 	})
 	if n := f.bridge.Bundles() - before; n != 1 {
-		t.Errorf("%d bundles", n)
+		t.Errorf("got %d bundles, want 1", n)
 	}
 }
 
-// A pod that comes while its namespace changes has the VNID of the others when all is quiet.
-func TestComingWhileTheNamespaceChanges(t *testing.T) {
+// Pods that are added while their namespace's VNID changes finally have the last VNID.
+func TestVNIDChange_duringAdds(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
 	var adding sync.WaitGroup
 	for n := range 50 {
@@ -76,7 +76,7 @@ func TestComingWhileTheNamespaceChanges(t *testing.T) {
 	f.eventually(func() error {
 		flows := f.bridge.Flows()
 		if n := strings.Count(strings.Join(flows, "\n"), fmt.Sprintf("load:%#x->", 0x100+49)); n != 50 {
-			return fmt.Errorf("%d of 50 pods have the last VNID", n)
+			return fmt.Errorf("pods with the last VNID: got %d, want 50", n)
 		}
 		return nil
 	})
@@ -84,95 +84,95 @@ func TestComingWhileTheNamespaceChanges(t *testing.T) {
 
 func TestUnknownNamespaceHasNoFlows(t *testing.T) {
 	f := start(t, config.ModeMultitenant)
-	f.set("a", 1) // a recovered pod, say
-	if _, known := f.Of("a"); known {
-		t.Error("the VNID is known of a namespace without NetNamespace")
+	f.set("a", 1) // for example a recovered pod
+	if _, known := f.of("a"); known {
+		t.Error("got a VNID of a namespace without NetNamespace, want none")
 	}
 	f.wantLoads("")
 	f.create(netNamespace("a", 0x20))
 	f.wantLoads("1:0x20")
 }
 
-// What nobody can have is not taken over, and who has a VNID keeps it.
-func TestUnusableNetNamespace(t *testing.T) {
+// A NetNamespace that becomes invalid retains its VNID; one that was never valid has none.
+func TestInvalidNetNamespace(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20), netNamespace("bad", 5))
 	f.set("a", 1)
 	f.set("bad", 2)
 	f.update(netNamespace("a", 1<<24))
 	f.update(netNamespace("a", 9))
-	wrong := netNamespace("a", 0x30)
-	wrong.NetName = "b"
-	f.update(wrong)
+	otherName := netNamespace("a", 0x30)
+	otherName.NetName = "b"
+	f.update(otherName)
 	f.create(netNamespace("c", 0x40))
 	f.set("c", 3)
 	f.wantLoads("1:0x20 3:0x40")
-	if err := f.Fetch(t.Context(), "bad"); tryAgainCode(err) != types.ErrTryAgainLater {
-		t.Errorf("a pod of a NetNamespace with VNID 5: %v", err)
+	if err := f.require(t.Context(), "bad"); tryAgainCode(err) != types.ErrTryAgainLater {
+		t.Errorf("pod of a NetNamespace with VNID 5: got %v, want ErrTryAgainLater", err)
 	}
 }
 
-// The pods that are left in a namespace whose NetNamespace is gone keep their VNID; it is forgotten with the last of them.
-func TestNetNamespaceGone(t *testing.T) {
+// Remaining pods of a namespace whose NetNamespace was deleted retain their VNID; the last pod's removal deletes it.
+func TestNetNamespaceDeleted(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
 	f.set("a", 1)
 	if err := f.client.NetworkV1().NetNamespaces().Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.create(netNamespace("z", 0x50)) // seen behind the deletion, mostly
+	f.create(netNamespace("z", 0x50)) // usually handled after the deletion
 	f.eventually(func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.namespaces["a"].exists {
-			return errors.New("it is not noticed")
+		if _, exists := f.namespaces["a"]; exists {
+			return errors.New("the deletion is not handled yet")
 		}
 		return nil
 	})
 	f.wantLoads("1:0x20")
-	f.must(f.Delete(owner(1)))
-	if _, known := f.Of("a"); known {
-		t.Error("the VNID is still known")
+	f.remove("a", 1)
+	if _, known := f.of("a"); known {
+		t.Error("got a VNID after the last pod's removal, want none")
 	}
-	// The same name again is another namespace.
+	// Another namespace of the same name.
 	f.create(netNamespace("a", 0x60))
-	f.eventually(func() error { return f.Fetch(t.Context(), "a") })
+	f.eventually(func() error { return f.require(t.Context(), "a") })
 	f.set("a", 2)
 	f.wantLoads("2:0x60")
 }
 
-func TestModeSubnetAsksNobody(t *testing.T) {
+func TestModeSubnet_sendsNoRequests(t *testing.T) {
 	f := start(t, config.ModeSubnet)
-	if err := f.Fetch(t.Context(), "any"); err != nil {
+	if err := f.require(t.Context(), "any"); err != nil {
 		t.Error(err)
 	}
 	f.set("any", 1)
 	f.wantLoads("1:0x0")
-	f.must(f.Delete(owner(1)))
+	f.remove("any", 1)
 	f.wantLoads("")
 	if len(f.gets) > 0 {
-		t.Error("the API server was asked")
+		t.Errorf("got %d requests to the API server, want none", len(f.gets))
 	}
-	if len(f.networks) > 0 && f.networks[0].replicated {
-		t.Error("there is multicast")
+	if len(f.replicated) > 0 {
+		t.Error("got multicast flows, want none")
 	}
 }
 
-// A change of VNID that the switch refuses is tried until it takes it.
-func TestRefusedVNIDIsTriedAgain(t *testing.T) {
+// A change of the VNID is repeated until the switch accepts its flows.
+func TestVNIDChange_rejectedFlows(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
-	var refuses atomic.Bool
-	refused := make(chan struct{}, 100)
+	var rejects atomic.Bool
+	rejected := make(chan struct{}, 100)
 	f.bridge.RefuseFlow = func(*ovs.Flow) string {
-		if !refuses.Load() {
+		if !rejects.Load() {
 			return ""
 		}
-		refused <- struct{}{}
-		return "there is no room"
+		rejected <- struct{}{}
+		return "table is full"
 	}
 	f.set("a", 1)
 	f.wantLoads("1:0x20")
-	refuses.Store(true)
+	rejects.Store(true)
 	f.update(netNamespace("a", 0x30))
-	<-refused
-	refuses.Store(false)
+	<-rejected
+	rejects.Store(false)
 	f.wantLoads("1:0x30")
 }

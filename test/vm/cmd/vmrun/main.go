@@ -41,7 +41,7 @@ func run() int {
 	flags.IntVarP(&o.MemoryMiB, "memory", "m", 0, "memory in `MiB` (default 2048)")
 	flags.IntVarP(&o.CPUs, "cpus", "c", 0, "processors (default 2)")
 	flags.DurationVarP(&o.Timeout, "timeout", "t", 0, "for the whole run (default 10m)")
-	flags.StringVar(&o.CacheDir, "cache", vm.DefaultCacheDir, "`directory` that keeps the kernels")
+	flags.StringVar(&o.CacheDir, "cache", vm.DefaultCacheDir, "`directory` of the kernels")
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return 0

@@ -1,0 +1,81 @@
+package native_test
+
+import (
+	"strings"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// A client may change the database without waiting for vswitchd. The event must come after vswitchd has processed the change: flows that
+// are added earlier are deleted.
+func TestNativeReportsFlushes_noWait(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	must(t, replace(t, n, []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
+	next := func() string { return s.VSCtl(t, "--no-wait", "get", "open_vswitch", ".", "next_cfg") }
+	before := next()
+
+	resume := s.PauseVSwitchd(t)
+	s.VSCtl(t, "--no-wait", "del-fail-mode", ovstest.Bridge)
+	poll(t, "the copy has the change", func() bool { return len(events) > 0 || next() != before })
+	for range len(events) {
+		if e := <-events; e.Kind == native.FlowsLost {
+			t.Error("got FlowsLost while vswitchd is paused, want it later")
+		}
+	}
+	resume()
+	expect(t, events, "FlowsLost after vswitchd resumed", kind(native.FlowsLost))
+	if diff := s.Diff(t, nil); !strings.Contains(diff, "actions=NORMAL") {
+		t.Errorf("got the previous flows, want them deleted: %s", diff)
+	}
+}
+
+// Flows that are added after the event are retained.
+func TestNativeReportsFlushes_failMode(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	flows := []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}
+	must(t, replace(t, n, flows))
+	session := n.Session()
+
+	s.VSCtl(t, "del-fail-mode", ovstest.Bridge)
+	expect(t, events, "FlowsLost after another client changed the fail mode", kind(native.FlowsLost))
+	if diff := s.Diff(t, flows); !strings.Contains(diff, "actions=NORMAL") {
+		t.Errorf("got the previous flows, want them deleted: %s", diff)
+	}
+	must(t, replace(t, n, flows))
+
+	must(t, n.EnsureBridge(t.Context(), bridge()))
+	expect(t, events, "FlowsLost after the correction", kind(native.FlowsLost))
+	if diff := s.Diff(t, nil); diff != "" {
+		t.Errorf("got the previous flows, want them deleted: %s", diff)
+	}
+	must(t, replace(t, n, flows))
+	must(t, n.EnsureBridge(t.Context(), bridge()))
+	if diff := s.Diff(t, flows); diff != "" {
+		t.Errorf("flows (-want +got):\n%s", diff)
+	}
+	if n.Session() != session {
+		t.Errorf("got session %d, want %d", n.Session(), session)
+	}
+}
+
+// TestNativeReportsFlushes_controller: vswitchd flushes when a bridge gets its first controller and when it loses its last one.
+func TestNativeReportsFlushes_controller(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	flows := []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}
+	for _, change := range [][]string{{"set-controller", ovstest.Bridge, "tcp:127.0.0.1:1"}, {"del-controller", ovstest.Bridge}} {
+		must(t, replace(t, n, flows))
+		s.VSCtl(t, change...)
+		expect(t, events, change[0], kind(native.FlowsLost))
+		if diff := s.Diff(t, nil); diff != "" {
+			t.Errorf("after %s: got flows, want none: %s", change[0], diff)
+		}
+	}
+}

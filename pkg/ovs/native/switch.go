@@ -1,0 +1,388 @@
+package native
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+)
+
+const (
+	// flowVersion is the OpenFlow version of the session, see package openflow.
+	flowVersion = openflow.Version14
+	// chunk is the number of bytes per write.
+	chunk = 64 << 10
+)
+
+// switchConn is a session with vswitchd: OpenFlow on the bridge's management socket.
+type switchConn struct {
+	conn   net.Conn
+	number int64 // of the session, see Native.Session
+
+	ctx     context.Context // ends the session
+	end     context.CancelFunc
+	lost    chan struct{} // closed after the connection has ended
+	workers sync.WaitGroup
+
+	// Complete messages to the switch. A separate goroutine writes them, because vswitchd stops reading while its output is not read.
+	out  chan []byte
+	pong chan []byte // answer to an echo request
+
+	mu         sync.Mutex
+	lastXID    uint32
+	lastBundle uint32
+	exchanges  map[*exchange]bool
+	onPacket   func(ovs.PacketIn) // nil unless packets were requested
+}
+
+// exchange is a series of messages with consecutive XIDs, of which the last is a barrier, and the answers to them.
+type exchange struct {
+	first, barrier uint32
+	sent           int           // number of messages that were passed to the writer
+	done           chan struct{} // closed when the barrier is answered
+	answers        []answer      // guarded by the session's mu; the commit of a bundle adds errors about earlier messages
+}
+
+// answer is a message of the switch about the message with the given index in an exchange.
+type answer struct {
+	index   int
+	message openflow.Message
+}
+
+// dialSwitch connects, negotiates the version and checks that the switch is recent enough.
+func dialSwitch(ctx context.Context, socket string) (*switchConn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, ovs.NewUnavailable(fmt.Errorf("connect to the bridge: %w", err))
+	}
+	c := &switchConn{
+		conn: conn, lost: make(chan struct{}),
+		out: make(chan []byte, 4), pong: make(chan []byte, 1),
+		exchanges: map[*exchange]bool{},
+	}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	input := bufio.NewReaderSize(conn, chunk)
+	if err := c.greet(ctx, input); err != nil {
+		conn.Close()
+		c.end()
+		return nil, fmt.Errorf("connect to the bridge at %s: %w", socket, err)
+	}
+	c.workers.Go(c.attend)
+	c.workers.Go(func() { c.read(input) })
+	c.workers.Go(c.write)
+	if err := c.checkVersion(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	c.workers.Go(c.probe)
+	return c, nil
+}
+
+// greet exchanges hello messages.
+func (c *switchConn) greet(ctx context.Context, input *bufio.Reader) error {
+	defer context.AfterFunc(ctx, func() { c.conn.Close() })()
+	hello, err := openflow.Append(nil, 0, &openflow.Hello{Versions: openflow.Versions(flowVersion)})
+	if err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(hello); err != nil {
+		return ovs.NewUnavailable(cmp.Or(ctx.Err(), err))
+	}
+	header, m, err := receive(input, nil)
+	if err != nil {
+		return ovs.NewUnavailable(cmp.Or(ctx.Err(), err)) // the end of ctx closes the connection
+	}
+	switch m := m.(type) {
+	case *openflow.Hello:
+		if !m.Offer(header.Version).Has(flowVersion) {
+			return fmt.Errorf("the bridge does not support %s; add it to the bridge's column protocols", flowVersion)
+		}
+		return nil
+	case *openflow.Error:
+		return fmt.Errorf("the bridge does not support %s; add it to the bridge's column protocols: %w", flowVersion, m)
+	}
+	return fmt.Errorf("got %T from the bridge, want a hello", m)
+}
+
+// receive reads one message. It reuses the buffer if it is large enough.
+func receive(input *bufio.Reader, buffer []byte) (openflow.Header, openflow.Message, error) {
+	start, err := input.Peek(openflow.HeaderLen)
+	if err != nil {
+		return openflow.Header{}, nil, err
+	}
+	header, err := openflow.ParseHeader(start)
+	if err != nil {
+		return header, nil, err
+	}
+	if cap(buffer) < int(header.Length) {
+		buffer = make([]byte, header.Length)
+	}
+	buffer = buffer[:header.Length]
+	if _, err := io.ReadFull(input, buffer); err != nil {
+		return header, nil, err
+	}
+	return openflow.Decode(buffer)
+}
+
+// checkVersion returns an error if the switch is too old. A version that cannot be parsed is accepted.
+func (c *switchConn) checkVersion(ctx context.Context) error {
+	answers, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.DescRequest{} })
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
+		desc, ok := a.message.(*openflow.DescReply)
+		if !ok {
+			continue
+		}
+		need := ovs.NeededVersion()
+		if is, ok := parseVersion(desc.Software); ok && (is[0] < need[0] || is[0] == need[0] && is[1] < need[1]) {
+			return ovs.NewTooOld(desc.Software)
+		}
+	}
+	return nil
+}
+
+// matchFragments makes first fragments match by their ports and later ones without ports (`ovs-ofctl set-frags br0 nx-match`). vswitchd loses
+// this setting of the bridge when it ends, so each session sets it before any flow.
+func (c *switchConn) matchFragments(ctx context.Context) error {
+	_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.SetConfig{Flags: openflow.FragNXMatch} })
+	return err
+}
+
+// parseVersion parses the first two numbers of a version.
+func parseVersion(s string) (v [2]int, ok bool) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) < 2 {
+		return v, false
+	}
+	for i := range v {
+		var err error
+		if v[i], err = strconv.Atoi(parts[i]); err != nil {
+			return v, false
+		}
+	}
+	return v, true
+}
+
+// attend closes the connection at the end of the session.
+func (c *switchConn) attend() {
+	<-c.ctx.Done()
+	c.conn.Close()
+	close(c.lost)
+}
+
+// read passes the messages of the switch to their receivers.
+func (c *switchConn) read(input *bufio.Reader) {
+	defer c.end()
+	buffer := make([]byte, 1<<16) // maximum length of a message
+	for {
+		header, m, err := receive(input, buffer)
+		if err != nil {
+			return // the connection has ended, or the stream is invalid
+		}
+		switch m := m.(type) {
+		case *openflow.EchoRequest:
+			c.answerEcho(header, m)
+		case *openflow.PacketIn: // not an answer
+			c.takePacket(m)
+		default:
+			c.deliver(header.XID, m)
+		}
+	}
+}
+
+func (c *switchConn) answerEcho(header openflow.Header, echo *openflow.EchoRequest) {
+	reply, err := openflow.Append(nil, header.XID, &openflow.EchoReply{Data: echo.Data})
+	if err != nil {
+		return // cannot happen: the reply is as long as the request
+	}
+	select {
+	case c.pong <- reply:
+	default: // a reply is pending already
+	}
+}
+
+func (c *switchConn) deliver(xid uint32, m openflow.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for x := range c.exchanges {
+		index := xid - x.first // modulo 2^32
+		if index > x.barrier-x.first {
+			continue
+		}
+		if _, ok := m.(*openflow.BarrierReply); ok && xid == x.barrier && !isClosed(x.done) {
+			close(x.done)
+		} else {
+			x.answers = append(x.answers, answer{int(index), m})
+		}
+		return
+	}
+}
+
+// write sends all messages after the hello.
+func (c *switchConn) write() {
+	defer c.end()
+	for {
+		var b []byte
+		select {
+		case b = <-c.out:
+		case b = <-c.pong:
+		case <-c.ctx.Done():
+			return
+		}
+		if _, err := c.conn.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// probe ends the session if the switch does not answer.
+func (c *switchConn) probe() {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, probeTimeout)
+		if _, err := c.do(ctx, 0, nil); err != nil {
+			c.end()
+		}
+		cancel()
+	}
+}
+
+func (c *switchConn) ended() <-chan struct{} { return c.lost }
+
+func (c *switchConn) close() {
+	c.end()
+	c.workers.Wait()
+}
+
+// do sends n messages and a barrier, and returns the answers to the messages after the switch has processed them. If the context ends, some
+// of the messages were not sent, but none was sent partly.
+func (c *switchConn) do(ctx context.Context, n int, message func(i int) openflow.Message) ([]answer, error) {
+	x := c.begin(n)
+	defer c.remove(x)
+	if err := c.finish(ctx, x, message); err != nil {
+		return nil, err
+	}
+	return c.answers(x), nil
+}
+
+// finish sends the messages of an exchange and waits for the barrier reply.
+func (c *switchConn) finish(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+	if err := c.send(ctx, x, message); err != nil {
+		return err
+	}
+	select {
+	case <-x.done:
+		return nil
+	case <-c.lost:
+		return errSwitchLost()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// answers returns the answers received so far.
+func (c *switchConn) answers(x *exchange) []answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clip(x.answers)
+}
+
+func errSwitchLost() error {
+	return ovs.NewUnavailable(errors.New("connection to the bridge lost"))
+}
+
+func (c *switchConn) begin(n int) *exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := &exchange{first: c.lastXID + 1, barrier: c.lastXID + 1 + uint32(n), done: make(chan struct{})}
+	c.lastXID = x.barrier
+	c.exchanges[x] = true
+	return x
+}
+
+func (c *switchConn) remove(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.exchanges, x)
+}
+
+func (c *switchConn) send(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+	var b []byte
+	n := int(x.barrier - x.first)
+	for i := range n + 1 {
+		var m openflow.Message = &openflow.BarrierRequest{}
+		if i < n {
+			m = message(i)
+		}
+		var err error
+		if b, err = openflow.Append(b, x.first+uint32(i), m); err != nil {
+			return &messageError{i, err}
+		}
+		if len(b) < chunk && i < n {
+			continue
+		}
+		if err := c.enqueue(ctx, b); err != nil {
+			return err
+		}
+		x.sent = i + 1
+		b = make([]byte, 0, len(b)+len(b)/8)
+	}
+	return nil
+}
+
+func (c *switchConn) enqueue(ctx context.Context, b []byte) error {
+	select {
+	case c.out <- b:
+		return nil
+	case <-c.lost:
+		return errSwitchLost()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// post sends one message if the queue has room, and never blocks.
+func (c *switchConn) post(m openflow.Message) {
+	c.mu.Lock()
+	c.lastXID++
+	xid := c.lastXID
+	c.mu.Unlock()
+	b, err := openflow.Append(nil, xid, m)
+	if err != nil {
+		return
+	}
+	select {
+	case c.out <- b:
+	default:
+	}
+}
+
+// messageError reports that a message of an exchange cannot be encoded.
+type messageError struct {
+	index int
+	err   error
+}
+
+func (e *messageError) Error() string { return e.err.Error() }
+
+func (e *messageError) Unwrap() error { return e.err }

@@ -1,0 +1,59 @@
+package endpoints
+
+import "net/netip"
+
+// FrontendKind is the source of a frontend.
+type FrontendKind uint8
+
+// Kinds of frontends.
+const (
+	ClusterIP    FrontendKind = iota // for clients in the cluster: PortSelection.Internal
+	LoadBalancer                     // status.loadBalancer, limited to Service.SourceRanges: PortSelection.External
+	ExternalIP                       // spec.externalIPs: PortSelection.External
+	NodePort                         // the addresses of nodes: PortSelection.External
+)
+
+// Frontend is an address and port on which clients reach a port of a Service.
+type Frontend struct {
+	Kind FrontendKind
+	Addr netip.Addr // not valid for NodePort: any address of this node on which node ports are open
+	Port uint16     // 1 to 65535
+	Of   int        // index of the port in Service.Ports and Selection.Ports
+}
+
+// Frontends returns the frontends of the Service, sorted by port and kind. An address that is in several fields has one frontend, of the first kind: so
+// SourceRanges apply to an external IP that is also an address of the load balancer.
+func (s *Service) Frontends() []Frontend {
+	if !s.Proxied {
+		return nil
+	}
+	addrs := []Frontend{{Kind: ClusterIP, Addr: s.ClusterIP}}
+	used := map[netip.Addr]bool{s.ClusterIP: true}
+	add := func(kind FrontendKind, of []netip.Addr) {
+		for _, addr := range of {
+			if !used[addr] {
+				used[addr] = true
+				addrs = append(addrs, Frontend{Kind: kind, Addr: addr})
+			}
+		}
+	}
+	add(LoadBalancer, s.LoadBalancerIPs)
+	add(ExternalIP, s.ExternalIPs)
+
+	var out []Frontend
+	for i, port := range s.Ports {
+		for _, f := range addrs {
+			f.Port, f.Of = port.Number, i
+			out = append(out, f)
+		}
+		if port.NodePort != 0 {
+			out = append(out, Frontend{Kind: NodePort, Port: port.NodePort, Of: i})
+		}
+	}
+	return out
+}
+
+// isExternal reports whether a port is reached on other addresses than the cluster IP.
+func (s *Service) isExternal(port ServicePort) bool {
+	return port.NodePort != 0 || len(s.LoadBalancerIPs) > 0 || len(s.ExternalIPs) > 0
+}

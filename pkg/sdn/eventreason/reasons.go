@@ -1,0 +1,135 @@
+// Package eventreason lists the reasons of all Events of the project. Users and alert rules match them: a value never changes.
+//
+// The comment of each begins with the Event's type and its objects. docs/reference.md is generated from it.
+package eventreason
+
+// Reasons of the agent's Events about its node.
+const (
+	// Warning on Node: the agent waits for a dependency, which the message names: ClusterNetwork, HostSubnet, the API server, a route, an MTU.
+	NetworkWaiting = "NetworkWaiting"
+
+	// Warning on Node: a step of the network's set-up failed; the agent retries.
+	NetworkSetupFailed = "NetworkSetupFailed"
+
+	// Normal on Node: the network is set up; the message has the node's subnets, tunnel endpoint and MTU, and the firewall features that are missing.
+	NetworkReady = "NetworkReady"
+
+	// Warning on Node: another network's CNI configuration sorts before the agent's, so new pods get that network.
+	OtherNetworkFirst = "OtherNetworkFirst"
+
+	// Warning on Node: the host's conntrack tracks the tunnel, since the kernel lacks xt_CT, xt_addrtype or, for iptables-legacy, iptable_raw.
+	TunnelTracked = "TunnelTracked"
+
+	// Warning on Node: the host accepts VXLAN from any address, since the kernel lacks ip_set, ip_set_hash_ip, xt_set or xt_addrtype, or another program
+	// created the set OVSDN-VTEPS.
+	TunnelUnrestricted = "TunnelUnrestricted"
+
+	// Warning on Node: one pod can fill the host's conntrack table, since the kernel lacks xt_connlimit or nf_conncount.
+	PodConnectionsUnlimited = "PodConnectionsUnlimited"
+
+	// Normal or Warning on Node: the CNI configuration or plugin was missing or changed, and is written again. Normal when the agent starts.
+	CNIFilesWritten = "CNIFilesWritten"
+
+	// Warning on Node: the CNI socket or its lock was deleted while the agent ran, and is restored.
+	CNISocketRestored = "CNISocketRestored"
+
+	// Warning on Node: the bridge or its fixed ports were deleted while the agent ran, and are restored.
+	BridgeRestored = "BridgeRestored"
+
+	// Warning on Node: sockets of Open vSwitch were deleted while it runs; existing connections continue.
+	OpenvSwitchSocketsMissing = "OpenvSwitchSocketsMissing"
+
+	// Warning on Node: the cluster's services are outside of the service network.
+	ServiceNetworkMismatch = "ServiceNetworkMismatch"
+
+	// Warning on Node: with --service-proxy=ovs, this node supports a part of a service only, such as a port of SCTP or a long timeout of session affinity.
+	ServiceLimited = "ServiceLimited"
+
+	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
+	NetworkPoliciesBeyondBudgets = "NetworkPoliciesBeyondBudgets"
+)
+
+// Reasons of the agent's Events about the pods of its node.
+const (
+	// Warning on Pod: CNI ADD failed; the runtime retries.
+	NetworkAttachFailed = "NetworkAttachFailed"
+
+	// Warning on Pod: CNI CHECK found that the pod's network differs from the result of ADD or from the runtime's prevResult.
+	NetworkCheckFailed = "NetworkCheckFailed"
+
+	// Warning on Pod: two pods have the same address; the Event is on both.
+	AddressInUseTwice = "AddressInUseTwice"
+
+	// Warning on Pod: the switch refused the pod's flows, so the pod has no network.
+	NetworkFlowsRefused = "NetworkFlowsRefused"
+
+	// Warning on Node: all addresses of the node's subnet are in use.
+	NoFreeAddress = "NoFreeAddress"
+
+	// Warning on Pod or Node: a running sandbox has an interface, but its port could not be rebuilt; on the Node if its pod is unknown. Its address stays
+	// allocated.
+	NetworkRebuildFailed = "NetworkRebuildFailed"
+
+	// Warning on Pod: the interface of a running pod was deleted, and its address is released.
+	NetworkInterfaceDeleted = "NetworkInterfaceDeleted"
+
+	// Warning on Node: the bridge had lost the ports of running pods; they are rebuilt.
+	PodPortsRebuilt = "PodPortsRebuilt"
+
+	// Warning on Node: leases can't be written, as on a full or read-only disk.
+	AddressStorageFailing = "AddressStorageFailing"
+
+	// Warning on Node: leases of addresses in use were deleted, and are restored; no address was allocated twice.
+	AddressLeasesRestored = "AddressLeasesRestored"
+)
+
+// Reasons of the controller's Events about the cluster network and HostSubnets.
+const (
+	// Warning on ClusterNetwork: a field is invalid; the previous network stays active.
+	InvalidClusterNetwork = "InvalidClusterNetwork"
+
+	// Warning on ClusterNetwork: the change conflicts with subnets or addresses in use; the previous network stays active.
+	RefusedClusterNetwork = "RefusedClusterNetwork"
+
+	// Normal on ClusterNetwork: an edit is active.
+	AcceptedClusterNetwork = "AcceptedClusterNetwork"
+
+	// Warning on ClusterNetwork: flags of ovsdn-controller differ from the object, which takes precedence.
+	DiffersFromFlags = "DiffersFromFlags"
+
+	// Warning on Node: the Node has no InternalIP that other nodes can tunnel to, or another HostSubnet has it.
+	NodeAddressUnusable = "NodeAddressUnusable"
+
+	// Warning on Node or HostSubnet: no subnet is allocated: the ranges of the cluster network are full, or the Node's HostSubnet is an external machine's.
+	NoHostSubnet = "NoHostSubnet"
+
+	// Warning on Node or HostSubnet: the HostSubnet can't be used; on the HostSubnet if no Node has its name.
+	InvalidHostSubnet = "InvalidHostSubnet"
+)
+
+// Reasons of the controller's Events about namespaces and policies.
+const (
+	// Normal on NetNamespace: the VNID was changed as requested.
+	NetworkChanged = "NetworkChanged"
+
+	// Warning on NetNamespace: a requested change of the VNID is invalid; the annotation ovsdn.io/change-refused has the cause.
+	NetworkChangeRefused = "NetworkChangeRefused"
+
+	// Warning on Namespace or NetNamespace: no VNID is free.
+	NoVNID = "NoVNID"
+
+	// Warning on NetNamespace: the netid is invalid; the assigned VNID stays in use.
+	InvalidNetNamespace = "InvalidNetNamespace"
+
+	// Warning on NetNamespace: other namespaces have this VNID, and no join or global requested that.
+	VNIDWrittenByHand = "VNIDWrittenByHand"
+
+	// Warning on NetNamespace: a namespace of --global-namespaces has a VNID of its own.
+	GlobalNamespaceIsolated = "GlobalNamespaceIsolated"
+
+	// Warning on Namespace: the annotation ovsdn.io/log-denied is neither true nor false; nothing is logged.
+	InvalidLogDenied = "InvalidLogDenied"
+
+	// Warning on NetworkPolicy or ClusterNetworkPolicy: a part can't be enforced as written, or the policy exceeds a budget; the message names the part.
+	PartlyNotEnforced = "PartlyNotEnforced"
+)

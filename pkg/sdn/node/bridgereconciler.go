@@ -1,0 +1,80 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// bridgeReconciler restores the bridge and its ports after other programs changed them. The keys of its loop are names of ports; br0 is the key of
+// the bridge with its fixed ports.
+type bridgeReconciler struct {
+	bridge   *nodeBridge
+	pods     *pods.Manager
+	report   func(error)
+	restored func(message string) // reports on the Node that ports were deleted and restored
+	period   time.Duration        // of checks of the bridge for changes that cause no event
+	loop     *reconcile.Loop
+	last     lastError // of the set-up of the bridge
+}
+
+// bridgeWorkers is the number of ports that are repaired at the same time: each may wait for vswitchd.
+const bridgeWorkers = 4
+
+func newBridgeReconciler(b *nodeBridge, manager *pods.Manager, report func(error), restored func(message string)) *bridgeReconciler {
+	r := &bridgeReconciler{bridge: b, pods: manager, report: report, restored: restored, period: hostCheck}
+	r.loop = reconcile.New("bridge", r.reconcile)
+	return r
+}
+
+// enqueue schedules a check of the port.
+func (r *bridgeReconciler) enqueue(port string) {
+	if r.bridge.hasFixed(port) {
+		port = r.bridge.wanted.Name
+	}
+	r.loop.AddUnlessFailing(port)
+}
+
+func (r *bridgeReconciler) run(ctx context.Context) {
+	r.enqueue(r.bridge.wanted.Name)
+	r.loop.Run(ctx, bridgeWorkers)
+}
+
+func (r *bridgeReconciler) reconcile(ctx context.Context, port string) error {
+	if !r.bridge.hasFixed(port) {
+		return r.pods.Repair(ctx, port)
+	}
+	missing, err := r.bridge.missing(ctx)
+	if err == nil {
+		err = r.bridge.ensure(ctx)
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	fault := err
+	if ovs.IsUnavailable(err) {
+		fault = nil // Manager.Healthy reports it
+	}
+	if r.last.set(fault) {
+		r.report(fault)
+	}
+	if err == nil && len(missing) > 0 {
+		klog.FromContext(ctx).Info("Restored ports of the bridge", "bridge", bridgeName, "ports", missing)
+		r.restored(fmt.Sprintf("ports %s of bridge %s were deleted, alone or with the bridge, while the agent ran, and are restored; find the program that deletes them",
+			strings.Join(missing, " and "), bridgeName))
+	}
+	if err == nil {
+		r.loop.AddAfter(port, r.period) // only changes of port numbers cause events
+	}
+	return err
+}
+
+// healthy returns the error that prevents the set-up of the bridge, nil if there is none.
+func (r *bridgeReconciler) healthy() error { return r.last.get() }

@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+)
+
+// socketCheck is the interval of checks of the CNI socket. Runtimes repeat an ADD that finds no socket.
+const socketCheck = 2 * time.Second
+
+// socketReconciler restores the CNI socket and its lock after they were deleted, for example by a program that empties /run.
+type socketReconciler struct {
+	socket interface {
+		Restore() (restored bool, err error)
+	}
+	report func(eventType, reason, message string)
+	period time.Duration
+	last   lastError
+}
+
+// run restores the socket until the context ends. It returns an error only when another agent holds the lock.
+func (k *socketReconciler) run(ctx context.Context) error {
+	ticker := time.NewTicker(k.period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		restored, err := k.socket.Restore()
+		if cniserver.IsInUse(err) {
+			return fmt.Errorf("restore the deleted lock of the CNI socket: %w", err)
+		}
+		k.record(ctx, restored, err)
+	}
+}
+
+func (k *socketReconciler) record(ctx context.Context, restored bool, err error) {
+	if restored {
+		klog.FromContext(ctx).Info("Restored the CNI socket")
+		k.report(corev1.EventTypeWarning, eventreason.CNISocketRestored,
+			"the CNI socket or its lock was deleted while the agent ran, and both are restored; pods could not start or end in the meantime; find the program that deletes files in the socket's directory")
+	}
+	if k.last.set(err) {
+		klog.FromContext(ctx).Error(err, "Failed to restore the CNI socket", "retryAfter", k.period)
+		k.report(corev1.EventTypeWarning, eventreason.NetworkSetupFailed, fmt.Sprintf("restore the CNI socket: %v; pods can't start or end on this node until its directory is writable", err))
+	}
+}
+
+// healthy returns the error of the last restoration, nil if the socket exists.
+func (k *socketReconciler) healthy() error {
+	if err := k.last.get(); err != nil {
+		return errors.Join(errors.New("the container runtime can't reach the agent"), err)
+	}
+	return nil
+}

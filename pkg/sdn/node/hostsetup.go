@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// setUpBridge sets up the bridge with its fixed ports.
+func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
+	a := n.agent
+	if n.underlay, n.mtu, err = a.underlay(n.network, n.hostSubnet); err != nil {
+		return err
+	}
+	tun0 := hostnet.Tun0Config{
+		Subnets:         n.hostSubnet.Subnets,
+		ClusterNetworks: n.node.ClusterNetworks,
+		ServiceNetwork:  n.network.ServiceNetwork,
+		MTU:             n.mtu,
+		Sysctls:         a.sysctls(),
+	}
+	if n.node.BalancesServices {
+		tun0.ServiceNextHop, tun0.ServiceNextHopMAC = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode())
+	}
+	n.tun0 = hostnet.NewTun0(tun0)
+	n.bridge = newNodeBridge(a.bridge, a.Datapath, n.network, n.hostSubnet, n.tun0, n.mtu)
+	return n.bridge.ensure(ctx)
+}
+
+// setUpHost sets up the host's routes to pods and its firewall.
+func (n *nodeNetwork) setUpHost(ctx context.Context) error {
+	a, log := n.agent, klog.FromContext(ctx)
+	changes, err := n.tun0.Sync(ctx)
+	if err != nil {
+		return err
+	}
+	log.Info("Host interface in sync", "interface", hostnet.Tun0Name, "changed", changes)
+
+	n.firewall, err = hostnet.NewFirewall(hostnet.FirewallConfig{
+		ClusterNetworks: n.node.ClusterNetworks,
+		VXLANPort:       n.network.VXLANPort,
+		// No table of mode subnet validates sources (docs/decisions/0002).
+		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && n.network.Mode == config.ModeSubnet,
+		SourcesEvaluated:   n.network.Mode != config.ModeSubnet,
+		ServiceNetwork:     n.network.ServiceNetwork,
+		RoutedDSCP:         pipeline.RoutedDSCP,
+		ForwardedDSCP:      pipeline.ForwardedDSCP,
+		BalancesServices:   n.node.BalancesServices,
+		ServiceNextHop:     pipeline.HairpinNode(),
+		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
+		PodDevices:         pods.HostVethPattern(a.Datapath),
+		HostAccess:         a.HostAccess,
+		NodeNetworks:       n.network.ClusterNetworks,
+	})
+	if err != nil {
+		return err
+	}
+	if changes, err = n.firewall.Sync(ctx); err != nil {
+		return err
+	}
+	log.Info("Firewall rules in sync", "changed", changes)
+	return nil
+}

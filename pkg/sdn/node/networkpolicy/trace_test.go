@@ -1,0 +1,138 @@
+package networkpolicy
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/oracle"
+)
+
+var (
+	seeds  = flag.Int("seeds", 24, "number of random clusters")                                 //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+	seed   = flag.Uint64("seed", 1, "seed of the first random cluster")                         //nolint:gochecknoglobals // as above
+	sample = flag.Int("sample", 100, "number of connections that are traced after each change") //nolint:gochecknoglobals // as above
+)
+
+// allConnections returns all connections between the endpoints of a world. Connections of a pod to itself never reach the switch.
+func allConnections(w *oracle.World) []oracle.Connection {
+	var all []oracle.Connection
+	ends := w.Endpoints()
+	for _, from := range ends {
+		for _, to := range ends {
+			if from.Pod == to.Pod || to.Through != "" { // or neither is a pod
+				continue
+			}
+			for _, protocol := range oracle.Protocols() {
+				for _, port := range oracle.Ports(protocol) {
+					all = append(all, oracle.Connection{From: from, To: to, Protocol: protocol, Port: port})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// sampleConnections returns at most n random connections.
+func sampleConnections(w *oracle.World, r *rand.Rand, n int) []oracle.Connection {
+	var conns []oracle.Connection
+	ends, protocols := w.Endpoints(), oracle.Protocols()
+	for range n {
+		from, to, protocol := ends[r.IntN(len(ends))], ends[r.IntN(len(ends))], protocols[r.IntN(len(protocols))]
+		if ports := oracle.Ports(protocol); from.Pod != to.Pod && to.Through == "" {
+			conns = append(conns, oracle.Connection{From: from, To: to, Protocol: protocol, Port: ports[r.IntN(len(ports))]})
+		}
+	}
+	return conns
+}
+
+// newPool returns a pool of pairs of nodes, one for each processor.
+func newPool(t *testing.T) chan *testNodes {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	idle := make(chan *testNodes, runtime.GOMAXPROCS(0))
+	for range cap(idle) {
+		idle <- &testNodes{all: [2]*testNode{newTestNode(t, 0), newTestNode(t, 1)}}
+	}
+	return idle
+}
+
+// The switch allows the connections that the oracle allows, in random clusters in mode networkpolicy or multitenant, with the conntrack of the kernel or of
+// the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network.
+func TestSwitchAgreesWithTheOracle(t *testing.T) {
+	idle := newPool(t)
+	var traced atomic.Int64
+	t.Cleanup(func() { t.Logf("seeds %d to %d: %d connections", *seed, *seed+uint64(*seeds)-1, traced.Load()) }) //nolint:gosec // a flag of ours
+	for s := *seed; s < *seed+uint64(*seeds); s++ {                                                              //nolint:gosec // a flag of ours
+		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
+			t.Parallel()
+			n := <-idle
+			defer func() { idle <- n }()
+			t.Logf("to reproduce: go test ./pkg/sdn/node/networkpolicy -run TestSwitchAgreesWithTheOracle -seeds=1 -seed=%d", s)
+			traced.Add(int64(n.compareSeed(t, s)))
+		})
+	}
+}
+
+// compareSeed compares the nodes with the oracle in the world of a seed, and returns the number of traced connections.
+func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
+	t.Helper()
+	userspace := seed%4 < 2 // the limitations of its conntrack
+	node := pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: userspace, LaterFragments: userspace}
+	if seed%2 == 0 {
+		node.Mode = config.ModeMultitenant
+	}
+	n.reset(node)
+	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be repeatable
+	w := oracle.NewWorld(seed, n)
+	if node.Mode == config.ModeMultitenant {
+		w.VNIDs = n.vnids
+	}
+	compare := func(when string, conns []oracle.Connection) {
+		t.Helper()
+		n.compare(t, when, w, conns)
+		traced += len(conns)
+	}
+	compare("at the start", sampleConnections(w, r, *sample))
+	for i := range 50 {
+		what := w.Step(n)
+		compare(fmt.Sprintf("step %d, %s", i, what), sampleConnections(w, r, *sample))
+		if i%10 == 9 {
+			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
+		}
+	}
+	compare("at the end", allConnections(w))
+	t.Logf("%d pods, %d namespaces, %d policies, %d ClusterNetworkPolicies, %d connections",
+		len(w.Pods), len(w.Namespaces), len(w.Policies), len(w.ClusterPolicies), traced)
+	return traced
+}
+
+// The switch allows the connections that the oracle allows in the cases of cyclonus: after each step all pairs of pods on the ports that they serve, and a
+// sample of the others.
+func TestSwitchAgreesOnCases(t *testing.T) {
+	idle := newPool(t)
+	for _, c := range oracle.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			n := <-idle
+			defer func() { idle <- n }()
+			n.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
+			r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // to be repeatable
+			c.Play(n, func(step int, w *oracle.World) {
+				all := slices.DeleteFunc(allConnections(w), func(c oracle.Connection) bool {
+					return c.From.Pod == nil || c.To.Pod == nil || c.Port != 80 && c.Port != 81
+				})
+				n.compare(t, fmt.Sprintf("step %d", step), w, append(all, sampleConnections(w, r, *sample)...))
+			})
+		})
+	}
+}

@@ -1,0 +1,286 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/remotenodes"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// ipamNetwork is the directory of IP leases, named as the network in host-local's format.
+const ipamNetwork = "ovsdn"
+
+// hostCheck is the interval of checks of the host's settings whose changes cause no event.
+const hostCheck = 10 * time.Second
+
+// nodeNetwork is one set-up of the network of a node with a HostSubnet.
+type nodeNetwork struct {
+	agent      *agent
+	caches     *caches
+	network    *config.Network
+	hostSubnet *config.HostSubnet
+	node       pipeline.Node // compiles flows
+	started    time.Time
+
+	underlay hostnet.Underlay
+	mtu      linkmtu.MTU
+	tun0     *hostnet.Tun0
+	bridge   *nodeBridge
+	firewall *hostnet.Firewall
+
+	store       *store.Store
+	staticFlows *store.Commit
+	primes      []func(context.Context) error // set the flows of all existing objects
+	runs        []func(context.Context)       // handle changes until the context ends
+	policies    *networkpolicy.Policies       // nil in mode subnet
+	podPolicies pods.Policies
+	ipam        *ipam.IPAM
+	pods        *pods.Manager
+}
+
+// serve sets up the network of a node with a HostSubnet, and runs it until the context ends or a part fails.
+func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, hostSubnet *config.HostSubnet) error {
+	n := &nodeNetwork{agent: a, caches: c, network: network, hostSubnet: hostSubnet, started: time.Now(), node: pipeline.Node{
+		Mode:            network.Mode,
+		ClusterNetworks: prefixesOf(network),
+		ServiceNetwork:  network.ServiceNetwork,
+		Subnets:         hostSubnet.Subnets,
+		VTEP:            hostSubnet.HostIP,
+		VXLANPort:       network.VXLANPort,
+
+		BalancesServices: a.ServiceProxy == ServiceProxyOVS,
+
+		StatelessSCTP:  a.Datapath == pods.DatapathNetdev,
+		LaterFragments: a.Datapath == pods.DatapathNetdev,
+	}}
+	defer n.close()
+	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.prime} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return n.run(ctx)
+}
+
+func (n *nodeNetwork) close() {
+	if n.ipam != nil {
+		_ = n.ipam.Close()
+	}
+}
+
+// syncCaches starts the remaining informers, and waits until all caches have synced.
+func (n *nodeNetwork) syncCaches(ctx context.Context) error {
+	if err := n.agent.watchPolicies(ctx, n.caches, n.node); err != nil {
+		return err
+	}
+	if err := n.agent.watchEndpoints(ctx, n.caches, n.node); err != nil {
+		return err
+	}
+	return n.caches.sync(ctx)
+}
+
+// newFeatures creates the flow store, the static flows and the features other than pods.
+func (n *nodeNetwork) newFeatures(ctx context.Context) error {
+	a := n.agent
+	static, err := n.node.Static()
+	if err != nil {
+		return fmt.Errorf("static flows: %w", err)
+	}
+	n.store = store.New(a.flowBridge)
+	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
+
+	objects := n.caches.network.Network().V1()
+	hostSubnets, netNamespaces := objects.HostSubnets(), objects.NetNamespaces()
+	remoteNodes, err := remotenodes.New(a.NodeName, n.network, n.node, hostSubnets.Lister(), hostSubnets.Informer(), a.bridge, n.firewall.VTEPs(), n.store)
+	if err != nil {
+		return err
+	}
+	listeners := multicast.New(a.NodeName, a.kube, n.store)
+	remoteNodes.Follow(listeners.SetRemoteNode)
+	namespaces, err := vnids.New(vnids.Options{
+		Node: n.node, Lister: netNamespaces.Lister(), Informer: netNamespaces.Informer(), Store: n.store, Bridge: a.bridge, Follower: listeners,
+		Get: func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
+			return a.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	n.primes = append(n.primes, remoteNodes.Prime, namespaces.Prime)
+	n.runs = append(n.runs, remoteNodes.Run, namespaces.Run, listeners.Run)
+	outside, err := n.newServices()
+	if err != nil {
+		return err
+	}
+	if err := a.watchServiceNetwork(ctx, n.caches, n.network); err != nil {
+		return err
+	}
+	return n.newPolicies(outside)
+}
+
+// newServices creates the feature of services. It returns the endpoints by which policies evaluate packets to services; nil if they evaluate the
+// translated packets.
+func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
+	a, objects := n.agent, n.caches.services.Core().V1().Services()
+	if n.node.BalancesServices {
+		b, err := balancer.New(balancer.Options{
+			Node: n.node, NodeName: a.NodeName, Services: objects.Informer(), Slices: n.caches.endpointSlices, Nodes: n.caches.ownNode, Store: n.store, Events: a.reporter,
+		})
+		if err != nil {
+			return nil, err
+		}
+		n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run)
+		return nil, nil
+	}
+	svcs, err := services.New(services.Options{
+		Node: n.node, Lister: objects.Lister(), Informer: objects.Informer(), Slices: n.caches.endpointSlices, Store: n.store,
+		NodeName: a.NodeName, Nodes: n.caches.nodes(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.primes, n.runs = append(n.primes, svcs.Prime), append(n.runs, svcs.Run)
+	return svcs.Outside, nil
+}
+
+// newPods opens the lease directory and creates the pod manager.
+func (n *nodeNetwork) newPods(context.Context) (err error) {
+	a := n.agent
+	if n.ipam, err = ipam.Open(a.IPAMDir, ipamNetwork, n.hostSubnet.Subnets); err != nil {
+		return err
+	}
+	n.pods, err = pods.New(pods.Options{
+		NodeName:        a.NodeName,
+		Subnets:         n.hostSubnet.Subnets,
+		ClusterNetworks: n.node.ClusterNetworks,
+		ServiceNetwork:  n.node.ServiceNetwork,
+		MTU:             n.mtu.Link,
+		RouteMTU:        n.mtu.Routes,
+		Datapath:        a.Datapath,
+	}, pods.Dependencies{
+		Pods:     podFinder{n.caches.local.Core().V1().Pods().Lister(), a.kube},
+		IPAM:     n.ipam,
+		Links:    veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
+		Switch:   a.bridge,
+		Store:    n.store,
+		Policies: n.podPolicies,
+		Compile:  n.node.Pod,
+		Events:   a.reporter,
+	})
+	return err
+}
+
+// prime sets all flows: the store's first write replaces those of the previous agent.
+func (n *nodeNetwork) prime(ctx context.Context) error {
+	for _, prime := range append(n.primes, n.pods.Recover) {
+		if err := prime(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run handles changes, and serves CNI requests once the initial flows are installed.
+func (n *nodeNetwork) run(ctx context.Context) error {
+	a := n.agent
+	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.warn(eventreason.NetworkSetupFailed, err) },
+		func(message string) { a.reporter.WarnNode(eventreason.BridgeRestored, message) })
+	limits := newZoneLimits(a.bridge, n.node)
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
+	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
+	group.Go(func() error { return n.store.Run(writing) })
+	if n.network.Mode != config.ModeSubnet || n.node.BalancesServices { // nothing else tracks connections
+		start(limits.Run)
+	}
+	start(func(ctx context.Context) { a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, limits)) })
+	start(bridge.run)
+	start(a.watchSockets)
+	for _, run := range n.runs {
+		start(run)
+	}
+	start(func(ctx context.Context) { n.tun0.Run(ctx, hostCheck) })
+	start(func(ctx context.Context) { n.firewall.Run(ctx, hostCheck) })
+	start(n.pods.Run)
+	group.Go(func() error { return a.awaitClusterPolicies(ctx, n.caches) })
+	group.Go(func() error {
+		defer stopWriting()
+		return n.serveRequests(ctx, bridge, start)
+	})
+	return group.Wait()
+}
+
+// serveRequests waits for the initial flows, writes the CNI configuration, and serves CNI requests until the context ends.
+func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconciler, start func(func(context.Context))) error {
+	a := n.agent
+	if err := a.awaitFlows(ctx, n.staticFlows, n.pods.Healthy); err != nil {
+		return fmt.Errorf("bridge %s: %w", bridgeName, err)
+	}
+	if n.policies != nil {
+		n.policies.InitialSyncDone()
+	}
+	restricted, err := n.firewall.Restrict(ctx)
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Failed to restrict VXLAN to nodes", "retryAfter", hostCheck)
+	}
+	klog.FromContext(ctx).Info("Initial flow sync complete", "pods", len(n.pods.Pods()), "duration", time.Since(n.started), "firewall", restricted)
+	files := a.newRuntimeFiles()
+	files.sync(ctx)
+	start(files.run)
+	features := newHostFeatures(n.firewall, a.reporter)
+	message := func() string {
+		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects()
+	}
+	if status := message(); files.healthy() == nil { // without the CNI configuration kubelet reports no network
+		a.reporter.event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
+	}
+	healthy := func() error {
+		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy())
+	}
+	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
+	return a.cni.Serve(ctx, n.pods)
+}
+
+// onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
+// if they are active.
+func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits) func(native.Event) {
+	return func(e native.Event) {
+		switch e.Kind {
+		case native.SwitchConnected:
+			st.Resync()
+			limits.Reset()
+		case native.DatabaseConnected:
+			bridge.enqueue(bridgeName)
+		case native.PortChanged:
+			bridge.enqueue(e.Port.Name)
+		case native.FlowsLost:
+			bridge.enqueue(bridgeName)
+			st.Resync()
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+)
+
+// Del detaches the interface. It succeeds when there is nothing to detach. It requires neither CNI_NETNS nor CNI_ARGS.
+func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
+	a := Attachment{req.ContainerID, req.IfName}
+	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
+	start, before := time.Now(), m.health.snapshot()
+	_, attached := m.get(a)
+	err := m.del(ctx, a)
+	if attached || err != nil { // with nothing to detach, Open vSwitch is not called
+		m.recordResult(before, err, false)
+	}
+	if err != nil {
+		logger.Error(err, "Failed to detach pod; the runtime repeats DEL")
+		return asCNIError(err)
+	}
+	logger.V(1).Info("Detached pod", "duration", time.Since(start))
+	return nil
+}
+
+func (m *Manager) del(ctx context.Context, a Attachment) error {
+	if err := m.requireRecovered(); err != nil {
+		return err
+	}
+	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
+	if err != nil {
+		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
+	}
+	defer unlock()
+	return m.remove(ctx, a)
+}
+
+// remove removes the flows, port, veth pair and leases of the attachment; none of them need exist. The caller holds the sandbox's lock. It
+// continues after an error, but releases the address only when no flow, port or device uses it.
+func (m *Manager) remove(ctx context.Context, a Attachment) error {
+	var errs []error
+	waitFlows := m.flows.remove(a)
+	if err := m.bridge.DeletePort(ctx, a.HostVeth()); err != nil {
+		errs = append(errs, fmt.Errorf("remove the port of sandbox %s: %w", a.Sandbox, err))
+	}
+	if err := m.links.Delete(ctx, a.HostVeth()); err != nil {
+		errs = append(errs, fmt.Errorf("remove the veth pair of sandbox %s: %w", a.Sandbox, err))
+	}
+	// Wait for the flows last: while Open vSwitch is unavailable this lasts until the timeout, and must not delay the port and the device.
+	// Do not wait during Recover: the store's first replacement of the tables removes the flows, before any ADD can allocate the address.
+	if m.recovered.Load() {
+		if err := waitFlows(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("remove the flows of sandbox %s: %w", a.Sandbox, err))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if err := m.ipam.Release(ctx, a.Sandbox, a.IfName); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		return &diskError{fmt.Errorf("release the address of sandbox %s: %w", a.Sandbox, err)}
+	}
+	m.deleteAttached(a)
+	return nil
+}

@@ -1,0 +1,62 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// newPolicies creates the feature of network policies, except in mode subnet.
+func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
+	a, c := n.agent, n.caches
+	if c.policies == nil {
+		n.store.Source(inputs.KindPodPolicies, store.Source{Default: pipeline.PodPolicies{}})
+		n.podPolicies = pods.NoPolicies{}
+		return nil
+	}
+	core, network := c.policies.Core().V1(), c.network.Network().V1()
+	cluster := networkpolicy.Cluster{
+		Pods:            core.Pods().Informer(),
+		Namespaces:      core.Namespaces().Informer(),
+		Nodes:           core.Nodes().Informer(),
+		NetNamespaces:   network.NetNamespaces().Informer(),
+		HostSubnets:     network.HostSubnets().Informer(),
+		NetworkPolicies: c.policies.Networking().V1().NetworkPolicies().Informer(),
+		GetNamespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
+			return a.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		},
+
+		OutsideEndpoints:      outside,
+		HostNetworkNamespaces: a.HostNetworkNamespaces,
+	}
+	if c.clusterPolicies != nil {
+		cluster.ClusterPolicies = c.clusterPolicies.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
+	}
+	if n.policies, err = networkpolicy.New(n.node, cluster, n.store, a.bridge, a.reporter); err != nil {
+		return err
+	}
+	n.podPolicies = n.policies
+	n.primes = append(n.primes, n.policies.Prime)
+	n.runs = append(n.runs, n.policies.Run)
+	return nil
+}
+
+// awaitClusterPolicies returns errChanged once the API server has ClusterNetworkPolicies.
+func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
+	if c.policies == nil || c.clusterPolicies != nil {
+		return nil
+	}
+	if err := discovery.AwaitClusterNetworkPolicies(ctx, a.policies); err != nil {
+		return nil // the context has ended
+	}
+	return fmt.Errorf("%w: the API server has ClusterNetworkPolicies now", errChanged)
+}

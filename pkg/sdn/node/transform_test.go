@@ -1,0 +1,46 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+func TestTransform_annotations(t *testing.T) {
+	large := strings.Repeat("x", 1<<18)
+	meta := func(annotations ...string) metav1.ObjectMeta {
+		m := metav1.ObjectMeta{Name: "o", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Annotations: map[string]string{"example.com/large": large}}
+		for _, key := range annotations {
+			m.Annotations[key] = "value"
+		}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		object metav1.Object
+		want   map[string]string
+	}{
+		"pod":             {&corev1.Pod{ObjectMeta: meta("kubernetes.io/config.hash")}, map[string]string{"kubernetes.io/config.hash": "value"}},
+		"host subnet":     {&networkv1.HostSubnet{ObjectMeta: meta(networkv1.NodeUIDAnnotation)}, map[string]string{networkv1.NodeUIDAnnotation: "value"}},
+		"net namespace":   {&networkv1.NetNamespace{ObjectMeta: meta(config.AssignedVNIDAnnotation)}, map[string]string{config.AssignedVNIDAnnotation: "value"}},
+		"cluster network": {&networkv1.ClusterNetwork{ObjectMeta: meta(config.AcceptedAnnotation)}, map[string]string{config.AcceptedAnnotation: "value"}},
+	} {
+		got, err := transform(tc.object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, ok := got.(metav1.Object)
+		if !ok || len(o.GetManagedFields()) > 0 {
+			t.Errorf("%s: managed fields are left", name)
+			continue
+		}
+		if diff := cmp.Diff(tc.want, o.GetAnnotations()); diff != "" {
+			t.Errorf("%s: annotations (-want +got):\n%s", name, diff)
+		}
+	}
+}

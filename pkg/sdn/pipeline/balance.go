@@ -1,0 +1,216 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// With Node.BalancesServices, table 60 sends connections to services to their endpoints (docs/decisions/0011-services.md). NAT has zones of its
+// own, which grant no permission: policies and VNIDs evaluate the endpoint as the destination. Table 132 translates replies, after all verdicts.
+
+// The first zones of NAT. The low zoneBits bits of a zone are those of the client's address, a pod of this node or tun0.
+const (
+	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service
+	zoneNAT     = 0x4000 // the endpoints of connections to services
+)
+
+// Sources of packets that a service sends back to their sender, which would drop its own address as the source. Link-local addresses are not
+// routed (RFC 3927, section 2.7).
+func hairpinPod() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 10}) }
+
+// HairpinNode is the source of packets of the node itself that return to the host, and the next hop of its route to services.
+func HairpinNode() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 11}) }
+
+// hairpins is the range of hairpinPod and HairpinNode.
+func hairpins() netip.Prefix { return netip.PrefixFrom(hairpinPod(), 31) }
+
+// The endpoint of a connection to a service, in registers, and the bit of reg4 of packets that return to the pod that sent them.
+const (
+	regEndpointAddr = "NXM_NX_REG8[]"
+	regEndpointPort = "NXM_NX_REG9[]"
+	regHairpin      = "NXM_NX_REG4[15]"
+
+	numberEndpointAddr = 8
+	numberEndpointPort = 9
+
+	hairpin = 1 << 15
+)
+
+func isHairpin() ovs.Match { return ovs.RegBits(4, hairpin, hairpin) }
+
+// lookupNAT returns the action that translates packets of known connections, and continues with a table.
+func lookupNAT(zone uint16, table int) ovs.Action {
+	return goovs.ConnectionTracking(fmt.Sprintf("nat,table=%d,zone=%d", table, zone))
+}
+
+// setNodeSource returns the action that gives a packet of the node itself HairpinNode as its source.
+func (n Node) setNodeSource(table int) ovs.Action {
+	return goovs.ConnectionTracking(fmt.Sprintf("commit,nat(src=%s),table=%d,zone=%d", HairpinNode(), table, zoneHairpin|lowBits(config.Gateway(n.Subnets[0]))))
+}
+
+// output returns the action that outputs an allowed packet to the port in reg2.
+func (n Node) output() ovs.Action {
+	if n.BalancesServices {
+		return ovs.GotoTable(tableServiceReply)
+	}
+	return goovs.OutputField(regOutput)
+}
+
+// ownAddrs returns the addresses that the node's own packets may have as their source.
+func (n Node) ownAddrs() []netip.Prefix {
+	own := n.gateways()
+	if n.VTEP.Is4() {
+		own = append(own, single(n.VTEP))
+	}
+	return own
+}
+
+// balance compiles the static part of services: the tables 60 and 64 to 69, 132 and 133.
+func (n Node) balance(s *State) {
+	if n.BalancesServices {
+		n.fromNodeToServices(s)
+		n.lookUpServices(s)
+		n.translated(s)
+		n.restore(s)
+	}
+	for _, table := range []int{tableAffinity, tableSelect, tableLearn, tableTranslate, tableTranslated, tableReject, tableServiceReply} {
+		// table=64,priority=0,actions=drop
+		s.add(table, 0, anything(), goovs.Drop())
+	}
+	// table=133,priority=0,actions=output:NXM_NX_REG2[]
+	s.add(tableOutput, 0, anything(), goovs.OutputField(regOutput))
+}
+
+// fromNodeToServices compiles the node's own packets to services, and replies of hosts to HairpinNode. Packets with a DSCP of the host's firewall
+// match flows of a higher priority.
+func (n Node) fromNodeToServices(s *State) {
+	zone := goovs.Load(fmt.Sprintf("%#x", zoneNAT|lowBits(config.Gateway(n.Subnets[0]))), regZone)
+	for _, source := range n.ownAddrs() {
+		other := n.VTEP
+		priority := 410
+		if source == single(n.VTEP) {
+			other, priority = config.Gateway(n.Subnets[0]), 206
+		}
+		// table=0,priority=410,ip,in_port=2,nw_src=10.128.0.1,nw_dst=172.30.0.0/16,
+		//     actions=ct_clear,load:0x1->NXM_NX_REG4[10],load:0xac1f000b->NXM_NX_REG6[],load:0x4001->NXM_NX_REG3[],goto_table:60
+		s.add(tableClassify, priority, ip(ovs.IPSource(source), ovs.IPDestination(n.ServiceNetwork)).from(PortTun),
+			slices.Concat([]ovs.Action{ovs.CTClear()}, isNode(other), []ovs.Action{zone, ovs.GotoTable(tableService)})...)
+	}
+	// table=0,priority=510,ip,in_port=2,nw_dst=169.254.0.11,actions=ct_clear,set_field:0a:58:0a:80:00:01->eth_dst,ct(nat,table=30,zone=8193)
+	s.add(tableClassify, 510, ip(ovs.IPDestination(single(HairpinNode()))).from(PortTun),
+		ovs.CTClear(), n.toTun0MAC(), lookupNAT(zoneHairpin|lowBits(config.Gateway(n.Subnets[0])), tableRoute))
+}
+
+// lookUpServices compiles table 60 for packets that no service matches, and the start of the lookup.
+func (n Node) lookUpServices(s *State) {
+	// table=60,priority=230,ct_state=-trk,ip,actions=ct(nat,table=60,zone=NXM_NX_REG3[0..15])
+	s.add(tableService, 230, ip(goovs.ConnectionTrackingState("-trk")),
+		goovs.ConnectionTracking(fmt.Sprintf("nat,table=%d,zone=NXM_NX_REG3[0..15]", tableService)))
+	// table=60,priority=50,ip,nw_dst=172.30.0.0/16,actions=drop
+	s.add(tableService, 50, ip(ovs.IPDestination(n.ServiceNetwork)), goovs.Drop())
+	// table=60,priority=10,ip,actions=goto_table:68
+	s.add(tableService, 10, ip(), ovs.GotoTable(tableTranslated))
+	// table=65,priority=10,ip,actions=goto_table:67
+	s.add(tableSelect, 10, ip(), ovs.GotoTable(tableTranslate))
+
+	// The host drops packets that return to it with its own address as their source, so it could not reject them.
+	// table=69,priority=100,ip,in_port=2,
+	//     actions=ct_clear,load:2->NXM_NX_REG2[],set_field:0a:58:0a:80:00:01->eth_dst,ct(commit,nat(src=169.254.0.11),table=133,zone=8193)
+	s.add(tableReject, 100, ip().from(PortTun), ovs.CTClear(), loadPort(PortTun), n.toTun0MAC(), n.setNodeSource(tableOutput))
+	// table=69,priority=10,ip,actions=ct_clear,output:2
+	s.add(tableReject, 10, ip(), ovs.CTClear(), goovs.Output(PortTun))
+}
+
+func (n Node) toTun0MAC() ovs.Action {
+	return goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst")
+}
+
+// translated compiles packets whose destination is an endpoint. MACs follow from addresses in the cluster network (config.MAC); other destinations
+// are reached through the gateway, whose MAC the packet has.
+func (n Node) translated(s *State) {
+	// The zone is full.
+	// table=68,priority=300,ip,nw_dst=172.30.0.0/16,actions=drop
+	s.add(tableTranslated, 300, ip(ovs.IPDestination(n.ServiceNetwork)), goovs.Drop())
+	// As in table 20: the host would masquerade it as this node's.
+	// table=68,priority=310,udp,tp_dst=4789,actions=drop
+	s.add(tableTranslated, 310, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
+	reset := []ovs.Action{ovs.CTClear(), noZone()}
+	toPod := slices.Concat(reset, []ovs.Action{goovs.Load("0xa58", "NXM_OF_ETH_DST[32..47]"), goovs.Move(addressDestination+"[]", "NXM_OF_ETH_DST[0..31]")})
+	for _, gateway := range n.gateways() {
+		// table=68,priority=230,ip,in_port=2,nw_dst=10.128.0.1,
+		//     actions=ct_clear,load:0->NXM_NX_REG3[],set_field:0a:58:0a:80:00:01->eth_dst,ct(commit,nat(src=169.254.0.11),table=30,zone=8193)
+		s.add(tableTranslated, 230, ip(ovs.IPDestination(gateway)).from(PortTun), append(slices.Clone(reset), n.toTun0MAC(), n.setNodeSource(tableRoute))...)
+	}
+	for _, cluster := range n.ClusterNetworks {
+		// table=68,priority=220,ip,in_port=2,nw_dst=10.128.0.0/14,
+		//     actions=ct_clear,load:0->NXM_NX_REG3[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],resubmit(,30)
+		s.add(tableTranslated, 220, ip(ovs.IPDestination(cluster)).from(PortTun), append(slices.Clone(toPod), goovs.Resubmit(0, tableRoute))...)
+		// table=68,priority=100,ip,nw_dst=10.128.0.0/14,
+		//     actions=ct_clear,load:0->NXM_NX_REG3[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],resubmit(,26)
+		s.add(tableTranslated, 100, ip(ovs.IPDestination(cluster)), append(slices.Clone(toPod), goovs.Resubmit(0, n.egressTable()))...)
+	}
+	// table=68,priority=210,ip,in_port=2,
+	//     actions=ct_clear,load:0->NXM_NX_REG3[],set_field:0a:58:0a:80:00:01->eth_dst,ct(commit,nat(src=169.254.0.11),table=30,zone=8193)
+	s.add(tableTranslated, 210, ip().from(PortTun), append(slices.Clone(reset), n.toTun0MAC(), n.setNodeSource(tableRoute))...)
+	// table=68,priority=10,ip,actions=ct_clear,load:0->NXM_NX_REG3[],resubmit(,26)
+	s.add(tableTranslated, 10, ip(), append(slices.Clone(reset), goovs.Resubmit(0, n.egressTable()))...)
+}
+
+// restore compiles the output of packets: replies to the node itself get the service's address as their source. Open vSwitch outputs a packet to the
+// port that it came from only with the action in_port.
+func (n Node) restore(s *State) {
+	zone := zoneNAT | lowBits(config.Gateway(n.Subnets[0]))
+	for _, own := range n.ownAddrs() {
+		// table=132,priority=100,ip,reg2=0x2,nw_dst=10.128.0.1,actions=ct(nat,table=133,zone=16385)
+		s.add(tableServiceReply, 100, ip(ovs.Reg(2, PortTun), ovs.IPDestination(own)), lookupNAT(zone, tableOutput))
+	}
+	for _, gateway := range n.gateways() {
+		// The host's rejection of the node's own packets would return with the node's own address as its source.
+		// table=132,priority=110,icmp,reg2=0x2,in_port=2,nw_src=10.128.0.1,actions=set_field:169.254.0.11->ip_src,goto_table:133
+		s.add(tableServiceReply, 110, match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{ovs.Reg(2, PortTun), ovs.IPSource(gateway)}}.from(PortTun),
+			goovs.SetField(HairpinNode().String(), "ip_src"), ovs.GotoTable(tableOutput))
+	}
+	// table=132,priority=10,actions=goto_table:133
+	s.add(tableServiceReply, 10, anything(), ovs.GotoTable(tableOutput))
+	// table=133,priority=110,ip,reg4=0x8000/0x8000,actions=in_port
+	s.add(tableOutput, 110, ip(isHairpin()), goovs.InPort())
+	// table=133,priority=100,ip,reg2=0x2,in_port=2,actions=in_port
+	s.add(tableOutput, 100, ip(ovs.Reg(2, PortTun)).from(PortTun), goovs.InPort())
+}
+
+// balanceFor compiles what a pod needs to use services: the translation of replies, and of its connections to itself.
+func (n Node) balanceFor(s *State, p Pod, asSource []ovs.Action) {
+	if !n.BalancesServices {
+		return
+	}
+	ownMAC, isSelf := goovs.SetField(p.MAC.String(), "eth_dst"), goovs.Load("0x1", regHairpin)
+	for _, addr := range p.Addrs {
+		own, zone := single(addr), zoneHairpin|lowBits(addr)
+		// table=68,priority=250,ip,nw_src=10.128.0.5,nw_dst=10.128.0.5,
+		//     actions=load:0x1->NXM_NX_REG4[15],load:0->NXM_NX_REG3[],set_field:0a:58:0a:80:00:05->eth_dst,
+		//     ct(commit,nat(src=169.254.0.10),table=70,zone=8197)
+		s.add(tableTranslated, 250, ip(ovs.IPSource(own), ovs.IPDestination(own)), isSelf, noZone(), ownMAC,
+			goovs.ConnectionTracking(fmt.Sprintf("commit,nat(src=%s),table=%d,zone=%d", hairpinPod(), tableLocalPod, zone)))
+		reply := ip(goovs.DataLinkSource(p.MAC.String()), ovs.IPSource(own), ovs.IPDestination(single(hairpinPod()))).from(p.OFPort)
+		// table=20,priority=115,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,nw_dst=169.254.0.10,
+		//     actions=load:0xabcdef->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[15],set_field:0a:58:0a:80:00:05->eth_dst,ct(nat,table=70,zone=8197)
+		s.add(tablePodIngress, 115, reply, slices.Concat([]ovs.Action{loadVNID(p.VNID, regSourceVNID)}, asSource,
+			[]ovs.Action{isSelf, ownMAC, lookupNAT(zone, tableLocalPod)})...)
+		// table=132,priority=100,ip,reg2=0x3,nw_dst=10.128.0.5,actions=ct(nat,table=133,zone=16389)
+		s.add(tableServiceReply, 100, ip(ovs.Reg(2, uint32(p.OFPort)), ovs.IPDestination(own)), lookupNAT(zoneNAT|lowBits(addr), tableOutput)) //nolint:gosec // a port's number
+	}
+}
+
+// toItself compiles that no policy evaluates packets of a pod to itself.
+func (n Node) toItself(s *State) {
+	if n.BalancesServices {
+		// table=80,priority=400,ip,reg4=0x8000/0x8000,actions=load:0->NXM_NX_REG3[],goto_table:130
+		s.add(tableIsolation, 400, ip(isHairpin()), noZone(), n.send())
+	}
+}

@@ -1,0 +1,212 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// BalancedService is a service whose connections the switch sends to endpoints.
+type BalancedService struct {
+	VNID      config.VNID
+	Frontends []Frontend
+}
+
+// Frontend is an address and port of a service, with the endpoints that this node's clients may use.
+type Frontend struct {
+	Addr      netip.Addr
+	Protocol  goovs.Protocol // tcp, udp or sctp
+	Port      uint16
+	Endpoints []netip.AddrPort // at most MaxEndpoints, sorted, each once
+
+	// Closed drops packets if there are no Endpoints; otherwise the host rejects them.
+	Closed bool
+	// Affinity is for how many seconds a client without new connections stays with its endpoint; 0: each connection gets its own.
+	Affinity uint16
+}
+
+// MaxEndpoints is the number of endpoints of a frontend that a node uses. Open vSwitch 3.1 selects a bucket for each connection in ovs-vswitchd if a
+// group has more than 256 (MAX_SELECT_GROUP_HASH_VALUES in ofproto-dpif.h).
+const MaxEndpoints = maxSlots
+
+// AffinityTable is the table whose flows Open vSwitch learns: the endpoints of clients. They are not part of any State.
+const AffinityTable = tableAffinity
+
+// BalancedService compiles a service. In mode multitenant its clients are those of its VNID and of VNID 0; a service of VNID 0 has all clients.
+// VNIDs and policies evaluate the endpoint, too.
+func (n Node) BalancedService(svc BalancedService) State {
+	var s State
+	for _, f := range svc.Frontends {
+		if f.Protocol == ProtocolSCTP && n.StatelessSCTP {
+			continue // the userspace datapath can't translate SCTP
+		}
+		n.frontend(&s, svc.VNID, f)
+	}
+	return s
+}
+
+// frontend compiles one frontend.
+func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
+	for _, client := range n.clientsOf(vnid) {
+		// table=60,priority=100,tcp,nw_dst=172.30.0.10,tp_dst=80,actions=group:tcp/172.30.0.10:80
+		// table=60,priority=100,tcp,nw_dst=172.30.0.10,tp_dst=443,actions=resubmit(,64),goto_table:65
+		// table=60,priority=100,udp,nw_dst=172.30.0.10,tp_dst=53,actions=goto_table:69
+		// table=60,priority=100,tcp,nw_dst=172.30.0.10,tp_dst=8080,actions=drop
+		s.add(tableService, 100, f.packets(client...), f.toEndpoint()...)
+	}
+	if len(f.Endpoints) == 0 {
+		return
+	}
+	s.Groups = append(s.Groups, Group{Name: f.String(), Buckets: f.buckets()})
+	if f.Affinity > 0 {
+		// table=65,priority=100,tcp,reg8=0,nw_dst=172.30.0.10,tp_dst=443,actions=group:tcp/172.30.0.10:443
+		s.add(tableSelect, 100, f.packets(ovs.Reg(numberEndpointAddr, 0)), ToGroup(f.String()))
+	}
+	for _, endpoint := range f.Endpoints {
+		if f.Affinity > 0 {
+			// table=66,priority=100,tcp,reg8=0xa800005,reg9=0x20fb,nw_dst=172.30.0.10,tp_dst=443,
+			//     actions=learn(priority=32768,dl_type=0x0800,nw_proto=6,NXM_OF_IP_SRC[]=NXM_OF_IP_SRC[],NXM_OF_IP_DST[]=NXM_OF_IP_DST[],
+			//     NXM_OF_TCP_DST[]=NXM_OF_TCP_DST[],table=64,idle_timeout=10800,fin_hard_timeout=0,hard_timeout=0,delete_learned,cookie=0x097f307960607c45,
+			//     load:NXM_NX_REG8[]->NXM_NX_REG8[],load:NXM_NX_REG9[]->NXM_NX_REG9[]),goto_table:67
+			s.add(tableLearn, 100, f.packets(isEndpoint(endpoint)...), f.learn(endpoint), ovs.GotoTable(tableTranslate))
+		}
+		// table=67,priority=100,tcp,reg8=0xa800005,reg9=0x1f90,actions=ct(commit,nat(dst=10.128.0.5:8080),table=68,zone=NXM_NX_REG3[0..15])
+		s.add(tableTranslate, 100, match{protocol: f.Protocol, fields: isEndpoint(endpoint)},
+			goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=%s),table=%d,zone=NXM_NX_REG3[0..15]", endpoint, tableTranslated)))
+	}
+}
+
+// clientsOf returns the matches of clients whose VNID may use a service.
+func (n Node) clientsOf(vnid config.VNID) [][]ovs.Match {
+	if !n.tenants() || vnid.IsGlobal() {
+		return [][]ovs.Match{nil}
+	}
+	return [][]ovs.Match{{ovs.Reg(0, uint32(config.GlobalVNID))}, {ovs.Reg(0, uint32(vnid))}}
+}
+
+// String returns the frontend as the name of its group: tcp/172.30.0.10:80.
+func (f Frontend) String() string {
+	return string(f.Protocol) + "/" + netip.AddrPortFrom(f.Addr, f.Port).String()
+}
+
+// packets matches the packets to the frontend.
+func (f Frontend) packets(fields ...ovs.Match) match {
+	return match{protocol: f.Protocol, fields: append(slices.Clone(fields), ovs.IPDestination(single(f.Addr)), goovs.TransportDestinationPort(f.Port))}
+}
+
+// toEndpoint returns the actions for the first packet of a connection.
+func (f Frontend) toEndpoint() []ovs.Action {
+	switch {
+	case len(f.Endpoints) == 0 && f.Closed:
+		return []ovs.Action{goovs.Drop()}
+	case len(f.Endpoints) == 0:
+		return []ovs.Action{ovs.GotoTable(tableReject)}
+	case f.Affinity > 0:
+		return []ovs.Action{goovs.Resubmit(0, tableAffinity), ovs.GotoTable(tableSelect)}
+	}
+	return []ovs.Action{ToGroup(f.String())}
+}
+
+// buckets returns the buckets of the frontend's group. Open vSwitch gives each bucket as many hash values as its weight if the weights add up to a
+// power of two and one of them is 1: so the first endpoint has a second bucket, of weight 1.
+func (f Frontend) buckets() []ovs.Bucket {
+	next := tableTranslate
+	if f.Affinity > 0 {
+		next = tableLearn
+	}
+	shares := slotsOf(len(f.Endpoints))
+	buckets := make([]ovs.Bucket, 0, len(f.Endpoints)+1)
+	for i, endpoint := range f.Endpoints {
+		actions := []ovs.Action{
+			goovs.Load(fmt.Sprintf("%#x", addrNumber(endpoint)), regEndpointAddr),
+			goovs.Load(fmt.Sprintf("%#x", endpoint.Port()), regEndpointPort),
+			goovs.Resubmit(0, next),
+		}
+		weight := shares[i]
+		if i == 0 && weight > 1 && len(shares) > 1 {
+			buckets = append(buckets, ovs.Bucket{Weight: 1, Actions: actions})
+			weight--
+		}
+		buckets = append(buckets, ovs.Bucket{Weight: weight, Actions: actions})
+	}
+	return buckets
+}
+
+// learn returns the action that learns the client's endpoint. Open vSwitch deletes what it learned with the flow that has the action: a client's
+// endpoint that the service loses is not used again.
+func (f Frontend) learn(endpoint netip.AddrPort) ovs.Action {
+	ofPacket := func(field string) ovs.Match { return goovs.FieldMatch(field, field) }
+	return goovs.Learn(&goovs.LearnedFlow{
+		Table: tableAffinity, Priority: defaultPriority, IdleTimeout: int(f.Affinity), DeleteLearned: true,
+		Cookie: Owner{KindAffinity, f.String() + " " + endpoint.String()}.Cookie(),
+		Matches: []ovs.Match{
+			goovs.DataLinkType(etherTypeIPv4), goovs.NetworkProtocol(f.protocolNumber()), ofPacket("NXM_OF_IP_SRC[]"), ofPacket("NXM_OF_IP_DST[]"), ofPacket(f.portField()),
+		},
+		Actions: []ovs.Action{goovs.Load(regEndpointAddr, regEndpointAddr), goovs.Load(regEndpointPort, regEndpointPort)},
+	})
+}
+
+const etherTypeIPv4 = 0x0800
+
+// protocolNumber returns IANA's number of the protocol.
+func (f Frontend) protocolNumber() uint8 {
+	switch f.Protocol {
+	case goovs.ProtocolUDPv4:
+		return 17
+	case ProtocolSCTP:
+		return 132
+	}
+	return 6
+}
+
+// portField returns the destination port by the name that learn takes.
+func (f Frontend) portField() string {
+	switch f.Protocol {
+	case goovs.ProtocolUDPv4:
+		return "NXM_OF_UDP_DST[]"
+	case ProtocolSCTP:
+		return "OXM_OF_SCTP_DST[]"
+	}
+	return "NXM_OF_TCP_DST[]"
+}
+
+// isEndpoint matches packets for which a bucket has selected the endpoint.
+func isEndpoint(endpoint netip.AddrPort) []ovs.Match {
+	return []ovs.Match{ovs.Reg(numberEndpointAddr, addrNumber(endpoint)), ovs.Reg(numberEndpointPort, uint32(endpoint.Port()))}
+}
+
+// addrNumber returns the endpoint's IPv4 address as a number.
+func addrNumber(endpoint netip.AddrPort) uint32 {
+	a := endpoint.Addr().As4()
+	return binary.BigEndian.Uint32(a[:])
+}
+
+// Numbers of hash values of a select group, of which each bucket gets some: powers of two (group_setup_dp_hash_table in ofproto-dpif.c). Each value
+// costs one datapath flow for a client.
+const (
+	minSlots = 16
+	maxSlots = 256
+)
+
+// slotsOf returns how many hash values each of the endpoints gets: the fewest with which all shares are within a twentieth of each other, up to
+// maxSlots.
+func slotsOf(endpoints int) []int {
+	slots := minSlots
+	for slots < maxSlots && (slots < endpoints || slots%endpoints != 0 && slots/endpoints < 20) {
+		slots *= 2
+	}
+	shares := make([]int, endpoints)
+	for i := range shares {
+		shares[i] = slots / endpoints
+		if i < slots%endpoints {
+			shares[i]++
+		}
+	}
+	return shares
+}

@@ -1,0 +1,362 @@
+package datapath_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// balanced is a service in the switches, with the flows that the agent compiles: TCP port 80 and UDP port 53 of vip.
+type balanced struct {
+	*cluster
+	mode      config.Mode
+	vnid      config.VNID                   // of the service
+	pods      map[*datapath.Pod]config.VNID // default: the service's
+	policies  map[*datapath.Pod]compiled.PodPolicies
+	affinity  uint16
+	closed    bool
+	endpoints []netip.AddrPort
+}
+
+// install installs the flows on all nodes.
+func (b *balanced) install(t *testing.T) {
+	t.Helper()
+	for _, node := range b.Nodes {
+		n := compiled.Node{
+			Mode: b.mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)}, ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork),
+			Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: 4789, BalancesServices: true,
+			StatelessSCTP: b.Type == ovstest.DatapathNetdev, LaterFragments: b.Type == ovstest.DatapathNetdev,
+		}
+		static, err := n.Static()
+		if err != nil {
+			t.Fatal(err)
+		}
+		states := []compiled.State{static, n.BalancedService(b.service())}
+		for _, p := range node.Pods {
+			vnid, ok := b.pods[p]
+			if !ok {
+				vnid = b.vnid
+			}
+			states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p]}))
+		}
+		for _, peer := range b.Nodes {
+			if peer != node {
+				states = append(states, n.Peer(compiled.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}))
+			}
+		}
+		replace(t, node, numbered(states))
+	}
+}
+
+func (b *balanced) service() compiled.BalancedService {
+	svc := compiled.BalancedService{VNID: b.vnid}
+	for protocol, port := range map[goovs.Protocol]uint16{goovs.ProtocolTCPv4: 80, goovs.ProtocolUDPv4: 53} {
+		svc.Frontends = append(svc.Frontends, compiled.Frontend{
+			Addr: vip(port).Addr(), Protocol: protocol, Port: port, Endpoints: b.endpoints, Closed: b.closed, Affinity: b.affinity,
+		})
+	}
+	return svc
+}
+
+// numbered gives groups numbers, and installs flows that several states have once, as the flow store does.
+func numbered(states []compiled.State) ovs.State {
+	var all ovs.State
+	for _, s := range states {
+		numbers := map[string]uint32{}
+		for _, g := range s.Groups {
+			numbers[g.Name] = uint32(len(all.Groups)) + 1 //nolint:gosec // few
+			all.Groups = append(all.Groups, ovs.Group{ID: numbers[g.Name], Buckets: g.Buckets})
+		}
+		var flows []*ovs.Flow
+		for _, f := range s.Flows {
+			flow := *f
+			flow.Actions = append([]ovs.Action(nil), f.Actions...)
+			for i, a := range flow.Actions {
+				if r, ok := a.(compiled.Reference); ok {
+					flow.Actions[i] = ovs.ToGroup(numbers[r.Group])
+				}
+			}
+			flows = append(flows, &flow)
+		}
+		all.Flows = append(all.Flows, unshared(all.Flows, flows)...)
+		all.Meters = append(all.Meters, s.Meters...)
+	}
+	return all
+}
+
+// replace installs the state on the node's switch, and waits until the datapath uses it.
+func replace(t *testing.T, node *datapath.Node, want ovs.State) {
+	t.Helper()
+	bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
+	defer bridge.Close()
+	want.LearnedTable = compiled.AffinityTable
+	if _, err := bridge.Replace(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	node.Revalidate(t)
+}
+
+// routeServices gives the nodes the route to services that the agent sets.
+func (c *cluster) routeServices(t *testing.T) {
+	t.Helper()
+	hop := compiled.HairpinNode().String()
+	for _, node := range c.Nodes {
+		node.Sh(t, "ip route add "+hop+" dev tun0", fmt.Sprintf("ip neigh add %s lladdr %s dev tun0", hop, config.MAC(compiled.HairpinNode())),
+			"ip route replace "+datapath.ServiceNetwork+" via "+hop+" dev tun0 onlink",
+			"nft add table ip leaving", "nft add chain ip leaving post '{ type nat hook postrouting priority srcnat; }'",
+			fmt.Sprintf("nft add rule ip leaving post ip saddr '{ %s, %s }' oifname != tun0 masquerade", hop, datapath.ClusterNetwork),
+			"nft add table ip refuse", "nft add chain ip refuse forward '{ type filter hook forward priority 0; }'",
+			"nft add rule ip refuse forward ip daddr "+datapath.ServiceNetwork+" oifname tun0 reject")
+	}
+}
+
+// TestBalancedServices tests docs/decisions/0011-services.md with packets.
+func TestBalancedServices(t *testing.T) {
+	c := newCluster(t, 3, 2)
+	c.routeServices(t)
+	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeNetworkPolicy, config.ModeMultitenant} {
+		for _, test := range []struct {
+			name string
+			run  func(*testing.T, *balanced)
+		}{
+			{"pods and nodes", testBalancedClients},
+			{"hairpin", testBalancedHairpin},
+			{"endpoint on the node", testBalancedOnNode},
+			{"endpoint outside", testBalancedOutside},
+			{"no endpoint", testBalancedRejects},
+			{"removed endpoint", testBalancedRemoved},
+			{"affinity", testBalancedAffinity},
+			{"policies and VNIDs", testBalancedPolicies},
+			{"spread", testBalancedSpread},
+			{"hairpin addresses", testHairpinAddresses},
+		} {
+			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {
+				for _, node := range c.Nodes {
+					node.AppCtl(t, "dpctl/flush-conntrack")
+				}
+				test.run(t, &balanced{cluster: c, mode: mode, vnid: 10, policies: map[*datapath.Pod]compiled.PodPolicies{}, pods: map[*datapath.Pod]config.VNID{}})
+			})
+		}
+	}
+}
+
+// testBalancedClients: every client reaches an endpoint, which sees the client's address; the client sees the service's.
+func testBalancedClients(t *testing.T, b *balanced) {
+	for _, server := range []*datapath.Pod{b.pod(0, 1), b.pod(1, 0)} {
+		b.endpoints = []netip.AddrPort{netip.AddrPortFrom(server.Addr, 8080)}
+		for _, evaluated := range []bool{false, true} {
+			b.policies[b.pod(0, 0)], b.policies[server] = compiled.PodPolicies{Evaluated: evaluated}, compiled.PodPolicies{Evaluated: evaluated}
+			b.install(t)
+			mustServe(t, &b.pod(0, 0).Host, server, 8080)
+			mustServe(t, &b.Nodes[0].Host, server, 8080)
+		}
+	}
+}
+
+// testBalancedHairpin: a pod reaches itself, whatever policies isolate it, and sees no packet from its own address.
+func testBalancedHairpin(t *testing.T, b *balanced) {
+	pod := b.pod(0, 0)
+	b.endpoints = []netip.AddrPort{netip.AddrPortFrom(pod.Addr, 8080)}
+	if b.mode != config.ModeSubnet {
+		b.policies[pod] = compiled.PodPolicies{Evaluated: true, Ingress: true}
+	}
+	b.install(t)
+	asking, serving := pod.UDP(t, 0), pod.UDP(t, 8080)
+	from := asking.MustReach(t, vip(53), serving)
+	if from.Addr() != netip.MustParseAddr(hairpin) {
+		t.Errorf("source at the endpoint: got %s, want %s", from, hairpin)
+	}
+	if from := serving.MustReach(t, from, asking); from != vip(53) {
+		t.Errorf("source of the reply: got %s, want %s", from, vip(53))
+	}
+	s := pod.Dial(t, vip(80), pod.ListenTCP(t, 8080))
+	s.MustPass(t)
+}
+
+// testBalancedOnNode: pods and the node itself reach an endpoint in the node's host network.
+func testBalancedOnNode(t *testing.T, b *balanced) {
+	node := b.Nodes[0]
+	for _, addr := range []netip.Addr{node.VTEP, node.Addr} {
+		host := datapath.Host{NS: node.NS, Addr: addr}
+		b.endpoints = []netip.AddrPort{netip.AddrPortFrom(addr, 8080)}
+		b.install(t)
+		asking, serving := node.UDP(t, 0), host.UDP(t, 8080)
+		from := asking.MustReach(t, vip(53), serving)
+		if from.Addr() != compiled.HairpinNode() {
+			t.Errorf("source at the endpoint: got %s, want %s", from, compiled.HairpinNode())
+		}
+		if from := serving.MustReach(t, from, asking); from != vip(53) {
+			t.Errorf("source of the reply: got %s, want %s", from, vip(53))
+		}
+		l := host.ListenTCP(t, 8080)
+		for _, client := range []*datapath.Host{&node.Host, {NS: node.NS, Addr: node.VTEP}, &b.pod(0, 0).Host} {
+			s := client.Dial(t, vip(80), l)
+			s.MustPass(t)
+		}
+		serving.Close()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testBalancedOutside: pods and the node reach an endpoint that is another host, and another node's own IP.
+func testBalancedOutside(t *testing.T, b *balanced) {
+	for _, host := range []datapath.Host{*b.Outside, {NS: b.Nodes[1].NS, Addr: b.Nodes[1].VTEP}} {
+		b.endpoints = []netip.AddrPort{netip.AddrPortFrom(host.Addr, 8080)}
+		for _, evaluated := range []bool{false, true} {
+			b.policies[b.pod(0, 0)] = compiled.PodPolicies{Evaluated: evaluated}
+			b.install(t)
+			l := host.ListenTCP(t, 8080)
+			for _, client := range []*datapath.Host{&b.Nodes[0].Host, &b.pod(0, 0).Host} {
+				s := client.Dial(t, vip(80), l)
+				s.MustPass(t)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// testBalancedRejects: without endpoints connections are refused at once, or, if other nodes have endpoints, dropped.
+func testBalancedRejects(t *testing.T, b *balanced) {
+	b.install(t)
+	for _, client := range []*datapath.Host{&b.pod(0, 0).Host, &b.Nodes[0].Host} {
+		if err := dialError(t, client, vip(80), 20*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("connection to a service without endpoints: got %v, want %v", err, syscall.ECONNREFUSED)
+		}
+	}
+	b.closed = true
+	b.install(t)
+	if err := dialError(t, &b.pod(0, 0).Host, vip(80), time.Second); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection to a service whose endpoints are elsewhere: got %v, want a timeout", err)
+	}
+}
+
+// dialError returns why a host can't connect to an address.
+func dialError(t *testing.T, from *datapath.Host, to netip.AddrPort, wait time.Duration) error {
+	t.Helper()
+	return from.NS.Do(func(ns.NetNS) error {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp4", to.String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
+}
+
+// testBalancedRemoved: connections to an endpoint that was removed continue, new ones go to the others.
+func testBalancedRemoved(t *testing.T, b *balanced) {
+	client, old, fresh := b.pod(0, 0), b.pod(0, 1), b.pod(1, 0)
+	b.endpoints = []netip.AddrPort{netip.AddrPortFrom(old.Addr, 8080)}
+	b.install(t)
+	s := client.Dial(t, vip(80), old.ListenTCP(t, 8080))
+	b.endpoints = []netip.AddrPort{netip.AddrPortFrom(fresh.Addr, 8080)}
+	b.install(t)
+	s.MustPass(t)
+	next := client.Dial(t, vip(80), fresh.ListenTCP(t, 8080))
+	next.MustPass(t)
+}
+
+// testBalancedAffinity: a client stays with its endpoint until the service loses it.
+func testBalancedAffinity(t *testing.T, b *balanced) {
+	client := b.pod(0, 0)
+	servers := map[netip.AddrPort]*datapath.Socket{}
+	for _, p := range []*datapath.Pod{b.pod(0, 1), b.pod(0, 2), b.pod(1, 0), b.pod(1, 1)} {
+		endpoint := netip.AddrPortFrom(p.Addr, 8080)
+		servers[endpoint] = p.UDP(t, 8080)
+		b.endpoints = append(b.endpoints, endpoint)
+	}
+	b.affinity = 600
+	b.install(t)
+	chosen := func() netip.AddrPort {
+		t.Helper()
+		asking := client.UDP(t, 0)
+		defer asking.Close()
+		m := asking.Message()
+		asking.Send(t, vip(53), m)
+		for range 100 {
+			for endpoint, s := range servers {
+				if _, ok := s.Receive(t, m, 50*time.Millisecond); ok {
+					return endpoint
+				}
+			}
+		}
+		t.Fatal("no endpoint received the packet")
+		return netip.AddrPort{}
+	}
+	first := chosen()
+	for range 12 {
+		if got := chosen(); got != first {
+			t.Fatalf("endpoint of a later connection: got %s, want %s", got, first)
+		}
+	}
+	learned := b.Nodes[0].Switch.OFCtl(t, "dump-flows", ovstest.Bridge, fmt.Sprintf("table=%d,udp", compiled.AffinityTable))
+	if !strings.Contains(learned, "idle_timeout=600") || !strings.Contains(learned, "nw_src="+client.Addr.String()) {
+		t.Errorf("learned flows: got %s, want one of client %s", learned, client.Addr)
+	}
+	b.install(t) // what was learned remains
+	if got := chosen(); got != first {
+		t.Errorf("endpoint after a replacement of all flows: got %s, want %s", got, first)
+	}
+	var others []netip.AddrPort
+	for _, e := range b.endpoints {
+		if e != first {
+			others = append(others, e)
+		}
+	}
+	b.endpoints = others
+	b.install(t)
+	if got := chosen(); got == first {
+		t.Errorf("endpoint after its removal: got %s again", got)
+	}
+}
+
+// testBalancedPolicies: policies and VNIDs evaluate the endpoint, and a client of another VNID does not reach the service.
+func testBalancedPolicies(t *testing.T, b *balanced) {
+	client, server, stranger := b.pod(0, 0), b.pod(1, 0), b.pod(0, 2)
+	b.endpoints = []netip.AddrPort{netip.AddrPortFrom(server.Addr, 8080)}
+	serving := server.UDP(t, 8080)
+	switch b.mode {
+	case config.ModeSubnet:
+		return
+	case config.ModeMultitenant:
+		b.pods[stranger] = 11
+		b.install(t)
+		stranger.UDP(t, 0).MustNotReach(t, vip(53), serving)
+		b.vnid = 0
+		b.pods[server], b.pods[client] = 10, 10
+		b.install(t) // a service of VNID 0 with an endpoint of another VNID
+		stranger.UDP(t, 0).MustNotReach(t, vip(53), serving)
+		client.UDP(t, 0).MustReach(t, vip(53), serving)
+	case config.ModeNetworkPolicy:
+		for _, isolated := range []*datapath.Pod{client, server} {
+			b.policies = map[*datapath.Pod]compiled.PodPolicies{isolated: {Evaluated: true, Ingress: true, Egress: true}}
+			b.install(t)
+			asking := client.UDP(t, 0)
+			asking.MustNotReach(t, vip(53), serving)
+			// The endpoint was selected before the verdict, which lets no reply in.
+			serving.MustNotReach(t, asking.Addr(), asking)
+		}
+	}
+}

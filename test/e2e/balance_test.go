@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// TestBalancedServices tests services without kube-proxy (--service-proxy=ovs), in a lab of its own.
+func TestBalancedServices(t *testing.T) {
+	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install()}
+	x := trioOn(t, &cluster{fixture.Own(t, "e2e-services", shape)})
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *trio)
+	}{
+		{"clients", testBalancedClients},
+		{"DNS", testBalancedDNS},
+		{"API server", func(t *testing.T, x *trio) { testAPIServerProxies(t, x) }},
+		{"no endpoints", testBalancedRejects},
+		{"policies", testBalancedPolicies},
+		{"rolling restart", testRollingRestart},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, x) })
+	}
+}
+
+// testBalancedClients: pods, endpoints themselves and nodes reach all endpoints of a service, and service kubernetes.
+func testBalancedClients(t *testing.T, x *trio) {
+	tcp := x.Expose(t, x.namespace, "tcp", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
+	udp := x.Expose(t, x.namespace, "udp", servicePort{Protocol: "UDP", Port: 53, Target: fixture.UDPPort}, x.b, x.c)
+	for _, from := range []end{x.a.End(), x.b.End(), x.c.End(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)} {
+		t.Run(from.Name, func(t *testing.T) {
+			reachesBoth(t, func(ctx context.Context) (string, error) { return fixture.HostnameHTTP(ctx, from.NetNS, tcp, 80) })
+			// With the userspace datapath a client stays with one endpoint of UDP (docs/decisions/0011-services.md).
+			fixture.Eventually(t, fixture.SyncTime, "the service of UDP answers", func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				_, err := fixture.HostnameUDP(ctx, from.NetNS, udp, 53)
+				return err
+			})
+			fixture.Eventually(t, fixture.SyncTime, "service kubernetes answers", func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+				defer cancel()
+				return x.greetAPIServer(ctx, from.NetNS)
+			})
+		})
+	}
+}
+
+func testBalancedDNS(t *testing.T, x *trio) {
+	for _, from := range []pod{x.a, x.c} {
+		x.resolves(t, from, apiName, x.apiAddr())
+	}
+}
+
+// testBalancedRejects: a connection to a service without endpoints is refused at once.
+func testBalancedRejects(t *testing.T, x *trio) {
+	addr := x.CreateService(t, x.namespace, "none", servicePort{Protocol: "TCP", Port: 80, Target: 80}, map[string]string{"no": "pod"})
+	for _, from := range []end{x.a.End(), x.nodeEnd(t, x.node2)} {
+		fixture.Eventually(t, fixture.SyncTime, from.Name+" is refused", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			conn, err := from.NetNS.DialContext(ctx, "tcp4", netip.AddrPortFrom(addr, 80).String())
+			if err == nil {
+				return errors.Join(errors.New("a connection was accepted"), conn.Close())
+			}
+			if !errors.Is(err, syscall.ECONNREFUSED) {
+				return err
+			}
+			return nil
+		})
+	}
+}
+
+// testBalancedPolicies: policies of client and endpoint evaluate the endpoint.
+func testBalancedPolicies(t *testing.T, x *trio) {
+	addr := x.Expose(t, x.namespace, "evaluated", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.c)
+	ask, control := fixture.AsksHTTP(x.a.NetNS, addr, 80), fixture.AsksHTTP(x.b.NetNS, addr, 80)
+	fixture.Eventually(t, fixture.SyncTime, "the service answers", ask)
+	policy := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "no-egress", Namespace: x.namespace},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"client": "a"}}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+		},
+	}
+	patch := []byte(`{"metadata":{"labels":{"client":"a"}}}`)
+	if _, err := x.Kube.CoreV1().Pods(x.namespace).Patch(t.Context(), x.a.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	x.SetPolicy(t, policy)
+	fixture.Eventually(t, fixture.SyncTime, "the policy is enforced", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if ask(ctx) == nil {
+			return errors.New("the service still answers")
+		}
+		return nil
+	})
+	fixture.MustNotReach(t, "a client without egress", ask, control)
+	policy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{
+		IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(x.c.Addr, 32).String()},
+	}}}}
+	x.SetPolicy(t, policy)
+	fixture.Eventually(t, fixture.SyncTime, "the service answers a client whose policy allows the endpoint", ask)
+}
+
+// Rates and durations of testRollingRestart.
+const (
+	connectionRate  = 500 // per second
+	connectionTime  = 5 * time.Second
+	drainTime       = 5 // seconds between SIGTERM and the end of a pod
+	connectionLanes = 8
+)
+
+// testRollingRestart: while a deployment is restarted, and the agents with it, no connection to its service fails.
+func testRollingRestart(t *testing.T, x *trio) {
+	addr := x.deployWeb(t)
+	load := startLoad(t, x.b, netip.AddrPortFrom(addr, 80))
+	x.restartWeb(t)
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		x.killAgent(t, node)
+	}
+	x.restartWeb(t)
+	load.stop(t)
+}
+
+// deployWeb creates a deployment of two pods with a service, and returns its address.
+func (x *trio) deployWeb(t *testing.T) netip.Addr {
+	t.Helper()
+	labels, replicas, unavailable := map[string]string{"app": "web"}, int32(2), intstr.FromInt32(0)
+	template := fixture.Netexec("web", "").Spec
+	template.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drainTime}}}
+	grace := int64(2 * drainTime)
+	template.TerminationGracePeriodSeconds = &grace
+	_, err := x.Kube.AppsV1().Deployments(x.namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &unavailable}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // else it would create its pods again while the namespace is deleted
+		foreground := metav1.DeletePropagationForeground
+		err := x.Kube.AppsV1().Deployments(x.namespace).Delete(context.WithoutCancel(t.Context()), "web", metav1.DeleteOptions{PropagationPolicy: &foreground})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	addr := x.CreateService(t, x.namespace, "web", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, labels)
+	fixture.Eventually(t, waveTime, "the deployment answers", fixture.AsksHTTP(x.b.NetNS, addr, 80))
+	(&deployment{cluster: x.cluster, namespace: x.namespace, name: "web"}).reaches(t, int(replicas))
+	return addr
+}
+
+// restartWeb restarts the deployment's pods one by one, as `kubectl rollout restart` does, and waits until the old ones are deleted.
+func (x *trio) restartWeb(t *testing.T) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"restarted":%q}}}}}`, time.Now())
+	if _, err := x.Kube.AppsV1().Deployments(x.namespace).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, waveTime, "the deployment is restarted", func(ctx context.Context) error {
+		d, err := x.Kube.AppsV1().Deployments(x.namespace).Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pods, err := x.Kube.CoreV1().Pods(x.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		if err != nil {
+			return err
+		}
+		if s := d.Status; s.ObservedGeneration != d.Generation || s.UpdatedReplicas != 2 || s.ReadyReplicas != 2 || len(pods.Items) != 2 {
+			return fmt.Errorf("%d pods, %d updated, %d ready", len(pods.Items), s.UpdatedReplicas, s.ReadyReplicas)
+		}
+		return nil
+	})
+}
+
+// load is clients that open connections to a service.
+type load struct {
+	cancel        context.CancelFunc
+	running       sync.WaitGroup
+	opened, wrong atomic.Int64
+	first         atomic.Pointer[error]
+	began         time.Time
+}
+
+// startLoad opens connectionRate connections per second. Each sends a request and reads the response.
+func startLoad(t *testing.T, from pod, to netip.AddrPort) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &load{cancel: cancel, began: time.Now()}
+	for range connectionLanes {
+		l.running.Go(func() {
+			tick := time.NewTicker(time.Second * connectionLanes / connectionRate)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				// A connection outlives the end of the load.
+				within, done := context.WithTimeout(context.WithoutCancel(ctx), connectionTime)
+				err := ask(within, from, to)
+				done()
+				l.opened.Add(1)
+				if err != nil {
+					l.wrong.Add(1)
+					l.first.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); l.running.Wait() })
+	return l
+}
+
+// ask opens a connection and gets a page.
+func ask(ctx context.Context, from pod, to netip.AddrPort) error {
+	conn, err := from.NetNS.DialContext(ctx, "tcp4", to.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "GET /hostname HTTP/1.0\r\n\r\n"); err != nil {
+		return err
+	}
+	buffer := make([]byte, 16)
+	_, err = conn.Read(buffer)
+	return err
+}
+
+// stop ends the load. No connection may have failed.
+func (l *load) stop(t *testing.T) {
+	t.Helper()
+	l.cancel()
+	l.running.Wait()
+	opened, wrong, took := l.opened.Load(), l.wrong.Load(), time.Since(l.began)
+	t.Logf("%d connections in %.1fs, %.0f per second", opened, took.Seconds(), float64(opened)/took.Seconds())
+	if first := l.first.Load(); wrong > 0 && first != nil {
+		t.Errorf("of %d connections %d failed, the first: %v", opened, wrong, *first)
+	}
+}

@@ -1,0 +1,2 @@
+// Package imports tests which packages may do I/O.
+package imports
