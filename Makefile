@@ -41,17 +41,20 @@ reload: build ## roll the programs of this work tree out in the running lab, as 
 down: ## remove the demo's cluster
 	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to remove"; fi
 
-.PHONY: test
-test: bootstrap lint test-unit e2e ## run lint, unit tests and end-to-end tests
-
 # Tests that compare the compiled policies with test/oracle.
 ORACLE = TestSwitchAgrees|Agrees?WithTheOracle
 
-.PHONY: test-unit
-test-unit: ## run all tests except those of the lab and of the kernel guest; as root none is skipped
-	$(GO) test -race -timeout 40m -skip '$(ORACLE)' ./cmd/... ./images/... ./pkg/... ./test/await ./test/cni
-	$(GO) test -timeout 40m $$($(GO) list ./test/... | grep -v -e /test/e2e -e /test/attacks -e /test/vm -e /test/await -e /test/cni) # no product code runs concurrently in them
-	$(GO) test -timeout 40m -run '$(ORACLE)' ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy # millions of sequential questions: the race detector finds nothing
+.PHONY: test
+test: bootstrap ## run the short tier of all tests (root; 12 minutes on two processors); STEPS="unit lab" runs some
+	scripts/test.sh short $(STEPS)
+
+.PHONY: test-all
+test-all: bootstrap ## run all tests, with every bound in time and every lost packet asserted (root; an hour); STEPS=lab runs some
+	scripts/test.sh complete $(STEPS)
+
+.PHONY: mutation
+mutation: bootstrap ## put ten faults into copies of the product: each must turn a test of the short tier red (root)
+	$(GO) run ./test/mutation $(ARGS)
 
 .PHONY: oracle
 oracle: ## compare network policies of 2,000 random clusters and all cases of cyclonus on real switches (root; less than an hour on two processors)
@@ -71,9 +74,18 @@ test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; De
 	@scripts/bootstrap.sh kernel
 	@scripts/test-kernel.sh
 
+# A lab that stays, for `make e2e`; the lab is brought up with these options if there is none.
+LAB ?= dev
+LAB_OPTIONS ?= --mode=subnet
+# The tests that LAB runs, and the packages where they are.
+RUN ?= .
+E2E ?= ./test/e2e
+
 .PHONY: e2e
-e2e: build ## run end-to-end tests and attacks in the lab (root)
-	$(GO) test -p 1 -count=1 -timeout 80m -v ./test/e2e/... ./test/attacks/...
+e2e: build ## run end-to-end tests in a lab that stays, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
+	@if bin/ovsdn-lab --name $(LAB) status >/dev/null 2>&1; then bin/ovsdn-lab --name $(LAB) reload; else bin/ovsdn-lab --name $(LAB) up $(LAB_OPTIONS); fi
+	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) CGO_ENABLED=0 \
+		$(GO) test -trimpath -vet=off -p 1 -count=1 -timeout 80m -v -run '$(RUN)' $(E2E)
 
 .PHONY: verify-docs
 verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninstall.md in a lab (root)

@@ -22,7 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const patience = 30 * time.Second
+const patience = 90 * time.Second // a loaded machine is slow
 
 // user runs the plugin against a cluster.
 type user struct {

@@ -193,6 +193,9 @@ func (p *pair) noDuplicates(t *testing.T) {
 
 // TestTwoControllers stops the leader in several ways: the other controller allocates subnets for new nodes, and no subnet twice.
 func TestTwoControllers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: waits for leases to end, and bounds the time")
+	}
 	p := newPair(t)
 	p.noDuplicates(t)
 	p.served(t, p.addNode(t))

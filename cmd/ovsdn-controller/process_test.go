@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	m.Run() // go test exits with its result
 }
 
-const timeout = 30 * time.Second
+const timeout = 90 * time.Second // a loaded machine is slow
 
 // process is a running program.
 type process struct {

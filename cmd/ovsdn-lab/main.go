@@ -44,7 +44,7 @@ Linux namespaces. It needs root. Several labs with other names run side by side.
 	name := root.PersistentFlags().String("name", lab.DefaultName, "name of the lab: 1 to 12 of a-z, 0-9 and -")
 	root.AddCommand(
 		newUp(name), newDown(name), newStatus(name), newKubeconfig(name), newKubectl(name), newExec(name),
-		newAddNode(name), newRemoveNode(name), newLoadImage(name), newReload(name), newService(name),
+		newAddNode(name), newRemoveNode(name), newLoadImage(name), newReload(name), newService(name), newPrepare(),
 		newMachine(machine.InitVerb, machine.Init), newMachine(machine.RunVerb, machine.Run),
 	)
 	return root

@@ -17,9 +17,18 @@ import (
 )
 
 func newDown(name *string) *cobra.Command {
-	return &cobra.Command{
-		Use: "down", Short: "Remove a lab", Args: cobra.NoArgs,
+	var all bool
+	cmd := &cobra.Command{
+		Use: "down", Short: "Remove a lab, or all of them", Args: cobra.NoArgs,
+		Long: `down removes all parts of a lab, in any state: processes, mounts, network namespaces, cgroups and files. With --all it
+does so with every lab of this machine, also with those that a killed test run has left behind.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all {
+				if cmd.Flags().Changed("name") {
+					return errors.New("--all removes every lab of this machine: omit --name, or --all to remove one lab")
+				}
+				return downAll(cmd)
+			}
 			existed, err := lab.Down(cmd.Context(), *name, progress(cmd))
 			if err != nil {
 				return err
@@ -29,6 +38,38 @@ func newDown(name *string) *cobra.Command {
 			} else {
 				fmt.Fprintf(cmd.OutOrStdout(), "lab %s does not exist: nothing to remove\n", *name)
 			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "remove every lab of this machine")
+	return cmd
+}
+
+func downAll(cmd *cobra.Command) error {
+	removed, err := lab.DownAll(cmd.Context(), progress(cmd))
+	for _, name := range removed {
+		fmt.Fprintf(cmd.OutOrStdout(), "lab %s is down\n", name)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("labs are root's: use sudo: %w", err)
+	}
+	if err == nil && len(removed) == 0 {
+		fmt.Fprintln(cmd.OutOrStdout(), "there are no labs: nothing to remove")
+	}
+	return err
+}
+
+func newPrepare() *cobra.Command {
+	return &cobra.Command{
+		Use: "prepare", Short: "Build what labs and tests need, unless it is cached", Args: cobra.NoArgs,
+		Long: `prepare builds Kubernetes, containerd, runc, CoreDNS and the images of pods, as the first lab on a machine does, and as
+tests do that start an API server. What is cached is not built again. It waits for another build on this machine.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := lab.Prepare(cmd.Context(), lab.Options{Progress: progress(cmd)})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "all programs and images of labs are in %s\n", dir)
 			return nil
 		},
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/test/ovstest/flowmod"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // TestFlowKeyAgreesWithOVS compares the keys of random matches, in random forms, with the output of ovs-ofctl.
@@ -21,6 +22,7 @@ func TestFlowKeyAgreesWithOVS(t *testing.T) {
 		t.Skip("needs root")
 	}
 	file := filepath.Join(t.TempDir(), "flows")
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		flows := rapid.SliceOfN(rapid.Custom(drawFlow), 1, 50).Draw(t, "flows")
 		var script strings.Builder

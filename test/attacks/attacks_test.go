@@ -6,22 +6,28 @@ import "testing"
 func TestAttacks(t *testing.T) {
 	w := newWorld(t)
 	for _, theme := range []struct {
-		name string
-		test func(*testing.T, *world)
+		name     string
+		test     func(*testing.T, *world)
+		complete string // why it is not in the short tier
 	}{
-		{"spoofing", testSpoofing},
-		{"ARP", testARP},
-		{"tunnel", testTunnel},
-		{"stolen node", testStolenNode},
-		{"outside", testOutside},
-		{"tenants", testTenants},
-		{"policies", testPolicies},
-		{"connections", testConnections},
-		{"floods", testFloods},
-		{"objects", testObjects},
-		{"credentials", testCredentials},
-		{"CNI", testCNI},
+		{"spoofing", testSpoofing, ""},
+		{"ARP", testARP, "more of what spoofing tries"},
+		{"tunnel", testTunnel, ""},
+		{"stolen node", testStolenNode, ""},
+		{"outside", testOutside, "more pods, and routes of the host outside"},
+		{"tenants", testTenants, ""},
+		{"policies", testPolicies, "floods and policy bombs"},
+		{"connections", testConnections, "more pods, under policies"},
+		{"floods", testFloods, "floods, and bounds in time"},
+		{"objects", testObjects, "large objects"},
+		{"credentials", testCredentials, ""},
+		{"CNI", testCNI, ""},
 	} {
-		t.Run(theme.name, func(t *testing.T) { theme.test(t, w) })
+		t.Run(theme.name, func(t *testing.T) {
+			if testing.Short() && theme.complete != "" {
+				t.Skip("complete tier: " + theme.complete)
+			}
+			theme.test(t, w)
+		})
 	}
 }

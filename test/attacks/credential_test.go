@@ -123,8 +123,10 @@ func testCredentials(t *testing.T, w *world) {
 		t.Run(a.name, func(t *testing.T) {
 			err := a.do(t.Context())
 			arrived := 0
-			if !apierrors.IsForbidden(err) {
+			if err == nil {
 				arrived = 1
+				fixture.Arrived(t, "the API server accepts it, want that it is forbidden")
+			} else if !apierrors.IsForbidden(err) {
 				t.Errorf("got %v, want that it is forbidden", err)
 			}
 			report(t, attack{position: apiClient, sent: "with the token of the agent of node2: " + a.name}, arrived, []string{"refusal: " + errText(err)})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,13 +51,29 @@ func (w *world) denyEgress(t *testing.T, addr netip.Addr) {
 			t.Error(err)
 		}
 	})
-	before := w.read(t, []counter{w.drops(fixture.Node1, "29")})
+	w.waitDenied(t, addr)
+}
+
+// waitDenied returns when node1 drops what the attackers send to the address. The flow that drops is that of all policies, and its counter is late: so
+// it must count two probes, one after the other, of which only the first may be the last probe of an earlier policy.
+func (w *world) waitDenied(t *testing.T, addr netip.Addr) {
+	t.Helper()
+	dropped := []counter{w.drops(fixture.Node1, "29")}
+	probe := fromPod(w.a1, func([]byte) [][]byte { return [][]byte{datagram(w.a1, to(addr), []byte("probe"))} })
 	fixture.Eventually(t, fixture.SyncTime, "the policy denies "+addr.String(), func(context.Context) error {
-		if err := fromPod(w.a1, func([]byte) [][]byte { return [][]byte{datagram(w.a1, to(addr), []byte("probe"))} })(nil); err != nil {
-			return err
-		}
-		if moved, _ := difference(before, w.read(t, []counter{w.drops(fixture.Node1, "29")})); len(moved) == 0 {
-			return errors.New("nothing is dropped")
+		for range 2 {
+			before := w.read(t, dropped)
+			if err := probe(nil); err != nil {
+				return err
+			}
+			if err := poll(t, 2*time.Second, func() error {
+				if moved, _ := difference(before, w.read(t, dropped)); len(moved) == 0 {
+					return errors.New("nothing is dropped")
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
 		}
 		return nil
 	})

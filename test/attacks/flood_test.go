@@ -148,17 +148,33 @@ func firstPackets(t *testing.T, from, dst fixture.Pod) time.Duration {
 	return took[len(took)/2]
 }
 
-// testDestinationSweep sends to many addresses from a pod under a policy. The first packets of another pod must not wait for long.
+// testDestinationSweep sends to many addresses from a pod under a policy. The first packets of another pod must not wait for long. Other work of the
+// machine may slow one measurement down, but a sweep that harms others slows each.
 func testDestinationSweep(t *testing.T, w *world) {
-	const slower = 10
+	const slower, measurements = 10, 3
 	w.allowAll(t, w.attackers, w.a1)
-	idle := firstPackets(t, w.v1, w.v2)
+	answerAll(t, w.v2, w.v3)
+	var busy, limit time.Duration
+	for range measurements {
+		idle := firstPackets(t, w.v1, w.v2)
+		busy = w.duringSweep(t, sized(20000, 200000), func() time.Duration { return firstPackets(t, w.v1, w.v3) })
+		limit = max(slower*idle, 100*time.Millisecond)
+		t.Logf("first packets of another pod: %v idle, %v during the sweep, want at most %v", idle, busy, limit)
+		if busy <= limit {
+			return
+		}
+	}
+	t.Errorf("first packets of another pod take %v during the sweep, want at most %v", busy, limit)
+}
+
+// duringSweep measures while pod a1 sends to many addresses.
+func (w *world) duringSweep(t *testing.T, sweep int, measure func() time.Duration) time.Duration {
+	t.Helper()
 	i, err := w.a1.NetNS.Inject("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer i.Close()
-	sweep := sized(20000, 200000)
 	counters := []counter{w.drops(fixture.Node1, "")}
 	before := w.read(t, counters)
 	swept := make(chan error, 1)
@@ -172,14 +188,21 @@ func testDestinationSweep(t *testing.T, w *world) {
 		}
 		swept <- nil
 	}()
-	busy := firstPackets(t, w.v1, w.v3)
+	busy := measure()
 	if err := <-swept; err != nil {
 		t.Fatal(err)
 	}
 	moved, _ := difference(before, w.read(t, counters))
 	report(t, attack{position: aPod, sent: fmt.Sprintf("UDP to %d addresses by a pod under a policy", sweep)}, 0, moved)
-	t.Logf("first packets of another pod: %v idle, %v during the sweep", idle, busy)
-	if limit := max(slower*idle, 100*time.Millisecond); busy > limit {
-		t.Errorf("first packets of another pod take %v during the sweep, want at most %v", busy, limit)
+	return busy
+}
+
+// answerAll has pods answer each packet to a closed port by an ICMP error. By default the kernel sends six, and then one each second to the same host.
+func answerAll(t *testing.T, pods ...fixture.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		if err := p.NetNS.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0) }); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 // controlPort is where controls and attacks send UDP, if the port does not matter.
 const controlPort = 7007
 
-// world is the cluster that attackers find: two tenants on all nodes, a namespace of VNID 0, and one whose server admits only friends.
+// world is the cluster that attackers find: two tenants on all nodes, a namespace of VNID 0, and one whose server admits only friends. In the short
+// tier it has only the pods and the namespaces of the two tenants, and the policies.
 type world struct {
 	*fixture.Cluster
 	attempts
@@ -43,16 +44,10 @@ func newWorld(t *testing.T) *world {
 		Cluster: c, attackers: c.Namespace(t), victims: c.Namespace(t), globals: c.Namespace(t), guarded: c.Namespace(t),
 		node1: c.Machine(t, fixture.Node1), node2: c.Machine(t, fixture.Node2), node3: c.Machine(t, fixture.Node3), outside: c.Machine(t, lab.Outside),
 	}
-	type wanted struct {
-		pod                   *fixture.Pod
-		namespace, name, node string
-	}
-	pods := []wanted{
-		{&w.a1, w.attackers, "a1", fixture.Node1}, {&w.a2, w.attackers, "a2", fixture.Node2}, {&w.a3, w.attackers, "a3", fixture.Node3},
-		{&w.v1, w.victims, "v1", fixture.Node1}, {&w.v2, w.victims, "v2", fixture.Node2}, {&w.v3, w.victims, "v3", fixture.Node3},
-		{&w.o1, w.globals, "o1", fixture.Node1},
-		{&w.server, w.guarded, "server", fixture.Node1}, {&w.friend, w.guarded, "friend", fixture.Node2}, {&w.enemy, w.guarded, "enemy", fixture.Node2},
-		{&w.open, w.guarded, "open", fixture.Node1},
+	pods, pairs := w.tenants(), [][2]*fixture.Pod{{&w.a1, &w.a2}, {&w.v1, &w.v2}, {&w.v2, &w.v3}, {&w.v3, &w.v1}}
+	if !testing.Short() {
+		pods = append(pods, w.others()...)
+		pairs = append(pairs, [2]*fixture.Pod{&w.a2, &w.a3}, [2]*fixture.Pod{&w.friend, &w.server})
 	}
 	for _, p := range pods {
 		object := fixture.Netexec(p.name, p.node)
@@ -63,15 +58,41 @@ func newWorld(t *testing.T) *world {
 	for _, p := range pods {
 		*p.pod = c.Ready(t, p.namespace, p.name)
 	}
-	c.ChangeNetwork(t, w.globals, "global")
+	if !testing.Short() {
+		c.ChangeNetwork(t, w.globals, "global")
+	}
 	var err error
 	if w.victimVNID, err = c.VNID(t.Context(), w.victims); err != nil {
 		t.Fatal(err)
 	}
-	for _, pair := range [][2]fixture.Pod{{w.a1, w.a2}, {w.a2, w.a3}, {w.v1, w.v2}, {w.v2, w.v3}, {w.v3, w.v1}, {w.friend, w.server}} {
+	for _, pair := range pairs {
 		fixture.Meet(t, pair[0].NetNS, pair[1].Addr)
 	}
 	return w
+}
+
+// wanted is a pod that the world starts.
+type wanted struct {
+	pod                   *fixture.Pod
+	namespace, name, node string
+}
+
+// tenants are the pods of the attackers and the victims that attacks of both tiers need.
+func (w *world) tenants() []wanted {
+	return []wanted{
+		{&w.a1, w.attackers, "a1", fixture.Node1}, {&w.a2, w.attackers, "a2", fixture.Node2},
+		{&w.v1, w.victims, "v1", fixture.Node1}, {&w.v2, w.victims, "v2", fixture.Node2}, {&w.v3, w.victims, "v3", fixture.Node3},
+	}
+}
+
+// others are the pods that only attacks of the complete tier need.
+func (w *world) others() []wanted {
+	return []wanted{
+		{&w.a3, w.attackers, "a3", fixture.Node3},
+		{&w.o1, w.globals, "o1", fixture.Node1},
+		{&w.server, w.guarded, "server", fixture.Node1}, {&w.friend, w.guarded, "friend", fixture.Node2}, {&w.enemy, w.guarded, "enemy", fixture.Node2},
+		{&w.open, w.guarded, "open", fixture.Node1},
+	}
 }
 
 // guard makes the policies of the servers.

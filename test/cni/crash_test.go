@@ -55,6 +55,9 @@ const atRandom step = "at random"
 // ADD and DEL by many workers, while the agent is killed at every step and at random: in the end nothing is left over or missing, and no address
 // was ever allocated twice.
 func TestKilledAgent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: hundreds of pods while the agent is killed")
+	}
 	pairs := defaultPairs
 	if text := os.Getenv(pairsVariable); text != "" {
 		var err error

@@ -6,8 +6,9 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) {
@@ -18,5 +19,5 @@ func TestMain(m *testing.M) {
 		return
 	}
 	klog.SetLogger(klog.Logger{})
-	goleak.VerifyTestMain(m)
+	await.VerifyTestMain(m)
 }

@@ -16,6 +16,9 @@ import (
 
 // testARPFlood: a pod's requests are limited in the datapath, and others are answered in the meantime.
 func testARPFlood(t *testing.T, n *arpNetwork) {
+	if testing.Short() {
+		t.Skip("complete tier: flood")
+	}
 	node := n.Nodes[0]
 	flooder, other := podAsker(node.Pods[0]), podAsker(node.Pods[1])
 	before, answers := translations(t, node), answered(t, node)

@@ -9,6 +9,7 @@ import (
 // TestConntrack tests docs/decisions/0001-conntrack.md with packets. The tests share a cluster, since its creation is slow in a virtual
 // machine; each begins with c.reset.
 func TestConntrack(t *testing.T) {
+	parallel(t)
 	c := newCluster(t, 3, 2)
 	for _, test := range []struct {
 		name string

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -37,15 +39,22 @@ func (p *product) testStolenNode(t *testing.T) {
 		"the receiving node's gateway":       target.Addr,
 		"a pod of a subnet that no node has": netip.MustParseAddr("10.128.99.7"),
 	}
-	before := spoofedPackets(t, target, stolen)
+	before, sent := spoofedPackets(t, target, stolen), 0
 	for name, source := range spoofed {
-		if p.tunnelled(t, stolen, source, receiver, 100*time.Millisecond) {
-			t.Errorf("a packet from %s (%s) arrived, want none", name, source)
-		}
+		counted := spoofedPackets(t, target, stolen)
+		await.OK(t, 30*time.Second, func(context.Context) error { // again: a loaded machine may lose packets
+			if sent++; p.tunnelled(t, stolen, source, receiver, 100*time.Millisecond) {
+				t.Errorf("a packet from %s (%s) arrived, want none", name, source)
+			}
+			target.Revalidate(t)
+			if spoofedPackets(t, target, stolen) == counted {
+				return fmt.Errorf("the flow of spoofed sources counted no packet from %s (%s)", name, source)
+			}
+			return nil
+		})
 	}
-	target.Revalidate(t)
-	if got := spoofedPackets(t, target, stolen) - before; got != len(spoofed) {
-		t.Errorf("the flow of spoofed sources counted %d packets, want %d", got, len(spoofed))
+	if got := spoofedPackets(t, target, stolen) - before; got > sent {
+		t.Errorf("the flow of spoofed sources counted %d packets, want at most %d", got, sent)
 	}
 }
 

@@ -125,6 +125,7 @@ func nodePort(t *testing.T, node *datapath.Node, protocol string, port uint16, p
 
 // TestNodeSource: of the packets that a pod receives from other nodes, only those of the nodes themselves count as a node's.
 func TestNodeSource(t *testing.T) {
+	parallel(t)
 	p := &product{Network: datapath.New(t, 3)}
 	for i, count := range []int{1, 2, 0} {
 		for range count {

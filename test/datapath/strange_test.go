@@ -2,6 +2,7 @@ package datapath_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -93,8 +95,22 @@ type strange struct {
 	admitted func(frame []byte) bool // frames that may arrive from anyone, since they are others than those that were sent; nil: none
 }
 
+// send sends the packets of the kind, which has this number, to an address.
+func (kind strange) send(t *testing.T, number int, from *datapath.Pod, to netip.AddrPort) {
+	t.Helper()
+	src := netip.AddrPortFrom(from.Addr, uint16(40000+number))
+	for _, packet := range kind.packets(src, to, tagOf(number)) {
+		etherType, payload := uint16(wire.TypeIPv4), packet
+		if kind.frame != nil {
+			etherType, payload = kind.frame(packet)
+		}
+		send(t, from, nextHop(from, to.Addr()), etherType, payload)
+	}
+}
+
 // TestStrangePackets sends unusual packets, none of which evades VNIDs, policies, or the VNIDs of node ports.
 func TestStrangePackets(t *testing.T) {
+	parallel(t)
 	s := newStrangers(t)
 	// A live connection each way, that others' ICMP errors quote.
 	asking, serving := s.friend.UDP(t, livePort), s.victim.UDP(t, livePort)
@@ -139,34 +155,34 @@ func (s *strangers) testWay(t *testing.T, from *datapath.Pod, to netip.AddrPort,
 	}
 	kinds := s.kinds(from, receiver)
 	for i, kind := range kinds {
-		src := netip.AddrPortFrom(from.Addr, uint16(40000+i))
-		for _, packet := range kind.packets(src, to, tagOf(i)) {
-			etherType, payload := uint16(wire.TypeIPv4), packet
-			if kind.frame != nil {
-				etherType, payload = kind.frame(packet)
-			}
-			send(t, from, nextHop(from, to.Addr()), etherType, payload)
-		}
+		kind.send(t, i, from, to)
 	}
 	control, end := s.friend.UDP(t, 0), receiver.UDP(t, podPort)
 	defer control.Close()
 	defer end.Close()
+	open := to
 	if to.Addr() == receiver.Addr {
-		to = end.Addr()
+		open = end.Addr()
 	}
-	control.MustReach(t, to, end)
+	control.MustReach(t, open, end)
 	for i, kind := range kinds {
+		if from == s.friend && kind.usable {
+			await.OK(t, soon, func(context.Context) error { // again: a loaded machine may lose packets
+				if len(arrivals.Frames(tagOf(i))) > 0 {
+					return nil
+				}
+				kind.send(t, i, from, to)
+				return fmt.Errorf("%s: nothing of the friend's arrived", kind.name)
+			})
+		}
 		frames := arrivals.Frames(tagOf(i))
 		if kind.admitted != nil && from != s.friend {
 			frames = slices.DeleteFunc(frames, kind.admitted)
 		}
 		got := len(frames)
 		t.Logf("%-40s arrived: %d", kind.name, got)
-		switch {
-		case from != s.friend && got > 0:
+		if from != s.friend && got > 0 {
 			t.Errorf("%s: %d frames arrived, want 0", kind.name, got)
-		case from == s.friend && kind.usable && got == 0:
-			t.Errorf("%s: nothing of the friend's arrived", kind.name)
 		}
 	}
 	if err := arrivals.Close(); err != nil {

@@ -46,6 +46,7 @@ func grant(t *testing.T, kube kubernetes.Interface, account string, rules ...rba
 
 // TestRestrictedEndpoints checks that a writer of EndpointSlices and Endpoints needs an additional right to name pods in them.
 func TestRestrictedEndpoints(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	config, admin := startRestricted(t)
 	as := func(namespace, name string) kubernetes.Interface {
 		return clients(t, apitest.AsServiceAccount(config, namespace, name)).kube

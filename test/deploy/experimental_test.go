@@ -45,6 +45,7 @@ func readCRD(t *testing.T, text []byte) map[string]any {
 // TestPolicyCRDs: both CRDs are the API module's own, and with the experimental one the API server stores the peers that the standard one
 // lacks.
 func TestPolicyCRDs(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	root, err := checkout.Root(".")
 	must(t, err)
 	set, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf})

@@ -58,6 +58,7 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 
 // The manifests are applied as by a user, and the API server accepts every field.
 func TestEveryKustomizationIsApplied(t *testing.T) {
+	t.Parallel() // as other tests with an API server
 	root, err := checkout.Root(".")
 	must(t, err)
 	set, err := components.Build(t.Context(), components.Options{SourceDir: root, Progress: t.Logf})
@@ -170,6 +171,7 @@ func TestImagesArePinnedByDigest(t *testing.T) {
 
 // Both ways to install create the namespace that represents the host networks by default, with OpenShift's label.
 func TestHostNetworkNamespaceIsMade(t *testing.T) {
+	t.Parallel() // as other tests with an API server
 	c := newCluster(t)
 	for _, name := range node.Defaults().HostNetworkNamespaces {
 		ns, err := c.admin.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})

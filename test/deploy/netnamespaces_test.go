@@ -75,6 +75,7 @@ func annotate(name, key, value string) func(context.Context, as) error {
 
 // TestNetNamespaceAdmission uses one API server for all subtests.
 func TestNetNamespaceAdmission(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	admin, config := newTenants(t)
 	for _, tc := range []struct {
 		name string

@@ -22,7 +22,7 @@ import (
 )
 
 // admissionPatience is the time in which the API server activates its policies.
-const admissionPatience = time.Minute
+const admissionPatience = 3 * time.Minute
 
 // request is one request of a program, and whether it has a right to it.
 type request struct {
@@ -213,6 +213,7 @@ func nobodys() []request {
 }
 
 func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	c := newCluster(t)
 	agent := c.as(t, "ovsdn-node", "agent-on-node1")
 	awaitAdmission(t, agent,
@@ -291,6 +292,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 }
 
 func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	c := newCluster(t)
 	c.addPod(t, "node1", "controller", "ovsdn-controller")
 	controller := c.as(t, "ovsdn-controller", "controller")

@@ -20,6 +20,7 @@ import (
 
 // The pods of the uninstallation have the right to read the namespace of the installation, and no other right.
 func TestUninstall_installedNetwork(t *testing.T) {
+	t.Parallel() // most of the time it waits for its API server
 	const uninstall = "ovsdn-uninstall"
 	c := newCluster(t)
 	root, err := checkout.Root(".")

@@ -24,6 +24,9 @@ import (
 
 // TestBalancedServices tests services without kube-proxy (--service-proxy=ovs), in a lab of its own.
 func TestBalancedServices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: has a lab of its own")
+	}
 	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install()}
 	x := trioOn(t, &cluster{fixture.Own(t, "e2e-services", shape)})
 	for _, test := range []struct {

@@ -11,6 +11,9 @@ import (
 
 // Deleted pods leave nothing behind: no flow, port, device or address.
 func TestChurn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: 200 pods")
+	}
 	const waves, pods = 2, 100
 	c := newCluster(t)
 	c.settle(t)

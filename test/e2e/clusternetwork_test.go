@@ -148,6 +148,9 @@ func ranged(flows []flow) (list []string) {
 
 // The ranges change while pods run, without a restart of agents.
 func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: asserts that no ping is lost")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
@@ -178,6 +181,9 @@ func TestClusterNetworkChangesUnderTraffic(t *testing.T) {
 
 // A node without a free subnet reports it and waits, and joins as soon as the cluster network has grown. The other nodes reach it.
 func TestFullClusterNetworkGrows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: a node is added and removed, and waits for a subnet")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	x.restoreRanges(t)
@@ -258,6 +264,9 @@ func (c *cluster) condition(t *testing.T, node string, status corev1.ConditionSt
 
 // A refused edit is reported on the ClusterNetwork. Nodes continue with the active configuration, also agents that start in the meantime.
 func TestClusterNetworkRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: an agent is killed for each of many refused edits")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
@@ -300,6 +309,9 @@ func TestClusterNetworkRefused(t *testing.T) {
 
 // A range that overlaps a route of one host is refused by that node: it reports this, its set-up does not change, and it follows once the route is deleted.
 func TestClusterNetworkGrowsOverRoute(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab; test of a rare fault")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	x.restoreRanges(t)

@@ -55,7 +55,13 @@ func (x *trio) nodeEnd(t *testing.T, m machine) end {
 // TestConnectivity covers every kind of path with every kind of packet. The pods are ready before the test starts, which shows
 // that kubelet's probes arrive.
 func TestConnectivity(t *testing.T) {
-	x := newTrio(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities sees all paths")
+	}
+	testConnectivity(t, newTrio(t))
+}
+
+func testConnectivity(t *testing.T, x *trio) {
 	a, b, c := x.a.End(), x.b.End(), x.c.End()
 	one, two := x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)
 	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}

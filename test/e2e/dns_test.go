@@ -17,7 +17,13 @@ const apiName = "kubernetes.default.svc.cluster.local"
 
 // Pods on each node resolve names of services by UDP and by TCP, and connect to a service by the name that their resolver completes.
 func TestDNS(t *testing.T) {
-	x := newTrio(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities resolves names")
+	}
+	testDNS(t, newTrio(t))
+}
+
+func testDNS(t *testing.T, x *trio) {
 	web := x.Expose(t, x.namespace, "web", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
 	for _, from := range []pod{x.a, x.c} {
 		t.Run("from "+from.Node, func(t *testing.T) {

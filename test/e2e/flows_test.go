@@ -22,7 +22,13 @@ import (
 
 // The layout of OpenShift SDN on a node, and nothing else.
 func TestSwitchLayout(t *testing.T) {
-	c := newCluster(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities compares the flows")
+	}
+	testSwitchLayout(t, newCluster(t))
+}
+
+func testSwitchLayout(t *testing.T, c *cluster) {
 	// Services of namespaces that are being deleted may still go.
 	fixture.Eventually(t, fixture.PodTime, "the flows of "+fixture.Node1, func(ctx context.Context) error {
 		want := c.expectedFlows(t)
@@ -138,7 +144,13 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 }
 
 func TestBridgeFacts(t *testing.T) {
-	c := newCluster(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities compares the bridge")
+	}
+	testBridgeFacts(t, newCluster(t))
+}
+
+func testBridgeFacts(t *testing.T, c *cluster) {
 	for _, tc := range []struct {
 		table, record, column, want string
 	}{
@@ -159,7 +171,13 @@ func TestBridgeFacts(t *testing.T) {
 }
 
 func TestHostFacts(t *testing.T) {
-	c := newCluster(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities compares the hosts")
+	}
+	testHostFacts(t, newCluster(t))
+}
+
+func testHostFacts(t *testing.T, c *cluster) {
 	for _, node := range []string{fixture.Node1, fixture.Node2} {
 		t.Run(node, func(t *testing.T) {
 			subnet, gateway := c.Subnet(t, node), c.Gateway(t, node)
@@ -224,29 +242,39 @@ func checkTun0(subnet netip.Prefix, gateway netip.Addr, shape lab.Shape) error {
 	return nil
 }
 
+// firewallTime is how soon rules that another program deletes are back, so that pods need not wait for long.
+const firewallTime = 5 * time.Second
+
 // The firewall accepts pods' packets, and is restored after a flush.
 func TestFirewall(t *testing.T) {
-	x := newTrio(t)
-	checkFirewall(t, x.cluster, fixture.Node1)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities flushes and deletes the rules")
+	}
+	testFirewall(t, newTrio(t), firewallTime)
+}
+
+// testFirewall requires that the rules are back within that time.
+func testFirewall(t *testing.T, x *trio, within time.Duration) {
+	checkFirewall(t, x.cluster, fixture.Node1, within)
 
 	t.Run("flushed", func(t *testing.T) {
 		x.Output(t, fixture.Node1, "iptables", "-t", "nat", "-F")
 		x.Output(t, fixture.Node1, "iptables", "-F")
 		began := time.Now()
-		checkFirewall(t, x.cluster, fixture.Node1)
+		checkFirewall(t, x.cluster, fixture.Node1, within)
 		t.Logf("the rules are back after %v", time.Since(began))
 		outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
 		testTCP(t, x.a.End(), outside, x.Addr(t, fixture.Node1))
 	})
 	t.Run("deleted", func(t *testing.T) {
 		x.Output(t, fixture.Node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")
-		checkFirewall(t, x.cluster, fixture.Node2)
+		checkFirewall(t, x.cluster, fixture.Node2, within)
 		fixture.Echoed(t, x.c.NetNS, lab.OutsideAddr(), wire.Echo{})
 	})
 }
 
 // checkFirewall waits for the rules that OpenShift SDN's users know, in whatever chain they are, as long as packets get there.
-func checkFirewall(t *testing.T, c *cluster, node string) {
+func checkFirewall(t *testing.T, c *cluster, node string, within time.Duration) {
 	t.Helper()
 	cluster := c.Shape().ClusterNetwork.String()
 	for _, tc := range []struct {
@@ -259,8 +287,7 @@ func checkFirewall(t *testing.T, c *cluster, node string) {
 		{"filter", "FORWARD", []string{"-s", cluster, "-j", "ACCEPT"}},
 		{"filter", "FORWARD", []string{"-d", cluster, "-j", "ACCEPT"}},
 	} {
-		// A few seconds, so that pods need not wait for long.
-		fixture.Eventually(t, fixture.PacketTime, fmt.Sprintf("%s lets pass %q", node, tc.words), func(ctx context.Context) error {
+		fixture.Eventually(t, within, fmt.Sprintf("%s lets pass %q", node, tc.words), func(ctx context.Context) error {
 			rules, err := c.TryOutput(ctx, node, "iptables", "-t", tc.table, "-S")
 			if err != nil {
 				return err

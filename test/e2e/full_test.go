@@ -38,6 +38,9 @@ const fullTime = 3 * time.Minute
 // With more pods than addresses, pods wait for an address, and fail for no other reason; each gets the address of a deleted pod. In the end the
 // nodes are as before.
 func TestFullNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: 150 pods, which wait for addresses in turn")
+	}
 	waves := fixture.Repetitions(t, wavesVariable, defaultWaves)
 	c := newCluster(t)
 	c.settle(t)

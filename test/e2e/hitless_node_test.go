@@ -24,6 +24,9 @@ import (
 
 // An agent that is killed repeatedly during the first set-up of a node, and a node that loses power, result in the same node.
 func TestNodeSetUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: kills an agent at random times, and reboots a node")
+	}
 	x := newTrio(t)
 	node := x.addNode(t)
 	empty := x.footprints(t, node)
@@ -98,6 +101,9 @@ func sizes(f footprint) map[string]int {
 
 // An Open vSwitch that is too old is reported on the Node and to the container runtime, with the required version. Pods retain their network.
 func TestTooOldOpenVSwitch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab; pkg/ovs has unit tests of versions")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	first, _, _ := strings.Cut(x.Output(t, fixture.Node1, "ovs-vswitchd", "--version"), "\n")

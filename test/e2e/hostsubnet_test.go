@@ -21,6 +21,9 @@ import (
 
 // The first nodes get the same subnets as with OpenShift SDN.
 func TestAllocationOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab; the order is that of the unit tests of the allocator")
+	}
 	c := newCluster(t)
 	got := map[netip.Prefix]bool{}
 	for _, node := range []string{fixture.Node1, fixture.Node2} {
@@ -35,9 +38,15 @@ func TestAllocationOrder(t *testing.T) {
 
 // All nodes reach a node that joins, and delete the flows of a node that leaves.
 func TestNodeJoinsAndLeaves(t *testing.T) {
-	x := newTrio(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities adds and removes a node")
+	}
+	testNodeJoinsAndLeaves(t, newTrio(t))
+}
+
+func testNodeJoinsAndLeaves(t *testing.T, x *trio) {
 	x.settle(t)
-	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	before, nodes := x.footprints(t, fixture.Node1, fixture.Node2), len(x.Nodes())
 	added := x.addNode(t)
 	subnet := x.Subnet(t, added)
 	d := x.Run(t, x.namespace, fixture.Netexec("d", added))[0]
@@ -58,7 +67,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	x.returnsTo(t, before)
 	fixture.Eventually(t, fixture.SyncTime, "its HostSubnet goes", func(ctx context.Context) error {
 		hostSubnets, err := x.Network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{})
-		if err == nil && len(hostSubnets.Items) != 2 {
+		if err == nil && len(hostSubnets.Items) != nodes {
 			err = fmt.Errorf("there are %d", len(hostSubnets.Items))
 		}
 		return err
@@ -106,6 +115,9 @@ func (c *cluster) editHostSubnet(t *testing.T, name string, fields map[string]st
 
 // While nodes swap their addresses, both have the same one for a moment.
 func TestHostIPsSwapped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab; remotenodes has unit tests of shared addresses")
+	}
 	c := newCluster(t)
 	c.settle(t)
 	before := c.footprints(t, fixture.Node1)
@@ -178,6 +190,9 @@ func (c *cluster) sends(node, subnet, vtep string) func(context.Context) error {
 
 // An invalid HostSubnet is reported in an Event, and interrupts no traffic, not even with agents that start.
 func TestInvalidHostSubnet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: asserts that no ping is lost; TestCapabilities sees an invalid HostSubnet")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
@@ -214,6 +229,9 @@ func testNonsense(t *testing.T, x *trio, before map[string]footprint, old string
 
 // A HostSubnet that a user creates over a node's own is reported, and has no effect on the node, even when agents start with it.
 func TestHostSubnetsOverlap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: asserts that no ping is lost")
+	}
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
@@ -258,7 +276,13 @@ func (c *cluster) corrected(t *testing.T, node string) {
 
 // A controller that restarts changes no node's subnet.
 func TestControllerKilled(t *testing.T) {
-	c := newCluster(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities kills the leader")
+	}
+	testControllerKilled(t, newCluster(t), 2)
+}
+
+func testControllerKilled(t *testing.T, c *cluster, kills int) {
 	subnets := func() map[string]string {
 		all := map[string]string{}
 		hostSubnets, err := c.Network.NetworkV1().HostSubnets().List(t.Context(), metav1.ListOptions{})
@@ -271,7 +295,7 @@ func TestControllerKilled(t *testing.T) {
 		return all
 	}
 	before := subnets()
-	for range 2 {
+	for range kills {
 		c.service(t, lab.ControlPlane, controllerService, (*lab.Service).Kill)
 		// Whatever it does wrong at its start, it has done when it corrects this.
 		c.editHostSubnet(t, fixture.Node1, map[string]string{"host": "another"})

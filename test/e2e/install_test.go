@@ -30,8 +30,11 @@ const uninstallTime = 6 * time.Minute
 // A cluster without a network gets one by `kubectl apply -k`, and `kubectl delete -k` restores its nodes. In between all parts are restarted without
 // packet loss, and all nodes lose power.
 func TestInstallation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: asserts that no ping is lost; TestCapabilities installs and uninstalls")
+	}
 	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: lab.None})
-	before := map[string]string{fixture.Node1: c.settings(t, fixture.Node1), fixture.Node2: c.settings(t, fixture.Node2)}
+	before := c.allSettings(t)
 
 	x := c.install(t)
 	t.Run("rollout", func(t *testing.T) { testRollout(t, x) })
@@ -40,11 +43,7 @@ func TestInstallation(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.uninstall(t)
-		for node, settings := range before {
-			if diff := cmp.Diff(strings.Split(settings, "\n"), strings.Split(c.settings(t, node), "\n")); diff != "" {
-				t.Errorf("%s is not as before (-before +now):\n%s", node, diff)
-			}
-		}
+		c.haveSettings(t, before)
 	})
 	earlier := buildCommit(t)
 	c.reload(t, earlier)
@@ -159,7 +158,7 @@ func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 		if now != earlier { // The machine dropped something: once more from there.
 			x.reload(t, earlier)
 		}
-		losses, _ := measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
+		losses, _ := x.measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
 		return losses
 	})
 	x.losesNothing(t, func() {
@@ -252,6 +251,29 @@ func testPower(t *testing.T, x *trio) {
 	if err := x.WaitRollout(ctx); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// allSettings are those of all nodes, by name.
+func (c *cluster) allSettings(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, node := range c.Nodes() {
+		all[node] = c.settings(t, node)
+	}
+	return all
+}
+
+// haveSettings waits until the nodes have these settings again: kernel and kubelet may remove the last things a moment later.
+func (c *cluster) haveSettings(t *testing.T, want map[string]string) {
+	t.Helper()
+	fixture.Eventually(t, fixture.ProgramTime, "the nodes are as before", func(context.Context) error {
+		for node, settings := range want {
+			if diff := cmp.Diff(strings.Split(settings, "\n"), strings.Split(c.settings(t, node), "\n")); diff != "" {
+				return fmt.Errorf("%s (-before +now):\n%s", node, diff)
+			}
+		}
+		return nil
+	})
 }
 
 // settings is the state that an installation could leave on a node: files, interfaces, addresses, routes, firewall, sysctls and the switch. It

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/lab"
 )
 
 // pingInterval is how finely a gap in the traffic shows.
@@ -24,17 +26,23 @@ type stream struct {
 	from  wire.NetNS
 	to    netip.Addr
 	every time.Duration
+	nodes [2]string // of the pods
 }
 
 func streamOf(from, to pod) stream {
-	return stream{name: "from " + from.Name + " to " + to.Name, from: from.NetNS, to: to.Addr, every: pingInterval}
+	return stream{name: "from " + from.Name + " to " + to.Name, from: from.NetNS, to: to.Addr, every: pingInterval, nodes: [2]string{from.Node, to.Node}}
 }
 
-// losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice.
+// controlWindow is how near in time a loss of the control stream must be to excuse a loss.
+const controlWindow = 100 * time.Millisecond
+
+// losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice. Beside each
+// flows its control stream, of the same pace and through the same machines, but not through flows of br0: a loss beside one of the control stream
+// is the machine's.
 func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
 	t.Helper()
 	c.unlessDropped(t, func() []string {
-		losses, _ := measure(t, do, streams)
+		losses, _ := c.measure(t, do, streams)
 		return losses
 	})
 }
@@ -44,7 +52,7 @@ func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
 // MTU. So each change may cost a ping, but not every time.
 func (c *cluster) losesNothingLasting(t *testing.T, changes int, do func(), streams ...stream) {
 	t.Helper()
-	c.unlessExcused(t, changes, func() ([]string, int) { return measure(t, do, streams) })
+	c.unlessExcused(t, changes, func() ([]string, int) { return c.measure(t, do, streams) })
 }
 
 // losesNothingRerouted is losesNothing for changes of a node's routes. On the userspace datapath ovs-vswitchd reads all routes again after each, and
@@ -54,7 +62,7 @@ func (c *cluster) losesNothingRerouted(t *testing.T, do func(), streams ...strea
 	t.Helper()
 	c.unlessExcused(t, 0, func() ([]string, int) {
 		before := c.withoutSocket(t)
-		losses, packets := measure(t, do, streams)
+		losses, packets := c.measure(t, do, streams)
 		return losses, packets - (c.withoutSocket(t) - before)
 	})
 }
@@ -112,35 +120,69 @@ func (c *cluster) unlessExcused(t *testing.T, uncounted int, losing func() (loss
 	}
 }
 
-// measure returns the loss, and the number of pings in that time.
-func measure(t *testing.T, do func(), streams []stream) (losses []string, count int) {
+// measure returns the loss beyond that of the control streams, and the number of pings in that time.
+func (c *cluster) measure(t *testing.T, do func(), streams []stream) (losses []string, count int) {
 	t.Helper()
-	all := make([]*wire.Pings, len(streams))
+	controls, all := make([]*wire.Pings, len(streams)), make([]*wire.Pings, len(streams))
 	for i, s := range streams {
-		var err error
-		if all[i], err = s.from.PingEvery(t.Context(), s.every, s.to); err != nil {
-			t.Fatal(err)
-		}
+		controls[i] = c.control(t, s).begin(t)
+	}
+	for i, s := range streams {
+		all[i] = s.begin(t)
 	}
 	began := time.Now()
 	do()
 	took := time.Since(began)
+	lost := make([][]time.Time, len(streams))
 	for i, pings := range all {
-		sent, lost, err := pings.Stop()
+		sent, missing, err := pings.Stop()
 		if err != nil {
 			t.Errorf("pings %s: %v", streams[i].name, err)
 		}
-		t.Logf("%d pings %s in %.1fs, %d lost, %d answered twice", sent, streams[i].name, took.Seconds(), len(lost), pings.Duplicates())
+		t.Logf("%d pings %s in %.1fs, %d lost, %d answered twice", sent, streams[i].name, took.Seconds(), len(missing), pings.Duplicates())
 		if n := pings.Duplicates(); n > 0 {
 			t.Errorf("of %d pings %s %d were answered twice", sent, streams[i].name, n)
 		}
-		count += len(lost)
-		if len(lost) > 0 {
-			losses = append(losses, fmt.Sprintf("of %d pings %s %d were lost, from %v to %v",
-				sent, streams[i].name, len(lost), lost[0].Format(time.TimeOnly+".000"), lost[len(lost)-1].Format(time.TimeOnly+".000")))
+		lost[i] = missing
+	}
+	for i, s := range streams {
+		sent, machines, err := controls[i].Stop()
+		if len(machines) > 0 || err != nil {
+			t.Logf("of %d pings beside those %s %d were lost, error %v", sent, s.name, len(machines), err)
+		}
+		if left := without(lost[i], machines); len(left) > 0 {
+			count += len(left)
+			losses = append(losses, fmt.Sprintf("%d pings %s were lost, from %v to %v, and %d beside losses of the control stream",
+				len(left), s.name, left[0].Format(time.TimeOnly+".000"), left[len(left)-1].Format(time.TimeOnly+".000"), len(lost[i])-len(left)))
 		}
 	}
 	return losses, count
+}
+
+// control is the stream beside another: between the nodes' own addresses or, beside one on a single node, from that node to the host outside.
+func (c *cluster) control(t *testing.T, s stream) stream {
+	t.Helper()
+	to := lab.OutsideAddr()
+	if s.nodes[0] != s.nodes[1] {
+		to = c.Addr(t, s.nodes[1])
+	}
+	return stream{name: "beside those " + s.name, from: c.Machine(t, s.nodes[0]).NetNS, to: to, every: s.every}
+}
+
+func (s stream) begin(t *testing.T) *wire.Pings {
+	t.Helper()
+	pings, err := s.from.PingEvery(t.Context(), s.every, s.to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pings
+}
+
+// without returns the times that no time of others is near.
+func without(times, others []time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool {
+		return slices.ContainsFunc(others, func(other time.Time) bool { return at.Sub(other).Abs() <= controlWindow })
+	})
 }
 
 // machineDrops counts what was lost before Open vSwitch saw it: in the kernel's queue for each processor, which all on

@@ -1,8 +1,9 @@
 // Package e2e drives a real cluster in the lab: a Kubernetes control plane, kubelet and containerd call the product, and the tests
 // look at packets, at the switch and at the host, not at logs.
 //
-// All tests share one lab, which lives as long as `go test` runs. With OVSDN_E2E_LAB=name they use a lab that is
-// already up and leave it there, which is what one wants while writing a test.
+// In the short tier TestCapabilities sees each capability once, in a lab of its own. The tests of the complete tier share one lab, which lives as
+// long as `go test` runs. With OVSDN_E2E_LAB=name they use a lab that is already up and leave it there, which is what one wants while writing a
+// test.
 package e2e
 
 import (
@@ -23,5 +24,5 @@ func TestMain(m *testing.M) {
 }
 
 func run() fixture.Run {
-	return fixture.Run{Name: ownLab, Variable: labVariable, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet}}
+	return fixture.Run{Name: ownLab, Variable: labVariable, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet}, Complete: true}
 }

@@ -28,6 +28,9 @@ import (
 
 // A sender of packets through a node that are too large for pods gets ICMP errors, and connections discover the size.
 func TestPathMTUFromOutside(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab, and changes the MTU of all nodes")
+	}
 	x := newTrio(t)
 	x.restoreMTU(t)
 	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: routedFrom(t, x.outside.NetNS, x.Addr(t, fixture.Node1))}
@@ -164,6 +167,9 @@ func echoAll(l net.Listener) {
 
 // A pod discovers the smaller MTU of a remote link.
 func TestPathMTUFromPod(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: needs the shared lab, and a narrow link")
+	}
 	x := newTrio(t)
 	const narrow = 1280
 	beyond := x.beyond(t, narrow)

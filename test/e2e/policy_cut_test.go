@@ -210,10 +210,22 @@ func egressPolicy(namespace, name, target string, to ...string) *networkingv1.Ne
 	return p
 }
 
+// cut is a change of policies that forbids connections.
+type cut struct {
+	name, how           string
+	before, always, now []*networkingv1.NetworkPolicy
+}
+
 // testCuts: a connection that becomes forbidden ends also if only the acceptor sends and the opener of TCP acknowledges, on the same node and across
 // nodes, and whether or not the switch had committed the connection before.
 func testCuts(t *testing.T, c *cluster) {
 	a := newAudience(t, c)
+	for _, tc := range a.cuts() {
+		t.Run(tc.how+": "+tc.name, func(t *testing.T) { a.revoke(t, tc, cutTime) })
+	}
+}
+
+func (a *audience) cuts() []cut {
 	ns := a.namespace
 	let := func(openers ...string) []*networkingv1.NetworkPolicy {
 		return []*networkingv1.NetworkPolicy{ingressPolicy(ns, "to-acceptor", "acceptor", append(openers, "friend")...)}
@@ -225,10 +237,7 @@ func testCuts(t *testing.T, c *cluster) {
 		egressPolicy(ns, "from-acceptor", "acceptor"),
 		ingressPolicy(ns, "to-near", "near"), ingressPolicy(ns, "to-far", "far"), ingressPolicy(ns, "to-friend", "friend"),
 	}
-	for _, tc := range []struct {
-		name, how           string
-		before, always, now []*networkingv1.NetworkPolicy
-	}{
+	return []cut{
 		{name: "the acceptor's first policy", how: overTCP, now: let()},
 		{name: "the opener's first policy", how: overTCP, now: openers()},
 		{name: "the acceptor's policy changes", how: overTCP, before: let("near", "far"), now: let()},
@@ -237,31 +246,33 @@ func testCuts(t *testing.T, c *cluster) {
 		{name: "the opener's policy changes", how: unheeding, always: answersOnly, before: openers("acceptor"), now: openers()},
 		{name: "the acceptor's policy changes", how: overUDP, always: answersOnly, before: let("near", "far"), now: let()},
 		{name: "the opener's policy changes", how: overUDP, always: answersOnly, before: openers("acceptor"), now: openers()},
-	} {
-		t.Run(tc.how+": "+tc.name, func(t *testing.T) {
-			a.free(t)
-			a.change(t, slices.Concat(tc.always, tc.before)...)
-			friend := a.open(t, tc.how, a.friend)
-			forbidden := []*duplex{a.open(t, tc.how, a.near), a.open(t, tc.how, a.far)}
-			since := time.Now()
-			a.setAll(t, tc.now)
-			for _, d := range forbidden {
-				d.there.dies(t, since, "the acceptor of "+d.name)
-				d.back.heard.Store(0) // a packet that opened it may have been sent twice
-			}
-			for _, d := range slices.Concat(forbidden, []*duplex{friend}) {
-				d.there.talks(t)
-			}
-			friend.lives(t, time.Now().Add(silence))
-			for _, d := range forbidden {
-				if d.back.heard.Load() != 0 {
-					t.Errorf("the opener is heard again on %s", d.name)
-				}
-				if last := time.Unix(0, d.there.last.Load()); last.After(since.Add(cutTime)) {
-					t.Errorf("the acceptor is heard again on %s, %v after it was forbidden", d.name, last.Sub(since))
-				}
-			}
-		})
+	}
+}
+
+// revoke opens connections, forbids them, and requires that they end within that time.
+func (a *audience) revoke(t *testing.T, tc cut, within time.Duration) {
+	t.Helper()
+	a.free(t)
+	a.change(t, slices.Concat(tc.always, tc.before)...)
+	friend := a.open(t, tc.how, a.friend)
+	forbidden := []*duplex{a.open(t, tc.how, a.near), a.open(t, tc.how, a.far)}
+	since := time.Now()
+	a.setAll(t, tc.now)
+	for _, d := range forbidden {
+		d.there.dies(t, since, "the acceptor of "+d.name, within)
+		d.back.heard.Store(0) // a packet that opened it may have been sent twice
+	}
+	for _, d := range slices.Concat(forbidden, []*duplex{friend}) {
+		d.there.talks(t)
+	}
+	friend.lives(t, time.Now().Add(silence))
+	for _, d := range forbidden {
+		if d.back.heard.Load() != 0 {
+			fixture.Arrived(t, "the opener is heard again on %s", d.name)
+		}
+		if last := time.Unix(0, d.there.last.Load()); last.After(since.Add(within)) {
+			t.Errorf("the acceptor is heard again on %s, %v after it was forbidden", d.name, last.Sub(since))
+		}
 	}
 }
 

@@ -318,11 +318,14 @@ func (p *prober) next(all []evaluated) []evaluated {
 	return all
 }
 
-// fault names the differences of a round.
+// errArrives is in the error of a round in which something forbidden has arrived.
+var errArrives = errors.New("arrives")
+
+// fault names the differences of a round, first what arrived.
 func (p *prober) fault(all []evaluated) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var faults []error
+	var faults, arrivals []error
 	for _, q := range all {
 		switch {
 		case p.missing[arrival{q.question, false}]:
@@ -330,12 +333,12 @@ func (p *prober) fault(all []evaluated) error {
 		case p.missing[arrival{q.question, true}]:
 			faults = append(faults, fmt.Errorf("the answer to %s does not arrive", p.describe(q.question)))
 		case !q.Allowed && p.arrived[arrival{q.question, false}]:
-			faults = append(faults, fmt.Errorf("%s arrives, though: %s", p.describe(q.question), q.Why))
+			arrivals = append(arrivals, fmt.Errorf("%s %w, though: %s", p.describe(q.question), errArrives, q.Why))
 		case q.silent && p.arrived[arrival{q.question, true}]:
-			faults = append(faults, fmt.Errorf("the answer to %s arrives, which is evaluated too", p.describe(q.question)))
+			arrivals = append(arrivals, fmt.Errorf("the answer to %s %w, which is evaluated too", p.describe(q.question), errArrives))
 		}
 	}
-	return summary(faults)
+	return summary(append(arrivals, faults...))
 }
 
 // late finds fault with what was forbidden and has arrived after all.

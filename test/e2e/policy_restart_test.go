@@ -79,7 +79,7 @@ func (g *guarded) held(t *testing.T, what string) {
 	t.Helper()
 	t.Logf("%s: of %d packets of the enemy %d arrived", what, g.tried.Load(), g.breaches.Load())
 	if n := g.breaches.Load(); n > 0 {
-		t.Errorf("%s: %d forbidden packets arrived", what, n)
+		fixture.Arrived(t, "%s: %d forbidden packets arrived", what, n)
 	}
 }
 

@@ -26,6 +26,9 @@ const (
 
 // TestPolicies: in mode networkpolicy policies decide which packets arrive, from a pod's first packet on, also while agents and switches restart.
 func TestPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: has a lab of its own; TestCapabilities sees some cases, newborn pods and revoked connections")
+	}
 	c := newPolicyCluster(t)
 	t.Run("cases", func(t *testing.T) { testPolicyCases(t, c) })
 	t.Run("first packets", func(t *testing.T) { testFirstPackets(t, c) })

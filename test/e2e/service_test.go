@@ -18,7 +18,13 @@ import (
 
 // Pods reach a service through kube-proxy, on whatever node its endpoints are.
 func TestServices(t *testing.T) {
-	x := newTrio(t)
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities sees services")
+	}
+	testServices(t, newTrio(t))
+}
+
+func testServices(t *testing.T, x *trio) {
 	ends := []end{x.a.End(), x.b.End(), x.c.End(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)}
 	tcp := x.Expose(t, x.namespace, "tcp", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
 	udp := x.Expose(t, x.namespace, "udp", servicePort{Protocol: "UDP", Port: 53, Target: fixture.UDPPort}, x.b, x.c)

@@ -67,7 +67,7 @@ func testTenantServices(t *testing.T, m *matrix) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				if fixture.AsksHTTP(from.NetNS, addr, 80)(ctx) == nil {
-					t.Errorf("%s: got through", what)
+					fixture.Arrived(t, "%s: got through", what)
 				}
 				cancel()
 			}
@@ -209,7 +209,8 @@ func (m *matrix) hears(t *testing.T, heard <-chan string, group netip.AddrPort, 
 				}
 				for name := range got {
 					if !want[name] {
-						t.Fatalf("%s: heard by %s, which has another VNID", text, name)
+						fixture.Arrived(t, "%s: heard by %s, which has another VNID", text, name)
+						t.FailNow()
 					}
 				}
 				return nil

@@ -234,7 +234,14 @@ func (r *recorder) has(p packet) bool {
 // converge returns when the nodes do what is wanted: rounds of UDP until one is right.
 func (r *recorder) converge(t *testing.T, want verdicts) {
 	t.Helper()
+	var arrives *packet // in the last round
+	defer func() {
+		if arrives != nil {
+			fixture.Arrived(t, "%+v still arrives", *arrives)
+		}
+	}()
 	fixture.Eventually(t, fixture.SyncTime, "all nodes follow", func(ctx context.Context) error {
+		arrives = nil
 		round := r.next()
 		all := r.packets(round, want, []string{"udp"}, true)
 		for _, p := range append(all, r.packets(round, want, []string{"udp"}, false)...) {
@@ -247,6 +254,7 @@ func (r *recorder) converge(t *testing.T, want verdicts) {
 		}
 		for _, p := range r.packets(round, want, []string{"udp"}, false) {
 			if r.has(p) {
+				arrives = &p
 				return fmt.Errorf("%+v still arrives", p)
 			}
 		}
@@ -314,13 +322,13 @@ func (r *recorder) check(t *testing.T) {
 	})
 	for _, p := range forbidden {
 		if r.has(p) {
-			t.Errorf("arrived, though VNID %d may not reach VNID %d: %+v from %s to %s", r.vnidOf(p.from), r.vnidOf(p.to), p, r.members[p.from].Node, r.members[p.to].Node)
+			fixture.Arrived(t, "arrived, though VNID %d may not reach VNID %d: %+v from %s to %s", r.vnidOf(p.from), r.vnidOf(p.to), p, r.members[p.from].Node, r.members[p.to].Node)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for p := range r.breaches {
-		t.Errorf("arrived, though forbidden before and after: %+v", p)
+		fixture.Arrived(t, "arrived, though forbidden before and after: %+v", p)
 	}
 	clear(r.breaches)
 }

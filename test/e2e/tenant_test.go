@@ -153,6 +153,9 @@ func (v verdicts) or(other verdicts) verdicts {
 
 // TestTenants: in mode multitenant VNIDs alone decide which packets arrive.
 func TestTenants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: has a lab of its own; TestCapabilities sees tenants and some faults")
+	}
 	c := newTenantCluster(t)
 	t.Run("changes", func(t *testing.T) { testTenantChanges(t, c) })
 	t.Run("edges", func(t *testing.T) { testTenantEdges(t, c) })
@@ -183,15 +186,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 		if r.oneGlobal(i) { // a matrix of which all are global shows little
 			change = "isolate"
 		}
-		before := m.verdicts()
-		r.allow(nil) // the allowed packets are not known yet: they are evaluated later
-		began := time.Now()
-		c.ChangeNetwork(t, m.tenants[i].namespace, change)
-		m.learn(t)
-		r.allow(before.or(m.verdicts()))
-		r.converge(t, m.verdicts())
-		took = append(took, time.Since(began))
-		r.check(t)
+		took = append(took, r.change(t, i, change))
 		if t.Failed() {
 			t.Fatalf("change %d: %s of namespace %d", n, change, i)
 		}
@@ -201,11 +196,34 @@ func testTenantChanges(t *testing.T, c *cluster) {
 	t.Logf("%d changes; from the request until all nodes follow: %v median, %v at most", changes, took[len(took)/2], took[len(took)-1])
 }
 
+// change changes a tenant's VNID, and returns how long the nodes took to follow. No packet may arrive that both the state before and the state after
+// deny, and in the end exactly the allowed ones.
+func (r *recorder) change(t *testing.T, tenant int, change string) time.Duration {
+	t.Helper()
+	before := r.verdicts()
+	r.allow(nil) // the allowed packets are not known yet: they are evaluated later
+	began := time.Now()
+	r.ChangeNetwork(t, r.tenants[tenant].namespace, change)
+	r.learn(t)
+	r.allow(before.or(r.verdicts()))
+	r.converge(t, r.verdicts())
+	took := time.Since(began)
+	r.check(t)
+	return took
+}
+
 // testTenantEdges: of the hosts outside of the pod network only the node itself has VNID 0.
 func testTenantEdges(t *testing.T, c *cluster) {
 	m := newMatrix(t, c, 3, 3)
 	c.ChangeNetwork(t, m.tenants[2].namespace, "global")
 	m.learn(t)
+	m.edges(t)
+}
+
+// edges needs three tenants with a pod on each node, of which the last has VNID 0.
+func (m *matrix) edges(t *testing.T) {
+	t.Helper()
+	c := m.cluster
 	ours, theirs, global := m.members[0], m.members[4], m.members[7]
 	t.Run("node to tenants", func(t *testing.T) {
 		for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {

@@ -172,12 +172,20 @@ func netNSNames(lab string) ([]string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the network namespaces: %w", err)
 	}
-	mine := regexp.MustCompile("^ovsdn-" + regexp.QuoteMeta(lab) + "-(fabric|outside|node[0-9]+)$")
 	var names []string
 	for _, e := range entries {
-		if mine.MatchString(e.Name()) {
+		if labOfNetNS(e.Name()) == lab {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
+}
+
+// labOfNetNS returns the name of the lab that has a network namespace of that name, or nothing if none has.
+func labOfNetNS(name string) string {
+	m := regexp.MustCompile("^ovsdn-(.+)-(fabric|outside|node[0-9]+)$").FindStringSubmatch(name)
+	if m == nil {
+		return ""
+	}
+	return m[1]
 }

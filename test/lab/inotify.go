@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,7 +39,22 @@ func (l *Lab) checkInotifyOf(need int) error {
 	if err != nil {
 		return fmt.Errorf("count inotify instances: %w", err)
 	}
-	return use.check(l.name, need)
+	if err := use.check(l.name, need); err != nil {
+		return errors.Join(err, l.others())
+	}
+	return nil
+}
+
+// others returns an error that names the other labs of this machine, if there are any.
+func (l *Lab) others() error {
+	names, err := All()
+	if err != nil {
+		return err
+	}
+	if names = slices.DeleteFunc(names, func(name string) bool { return name == l.name }); len(names) > 0 {
+		return fmt.Errorf("other labs of this machine: %s", strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // missingInotify returns the number of instances that the lab's machines that do not run yet need.

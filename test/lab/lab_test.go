@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func needRoot(t *testing.T, name string) (binDir string) {
 		t.Skip("needs root")
 	}
 	binDir = t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binDir+"/", "github.com/ovsdn/ovsdn/cmd/ovsdn-lab")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binDir+"/", "github.com/ovsdn/ovsdn/cmd/ovsdn-lab")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build ovsdn-lab: %v\n%s", err, output)
@@ -45,8 +46,33 @@ func needRoot(t *testing.T, name string) (binDir string) {
 		t.Fatal(err)
 	}
 	down(t, name)
-	t.Cleanup(func() { down(t, name) })
+	before := fabricLinks(t)
+	t.Cleanup(func() {
+		down(t, name)
+		for link := range fabricLinks(t) {
+			if !before[link] {
+				t.Errorf("left behind: interface %s", link)
+			}
+		}
+	})
 	return binDir
+}
+
+// fabricLinks returns the interfaces of this host's own network that a lab may have made by mistake: their place is the fabric's namespace. Their
+// names do not have the lab's, so that only those that the test found first are known to be of others.
+func fabricLinks(t *testing.T) map[string]bool {
+	t.Helper()
+	links, err := os.ReadDir("/sys/class/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, link := range links {
+		if link.Name() == fabricBridge || strings.HasPrefix(link.Name(), portName("")) {
+			found[link.Name()] = true
+		}
+	}
+	return found
 }
 
 // down works after the test's own context has ended.
@@ -106,15 +132,6 @@ func leftovers(t *testing.T, name string) []string {
 			}
 		}
 	}
-	links, err := os.ReadDir("/sys/class/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, link := range links {
-		if link.Name() == fabricBridge || strings.HasPrefix(link.Name(), "v-") {
-			found = append(found, "interface "+link.Name())
-		}
-	}
 	return found
 }
 
@@ -134,6 +151,9 @@ func testContext(t *testing.T) context.Context {
 }
 
 func TestControlPlaneOnly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: a lab of its own")
+	}
 	const name = "t-cp"
 	binDir := needRoot(t, name)
 	ctx := testContext(t)
@@ -203,6 +223,9 @@ func TestDownOfNothing(t *testing.T) {
 
 // TestKilledUp kills up at each of its steps. Down must remove what remains.
 func TestKilledUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: a lab of its own")
+	}
 	const name = "t-kill"
 	binDir := needRoot(t, name)
 	ctx := testContext(t)
@@ -227,12 +250,18 @@ func TestKilledUp(t *testing.T) {
 			if err := up.Wait(); err == nil {
 				t.Errorf("up ended before it could be killed in step %q", step)
 			}
+			if names, err := All(); err != nil || !slices.Contains(names, name) {
+				t.Errorf("the labs of this machine are %v, %v, want %s among them", names, err, name)
+			}
 			down(t, name)
 		})
 	}
 }
 
 func TestNodesOfALab(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: a lab of its own")
+	}
 	const name = "t-nodes"
 	binDir := needRoot(t, name)
 	ctx := testContext(t)
@@ -335,6 +364,9 @@ func checkRepair(ctx context.Context, t *testing.T, l *Lab, o Options) {
 
 // The error names an agent that can't run, and comes soon.
 func TestAgentThatEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: a lab of its own")
+	}
 	const name = "t-agent"
 	binDir := needRoot(t, name)
 	script := "#!/bin/sh\necho no such interface: eth9\nexit 1\n"

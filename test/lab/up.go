@@ -21,7 +21,7 @@ import (
 )
 
 // Up brings a lab up and returns when it can be used: when its nodes are ready, if the network agent has been built, or else
-// registered. In a lab that is up already it starts what is missing.
+// registered. In a lab that is up already it starts what is missing. It first waits for the start of any other lab on this machine.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	o.setDefaults()
 	if err := o.validate(); err != nil {
@@ -30,6 +30,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := preflight(ctx, o.Shape); err != nil {
 		return nil, err
 	}
+	start, err := lockStart(ctx, startLockFile, o.Name, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer start.Close()
 	l := &Lab{name: o.Name}
 	if err := os.MkdirAll(l.path(), 0o700); err != nil {
 		return nil, fmt.Errorf("make the lab's folder: %w", err)

@@ -29,7 +29,7 @@ const Bridge = "br0"
 const schema = "/usr/share/openvswitch/vswitch.ovsschema"
 
 // patience bounds every wait; a machine shared with other tests can be slow.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // Switch is a running Open vSwitch.
 type Switch struct {

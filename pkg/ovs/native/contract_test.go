@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
@@ -126,7 +126,7 @@ func newRealBackend(t *testing.T, implementation func(*ovstest.Switch) ovs.Inter
 }
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	await.VerifyTestMain(m)
 }
 
 func TestFakeContract(t *testing.T) { testContract(t, newFakeBackend) }

@@ -27,6 +27,9 @@ func TestNativeAndExecAgreeOnFlows(t *testing.T) { testAgree(t, 30, drawFlowStep
 func testAgree(t *testing.T, rounds int, draw func(*rapid.T) step) {
 	sides := []side{newSide(t, "exec"), newSide(t, "native")}
 	steps := rapid.SliceOfN(rapid.Custom(draw), 5, 15)
+	if testing.Short() {
+		rounds /= 5 // the first of the complete tier
+	}
 	for seed := range rounds {
 		var log []string
 		for _, step := range steps.Example(seed) {

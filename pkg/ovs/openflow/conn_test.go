@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	await.VerifyTestMain(m)
 }
 
 // startSwitch starts an Open vSwitch with a bridge that supports OpenFlow 1.0, 1.3 and 1.4.

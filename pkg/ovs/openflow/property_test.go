@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 func drawValue(t *rapid.T, width int) Value {
@@ -140,6 +142,7 @@ func drawAction(t *rapid.T) Action {
 
 // TestRandomMatches checks matches of random fields, including fields without their prerequisites, as they may arrive on the wire.
 func TestRandomMatches(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		var s fieldSet
 		for range rapid.IntRange(0, 12).Draw(t, "fields") {
@@ -170,6 +173,7 @@ func TestRandomMatches(t *testing.T) {
 }
 
 func TestRandomActions(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		in := Instructions{Meter: rapid.Uint32().Draw(t, "meter"), Goto: rapid.Uint8().Draw(t, "goto")}
 		for range rapid.IntRange(0, 6).Draw(t, "actions") {

@@ -13,7 +13,7 @@ import (
 
 // TestInformersStoreCompactObjects runs both transforms in informers: objects that exist before they start and that change later are stored compactly.
 func TestInformersStoreCompactObjects(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	client := fake.NewClientset(apiSlice("web-1", endpoint("10.128.0.1 ready")), apiService(nil))
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -36,7 +36,7 @@ func TestInformersStoreCompactObjects(t *testing.T) {
 	defer factory.Shutdown()
 	defer cancel()
 	if !cache.WaitForCacheSync(ctx.Done(), ofSlices.HasSynced, ofServices.HasSynced) {
-		t.Fatal("informers did not sync within 30 s")
+		t.Fatal("informers did not sync within 90 s")
 	}
 	obj, exists, err := ofServices.GetStore().GetByKey("ns/web")
 	if svc, ok := obj.(*Service); err != nil || !exists || !ok || !svc.Proxied {
@@ -58,7 +58,7 @@ func TestInformersStoreCompactObjects(t *testing.T) {
 				t.Errorf("%s: got endpoint %s of %s, want 10.128.0.2 of ns/web", name, got, s.ServiceKey())
 			}
 		case <-ctx.Done():
-			t.Fatalf("no %s within 30 s", name)
+			t.Fatalf("no %s within 90 s", name)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // modelEndpoint is an endpoint of the model: the API object, and the port of its slice.
@@ -119,6 +121,7 @@ func checkTargets(t *rapid.T, what string, got Targets, want []modelEndpoint, in
 
 // TestSelect_matchesModel compares Select with the model, which was compared with kube-proxy 1.36.3.
 func TestSelect_matchesModel(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		from, of := drawService(t), drawSlices(t)
 		name, zone := drawNode(t)

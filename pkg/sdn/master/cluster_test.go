@@ -29,7 +29,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const timeout = 30 * time.Second
+const timeout = 90 * time.Second // a loaded machine is slow
 
 // cluster is a real API server, with the credentials of an administrator and of the controller.
 type cluster struct {

@@ -17,6 +17,9 @@ import (
 // A controller leads, loses its lease and leads again. In between another one validates the object and is stopped before it writes. Its later
 // write is based on an older version and must conflict, although the object was not edited since.
 func testTwoTerms(t *testing.T, c *cluster) {
+	if testing.Short() {
+		t.Skip("complete tier: waits for the end of a lease")
+	}
 	c.noLeaks(t)
 	ranges := []string{"10.128.0.0/23", "10.9.0.0/23"}
 	twiceProxy := newSlowProxy(t, c.master, nil)

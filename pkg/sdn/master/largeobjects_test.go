@@ -15,6 +15,9 @@ import (
 // The caches have all objects of the maximum size with names of the maximum length, and all of many small objects. Annotations are retained only in the
 // objects of network.openshift.io, which the controllers update and only administrators write.
 func TestCaches_largeObjects(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: size")
+	}
 	server := apitest.Start(t)
 	clients, err := newClients(server)
 	if err != nil {

@@ -113,7 +113,7 @@ func testUsesStoredNetwork(t *testing.T, c *cluster) {
 func testWaitsForCorrection(t *testing.T, c *cluster) {
 	c.store(t, "subnet", "10.9.0.7/16")
 	c.addNode(t, "node1", "192.0.2.1")
-	address := freeAddress(t)
+	address := reserveAddress(t)
 	c.run(t, func(cfg *master.Config) { cfg.HealthzAddress = address })
 	c.event(t, "ClusterNetwork", "default", "InvalidClusterNetwork", "10.9.0.7/16 has bits set behind its mask: write 10.9.0.0/16")
 	wantProbe(t, address, "/healthz", http.StatusOK, "ok\n")

@@ -78,12 +78,7 @@ func testCRDs(t *testing.T, c *cluster) {
 
 func testWaitsForServer(t *testing.T, c *cluster) {
 	server := must(url.Parse(c.master.Host))(t)
-	// An address without a listener.
-	listener := must(net.Listen("tcp", net.JoinHostPort(server.Hostname(), "0")))(t)
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := reserveAddress(t) // without a listener
 	l, stop := c.run(t, func(cfg *master.Config) {
 		cfg.REST = rest.CopyConfig(cfg.REST)
 		cfg.REST.Host = "https://" + address
@@ -95,7 +90,7 @@ func testWaitsForServer(t *testing.T, c *cluster) {
 		return nil
 	})
 	c.addNode(t, "node1", "192.0.2.1")
-	listener = must(net.Listen("tcp", address))(t)
+	listener := must(net.Listen("tcp", address))(t)
 	closeProxy := forward(listener, server.Host)
 	defer closeProxy()
 	c.hostSubnet(t, "node1", nil)
@@ -104,6 +99,9 @@ func testWaitsForServer(t *testing.T, c *cluster) {
 }
 
 func testWaitsForCRDs(t *testing.T, c *cluster) {
+	if testing.Short() {
+		t.Skip("complete tier: waits for retries of 15 s")
+	}
 	client := must(dynamic.NewForConfig(c.admin))(t)
 	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	for _, name := range []string{"hostsubnets.network.openshift.io", "clusternetworks.network.openshift.io"} {

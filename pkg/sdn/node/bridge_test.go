@@ -43,7 +43,7 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	session, before := h.bridge.Session(), h.Dump(t)
 	for range 3 {
 		h.VSCtl(t, "del-fail-mode", bridgeName)
-		await.OK(t, time.Minute, func(context.Context) error {
+		await.OK(t, 90*time.Second, func(context.Context) error {
 			if mode := h.VSCtl(t, "get", "bridge", bridgeName, "fail_mode"); mode != "secure\n" {
 				return fmt.Errorf("fail_mode is %s", mode)
 			}
@@ -80,7 +80,7 @@ func TestBridgeReconciler_deletedPorts(t *testing.T) {
 	} {
 		got = nil
 		h.VSCtl(t, tc.command...)
-		await.OK(t, time.Minute, func(ctx context.Context) error { // ovs-vsctl returns before the agent's copy of the database has the change
+		await.OK(t, 90*time.Second, func(ctx context.Context) error { // ovs-vsctl returns before the agent's copy of the database has the change
 			missing, err := f.missing(ctx)
 			if err == nil && !slices.Equal(missing, tc.missing) {
 				err = fmt.Errorf("got missing ports %q, want %q", missing, tc.missing)

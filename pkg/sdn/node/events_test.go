@@ -61,7 +61,7 @@ func TestEventsOfLongestNames(t *testing.T) {
 		{namespace, pod.Name, "PodEvent", "about the pod " + pod.Name},
 		{metav1.NamespaceDefault, node, eventreason.NetworkPoliciesBeyondBudgets, policy},
 	} {
-		await.OK(t, time.Minute, func(ctx context.Context) error {
+		await.OK(t, 90*time.Second, func(ctx context.Context) error {
 			events, err := kube.CoreV1().Events(want.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + want.reason})
 			if err != nil {
 				return err

@@ -51,7 +51,7 @@ func TestInstallation_deleted(t *testing.T) {
 	// The list precedes the watch, which has to begin before the permissions are deleted.
 	touched, err := admin.CoreV1().Namespaces().Patch(t.Context(), system, types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"yes"}}}`), metav1.PatchOptions{})
 	must(t, err)
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, 90*time.Second, func(context.Context) error {
 		seen, err := i.factory.Core().V1().Namespaces().Lister().Get(system)
 		if err == nil && seen.ResourceVersion != touched.ResourceVersion {
 			err = errors.New("the watch has not begun")
@@ -62,7 +62,7 @@ func TestInstallation_deleted(t *testing.T) {
 	must(t, admin.AppsV1().DaemonSets(system).Delete(t.Context(), account, metav1.DeleteOptions{}))
 	must(t, admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), account, metav1.DeleteOptions{}))
 	must(t, admin.CoreV1().ServiceAccounts(system).Delete(t.Context(), account, metav1.DeleteOptions{}))
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		if _, err := agent.CoreV1().Namespaces().Get(ctx, system, metav1.GetOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 			return fmt.Errorf("the agent still has permissions: %s", fmt.Sprint(err))
 		}
@@ -83,7 +83,7 @@ func TestInstallation_deleted(t *testing.T) {
 		if !deleting || !i.deleting.Load() {
 			t.Errorf("got onChange(%v), want onChange(true)", deleting)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(90 * time.Second):
 		t.Error("no call of onChange after the deletion of the namespace")
 	}
 }

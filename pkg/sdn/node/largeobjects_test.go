@@ -18,6 +18,9 @@ import (
 
 // The caches have all objects of the maximum size with names of the maximum length, and only the fields that the agent reads, and all of many small objects.
 func TestCaches_largeObjects(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: size")
+	}
 	server := apitest.Start(t)
 	kube, ours := apitest.Clients(t, server)
 	t.Cleanup(func() { apitest.Disconnect(kube, ours) })

@@ -35,7 +35,7 @@ func TestNoSwitch_stopped(t *testing.T) {
 	s.StopVSwitchd(t)
 	s.StopDB(t)
 	// The client detects the end of the connection after a delay.
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		err := noSwitch(bridge.EnsureBridge(ctx, wanted))
 		if !ovs.IsUnavailable(err) || strings.Contains(err.Error(), "deploy/overlays/ovs") {
 			return fmt.Errorf("got %w, want an unavailable error without the remedy", err)
@@ -62,7 +62,7 @@ func TestWaitToRetry_switchStarts(t *testing.T) {
 	s.StartDB(t)
 	select {
 	case <-returned:
-	case <-time.After(time.Minute):
+	case <-time.After(90 * time.Second):
 		t.Error("waitToRetry did not return after the start of Open vSwitch")
 	}
 }

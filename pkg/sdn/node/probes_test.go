@@ -79,5 +79,5 @@ func setReady(t *testing.T, h *cnihandler.Handler) {
 			t.Error(err)
 		}
 	})
-	await.OK(t, time.Minute, func(context.Context) error { return h.NotReady() })
+	await.OK(t, 90*time.Second, func(context.Context) error { return h.NotReady() })
 }

@@ -57,7 +57,7 @@ func TestReadyz_writesRefused(t *testing.T) {
 	defer func() { cancel(); <-done; a.reporter.stop() }()
 	want := func(condition, event, ready string) {
 		t.Helper()
-		await.OK(t, time.Minute, func(context.Context) error {
+		await.OK(t, 90*time.Second, func(context.Context) error {
 			err := a.probes()["/readyz"]()
 			var errs []error
 			for _, part := range []struct {

@@ -228,7 +228,7 @@ func TestUninstall_bridgeDeletedBefore(t *testing.T) {
 	before := h.VSCtl(t, "get", "open_vswitch", ".", "other_config")
 	h.setUp(t)
 	h.VSCtl(t, "del-br", bridgeName)
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		if wait, err := h.bridge.RestoreWait(ctx); err != nil || wait.Alone {
 			return fmt.Errorf("the bridge still exists: %+v, %w", wait, err)
 		}

@@ -74,7 +74,11 @@ func wantBuilt(all map[policyKey]*networkingv1.NetworkPolicy, local map[policyKe
 // Which policies have rules follows from the policies and the pods of this node, not from the order of events.
 func TestBudgetsDoNotDependOnTheOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test's
-	for round := range 100 {
+	rounds := 100
+	if testing.Short() {
+		rounds = 10
+	}
+	for round := range rounds {
 		e := New()
 		e.limits = limits{policy: maxPolicyCost, namespace: 120, node: 200}
 		all, local := map[policyKey]*networkingv1.NetworkPolicy{}, map[policyKey]bool{}

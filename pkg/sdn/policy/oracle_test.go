@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +16,8 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 24, "number of random clusters")              //nolint:gochecknoglobals // a test binary parses its flags before any test runs
-	seed  = flag.Uint64("seed", 0, "run the random cluster with this seed") //nolint:gochecknoglobals // as above
+	seeds    = flag.Int("seeds", 24, "number of random clusters")              //nolint:gochecknoglobals // a test binary parses its flags before any test runs
+	onlySeed = flag.Uint64("seed", 0, "run the random cluster with this seed") //nolint:gochecknoglobals // as above
 )
 
 // nodes is the compiled state of every node of a world, as its watcher.
@@ -185,12 +186,20 @@ type comparison func(n *nodes, w *oracle.World, sample func() bool) error
 
 func all() bool { return true }
 
+// clusters returns the number of random clusters, few in the short tier.
+func clusters() int {
+	if testing.Short() {
+		return min(*seeds, 3)
+	}
+	return *seeds
+}
+
 // inClusters compares in random clusters: all pairs at first and in the end, and some after each of fifty changes. Then it calls end.
 func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *oracle.World)) {
 	t.Helper()
-	from, to := uint64(1), uint64(*seeds) //nolint:gosec // a flag of ours
-	if *seed != 0 {
-		from, to = *seed, *seed
+	from, to := uint64(1), uint64(clusters()) //nolint:gosec // a flag of ours
+	if *onlySeed != 0 {
+		from, to = *onlySeed, *onlySeed
 	}
 	for s := from; s <= to; s++ {
 		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
@@ -215,10 +224,22 @@ func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nod
 	}
 }
 
-// onCases compares all pairs after each step of all of cyclonus' cases.
+// cases returns the cases of cyclonus, in the short tier every tenth.
+func cases() (some []oracle.Case) {
+	every := 1
+	if testing.Short() {
+		every = 10
+	}
+	for group := range slices.Chunk(oracle.Cases(), every) {
+		some = append(some, group[0])
+	}
+	return some
+}
+
+// onCases compares all pairs after each step of cyclonus' cases.
 func (compare comparison) onCases(t *testing.T) {
 	t.Helper()
-	for _, c := range oracle.Cases() {
+	for _, c := range cases() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			n := newNodes()

@@ -9,6 +9,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // packetOf is a packet from or to a pod of this node.
@@ -54,6 +56,7 @@ func (h *history) assigned() map[netip.Addr]bool {
 // The engine reports every revocation: of permissions, and of addresses that no pod has any longer. A pod that was just attached to the node has no
 // connections to revoke.
 func TestRevocationsAreReported(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory()
 		events := h.events()

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,9 +19,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
 // start runs the loop and returns a function that stops it and waits for the last worker.
 func start(t *testing.T, l *Loop) (context.Context, func()) {
@@ -68,7 +69,7 @@ func TestNew_startsNoGoroutine(t *testing.T) {
 	l.Add("a")
 	l.AddUnlessFailing("b")
 	l.AddAfter("c", time.Hour)
-	goleak.VerifyNone(t)
+	await.NoGoroutines(t)
 }
 
 func TestLoop_keysAddedBeforeRun(t *testing.T) {

@@ -160,7 +160,7 @@ func TestSharedLibraries(t *testing.T) {
 		t.Errorf("the libraries of %s are %q, without libc", shell, libraries)
 	}
 	pause := filepath.Join(t.TempDir(), "pause")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", pause, "./pause")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", pause, "./pause")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

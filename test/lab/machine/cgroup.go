@@ -210,6 +210,27 @@ func RemoveCgroup(ctx context.Context, group string) error {
 	}
 }
 
+// Cgroups returns the names of the groups directly below a group. A missing group has none.
+func Cgroups(group string) ([]string, error) {
+	all, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, h := range all {
+		entries, err := os.ReadDir(filepath.Join(h.path, group))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list the cgroups below %s: %w", group, err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(names, e.Name()) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
 // RemoveEmptyCgroup removes a group that has neither processes nor children, and leaves any other.
 func RemoveEmptyCgroup(group string) {
 	all, err := hierarchies()

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // known is the model of a VNID that Allocate has returned.
@@ -34,6 +35,7 @@ func namesOf(vnids map[string]config.VNID, vnid config.VNID) (names []string) {
 
 // No VNID is allocated while it is in use or in quarantine: compares with a model, with few VNIDs so that they collide.
 func TestAllocator_equalsModel(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
 		random := func(n uint32) uint32 { return rapid.Uint32Range(0, 3).Draw(t, "random") % n }
@@ -184,7 +186,8 @@ func TestAllocate_partitionOfTerm(t *testing.T) {
 }
 
 func TestAllocate_fullPartition(t *testing.T) {
-	a := NewAllocator(3, rand.Uint32N, time.Now)
+	random := rand.New(rand.NewPCG(seed.Value(t), 0))
+	a := NewAllocator(3, random.Uint32N, time.Now)
 	for i := range partitionSize {
 		a.Set(fmt.Sprint("ns", i), config.VNID(i<<partitionBits|3))
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const timeout = 30 * time.Second
+const timeout = 90 * time.Second // a loaded machine is slow
 
 // cluster is a real API server without other controllers.
 type cluster struct {

@@ -18,6 +18,9 @@ import (
 
 // The caches have all policies of the maximum size with names of the maximum length, without what is beyond their budget, and all of many small policies.
 func TestCaches_largePolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: size")
+	}
 	server := apitest.Start(t)
 	kube, ours := apitest.Clients(t, server)
 	t.Cleanup(func() { apitest.Disconnect(kube, ours) })

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // model is a simple allocator that checks every subnet in order, with the formula that OpenShift documents.
@@ -137,6 +138,7 @@ func drawChange(t *rapid.T, networks []config.ClusterNetwork, fresh int) []confi
 }
 
 func TestAllocator_equalsModel(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{byOwner: map[string][]netip.Prefix{}}
 		ranges := rapid.IntRange(1, 3).Draw(t, "ranges")

@@ -10,10 +10,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 func TestSync_concurrentLeaders(t *testing.T) {
 	names := []string{"a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg", "hhhhhhhh"}
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		server := &apiServer{hostSubnets: map[string]*networkv1.HostSubnet{}, nodes: map[string]*corev1.Node{}}
 		defer func() { // no goroutine may stay suspended

@@ -29,7 +29,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const timeout = 30 * time.Second
+const timeout = 90 * time.Second
 
 // fixture runs a Balancer with a fake switch and fake sources of objects.
 type fixture struct {

@@ -86,12 +86,12 @@ func connects(t *testing.T, netns ns.NetNS, network, from, to string) error {
 	t.Helper()
 	return netns.Do(func(ns.NetNS) error {
 		local := map[string]net.Addr{"tcp4": &net.TCPAddr{IP: net.ParseIP(from)}, "udp4": &net.UDPAddr{IP: net.ParseIP(from)}}[network]
-		conn, err := (&net.Dialer{LocalAddr: local, Timeout: 20 * time.Second}).DialContext(t.Context(), network, to)
+		conn, err := (&net.Dialer{LocalAddr: local, Timeout: 30 * time.Second}).DialContext(t.Context(), network, to)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 		if _, err := conn.Write([]byte("hello")); err != nil {
 			return err
 		}

@@ -14,13 +14,12 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
 // inNetNS moves the test into a new network namespace with lo up, until the test ends.
 func inNetNS(t *testing.T) ns.NetNS {
@@ -81,7 +80,7 @@ func background(t *testing.T, netns ns.NetNS, f func(context.Context)) {
 // eventually waits until the condition is true, at most a minute.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, 90*time.Second, func(context.Context) error {
 		if !condition() {
 			return errors.New(what)
 		}

@@ -91,7 +91,7 @@ func TestPodLimitPassesExistingEntries(t *testing.T) {
 	syncFirewall(t, newFirewall(t, c))
 	sendFromManyPorts(t, n, "10.128.0.2", 4*limit)
 	send(t, before, "192.0.2.1:53")
-	must(t, server.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(t, server.SetReadDeadline(time.Now().Add(30*time.Second)))
 	sender(t, server)
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 func TestParseRule(t *testing.T) {
@@ -47,6 +49,7 @@ func FuzzParseRule(f *testing.F) {
 // TestEdits checks on random chains that edits lead where they should, and that no rule which is in the chain
 // before and after is ever missing on the way.
 func TestEdits(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		chain := rapid.SliceOfN(rapid.Map(rapid.SampledFrom([]string{"A", "B", "C", "D"}), func(s string) Rule { return Rule{s} }), 0, 6)
 		have, want := chain.Draw(t, "have"), chain.Draw(t, "want")

@@ -163,7 +163,7 @@ func TestEchoReplyWithoutConntrackEntry(t *testing.T) {
 		_, err = pod.WriteTo(reply, &net.IPAddr{IP: net.ParseIP("192.0.2.1")})
 		return err
 	}))
-	must(t, client.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(t, client.SetReadDeadline(time.Now().Add(30*time.Second)))
 	if _, _, err := client.ReadFrom(make([]byte, 100)); err != nil {
 		t.Errorf("echo reply: got error %v, %s packets dropped", err, dropped(t))
 	}

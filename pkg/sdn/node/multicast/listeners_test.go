@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,10 +26,10 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
 const (
-	timeout = 20 * time.Second
+	timeout = 90 * time.Second
 
 	vnid  config.VNID = 0x20
 	other config.VNID = 0x30

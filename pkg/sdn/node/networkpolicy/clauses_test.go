@@ -107,6 +107,9 @@ func TestTargetsTimesPeers(t *testing.T) {
 
 // One pod and one port may have more rules than a flow can have conjunction actions.
 func TestTenThousandPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: size")
+	}
 	s := newSingleNode(t)
 	const policies = 10_000
 	peer := func(i int) oracle.Endpoint {

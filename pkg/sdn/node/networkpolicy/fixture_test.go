@@ -31,7 +31,7 @@ import (
 )
 
 // testTimeout is the time after which a test fails. Flushes may be delayed by twice maxRest.
-const testTimeout = time.Minute
+const testTimeout = 90 * time.Second
 
 // listOnly makes the reflector list objects, since the source does not support streaming lists.
 type listOnly struct{ cache.ListerWatcher }

@@ -39,6 +39,9 @@ func largePolicy(namespace, name string, n int, exceptions bool) *networkingv1.N
 
 // Three policies of the maximum size in one namespace do not delay the start of pods in another.
 func TestLargePoliciesDoNotDelayPods(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: compares durations")
+	}
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("bomb", 11, nil)
 		f.tenant("other", 12, nil)

@@ -184,10 +184,10 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 	const packets = 100_000
 	start := time.Now() // before all counted packets
 	before := reported.Load()
-	flooded := make(chan struct{})
+	flooded, logged := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(flooded)
-		flood(t, pods[0], to, packets)
+		flood(t, pods[0], to, packets, logged)
 	}()
 	// A single packet of another pod is denied during the flood.
 	other, alone := netip.AddrPortFrom(pods[2].Addr, 81), pods[1].UDP(t, 0)
@@ -201,6 +201,7 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 		t.Error("the flood ended before the single packet was logged")
 	default:
 	}
+	close(logged)
 	<-flooded
 	got := reported.Load() - before
 	took := time.Since(start)
@@ -245,14 +246,14 @@ func (s *packetNode) logDenied(t *testing.T, lines *logRecorder, reported *atomi
 	t.Cleanup(func() { stop(); running.Wait() })
 }
 
-// flood sends the first packets of TCP connections without a pause.
-func flood(t *testing.T, from *datapath.Pod, to netip.AddrPort, packets int) {
+// flood sends the first packets of TCP connections without a pause: at least that many, and until done is closed or the test ends.
+func flood(t *testing.T, from *datapath.Pod, to netip.AddrPort, packets int, done <-chan struct{}) {
 	t.Helper()
 	raw := from.Listen(t, "ip4:6", 0)
 	syn := make([]byte, 20)
 	syn[12], syn[13] = 5<<4, 2 // length, flags
 	binary.BigEndian.PutUint16(syn[2:], to.Port())
-	for sent := 0; sent < packets && t.Context().Err() == nil; {
+	for sent := 0; (sent < packets || !closed(done)) && t.Context().Err() == nil; {
 		binary.BigEndian.PutUint16(syn, uint16(1024+sent%60000)) //nolint:gosec // a port
 		switch _, err := raw.WriteTo(syn, &net.IPAddr{IP: to.Addr().AsSlice()}); {
 		case errors.Is(err, unix.ENOBUFS): // the packet was dropped before the switch
@@ -261,6 +262,15 @@ func flood(t *testing.T, from *datapath.Pod, to netip.AddrPort, packets int) {
 		default:
 			sent++
 		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,11 +32,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{}) // discards: most tests are about errors
-	goleak.VerifyTestMain(m)
+	await.VerifyTestMain(m)
 }
 
 // node is the kernel, switch and disk of a test. Agents are started and stopped on it.

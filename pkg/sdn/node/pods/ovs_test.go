@@ -160,14 +160,14 @@ func TestCheck_missingFlows(t *testing.T) {
 		t.Errorf("STATUS while vswitchd hangs: got %v, want code %d", err, types.ErrLimitedConnectivity)
 	}
 	resume()
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		a.probe(ctx)
 		return a.Status(ctx)
 	})
 	del(t, a, req)
 }
 
-const patience = 20 * time.Second
+const patience = 90 * time.Second
 
 func TestAdd_failureIsCleanedUpOnOVS(t *testing.T) {
 	n, _ := newOVSNode(t)

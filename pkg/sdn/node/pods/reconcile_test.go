@@ -131,7 +131,7 @@ func (n *node) closeNetns(t *testing.T, pod ns.NetNS, req *cniserver.Request) {
 	if err := pod.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, 90*time.Second, func(context.Context) error {
 		if slices.Contains(devices(t, n.host), (Attachment{req.ContainerID, req.IfName}).HostVeth()) {
 			return errors.New("the device still exists")
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // aged sets the HostSubnet's age.
@@ -115,6 +116,7 @@ func TestEndpoint_ofThisNode(t *testing.T) {
 func TestEndpoints_property(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
 	names := []string{"a", "b", "c", "d"}
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		v := newEndpoints(addrs[2])
 		known := map[string]string{} // holders, updated for returned names only

@@ -14,7 +14,6 @@ import (
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	"github.com/openshift/client-go/network/clientset/versioned/fake"
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
-	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -27,9 +26,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
-const timeout = time.Minute
+const timeout = 90 * time.Second
 
 func hostSubnet(node, hostIP, subnet string) *networkv1.HostSubnet {
 	return &networkv1.HostSubnet{

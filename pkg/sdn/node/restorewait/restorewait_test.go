@@ -14,16 +14,16 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
 const bridgeName = "br0"
 
@@ -113,7 +113,7 @@ func (f *fixture) awaitSetting(t *testing.T, want native.RestoreWait) {
 
 func (f *fixture) eventually(t *testing.T, what string, look func() error) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(90 * time.Second)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

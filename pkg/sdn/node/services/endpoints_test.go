@@ -31,7 +31,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const timeout = 30 * time.Second
+const timeout = 90 * time.Second
 
 func testNode() pipeline.Node {
 	return pipeline.Node{

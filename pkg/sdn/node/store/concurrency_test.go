@@ -16,18 +16,18 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // churn sets and deletes random states of n owners concurrently, and waits for a last state of each. The owners share a flow. It returns the seed for the
 // failure message.
-func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
+func churn(t *testing.T, s *Store, n, rounds int) (first uint64) {
 	t.Helper()
-	seed = rand.Uint64()
-	t.Logf("seed %d", seed)
+	first = seed.Value(t)
 	var owners sync.WaitGroup
 	for i := range n {
 		owners.Go(func() {
-			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			rng := rand.New(rand.NewPCG(first, uint64(i)))
 			owner := pod(fmt.Sprint(i))
 			random := func() pipeline.State {
 				st := flows(flow(0, ovs.GotoTable(30)))
@@ -55,7 +55,7 @@ func churn(t *testing.T, s *Store, n, rounds int) (seed uint64) {
 		})
 	}
 	owners.Wait()
-	return seed
+	return first
 }
 
 func TestRun_concurrentOwnersAndOutages(t *testing.T) {

@@ -11,15 +11,15 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	testawait "github.com/ovsdn/ovsdn/test/await"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	testawait.VerifyTestMain(m)
 }
 
 func pod(name string) pipeline.Owner {
@@ -89,7 +89,7 @@ func run(t *testing.T, s *Store) (stop func()) {
 
 func await(t *testing.T, c *Commit) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	err := c.Wait(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -7,10 +7,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // TestOwnersProperties compares few and many owners with a map.
 func TestOwnersProperties(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		var o owners
 		want := map[pipeline.Owner]string{}

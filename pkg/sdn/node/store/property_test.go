@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // The model has few owners and keys, so that owners share keys. Flows are numbered addresses, actions numbered ports or conjunctions. While the switch is
@@ -378,6 +379,7 @@ func (m *model) Check(t *rapid.T) {
 }
 
 func TestStoreProperties(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		t.Repeat(map[string]func(*rapid.T){

@@ -67,7 +67,7 @@ func TestAudit_removesForeignFlows(t *testing.T) {
 	if err := bridge.Run(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(time.Minute)
+	deadline := time.After(90 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !slices.Equal(bridge.Flows(), want) {

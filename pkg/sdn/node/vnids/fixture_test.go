@@ -14,7 +14,6 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 	"github.com/openshift/client-go/network/clientset/versioned/fake"
 	networklisters "github.com/openshift/client-go/network/listers/network/v1"
-	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -26,9 +25,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/fakeapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
-const timeout = 20 * time.Second
+const timeout = 90 * time.Second
 
 // fixture is a node of mode multitenant with a fake switch and API.
 type fixture struct {

@@ -20,7 +20,9 @@ func start(t *testing.T) *exec.Cmd {
 		t.Skip("needs root")
 	}
 	program := filepath.Join(t.TempDir(), "pause")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	pause := exec.CommandContext(t.Context(), program)

@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/lab"
+)
+
+// capabilitiesLab is the name of the lab that TestCapabilities brings up.
+const capabilitiesLab = "e2e-short"
+
+// The sizes of TestCapabilities.
+const (
+	capabilityTenants = 3 // with a pod on each node
+	capabilityCases   = 5
+	capabilityFirsts  = 10
+)
+
+// part is a capability of TestCapabilities.
+type part struct {
+	name string
+	see  func(*testing.T, *trio)
+}
+
+// TestCapabilities sees each capability once with packets, in one lab: from the installation on a cluster without a network, through all modes, to the
+// uninstallation. It counts no lost packets and compares no times, which the complete tier does: TCP connections continue, and deadlines are long.
+func TestCapabilities(t *testing.T) {
+	c := ownCluster(t, capabilitiesLab, lab.Shape{Nodes: 3, Mode: lab.Subnet, Install: lab.None})
+	before := c.allSettings(t)
+	t.Run("installed", func(t *testing.T) {
+		x := c.install(t)
+		for _, p := range slices.Concat(pathParts(), faultParts(), modeParts()) {
+			t.Run(p.name, func(t *testing.T) { p.see(t, x) })
+		}
+	})
+	if t.Failed() {
+		return // pods of a failed part would delay the uninstallation
+	}
+	t.Run("uninstallation", func(t *testing.T) {
+		c.uninstall(t)
+		c.haveSettings(t, before)
+	})
+}
+
+// pathParts are about packets while nothing changes.
+func pathParts() []part {
+	return []part{
+		{"connectivity", testConnectivity},
+		{"services", testServices},
+		{"DNS", testDNS},
+		{"forged source", testSpoofedSource},
+		{"forged ARP", testSpoofedARP},
+		{"VXLAN from a pod", testVXLANFromPod},
+		{"switch layout", func(t *testing.T, x *trio) { testSwitchLayout(t, x.cluster) }},
+		{"bridge", func(t *testing.T, x *trio) { testBridgeFacts(t, x.cluster) }},
+		{"host", func(t *testing.T, x *trio) { testHostFacts(t, x.cluster) }},
+		{"firewall", func(t *testing.T, x *trio) { testFirewall(t, x, fixture.SyncTime) }},
+	}
+}
+
+// faultParts are about nodes and programs that come and go.
+func faultParts() []part {
+	return []part{
+		{"a node joins and leaves", testNodeJoinsAndLeaves},
+		{"agent killed", seeAgentKilled},
+		{"vswitchd restarted", func(t *testing.T, x *trio) { testForwardsNothingWrong(t, x, (*lab.Service).Restart) }},
+		{"faults", seeFaults},
+		{"controllers killed", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, 1) }},
+	}
+}
+
+// modeParts change the mode as a user does, from subnet on.
+func modeParts() []part {
+	return []part{
+		{"mode multitenant", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeMultitenant) }},
+		{"tenants", seeTenants},
+		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
+		{"policies", seePolicies},
+		{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }},
+		{"revoked connections", seeRevocations},
+	}
+}
+
+// seeAgentKilled kills an agent while TCP connections are in use: they continue, and the agent serves pods again.
+func seeAgentKilled(t *testing.T, x *trio) {
+	x.settle(t)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	talks := x.talks(t)
+	x.killAgent(t, fixture.Node1)
+	x.serves(t, fixture.Node1)
+	talks.goOn(t)
+	x.returnsTo(t, before)
+}
+
+// talks begins conversations of the trio on one node and on two.
+func (x *trio) talks(t *testing.T) conversations {
+	t.Helper()
+	return conversations{talk(t, x.a.End(), x.b.End()), talk(t, x.a.End(), x.c.End())}
+}
+
+// goOn returns when all conversations have continued, and ends them.
+func (talks conversations) goOn(t *testing.T) {
+	t.Helper()
+	for _, c := range talks {
+		c.goesOn(t)
+		c.ends(t)
+	}
+}
+
+// seeFaults injects some faults of the matrix while the agent runs.
+func seeFaults(t *testing.T, x *trio) {
+	x.settle(t)
+	m := &faultMatrix{
+		cluster: x.cluster, namespace: x.namespace, node: x.node1, a: x.a, b: x.b, c: x.c, subnets: map[string]string{}, brief: true,
+	}
+	names := []string{"br0 deleted", "a port deleted", "CNI configuration deleted", "own HostSubnet invalid"}
+	for _, f := range faults() {
+		if at := slices.Index(names, f.name); at >= 0 {
+			names = slices.Delete(names, at, at+1)
+			t.Run(f.name, func(t *testing.T) { m.test(t, f, false) })
+		}
+	}
+	if len(names) > 0 {
+		t.Errorf("the matrix has no faults %q", names)
+	}
+}
+
+// seeMode changes the mode: connections of one namespace continue.
+func seeMode(t *testing.T, x *trio, mode config.Mode) {
+	talks := x.talks(t)
+	x.haveMode(t, mode)
+	talks.goOn(t)
+}
+
+// seeTenants changes VNIDs, and looks at the edges of tenants' networks.
+func seeTenants(t *testing.T, x *trio) {
+	m := newMatrix(t, x.cluster, capabilityTenants, len(x.Nodes()))
+	t.Run("VNIDs", func(t *testing.T) {
+		r := newRecorder(t, m)
+		r.check(t)
+		r.change(t, 0, "join:"+m.tenants[1].namespace)
+		r.change(t, 0, "isolate")
+		r.change(t, 2, "global")
+	})
+	m.edges(t)
+}
+
+// seePolicies plays some cases against the oracle.
+func seePolicies(t *testing.T, x *trio) {
+	g := newGrid(t, x.cluster)
+	g.play(t, covering(g.cases())[:capabilityCases])
+}
+
+// seeRevocations: a TCP connection ends when its acceptor's policy forbids it, and when its opener's does.
+func seeRevocations(t *testing.T, x *trio) {
+	a := newAudience(t, x.cluster)
+	for _, tc := range a.cuts() {
+		if tc.how == overTCP && tc.before != nil {
+			t.Run(tc.name, func(t *testing.T) { a.revoke(t, tc, fixture.SyncTime) })
+		}
+	}
+}

@@ -1,0 +1,67 @@
+// Report prints how long the steps of scripts/test.sh took, and the tests that failed and passed when they were run again. It fails if a packet
+// arrived where it must not in any run of a test.
+//
+//	go run ./test/report bin/test                            # what the last run took
+//	go run ./test/report -write docs/testing.md bin/test     # and write it there
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) //nolint:forbidigo // this is main
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("report", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	page := flags.String("write", "", "`FILE` whose table of durations is replaced, between the lines "+tableStart+" and "+tableEnd)
+	if err := flags.Parse(args); err != nil || flags.NArg() != 1 {
+		fmt.Fprintln(stderr, "usage: report [-write FILE] DIRECTORY")
+		return 2
+	}
+	if err := report(flags.Arg(0), *page, stdout); err != nil {
+		fmt.Fprintln(stderr, "report: "+err.Error())
+		return 1
+	}
+	return 0
+}
+
+// report reads a directory that scripts/test.sh wrote.
+func report(dir, page string, stdout io.Writer) error {
+	steps, err := readSteps(dir)
+	if err != nil {
+		return err
+	}
+	table := durations(steps)
+	fmt.Fprint(stdout, table)
+	if page != "" {
+		if err := replaceTable(page, table); err != nil {
+			return err
+		}
+	}
+	for _, s := range steps {
+		for _, name := range s.flakes() {
+			fmt.Fprintf(stdout, "FLAKE %s\n", name)
+		}
+	}
+	return fatal(filepath.Join(dir, "fatal"))
+}
+
+// fatal returns the failures for which no rerun makes up. Test helpers append them to the file.
+func fatal(path string) error {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("packets arrived where they must not:\n%s", content)
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// step is a step of scripts/test.sh.
+type step struct {
+	name    string
+	seconds int
+	events  []event // none for a step that runs no tests
+}
+
+// event is what `go test -json` prints, without its output.
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64 // seconds
+}
+
+// readSteps reads the file steps, with a line "NAME SECONDS" for each step, and the events of each in NAME.json.
+func readSteps(dir string) ([]step, error) {
+	content, err := os.ReadFile(filepath.Join(dir, "steps"))
+	if err != nil {
+		return nil, err
+	}
+	var steps []step
+	for line := range strings.Lines(string(content)) {
+		var s step
+		if _, err := fmt.Sscan(line, &s.name, &s.seconds); err != nil {
+			return nil, fmt.Errorf("line %q of steps: %w", line, err)
+		}
+		if s.events, err = readEvents(filepath.Join(dir, s.name+".json")); err != nil {
+			return nil, err
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+func readEvents(file string) ([]event, error) {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var events []event
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if e.Action == "pass" || e.Action == "fail" {
+			events = append(events, e)
+		}
+	}
+	return events, lines.Err()
+}
+
+// flakes returns the tests that failed and then passed.
+func (s step) flakes() []string {
+	failed, flaky := map[string]bool{}, map[string]bool{}
+	for _, e := range s.events {
+		if e.Test == "" {
+			continue
+		}
+		name := path.Base(e.Package) + "." + e.Test
+		switch {
+		case e.Action == "fail":
+			failed[name] = true
+		case failed[name]:
+			flaky[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(flaky))
+}
+
+// part is a package, or a top-level test of a step with few packages.
+type part struct {
+	name    string
+	seconds float64
+}
+
+// fewPackages is the number of packages up to which a step's tests are listed instead.
+const fewPackages = 3
+
+// largest returns the parts that take longest, at most count.
+func (s step) largest(count int) []part {
+	packages := map[string]float64{}
+	tests := map[string]float64{}
+	for _, e := range s.events {
+		if e.Test == "" {
+			packages[e.Package] += e.Elapsed
+		} else if !strings.Contains(e.Test, "/") {
+			tests[e.Test] += e.Elapsed
+		}
+	}
+	chosen := packages
+	if len(packages) <= fewPackages {
+		chosen = tests
+	}
+	var parts []part
+	for name, seconds := range chosen {
+		parts = append(parts, part{strings.TrimPrefix(name, "github.com/ovsdn/ovsdn/"), seconds})
+	}
+	slices.SortFunc(parts, func(a, b part) int {
+		return cmp.Or(-cmp.Compare(a.seconds, b.seconds), strings.Compare(a.name, b.name))
+	})
+	return parts[:min(count, len(parts))]
+}
