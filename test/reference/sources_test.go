@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -127,7 +128,30 @@ func hostSections(t *testing.T) map[string]string {
 		"ports":  ports.String(),
 		"chains": ChainTable(hostnet),
 		"sets":   must(t)(ConstantTable("set", []Named{{hostnet, "vtepSet", ""}})),
+
+		"sysctls": sysctls(),
 	}
+}
+
+func sysctls() string {
+	t := NewTable("sysctl", "value", "of", "change found", "restored by an uninstallation", "reason")
+	for _, s := range sysctl.Table() {
+		value, found, restored := Code(s.Value), "within 10 s", ""
+		if s.AtLeast {
+			value = "at least " + value
+		}
+		switch {
+		case s.Scope == sysctl.ScopeVeth:
+			found = "within a minute"
+		case s.Reported:
+			found = "at once"
+		}
+		if s.Saved {
+			restored = "yes"
+		}
+		t.Add(Code(strings.ReplaceAll(s.Key, "/", ".")), value, string(s.Scope), found, restored, s.Reason)
+	}
+	return t.String()
 }
 
 func cniErrors(t *testing.T) string {

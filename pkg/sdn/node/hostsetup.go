@@ -23,6 +23,7 @@ func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
 		ClusterNetworks: n.node.ClusterNetworks,
 		ServiceNetwork:  n.network.ServiceNetwork,
 		MTU:             n.mtu,
+		Uplink:          n.underlay.Name,
 		Sysctls:         a.sysctls(),
 	}
 	if n.node.BalancesServices {

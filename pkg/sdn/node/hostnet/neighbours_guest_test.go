@@ -39,7 +39,7 @@ func TestNeighbourTableThresholds(t *testing.T) {
 	})
 	must(t, host.Do(func(ns.NetNS) error {
 		for _, w := range neighbourSettings() {
-			change, err := Sysctls{}.ensure(w)
+			change, err := Sysctls{}.ensure(w, "")
 			if err != nil {
 				return err
 			}

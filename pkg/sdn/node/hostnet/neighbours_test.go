@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +43,7 @@ func TestNeighbourSettings(t *testing.T) {
 	s := Sysctls{Dir: sysctl.Dir(dir), SavedFile: filepath.Join(t.TempDir(), "sysctls")}
 	ensure := func() (changes []string) {
 		for _, w := range neighbourSettings() {
-			change, err := s.ensureIfExists(w)
+			change, err := s.ensure(w, "")
 			must(t, err)
 			if change != "" {
 				changes = append(changes, change)
@@ -76,4 +77,9 @@ func TestNeighbourSettings(t *testing.T) {
 	if _, err := os.Stat(s.SavedFile); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("file of previous values: got %v, want it deleted", err)
 	}
+}
+
+// neighbourSettings returns the settings of the neighbour table.
+func neighbourSettings() []sysctl.Setting {
+	return slices.DeleteFunc(sysctl.Table(), func(s sysctl.Setting) bool { return !strings.Contains(s.Key, "/neigh/") })
 }

@@ -62,7 +62,7 @@ func changedChain(m syscall.NetlinkMessage) (table, chain string, ok bool) {
 }
 
 // watch signals when the kernel reports a change of tun0, of its addresses and routes, of a route to the same network, of the next hop's neighbour, or of a
-// sysctl that it reports, such as forwarding and rp_filter.
+// sysctl of tun0, of an uplink or of all interfaces that it reports, such as forwarding and rp_filter.
 func (t *Tun0) watch() (*watcher, error) {
 	index := 0 // unknown; it changes when tun0 is re-created
 	if link, err := netlinksafe.LinkByName(Tun0Name); err == nil {
@@ -86,7 +86,7 @@ func (t *Tun0) watch() (*watcher, error) {
 		if c.name == Tun0Name {
 			index = c.index
 		}
-		return c.index != 0 && c.index == index || c.all || slices.Contains(wanted, c.dst) || hop.IsValid() && c.neighbour == hop
+		return c.index != 0 && c.index == index || c.all || c.sysctl && t.isUplink(c.index) || slices.Contains(wanted, c.dst) || hop.IsValid() && c.neighbour == hop
 	})
 }
 
@@ -96,6 +96,8 @@ type linkChange struct {
 	name  string       // of the interface, in messages about the interface itself
 	dst   netip.Prefix // of a route
 	all   bool         // a setting of all interfaces
+
+	sysctl bool // a sysctl of the interface, or of all
 
 	neighbour netip.Addr // of any interface, without the index: pods' neighbours change frequently
 }
@@ -153,6 +155,7 @@ func changedLink(m syscall.NetlinkMessage) (c linkChange) {
 		if len(m.Data) < 4 { // a family, padded
 			return c
 		}
+		c.sysctl = true
 		for kind, value := range attributes(m.Data[4:]) {
 			if kind == netconfIfindex && len(value) == 4 {
 				c.index = int(int32(binary.NativeEndian.Uint32(value)))

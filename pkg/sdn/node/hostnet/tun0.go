@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -26,6 +27,7 @@ type Tun0Config struct {
 	ClusterNetworks []netip.Prefix
 	ServiceNetwork  netip.Prefix
 	MTU             linkmtu.MTU
+	Uplink          string // the interface with the node's address; empty: unknown
 	Sysctls         Sysctls
 
 	// ServiceNextHop is the IPv4 next hop of the route to the service network, for --service-proxy=ovs; zero: the service network is on-link, and the host
@@ -40,6 +42,7 @@ type Tun0 struct {
 	mu     sync.Mutex // held by Sync and PrepareMTU
 	// neighboursListed is set once Sync has removed the permanent neighbours of a previous agent. Guarded by mu.
 	neighboursListed bool
+	watchedUplinks   atomic.Pointer[[]int] // indexes of interfaces; nil before the first Sync
 
 	status syncStatus
 }
@@ -63,8 +66,13 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 		return nil, fmt.Errorf("interface %s has MAC %q, want %q; if it belongs to another program, such as a VPN, rename it", Tun0Name, have, want)
 	}
 	// In this order: sysctls before the interface can send, addresses before routes, which the kernel deletes with an
-	// interface's last address, and the next hop before the route that uses it.
-	for _, step := range []func(netlink.Link) ([]string, error){t.sysctls, t.setMTU, t.addresses, t.up, t.nextHop, t.routes, t.staleNeighbours} {
+	// interface's last address, and the next hop before the route that uses it. A sysctl that can't be written does not stop the other steps.
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	changes, sysctlErr := t.sysctls()
+	defer func() { err = errors.Join(err, sysctlErr) }()
+	for _, step := range []func(netlink.Link) ([]string, error){t.setMTU, t.addresses, t.up, t.nextHop, t.routes, t.staleNeighbours} {
 		if err := ctx.Err(); err != nil {
 			return changes, err
 		}
@@ -84,26 +92,6 @@ func (t *Tun0) Run(ctx context.Context, interval time.Duration) {
 
 // Healthy returns the persistent failure of Run, or nil. It is safe for concurrent use.
 func (t *Tun0) Healthy() error { return t.status.err() }
-
-func (t *Tun0) sysctls(netlink.Link) (changes []string, err error) {
-	var errs []error
-	add := func(change string, err error) {
-		if change != "" {
-			changes = append(changes, change)
-		}
-		errs = append(errs, err)
-	}
-	for _, w := range ipv4Settings() {
-		add(t.config.Sysctls.ensure(w))
-	}
-	for _, w := range neighbourSettings() {
-		add(t.config.Sysctls.ensureIfExists(w))
-	}
-	if !slices.ContainsFunc(t.config.Subnets, func(s netip.Prefix) bool { return s.Addr().Is6() }) {
-		add(t.config.Sysctls.ensureIfExists(noIPv6()))
-	}
-	return changes, errors.Join(errs...)
-}
 
 func (t *Tun0) up(link netlink.Link) (changes []string, err error) {
 	if link.Attrs().Flags&net.FlagUp != 0 {

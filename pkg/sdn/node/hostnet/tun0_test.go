@@ -17,6 +17,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
 func node1() Tun0Config {
@@ -216,7 +217,7 @@ func TestSysctls_readOnly(t *testing.T) {
 	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
 	syncTun0(t, node1())
 
-	done := make(chan struct{})
+	done, checked, changed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	must(t, err)
 	defer netns.Close()
@@ -229,20 +230,34 @@ func TestSysctls_readOnly(t *testing.T) {
 		if changes, err := NewTun0(node1()).Sync(t.Context()); err != nil || len(changes) > 0 {
 			t.Errorf("Sync without differences: got changes %q, error %v", changes, err)
 		}
-		_, err := Sysctls{}.ensure(setting{name: "net/ipv4/ip_forward", value: "0"})
+		_, err := Sysctls{}.ensure(sysctl.Setting{Key: "net/ipv4/ip_forward", Value: "0"}, "")
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 			t.Errorf("ensure of a read-only sysctl: got %v", err)
 			return
 		}
-		wantError(t, err, "net/ipv4/ip_forward from 1 to 0", "/etc/sysctl.d")
+		wantError(t, err, "from 1 to 0", "net/ipv4/ip_forward", "/etc/sysctl.d")
+		close(checked)
+		<-changed
+		changes, err := NewTun0(node1()).Sync(t.Context())
+		if err == nil || !slices.Contains(changes, "address 10.128.0.1/23 added") {
+			t.Errorf("Sync: got changes %q, error %v; want the address restored, and an error", changes, err)
+			return
+		}
+		wantError(t, err, "from 0 to 1", "net/ipv4/conf/tun0/forwarding", "--sysctl-dir")
 	}()
-	<-done
+	select {
+	case <-checked:
+		sh(t, "sysctl -qw net.ipv4.conf.tun0.forwarding=0; ip addr flush dev tun0")
+		close(changed)
+		<-done
+	case <-done: // failed
+	}
 
-	if _, err := (Sysctls{}).ensure(setting{name: "net/ipv4/no_such_thing", value: "1"}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := (Sysctls{}).ensure(sysctl.Setting{Key: "net/ipv4/no_such_thing", Value: "1"}, ""); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("ensure of a missing sysctl: got %v, want %v", err, fs.ErrNotExist)
 	}
-	if change, err := (Sysctls{}).ensureIfExists(setting{name: "net/ipv7/no_such_thing", value: "1"}); err != nil || change != "" {
-		t.Errorf("ensureIfExists of a missing sysctl: got change %q, error %v", change, err)
+	if change, err := (Sysctls{}).ensure(sysctl.Setting{Key: "net/ipv7/no_such_thing", Value: "1", Optional: true}, ""); err != nil || change != "" {
+		t.Errorf("ensure of a missing optional sysctl: got change %q, error %v", change, err)
 	}
 }
 

@@ -101,6 +101,9 @@ type Links interface {
 	// SetUp sets the host's end up if it is down.
 	SetUp(ctx context.Context, hostVeth string) error
 
+	// RestoreSysctls restores the sysctls of the host's end, and returns the changes.
+	RestoreSysctls(ctx context.Context, hostVeth string) (changes []string, err error)
+
 	// Configure sets the pod's end up: address, routes, checksum offload. It also sets the loopback up.
 	Configure(ctx context.Context, pod ns.NetNS, i veth.Interface) error
 

@@ -18,6 +18,7 @@ type health struct {
 	failedProbes int   // in a row
 	bridge       error // of the last probe of Open vSwitch
 	disk         error // of the last write of a lease
+	sysctls      error // of the last reconciliation
 	successes    successCounts
 }
 
@@ -89,6 +90,12 @@ func (h *health) recordDisk(before successCounts, err error) (changed bool) {
 	return changed
 }
 
+func (h *health) recordSysctls(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sysctls = err
+}
+
 func (h *health) get() (bridge, disk error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,10 +124,12 @@ func (m *Manager) Status(context.Context) error {
 	return nil
 }
 
-// Healthy returns the failure of Open vSwitch that prevents ADD, or nil.
+// Healthy returns the failure of Open vSwitch that prevents ADD, and the sysctls of pods' interfaces that can't be written, or nil.
 func (m *Manager) Healthy() error {
 	bridge, _ := m.health.get()
-	return bridge
+	m.health.mu.Lock()
+	defer m.health.mu.Unlock()
+	return errors.Join(bridge, m.health.sysctls)
 }
 
 // requireRecovered returns an error before Recover has ended: an ADD could allocate the address of a running pod.

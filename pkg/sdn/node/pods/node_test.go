@@ -281,6 +281,14 @@ func (l hostLinks) SetUp(ctx context.Context, hostVeth string) error {
 	return l.host.Do(func(ns.NetNS) error { return l.Links.SetUp(ctx, hostVeth) })
 }
 
+func (l hostLinks) RestoreSysctls(ctx context.Context, hostVeth string) (changes []string, err error) {
+	err = l.host.Do(func(ns.NetNS) error {
+		changes, err = l.Links.RestoreSysctls(ctx, hostVeth)
+		return err
+	})
+	return changes, err
+}
+
 func (l hostLinks) Delete(ctx context.Context, hostVeth string) error {
 	return l.host.Do(func(ns.NetNS) error { return l.Links.Delete(ctx, hostVeth) })
 }

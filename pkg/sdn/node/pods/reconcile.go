@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -34,7 +35,29 @@ func (m *Manager) reconcile(ctx context.Context, valid func(Attachment) bool) er
 		}
 	}
 	errs = append(errs, m.releaseStaleLeases(ctx, c))
+	m.restoreSysctls(ctx, c)
 	return errors.Join(errs...)
+}
+
+// restoreSysctls restores the sysctls of the host veths of running pods. Its first failure is reported by Healthy.
+func (m *Manager) restoreSysctls(ctx context.Context, c inventory) {
+	var failure error
+	for _, pod := range m.Pods() {
+		if !c.devices[pod.HostVeth()] {
+			continue
+		}
+		changes, err := m.links.RestoreSysctls(ctx, pod.HostVeth())
+		if len(changes) > 0 {
+			klog.FromContext(ctx).Info("Restored sysctls of a pod's host veth", "pod", klog.KRef(pod.Namespace, pod.Name), "changes", changes)
+		}
+		// ErrNotExist: the pod was deleted after the inventory.
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && failure == nil {
+			failure = fmt.Errorf("host veth of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	if ctx.Err() == nil {
+		m.health.recordSysctls(failure)
+	}
 }
 
 // reconcileOne removes the attachment if it is invalid or its sandbox was deleted. Else it repairs the pod, or rebuilds the port. It skips an

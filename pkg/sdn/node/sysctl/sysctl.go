@@ -2,7 +2,9 @@
 package sysctl
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +29,30 @@ func (d Dir) Set(name, value string) error {
 		return fmt.Errorf("write sysctl %s: %w", name, err)
 	}
 	return nil
+}
+
+// Ensure writes a setting of an interface if it differs, and returns the change, for logging. It does not write the same value: /proc/sys may be read-only,
+// and a write of ip_forward resets other sysctls. before, if not nil, is called with the previous value, and prevents the change by an error. An optional
+// setting that the kernel does not have is not an error.
+func (d Dir) Ensure(s Setting, device string, before func(previous string) error) (change string, err error) {
+	name := s.Name(device)
+	have, err := d.Get(name)
+	if s.Optional && errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil || s.Satisfied(have) {
+		return "", err
+	}
+	if before != nil {
+		if err := before(have); err != nil {
+			return "", err
+		}
+	}
+	if err := d.Set(name, s.Value); err != nil {
+		return "", fmt.Errorf("change from %s to %s: %w; make /proc/sys writable for the agent (--sysctl-dir), or set it on the host (/etc/sysctl.d) and stop the program that changes it",
+			have, s.Value, err)
+	}
+	return fmt.Sprintf("sysctl %s=%s (was %s)", name, s.Value, have), nil
 }
 
 func (d Dir) path(name string) string {

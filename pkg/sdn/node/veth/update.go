@@ -25,9 +25,9 @@ func (l Links) Update(ctx context.Context, pod ns.NetNS, hostVeth string, i Inte
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", hostVeth, err)
 	}
-	// Older versions of the agent did not disable IPv6.
-	if err := l.disableHostStack(hostVeth); err != nil {
-		return nil, err
+	// Earlier versions of the agent set other sysctls.
+	if changes, err = l.RestoreSysctls(ctx, hostVeth); err != nil {
+		return changes, err
 	}
 	setHost := func() error {
 		if err := h.LinkSetMTU(host, i.MTU); err != nil {

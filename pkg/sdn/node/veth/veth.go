@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -123,7 +122,7 @@ func (l Links) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Inte
 	if err := setAlias(h, veth, i.HostAlias); err != nil {
 		return err
 	}
-	if err := l.disableHostStack(hostVeth); err != nil {
+	if _, err := l.RestoreSysctls(ctx, hostVeth); err != nil {
 		return err
 	}
 	return setUp(h, veth)
@@ -137,18 +136,23 @@ func setAlias(h netlinksafe.Handle, link netlink.Link, alias string) error {
 	return nil
 }
 
-// disableHostStack disables ARP replies and IPv6 on the host's end. With the userspace datapath the kernel receives the pod's packets: it
-// would answer ARP for tun0's address with a MAC that bypasses the bridge, and accept the pod as a router. The host's firewall drops IPv4.
-func (l Links) disableHostStack(hostVeth string) error {
-	// 8: never reply (Documentation/networking/ip-sysctl.rst).
-	if err := l.Sysctls.Set("net/ipv4/conf/"+hostVeth+"/arp_ignore", "8"); err != nil {
-		return err
+// RestoreSysctls restores the sysctls of the host's end, and returns the changes. It continues after errors and joins them.
+func (l Links) RestoreSysctls(ctx context.Context, hostVeth string) (changes []string, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	// ErrNotExist: the kernel has no IPv6.
-	if err := l.Sysctls.Set("net/ipv6/conf/"+hostVeth+"/disable_ipv6", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	var errs []error
+	for _, s := range sysctl.Table() {
+		if s.Scope != sysctl.ScopeVeth {
+			continue
+		}
+		change, err := l.Sysctls.Ensure(s, hostVeth, nil)
+		if change != "" {
+			changes = append(changes, change)
+		}
+		errs = append(errs, err)
 	}
-	return nil
+	return changes, errors.Join(errs...)
 }
 
 // Configure sets the pod's end up, with addresses, routes and checksum offload, and the loopback device.

@@ -1,0 +1,100 @@
+package hostnet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// sysctlValues returns the values of sysctls by name.
+func sysctlValues(t *testing.T, names ...string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, name := range names {
+		all[name] = strings.TrimSpace(sh(t, "sysctl -n "+name))
+	}
+	return all
+}
+
+// The path of packets depends on sysctls of tun0, of the uplinks and of all interfaces, which other programs change while the agent runs, such as
+// networkd, `sysctl --system` and hardening rules. The kernel reports some of the changes; Run finds the others at the interval.
+func TestTun0_runRestoresSysctls(t *testing.T) {
+	const conf = "net.ipv4.conf."
+	for _, test := range []struct {
+		name, change string
+		polled       bool // the kernel does not report the change
+		want         map[string]string
+	}{
+		{"forwarding of tun0", "sysctl -qw net.ipv4.conf.tun0.forwarding=0", false, map[string]string{conf + "tun0.forwarding": "1"}},
+		{"forwarding of all", "sysctl -qw net.ipv4.conf.all.forwarding=0", false,
+			map[string]string{"net.ipv4.ip_forward": "1", conf + "tun0.forwarding": "1", conf + "eth0.forwarding": "1"}},
+		{"forwarding of the interface with the node's address", "sysctl -qw net.ipv4.conf.eth0.forwarding=0", false, map[string]string{conf + "eth0.forwarding": "1"}},
+		{"forwarding of the interface of a default route", "sysctl -qw net.ipv4.conf.eth1.forwarding=0", false, map[string]string{conf + "eth1.forwarding": "1"}},
+		{"rp_filter of tun0", "sysctl -qw net.ipv4.conf.tun0.rp_filter=1", false, map[string]string{conf + "tun0.rp_filter": "2"}},
+		{"a new tun0 with other defaults",
+			"sysctl -qw net.ipv4.conf.default.forwarding=0 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.default.send_redirects=1 net.ipv4.conf.default.arp_announce=0; " +
+				"ip tuntap del tun0 mode tap; ip tuntap add tun0 mode tap; ip link set tun0 address 0a:58:0a:80:00:01", false,
+			map[string]string{conf + "tun0.forwarding": "1", conf + "tun0.rp_filter": "2", conf + "tun0.send_redirects": "0", conf + "tun0.arp_announce": "2",
+				conf + "default.forwarding": "0", conf + "default.rp_filter": "1"}},
+		{"arp_announce of tun0", "sysctl -qw net.ipv4.conf.tun0.arp_announce=0", true, map[string]string{conf + "tun0.arp_announce": "2"}},
+		{"redirects", "sysctl -qw net.ipv4.conf.all.send_redirects=1 net.ipv4.conf.tun0.send_redirects=1", true,
+			map[string]string{conf + "all.send_redirects": "0", conf + "tun0.send_redirects": "0"}},
+		{"IPv6 of all", "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=0", true, map[string]string{"net.ipv6.conf.tun0.disable_ipv6": "1"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			netns := inNetNS(t)
+			addInterface(t, "eth0", nil, "192.0.2.10/24")
+			addInterface(t, "eth1", nil, "198.51.100.10/24")
+			sh(t, "ip route add default via 198.51.100.1 dev eth1")
+			addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
+			c := node1()
+			c.Uplink = "eth0"
+			inSync := func() bool {
+				return sh(t, "ip link show") != "" && strings.Contains(sh(t, "ip link show"), "tun0") && cmp.Equal(node1State(), stateOfTun0(t))
+			}
+			interval := time.Hour // too long for a poll
+			if test.polled {
+				interval = 50 * time.Millisecond
+			}
+			background(t, netns, func(ctx context.Context) { NewTun0(c).Run(ctx, interval) })
+			eventually(t, "Run sets tun0 up", inSync)
+			sh(t, test.change)
+			names := make([]string, 0, len(test.want))
+			for name := range test.want {
+				names = append(names, name)
+			}
+			eventually(t, fmt.Sprintf("Run restores %v", names), func() bool { return inSync() && cmp.Equal(test.want, sysctlValues(t, names...)) })
+		})
+	}
+}
+
+// An uninstallation restores the previous value of an uplink's sysctl. An interface that was deleted in the meantime does not stop it.
+func TestSysctls_restoreUplink(t *testing.T) {
+	inNetNS(t)
+	for _, name := range []string{"eth0", "eth1"} {
+		addInterface(t, name, nil)
+	}
+	sh(t, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.eth0.forwarding=0 net.ipv4.conf.eth1.forwarding=0; ip addr add 192.0.2.10/24 dev eth1; ip route add default via 192.0.2.1 dev eth1")
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
+	c := node1()
+	c.Uplink, c.Sysctls.SavedFile = "eth0", t.TempDir()+"/sysctls.json"
+	syncTun0(t, c)
+	const conf = "net.ipv4.conf."
+	if diff := cmp.Diff(map[string]string{conf + "eth0.forwarding": "1", conf + "eth1.forwarding": "1"}, sysctlValues(t, conf+"eth0.forwarding", conf+"eth1.forwarding")); diff != "" {
+		t.Errorf("sysctls after Sync (-want +got):\n%s", diff)
+	}
+	sh(t, "ip link del eth1")
+	if _, err := c.Sysctls.Restore(); err != nil {
+		t.Errorf("Restore: %v", err)
+	}
+	if diff := cmp.Diff(map[string]string{conf + "eth0.forwarding": "0"}, sysctlValues(t, conf+"eth0.forwarding")); diff != "" {
+		t.Errorf("sysctls after Restore (-want +got):\n%s", diff)
+	}
+}
