@@ -313,7 +313,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	requests := slices.Concat(
 		reads(false,
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
-			"/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
+			"/apis/network.openshift.io/v1/egressnetworkpolicies", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
 		reads(true, "/api/v1/pods", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"),
 		nobodys(),

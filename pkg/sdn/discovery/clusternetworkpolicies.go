@@ -37,9 +37,14 @@ func HasClusterNetworkPolicies(ctx context.Context, client policyclient.Interfac
 // AwaitClusterNetworkPolicies returns when the API server serves ClusterNetworkPolicies: at once, or within pollInterval after the CRD was
 // created. It fails only when the context ends.
 func AwaitClusterNetworkPolicies(ctx context.Context, client policyclient.Interface) error {
+	return awaitServed(ctx, "ClusterNetworkPolicies", func(ctx context.Context) (bool, error) { return HasClusterNetworkPolicies(ctx, client) })
+}
+
+// awaitServed returns when the API server serves the kind.
+func awaitServed(ctx context.Context, kind string, isServed func(context.Context) (bool, error)) error {
 	retry := firstPolicyRetry
 	for {
-		has, err := HasClusterNetworkPolicies(ctx, client)
+		has, err := isServed(ctx)
 		pause := pollInterval
 		switch {
 		case has:
@@ -48,7 +53,7 @@ func AwaitClusterNetworkPolicies(ctx context.Context, client policyclient.Interf
 			retry = firstPolicyRetry
 		case ctx.Err() == nil:
 			pause, retry = retry, min(2*retry, pollInterval)
-			klog.FromContext(ctx).Error(err, "Failed to discover ClusterNetworkPolicies", "retryAfter", pause)
+			klog.FromContext(ctx).Error(err, "Failed to discover API", "kind", kind, "retryAfter", pause)
 		}
 		poll := time.NewTimer(pause)
 		select {

@@ -42,7 +42,8 @@ const (
 	// Warning on Node: the cluster's services are outside of the service network.
 	ServiceNetworkMismatch = "ServiceNetworkMismatch"
 
-	// Warning on Node: with --service-proxy=ovs, this node supports a part of a service only, such as a port of SCTP or a long timeout of session affinity.
+	// Warning on Node: with --service-proxy=ovs, this node supports a part of a service only: not its node ports, external IPs and addresses of load balancers, a port of
+	// SCTP, or a long timeout of session affinity.
 	ServiceLimited = "ServiceLimited"
 
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
@@ -132,4 +133,12 @@ const (
 
 	// Warning on NetworkPolicy or ClusterNetworkPolicy: a part can't be enforced as written, or the policy exceeds a budget; the message names the part.
 	PartlyNotEnforced = "PartlyNotEnforced"
+)
+
+// Reasons of the Events of both programs about objects that ask for more than the network supports.
+const (
+	// Warning on Pod, NetNamespace, HostSubnet, EgressNetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy or, in mode subnet, NetworkPolicy and
+	// ClusterNetworkPolicy: the object asks for something that the network does not support and ignores; the message has the field or annotation, the effect
+	// and the alternative. On a Pod once, when its network is set up.
+	NotSupported = "NotSupported"
 )

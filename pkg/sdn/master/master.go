@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -29,6 +30,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/unsupported"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 )
 
@@ -100,6 +102,7 @@ type controllers struct {
 	subnets        *subnet.Controller
 	netids         *netid.Controller
 	policies       *networkpolicy.Controller
+	unsupported    *unsupported.Controller
 	clusterNetwork *networkController
 }
 
@@ -119,6 +122,11 @@ func (m *master) newControllers() (*controllers, error) {
 		return nil, err
 	}
 	c.policies, err = networkpolicy.New(networkpolicy.Clients{Kube: m.clients.Kube, Policies: m.clients.policies, Events: m.clients.Events})
+	if err != nil {
+		return nil, err
+	}
+	c.unsupported, err = unsupported.New(unsupported.Clients{Metadata: m.clients.metadata, Events: m.clients.Events}, network.NetNamespaces().Informer(),
+		network.HostSubnets().Informer())
 	if err != nil {
 		return nil, err
 	}
@@ -169,6 +177,7 @@ func (m *master) term(ctx context.Context) error {
 			m.health.setLeading("")
 			work.Go(func() error { c.netids.Run(ctx, m.Workers); return nil })
 			work.Go(func() error { c.policies.Run(ctx); return nil })
+			work.Go(func() error { c.unsupported.Run(ctx); return nil })
 			return c.subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
 			return nil
@@ -181,6 +190,7 @@ func (m *master) term(ctx context.Context) error {
 type clients struct {
 	subnet.Clients
 	policies   policyclient.Interface
+	metadata   metadata.Interface
 	leases     coordinationv1.LeasesGetter
 	disconnect func()
 }
@@ -209,7 +219,12 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create %s client: %w", policyv1alpha2.GroupName, err)
 	}
+	objects, err := metadata.NewForConfigAndClient(metadata.ConfigFor(restConfig), connection)
+	if err != nil {
+		return nil, fmt.Errorf("create metadata client: %w", err)
+	}
 	return &clients{
+		metadata:   objects,
 		Clients:    subnet.Clients{Kube: kube, Network: network},
 		policies:   policies,
 		leases:     leases,

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
@@ -17,13 +18,17 @@ func transform(obj any) (any, error) {
 	const ours, openshift, kubelet = "ovsdn.io/", "network.openshift.io/", "kubernetes.io/config." // the last on the mirrors of static pods
 	switch o := obj.(type) {
 	case *corev1.Pod:
+		containers := policy.CompactContainers(&o.Spec)
+		if ports := config.HostPorts(&o.Spec); len(ports) > 0 && !o.Spec.HostNetwork {
+			containers = append(containers, corev1.Container{Ports: ports}) // no named ports, which policies read
+		}
 		out := &corev1.Pod{
 			ObjectMeta: o.ObjectMeta,
-			Spec:       corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork, Containers: policy.CompactContainers(&o.Spec)},
+			Spec:       corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork, Containers: containers},
 			Status:     corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs},
 		}
 		out.OwnerReferences, out.Finalizers = nil, nil
-		stripMetadata(&out.ObjectMeta, kubelet)
+		stripMetadata(&out.ObjectMeta, append(config.PodRequestAnnotations(), kubelet)...)
 		return out, nil
 	case *networkv1.ClusterNetwork:
 		out := *o

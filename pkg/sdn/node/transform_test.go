@@ -44,3 +44,26 @@ func TestTransform_annotations(t *testing.T) {
 		}
 	}
 }
+
+// The cached pod has what its ADD reports as not supported, and not more of it.
+func TestTransform_unsupported(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "true"}}}
+	for range 1000 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: "image", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80, HostPort: 8080}}})
+	}
+	want := config.UnsupportedOfPod(pod)
+	got, err := transform(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cached, ok := got.(*corev1.Pod)
+	if !ok {
+		t.Fatalf("got %T, want a pod", got)
+	}
+	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 3 {
+		t.Errorf("unsupported of the cached pod (-want +got):\n%s", diff)
+	}
+	if last := cached.Spec.Containers[len(cached.Spec.Containers)-1]; len(last.Ports) != 1 || last.Ports[0].Name != "" {
+		t.Errorf("got host ports %+v, want one without a name", last.Ports)
+	}
+}

@@ -112,10 +112,10 @@ func sameSpec(before, now any) bool {
 	return ok && ok2 && b.GetUID() == n.GetUID() && b.GetGeneration() == n.GetGeneration()
 }
 
-// SetMode sets the mode. In mode subnet, policies are not enforced, and their faults are not reported.
+// SetMode sets the mode. In mode subnet, policies are not enforced, which is reported in place of their faults.
 func (c *Controller) SetMode(mode config.Mode) {
 	before := config.Mode(c.mode.Swap(uint32(mode)))
-	if before != config.ModeSubnet || mode == config.ModeSubnet {
+	if (before == config.ModeSubnet) == (mode == config.ModeSubnet) {
 		return
 	}
 	for _, informer := range c.informers() {
@@ -149,10 +149,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	default:
 		c.updateLedger(namespace, name)
 	}
+	reason, check := eventreason.PartlyNotEnforced, c.validate
 	if config.Mode(c.mode.Load()) == config.ModeSubnet {
-		return nil
+		reason, check = eventreason.NotSupported, c.inModeSubnet
 	}
-	about, err := c.validate(key)
+	about, err := check(key)
 	if err == nil {
 		return nil
 	}
@@ -160,9 +161,23 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return fmt.Errorf("wait for the rate limit of Events: %w", err)
 	}
 	message := reconcile.OneLine(err)
-	klog.FromContext(ctx).Info("Policy is partly not enforced", "faults", message)
-	c.Events.Event(about, corev1.EventTypeWarning, eventreason.PartlyNotEnforced, truncate(message))
+	klog.FromContext(ctx).Info("Policy is not or partly not enforced", "reason", reason, "faults", message)
+	c.Events.Event(about, corev1.EventTypeWarning, reason, truncate(message))
 	return nil
+}
+
+// errModeSubnet is the fault of every policy in mode subnet.
+var errModeSubnet = errors.New("the network ignores this policy, which denies nothing: mode subnet enforces no policies; change pluginName of ClusterNetwork default to redhat/openshift-ovs-networkpolicy")
+
+// inModeSubnet returns the policy and errModeSubnet, nil if it does not exist.
+func (c *Controller) inModeSubnet(key string) (runtime.Object, error) {
+	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
+		return o, errModeSubnet
+	}
+	if o, ok := cached[policyv1alpha2.ClusterNetworkPolicy](c.clusterPolicies, key); ok {
+		return o, errModeSubnet
+	}
+	return nil, nil
 }
 
 // errOverBudget is the fault of a policy that exceeds the budget of its namespace.

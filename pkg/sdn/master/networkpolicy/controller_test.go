@@ -209,17 +209,23 @@ func TestController_overBudget(t *testing.T) {
 	})
 }
 
-func TestController_noFaultsInModeSubnet(t *testing.T) {
+// In mode subnet, each policy is reported as not enforced, whatever its faults.
+func TestController_modeSubnet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.create(networkPolicy("db", 1, invalid))
 		c.createCluster(clusterPolicy("names"))
 		controller, stop := c.lead(config.ModeSubnet)
+		notEnforced := []string{fmt.Sprintf("Warning NotSupported db: %v", errModeSubnet), fmt.Sprintf("Warning NotSupported names: %v", errModeSubnet)}
+		c.wantEvents(notEnforced...)
+		controller.SetMode(config.ModeSubnet)
 		c.wantEvents()
 		controller.SetMode(config.ModeNetworkPolicy)
 		c.wantEvents(eventOfDB, eventOfCNP)
 		controller.SetMode(config.ModeMultitenant)
 		c.wantEvents()
+		controller.SetMode(config.ModeSubnet)
+		c.wantEvents(notEnforced...)
 		stop()
 	})
 }

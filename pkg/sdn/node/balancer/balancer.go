@@ -222,8 +222,10 @@ func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline
 	}
 	found.addProblems("endpoints", selected.Problems)
 	affinity := found.affinity(svc)
+	external := false
 	for _, f := range svc.Frontends() {
 		if f.Kind != endpoints.ClusterIP {
+			external = true
 			continue
 		}
 		port, targets := svc.Ports[f.Of], selected.Ports[f.Of].Internal
@@ -235,6 +237,9 @@ func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline
 			found.addLimit("port %d of SCTP has no flows: Open vSwitch's userspace datapath can't translate SCTP; use the kernel's (--datapath=system)", f.Port)
 		}
 		all = append(all, frontend)
+	}
+	if external {
+		found.addLimit("its node ports, external IPs and addresses of load balancers have no flows with --service-proxy=ovs, which serves cluster IPs only; use kube-proxy and --service-proxy=external")
 	}
 	return all, found
 }

@@ -234,7 +234,7 @@ func TestBalancer_limits(t *testing.T) {
 		seconds := int32(86400)
 		s.SessionAffinity = corev1.ServiceAffinityClientIP
 		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
-		s.Ports = append(s.Ports, corev1.ServicePort{Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9})
+		s.Ports = append(s.Ports, corev1.ServicePort{Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9, NodePort: 30009})
 	}
 	f.services.Add(service(limited))
 	f.slices.Add(slice("a", "web", corev1.ProtocolTCP, 8080, "10.128.0.5"))
@@ -244,8 +244,8 @@ func TestBalancer_limits(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.events) != 1 || !strings.HasPrefix(f.events[0], "ServiceLimited service ns/svc: ") ||
-		!strings.Contains(f.events[0], "65535 s on this node, not 86400 s") || !strings.Contains(f.events[0], "port 9 of SCTP") {
-		t.Errorf("events: got %q, want one ServiceLimited with both limits", f.events)
+		!strings.Contains(f.events[0], "65535 s on this node, not 86400 s") || !strings.Contains(f.events[0], "port 9 of SCTP") || !strings.Contains(f.events[0], "its node ports") {
+		t.Errorf("events: got %q, want one ServiceLimited with all limits", f.events)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -105,7 +106,15 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		return pod, err
 	}
 	m.setAttached(pod, nil)
+	m.reportUnsupported(pod, object)
 	return pod, nil
+}
+
+// reportUnsupported reports what the pod asks for and the network ignores. ADD is called once for a sandbox, so restarts of the agent do not repeat it.
+func (m *Manager) reportUnsupported(pod Pod, object *corev1.Pod) {
+	if ignored := config.UnsupportedOfPod(object); len(ignored) > 0 {
+		m.events.WarnPod(pod, eventreason.NotSupported, "the network ignores "+strings.Join(ignored, "; "))
+	}
 }
 
 // requireFirstPlugin rejects a chained call after another plugin, whose result Add would discard.

@@ -1,6 +1,7 @@
 package sysctl
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,8 +51,14 @@ func (s Setting) Satisfied(have string) bool {
 // Table returns all sysctls that the agent sets, in the order in which it writes them. docs/reference.md is generated from it. The kernel's
 // Documentation/networking/ip-sysctl.rst describes how the sysctls of an interface and of `all` are combined. None of `default` is in the table: it only
 // initializes new interfaces, whose own sysctls the agent sets.
-func Table() []Setting {
-	const conf4, conf6, neigh = "net/ipv4/conf/", "net/ipv6/conf/", "net/ipv4/neigh/default/"
+func Table() []Setting { return slices.Concat(forwarding(), redirects(), neighbours(), veths()) }
+
+const (
+	conf4 = "net/ipv4/conf/"
+	conf6 = "net/ipv6/conf/"
+)
+
+func forwarding() []Setting {
 	return []Setting{
 		{
 			Key: "net/ipv4/ip_forward", Value: "1", Scope: ScopeHost, Saved: true, SideEffects: []string{conf4 + "all/accept_redirects"}, Reported: true,
@@ -73,6 +80,11 @@ func Table() []Setting {
 			Key: conf4 + interfaceName + "/arp_announce", Value: "2", Scope: ScopeTun0,
 			Reason: "ARP requests for pods have the gateway's address, whatever source the packet has: the bridge drops ARP from tun0 with any other sender address, which could poison pods' ARP caches. The kernel applies the larger one of this and `all`",
 		},
+	}
+}
+
+func redirects() []Setting {
+	return []Setting{
 		{
 			Key: conf4 + "all/send_redirects", Value: "0", Scope: ScopeHost, Saved: true,
 			Reason: "a packet to a service enters by tun0 and leaves by tun0 to its endpoint. The kernel would send the pod an ICMP redirect to the endpoint, after which the service would not work for that pod. Either of this and tun0's own enables redirects; other interfaces have their own",
@@ -81,6 +93,12 @@ func Table() []Setting {
 			Key: conf4 + interfaceName + "/send_redirects", Value: "0", Scope: ScopeTun0,
 			Reason: "as `all`",
 		},
+	}
+}
+
+func neighbours() []Setting {
+	const neigh = "net/ipv4/neigh/default/"
+	return []Setting{
 		// The largest first, so that the thresholds are in order at any time.
 		{
 			Key: neigh + "gc_thresh3", Value: "65536", Scope: ScopeHost, AtLeast: true, Saved: true, Optional: true,
@@ -92,6 +110,11 @@ func Table() []Setting {
 			Key: conf6 + interfaceName + "/disable_ipv6", Value: "1", Scope: ScopeTun0, Optional: true, IPv4Only: true,
 			Reason: "no router solicitations and no duplicate address detection in a pod network without IPv6",
 		},
+	}
+}
+
+func veths() []Setting {
+	return []Setting{
 		{
 			Key: conf4 + interfaceName + "/arp_ignore", Value: "8", Scope: ScopeVeth,
 			Reason: "with `datapath=netdev` the kernel receives pods' packets, too: it would answer ARP for tun0's address with a MAC that bypasses the bridge. 8: never reply",

@@ -1,0 +1,126 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Annotations of Pods that ask for a limit of bandwidth, from the CNI plugin "bandwidth" where a network has it. docs/unsupported.md lists what users may
+// set and the network ignores.
+const (
+	IngressBandwidthAnnotation = "kubernetes.io/ingress-bandwidth" // bits per second to the pod; ignored (Event NotSupported)
+	EgressBandwidthAnnotation  = "kubernetes.io/egress-bandwidth"  // bits per second from the pod; ignored (Event NotSupported)
+)
+
+// PodRequestAnnotations returns the keys of annotations that UnsupportedOfPod reads.
+func PodRequestAnnotations() []string {
+	return []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation, networkv1.AssignMacvlanAnnotation}
+}
+
+// maxListed bounds the values that a message lists.
+const maxListed = 8
+
+// HostPorts returns the first maxListed host ports of a pod, without their names.
+func HostPorts(s *corev1.PodSpec) []corev1.ContainerPort {
+	var ports []corev1.ContainerPort
+	for _, containers := range [][]corev1.Container{s.Containers, s.InitContainers} {
+		for i := range containers {
+			for _, p := range containers[i].Ports {
+				port := corev1.ContainerPort{HostPort: p.HostPort, Protocol: p.Protocol, HostIP: p.HostIP}
+				if p.HostPort == 0 || slices.Contains(ports, port) {
+					continue
+				}
+				if ports = append(ports, port); len(ports) == maxListed {
+					return ports
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// UnsupportedOfPod returns what the pod asks for and the network ignores, each with the effect and the alternative. Host ports of a pod on its node's
+// network need no support.
+func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
+	if pod.Spec.HostNetwork {
+		return nil
+	}
+	if ports := HostPorts(&pod.Spec); len(ports) > 0 {
+		var list []string
+		for _, p := range ports {
+			protocol := p.Protocol
+			if protocol == "" {
+				protocol = corev1.ProtocolTCP
+			}
+			list = append(list, fmt.Sprintf("%d/%s", p.HostPort, protocol))
+		}
+		ignored = append(ignored, fmt.Sprintf("host ports %s: the node does not forward them to the pod; use a Service of type NodePort, or hostNetwork", strings.Join(list, ", ")))
+	}
+	for _, key := range []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation} {
+		if value, ok := pod.Annotations[key]; ok {
+			ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod's bandwidth is not limited", key, Shorten(value)))
+		}
+	}
+	if value, ok := pod.Annotations[networkv1.AssignMacvlanAnnotation]; ok && value != "false" {
+		ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod gets no macvlan interface; use Multus", networkv1.AssignMacvlanAnnotation, Shorten(value)))
+	}
+	return ignored
+}
+
+// UnsupportedOfNetNamespace returns what the NetNamespace asks for and the network ignores.
+func UnsupportedOfNetNamespace(o *networkv1.NetNamespace) (ignored []string) {
+	if len(o.EgressIPs) > 0 {
+		ignored = append(ignored, fmt.Sprintf("egressIPs %s: packets to other networks have the address of the pod's node; remove them", listed(o.EgressIPs)))
+	}
+	return ignored
+}
+
+// UnsupportedOfHostSubnet returns what the HostSubnet asks for and the network ignores.
+func UnsupportedOfHostSubnet(o *networkv1.HostSubnet) (ignored []string) {
+	if len(o.EgressIPs) > 0 {
+		ignored = append(ignored, fmt.Sprintf("egressIPs %s: the node does not assign them; remove them", listed(o.EgressIPs)))
+	}
+	if len(o.EgressCIDRs) > 0 {
+		ignored = append(ignored, fmt.Sprintf("egressCIDRs %s: no egress IPs are assigned; remove them", listed(o.EgressCIDRs)))
+	}
+	return ignored
+}
+
+// UnsupportedKind is a kind of policy that the network does not enforce: it denies nothing.
+type UnsupportedKind struct {
+	Resource schema.GroupVersionResource
+	Kind     string
+	Ignored  string // what the network ignores, with the effect and the alternative
+}
+
+// UnsupportedKinds returns the kinds of policies that the network does not enforce, and users may expect it to: those of OpenShift SDN, and the predecessors
+// of ClusterNetworkPolicy. deploy/crds has the first; other programs may install the others.
+func UnsupportedKinds() []UnsupportedKind {
+	const instead = "ClusterNetworkPolicy (v1alpha2)"
+	v1alpha1 := schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha1"}
+	kind := func(version schema.GroupVersion, resource, kind, instead string) UnsupportedKind {
+		return UnsupportedKind{version.WithResource(resource), kind, fmt.Sprintf("this %s, which denies nothing; use %s", kind, instead)}
+	}
+	return []UnsupportedKind{
+		kind(networkv1.GroupVersion, "egressnetworkpolicies", "EgressNetworkPolicy", "a NetworkPolicy with egress rules, or a ClusterNetworkPolicy"),
+		kind(v1alpha1, "adminnetworkpolicies", "AdminNetworkPolicy", instead+" of tier Admin"),
+		kind(v1alpha1, "baselineadminnetworkpolicies", "BaselineAdminNetworkPolicy", instead+" of tier Baseline"),
+	}
+}
+
+// listed returns the first maxListed values.
+func listed[T ~string](values []T) string {
+	var list []string
+	for _, v := range values[:min(len(values), maxListed)] {
+		list = append(list, Shorten(string(v)))
+	}
+	if more := len(values) - len(list); more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func podWith(edit func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}}}
+	edit(pod)
+	return pod
+}
+
+func TestUnsupportedOfPod(t *testing.T) {
+	hostPorts := func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Ports[0].HostPort = 8080
+		pod.Spec.InitContainers = []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 53, HostPort: 53, Protocol: corev1.ProtocolUDP}}}}
+	}
+	annotated := func(key, value string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.ObjectMeta = metav1.ObjectMeta{Annotations: map[string]string{key: value}} }
+	}
+	for name, tc := range map[string]struct {
+		edit func(*corev1.Pod)
+		want []string // parts, one of each message
+	}{
+		"nothing":           {func(*corev1.Pod) {}, nil},
+		"host ports":        {hostPorts, []string{"host ports 8080/TCP, 53/UDP: "}},
+		"on the host":       {func(pod *corev1.Pod) { hostPorts(pod); pod.Spec.HostNetwork = true }, nil},
+		"ingress bandwidth": {annotated(IngressBandwidthAnnotation, "10M"), []string{"kubernetes.io/ingress-bandwidth=10M: "}},
+		"egress bandwidth":  {annotated(EgressBandwidthAnnotation, "10M"), []string{"kubernetes.io/egress-bandwidth=10M: "}},
+		"macvlan":           {annotated(networkv1.AssignMacvlanAnnotation, "true"), []string{"assign-macvlan=true: "}},
+		"no macvlan":        {annotated(networkv1.AssignMacvlanAnnotation, "false"), nil},
+		"another":           {annotated("example.com/bandwidth", "1"), nil},
+		"many host ports": {func(pod *corev1.Pod) {
+			for i := range int32(5000) {
+				pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: 1000 + i})
+			}
+		}, []string{"1006/TCP, 1007/TCP: "}},
+	} {
+		got := UnsupportedOfPod(podWith(tc.edit))
+		if len(got) != len(tc.want) || !slices.EqualFunc(got, tc.want, strings.Contains) {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestUnsupportedOfNetworkObjects(t *testing.T) {
+	nn := &networkv1.NetNamespace{}
+	hs := &networkv1.HostSubnet{}
+	if got := append(UnsupportedOfNetNamespace(nn), UnsupportedOfHostSubnet(hs)...); got != nil {
+		t.Errorf("without egress IPs: got %q, want none", got)
+	}
+	for range 20 {
+		nn.EgressIPs = append(nn.EgressIPs, "192.0.2.7")
+	}
+	hs.EgressIPs, hs.EgressCIDRs = []networkv1.HostSubnetEgressIP{"192.0.2.7"}, []networkv1.HostSubnetEgressCIDR{"192.0.2.0/24"}
+	got := append(UnsupportedOfNetNamespace(nn), UnsupportedOfHostSubnet(hs)...)
+	want := []string{"192.0.2.7, and 12 more: ", "egressIPs 192.0.2.7: ", "egressCIDRs 192.0.2.0/24: "}
+	if len(got) != len(want) || !slices.EqualFunc(got, want, strings.Contains) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
