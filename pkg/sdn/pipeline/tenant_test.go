@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,12 @@ import (
 //	7       VNID 0
 func tenantFlows(t *testing.T) []*ovs.Flow {
 	t.Helper()
-	n := inMode(config.ModeMultitenant)
+	return tenantFlowsIn(t, config.ModeMultitenant)
+}
+
+func tenantFlowsIn(t *testing.T, mode config.Mode) []*ovs.Flow {
+	t.Helper()
+	n := inMode(mode)
 	vtep, addr := netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr
 	thirty := config.VNID(0x30)
 	states := []State{
@@ -172,6 +178,37 @@ func TestTraceMulticast_goesToNodesOfVNID(t *testing.T) {
 		trace := sw.Trace(t, "in_port=5,dl_src=0a:58:0a:80:00:05,"+packet+",nw_src=10.128.0.5")
 		if !strings.Contains(trace, "172.31.0.13->tun_dst") || strings.Contains(trace, "172.31.0.12->tun_dst") {
 			t.Errorf("%s: want copies to 172.31.0.13 and none to 172.31.0.12, got\n%s", name, trace)
+		}
+	}
+}
+
+// Multicast that is enabled for a VNID works in every mode, within the VNID only.
+func TestTraceMulticast_inAllModes(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeNetworkPolicy, config.ModeMultitenant} {
+		if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlowsIn(t, mode))); err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range map[string]struct {
+			packet  string
+			outputs []string // all of output:3 to output:7 and copies to nodes
+		}{
+			"from a pod":                 {"in_port=5,dl_src=0a:58:0a:80:00:05,udp,nw_dst=239.1.1.1,nw_src=10.128.0.5", []string{"output:6", "172.31.0.13->tun_dst"}},
+			"from a pod of another":      {"in_port=3,dl_src=0a:58:0a:80:00:03,udp,nw_dst=239.1.1.1,nw_src=10.128.0.3", nil},
+			"from another node":          {"in_port=1,tun_src=172.31.0.12,tun_id=0x30,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", []string{"output:5", "output:6"}},
+			"of another VNID from there": {"in_port=1,tun_src=172.31.0.12,tun_id=0x20,udp,nw_src=10.129.0.9,nw_dst=239.1.1.1", nil},
+		} {
+			trace := sw.Trace(t, tc.packet)
+			var got []string
+			for _, output := range []string{"output:3", "output:4", "output:5", "output:6", "output:7", "172.31.0.12->tun_dst", "172.31.0.13->tun_dst"} {
+				skipped := strings.Contains(trace, output+"\n     >> skipping output to input port")
+				if strings.Contains(trace, output) && !skipped {
+					got = append(got, output)
+				}
+			}
+			if !slices.Equal(got, tc.outputs) {
+				t.Errorf("mode %s, %s: got outputs %q, want %q, in\n%s", mode, name, got, tc.outputs, trace)
+			}
 		}
 	}
 }

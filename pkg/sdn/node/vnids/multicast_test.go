@@ -16,7 +16,13 @@ import (
 )
 
 func TestMulticast_enabledByAllNamespaces(t *testing.T) {
-	f := start(t, config.ModeMultitenant, withMulticast(netNamespace("a", 0x20)), netNamespace("b", 0x30), netNamespace("c", 0x20))
+	for _, mode := range []config.Mode{config.ModeNetworkPolicy, config.ModeMultitenant} {
+		t.Run(mode.String(), func(t *testing.T) { testMulticastEnabled(t, mode) })
+	}
+}
+
+func testMulticastEnabled(t *testing.T, mode config.Mode) {
+	f := start(t, mode, withMulticast(netNamespace("a", 0x20)), netNamespace("b", 0x30), netNamespace("c", 0x20))
 	f.set("a", 1)
 	f.set("b", 2)
 	f.wantMulticast() // c has the VNID of a, and has not enabled multicast
