@@ -186,6 +186,7 @@ func testHostFacts(t *testing.T, c *cluster) {
 			}
 			for name, want := range map[string]string{
 				"net.ipv4.ip_forward":              "1",
+				"net.ipv4.conf.tun0.forwarding":    "1",
 				"net.ipv4.conf.tun0.rp_filter":     "2",
 				"net.ipv4.conf.tun0.arp_announce":  "2",
 				"net.ipv4.conf.all.send_redirects": "0",

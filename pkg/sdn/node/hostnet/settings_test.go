@@ -3,6 +3,7 @@ package hostnet
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -96,5 +97,37 @@ func TestSysctls_restoreUplink(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{conf + "eth0.forwarding": "0"}, sysctlValues(t, conf+"eth0.forwarding")); diff != "" {
 		t.Errorf("sysctls after Restore (-want +got):\n%s", diff)
+	}
+}
+
+// Packets of pods pass again after another program has changed forwarding: to other networks by tun0's, and back by the uplink's.
+func TestForwarding_packets(t *testing.T) {
+	n := newNetwork(t, openShift())
+	pod, server := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:53")
+	c := node1()
+	c.Uplink = "eth0"
+	// exchange sends a packet while the host does not forward, and another one after Sync: only that arrives.
+	exchange := func(from, to *net.UDPConn, addr, sysctl string) netip.AddrPort {
+		t.Helper()
+		write := func(text string) {
+			t.Helper()
+			_, err := from.WriteToUDPAddrPort([]byte(text), netip.MustParseAddrPort(addr))
+			must(t, err)
+		}
+		sh(t, "sysctl -qw "+sysctl+"=0")
+		write("dropped")
+		syncTun0(t, c)
+		write("passed")
+		b := make([]byte, 100)
+		length, source, err := to.ReadFromUDPAddrPort(b)
+		must(t, err)
+		if got := string(b[:length]); got != "passed" {
+			t.Errorf("%s=0: got packet %q, want it dropped until Sync", sysctl, got)
+		}
+		return source
+	}
+	masqueraded := exchange(pod, server, "192.0.2.1:53", "net.ipv4.conf.tun0.forwarding")
+	if from := exchange(server, pod, masqueraded.String(), "net.ipv4.conf.eth0.forwarding"); from != netip.MustParseAddrPort("192.0.2.1:53") {
+		t.Errorf("pod: got a reply from %s", from)
 	}
 }
