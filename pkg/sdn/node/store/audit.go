@@ -21,31 +21,36 @@ func (s *Store) Drift() ovs.Difference {
 	return s.drift
 }
 
-func (s *Store) requestAudit() {
+// Audit requests a comparison of the switch with the desired state, whose differences are repaired, and another attempt to install rejected states. It is
+// called after a change by another program.
+func (s *Store) Audit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tryRefused()
 	s.resyncs++
-	s.audited = s.resyncs
 	signal(s.resync)
 }
 
-// auditing reports whether an audit is the only reason for the replacement: then the switch should equal the table.
+// auditing reports whether audits are the only reason for the replacement: then the switch should equal the table.
 func (s *Store) auditing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.began == s.audited && s.synced == s.began-1
+	return s.synced >= s.required
 }
 
-// audit applies the changes first, so that all further differences are changes by other programs.
+// audit compares the switch with the table, and then applies the changes: flows may need groups and meters that another program deleted.
 func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, err error) {
-	if len(changes) > 0 {
-		if rest, err = s.apply(ctx, changes); err != nil {
-			return rest, err
-		}
+	if err := s.repair(ctx); err != nil {
+		return changes, err
 	}
+	return s.applyRepaired(ctx, changes)
+}
+
+// repair makes the switch equal to the table. All differences are changes by other programs.
+func (s *Store) repair(ctx context.Context) error {
 	_, found, err := s.replace(ctx, nil)
 	if err != nil || found.Changes() == 0 {
-		return rest, err
+		return err
 	}
 	klog.FromContext(ctx).Info("Repaired flows that another program changed",
 		"missing", found.Missing, "altered", found.Altered, "foreign", found.Foreign, "examples", found.Examples)
@@ -55,5 +60,5 @@ func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, e
 	s.drift.Altered += found.Altered
 	s.drift.Foreign += found.Foreign
 	s.drift.Examples = found.Examples
-	return rest, nil
+	return nil
 }

@@ -14,13 +14,14 @@ type change struct {
 	owner    pipeline.Owner
 	old, new state
 	commits  []*Commit
-	failed   bool // removed from the round; the owner retains the old state
-	eviction bool // made by the store, without a commit
+	failed   bool  // removed from the round; the owner retains the old state
+	eviction bool  // made by the store, without a commit
+	err      error // of a failed change or an eviction
 }
 
 // fail completes the commits with the error.
 func (c *change) fail(err error) {
-	c.failed = true
+	c.failed, c.err = true, err
 	c.complete(fmt.Errorf("%s: %w", c.owner, err))
 }
 
@@ -99,8 +100,8 @@ func (r *round) fail(c *change, err error) {
 }
 
 // evict removes an owner's state, which was installed.
-func (r *round) evict(owner pipeline.Owner, old state) {
-	c := &change{owner: owner, old: old, eviction: true}
+func (r *round) evict(owner pipeline.Owner, old state, err error) {
+	c := &change{owner: owner, old: old, eviction: true, err: err}
 	r.changes = append(r.changes, c)
 	r.live[owner] = c
 	r.withdraw(owner, old)

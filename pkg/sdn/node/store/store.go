@@ -25,19 +25,23 @@ type Store struct {
 	backoff wait.Backoff // between failed replacements
 
 	auditInterval time.Duration
+	retryBackoff  wait.Backoff // between attempts to install rejected states
 
 	inputs  inputs
 	flusher *flusher
 
-	mu      sync.Mutex               // taken with inputs.mu held, never before it
-	current map[pipeline.Owner]state // on the switch, as of the last successful write
-	queue   []*change                // at most one for each owner, in the order of arrival
-	queued  map[pipeline.Owner]*change
-	writing map[pipeline.Owner]bool // owners whose change is being written
-	resyncs uint64                  // number of requested replacements; one that begins after the last request serves all
-	synced  uint64                  // value of resyncs at the start of the last successful replacement
-	drift   ovs.Difference          // total of all audits
-	revoked revocations             // of the updates whose changes are in the queue
+	mu       sync.Mutex               // taken with inputs.mu held, never before it
+	current  map[pipeline.Owner]state // on the switch, as of the last successful write
+	queue    []*change                // at most one for each owner, in the order of arrival
+	queued   map[pipeline.Owner]*change
+	writing  map[pipeline.Owner]bool // owners whose change is being written
+	resyncs  uint64                  // number of requested replacements; one that begins after the last request serves all
+	synced   uint64                  // value of resyncs at the start of the last successful replacement
+	required uint64                  // value of resyncs at the last request that was not an audit
+	drift    ovs.Difference          // total of all audits
+	revoked  revocations             // of the updates whose changes are in the queue
+	refused  map[pipeline.Owner]refusedState
+	failure  error // of the last write
 
 	changed chan struct{} // the queue or revoked is not empty
 	resync  chan struct{} // a replacement was requested
@@ -45,7 +49,6 @@ type Store struct {
 	running sync.Mutex
 	table   table  // only the writer uses this and the following fields
 	began   uint64 // value of resyncs at the start of the current write
-	audited uint64 // value of resyncs that the last audit incremented it to
 }
 
 // New returns an empty store for the bridge. Nothing is written before Run.
@@ -53,15 +56,18 @@ func New(bridge ovs.Interface) *Store {
 	return &Store{
 		bridge:        bridge,
 		auditInterval: auditInterval,
+		retryBackoff:  wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 8, Cap: auditInterval},
 		backoff:       wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
 		inputs:        newInputs(),
 		flusher:       newFlusher(bridge),
 		current:       map[pipeline.Owner]state{},
 		queued:        map[pipeline.Owner]*change{},
+		refused:       map[pipeline.Owner]refusedState{},
 		changed:       make(chan struct{}, 1),
 		resync:        make(chan struct{}, 1),
 		table:         newTable(),
-		resyncs:       1, // the flows on the switch are unknown until Run has replaced them
+		resyncs:       1,
+		required:      1, // the flows on the switch are unknown until Run has replaced them
 		revoked:       revocations{restarted: true},
 	}
 }
@@ -88,7 +94,7 @@ func (c *Commit) complete(err error) {
 }
 
 // Wait waits until the change is installed or rejected. The error of a rejection names the owner and the flow (*ovs.FlowError, *ConflictError); the owner
-// retains its previous flows. Wait continues while Open vSwitch is unavailable. If a later change of the owner replaces this one in the queue, both have
+// retains its previous flows, and the store tries the change again until a later one replaces it. Wait continues while Open vSwitch is unavailable. If a later change of the owner replaces this one in the queue, both have
 // the result of the later one.
 func (c *Commit) Wait(ctx context.Context) error {
 	select {
@@ -112,6 +118,7 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 		return
 	}
 	if s.synced == s.resyncs && !s.writing[owner] && wanted.equal(s.current[owner]) {
+		delete(s.refused, owner) // the change replaces the rejected one
 		commit.complete(nil)
 		return
 	}
@@ -126,6 +133,7 @@ func (s *Store) Resync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resyncs++
+	s.required = s.resyncs
 	signal(s.resync)
 }
 
@@ -152,6 +160,8 @@ func (s *Store) Run(ctx context.Context) error {
 	s.Resync()
 	audit := time.NewTicker(s.auditInterval)
 	defer audit.Stop()
+	retry := newRetry(s.retryBackoff)
+	defer retry.stop()
 	backoff := s.backoff
 	for ctx.Err() == nil {
 		if err := s.write(ctx); err != nil && ctx.Err() == nil {
@@ -161,11 +171,15 @@ func (s *Store) Run(ctx context.Context) error {
 			continue
 		}
 		backoff = s.backoff
+		retry.schedule(s.hasRefused())
 		select {
 		case <-s.changed:
 		case <-s.resync:
 		case <-audit.C:
-			s.requestAudit()
+			s.Audit()
+		case <-retry.timer.C:
+			retry.scheduled = false
+			s.retryRefused()
 		case <-ctx.Done():
 		}
 	}

@@ -24,14 +24,17 @@ func (s *Store) write(ctx context.Context) error {
 	case len(changes) > 0:
 		rest, err = s.apply(ctx, changes)
 	}
+	s.recordRefused(ctx, changes, rest)
 	s.putBack(rest)
 	if len(rest) == 0 { // also if a comparison of all flows failed after the changes
 		s.flusher.request(revoked)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
 	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.resyncs++ // an unknown part of the changes was applied
+		s.required = s.resyncs
 		s.revoked.merge(revoked)
 	}
 	return err
@@ -51,6 +54,15 @@ func (s *Store) take() (changes []*change, revoked revocations, full bool) {
 	revoked, s.revoked = s.revoked, revocations{}
 	s.began = s.resyncs
 	return changes, revoked, s.resyncs != s.synced
+}
+
+// refreshOld updates the changes after a comparison, which may have evicted their owners.
+func (s *Store) refreshOld(changes []*change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range changes {
+		c.old = s.current[c.owner]
+	}
 }
 
 // putBack queues changes that were not applied again, before those that arrived in the meantime. If there is a later change of the owner, that one completes
@@ -85,21 +97,50 @@ func (s *Store) finish(changes []*change, replaced bool) {
 		} else {
 			s.current[c.owner] = c.new
 		}
-		if !c.eviction { // a change of its owner may follow
+		if c.eviction {
+			s.refused[c.owner] = refusedState{state: c.old, err: c.err}
+		} else { // a change of an evicted owner may follow
 			delete(s.writing, c.owner)
 		}
 		c.complete(nil)
 	}
 }
 
-// apply sends the changes in one bundle. Changes that the switch rejects, and those in conflict, fail and are omitted. After an error it returns the
-// changes that were not applied.
+// apply sends the changes in one bundle. If the switch rejects one of them, another program may have deleted a group or a meter that it needs: then apply
+// repairs the switch first. After an error it returns the changes that were not applied.
 func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, err error) {
 	r := newRound(s.table, changes)
+	err = s.send(ctx, r)
+	switch {
+	case err == nil:
+		s.finish(r.commit(), false)
+		return nil, nil
+	case !ovs.IsRefusal(err):
+		return r.revert(), err
+	}
+	rest = r.revert()
+	if err := s.repair(ctx); err != nil {
+		return rest, err
+	}
+	return s.applyRepaired(ctx, rest)
+}
+
+func (s *Store) send(ctx context.Context, r *round) error {
+	tx := s.bridge.NewTransaction()
+	r.transaction(tx)
+	return s.bridge.Run(ctx, tx)
+}
+
+// applyRepaired sends the changes in one bundle to a switch that equals the table. Changes that it rejects, and those in conflict, fail and are omitted.
+// After an error it returns the changes that were not applied.
+func (s *Store) applyRepaired(ctx context.Context, changes []*change) (rest []*change, err error) {
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	s.refreshOld(changes)
+	r := newRound(s.table, changes)
 	for {
-		tx := s.bridge.NewTransaction()
-		r.transaction(tx)
-		err := s.bridge.Run(ctx, tx)
+		err := s.send(ctx, r)
 		if err == nil {
 			s.finish(r.commit(), false)
 			return nil, nil
@@ -124,7 +165,7 @@ func (s *Store) apply(ctx context.Context, changes []*change) (rest []*change, e
 // applyOneByOne finds the changes that the switch rejects, if the error does not identify a flow.
 func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*change, err error) {
 	for i := range changes {
-		if rest, err = s.apply(ctx, changes[i:i+1]); err != nil {
+		if rest, err = s.applyRepaired(ctx, changes[i:i+1]); err != nil {
 			return append(rest, changes[i+1:]...), err
 		}
 	}
@@ -132,10 +173,11 @@ func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*c
 }
 
 // replace makes the bridge equal to the table with the changes. Changes with a rejected flow fail. A rejected flow of no change was installed before: its
-// owners are evicted, so that the flows of the others can be installed. No commit reports an eviction; it is logged.
+// owners are evicted, so that the flows of the others can be installed. No commit reports an eviction; Healthy does, and it is logged. The first rejection
+// only repeats the comparison: another program may have deleted a group or a meter since.
 func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, found ovs.Difference, err error) {
 	r := newRound(s.table, changes)
-	for {
+	for first := true; ; first = false {
 		found, err := s.bridge.Replace(ctx, s.table.state())
 		if err == nil {
 			for key := range s.table.entries {
@@ -147,6 +189,9 @@ func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change,
 		key, rejected := s.table.rejected(err)
 		if !rejected {
 			return r.revert(), found, err
+		}
+		if first {
+			continue
 		}
 		failing := r.contributors(key)
 		for _, c := range failing {
@@ -175,8 +220,8 @@ func (s *Store) evict(ctx context.Context, r *round, k key, rejection error) boo
 		s.mu.Lock()
 		old := s.current[owner]
 		s.mu.Unlock()
-		klog.FromContext(ctx).Error(rejection, "Switch rejected flows; removed all flows of owner", "owner", owner, "action", "check ovs-vswitchd's log, then restart the agent")
-		r.evict(owner, old)
+		klog.FromContext(ctx).Error(rejection, "Switch rejected flows; removed all flows of owner", "owner", owner, "action", "check ovs-vswitchd's log")
+		r.evict(owner, old, rejection)
 	}
 	return len(owners) > 0
 }
