@@ -61,7 +61,8 @@ const (
 	// Warning on Pod: two pods have the same address; the Event is on both.
 	AddressInUseTwice = "AddressInUseTwice"
 
-	// Warning on Pod: the switch refused the pod's flows, so the pod has no network.
+	// Warning on Pod or Node: the switch refused flows; on the Pod if a pod has no network since the agent started. The message names the object and the
+	// switch's error. The agent tries again, and the node is not ready until then.
 	NetworkFlowsRefused = "NetworkFlowsRefused"
 
 	// Warning on Node: all addresses of the node's subnet are in use.

@@ -60,6 +60,18 @@ func (a *agent) awaitFlows(ctx context.Context, flows *store.Commit, healthy fun
 	return err
 }
 
+// flowsHealthy returns a function that returns the reason for which flows are not on the switch, and reports each new reason in an Event.
+func (a *agent) flowsHealthy(st *store.Store) func() error {
+	var last lastError
+	return func() error {
+		err := st.Healthy()
+		if last.set(err) {
+			a.reporter.warn(eventreason.NetworkFlowsRefused, err)
+		}
+		return err
+	}
+}
+
 // joinErrors joins the errors of the node's parts. It omits that of tun0 if the bridge has one, which is its cause.
 func joinErrors(bridge, tun error, others ...error) error {
 	if bridge == nil {

@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
@@ -57,6 +61,68 @@ func TestAwaitFlows_switchHangs(t *testing.T) {
 		bridge.SetUnavailable(false)
 		if err := <-awaited; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// While the switch refuses flows that an object needs, the agent is not ready; the Node's condition and an Event name the object and the switch's error.
+func TestWatchHealth_rejectedFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		a := &agent{cni: cnihandler.New(), reporter: newReporter(t.Context(), client, "node1"), condition: newCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
+		defer a.reporter.stop()
+		bridge := ovs.NewFake(bridgeName)
+		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+			t.Fatal(err)
+		}
+		var accepts atomic.Bool
+		bridge.RefuseFlow = func(*ovs.Flow) string {
+			if accepts.Load() {
+				return ""
+			}
+			return "OFPBAC_BAD_OUT_PORT"
+		}
+		st := store.New(bridge)
+		ctx, cancel := context.WithCancel(t.Context())
+		var parts sync.WaitGroup
+		defer parts.Wait()
+		defer cancel()
+		parts.Go(func() { _ = st.Run(ctx) })
+		parts.Go(func() { a.watchHealth(ctx, a.flowsHealthy(st), func() string { return "ready" }) })
+		owner := pipeline.Owner{Kind: pipeline.KindPod, Key: "default/web"}
+		if err := st.Set(owner, pipeline.State{Flows: []*ovs.Flow{{Table: 0, Actions: []ovs.Action{ovs.GotoTable(10)}}}}).Wait(ctx); err == nil {
+			t.Fatal("got no error of the rejected flow")
+		}
+		time.Sleep(3 * healthPeriod) //nolint:forbidigo // of the bubble
+		synctest.Wait()
+		message := ""
+		if v := a.condition.get(); v.status == corev1.ConditionTrue {
+			message = v.message
+		}
+		for _, want := range []string{owner.String(), "OFPBAC_BAD_OUT_PORT"} {
+			if !strings.Contains(message, want) {
+				t.Errorf("condition: got message %q, want one with %q", message, want)
+			}
+		}
+		if err := a.probes()["/readyz"](); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("/readyz: got %v, want %q", err, message)
+		}
+		events, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events.Items) != 1 || events.Items[0].Reason != eventreason.NetworkFlowsRefused || events.Items[0].Message != message {
+			t.Errorf("got Events %+v, want one of reason %s with message %q", events.Items, eventreason.NetworkFlowsRefused, message)
+		}
+
+		accepts.Store(true)
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // of the bubble; longer than the backoff
+		synctest.Wait()
+		if v := a.condition.get(); v.status != corev1.ConditionFalse {
+			t.Errorf("got status %+v after the switch accepted the flows, want False", v)
+		}
+		if got := len(bridge.Flows()); got != 1 {
+			t.Errorf("got %d flows, want 1", got)
 		}
 	})
 }

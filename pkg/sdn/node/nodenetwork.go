@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -238,7 +239,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 // serveRequests waits for the initial flows, writes the CNI configuration, and serves CNI requests until the context ends.
 func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconciler, start func(func(context.Context))) error {
 	a := n.agent
-	if err := a.awaitFlows(ctx, n.staticFlows, n.pods.Healthy); err != nil {
+	if err := a.awaitFlows(ctx, n.staticFlows, func() error { return errors.Join(n.pods.Healthy(), n.store.Healthy()) }); err != nil {
 		return fmt.Errorf("bridge %s: %w", bridgeName, err)
 	}
 	if n.policies != nil {
@@ -259,8 +260,9 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 	if status := message(); files.healthy() == nil { // without the CNI configuration kubelet reports no network
 		a.reporter.event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
 	}
+	flows := a.flowsHealthy(n.store)
 	healthy := func() error {
-		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy())
+		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	return a.cni.Serve(ctx, n.pods)
