@@ -173,6 +173,7 @@ func TestSet_rejectedChangeOfAnEvictedOwner(t *testing.T) {
 	if err := await(t, s.Set(pod("b"), flows(flow(2, goovs.Output(13)), flow(3, goovs.Output(13))))); err == nil {
 		t.Fatal("got no error of the rejected change")
 	}
+	s.Audit()
 	must(t, s.Set(pod("c"), flows(flow(4, goovs.Output(4)))))
 	wantFlows(t, f, text(t, pod("a").Cookie(), flow(1, goovs.Output(1))), text(t, pod("c").Cookie(), flow(4, goovs.Output(4))))
 	strict.Store(false)
