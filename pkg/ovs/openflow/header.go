@@ -61,6 +61,7 @@ const (
 	typeBarrierReply   = 21
 	typeSetAsync       = 28
 	typeMeterMod       = 29
+	typeRequestForward = 32
 	typeBundleControl  = 33
 	typeBundleAdd      = 34
 )
@@ -141,6 +142,8 @@ func decodeBody(h Header, body []byte) (Message, error) {
 		}
 	case typeMeterMod:
 		return decodeMeterMod(body)
+	case typeRequestForward:
+		return &RequestForward{Request: clone(body)}, nil
 	case typeBundleControl:
 		return decodeBundleControl(body)
 	case typeBundleAdd:

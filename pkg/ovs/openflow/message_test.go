@@ -61,7 +61,7 @@ func sampleMessages(t testing.TB) []Message {
 			Packet: []byte("a packet's begin"), FullLen: 1500, Table: 83, Cookie: 9, Reason: 1, Metadata: match, Userdata: []byte{1},
 		},
 		&PacketIn{Packet: []byte("a packet"), FullLen: 8, Cookie: NoCookie},
-		&SetPacketInFormat{Format: PacketInNicira2}, &SetControllerID{ID: 7}, &SetAsync{PacketIn: 1, PortStatus: 2, FlowRemoved: 3},
+		&SetPacketInFormat{Format: PacketInNicira2}, &SetControllerID{ID: 7}, &SetAsync{PacketIn: 1, PortStatus: 2, FlowRemoved: 3, RequestForward: 1<<ReasonGroupMod | 1<<ReasonMeterMod},
 		&CTFlushZone{Zone: 7},
 		&CTFlush{Zone: 7, Protocol: 6, Original: CTTuple{Src: addr("10.0.0.1"), Dst: addr("10.0.0.2"), SrcPort: 5, DstPort: 6}, Reply: CTTuple{Src: addr("10.0.0.3")}},
 		&CTFlush{AllZones: true, Protocol: 58, Original: CTTuple{Src: addr("fc00::1"), ICMP: ICMPTuple{ID: 5, Type: 128, Code: 1}}},
@@ -69,6 +69,12 @@ func sampleMessages(t testing.TB) []Message {
 		&FlowStatsRequest{FlowFilter: filter}, &FlowStatsReply{Part: part, Flows: []FlowStats{stats, {}, stats}}, &FlowStatsReply{},
 		&GroupDescRequest{}, &GroupDescReply{Part: part, Groups: []Group{group, {ID: 9}}},
 		&MeterConfigRequest{Meter: AllMeters}, &MeterConfigReply{Part: part, Meters: []Meter{meter, {ID: 4, Flags: MeterKbps}}},
+		&FlowMonitorRequest{ID: 1, Flags: MonitorAdded | MonitorRemoved | MonitorModified, Table: AllTables, Match: match},
+		&FlowMonitorReply{Part: part, Updates: []FlowUpdate{
+			{Event: FlowRemoved, Table: 60, Reason: 2, IdleTimeout: 1, HardTimeout: 2, Priority: 200, Cookie: 5, Match: match, Instructions: f.Instructions},
+			{Event: FlowAbbreviated, XID: 7}, {Event: FlowAdded}, {Event: MonitorPaused},
+		}},
+		&RequestForward{Request: []byte{5, 29, 0, 16, 0, 0, 0, 7, 0, 2, 0, 1, 0, 0, 0, 3}},
 		&Unknown{Type: 10, Body: []byte("a packet-in")},
 	}
 }

@@ -11,6 +11,7 @@ const (
 	multipartFlow        = 1
 	multipartGroupDesc   = 7
 	multipartMeterConfig = 10
+	multipartFlowMonitor = 16
 )
 
 // multipartHeader is the length of the header of every multipart request and reply: type, flags, padding.
@@ -54,6 +55,8 @@ func decodeMultipartRequest(h Header, b []byte) (Message, error) {
 		return &GroupDescRequest{}, nil
 	case multipartMeterConfig:
 		return &MeterConfigRequest{Meter: decodeID(body)}, nil
+	case multipartFlowMonitor:
+		return decodeFlowMonitorRequest(body)
 	}
 	return decodeUnknown(h, b), nil
 }
@@ -81,6 +84,8 @@ func decodeMultipartReply(h Header, b []byte) (Message, error) {
 		return decodeGroupDescReply(part, body)
 	case multipartMeterConfig:
 		return decodeMeterConfigReply(part, body)
+	case multipartFlowMonitor:
+		return decodeFlowMonitorReply(part, body)
 	}
 	return decodeUnknown(h, b), nil
 }

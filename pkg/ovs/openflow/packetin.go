@@ -134,18 +134,29 @@ func (m *SetControllerID) appendBody(b []byte) ([]byte, error) {
 }
 
 // SetAsync selects the asynchronous messages for this connection in the roles equal and primary; each field is a bitmap of reasons, bit
-// 1<<reason (OpenFlow 1.4.1, 7.3.10). On a bridge's management socket no packet-ins arrive while SetConfig.MissSendLen is 0.
+// 1<<reason (OpenFlow 1.4.1, 7.3.10). On a bridge's management socket no asynchronous messages but those of
+// flow monitors arrive while SetConfig.MissSendLen is 0.
 type SetAsync struct {
 	PacketIn    uint32 // ofp_packet_in_reason
 	PortStatus  uint32 // ofp_port_reason
 	FlowRemoved uint32 // ofp_flow_removed_reason
+
+	RequestForward uint32 // ofp_requestforward_reason
 }
+
+// Reasons of a RequestForward (OpenFlow 1.4.1, 7.4.6, ofp_requestforward_reason).
+const (
+	ReasonGroupMod = 0
+	ReasonMeterMod = 1
+)
 
 // Properties of the asynchronous configuration (OpenFlow 1.4.1, 7.3.10, ofp_async_config_prop_type) for the roles equal and primary.
 const (
 	asyncPacketIn    = 1
 	asyncPortStatus  = 3
 	asyncFlowRemoved = 5
+
+	asyncRequestForward = 11
 )
 
 func (*SetAsync) messageType() uint8 { return typeSetAsync }
@@ -153,19 +164,20 @@ func (*SetAsync) messageType() uint8 { return typeSetAsync }
 func (m *SetAsync) appendBody(b []byte) ([]byte, error) {
 	b = put32(appendHeader(b, asyncPacketIn, 8), m.PacketIn)
 	b = put32(appendHeader(b, asyncPortStatus, 8), m.PortStatus)
-	return put32(appendHeader(b, asyncFlowRemoved, 8), m.FlowRemoved), nil
+	b = put32(appendHeader(b, asyncFlowRemoved, 8), m.FlowRemoved)
+	return put32(appendHeader(b, asyncRequestForward, 8), m.RequestForward), nil
 }
 
 // decodeSetAsync is the inverse of SetAsync.appendBody; ok is false if the message has other or fewer properties.
 func decodeSetAsync(b []byte) (m *SetAsync, ok bool) {
 	const size = 8 // of a property
-	if len(b) != 3*size {
+	if len(b) != 4*size {
 		return nil, false
 	}
-	for i, typ := range []uint16{asyncPacketIn, asyncPortStatus, asyncFlowRemoved} {
+	for i, typ := range []uint16{asyncPacketIn, asyncPortStatus, asyncFlowRemoved, asyncRequestForward} {
 		if u16(b[i*size:]) != typ || u16(b[i*size+2:]) != size {
 			return nil, false
 		}
 	}
-	return &SetAsync{PacketIn: u32(b[4:]), PortStatus: u32(b[size+4:]), FlowRemoved: u32(b[2*size+4:])}, true
+	return &SetAsync{PacketIn: u32(b[4:]), PortStatus: u32(b[size+4:]), FlowRemoved: u32(b[2*size+4:]), RequestForward: u32(b[3*size+4:])}, true
 }
