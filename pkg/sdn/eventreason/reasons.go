@@ -61,6 +61,9 @@ const (
 	// Warning on Pod: two pods have the same address; the Event is on both.
 	AddressInUseTwice = "AddressInUseTwice"
 
+	// Warning on Pod: the pod's address is outside of the node's subnet, which has changed, so the pod has no network.
+	AddressOutsideSubnet = "AddressOutsideSubnet"
+
 	// Warning on Pod or Node: the switch refused flows; on the Pod if a pod has no network since the agent started. The message names the object and the
 	// switch's error. The agent tries again, and the node is not ready until then.
 	NetworkFlowsRefused = "NetworkFlowsRefused"

@@ -47,6 +47,9 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 }
 
 func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod Pod) error {
+	if fault := m.outside(pod); fault != nil {
+		return types.NewError(ErrAttachmentChanged, fmt.Sprintf("pod %s/%s has no network", pod.Namespace, pod.Name), fault.Error())
+	}
 	if err := m.checkPrevResult(req, pod); err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ type Manager struct {
 
 	rebuilt      []Pod                 // pods whose deleted ports were rebuilt, until reportRepaired
 	unidentified map[Attachment]string // running sandboxes whose pods are unknown, with the reported cause
+
+	outsideReported map[Attachment]bool // pods that rejectOutside has reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -74,6 +76,8 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		faults:         map[Attachment]error{},
 
 		unidentified: map[Attachment]string{},
+
+		outsideReported: map[Attachment]bool{},
 	}, nil
 }
 
@@ -115,6 +119,7 @@ func (m *Manager) deleteAttached(a Attachment) {
 	delete(m.attached, a)
 	delete(m.faults, a)
 	delete(m.unidentified, a)
+	delete(m.outsideReported, a)
 }
 
 // knownAttachments returns the attached pods, and the running sandboxes whose pods are unknown.

@@ -143,7 +143,7 @@ func (m *Manager) addLostPorts(ctx context.Context) {
 	all.SetLimit(maxConcurrentPorts)
 	for _, pod := range m.Pods() {
 		fault := m.fault(pod.Attachment)
-		if pod.OFPort > 0 || ipam.IsConflict(fault) {
+		if pod.OFPort > 0 || ipam.IsConflict(fault) || m.outside(pod) != nil {
 			continue
 		}
 		all.Go(func() error {

@@ -41,6 +41,9 @@ func (m *Manager) Recover(ctx context.Context) error {
 	}
 	m.addLostPorts(ctx)
 	for _, pod := range m.Pods() {
+		if m.rejectOutside(ctx, pod) {
+			continue // without changes: the pod works again if the node gets its previous subnet back
+		}
 		m.setFlowsAsync(ctx, pod)
 		m.updateInterface(ctx, pod)
 	}

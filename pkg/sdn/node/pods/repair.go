@@ -136,8 +136,12 @@ func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictE
 	return err
 }
 
-// repairPort adds the pod's port if it was deleted or differs, and updates the pod's flows to the port's number.
+// repairPort adds the pod's port if it was deleted or differs, and updates the pod's flows to the port's number. It does nothing for a pod outside of the
+// node's subnets.
 func (m *Manager) repairPort(ctx context.Context, pod Pod) error {
+	if m.rejectOutside(ctx, pod) {
+		return nil
+	}
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
 		return err
