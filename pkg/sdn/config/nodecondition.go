@@ -8,13 +8,15 @@ import corev1 "k8s.io/api/core/v1"
 // (a proposed one does not count).
 //
 //   - Without a HostSubnet: the controller. It writes True with ReasonNoHostSubnet and the cause when it can't allocate one.
-//     It does not write if it allocates a subnet at once, the usual case.
+//     It does not write if it allocates a subnet at once, the usual case. An agent whose HostSubnet was deleted while it runs writes True with
+//     ReasonNotReady, unless the condition is True with ReasonNoHostSubnet: the controller may not run.
 //   - With a HostSubnet: the agent. It writes False with ReasonReady when its bridge is set up for the subnet, and True with
-//     ReasonNotReady when set-up fails, whatever the previous value. It writes when it starts and when its own status changes.
+//     ReasonNotReady when set-up fails, or when pods have addresses of a previous subnet, whatever the previous value. It writes when it starts and when
+//     its own status changes.
 //   - Transition: when a node with a HostSubnet has ReasonNoHostSubnet, the controller writes True with
 //     ReasonHostSubnetGiven, so that a node without a running agent does not report an outdated cause.
 //
-// So with a HostSubnet the controller replaces only its own conditions, and it never writes False. The agent does not write
+// So with a HostSubnet the controller replaces only its own conditions, and it never writes False. The agent does not start to write
 // without a HostSubnet, and reports a HostSubnet that can't be used, such as an edited one. All writes have the
 // resourceVersion that they are based on, so an outdated one conflicts and is retried.
 //

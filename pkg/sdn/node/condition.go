@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,14 +23,16 @@ type networkStatus struct {
 	status  corev1.ConditionStatus
 	reason  string
 	message string
+
+	noHostSubnet bool // the controller's condition about the missing HostSubnet takes precedence
 }
 
 func available(message string) *networkStatus {
-	return &networkStatus{corev1.ConditionFalse, config.ReasonReady, message}
+	return &networkStatus{status: corev1.ConditionFalse, reason: config.ReasonReady, message: message}
 }
 
 func unavailable(why error) *networkStatus {
-	return &networkStatus{corev1.ConditionTrue, config.ReasonNotReady, why.Error()}
+	return &networkStatus{status: corev1.ConditionTrue, reason: config.ReasonNotReady, message: why.Error(), noHostSubnet: errors.Is(why, errNoHostSubnet)}
 }
 
 // condition writes the agent's networkStatus to its Node object.
@@ -104,6 +107,9 @@ func (c *condition) write(ctx context.Context, v networkStatus) error {
 	node, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get Node: %w", err)
+	}
+	if current := config.NetworkUnavailable(node); v.noHostSubnet && current != nil && current.Status == corev1.ConditionTrue && current.Reason == config.ReasonNoHostSubnet {
+		return nil // it has the cause
 	}
 	return nodecondition.Set(ctx, c.nodes, node, v.status, v.reason, v.message)
 }

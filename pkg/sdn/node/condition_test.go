@@ -3,9 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	networkv1 "github.com/openshift/api/network/v1"
+	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,6 +70,52 @@ func TestCondition_writtenOnce(t *testing.T) {
 	}
 	if n := writes(client); n != 2 {
 		t.Errorf("%d writes, want 2", n)
+	}
+}
+
+// While the node has no HostSubnet, the controller's condition has the cause.
+func TestCondition_noHostSubnet(t *testing.T) {
+	for reason, want := range map[string]string{
+		config.ReasonNoHostSubnet: config.ReasonNoHostSubnet,
+		config.ReasonReady:        config.ReasonNotReady,
+	} {
+		status := corev1.ConditionTrue
+		if reason == config.ReasonReady {
+			status = corev1.ConditionFalse
+		}
+		client := fake.NewClientset(nodeWith(corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason}))
+		c := newCondition(client.CoreV1().Nodes(), "node1")
+		if err := c.write(t.Context(), *unavailable(fmt.Errorf("%w: why", errNoHostSubnet))); err != nil {
+			t.Fatal(err)
+		}
+		node, err := client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.NetworkUnavailable(node); got.Status != corev1.ConditionTrue || got.Reason != want {
+			t.Errorf("%s: got %+v, want True with reason %s", reason, got, want)
+		}
+	}
+}
+
+func TestHostSubnetHealthy(t *testing.T) {
+	client := networkfake.NewSimpleClientset()
+	a := &agent{Config: Config{NodeName: "node1"}, network: client, kube: fake.NewClientset()}
+	c := a.newCaches()
+	store := c.network.Network().V1().HostSubnets().Informer().GetStore()
+	if err := a.hostSubnetHealthy(c); !errors.Is(err, errNoHostSubnet) {
+		t.Errorf("got %v without a HostSubnet, want errNoHostSubnet", err)
+	}
+	for name, annotations := range map[string]map[string]string{
+		"confirmed": nil, "proposed": {config.ProposedAnnotation: ""},
+	} {
+		hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node1", Annotations: annotations}, Host: "node1", HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}
+		if err := store.Replace([]any{hs}, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.hostSubnetHealthy(c); err != nil {
+			t.Errorf("%s: got %v, want no error", name, err)
+		}
 	}
 }
 

@@ -30,6 +30,17 @@ func (a *agent) isProposed(c *caches) bool {
 	return err == nil && config.IsProposed(o)
 }
 
+// errNoHostSubnet is the failure of a running node whose HostSubnet was deleted.
+var errNoHostSubnet = errors.New("the HostSubnet was deleted")
+
+// hostSubnetHealthy returns an error if the node's HostSubnet does not exist: other nodes then have no flows for this node's pods.
+func (a *agent) hostSubnetHealthy(c *caches) error {
+	if a.hasHostSubnet(c) || a.isProposed(c) {
+		return nil
+	}
+	return fmt.Errorf("%w: other nodes do not reach the pods of this node; ovsdn-controller creates HostSubnet %s again: check that it runs", errNoHostSubnet, a.NodeName)
+}
+
 // clusterNetwork returns the active network. The controller validates changes that are not active yet.
 func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	o, err := c.network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
