@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -156,11 +157,23 @@ func (c *cluster) addNode(t *testing.T) string {
 	return name
 }
 
+// removeNode removes the node for good: it does not wait for the end of the time for which its HostSubnet is retained.
 func (c *cluster) removeNode(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.NodeTime)
 	defer cancel()
 	if err := c.RemoveNode(ctx, name, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	hostSubnets := c.Network.NetworkV1().HostSubnets()
+	fixture.Eventually(t, fixture.SyncTime, "HostSubnet "+name+" is that of a deleted Node", func(ctx context.Context) error {
+		hs, err := hostSubnets.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && !config.IsRetained(hs) {
+			err = fmt.Errorf("it has annotations %v", hs.Annotations)
+		}
+		return err
+	})
+	if err := hostSubnets.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

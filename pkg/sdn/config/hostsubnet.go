@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 )
@@ -30,16 +31,20 @@ func IsNode(o *networkv1.HostSubnet) bool {
 	return o.Annotations[networkv1.NodeUIDAnnotation] != "" && !fixed && !IsExternal(o)
 }
 
-// CompareHostSubnets orders HostSubnets by seniority, for what only one of them can have: those of Nodes first, then the older, then by name.
+// CompareHostSubnets orders HostSubnets by seniority, for what only one of them can have: those of Nodes first, those of deleted Nodes last, then the
+// older, then by name.
 func CompareHostSubnets(a, b *networkv1.HostSubnet) int {
-	other := func(o *networkv1.HostSubnet) int {
-		if IsNode(o) {
+	rank := func(o *networkv1.HostSubnet) int {
+		switch {
+		case IsRetained(o): // its address may be another machine's by now
+			return 2
+		case IsNode(o):
 			return 0
 		}
 		return 1
 	}
 	return cmp.Or(
-		cmp.Compare(other(a), other(b)),
+		cmp.Compare(rank(a), rank(b)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Name, b.Name),
 	)
@@ -53,6 +58,23 @@ const ProposedAnnotation = "ovsdn.io/proposed"
 func IsProposed(o *networkv1.HostSubnet) bool {
 	_, ok := o.Annotations[ProposedAnnotation]
 	return ok
+}
+
+// NodeDeletedAnnotation on the HostSubnet of a deleted Node is the time (RFC 3339) since when the Node does not exist. The HostSubnet is retained for a while
+// (ovsdn-controller's --hostsubnet-retention), and its pods still have their network: a Node of the same name and InternalIP gets it back. After that time, or
+// when no other subnet is free for a node, ovsdn-controller deletes the HostSubnet.
+const NodeDeletedAnnotation = "ovsdn.io/node-deleted"
+
+// IsRetained reports whether the HostSubnet's Node was deleted.
+func IsRetained(o *networkv1.HostSubnet) bool {
+	_, ok := o.Annotations[NodeDeletedAnnotation]
+	return ok
+}
+
+// NodeDeletedSince returns the time of NodeDeletedAnnotation; false if the annotation does not exist or is invalid.
+func NodeDeletedSince(o *networkv1.HostSubnet) (time.Time, bool) {
+	since, err := time.Parse(time.RFC3339, o.Annotations[NodeDeletedAnnotation])
+	return since, err == nil
 }
 
 // ParseHostSubnet parses a HostSubnet object. The error joins all its faults. CheckHostSubnet checks whether it fits the cluster network.

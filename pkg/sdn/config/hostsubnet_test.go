@@ -168,3 +168,32 @@ func FuzzParseHostSubnet(f *testing.F) {
 		}
 	})
 }
+
+func TestNodeDeletedSince(t *testing.T) {
+	o := hostSubnet()
+	if _, ok := NodeDeletedSince(o); ok || IsRetained(o) {
+		t.Error("got a deleted Node without the annotation")
+	}
+	for value, want := range map[string]bool{"2026-01-02T03:04:05Z": true, "2026-01-02T03:04:05+01:00": true, "": false, "1767323045": false} {
+		o.Annotations[NodeDeletedAnnotation] = value
+		if _, ok := NodeDeletedSince(o); ok != want || !IsRetained(o) {
+			t.Errorf("%q: got valid %t, retained %t; want %t, true", value, ok, IsRetained(o), want)
+		}
+	}
+}
+
+// For what only one of several HostSubnets can have: those of Nodes, then those of machines, then those of deleted Nodes.
+func TestCompareHostSubnets_deletedNode(t *testing.T) {
+	live, deleted, machine := hostSubnet(), hostSubnet(), hostSubnet()
+	deleted.Name, machine.Name, live.Name = "a", "b", "c"
+	deleted.Annotations[NodeDeletedAnnotation] = "2026-01-02T03:04:05Z"
+	machine.Annotations = nil
+	order := []*networkv1.HostSubnet{live, machine, deleted}
+	for i, a := range order {
+		for j, b := range order {
+			if got := CompareHostSubnets(a, b); got != max(-1, min(1, i-j)) {
+				t.Errorf("%s and %s: got %d", a.Name, b.Name, got)
+			}
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,8 @@ type Config struct {
 	MTU             uint32       // of pods, in bytes; 0: each node uses that of its underlay
 	Workers         int          // that reconcile nodes, and as many for namespaces
 
+	HostSubnetRetention time.Duration // how long the HostSubnet of a deleted Node is retained; 0: not
+
 	GlobalNamespaces []string // whose NetNamespaces are created with VNID 0
 
 	LeaderElect          bool   // lead only while holding a Lease, so that several replicas can run
@@ -46,6 +49,8 @@ func Defaults() Config {
 		VXLANPort:       config.DefaultVXLANPort,
 		Workers:         8,
 
+		HostSubnetRetention: 10 * time.Minute,
+
 		GlobalNamespaces: []string{metav1.NamespaceDefault, metav1.NamespaceSystem, "ovsdn-system"},
 
 		LeaderElect:          true,
@@ -62,6 +67,9 @@ func (c Config) Validate() error {
 	}
 	if c.Workers < 1 {
 		errs = append(errs, fmt.Errorf("%d workers: set at least 1", c.Workers))
+	}
+	if c.HostSubnetRetention < 0 {
+		errs = append(errs, fmt.Errorf("--hostsubnet-retention: %s is negative: write 0 to release the subnet of a deleted Node at once", c.HostSubnetRetention))
 	}
 	for _, name := range c.GlobalNamespaces {
 		if faults := validation.IsDNS1123Label(name); len(faults) > 0 {

@@ -114,7 +114,7 @@ func (m *master) newControllers() (*controllers, error) {
 	}
 	core, network := c.kube.Core().V1(), c.network.Network().V1()
 	var err error
-	if c.subnets, err = subnet.New(m.clients.Clients, core.Nodes(), network.HostSubnets()); err != nil {
+	if c.subnets, err = subnet.New(m.clients.Clients, core.Nodes(), network.HostSubnets(), m.HostSubnetRetention); err != nil {
 		return nil, err
 	}
 	c.netids, err = netid.New(netid.Clients(m.clients.Clients), core.Namespaces(), network.NetNamespaces(), m.GlobalNamespaces, m.number())

@@ -107,7 +107,7 @@ func TestHostSubnetHealthy(t *testing.T) {
 		t.Errorf("got %v without a HostSubnet, want errNoHostSubnet", err)
 	}
 	for name, annotations := range map[string]map[string]string{
-		"confirmed": nil, "proposed": {config.ProposedAnnotation: ""},
+		"confirmed": nil, "proposed": {config.ProposedAnnotation: ""}, "of a deleted Node": {config.NodeDeletedAnnotation: "2026-01-01T00:00:00Z"},
 	} {
 		hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node1", Annotations: annotations}, Host: "node1", HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}
 		if err := store.Replace([]any{hs}, ""); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
@@ -41,6 +42,7 @@ type apiServer struct {
 	nodeLog     []change[*corev1.Node]
 	overlap     error // the first overlap of confirmed subnets
 	tasks       []*task
+	retention   time.Duration
 }
 
 // change is a watch event: an added, changed or deleted object.
@@ -217,7 +219,7 @@ func (f fakeNodes) Patch(ctx context.Context, name string, _ types.PatchType, _ 
 func (s *apiServer) newLeader(t *rapid.T) *leader {
 	nodes := informers.NewSharedInformerFactory(kubefake.NewClientset(), 0).Core().V1().Nodes()
 	hostSubnets := networkinformers.NewSharedInformerFactory(networkfake.NewSimpleClientset(), 0).Network().V1().HostSubnets()
-	c, err := New(Clients{Kube: fakeKube{apiServer: s}, Network: fakeNetwork{apiServer: s}, Events: &record.FakeRecorder{}}, nodes, hostSubnets)
+	c, err := New(Clients{Kube: fakeKube{apiServer: s}, Network: fakeNetwork{apiServer: s}, Events: &record.FakeRecorder{}}, nodes, hostSubnets, s.retention)
 	if err != nil {
 		t.Fatal(err)
 	}

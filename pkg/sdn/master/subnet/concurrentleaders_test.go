@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,10 @@ func TestSync_concurrentLeaders(t *testing.T) {
 	names := []string{"a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg", "hhhhhhhh"}
 	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
-		server := &apiServer{hostSubnets: map[string]*networkv1.HostSubnet{}, nodes: map[string]*corev1.Node{}}
+		server := &apiServer{
+			hostSubnets: map[string]*networkv1.HostSubnet{}, nodes: map[string]*corev1.Node{},
+			retention: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "retention"),
+		}
 		defer func() { // no goroutine may stay suspended
 			for len(server.tasks) > 0 {
 				server.resume(server.tasks[0])
@@ -109,9 +113,11 @@ func (server *apiServer) wantConfirmed(t *rapid.T) {
 			if o.Subnet == "" {
 				continue
 			}
+		case node == nil && server.retention > 0 && config.IsRetained(o):
+			continue
 		case node == nil:
 			t.Fatalf("got HostSubnet %s without a Node, want it deleted", name)
-		case config.IsProposed(o) || nodeUID(o) != node.UID:
+		case config.IsProposed(o) || config.IsRetained(o) || nodeUID(o) != node.UID:
 			t.Fatalf("got HostSubnet %s %+v, want it confirmed for its Node", name, o)
 		}
 		confirmed++

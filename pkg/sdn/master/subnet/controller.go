@@ -35,7 +35,7 @@ type Clients struct {
 	Events  record.EventRecorder
 }
 
-// Controller creates a HostSubnet for each Node, updates its address, and deletes it after the Node. It does not change a subnet that a user has
+// Controller creates a HostSubnet for each Node, updates its address, and deletes it some time after the Node. It does not change a subnet that a user has
 // edited: if that is invalid, it reports the error on the Node.
 //
 // After New, the caller starts the informers and calls Load, SetNetwork and Run, in this order. SetNetwork can be called again.
@@ -45,17 +45,18 @@ type Controller struct {
 	nodes             corelisters.NodeLister
 	hostSubnets       networklisters.HostSubnetLister
 	nodeIndexer       cache.Indexer // by InternalIP
-	hostSubnetIndexer cache.Indexer // by overlap and by hostIP
+	hostSubnetIndexer cache.Indexer // by overlap, by retention and by hostIP
 	synced            []cache.InformerSynced
 	loop              *reconcile.Loop // names of Nodes and of their HostSubnets
 	allocator         *Allocator
 	waitQueue         *waitQueue
+	retention         time.Duration // of HostSubnets of deleted Nodes
 }
 
-// New returns a controller that watches the informers, which must not be started yet.
-func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networkinformers.HostSubnetInformer) (*Controller, error) {
-	if err := hostSubnets.Informer().AddIndexers(cache.Indexers{overlapIndex: overlapKeys}); err != nil {
-		return nil, fmt.Errorf("index HostSubnets by overlap: %w", err)
+// New returns a controller that watches the informers, which must not be started yet. It retains HostSubnets of deleted Nodes for the time of retention.
+func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networkinformers.HostSubnetInformer, retention time.Duration) (*Controller, error) {
+	if err := hostSubnets.Informer().AddIndexers(cache.Indexers{overlapIndex: overlapKeys, retainedIndex: retainedKeys}); err != nil {
+		return nil, fmt.Errorf("index HostSubnets by overlap and by retention: %w", err)
 	}
 	c := &Controller{
 		Clients:           clients,
@@ -66,6 +67,7 @@ func New(clients Clients, nodes coreinformers.NodeInformer, hostSubnets networki
 		synced:            []cache.InformerSynced{nodes.Informer().HasSynced, hostSubnets.Informer().HasSynced},
 		allocator:         NewAllocator(),
 		waitQueue:         newWaitQueue(),
+		retention:         retention,
 	}
 	c.loop = reconcile.New("hostsubnets", c.sync)
 	if err := c.loop.WatchUnless(nodes.Informer(), sameNode); err != nil {

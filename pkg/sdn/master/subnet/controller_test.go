@@ -83,7 +83,7 @@ func TestWaitQueue_retriedAfterRelease(t *testing.T) {
 	f := newFixture(t, state{})
 	f.allocator.MarkAllocated("old", netip.MustParsePrefix("10.128.0.0/22"))
 	for _, name := range []string{"node1", "node2", "node3"} {
-		if p, err := f.allocate(name); err == nil {
+		if p, err := f.allocate(t.Context(), name); err == nil {
 			t.Fatalf("got %[2]s for %[1]s, want no subnet of a full range", name, p)
 		}
 	}
@@ -98,14 +98,14 @@ func TestWaitQueue_retriedAfterRelease(t *testing.T) {
 		if diff := cmp.Diff([]string{want}, queued()); diff != "" {
 			t.Fatal(diff)
 		}
-		if _, err := f.allocate(want); err != nil {
+		if _, err := f.allocate(t.Context(), want); err != nil {
 			t.Fatalf("%s: %v", want, err)
 		}
 	}
 	if diff := cmp.Diff([]string{"node3"}, queued()); diff != "" { // the range is full again
 		t.Error(diff)
 	}
-	if _, err := f.allocate("node3"); err == nil {
+	if _, err := f.allocate(t.Context(), "node3"); err == nil {
 		t.Error("got a subnet for node3, want none of a full range")
 	}
 	if got := queued(); got != nil {

@@ -62,7 +62,10 @@ func (c *Controller) proposeExternal(ctx context.Context, hs *networkv1.HostSubn
 	if err = errors.Join(err, vnidErr); err != nil {
 		return reconcile.ReportUserError(c.Events, hs, eventreason.InvalidHostSubnet, err)
 	}
-	subnet, err := c.chooseSubnet(hs.Name)
+	subnet, err := c.chooseSubnet(ctx, hs.Name)
+	if _, full := errors.AsType[*FullError](err); err != nil && !full {
+		return err
+	}
 	if err != nil {
 		return reconcile.ReportUserError(c.Events, hs, eventreason.NoHostSubnet, err)
 	}

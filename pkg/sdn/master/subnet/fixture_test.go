@@ -83,7 +83,7 @@ func newFixture(t *testing.T, s state) *fixture {
 		s.cachedHS = s.hs
 	}
 	var err error
-	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, nodes, hostSubnets)
+	f.Controller, err = New(Clients{Kube: f.kube, Network: f.network, Events: f.events}, nodes, hostSubnets, 0)
 	must(err)
 	f.recordQueue()
 	must(f.SetNetwork(&config.Network{

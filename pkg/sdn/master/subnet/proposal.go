@@ -2,6 +2,7 @@ package subnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -44,7 +45,10 @@ func (c *Controller) propose(ctx context.Context, node *corev1.Node) error {
 	if unusable != nil {
 		return c.reportNoSubnet(ctx, node, eventreason.NodeAddressUnusable, unusable)
 	}
-	subnet, err := c.chooseSubnet(node.Name)
+	subnet, err := c.chooseSubnet(ctx, node.Name)
+	if _, full := errors.AsType[*FullError](err); err != nil && !full {
+		return err
+	}
 	if err != nil {
 		return c.reportNoSubnet(ctx, node, eventreason.NoHostSubnet, err)
 	}
@@ -67,18 +71,18 @@ func (c *Controller) propose(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-// chooseSubnet allocates the previous subnet of the HostSubnet again or, if it can't be used, another one.
-func (c *Controller) chooseSubnet(name string) (netip.Prefix, error) {
+// chooseSubnet allocates the previous subnet of the HostSubnet again or, if it can't be used, another one. The error is a *FullError if no subnet is free.
+func (c *Controller) chooseSubnet(ctx context.Context, name string) (netip.Prefix, error) {
 	if subnet, ok := c.previousSubnet(name); ok {
 		c.retryWaiting(c.allocator.MarkAllocated(name, subnet))
 		return subnet, nil
 	}
 	c.retryWaiting(c.allocator.Release(name))
-	subnet, err := c.allocate(name)
-	if err != nil {
+	subnet, err := c.allocate(ctx, name)
+	if _, full := errors.AsType[*FullError](err); full {
 		return subnet, fmt.Errorf("%w: add a range to ClusterNetwork %s, or delete Nodes whose machines no longer exist", err, networkv1.ClusterNetworkDefault)
 	}
-	return subnet, nil
+	return subnet, err
 }
 
 // confirm confirms a proposed HostSubnet if no other overlaps, and withdraws it otherwise. It does nothing while the cache does not have that

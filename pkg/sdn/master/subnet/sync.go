@@ -42,10 +42,7 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	case config.IsExternal(hs), node == nil && nodeUID(hs) == "":
 		return c.syncUserManaged(ctx, hs, node)
 	case node == nil, nodeUID(hs) != "" && nodeUID(hs) != node.UID:
-		if err := c.remove(ctx, hs); err != nil || node == nil {
-			return err
-		}
-		return c.propose(ctx, node)
+		return c.syncDeletedNode(ctx, hs, node)
 	case config.IsProposed(hs):
 		return c.confirm(ctx, node, hs)
 	default:
@@ -56,8 +53,8 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	}
 }
 
-// get returns the Node and the HostSubnet of that name, nil if they don't exist. The cache may be outdated. If the result would make sync
-// delete the HostSubnet, get reads the Node from the API server. It does not if sync would create one: the API server rejects a second
+// get returns the Node and the HostSubnet of that name, nil if they don't exist. The cache may be outdated. If by the result the HostSubnet's Node was
+// deleted, get reads the Node from the API server. It does not if sync would create one: the API server rejects a second
 // object of the same name.
 func (c *Controller) get(ctx context.Context, name string) (*corev1.Node, *networkv1.HostSubnet, error) {
 	node, err := reconcile.OrNil(c.nodes.Get(name))
@@ -99,12 +96,13 @@ func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) error
 	return nil
 }
 
-// update writes the fields that the Node determines (name, UID, address), and validates the subnet.
+// update writes the fields that the Node determines (name, UID, address), and validates the subnet. The HostSubnet of a deleted Node becomes the Node's.
 func (c *Controller) update(ctx context.Context, node *corev1.Node, hs *networkv1.HostSubnet) error {
 	c.waitQueue.remove(hs.Name)
 	want := hs.DeepCopy()
 	want.Host = hs.Name
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, networkv1.NodeUIDAnnotation, string(node.UID))
+	delete(want.Annotations, config.NodeDeletedAnnotation)
 	addr, unusable, err := c.hostIP(ctx, node, hs)
 	if err != nil {
 		return err
@@ -118,7 +116,7 @@ func (c *Controller) update(ctx context.Context, node *corev1.Node, hs *networkv
 		if _, err := c.Network.NetworkV1().HostSubnets().Update(ctx, want, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("update HostSubnet %s: %w", hs.Name, err)
 		}
-		klog.FromContext(ctx).Info("Updated HostSubnet", "hostIP", want.HostIP, "previousHostIP", hs.HostIP)
+		klog.FromContext(ctx).Info("Updated HostSubnet", "hostIP", want.HostIP, "previousHostIP", hs.HostIP, "nodeUID", node.UID)
 	}
 	return errors.Join(unusable, c.validateSubnet(node, want))
 }

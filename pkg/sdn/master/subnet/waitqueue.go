@@ -1,6 +1,7 @@
 package subnet
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 )
@@ -47,10 +48,13 @@ func (q *waitQueue) pop() (string, bool) {
 }
 
 // allocate allocates a subnet for the node, or adds the node to the wait queue. It adds the node before it calls the allocator, so that it does
-// not miss a subnet that is released in between.
-func (c *Controller) allocate(name string) (netip.Prefix, error) {
+// not miss a subnet that is released in between. If no subnet is free, it releases one of a deleted Node. The error is a *FullError if there is none.
+func (c *Controller) allocate(ctx context.Context, name string) (netip.Prefix, error) {
 	c.waitQueue.add(name)
 	p, err := c.allocator.Allocate(name)
+	if err != nil {
+		p, err = c.allocateRetained(ctx, name, err)
+	}
 	if err != nil {
 		return p, err
 	}

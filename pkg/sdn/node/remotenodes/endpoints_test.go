@@ -153,3 +153,42 @@ func TestEndpoints_property(t *testing.T) {
 		}
 	})
 }
+
+// Other nodes reach the pods of a node whose Node was deleted. Once another HostSubnet has its tunnel endpoint, the machine with that address neither gets
+// packets for the deleted node's pods nor may send as them.
+func TestEndpoint_ofDeletedNode(t *testing.T) {
+	deleted := func() *networkv1.HostSubnet {
+		o := aged(node(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), time.Hour)
+		o.Annotations[config.NodeDeletedAnnotation] = "2026-01-01T00:00:00Z"
+		return o
+	}
+	returned := func() *networkv1.HostSubnet {
+		return aged(node(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), time.Hour)
+	}
+	first := map[string]string{"10.129.0.0/23": "172.31.0.12"}
+	for name, other := range map[string]*networkv1.HostSubnet{
+		"another node":            aged(node(hostSubnet("node3", "172.31.0.12", "10.130.0.0/23")), 0),
+		"machine without a Node":  aged(hostSubnet("node3", "172.31.0.12", "10.130.0.0/23"), 0),
+		"machine with fixed VNID": aged(fixed(hostSubnet("node3", "172.31.0.12", "10.130.0.0/23"), "48"), 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, returned())
+			f.want("172.31.0.12", first)
+			f.update(deleted())
+			f.create(hostSubnet("node9", "172.31.0.19", "10.131.0.0/23")) // handled after the update
+			f.want("172.31.0.12 172.31.0.19", map[string]string{"10.129.0.0/23": "172.31.0.12", "10.131.0.0/23": "172.31.0.19"})
+			f.create(other)
+			f.owners("172.31.0.12", "node3")
+			for _, flow := range f.flows() {
+				if strings.Contains(flow, "10.129.0.0/23") {
+					t.Errorf("got flow %s of the deleted node, whose address is another machine's", flow)
+				}
+			}
+			if err := f.client.NetworkV1().HostSubnets().Delete(t.Context(), "node3", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			f.update(returned())
+			f.owners("172.31.0.12", "node2")
+		})
+	}
+}
