@@ -73,6 +73,10 @@ func TestWatch_ignoresHeartbeats(t *testing.T) {
 	if n := f.queuedAfter(t, before, now); n != nil {
 		t.Errorf("got queued %q after a heartbeat, want none", n)
 	}
+	now.Status.NodeInfo.MachineID = "reinstalled" // the Node was not deleted: its subnet does not change
+	if n := f.queuedAfter(t, before, now); n != nil {
+		t.Errorf("got queued %q after a change of the machine ID, want none", n)
+	}
 	if n := f.queuedAfter(t, before, testNode("uid1", "192.0.2.2")); len(n) != 1 {
 		t.Errorf("got queued %q after a change of the address, want node1", n)
 	}

@@ -22,7 +22,7 @@ import (
 // (docs/decisions/0012): a Node of the same name and InternalIP gets it back, and until then other nodes reach its pods. All state is in
 // config.NodeDeletedAnnotation, so that it does not depend on which controller leads.
 
-// retainedIndex lists HostSubnets with config.NodeDeletedAnnotation, all under retainedKey.
+// retainedIndex lists HostSubnets of Nodes with config.NodeDeletedAnnotation, all under retainedKey.
 const (
 	retainedIndex = "retained"
 	retainedKey   = "true"
@@ -34,8 +34,8 @@ func retainedKeys(o any) ([]string, error) {
 	if !ok {
 		return nil, fmt.Errorf("got %T, want a HostSubnet", o)
 	}
-	if !config.IsRetained(hs) {
-		return nil, nil
+	if !config.IsRetained(hs) || nodeUID(hs) == "" || config.IsExternal(hs) {
+		return nil, nil // a user manages it, whatever its annotations
 	}
 	return []string{retainedKey}, nil
 }

@@ -32,6 +32,8 @@ func TestSync_deletedNode(t *testing.T) {
 	const none = "the node has no InternalIP in its status.addresses: set kubelet's --node-ip, or wait for the cloud's node controller"
 	const inUse = "no InternalIP of the node is usable (set kubelet's --node-ip): 192.0.2.9 belongs to HostSubnet node2: delete that, or change one of the two addresses"
 	confirmed := func(uid, hostIP, subnet string) *networkv1.HostSubnet { return testHostSubnet(uid, hostIP, subnet) }
+	reinstalled := testNode("uid2", "192.0.2.1")
+	reinstalled.Status.NodeInfo.MachineID = "another"
 	for _, tc := range []struct {
 		name      string
 		state     state
@@ -53,6 +55,11 @@ func TestSync_deletedNode(t *testing.T) {
 		{
 			name:  "returned",
 			state: state{hs: retained(time.Minute), node: testNode("uid2", "192.0.2.1")},
+			want:  confirmed("uid2", "192.0.2.1", "10.128.2.0/23"),
+		},
+		{
+			name:  "returned on a reinstalled machine",
+			state: state{hs: retained(time.Minute), node: reinstalled},
 			want:  confirmed("uid2", "192.0.2.1", "10.128.2.0/23"),
 		},
 		{
@@ -184,7 +191,11 @@ func TestAllocate_releasesOldestRetained(t *testing.T) {
 	f := newFixture(t, state{})
 	f.retention = time.Hour
 	for name, hs := range map[string]*networkv1.HostSubnet{
-		"oldest":   edited(retained(4*time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.9.0.0/23" }), // of no use
+		"oldest": edited(retained(4*time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.9.0.0/23" }), // of no use
+		"user's": edited(retained(5*time.Minute), func(o *networkv1.HostSubnet) {
+			o.Subnet = "10.128.0.0/24"
+			delete(o.Annotations, networkv1.NodeUIDAnnotation)
+		}),
 		"returned": edited(retained(3*time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.128.0.0/24" }),
 		"old":      edited(retained(2*time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.128.2.0/23" }),
 		"new":      edited(retained(time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.128.1.0/24" }),
@@ -214,7 +225,7 @@ func TestAllocate_releasesOldestRetained(t *testing.T) {
 	for _, o := range list.Items {
 		left = append(left, o.Name)
 	}
-	if diff := cmp.Diff([]string{"new", "oldest", "returned"}, left); diff != "" {
+	if diff := cmp.Diff([]string{"new", "oldest", "returned", "user's"}, left); diff != "" {
 		t.Errorf("HostSubnets (-want +got): %s", diff)
 	}
 }
@@ -229,5 +240,43 @@ func TestRetain_wakesWaitingNode(t *testing.T) {
 	}
 	if got := f.emptyQueue(t); !slices.Contains(got, "node2") {
 		t.Errorf("got queued %q, want node2 among them", got)
+	}
+}
+
+// A restore of etcd brings back the previous subnet of node1, and deletes node2, which had got that subnet since, with its HostSubnet. A running controller takes
+// over what is stored, and the subnets that the restore released are free.
+func TestSync_restoredSnapshot(t *testing.T) {
+	f := newFixture(t, state{
+		node: testNode("uid0", "192.0.2.1"), hs: testHostSubnet("uid0", "192.0.2.1", "10.128.2.0/23"),
+		allocated: map[string]string{"node1": "10.128.0.0/23"},
+	})
+	f.retention = time.Hour
+	f.allocator.MarkAllocated("node2", netip.MustParsePrefix("10.128.2.0/23"))
+	for _, name := range []string{"node1", "node2"} {
+		if err := f.sync(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := f.recorded(); got != nil {
+		t.Errorf("got Events %q, want none", got)
+	}
+	if a := f.network.Actions(); len(a) != 0 {
+		t.Errorf("got API calls %v, want none", a)
+	}
+	if got, err := f.allocate(t.Context(), "node3"); err != nil || got.String() != "10.128.0.0/23" {
+		t.Errorf("got %s, %v for another node, want 10.128.0.0/23", got, err)
+	}
+}
+
+// An edit of the UID by hand is corrected, and does not change the subnet.
+func TestSync_editedNodeUID(t *testing.T) {
+	f := newFixture(t, state{node: testNode("uid1", "192.0.2.1"), hs: testHostSubnet("edited", "192.0.2.1", "10.128.2.0/23")})
+	if err := f.syncUntilConfirmed(t); err != nil {
+		t.Fatal(err)
+	}
+	want := testHostSubnet("uid1", "192.0.2.1", "10.128.2.0/23")
+	want.UID, want.ResourceVersion = "", ""
+	if diff := cmp.Diff(want, f.stored(t)); diff != "" {
+		t.Error(diff)
 	}
 }
