@@ -52,6 +52,7 @@ type observer struct {
 	bridge   string
 	onOFPort func(*database, interfaceRow) // the number of an interface changed or was removed
 	onFlush  func()                        // vswitchd has deleted the bridge's flows
+	onBridge func()                        // a column of the bridge changed, except its ports
 }
 
 // dialDatabase connects and creates the copy.
@@ -297,7 +298,13 @@ func (db *database) rowChanged(old, now model.Model) {
 		}
 	case *bridgeRow:
 		before, ok := old.(*bridgeRow)
-		if ok && row.Name == db.observer.bridge && row.flushesAfter(before) {
+		if !ok || row.Name != db.observer.bridge {
+			return
+		}
+		if !row.sameSettings(before) {
+			db.observer.onBridge()
+		}
+		if row.flushesAfter(before) {
 			select {
 			case db.flushes <- struct{}{}:
 			default: // already requested

@@ -50,7 +50,7 @@ func New(bridge, runDir string) *Native {
 	n := &Native{bridge: bridge, runDir: runDir, timeout: answerTimeout, undo: answerTimeout, watchers: map[*watcher]bool{}}
 	var previous *database
 	n.db = newLink(dialTimeout, func(ctx context.Context) (*database, error) {
-		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), observer{bridge: bridge, onOFPort: n.onOFPort, onFlush: n.onFlush})
+		db, err := dialDatabase(ctx, filepath.Join(runDir, "db.sock"), observer{bridge: bridge, onOFPort: n.onOFPort, onFlush: n.onFlush, onBridge: n.onBridge})
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,10 @@ func New(bridge, runDir string) *Native {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.matchFragments(ctx); err != nil {
+		if err = c.monitorChanges(ctx, n.onForeignChange); err == nil {
+			err = c.matchFragments(ctx)
+		}
+		if err != nil {
 			c.close()
 			return nil, err
 		}
@@ -134,8 +137,9 @@ func isFinal(err error) bool {
 
 // Event is a change that Open vSwitch made by itself, or a new connection.
 type Event struct {
-	Kind EventKind
-	Port ovs.Port // of PortChanged
+	Kind  EventKind
+	Port  ovs.Port // of PortChanged
+	Table int      // of ForeignChange
 }
 
 // EventKind is the type of an Event.
@@ -153,7 +157,15 @@ const (
 	// FlowsLost: vswitchd deleted all flows although the connection persists. It does so when the bridge's fail mode changes: when another
 	// client changes it, and again when EnsureBridge corrects it.
 	FlowsLost
+	// BridgeChanged: a setting of the bridge in the database changed, by this or another client.
+	BridgeChanged
+	// ForeignChange: another client, a learn action, a timeout or vswitchd itself changed flows of Event.Table, or groups or meters (NoTable). Changes by
+	// this backend cause no event.
+	ForeignChange
 )
+
+// NoTable in Event.Table: the change may concern groups, meters, or flows of any table.
+const NoTable = -1
 
 type watcher struct {
 	mu     sync.Mutex
@@ -211,6 +223,10 @@ func (n *Native) onOFPort(db *database, r interfaceRow) {
 }
 
 func (n *Native) onFlush() { n.notify(Event{Kind: FlowsLost}) }
+
+func (n *Native) onBridge() { n.notify(Event{Kind: BridgeChanged}) }
+
+func (n *Native) onForeignChange(table int) { n.notify(Event{Kind: ForeignChange, Table: table}) }
 
 func (n *Native) notify(e Event) {
 	n.mu.Lock()

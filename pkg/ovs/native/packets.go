@@ -37,8 +37,7 @@ func (c *switchConn) subscribe(ctx context.Context, handle func(ovs.PacketIn)) e
 		&openflow.SetControllerID{ID: ovs.ControllerID},
 		&openflow.SetPacketInFormat{Format: openflow.PacketInNicira2},
 		&openflow.SetAsync{PacketIn: 1<<openflow.ReasonMiss | 1<<openflow.ReasonAction},
-		// The switch sends packets only if the length is not 0. The flags apply to the bridge, not the connection.
-		&openflow.SetConfig{Flags: openflow.FragNXMatch, MissSendLen: 1},
+		fragmentConfig(), // its flags apply to the bridge, not the connection
 	}
 	answers, err := c.do(ctx, len(requests), func(i int) openflow.Message { return requests[i] })
 	if err != nil {

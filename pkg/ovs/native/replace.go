@@ -19,6 +19,9 @@ func (n *Native) Replace(ctx context.Context, want ovs.State) (found ovs.Differe
 // ReplaceIn does the same as Replace and returns the session in which it ran; a new session may have begun since.
 func (n *Native) ReplaceIn(ctx context.Context, want ovs.State) (found ovs.Difference, session int64, err error) {
 	err = within(ctx, replaceTimeout, n.flows, func(ctx context.Context, c *switchConn) error {
+		if err := c.matchFragments(ctx); err != nil {
+			return err
+		}
 		com, err := compare(ctx, c, want)
 		session = c.number
 		if err != nil || com.Changes() == 0 {

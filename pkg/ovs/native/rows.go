@@ -163,6 +163,13 @@ func (r *bridgeRow) flushesAfter(before *bridgeRow) bool {
 	return !equalOptional(before.FailMode, r.FailMode) || (len(before.Controllers) == 0) != (len(r.Controllers) == 0)
 }
 
+// sameSettings reports whether the rows differ in nothing but their ports.
+func (r *bridgeRow) sameSettings(o *bridgeRow) bool {
+	other := *o
+	other.Ports = r.Ports
+	return r.EqualsModel(&other)
+}
+
 func (r *bridgeRow) CloneModelInto(to model.Model) { *to.(*bridgeRow) = *r.CloneModel().(*bridgeRow) }
 
 func (r *bridgeRow) EqualsModel(other model.Model) bool {

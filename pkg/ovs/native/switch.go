@@ -44,6 +44,7 @@ type switchConn struct {
 	lastBundle uint32
 	exchanges  map[*exchange]bool
 	onPacket   func(ovs.PacketIn) // nil unless packets were requested
+	onChange   func(table int)    // nil unless changes by others were requested
 }
 
 // exchange is a series of messages with consecutive XIDs, of which the last is a barrier, and the answers to them.
@@ -156,10 +157,15 @@ func (c *switchConn) checkVersion(ctx context.Context) error {
 }
 
 // matchFragments makes first fragments match by their ports and later ones without ports (`ovs-ofctl set-frags br0 nx-match`). vswitchd loses
-// this setting of the bridge when it ends, so each session sets it before any flow.
+// this setting of the bridge when it ends, so each session sets it before any flow; other programs may change it, so each comparison does too.
 func (c *switchConn) matchFragments(ctx context.Context) error {
-	_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.SetConfig{Flags: openflow.FragNXMatch} })
+	_, err := c.do(ctx, 1, func(int) openflow.Message { return fragmentConfig() })
 	return err
+}
+
+// fragmentConfig requests asynchronous messages too: the switch sends them only if the length is not 0.
+func fragmentConfig() openflow.Message {
+	return &openflow.SetConfig{Flags: openflow.FragNXMatch, MissSendLen: 1}
 }
 
 // parseVersion parses the first two numbers of a version.
@@ -198,6 +204,10 @@ func (c *switchConn) read(input *bufio.Reader) {
 			c.answerEcho(header, m)
 		case *openflow.PacketIn: // not an answer
 			c.takePacket(m)
+		case *openflow.FlowMonitorReply:
+			c.takeUpdates(m)
+		case *openflow.RequestForward:
+			c.reportChange(NoTable)
 		default:
 			c.deliver(header.XID, m)
 		}

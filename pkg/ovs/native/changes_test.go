@@ -1,0 +1,98 @@
+package native_test
+
+import (
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+func foreign(table int) func(native.Event) bool {
+	return func(e native.Event) bool { return e.Kind == native.ForeignChange && e.Table == table }
+}
+
+// Changes of flows, groups and meters by other clients cause events, and those by the backend do not.
+func TestNativeReportsForeignChanges(t *testing.T) {
+	s, n := startNative(t)
+	events := watch(t, n)
+	_, err := n.Missing(t.Context(), nil) // begins a session
+	must(t, err)
+	session := n.Session()
+	own := func() {
+		added := flow(20, 1, "10.0.0.1/32", ovs.ThroughMeter(1), ovs.ToGroup(5))
+		tx := n.NewTransaction()
+		tx.SetMeter(ovs.Meter{ID: 1, Unit: ovs.Packets, Rate: 100})
+		tx.SetGroup(ovs.Group{ID: 5, Buckets: []ovs.Bucket{{Actions: []ovs.Action{goovs.Output(1)}}}})
+		tx.Add(added)
+		must(t, n.Run(t.Context(), tx))
+		tx = n.NewTransaction()
+		tx.Delete(added)
+		tx.DeleteGroup(5)
+		tx.DeleteMeter(1)
+		must(t, n.Run(t.Context(), tx))
+	}
+	for _, tc := range []struct {
+		change []string
+		table  int
+	}{
+		{[]string{"add-flow", ovstest.Bridge, "table=30,actions=drop"}, 30},
+		{[]string{"mod-flows", ovstest.Bridge, "table=30,actions=output:1"}, 30},
+		{[]string{"del-flows", ovstest.Bridge, "table=30"}, 30},
+		{[]string{"add-meter", ovstest.Bridge, "meter=7,pktps,band=type=drop,rate=5"}, native.NoTable},
+		{[]string{"mod-meter", ovstest.Bridge, "meter=7,pktps,band=type=drop,rate=6"}, native.NoTable},
+		{[]string{"del-meters", ovstest.Bridge}, native.NoTable},
+		{[]string{"add-group", ovstest.Bridge, "group_id=7,type=all,bucket=actions=drop"}, native.NoTable},
+		{[]string{"mod-group", ovstest.Bridge, "group_id=7,type=select,bucket=actions=drop"}, native.NoTable},
+		{[]string{"-O", "OpenFlow15", "insert-buckets", ovstest.Bridge, "group_id=7,command_bucket_id=last,bucket=bucket_id:9,actions=drop"}, native.NoTable},
+		{[]string{"del-groups", ovstest.Bridge}, native.NoTable},
+	} {
+		s.OFCtl(t, tc.change...)
+		e := next(t, events)
+		if !foreign(tc.table)(e) {
+			t.Errorf("%q: got event %+v, want a foreign change of table %d", tc.change, e, tc.table)
+		}
+		own()
+	}
+	s.OFCtl(t, "add-flow", ovstest.Bridge, "table=31,actions=drop")
+	if e := next(t, events); !foreign(31)(e) {
+		t.Errorf("got event %+v, want none of the backend's own changes", e)
+	}
+	if got := n.Session(); got != session {
+		t.Errorf("got session %d, want the same session %d: vswitchd may have ended", got, session)
+	}
+}
+
+// next returns the next foreign change.
+func next(t *testing.T, events <-chan native.Event) (event native.Event) {
+	t.Helper()
+	expect(t, events, "a foreign change", func(e native.Event) bool { event = e; return e.Kind == native.ForeignChange })
+	return event
+}
+
+// A switch that pauses the monitor because its output is not read may report too little.
+func TestNativeReportsForeignChanges_paused(t *testing.T) {
+	sent := false
+	n, _ := playSwitch(t, func(m openflow.Message) ([]openflow.Message, bool) {
+		answers, goOn := emptySwitch(m)
+		if _, ok := m.(*openflow.FlowStatsRequest); ok && !sent {
+			sent = true
+			return append(answers, &openflow.FlowMonitorReply{Updates: []openflow.FlowUpdate{
+				{Event: openflow.FlowAbbreviated, XID: 1}, {Event: openflow.FlowAdded, Table: 3}, {Event: openflow.FlowRemoved, Table: 3}, {Event: openflow.MonitorPaused},
+			}}), goOn
+		}
+		return answers, goOn
+	})
+	events := watch(t, n)
+	if _, err := n.DumpFlows(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []int{3, native.NoTable} {
+		if e := next(t, events); !foreign(table)(e) {
+			t.Errorf("got event %+v, want a foreign change of table %d", e, table)
+		}
+	}
+}
