@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
@@ -219,7 +218,9 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	if n.network.Mode != config.ModeSubnet || n.node.BalancesServices { // nothing else tracks connections
 		start(limits.Run)
 	}
-	start(func(ctx context.Context) { a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, limits)) })
+	repair := newRepair(n.store)
+	start(repair.Run)
+	start(func(ctx context.Context) { a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, limits, repair)) })
 	start(bridge.run)
 	start(a.watchSockets)
 	for _, run := range n.runs {
@@ -267,23 +268,4 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	return a.cni.Serve(ctx, n.pods)
-}
-
-// onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
-// if they are active.
-func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits) func(native.Event) {
-	return func(e native.Event) {
-		switch e.Kind {
-		case native.SwitchConnected:
-			st.Resync()
-			limits.Reset()
-		case native.DatabaseConnected:
-			bridge.enqueue(bridgeName)
-		case native.PortChanged:
-			bridge.enqueue(e.Port.Name)
-		case native.FlowsLost:
-			bridge.enqueue(bridgeName)
-			st.Resync()
-		}
-	}
 }

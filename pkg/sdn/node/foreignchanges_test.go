@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+// contents returns the bridge's flows, groups and meters, and its settings; an error if vswitchd does not answer.
+func (h *host) contents(ctx context.Context) (string, error) {
+	var lines []string
+	for _, args := range [][]string{
+		{"ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "--no-names", "dump-flows", bridgeName},
+		{"ovs-ofctl", "-O", "OpenFlow14", "dump-groups", bridgeName},
+		{"ovs-ofctl", "-O", "OpenFlow14", "dump-meters", bridgeName},
+		{"ovs-vsctl", "--columns=fail_mode,protocols", "list", "bridge", bridgeName},
+	} {
+		out, err := h.Command(ctx, args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%q: %w: %s", args, err, out)
+		}
+		for line := range strings.Lines(string(out)) {
+			if !strings.Contains(line, "(xid=") {
+				lines = append(lines, line)
+			}
+		}
+	}
+	slices.Sort(lines) // groups have no order
+	return strings.Join(lines, ""), nil
+}
+
+// repairedHost is a bridge with the flows, groups and meters of three services, which is repaired after events only.
+type repairedHost struct {
+	*host
+	store *store.Store
+	want  string // contents
+	group string // one of the groups
+}
+
+func newRepairedHost(t *testing.T) *repairedHost {
+	t.Helper()
+	h := &repairedHost{host: newHost(t)}
+	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	h.must(t, f.ensure(t.Context()))
+	h.store = store.New(h.bridge)
+	var written []*store.Commit
+	for n := range 3 {
+		written = append(written, h.store.Set(pipeline.Owner{Kind: pipeline.KindService, Key: fmt.Sprint(n)}, pipeline.State{
+			Flows: []*ovs.Flow{
+				{Table: 60, Priority: 10 + n, Actions: []ovs.Action{ovs.ThroughMeter(uint32(n + 1)), pipeline.ToGroup("web")}},
+				{Table: 0, Priority: 10 + n, Actions: []ovs.Action{ovs.ThroughMeter(uint32(n + 1)), ovs.GotoTable(60)}},
+			},
+			Groups: []pipeline.Group{{Name: "web", Buckets: []ovs.Bucket{{Weight: n + 1, Actions: []ovs.Action{goovs.Output(7)}}}}},
+			Meters: []ovs.Meter{{ID: uint32(n + 1), Unit: ovs.Packets, Rate: 100}},
+		}))
+	}
+	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
+	reconciler.period = time.Hour // only events cause a repair
+	repair := newRepair(h.store)
+	ctx, stop := context.WithCancel(t.Context())
+	var parts sync.WaitGroup
+	t.Cleanup(func() { stop(); parts.Wait() })
+	parts.Go(func() { _ = h.store.Run(ctx) })
+	parts.Go(func() { reconciler.run(ctx) })
+	parts.Go(func() { repair.Run(ctx) })
+	parts.Go(func() {
+		h.bridge.Watch(ctx, onSwitchEvent(h.store, reconciler, newZoneLimits(h.bridge, pipeline.Node{}), repair))
+	})
+	h.must(t, store.WaitAll(t.Context(), written))
+	var err error
+	h.want, err = h.contents(t.Context())
+	h.must(t, err)
+	_, rest, _ := strings.Cut(h.want, "group_id=")
+	h.group, _, _ = strings.Cut(rest, ",")
+	return h
+}
+
+// awaitRepair waits until the bridge has all of the desired state and nothing else.
+func (h *repairedHost) awaitRepair(t *testing.T) {
+	t.Helper()
+	await.OK(t, time.Minute, func(ctx context.Context) error {
+		got, err := h.contents(ctx)
+		if err == nil && got != h.want {
+			err = fmt.Errorf("got\n%s\nwant\n%s", got, h.want)
+		}
+		return err
+	})
+}
+
+// foreignChange is a series of commands of another program.
+type foreignChange struct {
+	name     string
+	complete bool // of the complete tier
+	commands [][]string
+}
+
+func foreignChanges(group string) []foreignChange {
+	flows := func(args ...string) []string { return append([]string{"ovs-ofctl", "-O", "OpenFlow15"}, args...) }
+	settings := func(args ...string) []string { return append([]string{"ovs-vsctl", "--timeout=30"}, args...) }
+	return []foreignChange{
+		{name: "meters and fail mode", commands: [][]string{flows("del-meters", bridgeName), settings("set-fail-mode", bridgeName, "standalone")}},
+		{name: "flows", commands: [][]string{flows("del-flows", bridgeName)}},
+		{name: "groups", commands: [][]string{flows("del-groups", bridgeName)}},
+		{name: "all", complete: true, commands: [][]string{flows("del-flows", bridgeName), flows("del-groups", bridgeName), flows("del-meters", bridgeName)}},
+		{name: "a changed flow", complete: true, commands: [][]string{flows("mod-flows", bridgeName, "table=0,actions=drop")}},
+		{name: "another flow", complete: true, commands: [][]string{flows("add-flow", bridgeName, "table=0,priority=60000,actions=drop")}},
+		{name: "a changed group", commands: [][]string{flows("mod-group", bridgeName, "group_id="+group+",type=select,bucket=actions=drop")}},
+		{name: "another bucket", commands: [][]string{flows("insert-buckets", bridgeName, "group_id="+group+",command_bucket_id=last,bucket=bucket_id:9,actions=drop")}},
+		{name: "another group", complete: true, commands: [][]string{flows("add-group", bridgeName, "group_id=77,type=all,bucket=actions=drop")}},
+		{name: "a changed meter", commands: [][]string{flows("mod-meter", bridgeName, "meter=1,pktps,band=type=drop,rate=5")}},
+		{name: "another meter", complete: true, commands: [][]string{flows("add-meter", bridgeName, "meter=77,pktps,band=type=drop,rate=5")}},
+		{name: "protocols", commands: [][]string{settings("set", "bridge", bridgeName, "protocols=OpenFlow10,OpenFlow13")}},
+		{name: "all protocols", complete: true, commands: [][]string{settings("clear", "bridge", bridgeName, "protocols")}},
+		{name: "a controller", complete: true, commands: [][]string{settings("set-controller", bridgeName, "tcp:127.0.0.1:1")}},
+		{name: "no controller", complete: true, commands: [][]string{settings("del-controller", bridgeName)}},
+	}
+}
+
+// Whatever another program deletes, changes or adds, the bridge has all of the desired state again.
+func TestBridgeRepaired_foreignChanges(t *testing.T) {
+	h := newRepairedHost(t)
+	for _, change := range foreignChanges(h.group) {
+		t.Run(change.name, func(t *testing.T) {
+			if change.complete && testing.Short() {
+				t.Skip("complete tier: the short one has one change of each kind")
+			}
+			for _, command := range change.commands {
+				if out, err := h.Command(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+					t.Fatalf("%q: %v: %s", command, err, out)
+				}
+			}
+			h.awaitRepair(t)
+		})
+	}
+	if err := h.store.Healthy(); err != nil {
+		t.Errorf("got error %v, want none", err)
+	}
+}
+
+// A random change each second, most of which meet a bridge that is being repaired.
+func TestBridgeRepaired_randomForeignChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: two minutes")
+	}
+	h := newRepairedHost(t)
+	seed := time.Now().UnixNano()
+	random, changes := rand.New(rand.NewPCG(uint64(seed), 0)), foreignChanges(h.group)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for range 120 {
+		<-tick.C
+		for _, command := range changes[random.IntN(len(changes))].commands {
+			_ = h.Command(t.Context(), command[0], command[1:]...).Run() // fails if the previous change removed what it changes
+		}
+	}
+	h.awaitRepair(t)
+	drift := h.store.Drift()
+	t.Logf("seed %d: repaired %d missing, %d altered and %d foreign flows, groups and meters", seed, drift.Missing, drift.Altered, drift.Foreign)
+	if err := h.store.Healthy(); err != nil {
+		t.Errorf("seed %d: got error %v, want none", seed, err)
+	}
+}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// countingBridge counts comparisons of all flows.
+type countingBridge struct {
+	*ovs.Fake
+	comparisons atomic.Int32
+}
+
+func (b *countingBridge) Replace(ctx context.Context, want ovs.State) (ovs.Difference, error) {
+	b.comparisons.Add(1)
+	return b.Fake.Replace(ctx, want)
+}
+
+// The first foreign change is repaired immediately; a storm of them leads to one comparison per second, and the switch's own changes to none.
+func TestOnSwitchEvent_foreignChanges(t *testing.T) {
+	for name, tc := range map[string]struct{ table, min, max int32 }{
+		"flows of a program":        {20, 10, 12},
+		"groups, meters":            {native.NoTable, 10, 12},
+		"flows of session affinity": {int32(pipeline.AffinityTable), 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bridge := &countingBridge{Fake: ovs.NewFake(bridgeName)}
+				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+					t.Fatal(err)
+				}
+				st := store.New(bridge)
+				repair := newRepair(st)
+				handle := onSwitchEvent(st, nil, nil, repair)
+				ctx, cancel := context.WithCancel(t.Context())
+				var parts sync.WaitGroup
+				defer parts.Wait()
+				defer cancel()
+				parts.Go(func() { _ = st.Run(ctx) })
+				parts.Go(func() { repair.Run(ctx) })
+				synctest.Wait()
+				before := bridge.comparisons.Load()
+				for range 1000 {
+					handle(native.Event{Kind: native.ForeignChange, Table: int(tc.table)})
+					time.Sleep(10 * time.Millisecond) //nolint:forbidigo // of the bubble
+				}
+				synctest.Wait()
+				if got := bridge.comparisons.Load() - before; got < tc.min || got > tc.max {
+					t.Errorf("got %d comparisons in 10 seconds, want %d to %d", got, tc.min, tc.max)
+				}
+			})
+		})
+	}
+}
