@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -68,6 +71,9 @@ func faultParts() []part {
 		{"agent killed", seeAgentKilled},
 		{"vswitchd restarted", func(t *testing.T, x *trio) { testForwardsNothingWrong(t, x, (*lab.Service).Restart) }},
 		{"faults", seeFaults},
+		{"Node deleted", seeNodeDeleted},
+		{"bridge changed by another program", seeForeignChanges},
+		{"sysctl changed by another program", seeForeignSysctl},
 		{"controllers killed", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, 1) }},
 	}
 }
@@ -126,6 +132,42 @@ func seeFaults(t *testing.T, x *trio) {
 	if len(names) > 0 {
 		t.Errorf("the matrix has no faults %q", names)
 	}
+}
+
+// seeNodeDeleted: a Node that is deleted and registers again keeps its subnet, and its pods their connections.
+func seeNodeDeleted(t *testing.T, x *trio) {
+	talks := x.talks(t)
+	x.deleteNode(t)
+	talks.goOn(t)
+}
+
+// seeForeignChanges changes the bridge as an operator might by mistake: everything is repaired.
+func seeForeignChanges(t *testing.T, x *trio) {
+	x.settle(t)
+	before := x.footprints(t, fixture.Node1, fixture.Node2)
+	for _, command := range []string{
+		"ovs-ofctl -O OpenFlow13 del-meters br0 && ovs-vsctl set-fail-mode br0 standalone",
+		"ovs-ofctl -O OpenFlow13 del-flows br0 && ovs-ofctl -O OpenFlow13 del-groups br0",
+	} {
+		x.Output(t, fixture.Node1, "sh", "-c", command)
+		x.returnsTo(t, before)
+		fixture.Meet(t, x.a.NetNS, x.b.Addr)
+		fixture.Meet(t, x.c.NetNS, x.a.Addr)
+	}
+}
+
+// seeForeignSysctl disables forwarding of tun0, as hardening of hosts does: pods reach the world again.
+func seeForeignSysctl(t *testing.T, x *trio) {
+	const forwarding = "net.ipv4.conf.tun0.forwarding"
+	x.Output(t, fixture.Node1, "sysctl", "--write", forwarding+"=0")
+	fixture.Eventually(t, fixture.SyncTime, "tun0 forwards", func(ctx context.Context) error {
+		value, err := x.TryOutput(ctx, fixture.Node1, "sysctl", "--values", forwarding)
+		if err == nil && strings.TrimSpace(value) != "1" {
+			err = fmt.Errorf("%s is %q", forwarding, value)
+		}
+		return err
+	})
+	fixture.Meet(t, x.a.NetNS, lab.OutsideAddr())
 }
 
 // seeMode changes the mode: connections of one namespace continue.

@@ -24,24 +24,28 @@ func TestDeletedNodeReturns(t *testing.T) {
 	x := newTrio(t)
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
-	subnet := x.Subnet(t, fixture.Node2).String()
-	x.losesNothing(t, func() {
-		deleted, err := x.Kube.CoreV1().Nodes().Get(t.Context(), fixture.Node2, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := x.Kube.CoreV1().Nodes().Delete(t.Context(), fixture.Node2, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		x.awaitHostSubnet(t, "that of a deleted Node", func(hs *networkv1.HostSubnet) bool { return config.IsRetained(hs) && hs.Subnet == subnet })
-		x.service(t, fixture.Node2, kubeletService, (*lab.Service).Restart)
-		x.awaitHostSubnet(t, "that of the new Node", func(hs *networkv1.HostSubnet) bool {
-			uid := hs.Annotations[networkv1.NodeUIDAnnotation]
-			return !config.IsRetained(hs) && hs.Subnet == subnet && uid != string(deleted.UID)
-		})
-		x.available(t, fixture.Node2)
-	}, streamOf(x.a, x.c))
+	x.losesNothing(t, func() { x.deleteNode(t) }, streamOf(x.a, x.c))
 	x.returnsTo(t, before)
+}
+
+// deleteNode deletes the Node node2 and lets kubelet register it again: it gets its subnet back.
+func (x *trio) deleteNode(t *testing.T) {
+	t.Helper()
+	subnet := x.Subnet(t, fixture.Node2).String()
+	deleted, err := x.Kube.CoreV1().Nodes().Get(t.Context(), fixture.Node2, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Kube.CoreV1().Nodes().Delete(t.Context(), fixture.Node2, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	x.awaitHostSubnet(t, "that of a deleted Node", func(hs *networkv1.HostSubnet) bool { return config.IsRetained(hs) && hs.Subnet == subnet })
+	x.service(t, fixture.Node2, kubeletService, (*lab.Service).Restart)
+	x.awaitHostSubnet(t, "that of the new Node", func(hs *networkv1.HostSubnet) bool {
+		uid := hs.Annotations[networkv1.NodeUIDAnnotation]
+		return !config.IsRetained(hs) && hs.Subnet == subnet && uid != string(deleted.UID)
+	})
+	x.available(t, fixture.Node2)
 }
 
 // awaitHostSubnet waits until the HostSubnet of node2 is as wanted.
