@@ -259,6 +259,9 @@ func statusRows() map[key]cell {
 		{"STATUS", types.ErrTryAgainLater}:    never("it is 50"),
 		{"STATUS", types.ErrInternal}:         never("it needs a bug"),
 		{"STATUS", types.ErrPluginNotAvailable}: provoke(func(t *testing.T, r *rig, v string) error {
+			if testing.Short() {
+				t.Skip("complete tier: waits for the agent's next look at the disk")
+			}
 			// A disk that fails, and the agent away.
 			free := r.fill(t)
 			list := r.list(t, v, nil)
@@ -275,6 +278,9 @@ func statusRows() map[key]cell {
 			return r.cni.GetStatusNetworkList(t.Context(), list)
 		}),
 		{"STATUS", types.ErrLimitedConnectivity}: provoke(func(t *testing.T, r *rig, v string) error {
+			if testing.Short() {
+				t.Skip("complete tier: waits for timeouts of Open vSwitch")
+			}
 			resume := r.PauseVSwitchd(t)
 			r.awaitStatus(t, types.ErrLimitedConnectivity)
 			err := r.cni.GetStatusNetworkList(t.Context(), r.list(t, v, nil))

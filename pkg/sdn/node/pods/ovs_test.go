@@ -151,6 +151,15 @@ func TestCheck_missingFlows(t *testing.T) {
 	if err := a.Check(t.Context(), checkReq); err == nil || !strings.Contains(err.Error(), "flow is missing on the switch: table=40") {
 		t.Errorf("CHECK: got %v, want the missing flow", err)
 	}
+	del(t, a, req)
+}
+
+func TestStatus_vswitchdHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: waits for timeouts of Open vSwitch")
+	}
+	n, s := newOVSNode(t)
+	a, _ := n.start(t)
 	resume := s.PauseVSwitchd(t)
 	defer resume()
 	for range maxFailedProbes + 1 {
@@ -164,7 +173,6 @@ func TestCheck_missingFlows(t *testing.T) {
 		a.probe(ctx)
 		return a.Status(ctx)
 	})
-	del(t, a, req)
 }
 
 const patience = 90 * time.Second
