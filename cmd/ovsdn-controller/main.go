@@ -102,7 +102,7 @@ func command() *cobra.Command {
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
 	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "MTU of pods in `bytes` (default: on each node, that of its own interface less 50)")
 	f.DurationVar(&cfg.HostSubnetRetention, "hostsubnet-retention", cfg.HostSubnetRetention,
-		"`time` for which the HostSubnet of a deleted Node is retained, for a Node of the same name and InternalIP; 0: none")
+		"`time` for which the HostSubnet of a deleted Node is retained, so that a Node of the same name and InternalIP gets it back; 0: delete the HostSubnet at once")
 	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "new `namespaces` with these names get VNID 0, which reaches all pods and is reached by all")
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while holding the lease, so that several controllers can run")
 	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac grants the right to the default one")

@@ -74,8 +74,8 @@ func TestEditedSubnet(t *testing.T) {
 	restore := func() { x.editHostSubnet(t, fixture.Node2, map[string]string{"subnet": subnet}) }
 	x.editHostSubnet(t, fixture.Node2, map[string]string{"subnet": "10.131.100.0/23"})
 	t.Run("changed", func(t *testing.T) {
-		x.Warned(t, began, "Pod", x.c.Name, x.c.Addr.String(), "outside of", "10.131.100.0/23", "delete the pod")
-		x.unavailable(t, fixture.Node2, x.namespace+"/"+x.c.Name, "delete them")
+		x.Warned(t, began, "Pod", x.c.Name, x.c.Addr.String(), "outside of the node's current subnet 10.131.100.0/23", "delete the pod")
+		x.unavailable(t, fixture.Node2, x.namespace+"/"+x.c.Name, "delete these pods")
 		d := x.Run(t, x.namespace, fixture.Netexec("d", fixture.Node2))[0]
 		fixture.Meet(t, x.a.NetNS, d.Addr)
 		fixture.MustNotReach(t, "from a pod with an address of the previous subnet to one on its node",

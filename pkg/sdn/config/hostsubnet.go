@@ -60,9 +60,9 @@ func IsProposed(o *networkv1.HostSubnet) bool {
 	return ok
 }
 
-// NodeDeletedAnnotation on the HostSubnet of a deleted Node is the time (RFC 3339) since when the Node does not exist. The HostSubnet is retained for a while
-// (ovsdn-controller's --hostsubnet-retention), and its pods still have their network: a Node of the same name and InternalIP gets it back. After that time, or
-// when no other subnet is free for a node, ovsdn-controller deletes the HostSubnet.
+// NodeDeletedAnnotation is the time (RFC 3339) at which the controller noticed that the HostSubnet's Node was deleted. Until --hostsubnet-retention has
+// passed, the HostSubnet remains in use and a Node of the same name and InternalIP gets it back; then, or when no other subnet is free, ovsdn-controller
+// deletes it.
 const NodeDeletedAnnotation = "ovsdn.io/node-deleted"
 
 // IsRetained reports whether the HostSubnet's Node was deleted.

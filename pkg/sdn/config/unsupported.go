@@ -25,7 +25,7 @@ func PodRequestAnnotations() []string {
 // maxListed bounds the values that a message lists.
 const maxListed = 8
 
-// HostPorts returns the first maxListed host ports of a pod, without their names.
+// HostPorts returns the first host ports of a pod, without their names: maxListed of them, and one more if it has more.
 func HostPorts(s *corev1.PodSpec) []corev1.ContainerPort {
 	var ports []corev1.ContainerPort
 	for _, containers := range [][]corev1.Container{s.Containers, s.InitContainers} {
@@ -35,7 +35,7 @@ func HostPorts(s *corev1.PodSpec) []corev1.ContainerPort {
 				if p.HostPort == 0 || slices.Contains(ports, port) {
 					continue
 				}
-				if ports = append(ports, port); len(ports) == maxListed {
+				if ports = append(ports, port); len(ports) > maxListed {
 					return ports
 				}
 			}
@@ -52,12 +52,15 @@ func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
 	}
 	if ports := HostPorts(&pod.Spec); len(ports) > 0 {
 		var list []string
-		for _, p := range ports {
+		for _, p := range ports[:min(len(ports), maxListed)] {
 			protocol := p.Protocol
 			if protocol == "" {
 				protocol = corev1.ProtocolTCP
 			}
 			list = append(list, fmt.Sprintf("%d/%s", p.HostPort, protocol))
+		}
+		if len(ports) > maxListed {
+			list = append(list, "and more")
 		}
 		ignored = append(ignored, fmt.Sprintf("host ports %s: the node does not forward them to the pod; use a Service of type NodePort, or hostNetwork", strings.Join(list, ", ")))
 	}

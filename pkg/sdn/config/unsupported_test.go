@@ -40,7 +40,7 @@ func TestUnsupportedOfPod(t *testing.T) {
 			for i := range int32(5000) {
 				pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: 1000 + i})
 			}
-		}, []string{"1006/TCP, 1007/TCP: "}},
+		}, []string{"1006/TCP, 1007/TCP, and more: "}},
 	} {
 		got := UnsupportedOfPod(podWith(tc.edit))
 		if len(got) != len(tc.want) || !slices.EqualFunc(got, tc.want, strings.Contains) {

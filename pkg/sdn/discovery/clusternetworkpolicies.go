@@ -37,11 +37,11 @@ func HasClusterNetworkPolicies(ctx context.Context, client policyclient.Interfac
 // AwaitClusterNetworkPolicies returns when the API server serves ClusterNetworkPolicies: at once, or within pollInterval after the CRD was
 // created. It fails only when the context ends.
 func AwaitClusterNetworkPolicies(ctx context.Context, client policyclient.Interface) error {
-	return awaitServed(ctx, "ClusterNetworkPolicies", func(ctx context.Context) (bool, error) { return HasClusterNetworkPolicies(ctx, client) })
+	return awaitServed(ctx, "clusternetworkpolicies", func(ctx context.Context) (bool, error) { return HasClusterNetworkPolicies(ctx, client) })
 }
 
-// awaitServed returns when the API server serves the kind.
-func awaitServed(ctx context.Context, kind string, isServed func(context.Context) (bool, error)) error {
+// awaitServed returns when the API server serves the resource, whose plural name it logs.
+func awaitServed(ctx context.Context, resource string, isServed func(context.Context) (bool, error)) error {
 	retry := firstPolicyRetry
 	for {
 		has, err := isServed(ctx)
@@ -53,7 +53,7 @@ func awaitServed(ctx context.Context, kind string, isServed func(context.Context
 			retry = firstPolicyRetry
 		case ctx.Err() == nil:
 			pause, retry = retry, min(2*retry, pollInterval)
-			klog.FromContext(ctx).Error(err, "Failed to discover API", "kind", kind, "retryAfter", pause)
+			klog.FromContext(ctx).Error(err, "Failed to discover API", "resource", resource, "retryAfter", pause, "action", "if access is denied, apply deploy/rbac of this version")
 		}
 		poll := time.NewTimer(pause)
 		select {

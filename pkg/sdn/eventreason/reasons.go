@@ -42,8 +42,8 @@ const (
 	// Warning on Node: the cluster's services are outside of the service network.
 	ServiceNetworkMismatch = "ServiceNetworkMismatch"
 
-	// Warning on Node: with --service-proxy=ovs, this node supports a part of a service only: not its node ports, external IPs and addresses of load balancers, a port of
-	// SCTP, or a long timeout of session affinity.
+	// Warning on Node: with --service-proxy=ovs, a part of a service has no effect on this node: node ports, external IPs and load balancer addresses; SCTP ports on
+	// the userspace datapath; session affinity timeouts above 65,535 s.
 	ServiceLimited = "ServiceLimited"
 
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
@@ -65,7 +65,7 @@ const (
 	AddressOutsideSubnet = "AddressOutsideSubnet"
 
 	// Warning on Pod or Node: the switch refused flows; on the Pod if a pod has no network since the agent started. The message names the object and the
-	// switch's error. The agent tries again, and the node is not ready until then.
+	// switch's error. The agent tries again; until then its pod is not Ready and the Node has NetworkUnavailable=True.
 	NetworkFlowsRefused = "NetworkFlowsRefused"
 
 	// Warning on Node: all addresses of the node's subnet are in use.

@@ -30,15 +30,15 @@ func (a *agent) isProposed(c *caches) bool {
 	return err == nil && config.IsProposed(o)
 }
 
-// errNoHostSubnet is the failure of a running node whose HostSubnet was deleted.
-var errNoHostSubnet = errors.New("the HostSubnet was deleted")
+// errNoHostSubnet is the failure of a running node whose HostSubnet was deleted. Its text follows the name.
+var errNoHostSubnet = errors.New("was deleted, so other nodes do not reach this node's pods; check that ovsdn-controller runs, which re-creates it")
 
 // hostSubnetHealthy returns an error if the node's HostSubnet does not exist: other nodes then have no flows for this node's pods.
 func (a *agent) hostSubnetHealthy(c *caches) error {
 	if a.hasHostSubnet(c) || a.isProposed(c) {
 		return nil
 	}
-	return fmt.Errorf("%w: other nodes do not reach the pods of this node; ovsdn-controller creates HostSubnet %s again: check that it runs", errNoHostSubnet, a.NodeName)
+	return fmt.Errorf("HostSubnet %s %w", a.NodeName, errNoHostSubnet)
 }
 
 // clusterNetwork returns the active network. The controller validates changes that are not active yet.

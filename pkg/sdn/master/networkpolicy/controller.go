@@ -161,7 +161,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return fmt.Errorf("wait for the rate limit of Events: %w", err)
 	}
 	message := reconcile.OneLine(err)
-	klog.FromContext(ctx).Info("Policy is not or partly not enforced", "reason", reason, "faults", message)
+	klog.FromContext(ctx).Info("Policy not enforced as written", "reason", reason, "faults", message)
 	c.Events.Event(about, corev1.EventTypeWarning, reason, truncate(message))
 	return nil
 }

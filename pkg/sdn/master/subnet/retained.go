@@ -123,10 +123,10 @@ func (c *Controller) allocateRetained(ctx context.Context, name string, full err
 		if node != nil || current == nil || !config.IsRetained(current) {
 			continue
 		}
-		klog.FromContext(ctx).Info("Releasing subnet of deleted Node: no other is free", "deletedNode", hs.Name, "subnet", hs.Subnet)
 		if err := c.remove(ctx, current); err != nil {
 			return netip.Prefix{}, err
 		}
+		klog.FromContext(ctx).Info("Released retained subnet early", "deletedNode", hs.Name, "subnet", hs.Subnet, "cause", "no free subnet")
 		if p, err := c.allocator.Allocate(name); err == nil {
 			return p, nil
 		}

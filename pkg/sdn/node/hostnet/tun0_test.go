@@ -235,7 +235,7 @@ func TestSysctls_readOnly(t *testing.T) {
 			t.Errorf("ensure of a read-only sysctl: got %v", err)
 			return
 		}
-		wantError(t, err, "from 1 to 0", "net/ipv4/ip_forward", "/etc/sysctl.d")
+		wantError(t, err, "set sysctl net.ipv4.ip_forward from 1 to 0: ", "/etc/sysctl.d")
 		close(checked)
 		<-changed
 		changes, err := NewTun0(node1()).Sync(t.Context())
@@ -243,7 +243,7 @@ func TestSysctls_readOnly(t *testing.T) {
 			t.Errorf("Sync: got changes %q, error %v; want the address restored, and an error", changes, err)
 			return
 		}
-		wantError(t, err, "from 0 to 1", "net/ipv4/conf/tun0/forwarding", "--sysctl-dir")
+		wantError(t, err, "set sysctl net.ipv4.conf.tun0.forwarding from 0 to 1: ", "--sysctl-dir")
 	}()
 	select {
 	case <-checked:

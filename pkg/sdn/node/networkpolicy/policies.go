@@ -161,7 +161,7 @@ func (p *Policies) update(ctx context.Context) error {
 
 func reportRejected(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Switch rejected flows of policies; allowed connections may be denied", "action", "check ovs-vswitchd's log, then restart the agent")
+		klog.FromContext(ctx).Error(err, "Switch rejected flows of policies; allowed connections may be denied", "action", "check ovs-vswitchd's log, and find the program that changes the bridge; the agent retries")
 	}
 }
 

@@ -22,8 +22,8 @@ type outsideError struct {
 }
 
 func (e *outsideError) Error() string {
-	return fmt.Sprintf("its address %s is outside of %v, the subnet of node %s now, so it has no network; delete the pod, or write its previous subnet back into HostSubnet %s if no other HostSubnet has it",
-		joinAddrs(e.addrs), e.subnets, e.node, e.node)
+	return fmt.Sprintf("address %s is outside of the node's current subnet %s (HostSubnet %s), so the pod has no network; delete the pod, or restore the previous subnet in the HostSubnet if no other HostSubnet has it",
+		joinAddrs(e.addrs), joinPrefixes(e.subnets), e.node)
 }
 
 // outside returns the fault of a pod with addresses outside of the node's subnets, or nil.
@@ -52,7 +52,7 @@ func (m *Manager) rejectOutside(ctx context.Context, pod Pod) bool {
 	m.outsideReported[pod.Attachment] = true
 	m.mu.Unlock()
 	if !reported {
-		klog.FromContext(ctx).Error(fault, "Pod has an address outside of the node's subnet", "pod", klog.KRef(pod.Namespace, pod.Name), "action", "delete the pod")
+		klog.FromContext(ctx).Error(fault, "Rejected pod with address outside of the node's subnet", "pod", klog.KRef(pod.Namespace, pod.Name), "action", "delete the pod")
 		m.events.WarnPod(pod, eventreason.AddressOutsideSubnet, fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, fault))
 	}
 	return true
@@ -73,5 +73,13 @@ func (m *Manager) Outside() error {
 	if count > maxPodsInEvent {
 		names = append(names[:maxPodsInEvent], "…")
 	}
-	return fmt.Errorf("%d running pods have addresses outside of %v, the node's subnet now, and no network: %s; delete them", count, m.Subnets, strings.Join(names, ", "))
+	return fmt.Errorf("%d running pods have addresses outside of the node's current subnet %s, and no network: %s; delete these pods", count, joinPrefixes(m.Subnets), strings.Join(names, ", "))
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
 }

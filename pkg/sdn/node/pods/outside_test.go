@@ -24,7 +24,7 @@ func TestRecover_changedSubnet(t *testing.T) {
 
 	n.options.Subnets = []netip.Prefix{netip.MustParsePrefix("10.130.0.0/23")}
 	second, stop := n.start(t)
-	second.events.want(t, "pod a: AddressOutsideSubnet: pod default/a: its address 10.128.2.2 is outside of [10.130.0.0/23]", "pod b: AddressOutsideSubnet: ")
+	second.events.want(t, "pod a: AddressOutsideSubnet: pod default/a: address 10.128.2.2 is outside of the node's current subnet 10.130.0.0/23 (HostSubnet node1), ", "pod b: AddressOutsideSubnet: ")
 	wantOutside(t, second, "default/a, default/b")
 	req := n.addPod("c", newNetns(t))
 	checkNew := check(t, req, add(t, second, req))
@@ -65,7 +65,7 @@ func TestRecover_changedSubnet(t *testing.T) {
 
 func wantOutside(t *testing.T, a *agent, names string) {
 	t.Helper()
-	if err := a.Outside(); err == nil || !strings.Contains(err.Error(), ": "+names+";") {
+	if err := a.Outside(); err == nil || !strings.Contains(err.Error(), "no network: "+names+"; delete these pods") {
 		t.Errorf("got %v, want an error that names %s", err, names)
 	}
 }

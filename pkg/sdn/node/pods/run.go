@@ -90,7 +90,8 @@ func (m *Manager) reportRejected(ctx context.Context) {
 		}
 		// A pod whose port was repaired since then has other flows.
 		if current, attached := m.get(p.pod.Attachment); attached && current.OFPort == p.pod.OFPort {
-			klog.FromContext(ctx).Error(err, "Flows of a recovered pod were rejected; it has no network until the switch accepts them", "action", "check ovs-vswitchd's log", "pod", klog.KRef(p.pod.Namespace, p.pod.Name))
+			klog.FromContext(ctx).Error(err, "Switch rejected flows of recovered pod", "pod", klog.KRef(p.pod.Namespace, p.pod.Name),
+				"effect", "the pod has no network until the switch accepts them", "action", "check ovs-vswitchd's log")
 			m.events.WarnPod(p.pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: the switch rejected its flows: %v; the agent tries again: check ovs-vswitchd's log",
 				p.pod.Namespace, p.pod.Name, err))
 		}

@@ -48,12 +48,18 @@ func (d Dir) Ensure(s Setting, device string, before func(previous string) error
 			return "", err
 		}
 	}
-	if err := d.Set(name, s.Value); err != nil {
-		return "", fmt.Errorf("change from %s to %s: %w; make /proc/sys writable for the agent (--sysctl-dir), or set it on the host (/etc/sysctl.d) and stop the program that changes it",
-			have, s.Value, err)
+	if err := os.WriteFile(d.path(name), []byte(s.Value), 0o644); err != nil {
+		if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pathErr.Err // the message has the name
+		}
+		return "", fmt.Errorf("set sysctl %s from %s to %s: %w; mount the host's /proc/sys/net writable below --sysctl-dir, or set the sysctl in /etc/sysctl.d and stop the program that changes it",
+			dotted(name), have, s.Value, err)
 	}
 	return fmt.Sprintf("sysctl %s=%s (was %s)", name, s.Value, have), nil
 }
+
+// dotted returns the name as sysctl(8) and /etc/sysctl.d have it: net.ipv4.ip_forward. Dots in the name of an interface become slashes.
+func dotted(name string) string { return strings.NewReplacer("/", ".", ".", "/").Replace(name) }
 
 func (d Dir) path(name string) string {
 	if d == "" {
