@@ -74,7 +74,7 @@ test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; De
 	@scripts/bootstrap.sh kernel
 	@scripts/test-kernel.sh
 
-# A lab that stays, for `make e2e`; the lab is brought up with these options if there is none.
+# A lab that remains, for `make e2e`; the lab is brought up with these options if there is none.
 LAB ?= dev
 LAB_OPTIONS ?= --mode=subnet
 # The tests that LAB runs, and the packages where they are.
@@ -82,7 +82,7 @@ RUN ?= .
 E2E ?= ./test/e2e
 
 .PHONY: e2e
-e2e: build ## run end-to-end tests in a lab that stays, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
+e2e: build ## run one end-to-end test (RUN=) in a lab that remains, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
 	@if bin/ovsdn-lab --name $(LAB) status >/dev/null 2>&1; then bin/ovsdn-lab --name $(LAB) reload; else bin/ovsdn-lab --name $(LAB) up $(LAB_OPTIONS); fi
 	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) CGO_ENABLED=0 \
 		$(GO) test -trimpath -vet=off -p 1 -count=1 -timeout 80m -v -run '$(RUN)' $(E2E)

@@ -10,6 +10,10 @@ case ${1:-} in
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
+steps=(unit real tools datapath oracle lab)
+for name in "$@"; do
+  [[ " ${steps[*]} " == *" $name "* ]] || { echo "test.sh: unknown step \"$name\"; steps: ${steps[*]}" >&2; exit 2; }
+done
 chosen=" $* "
 
 # Two configurations, so that dependencies are compiled twice: the Makefile's, and the race detector's. Tests that build programs set CGO_ENABLED=0.

@@ -41,7 +41,7 @@ does so with every lab of this machine, also with those that a killed test run h
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "remove every lab of this machine")
+	cmd.Flags().BoolVar(&all, "all", false, "remove every lab of this machine, also running ones and those of other users")
 	return cmd
 }
 
@@ -51,7 +51,7 @@ func downAll(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "lab %s is down\n", name)
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("labs are root's: use sudo: %w", err)
+		return fmt.Errorf("%w; labs belong to root; use sudo", err)
 	}
 	if err == nil && len(removed) == 0 {
 		fmt.Fprintln(cmd.OutOrStdout(), "there are no labs: nothing to remove")
@@ -243,7 +243,7 @@ func withLab(name *string, do func(*cobra.Command, *lab.Lab, []string) error) fu
 	return func(cmd *cobra.Command, args []string) error {
 		l, err := lab.Open(*name)
 		if errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("labs are root's: use sudo: %w", err)
+			return fmt.Errorf("%w; labs belong to root; use sudo", err)
 		}
 		if err != nil {
 			return err

@@ -134,7 +134,7 @@ func seeFaults(t *testing.T, x *trio) {
 	}
 }
 
-// seeNodeDeleted: a Node that is deleted and registers again keeps its subnet, and its pods their connections.
+// seeNodeDeleted: a Node that is deleted and registers again retains its subnet, and its pods their connections.
 func seeNodeDeleted(t *testing.T, x *trio) {
 	talks := x.talks(t)
 	x.deleteNode(t)
