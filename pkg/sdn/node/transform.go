@@ -9,13 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
 // transform is an informer's transform that removes the annotations and managed fields that the agent does not read, and those fields of pods. The API
 // allows 256 KiB of annotations in one object.
 func transform(obj any) (any, error) {
-	const ours, openshift, kubelet = "ovsdn.io/", "network.openshift.io/", "kubernetes.io/config." // the last on the mirrors of static pods
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		containers := policy.CompactContainers(&o.Spec)
@@ -28,19 +28,19 @@ func transform(obj any) (any, error) {
 			Status:     corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs},
 		}
 		out.OwnerReferences, out.Finalizers = nil, nil
-		stripMetadata(&out.ObjectMeta, append(config.PodRequestAnnotations(), kubelet)...)
+		stripMetadata(&out.ObjectMeta, isPodAnnotation)
 		return out, nil
 	case *networkv1.ClusterNetwork:
 		out := *o
-		stripMetadata(&out.ObjectMeta, ours, openshift)
+		stripMetadata(&out.ObjectMeta, isNetworkAnnotation)
 		return &out, nil
 	case *networkv1.HostSubnet:
 		out := *o
-		stripMetadata(&out.ObjectMeta, ours, openshift)
+		stripMetadata(&out.ObjectMeta, isNetworkAnnotation)
 		return &out, nil
 	case *networkv1.NetNamespace:
 		out := *o
-		stripMetadata(&out.ObjectMeta, ours, openshift)
+		stripMetadata(&out.ObjectMeta, isNetworkAnnotation)
 		return &out, nil
 	}
 	return obj, nil
@@ -49,12 +49,22 @@ func transform(obj any) (any, error) {
 // maxAnnotation is the longest value of an annotation that is retained, in bytes: more than any configuration has (config.AcceptedAnnotation).
 const maxAnnotation = 16 << 10
 
-// stripMetadata retains annotations whose keys contain one of the names.
-func stripMetadata(o *metav1.ObjectMeta, names ...string) {
+// isPodAnnotation reports whether the agent reads the annotation of a pod. Tenants write these: the keys are exact, so that their number is limited.
+func isPodAnnotation(key string) bool {
+	return slices.Contains(config.PodRequestAnnotations(), key) || slices.Contains(pods.StaticPodAnnotations(), key)
+}
+
+// isNetworkAnnotation reports whether the annotation is one of the network's objects, which only administrators and controllers write.
+func isNetworkAnnotation(key string) bool {
+	return strings.Contains(key, "ovsdn.io/") || strings.Contains(key, "network.openshift.io/")
+}
+
+// stripMetadata retains the annotations that the agent reads.
+func stripMetadata(o *metav1.ObjectMeta, reads func(key string) bool) {
 	o.ManagedFields = nil
 	var retained map[string]string
 	for key, value := range o.Annotations {
-		if len(value) <= maxAnnotation && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(key, name) }) {
+		if len(value) <= maxAnnotation && reads(key) {
 			if retained == nil {
 				retained = map[string]string{}
 			}

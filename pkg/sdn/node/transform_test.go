@@ -25,6 +25,8 @@ func TestTransform_annotations(t *testing.T) {
 		object metav1.Object
 		want   map[string]string
 	}{
+		"pod with similar keys": {&corev1.Pod{ObjectMeta: meta(config.IngressBandwidthAnnotation, config.IngressBandwidthAnnotation+"A", "x.kubernetes.io/config.hash", "kubernetes.io/config.source")},
+			map[string]string{config.IngressBandwidthAnnotation: "value"}},
 		"pod":             {&corev1.Pod{ObjectMeta: meta("kubernetes.io/config.hash")}, map[string]string{"kubernetes.io/config.hash": "value"}},
 		"host subnet":     {&networkv1.HostSubnet{ObjectMeta: meta(networkv1.NodeUIDAnnotation)}, map[string]string{networkv1.NodeUIDAnnotation: "value"}},
 		"net namespace":   {&networkv1.NetNamespace{ObjectMeta: meta(config.AssignedVNIDAnnotation)}, map[string]string{config.AssignedVNIDAnnotation: "value"}},

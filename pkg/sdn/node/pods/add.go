@@ -30,6 +30,9 @@ const (
 	annotationConfigMirror = "kubernetes.io/config.mirror"
 )
 
+// StaticPodAnnotations returns the keys of annotations of pods that ADD reads.
+func StaticPodAnnotations() []string { return []string{annotationConfigHash, annotationConfigMirror} }
+
 // Add attaches the interface. It returns when the pod's flows are installed. When it fails, or its context ends, it
 // removes all that it created.
 func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Result, error) {
