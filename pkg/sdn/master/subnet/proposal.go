@@ -127,7 +127,7 @@ func (c *Controller) withdraw(ctx context.Context, node *corev1.Node, hs *networ
 	if node == nil {
 		return c.withdrawExternal(ctx, hs)
 	}
-	if err := c.remove(ctx, hs); err != nil {
+	if _, err := c.remove(ctx, hs); err != nil {
 		return err
 	}
 	return c.propose(ctx, node)

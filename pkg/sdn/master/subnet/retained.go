@@ -62,7 +62,7 @@ func (c *Controller) syncDeletedNode(ctx context.Context, hs *networkv1.HostSubn
 	}
 	remaining := c.retention - now.Sub(since)
 	if !awaited || remaining <= 0 || config.IsProposed(hs) {
-		if err := c.remove(ctx, hs); err != nil || node == nil {
+		if _, err := c.remove(ctx, hs); err != nil || node == nil {
 			return err
 		}
 		return c.propose(ctx, node)
@@ -123,8 +123,12 @@ func (c *Controller) allocateRetained(ctx context.Context, name string, full err
 		if node != nil || current == nil || !config.IsRetained(current) {
 			continue
 		}
-		if err := c.remove(ctx, current); err != nil {
+		released, err := c.remove(ctx, current)
+		if err != nil {
 			return netip.Prefix{}, err
+		}
+		if !released { // the cache is outdated: its update releases a subnet, so no other Node has to lose its own
+			return netip.Prefix{}, fmt.Errorf("release subnet %s: HostSubnet %s was deleted in the meantime", hs.Subnet, hs.Name)
 		}
 		klog.FromContext(ctx).Info("Released retained subnet early", "deletedNode", hs.Name, "subnet", hs.Subnet, "cause", "no free subnet")
 		if p, err := c.allocator.Allocate(name); err == nil {

@@ -1,6 +1,7 @@
 package subnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -227,6 +228,33 @@ func TestAllocate_releasesOldestRetained(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"new", "oldest", "returned", "user's"}, left); diff != "" {
 		t.Errorf("HostSubnets (-want +got): %s", diff)
+	}
+}
+
+// If another client has deleted the HostSubnet, whose deletion the cache does not have yet, its subnet is about to be free: no other is released.
+func TestAllocate_retainedDeletedByOther(t *testing.T) {
+	f := newFixture(t, state{})
+	f.retention = time.Hour
+	for name, hs := range map[string]*networkv1.HostSubnet{
+		"old": edited(retained(2*time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.128.2.0/23" }), // in the cache only
+		"new": edited(retained(time.Minute), func(o *networkv1.HostSubnet) { o.Subnet = "10.128.0.0/23" }),
+	} {
+		hs.Name, hs.Host = name, name
+		if name != "old" {
+			if err := f.network.Tracker().Add(hs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.hostSubnetIndexer.Add(hs); err != nil {
+			t.Fatal(err)
+		}
+		f.allocator.MarkAllocated(name, netip.MustParsePrefix(hs.Subnet))
+	}
+	if got, err := f.allocate(t.Context(), "node1"); err == nil || errors.As(err, new(*FullError)) {
+		t.Errorf("got %s, %v; want an error that is retried", got, err)
+	}
+	if _, err := f.network.NetworkV1().HostSubnets().Get(t.Context(), "new", metav1.GetOptions{}); err != nil {
+		t.Errorf("HostSubnet that was retained for a shorter time: %v", err)
 	}
 }
 

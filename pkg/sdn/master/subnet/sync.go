@@ -81,19 +81,19 @@ func nodeUID(hs *networkv1.HostSubnet) types.UID {
 
 // remove deletes this version of the HostSubnet and releases its subnet. If the HostSubnet does not exist, the cache is outdated and the
 // allocation may already belong to a newer Node of that name: remove does not release it.
-func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) error {
-	err := c.Network.NetworkV1().HostSubnets().Delete(ctx, hs.Name, metav1.DeleteOptions{
+func (c *Controller) remove(ctx context.Context, hs *networkv1.HostSubnet) (released bool, err error) {
+	err = c.Network.NetworkV1().HostSubnets().Delete(ctx, hs.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &hs.UID, ResourceVersion: &hs.ResourceVersion},
 	})
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("delete HostSubnet %s: %w", hs.Name, err)
+		return false, fmt.Errorf("delete HostSubnet %s: %w", hs.Name, err)
 	}
 	c.retryWaiting(c.allocator.Release(hs.Name))
 	klog.FromContext(ctx).Info("Released subnet", "subnet", hs.Subnet, "nodeUID", nodeUID(hs))
-	return nil
+	return true, nil
 }
 
 // update writes the fields that the Node determines (name, UID, address), and validates the subnet. The HostSubnet of a deleted Node becomes the Node's.
