@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/klog/v2"
 
@@ -38,6 +39,10 @@ func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
 func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 	a, log := n.agent, klog.FromContext(ctx)
 	changes, err := n.tun0.Sync(ctx)
+	if errors.As(err, new(*hostnet.SysctlError)) { // may be of no effect on the host; the Node's condition reports it (tun0.Healthy)
+		log.Error(err, "Failed to write sysctls", "interface", hostnet.Tun0Name, "retryAfter", hostCheck)
+		err = nil
+	}
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func NewTun0(c Tun0Config) *Tun0 {
 
 // Sync corrects tun0 and returns the changes, for logging. It removes other addresses and routes of tun0, and at first
 // other permanent IPv4 neighbours. An interface with the name
-// but another MAC than the port's belongs to another program: that is an error, and nothing is changed.
+// but another MAC than the port's belongs to another program: that is an error, and nothing is changed. The error is a *SysctlError if only sysctls failed.
 func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,6 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 		return nil, err
 	}
 	changes, sysctlErr := t.sysctls()
-	defer func() { err = errors.Join(err, sysctlErr) }()
 	for _, step := range []func(netlink.Link) ([]string, error){t.setMTU, t.addresses, t.up, t.nextHop, t.routes, t.staleNeighbours} {
 		if err := ctx.Err(); err != nil {
 			return changes, err
@@ -79,8 +78,11 @@ func (t *Tun0) Sync(ctx context.Context) (changes []string, err error) {
 		done, err := step(link)
 		changes = append(changes, done...)
 		if err != nil {
-			return changes, err
+			return changes, errors.Join(err, sysctlErr)
 		}
+	}
+	if sysctlErr != nil {
+		return changes, &SysctlError{sysctlErr}
 	}
 	return changes, nil
 }

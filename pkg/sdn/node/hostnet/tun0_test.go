@@ -244,6 +244,14 @@ func TestSysctls_readOnly(t *testing.T) {
 			return
 		}
 		wantError(t, err, "set sysctl net.ipv4.conf.tun0.forwarding from 0 to 1: ", "--sysctl-dir")
+		if !errors.As(err, new(*SysctlError)) {
+			t.Errorf("Sync with all but a sysctl restored: got error %T, want *SysctlError, with which an agent starts", err)
+		}
+		foreign := node1()
+		foreign.MTU.Link = 1 << 30 // no link has it
+		if _, err := NewTun0(foreign).Sync(t.Context()); err == nil || errors.As(err, new(*SysctlError)) {
+			t.Errorf("Sync with another failure: got %v, want an error other than *SysctlError", err)
+		}
 	}()
 	select {
 	case <-checked:
