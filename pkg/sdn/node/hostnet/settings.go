@@ -37,8 +37,8 @@ func (t *Tun0) sysctls() (changes []string, err error) {
 	return changes, errors.Join(errs...)
 }
 
-// uplinks returns the names of the interfaces by which packets of other networks arrive: that with the node's address, and those of the default routes. It
-// updates those whose sysctls are watched.
+// uplinks returns the names of the interfaces by which packets of other networks arrive: that with the node's address, and those of the default routes of the
+// lowest metric. Others may be of a network in which the host must not forward. It updates those whose sysctls are watched.
 func (t *Tun0) uplinks() (names []string, err error) {
 	var indexes []int
 	add := func(link netlink.Link, err error) {
@@ -55,6 +55,9 @@ func (t *Tun0) uplinks() (names []string, err error) {
 		err = fmt.Errorf("list the host's default routes: %w", err)
 	}
 	for _, r := range routes {
+		if slices.ContainsFunc(routes, func(other netlink.Route) bool { return other.Priority < r.Priority }) {
+			continue
+		}
 		add(netlink.LinkByIndex(r.LinkIndex))
 		for _, hop := range r.MultiPath {
 			add(netlink.LinkByIndex(hop.LinkIndex))

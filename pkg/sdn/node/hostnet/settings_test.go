@@ -76,6 +76,32 @@ func TestTun0_runRestoresSysctls(t *testing.T) {
 	}
 }
 
+// The agent sets forwarding of the interfaces by which packets arrive, not of those with a default route of a higher metric, such as one of a network for
+// management. If such a route becomes the best, its interface is an uplink.
+func TestTun0_uplinksOfBestDefaultRoutes(t *testing.T) {
+	inNetNS(t)
+	for i, name := range []string{"eth0", "eth1", "eth2", "eth3"} {
+		addInterface(t, name, nil, fmt.Sprintf("192.0.%d.10/24", i))
+	}
+	sh(t, "sysctl -qw net.ipv4.ip_forward=1; for i in 0 1 2 3; do sysctl -qw net.ipv4.conf.eth$i.forwarding=0; done")
+	sh(t, `ip route add default via 192.0.3.1 dev eth3 metric 200; ip route add default metric 100 nexthop via 192.0.1.1 dev eth1 nexthop via 192.0.2.1 dev eth2`)
+	addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
+	c := node1()
+	c.Uplink = "eth0"
+	forwarding := func() string {
+		return strings.Join(strings.Fields(sh(t, "cat /proc/sys/net/ipv4/conf/eth[0-3]/forwarding")), "")
+	}
+	syncTun0(t, c)
+	if got, want := forwarding(), "1110"; got != want {
+		t.Errorf("forwarding of eth0 to eth3: got %s, want %s", got, want)
+	}
+	sh(t, "ip route del default metric 100")
+	syncTun0(t, c)
+	if got, want := forwarding(), "1111"; got != want {
+		t.Errorf("forwarding of eth0 to eth3 after eth3's route became the best: got %s, want %s", got, want)
+	}
+}
+
 // An uninstallation restores the previous value of an uplink's sysctl. An interface that was deleted in the meantime does not stop it.
 func TestSysctls_restoreUplink(t *testing.T) {
 	inNetNS(t)

@@ -13,7 +13,7 @@ type Scope string
 const (
 	ScopeHost   Scope = "host"               // no interface, or all
 	ScopeTun0   Scope = "tun0"               // the host's interface in the pod network
-	ScopeUplink Scope = "uplink"             // the interface with the node's address, and those of the node's IPv4 default routes
+	ScopeUplink Scope = "uplink"             // the interface with the node's address, and those of the node's IPv4 default routes of the lowest metric
 	ScopeVeth   Scope = "host veths of pods" // the host's end of each pod's veth pair
 )
 
