@@ -264,7 +264,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 	flows := a.flowsHealthy(n.store)
 	healthy := func() error {
 		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(),
-			a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy(), flows())
+			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	return a.cni.Serve(ctx, n.pods)

@@ -124,12 +124,17 @@ func (m *Manager) Status(context.Context) error {
 	return nil
 }
 
-// Healthy returns the failure of Open vSwitch that prevents ADD, and the sysctls of pods' interfaces that can't be written, or nil.
+// Healthy returns the failure of Open vSwitch that prevents ADD, or nil.
 func (m *Manager) Healthy() error {
 	bridge, _ := m.health.get()
+	return bridge
+}
+
+// SysctlsHealthy returns the first failure to write sysctls of pods' interfaces in the last reconciliation, or nil.
+func (m *Manager) SysctlsHealthy() error {
 	m.health.mu.Lock()
 	defer m.health.mu.Unlock()
-	return errors.Join(bridge, m.health.sysctls)
+	return m.health.sysctls
 }
 
 // requireRecovered returns an error before Recover has ended: an ADD could allocate the address of a running pod.

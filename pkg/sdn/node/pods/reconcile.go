@@ -39,7 +39,7 @@ func (m *Manager) reconcile(ctx context.Context, valid func(Attachment) bool) er
 	return errors.Join(errs...)
 }
 
-// restoreSysctls restores the sysctls of the host veths of running pods. Its first failure is reported by Healthy.
+// restoreSysctls restores the sysctls of the host veths of running pods. Its first failure is reported by SysctlsHealthy.
 func (m *Manager) restoreSysctls(ctx context.Context, c inventory) {
 	var failure error
 	for _, pod := range m.Pods() {
