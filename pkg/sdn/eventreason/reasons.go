@@ -43,7 +43,7 @@ const (
 	ServiceNetworkMismatch = "ServiceNetworkMismatch"
 
 	// Warning on Node: with --service-proxy=ovs, a part of a service has no effect on this node: node ports, external IPs and load balancer addresses; SCTP ports on
-	// the userspace datapath; session affinity timeouts above 65,535 s.
+	// the userspace datapath; session affinity timeouts above 65,535 s. One Event names one of the services and their number.
 	ServiceLimited = "ServiceLimited"
 
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.

@@ -52,11 +52,15 @@ type Balancer struct {
 	store    *store.Store
 	events   Events
 	loop     *reconcile.Loop
+	limits   *reconcile.Runner // of reportLimits
 
 	mu       sync.Mutex
 	zone     string            // of this node
 	flushed  udpFrontends      // by which connections are evaluated
 	reported map[string]report // by service; without services that have nothing to report
+	// limited is the number of services that each limit concerns; unreported are limits that wait for an Event.
+	limited    [limits]int
+	unreported [limits]bool
 }
 
 // Prepare adds the transform and the index that New requires to an informer of EndpointSlices, which must not run yet.
@@ -83,6 +87,7 @@ func New(o Options) (*Balancer, error) {
 		flushed: newUDPFrontends(), reported: map[string]report{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
+	b.limits = reconcile.NewRunner("limits of services", limitsInterval, b.reportLimits)
 	if err := b.loop.Watch(o.Services); err != nil {
 		return nil, err
 	}
@@ -159,7 +164,12 @@ func (b *Balancer) Prime(context.Context) error {
 }
 
 // Run reconciles services until the context ends.
-func (b *Balancer) Run(ctx context.Context) { b.loop.Run(ctx, workers) }
+func (b *Balancer) Run(ctx context.Context) {
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	reporting.Go(func() { b.limits.Run(ctx) })
+	b.loop.Run(ctx, workers)
+}
 
 func (b *Balancer) reconcile(ctx context.Context, key string) error {
 	err := b.set(key).Wait(ctx)
@@ -222,10 +232,9 @@ func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline
 	}
 	found.addProblems("endpoints", selected.Problems)
 	affinity := found.affinity(svc)
-	external := false
 	for _, f := range svc.Frontends() {
 		if f.Kind != endpoints.ClusterIP {
-			external = true
+			found.limits[limitExternal] = true
 			continue
 		}
 		port, targets := svc.Ports[f.Of], selected.Ports[f.Of].Internal
@@ -234,12 +243,9 @@ func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline
 			frontend.Endpoints = append(frontend.Endpoints, t.Addr)
 		}
 		if frontend.Protocol == pipeline.ProtocolSCTP && b.node.StatelessSCTP {
-			found.addLimit("port %d of SCTP has no flows: Open vSwitch's userspace datapath can't translate SCTP; use the kernel's (--datapath=system)", f.Port)
+			found.limits[limitSCTP] = true
 		}
 		all = append(all, frontend)
-	}
-	if external {
-		found.addLimit("its node ports, external IPs and addresses of load balancers have no flows with --service-proxy=ovs, which serves cluster IPs only; use kube-proxy and --service-proxy=external")
 	}
 	return all, found
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -227,7 +228,8 @@ func TestBalancer_zone(t *testing.T) {
 	f.expect("zone z2", []string{toB}, toA)
 }
 
-// TestBalancer_limits checks that what this node does not support is reported once, and that affinity is limited.
+// TestBalancer_limits checks that what this node does not support is reported in one Event for each limit, however many services have it, and that affinity is
+// limited.
 func TestBalancer_limits(t *testing.T) {
 	f := newFixture(t, config.ModeSubnet)
 	limited := func(s *corev1.ServiceSpec) {
@@ -240,12 +242,55 @@ func TestBalancer_limits(t *testing.T) {
 	f.slices.Add(slice("a", "web", corev1.ProtocolTCP, 8080, "10.128.0.5"))
 	f.slices.Add(slice("b", "sctp", corev1.ProtocolSCTP, 9, "10.128.0.5"))
 	f.expect("limits", []string{"idle_timeout=65535", toA}, "sctp")
-	f.services.Modify(service(limited))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.events) != 1 || !strings.HasPrefix(f.events[0], "ServiceLimited service ns/svc: ") ||
-		!strings.Contains(f.events[0], "65535 s on this node, not 86400 s") || !strings.Contains(f.events[0], "port 9 of SCTP") || !strings.Contains(f.events[0], "its node ports") {
-		t.Errorf("events: got %q, want one ServiceLimited with all limits", f.events)
+	for i := range 50 {
+		svc := service(limited)
+		svc.Name, svc.Spec.ClusterIP = fmt.Sprint("svc", i), fmt.Sprint("172.30.1.", i)
+		svc.Spec.ClusterIPs = []string{svc.Spec.ClusterIP}
+		f.services.Add(svc)
+		f.expect(svc.Name, []string{svc.Spec.ClusterIP})
+	}
+	events := func() []string {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return slices.Clone(f.events)
+	}
+	await.OK(f, timeout, func(context.Context) error {
+		if got := events(); len(got) < 3 {
+			return fmt.Errorf("got %d Events, want 3: %q", len(got), got)
+		}
+		return nil
+	})
+	for l := range limits {
+		if got := events(); len(got) != 3 || !strings.Contains(got[l], l.String()) || !strings.HasPrefix(got[l], "ServiceLimited ") || !strings.Contains(got[l], "such as ns/svc") {
+			t.Errorf("got Events %q, want one about %q", got, l)
+		}
+	}
+}
+
+// TestReportLimits checks that one Event has the number of services, and that the next one follows only when there were none in between.
+func TestReportLimits(t *testing.T) {
+	f := &fixture{T: t}
+	b := &Balancer{reported: map[string]report{}, events: f}
+	b.limits = reconcile.NewRunner("limits", limitsInterval, b.reportLimits)
+	external := report{}
+	external.limits[limitExternal] = true
+	for i, step := range []struct {
+		service string
+		found   report
+		events  int // in total
+	}{{"ns/b", external, 1}, {"ns/a", external, 1}, {"ns/a", external, 1}, {"ns/a", report{}, 1}, {"ns/b", report{}, 1}, {"ns/c", external, 2}} {
+		b.report(step.service, step.found)
+		f.noError(b.reportLimits(t.Context()))
+		if len(f.events) != step.events {
+			t.Errorf("step %d: got Events %q, want %d", i, f.events, step.events)
+		}
+	}
+	b.report("ns/c", report{})
+	b.report("ns/b", external)
+	b.report("ns/a", external)
+	f.noError(b.reportLimits(t.Context()))
+	if got, want := f.events[len(f.events)-1], "ServiceLimited 2 services, such as ns/a: "+limitExternal.String(); got != want {
+		t.Errorf("got Event %q, want %q", got, want)
 	}
 }
 
@@ -322,7 +367,7 @@ func TestReport_problems(t *testing.T) {
 			t.Errorf("report: got %q, want %q in it", r.invalid, want)
 		}
 	}
-	if r.limits != "" {
-		t.Errorf("limits of the node: got %q, want none", r.limits)
+	if r.limits != [limits]bool{} {
+		t.Errorf("limits of the node: got %v, want none", r.limits)
 	}
 }

@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -14,17 +15,37 @@ import (
 
 // report is what users of a service must know. It is comparable.
 type report struct {
-	limits  string // what this node does not support, for an Event on the Node
-	invalid string // fields that are ignored, for the log: each node would write the same Event
+	limits  [limits]bool // what this node does not support, for an Event on the Node
+	invalid string       // fields that are ignored, for the log: each node would write the same Event
 }
 
 // maxInvalid bounds the text of invalid fields, in bytes.
 const maxInvalid = 1024
 
-// addLimit adds something that this node does not support.
-func (r *report) addLimit(format string, args ...any) {
-	r.limits = join(r.limits, fmt.Sprintf(format, args...))
+// limit is a part of services that this node does not support.
+type limit int
+
+const (
+	limitExternal limit = iota
+	limitSCTP
+	limitAffinity
+	limits // their number
+)
+
+func (l limit) String() string {
+	switch l {
+	case limitExternal:
+		return "node ports, external IPs and addresses of load balancers have no flows with --service-proxy=ovs, which serves cluster IPs only; use kube-proxy and --service-proxy=external"
+	case limitSCTP:
+		return "ports of SCTP have no flows: Open vSwitch's userspace datapath can't translate SCTP; use the kernel's (--datapath=system)"
+	case limitAffinity:
+		return fmt.Sprintf("the timeout of session affinity is %d s on this node: Open vSwitch supports no more; set sessionAffinityConfig.clientIP.timeoutSeconds", math.MaxUint16)
+	}
+	return fmt.Sprintf("limit %d", int(l))
 }
+
+// limitsInterval is the minimum interval of Events about limits. Tenants create services, each of which concerns all nodes.
+const limitsInterval = 10 * time.Minute
 
 // addProblems adds the invalid fields of an object.
 func (r *report) addProblems(object string, problems endpoints.Problems) {
@@ -49,14 +70,13 @@ func join(text, more string) string {
 func (r *report) affinity(svc *endpoints.Service) uint16 {
 	seconds := int(svc.Affinity / time.Second)
 	if seconds > math.MaxUint16 {
-		r.addLimit("the timeout of session affinity is %d s on this node, not %d s: Open vSwitch supports no more; set sessionAffinityConfig.clientIP.timeoutSeconds",
-			math.MaxUint16, seconds)
+		r.limits[limitAffinity] = true
 		seconds = math.MaxUint16
 	}
 	return uint16(seconds) //nolint:gosec // limited above
 }
 
-// report reports what has changed since the last report of the service.
+// report reports what has changed since the last report of the service. It requests an Event about a limit when the number of its services increases from 0.
 func (b *Balancer) report(service string, found report) {
 	b.mu.Lock()
 	last := b.reported[service]
@@ -65,11 +85,50 @@ func (b *Balancer) report(service string, found report) {
 	} else {
 		b.reported[service] = found
 	}
+	first := false
+	for l := range limits {
+		switch {
+		case found.limits[l] && !last.limits[l]:
+			b.limited[l]++
+			if b.limited[l] == 1 {
+				b.unreported[l], first = true, true
+			}
+		case !found.limits[l] && last.limits[l]:
+			b.limited[l]--
+		}
+	}
 	b.mu.Unlock()
-	if found.limits != "" && found.limits != last.limits {
-		b.events.WarnNode(eventreason.ServiceLimited, fmt.Sprintf("service %s: %s", service, found.limits))
+	if first {
+		b.limits.Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
 		klog.Background().Info("Ignored invalid fields of a service", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
+}
+
+// reportLimits writes one Event for each limit whose services were not reported since their number was 0.
+func (b *Balancer) reportLimits(context.Context) error {
+	b.mu.Lock()
+	var messages []string
+	for l := range limits {
+		if b.unreported[l] && b.limited[l] > 0 {
+			messages = append(messages, fmt.Sprintf("%d services, such as %s: %s", b.limited[l], b.firstLimited(l), l))
+		}
+		b.unreported[l] = false
+	}
+	b.mu.Unlock()
+	for _, message := range messages {
+		b.events.WarnNode(eventreason.ServiceLimited, message)
+	}
+	return nil
+}
+
+// firstLimited returns the first of the services by name that the limit concerns. b.mu is held.
+func (b *Balancer) firstLimited(l limit) (first string) {
+	for service, r := range b.reported {
+		if r.limits[l] && (first == "" || service < first) {
+			first = service
+		}
+	}
+	return first
 }
