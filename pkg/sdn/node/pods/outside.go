@@ -22,7 +22,7 @@ type outsideError struct {
 }
 
 func (e *outsideError) Error() string {
-	return fmt.Sprintf("address %s is outside of the node's current subnet %s (HostSubnet %s), so the pod has no network; delete the pod, or restore the previous subnet in the HostSubnet if no other HostSubnet has it",
+	return fmt.Sprintf("address %s is outside of the node's current subnet %s (HostSubnet %s), so the pod has no network, and policies and services still use the address, which may become another pod's; delete the pod soon, or restore the previous subnet in the HostSubnet if no other HostSubnet has it",
 		joinAddrs(e.addrs), joinPrefixes(e.subnets), e.node)
 }
 
