@@ -71,6 +71,9 @@ func (s *Store) recordRefused(ctx context.Context, changes, rest []*change) {
 			s.refused[c.owner] = refusedState{state: c.new, err: c.err}
 		case refused && !waiting[c]:
 			delete(s.refused, c.owner)
+			if len(c.new) == 0 {
+				continue // removed: its update flushes what it revokes
+			}
 			klog.FromContext(ctx).Info("Installed flows that were rejected before", "owner", c.owner)
 			// The update that first requested the flows has been flushed without them.
 			s.flusher.request(revocations{permission: true})

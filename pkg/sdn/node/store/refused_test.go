@@ -155,6 +155,26 @@ func TestHealthy_rejectedStateIsWithdrawn(t *testing.T) {
 	}
 }
 
+// The deletion of an owner installs nothing: no connection is evaluated again, also if the store writes the deletion because a comparison is due.
+func TestDelete_rejectedOwnerDuringAComparison(t *testing.T) {
+	inBubble(t, func(t *testing.T, tr *tracker, s *Store) {
+		tr.RefuseFlow = rejectPort(13)
+		if err := await(t, s.Set(pod("a"), flows(flow(1, goovs.Output(13))))); err == nil {
+			t.Fatal("got no error of the rejected change")
+		}
+		before := tr.count("list")
+		s.Resync()
+		must(t, s.Delete(pod("a")))
+		pass(2 * flushInterval)
+		if got := tr.count("list") - before; got != 0 {
+			t.Errorf("got %d lists of connections, want 0", got)
+		}
+		if err := s.Healthy(); err != nil {
+			t.Errorf("got error %v, want none", err)
+		}
+	})
+}
+
 // The owner of a rejected change is evicted by the comparison that follows the rejection: neither its previous nor its new flows remain.
 func TestSet_rejectedChangeOfAnEvictedOwner(t *testing.T) {
 	f := newFake(t)
