@@ -15,7 +15,8 @@ import (
 )
 
 // refusedState is the desired state of an owner that the switch rejected, or that was in conflict. The owner retains its previous state, or has none if it was
-// evicted. The store tries it again after a backoff and with each audit, until the switch accepts it or another change of the owner replaces it.
+// evicted. The store tries it again after a backoff and with each audit, until the switch accepts it or another valid change of the owner replaces it. After
+// an invalid change, which does not compile, the owner gets its last valid state, as if the switch had accepted that at once.
 type refusedState struct {
 	state state
 	err   error
@@ -39,7 +40,7 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Healthy returns the reason for which a part of the desired state is not on the switch: the error of the last write, or a *RefusedError. A conflict between
-// owners is no reason. The caller checks by itself whether Open vSwitch answers.
+// owners is no reason, and neither is a change that does not compile: objects of a tenant could cause it on all nodes. The caller checks by itself whether Open vSwitch answers.
 func (s *Store) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

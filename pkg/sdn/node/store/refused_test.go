@@ -175,6 +175,32 @@ func TestDelete_rejectedOwnerDuringAComparison(t *testing.T) {
 	})
 }
 
+// An invalid change does not replace the last valid one: the owner gets that state even if the switch rejected it at first, as without the rejection.
+func TestSet_invalidChangeAfterARejectedOne(t *testing.T) {
+	f := newFake(t)
+	var lenient atomic.Bool
+	f.RefuseFlow = func(fl *ovs.Flow) string {
+		if lenient.Load() {
+			return ""
+		}
+		return rejectPort(13)(fl)
+	}
+	s := startRetrying(t, f)
+	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
+	if err := await(t, s.Set(pod("a"), flows(flow(2, goovs.Output(13))))); err == nil {
+		t.Fatal("got no error of the rejected change")
+	}
+	if err := await(t, s.Set(pod("a"), flows(flow(3)))); err == nil {
+		t.Fatal("got no error of the invalid change")
+	}
+	if err := s.Healthy(); err == nil {
+		t.Error("got no error, want that of the rejected change")
+	}
+	lenient.Store(true)
+	want := text(t, pod("a").Cookie(), flow(2, goovs.Output(13)))
+	eventually(t, "the flow of the last valid change", func() bool { return slices.Equal(f.Flows(), []string{want}) })
+}
+
 // The owner of a rejected change is evicted by the comparison that follows the rejection: neither its previous nor its new flows remain.
 func TestSet_rejectedChangeOfAnEvictedOwner(t *testing.T) {
 	f := newFake(t)
