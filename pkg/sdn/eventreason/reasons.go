@@ -65,7 +65,8 @@ const (
 	AddressOutsideSubnet = "AddressOutsideSubnet"
 
 	// Warning on Pod or Node: the switch refused flows; on the Pod if a pod has no network since the agent started. The message names the object and the
-	// switch's error. The agent tries again; until then its pod is not Ready and the Node has NetworkUnavailable=True.
+	// switch's error. The agent tries again; until then its pod is not Ready and the Node has NetworkUnavailable=True. Also on a Pod
+	// whose flows conflict with those of another object.
 	NetworkFlowsRefused = "NetworkFlowsRefused"
 
 	// Warning on Node: all addresses of the node's subnet are in use.

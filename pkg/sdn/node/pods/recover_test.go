@@ -9,13 +9,16 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 func TestRecover(t *testing.T) {
@@ -222,4 +225,30 @@ func TestRequests_beforeRecover(t *testing.T) {
 	if err := a.Status(t.Context()); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
+}
+
+// The flows of a recovered pod conflict with those of another object: unlike a rejection by the switch, only the pod reports it.
+func TestRecover_conflictingFlows(t *testing.T) {
+	n := newNode(t)
+	first, stop := n.start(t)
+	req := n.addPod("web", newNetns(t))
+	checkReq := check(t, req, add(t, first, req))
+	pod := first.Pods()[0]
+	rival := *first.store.Compiled(pod.Owner()).Flows[0]
+	rival.Actions = []ovs.Action{goovs.Drop()}
+	stop()
+
+	second, _ := n.boot(t)
+	owner := pipeline.Owner{Kind: pipeline.KindNode, Key: "rival"}
+	noError(t, second.store.Set(owner, pipeline.State{Flows: []*ovs.Flow{&rival}}).Wait(t.Context()))
+	noError(t, second.Recover(t.Context()))
+	second.reportRejected(t.Context())
+	if err := second.Check(t.Context(), checkReq); err == nil || !strings.Contains(err.Error(), owner.String()) {
+		t.Errorf("got error %v of CHECK, want one with the other object", err)
+	}
+	second.events.want(t, "pod web: "+eventreason.NetworkFlowsRefused+": pod default/web has no network: its flows conflict with those of another object: ")
+
+	noError(t, second.store.Delete(owner).Wait(t.Context()))
+	noError(t, second.reconcile(t.Context(), allValid))
+	noError(t, second.Check(t.Context(), checkReq))
 }

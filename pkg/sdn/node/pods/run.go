@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 )
 
 const (
@@ -90,13 +91,26 @@ func (m *Manager) reportRejected(ctx context.Context) {
 		}
 		// A pod whose port was repaired since then has other flows.
 		if current, attached := m.get(p.pod.Attachment); attached && current.OFPort == p.pod.OFPort {
-			klog.FromContext(ctx).Error(err, "Switch rejected flows of recovered pod", "pod", klog.KRef(p.pod.Namespace, p.pod.Name),
-				"effect", "the pod has no network until the switch accepts them", "action", "check ovs-vswitchd's log")
-			m.events.WarnPod(p.pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: the switch rejected its flows: %v; the agent tries again: check ovs-vswitchd's log",
-				p.pod.Namespace, p.pod.Name, err))
+			m.reportRejectedPod(ctx, p.pod, err)
 		}
 		unlock()
 	}
+}
+
+// reportRejectedPod reports a pod without flows. The condition of the node reports a rejection by the switch, and not a conflict, which is a fault of the pod
+// until a reconciliation finds it solved. The caller holds the sandbox's lock.
+func (m *Manager) reportRejectedPod(ctx context.Context, pod Pod, err error) {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KRef(pod.Namespace, pod.Name))
+	if errors.As(err, new(*store.ConflictError)) {
+		m.setAttached(pod, err)
+		logger.Error(err, "Flows of recovered pod conflict with those of another object", "effect", "the pod has no network", "action", "delete the pod")
+		m.events.WarnPod(pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: its flows conflict with those of another object: %v; delete the pod",
+			pod.Namespace, pod.Name, err))
+		return
+	}
+	logger.Error(err, "Switch rejected flows of recovered pod", "effect", "the pod has no network until the switch accepts them", "action", "check ovs-vswitchd's log")
+	m.events.WarnPod(pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: the switch rejected its flows: %v; the agent tries again: check ovs-vswitchd's log",
+		pod.Namespace, pod.Name, err))
 }
 
 // restoreLeases writes the leases that were deleted, and reports how many. Requests that need the disk report its failures.
