@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -22,7 +23,8 @@ type bridgeReconciler struct {
 	restored func(message string) // reports on the Node that ports were deleted and restored
 	period   time.Duration        // of checks of the bridge for changes that cause no event
 	loop     *reconcile.Loop
-	last     lastError // of the set-up of the bridge
+	changes  *reconcile.Runner // adds the bridge to the loop after changes of it
+	last     lastError         // of the set-up of the bridge
 }
 
 // bridgeWorkers is the number of ports that are repaired at the same time: each may wait for vswitchd.
@@ -31,19 +33,27 @@ const bridgeWorkers = 4
 func newBridgeReconciler(b *nodeBridge, manager *pods.Manager, report func(error), restored func(message string)) *bridgeReconciler {
 	r := &bridgeReconciler{bridge: b, pods: manager, report: report, restored: restored, period: hostCheck}
 	r.loop = reconcile.New("bridge", r.reconcile)
+	r.changes = reconcile.NewRunner("bridge repair", repairInterval, func(context.Context) error {
+		r.loop.AddUnlessFailing(b.wanted.Name)
+		return nil
+	})
 	return r
 }
 
-// enqueue schedules a check of the port.
+// enqueue schedules a check of the port. The bridge is checked at most once in repairInterval: another program may change it again after each repair.
 func (r *bridgeReconciler) enqueue(port string) {
 	if r.bridge.hasFixed(port) {
-		port = r.bridge.wanted.Name
+		r.changes.Trigger()
+		return
 	}
 	r.loop.AddUnlessFailing(port)
 }
 
 func (r *bridgeReconciler) run(ctx context.Context) {
 	r.enqueue(r.bridge.wanted.Name)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() { r.changes.Run(ctx) })
 	r.loop.Run(ctx, bridgeWorkers)
 }
 

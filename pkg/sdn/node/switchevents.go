@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
@@ -10,21 +11,37 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// repairInterval is the minimum time between two comparisons of the bridge after changes by other programs. It bounds the cost of a program that changes
-// flows all the time.
+// repairInterval is the minimum time between two repairs of the bridge, and between two comparisons of its flows, after changes by other programs. It bounds
+// the cost of a program that changes them all the time, or after each repair.
 const repairInterval = time.Second
 
-// newRepair returns the runner that repairs the bridge after changes by other programs.
-func newRepair(st *store.Store) *reconcile.Runner {
-	return reconcile.NewRunner("flow repair", repairInterval, func(context.Context) error {
-		st.Audit()
-		return nil
-	})
+// flowRepair repairs the flows after changes by other programs.
+type flowRepair struct {
+	changed *reconcile.Runner
+	lost    *reconcile.Runner // all of them
+}
+
+func newRepair(st *store.Store) *flowRepair {
+	runner := func(name string, run func()) *reconcile.Runner {
+		return reconcile.NewRunner(name, repairInterval, func(context.Context) error {
+			run()
+			return nil
+		})
+	}
+	return &flowRepair{changed: runner("flow repair", st.Audit), lost: runner("flow restoration", st.Resync)}
+}
+
+// Run repairs flows until the context ends.
+func (r *flowRepair) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() { r.changed.Run(ctx) })
+	r.lost.Run(ctx)
 }
 
 // onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
 // if they are active. The switch itself changes the flows of session affinity.
-func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits, repair *reconcile.Runner) func(native.Event) {
+func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits, repair *flowRepair) func(native.Event) {
 	return func(e native.Event) {
 		switch e.Kind {
 		case native.SwitchConnected:
@@ -34,13 +51,13 @@ func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits
 			bridge.enqueue(bridgeName)
 		case native.ForeignChange:
 			if e.Table != pipeline.AffinityTable {
-				repair.Trigger()
+				repair.changed.Trigger()
 			}
 		case native.PortChanged:
 			bridge.enqueue(e.Port.Name)
 		case native.FlowsLost:
 			bridge.enqueue(bridgeName)
-			st.Resync()
+			repair.lost.Trigger()
 		}
 	}
 }

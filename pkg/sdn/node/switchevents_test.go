@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // countingBridge counts comparisons of all flows.
@@ -56,6 +57,58 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 				synctest.Wait()
 				if got := bridge.comparisons.Load() - before; got < tc.min || got > tc.max {
 					t.Errorf("got %d comparisons in 10 seconds, want %d to %d", got, tc.min, tc.max)
+				}
+			})
+		})
+	}
+}
+
+// Another program that restores its settings of the bridge after each repair causes one repair per second, and lost flows one comparison per second.
+func TestOnSwitchEvent_contestedSettings(t *testing.T) {
+	for name, event := range map[string]native.Event{
+		"settings of the bridge": {Kind: native.BridgeChanged},
+		"fail mode":              {Kind: native.FlowsLost},
+		"number of a fixed port": {Kind: native.PortChanged, Port: ovs.Port{Name: bridgeName}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bridge := &countingBridge{Fake: ovs.NewFake(bridgeName)}
+				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+					t.Fatal(err)
+				}
+				st := store.New(bridge)
+				repair := newRepair(st)
+				reconciler := newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil)
+				handle := onSwitchEvent(st, reconciler, nil, repair)
+				ctx, cancel := context.WithCancel(t.Context())
+				var parts sync.WaitGroup
+				defer parts.Wait()
+				defer cancel()
+				var repairs int
+				reconciler.loop = reconcile.New("bridge", func(ctx context.Context, _ string) error {
+					repairs++
+					parts.Go(func() {
+						select {
+						case <-time.After(time.Millisecond):
+							handle(event)
+						case <-ctx.Done():
+						}
+					})
+					return nil
+				})
+				parts.Go(func() { _ = st.Run(ctx) })
+				parts.Go(func() { repair.Run(ctx) })
+				synctest.Wait()
+				before := bridge.comparisons.Load()
+				parts.Go(func() { reconciler.run(ctx) })
+				time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble
+				cancel()
+				parts.Wait()
+				if repairs < 10 || repairs > 12 {
+					t.Errorf("got %d repairs of the bridge in 10 seconds, want 10 to 12", repairs)
+				}
+				if got := bridge.comparisons.Load() - before; got > 12 {
+					t.Errorf("got %d comparisons of flows in 10 seconds, want at most 12", got)
 				}
 			})
 		})
