@@ -117,7 +117,10 @@ func (l *Loop) Run(ctx context.Context, workers int) {
 	l.delayed = delayed
 	l.mu.Unlock()
 	stop := context.AfterFunc(ctx, delayed.ShutDown)
-	defer stop()
+	defer func() {
+		stop()
+		delayed.ShutDown() // workers may end with the context before the function has begun
+	}()
 	var running sync.WaitGroup
 	for range workers {
 		running.Go(func() {
