@@ -7,8 +7,9 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/neighbour"
 )
 
 // hostPrefix returns the prefix that contains only the address.
@@ -20,7 +21,7 @@ func (t *Tun0) nextHop(link netlink.Link) (changes []string, err error) {
 	if !hop.IsValid() {
 		return nil, nil
 	}
-	have, err := neighbourOf(link, hop)
+	have, err := neighbour.Get(nil, link.Attrs().Index, hop)
 	if err != nil {
 		return nil, fmt.Errorf("read the neighbour %s of %s: %w", hop, Tun0Name, err)
 	}
@@ -32,34 +33,6 @@ func (t *Tun0) nextHop(link netlink.Link) (changes []string, err error) {
 		return nil, fmt.Errorf("add the neighbour %s of %s: %w", hop, Tun0Name, err)
 	}
 	return []string{fmt.Sprintf("neighbour %s added", hop)}, nil
-}
-
-// neighbourOf returns a neighbour of the interface, or nil. It reads one entry: a node can have tens of thousands.
-func neighbourOf(link netlink.Link, addr netip.Addr) (*netlink.Neigh, error) {
-	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
-	request.AddData(&netlink.Ndmsg{Family: unix.AF_INET, Index: uint32(link.Attrs().Index)}) //nolint:gosec // the kernel's int is positive
-	request.AddData(nl.NewRtAttr(netlink.NDA_DST, addr.AsSlice()))
-	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
-	switch {
-	case errors.Is(err, unix.EOPNOTSUPP): // before Linux 5.0
-		return listedNeighbour(link, addr)
-	case errors.Is(err, unix.ENOENT), err == nil && len(messages) == 0:
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return netlink.NeighDeserialize(messages[0])
-}
-
-// listedNeighbour is neighbourOf for permanent neighbours, on kernels that only list all.
-func listedNeighbour(link netlink.Link, addr netip.Addr) (*netlink.Neigh, error) {
-	all, err := permanentNeighbours(link)
-	for i := range all {
-		if all[i].IP.Equal(addr.AsSlice()) {
-			return &all[i], nil
-		}
-	}
-	return nil, err
 }
 
 // permanentNeighbours lists the interface's permanent IPv4 neighbours. With ErrDumpInterrupted the list may be incomplete.

@@ -124,22 +124,6 @@ func TestTun0_neighboursListedOnce(t *testing.T) {
 	}
 }
 
-func TestListedNeighbour(t *testing.T) {
-	inNetNS(t)
-	link := addInterface(t, Tun0Name, config.MAC(netip.MustParseAddr("10.128.0.1")))
-	syncTun0(t, balanced())
-	for _, find := range []func(netlink.Link, netip.Addr) (*netlink.Neigh, error){neighbourOf, listedNeighbour} {
-		got, err := find(link, balanced().ServiceNextHop)
-		must(t, err)
-		if got == nil || got.HardwareAddr.String() != "0a:58:a9:fe:00:0b" || got.State != netlink.NUD_PERMANENT {
-			t.Errorf("neighbour of the next hop: got %+v", got)
-		}
-		if got, err = find(link, netip.MustParseAddr("169.254.0.12")); err != nil || got != nil {
-			t.Errorf("missing neighbour: got %+v, error %v", got, err)
-		}
-	}
-}
-
 // The host resolves no service: it sends packets to all services to the next hop's MAC.
 func TestServicesThroughTheNextHop(t *testing.T) {
 	n := newNetwork(t, openShift())
