@@ -41,7 +41,7 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	repair := newRepair(st)
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		h.bridge.Watch(ctx, onSwitchEvent(st, reconciler, newZoneLimits(h.bridge, pipeline.Node{}), repair))
+		h.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, newZoneLimits(h.bridge, pipeline.Node{}).Reset))
 	})
 	h.must(t, written.Wait(t.Context()))
 	session, before := h.bridge.Session(), h.Dump(t)

@@ -81,7 +81,7 @@ func newRepairedHost(t *testing.T) *repairedHost {
 	parts.Go(func() { reconciler.run(ctx) })
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		h.bridge.Watch(ctx, onSwitchEvent(h.store, reconciler, newZoneLimits(h.bridge, pipeline.Node{}), repair))
+		h.bridge.Watch(ctx, onSwitchEvent(h.store, reconciler, repair, newZoneLimits(h.bridge, pipeline.Node{}).Reset))
 	})
 	h.must(t, store.WaitAll(t.Context(), written))
 	var err error

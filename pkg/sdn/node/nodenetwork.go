@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
@@ -25,6 +26,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/tunnelneighbours"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -55,6 +57,7 @@ type nodeNetwork struct {
 	staticFlows *store.Commit
 	primes      []func(context.Context) error // set the flows of all existing objects
 	runs        []func(context.Context)       // handle changes until the context ends
+	onConnected []func()                      // called when vswitchd was connected
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podPolicies pods.Policies
 	ipam        *ipam.IPAM
@@ -119,7 +122,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 		return err
 	}
 	listeners := multicast.New(a.NodeName, a.kube, n.store)
-	remoteNodes.Follow(listeners.SetRemoteNode)
+	remoteNodes.Follow(n.followRemoteNodes(listeners))
 	namespaces, err := vnids.New(vnids.Options{
 		Node: n.node, Lister: netNamespaces.Lister(), Informer: netNamespaces.Informer(), Store: n.store, Bridge: a.bridge, Follower: listeners,
 		Get: func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
@@ -139,6 +142,20 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 		return err
 	}
 	return n.newPolicies(outside)
+}
+
+// followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
+// the tunnels' neighbours itself, and queues their packets.
+func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(name string, node *inputs.RemoteNode) {
+	if n.agent.Datapath != pods.DatapathNetdev {
+		return listeners.SetRemoteNode
+	}
+	neighbours := tunnelneighbours.New(n.agent.bridge, tunnelneighbours.DefaultCheckInterval)
+	n.runs, n.onConnected = append(n.runs, neighbours.Run), append(n.onConnected, neighbours.Resync)
+	return func(name string, node *inputs.RemoteNode) {
+		listeners.SetRemoteNode(name, node)
+		neighbours.SetRemoteNode(name, node)
+	}
 }
 
 // newServices creates the feature of services. It returns the endpoints by which policies evaluate packets to services; nil if they evaluate the
@@ -209,6 +226,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.warn(eventreason.NetworkSetupFailed, err) },
 		func(message string) { a.reporter.WarnNode(eventreason.BridgeRestored, message) })
 	limits := newZoneLimits(a.bridge, n.node)
+	n.onConnected = append(n.onConnected, limits.Reset)
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
 	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
@@ -220,7 +238,9 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	}
 	repair := newRepair(n.store)
 	start(repair.Run)
-	start(func(ctx context.Context) { a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, limits, repair)) })
+	start(func(ctx context.Context) {
+		a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, repair, n.onConnected...))
+	})
 	start(bridge.run)
 	start(a.watchSockets)
 	for _, run := range n.runs {

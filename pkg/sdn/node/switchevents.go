@@ -40,13 +40,15 @@ func (r *flowRepair) Run(ctx context.Context) {
 }
 
 // onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
-// if they are active. The switch itself changes the flows of session affinity.
-func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, limits *zoneLimits, repair *flowRepair) func(native.Event) {
+// if they are active. The switch itself changes the flows of session affinity. onConnected are called after a new connection to vswitchd.
+func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, repair *flowRepair, onConnected ...func()) func(native.Event) {
 	return func(e native.Event) {
 		switch e.Kind {
 		case native.SwitchConnected:
 			st.Resync()
-			limits.Reset()
+			for _, f := range onConnected {
+				f()
+			}
 		case native.DatabaseConnected, native.BridgeChanged:
 			bridge.enqueue(bridgeName)
 		case native.ForeignChange:

@@ -41,7 +41,7 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 				}
 				st := store.New(bridge)
 				repair := newRepair(st)
-				handle := onSwitchEvent(st, nil, nil, repair)
+				handle := onSwitchEvent(st, nil, repair)
 				ctx, cancel := context.WithCancel(t.Context())
 				var parts sync.WaitGroup
 				defer parts.Wait()
@@ -79,7 +79,7 @@ func TestOnSwitchEvent_contestedSettings(t *testing.T) {
 				st := store.New(bridge)
 				repair := newRepair(st)
 				reconciler := newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil)
-				handle := onSwitchEvent(st, reconciler, nil, repair)
+				handle := onSwitchEvent(st, reconciler, repair)
 				ctx, cancel := context.WithCancel(t.Context())
 				var parts sync.WaitGroup
 				defer parts.Wait()
