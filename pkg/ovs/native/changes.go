@@ -7,15 +7,24 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// monitorChanges requests reports of changes that do not come from this session, and no other asynchronous messages: flows by a flow monitor, groups and
-// meters by forwarded requests. The switch abbreviates the report of this session's own changes to one message for each bundle.
-func (c *switchConn) monitorChanges(ctx context.Context, onChange func(table int)) error {
+// MonitorTables limits the events of foreign changes of flows to the tables. Without it all are monitored, including those that the switch changes all the
+// time by itself: it pauses the monitor of a client that does not read the reports fast enough. It must be called before the first use.
+func (n *Native) MonitorTables(tables []int) { n.monitored = tables }
+
+// monitorChanges requests reports of changes that do not come from this session, and no other asynchronous messages: flows by a flow monitor for each table,
+// groups and meters by forwarded requests. The switch abbreviates the report of this session's own changes to one message for each bundle.
+func (c *switchConn) monitorChanges(ctx context.Context, tables []int, onChange func(table int)) error {
 	c.mu.Lock()
 	c.onChange = onChange
 	c.mu.Unlock()
-	requests := []openflow.Message{
-		&openflow.SetAsync{RequestForward: 1<<openflow.ReasonGroupMod | 1<<openflow.ReasonMeterMod},
-		&openflow.FlowMonitorRequest{ID: 1, Flags: openflow.MonitorAdded | openflow.MonitorRemoved | openflow.MonitorModified, Table: openflow.AllTables},
+	if len(tables) == 0 {
+		tables = []int{openflow.AllTables}
+	}
+	requests := []openflow.Message{&openflow.SetAsync{RequestForward: 1<<openflow.ReasonGroupMod | 1<<openflow.ReasonMeterMod}}
+	for i, table := range tables {
+		requests = append(requests, &openflow.FlowMonitorRequest{
+			ID: uint32(i + 1), Flags: openflow.MonitorAdded | openflow.MonitorRemoved | openflow.MonitorModified, Table: uint8(table),
+		})
 	}
 	answers, err := c.do(ctx, len(requests), func(i int) openflow.Message { return requests[i] })
 	if err != nil {

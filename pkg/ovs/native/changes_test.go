@@ -1,7 +1,14 @@
 package native_test
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
@@ -93,6 +100,60 @@ func TestNativeReportsForeignChanges_paused(t *testing.T) {
 	for _, table := range []int{3, native.NoTable} {
 		if e := next(t, events); !foreign(table)(e) {
 			t.Errorf("got event %+v, want a foreign change of table %d", e, table)
+		}
+	}
+}
+
+// writeFlows writes a file of many flows of the table. Their reports exceed what vswitchd queues for a client that does not read.
+func writeFlows(t *testing.T, table int) (file string) {
+	t.Helper()
+	var b strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "table=%d,priority=%d,ip,nw_src=10.0.%d.%d,actions=load:%d->NXM_NX_REG0[],load:1->NXM_NX_REG1[],output:1\n", table, i+1, i>>8, i&255, i)
+	}
+	file = filepath.Join(t.TempDir(), "flows")
+	must(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	return file
+}
+
+// Open vSwitch pauses the monitor of a client that does not read fast enough. Flows of a table without a monitor cause neither an event nor a pause.
+func TestNativeReportsForeignChanges_monitoredTables(t *testing.T) {
+	s := ovstest.Start(t)
+	n := newNative(t, s)
+	n.MonitorTables([]int{30, 31})
+	connected, release, changes := make(chan struct{}, 1), make(chan struct{}), make(chan int, 1<<16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	t.Cleanup(func() { cancel(); watching.Wait() })
+	watching.Go(func() {
+		n.Watch(ctx, func(e native.Event) {
+			switch e.Kind {
+			case native.SwitchConnected:
+				connected <- struct{}{}
+			case native.ForeignChange:
+				changes <- e.Table
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+			}
+		})
+	})
+	must(t, n.EnsureBridge(t.Context(), bridge()))
+	<-connected
+	s.OFCtl(t, "add-flows", ovstest.Bridge, writeFlows(t, 64))
+	s.OFCtl(t, "add-flow", ovstest.Bridge, "table=31,actions=drop")
+	if table := <-changes; table != 31 { // from now on nothing is read
+		t.Errorf("got a change of table %d, want 31", table)
+	}
+	s.OFCtl(t, "add-flows", ovstest.Bridge, writeFlows(t, 30))
+	close(release)
+	deadline := time.After(patience)
+	for table := 30; table != native.NoTable; {
+		select {
+		case table = <-changes:
+		case <-deadline:
+			t.Fatalf("got no event of the paused monitor in %v", patience)
 		}
 	}
 }

@@ -36,6 +36,8 @@ type Native struct {
 	db      *link[*database]
 	flows   *link[*switchConn]
 
+	monitored []int // tables; nil: all
+
 	sessions atomic.Int64 // number of sessions with vswitchd so far
 
 	mu       sync.Mutex
@@ -65,7 +67,7 @@ func New(bridge, runDir string) *Native {
 		if err != nil {
 			return nil, err
 		}
-		if err = c.monitorChanges(ctx, n.onForeignChange); err == nil {
+		if err = c.monitorChanges(ctx, n.monitored, n.onForeignChange); err == nil {
 			err = c.matchFragments(ctx)
 		}
 		if err != nil {
@@ -160,7 +162,7 @@ const (
 	// BridgeChanged: a setting of the bridge in the database changed, by this or another client.
 	BridgeChanged
 	// ForeignChange: another client, a learn action, a timeout or vswitchd itself changed flows of Event.Table, or groups or meters (NoTable). Changes by
-	// this backend cause no event.
+	// this backend, and those of tables without a monitor, cause no event.
 	ForeignChange
 )
 

@@ -56,6 +56,7 @@ type repairedHost struct {
 func newRepairedHost(t *testing.T) *repairedHost {
 	t.Helper()
 	h := &repairedHost{host: newHost(t)}
+	h.bridge.MonitorTables(monitoredTables())
 	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
 	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
 	h.must(t, f.ensure(t.Context()))

@@ -69,6 +69,7 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	}
 	bridge := native.New(bridgeName, native.DefaultRunDir)
 	defer bridge.Close()
+	bridge.MonitorTables(monitoredTables())
 	a := &agent{
 		Config:     cfg,
 		selector:   selector,

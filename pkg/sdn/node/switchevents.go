@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,8 +41,16 @@ func (r *flowRepair) Run(ctx context.Context) {
 	r.lost.Run(ctx)
 }
 
+// monitoredTables returns the tables whose changes are repaired: those of the pipeline except for session affinity, whose flows the switch changes by itself,
+// as often as tenants' clients connect.
+func monitoredTables() []int {
+	names := pipeline.TableNames()
+	delete(names, pipeline.AffinityTable)
+	return slices.Sorted(maps.Keys(names))
+}
+
 // onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
-// if they are active. The switch itself changes the flows of session affinity. onConnected are called after a new connection to vswitchd.
+// if they are active. onConnected are called after a new connection to vswitchd.
 func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, repair *flowRepair, onConnected ...func()) func(native.Event) {
 	return func(e native.Event) {
 		switch e.Kind {
@@ -52,9 +62,7 @@ func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, repair *flowRepair
 		case native.DatabaseConnected, native.BridgeChanged:
 			bridge.enqueue(bridgeName)
 		case native.ForeignChange:
-			if e.Table != pipeline.AffinityTable {
-				repair.changed.Trigger()
-			}
+			repair.changed.Trigger()
 		case native.PortChanged:
 			bridge.enqueue(e.Port.Name)
 		case native.FlowsLost:

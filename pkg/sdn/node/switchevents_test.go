@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,12 +27,19 @@ func (b *countingBridge) Replace(ctx context.Context, want ovs.State) (ovs.Diffe
 	return b.Fake.Replace(ctx, want)
 }
 
-// The first foreign change is repaired immediately; a storm of them leads to one comparison per second, and the switch's own changes to none.
+// The switch changes flows of session affinity by itself, for tenants' clients: they cause neither events nor a pause of the monitor.
+func TestMonitoredTables(t *testing.T) {
+	got := monitoredTables()
+	if slices.Contains(got, pipeline.AffinityTable) || len(got) != len(pipeline.TableNames())-1 {
+		t.Errorf("got tables %d, want those of the pipeline without %d", got, pipeline.AffinityTable)
+	}
+}
+
+// The first foreign change is repaired immediately; a storm of them leads to one comparison per second.
 func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 	for name, tc := range map[string]struct{ table, min, max int32 }{
-		"flows of a program":        {20, 10, 12},
-		"groups, meters":            {native.NoTable, 10, 12},
-		"flows of session affinity": {int32(pipeline.AffinityTable), 0, 0},
+		"flows of a program": {20, 10, 12},
+		"groups, meters":     {native.NoTable, 10, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
