@@ -58,6 +58,10 @@ func (n *Neighbours) routeAll() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lastPass = time.Now()
+	if n.lost {
+		n.lost = false
+		n.setAll()
+	}
 	for vtep := range n.uses {
 		n.routes.Add(vtep.String())
 	}
@@ -115,8 +119,15 @@ func (n *Neighbours) setHop(vtep netip.Addr, next *ovs.TunnelHop) {
 func (n *Neighbours) release(key string) {
 	h := n.hops[key]
 	if h.vteps--; h.vteps == 0 {
-		delete(n.kernelHops, h.kernel)
+		n.deleteKernelHop(key, h)
 		delete(n.hops, key)
+	}
+}
+
+// deleteKernelHop leaves the entry if another hop has it by now: a device may have moved to another bridge.
+func (n *Neighbours) deleteKernelHop(key string, h *hop) {
+	if n.kernelHops[h.kernel] == key {
+		delete(n.kernelHops, h.kernel)
 	}
 }
 
@@ -170,7 +181,7 @@ func (n *Neighbours) prepare(key string) (*hop, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(n.kernelHops, h.kernel)
+	n.deleteKernelHop(key, h)
 	h.kernel, h.mac = kernelNeighbour{index: index, addr: h.Addr}, nil
 	n.kernelHops[h.kernel] = key
 	prepared := *h

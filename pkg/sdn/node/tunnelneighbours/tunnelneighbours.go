@@ -69,6 +69,7 @@ type Neighbours struct {
 	reported   bool                       // that at least one remains without a route
 	aging      time.Duration
 	lastPass   time.Time
+	lost       bool // messages of the kernel, since the last pass
 }
 
 // hop is the state of a next hop.
@@ -139,7 +140,7 @@ func (n *Neighbours) Run(ctx context.Context) {
 	}
 	defer n.kernel.close()
 	var parts sync.WaitGroup
-	parts.Go(func() { n.kernel.watch(ctx, n.changed, n.Resync) })
+	parts.Go(func() { n.kernel.watch(ctx, n.changed, n.messagesLost) })
 	parts.Go(func() { n.routes.Run(ctx, 1) })
 	parts.Go(func() { n.setter.Run(ctx, 1) })
 	n.compareAll(ctx)
@@ -151,12 +152,24 @@ func (n *Neighbours) changed(c change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.routes {
-		n.routes.AddAfter(allVTEPs, max(routeDelay, routeInterval-time.Since(n.lastPass)))
+		n.schedulePass()
 	}
 	key, ok := n.kernelHops[c.neighbour]
 	if ok && c.mac != nil && !bytes.Equal(c.mac, n.hops[key].mac) {
 		n.setter.Add(key)
 	}
+}
+
+// messagesLost requests a pass that sets all MACs, too. Hosts whose routes or neighbours change continuously lose messages again and again.
+func (n *Neighbours) messagesLost() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lost = true
+	n.schedulePass()
+}
+
+func (n *Neighbours) schedulePass() {
+	n.routes.AddAfter(allVTEPs, max(routeDelay, routeInterval-time.Since(n.lastPass)))
 }
 
 // compareAll compares the neighbours with the cache until the context ends.
