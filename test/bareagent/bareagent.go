@@ -13,10 +13,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -74,7 +74,7 @@ func (a Agent) Run(ctx context.Context) error {
 	if a.Bridge != nil {
 		bridge = a.Bridge(backend)
 	}
-	flows := store.New(bridge)
+	flows := flowstore.New(bridge)
 	static, err := a.Node.Static()
 	if err != nil {
 		return err
@@ -126,9 +126,9 @@ func onceAvailable(ctx context.Context, try func(context.Context) error) error {
 	})
 }
 
-func (a Agent) manager(backend *native.Native, flows *store.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
-	flows.Source(inputs.KindVNID, store.Source{Default: config.GlobalVNID})
-	flows.Source(inputs.KindPodPolicies, store.Source{Default: pipeline.PodPolicies{}})
+func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
+	flows.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
+	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	dependencies := pods.Dependencies{
 		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/bareagent"
@@ -68,15 +68,15 @@ func (j *policyNode) attach(p policy.Pod) {
 }
 
 // compile returns the changes of the flows that the clauses come to.
-func (j *policyNode) compile(clauses []policy.Clause) []store.Change {
-	changes := make([]store.Change, len(clauses))
+func (j *policyNode) compile(clauses []policy.Clause) []flowstore.Change {
+	changes := make([]flowstore.Change, len(clauses))
 	for i, p := range clauses {
 		changes[i].Owner, changes[i].State = j.compiler.Compile(p)
 	}
 	return changes
 }
 
-func countFlows(changes []store.Change) (n int) {
+func countFlows(changes []flowstore.Change) (n int) {
 	for _, c := range changes {
 		n += len(c.State.Flows)
 	}
@@ -190,17 +190,17 @@ func (c *cluster) String() string {
 // switchNode is a policyNode with its flows on a switch.
 type switchNode struct {
 	*policyNode
-	store *store.Store
+	store *flowstore.Store
 }
 
 func (b *B) newSwitchNode(j *policyNode) *switchNode {
 	_, native := b.newBridge()
-	k := &switchNode{j, store.New(native)}
+	k := &switchNode{j, flowstore.New(native)}
 	go func() { _ = k.store.Run(b.Context()) }() // ends with the figure's context
 	return k
 }
 
-func (k *switchNode) sync(more ...store.Change) {
+func (k *switchNode) sync(more ...flowstore.Change) {
 	for _, commit := range k.store.SetAll(append(k.compile(k.engine.Drain()), more...)...) {
 		k.b.must(commit.Wait(k.b.Context()))
 	}

@@ -21,8 +21,8 @@ import (
 	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/bareagent"
 )
@@ -229,7 +229,7 @@ type mortalStore struct {
 }
 
 // Update of a pod's flows: they are deleted, or set.
-func (m mortalStore) Update(u store.Update) []*store.Commit {
+func (m mortalStore) Update(u flowstore.Update) []*flowstore.Commit {
 	commits := m.Store.Update(u)
 	for _, c := range u.Changes {
 		if c.Compile == nil {

@@ -74,7 +74,7 @@ func TestReport_lowerNeverRaises(t *testing.T) {
 func TestDirectory(t *testing.T) {
 	for path, want := range map[string]string{
 		"README.md": ".", "cmd/ovsdn-node/main.go": "cmd", "docs/decisions/README.md": "docs", "pkg/ovs/openflow/ct.go": "pkg/ovs",
-		"pkg/sdn/config/vnid.go": "pkg/sdn", "pkg/sdn/node/node.go": "pkg/sdn/node", "pkg/sdn/node/store/store.go": "pkg/sdn/node",
+		"pkg/sdn/config/vnid.go": "pkg/sdn", "pkg/sdn/node/node.go": "pkg/sdn/node", "pkg/sdn/node/flowstore/store.go": "pkg/sdn/node",
 	} {
 		if got := directory(filepath.FromSlash(path)); got != want {
 			t.Errorf("directory of %s: got %s, want %s", path, got, want)

@@ -41,7 +41,7 @@ func ofFlows() []Mutation {
 			File: "pkg/ovs/native/replace.go",
 			Old:  "retained[i] = err == nil && slices.Equal(a, b) && sameProperties(flow, &wanted[i])",
 			New:  "retained[i] = err == nil && slices.Equal(a, b) && !sameProperties(flow, &wanted[i])",
-			Test: Test{Package: "pkg/sdn/node/store", Run: "^TestRun_restartOfTheAgentSendsNothing$"},
+			Test: Test{Package: "pkg/sdn/node/flowstore", Run: "^TestRun_restartOfTheAgentSendsNothing$"},
 		},
 	}
 }

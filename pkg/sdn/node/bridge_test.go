@@ -14,9 +14,9 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -27,7 +27,7 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
 	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
 	h.must(t, f.ensure(t.Context()))
-	st := store.New(h.bridge)
+	st := flowstore.New(h.bridge)
 	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
 	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
 	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })

@@ -15,9 +15,9 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -48,7 +48,7 @@ func (h *host) contents(ctx context.Context) (string, error) {
 // repairedHost is a bridge with the flows, groups and meters of three services, which is repaired after events only.
 type repairedHost struct {
 	*host
-	store *store.Store
+	store *flowstore.Store
 	want  string // contents
 	group string // one of the groups
 }
@@ -60,8 +60,8 @@ func newRepairedHost(t *testing.T) *repairedHost {
 	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
 	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
 	h.must(t, f.ensure(t.Context()))
-	h.store = store.New(h.bridge)
-	var written []*store.Commit
+	h.store = flowstore.New(h.bridge)
+	var written []*flowstore.Commit
 	for n := range 3 {
 		written = append(written, h.store.Set(pipeline.Owner{Kind: pipeline.KindService, Key: fmt.Sprint(n)}, pipeline.State{
 			Flows: []*ovs.Flow{
@@ -84,7 +84,7 @@ func newRepairedHost(t *testing.T) *repairedHost {
 	parts.Go(func() {
 		h.bridge.Watch(ctx, onSwitchEvent(h.store, reconciler, repair, newZoneLimits(h.bridge, pipeline.Node{}).Reset))
 	})
-	h.must(t, store.WaitAll(t.Context(), written))
+	h.must(t, flowstore.WaitAll(t.Context(), written))
 	var err error
 	h.want, err = h.contents(t.Context())
 	h.must(t, err)

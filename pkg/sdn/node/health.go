@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 )
 
 // healthPeriod is the interval of health checks. The Node's condition reports an error that two checks found: a restart of Open vSwitch takes less time.
@@ -36,7 +36,7 @@ func (a *agent) watchHealth(ctx context.Context, healthy func() error, message f
 
 // awaitFlows waits until the initial flows are installed. In the meantime it reports the error that delays them: else the Node's condition
 // would still be that of the previous agent while vswitchd hangs.
-func (a *agent) awaitFlows(ctx context.Context, flows *store.Commit, healthy func() error) error {
+func (a *agent) awaitFlows(ctx context.Context, flows *flowstore.Commit, healthy func() error) error {
 	waiting, stop := context.WithCancel(ctx)
 	var reporting sync.WaitGroup
 	reporting.Go(func() {
@@ -61,7 +61,7 @@ func (a *agent) awaitFlows(ctx context.Context, flows *store.Commit, healthy fun
 }
 
 // flowsHealthy returns a function that returns the reason for which flows are not on the switch, and reports each new reason in an Event.
-func (a *agent) flowsHealthy(st *store.Store) func() error {
+func (a *agent) flowsHealthy(st *flowstore.Store) func() error {
 	var last lastError
 	return func() error {
 		err := st.Healthy()

@@ -19,7 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -34,7 +34,7 @@ func TestAwaitFlows_switchHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		bridge.SetUnavailable(true)
-		st := store.New(bridge)
+		st := flowstore.New(bridge)
 		ctx, cancel := context.WithCancel(t.Context())
 		var parts sync.WaitGroup
 		defer parts.Wait()
@@ -82,7 +82,7 @@ func TestWatchHealth_rejectedFlows(t *testing.T) {
 			}
 			return "OFPBAC_BAD_OUT_PORT"
 		}
-		st := store.New(bridge)
+		st := flowstore.New(bridge)
 		ctx, cancel := context.WithCancel(t.Context())
 		var parts sync.WaitGroup
 		defer parts.Wait()

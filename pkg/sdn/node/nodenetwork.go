@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -24,7 +25,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/remotenodes"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/tunnelneighbours"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -53,8 +53,8 @@ type nodeNetwork struct {
 	bridge   *nodeBridge
 	firewall *hostnet.Firewall
 
-	store       *store.Store
-	staticFlows *store.Commit
+	store       *flowstore.Store
+	staticFlows *flowstore.Commit
 	primes      []func(context.Context) error // set the flows of all existing objects
 	runs        []func(context.Context)       // handle changes until the context ends
 	onConnected []func()                      // called when vswitchd was connected
@@ -112,7 +112,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("static flows: %w", err)
 	}
-	n.store = store.New(a.flowBridge)
+	n.store = flowstore.New(a.flowBridge)
 	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	objects := n.caches.network.Network().V1()

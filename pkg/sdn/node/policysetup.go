@@ -8,10 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -19,7 +19,7 @@ import (
 func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
 	a, c := n.agent, n.caches
 	if c.policies == nil {
-		n.store.Source(inputs.KindPodPolicies, store.Source{Default: pipeline.PodPolicies{}})
+		n.store.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 		n.podPolicies = pods.NoPolicies{}
 		return nil
 	}

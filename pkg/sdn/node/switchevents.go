@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -23,7 +23,7 @@ type flowRepair struct {
 	lost    *reconcile.Runner // all of them
 }
 
-func newRepair(st *store.Store) *flowRepair {
+func newRepair(st *flowstore.Store) *flowRepair {
 	runner := func(name string, run func()) *reconcile.Runner {
 		return reconcile.NewRunner(name, repairInterval, func(context.Context) error {
 			run()
@@ -51,7 +51,7 @@ func monitoredTables() []int {
 
 // onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
 // if they are active. onConnected are called after a new connection to vswitchd.
-func onSwitchEvent(st *store.Store, bridge *bridgeReconciler, repair *flowRepair, onConnected ...func()) func(native.Event) {
+func onSwitchEvent(st *flowstore.Store, bridge *bridgeReconciler, repair *flowRepair, onConnected ...func()) func(native.Event) {
 	return func(e native.Event) {
 		switch e.Kind {
 		case native.SwitchConnected:

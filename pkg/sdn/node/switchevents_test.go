@@ -11,7 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -47,7 +47,7 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
 					t.Fatal(err)
 				}
-				st := store.New(bridge)
+				st := flowstore.New(bridge)
 				repair := newRepair(st)
 				handle := onSwitchEvent(st, nil, repair)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func TestOnSwitchEvent_contestedSettings(t *testing.T) {
 				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
 					t.Fatal(err)
 				}
-				st := store.New(bridge)
+				st := flowstore.New(bridge)
 				repair := newRepair(st)
 				reconciler := newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil)
 				handle := onSwitchEvent(st, reconciler, repair)

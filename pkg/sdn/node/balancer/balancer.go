@@ -15,8 +15,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -39,7 +39,7 @@ type Options struct {
 	Services cache.SharedIndexInformer // with the transform endpoints.TransformService
 	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare
 	Nodes    cache.SharedIndexInformer // of this node's Node; others are ignored
-	Store    *store.Store
+	Store    *flowstore.Store
 	Events   Events
 }
 
@@ -49,7 +49,7 @@ type Balancer struct {
 	nodeName string
 	services cache.Store   // of *endpoints.Service
 	slices   cache.Indexer // of *endpoints.Slice
-	store    *store.Store
+	store    *flowstore.Store
 	events   Events
 	loop     *reconcile.Loop
 	limits   *reconcile.Runner // of reportLimits
@@ -173,14 +173,14 @@ func (b *Balancer) Run(ctx context.Context) {
 
 func (b *Balancer) reconcile(ctx context.Context, key string) error {
 	err := b.set(key).Wait(ctx)
-	if errors.As(err, new(*store.MissingInputError)) {
+	if errors.As(err, new(*flowstore.MissingInputError)) {
 		return nil // the store installs the service once its namespace has a VNID
 	}
 	return err
 }
 
 // set compiles a service, which may have been deleted.
-func (b *Balancer) set(key string) *store.Commit {
+func (b *Balancer) set(key string) *flowstore.Commit {
 	owner := pipeline.Owner{Kind: pipeline.KindService, Key: key}
 	obj, exists, _ := b.services.GetByKey(key) // it never fails
 	svc, ok := obj.(*endpoints.Service)
@@ -193,19 +193,19 @@ func (b *Balancer) set(key string) *store.Commit {
 	b.mu.Lock()
 	revoked := b.flushed.set(key, compiled.Frontends)
 	b.mu.Unlock()
-	change := store.Change{Owner: owner}
+	change := flowstore.Change{Owner: owner}
 	if len(compiled.Frontends) > 0 && b.node.Mode == config.ModeMultitenant {
 		vnid := inputs.VNID(svc.GetNamespace())
-		change.Reads = []store.Input{vnid}
-		change.Compile = func(v *store.Values) pipeline.State {
+		change.Reads = []flowstore.Input{vnid}
+		change.Compile = func(v *flowstore.Values) pipeline.State {
 			of := compiled
-			of.VNID = store.Read[config.VNID](v, vnid)
+			of.VNID = flowstore.Read[config.VNID](v, vnid)
 			return b.node.BalancedService(of)
 		}
 	} else {
 		change.State = b.node.BalancedService(compiled)
 	}
-	return b.store.Update(store.Update{Changes: []store.Change{change}, Revoked: store.Revocation{Permission: revoked}})[0]
+	return b.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: revoked}})[0]
 }
 
 // frontends returns the frontends of a service, with the endpoints that this node uses.

@@ -23,8 +23,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -37,7 +37,7 @@ type fixture struct {
 	*testing.T
 	*Balancer
 	bridge                  *ovs.Fake
-	store                   *store.Store
+	store                   *flowstore.Store
 	services, slices, nodes *fcache.FakeControllerSource
 
 	mu     sync.Mutex
@@ -57,7 +57,7 @@ func newFixture(t *testing.T, mode config.Mode) *fixture {
 		T: t, bridge: ovs.NewFake("br0"), services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
 	}
 	f.noError(f.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}))
-	f.store = store.New(f.bridge)
+	f.store = flowstore.New(f.bridge)
 	network := netip.MustParsePrefix("172.30.0.0/16")
 	informers := map[*fcache.FakeControllerSource]cache.SharedIndexInformer{}
 	for source, object := range map[*fcache.FakeControllerSource]runtime.Object{f.services: &corev1.Service{}, f.slices: &discoveryv1.EndpointSlice{}, f.nodes: &corev1.Node{}} {
@@ -209,7 +209,7 @@ func TestBalancer_multitenant(t *testing.T) {
 		return nil
 	})
 	f.expect("without a VNID", nil, "172.30.0.10")
-	f.store.Update(store.Update{Publish: []store.Published{{Input: inputs.VNID("ns"), Value: config.VNID(17)}}})
+	f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.VNID("ns"), Value: config.VNID(17)}}})
 	f.expect("with a VNID", []string{"tcp,reg0=0,nw_dst=172.30.0.10,tp_dst=80", "tcp,reg0=0x11,nw_dst=172.30.0.10,tp_dst=80"}, "tcp,nw_dst=172.30.0.10,tp_dst=80")
 }
 

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 )
 
 // Kinds of inputs, with the type of the values, the key and the package that publishes them.
@@ -17,19 +17,19 @@ const (
 )
 
 // VNID is the VNID of a namespace.
-func VNID(namespace string) store.Input { return store.Input{Kind: KindVNID, Key: namespace} }
+func VNID(namespace string) flowstore.Input { return flowstore.Input{Kind: KindVNID, Key: namespace} }
 
 // PodPolicies is the state of network policies in a pod's flows.
-func PodPolicies(namespace, name string) store.Input {
-	return store.Input{Kind: KindPodPolicies, Key: namespace + "/" + name}
+func PodPolicies(namespace, name string) flowstore.Input {
+	return flowstore.Input{Kind: KindPodPolicies, Key: namespace + "/" + name}
 }
 
 // Ports are the OpenFlow ports of the namespace's pods on this node.
-func Ports(namespace string) store.Input { return store.Input{Kind: KindPorts, Key: namespace} }
+func Ports(namespace string) flowstore.Input { return flowstore.Input{Kind: KindPorts, Key: namespace} }
 
 // MulticastNodesOf is the set of other nodes with receivers of the VNID's multicast.
-func MulticastNodesOf(vnid config.VNID) store.Input {
-	return store.Input{Kind: KindMulticastNodes, Key: vnid.String()}
+func MulticastNodesOf(vnid config.VNID) flowstore.Input {
+	return flowstore.Input{Kind: KindMulticastNodes, Key: vnid.String()}
 }
 
 // MulticastNodes are the other nodes that get a VNID's multicast.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
@@ -31,7 +31,7 @@ const workers = 4
 type Listeners struct {
 	self    string
 	client  kubernetes.Interface
-	store   *store.Store
+	store   *flowstore.Store
 	loop    *reconcile.Loop // keys are VNIDs
 	watches sync.WaitGroup
 
@@ -45,7 +45,7 @@ type Listeners struct {
 type network map[string]*podWatch
 
 // New returns Listeners for the node with the name.
-func New(self string, client kubernetes.Interface, st *store.Store) *Listeners {
+func New(self string, client kubernetes.Interface, st *flowstore.Store) *Listeners {
 	l := &Listeners{
 		self:     self,
 		client:   client,
@@ -121,11 +121,11 @@ func (l *Listeners) Follow(vnid config.VNID, namespaces []string) {
 }
 
 // publish publishes the nodes with receivers of the VNID. The caller holds the lock.
-func (l *Listeners) publish(vnid config.VNID) []*store.Commit {
+func (l *Listeners) publish(vnid config.VNID) []*flowstore.Commit {
 	if l.networks[vnid] == nil {
-		return l.store.Update(store.Update{Withdraw: []store.Input{inputs.MulticastNodesOf(vnid)}})
+		return l.store.Update(flowstore.Update{Withdraw: []flowstore.Input{inputs.MulticastNodesOf(vnid)}})
 	}
-	return l.store.Update(store.Update{Publish: []store.Published{{Input: inputs.MulticastNodesOf(vnid), Value: l.nodesOf(vnid)}}})
+	return l.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.MulticastNodesOf(vnid), Value: l.nodesOf(vnid)}}})
 }
 
 // nodesOf returns the nodes that get the VNID's multicast.
@@ -191,7 +191,7 @@ func (l *Listeners) reconcile(ctx context.Context, key string) error {
 	l.mu.Lock()
 	commits := l.publish(vnid)
 	l.mu.Unlock()
-	return store.WaitAll(ctx, commits)
+	return flowstore.WaitAll(ctx, commits)
 }
 
 // startWatches starts the watches of the VNID's new namespaces.

@@ -21,8 +21,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -77,8 +77,8 @@ func start(t *testing.T, objects ...runtime.Object) *fixture {
 		f.opened(namespace, 1)
 		return true, watched{w, sync.OnceFunc(func() { f.opened(namespace, -1) })}, err
 	})
-	st := store.New(ovs.NewFake("br0"))
-	st.Source(inputs.KindMulticastNodes, store.Source{Changed: func(string) { f.published.Add(1) }})
+	st := flowstore.New(ovs.NewFake("br0"))
+	st.Source(inputs.KindMulticastNodes, flowstore.Source{Changed: func(string) { f.published.Add(1) }})
 	f.Listeners = New("node1", f.client, st)
 	for n := 2; n <= 4; n++ {
 		f.node(fmt.Sprintf("node%d", n), fmt.Sprintf("172.31.0.%d", n))
@@ -169,7 +169,7 @@ func (f *fixture) wantWatched(want ...string) {
 
 // check compares the published nodes of the VNID with the wanted VTEPs; "?": unknown.
 func (f *fixture) check(vnid config.VNID, want ...string) error {
-	nodes, _ := store.Get[inputs.MulticastNodes](f.store, inputs.MulticastNodesOf(vnid))
+	nodes, _ := flowstore.Get[inputs.MulticastNodes](f.store, inputs.MulticastNodesOf(vnid))
 	got := []string{}
 	for _, vtep := range nodes.VTEPs {
 		got = append(got, vtep.String())

@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
@@ -45,7 +45,7 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 
 // isolate makes the flows of a pod that starts allow nothing until its policies are active.
 func (p *Policies) isolate(key policy.PodKey) {
-	p.store.Update(store.Update{Publish: []store.Published{{
+	p.store.Update(flowstore.Update{Publish: []flowstore.Published{{
 		Input: inputs.PodPolicies(key.Namespace, key.Name),
 		Value: pipeline.PodPolicies{Evaluated: true, Ingress: true, Egress: true},
 	}}})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
@@ -226,7 +226,7 @@ func testFlushChangesOfPolicies(t *testing.T) {
 	}
 	expect := func(what string, left int) {
 		t.Helper()
-		f.store.Update(store.Update{Revoked: store.Revocation{Permission: true}})
+		f.store.Update(flowstore.Update{Revoked: flowstore.Revocation{Permission: true}})
 		<-time.After(2 * testTimeout) // the longest backoff is over
 		synctest.Wait()
 		if got := f.bridge.Tracked(); len(got) != left {
@@ -251,7 +251,7 @@ func testFlushChangesOfPolicies(t *testing.T) {
 	connect()
 	expect("the policy was deleted", 3)
 	f.bridge.SetUnavailable(true)
-	f.store.Update(store.Update{Revoked: store.Revocation{Permission: true, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.2")}}})
+	f.store.Update(flowstore.Update{Revoked: flowstore.Revocation{Permission: true, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.2")}}})
 	expect("the client was deleted while Open vSwitch is unavailable", 3)
 	f.bridge.SetUnavailable(false)
 	expect("Open vSwitch is available again", 0)

@@ -24,8 +24,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
@@ -82,8 +82,8 @@ func newPrimed(t *testing.T, before func(*fixture)) *fixture {
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
 	cluster := f.newCluster()
-	st := store.New(f.bridge)
-	st.Source(inputs.KindVNID, store.Source{Default: config.VNID(100)})
+	st := flowstore.New(f.bridge)
+	st.Source(inputs.KindVNID, flowstore.Source{Default: config.VNID(100)})
 	var err error
 	if f.Policies, err = New(f.node, cluster, st, f.bridge, f); err != nil {
 		t.Fatal(err)
@@ -178,9 +178,9 @@ func (f *fixture) attachPod(object *corev1.Pod, sandbox string, port int, addr s
 	pod := pipeline.Pod{OFPort: port, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 	waitRules := f.Attach(ctx, owner, key, pod, object)
 	vnid, policies := inputs.VNID(object.Namespace), inputs.PodPolicies(object.Namespace, object.Name)
-	own := f.store.SetAll(store.Change{Owner: owner, Reads: []store.Input{vnid, policies}, Compile: func(v *store.Values) pipeline.State {
+	own := f.store.SetAll(flowstore.Change{Owner: owner, Reads: []flowstore.Input{vnid, policies}, Compile: func(v *flowstore.Values) pipeline.State {
 		full := pod
-		full.MAC, full.VNID, full.Policies = config.MAC(pod.Addrs[0]), store.Read[config.VNID](v, vnid), store.Read[pipeline.PodPolicies](v, policies)
+		full.MAC, full.VNID, full.Policies = config.MAC(pod.Addrs[0]), flowstore.Read[config.VNID](v, vnid), flowstore.Read[pipeline.PodPolicies](v, policies)
 		return f.node.Pod(full)
 	}})[0]
 	f.must(waitRules(ctx))
@@ -206,7 +206,7 @@ func (f *fixture) must(err error) {
 
 // podPolicies returns the published input of the pod's flows.
 func (f *fixture) podPolicies(key policy.PodKey) pipeline.PodPolicies {
-	value, _ := store.Get[pipeline.PodPolicies](f.store, inputs.PodPolicies(key.Namespace, key.Name))
+	value, _ := flowstore.Get[pipeline.PodPolicies](f.store, inputs.PodPolicies(key.Namespace, key.Name))
 	return value
 }
 

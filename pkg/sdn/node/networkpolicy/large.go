@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
@@ -15,13 +15,13 @@ import (
 // largeChange is a change of more than maxClauses clauses. It is compiled in parts, between which pods of other namespaces can start, and installed in one
 // bundle. Until then its rules are staged: Engine.Compile leaves them out.
 type largeChange struct {
-	clauses map[policy.Clause]struct{}      // to be compiled, or compiled again
-	changes map[pipeline.Owner]store.Change // compiled; only compileLarge accesses them
-	pods    map[policy.PodKey]struct{}      // attached or detached since it began
-	urgent  bool                            // it must be completed before any other change
+	clauses map[policy.Clause]struct{}          // to be compiled, or compiled again
+	changes map[pipeline.Owner]flowstore.Change // compiled; only compileLarge accesses them
+	pods    map[policy.PodKey]struct{}          // attached or detached since it began
+	urgent  bool                                // it must be completed before any other change
 
 	done    chan struct{}
-	commits []*store.Commit // valid after done is closed
+	commits []*flowstore.Commit // valid after done is closed
 }
 
 // wait waits until the change is installed.
@@ -59,7 +59,7 @@ func (p *Policies) postpone(clauses []policy.Clause) *largeChange {
 	}
 	if large && p.large == nil {
 		p.large = &largeChange{
-			clauses: map[policy.Clause]struct{}{}, changes: map[pipeline.Owner]store.Change{}, pods: map[policy.PodKey]struct{}{}, done: make(chan struct{}),
+			clauses: map[policy.Clause]struct{}{}, changes: map[pipeline.Owner]flowstore.Change{}, pods: map[policy.PodKey]struct{}{}, done: make(chan struct{}),
 		}
 		p.updates.Trigger()
 	}
@@ -103,7 +103,7 @@ func (p *Policies) compileLarge(ctx context.Context) error {
 			reportRejected(ctx, l.wait(ctx))
 			return ctx.Err()
 		}
-		var changes []store.Change
+		var changes []flowstore.Change
 		p.compiler.engine.WithStaged(func() {
 			for _, clause := range l.take(maxClauses) {
 				changes = append(changes, p.change(clause))
@@ -129,9 +129,9 @@ func (p *Policies) complete(l *largeChange) {
 		c := p.change(clause)
 		l.changes[c.Owner] = c
 	}
-	revoked := store.Revocation(p.compiler.engine.Revoked())
+	revoked := flowstore.Revocation(p.compiler.engine.Revoked())
 	revoked.Permission = true // an earlier Revoked may have reported it, when the switch still had the flows
-	u := store.Update{Changes: slices.Collect(maps.Values(l.changes)), Revoked: revoked}
+	u := flowstore.Update{Changes: slices.Collect(maps.Values(l.changes)), Revoked: revoked}
 	for key := range p.compiler.local {
 		p.publish(&u, key)
 	}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
@@ -24,7 +24,7 @@ func (p *Policies) syncLogged(namespace string, annotations map[string]string) {
 }
 
 // publishLogged publishes the pods of the namespaces in loggedChanged.
-func (p *Policies) publishLogged(u *store.Update) {
+func (p *Policies) publishLogged(u *flowstore.Update) {
 	if len(p.loggedChanged) == 0 {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/datapath"
@@ -39,7 +39,7 @@ func newPacketNode(t *testing.T) *packetNode {
 	t.Cleanup(bridge.Close)
 	s := &packetNode{
 		node: n, world: network.Outside, bridge: bridge, outside: map[netip.AddrPort]pipeline.OutsideEndpoints{},
-		testNode: testNode{store: store.New(bridge), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
+		testNode: testNode{store: flowstore.New(bridge), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
 			Mode:            config.ModeNetworkPolicy,
 			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
@@ -92,7 +92,7 @@ func (s *packetNode) apply(t *testing.T) {
 func (s *packetNode) flush(t *testing.T, deleted ...netip.Addr) {
 	t.Helper()
 	before, _ := s.store.Flushed()
-	s.store.Update(store.Update{Revoked: store.Revocation{Permission: true, Addrs: deleted}})
+	s.store.Update(flowstore.Update{Revoked: flowstore.Revocation{Permission: true, Addrs: deleted}})
 	s.awaitEvaluation(t, before+1)
 }
 

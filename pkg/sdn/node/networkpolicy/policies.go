@@ -18,8 +18,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
@@ -47,7 +47,7 @@ type Events interface {
 // The lock is held while the store gets a change, so that changes reach it in the order of the engine's states. The store never blocks.
 type Policies struct {
 	cluster Cluster
-	store   *store.Store
+	store   *flowstore.Store
 	events  Events
 	changes changeQueue
 	synced  []cache.InformerSynced // of the event handlers, which fill changes
@@ -72,7 +72,7 @@ type Policies struct {
 }
 
 // New returns the feature. Its informers need not have synced.
-func New(node pipeline.Node, cluster Cluster, st *store.Store, bridge Bridge, events Events) (*Policies, error) {
+func New(node pipeline.Node, cluster Cluster, st *flowstore.Store, bridge Bridge, events Events) (*Policies, error) {
 	p := &Policies{
 		cluster:  cluster,
 		store:    st,
@@ -219,9 +219,9 @@ func (p *Policies) syncNamespace(ctx context.Context, namespace string) {
 // send compiles changed clauses, and sends their flows to the store, with what was revoked. It postpones and returns a large change.
 //
 // The targets of the given pods, which were attached or detached with the removed addresses, are compiled in any case, since another pod may get the port.
-func (p *Policies) send(removed []netip.Addr, pods ...policy.PodKey) (commits []*store.Commit, postponed *largeChange) {
+func (p *Policies) send(removed []netip.Addr, pods ...policy.PodKey) (commits []*flowstore.Commit, postponed *largeChange) {
 	clauses := p.compiler.engine.Drain()
-	revoked := store.Revocation{Permission: len(removed) > 0, Addrs: removed}
+	revoked := flowstore.Revocation{Permission: len(removed) > 0, Addrs: removed}
 	if postponed = p.postpone(clauses); postponed != nil {
 		clauses = clauses[:0]
 		for _, key := range pods {
@@ -236,7 +236,7 @@ func (p *Policies) send(removed []netip.Addr, pods ...policy.PodKey) (commits []
 	return p.compile(clauses, revoked), nil
 }
 
-func wait(commits []*store.Commit) func(context.Context) error {
+func wait(commits []*flowstore.Commit) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var errs []error
 		for _, c := range commits {
@@ -246,8 +246,8 @@ func wait(commits []*store.Commit) func(context.Context) error {
 	}
 }
 
-func (p *Policies) compile(clauses []policy.Clause, revoked store.Revocation) []*store.Commit {
-	u := store.Update{Changes: make([]store.Change, 0, len(clauses)), Revoked: revoked}
+func (p *Policies) compile(clauses []policy.Clause, revoked flowstore.Revocation) []*flowstore.Commit {
+	u := flowstore.Update{Changes: make([]flowstore.Change, 0, len(clauses)), Revoked: revoked}
 	for _, clause := range clauses {
 		u.Changes = append(u.Changes, p.change(clause))
 		if clause.Kind == policy.Target {
@@ -258,18 +258,18 @@ func (p *Policies) compile(clauses []policy.Clause, revoked store.Revocation) []
 	return p.store.Update(u)
 }
 
-func (p *Policies) change(clause policy.Clause) store.Change {
+func (p *Policies) change(clause policy.Clause) flowstore.Change {
 	owner, state := p.compiler.Compile(clause)
-	return store.Change{Owner: owner, State: state}
+	return flowstore.Change{Owner: owner, State: state}
 }
 
 // publish adds the input of a pod's own flows to the update. The input stays as it is while a large change affects the pod.
-func (p *Policies) publish(u *store.Update, key policy.PodKey) {
+func (p *Policies) publish(u *flowstore.Update, key policy.PodKey) {
 	input := inputs.PodPolicies(key.Namespace, key.Name)
 	if _, local := p.compiler.local[key]; !local {
 		u.Withdraw = append(u.Withdraw, input)
 	} else if !p.isPostponed(key) {
-		u.Publish = append(u.Publish, store.Published{Input: input, Value: p.compiler.podPolicies(key)})
+		u.Publish = append(u.Publish, flowstore.Published{Input: input, Value: p.compiler.podPolicies(key)})
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -44,8 +44,8 @@ func (p *Policies) expirePrevious(ctx context.Context) {
 }
 
 // previousZones returns the change that installs or removes the lookup.
-func (c *Compiler) previousZones(install bool) store.Change {
-	change := store.Change{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "connections of the previous version"}}
+func (c *Compiler) previousZones(install bool) flowstore.Change {
+	change := flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "connections of the previous version"}}
 	if install {
 		change.State = c.node.PreviousZones()
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/oracle"
 )
@@ -46,7 +46,7 @@ func (n *testNodes) compareServices(t *testing.T, when string, w *oracle.World, 
 // setServices installs the flows of the services.
 func (s *testNode) setServices(t *testing.T, services []oracle.Service, vnids map[string]uint32) {
 	t.Helper()
-	var changes []store.Change
+	var changes []flowstore.Change
 	for _, svc := range services {
 		port := pipeline.ServicePort{Protocol: protocol(svc.Protocol), Port: uint16(svc.Port)} //nolint:gosec // small
 		for _, e := range svc.Endpoints {
@@ -57,7 +57,7 @@ func (s *testNode) setServices(t *testing.T, services []oracle.Service, vnids ma
 		owner := pipeline.Owner{Kind: pipeline.KindService, Key: svc.Addr.String()}
 		s.written[owner] = true
 		state := s.node.Service(pipeline.Service{ClusterIPs: []netip.Addr{svc.Addr}, Ports: []pipeline.ServicePort{port}, VNID: config.VNID(vnids[svc.Namespace])})
-		changes = append(changes, store.Change{Owner: owner, State: state})
+		changes = append(changes, flowstore.Change{Owner: owner, State: state})
 	}
 	for i, commit := range s.store.SetAll(changes...) {
 		if err := commit.Wait(t.Context()); err != nil {

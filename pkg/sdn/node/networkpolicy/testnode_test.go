@@ -13,7 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/oracle"
@@ -26,7 +26,7 @@ type testNode struct {
 	index   int
 	sw      *ovstest.Switch
 	written map[pipeline.Owner]bool
-	store   *store.Store
+	store   *flowstore.Store
 	tracer  *ovstest.Tracer
 }
 
@@ -44,7 +44,7 @@ func newTestNode(t *testing.T, i int) *testNode {
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: pipeline.TableNames()}); err != nil {
 		t.Fatal(err)
 	}
-	s := &testNode{index: i, sw: sw, store: store.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
+	s := &testNode{index: i, sw: sw, store: flowstore.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error)
 	go func() { stopped <- s.store.Run(ctx) }()
@@ -103,9 +103,9 @@ func (s *testNode) write(t *testing.T, clear bool) {
 			wanted[owner] = pipeline.State{}
 		}
 	}
-	var changes []store.Change
+	var changes []flowstore.Change
 	for owner, state := range wanted {
-		changes = append(changes, store.Change{Owner: owner, State: state})
+		changes = append(changes, flowstore.Change{Owner: owner, State: state})
 		s.written[owner] = true
 	}
 	for _, commit := range s.store.SetAll(changes...) {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
@@ -77,8 +77,8 @@ type Switch interface {
 
 // Store is the flow store (*store.Store). It has a source of inputs.KindVNID and one of inputs.KindPodPolicies.
 type Store interface {
-	Update(u store.Update) []*store.Commit
-	Require(ctx context.Context, inputs ...store.Input) error
+	Update(u flowstore.Update) []*flowstore.Commit
+	Require(ctx context.Context, inputs ...flowstore.Input) error
 	Compiled(owner pipeline.Owner) *pipeline.State
 }
 

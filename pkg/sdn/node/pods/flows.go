@@ -13,8 +13,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -43,7 +43,7 @@ func (f *compiledFlows) ready(ctx context.Context, namespace string) error {
 func (f *compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
 	rules, commit := f.update(ctx, p, object)
 	err := errors.Join(rules(ctx), commit.Wait(ctx))
-	if errors.As(err, new(*store.MissingInputError)) { // the NetNamespace was deleted after ready
+	if errors.As(err, new(*flowstore.MissingInputError)) { // the NetNamespace was deleted after ready
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s has no flows yet", p.Namespace, p.Name), err.Error())
 	}
 	return err
@@ -53,7 +53,7 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 	rules, commit := f.update(ctx, p, object)
 	return func(ctx context.Context) error {
 		err := commit.Wait(ctx)
-		if errors.As(err, new(*store.MissingInputError)) {
+		if errors.As(err, new(*flowstore.MissingInputError)) {
 			err = nil // the store installs the pod once its namespace has a VNID
 		}
 		return errors.Join(rules(ctx), err)
@@ -61,16 +61,16 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 }
 
 // update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
-func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *store.Commit) {
+func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	rules = f.policies.Attach(ctx, p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
 	vnid, policies := inputs.VNID(p.Namespace), inputs.PodPolicies(p.Namespace, p.Name)
-	change := store.Change{
+	change := flowstore.Change{
 		Owner: p.Owner(),
-		Reads: []store.Input{vnid, policies},
-		Compile: func(v *store.Values) pipeline.State {
+		Reads: []flowstore.Input{vnid, policies},
+		Compile: func(v *flowstore.Values) pipeline.State {
 			return f.compile(pipeline.Pod{
 				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
-				VNID: store.Read[config.VNID](v, vnid), Policies: store.Read[pipeline.PodPolicies](v, policies),
+				VNID: flowstore.Read[config.VNID](v, vnid), Policies: flowstore.Read[pipeline.PodPolicies](v, policies),
 			})
 		},
 	}
@@ -83,20 +83,20 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 		f.ports[p.Namespace][p.Attachment] = p.OFPort
 	}
 	f.namespaces[p.Attachment] = p.Namespace
-	u := store.Update{Changes: []store.Change{change}}
+	u := flowstore.Update{Changes: []flowstore.Change{change}}
 	f.publishPorts(&u, p.Namespace)
 	return rules, f.store.Update(u)[0]
 }
 
 // publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.
-func (f *compiledFlows) publishPorts(u *store.Update, namespace string) {
+func (f *compiledFlows) publishPorts(u *flowstore.Update, namespace string) {
 	input := inputs.Ports(namespace)
 	if len(f.ports[namespace]) == 0 {
 		delete(f.ports, namespace)
 		u.Withdraw = append(u.Withdraw, input)
 		return
 	}
-	u.Publish = append(u.Publish, store.Published{Input: input, Value: slices.Sorted(maps.Values(f.ports[namespace]))})
+	u.Publish = append(u.Publish, flowstore.Published{Input: input, Value: slices.Sorted(maps.Values(f.ports[namespace]))})
 }
 
 func (f *compiledFlows) remove(a Attachment) func(context.Context) error {
@@ -104,10 +104,10 @@ func (f *compiledFlows) remove(a Attachment) func(context.Context) error {
 	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), policiesDone(ctx)) }
 }
 
-func (f *compiledFlows) delete(a Attachment) *store.Commit {
+func (f *compiledFlows) delete(a Attachment) *flowstore.Commit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	u := store.Update{Changes: []store.Change{{Owner: a.Owner()}}}
+	u := flowstore.Update{Changes: []flowstore.Change{{Owner: a.Owner()}}}
 	if namespace, known := f.namespaces[a]; known {
 		delete(f.namespaces, a)
 		delete(f.ports[namespace], a)

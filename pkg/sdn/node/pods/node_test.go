@@ -27,9 +27,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -61,7 +61,7 @@ type agent struct {
 	*Manager
 
 	faults *faults
-	store  *store.Store
+	store  *flowstore.Store
 	events *events
 }
 
@@ -181,9 +181,9 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flows := store.New(n.bridge)
-	flows.Source(inputs.KindVNID, store.Source{Default: config.GlobalVNID})
-	flows.Source(inputs.KindPodPolicies, store.Source{Default: pipeline.PodPolicies{}})
+	flows := flowstore.New(n.bridge)
+	flows.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
+	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
 		Pods:     n.api,

@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 )
 
 const (
@@ -101,7 +101,7 @@ func (m *Manager) reportRejected(ctx context.Context) {
 // until a reconciliation finds it solved. The caller holds the sandbox's lock.
 func (m *Manager) reportRejectedPod(ctx context.Context, pod Pod, err error) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KRef(pod.Namespace, pod.Name))
-	if errors.As(err, new(*store.ConflictError)) {
+	if errors.As(err, new(*flowstore.ConflictError)) {
 		m.setAttached(pod, err)
 		logger.Error(err, "Flows of recovered pod conflict with those of another object", "effect", "the pod has no network", "action", "delete the pod")
 		m.events.WarnPod(pod, eventreason.NetworkFlowsRefused, fmt.Sprintf("pod %s/%s has no network: its flows conflict with those of another object: %v; delete the pod",

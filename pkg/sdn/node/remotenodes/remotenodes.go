@@ -20,8 +20,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -53,7 +53,7 @@ type RemoteNodes struct {
 	node    pipeline.Node
 	lister  networklisters.HostSubnetLister
 	bridge  Bridge
-	store   *store.Store
+	store   *flowstore.Store
 	loop    *reconcile.Loop
 
 	follower func(name string, node *inputs.RemoteNode) // may be nil
@@ -70,7 +70,7 @@ func (r *RemoteNodes) Follow(f func(name string, node *inputs.RemoteNode)) { r.f
 // New returns RemoteNodes that watch the informer, which is that of the lister. It adds the address of a peer to vteps before it installs the
 // peer's flows, and removes it after the flows.
 func New(self string, network *config.Network, node pipeline.Node, lister networklisters.HostSubnetLister,
-	informer cache.SharedIndexInformer, bridge Bridge, vteps VTEPs, st *store.Store) (*RemoteNodes, error) {
+	informer cache.SharedIndexInformer, bridge Bridge, vteps VTEPs, st *flowstore.Store) (*RemoteNodes, error) {
 	r := &RemoteNodes{
 		self: self, network: network, node: node, lister: lister, bridge: bridge, vteps: vteps, store: st,
 		nodes: map[string]inputs.RemoteNode{}, endpoints: newEndpoints(node.VTEP),
@@ -169,7 +169,7 @@ func (r *RemoteNodes) reconcile(ctx context.Context, key string) error {
 
 // set compiles a HostSubnet, or deletes the flows of one that was deleted. It returns nil if nothing changes. An invalid HostSubnet retains its
 // previous flows: an invalid edit must not disconnect a node. The controller reports it.
-func (r *RemoteNodes) set(ctx context.Context, name string) (*store.Commit, error) {
+func (r *RemoteNodes) set(ctx context.Context, name string) (*flowstore.Commit, error) {
 	o, err := r.lister.Get(name)
 	if apierrors.IsNotFound(err) || err == nil && r.isIgnored(o) {
 		r.unclaim(name)
@@ -217,7 +217,7 @@ func (r *RemoteNodes) holder(name string) string {
 
 // install installs the peer's flows, or removes them if its tunnel endpoint belongs to another HostSubnet: they would send packets for this peer's
 // subnet to the other peer, and trust the other peer's packets as this one's.
-func (r *RemoteNodes) install(ctx context.Context, name string, peer pipeline.Peer) *store.Commit {
+func (r *RemoteNodes) install(ctx context.Context, name string, peer pipeline.Peer) *flowstore.Commit {
 	if holder := r.holder(name); holder != name {
 		klog.FromContext(ctx).Error(nil, "Tunnel endpoint belongs to another HostSubnet", "hostSubnet", name, "vtep", peer.VTEP, "holder", cmp.Or(holder, r.self),
 			"action", "set a unique hostIP in each HostSubnet")
@@ -226,7 +226,7 @@ func (r *RemoteNodes) install(ctx context.Context, name string, peer pipeline.Pe
 	return r.setFlows(ctx, name, peer)
 }
 
-func (r *RemoteNodes) remove(name string) *store.Commit {
+func (r *RemoteNodes) remove(name string) *flowstore.Commit {
 	r.drop(name)
 	return r.store.Delete(owner(name))
 }
@@ -240,7 +240,7 @@ func owner(name string) pipeline.Owner {
 	return pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: name}
 }
 
-func (r *RemoteNodes) setFlows(ctx context.Context, name string, peer pipeline.Peer) *store.Commit {
+func (r *RemoteNodes) setFlows(ctx context.Context, name string, peer pipeline.Peer) *flowstore.Commit {
 	r.vteps.Allow(ctx, name, peer.VTEP)
 	known := inputs.RemoteNode{VTEP: peer.VTEP, IsNode: peer.IsNode}
 	if peer.FixedVNID != nil {
@@ -291,7 +291,7 @@ func (r *RemoteNodes) notify(name string, node *inputs.RemoteNode) {
 
 // setMulticast installs the list of nodes that get the multicast of VNIDs whose receivers are unknown. A machine with a fixed VNID gets none: it
 // would deliver another VNID's multicast to its own pods.
-func (r *RemoteNodes) setMulticast() *store.Commit {
+func (r *RemoteNodes) setMulticast() *flowstore.Commit {
 	r.mu.Lock()
 	vteps := make([]netip.Addr, 0, len(r.nodes))
 	for _, peer := range r.nodes {

@@ -19,7 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
@@ -87,7 +87,7 @@ func startIn(t *testing.T, mode config.Mode, bridge interface {
 		VXLANPort:       config.DefaultVXLANPort,
 	}
 	informer := fakeapi.NewInformer(f.client.NetworkV1().HostSubnets(), &networkv1.HostSubnet{})
-	st := store.New(bridge)
+	st := flowstore.New(bridge)
 	node := pipeline.Node{Mode: mode, VTEP: netip.MustParseAddr("172.31.0.11"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}
 	p, err := New("node1", network, node,
 		networklisters.NewHostSubnetLister(informer.GetIndexer()), informer, bridge, f.vteps, st)

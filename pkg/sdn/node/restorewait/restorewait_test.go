@@ -17,7 +17,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -82,7 +82,7 @@ func (f *fixture) agent(t *testing.T, bridge *Bridge) (stop func()) {
 func runBridge(t *testing.T, bridge *Bridge, flows ...*ovs.Flow) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	st := store.New(bridge)
+	st := flowstore.New(bridge)
 	st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{Flows: flows})
 	var parts sync.WaitGroup
 	parts.Go(func() { bridge.RunLoop(ctx) })

@@ -24,8 +24,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -196,8 +196,8 @@ func newFixture(t *testing.T) *fixture {
 	svcs := cache.NewSharedIndexInformer(listOnly{f.services}, &corev1.Service{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	informer := cache.NewSharedIndexInformer(listOnly{f.slices}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
 	f.noError(Prepare(testNode(), informer))
-	st := store.New(f.bridge)
-	st.Update(store.Update{Publish: []store.Published{{Input: inputs.VNID("ns"), Value: config.VNID(10)}}})
+	st := flowstore.New(f.bridge)
+	st.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.VNID("ns"), Value: config.VNID(10)}}})
 	var err error
 	f.Services, err = New(Options{Node: testNode(), Lister: corelisters.NewServiceLister(svcs.GetIndexer()), Informer: svcs, Slices: informer, Store: st})
 	f.noError(err)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -21,11 +21,11 @@ type nodeAddresses struct {
 	node  pipeline.Node
 	self  string
 	nodes cache.Store // of Nodes
-	store *store.Store
+	store *flowstore.Store
 	loop  *reconcile.Loop
 }
 
-func newNodeAddresses(node pipeline.Node, self string, informer cache.SharedIndexInformer, st *store.Store) (*nodeAddresses, error) {
+func newNodeAddresses(node pipeline.Node, self string, informer cache.SharedIndexInformer, st *flowstore.Store) (*nodeAddresses, error) {
 	n := &nodeAddresses{node: node, self: self, nodes: informer.GetStore(), store: st}
 	n.loop = reconcile.New("node addresses", n.reconcile)
 	same := func(previous, current any) bool { return slices.Equal(addressesOf(previous), addressesOf(current)) }
@@ -47,7 +47,7 @@ func (n *nodeAddresses) reconcile(ctx context.Context, name string) error {
 }
 
 // set compiles a Node, which may have been deleted.
-func (n *nodeAddresses) set(name string) *store.Commit {
+func (n *nodeAddresses) set(name string) *flowstore.Commit {
 	obj, _, _ := n.nodes.GetByKey(name) // it never fails
 	return n.store.Set(pipeline.Owner{Kind: pipeline.KindNodeAddresses, Key: name}, n.node.NodeAddresses(name == n.self, addressesOf(obj)))
 }

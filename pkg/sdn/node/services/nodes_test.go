@@ -13,7 +13,7 @@ import (
 	fcache "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -35,7 +35,7 @@ func TestNodeAddresses(t *testing.T) {
 	t.Cleanup(source.Shutdown)
 	source.Add(nodeObject("n.example", "192.0.2.1", "198.51.100.1", "2001:db8::1", "10.129.0.7"))
 	informer := cache.NewSharedIndexInformer(listOnly{source}, &corev1.Node{}, 0, cache.Indexers{})
-	st := store.New(bridge)
+	st := flowstore.New(bridge)
 	n, err := newNodeAddresses(testNode(), "self", informer, st)
 	if err != nil {
 		t.Fatal(err)

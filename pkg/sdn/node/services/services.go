@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -32,7 +32,7 @@ type Services struct {
 	node   pipeline.Node
 	lister corelisters.ServiceLister
 	slices cache.Indexer // of EndpointSlices; nil in mode subnet
-	store  *store.Store
+	store  *flowstore.Store
 	loop   *reconcile.Loop
 	nodes  *nodeAddresses // nil in mode subnet
 
@@ -46,7 +46,7 @@ type Options struct {
 	Lister   corelisters.ServiceLister
 	Informer cache.SharedIndexInformer // that of Lister
 	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare; nil in mode subnet
-	Store    *store.Store
+	Store    *flowstore.Store
 
 	NodeName string                    // this node's
 	Nodes    cache.SharedIndexInformer // of all Nodes; nil in mode subnet
@@ -109,30 +109,30 @@ func (s *Services) reconcile(ctx context.Context, key string) error {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
 	err = s.set(namespace, name, svc).Wait(ctx)
-	if errors.As(err, new(*store.MissingInputError)) {
+	if errors.As(err, new(*flowstore.MissingInputError)) {
 		return nil // the store installs the service once its namespace has a VNID
 	}
 	return err
 }
 
 // set compiles a service; nil: it was deleted.
-func (s *Services) set(namespace, name string, svc *corev1.Service) *store.Commit {
+func (s *Services) set(namespace, name string, svc *corev1.Service) *flowstore.Commit {
 	parsed, changed := s.updateEndpoints(namespace+"/"+name, svc)
 	if svc == nil && len(parsed.NodePorts) == 0 {
 		return s.store.Delete(owner(namespace, name))
 	}
 	vnid := inputs.VNID(namespace)
-	change := store.Change{
+	change := flowstore.Change{
 		Owner: owner(namespace, name),
-		Reads: []store.Input{vnid},
-		Compile: func(v *store.Values) pipeline.State {
+		Reads: []flowstore.Input{vnid},
+		Compile: func(v *flowstore.Values) pipeline.State {
 			of := parsed
-			of.VNID = store.Read[config.VNID](v, vnid)
+			of.VNID = flowstore.Read[config.VNID](v, vnid)
 			return s.node.Service(of)
 		},
 	}
 	// Policies evaluate connections to a service by its outside endpoints.
-	return s.store.Update(store.Update{Changes: []store.Change{change}, Revoked: store.Revocation{Permission: changed}})[0]
+	return s.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: changed}})[0]
 }
 
 // Transform is an informer's transform that retains the fields of a Service that this package reads. Each agent caches the Services of all namespaces, and

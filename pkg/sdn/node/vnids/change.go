@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -28,7 +28,7 @@ func (n network) hasMulticast() bool {
 // change is the effect of one event on networks. The lock of VNIDs is held from newChange to send.
 type change struct {
 	v        *VNIDs
-	update   store.Update
+	update   flowstore.Update
 	affected map[config.VNID]bool
 }
 
@@ -44,7 +44,7 @@ func (c *change) join(name string, ns namespace) {
 	c.v.networks[ns.vnid][name] = ns.multicast
 	c.v.namespaces[name] = ns
 	delete(c.v.invalid, name)
-	c.update.Publish = append(c.update.Publish, store.Published{Input: inputs.VNID(name), Value: ns.vnid})
+	c.update.Publish = append(c.update.Publish, flowstore.Published{Input: inputs.VNID(name), Value: ns.vnid})
 }
 
 // leave removes the namespace from its network, if it has one.
@@ -63,7 +63,7 @@ func (c *change) leave(name string) {
 }
 
 // send updates the store, including the multicast flows of all affected networks.
-func (c *change) send() []*store.Commit {
+func (c *change) send() []*flowstore.Commit {
 	for vnid := range c.affected {
 		c.v.follow(vnid) // before the flows: until the new receivers are known, all nodes get the multicast
 		enabled := c.v.networks[vnid].hasMulticast()
@@ -79,28 +79,28 @@ func (c *change) send() []*store.Commit {
 }
 
 // multicast returns the change that installs the VNID's multicast flows, or removes them if its multicast is disabled.
-func (v *VNIDs) multicast(vnid config.VNID) store.Change {
-	change := store.Change{Owner: pipeline.Owner{Kind: pipeline.KindMulticast, Key: fmt.Sprintf("vnid/%s", vnid)}}
+func (v *VNIDs) multicast(vnid config.VNID) flowstore.Change {
+	change := flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindMulticast, Key: fmt.Sprintf("vnid/%s", vnid)}}
 	n := v.networks[vnid]
 	if !n.hasMulticast() {
 		return change
 	}
 	nodes := inputs.MulticastNodesOf(vnid)
-	var ports []store.Input
+	var ports []flowstore.Input
 	for name := range n {
 		ports = append(ports, inputs.Ports(name))
 	}
 	change.Reads = append(slices.Clone(ports), nodes)
-	change.Compile = func(values *store.Values) pipeline.State {
+	change.Compile = func(values *flowstore.Values) pipeline.State {
 		m := pipeline.Multicast{VNID: vnid}
 		for _, p := range ports {
-			m.OFPorts = append(m.OFPorts, store.Read[[]int](values, p)...)
+			m.OFPorts = append(m.OFPorts, flowstore.Read[[]int](values, p)...)
 		}
 		if len(m.OFPorts) == 0 {
 			return pipeline.State{}
 		}
 		slices.Sort(m.OFPorts)
-		to := store.Read[inputs.MulticastNodes](values, nodes)
+		to := flowstore.Read[inputs.MulticastNodes](values, nodes)
 		m.Nodes, m.AllNodes = to.VTEPs, !to.Known
 		return v.node.Multicast(m)
 	}
@@ -123,7 +123,7 @@ func (v *VNIDs) follow(vnid config.VNID) {
 // hasPods reports whether a namespace of the network has pods on this node.
 func (v *VNIDs) hasPods(n network) bool {
 	for name := range n {
-		if ports, _ := store.Get[[]int](v.store, inputs.Ports(name)); len(ports) > 0 {
+		if ports, _ := flowstore.Get[[]int](v.store, inputs.Ports(name)); len(ports) > 0 {
 			return true
 		}
 	}

@@ -18,8 +18,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
@@ -51,7 +51,7 @@ func start(t *testing.T, mode config.Mode, objects ...*networkv1.NetNamespace) *
 		f.create(o)
 	}
 	informer := fakeapi.NewInformer(f.client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
-	st := store.New(f.bridge)
+	st := flowstore.New(f.bridge)
 	var err error
 	f.VNIDs, err = New(Options{
 		Node:     pipeline.Node{Mode: mode},
@@ -114,14 +114,14 @@ func (f *fixture) set(namespace string, n int) {
 		f.pods = map[string][]int{}
 	}
 	f.pods[namespace] = append(slices.Clone(f.pods[namespace]), n)
-	commit := f.store.Update(store.Update{
-		Publish: []store.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
-		Changes: []store.Change{{Owner: owner(n), Reads: []store.Input{vnid}, Compile: func(v *store.Values) pipeline.State {
-			return flowsOf(n, store.Read[config.VNID](v, vnid))
+	commit := f.store.Update(flowstore.Update{
+		Publish: []flowstore.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Changes: []flowstore.Change{{Owner: owner(n), Reads: []flowstore.Input{vnid}, Compile: func(v *flowstore.Values) pipeline.State {
+			return flowsOf(n, flowstore.Read[config.VNID](v, vnid))
 		}}},
 	})[0]
 	f.mutex.Unlock()
-	if err := f.wait(commit); err != nil && !errors.As(err, new(*store.MissingInputError)) {
+	if err := f.wait(commit); err != nil && !errors.As(err, new(*flowstore.MissingInputError)) {
 		f.t.Fatal(err)
 	}
 }
@@ -131,9 +131,9 @@ func (f *fixture) remove(namespace string, n int) {
 	f.t.Helper()
 	f.mutex.Lock()
 	f.pods[namespace] = slices.DeleteFunc(slices.Clone(f.pods[namespace]), func(port int) bool { return port == n })
-	commit := f.store.Update(store.Update{
-		Publish: []store.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
-		Changes: []store.Change{{Owner: owner(n)}},
+	commit := f.store.Update(flowstore.Update{
+		Publish: []flowstore.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Changes: []flowstore.Change{{Owner: owner(n)}},
 	})[0]
 	f.mutex.Unlock()
 	f.must(commit)
@@ -145,16 +145,16 @@ func (f *fixture) require(ctx context.Context, namespace string) error {
 }
 
 func (f *fixture) of(namespace string) (config.VNID, bool) {
-	return store.Get[config.VNID](f.store, inputs.VNID(namespace))
+	return flowstore.Get[config.VNID](f.store, inputs.VNID(namespace))
 }
 
-func (f *fixture) wait(c *store.Commit) error {
+func (f *fixture) wait(c *flowstore.Commit) error {
 	ctx, cancel := context.WithTimeout(f.t.Context(), timeout)
 	defer cancel()
 	return c.Wait(ctx)
 }
 
-func (f *fixture) must(c *store.Commit) {
+func (f *fixture) must(c *flowstore.Commit) {
 	f.t.Helper()
 	if err := f.wait(c); err != nil {
 		f.t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 )
 
 func TestMulticast_enabledByAllNamespaces(t *testing.T) {
@@ -91,8 +91,8 @@ func TestMulticast_publishedNodes(t *testing.T) {
 		return n
 	}
 	nodes := inputs.MulticastNodes{VTEPs: []netip.Addr{netip.MustParseAddr("172.31.0.12"), netip.MustParseAddr("172.31.0.13")}, Known: true}
-	publish := func() []*store.Commit {
-		return f.store.Update(store.Update{Publish: []store.Published{{Input: inputs.MulticastNodesOf(0x20), Value: nodes}}})
+	publish := func() []*flowstore.Commit {
+		return f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.MulticastNodesOf(0x20), Value: nodes}}})
 	}
 	for _, c := range publish() {
 		f.must(c)

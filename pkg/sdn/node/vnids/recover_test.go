@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -111,7 +111,7 @@ func startOn(t *testing.T, bridge Bridge, flows ovs.Interface, objects ...*netwo
 		}
 	}
 	informer := fakeapi.NewInformer(client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
-	st := store.New(flows)
+	st := flowstore.New(flows)
 	v, err = New(Options{
 		Node: pipeline.Node{Mode: config.ModeMultitenant}, Lister: networklisters.NewNetNamespaceLister(informer.GetIndexer()),
 		Informer: informer, Store: st, Bridge: bridge,
@@ -195,7 +195,7 @@ func TestInvalidNetID_recoveredFromSwitch(t *testing.T) {
 		v, stop, err := startOn(t, backend, backend, object)
 		f.noError(err)
 		f.VNIDs = v
-		f.must(v.store.SetAll(store.Change{Owner: pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, State: version})[0])
+		f.must(v.store.SetAll(flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, State: version})[0])
 		f.set("a", 1)
 		f.set("a", 2)
 		if got := loads(s.Dump(t)); got != want {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/store"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -45,7 +45,7 @@ type Options struct {
 	Lister   networklisters.NetNamespaceLister
 	Informer cache.SharedIndexInformer // that of Lister
 	Get      Getter
-	Store    *store.Store
+	Store    *flowstore.Store
 	Bridge   Bridge   // that of Store; nil: VNIDs are not recovered from flows
 	Follower Follower // nil: multicast goes to all nodes
 }
@@ -57,7 +57,7 @@ type VNIDs struct {
 	node     pipeline.Node
 	lister   networklisters.NetNamespaceLister
 	get      Getter
-	store    *store.Store
+	store    *flowstore.Store
 	bridge   Bridge
 	follower Follower
 	loop     *reconcile.Loop // nil in mode subnet
@@ -92,12 +92,12 @@ func New(o Options) (*VNIDs, error) {
 		invalid:    map[string]bool{},
 	}
 	if v.flat() {
-		v.store.Source(inputs.KindVNID, store.Source{Default: config.GlobalVNID})
+		v.store.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
 		return v, nil
 	}
-	v.store.Source(inputs.KindVNID, store.Source{Resolve: v.resolve, Missing: v.adopt})
-	v.store.Source(inputs.KindPorts, store.Source{Default: []int(nil), Changed: v.portsChanged})
-	v.store.Source(inputs.KindMulticastNodes, store.Source{Default: inputs.MulticastNodes{}})
+	v.store.Source(inputs.KindVNID, flowstore.Source{Resolve: v.resolve, Missing: v.adopt})
+	v.store.Source(inputs.KindPorts, flowstore.Source{Default: []int(nil), Changed: v.portsChanged})
+	v.store.Source(inputs.KindMulticastNodes, flowstore.Source{Default: inputs.MulticastNodes{}})
 	v.loop = reconcile.New("vnids", v.reconcile)
 	if err := v.loop.Watch(o.Informer); err != nil {
 		return nil, err
@@ -139,15 +139,15 @@ func (v *VNIDs) reconcile(ctx context.Context, name string) error {
 	o, err := v.lister.Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return store.WaitAll(ctx, v.removeNamespace(name))
+		return flowstore.WaitAll(ctx, v.removeNamespace(name))
 	case err != nil:
 		return fmt.Errorf("NetNamespace %s: %w", name, err)
 	}
-	return store.WaitAll(ctx, v.apply(ctx, o))
+	return flowstore.WaitAll(ctx, v.apply(ctx, o))
 }
 
 // apply publishes the VNID of a NetNamespace. If it has no valid VNID, the previous one remains published.
-func (v *VNIDs) apply(ctx context.Context, o *networkv1.NetNamespace) []*store.Commit {
+func (v *VNIDs) apply(ctx context.Context, o *networkv1.NetNamespace) []*flowstore.Commit {
 	n, err := config.ParseNetNamespace(o)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "NetNamespace is invalid; retained its previous state", "netNamespace", o.Name, "action", "correct the NetNamespace")
@@ -162,7 +162,7 @@ func (v *VNIDs) apply(ctx context.Context, o *networkv1.NetNamespace) []*store.C
 }
 
 // setNamespace publishes the VNID of a valid NetNamespace. The caller holds the lock.
-func (v *VNIDs) setNamespace(ctx context.Context, n *config.NetNamespace) []*store.Commit {
+func (v *VNIDs) setNamespace(ctx context.Context, n *config.NetNamespace) []*flowstore.Commit {
 	if previous, exists := v.namespaces[n.Name]; exists && previous.vnid != n.VNID {
 		klog.FromContext(ctx).Info("VNID of namespace changed", "namespace", n.Name, "vnid", n.VNID, "previousVNID", previous.vnid)
 	}
@@ -172,12 +172,12 @@ func (v *VNIDs) setNamespace(ctx context.Context, n *config.NetNamespace) []*sto
 }
 
 // removeNamespace handles the deletion of a NetNamespace. The namespace's remaining pods and services retain its VNID.
-func (v *VNIDs) removeNamespace(name string) []*store.Commit {
+func (v *VNIDs) removeNamespace(name string) []*flowstore.Commit {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.invalid, name)
 	c := v.newChange()
 	c.leave(name)
-	c.update.Retire = []store.Input{inputs.VNID(name)}
+	c.update.Retire = []flowstore.Input{inputs.VNID(name)}
 	return c.send()
 }

@@ -1,0 +1,64 @@
+package flowstore
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// auditInterval is the time between two comparisons of the switch with the desired state, without which changes by other programs would remain. On an
+// unchanged bridge a comparison is one dump and no write.
+const auditInterval = time.Minute
+
+// Drift returns the total of the differences that audits found and repaired: changes of the bridge by other programs. It does not count changes while Open
+// vSwitch is unavailable, which has no flows when it starts.
+func (s *Store) Drift() ovs.Difference {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drift
+}
+
+// Audit requests a comparison of the switch with the desired state, whose differences are repaired, and another attempt to install rejected states. It is
+// called after a change by another program.
+func (s *Store) Audit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tryRefused()
+	s.resyncs++
+	signal(s.resync)
+}
+
+// auditing reports whether audits are the only reason for the replacement: then the switch should equal the table.
+func (s *Store) auditing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced >= s.required
+}
+
+// audit compares the switch with the table, and then applies the changes: flows may need groups and meters that another program deleted.
+func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, err error) {
+	if err := s.repair(ctx); err != nil {
+		return changes, err
+	}
+	return s.applyRepaired(ctx, changes)
+}
+
+// repair makes the switch equal to the table. All differences are changes by other programs.
+func (s *Store) repair(ctx context.Context) error {
+	_, found, err := s.replace(ctx, nil)
+	if err != nil || found.Changes() == 0 {
+		return err
+	}
+	klog.FromContext(ctx).Info("Repaired flows that another program changed",
+		"missing", found.Missing, "altered", found.Altered, "foreign", found.Foreign, "examples", found.Examples)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drift.Missing += found.Missing
+	s.drift.Altered += found.Altered
+	s.drift.Foreign += found.Foreign
+	s.drift.Examples = found.Examples
+	return nil
+}

@@ -1,0 +1,203 @@
+package flowstore
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// state is one owner's desired state, by key.
+type state map[key]contribution
+
+// A contribution is one owner's desired flow, group or meter of a key.
+type contribution struct {
+	body         body
+	flow         *ovs.Flow
+	conjunctions map[string]ovs.Action // by text; nil if the flow has other actions
+	object       *object               // a group or a meter
+}
+
+// object is a group's buckets, or a meter.
+type object struct {
+	buckets []ovs.Bucket
+	meter   ovs.Meter
+}
+
+// body is compared between contributions to one key. It has no cookie, which follows from the owners.
+type body struct {
+	text        string // of the flow's actions, the group's buckets or the meter; never ""
+	idleTimeout int
+	conjunction bool // all actions are conjunctions, which are merged
+}
+
+// compile returns the owner's state by key. The error names the flow, group or meter.
+func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
+	c := compiler{owner: owner, state: make(state, len(st.Flows))}
+	for _, m := range st.Meters {
+		if err := c.meter(m); err != nil {
+			return nil, err
+		}
+	}
+	for _, g := range st.Groups { // before their buckets, which may refer to any of them
+		if err := c.add(groupKey(c.owner, g.Name), contribution{}); err != nil {
+			return nil, err
+		}
+	}
+	for _, g := range st.Groups {
+		if err := c.buckets(g); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range st.Flows {
+		if err := c.flow(f); err != nil {
+			return nil, err
+		}
+	}
+	return c.state, nil
+}
+
+// compiler compiles one owner's state.
+type compiler struct {
+	owner pipeline.Owner
+	state state
+}
+
+func (c *compiler) add(k key, con contribution) error {
+	if _, twice := c.state[k]; twice {
+		return fmt.Errorf("%s is specified twice", k)
+	}
+	c.state[k] = con
+	return nil
+}
+
+// anyNumber is a placeholder for the number that the table allocates, in texts that are only validated and compared.
+const anyNumber = 1
+
+func (c *compiler) meter(m ovs.Meter) error {
+	text, err := ovs.MeterText(m)
+	if err != nil {
+		return err
+	}
+	return c.add(meterKey(m.ID), contribution{body: body{text: text}, object: &object{meter: m}})
+}
+
+func (c *compiler) buckets(g pipeline.Group) error {
+	buckets := make([]ovs.Bucket, len(g.Buckets))
+	for i, b := range g.Buckets {
+		actions, err := c.resolve(b.Actions)
+		if err != nil {
+			return fmt.Errorf("group %s: bucket %d: %w", g.Name, i+1, err)
+		}
+		buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: actions}
+	}
+	text, err := ovs.GroupText(ovs.Group{ID: anyNumber, Buckets: buckets})
+	if err != nil {
+		return fmt.Errorf("group %s: %w", g.Name, err)
+	}
+	c.state[groupKey(c.owner, g.Name)] = contribution{body: body{text: text}, object: &object{buckets: g.Buckets}}
+	return nil
+}
+
+// resolve replaces references to groups by names that include the owner: groups of two owners with the same name differ.
+func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
+	return replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
+		if _, exists := c.state[groupKey(c.owner, r.Group)]; !exists {
+			return nil, fmt.Errorf("group %s is not part of the same state", r.Group)
+		}
+		return pipeline.ToGroup(r.Group + " of " + c.owner.String()), nil
+	})
+}
+
+// replaceReferences returns the actions with their references replaced, in a copy if there are any.
+func replaceReferences(actions []ovs.Action, replacement func(pipeline.Reference) (ovs.Action, error)) ([]ovs.Action, error) {
+	replaced := actions
+	for i, a := range actions {
+		r, ok := a.(pipeline.Reference)
+		if !ok {
+			continue
+		}
+		if &replaced[0] == &actions[0] {
+			replaced = slices.Clone(actions)
+		}
+		var err error
+		if replaced[i], err = replacement(r); err != nil {
+			return nil, err
+		}
+	}
+	return replaced, nil
+}
+
+func (c *compiler) flow(f *ovs.Flow) error {
+	at, err := ovs.FlowKey(f)
+	if err != nil {
+		return err
+	}
+	actions, err := c.resolve(f.Actions)
+	if err != nil {
+		return fmt.Errorf("flow %s: %w", at, err)
+	}
+	resolved := *f
+	resolved.Actions = actions
+	text, err := ovs.ActionsText(&resolved)
+	if err != nil {
+		return err
+	}
+	con := contribution{flow: f, body: body{text: text, idleTimeout: f.IdleTimeout}}
+	if con.conjunctions, err = conjunctions(f); err != nil {
+		return err
+	}
+	con.body.conjunction = con.conjunctions != nil
+	if other, twice := c.state[flowKey(at)]; twice {
+		if !con.body.compatible(other.body) {
+			return fmt.Errorf("flow %s is specified twice, with the actions %q and %q", at, other.body.text, text)
+		}
+		maps.Copy(con.conjunctions, other.conjunctions)
+	}
+	if con.body.conjunction {
+		con.body.text = strings.Join(slices.Sorted(maps.Keys(con.conjunctions)), ",")
+	}
+	c.state[flowKey(at)] = con
+	return nil
+}
+
+// conjunctions returns the flow's actions by text if all are conjunction(…), else nil.
+func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
+	var actions map[string]ovs.Action
+	for _, a := range f.Actions {
+		b, err := a.MarshalText()
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.HasPrefix(b, []byte("conjunction(")) {
+			return nil, nil
+		}
+		if actions == nil {
+			actions = make(map[string]ovs.Action, len(f.Actions))
+		}
+		actions[string(b)] = a
+	}
+	return actions, nil
+}
+
+// equal reports whether both states have the same flows, groups and meters.
+func (st state) equal(other state) bool {
+	if len(st) != len(other) {
+		return false
+	}
+	for key, c := range st {
+		if o, ok := other[key]; !ok || o.body != c.body {
+			return false
+		}
+	}
+	return true
+}
+
+// compatible reports whether two owners may contribute the bodies to one key.
+func (b body) compatible(other body) bool {
+	return b == other || b.conjunction && other.conjunction && b.idleTimeout == other.idleTimeout
+}

@@ -1,0 +1,239 @@
+package flowstore
+
+import (
+	"hash/fnv"
+	"slices"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// table merges the owners' states by key, and records what is installed. Only the writer uses it.
+type table struct {
+	entries map[key]*entry
+	numbers map[uint32]key // of groups
+}
+
+func newTable() table {
+	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}}
+}
+
+// An entry is one key with its owners.
+type entry struct {
+	owners    owners
+	union     union        // of all owners' conjunctions
+	number    uint32       // of a group
+	installed form         // zero: not installed
+	sent      contribution // from which installed was compiled
+}
+
+// form is a flow, group or meter as compiled from all its owners, without the key.
+type form struct {
+	text        string
+	idleTimeout int
+	cookie      uint64
+}
+
+func (t table) entry(k key) *entry {
+	e := t.entries[k]
+	if e == nil {
+		e = &entry{}
+		if k.kind == kindGroup {
+			e.number = t.allocateNumber(k)
+		}
+		t.entries[k] = e
+	}
+	return e
+}
+
+// maxGroup is the largest number that a group can have, less than OFPG_MAX.
+const maxGroup = 0xffff0000
+
+// allocateNumber allocates a group number: the hash of the name, or the next free one. After a restart of the agent the numbers are the same, and nothing has
+// to be written, unless two hashes collide and their keys are added in another order; then one bundle rewrites both groups, and the flows to them.
+func (t table) allocateNumber(k key) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(k.name)) // never fails (hash.Hash)
+	for n := h.Sum32()%maxGroup + 1; ; n = n%maxGroup + 1 {
+		if _, taken := t.numbers[n]; !taken {
+			t.numbers[n] = k
+			return n
+		}
+	}
+}
+
+// add adds the owner's contribution.
+func (t table) add(owner pipeline.Owner, k key, c contribution) {
+	e := t.entry(k)
+	old, _ := e.owners.get(owner)
+	e.union.remove(old.conjunctions)
+	e.owners.set(owner, c)
+	e.union.add(c.conjunctions)
+}
+
+// remove removes the owner's contribution.
+func (t table) remove(owner pipeline.Owner, k key) {
+	e := t.entries[k]
+	if e == nil {
+		return
+	}
+	old, _ := e.owners.get(owner)
+	e.union.remove(old.conjunctions)
+	e.owners.remove(owner)
+	t.collect(k)
+}
+
+// collect deletes an entry that has no owners and is not installed.
+func (t table) collect(k key) {
+	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.installed == (form{}) {
+		delete(t.entries, k)
+		if k.kind == kindGroup {
+			delete(t.numbers, e.number)
+		}
+	}
+}
+
+// rivals returns the owners of the key that contribute an incompatible body, in order. Contributions to a key are compatible with each other, so if one is
+// compatible with the body, all are.
+func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
+	e := t.entries[k]
+	if e == nil {
+		return nil
+	}
+	var rivals []pipeline.Owner
+	for _, other := range e.owners.list {
+		if other.owner == owner {
+			continue
+		}
+		if other.contribution.body.compatible(b) {
+			return nil
+		}
+		rivals = append(rivals, other.owner)
+	}
+	slices.SortFunc(rivals, compareOwners)
+	return rivals
+}
+
+// compile returns the form of all contributions, and one of them, which stands for all; the zero form if there are no owners.
+func (e *entry) compile() (owned, form) {
+	if len(e.owners.list) == 0 {
+		return owned{}, form{}
+	}
+	one := e.owners.list[0]
+	want := form{text: one.contribution.body.text, idleTimeout: one.contribution.body.idleTimeout}
+	if one.contribution.flow != nil {
+		want.cookie = one.owner.Cookie()
+		if len(e.owners.list) > 1 {
+			want.cookie = pipeline.SharedCookie()
+		}
+	}
+	if one.contribution.body.conjunction {
+		want.text = e.union.text()
+	}
+	return one, want
+}
+
+// makeFlow returns the flow of the results of compile.
+func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
+	flow := *one.contribution.flow // a copy: the flow belongs to the owner
+	flow.Cookie = f.cookie
+	if one.contribution.body.conjunction {
+		flow.Actions = e.union.actions()
+	} else {
+		flow.Actions = t.resolve(one.owner, flow.Actions)
+	}
+	return &flow
+}
+
+// resolve replaces the owner's references, which compile has validated, by numbers.
+func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action {
+	resolved, _ := replaceReferences(actions, func(r pipeline.Reference) (ovs.Action, error) {
+		return ovs.ToGroup(t.entry(groupKey(owner, r.Group)).number), nil
+	})
+	return resolved
+}
+
+func (t table) makeGroup(e *entry, one owned) ovs.Group {
+	buckets := one.contribution.object.buckets
+	g := ovs.Group{ID: e.number, Buckets: make([]ovs.Bucket, len(buckets))}
+	for i, b := range buckets {
+		g.Buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: t.resolve(one.owner, b.Actions)}
+	}
+	return g
+}
+
+// state returns the desired state of all owners.
+func (t table) state() ovs.State {
+	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), LearnedTable: pipeline.AffinityTable}
+	for k, e := range t.entries {
+		one, want := e.compile()
+		if want == (form{}) {
+			continue
+		}
+		switch k.kind {
+		case kindFlow:
+			st.Flows = append(st.Flows, t.makeFlow(e, one, want))
+		case kindGroup:
+			st.Groups = append(st.Groups, t.makeGroup(e, one))
+		case kindMeter:
+			st.Meters = append(st.Meters, one.contribution.object.meter)
+		}
+	}
+	return st
+}
+
+// change adds the difference of the key between the table and the switch to tx.
+func (t table) change(tx *ovs.Transaction, k key) {
+	e := t.entries[k]
+	if e == nil {
+		return // added and removed before it was installed
+	}
+	one, want := e.compile()
+	if want == e.installed {
+		return
+	}
+	removed := want == (form{})
+	switch k.kind {
+	case kindFlow:
+		if removed {
+			tx.Delete(e.sent.flow)
+		} else {
+			tx.Add(t.makeFlow(e, one, want))
+		}
+	case kindGroup:
+		if removed {
+			tx.DeleteGroup(e.number)
+		} else {
+			tx.SetGroup(t.makeGroup(e, one))
+		}
+	case kindMeter:
+		if removed {
+			tx.DeleteMeter(e.sent.object.meter.ID)
+		} else {
+			tx.SetMeter(one.contribution.object.meter)
+		}
+	}
+}
+
+// commit records that the key is installed as compiled, or removed if it has no owners.
+func (t table) commit(k key) {
+	if e := t.entries[k]; e != nil {
+		one, want := e.compile()
+		e.sent, e.installed = one.contribution, want
+		t.collect(k)
+	}
+}
+
+// rejected returns the key of the flow, group or meter that the switch rejected, or false if the error is of another type. The key may have no owners.
+func (t table) rejected(err error) (key, bool) {
+	return rejectedKey(err, t.numbers)
+}
+
+// owners returns the key's owners, in order.
+func (t table) owners(k key) []pipeline.Owner {
+	e := t.entries[k]
+	if e == nil {
+		return nil
+	}
+	return e.owners.sorted()
+}
