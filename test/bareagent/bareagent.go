@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
@@ -128,6 +129,7 @@ func onceAvailable(ctx context.Context, try func(context.Context) error) error {
 
 func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses *ipam.IPAM) (*pods.Manager, error) {
 	flows.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
+	flows.Source(inputs.KindNamespaceUID, flowstore.Source{Default: types.UID("")})
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	dependencies := pods.Dependencies{
 		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,

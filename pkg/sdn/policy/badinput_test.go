@@ -13,7 +13,7 @@ import (
 )
 
 // target is the pod that policies of the tests select; other pods are peers.
-var target = PodKey{"ns", "target"} //nolint:gochecknoglobals // a constant
+var target = PodKey{Namespace: "ns", Name: "target"} //nolint:gochecknoglobals // a constant
 
 // small is a node with a pod, and a cluster with four others.
 func small(t *testing.T) *compiled {
@@ -23,10 +23,10 @@ func small(t *testing.T) *compiled {
 	c.engine.SetNamespace("other", map[string]string{"team": "b"})
 	for i, p := range []Pod{
 		{PodKey: target, Labels: map[string]string{"app": "web"}, Ports: []NamedPort{{"web", corev1.ProtocolTCP, 8080}}},
-		{PodKey: PodKey{"ns", "unnamed"}, Labels: map[string]string{"app": "web"}},
-		{PodKey: PodKey{"ns", "peer"}, Labels: map[string]string{"app": "peer"}},
-		{PodKey: PodKey{"other", "peer"}, Labels: map[string]string{"app": "peer"}},
-		{PodKey: PodKey{"other", "stranger"}},
+		{PodKey: PodKey{Namespace: "ns", Name: "unnamed"}, Labels: map[string]string{"app": "web"}},
+		{PodKey: PodKey{Namespace: "ns", Name: "peer"}, Labels: map[string]string{"app": "peer"}},
+		{PodKey: PodKey{Namespace: "other", Name: "peer"}, Labels: map[string]string{"app": "peer"}},
+		{PodKey: PodKey{Namespace: "other", Name: "stranger"}},
 	} {
 		p.Addrs = []netip.Addr{addr(i)}
 		c.engine.SetPod(p)
@@ -137,7 +137,7 @@ func TestNamedPort_missingInSomeTargets(t *testing.T) {
 	if err := c.engine.SetNetworkPolicy(np); err != nil {
 		t.Fatal(err)
 	}
-	unnamed := PodKey{"ns", "unnamed"}
+	unnamed := PodKey{Namespace: "ns", Name: "unnamed"}
 	if !c.reach(target, outside, 8080) || c.reach(target, outside, 80) || c.reach(unnamed, outside, 8080) {
 		t.Error("want port 8080 of the target with the name allowed, and all else denied; got another verdict")
 	}

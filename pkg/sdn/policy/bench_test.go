@@ -17,7 +17,7 @@ func addr(i int) netip.Addr {
 }
 
 func labelled(namespace, name string, addr netip.Addr, set map[string]string) Pod {
-	return Pod{PodKey: PodKey{namespace, name}, Labels: set, Addrs: []netip.Addr{addr}}
+	return Pod{PodKey: PodKey{Namespace: namespace, Name: name}, Labels: set, Addrs: []netip.Addr{addr}}
 }
 
 // allowFrom is a policy for all pods of the namespace, from the pods with one of the labels, on a port.
@@ -161,7 +161,7 @@ func TestSharedPeersAreSharedFlows(t *testing.T) {
 	e := New()
 	e.SetNamespace("ns", nil)
 	e.SetPod(labelled("ns", "t", addr(1), nil))
-	e.Attach(PodKey{"ns", "t"}, addr(1))
+	e.Attach(PodKey{Namespace: "ns", Name: "t"}, addr(1))
 	for i := range 100 {
 		e.SetPod(labelled("ns", fmt.Sprintf("p%d", i), addr(1000+i), map[string]string{"app": "peer"}))
 	}

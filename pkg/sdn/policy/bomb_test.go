@@ -66,7 +66,7 @@ func bombed(t testing.TB) *Engine {
 			p.Ports = []NamedPort{{"p0", "TCP", 80}}
 			e.SetPod(p)
 		}
-		e.Attach(PodKey{ns, "p0"}, addr(1000*n))
+		e.Attach(PodKey{Namespace: ns, Name: "p0"}, addr(1000*n))
 	}
 	compileAll(e)
 	return e
@@ -89,7 +89,7 @@ func TestPolicyBomb(t *testing.T) {
 			if len(clauses) != 1 || flows > 0 {
 				t.Errorf("got %d clauses with %d flows, want one without flows", len(clauses), flows)
 			}
-			e.DeletePod(PodKey{"other", "p7"})
+			e.DeletePod(PodKey{Namespace: "other", Name: "p7"})
 			e.SetPod(labelled("other", "p7", addr(1007), nil))
 			if clauses := e.Drain(); len(clauses) > 1 {
 				t.Errorf("a pod of another namespace changes the clauses %v, want only that of its address", clauses)
@@ -114,7 +114,7 @@ func TestPolicyBomb_duration(t *testing.T) {
 				t.Errorf("compiled in %v, want at most %v", took, bombTime)
 			}
 			start = time.Now()
-			e.DeletePod(PodKey{"other", "p7"})
+			e.DeletePod(PodKey{Namespace: "other", Name: "p7"})
 			e.SetPod(labelled("other", "p7", addr(1007), nil))
 			compileAll(e)
 			if took := time.Since(start); took > bombTime/50 {

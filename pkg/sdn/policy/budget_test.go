@@ -94,7 +94,7 @@ func TestBudgetsDoNotDependOnTheOrder(t *testing.T) {
 				delete(all, policyKey{ns, name})
 			case 1:
 				app := fmt.Sprintf("app%d", random.IntN(2))
-				key := PodKey{ns, app}
+				key := PodKey{Namespace: ns, Name: app}
 				local[policyKey{ns, app}] = !local[policyKey{ns, app}]
 				if at := addr(10*slices.Index(namespaces, ns) + int(app[3])); local[policyKey{ns, app}] {
 					e.SetPod(labelled(ns, app, at, map[string]string{"app": app}))
@@ -139,7 +139,7 @@ func TestOverBudgetCostsNothingWithoutChange(t *testing.T) {
 		ns := fmt.Sprintf("ns%d", n)
 		e.SetNamespace(ns, nil)
 		e.SetPod(labelled(ns, "target", addr(n), map[string]string{"app": "target"}))
-		e.Attach(PodKey{ns, "target"}, addr(n))
+		e.Attach(PodKey{Namespace: ns, Name: "target"}, addr(n))
 		for i := range 20 {
 			if err := e.SetNetworkPolicy(costly(ns, fmt.Sprintf("np%d", i), "target", 0, 10)); err != nil {
 				t.Fatal(err)
@@ -168,7 +168,7 @@ func TestBudgetOfNode_podOfOneNamespace(t *testing.T) {
 		ns := fmt.Sprintf("ns%d", n)
 		e.SetNamespace(ns, nil)
 		e.SetPod(labelled(ns, "target", addr(n), map[string]string{"app": "target"}))
-		e.Attach(PodKey{ns, "target"}, addr(n))
+		e.Attach(PodKey{Namespace: ns, Name: "target"}, addr(n))
 		for i := range 5 {
 			if err := e.SetNetworkPolicy(costly(ns, fmt.Sprintf("np%d", i), "target", 0, 10)); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestBudgetOfNode_podOfOneNamespace(t *testing.T) {
 	if err := e.SetNetworkPolicy(costly("ns0", "first", "first", -time.Hour, 1)); err != nil {
 		t.Fatal(err)
 	}
-	first := PodKey{"ns0", "first"}
+	first := PodKey{Namespace: "ns0", Name: "first"}
 	e.SetPod(labelled("ns0", "first", addr(namespaces), map[string]string{"app": "first"}))
 	e.Drain()
 	share := e.share
@@ -222,13 +222,13 @@ func TestBudgetFailsClosed(t *testing.T) {
 	for i, app := range []string{"target", "peer"} {
 		e.SetPod(labelled("ns", app, addr(i), map[string]string{"app": app}))
 	}
-	e.Attach(PodKey{"ns", "target"}, addr(0))
+	e.Attach(PodKey{Namespace: "ns", Name: "target"}, addr(0))
 	fromPeer := Packet{Peer: addr(1), Protocol: "TCP", Port: 80}
 	check := func(what string, want bool) {
 		t.Helper()
 		e.Drain()
-		ingress, _ := e.Isolated(PodKey{"ns", "target"})
-		if got := e.Allows(Ingress, PodKey{"ns", "target"}, fromPeer); got != want || !ingress {
+		ingress, _ := e.Isolated(PodKey{Namespace: "ns", Name: "target"})
+		if got := e.Allows(Ingress, PodKey{Namespace: "ns", Name: "target"}, fromPeer); got != want || !ingress {
 			t.Errorf("%s: allowed %v, isolated %v; want %v, true", what, got, ingress, want)
 		}
 	}
@@ -253,7 +253,7 @@ func TestBudgetOfNodeIsFair(t *testing.T) {
 	for n, ns := range []string{"old", "small", "new"} {
 		e.SetNamespace(ns, nil)
 		e.SetPod(labelled(ns, "target", addr(n), map[string]string{"app": "target"}))
-		e.Attach(PodKey{ns, "target"}, addr(n))
+		e.Attach(PodKey{Namespace: ns, Name: "target"}, addr(n))
 		policies := 20
 		if ns == "small" {
 			policies = 2

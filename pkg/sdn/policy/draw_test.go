@@ -21,7 +21,7 @@ func drawApp(t *rapid.T) map[string]string {
 }
 
 func drawPod(t *rapid.T) PodKey {
-	return PodKey{drawNamespace(t), rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")}
+	return PodKey{Namespace: drawNamespace(t), Name: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")}
 }
 
 func drawAddr(t *rapid.T) netip.Addr { return addr(rapid.IntRange(1, 5).Draw(t, "address")) }

@@ -12,7 +12,7 @@ import (
 )
 
 func podAt(namespace, name, addr string) Pod {
-	return Pod{PodKey: PodKey{namespace, name}, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+	return Pod{PodKey: PodKey{Namespace: namespace, Name: name}, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 }
 
 // isolating is a policy that selects all pods of its namespace, and allows nothing.
@@ -33,19 +33,19 @@ func TestPodByAddr(t *testing.T) {
 	}
 	want("of no pod", PodKey{})
 	e.SetPod(podAt("a", "old", addr.String()))
-	want("of a pod", PodKey{"a", "old"})
-	e.Attach(PodKey{"a", "new"}, addr)
-	want("also of a pod on this node", PodKey{"a", "new"})
-	e.Detach(PodKey{"a", "new"})
-	e.DeletePod(PodKey{"a", "old"})
+	want("of a pod", PodKey{Namespace: "a", Name: "old"})
+	e.Attach(PodKey{Namespace: "a", Name: "new"}, addr)
+	want("also of a pod on this node", PodKey{Namespace: "a", Name: "new"})
+	e.Detach(PodKey{Namespace: "a", Name: "new"})
+	e.DeletePod(PodKey{Namespace: "a", Name: "old"})
 	want("after both pods were deleted", PodKey{})
 	e.SetNode("n1", nil, addr)
-	want("of a node", PodKey{"", "n1"})
+	want("of a node", PodKey{Namespace: "", Name: "n1"})
 }
 
 func TestIsolators(t *testing.T) {
 	e := New()
-	key := PodKey{"a", "web"}
+	key := PodKey{Namespace: "a", Name: "web"}
 	e.SetPod(podAt("a", "web", "10.128.0.5"))
 	want := func(when string, d Direction, want string) {
 		t.Helper()
@@ -74,7 +74,7 @@ func TestIsolators(t *testing.T) {
 func TestRuleName(t *testing.T) {
 	e := New()
 	e.SetPod(podAt("a", "web", "10.128.0.5"))
-	e.Attach(PodKey{"a", "web"})
+	e.Attach(PodKey{Namespace: "a", Name: "web"})
 	p := isolating("a", "open", networkingv1.PolicyTypeIngress)
 	udp := corev1.ProtocolUDP
 	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{}, {Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp}}}}

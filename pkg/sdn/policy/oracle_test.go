@@ -43,7 +43,7 @@ func (n *nodes) DeleteNamespace(ns *corev1.Namespace) {
 }
 
 func (n *nodes) SetPod(p *corev1.Pod) {
-	key := PodKey{p.Namespace, p.Name}
+	key := PodKey{Namespace: p.Namespace, Name: p.Name}
 	for name, c := range n.byName {
 		if name == p.Spec.NodeName && p.Status.PodIP != "" && p.Status.Phase == "" && !c.local[key] {
 			c.local[key] = true
@@ -57,7 +57,7 @@ func (n *nodes) SetPod(p *corev1.Pod) {
 }
 
 func (n *nodes) DeletePod(p *corev1.Pod) {
-	key := PodKey{p.Namespace, p.Name}
+	key := PodKey{Namespace: p.Namespace, Name: p.Name}
 	for _, c := range n.byName {
 		if c.local[key] {
 			delete(c.local, key)
@@ -118,12 +118,12 @@ func (n *nodes) evaluate(from, to oracle.Endpoint) func(corev1.Protocol, uint16)
 	in := out
 	if pod := from.Pod; pod != nil {
 		vnid = n.vnids[pod.Namespace]
-		c, key := n.byName[pod.Spec.NodeName], PodKey{pod.Namespace, pod.Name}
+		c, key := n.byName[pod.Spec.NodeName], PodKey{Namespace: pod.Namespace, Name: pod.Name}
 		ends := c.between(Egress, key, to.Addr, 0)
 		out = func(protocol corev1.Protocol, port uint16) bool { return c.verdict(Egress, key, ends, protocol, port) }
 	}
 	if pod := to.Pod; pod != nil {
-		c, key := n.byName[pod.Spec.NodeName], PodKey{pod.Namespace, pod.Name}
+		c, key := n.byName[pod.Spec.NodeName], PodKey{Namespace: pod.Namespace, Name: pod.Name}
 		ends := c.between(Ingress, key, from.Addr, vnid)
 		if from.Node != "" {
 			c.matchNode(ends, otherAddr(from))

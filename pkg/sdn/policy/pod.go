@@ -6,10 +6,21 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
-// PodKey names a pod.
-type PodKey struct{ Namespace, Name string }
+// PodKey identifies a pod. A pod that was deleted while its processes continue differs from its successor of the same name by the UID.
+type PodKey struct {
+	Namespace, Name string
+	UID             apitypes.UID // config.PodUID; "" for Nodes
+}
+
+// KeyOf returns the key of the pod.
+func KeyOf(p *corev1.Pod) PodKey {
+	return PodKey{Namespace: p.Namespace, Name: p.Name, UID: config.PodUID(p)}
+}
 
 // Pod has the properties of a pod that policies depend on.
 type Pod struct {
@@ -34,7 +45,7 @@ const maxNamedPorts = 256
 
 // NewPod converts a pod.
 func NewPod(p *corev1.Pod) Pod {
-	out := Pod{PodKey: PodKey{p.Namespace, p.Name}, Labels: p.Labels, Absent: p.Spec.HostNetwork}
+	out := Pod{PodKey: KeyOf(p), Labels: p.Labels, Absent: p.Spec.HostNetwork}
 	if out.Absent {
 		return out
 	}

@@ -86,7 +86,7 @@ func TestRevocationsAreReported(t *testing.T) {
 func TestOnlyRevocationsAreReported(t *testing.T) {
 	isolating := allowFrom("ns", "isolating", 81)
 	isolating.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
-	peer := Pod{PodKey: PodKey{"ns", "new"}, Labels: map[string]string{"app": "peer"}, Addrs: []netip.Addr{addr(9)}}
+	peer := Pod{PodKey: PodKey{Namespace: "ns", Name: "new"}, Labels: map[string]string{"app": "peer"}, Addrs: []netip.Addr{addr(9)}}
 	unlabelled := peer
 	unlabelled.Labels = nil
 	e := small(t).engine

@@ -12,7 +12,7 @@ import (
 // allows evaluates a connection by the engines of both ends, as an agent does for connections in conntrack.
 func (n *nodes) allows(conn oracle.Connection) bool {
 	ask := func(d Direction, at *corev1.Pod, peer oracle.Endpoint) bool {
-		return at == nil || n.byName[at.Spec.NodeName].engine.Allows(d, PodKey{at.Namespace, at.Name},
+		return at == nil || n.byName[at.Spec.NodeName].engine.Allows(d, PodKey{Namespace: at.Namespace, Name: at.Name},
 			Packet{Peer: peer.Addr, Protocol: conn.Protocol, Port: uint16(conn.Port)}) //nolint:gosec // small
 	}
 	return exempt(conn.From, conn.To) || ask(Egress, conn.From.Pod, conn.To) && ask(Ingress, conn.To.Pod, conn.From)

@@ -53,7 +53,7 @@ func (c *Controller) change(ctx context.Context, nn *networkv1.NetNamespace, uid
 		return nil
 	}
 	c.vnids.Set(nn.Name, vnid)
-	c.setAssigned(nn.Name, &vnid)
+	c.setAssigned(nn.Name, uid, vnid)
 	klog.FromContext(ctx).Info("Changed VNID", "vnid", vnid, "previousVNID", nn.NetID)
 	c.Events.Eventf(nn, corev1.EventTypeNormal, eventreason.NetworkChanged, "%s: its VNID is %s, and was %d",
 		nn.Annotations[networkv1.ChangePodNetworkAnnotation], vnid, nn.NetID)

@@ -111,7 +111,7 @@ func (c *Controller) Load(ctx context.Context) error {
 	for _, o := range existing {
 		vnid, _ := effectiveVNID(o)
 		c.vnids.Set(o.Name, vnid)
-		c.updateState(o.Name, func(s *state) { s.preexisting = true })
+		c.updateState(o.Name, func(s *state) { s.preexisting, s.namespace = true, namespaceUID(o) })
 	}
 	klog.FromContext(ctx).Info("Loaded NetNamespaces", "netNamespaces", len(existing))
 	return nil

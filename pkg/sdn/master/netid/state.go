@@ -2,6 +2,7 @@ package netid
 
 import (
 	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
@@ -12,6 +13,7 @@ type state struct {
 	preexisting bool                    // found by Load, and not validated yet
 	rejected    bool                    // validation has rejected its VNID
 	assigned    *config.VNID            // the last valid VNID, as in config.AssignedVNIDAnnotation; nil: unknown
+	namespace   types.UID               // of the Namespace whose VNID the allocator has; "": unknown
 }
 
 func (c *Controller) state(name string) state {
@@ -32,9 +34,15 @@ func (c *Controller) updateState(name string, update func(*state)) {
 	c.states[name] = s
 }
 
-// setAssigned sets the assigned VNID after validation; nil: the NetNamespace was deleted.
-func (c *Controller) setAssigned(name string, vnid *config.VNID) {
-	c.updateState(name, func(s *state) { s.preexisting, s.rejected, s.assigned = false, false, vnid })
+// setAssigned sets the assigned VNID of the Namespace with the UID after validation.
+func (c *Controller) setAssigned(name string, uid types.UID, vnid config.VNID) {
+	c.updateState(name, func(s *state) { s.preexisting, s.rejected, s.assigned, s.namespace = false, false, &vnid, uid })
+}
+
+// release releases the VNID of the namespace: its NetNamespace was deleted.
+func (c *Controller) release(name string) {
+	c.vnids.Release(name)
+	c.updateState(name, func(s *state) { s.preexisting, s.rejected, s.assigned, s.namespace = false, false, nil, "" })
 }
 
 // restoreAssigned corrects config.AssignedVNIDAnnotation while nodes use it because the netid is invalid: another client may have

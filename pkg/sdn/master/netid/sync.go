@@ -32,8 +32,7 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	}
 	switch {
 	case nn == nil && ns == nil:
-		c.vnids.Release(name)
-		c.setAssigned(name, nil)
+		c.release(name)
 		return nil
 	case nn == nil:
 		return c.create(ctx, ns)
@@ -100,10 +99,11 @@ func namespaceUID(nn *networkv1.NetNamespace) types.UID {
 	return types.UID(nn.Annotations[config.NamespaceUIDAnnotation])
 }
 
-// create creates a NetNamespace for the Namespace. If a user has deleted it, it gets the same VNID again, which pods of the namespace use.
+// create creates a NetNamespace for the Namespace. If a user has deleted it, it gets the same VNID again, which pods of the namespace use. The VNID of a
+// previous Namespace of that name is released: its deletion and that of its NetNamespace may have been seen together with the new Namespace.
 func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
-	if c.state(ns.Name).rejected {
-		c.vnids.Release(ns.Name)
+	if s := c.state(ns.Name); s.rejected || s.namespace != "" && s.namespace != ns.UID {
+		c.release(ns.Name)
 	}
 	vnid, ok := c.vnids.VNID(ns.Name)
 	if ok || c.global[ns.Name] {
@@ -130,7 +130,7 @@ func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
 		return fmt.Errorf("create NetNamespace %s: %w", ns.Name, err)
 	}
 	c.vnids.Set(ns.Name, vnid)
-	c.setAssigned(ns.Name, &vnid)
+	c.setAssigned(ns.Name, ns.UID, vnid)
 	klog.FromContext(ctx).V(2).Info("Allocated VNID", "vnid", vnid)
 	return nil
 }
@@ -156,8 +156,7 @@ func (c *Controller) remove(ctx context.Context, nn *networkv1.NetNamespace) err
 	if err != nil {
 		return fmt.Errorf("delete NetNamespace %s: %w", nn.Name, err)
 	}
-	c.vnids.Release(nn.Name)
-	c.setAssigned(nn.Name, nil)
+	c.release(nn.Name)
 	klog.FromContext(ctx).V(2).Info("Released VNID", "vnid", nn.NetID)
 	return nil
 }
@@ -185,7 +184,7 @@ func (c *Controller) update(ctx context.Context, nn *networkv1.NetNamespace, uid
 		return err
 	}
 	if accepted {
-		c.setAssigned(nn.Name, &vnid)
+		c.setAssigned(nn.Name, uid, vnid)
 	}
 	return invalid
 }

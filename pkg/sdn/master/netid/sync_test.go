@@ -115,6 +115,28 @@ func TestChange_failedWrite(t *testing.T) {
 	}
 }
 
+// A Namespace that was deleted and created again with its NetNamespace deleted gets another VNID; one whose NetNamespace alone was deleted keeps its own.
+func TestCreate_recreatedNamespace(t *testing.T) {
+	for uid, kept := range map[types.UID]bool{"uid-red": true, "uid-next": false} {
+		f := newFixture(t, netNamespace("red", 100, ""))
+		if err := f.sync(t.Context(), "red"); err != nil {
+			t.Fatal(err)
+		}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: uid}}
+		for _, err := range []error{
+			f.network.Tracker().Delete(networkv1.GroupVersion.WithResource("netnamespaces"), "", "red"),
+			f.netNamespaceStore.Delete(netNamespace("red", 100, "")), f.namespaceStore.Update(ns), f.sync(t.Context(), "red"),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if vnid, _ := f.vnids.VNID("red"); (vnid == 100) != kept {
+			t.Errorf("Namespace with UID %s: got VNID %d, want that of uid-red: %t", uid, vnid, kept)
+		}
+	}
+}
+
 // A create that fails may have succeeded on the server: its VNID is quarantined.
 func TestCreate_failedWrite(t *testing.T) {
 	f := newFixture(t)

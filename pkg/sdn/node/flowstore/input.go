@@ -85,13 +85,18 @@ func (in *inputs) source(kind string) Source {
 	return in.sources[kind]
 }
 
-// Get returns the value of an input, published or default, and whether it has one.
+// Get is Value for an input of a known type.
 func Get[T any](s *Store, input Input) (value T, ok bool) {
-	s.inputs.mu.RLock()
-	defer s.inputs.mu.RUnlock()
-	v, _ := s.inputs.value(input)
+	v, _ := s.Value(input)
 	value, ok = v.(T)
 	return value, ok
+}
+
+// Value returns the value of an input, published or default, and whether it has one.
+func (s *Store) Value(input Input) (value any, ok bool) {
+	s.inputs.mu.RLock()
+	defer s.inputs.mu.RUnlock()
+	return s.inputs.value(input)
 }
 
 // value returns the value of an input, published or default.

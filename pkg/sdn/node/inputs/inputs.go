@@ -3,14 +3,19 @@ package inputs
 
 import (
 	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
 // Kinds of inputs, with the type of the values, the key and the package that publishes them.
 const (
 	KindVNID           = "VNID"             // config.VNID of a namespace, by package vnids
+	KindNamespaceUID   = "namespace UID"    // types.UID of the Namespace that has the VNID, "" if unknown, by package vnids with the VNID
 	KindPodPolicies    = "network policies" // pipeline.PodPolicies of a pod of this node, by package networkpolicy
 	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
@@ -19,13 +24,26 @@ const (
 // VNID is the VNID of a namespace.
 func VNID(namespace string) flowstore.Input { return flowstore.Input{Kind: KindVNID, Key: namespace} }
 
-// PodPolicies is the state of network policies in a pod's flows.
-func PodPolicies(namespace, name string) flowstore.Input {
-	return flowstore.Input{Kind: KindPodPolicies, Key: namespace + "/" + name}
+// NamespaceUID is the UID of the Namespace that VNID belongs to: pods of a previous Namespace of that name must not get the VNID.
+func NamespaceUID(namespace string) flowstore.Input {
+	return flowstore.Input{Kind: KindNamespaceUID, Key: namespace}
 }
 
-// Ports are the OpenFlow ports of the namespace's pods on this node.
-func Ports(namespace string) flowstore.Input { return flowstore.Input{Kind: KindPorts, Key: namespace} }
+// PodPolicies is the state of network policies in a pod's flows.
+func PodPolicies(pod policy.PodKey) flowstore.Input {
+	return flowstore.Input{Kind: KindPodPolicies, Key: pod.Namespace + "/" + pod.Name + "/" + string(pod.UID)}
+}
+
+// Ports are the OpenFlow ports of the pods on this node of the Namespace with that UID.
+func Ports(namespace string, uid types.UID) flowstore.Input {
+	return flowstore.Input{Kind: KindPorts, Key: namespace + "/" + string(uid)}
+}
+
+// NamespaceOfPorts returns the namespace of the key of an input of KindPorts.
+func NamespaceOfPorts(key string) string {
+	namespace, _, _ := strings.Cut(key, "/")
+	return namespace
+}
 
 // MulticastNodesOf is the set of other nodes with receivers of the VNID's multicast.
 func MulticastNodesOf(vnid config.VNID) flowstore.Input {

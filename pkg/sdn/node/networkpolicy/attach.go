@@ -23,13 +23,15 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 	defer func() { p.compileTime.add(ctx, time.Since(start)) }()
 	p.syncNamespace(ctx, key.Namespace) // informers may have changes that the engine does not have yet
 	if object != nil {
-		if watched := p.cachedPod(key); watched == nil || watched.UID != object.UID {
+		if p.cachedPod(key) == nil {
 			p.unwatched[key] = object
 			p.compiler.engine.SetPod(policy.NewPod(object))
 		} else {
-			delete(p.unwatched, key) // may be a previous pod of the same name; no event deletes it
 			p.syncPod(key)
 		}
+	}
+	if previous, attached := p.podKeys[owner]; attached && previous != key {
+		p.detach(owner)
 	}
 	p.compiler.AddSandbox(key, owner, pod)
 	p.podKeys[owner] = key
@@ -46,7 +48,7 @@ func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.
 // isolate makes the flows of a pod that starts allow nothing until its policies are active.
 func (p *Policies) isolate(key policy.PodKey) {
 	p.store.Update(flowstore.Update{Publish: []flowstore.Published{{
-		Input: inputs.PodPolicies(key.Namespace, key.Name),
+		Input: inputs.PodPolicies(key),
 		Value: pipeline.PodPolicies{Evaluated: true, Ingress: true, Egress: true},
 	}}})
 }
@@ -55,16 +57,20 @@ func (p *Policies) isolate(key policy.PodKey) {
 func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key, attached := p.podKeys[owner]
-	if !attached {
+	if _, attached := p.podKeys[owner]; !attached {
 		return func(context.Context) error { return nil }
 	}
+	return wait(p.detach(owner))
+}
+
+func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
+	key := p.podKeys[owner]
 	addrs := p.compiler.local[key][owner].Addrs
 	delete(p.podKeys, owner)
 	delete(p.compiler.local[key], owner)
 	p.setAddrs(key)
 	commits, _ := p.send(addrs, key)
-	return wait(commits)
+	return commits
 }
 
 // setAddrs sets the addresses of the pod's sandboxes in the engine.

@@ -10,8 +10,10 @@ import (
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -54,6 +56,7 @@ const (
 type objectRef struct {
 	kind kind
 	key  string
+	uid  types.UID // of a pod (config.PodUID)
 }
 
 // changeQueue has the objects that changed since the engine was updated, each once.
@@ -125,11 +128,17 @@ func (p *Policies) watch() error {
 	for informer, k := range p.cluster.informers() {
 		add := func(obj any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-				p.changes.add(objectRef{k, key})
+				p.changes.add(objectRef{k, key, podUID(obj)})
 			}
 		}
 		handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+			AddFunc: add, DeleteFunc: add,
+			UpdateFunc: func(old, obj any) {
+				if podUID(old) != podUID(obj) { // the watch missed the deletion of a pod
+					add(old)
+				}
+				add(obj)
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("watch objects that policies depend on: %w", err)
@@ -137,4 +146,15 @@ func (p *Policies) watch() error {
 		p.synced = append(p.synced, handler.HasSynced)
 	}
 	return nil
+}
+
+// podUID returns config.PodUID of a pod, which may be deleted; "" of an object of another kind.
+func podUID(obj any) types.UID {
+	if deleted, is := obj.(cache.DeletedFinalStateUnknown); is {
+		obj = deleted.Obj
+	}
+	if pod, is := obj.(*corev1.Pod); is {
+		return config.PodUID(pod)
+	}
+	return ""
 }

@@ -79,7 +79,7 @@ func (c *Compiler) state(p policy.Clause) pipeline.State {
 func ownerKey(p policy.Clause) string {
 	switch p.Kind {
 	case policy.Target:
-		return "target " + p.Pod.Namespace + "/" + p.Pod.Name
+		return "target " + p.Pod.Namespace + "/" + p.Pod.Name + "/" + string(p.Pod.UID)
 	case policy.Peer:
 		var text [64]byte // on the stack: most clauses are peers, and need one allocation each
 		return string(p.Prefix.AppendTo(append(text[:0], "peer "...)))

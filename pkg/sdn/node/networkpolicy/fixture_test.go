@@ -170,14 +170,14 @@ func (f *fixture) attachPod(object *corev1.Pod, sandbox string, port int, addr s
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), testTimeout)
 	defer cancel()
-	if err := f.Fetch(ctx, object.Namespace); err != nil {
+	if _, err := f.Fetch(ctx, object.Namespace); err != nil {
 		f.t.Fatal(err)
 	}
 	owner := pipeline.Owner{Kind: pipeline.KindPod, Key: sandbox}
-	key := policy.PodKey{Namespace: object.Namespace, Name: object.Name}
+	key := policy.KeyOf(object)
 	pod := pipeline.Pod{OFPort: port, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 	waitRules := f.Attach(ctx, owner, key, pod, object)
-	vnid, policies := inputs.VNID(object.Namespace), inputs.PodPolicies(object.Namespace, object.Name)
+	vnid, policies := inputs.VNID(object.Namespace), inputs.PodPolicies(key)
 	own := f.store.SetAll(flowstore.Change{Owner: owner, Reads: []flowstore.Input{vnid, policies}, Compile: func(v *flowstore.Values) pipeline.State {
 		full := pod
 		full.MAC, full.VNID, full.Policies = config.MAC(pod.Addrs[0]), flowstore.Read[config.VNID](v, vnid), flowstore.Read[pipeline.PodPolicies](v, policies)
@@ -206,7 +206,7 @@ func (f *fixture) must(err error) {
 
 // podPolicies returns the published input of the pod's flows.
 func (f *fixture) podPolicies(key policy.PodKey) pipeline.PodPolicies {
-	value, _ := flowstore.Get[pipeline.PodPolicies](f.store, inputs.PodPolicies(key.Namespace, key.Name))
+	value, _ := flowstore.Get[pipeline.PodPolicies](f.store, inputs.PodPolicies(key))
 	return value
 }
 

@@ -31,7 +31,7 @@ func TestAttach_installsPolicies(t *testing.T) {
 	if flows := f.policyFlows(); len(flows) > 0 {
 		t.Errorf("flows of the deleted pod remain:\n%s", strings.Join(flows, "\n"))
 	}
-	if got := f.podPolicies(policy.PodKey{Namespace: "a", Name: "web"}); got.Evaluated {
+	if got := f.podPolicies(policy.PodKey{Namespace: "a", Name: "web", UID: "2"}); got.Evaluated {
 		t.Errorf("got %+v after Detach, want no input", got)
 	}
 }
@@ -106,6 +106,52 @@ func TestAttach_otherOFPort(t *testing.T) {
 	}
 }
 
+// A sandbox whose pod was replaced by another of the same name retains the labels of its own pod: as a target, and as a peer.
+func TestReplacedPod_retainsItsLabels(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		addPolicyWithPeer(f)
+		f.networkPolicies.Add(allow("b", "server", "a", 9000))
+	})
+	server := podObject("b", "server", "1", "", labels("web"))
+	f.attachPod(server, "s0", 2, "10.128.0.2")
+	old := podObject("a", "x", "old", "10.128.0.5", labels("web"))
+	f.pods.Add(old)
+	f.attachPod(old, "s1", 3, "10.128.0.5")
+	replaced := podObject("a", "x", "new", "10.129.0.7", labels("peer"))
+	replaced.Spec.NodeName = "node2"
+	f.pods.Modify(replaced) // as after a watch that missed the deletion
+	f.eventually(has(1, "nw_src=10.129.0.7,"))
+	if err := errors.Join(has(1, "reg2=0x3,")(f.policyFlows()), has(0, "nw_src=10.128.0.5,", "conjunction")(f.policyFlows())); err != nil {
+		t.Errorf("a target of its policies, and no peer: %v", err)
+	}
+	for key, want := range map[policy.PodKey]bool{policy.KeyOf(old): true, policy.KeyOf(replaced): false} {
+		if got := f.podPolicies(key).Ingress; got != want {
+			t.Errorf("%v is isolated: got %t, want %t", key, got, want)
+		}
+	}
+	f.detachPod("s1")
+	f.eventually(has(0, "reg2=0x3,"))
+}
+
+// A static pod keeps its policies when kubelet re-creates its mirror, which has another UID. Sandboxes that an earlier version attached have the mirror's UID.
+func TestStaticPod_mirrorIsRecreated(t *testing.T) {
+	f := newFixture(t, addPolicyWithPeer)
+	mirror := func(uid string) *corev1.Pod {
+		p := podObject("a", "x", uid, "10.128.0.5", labels("web"))
+		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
+		return p
+	}
+	f.pods.Add(mirror("m1"))
+	f.attachPod(mirror("m1"), "s1", 3, "10.128.0.5")
+	f.pods.Delete(mirror("m1"))
+	f.pods.Add(mirror("m2"))
+	f.networkPolicies.Add(allow("a", "more", "b", 9000))
+	f.eventually(has(1, "tp_dst=9000,"))
+	if err := has(1, "reg2=0x3,")(f.policyFlows()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Attach applies changes that the watch has delivered, also while an earlier change waits for the switch.
 func TestAttach_appliesQueuedChanges(t *testing.T) {
 	f := newFixture(t, addPolicyWithPeer)
@@ -116,7 +162,7 @@ func TestAttach_appliesQueuedChanges(t *testing.T) {
 		f.Policies.mu.Lock() // update holds it from the engine's change until the store has the flows; then it waits for the switch
 		defer f.Policies.mu.Unlock()
 		busy := policy.Packet{Peer: netip.MustParseAddr("10.129.0.9"), Protocol: corev1.ProtocolTCP, Port: 9000, FromPod: true}
-		if !f.compiler.engine.Allows(policy.Ingress, policy.PodKey{Namespace: "a", Name: "other"}, busy) {
+		if !f.compiler.engine.Allows(policy.Ingress, policy.PodKey{Namespace: "a", Name: "other", UID: "9"}, busy) {
 			return errors.New("no change waits for the switch")
 		}
 		return nil
@@ -129,15 +175,15 @@ func TestAttach_appliesQueuedChanges(t *testing.T) {
 	f.eventually(func([]string) error {
 		f.changes.mu.Lock()
 		defer f.changes.mu.Unlock()
-		_, ofPod := f.changes.objects[objectRef{kindPod, "a/late"}]
-		_, ofPolicy := f.changes.policies["a"][objectRef{kindNetworkPolicy, "a/late"}]
+		_, ofPod := f.changes.objects[objectRef{kindPod, "a/late", web.UID}]
+		_, ofPolicy := f.changes.policies["a"][objectRef{kindNetworkPolicy, "a/late", ""}]
 		if !ofPod || !ofPolicy {
 			return errors.New("the watches have not delivered all objects")
 		}
 		return nil
 	})
-	f.Attach(t.Context(), owner("s1"), policy.PodKey{Namespace: "a", Name: "late"}, pod(3, "10.128.0.5"), web)
-	if got := f.podPolicies(policy.PodKey{Namespace: "a", Name: "late"}); !got.Ingress {
+	f.Attach(t.Context(), owner("s1"), policy.KeyOf(web), pod(3, "10.128.0.5"), web)
+	if got := f.podPolicies(policy.KeyOf(web)); !got.Ingress {
 		t.Errorf("got %+v, want isolation of ingress", got)
 	}
 	f.bridge.SetUnavailable(false)

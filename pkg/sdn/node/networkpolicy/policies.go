@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -265,7 +266,7 @@ func (p *Policies) change(clause policy.Clause) flowstore.Change {
 
 // publish adds the input of a pod's own flows to the update. The input stays as it is while a large change affects the pod.
 func (p *Policies) publish(u *flowstore.Update, key policy.PodKey) {
-	input := inputs.PodPolicies(key.Namespace, key.Name)
+	input := inputs.PodPolicies(key)
 	if _, local := p.compiler.local[key]; !local {
 		u.Withdraw = append(u.Withdraw, input)
 	} else if !p.isPostponed(key) {
@@ -273,16 +274,16 @@ func (p *Policies) publish(u *flowstore.Update, key policy.PodKey) {
 	}
 }
 
-// Fetch sets the namespace's labels in the engine. It reads the namespace from the API server if it is not cached, since the watch may be behind that of
+// Fetch sets the namespace's labels in the engine, and returns its UID. It reads the namespace from the API server if it is not cached, since the watch may be behind that of
 // kubelet.
-func (p *Policies) Fetch(ctx context.Context, namespace string) error {
+func (p *Policies) Fetch(ctx context.Context, namespace string) (apitypes.UID, error) {
 	ns := cached[corev1.Namespace](p.cluster.Namespaces, namespace)
 	if ns == nil {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
 		var err error
 		if ns, err = p.cluster.GetNamespace(ctx, namespace); err != nil {
-			return types.NewError(types.ErrTryAgainLater,
+			return "", types.NewError(types.ErrTryAgainLater,
 				fmt.Sprintf("can't read the labels of namespace %s from the Kubernetes API", namespace), err.Error())
 		}
 	}
@@ -293,5 +294,5 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) error {
 	}
 	p.compiler.engine.SetNamespace(ns.Name, ns.Labels)
 	p.syncLogged(ns.Name, ns.Annotations)
-	return nil
+	return ns.UID, nil
 }

@@ -99,7 +99,7 @@ func TestFetch_readsNamespaceFromAPIServer(t *testing.T) {
 			},
 		})
 	})
-	if err := f.Fetch(t.Context(), "nowhere"); code(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "nowhere") {
+	if _, err := f.Fetch(t.Context(), "nowhere"); code(err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("got error %v for a namespace that does not exist, want ErrTryAgainLater with its name", err)
 	}
 	f.mu.Lock()
@@ -126,7 +126,9 @@ func TestFetch_responseIsOlderThanCache(t *testing.T) {
 		f.eventually(has(1, "reg0=0xc,"))
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Labels: team("early")}}, nil
 	}
-	f.must(f.Fetch(t.Context(), "late"))
+	if _, err := f.Fetch(t.Context(), "late"); err != nil {
+		t.Fatal(err)
+	}
 	f.must(f.update(t.Context()))
 	if err := has(1, "reg0=0xc,")(f.policyFlows()); err != nil {
 		t.Error(err)
@@ -216,7 +218,7 @@ func TestSwitchUnavailable(t *testing.T) {
 		f.networkPolicies.Add(allow("a", fmt.Sprint("more", i), "b", 9000+int32(i))) //nolint:gosec // small
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := f.Attach(t.Context(), owner("s2"), policy.PodKey{Namespace: "a", Name: "web"}, pod(4, "10.128.0.6"), nil)
+	done := f.Attach(t.Context(), owner("s2"), policy.PodKey{Namespace: "a", Name: "web", UID: "2"}, pod(4, "10.128.0.6"), nil)
 	cancel()
 	if err := done(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)

@@ -45,7 +45,7 @@ func (p *Policies) sync(ctx context.Context, o objectRef) {
 	case kindNode:
 		p.syncNode(name)
 	case kindPod:
-		p.syncPod(policy.PodKey{Namespace: namespace, Name: name})
+		p.syncPod(policy.PodKey{Namespace: namespace, Name: name, UID: o.uid})
 	case kindNetworkPolicy:
 		if np := cached[networkingv1.NetworkPolicy](c.NetworkPolicies, o.key); np != nil {
 			err = e.SetNetworkPolicy(np)
@@ -64,11 +64,11 @@ func (p *Policies) sync(ctx context.Context, o objectRef) {
 	}
 }
 
-// syncPod prefers the object that Attach got until the watch delivers the same pod: the cache may still have a previous pod of that name.
+// syncPod prefers the object that Attach got until the watch delivers the pod: the cache may still have a previous pod of that name.
 func (p *Policies) syncPod(key policy.PodKey) {
 	pod := p.cachedPod(key)
-	if attached := p.unwatched[key]; attached != nil {
-		if pod == nil || pod.UID != attached.UID {
+	if p.unwatched[key] != nil {
+		if pod == nil {
 			return
 		}
 		delete(p.unwatched, key)
@@ -84,8 +84,13 @@ func (p *Policies) syncPod(key policy.PodKey) {
 	}
 }
 
+// cachedPod returns the pod from the cache; nil if the cache has none of that name, or another one.
 func (p *Policies) cachedPod(key policy.PodKey) *corev1.Pod {
-	return cached[corev1.Pod](p.cluster.Pods, cache.ObjectName{Namespace: key.Namespace, Name: key.Name}.String())
+	pod := cached[corev1.Pod](p.cluster.Pods, cache.ObjectName{Namespace: key.Namespace, Name: key.Name}.String())
+	if pod == nil || config.PodUID(pod) != key.UID {
+		return nil
+	}
+	return pod
 }
 
 // syncVNID leaves the VNID as it is while the NetNamespace is invalid, as package vnids does.

@@ -194,7 +194,7 @@ func (s *testNode) hasName(node string) bool { return node == fmt.Sprintf("n%d",
 func (s *testNode) isLocal(p *corev1.Pod) bool { return p != nil && s.hasName(p.Spec.NodeName) }
 
 func (s *testNode) attach(p *corev1.Pod, vnid uint32) {
-	key, addr := policy.PodKey{Namespace: p.Namespace, Name: p.Name}, netip.MustParseAddr(p.Status.PodIP)
+	key, addr := policy.KeyOf(p), netip.MustParseAddr(p.Status.PodIP)
 	s.AddSandbox(key, pipeline.Owner{Kind: pipeline.KindPod, Key: key.Namespace + "/" + key.Name}, pipeline.Pod{
 		OFPort: ofport(addr), MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, VNID: config.VNID(vnid),
 	})

@@ -55,7 +55,7 @@ func (n *testNodes) DeleteNamespace(ns *corev1.Namespace) {
 }
 
 func (n *testNodes) SetPod(p *corev1.Pod) {
-	key := policy.PodKey{Namespace: p.Namespace, Name: p.Name}
+	key := policy.KeyOf(p)
 	ended := p.Status.Phase != ""
 	for _, s := range n.all {
 		switch attached := s.local[key] != nil; {
@@ -69,7 +69,7 @@ func (n *testNodes) SetPod(p *corev1.Pod) {
 }
 
 func (n *testNodes) DeletePod(p *corev1.Pod) {
-	key := policy.PodKey{Namespace: p.Namespace, Name: p.Name}
+	key := policy.KeyOf(p)
 	for _, s := range n.all {
 		if s.local[key] != nil {
 			s.detach(key)

@@ -43,10 +43,19 @@ func logAnnotation(all map[string]string) map[string]string {
 	return nil
 }
 
+// mirrorAnnotation returns the annotation that config.PodUID reads. Only mirrors of static pods have it.
+func mirrorAnnotation(pod *corev1.Pod) map[string]string {
+	if uid, is := pod.Annotations[corev1.MirrorPodAnnotationKey]; is {
+		return map[string]string{corev1.MirrorPodAnnotationKey: uid}
+	}
+	return nil
+}
+
 func transformPod(pod *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, ResourceVersion: pod.ResourceVersion,
+			Annotations: mirrorAnnotation(pod),
 		},
 		Spec: corev1.PodSpec{
 			HostNetwork: pod.Spec.HostNetwork,

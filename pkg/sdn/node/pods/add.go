@@ -27,7 +27,7 @@ import (
 // pod's UID. (k8s.io/kubernetes/pkg/kubelet/types, ConfigHashAnnotationKey and ConfigMirrorAnnotationKey.)
 const (
 	annotationConfigHash   = "kubernetes.io/config.hash"
-	annotationConfigMirror = "kubernetes.io/config.mirror"
+	annotationConfigMirror = corev1.MirrorPodAnnotationKey
 )
 
 // StaticPodAnnotations returns the keys of annotations of pods that ADD reads.
@@ -82,7 +82,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		Netns:      req.Netns,
 		Namespace:  object.Namespace,
 		Name:       object.Name,
-		UID:        string(object.UID),
+		UID:        string(config.PodUID(object)),
 	}
 	if args.sandbox != "" && args.sandbox != a.Sandbox {
 		return pod, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, a.Sandbox)
@@ -95,7 +95,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		return pod, types.NewError(types.ErrInvalidNetNS, "invalid CNI_NETNS", err.Error())
 	}
 	defer netns.Close()
-	if err := m.flows.ready(ctx, pod.Namespace); err != nil {
+	if pod.NamespaceUID, err = m.flows.ready(ctx, pod.Namespace); err != nil {
 		return pod, err
 	}
 	if pod.Addrs, err = m.allocateUnused(ctx, a); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
@@ -75,16 +76,18 @@ type Switch interface {
 	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
 }
 
-// Store is the flow store (*store.Store). It has a source of inputs.KindVNID and one of inputs.KindPodPolicies.
+// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID and inputs.KindPodPolicies.
 type Store interface {
 	Update(u flowstore.Update) []*flowstore.Commit
 	Require(ctx context.Context, inputs ...flowstore.Input) error
+	Value(input flowstore.Input) (value any, ok bool)
 	Compiled(owner pipeline.Owner) *pipeline.State
 }
 
-// Policies installs the rules of network policies about pods of this node, and publishes inputs.PodPolicies (*policies.Policies).
+// Policies installs the rules of network policies about pods of this node, and publishes inputs.PodPolicies (*networkpolicy.Policies).
 type Policies interface {
-	Fetch(ctx context.Context, namespace string) error
+	// Fetch makes the labels of the namespace known, and returns the UID of the Namespace; "" in mode subnet.
+	Fetch(ctx context.Context, namespace string) (types.UID, error)
 	Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
 	Detach(owner pipeline.Owner) (done func(context.Context) error)
 }
@@ -129,8 +132,14 @@ type Links interface {
 
 // podFlows installs and removes the flows of pods.
 type podFlows interface {
-	// ready returns when the inputs of the flows of the namespace's pods are available.
-	ready(ctx context.Context, namespace string) error
+	// ready returns when the inputs of the flows of the namespace's pods are available, with the UID of the Namespace; "" if unknown.
+	ready(ctx context.Context, namespace string) (types.UID, error)
+
+	// namespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
+	namespaceUID(namespace string) types.UID
+
+	// otherNamespace receives when a pod has another NamespaceUID than its namespace.
+	otherNamespace() <-chan struct{}
 
 	// set returns when the pod's flows, and those of network policies that select it, are installed.
 	set(ctx context.Context, p Pod, object *corev1.Pod) error

@@ -10,34 +10,72 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
 // compiledFlows compiles pods for the flow store, which compiles them again when the VNID of their namespace or their policies change.
 type compiledFlows struct {
 	store    Store
 	policies Policies
+	pods     Pods
 	compile  func(pipeline.Pod) pipeline.State
+	other    chan struct{} // see otherNamespace
 
-	mu         sync.Mutex                    // held during Store.Update, so that ports are published in order
-	ports      map[string]map[Attachment]int // by namespace
-	namespaces map[Attachment]string
+	mu         sync.Mutex                       // held during Store.Update, so that ports are published in order
+	ports      map[namespace]map[Attachment]int // OpenFlow ports
+	namespaces map[Attachment]namespace
 }
 
-func newCompiledFlows(s Store, p Policies, compile func(pipeline.Pod) pipeline.State) *compiledFlows {
-	return &compiledFlows{store: s, policies: p, compile: compile, ports: map[string]map[Attachment]int{}, namespaces: map[Attachment]string{}}
+// namespace is a Namespace. One that was deleted and created again is another.
+type namespace struct {
+	name string
+	uid  apitypes.UID
 }
 
-func (f *compiledFlows) ready(ctx context.Context, namespace string) error {
-	if err := f.policies.Fetch(ctx, namespace); err != nil {
-		return err
+func newCompiledFlows(d Dependencies) *compiledFlows {
+	return &compiledFlows{
+		store: d.Store, policies: d.Policies, pods: d.Pods, compile: d.Compile, other: make(chan struct{}, 1),
+		ports: map[namespace]map[Attachment]int{}, namespaces: map[Attachment]namespace{},
 	}
-	return f.store.Require(ctx, inputs.VNID(namespace))
+}
+
+func (f *compiledFlows) ready(ctx context.Context, name string) (apitypes.UID, error) {
+	current, err := f.policies.Fetch(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if err := f.store.Require(ctx, inputs.VNID(name)); err != nil {
+		return "", err
+	}
+	uid := f.namespaceUID(name)
+	if uid != "" && current != "" && uid != current {
+		return "", types.NewError(types.ErrTryAgainLater, fmt.Sprintf("namespace %s was created again, and its NetNamespace is still that of the previous one", name),
+			"ovsdn-controller re-creates it; check that it runs")
+	}
+	return uid, nil
+}
+
+func (f *compiledFlows) namespaceUID(name string) apitypes.UID {
+	value, _ := f.store.Value(inputs.NamespaceUID(name))
+	uid, _ := value.(apitypes.UID)
+	return uid
+}
+
+func (f *compiledFlows) otherNamespace() <-chan struct{} { return f.other }
+
+// policyKey returns the key of the pod in policies. Earlier versions wrote the UID of the mirror for static pods.
+func (f *compiledFlows) policyKey(p Pod) policy.PodKey {
+	if object := f.pods.Cached(p.Namespace, p.Name); object != nil && isPod(object, p.UID) {
+		return policy.KeyOf(object)
+	}
+	return policy.PodKey{Namespace: p.Namespace, Name: p.Name, UID: apitypes.UID(p.UID)}
 }
 
 func (f *compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
@@ -62,12 +100,19 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 
 // update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
 func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
-	rules = f.policies.Attach(ctx, p.Owner(), p.policyKey(), pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	vnid, policies := inputs.VNID(p.Namespace), inputs.PodPolicies(p.Namespace, p.Name)
+	key := f.policyKey(p)
+	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
+	vnid, uid, policies := inputs.VNID(p.Namespace), inputs.NamespaceUID(p.Namespace), inputs.PodPolicies(key)
 	change := flowstore.Change{
 		Owner: p.Owner(),
-		Reads: []flowstore.Input{vnid, policies},
+		Reads: []flowstore.Input{vnid, uid, policies},
 		Compile: func(v *flowstore.Values) pipeline.State {
+			if current := flowstore.Read[apitypes.UID](v, uid); current != "" && current != p.NamespaceUID {
+				f.signalOther()
+				if !p.belongsTo(current) {
+					return pipeline.State{}
+				}
+			}
 			return f.compile(pipeline.Pod{
 				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
 				VNID: flowstore.Read[config.VNID](v, vnid), Policies: flowstore.Read[pipeline.PodPolicies](v, policies),
@@ -76,27 +121,47 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ports[p.Namespace] == nil {
-		f.ports[p.Namespace] = map[Attachment]int{}
+	u := flowstore.Update{Changes: []flowstore.Change{change}}
+	ns := namespace{p.Namespace, p.NamespaceUID}
+	if previous, known := f.namespaces[p.Attachment]; known && previous != ns {
+		f.deletePort(&u, p.Attachment)
+	}
+	if f.ports[ns] == nil {
+		f.ports[ns] = map[Attachment]int{}
 	}
 	if p.OFPort > 0 {
-		f.ports[p.Namespace][p.Attachment] = p.OFPort
+		f.ports[ns][p.Attachment] = p.OFPort
 	}
-	f.namespaces[p.Attachment] = p.Namespace
-	u := flowstore.Update{Changes: []flowstore.Change{change}}
-	f.publishPorts(&u, p.Namespace)
+	f.namespaces[p.Attachment] = ns
+	f.publishPorts(&u, ns)
 	return rules, f.store.Update(u)[0]
 }
 
+// signalOther never blocks: the store calls it with its lock.
+func (f *compiledFlows) signalOther() {
+	select {
+	case f.other <- struct{}{}:
+	default:
+	}
+}
+
 // publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.
-func (f *compiledFlows) publishPorts(u *flowstore.Update, namespace string) {
-	input := inputs.Ports(namespace)
-	if len(f.ports[namespace]) == 0 {
-		delete(f.ports, namespace)
+func (f *compiledFlows) publishPorts(u *flowstore.Update, ns namespace) {
+	input := inputs.Ports(ns.name, ns.uid)
+	if len(f.ports[ns]) == 0 {
+		delete(f.ports, ns)
 		u.Withdraw = append(u.Withdraw, input)
 		return
 	}
-	u.Publish = append(u.Publish, flowstore.Published{Input: input, Value: slices.Sorted(maps.Values(f.ports[namespace]))})
+	u.Publish = append(u.Publish, flowstore.Published{Input: input, Value: slices.Sorted(maps.Values(f.ports[ns]))})
+}
+
+// deletePort deletes the OpenFlow port number of the attachment, and adds the others of its namespace to the update.
+func (f *compiledFlows) deletePort(u *flowstore.Update, a Attachment) {
+	ns := f.namespaces[a]
+	delete(f.namespaces, a)
+	delete(f.ports[ns], a)
+	f.publishPorts(u, ns)
 }
 
 func (f *compiledFlows) remove(a Attachment) func(context.Context) error {
@@ -108,10 +173,8 @@ func (f *compiledFlows) delete(a Attachment) *flowstore.Commit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := flowstore.Update{Changes: []flowstore.Change{{Owner: a.Owner()}}}
-	if namespace, known := f.namespaces[a]; known {
-		delete(f.namespaces, a)
-		delete(f.ports[namespace], a)
-		f.publishPorts(&u, namespace)
+	if _, known := f.namespaces[a]; known {
+		f.deletePort(&u, a)
 	}
 	return f.store.Update(u)[0]
 }

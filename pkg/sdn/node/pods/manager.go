@@ -53,6 +53,7 @@ type Manager struct {
 	unidentified map[Attachment]string // running sandboxes whose pods are unknown, with the reported cause
 
 	outsideReported map[Attachment]bool // pods that rejectOutside has reported
+	orphans         map[Attachment]bool // pods that reportOrphan has reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -68,7 +69,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		ipam:           d.IPAM,
 		links:          d.Links,
 		bridge:         d.Switch,
-		flows:          newCompiledFlows(d.Store, d.Policies, d.Compile),
+		flows:          newCompiledFlows(d),
 		events:         d.Events,
 		cleanupTimeout: defaultCleanupTimeout,
 		sandboxes:      newKeyedLock(),
@@ -78,6 +79,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		unidentified: map[Attachment]string{},
 
 		outsideReported: map[Attachment]bool{},
+		orphans:         map[Attachment]bool{},
 	}, nil
 }
 
@@ -120,6 +122,7 @@ func (m *Manager) deleteAttached(a Attachment) {
 	delete(m.faults, a)
 	delete(m.unidentified, a)
 	delete(m.outsideReported, a)
+	delete(m.orphans, a)
 }
 
 // knownAttachments returns the attached pods, and the running sandboxes whose pods are unknown.

@@ -243,7 +243,7 @@ func TestAdd_invalid(t *testing.T) {
 	}
 }
 
-// For a static pod the runtime passes the UID of the mirror pod's annotations.
+// For a static pod the runtime passes the UID of the mirror pod's annotations, which all later mirrors have too.
 func TestAdd_staticPod(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
@@ -251,8 +251,8 @@ func TestAdd_staticPod(t *testing.T) {
 	n.api["default/static-node1"] = staticPod()
 	req.Args = argsOf("static-node1", "static")
 	add(t, a, req)
-	if pods := a.Pods(); len(pods) != 1 || pods[0].UID != "mirror" {
-		t.Errorf("Pods: got %+v, want one with UID mirror", pods)
+	if pods := a.Pods(); len(pods) != 1 || pods[0].UID != "static" {
+		t.Errorf("Pods: got %+v, want one with UID static", pods)
 	}
 	del(t, a, req)
 	n.wantClean(t)

@@ -183,6 +183,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	}
 	flows := flowstore.New(n.bridge)
 	flows.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
+	flows.Source(inputs.KindNamespaceUID, flowstore.Source{Default: apitypes.UID("")})
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
@@ -383,8 +384,10 @@ func check(t testing.TB, req *cniserver.Request, result *current.Result) *cniser
 // noFlows discards all flows.
 type noFlows struct{}
 
-func (noFlows) ready(context.Context, string) error         { return nil }
-func (noFlows) set(context.Context, Pod, *corev1.Pod) error { return nil }
+func (noFlows) ready(context.Context, string) (apitypes.UID, error) { return "", nil }
+func (noFlows) namespaceUID(string) apitypes.UID                    { return "" }
+func (noFlows) otherNamespace() <-chan struct{}                     { return nil }
+func (noFlows) set(context.Context, Pod, *corev1.Pod) error         { return nil }
 func (noFlows) setAsync(context.Context, Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }

@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
 // Attachment is one interface of one sandbox in the pod network. Owners and device names are derived from it.
@@ -62,9 +62,11 @@ type Pod struct {
 	Netns     string // path
 	Namespace string
 	Name      string
-	UID       string
+	UID       string       // config.PodUID
 	Addrs     []netip.Addr // IPv4 first
 	OFPort    int
+
+	NamespaceUID types.UID // of the Namespace that the pod was attached in; "" if unknown; not in the external_ids
 }
 
 // The external_ids of a pod's interface in OVSDB. They are documented and other programs read them: never rename one.
@@ -74,15 +76,13 @@ const (
 	IDNetns     = "netns"         // path of the pod's network namespace
 	IDNamespace = "pod-namespace" // namespace of the pod
 	IDName      = "pod-name"      // name of the pod
-	IDUID       = "pod-uid"       // UID of the pod
+	IDUID       = "pod-uid"       // UID of the pod; of a static pod, not of its mirror
 	IDIP        = "ip"            // addresses of the pod, separated by commas
 	IDMAC       = "mac"           // MAC of the pod
 )
 
 // MAC is derived from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
-
-func (p Pod) policyKey() policy.PodKey { return policy.PodKey{Namespace: p.Namespace, Name: p.Name} }
 
 func (p Pod) hasAnyAddr(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })

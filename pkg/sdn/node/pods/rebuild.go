@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
@@ -49,6 +50,7 @@ func (m *Manager) rebuild(ctx context.Context, c inventory, a Attachment) error 
 		m.reportUnidentified(ctx, a, unknown)
 		return nil
 	}
+	pod.NamespaceUID = unverified
 	m.setAttached(pod, errPortLost)
 	err := m.repairPod(ctx, c, pod)
 	if err != nil && m.recovered.Load() {
@@ -69,12 +71,12 @@ func (m *Manager) identify(c inventory, a Attachment) (Pod, *unidentifiedError) 
 	}
 	var candidates []Pod
 	for _, object := range c.local() {
-		matches := pod.UID != "" && pod.UID == string(object.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
+		matches := pod.UID != "" && isPod(object, pod.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
 		if !matches {
 			continue
 		}
 		candidate := pod
-		candidate.Namespace, candidate.Name, candidate.UID = object.Namespace, object.Name, string(object.UID)
+		candidate.Namespace, candidate.Name, candidate.UID = object.Namespace, object.Name, string(config.PodUID(object))
 		candidates = append(candidates, candidate)
 	}
 	if len(candidates) == 1 {
@@ -211,7 +213,7 @@ const maxPodsInEvent = 10
 // exists, unlike after a reboot or the end of the sandbox. The caller releases the pod's address.
 func (m *Manager) reportDeleted(ctx context.Context, c inventory, pod Pod) {
 	running := slices.ContainsFunc(c.local(), func(o *corev1.Pod) bool {
-		return string(o.UID) == pod.UID && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
+		return isPod(o, pod.UID) && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
 	})
 	if !running {
 		return

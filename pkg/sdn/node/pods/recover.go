@@ -40,6 +40,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 		logger.Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 	}
 	m.addLostPorts(ctx)
+	m.setNamespaces(ctx)
 	for _, pod := range m.Pods() {
 		if m.rejectOutside(ctx, pod) {
 			continue // without changes: the pod works again if the node gets its previous subnet back

@@ -153,7 +153,7 @@ func (m *Manager) repairPort(ctx context.Context, pod Pod) error {
 	}
 	if fault != nil {
 		// The flows may not be installed yet: get what they depend on first.
-		if err := m.flows.ready(ctx, pod.Namespace); err != nil {
+		if _, err := m.flows.ready(ctx, pod.Namespace); err != nil {
 			return fmt.Errorf("look up the inputs of the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}

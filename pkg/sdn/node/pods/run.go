@@ -29,15 +29,21 @@ func (m *Manager) Run(ctx context.Context) {
 		m.reportRejected(ctx)
 	}()
 	defer func() { <-reported }()
-	for {
+	for verified := true; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-m.flows.otherNamespace():
+			verified = m.verifyNamespaces(ctx)
 		case <-probe.C:
 			m.probe(ctx)
 			m.restoreLeases(ctx)
 			m.reportRepaired(ctx)
+			if !verified {
+				verified = m.verifyNamespaces(ctx)
+			}
 		case <-reconcile.C:
+			verified = m.verifyNamespaces(ctx)
 			if err := m.reconcile(ctx, allValid); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 			}

@@ -44,7 +44,8 @@ func (c *change) join(name string, ns namespace) {
 	c.v.networks[ns.vnid][name] = ns.multicast
 	c.v.namespaces[name] = ns
 	delete(c.v.invalid, name)
-	c.update.Publish = append(c.update.Publish, flowstore.Published{Input: inputs.VNID(name), Value: ns.vnid})
+	c.update.Publish = append(c.update.Publish,
+		flowstore.Published{Input: inputs.VNID(name), Value: ns.vnid}, flowstore.Published{Input: inputs.NamespaceUID(name), Value: ns.uid})
 }
 
 // leave removes the namespace from its network, if it has one.
@@ -88,7 +89,7 @@ func (v *VNIDs) multicast(vnid config.VNID) flowstore.Change {
 	nodes := inputs.MulticastNodesOf(vnid)
 	var ports []flowstore.Input
 	for name := range n {
-		ports = append(ports, inputs.Ports(name))
+		ports = append(ports, v.ports(name))
 	}
 	change.Reads = append(slices.Clone(ports), nodes)
 	change.Compile = func(values *flowstore.Values) pipeline.State {
@@ -123,18 +124,21 @@ func (v *VNIDs) follow(vnid config.VNID) {
 // hasPods reports whether a namespace of the network has pods on this node.
 func (v *VNIDs) hasPods(n network) bool {
 	for name := range n {
-		if ports, _ := flowstore.Get[[]int](v.store, inputs.Ports(name)); len(ports) > 0 {
+		if ports, _ := flowstore.Get[[]int](v.store, v.ports(name)); len(ports) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
+// ports returns the input of the ports of the namespace's pods. Those of a previous Namespace of that name are not among them.
+func (v *VNIDs) ports(name string) flowstore.Input { return inputs.Ports(name, v.namespaces[name].uid) }
+
 // portsChanged handles the first or last pod of the namespace on this node.
-func (v *VNIDs) portsChanged(namespace string) {
+func (v *VNIDs) portsChanged(key string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if ns, exists := v.namespaces[namespace]; exists && v.replicated[ns.vnid] {
+	if ns, exists := v.namespaces[inputs.NamespaceOfPorts(key)]; exists && v.replicated[ns.vnid] {
 		v.follow(ns.vnid)
 	}
 }

@@ -115,7 +115,7 @@ func (f *fixture) set(namespace string, n int) {
 	}
 	f.pods[namespace] = append(slices.Clone(f.pods[namespace]), n)
 	commit := f.store.Update(flowstore.Update{
-		Publish: []flowstore.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Publish: []flowstore.Published{{Input: inputs.Ports(namespace, ""), Value: f.pods[namespace]}},
 		Changes: []flowstore.Change{{Owner: owner(n), Reads: []flowstore.Input{vnid}, Compile: func(v *flowstore.Values) pipeline.State {
 			return flowsOf(n, flowstore.Read[config.VNID](v, vnid))
 		}}},
@@ -132,7 +132,7 @@ func (f *fixture) remove(namespace string, n int) {
 	f.mutex.Lock()
 	f.pods[namespace] = slices.DeleteFunc(slices.Clone(f.pods[namespace]), func(port int) bool { return port == n })
 	commit := f.store.Update(flowstore.Update{
-		Publish: []flowstore.Published{{Input: inputs.Ports(namespace), Value: f.pods[namespace]}},
+		Publish: []flowstore.Published{{Input: inputs.Ports(namespace, ""), Value: f.pods[namespace]}},
 		Changes: []flowstore.Change{{Owner: owner(n)}},
 	})[0]
 	f.mutex.Unlock()

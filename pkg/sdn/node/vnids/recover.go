@@ -5,8 +5,10 @@ import (
 	"fmt"
 
 	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -25,7 +27,9 @@ func (v *VNIDs) recover(ctx context.Context, invalid []*networkv1.NetNamespace) 
 	v.onBridge = pipeline.VNIDsOf(flows)
 	for _, o := range invalid {
 		if _, exists := v.namespaces[o.Name]; !exists {
-			v.invalid[o.Name] = o.Annotations[networkv1.MulticastEnabledAnnotation] == "true"
+			v.invalid[o.Name] = namespace{
+				uid: types.UID(o.Annotations[config.NamespaceUIDAnnotation]), multicast: o.Annotations[networkv1.MulticastEnabledAnnotation] == "true",
+			}
 		}
 	}
 	klog.FromContext(ctx).Info("Read VNIDs of invalid NetNamespaces from the bridge", "netNamespaces", len(invalid), "owners", len(v.onBridge))
@@ -36,12 +40,13 @@ func (v *VNIDs) recover(ctx context.Context, invalid []*networkv1.NetNamespace) 
 func (v *VNIDs) adopt(name string, owner pipeline.Owner) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	multicast, invalid := v.invalid[name]
+	ns, invalid := v.invalid[name]
 	vnid, known := v.onBridge[owner.Cookie()]
 	if !invalid || !known {
 		return
 	}
+	ns.vnid = vnid
 	c := v.newChange()
-	c.join(name, namespace{vnid, multicast})
+	c.join(name, ns)
 	c.send()
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -67,12 +68,13 @@ type VNIDs struct {
 	namespaces map[string]namespace // with a valid NetNamespace
 	networks   map[config.VNID]network
 	replicated map[config.VNID]bool   // VNIDs whose multicast flows are in the store
-	invalid    map[string]bool        // namespaces of NetNamespaces without a valid VNID; the value is whether multicast is enabled
+	invalid    map[string]namespace   // of NetNamespaces without a valid VNID
 	onBridge   map[uint64]config.VNID // of the previous agent's flows, by cookie; nil unless a NetNamespace is invalid
 }
 
 // namespace is a namespace with a valid NetNamespace.
 type namespace struct {
+	uid       types.UID // of the Namespace; "" if unknown
 	vnid      config.VNID
 	multicast bool
 }
@@ -89,8 +91,9 @@ func New(o Options) (*VNIDs, error) {
 		namespaces: map[string]namespace{},
 		networks:   map[config.VNID]network{},
 		replicated: map[config.VNID]bool{},
-		invalid:    map[string]bool{},
+		invalid:    map[string]namespace{},
 	}
+	v.store.Source(inputs.KindNamespaceUID, flowstore.Source{Default: types.UID("")})
 	if v.flat() {
 		v.store.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
 		return v, nil
@@ -167,7 +170,7 @@ func (v *VNIDs) setNamespace(ctx context.Context, n *config.NetNamespace) []*flo
 		klog.FromContext(ctx).Info("VNID of namespace changed", "namespace", n.Name, "vnid", n.VNID, "previousVNID", previous.vnid)
 	}
 	c := v.newChange()
-	c.join(n.Name, namespace{n.VNID, n.Multicast})
+	c.join(n.Name, namespace{n.NamespaceUID, n.VNID, n.Multicast})
 	return c.send()
 }
 
@@ -178,6 +181,6 @@ func (v *VNIDs) removeNamespace(name string) []*flowstore.Commit {
 	delete(v.invalid, name)
 	c := v.newChange()
 	c.leave(name)
-	c.update.Retire = []flowstore.Input{inputs.VNID(name)}
+	c.update.Retire = []flowstore.Input{inputs.VNID(name), inputs.NamespaceUID(name)}
 	return c.send()
 }
