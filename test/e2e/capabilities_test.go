@@ -83,8 +83,10 @@ func modeParts() []part {
 	return []part{
 		{"mode multitenant", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeMultitenant) }},
 		{"tenants", seeTenants},
+		{"namespace created again", seeNamespaceAgain},
 		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
 		{"policies", seePolicies},
+		{"pod replaced", seePodReplaced},
 		{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }},
 		{"revoked connections", seeRevocations},
 	}

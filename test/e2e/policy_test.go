@@ -38,6 +38,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })
 	t.Run("nodes", func(t *testing.T) { testNodeSources(t, c) })
+	t.Run("pod replaced", func(t *testing.T) { seePodReplaced(t, trioOn(t, c)) })
 	t.Run("flows", func(t *testing.T) { testPolicyFlows(t, c) })
 	t.Run("updates", func(t *testing.T) { testPolicyUpdates(t, c) })
 	// The last: what watches the API server pauses for up to half a minute after it.

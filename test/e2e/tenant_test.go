@@ -163,6 +163,7 @@ func TestTenants(t *testing.T) {
 	t.Run("gap", func(t *testing.T) { testTenantGap(t, c) })
 	t.Run("policies", func(t *testing.T) { testTenantPolicies(t, c) })
 	t.Run("nodes", func(t *testing.T) { testNodeSources(t, c) })
+	t.Run("namespace created again", func(t *testing.T) { seeNamespaceAgain(t, trioOn(t, c)) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, c) })
 	t.Run("modes", func(t *testing.T) { testModes(t, c) })
 }
