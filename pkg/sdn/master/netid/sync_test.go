@@ -115,9 +115,9 @@ func TestChange_failedWrite(t *testing.T) {
 	}
 }
 
-// A Namespace that was deleted and created again with its NetNamespace deleted gets another VNID; one whose NetNamespace alone was deleted keeps its own.
+// A Namespace that was deleted and created again with its NetNamespace deleted gets another VNID; one whose NetNamespace alone was deleted has the same one again.
 func TestCreate_recreatedNamespace(t *testing.T) {
-	for uid, kept := range map[types.UID]bool{"uid-red": true, "uid-next": false} {
+	for uid, same := range map[types.UID]bool{"uid-red": true, "uid-next": false} {
 		f := newFixture(t, netNamespace("red", 100, ""))
 		if err := f.sync(t.Context(), "red"); err != nil {
 			t.Fatal(err)
@@ -131,8 +131,8 @@ func TestCreate_recreatedNamespace(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if vnid, _ := f.vnids.VNID("red"); (vnid == 100) != kept {
-			t.Errorf("Namespace with UID %s: got VNID %d, want that of uid-red: %t", uid, vnid, kept)
+		if vnid, _ := f.vnids.VNID("red"); (vnid == 100) != same {
+			t.Errorf("Namespace with UID %s: got VNID %d, want that of uid-red: %t", uid, vnid, same)
 		}
 	}
 }

@@ -133,7 +133,7 @@ func TestReplacedPod_retainsItsLabels(t *testing.T) {
 	f.eventually(has(0, "reg2=0x3,"))
 }
 
-// A static pod keeps its policies when kubelet re-creates its mirror, which has another UID. Sandboxes that an earlier version attached have the mirror's UID.
+// A static pod retains its policies when kubelet re-creates its mirror, which has another UID. Sandboxes that an earlier version attached have the mirror's UID.
 func TestStaticPod_mirrorIsRecreated(t *testing.T) {
 	f := newFixture(t, addPolicyWithPeer)
 	mirror := func(uid string) *corev1.Pod {
