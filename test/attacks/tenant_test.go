@@ -24,12 +24,12 @@ func testTenants(t *testing.T, w *world) {
 		})
 	})
 	t.Run("forged DSCP", func(t *testing.T) {
-		// What the host's firewall writes into packets that it forwards (pipeline.RoutedDSCP, ForwardedDSCP).
+		// What the host's firewall writes into packets that it forwards (pipeline.RoutedDSCP, ForwardedDSCP, HairpinDSCP).
 		w.try(t, attack{
-			position: aPod, sent: "UDP with the DSCPs of the host's firewall", packets: 4,
+			position: aPod, sent: "UDP with the DSCPs of the host's firewall", packets: 6,
 			send: fromPod(w.a1, func(token []byte) (frames [][]byte) {
 				for _, dst := range []fixture.Pod{w.v1, w.v2} {
-					for _, dscp := range []byte{0x3e, 0x3f} {
+					for _, dscp := range []byte{0x3d, 0x3e, 0x3f} {
 						header := wire.IPv4{Src: w.a1.Addr, Dst: dst.Addr, Protocol: wire.ProtocolUDP, DSCP: dscp}
 						packet := header.Packet(wire.UDP(to(w.a1.Addr), to(dst.Addr), token))
 						frames = append(frames, wire.Ethernet(dst.MAC, w.a1.MAC, wire.TypeIPv4, packet))

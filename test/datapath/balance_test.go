@@ -33,6 +33,8 @@ type balanced struct {
 	affinity  uint16
 	closed    bool
 	endpoints []netip.AddrPort
+
+	selfPolicies *hairpinPolicies // of the first node's pods
 }
 
 // install installs the flows on all nodes.
@@ -49,7 +51,11 @@ func (b *balanced) install(t *testing.T) {
 			t.Fatal(err)
 		}
 		states := []compiled.State{static, n.BalancedService(b.service())}
-		for _, p := range node.Pods {
+		pods := node.Pods
+		if b.selfPolicies != nil && node == b.Nodes[0] {
+			states, pods = append(states, b.selfPolicies.states(t, n, pods)...), nil
+		}
+		for _, p := range pods {
 			vnid, ok := b.pods[p]
 			if !ok {
 				vnid = b.vnid
@@ -141,6 +147,7 @@ func TestBalancedServices(t *testing.T) {
 		}{
 			{"pods and nodes", testBalancedClients, networkPolicy},
 			{"hairpin", testBalancedHairpin, networkPolicy},
+			{"hairpin and policies", testBalancedHairpinPolicies, networkPolicy},
 			{"endpoint on the node", testBalancedOnNode, subnet},
 			{"endpoint outside", testBalancedOutside, subnet},
 			{"no endpoint", testBalancedRejects, subnet},

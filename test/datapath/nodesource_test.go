@@ -102,7 +102,7 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 			ServiceNetwork:   netip.MustParsePrefix(datapath.ServiceNetwork),
 			VXLANPort:        config.DefaultVXLANPort,
 			PodDevices:       pods.HostVethPattern(p.Type),
-			SourcesEvaluated: true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP,
+			SourcesEvaluated: true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP, HairpinDSCP: sdn.HairpinDSCP,
 		})
 		if err != nil {
 			return err

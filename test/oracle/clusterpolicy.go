@@ -12,6 +12,8 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
+// A service that leads a pod to itself is traffic between pods, which both directions of ClusterNetworkPolicies evaluate (network-policy-api#390).
+
 // egress asks the tiers of policies that select the source, ingress those that select the destination. "Policy tiers are
 // evaluated in the following order: Admin tier, NetworkPolicy tier, Baseline tier"; the first decision applies.
 func (c *Cluster) egress(conn Connection) Verdict {

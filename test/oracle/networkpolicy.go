@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// namespaceTier: the policies of a type that select the target "are combined additively", and "If no policies select a pod
+// namespaceTier: "a pod cannot block access to itself" (Network Policies, kubernetes.io), also through a service. The policies of a type that select the target "are combined additively", and "If no policies select a pod
 // in a direction, all is allowed" by them: the next tier decides.
 func (c *Cluster) namespaceTier(conn Connection, target Endpoint, direction networkingv1.PolicyType) (v Verdict, decided bool) {
 	for _, p := range c.Policies {
 		if p.Namespace != target.Pod.Namespace || !selects(p.Spec.PodSelector, target.Pod.Labels) || !slices.Contains(types(p), direction) {
 			continue
 		}
-		if c.allows(p, conn, direction) {
+		if conn.Hairpin || c.allows(p, conn, direction) {
 			return Verdict{true, fmt.Sprintf("%s of %s/%s", direction, p.Namespace, p.Name)}, true
 		}
 		v, decided = Verdict{false, fmt.Sprintf("%s/%s isolates its %s", p.Namespace, p.Name, direction)}, true

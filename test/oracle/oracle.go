@@ -39,6 +39,7 @@ type Connection struct {
 	From, To Endpoint
 	Protocol corev1.Protocol // "" for what has no ports, such as ICMP
 	Port     int32           // of the destination, after DNAT
+	Hairpin  bool            // From is To, and a service leads the pod to itself
 }
 
 // Verdict is whether a connection may be opened, and the rule that decided.
@@ -60,13 +61,13 @@ func (c *Cluster) Evaluate(conn Connection) Verdict {
 	return Verdict{true, "nothing forbids it"}
 }
 
-// exempt are the connections that no policy may stop: a pod's to itself, and a node's to its own pods ("traffic to and from
+// exempt are the connections that no policy may stop: a pod's to itself without a service, and a node's to its own pods ("traffic to and from
 // the node where a Pod is running is always allowed", Network Policies, kubernetes.io). The way from the pod to its node is
 // egress like any other here: the specification's sentence is about replies and probes, and an egress policy that a pod
 // could evade by way of its node's addresses would be none.
 func (c *Cluster) exempt(conn Connection) (Verdict, bool) {
 	switch {
-	case conn.From.Pod != nil && conn.From.Pod == conn.To.Pod:
+	case conn.From.Pod != nil && conn.From.Pod == conn.To.Pod && !conn.Hairpin:
 		return Verdict{true, "a pod can't block itself"}, true
 	case conn.From.Node != "" && conn.To.Pod != nil && conn.To.Pod.Spec.NodeName == conn.From.Node:
 		return Verdict{true, "a node reaches its own pods"}, true

@@ -175,7 +175,7 @@ func (d *pipelineDoc) bits() string {
 
 func (d *pipelineDoc) zones() string {
 	t := NewTable("constant", "value", "meaning")
-	for _, name := range []string{"zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "RoutedDSCP", "ForwardedDSCP"} {
+	for _, name := range []string{"zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
 		c := d.constants[name]
 		value, _ := strconv.Atoi(c.Value) // a number
 		text := new(doc.Package).Synopsis(c.Doc)

@@ -57,6 +57,7 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 		ServiceNetwork:     n.network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,
 		ForwardedDSCP:      pipeline.ForwardedDSCP,
+		HairpinDSCP:        pipeline.HairpinDSCP,
 		BalancesServices:   n.node.BalancesServices,
 		ServiceNextHop:     pipeline.HairpinNode(),
 		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),

@@ -30,19 +30,14 @@ func HairpinNode() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 11})
 // hairpins is the range of hairpinPod and HairpinNode.
 func hairpins() netip.Prefix { return netip.PrefixFrom(hairpinPod(), 31) }
 
-// The endpoint of a connection to a service, in registers, and the bit of reg4 of packets that return to the pod that sent them.
+// The endpoint of a connection to a service, in registers.
 const (
 	regEndpointAddr = "NXM_NX_REG8[]"
 	regEndpointPort = "NXM_NX_REG9[]"
-	regHairpin      = "NXM_NX_REG4[15]"
 
 	numberEndpointAddr = 8
 	numberEndpointPort = 9
-
-	hairpin = 1 << 15
 )
-
-func isHairpin() ovs.Match { return ovs.RegBits(4, hairpin, hairpin) }
 
 // lookupNAT returns the action that translates packets of known connections, and continues with a table.
 func lookupNAT(zone uint16, table int) ovs.Action {
@@ -204,13 +199,5 @@ func (n Node) balanceFor(s *State, p Pod, asSource []ovs.Action) {
 			[]ovs.Action{isSelf, ownMAC, lookupNAT(zone, tableLocalPod)})...)
 		// table=132,priority=100,ip,reg2=0x3,nw_dst=10.128.0.5,actions=ct(nat,table=133,zone=16389)
 		s.add(tableServiceReply, 100, ip(ovs.Reg(2, uint32(p.OFPort)), ovs.IPDestination(own)), lookupNAT(zoneNAT|lowBits(addr), tableOutput)) //nolint:gosec // a port's number
-	}
-}
-
-// toItself compiles that no policy evaluates packets of a pod to itself.
-func (n Node) toItself(s *State) {
-	if n.BalancesServices {
-		// table=80,priority=400,ip,reg4=0x8000/0x8000,actions=load:0->NXM_NX_REG3[],goto_table:130
-		s.add(tableIsolation, 400, ip(isHairpin()), noZone(), n.send())
 	}
 }

@@ -28,6 +28,7 @@ func (n Node) evaluation(s *State) {
 	n.stateless(s)
 	n.evaluateEgress(s)
 	n.evaluateIngress(s)
+	n.evaluateHairpins(s)
 }
 
 // skipEvaluation compiles the tables of policies for mode subnet, which has none.

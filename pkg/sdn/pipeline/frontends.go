@@ -14,9 +14,6 @@ import (
 // endpoints, before they are routed. In mode multitenant, table 61 evaluates the VNID of node ports after that; packets of tenants' pods are evaluated,
 // too, since an endpoint may be a node port of another VNID. External addresses of services are not evaluated by endpoints: several services may have the same.
 
-// regDestination is the destination of a packet to a node port while outside endpoints are evaluated.
-const regDestination = "NXM_NX_REG7[]"
-
 // unevaluated matches packets of pods with policies, and in mode multitenant of tenants' pods, that open connections and have not been evaluated by
 // endpoints. Replies of tenants' pods without policies match, too: no conntrack lookup marks them as replies.
 func (n Node) unevaluated(fields ...ovs.Match) []ovs.Match {
@@ -75,9 +72,9 @@ func (p ServicePort) viaFrontend() []ovs.Action {
 	if p.Outside.closed() {
 		return []ovs.Action{goovs.Drop()}
 	}
-	actions := []ovs.Action{goovs.Move("NXM_OF_IP_DST[]", regDestination)}
+	actions := []ovs.Action{goovs.Move("NXM_OF_IP_DST[]", regOriginal)}
 	actions = append(actions, p.Outside.evaluateEach(p.Protocol)...)
-	return append(actions, goovs.Move(regDestination, "NXM_OF_IP_DST[]"), setPort(p.Protocol, p.Port), ovs.GotoTable(tableEndpointVerdict))
+	return append(actions, goovs.Move(regOriginal, "NXM_OF_IP_DST[]"), setPort(p.Protocol, p.Port), ovs.GotoTable(tableEndpointVerdict))
 }
 
 func setPort(protocol goovs.Protocol, port uint16) ovs.Action {

@@ -80,6 +80,7 @@ func (n Node) classify(s *State) {
 	s.add(tableClassify, 150, anything().from(PortVXLAN), goovs.Drop())
 
 	n.outsiders(s)
+	n.fromProxy(s)
 	n.itself(s)
 	for _, subnet := range n.Subnets {
 		for _, cluster := range n.ClusterNetworks {

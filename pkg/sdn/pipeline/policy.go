@@ -39,6 +39,8 @@ const (
 	endpointsAllowed = 1 << 13 // the source may reach all outside endpoints of the service at the packet's destination (frontends.go)
 
 	sourceTenant = 1 << 14 // mode multitenant: packets of the source to node ports are evaluated by the outside endpoints (frontends.go)
+
+	hairpin = 1 << 15 // a service sends the packet back to the pod that sent it (hairpin.go)
 )
 
 // The fields of reg4, by the names that load takes.
@@ -55,6 +57,7 @@ const (
 
 	regEndpointsAllowed = "NXM_NX_REG4[13]"
 	regSourceTenant     = "NXM_NX_REG4[14]"
+	regHairpin          = "NXM_NX_REG4[15]"
 )
 
 // Priorities in the tables of policies. A rule has priority policyBase plus its level, from 1 to MaxPolicyLevel.

@@ -48,6 +48,9 @@
 // service-reply translates replies, and 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
 // to the host.
 //
+// A packet that a service sends back to its pod, with another source, passes 80 as a packet of the pod to itself through 25 to 28 and 81 to 82, which restores
+// the source (docs/decisions/0013-hairpins.md).
+//
 // Mode subnet evaluates no sources: 27 continues with 30, 80 outputs to the port, and the tables in between are not used.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
@@ -104,8 +107,7 @@ const (
 	PortTun   = 2 // tun0, the host's interface to the pod network
 )
 
-// Registers, by the names that load, move and output take (docs/decisions/0001-conntrack.md, 0006-node-as-source.md). policy.go has the bits of reg4,
-// frontends.go reg7.
+// Registers, by the names that load, move and output take (docs/decisions/0001-conntrack.md, 0006-node-as-source.md). policy.go has the bits of reg4.
 const (
 	regSourceVNID  = "NXM_NX_REG0[]"        // VNID of the source; 1 if it is outside of the cluster network
 	regDestVNID    = "NXM_NX_REG1[]"        // VNID of the destination; in an ARP request the last four bytes of the MAC in its reply
@@ -113,6 +115,7 @@ const (
 	regZone        = "NXM_NX_REG3[]"        // conntrack zone in which the connection is committed; 0: it is not
 	regDenied      = "NXM_NX_REG5[]"        // number of the rule that denies the packet; 0: none
 	regNodeAddress = "NXM_NX_REG6[]"        // the other address of the node that is the source: its own IP if the source is a tun0 address, else its first tun0 address; 0: the source is no node
+	regOriginal    = "NXM_NX_REG7[]"        // the packet's own address while another one is evaluated: the destination of a packet to a node port, the source of a hairpin
 	tunID          = "NXM_NX_TUN_ID[0..31]" // VNI of the tunnel, which is the VNID of the source
 )
 

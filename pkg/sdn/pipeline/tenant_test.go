@@ -221,7 +221,7 @@ func TestIsolationIsByLocalVNID(t *testing.T) {
 			isolation++
 		}
 	}
-	if want := 5 + 2; isolation != want {
+	if want := 6 + 2; isolation != want {
 		t.Errorf("flows in table %d: got %d, want %d for two VNIDs", tableIsolation, isolation, want)
 	}
 }

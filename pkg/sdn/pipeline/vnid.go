@@ -25,6 +25,10 @@ const RoutedDSCP = 0x3f
 // source to the node's own address. VNIDs allow them as the node's (docs/decisions/0004), policies do not.
 const ForwardedDSCP = 0x3e
 
+// HairpinDSCP is the DSCP that the host's firewall sets in packets of a pod that the host's proxy sends back to the pod: masquerading changes their source to
+// the node's own address. ClusterNetworkPolicies evaluate them as packets of the pod (docs/decisions/0013).
+const HairpinDSCP = 0x3d
+
 const dscpShift = 2 // in the TOS byte, above ECN
 
 // tenants reports whether namespaces have VNIDs that isolate them.

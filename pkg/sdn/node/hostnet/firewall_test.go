@@ -23,7 +23,7 @@ func openShift() FirewallConfig {
 
 func sourcesEvaluated() FirewallConfig {
 	c := openShift()
-	c.SourcesEvaluated, c.ServiceNetwork, c.RoutedDSCP, c.ForwardedDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f, 0x3e
+	c.SourcesEvaluated, c.ServiceNetwork, c.RoutedDSCP, c.ForwardedDSCP, c.HairpinDSCP = true, netip.MustParsePrefix("172.30.0.0/16"), 0x3f, 0x3e, 0x3d
 	return c
 }
 

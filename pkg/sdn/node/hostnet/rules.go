@@ -29,6 +29,9 @@ type FirewallConfig struct {
 	// masquerades them, too. It also marks the replies that a pod receives through a node port.
 	ForwardedDSCP uint8 // with SourcesEvaluated
 
+	// HairpinDSCP marks packets of a pod that kube-proxy sends back to the pod through its service, and masquerades.
+	HairpinDSCP uint8 // with SourcesEvaluated, without BalancesServices
+
 	// PodConnections returns the limit of one pod in the host's conntrack table; 0, or nil: no limit.
 	PodConnections func() (int, error)
 
@@ -138,12 +141,29 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rules = append(rules, rule([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m", "conntrack", "!", "--ctorigdst", c.ServiceNetwork.String()},
 			"pod to pod through a node port", "MARK", "--set-xmark", "0x0/0x4000"))
 	}
+	rules = append(rules, hairpinRules(c, networks)...)
 	forwarded := []string{"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.ForwardedDSCP)}
 	nodePort := []string{"-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()}
 	return append(rules,
 		rule(append([]string{"!", "-i", Tun0Name}, nodePort...), "from outside through a node port", forwarded...),
 		// The reply has the node's own address as its source.
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
+}
+
+// hairpinRules mark connections of pods to pods that kube-proxy masquerades: those of a pod to itself through its service, since tenantRules have cleared
+// kube-proxy's mark of others. The first packet has that mark, later ones have a translated source.
+func hairpinRules(c FirewallConfig, networks []string) []Rule {
+	if c.BalancesServices {
+		return nil
+	}
+	var rules []Rule
+	for _, n := range networks {
+		for _, match := range [][]string{{"mark", "--mark", kubeMark}, {"conntrack", "--ctstate", "SNAT", "--ctdir", "ORIGINAL"}} {
+			rules = append(rules, rule(slices.Concat([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m"}, match), "pod to itself through a service",
+				"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.HairpinDSCP)))
+		}
+	}
+	return rules
 }
 
 // masqueradeRules skip packets with kube-proxy's mark, which kube-proxy masquerades and clears. In iptables mode its chain

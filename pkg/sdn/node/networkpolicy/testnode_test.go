@@ -166,6 +166,9 @@ func (s *testNode) outputTo(e oracle.Endpoint) int {
 
 // packet returns the connection's first packet as this switch receives it.
 func (s *testNode) packet(conn oracle.Connection, vnids map[string]uint32) string {
+	if conn.Hairpin { // returned by the host's proxy
+		conn.From = oracle.Endpoint{Addr: oracle.NodeAddr(s.index)}
+	}
 	fields := fmt.Sprintf("nw_src=%s,nw_dst=%s", conn.From.Addr, conn.To.Addr)
 	switch conn.Protocol {
 	case "":
@@ -175,6 +178,8 @@ func (s *testNode) packet(conn oracle.Connection, vnids map[string]uint32) strin
 		fields = fmt.Sprintf("%s,%s,%s_dst=%d", word, fields, word, conn.Port)
 	}
 	switch {
+	case conn.Hairpin:
+		return fmt.Sprintf("in_port=2,%s,nw_tos=%d", fields, pipeline.HairpinDSCP<<2)
 	case conn.From.Pod != nil && s.isLocal(conn.From.Pod):
 		return fmt.Sprintf("in_port=%d,dl_src=%s,", ofport(conn.From.Addr), config.MAC(conn.From.Addr)) + fields
 	case conn.From.Pod != nil:

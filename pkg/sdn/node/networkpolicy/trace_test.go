@@ -21,18 +21,18 @@ var (
 	sample = flag.Int("sample", 100, "number of connections that are traced after each change") //nolint:gochecknoglobals // as above
 )
 
-// allConnections returns all connections between the endpoints of a world. Connections of a pod to itself never reach the switch.
+// allConnections returns all connections between the endpoints of a world. Connections of a pod to itself reach the switch through services only.
 func allConnections(w *oracle.World) []oracle.Connection {
 	var all []oracle.Connection
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
-			if from.Pod == to.Pod || to.Through != "" { // or neither is a pod
+			if from.Pod == nil && to.Pod == nil || to.Through != "" {
 				continue
 			}
 			for _, protocol := range oracle.Protocols() {
 				for _, port := range oracle.Ports(protocol) {
-					all = append(all, oracle.Connection{From: from, To: to, Protocol: protocol, Port: port})
+					all = append(all, oracle.Connection{From: from, To: to, Protocol: protocol, Port: port, Hairpin: from.Pod == to.Pod})
 				}
 			}
 		}
@@ -46,8 +46,8 @@ func sampleConnections(w *oracle.World, r *rand.Rand, n int) []oracle.Connection
 	ends, protocols := w.Endpoints(), oracle.Protocols()
 	for range n {
 		from, to, protocol := ends[r.IntN(len(ends))], ends[r.IntN(len(ends))], protocols[r.IntN(len(protocols))]
-		if ports := oracle.Ports(protocol); from.Pod != to.Pod && to.Through == "" {
-			conns = append(conns, oracle.Connection{From: from, To: to, Protocol: protocol, Port: ports[r.IntN(len(ports))]})
+		if ports := oracle.Ports(protocol); (from.Pod != nil || to.Pod != nil) && to.Through == "" {
+			conns = append(conns, oracle.Connection{From: from, To: to, Protocol: protocol, Port: ports[r.IntN(len(ports))], Hairpin: from.Pod == to.Pod})
 		}
 	}
 	return conns
