@@ -43,56 +43,60 @@ func (m *Manager) setNamespaces(ctx context.Context) {
 }
 
 // verifyNamespaces looks up the pods whose namespace has the VNID of another Namespace than they were attached in. A pod that exists belongs to the current
-// one. It reports whether all pods could be looked up.
+// one. It reports whether all pods were looked up; it stops at the first failure, and does not wait for the switch.
 func (m *Manager) verifyNamespaces(ctx context.Context) bool {
+	complete := true
 	for _, pod := range m.Pods() {
 		if uid := m.flows.namespaceUID(pod.Namespace); uid == "" || uid == pod.NamespaceUID {
 			continue
 		}
-		if err := m.verifyNamespace(ctx, pod.Attachment); err != nil {
+		verified, err := m.verifyNamespace(ctx, pod.Attachment)
+		if err != nil {
 			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Failed to look up pods of a namespace that was created again", "retryAfter", probePeriod)
+				klog.FromContext(ctx).Error(err, "Failed to look up the pod of a sandbox", "sandbox", pod.Sandbox, "retryAfter", probePeriod)
 			}
 			return false
 		}
+		complete = complete && verified
 	}
-	return true
+	return complete
 }
 
 // lookupTimeout bounds a request to the API server.
 const lookupTimeout = 2 * time.Second
 
-func (m *Manager) verifyNamespace(ctx context.Context, a Attachment) error {
-	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
-	if err != nil {
-		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
+// verifyNamespace reports false if another request of the sandbox is in progress.
+func (m *Manager) verifyNamespace(ctx context.Context, a Attachment) (verified bool, err error) {
+	unlock, ok := m.sandboxes.try(a.Sandbox)
+	if !ok {
+		return false, nil
 	}
 	defer unlock()
 	pod, attached := m.get(a)
 	if !attached {
-		return nil
+		return true, nil
 	}
-	uid := m.flows.namespaceUID(pod.Namespace)
-	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+	uid := m.flows.namespaceUID(pod.Namespace) // before the lookup: a pod that exists then belongs to this Namespace or a later one
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	object, err := m.pods.Get(lookup, pod.Namespace, pod.Name)
+	object, err := m.pods.Get(ctx, pod.Namespace, pod.Name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && !isPod(object, pod.UID):
 		m.reportOrphan(ctx, pod)
 		if pod.NamespaceUID != "" {
-			return nil // it has no flows
+			return true, nil // it has no flows
 		}
 		pod.NamespaceUID = unverified
 	case err != nil:
-		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return false, fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	default:
 		pod.NamespaceUID = uid
 	}
 	m.setAttached(pod, m.fault(a))
-	if !m.recovered.Load() || m.fault(a) != nil {
-		return nil // Recover or the next repair sets the flows
+	if m.recovered.Load() && m.fault(a) == nil { // else Recover or the next repair sets the flows
+		m.flows.setAsync(ctx, pod, nil) // the store reports a refusal
 	}
-	return m.install(ctx, pod, nil)
+	return true, nil
 }
 
 // reportOrphan reports a sandbox without flows, once.
