@@ -1,5 +1,5 @@
-// Report prints how long the steps of scripts/test.sh took, and the tests that failed and passed when they were run again. It fails if a packet
-// arrived where it must not in any run of a test.
+// Report prints how long the steps of scripts/test.sh took, and the tests that failed and passed when they were run again. It fails if a test marked the
+// run as failed for good, such as for a packet that arrived where it must not, and if a package did not run all its tests.
 //
 //	go run ./test/report bin/test                            # what the last run took
 //	go run ./test/report -write docs/testing.md bin/test     # and write it there
@@ -51,7 +51,18 @@ func report(dir, page string, stdout io.Writer) error {
 			fmt.Fprintf(stdout, "FLAKE %s\n", name)
 		}
 	}
-	return fatal(filepath.Join(dir, "fatal"))
+	return errors.Join(complete(steps), fatal(filepath.Join(dir, "fatal")))
+}
+
+// complete returns an error if a package did not run all its tests.
+func complete(steps []step) error {
+	var errs []error
+	for _, s := range steps {
+		for _, name := range s.incomplete() {
+			errs = append(errs, fmt.Errorf("step %s: %s did not run all its tests, or failed outside of them; a rerun does not make up for it", s.name, name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // fatal returns the failures for which no rerun makes up. Test helpers append them to the file.
@@ -63,5 +74,5 @@ func fatal(path string) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("packets arrived where they must not:\n%s", content)
+	return fmt.Errorf("a rerun does not make up for these failures:\n%s", content)
 }

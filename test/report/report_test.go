@@ -22,6 +22,7 @@ func write(t *testing.T, files map[string]string) string {
 
 const labEvents = `{"Action":"run","Package":"github.com/ovsdn/ovsdn/test/e2e","Test":"TestDNS"}
 {"Action":"fail","Package":"github.com/ovsdn/ovsdn/test/e2e","Test":"TestDNS","Elapsed":3}
+{"Action":"run","Package":"github.com/ovsdn/ovsdn/test/e2e","Test":"TestMTU"}
 {"Action":"fail","Package":"github.com/ovsdn/ovsdn/test/e2e","Test":"TestMTU","Elapsed":1}
 {"Action":"fail","Package":"github.com/ovsdn/ovsdn/test/e2e","Elapsed":9}
 {"Action":"pass","Package":"github.com/ovsdn/ovsdn/test/e2e","Test":"TestDNS","Elapsed":2}
@@ -56,6 +57,48 @@ func TestReport_packetArrived(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run([]string{dir}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "TestDNS: a packet arrived") {
 		t.Errorf("exit code %d and %q, want 1 and the test's name", code, &stderr)
+	}
+}
+
+// A rerun of the tests that failed passes although the first run did not run all tests.
+func TestReport_notAllTestsRan(t *testing.T) {
+	const rerun = `{"Action":"run","Package":"p/e2e","Test":"TestA"}
+{"Action":"pass","Package":"p/e2e","Test":"TestA"}
+{"Action":"pass","Package":"p/e2e"}
+`
+	for name, tc := range map[string]struct {
+		events string
+		code   int
+	}{
+		"no lab":  {`{"Action":"fail","Package":"p/e2e"}` + "\n" + `{"Action":"pass","Package":"p/e2e"}` + "\n", 1},
+		"aborted": {`{"Action":"run","Package":"p/e2e","Test":"TestA"}` + "\n" + `{"Action":"fail","Package":"p/e2e"}` + "\n" + rerun, 1},
+		"aborted after a failed test": {`{"Action":"run","Package":"p/e2e","Test":"TestA"}
+{"Action":"fail","Package":"p/e2e","Test":"TestA"}
+{"Action":"run","Package":"p/e2e","Test":"TestB"}
+{"Action":"fail","Package":"p/e2e"}
+` + rerun, 1},
+		"failed after its tests": {rerun[:strings.LastIndex(rerun, `{"Action"`)] + `{"Action":"fail","Package":"p/e2e"}` + "\n", 1},
+		"another package": {`{"Action":"run","Package":"p/e2e","Test":"TestA"}
+{"Action":"fail","Package":"p/attacks"}
+{"Action":"fail","Package":"p/e2e","Test":"TestA"}
+{"Action":"fail","Package":"p/e2e"}
+` + rerun, 1},
+		"flake": {`{"Action":"run","Package":"p/e2e","Test":"TestA"}
+{"Action":"run","Package":"p/e2e","Test":"TestA/skipped"}
+{"Action":"skip","Package":"p/e2e","Test":"TestA/skipped"}
+{"Action":"fail","Package":"p/e2e","Test":"TestA"}
+{"Action":"skip","Package":"p/attacks"}
+{"Action":"fail","Package":"p/e2e"}
+` + rerun, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := write(t, map[string]string{"steps": "lab 20\n", "lab.json": tc.events})
+			var stdout, stderr bytes.Buffer
+			code := run([]string{dir}, &stdout, &stderr)
+			if got := strings.Contains(stderr.String(), "did not run all its tests"); code != tc.code || got != (tc.code != 0) {
+				t.Errorf("exit code %d, want %d; stderr %q", code, tc.code, &stderr)
+			}
+		})
 	}
 }
 

@@ -66,7 +66,7 @@ func readEvents(file string) ([]event, error) {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if e.Action == "pass" || e.Action == "fail" {
+		if slices.Contains([]string{"run", "pass", "fail", "skip"}, e.Action) {
 			events = append(events, e)
 		}
 	}
@@ -84,11 +84,37 @@ func (s step) flakes() []string {
 		switch {
 		case e.Action == "fail":
 			failed[name] = true
-		case failed[name]:
+		case e.Action == "pass" && failed[name]:
 			flaky[name] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(flaky))
+}
+
+// incomplete returns the packages that failed outside of their tests, or ended before all had run. gotestsum reruns only the tests that failed, so a
+// package without its lab, or one that was aborted, would pass.
+func (s step) incomplete() []string {
+	type run struct{ started, ended, failed int }
+	runs, incomplete := map[string]run{}, map[string]bool{}
+	for _, e := range s.events {
+		r := runs[e.Package]
+		switch {
+		case e.Test == "":
+			if e.Action == "fail" && (r.failed == 0 || r.started > r.ended) {
+				incomplete[path.Base(e.Package)] = true
+			}
+			r = run{} // the next events are of a rerun
+		case e.Action == "run":
+			r.started++
+		default:
+			r.ended++
+			if e.Action == "fail" {
+				r.failed++
+			}
+		}
+		runs[e.Package] = r
+	}
+	return slices.Sorted(maps.Keys(incomplete))
 }
 
 // part is a package, or a top-level test of a step with few packages.
