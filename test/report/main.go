@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 func main() {
@@ -22,11 +23,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	page := flags.String("write", "", "`FILE` whose table of durations is replaced, between the lines "+tableStart+" and "+tableEnd)
+	past := flags.String("history", "", "`FILE` to which the flakes of the run are appended, and whose last ten runs are printed")
+	commit := flags.String("commit", "unknown", "`COMMIT` of the run, for the history")
 	if err := flags.Parse(args); err != nil || flags.NArg() != 1 {
-		fmt.Fprintln(stderr, "usage: report [-write FILE] DIRECTORY")
+		fmt.Fprintln(stderr, "usage: report [-write FILE] [-history FILE -commit COMMIT] DIRECTORY")
 		return 2
 	}
-	if err := report(flags.Arg(0), *page, stdout); err != nil {
+	if err := report(flags.Arg(0), *page, history(*past), *commit, stdout); err != nil {
 		fmt.Fprintln(stderr, "report: "+err.Error())
 		return 1
 	}
@@ -34,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // report reads a directory that scripts/test.sh wrote.
-func report(dir, page string, stdout io.Writer) error {
+func report(dir, page string, past history, commit string, stdout io.Writer) error {
 	steps, err := readSteps(dir)
 	if err != nil {
 		return err
@@ -51,7 +54,14 @@ func report(dir, page string, stdout io.Writer) error {
 			fmt.Fprintf(stdout, "FLAKE %s\n", name)
 		}
 	}
-	return errors.Join(complete(steps), fatal(filepath.Join(dir, "fatal")))
+	var problems []error
+	if past != "" {
+		err := past.add(time.Now().UTC().Format(time.DateOnly), commit, steps)
+		summary, err2 := past.summary()
+		fmt.Fprint(stdout, summary)
+		problems = append(problems, err, err2)
+	}
+	return errors.Join(append(problems, complete(steps), fatal(filepath.Join(dir, "fatal")))...)
 }
 
 // complete returns an error if a package did not run all its tests.
