@@ -30,20 +30,17 @@ func TestSwitchLayout(t *testing.T) {
 
 func testSwitchLayout(t *testing.T, c *cluster) {
 	// Services of namespaces that are being deleted may still go.
-	fixture.Eventually(t, fixture.PodTime, "the flows of "+fixture.Node1, func(ctx context.Context) error {
+	fixture.EventuallyEqual(t, fixture.PodTime, "the flows of "+fixture.Node1, func(ctx context.Context) (string, error) {
 		want := c.expectedFlows(t)
 		flows, err := c.DumpFlows(ctx, fixture.Node1, "-O", "OpenFlow13")
 		if err != nil {
-			return err
+			return "", err
 		}
 		got := map[string][]string{}
 		for table := range want {
 			got[table] = fixture.TableOf(flows, table)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("(-want +got)\n%s", diff)
-		}
-		return nil
+		return cmp.Diff(want, got), nil
 	})
 
 	flows := c.Flows(t, fixture.Node1)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,9 +31,6 @@ type stream struct {
 func streamOf(from, to pod) stream {
 	return stream{name: "from " + from.Name + " to " + to.Name, from: from.NetNS, to: to.Addr, every: pingInterval, nodes: [2]string{from.Node, to.Node}}
 }
-
-// controlWindow is how near in time a loss of the control stream must be to excuse a loss.
-const controlWindow = 100 * time.Millisecond
 
 // losesNothing runs the function while the streams flow, and fails when any ping is not answered, or answered twice. Beside each
 // flows its control stream, of the same pace and through the same machines, but not through flows of br0: a loss beside one of the control stream
@@ -150,7 +146,7 @@ func (c *cluster) measure(t *testing.T, do func(), streams []stream) (losses []s
 		if len(machines) > 0 || err != nil {
 			t.Logf("of %d pings beside those %s %d were lost, error %v", sent, s.name, len(machines), err)
 		}
-		if left := without(lost[i], machines); len(left) > 0 {
+		if left := fixture.Unexcused(lost[i], machines); len(left) > 0 {
 			count += len(left)
 			losses = append(losses, fmt.Sprintf("%d pings %s were lost, from %v to %v, and %d beside losses of the control stream",
 				len(left), s.name, left[0].Format(time.TimeOnly+".000"), left[len(left)-1].Format(time.TimeOnly+".000"), len(lost[i])-len(left)))
@@ -176,13 +172,6 @@ func (s stream) begin(t *testing.T) *wire.Pings {
 		t.Fatal(err)
 	}
 	return pings
-}
-
-// without returns the times that no time of others is near.
-func without(times, others []time.Time) []time.Time {
-	return slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool {
-		return slices.ContainsFunc(others, func(other time.Time) bool { return at.Sub(other).Abs() <= controlWindow })
-	})
 }
 
 // machineDrops counts what was lost before Open vSwitch saw it: in the kernel's queue for each processor, which all on
