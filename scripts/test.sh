@@ -3,10 +3,12 @@
 # The events of each step are in bin/test as JSON. Arguments after the tier are names of steps to run; by default all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# A shell without job control starts programs in the background with SIGINT ignored, which bash can't change.
+[ -n "${OVSDN_TEST_SIGNALS:-}" ] || OVSDN_TEST_SIGNALS=default exec env --default-signal=INT,TERM,HUP scripts/test.sh "$@"
 
 case ${1:-} in
-  short) tier=(-short) real_race=plain real_flags=() ;;
-  complete) tier=() real_race=race real_flags=(-race) ;; # real parts take twice as long with the race detector
+  short) tier=(-short) other=plain other_flags=() ;;
+  complete) tier=() other=race other_flags=(-race) ;; # what takes too long with the race detector for the short tier
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
@@ -22,11 +24,44 @@ plain() { CGO_ENABLED=0 "$@"; }
 race() { CGO_ENABLED=1 "$@"; } # with -race
 
 out=bin/test
+mkdir -p bin
+# The lock ends with this script: no step inherits it.
+exec {lock}>bin/.test.lock
+if ! flock --nonblock "$lock"; then
+  echo "test: waiting for the end of another run in this checkout" >&2
+  until flock --nonblock "$lock"; do sleep 1; done
+fi
 rm -rf "$out"
 mkdir -p "$out"
-# Tests note here that a packet arrived where it must not. No rerun makes up for that.
+# Tests note here what no rerun makes up for, such as a packet that arrived where it must not.
 export OVSDN_TEST_FATAL=$PWD/$out/fatal
 failed=()
+
+# interrupt ends the step that runs. SIGTERM would end the go command before its tests, which then die of SIGPIPE instead of taking their labs down.
+group= interrupted=
+interrupt() {
+  interrupted=yes
+  [ -z "$group" ] || kill -INT -- "-$group" 2>/dev/null || true
+}
+trap interrupt INT TERM HUP
+
+# run COMMAND…: in a process group of its own. Sets code. If this script is interrupted, it waits for the whole group, whose tests take their labs down.
+run() {
+  [ -z "$interrupted" ] || exit 130
+  set -m
+  (trap 'exit 130' INT; "$@") </dev/null {lock}>&- &
+  group=$!
+  set +m
+  [ -z "$interrupted" ] || interrupt
+  code=0
+  wait "$group" || code=$?
+  [ -n "$interrupted" ] || return 0
+  echo "test: interrupted: waiting for the processes of this step" >&2 || true # a terminal that was closed
+  local deadline=$((SECONDS + 300))
+  while kill -0 -- "-$group" 2>/dev/null && [ $SECONDS -lt $deadline ]; do sleep 0.2 || true; done
+  kill -KILL -- "-$group" 2>/dev/null || true
+  exit 130
+}
 
 # step NAME COMMAND…
 step() {
@@ -34,7 +69,8 @@ step() {
   shift
   [[ $chosen == "  " || $chosen == *" $name "* ]] || return 0
   echo "test: $name"
-  "$@" || failed+=("$name")
+  run "$@"
+  [ "$code" -eq 0 ] || failed+=("$name")
   echo "$name $((SECONDS - began))" >>"$out/steps"
 }
 
@@ -52,12 +88,13 @@ units() {
   sum "$name" standard-quiet -- -vet=off -timeout=60m "${tier[@]}" "$@"
 }
 
-# labs NAME FLAGS… PACKAGES…: once more, if no more than two tests and their subtests failed and none of them had a data race.
+# labs NAME FLAGS…: once more, if no more than two tests failed, subtests aside, and none of them had a data race. test/e2e/fixture limits the time, and
+# begins to count after another run's end; -timeout would begin before.
 labs() {
   local name=$1
   shift
-  sum "$name" standard-verbose --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-    --packages="./test/e2e ./test/attacks" -- -vet=off -timeout=80m -p=1 -count=1 "${tier[@]}" "$@"
+  sum "$name" standard-verbose --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+    --packages="./test/e2e ./test/attacks" -- -vet=off -timeout=0 -p=1 -count=1 "${tier[@]}" "$@"
 }
 
 # Packages whose tests use real parts (Open vSwitch, an API server, network namespaces) run one after the other, the others side by side.
@@ -66,8 +103,10 @@ imports='{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}{{ran
 packages=$(plain go list ./... | grep -v /test/vm)
 real=$(plain go list -f "$imports" $packages | awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/plugins/pkg/ns$" {print $1}' | sort -u)
 pure=$(grep -vxF "$real" <<<"$packages")
-# No product code runs concurrently in the tests that are left out here.
+# Packages that the short tier tests with the race detector. The complete tier does so with all but test/e2e and test/attacks, whose product code runs in
+# programs of its own.
 raced='ovsdn/(cmd|images|pkg)/|/test/(await|cni)$'
+clusters='/test/(e2e|attacks)$'
 # Tests that ask millions of questions one after the other: the race detector would find nothing.
 oracle='TestSwitchAgrees|Agrees?WithTheOracle'
 
@@ -78,18 +117,23 @@ prepare() {
   plain go build -modfile=scripts/tools/go.mod -o "$out/gotestsum" gotest.tools/gotestsum
   plain go list -test -deps -export ./... >/dev/null
   race go list -race -test -deps -export $(grep -E "$raced" <<<"$pure") >/dev/null
-  "$real_race" go list "${real_flags[@]}" -test -deps -export $(grep -E "$raced" <<<"$real") >/dev/null
+  [ "$other" = plain ] || race go list -race -test -deps -export $(grep -vE "$clusters" <<<"$packages") >/dev/null
+  # Neither tier runs the tests of the kernel's datapath.
+  plain go vet -tags guest ./test/cni ./pkg/sdn/node/hostnet ./test/vm/...
 }
 
 prepare_began=$SECONDS
-prepare
+run prepare
+[ "$code" -eq 0 ] || exit "$code"
 echo "prepare $((SECONDS - prepare_began))" >>"$out/steps"
 step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure")
-step real "$real_race" units real "${real_flags[@]}" -p=1 -count=1 -skip="$oracle" $(grep -E "$raced" <<<"$real")
-step tools plain units tools -p=2 $(grep -vE "$raced" <<<"$pure")
-step datapath plain units datapath -p=1 -count=1 $(grep -vE -e "$raced" -e '/test/(e2e|attacks)$' <<<"$real")
+step real "$other" units real "${other_flags[@]}" -p=1 -count=1 -skip="$oracle" $(grep -E "$raced" <<<"$real")
+step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
+step datapath "$other" units datapath "${other_flags[@]}" -p=1 -count=1 $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
 step oracle plain units oracle -p=1 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
 step lab plain labs lab
 
-plain go run ./test/report "$out" || failed+=(report)
+commit=$(git -c safe.directory='*' describe --always --tags --dirty 2>/dev/null || echo unknown)
+run plain go run ./test/report -history bin/flakes -commit "$commit" "$out"
+[ "$code" -eq 0 ] || failed+=(report)
 [ ${#failed[@]} -eq 0 ] || { echo "test: failed: ${failed[*]}" >&2; exit 1; }
