@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,13 +47,22 @@ func start(t *testing.T, args ...string) *process {
 	p.cmd = exec.Command(os.Args[0], append([]string{"--healthz-bind-address=0"}, args...)...)
 	p.cmd.Env = append(os.Environ(), asController+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	if err := p.cmd.Start(); err != nil {
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		defer close(p.ended)
+		// The kernel sends the signal when the thread ends that started the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill() // fails only when it has ended
 		<-p.ended

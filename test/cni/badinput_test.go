@@ -152,7 +152,7 @@ func TestFailingDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := r.state(t)
-	for name, fail := range map[string]func(*testing.T) func(){"full": r.fill, "read-only": r.readOnly} {
+	for name, fail := range map[string]func(testing.TB) func(){"full": r.disk.fill, "read-only": r.disk.readOnly} {
 		t.Run(name, func(t *testing.T) {
 			repair := fail(t)
 			for range 2 {
@@ -205,7 +205,7 @@ func TestBrokenAddressFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(r.disk, bareagent.Network)
+	dir := filepath.Join(r.disk.path, bareagent.Network)
 	for name, content := range map[string]string{
 		made.IPs[0].Address.IP.String(): "", // torn
 		"10.128.2.20":                   "old-format",

@@ -20,7 +20,6 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/test/bareagent"
@@ -36,7 +35,7 @@ type rig struct {
 
 	config agentConfig
 	agent  *process
-	disk   string // mount point of a small file system
+	disk   disk   // of the addresses
 	bin    string // the plugin and cnitool
 	conf   string // what the agent would write into /etc/cni/net.d
 	cni    *libcni.CNIConfig
@@ -64,19 +63,11 @@ func newNode(t testing.TB) *rig {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	r := &rig{Switch: ovstest.Start(t), bin: t.TempDir(), conf: t.TempDir(), disk: t.TempDir()}
-	if err := unix.Mount("ovsdn-test", r.disk, "tmpfs", 0, diskOptions); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(r.disk, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	r := &rig{Switch: ovstest.Start(t), bin: t.TempDir(), conf: t.TempDir(), disk: newDisk(t)}
 	r.config = agentConfig{
 		RunDir:  r.RunDir,
 		Socket:  filepath.Join(r.RunDir, "cni", "s"), // a short path, see ovstest
-		IPAMDir: r.disk,
+		IPAMDir: r.disk.path,
 		Events:  filepath.Join(t.TempDir(), "events"),
 		Subnet:  netip.MustParsePrefix("10.128.2.0/24"),
 	}
@@ -106,8 +97,6 @@ func newNode(t testing.TB) *rig {
 
 // logShown is how many bytes of the agent's log are shown when a test has failed.
 const logShown = 8 << 10
-
-const diskOptions = "size=1m"
 
 // build builds a program into the directory.
 func build(t testing.TB, dir, program string) {
@@ -247,7 +236,7 @@ func (r *rig) list(t *testing.T, cniVersion string, keys map[string]any) *libcni
 func (r *rig) state(t *testing.T) []string {
 	t.Helper()
 	var found []string
-	entries, err := os.ReadDir(filepath.Join(r.disk, bareagent.Network))
+	entries, err := os.ReadDir(filepath.Join(r.disk.path, bareagent.Network))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,31 +297,4 @@ func (r *rig) wantEvent(t *testing.T, prefix string) {
 	if !strings.Contains("\n"+string(text), "\n"+prefix) {
 		t.Errorf("no Event %q in\n%s", prefix, text)
 	}
-}
-
-// fill leaves no room on the addresses' disk until the returned function is called.
-func (r *rig) fill(t *testing.T) (free func()) {
-	t.Helper()
-	filler := filepath.Join(r.disk, "filler")
-	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("the disk is not full: %v", err)
-	}
-	return func() {
-		if err := os.Remove(filler); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// readOnly makes the addresses' disk read-only until the returned function is called.
-func (r *rig) readOnly(t *testing.T) (writable func()) {
-	t.Helper()
-	remount := func(flags uintptr) {
-		t.Helper()
-		if err := unix.Mount("", r.disk, "", unix.MS_REMOUNT|flags, diskOptions); err != nil {
-			t.Fatal(err)
-		}
-	}
-	remount(unix.MS_RDONLY)
-	return func() { remount(0) }
 }

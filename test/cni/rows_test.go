@@ -78,7 +78,7 @@ func addRows() map[key]cell {
 			return err
 		}),
 		{"ADD", types.ErrIOFailure}: provoke(func(t *testing.T, r *rig, v string) error {
-			defer r.fill(t)()
+			defer r.disk.fill(t)()
 			_, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), newPod(t, "web").runtimeConf())
 			r.wantEvent(t, "pod web: "+eventreason.NetworkAttachFailed)
 			return err
@@ -125,7 +125,7 @@ func delRows() map[key]cell {
 			if _, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), rt); err != nil {
 				t.Error(err)
 			}
-			writable := r.readOnly(t)
+			writable := r.disk.readOnly(t)
 			err := r.cni.DelNetworkList(t.Context(), r.list(t, v, nil), rt)
 			writable()
 			if err := r.cni.DelNetworkList(t.Context(), r.list(t, v, nil), rt); err != nil {
@@ -231,7 +231,7 @@ func gcRows() map[key]cell {
 			if _, err := r.run(t, r.callFor("ADD", v, p)); err != nil { // no cached result: libcni would send DEL
 				t.Error(err)
 			}
-			writable := r.readOnly(t)
+			writable := r.disk.readOnly(t)
 			c := r.callFor("GC", v, p)
 			c.stdin = strings.TrimSuffix(c.stdin, "}") + `,"cni.dev/valid-attachments":[]}`
 			_, err := r.run(t, c)
@@ -263,7 +263,7 @@ func statusRows() map[key]cell {
 				t.Skip("complete tier: waits for the agent's next look at the disk")
 			}
 			// A disk that fails, and the agent away.
-			free := r.fill(t)
+			free := r.disk.fill(t)
 			list := r.list(t, v, nil)
 			if _, err := r.cni.AddNetworkList(t.Context(), list, newPod(t, "web").runtimeConf()); code(t, err) != types.ErrIOFailure {
 				t.Errorf("ADD: %v", err)
