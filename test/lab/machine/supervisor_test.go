@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // supervise runs units until the test ends, in this process instead of a machine's PID 1.
@@ -46,7 +48,7 @@ func supervise(t *testing.T, units ...Unit) *Control {
 			t.Error(err)
 		}
 		// The signal package has one permanent goroutine.
-		goleak.VerifyNone(t, ignore, goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"))
+		await.NoGoroutines(t, ignore, goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"))
 	})
 	return NewControl(dir)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // loseMeter deletes a meter, and with it the flows that use it, as another program does.
@@ -286,6 +287,7 @@ func (l loss) apply(t *rapid.T, f *ovs.Fake, s *Store) {
 
 // Whatever another program deletes, before or during a write, the switch has everything after the next audits, and nothing of another program.
 func TestStoreProperties_foreignLosses(t *testing.T) {
+	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
 		f := ovs.NewFake("br0")
 		if err := f.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
