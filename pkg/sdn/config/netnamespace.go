@@ -28,6 +28,7 @@ const (
 // NetNamespace is the network configuration of a namespace.
 type NetNamespace struct {
 	Name         string
+	UID          types.UID
 	NamespaceUID types.UID // "": not created for a Namespace object
 	VNID         VNID
 	Multicast    bool // among its pods
@@ -58,6 +59,7 @@ func ParseNetNamespace(o *networkv1.NetNamespace) (*NetNamespace, error) {
 	}
 	return &NetNamespace{
 		Name:         o.Name,
+		UID:          o.UID,
 		NamespaceUID: types.UID(o.Annotations[NamespaceUIDAnnotation]),
 		VNID:         vnid,
 		Multicast:    o.Annotations[networkv1.MulticastEnabledAnnotation] == "true",

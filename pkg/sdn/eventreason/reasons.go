@@ -76,9 +76,6 @@ const (
 	// allocated.
 	NetworkRebuildFailed = "NetworkRebuildFailed"
 
-	// Warning on Node: a sandbox runs although its pod was deleted, and its namespace deleted and created again. It has no network.
-	SandboxOfDeletedPod = "SandboxOfDeletedPod"
-
 	// Warning on Pod: the interface of a running pod was deleted, and its address is released.
 	NetworkInterfaceDeleted = "NetworkInterfaceDeleted"
 

@@ -189,6 +189,10 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 	if n.ipam, err = ipam.Open(a.IPAMDir, ipamNetwork, n.hostSubnet.Subnets); err != nil {
 		return err
 	}
+	var previous pods.PreviousVNIDs
+	if n.node.Mode != config.ModeSubnet {
+		previous = n.previousVNIDs
+	}
 	n.pods, err = pods.New(pods.Options{
 		NodeName:        a.NodeName,
 		Subnets:         n.hostSubnet.Subnets,
@@ -206,8 +210,16 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 		Policies: n.podPolicies,
 		Compile:  n.node.Pod,
 		Events:   a.reporter,
+
+		PreviousVNIDs: previous,
 	})
 	return err
+}
+
+// previousVNIDs reads the VNIDs of the previous agent's flows.
+func (n *nodeNetwork) previousVNIDs(ctx context.Context) (map[uint64]config.VNID, error) {
+	flows, err := n.agent.bridge.DumpFlows(ctx)
+	return pipeline.VNIDsOf(flows), err
 }
 
 // prime sets all flows: the store's first write replaces those of the previous agent.

@@ -102,7 +102,15 @@ func namespaceUID(nn *networkv1.NetNamespace) types.UID {
 // create creates a NetNamespace for the Namespace. If a user has deleted it, it gets the same VNID again, which pods of the namespace use. The VNID of a
 // previous Namespace of that name is released: its deletion and that of its NetNamespace may have been seen together with the new Namespace.
 func (c *Controller) create(ctx context.Context, ns *corev1.Namespace) error {
-	if s := c.state(ns.Name); s.rejected || s.namespace != "" && s.namespace != ns.UID {
+	s := c.state(ns.Name)
+	if s.namespace != "" && s.namespace != ns.UID { // of the two, the cached Namespace may be the previous one
+		live, err := c.liveNamespace(ctx, ns.Name)
+		if err != nil || live == nil {
+			return err
+		}
+		ns = live
+	}
+	if s.rejected || s.namespace != "" && s.namespace != ns.UID {
 		c.release(ns.Name)
 	}
 	vnid, ok := c.vnids.VNID(ns.Name)

@@ -16,6 +16,7 @@ import (
 const (
 	KindVNID           = "VNID"             // config.VNID of a namespace, by package vnids
 	KindNamespaceUID   = "namespace UID"    // types.UID of the Namespace that has the VNID, "" if unknown, by package vnids with the VNID
+	KindNamespaceVNID  = "namespace VNID"   // config.VNID of a Namespace by its UID, by package vnids
 	KindPodPolicies    = "network policies" // pipeline.PodPolicies of a pod of this node, by package networkpolicy
 	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
@@ -24,7 +25,12 @@ const (
 // VNID is the VNID of a namespace.
 func VNID(namespace string) flowstore.Input { return flowstore.Input{Kind: KindVNID, Key: namespace} }
 
-// NamespaceUID is the UID of the Namespace that VNID belongs to: pods of a previous Namespace of that name must not get the VNID.
+// NamespaceVNID is the last VNID of the Namespace with that UID. Pods of a previous Namespace of the name retain its VNID.
+func NamespaceVNID(namespace string, uid types.UID) flowstore.Input {
+	return flowstore.Input{Kind: KindNamespaceVNID, Key: namespace + "/" + string(uid)}
+}
+
+// NamespaceUID is the UID of the current Namespace of that name.
 func NamespaceUID(namespace string) flowstore.Input {
 	return flowstore.Input{Kind: KindNamespaceUID, Key: namespace}
 }

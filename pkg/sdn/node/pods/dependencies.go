@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// Dependencies are the other components that the manager calls. All are required.
+// Dependencies are the other components that the manager calls. All but PreviousVNIDs are required.
 type Dependencies struct {
 	Pods     Pods
 	IPAM     IPAM
@@ -27,6 +27,8 @@ type Dependencies struct {
 	Policies Policies
 	Compile  func(pipeline.Pod) pipeline.State
 	Events   Events
+
+	PreviousVNIDs PreviousVNIDs // nil in mode subnet, in which all pods have the same VNID
 }
 
 func (d Dependencies) validate() error {
@@ -76,7 +78,8 @@ type Switch interface {
 	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
 }
 
-// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID and inputs.KindPodPolicies.
+// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID and
+// inputs.KindPodPolicies.
 type Store interface {
 	Update(u flowstore.Update) []*flowstore.Commit
 	Require(ctx context.Context, inputs ...flowstore.Input) error
@@ -137,9 +140,6 @@ type podFlows interface {
 
 	// namespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
 	namespaceUID(namespace string) types.UID
-
-	// otherNamespace receives when a pod has another NamespaceUID than its namespace.
-	otherNamespace() <-chan struct{}
 
 	// set returns when the pod's flows, and those of network policies that select it, are installed.
 	set(ctx context.Context, p Pod, object *corev1.Pod) error

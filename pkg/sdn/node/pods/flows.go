@@ -26,7 +26,6 @@ type compiledFlows struct {
 	policies Policies
 	pods     Pods
 	compile  func(pipeline.Pod) pipeline.State
-	other    chan struct{} // see otherNamespace
 
 	mu         sync.Mutex                       // held during Store.Update, so that ports are published in order
 	ports      map[namespace]map[Attachment]int // OpenFlow ports
@@ -41,7 +40,7 @@ type namespace struct {
 
 func newCompiledFlows(d Dependencies) *compiledFlows {
 	return &compiledFlows{
-		store: d.Store, policies: d.Policies, pods: d.Pods, compile: d.Compile, other: make(chan struct{}, 1),
+		store: d.Store, policies: d.Policies, pods: d.Pods, compile: d.Compile,
 		ports: map[namespace]map[Attachment]int{}, namespaces: map[Attachment]namespace{},
 	}
 }
@@ -67,8 +66,6 @@ func (f *compiledFlows) namespaceUID(name string) apitypes.UID {
 	uid, _ := value.(apitypes.UID)
 	return uid
 }
-
-func (f *compiledFlows) otherNamespace() <-chan struct{} { return f.other }
 
 // policyKey returns the key of the pod in policies. Earlier versions wrote the UID of the mirror for static pods.
 func (f *compiledFlows) policyKey(p Pod) policy.PodKey {
@@ -102,21 +99,22 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
 	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	vnid, uid, policies := inputs.VNID(p.Namespace), inputs.NamespaceUID(p.Namespace), inputs.PodPolicies(key)
+	vnid, policies := p.vnidInput(), inputs.PodPolicies(key)
+	reads := []flowstore.Input{policies}
+	if p.VNID == nil {
+		reads = append(reads, vnid)
+	}
 	change := flowstore.Change{
 		Owner: p.Owner(),
-		Reads: []flowstore.Input{vnid, uid, policies},
+		Reads: reads,
 		Compile: func(v *flowstore.Values) pipeline.State {
-			if current := flowstore.Read[apitypes.UID](v, uid); current != "" && current != p.NamespaceUID {
-				f.signalOther()
-				if !p.belongsTo(current) {
-					return pipeline.State{}
-				}
+			pod := pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs, Policies: flowstore.Read[pipeline.PodPolicies](v, policies)}
+			if p.VNID != nil {
+				pod.VNID = *p.VNID
+			} else {
+				pod.VNID = flowstore.Read[config.VNID](v, vnid)
 			}
-			return f.compile(pipeline.Pod{
-				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
-				VNID: flowstore.Read[config.VNID](v, vnid), Policies: flowstore.Read[pipeline.PodPolicies](v, policies),
-			})
+			return f.compile(pod)
 		},
 	}
 	f.mu.Lock()
@@ -137,12 +135,12 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 	return rules, f.store.Update(u)[0]
 }
 
-// signalOther never blocks: the store calls it with its lock.
-func (f *compiledFlows) signalOther() {
-	select {
-	case f.other <- struct{}{}:
-	default:
+// vnidInput returns the VNID of the Namespace that the pod was attached in.
+func (p Pod) vnidInput() flowstore.Input {
+	if p.NamespaceUID == "" {
+		return inputs.VNID(p.Namespace)
 	}
+	return inputs.NamespaceVNID(p.Namespace, p.NamespaceUID)
 }
 
 // publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.

@@ -38,6 +38,8 @@ type Manager struct {
 	flows  podFlows
 	events Events
 
+	previousVNIDs PreviousVNIDs
+
 	cleanupTimeout time.Duration
 	sandboxes      keyedLock          // held while a sandbox is changed
 	releases       singleflight.Group // concurrent ADDs without a free address share a reconciliation
@@ -53,7 +55,6 @@ type Manager struct {
 	unidentified map[Attachment]string // running sandboxes whose pods are unknown, with the reported cause
 
 	outsideReported map[Attachment]bool // pods that rejectOutside has reported
-	orphans         map[Attachment]bool // pods that reportOrphan has reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -71,6 +72,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		bridge:         d.Switch,
 		flows:          newCompiledFlows(d),
 		events:         d.Events,
+		previousVNIDs:  d.PreviousVNIDs,
 		cleanupTimeout: defaultCleanupTimeout,
 		sandboxes:      newKeyedLock(),
 		attached:       map[Attachment]Pod{},
@@ -79,7 +81,6 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		unidentified: map[Attachment]string{},
 
 		outsideReported: map[Attachment]bool{},
-		orphans:         map[Attachment]bool{},
 	}, nil
 }
 
@@ -122,7 +123,6 @@ func (m *Manager) deleteAttached(a Attachment) {
 	delete(m.faults, a)
 	delete(m.unidentified, a)
 	delete(m.outsideReported, a)
-	delete(m.orphans, a)
 }
 
 // knownAttachments returns the attached pods, and the running sandboxes whose pods are unknown.

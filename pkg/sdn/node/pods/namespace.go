@@ -11,106 +11,131 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
 // A sandbox can outlive its pod, and the pod its namespace: after a forced deletion while kubelet is stopped. Another Namespace of the same name is another
-// tenant. So a pod has flows only with the VNID of the Namespace that it was attached in.
+// tenant. So a pod has the VNID of the Namespace in which it was attached, and retains it when there is another Namespace (docs/decisions/0014).
 
-// unverified is the NamespaceUID of a pod that the API server has to confirm first.
-const unverified types.UID = "unverified"
+// unknownNamespace is the NamespaceUID of a recovered pod that the cache does not have. No Namespace has it.
+const unknownNamespace types.UID = "unknown"
 
-// belongsTo reports whether the pod may have the VNID of the Namespace with the UID; "": an unknown one.
-func (p Pod) belongsTo(namespace types.UID) bool {
-	return namespace == "" || p.NamespaceUID == "" || p.NamespaceUID == namespace
-}
+// PreviousVNIDs reads the VNIDs of the flows on the bridge, by the cookie of the owner.
+type PreviousVNIDs func(ctx context.Context) (map[uint64]config.VNID, error)
 
-// isPod reports whether the sandbox with the UID in its external_ids is the object's. Earlier versions wrote the UID of the mirror for static pods.
+// isPod reports whether the sandbox of a pod with the object's name, and the UID in its external_ids, is the object's. Earlier versions wrote the UID of the
+// mirror for static pods.
 func isPod(object *corev1.Pod, uid string) bool {
 	return uid == string(config.PodUID(object)) || uid == string(object.UID)
 }
 
-// setNamespaces sets the UIDs of the recovered pods' Namespaces. Pods that the cache does not have are looked up in the API server.
-func (m *Manager) setNamespaces(ctx context.Context) {
-	for _, pod := range m.Pods() {
-		pod.NamespaceUID = unverified
-		if object := m.pods.Cached(pod.Namespace, pod.Name); object != nil && isPod(object, pod.UID) {
-			pod.NamespaceUID = m.flows.namespaceUID(pod.Namespace)
-		}
-		m.setAttached(pod, m.fault(pod.Attachment))
-	}
-	m.verifyNamespaces(ctx)
+// exists reports whether the cache has the pod.
+func (m *Manager) exists(pod Pod) bool {
+	object := m.pods.Cached(pod.Namespace, pod.Name)
+	return object != nil && isPod(object, pod.UID)
 }
 
-// verifyNamespaces looks up the pods whose namespace has the VNID of another Namespace than they were attached in. A pod that exists belongs to the current
-// one. It reports whether all pods were looked up; it stops at the first failure, and does not wait for the switch.
-func (m *Manager) verifyNamespaces(ctx context.Context) bool {
-	complete := true
+// setNamespaces sets the Namespaces of the recovered pods. A pod that the cache does not have retains the VNID of its flows on the bridge.
+func (m *Manager) setNamespaces(ctx context.Context) error {
+	if m.previousVNIDs == nil {
+		return nil
+	}
+	var unknown []Pod
 	for _, pod := range m.Pods() {
-		if uid := m.flows.namespaceUID(pod.Namespace); uid == "" || uid == pod.NamespaceUID {
+		if !m.exists(pod) {
+			unknown = append(unknown, pod)
 			continue
 		}
-		verified, err := m.verifyNamespace(ctx, pod.Attachment)
-		if err != nil {
-			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Failed to look up the pod of a sandbox", "sandbox", pod.Sandbox, "retryAfter", probePeriod)
-			}
-			return false
-		}
-		complete = complete && verified
+		pod.NamespaceUID = m.flows.namespaceUID(pod.Namespace)
+		m.setAttached(pod, m.fault(pod.Attachment))
 	}
-	return complete
+	if len(unknown) == 0 {
+		return nil
+	}
+	vnids, err := m.previousVNIDs(ctx)
+	if err != nil {
+		return fmt.Errorf("read the VNIDs of %d pods that the Kubernetes API does not have: %w", len(unknown), err)
+	}
+	for _, pod := range unknown {
+		pod.NamespaceUID = unknownNamespace
+		if vnid, known := vnids[pod.Owner().Cookie()]; known {
+			pod.VNID = &vnid
+		}
+		klog.FromContext(ctx).Info("Recovered a sandbox whose pod does not exist in the Kubernetes API", "pod", klog.KRef(pod.Namespace, pod.Name),
+			"podUID", pod.UID, "sandbox", pod.Sandbox, "vnid", pod.VNID)
+		m.setAttached(pod, m.fault(pod.Attachment))
+	}
+	return nil
 }
 
-// lookupTimeout bounds a request to the API server.
-const lookupTimeout = 2 * time.Second
+// maxLookups bounds the requests to the API server in a pass of followNamespaces, and lookupTimeout each of them.
+const (
+	maxLookups    = 10
+	lookupTimeout = 2 * time.Second
+)
 
-// verifyNamespace reports false if another request of the sandbox is in progress.
-func (m *Manager) verifyNamespace(ctx context.Context, a Attachment) (verified bool, err error) {
+// followNamespaces finds pods with another Namespace than the current one of that name, although they exist: the watches had not delivered the Namespace
+// when they were attached, or not the pod when they were recovered, or the UID in the NetNamespace was corrected.
+func (m *Manager) followNamespaces(ctx context.Context) {
+	ticker := time.NewTicker(probePeriod)
+	defer ticker.Stop()
+	seen := map[Attachment]types.UID{} // Namespaces that differed in the previous pass
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			seen = m.followNamespacesOnce(ctx, seen)
+		}
+	}
+}
+
+// followNamespacesOnce looks up the pods whose Namespace has differed before: ovsdn-controller corrects a wrong UID at once.
+func (m *Manager) followNamespacesOnce(ctx context.Context, before map[Attachment]types.UID) (seen map[Attachment]types.UID) {
+	seen = map[Attachment]types.UID{}
+	lookups := 0
+	for _, pod := range m.Pods() {
+		uid := m.flows.namespaceUID(pod.Namespace)
+		if uid == "" || uid == pod.NamespaceUID || !m.exists(pod) {
+			continue
+		}
+		seen[pod.Attachment] = uid
+		if before[pod.Attachment] != uid || lookups == maxLookups {
+			continue
+		}
+		lookups++
+		if err := m.followNamespace(ctx, pod.Attachment, uid); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Failed to look up a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "retryAfter", probePeriod)
+		}
+	}
+	return seen
+}
+
+// followNamespace gives the pod the VNID of the Namespace with the UID if the API server has the pod: the cache may be outdated.
+func (m *Manager) followNamespace(ctx context.Context, a Attachment, uid types.UID) error {
 	unlock, ok := m.sandboxes.try(a.Sandbox)
 	if !ok {
-		return false, nil
+		return nil // another request of the sandbox is in progress
 	}
 	defer unlock()
 	pod, attached := m.get(a)
 	if !attached {
-		return true, nil
+		return nil
 	}
-	uid := m.flows.namespaceUID(pod.Namespace) // before the lookup: a pod that exists then belongs to this Namespace or a later one
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	object, err := m.pods.Get(ctx, pod.Namespace, pod.Name)
-	switch {
-	case apierrors.IsNotFound(err), err == nil && !isPod(object, pod.UID):
-		m.reportOrphan(ctx, pod)
-		if pod.NamespaceUID != "" {
-			return true, nil // it has no flows
-		}
-		pod.NamespaceUID = unverified
-	case err != nil:
-		return false, fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	default:
-		pod.NamespaceUID = uid
+	if apierrors.IsNotFound(err) || err == nil && !isPod(object, pod.UID) {
+		return nil
 	}
-	m.setAttached(pod, m.fault(a))
-	if m.recovered.Load() && m.fault(a) == nil { // else Recover or the next repair sets the flows
+	if err != nil {
+		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	klog.FromContext(ctx).Info("Namespace of a running pod changed", "pod", klog.KRef(pod.Namespace, pod.Name), "namespaceUID", uid, "previous", pod.NamespaceUID)
+	pod.NamespaceUID, pod.VNID = uid, nil
+	fault := m.fault(a)
+	m.setAttached(pod, fault)
+	if fault == nil { // else the next repair sets the flows
 		m.flows.setAsync(ctx, pod, nil) // the store reports a refusal
 	}
-	return true, nil
-}
-
-// reportOrphan reports a sandbox without flows, once.
-func (m *Manager) reportOrphan(ctx context.Context, pod Pod) {
-	m.mu.Lock()
-	reported := m.orphans[pod.Attachment]
-	m.orphans[pod.Attachment] = true
-	m.mu.Unlock()
-	if reported {
-		return
-	}
-	klog.FromContext(ctx).Info("Removed flows of a sandbox of a previous namespace", "pod", klog.KRef(pod.Namespace, pod.Name), "podUID", pod.UID,
-		"sandbox", pod.Sandbox, "action", "stop the sandbox")
-	m.events.WarnNode(eventreason.SandboxOfDeletedPod, fmt.Sprintf(
-		"sandbox %s runs on node %s although its pod %s/%s (UID %s) was deleted, and namespace %s is another one of that name: it has no network; stop it with `crictl stopp %s`",
-		pod.Sandbox, m.NodeName, pod.Namespace, pod.Name, pod.UID, pod.Namespace, pod.Sandbox))
+	return nil
 }

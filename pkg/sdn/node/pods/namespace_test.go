@@ -3,9 +3,7 @@ package pods
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
+	"regexp"
 	"testing"
 	"time"
 
@@ -16,15 +14,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// publishNamespace publishes the UID of the Namespace that has the VNID.
-func (a *agent) publishNamespace(uid apitypes.UID) {
-	a.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.NamespaceUID("default"), Value: uid}}})
+// publishNamespace publishes the VNID of the Namespace with the UID, which replaces one of the same name.
+func (a *agent) publishNamespace(uid apitypes.UID, vnid config.VNID) {
+	value, _ := a.store.Value(inputs.NamespaceUID("default"))
+	u := flowstore.Update{Publish: []flowstore.Published{
+		{Input: inputs.VNID("default"), Value: vnid}, {Input: inputs.NamespaceUID("default"), Value: uid}, {Input: inputs.NamespaceVNID("default", uid), Value: vnid},
+	}}
+	if previous, _ := value.(apitypes.UID); previous != uid {
+		u.Retire = []flowstore.Input{inputs.NamespaceVNID("default", previous)}
+	}
+	a.store.Update(u)
 }
 
 // ofports returns the ports of the Namespace's pods, as multicast uses them.
@@ -33,100 +40,186 @@ func (a *agent) ofports(uid apitypes.UID) []int {
 	return ports
 }
 
-// hasFlows reports whether the switch has flows of the pod.
-func (n *node) hasFlows(p Pod) bool {
-	return slices.ContainsFunc(n.flows(), func(flow string) bool { return strings.Contains(flow, fmt.Sprintf("in_port=%d,", p.OFPort)) })
+// end stops the agent. The next one finds the VNIDs of its flows, which the next one's store replaces before Recover, unlike that of the product.
+func (n *node) end(t *testing.T, stop func()) {
+	t.Helper()
+	vnids, err := n.vnids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.previous = vnids
+	stop()
 }
 
-func (n *node) awaitFlows(t *testing.T, a *agent, want map[string]bool) {
+// vnids reads the VNIDs of the pods' flows on the switch.
+func (n *node) vnids() (map[uint64]config.VNID, error) {
+	all := []ovs.DumpedFlow{{Key: ovs.Key{Table: 253}, Text: "table=253,actions=note:02.00.00.00.00.00"}} // of mode multitenant
+	for _, text := range n.flows() {
+		table, cookie := podFlow.FindStringSubmatch(text), uint64(0)
+		if table == nil {
+			continue
+		}
+		if _, err := fmt.Sscanf(table[1], "%v", &cookie); err != nil {
+			return nil, err
+		}
+		all = append(all, ovs.DumpedFlow{Key: ovs.Key{Table: 20}, Cookie: cookie, Text: text})
+	}
+	return pipeline.VNIDsOf(all), nil
+}
+
+var podFlow = regexp.MustCompile(`^table=20,.*cookie=(0x[0-9a-f]+)`)
+
+// awaitVNIDs waits until the pods' flows on the switch have these VNIDs, by the name of the pod; 0: no flows.
+func (n *node) awaitVNIDs(t *testing.T, a *agent, want map[string]config.VNID) {
 	t.Helper()
 	await.OK(t, time.Minute, func(context.Context) error {
-		got := map[string]bool{}
+		vnids, err := n.vnids()
+		if err != nil {
+			return err
+		}
+		got := map[string]config.VNID{}
 		for _, p := range a.Pods() {
-			got[p.Name] = n.hasFlows(p)
+			got[p.Name] = vnids[p.Owner().Cookie()]
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("pods with flows (-want +got):\n%s", diff)
+			return fmt.Errorf("VNIDs by pod (-want +got):\n%s", diff)
 		}
 		return nil
 	})
 }
 
-// A sandbox of a deleted pod never gets the VNID of another Namespace of the same name, also after a restart of the agent. A pod that exists continues, also if
-// the UID in the NetNamespace is wrong.
-func TestNamespaceIsCreatedAgain(t *testing.T) {
+// cachedAPI is an API server whose pods are in the cache, except for those that the test has withheld.
+type cachedAPI struct {
+	api
+	withheld map[string]bool
+}
+
+func (a cachedAPI) Cached(namespace, name string) *corev1.Pod {
+	if a.withheld[name] {
+		return nil
+	}
+	return a.api[namespace+"/"+name]
+}
+
+// tenants makes a node in mode multitenant.
+func tenants(t *testing.T) (*node, cachedAPI) {
 	n := newNode(t)
+	n.mode = config.ModeMultitenant
+	cached := cachedAPI{n.api, map[string]bool{}}
+	n.pods = cached
+	return n, cached
+}
+
+// A sandbox of a deleted pod retains its VNID when there is another Namespace of the same name, also after a restart of the agent. Pods that exist follow
+// their Namespace.
+func TestNamespaceIsCreatedAgain(t *testing.T) {
+	n, cached := tenants(t)
 	first, stop := n.start(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { first.Run(ctx) })
-	first.publishNamespace("n1")
+	first.publishNamespace("n1", 0x20)
 	for _, name := range []string{"deleted", "lives"} {
 		add(t, first, n.addPod(name, newNetns(t)))
 	}
-	n.awaitFlows(t, first, map[string]bool{"deleted": true, "lives": true})
+	first.publishNamespace("n1", 0x30)
+	n.awaitVNIDs(t, first, map[string]config.VNID{"deleted": 0x30, "lives": 0x30})
 
 	delete(n.api, "default/deleted")
-	first.publishNamespace("n2")
-	n.awaitFlows(t, first, map[string]bool{"deleted": false, "lives": true})
-	await.OK(t, time.Minute, func(context.Context) error {
-		if old, current := len(first.ofports("n1")), len(first.ofports("n2")); old != 1 || current != 1 {
-			return fmt.Errorf("ports in the previous and in the current Namespace: got %d and %d, want 1 and 1", old, current)
-		}
-		return nil
-	})
-	first.events.want(t, "node: "+eventreason.SandboxOfDeletedPod+": sandbox sandbox-of-deleted ")
-	cancel()
-	running.Wait()
-	stop()
+	first.publishNamespace("n2", 0x40) // without pods that outlive it, it would be another Namespace for all
+	n.awaitVNIDs(t, first, map[string]config.VNID{"deleted": 0x30, "lives": 0x30})
+	seen := first.followNamespacesOnce(t.Context(), nil)
+	n.awaitVNIDs(t, first, map[string]config.VNID{"deleted": 0x30, "lives": 0x30})
+	first.followNamespacesOnce(t.Context(), seen)
+	n.awaitVNIDs(t, first, map[string]config.VNID{"deleted": 0x30, "lives": 0x40})
+	if old, current := len(first.ofports("n1")), len(first.ofports("n2")); old != 1 || current != 1 {
+		t.Errorf("ports in the previous and in the current Namespace: got %d and %d, want 1 and 1", old, current)
+	}
+	first.publishNamespace("n2", 0x50)
+	n.awaitVNIDs(t, first, map[string]config.VNID{"deleted": 0x30, "lives": 0x50})
+	n.end(t, stop)
 
-	second, _ := n.boot(t)
-	second.publishNamespace("n2")
+	second, stop := n.boot(t)
+	second.publishNamespace("n2", 0x60)
+	cached.withheld["lives"] = true // an outdated cache
 	if err := second.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitFlows(t, second, map[string]bool{"deleted": false, "lives": true})
+	n.awaitVNIDs(t, second, map[string]config.VNID{"deleted": 0x30, "lives": 0x50})
+	cached.withheld["lives"] = false
+	second.followNamespacesOnce(t.Context(), second.followNamespacesOnce(t.Context(), nil))
+	n.awaitVNIDs(t, second, map[string]config.VNID{"deleted": 0x30, "lives": 0x60})
+	stop()
 }
 
-// While the API server does not answer, a recovered pod that the cache does not have gets no flows.
-func TestNamespaceIsCreatedAgain_noAPIServer(t *testing.T) {
-	n := newNode(t)
+// A UID that is wrong for a moment has no effect, and lookups that fail or find no pod change nothing.
+func TestFollowNamespaces(t *testing.T) {
+	n, _ := tenants(t)
+	a, _ := n.start(t)
+	a.publishNamespace("n1", 0x20)
+	add(t, a, n.addPod("web", newNetns(t)))
+	a.publishNamespace("wrong", 0x20)
+	seen := a.followNamespacesOnce(t.Context(), nil)
+	a.publishNamespace("n1", 0x20)
+	if a.followNamespacesOnce(t.Context(), seen); a.Pods()[0].NamespaceUID != "n1" {
+		t.Errorf("got Namespace %q, want n1", a.Pods()[0].NamespaceUID)
+	}
+	a.publishNamespace("n2", 0x30)
+	for _, pods := range []Pods{unreachable{n.pods}, missing{n.pods}} {
+		a.pods = pods
+		a.followNamespacesOnce(t.Context(), a.followNamespacesOnce(t.Context(), nil))
+		n.awaitVNIDs(t, a, map[string]config.VNID{"web": 0x20})
+	}
+	a.pods = n.pods
+	a.followNamespacesOnce(t.Context(), a.followNamespacesOnce(t.Context(), nil))
+	n.awaitVNIDs(t, a, map[string]config.VNID{"web": 0x30})
+}
+
+// A static pod whose mirror does not exist retains its VNID when the agent restarts, also one whose port has the UID of an earlier mirror.
+func TestRecover_staticPodWithoutMirror(t *testing.T) {
+	n, cached := tenants(t)
 	first, stop := n.start(t)
-	add(t, first, n.addPod("web", newNetns(t)))
-	stop()
+	first.publishNamespace("n1", 0x20)
+	n.addPod("web", newNetns(t))
+	req := n.addPod("static-node1", newNetns(t))
+	n.api["default/static-node1"] = staticPod()
+	req.Args = argsOf("static-node1", "static")
+	add(t, first, req)
+	n.end(t, stop)
+	cached.withheld["static-node1"] = true
 	second, _ := n.boot(t)
-	second.publishNamespace("n1")
-	second.pods = unreachable{n.api}
+	second.publishNamespace("n1", 0x20)
 	if err := second.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitFlows(t, second, map[string]bool{"web": false})
-	second.pods = n.api
-	if !second.verifyNamespaces(t.Context()) {
-		t.Error("got failed lookups, want none")
-	}
-	n.awaitFlows(t, second, map[string]bool{"web": true})
+	n.awaitVNIDs(t, second, map[string]config.VNID{"static-node1": 0x20})
+	del(t, second, req)
+	n.wantClean(t)
 }
 
 // ADD waits until the NetNamespace is that of the pod's Namespace.
 func TestAdd_previousNetNamespace(t *testing.T) {
-	n := newNode(t)
+	n, _ := tenants(t)
 	a, _ := n.start(t)
 	a.flows.(faultyFlows).podFlows.(*compiledFlows).policies = namespaceOf{uid: "n2"}
-	a.publishNamespace("n1")
+	a.publishNamespace("n1", 0x20)
 	req := n.addPod("web", newNetns(t))
 	if _, err := a.Add(t.Context(), req); code(err) != types.ErrTryAgainLater {
 		t.Errorf("got %v, want ErrTryAgainLater", err)
 	}
-	a.publishNamespace("n2")
+	a.publishNamespace("n2", 0x30)
 	add(t, a, req)
 }
 
 // unreachable is an API server that does not answer.
-type unreachable struct{ api }
+type unreachable struct{ Pods }
 
 func (unreachable) Get(context.Context, string, string) (*corev1.Pod, error) {
 	return nil, apierrors.NewServerTimeout(schema.GroupResource{Resource: "pods"}, "get", 1)
+}
+
+// missing is an API server that has no pods.
+type missing struct{ Pods }
+
+func (missing) Get(_ context.Context, _, name string) (*corev1.Pod, error) {
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 }
 
 // namespaceOf is NoPolicies in a Namespace with the UID.

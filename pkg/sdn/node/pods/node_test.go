@@ -47,7 +47,11 @@ type node struct {
 	flows   func() []string // on the switch
 	ipamDir string
 	options Options
+	mode    config.Mode
 	api     api
+	pods    Pods // api, unless the test replaces it
+
+	previous map[uint64]config.VNID // of flows of the previous agent, by cookie
 }
 
 // bridge is a fake or real one.
@@ -123,7 +127,8 @@ func options() Options {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	fake := ovs.NewFake("br0")
-	n := &node{host: newNetns(t), bridge: fake, flows: fake.Flows, ipamDir: t.TempDir(), options: options(), api: api{}}
+	n := &node{host: newNetns(t), bridge: fake, flows: fake.Flows, ipamDir: t.TempDir(), options: options(), mode: config.ModeSubnet, api: api{}}
+	n.pods = n.api
 	n.ensureBridge(t)
 	return n
 }
@@ -156,7 +161,7 @@ func path(netns ns.NetNS) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpi
 // compiler returns the pipeline with the node's options.
 func (n *node) compiler() pipeline.Node {
 	return pipeline.Node{
-		Mode:            config.ModeSubnet,
+		Mode:            n.mode,
 		ClusterNetworks: n.options.ClusterNetworks,
 		ServiceNetwork:  n.options.ServiceNetwork,
 		Subnets:         n.options.Subnets,
@@ -184,10 +189,13 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	flows := flowstore.New(n.bridge)
 	flows.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
 	flows.Source(inputs.KindNamespaceUID, flowstore.Source{Default: apitypes.UID("")})
+	if n.mode == config.ModeSubnet {
+		flows.Source(inputs.KindNamespaceVNID, flowstore.Source{Default: config.GlobalVNID})
+	}
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
-		Pods:     n.api,
+		Pods:     n.pods,
 		IPAM:     faultyIPAM{addresses, a.faults},
 		Links:    faultyLinks{hostLinks{n.host, veth.Links{}}, a.faults},
 		Switch:   faultySwitch{n.bridge, a.faults},
@@ -195,6 +203,8 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		Policies: NoPolicies{},
 		Compile:  n.compiler().Pod,
 		Events:   a.events,
+
+		PreviousVNIDs: func(context.Context) (map[uint64]config.VNID, error) { return n.previous, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -386,7 +396,6 @@ type noFlows struct{}
 
 func (noFlows) ready(context.Context, string) (apitypes.UID, error) { return "", nil }
 func (noFlows) namespaceUID(string) apitypes.UID                    { return "" }
-func (noFlows) otherNamespace() <-chan struct{}                     { return nil }
 func (noFlows) set(context.Context, Pod, *corev1.Pod) error         { return nil }
 func (noFlows) setAsync(context.Context, Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }

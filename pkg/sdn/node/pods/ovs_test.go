@@ -21,6 +21,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -39,8 +40,10 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 		flows:   func() []string { return s.Dump(t) },
 		ipamDir: t.TempDir(),
 		options: options(),
+		mode:    config.ModeSubnet,
 		api:     api{},
 	}
+	n.pods = n.api
 	n.ensureFixture(t)
 	return n, s
 }

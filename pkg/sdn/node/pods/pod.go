@@ -66,7 +66,9 @@ type Pod struct {
 	Addrs     []netip.Addr // IPv4 first
 	OFPort    int
 
-	NamespaceUID types.UID // of the Namespace that the pod was attached in; "" if unknown; not in the external_ids
+	// Not in the external_ids.
+	NamespaceUID types.UID    // of the Namespace that the pod was attached in; "": the current one of that name
+	VNID         *config.VNID // instead of that of the Namespace, if it is unknownNamespace; nil: none
 }
 
 // The external_ids of a pod's interface in OVSDB. They are documented and other programs read them: never rename one.

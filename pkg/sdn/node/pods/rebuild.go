@@ -50,7 +50,9 @@ func (m *Manager) rebuild(ctx context.Context, c inventory, a Attachment) error 
 		m.reportUnidentified(ctx, a, unknown)
 		return nil
 	}
-	pod.NamespaceUID = unverified
+	if m.previousVNIDs != nil && !m.exists(pod) {
+		pod.NamespaceUID = unknownNamespace
+	}
 	m.setAttached(pod, errPortLost)
 	err := m.repairPod(ctx, c, pod)
 	if err != nil && m.recovered.Load() {
@@ -71,7 +73,8 @@ func (m *Manager) identify(c inventory, a Attachment) (Pod, *unidentifiedError) 
 	}
 	var candidates []Pod
 	for _, object := range c.local() {
-		matches := pod.UID != "" && isPod(object, pod.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
+		// Not by the mirror's annotation, which a user can write: the name is unknown.
+		matches := pod.UID != "" && pod.UID == string(object.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
 		if !matches {
 			continue
 		}

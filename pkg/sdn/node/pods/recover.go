@@ -40,7 +40,9 @@ func (m *Manager) Recover(ctx context.Context) error {
 		logger.Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 	}
 	m.addLostPorts(ctx)
-	m.setNamespaces(ctx)
+	if err := m.setNamespaces(ctx); err != nil {
+		return err
+	}
 	for _, pod := range m.Pods() {
 		if m.rejectOutside(ctx, pod) {
 			continue // without changes: the pod works again if the node gets its previous subnet back

@@ -153,8 +153,12 @@ func (m *Manager) repairPort(ctx context.Context, pod Pod) error {
 	}
 	if fault != nil {
 		// The flows may not be installed yet: get what they depend on first.
-		if _, err := m.flows.ready(ctx, pod.Namespace); err != nil {
+		uid, err := m.flows.ready(ctx, pod.Namespace)
+		if err != nil {
 			return fmt.Errorf("look up the inputs of the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		if pod.NamespaceUID == "" {
+			pod.NamespaceUID = uid
 		}
 	}
 	deleted := at < 0

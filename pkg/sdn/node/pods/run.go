@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -23,27 +24,19 @@ func (m *Manager) Run(ctx context.Context) {
 	reconcile, probe := time.NewTicker(reconcilePeriod), time.NewTicker(probePeriod)
 	defer reconcile.Stop()
 	defer probe.Stop()
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		m.reportRejected(ctx)
-	}()
-	defer func() { <-reported }()
-	for verified := true; ; {
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { m.reportRejected(ctx) })
+	others.Go(func() { m.followNamespaces(ctx) })
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.flows.otherNamespace():
-			verified = m.verifyNamespaces(ctx)
 		case <-probe.C:
 			m.probe(ctx)
 			m.restoreLeases(ctx)
 			m.reportRepaired(ctx)
-			if !verified {
-				verified = m.verifyNamespaces(ctx)
-			}
 		case <-reconcile.C:
-			verified = m.verifyNamespaces(ctx)
 			if err := m.reconcile(ctx, allValid); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Failed to reconcile all sandboxes", "retryAfter", reconcilePeriod)
 			}

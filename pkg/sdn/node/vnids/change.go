@@ -36,6 +36,9 @@ func (v *VNIDs) newChange() *change { return &change{v: v, affected: map[config.
 
 // enter adds the namespace to the network of its VNID, and publishes the VNID.
 func (c *change) join(name string, ns namespace) {
+	if c.v.namespaces[name].uid != ns.uid {
+		c.retire(name)
+	}
 	c.leave(name)
 	c.affected[ns.vnid] = true
 	if c.v.networks[ns.vnid] == nil {
@@ -46,6 +49,16 @@ func (c *change) join(name string, ns namespace) {
 	delete(c.v.invalid, name)
 	c.update.Publish = append(c.update.Publish,
 		flowstore.Published{Input: inputs.VNID(name), Value: ns.vnid}, flowstore.Published{Input: inputs.NamespaceUID(name), Value: ns.uid})
+	if ns.uid != "" {
+		c.update.Publish = append(c.update.Publish, flowstore.Published{Input: inputs.NamespaceVNID(name, ns.uid), Value: ns.vnid})
+	}
+}
+
+// retire makes pods of the Namespace retain its VNID, and no others get it.
+func (c *change) retire(name string) {
+	if uid := c.v.namespaces[name].uid; uid != "" {
+		c.update.Retire = append(c.update.Retire, inputs.NamespaceVNID(name, uid))
+	}
 }
 
 // leave removes the namespace from its network, if it has one.

@@ -28,7 +28,7 @@ func (v *VNIDs) recover(ctx context.Context, invalid []*networkv1.NetNamespace) 
 	for _, o := range invalid {
 		if _, exists := v.namespaces[o.Name]; !exists {
 			v.invalid[o.Name] = namespace{
-				uid: types.UID(o.Annotations[config.NamespaceUIDAnnotation]), multicast: o.Annotations[networkv1.MulticastEnabledAnnotation] == "true",
+				object: o.UID, uid: types.UID(o.Annotations[config.NamespaceUIDAnnotation]), multicast: o.Annotations[networkv1.MulticastEnabledAnnotation] == "true",
 			}
 		}
 	}

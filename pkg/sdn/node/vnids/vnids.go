@@ -74,6 +74,7 @@ type VNIDs struct {
 
 // namespace is a namespace with a valid NetNamespace.
 type namespace struct {
+	object    types.UID // of the NetNamespace
 	uid       types.UID // of the Namespace; "" if unknown
 	vnid      config.VNID
 	multicast bool
@@ -96,9 +97,11 @@ func New(o Options) (*VNIDs, error) {
 	v.store.Source(inputs.KindNamespaceUID, flowstore.Source{Default: types.UID("")})
 	if v.flat() {
 		v.store.Source(inputs.KindVNID, flowstore.Source{Default: config.GlobalVNID})
+		v.store.Source(inputs.KindNamespaceVNID, flowstore.Source{Default: config.GlobalVNID})
 		return v, nil
 	}
 	v.store.Source(inputs.KindVNID, flowstore.Source{Resolve: v.resolve, Missing: v.adopt})
+	v.store.Source(inputs.KindNamespaceVNID, flowstore.Source{})
 	v.store.Source(inputs.KindPorts, flowstore.Source{Default: []int(nil), Changed: v.portsChanged})
 	v.store.Source(inputs.KindMulticastNodes, flowstore.Source{Default: inputs.MulticastNodes{}})
 	v.loop = reconcile.New("vnids", v.reconcile)
@@ -166,11 +169,16 @@ func (v *VNIDs) apply(ctx context.Context, o *networkv1.NetNamespace) []*flowsto
 
 // setNamespace publishes the VNID of a valid NetNamespace. The caller holds the lock.
 func (v *VNIDs) setNamespace(ctx context.Context, n *config.NetNamespace) []*flowstore.Commit {
-	if previous, exists := v.namespaces[n.Name]; exists && previous.vnid != n.VNID {
+	previous, exists := v.namespaces[n.Name]
+	if exists && previous.vnid != n.VNID {
 		klog.FromContext(ctx).Info("VNID of namespace changed", "namespace", n.Name, "vnid", n.VNID, "previousVNID", previous.vnid)
 	}
+	ns := namespace{n.UID, n.NamespaceUID, n.VNID, n.Multicast}
+	if ns.uid == "" && ns.object == previous.object { // another client removed the annotation; the controller restores it
+		ns.uid = previous.uid
+	}
 	c := v.newChange()
-	c.join(n.Name, namespace{n.NamespaceUID, n.VNID, n.Multicast})
+	c.join(n.Name, ns)
 	return c.send()
 }
 
@@ -180,7 +188,8 @@ func (v *VNIDs) removeNamespace(name string) []*flowstore.Commit {
 	defer v.mu.Unlock()
 	delete(v.invalid, name)
 	c := v.newChange()
+	c.retire(name)
 	c.leave(name)
-	c.update.Retire = []flowstore.Input{inputs.VNID(name), inputs.NamespaceUID(name)}
+	c.update.Retire = append(c.update.Retire, inputs.VNID(name), inputs.NamespaceUID(name))
 	return c.send()
 }
