@@ -108,13 +108,13 @@ func testBalancedPolicies(t *testing.T, x *trio) {
 		t.Fatal(err)
 	}
 	x.SetPolicy(t, policy)
-	fixture.Eventually(t, fixture.SyncTime, "the policy is enforced", func(ctx context.Context) error {
+	fixture.Stops(t, fixture.SyncTime, "the policy is enforced", func(ctx context.Context) (answered, _ error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if ask(ctx) == nil {
-			return errors.New("the service still answers")
+			answered = errors.New("the service still answers")
 		}
-		return nil
+		return answered, nil
 	})
 	fixture.MustNotReach(t, "a client without egress", ask, control)
 	policy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{

@@ -65,23 +65,17 @@ func testConnections(t *testing.T, c *cluster) {
 // isolated returns when a policy that denies the connection is active.
 func isolated(t *testing.T, from, to pod) {
 	t.Helper()
-	answered := false
-	defer func() {
-		if answered {
-			fixture.Arrived(t, "%s reaches %s, which a policy denies", from.Name, to.Name)
-		}
-	}()
-	fixture.Eventually(t, fixture.SyncTime, from.Name+" is isolated from "+to.Name, func(ctx context.Context) error {
+	fixture.Stops(t, fixture.SyncTime, from.Name+" is isolated from "+to.Name, func(ctx context.Context) (answered, _ error) {
 		// A busy machine may hold a switch up for longer than the first of them waits, and its flows with it.
 		for _, patience := range []time.Duration{300 * time.Millisecond, time.Second} {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			err := from.NetNS.Ping(ctx, to.Addr, wire.Echo{})
 			cancel()
-			if answered = err == nil; answered {
-				return errors.New("it is answered")
+			if err == nil {
+				return errors.New("a ping is answered, which a policy denies"), nil
 			}
 		}
-		return nil
+		return nil, nil
 	})
 }
 
@@ -198,13 +192,13 @@ func (d *duplex) lives(t *testing.T, after time.Time) {
 func (e *talker) dies(t *testing.T, since time.Time, what string, within time.Duration) {
 	t.Helper()
 	var last time.Duration
-	fixture.Eventually(t, fixture.SyncTime, what+" has ended", func(context.Context) error {
+	fixture.Stops(t, fixture.SyncTime, what+" has ended", func(context.Context) (heard, _ error) {
 		at := time.Unix(0, e.last.Load())
 		if ago := time.Since(at); ago < silence {
-			return fmt.Errorf("it was %v ago", ago)
+			return fmt.Errorf("it was heard %v ago", ago), nil
 		}
 		last = at.Sub(since)
-		return nil
+		return nil, nil
 	})
 	t.Logf("%s was heard last %v after it was forbidden", what, last)
 	if last > within {

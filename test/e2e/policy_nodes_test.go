@@ -74,22 +74,26 @@ func (c *cluster) nodePort(t *testing.T, namespace string, p pod) uint16 {
 	return uint16(s.Spec.Ports[0].NodePort)
 }
 
-// askAll has all clients connect at once. It returns an error for each that reaches its pod though it should not, or the reverse.
-func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) error {
+// askAll has all clients connect at once. It returns an error for each that reaches its pod though it should not, and one for each that does not though
+// it should.
+func askAll(ctx context.Context, all []nodeSource, want func(nodeSource) bool) (reached, refused error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	faults := make([]error, len(all))
+	forbidden, faults := make([]error, len(all)), make([]error, len(all))
 	var asking sync.WaitGroup
 	for i, s := range all {
 		asking.Go(func() {
 			_, err := fixture.HostnameHTTP(ctx, s.from, s.to.Addr(), s.to.Port())
-			if got := err == nil; got != want(s) {
-				faults[i] = fmt.Errorf("%s: reached %v, want %v", s.name, got, want(s))
+			switch got := err == nil; {
+			case got && !want(s):
+				forbidden[i] = fmt.Errorf("%s: reached, want refused", s.name)
+			case !got && want(s):
+				faults[i] = fmt.Errorf("%s: refused, want reached: %w", s.name, err)
 			}
 		})
 	}
 	asking.Wait()
-	return errors.Join(faults...)
+	return errors.Join(forbidden...), errors.Join(faults...)
 }
 
 // testNodeSources: policies admit clients in the host networks of all nodes, by selectors of namespaces and by blocks. Blocks admit
@@ -107,7 +111,7 @@ func testNodeSources(t *testing.T, c *cluster) {
 	all := c.nodeSources(t, namespace, stranger)
 	expect := func(what string, want func(nodeSource) bool) {
 		t.Helper()
-		fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error { return askAll(ctx, all, want) })
+		fixture.Stops(t, fixture.SyncTime, what, func(ctx context.Context) (reached, refused error) { return askAll(ctx, all, want) })
 	}
 	expect("without a policy", func(nodeSource) bool { return true })
 
