@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
-	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
@@ -23,27 +22,24 @@ func TestFirstPacketToNode(t *testing.T) {
 	ns := c.Namespace(t)
 	pods := c.Run(t, ns, fixture.Netexec("a", fixture.Node1), fixture.Netexec("b", fixture.Node2))
 	c.awaitTunnelNeighbours(t)
-	first := func(what string) {
+	first := func(what string, before ...string) {
 		t.Helper()
-		fixture.Within(t, fixture.SyncTime, what+": the only ping", func(ctx context.Context) error {
-			return pods[0].NetNS.Ping(ctx, pods[1].Addr, wire.Echo{})
-		})
+		c.lone(t, what, func() {
+			if len(before) == 0 {
+				return
+			}
+			for _, node := range []string{fixture.Node1, fixture.Node2} {
+				c.Output(t, node, before...)
+				c.Output(t, node, "ovs-appctl", "tnl/neigh/flush")
+			}
+			c.awaitTunnelNeighbours(t)
+		}, pods[0], pods[1])
 	}
 	first("new pods")
-	flush := func(args ...string) {
-		t.Helper()
-		for _, node := range []string{fixture.Node1, fixture.Node2} {
-			c.Output(t, node, args...)
-			c.Output(t, node, "ovs-appctl", "tnl/neigh/flush")
-		}
-		c.awaitTunnelNeighbours(t)
-	}
 	for range 10 {
-		flush("true")
-		first("cache flushed")
+		first("cache flushed", "true")
 	}
-	flush("ip", "neigh", "flush", "dev", "br-ex")
-	first("host's neighbours flushed")
+	first("host's neighbours flushed", "ip", "neigh", "flush", "dev", "br-ex")
 
 	c.service(t, fixture.Node1, vswitchdService, (*lab.Service).Restart)
 	c.restoreUnderlay(t, fixture.Node1)

@@ -158,8 +158,7 @@ func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
 		if now != earlier { // The machine dropped something: once more from there.
 			x.reload(t, earlier)
 		}
-		losses, _ := x.measure(t, func() { x.reload(t, own); now = own }, []stream{pings})
-		return losses
+		return describe(x.measure(t, func() { x.reload(t, own); now = own }, []stream{pings}))
 	})
 	x.losesNothing(t, func() {
 		x.reload(t, changed)

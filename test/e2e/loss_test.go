@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,10 +38,7 @@ func streamOf(from, to pod) stream {
 // is the machine's.
 func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
 	t.Helper()
-	c.unlessDropped(t, func() []string {
-		losses, _ := c.measure(t, do, streams)
-		return losses
-	})
+	c.unlessDropped(t, func() []string { return describe(c.measure(t, do, streams)) })
 }
 
 // losesNothingLasting is losesNothing for changes of devices' MTU. On the userspace datapath ovs-vswitchd re-opens the socket of such a device,
@@ -48,37 +46,10 @@ func (c *cluster) losesNothing(t *testing.T, do func(), streams ...stream) {
 // MTU. So each change may cost a ping, but not every time.
 func (c *cluster) losesNothingLasting(t *testing.T, changes int, do func(), streams ...stream) {
 	t.Helper()
-	c.unlessExcused(t, changes, func() ([]string, int) { return c.measure(t, do, streams) })
-}
-
-// losesNothingRerouted is losesNothing for changes of a node's routes. On the userspace datapath ovs-vswitchd reads all routes again after each, and
-// in the meantime passes VXLAN to the kernel instead of decapsulating it: one packet in 3 of 100 changes, under a ping per millisecond, also if only
-// `ip route` changes any route, and with a route of OVS' own (ovs/route/add). The kernel counts each as UDP without a socket.
-func (c *cluster) losesNothingRerouted(t *testing.T, do func(), streams ...stream) {
-	t.Helper()
-	c.unlessExcused(t, 0, func() ([]string, int) {
-		before := c.withoutSocket(t)
-		losses, packets := c.measure(t, do, streams)
-		return losses, packets - (c.withoutSocket(t) - before)
+	c.unlessExcused(t, changes, func() ([]string, int) {
+		losses := c.measure(t, do, streams)
+		return describe(losses), count(losses)
 	})
-}
-
-// withoutSocket returns the number of UDP packets that had no socket in the kernel of both nodes.
-func (c *cluster) withoutSocket(t *testing.T) (sum int) {
-	t.Helper()
-	for _, node := range []string{fixture.Node1, fixture.Node2} {
-		var counters string
-		fixture.Within(t, fixture.SyncTime, "read the UDP counters of "+node, func(ctx context.Context) (err error) {
-			counters, err = c.TryOutput(ctx, node, "awk", "/^Udp:/ && n++ {print $3}", "/proc/net/snmp") // NoPorts, in the line after that of the names
-			return err
-		})
-		count, err := strconv.Atoi(strings.TrimSpace(counters))
-		if err != nil {
-			t.Fatalf("read the UDP counters of %s: %v", node, err)
-		}
-		sum += count
-	}
-	return sum
 }
 
 // unlessDropped fails if the function reports a loss.
@@ -116,8 +87,40 @@ func (c *cluster) unlessExcused(t *testing.T, uncounted int, losing func() (loss
 	}
 }
 
-// measure returns the loss beyond that of the control streams, and the number of pings in that time.
-func (c *cluster) measure(t *testing.T, do func(), streams []stream) (losses []string, count int) {
+// loss is the pings of a stream that were not answered, but for those beside losses of the control stream.
+type loss struct {
+	name   string
+	times  []time.Time
+	beside int // losses of the control stream's
+	pings  *wire.Pings
+}
+
+func (l loss) String() string {
+	return fmt.Sprintf("%d pings %s were lost, from %v to %v, and %d beside losses of the control stream",
+		len(l.times), l.name, l.times[0].Format(time.TimeOnly+".000"), l.times[len(l.times)-1].Format(time.TimeOnly+".000"), l.beside)
+}
+
+// describe returns a text for each stream that lost pings.
+func describe(losses []loss) (texts []string) {
+	for _, l := range losses {
+		if len(l.times) > 0 {
+			texts = append(texts, l.String())
+		}
+	}
+	return texts
+}
+
+// count returns the number of lost pings of all streams.
+func count(losses []loss) (sum int) {
+	for _, l := range losses {
+		sum += len(l.times)
+	}
+	return sum
+}
+
+// measure runs the function while the streams flow, and returns the loss of each. It fails the test if pings were answered twice, but for those beside
+// pings of the control stream that were.
+func (c *cluster) measure(t *testing.T, do func(), streams []stream) (losses []loss) {
 	t.Helper()
 	controls, all := make([]*wire.Pings, len(streams)), make([]*wire.Pings, len(streams))
 	for i, s := range streams {
@@ -129,30 +132,28 @@ func (c *cluster) measure(t *testing.T, do func(), streams []stream) (losses []s
 	began := time.Now()
 	do()
 	took := time.Since(began)
-	lost := make([][]time.Time, len(streams))
+	missing := make([][]time.Time, len(streams))
 	for i, pings := range all {
-		sent, missing, err := pings.Stop()
+		sent, lost, err := pings.Stop()
 		if err != nil {
 			t.Errorf("pings %s: %v", streams[i].name, err)
 		}
-		t.Logf("%d pings %s in %.1fs, %d lost, %d answered twice", sent, streams[i].name, took.Seconds(), len(missing), pings.Duplicates())
-		if n := pings.Duplicates(); n > 0 {
-			t.Errorf("of %d pings %s %d were answered twice", sent, streams[i].name, n)
-		}
-		lost[i] = missing
+		t.Logf("%d pings %s in %.1fs, %d lost, %d answered twice", sent, streams[i].name, took.Seconds(), len(lost), len(pings.Duplicates()))
+		missing[i] = lost
 	}
 	for i, s := range streams {
 		sent, machines, err := controls[i].Stop()
-		if len(machines) > 0 || err != nil {
-			t.Logf("of %d pings beside those %s %d were lost, error %v", sent, s.name, len(machines), err)
+		doubled := controls[i].Duplicates()
+		if len(machines)+len(doubled) > 0 || err != nil {
+			t.Logf("of %d pings beside those %s %d were lost and %d answered twice, error %v", sent, s.name, len(machines), len(doubled), err)
 		}
-		if left := fixture.Unexcused(lost[i], machines); len(left) > 0 {
-			count += len(left)
-			losses = append(losses, fmt.Sprintf("%d pings %s were lost, from %v to %v, and %d beside losses of the control stream",
-				len(left), s.name, left[0].Format(time.TimeOnly+".000"), left[len(left)-1].Format(time.TimeOnly+".000"), len(lost[i])-len(left)))
+		if twice := fixture.Unexcused(all[i].Duplicates(), doubled); len(twice) > 0 {
+			t.Errorf("%d pings %s were answered twice, the first of %v", len(twice), s.name, twice[0].Format(time.TimeOnly+".000"))
 		}
+		left := fixture.Unexcused(missing[i], machines)
+		losses = append(losses, loss{name: s.name, times: left, beside: len(missing[i]) - len(left), pings: all[i]})
 	}
-	return losses, count
+	return losses
 }
 
 // control is the stream beside another: between the nodes' own addresses or, beside one on a single node, from that node to the host outside.

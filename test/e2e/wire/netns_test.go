@@ -2,16 +2,20 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // newNetNS is a namespace of the test's own, with its loopback up.
@@ -82,6 +86,45 @@ func TestPingEvery(t *testing.T) {
 	sent, lost, err := pings.Stop()
 	if err != nil || len(lost) > 0 || sent < 20 {
 		t.Errorf("sent %d, lost %v, error %v", sent, lost, err)
+	}
+}
+
+// A ping that is answered again is a duplicate, and is found in frames.
+func TestPingDuplicates(t *testing.T) {
+	n := newNetNS(t)
+	capture, err := n.Capture("lo", []byte{icmpEchoReply, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pings, err := n.PingEvery(t.Context(), time.Hour, netip.MustParseAddr("127.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-pings.progress
+	var replies [][]byte
+	await.OK(t, 30*time.Second, func(context.Context) error {
+		replies = slices.DeleteFunc(capture.Frames(pings.socket.nonce[:]), func(f []byte) bool { return f[34] != icmpEchoReply })
+		if len(replies) == 0 {
+			return errors.New("no reply was captured")
+		}
+		return nil
+	})
+	if err := pings.socket.send(0, defaultEchoBytes); err != nil {
+		t.Fatal(err)
+	}
+	<-pings.progress
+	sent := slices.Clone(pings.sent)
+	if _, _, err := pings.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := capture.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := pings.Duplicates(); !slices.Equal(got, sent) {
+		t.Errorf("got duplicates of the requests sent at %v, want %v", got, sent)
+	}
+	if got := pings.In([][]byte{[]byte("another"), replies[0], replies[0][:len(replies[0])-60]}); !slices.Equal(got, sent) {
+		t.Errorf("got requests sent at %v in the frames, want %v", got, sent)
 	}
 }
 

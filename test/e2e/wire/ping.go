@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -135,7 +136,7 @@ type Pings struct {
 	mu       sync.Mutex
 	sent     []time.Time
 	answered map[uint64]bool
-	twice    int // answers to what had been answered
+	twice    []time.Time // when the requests were sent whose answers came again
 	err      error
 	received chan struct{} // closed when the receiver has ended
 	progress chan struct{} // an answer came since it was read
@@ -188,8 +189,8 @@ func (p *Pings) receive() {
 			return
 		}
 		p.mu.Lock()
-		if p.answered[number] {
-			p.twice++
+		if p.answered[number] && number < uint64(len(p.sent)) {
+			p.twice = append(p.twice, p.sent[number])
 		}
 		p.answered[number] = true
 		p.mu.Unlock()
@@ -224,11 +225,27 @@ func (p *Pings) answers() int {
 	return len(p.answered)
 }
 
-// Duplicates is how many answers came beyond the first of each.
-func (p *Pings) Duplicates() int {
+// Duplicates returns when the requests were sent that were answered again, once for each answer beyond the first.
+func (p *Pings) Duplicates() []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.twice
+	return slices.Clone(p.twice)
+}
+
+// In returns when the requests were sent that are in the frames, or whose answers are. It ignores frames of others.
+func (p *Pings) In(frames [][]byte) (times []time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range frames {
+		_, number, found := bytes.Cut(f, p.socket.nonce[:])
+		if !found || len(number) < 8 {
+			continue
+		}
+		if n := binary.BigEndian.Uint64(number); n < uint64(len(p.sent)) {
+			times = append(times, p.sent[n])
+		}
+	}
+	return times
 }
 
 // lateAnswer is how long an answer may take before it counts as lost.
