@@ -105,11 +105,16 @@ func TestZoneLimits_manySenders(t *testing.T) {
 	}
 	tracker := follow()
 	t.Logf("%d openers: %+v", openers, tracker)
-	if tracker.Free() < size/4 {
-		t.Errorf("%d openers leave room for %d of %d connections, want at least %d", openers, tracker.Free(), size, size/4)
-	}
+	t.Run("share", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("complete tier: compares ratios")
+		}
+		if tracker.Free() < size/4 {
+			t.Errorf("%d openers leave room for %d of %d connections, want at least %d", openers, tracker.Free(), size, size/4)
+		}
+	})
 	addr = addr.Next()
-	await.OK(t, 20*time.Second, func(context.Context) error { // sends lost packets again; unanswered entries expire after 60 s
+	await.OK(t, 45*time.Second, func(context.Context) error { // sends lost packets again; unanswered entries expire after 60 s
 		if got := open(modest); got != modest {
 			return fmt.Errorf("the next opener has %d connections, want %d", got, modest)
 		}

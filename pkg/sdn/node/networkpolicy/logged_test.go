@@ -206,9 +206,14 @@ func TestDeniedPacketsAreLogged(t *testing.T) {
 	got := reported.Load() - before
 	took := time.Since(start)
 	t.Logf("the switch reported %d of %d packets in %v", got, packets, took)
-	if most := int64(1 + 20 + 10*(took.Seconds()+1)); got > most {
-		t.Errorf("the switch reported %d packets, want at most %d", got, most)
-	}
+	t.Run("rate", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("complete tier: compares rates")
+		}
+		if most := int64(1 + 20 + 10*(took.Seconds()+1)); got > most {
+			t.Errorf("the switch reported %d packets, want at most %d", got, most)
+		}
+	})
 	waitFor(t, func() bool { return lines.has(`"protocol"="TCP" "port"=80`) }, func() string { return "the flood is not logged" })
 }
 
