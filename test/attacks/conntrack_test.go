@@ -35,7 +35,7 @@ func (w *world) spray(ctx context.Context, node string, pod fixture.Pod, dst net
 		}
 		src := netip.AddrPortFrom(pod.Addr, uint16(firstPort+n%ports))
 		packet := wire.UDPPacket(src, netip.AddrPortFrom(dst, uint16(20000+n/ports)), []byte("spray"))
-		if err := i.Send(wire.Ethernet(nextHop(pod, dst), pod.MAC, wire.TypeIPv4, packet)); err != nil {
+		if err := i.Resend(wire.Ethernet(nextHop(pod, dst), pod.MAC, wire.TypeIPv4, packet)); err != nil {
 			return err
 		}
 	}

@@ -175,7 +175,7 @@ func (w *world) duringSweep(t *testing.T, sweep int, measure func() time.Duratio
 	go func() {
 		for n := range sweep {
 			dst := nth(w.Shape().ClusterNetwork, 0x3_0000+n%0x1_0000) // of no node
-			if err := i.Send(datagram(w.a1, netip.AddrPortFrom(dst, uint16(1000+n>>16)), []byte("sweep"))); err != nil {
+			if err := i.Resend(datagram(w.a1, netip.AddrPortFrom(dst, uint16(1000+n>>16)), []byte("sweep"))); err != nil {
 				swept <- err
 				return
 			}

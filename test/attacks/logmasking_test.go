@@ -154,7 +154,7 @@ func floodDenied(ctx context.Context, from, dst fixture.Pod, token []byte) error
 	defer tick.Stop()
 	for {
 		for n := range floodKinds {
-			if err := i.Send(datagram(from, netip.AddrPortFrom(dst.Addr, uint16(20000+n)), token)); err != nil {
+			if err := i.Resend(datagram(from, netip.AddrPortFrom(dst.Addr, uint16(20000+n)), token)); err != nil {
 				return err
 			}
 		}

@@ -104,7 +104,7 @@ func testForwardsNothingWrong(t *testing.T, x *trio, restarts ...func(*lab.Servi
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			for _, f := range frames {
-				if err := inject.Send(f); err != nil && !errors.Is(err, os.ErrClosed) {
+				if err := inject.Resend(f); err != nil && !errors.Is(err, os.ErrClosed) {
 					t.Error(err)
 					return
 				}
@@ -122,7 +122,7 @@ func testForwardsNothingWrong(t *testing.T, x *trio, restarts ...func(*lab.Servi
 	for _, to := range []pod{x.b, x.c} {
 		legitimate := wire.Ethernet(to.MAC, x.a.MAC, wire.TypeIPv4,
 			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
-		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
+		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Resend(legitimate) })
 	}
 	noneSaw(t, all, []string{"false address"})
 	x.returnsTo(t, map[string]footprint{fixture.Node1: before[fixture.Node1]})

@@ -138,7 +138,7 @@ type repeater struct {
 }
 
 func (r repeater) Write(word []byte) (int, error) {
-	if err := r.inject.Send(r.frame); err != nil {
+	if err := r.inject.Resend(r.frame); err != nil {
 		return 0, err
 	}
 	return len(word), nil

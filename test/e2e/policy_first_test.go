@@ -200,7 +200,7 @@ func (b *births) calls(t *testing.T, from pod) {
 			b.mu.Unlock()
 			for _, addr := range next {
 				packet := wire.UDPPacket(netip.AddrPortFrom(from.Addr, firstPort), netip.AddrPortFrom(addr, firstPort), nil)
-				if err := inject.Send(wire.Ethernet(fixture.MACOf(addr), from.MAC, wire.TypeIPv4, packet)); err != nil && !errors.Is(err, os.ErrClosed) {
+				if err := inject.Resend(wire.Ethernet(fixture.MACOf(addr), from.MAC, wire.TypeIPv4, packet)); err != nil && !errors.Is(err, os.ErrClosed) {
 					t.Error(err)
 					return
 				}

@@ -63,7 +63,7 @@ func (g *guarded) attack(t *testing.T) {
 		tick := time.NewTicker(fineInterval)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			if err := inject.Send(frame); err != nil && !errors.Is(err, os.ErrClosed) {
+			if err := inject.Resend(frame); err != nil && !errors.Is(err, os.ErrClosed) {
 				t.Error(err)
 				return
 			}

@@ -109,7 +109,7 @@ func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 	fixture.Eventually(t, 3*fixture.SyncTime, "the drops are counted", func(ctx context.Context) error {
 		before := fixture.Packets(t, x.Flows(t, fixture.Node1), "20", drop)
 		for _, a := range attacks {
-			if err := inject.Send(a.frame); err != nil {
+			if err := inject.Resend(a.frame); err != nil {
 				t.Fatalf("%s: %v", a.name, err)
 			}
 		}
@@ -126,7 +126,7 @@ func (x *trio) attack(t *testing.T, drop string, attacks []attack) {
 	for _, to := range []pod{x.b, x.c} {
 		legitimate := wire.Ethernet(to.MAC, x.a.MAC, wire.TypeIPv4,
 			wire.UDPPacket(netip.AddrPortFrom(x.a.Addr, 7), netip.AddrPortFrom(to.Addr, 7), token("legitimate")))
-		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Send(legitimate) })
+		saw(t, all, "pod "+to.Name, "legitimate", func() error { return inject.Resend(legitimate) })
 	}
 	noneSaw(t, all, names)
 }

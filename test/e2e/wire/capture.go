@@ -53,10 +53,18 @@ func (n NetNS) Inject(iface string) (*Injector, error) {
 	return &Injector{file}, nil
 }
 
-// Send sends a frame.
+// Send sends a frame. The error is unix.ENOBUFS if the machine dropped the frame since a queue was full (packet(7)).
 func (i *Injector) Send(frame []byte) error {
 	_, err := i.file.Write(frame)
 	return err
+}
+
+// Resend is Send for a frame that is sent again and again: that the machine dropped it once is no error.
+func (i *Injector) Resend(frame []byte) error {
+	if err := i.Send(frame); !errors.Is(err, unix.ENOBUFS) {
+		return err
+	}
+	return nil
 }
 
 // Close closes the socket.

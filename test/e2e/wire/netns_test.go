@@ -159,3 +159,31 @@ func TestCapture(t *testing.T) {
 		t.Errorf("captured %q", capture.Frames(nil))
 	}
 }
+
+// A full queue drops frames: Send reports it, Resend does not.
+func TestInjector_full(t *testing.T) {
+	n := newNetNS(t)
+	err := n.Do(func() error {
+		lo, err := netlinksafe.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscAdd(&netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT}, Rate: 1, Limit: 1, Buffer: 1 << 30,
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inject, err := n.Inject("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	if err := inject.Send(make([]byte, 100)); !errors.Is(err, unix.ENOBUFS) {
+		t.Errorf("Send: got error %v, want %v", err, unix.ENOBUFS)
+	}
+	if err := inject.Resend(make([]byte, 100)); err != nil {
+		t.Errorf("Resend: got error %v, want none", err)
+	}
+}
