@@ -74,7 +74,7 @@ func faultParts() []part {
 		{"Node deleted", seeNodeDeleted},
 		{"bridge changed by another program", seeForeignChanges},
 		{"sysctl changed by another program", seeForeignSysctl},
-		{"controllers killed", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, 1) }},
+		{"leader killed", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, func() { x.killLeader(t) }) }},
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
@@ -157,7 +159,8 @@ func (c *cluster) addNode(t *testing.T) string {
 	return name
 }
 
-// removeNode removes the node for good: it does not wait for the end of the time for which its HostSubnet is retained.
+// removeNode removes the node for good. The controller retains its HostSubnet, and releases it as soon as the Node was deleted long ago, which the test
+// writes to the annotation instead of waiting.
 func (c *cluster) removeNode(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), fixture.NodeTime)
@@ -173,7 +176,18 @@ func (c *cluster) removeNode(t *testing.T, name string) {
 		}
 		return err
 	})
-	if err := hostSubnets.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+	longAgo := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, config.NodeDeletedAnnotation, time.Now().Add(-24*time.Hour).UTC().Format(time.RFC3339))
+	if _, err := hostSubnets.Patch(ctx, name, types.MergePatchType, longAgo, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	fixture.Eventually(t, fixture.ProgramTime, "the controller releases HostSubnet "+name, func(ctx context.Context) error {
+		hs, err := hostSubnets.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("it exists with annotations %v", hs.Annotations)
+		}
+		return err
+	})
 }
