@@ -21,8 +21,8 @@ import (
 // installLab is the name of the lab that the test of the installation brings up.
 const installLab = "e2e-install"
 
-// installTime is for everything from `kubectl apply -k` on, but for deleting it.
-const installTime = 3 * time.Minute
+// installTime is for each step from `kubectl apply -k` on, but for deleting it.
+const installTime = fixture.NodeTime
 
 // uninstallTime is longer: the API server's finalizers retry after minutes if objects remain.
 const uninstallTime = 6 * time.Minute
@@ -58,11 +58,10 @@ func TestInstallation(t *testing.T) {
 // install returns when two nodes are ready and pods on them talk.
 func (c *cluster) install(t *testing.T) *trio {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), installTime)
-	defer cancel()
 	began := time.Now()
-	if err := c.Install(ctx); err != nil {
-		t.Fatal(err)
+	fixture.Within(t, installTime, "install", c.Install)
+	if t.Failed() {
+		t.FailNow()
 	}
 	fixture.Eventually(t, installTime, "the nodes are ready", func(ctx context.Context) error {
 		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -79,8 +78,10 @@ func (c *cluster) install(t *testing.T) *trio {
 	t.Logf("%d nodes are ready %.1fs after kubectl apply", len(c.Nodes()), time.Since(began).Seconds())
 	x := trioOn(t, c)
 	t.Logf("pods talk %.1fs after kubectl apply", time.Since(began).Seconds())
-	if err := errors.Join(c.WaitRollout(ctx), c.WaitDNS(ctx)); err != nil {
-		t.Fatal(err)
+	fixture.Within(t, installTime, "rollout", c.WaitRollout)
+	fixture.Within(t, installTime, "DNS", c.WaitDNS)
+	if t.Failed() {
+		t.FailNow()
 	}
 	return x
 }
