@@ -152,10 +152,7 @@ func collideTCP(t *testing.T, client, server *datapath.Pod, first, second netip.
 	if !ok {
 		t.Fatalf("the connection is from %v", one.LocalAddr())
 	}
-	quiet := 1500 * time.Millisecond // TCP sends again after a second
-	if testing.Short() {
-		quiet = 300 * time.Millisecond
-	}
+	const quiet = 1500 * time.Millisecond // TCP sends again after a second
 	if dialFrom(t, client, source.Port, second, quiet) != nil {
 		t.Errorf("from one port there is a connection to %s beside that to %s", second, first)
 	}

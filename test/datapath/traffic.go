@@ -21,15 +21,9 @@ const (
 	patience = 30 * time.Second
 	// again is after how long a packet that must come is sent again.
 	again = 200 * time.Millisecond
+	// quiet is how long to wait for what must not come.
+	quiet = 400 * time.Millisecond
 )
-
-// quiet returns how long to wait for what must not come.
-func quiet() time.Duration {
-	if testing.Testing() && testing.Short() {
-		return 150 * time.Millisecond
-	}
-	return 400 * time.Millisecond
-}
 
 // Socket is an open socket of a host.
 type Socket struct {
@@ -162,7 +156,7 @@ func (s *Socket) MustNotReachWith(t testing.TB, to netip.AddrPort, receiver *Soc
 	for range 3 {
 		p := payload()
 		s.Send(t, to, p)
-		if from, ok := receiver.Receive(t, p, quiet()/3); ok {
+		if from, ok := receiver.Receive(t, p, quiet/3); ok {
 			t.Fatalf("what was sent from %s to %s came in at %s, from %s", s.LocalAddr(), to, receiver.LocalAddr(), from)
 		}
 	}
@@ -229,7 +223,7 @@ func MustPass(t testing.TB, from, to net.Conn) {
 func MustNotPass(t testing.TB, from, to net.Conn) {
 	t.Helper()
 	write(t, from)
-	if err := read(to, 2*quiet()); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := read(to, 2*quiet); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the line from %s to %s came through, or failed for another reason: %v", from.LocalAddr(), to.LocalAddr(), err)
 	}
 }
