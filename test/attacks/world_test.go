@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // controlPort is where controls and attacks send UDP, if the port does not matter.
@@ -45,8 +46,9 @@ func newWorld(t *testing.T) *world {
 		node1: c.Machine(t, fixture.Node1), node2: c.Machine(t, fixture.Node2), node3: c.Machine(t, fixture.Node3), outside: c.Machine(t, lab.Outside),
 	}
 	pods, pairs := w.tenants(), [][2]*fixture.Pod{{&w.a1, &w.a2}, {&w.v1, &w.v2}, {&w.v2, &w.v3}, {&w.v3, &w.v1}}
-	if !testing.Short() {
-		pods = append(pods, w.others()...)
+	others := w.others()
+	others = others[:tier.Size(t, 0, len(others), "pods that only attacks of the complete tier need")]
+	if pods = append(pods, others...); len(others) > 0 {
 		pairs = append(pairs, [2]*fixture.Pod{&w.a2, &w.a3}, [2]*fixture.Pod{&w.friend, &w.server})
 	}
 	for _, p := range pods {
@@ -58,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	for _, p := range pods {
 		*p.pod = c.Ready(t, p.namespace, p.name)
 	}
-	if !testing.Short() {
+	if len(others) > 0 {
 		c.ChangeNetwork(t, w.globals, "global")
 	}
 	var err error

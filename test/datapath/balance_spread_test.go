@@ -14,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // testBalancedSpread: of 10,000 connections each of 10 endpoints gets its share within 15 %. In the short tier, of 200 each gets some.
@@ -22,10 +23,7 @@ func testBalancedSpread(t *testing.T, b *balanced) {
 		return // the same groups
 	}
 	const count = 10
-	connections := 10_000
-	if testing.Short() {
-		connections = 200
-	}
+	connections := tier.Size(t, 200, 10_000, "each endpoint gets some; the complete tier compares the shares")
 	for i := range uint16(count) {
 		b.endpoints = append(b.endpoints, netip.AddrPortFrom(b.pod(0, 1).Addr, 8080+i))
 	}

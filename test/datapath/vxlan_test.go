@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // vxlan returns a UDP payload: VXLAN of VNI 0 with a UDP packet for the pod.
@@ -71,10 +72,7 @@ func TestVXLANOverIPv6(t *testing.T) {
 	if !arrived {
 		t.Error("the packet did not arrive in VXLAN of the other node: nothing was tried")
 	}
-	rounds := 5
-	if testing.Short() {
-		rounds = 2
-	}
+	rounds := tier.Size(t, 2, 5, "each packet is waited for")
 	for name, from := range map[string]datapath.Host{
 		"the other node": {NS: p.Nodes[0].NS, Addr: netip.MustParseAddr("fd00::1")},
 		"a host outside": {NS: p.Outside.NS, Addr: netip.MustParseAddr("fd00::100")},

@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // TestNativeAndExecAgreeOnPorts and TestNativeAndExecAgreeOnFlows make the same random calls with each backend, on a switch of its own.
@@ -27,9 +28,7 @@ func TestNativeAndExecAgreeOnFlows(t *testing.T) { testAgree(t, 30, drawFlowStep
 func testAgree(t *testing.T, rounds int, draw func(*rapid.T) step) {
 	sides := []side{newSide(t, "exec"), newSide(t, "native")}
 	steps := rapid.SliceOfN(rapid.Custom(draw), 5, 15)
-	if testing.Short() {
-		rounds /= 5 // the first of the complete tier
-	}
+	rounds = tier.Size(t, rounds/5, rounds, "the first of the complete tier's random calls")
 	for seed := range rounds {
 		var log []string
 		for _, step := range steps.Example(seed) {

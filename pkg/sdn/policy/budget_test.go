@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // costOf returns the policy's part in the budgets.
@@ -74,11 +76,7 @@ func wantBuilt(all map[policyKey]*networkingv1.NetworkPolicy, local map[policyKe
 // Which policies have rules follows from the policies and the pods of this node, not from the order of events.
 func TestBudgetsDoNotDependOnTheOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test's
-	rounds := 100
-	if testing.Short() {
-		rounds = 10
-	}
-	for round := range rounds {
+	for round := range tier.Size(t, 10, 100, "random orders of events") {
 		e := New()
 		e.limits = limits{policy: maxPolicyCost, namespace: 120, node: 200}
 		all, local := map[policyKey]*networkingv1.NetworkPolicy{}, map[policyKey]bool{}

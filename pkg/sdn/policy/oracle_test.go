@@ -13,6 +13,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 var (
@@ -186,18 +187,16 @@ type comparison func(n *nodes, w *oracle.World, sample func() bool) error
 
 func all() bool { return true }
 
-// clusters returns the number of random clusters, few in the short tier.
-func clusters() int {
-	if testing.Short() {
-		return min(*seeds, 3)
-	}
-	return *seeds
+// clusters returns the number of random clusters.
+func clusters(t *testing.T) int {
+	t.Helper()
+	return tier.Size(t, 3, *seeds, "the first of the complete tier's random clusters")
 }
 
 // inClusters compares in random clusters: all pairs at first and in the end, and some after each of fifty changes. Then it calls end.
 func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *oracle.World)) {
 	t.Helper()
-	from, to := uint64(1), uint64(clusters()) //nolint:gosec // a flag of ours
+	from, to := uint64(1), uint64(clusters(t)) //nolint:gosec // a flag of ours
 	if *onlySeed != 0 {
 		from, to = *onlySeed, *onlySeed
 	}
@@ -225,12 +224,11 @@ func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nod
 }
 
 // cases returns the cases of cyclonus, in the short tier every tenth.
-func cases() (some []oracle.Case) {
-	every := 1
-	if testing.Short() {
-		every = 10
-	}
-	for group := range slices.Chunk(oracle.Cases(), every) {
+func cases(t *testing.T) (some []oracle.Case) {
+	t.Helper()
+	all := oracle.Cases()
+	count := tier.Size(t, (len(all)+9)/10, len(all), "every tenth case of cyclonus")
+	for group := range slices.Chunk(all, (len(all)+count-1)/count) {
 		some = append(some, group[0])
 	}
 	return some
@@ -239,7 +237,7 @@ func cases() (some []oracle.Case) {
 // onCases compares all pairs after each step of cyclonus' cases.
 func (compare comparison) onCases(t *testing.T) {
 	t.Helper()
-	for _, c := range cases() {
+	for _, c := range cases(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			n := newNodes()

@@ -13,6 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 var (
@@ -53,21 +54,18 @@ func sampleConnections(w *oracle.World, r *rand.Rand, n int) []oracle.Connection
 	return conns
 }
 
-// clusters returns the number of random clusters: in the short tier four, one for each mode and conntrack.
-func clusters() int {
-	if testing.Short() {
-		return min(*seeds, 4)
-	}
-	return *seeds
+// clusters returns the number of random clusters.
+func clusters(t *testing.T) int {
+	t.Helper()
+	return tier.Size(t, 4, *seeds, "one random cluster for each mode and conntrack")
 }
 
 // cases returns the cases of cyclonus, in the short tier every tenth.
-func cases() (some []oracle.Case) {
-	every := 1
-	if testing.Short() {
-		every = 10
-	}
-	for group := range slices.Chunk(oracle.Cases(), every) {
+func cases(t *testing.T) (some []oracle.Case) {
+	t.Helper()
+	all := oracle.Cases()
+	count := tier.Size(t, (len(all)+9)/10, len(all), "every tenth case of cyclonus")
+	for group := range slices.Chunk(all, (len(all)+count-1)/count) {
 		some = append(some, group[0])
 	}
 	return some
@@ -91,7 +89,7 @@ func newPool(t *testing.T) chan *testNodes {
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := newPool(t)
 	var traced atomic.Int64
-	end := *seed + uint64(clusters()) //nolint:gosec // a flag of ours
+	end := *seed + uint64(clusters(t)) //nolint:gosec // a flag of ours
 	t.Cleanup(func() { t.Logf("seeds %d to %d: %d connections", *seed, end-1, traced.Load()) })
 	for s := *seed; s < end; s++ {
 		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
@@ -141,7 +139,7 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 // sample of the others.
 func TestSwitchAgreesOnCases(t *testing.T) {
 	idle := newPool(t)
-	for _, c := range cases() {
+	for _, c := range cases(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			n := <-idle
