@@ -12,7 +12,6 @@ import (
 
 // session is a connection. It ends when the other side closes it, or with close.
 type session interface {
-	comparable
 	ended() <-chan struct{}
 	close() // waits for the goroutines of the session
 }
@@ -70,7 +69,7 @@ func (l *link[S]) attempt() *dialing[S] {
 	if d := l.latest; d != nil && (!isClosed(d.done) || d.usable()) {
 		return d
 	}
-	d := &dialing[S]{done: make(chan struct{})}
+	previous, d := l.latest, &dialing[S]{done: make(chan struct{})}
 	if l.ctx.Err() != nil {
 		d.err = fmt.Errorf("connection to Open vSwitch: %w", net.ErrClosed)
 		close(d.done)
@@ -79,6 +78,9 @@ func (l *link[S]) attempt() *dialing[S] {
 	l.latest = d
 	go func() {
 		defer close(d.done)
+		if previous != nil && previous.err == nil {
+			previous.session.close() // its last events must precede those of the next session
+		}
 		ctx, cancel := context.WithTimeout(l.ctx, l.timeout)
 		defer cancel()
 		d.session, d.err = l.dial(ctx)
@@ -118,21 +120,14 @@ func (l *link[S]) close() {
 	}
 }
 
-// maintain creates a session whenever the previous one has ended, and calls made for each new session, until the context ends or the link is
-// closed. It does not call made for a session that existed before.
-func (l *link[S]) maintain(ctx context.Context, made func()) {
-	last, _ := l.current()
+// maintain creates a session whenever the previous one has ended, until the context ends or the link is closed.
+func (l *link[S]) maintain(ctx context.Context) {
 	down := time.Now() // when the last stable session ended
 	for ctx.Err() == nil && l.ctx.Err() == nil {
 		if s, err := l.get(ctx); err == nil {
-			if s != last {
-				last = s
-				made()
-			}
 			began := time.Now()
 			select {
 			case <-s.ended():
-				s.close() // its last events must precede those of the next session
 			case <-ctx.Done():
 			}
 			if time.Since(began) > reconnectLast {

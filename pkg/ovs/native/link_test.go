@@ -33,5 +33,5 @@ func TestLinkClosesSessionBeforeNext(t *testing.T) {
 		return previous, nil
 	})
 	defer l.close()
-	l.maintain(ctx, func() {})
+	l.maintain(ctx)
 }

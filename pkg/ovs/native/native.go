@@ -60,6 +60,7 @@ func New(bridge, runDir string) *Native {
 			n.compareNumbers(previous, db)
 		}
 		previous = db
+		n.notify(Event{Kind: DatabaseConnected})
 		return db, nil
 	})
 	n.flows = newLink(dialTimeout, func(ctx context.Context) (*switchConn, error) {
@@ -75,6 +76,7 @@ func New(bridge, runDir string) *Native {
 			return nil, err
 		}
 		c.number = n.sessions.Add(1)
+		n.notify(Event{Kind: SwitchConnected})
 		return c, nil
 	})
 	return n
@@ -169,19 +171,11 @@ const (
 // NoTable in Event.Table: the change may concern groups, meters, or flows of any table.
 const NoTable = -1
 
-type watcher struct {
-	mu     sync.Mutex
-	handle func(Event)
-}
-
-func (w *watcher) notify(e Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.handle(e)
-}
+type watcher struct{ handle func(Event) }
 
 // Watch maintains the connections and calls handle for each event until the context ends or Close is called. A caller that reads the state of
-// the switch after Watch has begun misses no change. The calls of handle do not overlap; handle must not block.
+// the switch after Watch has begun misses no change. The calls of handle do not overlap; handle must not block, nor call Native. The event of a new connection
+// precedes the results of calls that use it.
 func (n *Native) Watch(ctx context.Context, handle func(Event)) {
 	w := &watcher{handle: handle}
 	n.mu.Lock()
@@ -193,8 +187,8 @@ func (n *Native) Watch(ctx context.Context, handle func(Event)) {
 		n.mu.Unlock()
 	}()
 	var both sync.WaitGroup
-	both.Go(func() { n.db.maintain(ctx, func() { w.notify(Event{Kind: DatabaseConnected}) }) })
-	both.Go(func() { n.flows.maintain(ctx, func() { w.notify(Event{Kind: SwitchConnected}) }) })
+	both.Go(func() { n.db.maintain(ctx) })
+	both.Go(func() { n.flows.maintain(ctx) })
 	both.Wait()
 }
 
@@ -234,7 +228,7 @@ func (n *Native) notify(e Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.watchers {
-		w.notify(e)
+		w.handle(e)
 	}
 }
 

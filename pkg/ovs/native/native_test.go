@@ -78,6 +78,18 @@ func watch(t *testing.T, n *native.Native) <-chan native.Event {
 	return events
 }
 
+// watchFlows runs watch, and returns after Watch has reported a foreign change: it misses no event from now on.
+func watchFlows(t *testing.T, s *ovstest.Switch, n *native.Native) <-chan native.Event {
+	t.Helper()
+	events := watch(t, n)
+	poll(t, "the event of a foreign change", func() bool {
+		s.OFCtl(t, "add-flow", ovstest.Bridge, "table=99,actions=drop")
+		s.OFCtl(t, "del-flows", ovstest.Bridge, "table=99")
+		return len(events) > 0
+	})
+	return events
+}
+
 // expect waits for an event that matches and ignores others.
 func expect(t *testing.T, events <-chan native.Event, what string, match func(native.Event) bool) {
 	t.Helper()

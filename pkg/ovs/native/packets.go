@@ -25,7 +25,7 @@ func (n *Native) WatchPackets(ctx context.Context, handle func(ovs.PacketIn)) {
 		return c, nil
 	})
 	defer l.close()
-	l.maintain(ctx, func() {})
+	l.maintain(ctx)
 }
 
 // subscribe requests packets, and no other asynchronous messages.

@@ -257,6 +257,29 @@ func TestNativeReportsRestartedSwitch(t *testing.T) {
 	}
 }
 
+// A call may connect before Watch does. The event precedes its result, so that its caller knows that the flows are those of a restarted switch.
+func TestNativeReportsRestartedSwitch_beforeCalls(t *testing.T) {
+	s, n := startNative(t)
+	events := watchFlows(t, s, n)
+	s.StopVSwitchd(t)
+	connected := make(chan int, 1) // number of events before the first result
+	go func() {
+		for t.Context().Err() == nil {
+			if _, err := n.DumpFlows(t.Context()); err == nil {
+				connected <- len(events)
+				return
+			}
+		}
+	}()
+	s.StartVSwitchd(t)
+	for range <-connected {
+		if (<-events).Kind == native.SwitchConnected {
+			return
+		}
+	}
+	t.Error("got the flows of a restarted switch before SwitchConnected, want them after it")
+}
+
 // Foreign flows with unsupported matches and actions are dumped and deleted.
 func TestNativeReplacesForeignFlows(t *testing.T) {
 	s, n := startNative(t)
