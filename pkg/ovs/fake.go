@@ -253,6 +253,13 @@ func (f *Fake) AwaitDatapath(ctx context.Context) error {
 	return f.answer(ctx)
 }
 
+// AwaitEvents implements Interface. The fake has no events.
+func (f *Fake) AwaitEvents(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answer(ctx)
+}
+
 // Missing returns the given flows that the fake lacks or has with another text.
 func (f *Fake) Missing(ctx context.Context, flows []*Flow) (missing []*Flow, err error) {
 	f.mu.Lock()

@@ -59,6 +59,10 @@ type Interface interface {
 	// packets may be handled, and connections committed, by earlier flows.
 	AwaitDatapath(ctx context.Context) error
 
+	// AwaitEvents returns when the receivers of events know of all flows that Open vSwitch deleted by itself before the call, while it was
+	// connected (native.FlowsLost). A dump of the flows may precede the event about them.
+	AwaitEvents(ctx context.Context) error
+
 	// ListConnections calls each for the connections in the zones, in no particular order; zone 0 is not allowed. It may miss connections
 	// that begin or end during the call, and it omits those that Transaction.Flush rejects (ICMPv6). each must not block: vswitchd
 	// buffers the output that was not read. An error means that some connections may be missing; after a line that cannot be parsed, all

@@ -20,19 +20,65 @@ const longest = 1 << 16
 // goroutines call see if there are several connections. Programs close their connections before the test ends.
 func (s *Switch) Relay(tb testing.TB, see func(openflow.Message)) (runDir string) {
 	tb.Helper()
+	r := &relay{}
+	return s.relay(tb, r, Bridge+".mgmt", "db.sock", func(program, to net.Conn) {
+		r.running.Go(func() {
+			_, _ = io.Copy(program, to) // ends with either
+			program.Close()
+		})
+		forward(program, to, see)
+	})
+}
+
+// RelayDB forwards the connections of programs to ovsdb-server until the test ends. It returns the run directory through which programs connect to it.
+// Between hold and release they receive nothing from ovsdb-server, as if it were slow.
+func (s *Switch) RelayDB(tb testing.TB) (runDir string, hold func() (release func())) {
+	tb.Helper()
+	var held sync.RWMutex
+	hold = func() func() {
+		held.Lock()
+		release := sync.OnceFunc(held.Unlock)
+		tb.Cleanup(release)
+		return release
+	}
+	r := &relay{}
+	return s.relay(tb, r, "db.sock", Bridge+".mgmt", func(program, to net.Conn) {
+		r.running.Go(func() {
+			_, _ = io.Copy(to, program) // ends with either
+			to.Close()
+		})
+		buffer := make([]byte, longest)
+		for {
+			n, err := to.Read(buffer)
+			if err != nil {
+				return
+			}
+			held.RLock()
+			_, err = program.Write(buffer[:n])
+			held.RUnlock()
+			if err != nil {
+				return
+			}
+		}
+	}), hold
+}
+
+// relay accepts connections to one socket, and links the other one, in the directory that it returns.
+func (s *Switch) relay(tb testing.TB, r *relay, socket, other string, pass func(program, to net.Conn)) (dir string) {
+	tb.Helper()
 	dir, err := os.MkdirTemp("", "relay") // as in Start
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Symlink(s.path("db.sock"), filepath.Join(dir, "db.sock")); err != nil {
+	if err := os.Symlink(s.path(other), filepath.Join(dir, other)); err != nil {
 		tb.Fatal(err)
 	}
-	listener, err := net.Listen("unix", filepath.Join(dir, Bridge+".mgmt"))
+	listener, err := net.Listen("unix", filepath.Join(dir, socket))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r := &relay{to: s.path(Bridge + ".mgmt"), see: see}
+	r.to, r.pass = s.path(socket), pass
 	r.running.Go(func() { r.accept(listener) })
 	tb.Cleanup(func() {
 		listener.Close()
@@ -65,7 +111,7 @@ func NewReader(conn io.Reader) *bufio.Reader { return bufio.NewReaderSize(conn, 
 
 type relay struct {
 	to      string
-	see     func(openflow.Message)
+	pass    func(program, to net.Conn) // until one of them ends
 	running sync.WaitGroup
 }
 
@@ -75,22 +121,23 @@ func (r *relay) accept(listener net.Listener) {
 		if err != nil {
 			return // closed
 		}
-		r.running.Go(func() { r.pass(program) })
+		r.running.Go(func() { r.connect(program) })
 	}
 }
 
-// pass carries a connection until one side ends it.
-func (r *relay) pass(program net.Conn) {
+// connect carries a connection until one side ends it.
+func (r *relay) connect(program net.Conn) {
 	defer program.Close()
 	to, err := net.Dial("unix", r.to)
 	if err != nil {
 		return
 	}
 	defer to.Close()
-	r.running.Go(func() {
-		_, _ = io.Copy(program, to) // ends with either
-		program.Close()
-	})
+	r.pass(program, to)
+}
+
+// forward calls see for each message, and sends it.
+func forward(program, to net.Conn, see func(openflow.Message)) {
 	in := NewReader(program)
 	for {
 		_, message, err := ReadMessage(in)
@@ -98,7 +145,7 @@ func (r *relay) pass(program net.Conn) {
 			return
 		}
 		if _, m, err := openflow.Decode(message); err == nil { // else the switch reports it
-			r.see(m)
+			see(m)
 		}
 		if _, err := to.Write(message); err != nil {
 			return

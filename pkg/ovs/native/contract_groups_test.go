@@ -222,6 +222,7 @@ func groupContract() []contractCase {
 			run(t, b, func(tx *ovs.Transaction) { tx.Add(to(goovs.Drop())) })
 			must(t, b.AwaitDatapath(t.Context()))
 		}},
+		{"AwaitEvents", "without flushes", func(t *testing.T, b backend) { must(t, b.AwaitEvents(t.Context())) }},
 		{"ListConnections", "by zone", func(t *testing.T, b backend) {
 			want := map[ovs.Connection]bool{}
 			for zone := uint16(4); zone <= 8; zone++ {

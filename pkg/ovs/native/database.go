@@ -35,7 +35,7 @@ type database struct {
 	client   client.Client
 	cache    *cache.TableCache
 	observer observer
-	flushes  chan struct{} // requests to followFlushes
+	flushes  flushes
 
 	ctx     context.Context // ends the session
 	end     context.CancelFunc
@@ -69,7 +69,7 @@ func dialDatabase(ctx context.Context, socket string, o observer) (*database, er
 	db := &database{
 		client:   c,
 		observer: o,
-		flushes:  make(chan struct{}, 1),
+		flushes:  flushes{requests: make(chan struct{}, 1)},
 		lost:     make(chan struct{}),
 		waiters:  map[string][]chan struct{}{},
 		removing: map[string]int{},
@@ -126,25 +126,6 @@ func (db *database) probe() {
 			db.end()
 		}
 		cancel()
-	}
-}
-
-// followFlushes reports a flush after vswitchd has confirmed the change that caused it.
-func (db *database) followFlushes() {
-	for {
-		select {
-		case <-db.flushes:
-		case <-db.ctx.Done():
-			return
-		}
-		// The client that changed the fail mode may not have requested a confirmation (`ovs-vsctl --no-wait`).
-		_, cfg, err := db.change(db.ctx)
-		if err == nil {
-			err = db.confirmed(db.ctx, cfg)
-		}
-		if err == nil || db.ctx.Err() == nil { // report a flush too early rather than never
-			db.observer.onFlush()
-		}
 	}
 }
 
@@ -289,6 +270,7 @@ func (db *database) removeWaiter(row string, wake chan struct{}) {
 func (db *database) rowChanged(old, now model.Model) {
 	switch row := now.(type) {
 	case *rootRow:
+		db.flushes.processed(row.NextCfg)
 		db.wake(row.UUID)
 	case *interfaceRow:
 		db.wake(row.UUID)
@@ -305,10 +287,7 @@ func (db *database) rowChanged(old, now model.Model) {
 			db.observer.onBridge()
 		}
 		if row.flushesAfter(before) {
-			select {
-			case db.flushes <- struct{}{}:
-			default: // already requested
-			}
+			db.flushes.expect()
 		}
 	}
 }

@@ -60,6 +60,9 @@ func (e *Exec) AwaitDatapath(ctx context.Context) error {
 	return err
 }
 
+// AwaitEvents implements Interface. Exec has no events.
+func (e *Exec) AwaitEvents(ctx context.Context) error { return ctx.Err() }
+
 // ListConnections implements Interface.
 func (e *Exec) ListConnections(ctx context.Context, zones ovs.Zones, each func(ovs.Connection)) error {
 	if err := zones.Validate(); err != nil {

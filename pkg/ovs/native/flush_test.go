@@ -65,6 +65,52 @@ func TestNativeReportsFlushes_failMode(t *testing.T) {
 	}
 }
 
+// vswitchd has flushed when ovs-vsctl returns, before the backend processes the change of the database.
+func TestAwaitEvents_flush(t *testing.T) {
+	s := ovstest.Start(t)
+	runDir, hold := s.RelayDB(t)
+	n := patient(native.New(ovstest.Bridge, runDir))
+	t.Cleanup(n.Close)
+	must(t, n.EnsureBridge(t.Context(), bridge()))
+	events := watchFlows(t, s, n)
+	for range 10 {
+		for _, mode := range []string{"standalone", "secure"} {
+			release := hold()
+			s.VSCtl(t, "set-fail-mode", ovstest.Bridge, mode)
+			returned := make(chan error, 1)
+			go func() { returned <- n.AwaitEvents(t.Context()) }()
+			release()
+			must(t, <-returned)
+			reported := false
+			for range len(events) {
+				reported = (<-events).Kind == native.FlowsLost || reported
+			}
+			if !reported {
+				t.Fatal("AwaitEvents returned before FlowsLost, want it after")
+			}
+		}
+	}
+	s.StopDB(t)
+	if err := n.AwaitEvents(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("got error %v without OVSDB, want an unavailable error", err)
+	}
+}
+
+// While the backend is not connected to OVSDB, the fail mode may be changed and restored.
+func TestNativeReportsFlushes_databaseDisconnected(t *testing.T) {
+	s, n := startNative(t)
+	events := watchFlows(t, s, n)
+	s.StopDB(t)
+	s.StartDB(t)
+	must(t, n.AwaitEvents(t.Context()))
+	for range len(events) {
+		if (<-events).Kind == native.FlowsLost {
+			return
+		}
+	}
+	t.Error("got no FlowsLost after a new connection to OVSDB, want one")
+}
+
 // TestNativeReportsFlushes_controller: vswitchd flushes when a bridge gets its first controller and when it loses its last one.
 func TestNativeReportsFlushes_controller(t *testing.T) {
 	s, n := startNative(t)

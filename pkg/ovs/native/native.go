@@ -58,6 +58,7 @@ func New(bridge, runDir string) *Native {
 		}
 		if previous != nil {
 			n.compareNumbers(previous, db)
+			db.flushes.expect() // the fail mode may have changed in the meantime
 		}
 		previous = db
 		n.notify(Event{Kind: DatabaseConnected})
@@ -159,7 +160,7 @@ const (
 	// client requested. But a port whose device was missing at that time gets another number when the device returns.
 	PortChanged
 	// FlowsLost: vswitchd deleted all flows although the connection persists. It does so when the bridge's fail mode changes: when another
-	// client changes it, and again when EnsureBridge corrects it.
+	// client changes it, and again when EnsureBridge corrects it. After the database was disconnected it may have done so. See AwaitEvents.
 	FlowsLost
 	// BridgeChanged: a setting of the bridge in the database changed, by this or another client.
 	BridgeChanged

@@ -29,7 +29,8 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	h.must(t, f.ensure(t.Context()))
 	st := flowstore.New(h.bridge)
 	flows := []*ovs.Flow{{Table: 0, Priority: 7, Cookie: 7, Actions: []ovs.Action{goovs.Drop()}}}
-	written := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: flows})
+	owner := pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}
+	written := st.Set(owner, pipeline.State{Flows: flows})
 	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
 	reconciler.period = time.Hour // only events cause a repair
 
@@ -59,6 +60,10 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	}
 	if h.bridge.Session() != session {
 		t.Errorf("got session %v, want the same session %v", h.bridge.Session(), session)
+	}
+	h.must(t, st.Delete(owner).Wait(t.Context())) // written after the repairs
+	if found := st.Drift(); found.Changes() > 0 {
+		t.Errorf("got drift %+v, want none", found)
 	}
 }
 

@@ -66,6 +66,7 @@ func onSwitchEvent(st *flowstore.Store, bridge *bridgeReconciler, repair *flowRe
 		case native.PortChanged:
 			bridge.enqueue(e.Port.Name)
 		case native.FlowsLost:
+			st.FlowsLost() // immediately: an audit may precede the restoration
 			bridge.enqueue(bridgeName)
 			repair.lost.Trigger()
 		}

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
@@ -69,6 +71,48 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The restoration after lost flows may be delayed. An audit that precedes it counts no drift; the next one does.
+func TestOnSwitchEvent_auditBeforeRestoration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bridge := ovs.NewFake(bridgeName)
+		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+			t.Fatal(err)
+		}
+		st := flowstore.New(bridge)
+		st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: []*ovs.Flow{{Priority: 7, Actions: []ovs.Action{goovs.Drop()}}}})
+		repair := newRepair(st)
+		handle := onSwitchEvent(st, newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil), repair)
+		ctx, cancel := context.WithCancel(t.Context())
+		var parts sync.WaitGroup
+		defer parts.Wait()
+		defer cancel()
+		parts.Go(func() { _ = st.Run(ctx) })
+		parts.Go(func() { repair.Run(ctx) })
+		handle(native.Event{Kind: native.FlowsLost}) // delays the next restoration
+		synctest.Wait()
+		lose := func(kinds ...native.EventKind) {
+			t.Helper()
+			bridge.Restart()
+			for _, kind := range kinds {
+				handle(native.Event{Kind: kind})
+			}
+			synctest.Wait()
+			if got := len(bridge.Flows()); got != 1 {
+				t.Errorf("got %d flows, want 1", got)
+			}
+		}
+		lose(native.FlowsLost, native.ForeignChange)
+		if got := st.Drift(); got.Changes() != 0 {
+			t.Errorf("got drift %+v after Open vSwitch lost its flows, want none", got)
+		}
+		time.Sleep(2 * repairInterval) //nolint:forbidigo // of the bubble
+		lose(native.ForeignChange)
+		if got := st.Drift().Missing; got != 1 {
+			t.Errorf("got drift of %d, want 1", got)
+		}
+	})
 }
 
 // Another program that restores its settings of the bridge after each repair causes one repair per second, and lost flows one comparison per second.

@@ -14,7 +14,7 @@ import (
 const auditInterval = time.Minute
 
 // Drift returns the total of the differences that audits found and repaired: changes of the bridge by other programs. It does not count changes while Open
-// vSwitch is unavailable, which has no flows when it starts.
+// vSwitch or its database is unavailable, and those found after Open vSwitch deleted flows by itself: when it starts, and when its fail mode changes.
 func (s *Store) Drift() ovs.Difference {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,19 +46,33 @@ func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, e
 	return s.applyRepaired(ctx, changes)
 }
 
-// repair makes the switch equal to the table. All differences are changes by other programs.
+// repair makes the switch equal to the table, and counts the differences.
 func (s *Store) repair(ctx context.Context) error {
 	_, found, err := s.replace(ctx, nil)
-	if err != nil || found.Changes() == 0 {
-		return err
+	if err == nil && found.Changes() > 0 {
+		s.countDrift(ctx, found)
 	}
-	klog.FromContext(ctx).Info("Repaired flows that another program changed",
-		"missing", found.Missing, "altered", found.Altered, "foreign", found.Foreign, "examples", found.Examples)
+	return err
+}
+
+// countDrift adds differences to the total if they are changes by other programs. OpenFlow and OVSDB are two connections: the event of a flush that caused
+// the differences may arrive after them.
+func (s *Store) countDrift(ctx context.Context, found ovs.Difference) {
+	err := s.bridge.AwaitEvents(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	log := klog.FromContext(ctx).WithValues("missing", found.Missing, "altered", found.Altered, "foreign", found.Foreign, "examples", found.Examples)
+	switch {
+	case err != nil:
+		log.Info("Repaired flows that Open vSwitch or another program changed", "err", err)
+		return
+	case s.required > s.began:
+		log.Info("Restored flows that Open vSwitch deleted")
+		return
+	}
+	log.Info("Repaired flows that another program changed")
 	s.drift.Missing += found.Missing
 	s.drift.Altered += found.Altered
 	s.drift.Foreign += found.Foreign
 	s.drift.Examples = found.Examples
-	return nil
 }

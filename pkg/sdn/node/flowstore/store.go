@@ -37,7 +37,7 @@ type Store struct {
 	writing  map[pipeline.Owner]bool // owners whose change is being written
 	resyncs  uint64                  // number of requested replacements; one that begins after the last request serves all
 	synced   uint64                  // value of resyncs at the start of the last successful replacement
-	required uint64                  // value of resyncs at the last request that was not an audit
+	required uint64                  // value of resyncs at the next or last request that was not an audit
 	drift    ovs.Difference          // total of all audits
 	revoked  revocations             // of the updates whose changes are in the queue
 	refused  map[pipeline.Owner]refusedState
@@ -135,6 +135,14 @@ func (s *Store) Resync() {
 	s.resyncs++
 	s.required = s.resyncs
 	signal(s.resync)
+}
+
+// FlowsLost reports that Open vSwitch deleted flows by itself: what the next replacement repairs is not drift. The caller requests one with Resync, which it
+// may delay.
+func (s *Store) FlowsLost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.required = s.resyncs + 1
 }
 
 // signal sends to a channel of capacity 1, unless a value is pending.
