@@ -124,6 +124,7 @@ func TestCreate_recreatedNamespace(t *testing.T) {
 		}
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: uid}}
 		for _, err := range []error{
+			f.kube.Tracker().Add(ns),
 			f.network.Tracker().Delete(networkv1.GroupVersion.WithResource("netnamespaces"), "", "red"),
 			f.netNamespaceStore.Delete(netNamespace("red", 100, "")), f.namespaceStore.Update(ns), f.sync(t.Context(), "red"),
 		} {
@@ -134,6 +135,27 @@ func TestCreate_recreatedNamespace(t *testing.T) {
 		if vnid, _ := f.vnids.VNID("red"); (vnid == 100) != same {
 			t.Errorf("Namespace with UID %s: got VNID %d, want that of uid-red: %t", uid, vnid, same)
 		}
+	}
+}
+
+// If the cache has a previous Namespace, the NetNamespace is that of the current one.
+func TestCreate_outdatedNamespace(t *testing.T) {
+	f := newFixture(t, netNamespace("red", 100, ""))
+	if err := f.sync(t.Context(), "red"); err != nil {
+		t.Fatal(err)
+	}
+	current := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "uid-red"}}
+	previous := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "uid-previous"}}
+	for _, err := range []error{
+		f.kube.Tracker().Add(current), f.network.Tracker().Delete(networkv1.GroupVersion.WithResource("netnamespaces"), "", "red"),
+		f.netNamespaceStore.Delete(netNamespace("red", 100, "")), f.namespaceStore.Update(previous), f.sync(t.Context(), "red"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if vnid, _ := f.vnids.VNID("red"); vnid != 100 {
+		t.Errorf("got VNID %d, want 100", vnid)
 	}
 }
 

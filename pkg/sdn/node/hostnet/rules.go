@@ -158,7 +158,7 @@ func hairpinRules(c FirewallConfig, networks []string) []Rule {
 	}
 	var rules []Rule
 	for _, n := range networks {
-		for _, match := range [][]string{{"mark", "--mark", kubeMark}, {"conntrack", "--ctstate", "SNAT", "--ctdir", "ORIGINAL"}} {
+		for _, match := range [][]string{{"mark", "--mark", kubeMark}, {"conntrack", "--ctstate", "SNAT", "--ctorigdst", c.ServiceNetwork.String(), "--ctdir", "ORIGINAL"}} {
 			rules = append(rules, rule(slices.Concat([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m"}, match), "pod to itself through a service",
 				"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.HairpinDSCP)))
 		}

@@ -75,7 +75,8 @@ func (c *Compiler) state(p policy.Clause) pipeline.State {
 	}
 }
 
-// ownerKey returns the key of the clause's owner: equal for equal clauses, and the same in all versions, since flows' cookies depend on it.
+// ownerKey returns the key of the clause's owner: equal for equal clauses, and the same in all versions, since flows' cookies depend on it: another key
+// replaces the flows at the upgrade.
 func ownerKey(p policy.Clause) string {
 	switch p.Kind {
 	case policy.Target:
