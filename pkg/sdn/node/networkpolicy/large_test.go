@@ -84,7 +84,7 @@ func TestLargeChange_podsOfOtherNamespacesStart(t *testing.T) {
 // A pod of the namespace itself waits for the large change, and is isolated until then.
 func TestLargeChange_podOfTheNamespaceWaits(t *testing.T) {
 	f, release := newPaused(t)
-	key := policy.PodKey{Namespace: "bomb", Name: "new"}
+	key := policy.PodKey{Namespace: "bomb", Name: "new", UID: "2"}
 	done := f.Attach(t.Context(), owner("s1"), key, pod(3, "10.128.0.5"), podObject("bomb", "new", "2", "", labels("web")))
 	if got := f.podPolicies(key); !got.Evaluated || !got.Ingress || !got.Egress {
 		t.Errorf("got policies %+v, want isolation both ways", got)
@@ -161,7 +161,7 @@ func TestLargeChange_firstPodOfTheNamespace(t *testing.T) {
 		}
 	})
 	f.InitialSyncDone()
-	key := policy.PodKey{Namespace: "bomb", Name: "first"}
+	key := policy.PodKey{Namespace: "bomb", Name: "first", UID: "2"}
 	done := f.Attach(t.Context(), owner("s1"), key, pod(3, "10.128.0.5"), podObject("bomb", "first", "2", "", nil))
 	<-s.reached
 	if got := f.podPolicies(key); got != (pipeline.PodPolicies{Evaluated: true, Ingress: true, Egress: true}) {
