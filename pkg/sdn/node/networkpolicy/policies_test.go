@@ -180,7 +180,7 @@ func TestPrime(t *testing.T) {
 			},
 		})
 	})
-	f.Attach(t.Context(), owner("s1"), policy.PodKey{Namespace: "a", Name: "web"}, pod(3, "10.128.0.5"), nil)
+	f.Attach(t.Context(), owner("s1"), policy.PodKey{Namespace: "a", Name: "web", UID: "2"}, pod(3, "10.128.0.5"), nil)
 	for _, addr := range []string{"172.31.0.12", "10.129.0.1"} { // its own, and tun0's
 		f.eventually(has(1, "nw_dst="+addr+","))
 	}
