@@ -15,14 +15,26 @@ type fakeTables struct {
 	texts  map[Key]string
 	groups map[uint32]string
 	meters map[uint32]string
+
+	rates map[uint32]Meter // of meters
 }
 
 func newFakeTables() fakeTables {
-	return fakeTables{flows: map[Key]*Flow{}, texts: map[Key]string{}, groups: map[uint32]string{}, meters: map[uint32]string{}}
+	return fakeTables{flows: map[Key]*Flow{}, texts: map[Key]string{}, groups: map[uint32]string{}, meters: map[uint32]string{}, rates: map[uint32]Meter{}}
 }
 
 func (t fakeTables) clone() fakeTables {
-	return fakeTables{flows: maps.Clone(t.flows), texts: maps.Clone(t.texts), groups: maps.Clone(t.groups), meters: maps.Clone(t.meters)}
+	return fakeTables{flows: maps.Clone(t.flows), texts: maps.Clone(t.texts), groups: maps.Clone(t.groups), meters: maps.Clone(t.meters), rates: maps.Clone(t.rates)}
+}
+
+// DumpMeters returns the meters, in no particular order.
+func (f *Fake) DumpMeters(ctx context.Context) ([]Meter, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return nil, err
+	}
+	return slices.Collect(maps.Values(f.tables.rates)), nil
 }
 
 // Restart simulates a restart of vswitchd, which loses flows, groups and meters but not OVSDB.
@@ -303,7 +315,7 @@ func (t fakeTables) do(op Operation) int {
 		t.groups[op.Group.ID] = op.Text
 		return 1
 	case VerbSetMeter:
-		t.meters[op.Meter.ID] = op.Text
+		t.meters[op.Meter.ID], t.rates[op.Meter.ID] = op.Text, op.Meter
 		return 1
 	case VerbDelete:
 		delete(t.flows, op.Key)
@@ -313,6 +325,7 @@ func (t fakeTables) do(op Operation) int {
 		t.deleteFlows(func(f *Flow) bool { return slices.Contains(numbersOf(f, "group"), op.Group.ID) })
 	case VerbDeleteMeter:
 		delete(t.meters, op.Meter.ID)
+		delete(t.rates, op.Meter.ID)
 		t.deleteFlows(func(f *Flow) bool { return slices.Contains(numbersOf(f, "meter"), op.Meter.ID) })
 	}
 	return before - len(t.flows) - len(t.groups) - len(t.meters)

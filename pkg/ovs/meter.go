@@ -61,3 +61,18 @@ func CompileMeter(m Meter) openflow.Meter {
 	}
 	return compiled
 }
+
+// ParseMeter is the reverse of CompileMeter. It returns false for meters that Meter can't express.
+func ParseMeter(m openflow.Meter) (Meter, bool) {
+	if len(m.Bands) != 1 || m.Bands[0].Type != openflow.BandDrop {
+		return Meter{}, false
+	}
+	parsed := Meter{ID: m.ID, Unit: Kilobits, Rate: m.Bands[0].Rate}
+	if m.Flags&openflow.MeterPktps != 0 {
+		parsed.Unit = Packets
+	}
+	if m.Flags&openflow.MeterBurst != 0 {
+		parsed.Burst = m.Bands[0].Burst
+	}
+	return parsed, true
+}

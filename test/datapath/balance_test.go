@@ -33,6 +33,7 @@ type balanced struct {
 	affinity  uint16
 	closed    bool
 	endpoints []netip.AddrPort
+	bandwidth map[*datapath.Pod]config.Bandwidth
 
 	selfPolicies *hairpinPolicies // of the first node's pods
 }
@@ -60,7 +61,7 @@ func (b *balanced) install(t *testing.T) {
 			if !ok {
 				vnid = b.vnid
 			}
-			states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p]}))
+			states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p], Bandwidth: b.bandwidth[p]}))
 		}
 		for _, peer := range b.Nodes {
 			if peer != node {

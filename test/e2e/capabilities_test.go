@@ -57,6 +57,7 @@ func pathParts() []part {
 		{"forged source", testSpoofedSource},
 		{"forged ARP", testSpoofedARP},
 		{"VXLAN from a pod", testVXLANFromPod},
+		{"bandwidth", seeBandwidth},
 		{"switch layout", func(t *testing.T, x *trio) { testSwitchLayout(t, x.cluster) }},
 		{"bridge", func(t *testing.T, x *trio) { testBridgeFacts(t, x.cluster) }},
 		{"host", func(t *testing.T, x *trio) { testHostFacts(t, x.cluster) }},

@@ -94,8 +94,8 @@ func (c *cluster) expectedFlows(t *testing.T) map[string][]string {
 		"60": {"priority=0 actions=drop", "priority=200,ip,reg0=0 actions=output:2"},
 		"80": {
 			"priority=0 actions=drop",
-			"priority=200 actions=output:NXM_NX_REG2[]",
-			fmt.Sprintf("priority=300,ip,nw_src=%s actions=output:NXM_NX_REG2[]", c.Gateway(t, fixture.Node1)),
+			"priority=200 actions=goto_table:133",
+			fmt.Sprintf("priority=300,ip,nw_src=%s actions=goto_table:133", c.Gateway(t, fixture.Node1)),
 		},
 		"90": {"priority=0 actions=drop"},
 	}

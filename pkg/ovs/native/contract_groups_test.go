@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -89,6 +90,17 @@ func wantMeters(t *testing.T, b backend, want ...ovs.Meter) {
 	}
 	if diff := cmp.Diff(wanted, is, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("meters (-want +got):\n%s", diff)
+	}
+	dumper, ok := b.Interface.(interface {
+		DumpMeters(ctx context.Context) ([]ovs.Meter, error)
+	})
+	if !ok {
+		return // Exec
+	}
+	dumped, err := dumper.DumpMeters(t.Context())
+	must(t, err)
+	if diff := cmp.Diff(want, dumped, cmpopts.SortSlices(func(a, b ovs.Meter) bool { return a.ID < b.ID }), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("DumpMeters (-want +got):\n%s", diff)
 	}
 }
 

@@ -62,6 +62,31 @@ func (n *Native) DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error) {
 	return flows, nil
 }
 
+// DumpMeters returns the meters that drop packets above one rate, as those of ovs.Meter do.
+func (n *Native) DumpMeters(ctx context.Context) (meters []ovs.Meter, err error) {
+	err = within(ctx, replaceTimeout, n.flows, func(ctx context.Context, c *switchConn) error {
+		answers, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.MeterConfigRequest{Meter: openflow.AllMeters} })
+		if err != nil {
+			return err
+		}
+		meters = nil
+		for _, a := range answers {
+			switch m := a.message.(type) {
+			case *openflow.MeterConfigReply:
+				for _, meter := range m.Meters {
+					if parsed, ok := ovs.ParseMeter(meter); ok {
+						meters = append(meters, parsed)
+					}
+				}
+			case *openflow.Error:
+				return m
+			}
+		}
+		return nil
+	})
+	return meters, err
+}
+
 func textOf(f *openflow.FlowStats) string {
 	s := ovs.KeyOf(f.Key()).String()
 	if f.IdleTimeout != 0 {

@@ -10,14 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Annotations of Pods that ask for a limit of bandwidth, from the CNI plugin "bandwidth" where a network has it. docs/unsupported.md lists what users may
-// set and the network ignores.
-const (
-	IngressBandwidthAnnotation = "kubernetes.io/ingress-bandwidth" // bits per second to the pod; ignored (Event NotSupported)
-	EgressBandwidthAnnotation  = "kubernetes.io/egress-bandwidth"  // bits per second from the pod; ignored (Event NotSupported)
-)
-
-// PodRequestAnnotations returns the keys of annotations that UnsupportedOfPod reads.
+// PodRequestAnnotations returns the keys of annotations by which pods ask for what the network may support (ParseBandwidth, UnsupportedOfPod).
 func PodRequestAnnotations() []string {
 	return []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation, networkv1.AssignMacvlanAnnotation}
 }
@@ -44,7 +37,7 @@ func HostPorts(s *corev1.PodSpec) []corev1.ContainerPort {
 	return ports
 }
 
-// UnsupportedOfPod returns what the pod asks for and the network ignores, each with the effect and the alternative. Host ports of a pod on its node's
+// UnsupportedOfPod returns what the pod asks for and the network ignores (docs/unsupported.md), each with the effect and the alternative. Host ports of a pod on its node's
 // network need no support.
 func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
 	if pod.Spec.HostNetwork {
@@ -63,11 +56,6 @@ func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
 			list = append(list, "and more")
 		}
 		ignored = append(ignored, fmt.Sprintf("host ports %s: the node does not forward them to the pod; use a Service of type NodePort, or hostNetwork", strings.Join(list, ", ")))
-	}
-	for _, key := range []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation} {
-		if value, ok := pod.Annotations[key]; ok {
-			ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod's bandwidth is not limited", key, Shorten(value)))
-		}
 	}
 	if value, ok := pod.Annotations[networkv1.AssignMacvlanAnnotation]; ok && value != "false" {
 		ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod gets no macvlan interface; use Multus", networkv1.AssignMacvlanAnnotation, Shorten(value)))

@@ -28,14 +28,12 @@ func TestUnsupportedOfPod(t *testing.T) {
 		edit func(*corev1.Pod)
 		want []string // parts, one of each message
 	}{
-		"nothing":           {func(*corev1.Pod) {}, nil},
-		"host ports":        {hostPorts, []string{"host ports 8080/TCP, 53/UDP: "}},
-		"on the host":       {func(pod *corev1.Pod) { hostPorts(pod); pod.Spec.HostNetwork = true }, nil},
-		"ingress bandwidth": {annotated(IngressBandwidthAnnotation, "10M"), []string{"kubernetes.io/ingress-bandwidth=10M: "}},
-		"egress bandwidth":  {annotated(EgressBandwidthAnnotation, "10M"), []string{"kubernetes.io/egress-bandwidth=10M: "}},
-		"macvlan":           {annotated(networkv1.AssignMacvlanAnnotation, "true"), []string{"assign-macvlan=true: "}},
-		"no macvlan":        {annotated(networkv1.AssignMacvlanAnnotation, "false"), nil},
-		"another":           {annotated("example.com/bandwidth", "1"), nil},
+		"nothing":     {func(*corev1.Pod) {}, nil},
+		"host ports":  {hostPorts, []string{"host ports 8080/TCP, 53/UDP: "}},
+		"on the host": {func(pod *corev1.Pod) { hostPorts(pod); pod.Spec.HostNetwork = true }, nil},
+		"macvlan":     {annotated(networkv1.AssignMacvlanAnnotation, "true"), []string{"assign-macvlan=true: "}},
+		"no macvlan":  {annotated(networkv1.AssignMacvlanAnnotation, "false"), nil},
+		"another":     {annotated("example.com/bandwidth", "1"), nil},
 		"many host ports": {func(pod *corev1.Pod) {
 			for i := range int32(5000) {
 				pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{HostPort: 1000 + i})

@@ -80,7 +80,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, h
 		LaterFragments: a.Datapath == pods.DatapathNetdev,
 	}}
 	defer n.close()
-	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.prime} {
+	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.watchPods, n.prime} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func TestTransform_annotations(t *testing.T) {
 	}
 }
 
-// The cached pod has what its ADD reports as not supported, and not more of it.
+// The cached pod has its limits of bandwidth, and what its ADD reports as not supported, and not more of it.
 func TestTransform_unsupported(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "true"}}}
 	for range 1000 {
@@ -62,8 +62,11 @@ func TestTransform_unsupported(t *testing.T) {
 	if !ok {
 		t.Fatalf("got %T, want a pod", got)
 	}
-	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 3 {
+	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 2 {
 		t.Errorf("unsupported of the cached pod (-want +got):\n%s", diff)
+	}
+	if limit, err := config.ParseBandwidth(cached.Annotations, config.EgressBandwidthAnnotation); limit != 10e6 || err != nil {
+		t.Errorf("got egress bandwidth %d, %v, want 10000000", limit, err)
 	}
 	if last := cached.Spec.Containers[len(cached.Spec.Containers)-1]; len(last.Ports) != 1 || last.Ports[0].Name != "" {
 		t.Errorf("got host ports %+v, want one without a name", last.Ports)

@@ -54,7 +54,7 @@ func (n Node) output() ovs.Action {
 	if n.BalancesServices {
 		return ovs.GotoTable(tableServiceReply)
 	}
-	return goovs.OutputField(regOutput)
+	return ovs.GotoTable(tableOutput)
 }
 
 // ownAddrs returns the addresses that the node's own packets may have as their source.
@@ -195,8 +195,8 @@ func (n Node) balanceFor(s *State, p Pod, asSource []ovs.Action) {
 		reply := ip(goovs.DataLinkSource(p.MAC.String()), ovs.IPSource(own), ovs.IPDestination(single(hairpinPod()))).from(p.OFPort)
 		// table=20,priority=115,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,nw_dst=169.254.0.10,
 		//     actions=load:0xabcdef->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[15],set_field:0a:58:0a:80:00:05->eth_dst,ct(nat,table=70,zone=8197)
-		s.add(tablePodIngress, 115, reply, slices.Concat([]ovs.Action{loadVNID(p.VNID, regSourceVNID)}, asSource,
-			[]ovs.Action{isSelf, ownMAC, lookupNAT(zone, tableLocalPod)})...)
+		s.add(tablePodIngress, 115, reply, p.limited(slices.Concat([]ovs.Action{loadVNID(p.VNID, regSourceVNID)}, asSource,
+			[]ovs.Action{isSelf, ownMAC, lookupNAT(zone, tableLocalPod)}))...)
 		// table=132,priority=100,ip,reg2=0x3,nw_dst=10.128.0.5,actions=ct(nat,table=133,zone=16389)
 		s.add(tableServiceReply, 100, ip(ovs.Reg(2, uint32(p.OFPort)), ovs.IPDestination(own)), lookupNAT(zoneNAT|lowBits(addr), tableOutput)) //nolint:gosec // a port's number
 	}

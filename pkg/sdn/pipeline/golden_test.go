@@ -68,8 +68,15 @@ func goldenPods() map[string]State {
 		"pod-evaluated":          evaluating.Pod(pod(0, PodPolicies{Evaluated: true})),
 		"pod-isolated":           evaluating.Pod(pod(0, PodPolicies{Evaluated: true, Ingress: true, Egress: true})),
 		"pod-logged":             evaluating.Pod(pod(0, PodPolicies{Evaluated: true, Ingress: true, Logged: true})),
+		"pod-limited":            evaluating.Pod(limited(pod(0, PodPolicies{}))),
 		"previous-zones":         evaluating.PreviousZones(),
 	}
+}
+
+// limited returns the pod with limits of its bandwidth.
+func limited(p Pod) Pod {
+	p.Bandwidth = config.Bandwidth{Egress: 10e6, Ingress: 20e6}
+	return p
 }
 
 func goldenPeers() map[string]State {
@@ -154,6 +161,7 @@ func goldenBalance(t *testing.T) map[string]State {
 		"balance-node-networkpolicy":  static(t, evaluating),
 		"balance-node-multitenant":    static(t, tenants),
 		"balance-pod":                 balancing(subnetNode()).Pod(pod),
+		"balance-pod-limited":         balancing(subnetNode()).Pod(limited(pod)),
 		"balance-pod-multitenant":     tenants.Pod(pod),
 		"balance-service":             evaluating.BalancedService(balancedService()),
 		"balance-service-multitenant": tenants.BalancedService(balancedService()),

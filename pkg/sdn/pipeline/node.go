@@ -55,7 +55,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.f3.ff.d1.6f.4c
+	// table=253,priority=32768,actions=note:00.77.2e.05.ef.9f
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }

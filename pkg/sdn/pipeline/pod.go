@@ -18,7 +18,8 @@ type Pod struct {
 	Addrs  []netip.Addr
 	VNID   config.VNID
 
-	Policies PodPolicies
+	Policies  PodPolicies
+	Bandwidth config.Bandwidth
 }
 
 // Pod compiles a local pod: the check of its source addresses, its routes, and its VNID.
@@ -33,10 +34,11 @@ func (n Node) Pod(p Pod) State {
 
 		// table=20,priority=110,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,nw_dst=172.30.0.0/16,
 		//     actions=load:0x6005->NXM_NX_REG3[],load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:60
-		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort), slices.Concat(n.loadServiceZone(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)})...)
+		s.add(tablePodIngress, 110, ip(toService...).from(p.OFPort),
+			p.limited(slices.Concat(n.loadServiceZone(addr), []ovs.Action{vnid}, asSource, []ovs.Action{ovs.GotoTable(tableService)}))...)
 		// table=20,priority=100,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,
 		//     actions=load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:26
-		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), append(append([]ovs.Action{vnid}, asSource...), n.fromPod())...)
+		s.add(tablePodIngress, 100, ip(source...).from(p.OFPort), p.limited(append(append([]ovs.Action{vnid}, asSource...), n.fromPod()))...)
 
 		// table=25,priority=100,ip,nw_src=10.128.0.5,
 		//     actions=load:0x6005->NXM_NX_REG3[],load:0x0->NXM_NX_REG0[],load:0x3->NXM_NX_REG4[0..2],goto_table:26
@@ -49,6 +51,7 @@ func (n Node) Pod(p Pod) State {
 	n.balanceFor(&s, p, asSource)
 	n.podARP(&s, p)
 	n.logDenied(&s, p)
+	n.limitBandwidth(&s, p)
 	n.withinVNID(&s, p.VNID)
 	return s
 }

@@ -26,8 +26,10 @@
 //	                         81 ingress-policy
 //	                         82 ingress-allowed
 //	                         ▼
-//	                         130 commit → reg2
-//	                         131 collision → reg2
+//	                         130 commit
+//	                         131 collision
+//	                         ▼
+//	                         133 output → reg2
 //
 // ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes. Only external machines receive requests, from 50,
 // and only their replies pass 30, to 40 (docs/decisions/0007-arp.md).
@@ -45,13 +47,15 @@
 // With --service-proxy=ovs the host has no proxy. 60 looks up the packet's connection in its zone of NAT. For a new one, the group of the service selects
 // an endpoint, to which 67 translate sends the packet; with session affinity 64 to 66 retain a client's endpoint. 68 translated continues with 26
 // (packets of the node itself with 30), whose tables evaluate the endpoint as the destination. Where the tables above output a packet, 132
-// service-reply translates replies, and 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
+// service-reply translates replies, before 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
 // to the host.
+//
+// Packets of a pod with a limit of its bandwidth pass a meter in 20, and packets to it one in 133 (docs/decisions/0015-bandwidth.md).
 //
 // A packet that a service sends back to its pod, with another source, passes 80 as a packet of the pod to itself through 25 to 28 and 81 to 82, which restores
 // the source (docs/decisions/0013-hairpins.md).
 //
-// Mode subnet evaluates no sources: 27 continues with 30, 80 outputs to the port, and the tables in between are not used.
+// Mode subnet evaluates no sources: 27 continues with 30, 80 with 133, and the tables in between are not used.
 //
 //	253 version ── one note: the plugin id, then a hash of the static flows
 //
@@ -97,7 +101,7 @@ const (
 	tableCommit          = 130 // commits allowed connections; returns replies to the host's proxy
 	tableCollision       = 131 // drops packets of a second connection with the same addresses and ports
 	tableServiceReply    = 132 // restores the service's address in replies of endpoints
-	tableOutput          = 133 // outputs packets, also to the port that they came from
+	tableOutput          = 133 // outputs packets, also to the port that they came from; limits the bandwidth to pods
 	tableVersion         = 253 // no packet: its flow has the version of the tables; 254 is reserved by OVS
 )
 

@@ -150,18 +150,18 @@ func (n Node) commit(s *State) {
 		// table=130,priority=300,ct_state=+rpl+trk,ct_mark=0x1,ip,actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2
 		s.add(tableCommit, 300, ip(isReply(), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
-		// table=130,priority=200,ip,reg3=0,actions=output:NXM_NX_REG2[]
+		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
 		for _, cluster := range n.ClusterNetworks {
 			// table=130,priority=170,ip,reg3=0x6000/0xe000,nw_dst=10.128.0.0/14,actions=ct(table=131,zone=NXM_NX_REG3[0..15])
 			s.add(tableCommit, 170, ip(ovs.RegBits(3, localZones, localZoneMask), ovs.IPDestination(cluster)),
 				goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableCollision)))
 		}
-		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),output:NXM_NX_REG2[]
+		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:133
 		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
-		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
 		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(markProxied)...)
-		// table=130,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15]),output:NXM_NX_REG2[]
+		// table=130,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:133
 		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
 		n.collide(s)
 	}
@@ -175,19 +175,19 @@ func (n Node) commit(s *State) {
 // connection with the same addresses and ports, since the replies to both are equal. An entry without a mark is new.
 func (n Node) collide(s *State) {
 	mark := func(m uint32) ovs.Match { return goovs.ConnectionTrackingMark(m, 0) }
-	// table=131,priority=300,ct_mark=0x1,ip,in_port=2,actions=output:NXM_NX_REG2[]
+	// table=131,priority=300,ct_mark=0x1,ip,in_port=2,actions=goto_table:133
 	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), n.output())
 	// table=131,priority=300,ct_mark=0x2,ip,in_port=2,actions=drop
 	s.add(tableCollision, 300, ip(mark(markDirect)).from(PortTun), goovs.Drop())
 	// table=131,priority=200,ct_mark=0x1,ip,actions=drop
 	s.add(tableCollision, 200, ip(mark(markProxied)), goovs.Drop())
-	// table=131,priority=200,ct_mark=0x2,ip,actions=output:NXM_NX_REG2[]
+	// table=131,priority=200,ct_mark=0x2,ip,actions=goto_table:133
 	s.add(tableCollision, 200, ip(mark(markDirect)), n.output())
-	// table=131,priority=160,tcp,reg4=0x200/0x200,actions=output:NXM_NX_REG2[]
+	// table=131,priority=160,tcp,reg4=0x200/0x200,actions=goto_table:133
 	s.add(tableCollision, 160, isMidstream(), n.output())
-	// table=131,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+	// table=131,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
 	s.add(tableCollision, 150, ip().from(PortTun), n.commitAs(markProxied)...)
-	// table=131,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:2->NXM_NX_CT_MARK[])),output:NXM_NX_REG2[]
+	// table=131,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:2->NXM_NX_CT_MARK[])),goto_table:133
 	s.add(tableCollision, 100, ip(), n.commitAs(markDirect)...)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
@@ -18,6 +19,7 @@ const (
 	KindNamespaceUID   = "namespace UID"    // types.UID of the Namespace that has the VNID, "" if unknown, by package vnids with the VNID
 	KindNamespaceVNID  = "namespace VNID"   // config.VNID of a Namespace by its UID, by package vnids
 	KindPodPolicies    = "network policies" // pipeline.PodPolicies of a pod of this node, by package networkpolicy
+	KindBandwidth      = "bandwidth"        // config.Bandwidth of an attachment of a pod, by package pods
 	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
 )
@@ -38,6 +40,11 @@ func NamespaceUID(namespace string) flowstore.Input {
 // PodPolicies is the state of network policies in a pod's flows.
 func PodPolicies(pod policy.PodKey) flowstore.Input {
 	return flowstore.Input{Kind: KindPodPolicies, Key: pod.Namespace + "/" + pod.Name + "/" + string(pod.UID)}
+}
+
+// Bandwidth is the limits of the bandwidth of a pod, the owner of flows.
+func Bandwidth(pod pipeline.Owner) flowstore.Input {
+	return flowstore.Input{Kind: KindBandwidth, Key: pod.Key}
 }
 
 // Ports are the OpenFlow ports of the pods on this node of the Namespace with that UID.

@@ -76,6 +76,7 @@ type Switch interface {
 	AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error)
 	DeletePort(ctx context.Context, name string) error
 	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
+	DumpMeters(ctx context.Context) ([]ovs.Meter, error)
 }
 
 // Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID and
@@ -149,6 +150,12 @@ type podFlows interface {
 
 	// remove returns at once; wait returns when the flows are removed.
 	remove(a Attachment) (wait func(ctx context.Context) error)
+
+	// podChanged applies the annotations of a pod in the Kubernetes API. It does not wait for the switch.
+	podChanged(ctx context.Context, object *corev1.Pod)
+
+	// recoverBandwidth sets the active limits of pods, before set or setAsync, to those that the meters of the switch enforce.
+	recoverBandwidth(pods []Pod, meters []ovs.Meter)
 
 	// expected returns the flows that should be installed.
 	expected(p Pod) []*ovs.Flow

@@ -25,11 +25,13 @@ type compiledFlows struct {
 	store    Store
 	policies Policies
 	pods     Pods
+	events   Events
 	compile  func(pipeline.Pod) pipeline.State
 
 	mu         sync.Mutex                       // held during Store.Update, so that ports are published in order
 	ports      map[namespace]map[Attachment]int // OpenFlow ports
 	namespaces map[Attachment]namespace
+	limits     map[Attachment]*limits
 }
 
 // namespace is a Namespace. One that was deleted and created again is another.
@@ -40,8 +42,8 @@ type namespace struct {
 
 func newCompiledFlows(d Dependencies) *compiledFlows {
 	return &compiledFlows{
-		store: d.Store, policies: d.Policies, pods: d.Pods, compile: d.Compile,
-		ports: map[namespace]map[Attachment]int{}, namespaces: map[Attachment]namespace{},
+		store: d.Store, policies: d.Policies, pods: d.Pods, events: d.Events, compile: d.Compile,
+		ports: map[namespace]map[Attachment]int{}, namespaces: map[Attachment]namespace{}, limits: map[Attachment]*limits{},
 	}
 }
 
@@ -99,8 +101,8 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
 	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	vnid, policies := p.vnidInput(), inputs.PodPolicies(key)
-	reads := []flowstore.Input{policies}
+	vnid, policies, bandwidth := p.vnidInput(), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner())
+	reads := []flowstore.Input{policies, bandwidth}
 	if p.VNID == nil {
 		reads = append(reads, vnid)
 	}
@@ -108,7 +110,10 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 		Owner: p.Owner(),
 		Reads: reads,
 		Compile: func(v *flowstore.Values) pipeline.State {
-			pod := pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs, Policies: flowstore.Read[pipeline.PodPolicies](v, policies)}
+			pod := pipeline.Pod{
+				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
+				Policies: flowstore.Read[pipeline.PodPolicies](v, policies), Bandwidth: flowstore.Read[config.Bandwidth](v, bandwidth),
+			}
 			if p.VNID != nil {
 				pod.VNID = *p.VNID
 			} else {
@@ -132,6 +137,7 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 	}
 	f.namespaces[p.Attachment] = ns
 	f.publishPorts(&u, ns)
+	f.publishBandwidth(&u, p, object)
 	return rules, f.store.Update(u)[0]
 }
 
@@ -174,6 +180,7 @@ func (f *compiledFlows) delete(a Attachment) *flowstore.Commit {
 	if _, known := f.namespaces[a]; known {
 		f.deletePort(&u, a)
 	}
+	f.deleteBandwidth(&u, a)
 	return f.store.Update(u)[0]
 }
 

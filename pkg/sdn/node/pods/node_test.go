@@ -16,7 +16,6 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	corev1 "k8s.io/api/core/v1"
 	apitypes "k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -47,13 +46,15 @@ type node struct {
 	api     api
 	pods    Pods // api, unless the test replaces it
 
-	previous map[uint64]config.VNID // of flows of the previous agent, by cookie
+	previous  map[uint64]config.VNID // of flows of the previous agent, by cookie
+	recovered chan struct{}          // if not nil, the store's first write waits for it, as in the product
 }
 
 // bridge is a fake or real one.
 type bridge interface {
 	ovs.Interface
 	Missing(ctx context.Context, flows []*ovs.Flow) ([]*ovs.Flow, error)
+	DumpMeters(ctx context.Context) ([]ovs.Meter, error)
 }
 
 // agent is a running agent.
@@ -211,6 +212,13 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if n.recovered != nil {
+			select {
+			case <-n.recovered:
+			case <-ctx.Done():
+				return
+			}
+		}
 		if err := flows.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("flow store: %v", err)
 		}
@@ -339,18 +347,4 @@ func check(t testing.TB, req *cniserver.Request, result *current.Result) *cniser
 	c.Command = cniserver.CommandCheck
 	c.Config = fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":"ovsdn","type":"ovsdn-cni","prevResult":%s}`, prev)
 	return &c
-}
-
-// noFlows discards all flows.
-type noFlows struct{}
-
-func (noFlows) ready(context.Context, string) (apitypes.UID, error) { return "", nil }
-func (noFlows) namespaceUID(string) apitypes.UID                    { return "" }
-func (noFlows) set(context.Context, Pod, *corev1.Pod) error         { return nil }
-func (noFlows) setAsync(context.Context, Pod, *corev1.Pod) func(context.Context) error {
-	return func(context.Context) error { return nil }
-}
-func (noFlows) expected(Pod) []*ovs.Flow { return nil }
-func (noFlows) remove(Attachment) func(context.Context) error {
-	return func(context.Context) error { return nil }
 }

@@ -43,6 +43,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	if err := m.setNamespaces(ctx); err != nil {
 		return err
 	}
+	m.recoverBandwidth(ctx)
 	for _, pod := range m.Pods() {
 		if m.rejectOutside(ctx, pod) {
 			continue // without changes: the pod works again if the node gets its previous subnet back

@@ -3,7 +3,8 @@ package pods
 import (
 	"testing"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	networkv1 "github.com/openshift/api/network/v1"
+
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 )
 
@@ -11,11 +12,11 @@ import (
 func TestAdd_reportsUnsupported(t *testing.T) {
 	n := newNode(t)
 	a, stop := n.start(t)
-	limited, plain := n.addPod("limited", newNetns(t)), n.addPod("plain", newNetns(t))
-	n.api["default/limited"].Annotations = map[string]string{config.IngressBandwidthAnnotation: "10M"}
-	add(t, a, limited)
+	asking, plain := n.addPod("asking", newNetns(t)), n.addPod("plain", newNetns(t))
+	n.api["default/asking"].Annotations = map[string]string{networkv1.AssignMacvlanAnnotation: "true"}
+	add(t, a, asking)
 	add(t, a, plain)
-	a.events.want(t, "pod limited: "+eventreason.NotSupported+": the network ignores annotation "+config.IngressBandwidthAnnotation+"=10M")
+	a.events.want(t, "pod asking: "+eventreason.NotSupported+": the network ignores annotation "+networkv1.AssignMacvlanAnnotation+"=true")
 	stop()
 	again, _ := n.start(t)
 	if got := a.events.count("pod ") + again.events.count("pod "); got != 1 {

@@ -1,0 +1,141 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// The limits of a pod's bandwidth are an input of its flows, by which a changed annotation changes them while the pod runs. Only annotations set them: the
+// CNI configuration does not declare the capability "bandwidth", so that the runtime passes none (docs/decisions/0015-bandwidth.md).
+
+// limits are the limits of an attached pod.
+type limits struct {
+	pod      Pod
+	active   config.Bandwidth
+	reported map[string]string // errors by annotation
+}
+
+// limitsOf returns the limits of the pod's attachment. The caller holds f.mu.
+func (f *compiledFlows) limitsOf(p Pod) *limits {
+	l := f.limits[p.Attachment]
+	if l == nil {
+		l = &limits{reported: map[string]string{}}
+		f.limits[p.Attachment] = l
+	}
+	l.pod = p
+	return l
+}
+
+// read sets the limits to those of the annotations. An invalid one retains the limit that is active, and is reported once.
+func (l *limits) read(annotations map[string]string, events Events) {
+	for _, direction := range []struct {
+		annotation, name string
+		active           *uint64
+	}{
+		{config.IngressBandwidthAnnotation, "ingress", &l.active.Ingress},
+		{config.EgressBandwidthAnnotation, "egress", &l.active.Egress},
+	} {
+		limit, err := config.ParseBandwidth(annotations, direction.annotation)
+		if err == nil {
+			*direction.active = limit
+			delete(l.reported, direction.annotation)
+			continue
+		}
+		if l.reported[direction.annotation] == err.Error() {
+			continue
+		}
+		l.reported[direction.annotation] = err.Error()
+		effect := "unlimited"
+		if *direction.active > 0 {
+			effect = fmt.Sprintf("limited to %d bit/s", *direction.active)
+		}
+		events.WarnPod(l.pod, eventreason.InvalidBandwidth, fmt.Sprintf("%v; the pod's %s bandwidth stays %s", err, direction.name, effect))
+	}
+}
+
+// publishBandwidth adds the limits of a pod to the update. The object may be nil. The caller holds f.mu, so that the cache is read in the order of updates.
+func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p Pod, object *corev1.Pod) {
+	l := f.limitsOf(p)
+	if cached := f.pods.Cached(p.Namespace, p.Name); cached != nil && isPod(cached, p.UID) {
+		object = cached
+	}
+	if object != nil {
+		l.read(object.Annotations, f.events)
+	}
+	u.Publish = append(u.Publish, flowstore.Published{Input: inputs.Bandwidth(p.Owner()), Value: l.active})
+}
+
+// deleteBandwidth deletes the limits of the attachment. The caller holds f.mu.
+func (f *compiledFlows) deleteBandwidth(u *flowstore.Update, a Attachment) {
+	delete(f.limits, a)
+	u.Withdraw = append(u.Withdraw, inputs.Bandwidth(a.Owner()))
+}
+
+func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var u flowstore.Update
+	for _, l := range f.limits {
+		if l.pod.Namespace != object.Namespace || l.pod.Name != object.Name || !isPod(object, l.pod.UID) {
+			continue
+		}
+		previous := l.active
+		f.publishBandwidth(&u, l.pod, object)
+		if l.active != previous {
+			klog.FromContext(ctx).Info("Changed bandwidth of pod", "pod", klog.KObj(object), "sandbox", l.pod.Sandbox, "ingress", l.active.Ingress, "egress", l.active.Egress)
+		}
+	}
+	if len(u.Publish) > 0 {
+		f.store.Update(u)
+	}
+}
+
+func (f *compiledFlows) recoverBandwidth(pods []Pod, meters []ovs.Meter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range pods {
+		f.limitsOf(p).active = pipeline.BandwidthOf(meters, p.OFPort)
+	}
+}
+
+// PodChanged applies the annotations of a pod of this node. It does not wait for the switch: the Node's condition reports flows that it refuses.
+func (m *Manager) PodChanged(ctx context.Context, object *corev1.Pod) {
+	m.flows.podChanged(ctx, object)
+}
+
+// recoverBandwidth reads the active limits of recovered pods from the switch, if the annotations of one of them do not have them: they are invalid, or the
+// cache does not have the pod.
+func (m *Manager) recoverBandwidth(ctx context.Context) {
+	var unknown []Pod
+	for _, pod := range m.Pods() {
+		object := m.pods.Cached(pod.Namespace, pod.Name)
+		if object == nil || !isPod(object, pod.UID) || !hasValidBandwidth(object) {
+			unknown = append(unknown, pod)
+		}
+	}
+	if unknown == nil {
+		return
+	}
+	meters, err := m.bridge.DumpMeters(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to read the bandwidth of pods from the switch; it is unlimited", "pods", len(unknown))
+		return
+	}
+	m.flows.recoverBandwidth(unknown, meters)
+}
+
+func hasValidBandwidth(object *corev1.Pod) bool {
+	_, ingress := config.ParseBandwidth(object.Annotations, config.IngressBandwidthAnnotation)
+	_, egress := config.ParseBandwidth(object.Annotations, config.EgressBandwidthAnnotation)
+	return ingress == nil && egress == nil
+}
