@@ -25,12 +25,17 @@ const (
 	maxBandwidth = 1e15
 )
 
-// The longest quantity, and the longest exponent with its sign. Tenants write quantities: to parse one takes a time that grows with its length, and
-// exponentially with that of its exponent.
+// MaxBandwidthAnnotation is the length of the longest valid value of BandwidthAnnotations, and maxExponent that of an exponent with its sign. Tenants write them: to
+// parse a quantity takes a time that grows with its length, and exponentially with that of its exponent.
 const (
-	maxQuantity = 32
-	maxExponent = 3
+	MaxBandwidthAnnotation = 32
+	maxExponent            = 3
 )
+
+// BandwidthAnnotations returns the keys of the annotations of Pods that limit their bandwidth.
+func BandwidthAnnotations() []string {
+	return []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation}
+}
 
 // ParseBandwidth parses a limit of bandwidth in the annotations of a Pod. It returns 0 without the annotation.
 func ParseBandwidth(annotations map[string]string, key string) (uint64, error) {
@@ -41,8 +46,8 @@ func ParseBandwidth(annotations map[string]string, key string) (uint64, error) {
 	invalid := func(reason string) error {
 		return fmt.Errorf("annotation %s=%s: %s; want bits per second from 1k to 1P, such as 10M", key, Shorten(value), reason)
 	}
-	if len(value) > maxQuantity {
-		return 0, invalid(fmt.Sprintf("longer than %d bytes", maxQuantity))
+	if len(value) > MaxBandwidthAnnotation {
+		return 0, invalid(fmt.Sprintf("longer than %d bytes", MaxBandwidthAnnotation))
 	}
 	if i := strings.LastIndexAny(value, "eE"); i >= 0 && len(value)-i-1 > maxExponent {
 		return 0, invalid("not a quantity")

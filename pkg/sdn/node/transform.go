@@ -64,7 +64,13 @@ func stripMetadata(o *metav1.ObjectMeta, reads func(key string) bool) {
 	o.ManagedFields = nil
 	var retained map[string]string
 	for key, value := range o.Annotations {
-		if len(value) <= maxAnnotation && reads(key) {
+		if !reads(key) {
+			continue
+		}
+		if slices.Contains(config.BandwidthAnnotations(), key) {
+			value = strings.Clone(value[:min(len(value), config.MaxBandwidthAnnotation+1)]) // not omitted: an invalid value retains the limit
+		}
+		if len(value) <= maxAnnotation {
 			if retained == nil {
 				retained = map[string]string{}
 			}

@@ -47,6 +47,22 @@ func TestTransform_annotations(t *testing.T) {
 	}
 }
 
+// A long value is invalid in the cache, too, and not as none.
+func TestTransform_longBandwidth(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: strings.Repeat("1", 200_000)}}}
+	got, err := transform(pod)
+	cached, ok := got.(*corev1.Pod)
+	if err != nil || !ok {
+		t.Fatalf("got %T, %v, want a pod", got, err)
+	}
+	if value := cached.Annotations[config.EgressBandwidthAnnotation]; len(value) > 100 {
+		t.Errorf("the cached value has %d bytes", len(value))
+	}
+	if _, err := config.ParseBandwidth(cached.Annotations, config.EgressBandwidthAnnotation); err == nil {
+		t.Error("the cached value is valid, want invalid")
+	}
+}
+
 // The cached pod has its limits of bandwidth, and what its ADD reports as not supported, and not more of it.
 func TestTransform_unsupported(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "true"}}}

@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"math"
-
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -27,14 +25,18 @@ const bitsPerKilobit = 1000
 const (
 	burstsPerSecond   = 2
 	minBandwidthBurst = 525
-	maxBandwidthBurst = 1e6 // a kernel before 5.8 counts at most 4 Gbit
+	maxBandwidthBurst = 1e6 // the kernel's datapath before 5.8 counts the bucket in 32 bits
 )
+
+// maxBandwidthRate is the highest rate, in kilobits per second. Both datapaths fill a bucket for at most burst/rate whole milliseconds: never, if that is less than
+// one.
+const maxBandwidthRate = 100e6
 
 // bandwidthMeter returns the meter of a limit in bits per second, with a whole number of kilobits.
 func bandwidthMeter(id uint32, limit uint64) ovs.Meter {
-	rate := min((limit+bitsPerKilobit-1)/bitsPerKilobit, math.MaxUint32)
+	rate := min((limit+bitsPerKilobit-1)/bitsPerKilobit, maxBandwidthRate)
 	burst := min(max(rate/burstsPerSecond, minBandwidthBurst), maxBandwidthBurst)
-	return ovs.Meter{ID: id, Unit: ovs.Kilobits, Rate: uint32(rate), Burst: uint32(burst)} //nolint:gosec // at most MaxUint32
+	return ovs.Meter{ID: id, Unit: ovs.Kilobits, Rate: uint32(rate), Burst: uint32(burst)} //nolint:gosec // at most maxBandwidthRate
 }
 
 // limited returns the actions for a packet of the pod, after its meter if it has a limit.

@@ -17,11 +17,15 @@ func TestBandwidthMeter(t *testing.T) {
 		1e9:  {1e6, 5e5},
 		2e9:  {2e6, 1e6},
 		1e10: {1e7, 1e6},
-		1e15: {0xffffffff, 1e6},
+		1e12: {1e8, 1e6},
+		1e15: {1e8, 1e6},
 	} {
 		m := bandwidthMeter(7, limit)
 		if m.Rate != want.rate || m.Burst != want.burst || m.Unit != ovs.Kilobits || m.ID != 7 {
 			t.Errorf("limit %d: got meter %+v, want rate %d and burst %d", limit, m, want.rate, want.burst)
+		}
+		if m.Burst*1000/m.Rate == 0 {
+			t.Errorf("limit %d: the bucket of meter %+v is never filled again", limit, m)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 type limits struct {
 	pod      Pod
 	active   config.Bandwidth
+	sent     bool              // to the store, the active ones
 	reported map[string]string // errors by annotation
 }
 
@@ -72,6 +73,7 @@ func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p Pod, object *cor
 	if object != nil {
 		l.read(object.Annotations, f.events)
 	}
+	l.sent = true
 	u.Publish = append(u.Publish, flowstore.Published{Input: inputs.Bandwidth(p.Owner()), Value: l.active})
 }
 
@@ -84,19 +86,17 @@ func (f *compiledFlows) deleteBandwidth(u *flowstore.Update, a Attachment) {
 func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var u flowstore.Update
 	for _, l := range f.limits {
-		if l.pod.Namespace != object.Namespace || l.pod.Name != object.Name || !isPod(object, l.pod.UID) {
+		if !l.sent || l.pod.Namespace != object.Namespace || l.pod.Name != object.Name || !isPod(object, l.pod.UID) {
 			continue
 		}
 		previous := l.active
-		f.publishBandwidth(&u, l.pod, object)
-		if l.active != previous {
-			klog.FromContext(ctx).Info("Changed bandwidth of pod", "pod", klog.KObj(object), "sandbox", l.pod.Sandbox, "ingress", l.active.Ingress, "egress", l.active.Egress)
+		l.read(object.Annotations, f.events)
+		if l.active == previous {
+			continue // an update would repeat flows that the switch has refused, without the store's back-off
 		}
-	}
-	if len(u.Publish) > 0 {
-		f.store.Update(u)
+		f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.Bandwidth(l.pod.Owner()), Value: l.active}}})
+		klog.FromContext(ctx).Info("Changed bandwidth of pod", "pod", klog.KObj(object), "sandbox", l.pod.Sandbox, "ingress", l.active.Ingress, "egress", l.active.Egress)
 	}
 }
 
@@ -113,29 +113,17 @@ func (m *Manager) PodChanged(ctx context.Context, object *corev1.Pod) {
 	m.flows.podChanged(ctx, object)
 }
 
-// recoverBandwidth reads the active limits of recovered pods from the switch, if the annotations of one of them do not have them: they are invalid, or the
-// cache does not have the pod.
-func (m *Manager) recoverBandwidth(ctx context.Context) {
-	var unknown []Pod
-	for _, pod := range m.Pods() {
-		object := m.pods.Cached(pod.Namespace, pod.Name)
-		if object == nil || !isPod(object, pod.UID) || !hasValidBandwidth(object) {
-			unknown = append(unknown, pod)
-		}
-	}
-	if unknown == nil {
-		return
+// recoverBandwidth reads the active limits of recovered pods from the switch. Annotations that are invalid, or not in the cache, retain them. It is called before
+// any pod gets another port.
+func (m *Manager) recoverBandwidth(ctx context.Context) error {
+	recovered := m.Pods()
+	if len(recovered) == 0 {
+		return nil
 	}
 	meters, err := m.bridge.DumpMeters(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to read the bandwidth of pods from the switch; it is unlimited", "pods", len(unknown))
-		return
+		return fmt.Errorf("read the bandwidth of %d pods from the switch: %w", len(recovered), err)
 	}
-	m.flows.recoverBandwidth(unknown, meters)
-}
-
-func hasValidBandwidth(object *corev1.Pod) bool {
-	_, ingress := config.ParseBandwidth(object.Annotations, config.IngressBandwidthAnnotation)
-	_, egress := config.ParseBandwidth(object.Annotations, config.EgressBandwidthAnnotation)
-	return ingress == nil && egress == nil
+	m.flows.recoverBandwidth(recovered, meters)
+	return nil
 }

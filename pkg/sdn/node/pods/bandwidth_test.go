@@ -1,8 +1,11 @@
 package pods
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -200,6 +203,50 @@ func TestBandwidthChangedDuringAdd(t *testing.T) {
 }
 
 // A switch without meters refuses a pod that asks for a limit.
+// Events of a pod whose limit the switch refuses do not repeat the attempt, which costs a comparison of all flows.
+func TestPodChanged_limitRefused(t *testing.T) {
+	n := newBandwidthNode(t)
+	a, _ := n.start(t)
+	add(t, a, n.addPod("web", newNetns(t)))
+	var attempts atomic.Int32
+	n.fake.RefuseFlow = func(f *ovs.Flow) string {
+		text, err := ovs.FlowText(f)
+		if err == nil && !strings.Contains(text, "meter:557058") {
+			return ""
+		}
+		attempts.Add(1)
+		return "OFPMMFC_OUT_OF_METERS"
+	}
+	n.annotate(t, a, "10M", "")
+	before := attempts.Load()
+	for range 10 {
+		n.annotate(t, a, "10M", "")
+	}
+	if got := attempts.Load(); before == 0 || got != before {
+		t.Errorf("got %d attempts after the first %d, want none", got-before, before)
+	}
+}
+
+// An agent that can't read the limits from the switch does not start without them.
+func TestRecover_metersUnreadable(t *testing.T) {
+	n := newBandwidthNode(t)
+	first, stop := n.start(t)
+	add(t, first, n.addPod("web", newNetns(t)))
+	stop()
+	second, _ := n.boot(t)
+	second.bridge = withoutMeters{second.bridge}
+	if err := second.Recover(t.Context()); !errors.Is(err, errNoMeters) {
+		t.Errorf("got error %v, want %v", err, errNoMeters)
+	}
+}
+
+var errNoMeters = errors.New("no answer")
+
+// withoutMeters is a switch that does not answer requests of meters.
+type withoutMeters struct{ Switch }
+
+func (withoutMeters) DumpMeters(context.Context) ([]ovs.Meter, error) { return nil, errNoMeters }
+
 func TestAdd_limitRefused(t *testing.T) {
 	n := newBandwidthNode(t)
 	a, _ := n.start(t)

@@ -32,6 +32,9 @@ func (m *Manager) Recover(ctx context.Context) error {
 			m.setAttached(pod, nil)
 		}
 	}
+	if err := m.recoverBandwidth(ctx); err != nil {
+		return err
+	}
 	// Remove deleted sandboxes first: their leases may hold the address of a running pod.
 	if err := m.reconcile(ctx, allValid); err != nil {
 		if ctx.Err() != nil {
@@ -43,7 +46,6 @@ func (m *Manager) Recover(ctx context.Context) error {
 	if err := m.setNamespaces(ctx); err != nil {
 		return err
 	}
-	m.recoverBandwidth(ctx)
 	for _, pod := range m.Pods() {
 		if m.rejectOutside(ctx, pod) {
 			continue // without changes: the pod works again if the node gets its previous subnet back
