@@ -138,6 +138,31 @@ func TestCreate_recreatedNamespace(t *testing.T) {
 	}
 }
 
+// Each of many Namespaces of one name gets a VNID that none of the previous ones had.
+func TestCreate_recreatedManyTimes(t *testing.T) {
+	f := newFixture(t)
+	seen := map[config.VNID]bool{}
+	for i := range 100 {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: types.UID(fmt.Sprint("uid", i))}}
+		if err := errors.Join(f.namespaceStore.Add(ns), f.kube.Tracker().Add(ns), f.sync(t.Context(), "red")); err != nil {
+			t.Fatal(err)
+		}
+		vnid, ok := f.vnids.VNID("red")
+		if !ok || seen[vnid] {
+			t.Fatalf("Namespace %d: got VNID %d, %t, want one that no previous Namespace had", i, vnid, ok)
+		}
+		seen[vnid] = true
+		// The controller sees the deletions of both objects together with the next Namespace.
+		if err := errors.Join(f.network.Tracker().Delete(networkv1.GroupVersion.WithResource("netnamespaces"), "", "red"),
+			f.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("namespaces"), "", "red")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.states) != 1 {
+		t.Errorf("got %d states, want 1", len(f.states))
+	}
+}
+
 // If the cache has a previous Namespace, the NetNamespace is that of the current one.
 func TestCreate_outdatedNamespace(t *testing.T) {
 	f := newFixture(t, netNamespace("red", 100, ""))

@@ -149,6 +149,26 @@ func TestNamespaceIsCreatedAgain(t *testing.T) {
 	stop()
 }
 
+// A sandbox of a deleted pod retains its VNID however often its namespace is created again, and no input of a previous Namespace remains after it.
+func TestNamespaceIsCreatedAgain_manyTimes(t *testing.T) {
+	n, _ := tenants(t)
+	a, _ := n.start(t)
+	a.publishNamespace("n0", 0x20)
+	req := n.addPod("deleted", newNetns(t))
+	add(t, a, req)
+	delete(n.api, "default/deleted")
+	for i := range config.VNID(100) {
+		a.publishNamespace(apitypes.UID(fmt.Sprint("n", i+1)), 0x100+i)
+	}
+	n.awaitVNIDs(t, a, map[string]config.VNID{"deleted": 0x20})
+	del(t, a, req)
+	for _, input := range []flowstore.Input{inputs.NamespaceVNID("default", "n0"), inputs.NamespaceVNID("default", "n50"), inputs.Ports("default", "n0")} {
+		if value, ok := a.store.Value(input); ok {
+			t.Errorf("after DEL: got %s %v, want none", input, value)
+		}
+	}
+}
+
 // A UID that is wrong for a moment has no effect, and lookups that fail or find no pod change nothing.
 func TestFollowNamespaces(t *testing.T) {
 	n, _ := tenants(t)
