@@ -55,3 +55,30 @@ func FuzzReplyReader(f *testing.F) {
 	f.Add(`{"id":0,"result":null,"error":"\u00e9"}`)
 	f.Fuzz(func(_ *testing.T, reply string) { _, _ = readReply(reply) })
 }
+
+// The texts are those of ovs-vswitchd 3.1 for the kernel's datapath.
+func TestDatapathStats_parse(t *testing.T) {
+	var got DatapathStats
+	for line := range strings.Lines(`system@ovs-system:
+  lookups: hit:120 missed:31 lost:2
+  flows: 17
+  masks: hit:300 total:5 hit/pkt:1.99
+  cache: hit:90 hit-rate:59.60%
+  caches:
+    masks-cache: size:256
+  port 0: ovs-system (internal)
+  port 1: vxlan_sys_4789 (vxlan: packet_type=ptap)
+`) {
+		if _, err := got.parse(line); err != nil {
+			t.Errorf("%q: got error %v, want none", line, err)
+		}
+	}
+	if want := (DatapathStats{Hit: 120, Missed: 31, Lost: 2, Flows: 17, Masks: 5}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, line := range []string{"lookups: hit:x missed:1", "flows: many", "masks: total:-1"} {
+		if _, err := got.parse(line); err == nil {
+			t.Errorf("%q: got no error, want one", line)
+		}
+	}
+}

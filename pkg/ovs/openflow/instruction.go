@@ -18,6 +18,11 @@ type Instructions struct {
 	Unknown []byte // unsupported instructions, as they arrived
 }
 
+// IsDrop reports whether the packet has no output and no next table.
+func (in *Instructions) IsDrop() bool {
+	return len(in.Apply) == 0 && len(in.Write) == 0 && in.Goto == 0 && len(in.Unknown) == 0
+}
+
 // MaskedMetadata is a write to the metadata bits in the mask.
 type MaskedMetadata struct {
 	Value, Mask uint64 // Mask 0: no write

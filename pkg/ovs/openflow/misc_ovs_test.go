@@ -26,6 +26,25 @@ func TestSwitchOnSwitch(t *testing.T) {
 	c.must(&openflow.SetConfig{MissSendLen: 77})
 }
 
+// The numbers are those that `ovs-ofctl dump-tables` prints.
+func TestTableStats(t *testing.T) {
+	s := startSwitch(t)
+	c := dial(t, s)
+	for _, flow := range []string{"table=0,priority=1,udp,tp_dst=53,actions=goto_table:7", "table=7,priority=1,tcp,actions=drop", "table=7,priority=2,sctp,actions=drop"} {
+		s.OFCtl(t, "add-flow", "-OOpenFlow14", ovstest.Bridge, flow)
+	}
+	p := hex.EncodeToString(packet(netip.MustParseAddrPort("10.0.0.1:1000"), netip.MustParseAddrPort("10.0.0.9:53")))
+	for range 3 {
+		s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet="+p+" actions=table")
+	}
+	reply := ask[*openflow.TableStatsReply](c, &openflow.TableStatsRequest{})
+	for _, want := range []openflow.TableStats{{Table: 0, Active: 1, Lookups: 3, Matched: 3}, {Table: 7, Active: 2, Lookups: 3}, {Table: 8}} {
+		if !slices.Contains(reply.Tables, want) {
+			t.Errorf("got tables %+v, want %+v", reply.Tables[:min(9, len(reply.Tables))], want)
+		}
+	}
+}
+
 // TestUnknownVersion connects to a switch that supports OpenFlow 1.0 only; its hello has no version bitmap.
 func TestUnknownVersion(t *testing.T) {
 	s := ovstest.Start(t)

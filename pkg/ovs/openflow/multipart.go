@@ -9,6 +9,7 @@ import (
 const (
 	multipartDesc        = 0
 	multipartFlow        = 1
+	multipartTable       = 3
 	multipartGroupDesc   = 7
 	multipartMeterConfig = 10
 	multipartFlowMonitor = 16
@@ -51,6 +52,8 @@ func decodeMultipartRequest(h Header, b []byte) (Message, error) {
 	case multipartFlow:
 		f, err := decodeFlowFilter(body)
 		return &FlowStatsRequest{f}, err
+	case multipartTable:
+		return &TableStatsRequest{}, nil
 	case multipartGroupDesc:
 		return &GroupDescRequest{}, nil
 	case multipartMeterConfig:
@@ -80,6 +83,8 @@ func decodeMultipartReply(h Header, b []byte) (Message, error) {
 		return decodeDescReply(part, body)
 	case multipartFlow:
 		return decodeFlowStatsReply(part, body)
+	case multipartTable:
+		return decodeTableStatsReply(part, body)
 	case multipartGroupDesc:
 		return decodeGroupDescReply(part, body)
 	case multipartMeterConfig:

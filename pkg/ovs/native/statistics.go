@@ -1,0 +1,199 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+)
+
+// TableStats returns the counters of the bridge's tables, of which an empty one has no flows.
+func (n *Native) TableStats(ctx context.Context) (tables []openflow.TableStats, err error) {
+	err = n.request(ctx, &openflow.TableStatsRequest{}, func(m openflow.Message) {
+		if reply, ok := m.(*openflow.TableStatsReply); ok {
+			tables = append(tables, reply.Tables...)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read table statistics: %w", err)
+	}
+	return tables, nil
+}
+
+// Drop is a flow that drops packets.
+type Drop struct {
+	ovs.Key
+	Packets uint64
+}
+
+// OwnerDrops returns the flows with that cookie and no action. vswitchd finds them by an index, and reads no others.
+func (n *Native) OwnerDrops(ctx context.Context, cookie uint64) ([]Drop, error) {
+	return n.drops(ctx, openflow.FlowFilter{Table: openflow.AllTables, Cookie: cookie, CookieMask: ^uint64(0)})
+}
+
+// TableDrops returns the flows of the table without an action.
+func (n *Native) TableDrops(ctx context.Context, table uint8) ([]Drop, error) {
+	return n.drops(ctx, openflow.FlowFilter{Table: table})
+}
+
+func (n *Native) drops(ctx context.Context, filter openflow.FlowFilter) (drops []Drop, err error) {
+	err = n.request(ctx, &openflow.FlowStatsRequest{FlowFilter: filter}, func(m openflow.Message) {
+		reply, ok := m.(*openflow.FlowStatsReply)
+		if !ok {
+			return
+		}
+		for i := range reply.Flows {
+			if f := &reply.Flows[i]; f.Instructions.IsDrop() {
+				drops = append(drops, Drop{ovs.KeyOf(f.Key()), f.Packets})
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read flow statistics: %w", err)
+	}
+	return drops, nil
+}
+
+// request sends one message, and calls each for every part of the reply.
+func (n *Native) request(ctx context.Context, m openflow.Message, each func(openflow.Message)) error {
+	return within(ctx, n.timeout, n.flows, func(ctx context.Context, c *switchConn) error {
+		answers, err := c.do(ctx, 1, func(int) openflow.Message { return m })
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if e, ok := a.message.(*openflow.Error); ok {
+				return e
+			}
+			each(a.message)
+		}
+		return nil
+	})
+}
+
+// DatapathStats are the counters of a datapath, which all bridges of its type share (ovs-dpctl(8)).
+type DatapathStats struct {
+	Hit, Missed, Lost uint64 // packets; each missed one is an upcall, of which vswitchd did not receive the lost ones
+	Flows, Masks      int    // megaflows and the masks of these; Masks is 0 for the userspace datapath
+}
+
+// DatapathStats returns the counters of the bridge's datapath.
+func (n *Native) DatapathStats(ctx context.Context) (stats DatapathStats, err error) {
+	err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
+		lines := 0
+		var strange error
+		err := n.command(ctx, func(line []byte) {
+			found, err := stats.parse(string(line))
+			if found {
+				lines++
+			}
+			if strange == nil {
+				strange = err
+			}
+		}, "dpctl/show", datapath)
+		switch {
+		case err != nil:
+			return err
+		case strange == nil && lines < 2:
+			return fmt.Errorf("dpctl/show %s has no statistics", datapath)
+		}
+		return strange
+	})
+	if err != nil {
+		return DatapathStats{}, fmt.Errorf("read datapath statistics: %w", err)
+	}
+	return stats, nil
+}
+
+// parse reads a line such as "  lookups: hit:5 missed:3 lost:0", "  flows: 7" or "  masks: hit:9 total:2 hit/pkt:1.1". It reports whether it has counters.
+func (s *DatapathStats) parse(line string) (found bool, err error) {
+	words := strings.Fields(line)
+	if len(words) < 2 {
+		return false, nil
+	}
+	number := func(word, name string, to *uint64) {
+		if text, ok := strings.CutPrefix(word, name); ok && err == nil {
+			*to, err = strconv.ParseUint(text, 10, 64)
+		}
+	}
+	var count uint64
+	switch words[0] {
+	case "lookups:":
+		for _, w := range words[1:] {
+			number(w, "hit:", &s.Hit)
+			number(w, "missed:", &s.Missed)
+			number(w, "lost:", &s.Lost)
+		}
+		return true, err
+	case "flows:":
+		number(words[1], "", &count)
+		s.Flows = int(count) //nolint:gosec // the datapath has at most some 200,000
+		return true, err
+	case "masks:":
+		for _, w := range words[1:] {
+			number(w, "total:", &count)
+		}
+		s.Masks = int(count) //nolint:gosec // at most the number of flows
+	}
+	return false, err
+}
+
+// ZoneUse is the number of connections in zones.
+type ZoneUse struct {
+	Total   int // of all zones
+	Fullest int // of the zone with most
+}
+
+// zonesChunk is the number of zones per command: the kernel's answer has the size of a page, with 12 bytes for each zone (struct ovs_zone_limit).
+const zonesChunk = 128
+
+// ZoneUse returns the number of connections in the zones, which must have a limit: the datapath counts no others.
+func (n *Native) ZoneUse(ctx context.Context, zones ovs.Zones) (use ZoneUse, err error) {
+	if err := zones.Validate(); err != nil {
+		return use, err
+	}
+	all := make([]string, 0, int(zones.Last)-int(zones.First)+1)
+	for zone := int(zones.First); zone <= int(zones.Last); zone++ {
+		all = append(all, strconv.Itoa(zone))
+	}
+	err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
+		for some := range slices.Chunk(all, zonesChunk) {
+			var strange error
+			err := n.command(ctx, func(line []byte) {
+				if err := use.parse(string(line)); err != nil {
+					strange = err
+				}
+			}, "dpctl/ct-get-limits", datapath, "zone="+strings.Join(some, ","))
+			if err != nil {
+				return err
+			}
+			if strange != nil {
+				return strange
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return ZoneUse{}, fmt.Errorf("count connections of zones %d to %d: %w", zones.First, zones.Last, err)
+	}
+	return use, nil
+}
+
+// parse reads a line such as "zone=8192,limit=100,count=7"; others, such as the default limit, have no count.
+func (u *ZoneUse) parse(line string) error {
+	_, text, ok := strings.Cut(line, ",count=")
+	if !ok {
+		return nil
+	}
+	count, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return fmt.Errorf("count of a zone: %w", err)
+	}
+	u.Total += count
+	u.Fullest = max(u.Fullest, count)
+	return nil
+}

@@ -1,0 +1,85 @@
+package native_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+// Flows of another cookie, and those that do not drop, are no drops of the owner.
+func TestNative_flowStatistics(t *testing.T) {
+	s, n := startEither(t)
+	for _, flow := range []string{
+		"table=0,priority=1,cookie=5,udp,tp_dst=53,actions=goto_table:7", "table=0,priority=2,cookie=6,sctp,actions=drop",
+		"table=7,priority=0,cookie=5,actions=drop", "table=7,priority=9,cookie=6,tcp,actions=drop", "table=7,priority=8,cookie=6,sctp,actions=local",
+	} {
+		s.OFCtl(t, "add-flow", "-OOpenFlow14", ovstest.Bridge, flow)
+	}
+	packet := composed(t, s, "udp,nw_src=10.0.0.1,nw_dst=10.0.0.9,udp_src=1000,udp_dst=53")
+	for range 3 {
+		s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet="+packet+" actions=table")
+	}
+	tables, err := n.TableStats(t.Context())
+	must(t, err)
+	for _, want := range []openflow.TableStats{{Table: 0, Active: 2, Lookups: 3, Matched: 3}, {Table: 7, Active: 3, Lookups: 3, Matched: 3}} {
+		if !slices.Contains(tables, want) {
+			t.Errorf("got tables %+v, want %+v", tables[:min(8, len(tables))], want)
+		}
+	}
+	owner, err := n.OwnerDrops(t.Context(), 5)
+	must(t, err)
+	dropped := native.Drop{Key: ovs.Key{Table: 7}, Packets: 3}
+	if diff := cmp.Diff([]native.Drop{dropped}, owner); diff != "" {
+		t.Errorf("drops of cookie 5 (-want +got):\n%s", diff)
+	}
+	table, err := n.TableDrops(t.Context(), 7)
+	must(t, err)
+	slices.SortFunc(table, func(a, b native.Drop) int { return a.Priority - b.Priority })
+	if diff := cmp.Diff([]native.Drop{dropped, {Key: ovs.Key{Table: 7, Priority: 9, Match: "tcp"}}}, table); diff != "" {
+		t.Errorf("drops of table 7 (-want +got):\n%s", diff)
+	}
+	s.StopVSwitchd(t)
+	if _, err := n.TableStats(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("without vswitchd: got %v, want an unavailable error", err)
+	}
+}
+
+func TestNative_datapathStats(t *testing.T) {
+	s, n := startEither(t)
+	stats, err := n.DatapathStats(t.Context())
+	must(t, err)
+	if stats.Missed != 0 || stats.Lost != 0 || stats.Flows != 0 {
+		t.Errorf("got %+v, want an unused datapath", stats)
+	}
+	s.StopVSwitchd(t)
+	if _, err := n.DatapathStats(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("without vswitchd: got %v, want an unavailable error", err)
+	}
+}
+
+// Zones without connections count, too, and more zones than fit in one command.
+func TestNative_zoneUse(t *testing.T) {
+	s, n := startEither(t)
+	zones := ovs.Zones{First: 0x8200, Last: 0x83ff}
+	must(t, n.LimitZones(t.Context(), zones, 100))
+	for zone, connections := range map[string]int{"0x8200": 2, "0x83ff": 3, "0x8400": 4} {
+		if zone == "0x8400" {
+			must(t, n.LimitZones(t.Context(), ovs.Zones{First: 0x8400, Last: 0x8400}, 100))
+		}
+		for i := range connections {
+			p := composed(t, s, "udp,nw_src=10.0.0."+string(rune('1'+i))+",nw_dst=10.0.0.9,udp_src=1000,udp_dst=53")
+			trackOne(t, s, p, "zone="+map[string]string{"0x8200": "33280", "0x83ff": "33791", "0x8400": "33792"}[zone])
+		}
+	}
+	use, err := n.ZoneUse(t.Context(), zones)
+	must(t, err)
+	if want := (native.ZoneUse{Total: 5, Fullest: 3}); use != want {
+		t.Errorf("got %+v, want %+v", use, want)
+	}
+}
