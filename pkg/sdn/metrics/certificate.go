@@ -1,0 +1,114 @@
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// certificateLifetime is that of a self-signed certificate, which is replaced after half of it.
+const certificateLifetime = 365 * 24 * time.Hour
+
+// certificate is the certificate of the server: that of two files, read again when they change, or a self-signed one.
+type certificate struct {
+	certFile, keyFile string // empty: self-signed
+	now               func() time.Time
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	files   [2]os.FileInfo // from which it was read
+	renewal time.Time
+}
+
+// isSame reports whether the file is unchanged. A mounted Secret is replaced by renaming a symbolic link: then the path is that of another file.
+func isSame(before, now os.FileInfo) bool {
+	return before != nil && os.SameFile(before, now) && before.ModTime().Equal(now.ModTime()) && before.Size() == now.Size()
+}
+
+// load returns the current certificate. With an error it returns the previous one, if there is any.
+func (c *certificate) load() (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	update := c.readFiles
+	if c.certFile == "" {
+		update = c.selfSign
+	}
+	err := update()
+	return c.current, err
+}
+
+func (c *certificate) readFiles() error {
+	var files [2]os.FileInfo
+	for i, path := range []string{c.certFile, c.keyFile} {
+		var err error
+		if files[i], err = os.Stat(path); err != nil {
+			return err
+		}
+	}
+	if isSame(c.files[0], files[0]) && isSame(c.files[1], files[1]) {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fmt.Errorf("load %s and %s: %w", c.certFile, c.keyFile, err)
+	}
+	c.current, c.files = &pair, files
+	return nil
+}
+
+func (c *certificate) selfSign() error {
+	now := c.now()
+	if c.current != nil && now.Before(c.renewal) {
+		return nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	host, _ := os.Hostname() // the name is only informative
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: cmp.Or(host, "ovsdn")},
+		NotBefore:    now.Add(-time.Hour), // of clients whose clock is late
+		NotAfter:     now.Add(certificateLifetime),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if host != "" {
+		template.DNSNames = []string{host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return fmt.Errorf("sign the certificate: %w", err)
+	}
+	c.current, c.renewal = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, now.Add(certificateLifetime/2)
+	return nil
+}
+
+// config returns the TLS configuration, which reads changed files at the next connection.
+func (c *certificate) config(ctx context.Context) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}, // HTTP/2 would let one connection start any number of requests
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			current, err := c.load()
+			if err != nil && current != nil {
+				klog.FromContext(ctx).Error(err, "Failed to load the certificate of the metrics server; using the previous one")
+				return current, nil
+			}
+			return current, err
+		},
+	}
+}
