@@ -32,6 +32,7 @@ type Loop struct {
 	name      string
 	reconcile Func
 	queue     workqueue.TypedInterface[string]
+	events    events
 	limiter   workqueue.TypedRateLimiter[string]
 
 	mu      sync.Mutex
@@ -55,12 +56,15 @@ func (l *Loop) WithMaxBackoff(d time.Duration) *Loop {
 }
 
 // Add adds a key to the queue.
-func (l *Loop) Add(key string) { l.queue.Add(key) }
+func (l *Loop) Add(key string) {
+	l.events.add(key) // before a worker can take the key
+	l.queue.Add(key)
+}
 
 // AddUnlessFailing adds a key unless its retry is pending: events that reconciliation itself may cause must not bypass the backoff.
 func (l *Loop) AddUnlessFailing(key string) {
 	if l.limiter.NumRequeues(key) == 0 {
-		l.queue.Add(key)
+		l.Add(key)
 	}
 }
 
@@ -85,7 +89,7 @@ func (l *Loop) Watch(informer cache.SharedInformer) error {
 func (l *Loop) WatchUnless(informer cache.SharedInformer, same func(before, now any) bool) error {
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-			l.queue.Add(key)
+			l.Add(key)
 		}
 	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -139,9 +143,14 @@ func (l *Loop) next(ctx context.Context) bool {
 	}
 	defer l.queue.Done(key)
 	logger := klog.FromContext(ctx).WithValues("loop", l.name, "key", key)
+	since, start := l.events.take(key), time.Now()
 	err := l.reconcile(klog.NewContext(ctx, logger), key)
 	if ctx.Err() != nil { // the queue may still have keys; informers add them again after a restart
 		return false
+	}
+	observe(ctx, l.name, since, start, err)
+	if err != nil {
+		l.events.restore(key, since)
 	}
 	switch _, isUserError := errors.AsType[UserError](err); {
 	case err == nil:

@@ -16,6 +16,7 @@ type Runner struct {
 	backoff  time.Duration // maximum
 	run      func(ctx context.Context) error
 	pending  chan struct{}
+	events   events
 }
 
 // NewRunner returns a runner of the function, which is retried with backoff if it fails.
@@ -31,6 +32,11 @@ func (r *Runner) WithMaxBackoff(d time.Duration) *Runner {
 
 // Trigger requests a call. It never blocks.
 func (r *Runner) Trigger() {
+	r.events.add("")
+	r.wake()
+}
+
+func (r *Runner) wake() {
 	select {
 	case r.pending <- struct{}{}:
 	default: // a call is already pending
@@ -47,14 +53,18 @@ func (r *Runner) Run(ctx context.Context) {
 			return
 		}
 		pause := time.After(r.interval)
+		since, start := r.events.take(""), time.Now()
 		err := r.run(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
+		}
+		observe(ctx, r.name, since, start, err)
+		switch {
 		case err != nil:
+			r.events.restore("", since)
 			retryAfter := max(backoff.Step(), r.interval)
 			klog.FromContext(ctx).Error(err, "Failed to reconcile", "runner", r.name, "retryAfter", retryAfter)
-			r.Trigger()
+			r.wake()
 			pause = time.After(retryAfter)
 		default:
 			backoff = newBackoff(r.backoff)

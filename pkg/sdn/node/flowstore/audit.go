@@ -71,6 +71,7 @@ func (s *Store) countDrift(ctx context.Context, found ovs.Difference) {
 		return
 	}
 	log.Info("Repaired flows that another program changed")
+	s.counters.Repairs++
 	s.drift.Missing += found.Missing
 	s.drift.Altered += found.Altered
 	s.drift.Foreign += found.Foreign

@@ -15,6 +15,7 @@ const (
 	kindFlow kind = iota
 	kindGroup
 	kindMeter
+	numKinds
 )
 
 // key identifies a flow, group or meter. Flows and meters may have several owners; a group has one, which is part of its name.

@@ -69,6 +69,9 @@ func (s *Store) recordRefused(ctx context.Context, changes, rest []*change) {
 		_, refused := s.refused[c.owner]
 		switch {
 		case c.failed:
+			if !refused {
+				s.countFailed(c.err)
+			}
 			s.refused[c.owner] = refusedState{state: c.new, err: c.err}
 		case refused && !waiting[c]:
 			delete(s.refused, c.owner)

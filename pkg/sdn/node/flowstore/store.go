@@ -25,6 +25,7 @@ type Store struct {
 	backoff wait.Backoff // between failed replacements
 
 	auditInterval time.Duration
+	observer      Observer
 	retryBackoff  wait.Backoff // between attempts to install rejected states
 
 	inputs  inputs
@@ -41,7 +42,8 @@ type Store struct {
 	drift    ovs.Difference          // total of all audits
 	revoked  revocations             // of the updates whose changes are in the queue
 	refused  map[pipeline.Owner]refusedState
-	failure  error // of the last write
+	failure  error      // of the last write
+	counters Statistics // only the counters
 
 	changed chan struct{} // the queue or revoked is not empty
 	resync  chan struct{} // a replacement was requested
@@ -56,6 +58,7 @@ func New(bridge ovs.Interface) *Store {
 	return &Store{
 		bridge:        bridge,
 		auditInterval: auditInterval,
+		observer:      noObserver{},
 		retryBackoff:  wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 8, Cap: auditInterval},
 		backoff:       wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 2 * time.Second},
 		inputs:        newInputs(),
@@ -74,9 +77,11 @@ func New(bridge ovs.Interface) *Store {
 
 // A Commit is the result of a change, which may not be written yet.
 type Commit struct {
-	owner pipeline.Owner
-	done  chan struct{}
-	err   error // valid once done is closed
+	owner    pipeline.Owner
+	done     chan struct{}
+	queued   time.Time // zero: it was completed at once
+	observer Observer  // of a queued change
+	err      error     // valid once done is closed
 }
 
 // WaitAll waits for all commits, and joins their errors.
@@ -88,7 +93,12 @@ func WaitAll(ctx context.Context, commits []*Commit) error {
 	return errors.Join(errs...)
 }
 
+func (c *Commit) observe(o Observer) { c.queued, c.observer = time.Now(), o }
+
 func (c *Commit) complete(err error) {
+	if c.observer != nil {
+		c.observer.Committed(time.Since(c.queued), err)
+	}
 	c.err = err
 	close(c.done)
 }
@@ -114,6 +124,7 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 	owner := commit.owner
 	if c := s.queued[owner]; c != nil {
 		c.new = wanted
+		commit.observe(s.observer)
 		c.commits = append(c.commits, commit)
 		return
 	}
@@ -122,6 +133,7 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 		commit.complete(nil)
 		return
 	}
+	commit.observe(s.observer)
 	c := &change{owner: owner, new: wanted, commits: []*Commit{commit}}
 	s.queue = append(s.queue, c)
 	s.queued[owner] = c

@@ -10,12 +10,13 @@ import (
 
 // table merges the owners' states by key, and records what is installed. Only the writer uses it.
 type table struct {
-	entries map[key]*entry
-	numbers map[uint32]key // of groups
+	entries   map[key]*entry
+	numbers   map[uint32]key // of groups
+	installed *installed
 }
 
 func newTable() table {
-	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}}
+	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}, installed: &installed{}}
 }
 
 // An entry is one key with its owners.
@@ -219,6 +220,7 @@ func (t table) change(tx *ovs.Transaction, k key) {
 func (t table) commit(k key) {
 	if e := t.entries[k]; e != nil {
 		one, want := e.compile()
+		t.installed.record(k, e.installed != form{}, want != form{})
 		e.sent, e.installed = one.contribution, want
 		t.collect(k)
 	}

@@ -3,6 +3,7 @@ package flowstore
 import (
 	"context"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -16,13 +17,19 @@ func (s *Store) write(ctx context.Context) error {
 	changes, revoked, full := s.take()
 	var rest []*change
 	var err error
+	kind, start := WriteAll, time.Now()
 	switch {
 	case full && s.auditing():
+		kind = WriteAudit
 		rest, err = s.audit(ctx, changes)
 	case full:
 		rest, _, err = s.replace(ctx, changes)
 	case len(changes) > 0:
+		kind = WriteChanges
 		rest, err = s.apply(ctx, changes)
+	}
+	if full || len(changes) > 0 {
+		s.observer.Written(kind, time.Since(start), err)
 	}
 	s.recordRefused(ctx, changes, rest)
 	s.putBack(rest)
@@ -98,6 +105,7 @@ func (s *Store) finish(changes []*change, replaced bool) {
 			s.current[c.owner] = c.new
 		}
 		if c.eviction {
+			s.countFailed(c.err)
 			s.refused[c.owner] = refusedState{state: c.old, err: c.err}
 		} else { // a change of an evicted owner may follow
 			delete(s.writing, c.owner)
