@@ -99,7 +99,7 @@ func (c *masterCluster) master(n int) (time.Duration, []*networkv1.HostSubnet) {
 	defer hostSubnets.Stop()
 
 	cfg := master.Defaults()
-	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress = c.server, false, "0"
+	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress, cfg.Metrics.Address = c.server, false, "0", "0"
 	cfg.ClusterNetworks = []string{"10.128.0.0/10"} // 8,192 subnets
 	ctx, cancel := context.WithCancel(c.b.Context())
 	defer cancel()

@@ -88,7 +88,7 @@ type netidCluster struct {
 func (c *netidCluster) run(done func(ended <-chan error) error) time.Duration {
 	c.b.Helper()
 	cfg := master.Defaults()
-	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress = c.server, false, "0"
+	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress, cfg.Metrics.Address = c.server, false, "0", "0"
 	ctx, cancel := context.WithCancel(c.b.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -259,6 +259,7 @@ func startController(t *testing.T, config *rest.Config) {
 	t.Helper()
 	cfg := master.Defaults()
 	cfg.REST, cfg.LeaderElect, cfg.HealthzAddress, cfg.Mode = apitest.AsServiceAccount(config, system, "ovsdn-controller"), false, "0", "multitenant"
+	cfg.Metrics.Address = "0"
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- master.Run(ctx, cfg) }()

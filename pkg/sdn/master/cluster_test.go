@@ -84,7 +84,7 @@ func (c *cluster) start(t *testing.T, edit func(*master.Config)) (l *log, stop f
 	t.Helper()
 	cfg := master.Defaults()
 	cfg.REST = c.master
-	cfg.HealthzAddress = "0" // tests run in parallel
+	cfg.HealthzAddress, cfg.Metrics.Address = "0", "0" // tests run in parallel
 	cfg.Mode = config.ModeSubnet.String()
 	cfg.HostSubnetRetention = 0 // most tests wait for released subnets
 	if edit != nil {

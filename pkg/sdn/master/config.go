@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 )
 
 // Config is the configuration of the controller. Its network is used only to create the ClusterNetwork of a new cluster; an existing
@@ -37,6 +38,8 @@ type Config struct {
 	LeaderElect          bool   // lead only while holding a Lease, so that several replicas can run
 	LeaderElectNamespace string // of the Lease
 	HealthzAddress       string // host:port of /healthz and /readyz; "0": none
+
+	Metrics metrics.Config // of the server of metrics and profiles
 }
 
 // Defaults returns the default configuration, with the network of OpenShift SDN, without REST.
@@ -56,6 +59,7 @@ func Defaults() Config {
 		LeaderElect:          true,
 		LeaderElectNamespace: "ovsdn-system",
 		HealthzAddress:       "127.0.0.1:9410",
+		Metrics:              metrics.Config{Address: ":9446"},
 	}
 }
 
@@ -88,6 +92,9 @@ func (c Config) Validate() error {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.HealthzAddress))
 		}
+	}
+	if err := c.Metrics.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if _, err := c.network(); err != nil {
 		errs = append(errs, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
@@ -31,7 +32,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/unsupported"
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 const (
@@ -49,7 +52,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	m := &master{Config: cfg, health: &health{}}
+	m := &master{Config: cfg, health: &health{}, metrics: newControllerMetrics()}
 	var err error
 	if m.initial, err = cfg.network(); err != nil {
 		return err
@@ -74,6 +77,12 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer stopProbes()
+	ctx = reconcile.WithObserver(ctx, m.metrics.reconciles)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	serving.Go(func() { metrics.Run(ctx, cfg.Metrics, clients.Kube, m.metrics.registry) })
 
 	klog.FromContext(ctx).Info("Starting controller", "server", cfg.REST.Host, "identity", m.name)
 	if !cfg.LeaderElect {
@@ -91,6 +100,7 @@ type master struct {
 	name    string          // of this controller
 	clients *clients
 	health  *health
+	metrics *controllerMetrics
 	number  func() int // of this term
 	terms   int        // begun
 }
@@ -168,6 +178,8 @@ func (m *master) term(ctx context.Context) error {
 			return nil // the context has ended
 		}
 	}
+	m.metrics.term.Store(&termState{subnets: c.subnets.Usage, vnids: c.netids.Usage})
+	defer m.metrics.term.Store(nil)
 	m.health.setLeading("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return c.clusterNetwork.run(ctx) })

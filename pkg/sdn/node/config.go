@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
@@ -45,6 +46,8 @@ type Config struct {
 	SysctlDir    string       // directory of the host's sysctls; empty: /proc/sys
 	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
 
+	Metrics metrics.Config // of the server of metrics and profiles
+
 	HostAccess hostnet.HostAccess // which of this node's ports pods can connect to
 
 	HostNetworkNamespaces []string // namespaces that represent the host networks of all nodes in NetworkPolicies, where they exist
@@ -63,6 +66,7 @@ func Defaults() Config {
 		CNIPlugin:    filepath.Join(filepath.Dir(self), cniserver.PluginName),
 		IPAMDir:      ipam.DefaultDir,
 		HealthzAddr:  "127.0.0.1:9411",
+		Metrics:      metrics.Config{Address: ":9447"},
 
 		HostAccess: hostnet.HostAccessAll,
 
@@ -113,7 +117,7 @@ func (c Config) Validate() error {
 			invalid("--host-network-namespaces: %q is not the name of a namespace: %s", name, msgs[0])
 		}
 	}
-	errs = append(errs, c.validateMTU(), c.ValidatePaths())
+	errs = append(errs, c.validateMTU(), c.ValidatePaths(), c.Metrics.Validate())
 	if c.HealthzAddr != "0" {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
 			invalid("--healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.HealthzAddr)

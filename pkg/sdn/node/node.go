@@ -35,11 +35,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // Backoff of a set-up that failed.
@@ -84,6 +86,8 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		cni:        cnihandler.New(),
 	}
 	defer a.reporter.stop()
+	a.metrics = newAgentMetrics(a.probes()["/readyz"])
+	ctx = reconcile.WithObserver(ctx, a.metrics.reconciles)
 	return a.run(ctx)
 }
 
@@ -99,6 +103,7 @@ type agent struct {
 	reporter   *reporter
 	condition  *condition
 	cni        *cnihandler.Handler
+	metrics    *agentMetrics
 
 	installation   *installation
 	socket         *socketReconciler
@@ -136,10 +141,11 @@ func (a *agent) run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- cniserver.Serve(serving, socket, a.cni)
+		served <- cniserver.Serve(serving, socket, observedHandler{a.cni, a.metrics.cni})
 	}()
 	var parts sync.WaitGroup
 	parts.Go(func() { a.condition.run(ctx) })
+	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.registry) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
 	a.socket = &socketReconciler{socket: socket, report: a.reporter.event, period: socketCheck}

@@ -89,6 +89,7 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, h
 }
 
 func (n *nodeNetwork) close() {
+	n.agent.metrics.network.Store(nil)
 	if n.ipam != nil {
 		_ = n.ipam.Close()
 	}
@@ -113,6 +114,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 		return fmt.Errorf("static flows: %w", err)
 	}
 	n.store = flowstore.New(a.flowBridge)
+	n.store.Observe(a.metrics.flows)
 	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	objects := n.caches.network.Network().V1()
@@ -254,6 +256,9 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 		a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, repair, n.onConnected...))
 	})
 	start(bridge.run)
+	sampler := newSampler(a.bridge, n.node, a.NodeName)
+	a.metrics.setNetwork(n, sampler)
+	start(sampler.run)
 	start(a.watchSockets)
 	for _, run := range n.runs {
 		start(run)

@@ -29,12 +29,25 @@ const (
 
 // ZoneLimit is the maximum number of connections in each of the zones.
 type ZoneLimit struct {
+	Class ZoneClass
 	Zones ovs.Zones
 	Limit int
 }
 
+// ZoneClass is the purpose of zones.
+type ZoneClass string
+
+// The classes of zones.
+const (
+	ZoneOpener  ZoneClass = "opener"  // connections that the pod opened
+	ZoneTarget  ZoneClass = "target"  // connections to the pod from outside of the node
+	ZoneHairpin ZoneClass = "hairpin" // connections of clients that reach themselves through a service
+	ZoneNAT     ZoneClass = "nat"     // translated connections to services
+)
+
 // zoneKind has the first zone of one purpose, and the share of the free entries that each of its zones may have.
 type zoneKind struct {
+	class ZoneClass
 	first uint16
 	share int
 }
@@ -49,13 +62,13 @@ func (n Node) ZoneLimits(free int) []ZoneLimit {
 		hosts := min(subnet.Addr().BitLen()-subnet.Bits(), zoneBits)
 		low := lowBits(subnet.Masked().Addr()) &^ (1<<hosts - 1)
 		last := uint16(1<<hosts - 1) //nolint:gosec // of 13 bits
-		kinds := []zoneKind{{zoneLocal, openerShare}, {zoneTarget, targetShare}}
+		kinds := []zoneKind{{ZoneOpener, zoneLocal, openerShare}, {ZoneTarget, zoneTarget, targetShare}}
 		if n.BalancesServices {
-			kinds = append(kinds, zoneKind{zoneHairpin, openerShare}, zoneKind{zoneNAT, openerShare})
+			kinds = append(kinds, zoneKind{ZoneHairpin, zoneHairpin, openerShare}, zoneKind{ZoneNAT, zoneNAT, openerShare})
 		}
 		for _, kind := range kinds {
 			first := kind.first | low
-			all = append(all, ZoneLimit{Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
+			all = append(all, ZoneLimit{Class: kind.class, Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -54,6 +55,8 @@ type denied struct {
 	explain func(denial) explanation
 	subnets []netip.Prefix // of this node
 	wake    chan struct{}
+
+	reported [2]atomic.Uint64 // packets: ingress, egress
 
 	mu       sync.Mutex
 	subjects map[subject]*reports
@@ -108,6 +111,11 @@ func (d *denied) handle(p ovs.PacketIn) {
 	}
 	kind := denial{reason, header}
 	s := d.subject(kind)
+	if kind.Egress {
+		d.reported[1].Add(1)
+	} else {
+		d.reported[0].Add(1)
+	}
 
 	d.mu.Lock()
 	defer d.mu.Unlock()

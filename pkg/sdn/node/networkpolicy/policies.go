@@ -130,6 +130,11 @@ func (p *Policies) Run(ctx context.Context) {
 	parts.Wait()
 }
 
+// ReportedPackets returns the number of denied packets that the switch reported, of namespaces that log them.
+func (p *Policies) ReportedPackets() (ingress, egress uint64) {
+	return p.denied.reported[0].Load(), p.denied.reported[1].Load()
+}
+
 // InitialSyncDone is called after the flows of the first sync are installed.
 func (p *Policies) InitialSyncDone() {
 	p.mu.Lock()

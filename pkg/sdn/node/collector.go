@@ -1,0 +1,140 @@
+package node
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// nodeCollector reads the state of the node from memory.
+type nodeCollector struct {
+	*agentMetrics
+	tables map[int]string
+
+	ready, pods, addrsFree, addrsTotal                            metrics.Family
+	flowsInstalled, groups, meters, ownersRefused                 metrics.Family
+	drift, repairs, conflicts, rejections                         metrics.Family
+	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
+	denied, deniedReported                                        metrics.Family
+	upcalls, hits, lost, megaflows, masks                         metrics.Family
+	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
+}
+
+func newNodeCollector(m *agentMetrics) *nodeCollector {
+	gauge, counter := metrics.Gauge, metrics.Counter
+	return &nodeCollector{
+		agentMetrics: m, tables: pipeline.TableNames(),
+
+		ready:      gauge("ovsdn_node_ready", "1 if /readyz of the agent succeeds."),
+		pods:       gauge("ovsdn_pods", "Sandboxes with a port on the node."),
+		addrsFree:  gauge("ovsdn_pod_addresses_free", "IPv4 addresses of the node's subnets that no pod has."),
+		addrsTotal: gauge("ovsdn_pod_addresses_capacity", "IPv4 addresses of the node's subnets for pods."),
+
+		flowsInstalled: gauge("ovsdn_flows_installed", "Flows that the agent has installed."),
+		groups:         gauge("ovsdn_groups_installed", "Groups that the agent has installed: services with --service-proxy=ovs."),
+		meters:         gauge("ovsdn_meters_installed", "Meters that the agent has installed."),
+		ownersRefused:  gauge("ovsdn_flow_owners_refused", "Objects whose flows are not installed, since the switch rejects them or another object has the same."),
+
+		drift:      counter("ovsdn_flow_drift_total", "Flows, groups and meters that another program deleted (missing), changed (altered) or added (foreign), and the agent repaired.", "kind"),
+		repairs:    counter("ovsdn_flow_repairs_total", "Comparisons of all flows that found changes by another program."),
+		conflicts:  counter("ovsdn_flow_conflicts_total", "Changes of flows that failed because another object has the same flow with other actions."),
+		rejections: counter("ovsdn_flow_rejections_total", "Changes of flows that the switch rejected."),
+
+		tableFlows:   gauge("ovsdn_table_flows", "Flows on the switch, by table.", "table"),
+		tableLookups: counter("ovsdn_table_lookups_packets_total", "Packets that the table processed.", "table"),
+		tableMatches: counter("ovsdn_table_matched_packets_total", "Packets that matched a flow of the table.", "table"),
+		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows and those of remote nodes dropped, by table and reason.", "table", "reason"),
+
+		denied:         counter("ovsdn_denied_packets_total", "Packets of pods that policies denied, by direction.", "direction"),
+		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch reported for the agent's log, by direction.", "direction"),
+
+		hits:      counter("ovsdn_datapath_hit_packets_total", "Packets that matched a megaflow of the datapath. All bridges of its type share a datapath."),
+		upcalls:   counter("ovsdn_datapath_upcalls_total", "Packets that the datapath sent to vswitchd, since they matched no megaflow."),
+		lost:      counter("ovsdn_datapath_lost_packets_total", "Packets that were lost on the way to vswitchd."),
+		megaflows: gauge("ovsdn_datapath_megaflows", "Megaflows of the datapath."),
+		masks:     gauge("ovsdn_datapath_masks", "Masks of the megaflows. 0 for the userspace datapath, which does not report them."),
+
+		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
+		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),
+		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener, target, hairpin, nat.", "class"),
+		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with most entries, by class of zones.", "class"),
+		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "Entries of the zone with most entries as a part of its limit, by class of zones.", "class"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
+	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
+		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.denied, c.deniedReported,
+		c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
+}
+
+// Collect implements prometheus.Collector.
+func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
+	metrics.SendBool(to, c.ready, c.agentMetrics.ready() == nil)
+	n := c.network.Load()
+	if n == nil {
+		return
+	}
+	metrics.Send(to, c.pods, n.pods())
+	addrs := n.addrs()
+	metrics.Send(to, c.addrsFree, addrs.Free)
+	metrics.Send(to, c.addrsTotal, addrs.Total)
+
+	flows := n.flows()
+	metrics.Send(to, c.flowsInstalled, flows.Flows)
+	metrics.Send(to, c.groups, flows.Groups)
+	metrics.Send(to, c.meters, flows.Meters)
+	metrics.Send(to, c.ownersRefused, flows.Refused)
+	metrics.Send(to, c.drift, flows.Drift.Missing, "missing")
+	metrics.Send(to, c.drift, flows.Drift.Altered, "altered")
+	metrics.Send(to, c.drift, flows.Drift.Foreign, "foreign")
+	metrics.Send(to, c.repairs, flows.Repairs)
+	metrics.Send(to, c.conflicts, flows.Conflicts)
+	metrics.Send(to, c.rejections, flows.Rejections)
+	if n.denied != nil {
+		ingress, egress := n.denied()
+		metrics.Send(to, c.deniedReported, ingress, "ingress")
+		metrics.Send(to, c.deniedReported, egress, "egress")
+	}
+	c.collectSample(to, n.sampler.get())
+}
+
+// collectSample sends the statistics of the switch.
+func (c *nodeCollector) collectSample(to chan<- prometheus.Metric, s sample) {
+	for _, t := range s.tables {
+		name, ours := c.tables[int(t.Table)]
+		if !ours {
+			continue
+		}
+		metrics.Send(to, c.tableFlows, int(t.Active), name)
+		metrics.Send(to, c.tableLookups, t.Lookups, name)
+		metrics.Send(to, c.tableMatches, t.Matched, name)
+		switch t.Table {
+		case pipeline.IngressDeniedTable:
+			metrics.Send(to, c.denied, t.Lookups, "ingress")
+		case pipeline.EgressDeniedTable:
+			metrics.Send(to, c.denied, t.Lookups, "egress")
+		}
+	}
+	for d, packets := range s.drops {
+		metrics.Send(to, c.dropped, packets, c.tables[d.table], d.reason)
+	}
+	if d := s.datapath; d != nil {
+		metrics.Send(to, c.hits, d.Hit)
+		metrics.Send(to, c.upcalls, d.Missed)
+		metrics.Send(to, c.lost, d.Lost)
+		metrics.Send(to, c.megaflows, d.Flows)
+		metrics.Send(to, c.masks, d.Masks)
+	}
+	if ct := s.conntrack; ct != nil {
+		metrics.Send(to, c.ctEntries, ct.tracker.Used)
+		metrics.Send(to, c.ctLimit, ct.tracker.Size)
+		for class, z := range ct.zones {
+			metrics.Send(to, c.zoneEntries, z.Total, string(class))
+			metrics.Send(to, c.zoneFullest, z.Fullest, string(class))
+			metrics.Send(to, c.zoneFullestPart, float64(z.Fullest)/float64(max(z.limit, 1)), string(class))
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+)
+
+// Usage is the use of the IPv4 addresses that can be allocated.
+type Usage struct{ Total, Free int }
+
+// Usage returns the use of the node's addresses, without reading the lease directory.
+func (i *IPAM) Usage() (u Usage) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, s := range i.sets {
+		if s.is4 {
+			u.Total += s.size()
+		}
+	}
+	u.Free = u.Total
+	for addr := range i.inUse {
+		if addr.Is4() && slices.ContainsFunc(i.sets, func(s *rangeSet) bool { return s.contains(addr) }) { // not of a previous subnet
+			u.Free--
+		}
+	}
+	return u
+}
+
+// size returns the number of addresses of an IPv4 set that can be allocated.
+func (s *rangeSet) size() (n int) {
+	for _, r := range s.ranges {
+		first, last := number(r.RangeStart), number(r.RangeEnd)
+		n += int(last-first) + 1
+		if r.Contains(r.Gateway) {
+			n--
+		}
+	}
+	return n
+}
+
+func number(ip net.IP) uint32 { return binary.BigEndian.Uint32(ip.To4()) }

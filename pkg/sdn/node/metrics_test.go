@@ -1,0 +1,267 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/metricsdoc"
+)
+
+// switchStatistics are statistics of a switch that can be unavailable.
+type switchStatistics struct {
+	err    error
+	static []native.Drop
+	peers  []native.Drop
+}
+
+func (s *switchStatistics) TableStats(context.Context) ([]openflow.TableStats, error) {
+	return []openflow.TableStats{
+		{Table: 0, Active: 40, Lookups: 1000, Matched: 1000}, {Table: 2}, {Table: 29, Active: 1, Lookups: 5, Matched: 5}, {Table: 83, Active: 1, Lookups: 7, Matched: 7},
+	}, s.err
+}
+
+func (s *switchStatistics) OwnerDrops(_ context.Context, cookie uint64) ([]native.Drop, error) {
+	if want := (pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}).Cookie(); cookie != want {
+		return nil, fmt.Errorf("got cookie %#x, want %#x", cookie, want)
+	}
+	return s.static, s.err
+}
+
+func (s *switchStatistics) TableDrops(_ context.Context, table uint8) ([]native.Drop, error) {
+	if table != 10 {
+		return nil, fmt.Errorf("got table %d, want 10", table)
+	}
+	return s.peers, s.err
+}
+
+func (s *switchStatistics) DatapathStats(context.Context) (native.DatapathStats, error) {
+	return native.DatapathStats{Hit: 900, Missed: 100, Lost: 2, Flows: 50, Masks: 6}, s.err
+}
+
+func (s *switchStatistics) ZoneUse(_ context.Context, zones ovs.Zones) (native.ZoneUse, error) {
+	return native.ZoneUse{Total: int(zones.First), Fullest: 50}, s.err
+}
+
+func (s *switchStatistics) Tracker(context.Context) (native.Tracker, error) {
+	return native.Tracker{Size: 1200, Used: 400}, s.err
+}
+
+// testNode is a node with the first 512 addresses.
+func testNode() pipeline.Node {
+	return pipeline.Node{Mode: config.ModeNetworkPolicy, Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, BalancesServices: true}
+}
+
+// newTestMetrics returns metrics of a node with the store and the statistics.
+func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *agentMetrics {
+	t.Helper()
+	leases, err := ipam.Open(t.TempDir(), "ovsdn", testNode().Subnets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = leases.Close() })
+	for i := range 3 {
+		if _, err := leases.Allocate(t.Context(), fmt.Sprintf("container%d", i), "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := newAgentMetrics(func() error { return nil })
+	st.Observe(m.flows)
+	sampler := newSampler(from, testNode(), "node1")
+	m.network.Store(&networkState{
+		flows: st.Statistics, pods: func() int { return 3 }, addrs: leases.Usage, denied: func() (uint64, uint64) { return 2, 1 }, sampler: sampler,
+	})
+	return m
+}
+
+// runStore runs a store with one flow on a fake bridge.
+func runStore(t testing.TB) *flowstore.Store {
+	t.Helper()
+	bridge := ovs.NewFake(bridgeName)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+		t.Fatal(err)
+	}
+	st := flowstore.New(bridge)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- st.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return st
+}
+
+func install(t testing.TB, st *flowstore.Store) {
+	t.Helper()
+	state := pipeline.State{Flows: []*ovs.Flow{{Table: 0, Actions: []ovs.Action{ovs.GotoTable(10)}}}}
+	if err := st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, state).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// scrape returns the answer to a scrape.
+func scrape(m *agentMetrics) string {
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+// noHandler answers all CNI requests with an error.
+type noHandler struct {
+	cniserver.Handler
+	err error
+}
+
+func (h noHandler) Del(context.Context, *cniserver.Request) error { return h.err }
+
+func TestMetrics(t *testing.T) {
+	st := flowstore.New(ovs.NewFake(bridgeName))
+	m := newTestMetrics(t, st, &switchStatistics{static: []native.Drop{
+		{Key: ovs.Key{Table: 20}, Packets: 11}, {Key: ovs.Key{Table: 80}, Packets: 12}, {Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=1"}, Packets: 1},
+		{Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=2"}, Packets: 2}, {Key: ovs.Key{Table: 10}, Packets: 13},
+	}, peers: []native.Drop{{Key: ovs.Key{Table: 10}, Packets: 13}, {Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=10.0.0.2"}, Packets: 4}}})
+	m.flows.Committed(time.Millisecond, nil)
+	m.flows.Written(flowstore.WriteChanges, time.Millisecond, nil)
+	m.reconciles.Reconciled("services", time.Second, errors.New("failed"))
+	m.reconciles.Settled("services", time.Second)
+	for _, err := range []error{nil, errors.New("failed"), types.NewError(types.ErrTryAgainLater, "later", "")} {
+		_ = observedHandler{noHandler{cnihandler.New(), err}, m.cni}.Del(t.Context(), nil)
+	}
+	m.network.Load().sampler.sample(t.Context(), true)
+
+	got := scrape(m)
+	for _, want := range []string{
+		"ovsdn_node_ready 1", "ovsdn_pods 3", "ovsdn_pod_addresses_free 506", "ovsdn_pod_addresses_capacity 509",
+		`ovsdn_table_flows{table="classify"} 40`, `ovsdn_table_lookups_packets_total{table="classify"} 1000`,
+		`ovsdn_denied_packets_total{direction="egress"} 5`, `ovsdn_denied_packets_total{direction="ingress"} 7`,
+		`ovsdn_denied_packets_reported_total{direction="ingress"} 2`, `ovsdn_denied_packets_reported_total{direction="egress"} 1`,
+		`ovsdn_dropped_packets_total{reason="spoofed-source",table="pod-ingress"} 11`, `ovsdn_dropped_packets_total{reason="isolation",table="isolation"} 12`,
+		`ovsdn_dropped_packets_total{reason="other",table="classify"} 3`, `ovsdn_dropped_packets_total{reason="unknown-peer",table="tunnel-ingress"} 13`,
+		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`,
+		"ovsdn_datapath_upcalls_total 100", "ovsdn_datapath_lost_packets_total 2", "ovsdn_datapath_masks 6", "ovsdn_conntrack_entries 400",
+		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,
+		`ovsdn_cni_request_duration_seconds_count{result="retry",verb="DEL"} 1`, `ovsdn_cni_request_duration_seconds_count{result="success",verb="DEL"} 1`,
+		`ovsdn_reconcile_duration_seconds_count{loop="services",result="error"} 1`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("the scrape lacks %s", want)
+		}
+	}
+	if strings.Contains(got, `table="2"`) || strings.Contains(got, `table=""`) {
+		t.Error("the scrape has a table that is not of the pipeline")
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+	metricsdoc.Check(t, "node", m.registry)
+}
+
+// While the network is not set up, its metrics are absent.
+func TestMetrics_notSetUp(t *testing.T) {
+	got := scrape(newAgentMetrics(func() error { return errors.New("starting") }))
+	if !strings.Contains(got, "ovsdn_node_ready 0\n") || strings.Contains(got, "ovsdn_pods") {
+		t.Errorf("got %s, want no pods", got)
+	}
+}
+
+// Statistics of a store on a bridge appear, and a scrape costs no request to the switch.
+func TestMetrics_flowStore(t *testing.T) {
+	st := flowstore.New(ovs.NewFake(bridgeName))
+	m := newTestMetrics(t, st, &switchStatistics{})
+	st = runStore(t)
+	st.Observe(m.flows)
+	m.network.Store(&networkState{flows: st.Statistics, pods: func() int { return 0 }, addrs: func() ipam.Usage { return ipam.Usage{} }, sampler: m.network.Load().sampler})
+	install(t, st)
+	got := scrape(m)
+	for _, want := range []string{"ovsdn_flows_installed 1", `ovsdn_flow_commit_duration_seconds_count{result="success"} 1`, `ovsdn_flow_drift_total{kind="foreign"} 0`} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("the scrape lacks %s", want)
+		}
+	}
+	if strings.Contains(got, "ovsdn_table_flows") || strings.Contains(got, "ovsdn_denied_packets_reported_total") {
+		t.Error("the scrape has statistics that were never read")
+	}
+}
+
+// Counters of flows that were removed, replaced or lost with a restart of vswitchd never decrease the sums.
+func TestSampler_monotonic(t *testing.T) {
+	from := &switchStatistics{}
+	s := newSampler(from, testNode(), "node1")
+	peer := func(addr string, packets uint64) native.Drop {
+		return native.Drop{Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=" + addr}, Packets: packets}
+	}
+	for i, step := range []struct {
+		peers []native.Drop
+		want  uint64
+	}{
+		{[]native.Drop{peer("a", 5), peer("b", 7)}, 12}, {[]native.Drop{peer("a", 6)}, 13}, {[]native.Drop{peer("a", 6), peer("b", 1)}, 14},
+		{[]native.Drop{peer("a", 2), peer("b", 1)}, 16}, {nil, 16},
+	} {
+		from.peers = step.peers
+		s.sample(t.Context(), true)
+		if got := s.get().drops[drop{10, pipeline.DropForeignSource}]; got != step.want {
+			t.Errorf("step %d: got %d packets, want %d", i, got, step.want)
+		}
+	}
+}
+
+// What the switch did not answer is absent, except for the sums.
+func TestSampler_unavailable(t *testing.T) {
+	from := &switchStatistics{static: []native.Drop{{Key: ovs.Key{Table: 20}, Packets: 11}}}
+	s := newSampler(from, testNode(), "node1")
+	s.sample(t.Context(), true)
+	if got := s.get(); len(got.tables) == 0 || got.datapath == nil || got.conntrack == nil {
+		t.Fatalf("got %+v, want all parts", got)
+	}
+	from.err = ovs.NewUnavailable(os.ErrNotExist)
+	s.sample(t.Context(), false)
+	if got := s.get(); got.tables != nil || got.datapath == nil || got.drops[drop{20, pipeline.DropSpoofedSource}] != 11 {
+		t.Errorf("got %+v, want no tables, the previous datapath and the sum of drops", got)
+	}
+	s.sample(t.Context(), true)
+	if got := s.get(); got.datapath != nil || got.conntrack != nil {
+		t.Errorf("got %+v, want no datapath and no conntrack", got)
+	}
+}
+
+// BenchmarkScrape is a scrape of a node with 500 pods and 50,000 flows: at most 5 ms.
+func BenchmarkScrape(b *testing.B) {
+	st := runStore(b)
+	var commits []*flowstore.Commit
+	for pod := range 500 {
+		var state pipeline.State
+		for i := range 100 {
+			state.Flows = append(state.Flows, &ovs.Flow{Table: 81, Priority: 100*pod + i, Actions: []ovs.Action{ovs.GotoTable(82)}})
+		}
+		commits = append(commits, st.Set(pipeline.Owner{Kind: pipeline.KindPod, Key: fmt.Sprint(pod)}, state))
+	}
+	if err := flowstore.WaitAll(b.Context(), commits); err != nil {
+		b.Fatal(err)
+	}
+	m := newTestMetrics(b, flowstore.New(ovs.NewFake(bridgeName)), &switchStatistics{})
+	m.network.Load().flows = st.Statistics
+	m.network.Load().sampler.sample(b.Context(), true)
+	if got := st.Statistics().Flows; got != 50_000 {
+		b.Fatalf("got %d flows, want 50,000", got)
+	}
+	for b.Loop() {
+		_ = scrape(m)
+	}
+}

@@ -1,0 +1,48 @@
+package pipeline
+
+// Reasons for which static flows and those of remote nodes drop packets. The first three are forged, or come from a machine that is no node.
+const (
+	DropUnknownPeer   = "unknown-peer"   // VXLAN from an address that is no VTEP
+	DropForeignSource = "foreign-source" // VXLAN of a node with an inner source that is not the node's
+	DropSpoofedSource = "spoofed-source" // a pod's packet or ARP with a MAC or an address that is not the pod's
+	DropPodTunnel     = "pod-tunnel"     // VXLAN that a pod sent
+	DropIsolation     = "isolation"      // the VNIDs differ
+	DropNoRoute       = "no-route"       // no flow has the destination
+	DropCollision     = "collision"      // a second connection with the same addresses and ports
+	DropOther         = "other"          // all other flows, such as those that drop IPv6
+)
+
+// DropReasons are all reasons.
+func DropReasons() []string {
+	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropCollision, DropOther}
+}
+
+// TunnelIngressTable has the drops of HostSubnets, which depend on the node's peers.
+const TunnelIngressTable = tableTunnelIngress
+
+// The tables whose packets are all denied by policies.
+const (
+	IngressDeniedTable = tableIngressDenied
+	EgressDeniedTable  = tableEgressDenied
+)
+
+// DropReason returns the reason for which a flow of that table and priority drops packets, if it drops any.
+func DropReason(table, priority int) string {
+	switch {
+	case table == tableTunnelIngress && priority == 0:
+		return DropUnknownPeer
+	case table == tableTunnelIngress:
+		return DropForeignSource
+	case table == tablePodIngress && priority == 0:
+		return DropSpoofedSource
+	case table == tablePodIngress:
+		return DropPodTunnel
+	case table == tableIsolation && priority == 0:
+		return DropIsolation
+	case priority == 0 && (table == tableRoute || table == tableLocalPod || table == tableRemote || table == tableARPLocal || table == tableARPRemote):
+		return DropNoRoute
+	case table == tableCollision:
+		return DropCollision
+	}
+	return DropOther
+}
