@@ -238,6 +238,10 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			refused("label its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"zone": "b"}}})),
 			refused("annotate its Node by the way of its status", patchStatus("node1", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"a": "b"}}})),
 
+			allowed("review a token", reviewToken),
+			allowed("review a right", reviewRight),
+			refused("scrape metrics", getMetrics),
+
 			allowed("create an Event on its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
 			allowed("create an Event on a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
 			allowed("update its Event", patchEvent("own")),
@@ -354,6 +358,8 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 					&networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, NetName: "default"}, metav1.CreateOptions{})
 				return err
 			}),
+			allowed("review a token", reviewToken),
+			allowed("review a right", reviewRight),
 			allowed("record a VNID", annotate("default", assignedAnnotation, "0")),
 			allowed("refuse a change", annotate("default", changeAnnotation, "refused:isolate")),
 			allowed("change the record", annotate("default", assignedAnnotation, "4242")),

@@ -59,7 +59,12 @@ func fieldOf(t *testing.T, defaults any, field string) string {
 	if field == "lab.DefaultName" {
 		return lab.DefaultName
 	}
-	value := reflect.ValueOf(defaults).FieldByName(name)
+	value := reflect.ValueOf(defaults)
+	for part := range strings.SplitSeq(name, ".") {
+		if value = value.FieldByName(part); !value.IsValid() {
+			break
+		}
+	}
 	if !value.IsValid() {
 		t.Errorf("default of a flag: %T has no field %s", defaults, name)
 		return ""
@@ -110,6 +115,8 @@ func hostSections(t *testing.T) map[string]string {
 	ports.Add(Code("UDP "+strconv.Itoa(config.DefaultVXLANPort)), "VXLAN between nodes (`--vxlan-port`)")
 	ports.Add(Code("TCP "+defaults.HealthzAddr), "`/healthz` and `/readyz` of ovsdn-node (`--healthz-bind-address`)")
 	ports.Add(Code("TCP "+master.Defaults().HealthzAddress), "`/healthz` and `/readyz` of ovsdn-controller (`--healthz-bind-address`)")
+	ports.Add(Code("TCP "+defaults.Metrics.Address), "`/metrics` and `/debug/pprof` of ovsdn-node by HTTPS (`--metrics-bind-address`)")
+	ports.Add(Code("TCP "+master.Defaults().Metrics.Address), "`/metrics` and `/debug/pprof` of ovsdn-controller by HTTPS (`--metrics-bind-address`)")
 	return map[string]string{
 		"external-ids": must(t)(ConstantTable("key", ids)),
 		"ovsdb": must(t)(ConstantTable("key", []Named{
