@@ -69,6 +69,10 @@ soak: build ## 10,000 pods while the agent is killed repeatedly, 2,000 on full n
 	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 2h -v ./test/attacks
 	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 1h -v -run '^TestCaches_large' ./pkg/sdn/node ./pkg/sdn/master/...
 
+.PHONY: test-rules
+test-rules: ## test the alert rules of deploy/monitoring with Prometheus' packages (which it downloads)
+	cd test/rules && $(GO) test -count=1 ./...
+
 .PHONY: test-kernel
 test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; Debian)
 	@scripts/bootstrap.sh kernel

@@ -61,6 +61,7 @@ func pathParts() []part {
 		{"switch layout", func(t *testing.T, x *trio) { testSwitchLayout(t, x.cluster) }},
 		{"bridge", func(t *testing.T, x *trio) { testBridgeFacts(t, x.cluster) }},
 		{"host", func(t *testing.T, x *trio) { testHostFacts(t, x.cluster) }},
+		{"metrics", testMetrics},
 		{"firewall", func(t *testing.T, x *trio) { testFirewall(t, x, fixture.SyncTime) }},
 	}
 }
