@@ -58,8 +58,11 @@ func testMetrics(t *testing.T, x *trio) {
 		addr := x.Addr(t, node.Name)
 		await.OK(t, fixture.SyncTime, func(ctx context.Context) error { // until the API server knows the binding, and the agent has seen the pods
 			status, body, err := scrapeMetrics(ctx, x.outside.NetNS, addr, token)
-			if err != nil || status != http.StatusOK {
-				return fmt.Errorf("%s: got status %d, error %v, want 200", node.Name, status, err)
+			if err != nil {
+				return fmt.Errorf("%s: %w", node.Name, err)
+			}
+			if status != http.StatusOK {
+				return fmt.Errorf("%s: got status %d, want 200", node.Name, status)
 			}
 			return hasPods(body, 1)
 		})
@@ -81,10 +84,11 @@ func hasPods(metrics string, want int) error {
 	if m == nil {
 		return fmt.Errorf("got %d bytes without ovsdn_pods", len(metrics))
 	}
-	if got, err := strconv.Atoi(m[1]); err != nil || got < want {
-		return fmt.Errorf("got %s pods, error %v, want at least %d", m[1], err, want)
+	got, err := strconv.Atoi(m[1])
+	if err == nil && got < want {
+		return fmt.Errorf("got %d pods, want at least %d", got, want)
 	}
-	return nil
+	return err
 }
 
 // scrapeMetrics gets the metrics of an agent from a network namespace, without a token if that is empty.

@@ -90,8 +90,7 @@ func serveListener(ctx context.Context, l net.Listener, cfg Config, h http.Handl
 	}
 	server := &http.Server{
 		Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
-		ErrorLog:     log.New(io.Discard, "", 0), // any client could fill the log
+		ErrorLog: log.New(io.Discard, "", 0), // any client could fill the log
 	}
 	var closing sync.WaitGroup
 	defer closing.Wait()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +109,39 @@ func TestHandler_admits(t *testing.T) {
 			}
 			if got := a.count(); got != c.reviews {
 				t.Errorf("got %d reviews, want %d", got, c.reviews)
+			}
+		})
+	}
+}
+
+// The cache distinguishes paths: a right to one is none to another.
+func TestHandler_cachesByPath(t *testing.T) {
+	h := newHandler(newAPI(), NewRegistry())
+	for range 2 {
+		for path, want := range map[string]int{"/metrics": http.StatusOK, "/debug/pprof/heap": http.StatusForbidden} {
+			if status, _ := get(h, "10.0.0.1", "Bearer token-of-reader", path); status != want {
+				t.Errorf("%s: got status %d, want %d", path, status, want)
+			}
+		}
+	}
+}
+
+// The rate of a source is limited before anything else, also with a valid token and without any.
+func TestHandler_limitsSource(t *testing.T) {
+	for authorization, want := range map[string]int{"": http.StatusUnauthorized, "Bearer token-of-reader": http.StatusOK} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHandler(newAPI(), NewRegistry())
+			codes := map[int]int{}
+			for range sourceBurst + 30 {
+				status, _ := get(h, "10.0.0.1", authorization, "/metrics")
+				codes[status]++
+			}
+			if codes[want] != sourceBurst || codes[http.StatusTooManyRequests] != 30 {
+				t.Errorf("%q: got statuses %v, want %d for %d requests and 429 for the others", authorization, codes, want, sourceBurst)
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // of the bubble
+			if status, _ := get(h, "10.0.0.1", authorization, "/metrics"); status != want {
+				t.Errorf("%q, a second later: got status %d, want %d", authorization, status, want)
 			}
 		})
 	}
@@ -236,8 +270,11 @@ func TestListener_limitsConnections(t *testing.T) {
 	}
 	refused := dial()
 	defer refused.Close()
-	if n, err := refused.Read(make([]byte, 1)); err == nil {
-		t.Errorf("connection %d: got %d bytes, want it closed", sourceConnections+1, n)
+	if err := refused.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := refused.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("connection %d: got %d bytes, error %v, want it closed", sourceConnections+1, n, err)
 	}
 	_ = servers[0].Close()
 	_ = servers[0].Close() // counts once

@@ -102,8 +102,8 @@ func runStore(t testing.TB) *flowstore.Store {
 	}
 	st := flowstore.New(bridge)
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- st.Run(ctx) }()
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = st.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-ended })
 	return st
 }
