@@ -24,6 +24,7 @@ func TestConfig_Validate(t *testing.T) {
 		{"invalid namespace", func(c *master.Config) { c.LeaderElectNamespace = "ovsdn system" },
 			`--leader-elect-namespace: "ovsdn system" is not a namespace name: a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', ` +
 				`and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')`},
+		{"invalid address for metrics", func(c *master.Config) { c.Metrics.Address = "" }, `--metrics-bind-address: "" is not an address: write [HOST]:PORT, or 0 for none`},
 		{"invalid address", func(c *master.Config) { c.HealthzAddress = "9410" }, `--healthz-bind-address: "9410" is not an address: write HOST:PORT, or 0 for none`},
 		{"several faults", func(c *master.Config) {
 			c.REST, c.Workers, c.ClusterNetworks, c.HostBits, c.VXLANPort = nil, 0, []string{"10.128.0.1/14", "10.129.0.0/16"}, 17, 0

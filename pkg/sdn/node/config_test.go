@@ -35,6 +35,8 @@ func TestConfigValidate(t *testing.T) {
 		{"empty host access", func(c *Config) { c.HostAccess = "" }, []string{`--host-access=""`}},
 		{"no probes", func(c *Config) { c.HealthzAddr = "0" }, nil},
 		{"bad address for probes", func(c *Config) { c.HealthzAddr = "9411" }, []string{"--healthz-bind-address", "HOST:PORT"}},
+		{"bad address for metrics", func(c *Config) { c.Metrics.Address = "9447" }, []string{"--metrics-bind-address"}},
+		{"certificate without key", func(c *Config) { c.Metrics.CertFile = "/tls.crt" }, []string{"--metrics-tls-private-key-file"}},
 		{"all faults at once", func(c *Config) { c.MTU = -1; c.Datapath = "x"; c.NodeIP = "?" },
 			[]string{"--mtu", "--datapath", "--node-ip"}},
 	} {

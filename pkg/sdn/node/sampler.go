@@ -104,7 +104,7 @@ func (s *sampler) sample(ctx context.Context, slow bool) {
 	next := sample{datapath: previous.datapath, conntrack: previous.conntrack}
 	failed := func(err error) bool {
 		if err != nil && parent.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Failed to read statistics of the switch", "err", err)
+			klog.FromContext(ctx).V(4).Info("Failed to read statistics of the switch", "err", err)
 		}
 		return err != nil
 	}
