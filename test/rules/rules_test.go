@@ -27,6 +27,8 @@ type scenario struct {
 func scenarios() []scenario {
 	const dropped, cni, reconciled = "ovsdn_dropped_packets_total", "ovsdn_cni_request_duration_seconds", "ovsdn_reconcile_duration_seconds_count"
 	return []scenario{
+		{"OVSDNScrapeFails", `up{job="ovsdn",program="ovsdn-node",instance="node1"} 1x5 0x25`, `up{job="ovsdn",program="ovsdn-node",instance="node1"} 1 0 0 0 0 1x25`},
+		{"OVSDNAgentsAbsent", `up{job="ovsdn",program="ovsdn-controller"} 1x30`, `up{job="ovsdn",program="ovsdn-node"} 0x30`},
 		{"OVSDNNodeNotReady", `ovsdn_node_ready 0x30`, `ovsdn_node_ready 1 0 0 0 0 1x25`},
 		{"OVSDNFlowsRefused", `ovsdn_flow_owners_refused 2x30`, `ovsdn_flow_owners_refused 0 2 2 2 0x26`},
 		{"OVSDNFlowDrift", `ovsdn_flow_repairs_total 0+1x30`, `ovsdn_flow_repairs_total 0x10 2x20`},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -20,26 +21,40 @@ const (
 	// The lifetimes of reviews: a revoked right ends after acceptedLifetime, a new one begins after refusedLifetime.
 	acceptedLifetime = time.Minute
 	refusedLifetime  = 10 * time.Second
-	maxReviews       = 1024 // in each of the two caches
+	maxReviews       = 1024 // in each of the caches
 
-	// reviewRate limits the requests to the API server that clients without a valid token cause.
-	reviewRate  = 5 // per second
-	reviewBurst = 20
+	// renewAfter is the age at which an accepted review is renewed. If that fails it is valid until acceptedLifetime.
+	renewAfter = 30 * time.Second
+	// knownLifetime is the time after its last accepted review in which a token and its source address have the reserved budget. It exceeds intervals of scrapes.
+	knownLifetime = time.Hour
+
+	// unknownRate limits the reviews of all unknown tokens. A whole cluster of agents then sends few requests to the API server.
+	unknownRate  = 0.2 // per second
+	unknownBurst = 10
+	// sourceReviewRate limits those of one source address: far below unknownRate, so that one pod cannot use it up.
+	sourceReviewRate     = 1.0 / 60
+	sourceReviewBurst    = 3
+	sourceReviewLifetime = 5 * time.Minute // longer than an unused limiter takes to be full again
+	// knownRate is reserved for renewals, and for new tokens of source addresses that had an accepted one: credentials are replaced.
+	knownRate  = 1
+	knownBurst = 10
 )
 
-// errTooManyReviews is the error of a request that would exceed reviewRate.
+// errTooManyReviews is the error of a request that would exceed the limits of reviews.
 var errTooManyReviews = errors.New("too many requests with unknown tokens")
 
 // reviewer decides which requests are allowed: by TokenReview, whose token it is, and by SubjectAccessReview, what that user may do. It retains the
 // results, accepted and refused ones apart: any number of invalid tokens does not evict a valid one.
 type reviewer struct {
-	kube     kubernetes.Interface
-	limit    *rate.Limiter
-	accepted *cache.LRUExpireCache // of a question; the value is unused
-	refused  *cache.LRUExpireCache // of a question; the status code
+	kube           kubernetes.Interface
+	unknown, known *rate.Limiter
+	sources        *sources
+	accepted       *cache.LRUExpireCache // of a question; the time of the review
+	scrapers       *cache.LRUExpireCache // of a source address with an accepted token; the value is unused
+	refused        *cache.LRUExpireCache // of a question; the status code
 }
 
-// question is the key of a review. It does not contain the token itself.
+// question is the key of a review. It does not contain the token itself. Without a verb and a path it is that of an invalid token.
 type question struct {
 	token      [sha256.Size]byte
 	verb, path string
@@ -47,33 +62,69 @@ type question struct {
 
 func newReviewer(kube kubernetes.Interface) *reviewer {
 	return &reviewer{
-		kube: kube, limit: rate.NewLimiter(reviewRate, reviewBurst),
-		accepted: cache.NewLRUExpireCache(maxReviews), refused: cache.NewLRUExpireCache(maxReviews),
+		kube: kube, unknown: rate.NewLimiter(unknownRate, unknownBurst), known: rate.NewLimiter(knownRate, knownBurst),
+		sources:  newSources(sourceReviewRate, sourceReviewBurst, sourceReviewLifetime),
+		accepted: cache.NewLRUExpireCache(maxReviews), scrapers: cache.NewLRUExpireCache(maxReviews), refused: cache.NewLRUExpireCache(maxReviews),
 	}
 }
 
+// age returns the time since the last accepted review of the question. ok is false if there was none in knownLifetime.
+func (r *reviewer) age(q question) (age time.Duration, ok bool) {
+	value, ok := r.accepted.Get(q)
+	at, isTime := value.(time.Time)
+	return time.Since(at), ok && isTime
+}
+
+// isKnown reports whether the question was accepted in knownLifetime.
+func (r *reviewer) isKnown(token, verb, path string) bool {
+	_, ok := r.age(question{sha256.Sum256([]byte(token)), verb, path})
+	return ok
+}
+
 // review returns the status code for a request with the token: 200, 401 or 403. It fails if the API server does not answer.
-func (r *reviewer) review(ctx context.Context, token, verb, path string) (int, error) {
+func (r *reviewer) review(ctx context.Context, source netip.Addr, token, verb, path string) (int, error) {
 	q := question{sha256.Sum256([]byte(token)), verb, path}
-	if _, ok := r.accepted.Get(q); ok {
+	age, known := r.age(q)
+	if known && age < renewAfter {
 		return http.StatusOK, nil
 	}
-	if status, ok := r.refused.Get(q); ok {
-		return status.(int), nil //nolint:forcetypeassert // written below only
+	for _, key := range []question{{token: q.token}, q} {
+		if status, ok := r.refused.Get(key); ok {
+			return status.(int), nil //nolint:forcetypeassert // written below only
+		}
 	}
-	if !r.limit.Allow() {
-		return 0, errTooManyReviews
-	}
-	status, err := r.ask(ctx, token, verb, path)
+	status, err := 0, errTooManyReviews
 	switch {
+	case hasExpired(token, time.Now()):
+		status, err = http.StatusUnauthorized, nil
+	case known && r.known.Allow() || !known && r.allowUnknown(source):
+		status, err = r.ask(ctx, token, verb, path)
+	}
+	switch {
+	case err != nil && known && age < acceptedLifetime:
+		return http.StatusOK, nil
 	case err != nil:
 		return 0, err
 	case status == http.StatusOK:
-		r.accepted.Add(q, nil, acceptedLifetime)
-	default:
-		r.refused.Add(q, status, refusedLifetime)
+		r.accepted.Add(q, time.Now(), knownLifetime)
+		r.scrapers.Add(source, nil, knownLifetime)
+		return status, nil
 	}
+	r.accepted.Remove(q)
+	if status == http.StatusUnauthorized {
+		q = question{token: q.token} // holds for every path
+	}
+	r.refused.Add(q, status, refusedLifetime)
 	return status, nil
+}
+
+// allowUnknown reports whether an unknown token of the source may be reviewed.
+func (r *reviewer) allowUnknown(source netip.Addr) bool {
+	limit := r.unknown
+	if _, ok := r.scrapers.Get(source); ok {
+		limit = r.known
+	}
+	return r.sources.allow(source) && limit.Allow()
 }
 
 // ask sends the two reviews.

@@ -9,13 +9,10 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"net/http/pprof"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
@@ -24,12 +21,9 @@ const (
 	// retryAfter is the pause after a failure to listen: the port may be in use, or the certificate's files may not exist yet.
 	retryAfter = 10 * time.Second
 
-	readTimeout   = 5 * time.Second
-	idleTimeout   = 2 * time.Minute
-	reviewTimeout = 5 * time.Second
-	writeTimeout  = 2 * time.Minute // a CPU profile takes 30 seconds by default
-
-	maxScrapes = 4 // at the same time
+	readTimeout  = 5 * time.Second
+	idleTimeout  = 2 * time.Minute
+	writeTimeout = 2 * time.Minute // a CPU profile takes 30 seconds by default
 )
 
 // Config is the configuration of the server.
@@ -101,53 +95,4 @@ func serveListener(ctx context.Context, l net.Listener, cfg Config, h http.Handl
 		_ = server.Close()
 	})
 	return server.Serve(tls.NewListener(newListener(l), cert.config(ctx)))
-}
-
-// handler admits requests of clients with rights.
-type handler struct {
-	http.Handler
-	reviewer *reviewer
-	sources  *sources
-}
-
-func newHandler(kube kubernetes.Interface, gatherer prometheus.Gatherer) *handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError}))
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return &handler{Handler: mux, reviewer: newReviewer(kube), sources: newSources()}
-}
-
-// ServeHTTP implements http.Handler.
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !h.sources.allow(addrOf(r.RemoteAddr)) {
-		http.Error(w, "too many requests", http.StatusTooManyRequests)
-		return
-	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if token = strings.TrimSpace(token); !ok || token == "" {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, "a bearer token is required", http.StatusUnauthorized)
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
-	defer cancel()
-	verb := strings.ToLower(r.Method) // as in RBAC
-	status, err := h.reviewer.review(ctx, token, verb, r.URL.Path)
-	switch {
-	case errors.Is(err, errTooManyReviews):
-		http.Error(w, err.Error(), http.StatusTooManyRequests)
-	case err != nil:
-		klog.FromContext(ctx).Error(err, "Failed to review a request for metrics")
-		http.Error(w, "the API server does not answer reviews", http.StatusServiceUnavailable)
-	case status == http.StatusUnauthorized:
-		http.Error(w, "the token is not valid", status)
-	case status != http.StatusOK:
-		http.Error(w, fmt.Sprintf("the user has no right to %s %s", verb, r.URL.Path), status)
-	default:
-		h.Handler.ServeHTTP(w, r)
-	}
 }

@@ -22,11 +22,17 @@ const (
 
 // sources limits the rate of each source address.
 type sources struct {
+	rate     rate.Limit
+	burst    int
+	lifetime time.Duration // of an unused limiter
+
 	mu       sync.Mutex
 	limiters *cache.LRUExpireCache
 }
 
-func newSources() *sources { return &sources{limiters: cache.NewLRUExpireCache(maxSources)} }
+func newSources(limit rate.Limit, burst int, lifetime time.Duration) *sources {
+	return &sources{rate: limit, burst: burst, lifetime: lifetime, limiters: cache.NewLRUExpireCache(maxSources)}
+}
 
 // allow reports whether the source may proceed.
 func (s *sources) allow(addr netip.Addr) bool {
@@ -35,9 +41,9 @@ func (s *sources) allow(addr netip.Addr) bool {
 	value, ok := s.limiters.Get(addr)
 	limiter, isLimiter := value.(*rate.Limiter)
 	if !ok || !isLimiter {
-		limiter = rate.NewLimiter(sourceRate, sourceBurst)
+		limiter = rate.NewLimiter(s.rate, s.burst)
 	}
-	s.limiters.Add(addr, limiter, sourceLifetime) // also renews the lifetime
+	s.limiters.Add(addr, limiter, s.lifetime) // also renews the lifetime
 	return limiter.Allow()
 }
 
@@ -61,7 +67,7 @@ type listener struct {
 }
 
 func newListener(l net.Listener) *listener {
-	return &listener{Listener: l, rate: newSources(), open: map[netip.Addr]int{}}
+	return &listener{Listener: l, rate: newSources(sourceRate, sourceBurst, sourceLifetime), open: map[netip.Addr]int{}}
 }
 
 // Accept implements net.Listener.

@@ -1,0 +1,141 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	runtimepprof "runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+const (
+	metricsPath  = "/metrics"
+	profilesPath = "/debug/pprof/"
+
+	maxScrapes    = 4 // at the same time
+	scrapeTimeout = 10 * time.Second
+	reviewTimeout = 5 * time.Second
+
+	// reviewLogInterval is the interval of log lines on failed reviews: clients cause them.
+	reviewLogInterval = time.Minute
+)
+
+// handler admits requests of clients with rights.
+type handler struct {
+	http.Handler
+	reviewer *reviewer
+	rest     *sources // the rate of requests without an accepted token
+	scrapes  *sources // the rate of those with one, which others with the same source address do not use up
+	failures failedReviews
+}
+
+func newHandler(kube kubernetes.Interface, gatherer prometheus.Gatherer) *handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET "+metricsPath, promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, ErrorHandling: promhttp.ContinueOnError,
+	}))
+	mux.HandleFunc("GET "+profilesPath, pprof.Index)
+	for name, profile := range otherProfiles() {
+		mux.HandleFunc("GET "+profilesPath+name, profile)
+	}
+	return &handler{
+		Handler: mux, reviewer: newReviewer(kube),
+		rest: newSources(sourceRate, sourceBurst, sourceLifetime), scrapes: newSources(sourceRate, sourceBurst, sourceLifetime),
+	}
+}
+
+// otherProfiles are those that runtime/pprof does not know by name.
+func otherProfiles() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
+}
+
+// isServed reports whether the path exists. These are few, which bounds the reviews of one token.
+func isServed(path string) bool {
+	name, isProfile := strings.CutPrefix(path, profilesPath)
+	return path == metricsPath || isProfile && (name == "" || otherProfiles()[name] != nil || runtimepprof.Lookup(name) != nil)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	source := addrOf(r.RemoteAddr)
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token = strings.TrimSpace(token)
+	verb, path := strings.ToLower(r.Method), r.URL.Path // as in RBAC
+	rate := h.rest
+	if h.reviewer.isKnown(token, verb, path) {
+		rate = h.scrapes
+	}
+	switch {
+	case !rate.allow(source):
+		refuse(w, "too many requests", http.StatusTooManyRequests)
+		return
+	case !isServed(path):
+		refuse(w, "not found", http.StatusNotFound)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		refuse(w, "only GET is allowed", http.StatusMethodNotAllowed)
+		return
+	case !ok || token == "":
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, "a bearer token is required", http.StatusUnauthorized)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
+	defer cancel()
+	status, err := h.reviewer.review(ctx, source, token, verb, path)
+	switch {
+	case errors.Is(err, errTooManyReviews):
+		refuse(w, err.Error(), http.StatusTooManyRequests)
+	case err != nil:
+		h.failures.log(ctx, err)
+		refuse(w, "the API server does not answer reviews", http.StatusServiceUnavailable)
+	case status == http.StatusUnauthorized:
+		refuse(w, "the token is not valid", status)
+	case status != http.StatusOK:
+		refuse(w, fmt.Sprintf("the user has no right to %s %s", verb, path), status)
+	default:
+		if rate != h.scrapes {
+			_ = h.scrapes.allow(source) // the first request with a token counts, too
+		}
+		h.Handler.ServeHTTP(w, r)
+	}
+}
+
+// refuse answers with the status and closes the connection: the limits of connections then apply to the next request, before its TLS handshake.
+func refuse(w http.ResponseWriter, message string, status int) {
+	w.Header().Set("Connection", "close")
+	http.Error(w, message, status)
+}
+
+// failedReviews logs the failures of reviews, once in reviewLogInterval.
+type failedReviews struct {
+	mu         sync.Mutex
+	logged     time.Time
+	suppressed int
+}
+
+func (f *failedReviews) log(ctx context.Context, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Sub(f.logged) < reviewLogInterval {
+		f.suppressed++
+		return
+	}
+	keys := []any{"suppressed", f.suppressed}
+	if apierrors.IsForbidden(err) {
+		keys = append(keys, "action", "apply deploy/rbac")
+	}
+	f.logged, f.suppressed = now, 0
+	klog.FromContext(ctx).Error(err, "Failed to review a request for metrics", keys...)
+}
