@@ -149,10 +149,11 @@ func (l *Loop) next(ctx context.Context) bool {
 		return false
 	}
 	observe(ctx, l.name, since, start, err)
-	if err != nil {
+	_, isUserError := errors.AsType[UserError](err)
+	if err != nil && !isUserError { // the time until a user corrects an object is no latency of the loop
 		l.events.restore(key, since)
 	}
-	switch _, isUserError := errors.AsType[UserError](err); {
+	switch {
 	case err == nil:
 		l.limiter.Forget(key)
 	case isUserError:

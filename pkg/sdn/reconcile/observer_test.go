@@ -69,6 +69,33 @@ func TestObserver_loop(t *testing.T) {
 	})
 }
 
+// The time in which an object waits for its user is not that of an event: a later success without a new event settles nothing.
+func TestObserver_userError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := make(observations, 10)
+		results := []error{UserError{errors.New("no address")}, nil}
+		l := New("test", func(context.Context, string) error {
+			err := results[0]
+			results = results[1:]
+			return err
+		})
+		ctx, stop := context.WithCancel(WithObserver(t.Context(), seen))
+		l.Add("a")
+		go l.Run(ctx, 1)
+		time.Sleep(2 * userErrorRetry) //nolint:forbidigo // of the bubble
+		stop()
+		synctest.Wait()
+		close(seen)
+		var got []string
+		for o := range seen {
+			got = append(got, o.kind)
+		}
+		if diff := cmp.Diff([]string{"error", "success"}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestObserver_runner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := make(observations, 10)
