@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
@@ -42,6 +43,7 @@ type IPAM struct {
 	sets      []*rangeSet // one for each address family
 	leases    map[owner][]netip.Addr
 	inUse     map[netip.Addr]bool // the addresses in leases
+	used4     atomic.Int64        // IPv4 addresses in inUse that can be allocated, to be read without mu, which is held while files are written
 	freeQueue *freeQueue
 	restored  int // leases written since the last Restore for addresses that were in use already
 }
@@ -151,12 +153,18 @@ func (i *IPAM) addLease(o owner, addr netip.Addr) {
 	if !slices.Contains(i.leases[o], addr) {
 		i.leases[o] = append(i.leases[o], addr)
 	}
+	if !i.inUse[addr] && i.isIPv4(addr) {
+		i.used4.Add(1)
+	}
 	i.inUse[addr] = true
 }
 
 // deleteLease reverts addLease. It reports whether the address has no other lease.
 func (i *IPAM) deleteLease(o owner, addr netip.Addr) bool {
 	if slices.Contains(i.leases[o], addr) {
+		if i.inUse[addr] && i.isIPv4(addr) {
+			i.used4.Add(-1)
+		}
 		delete(i.inUse, addr)
 	}
 	i.leases[o] = slices.DeleteFunc(i.leases[o], func(a netip.Addr) bool { return a == addr })
