@@ -38,6 +38,7 @@ func scenarios() []scenario {
 		{"OVSDNConntrackFull", "ovsdn_conntrack_entries 95x30\novsdn_conntrack_entries_limit 100x30", "ovsdn_conntrack_entries 85x30\novsdn_conntrack_entries_limit 100x30"},
 		{"OVSDNConntrackZoneFull", `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.95x30`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.85x30`},
 		{"OVSDNUpcallsLost", `ovsdn_datapath_lost_packets_total 0+1x30`, `ovsdn_datapath_lost_packets_total 7x30`},
+		{"OVSDNSwitchSampleFails", `ovsdn_switch_sample_failures_total 0+4x30`, `ovsdn_switch_sample_failures_total 0x5 2x25`},
 		{"OVSDNPodSetUpFails", cni + `_count{verb="ADD",result="error"} 0+1x30`, cni + `_count{verb="ADD",result="retry"} 0+9x30`},
 		{
 			"OVSDNPodSetUpSlow",

@@ -144,8 +144,9 @@ func (s *DatapathStats) parse(line string) (found bool, err error) {
 
 // ZoneUse is the number of connections in zones.
 type ZoneUse struct {
-	Total   int // of all zones
-	Fullest int // of the zone with most
+	Total   int     // of all zones
+	Fullest int     // of the zone with most
+	Ratio   float64 // the largest part of its limit that a zone has; zones without a limit do not count
 }
 
 // zonesChunk is the number of zones per command: the kernel's answer has the size of a page, with 12 bytes for each zone (struct ovs_zone_limit).
@@ -185,9 +186,17 @@ func (n *Native) ZoneUse(ctx context.Context, zones ovs.Zones) (use ZoneUse, err
 
 // parse reads a line such as "zone=8192,limit=100,count=7"; others, such as the default limit, have no count.
 func (u *ZoneUse) parse(line string) error {
-	_, text, ok := strings.Cut(line, ",count=")
+	before, text, ok := strings.Cut(line, ",count=")
 	if !ok {
 		return nil
+	}
+	_, limitText, ok := strings.Cut(before, ",limit=")
+	if !ok {
+		return fmt.Errorf("zone without a limit: %q", line)
+	}
+	limit, err := strconv.ParseUint(strings.TrimSpace(limitText), 10, 32)
+	if err != nil {
+		return fmt.Errorf("limit of a zone: %w", err)
 	}
 	count, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil {
@@ -195,5 +204,8 @@ func (u *ZoneUse) parse(line string) error {
 	}
 	u.Total += count
 	u.Fullest = max(u.Fullest, count)
+	if limit > 0 {
+		u.Ratio = max(u.Ratio, float64(count)/float64(limit))
+	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
@@ -236,4 +238,45 @@ func TestHandler_logsFailures(t *testing.T) {
 	if got := buffer.String(); strings.Count(got, "Failed to review") != 1 || !strings.Contains(got, "apply deploy/rbac") {
 		t.Errorf("got log %q, want one line with the action", got)
 	}
+}
+
+func TestFailedReviews_countsSuppressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx := klog.NewContext(t.Context(), logger)
+		var f failedReviews
+		for range 3 {
+			f.log(ctx, errors.New("down"))
+		}
+		time.Sleep(reviewLogInterval) //nolint:forbidigo // of the bubble
+		f.log(ctx, errors.New("down"))
+		got := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if strings.Count(got, "Failed to review") != 2 || !strings.Contains(got, "suppressed=2") || strings.Contains(got, "deploy/rbac") {
+			t.Errorf("got log %q, want two lines, the second with two suppressed, without the action", got)
+		}
+	})
+}
+
+// A scrape ends although a source of metrics does not answer.
+func TestHandler_timeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		h := newHandler(newAPI(), prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { <-answer; return nil, nil }))
+		status := make(chan int, 1)
+		go func() {
+			got, _ := get(h, "10.0.0.1", "Bearer token-of-reader", "/metrics")
+			status <- got
+		}()
+		time.Sleep(scrapeTimeout + time.Second) //nolint:forbidigo // of the bubble
+		synctest.Wait()
+		select {
+		case got := <-status:
+			if got != http.StatusServiceUnavailable {
+				t.Errorf("got status %d, want 503", got)
+			}
+		default:
+			t.Errorf("got no answer after %s", scrapeTimeout)
+		}
+		close(answer)
+	})
 }

@@ -17,7 +17,7 @@ type nodeCollector struct {
 	drift, repairs, conflicts, rejections                         metrics.Family
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
 	denied, deniedReported                                        metrics.Family
-	upcalls, hits, lost, megaflows, masks                         metrics.Family
+	upcalls, hits, lost, megaflows, masks, sampleFailures         metrics.Family
 	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
 }
 
@@ -55,11 +55,13 @@ func newNodeCollector(m *agentMetrics) *nodeCollector {
 		megaflows: gauge("ovsdn_datapath_megaflows", "Megaflows of the datapath."),
 		masks:     gauge("ovsdn_datapath_masks", "Masks of the megaflows. 0 for the userspace datapath, which does not report them."),
 
+		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch. Metrics of the part that could not be read are absent."),
+
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),
 		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener, target, hairpin, nat.", "class"),
 		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with most entries, by class of zones.", "class"),
-		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "Entries of the zone with most entries as a part of its limit, by class of zones.", "class"),
+		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "The largest part of its limit that a zone has entries for, by class of zones.", "class"),
 	}
 }
 
@@ -67,12 +69,13 @@ func newNodeCollector(m *agentMetrics) *nodeCollector {
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
 	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
 		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.denied, c.deniedReported,
-		c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
+		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
 
 // Collect implements prometheus.Collector.
 func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 	metrics.SendBool(to, c.ready, c.agentMetrics.ready() == nil)
+	metrics.Send(to, c.sampleFailures, c.samples.failures.Load())
 	n := c.network.Load()
 	if n == nil {
 		return
@@ -134,7 +137,7 @@ func (c *nodeCollector) collectSample(to chan<- prometheus.Metric, s sample) {
 		for class, z := range ct.zones {
 			metrics.Send(to, c.zoneEntries, z.Total, string(class))
 			metrics.Send(to, c.zoneFullest, z.Fullest, string(class))
-			metrics.Send(to, c.zoneFullestPart, float64(z.Fullest)/float64(max(z.limit, 1)), string(class))
+			metrics.Send(to, c.zoneFullestPart, z.Ratio, string(class))
 		}
 	}
 }

@@ -18,6 +18,7 @@ type agentMetrics struct {
 	cni        *prometheus.HistogramVec
 	flows      flowDurations
 	reconciles reconcile.Observer
+	samples    sampleTotals                 // of all set-ups
 	network    atomic.Pointer[networkState] // nil while the node's network is not set up
 	ready      func() error
 }

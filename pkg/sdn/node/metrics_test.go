@@ -1,13 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -29,9 +29,10 @@ import (
 
 // switchStatistics are statistics of a switch that can be unavailable.
 type switchStatistics struct {
-	err    error
-	static []native.Drop
-	peers  []native.Drop
+	err      error
+	zonesErr error
+	static   []native.Drop
+	peers    []native.Drop
 }
 
 func (s *switchStatistics) TableStats(context.Context) ([]openflow.TableStats, error) {
@@ -59,7 +60,7 @@ func (s *switchStatistics) DatapathStats(context.Context) (native.DatapathStats,
 }
 
 func (s *switchStatistics) ZoneUse(_ context.Context, zones ovs.Zones) (native.ZoneUse, error) {
-	return native.ZoneUse{Total: int(zones.First), Fullest: 50}, s.err
+	return native.ZoneUse{Total: int(zones.First), Fullest: 50, Ratio: 0.5}, cmp.Or(s.zonesErr, s.err)
 }
 
 func (s *switchStatistics) Tracker(context.Context) (native.Tracker, error) {
@@ -86,7 +87,7 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	}
 	m := newAgentMetrics(func() error { return nil })
 	st.Observe(m.flows)
-	sampler := newSampler(from, testNode(), "node1")
+	sampler := newSampler(from, testNode(), "node1", &m.samples)
 	m.network.Store(&networkState{
 		flows: st.Statistics, pods: func() int { return 3 }, addrs: leases.Usage, denied: func() (uint64, uint64) { return 2, 1 }, sampler: sampler,
 	})
@@ -133,10 +134,14 @@ func (h noHandler) Del(context.Context, *cniserver.Request) error { return h.err
 
 func TestMetrics(t *testing.T) {
 	st := flowstore.New(ovs.NewFake(bridgeName))
-	m := newTestMetrics(t, st, &switchStatistics{static: []native.Drop{
+	from := &switchStatistics{}
+	m := newTestMetrics(t, st, from)
+	m.network.Load().sampler.sample(t.Context(), true) // the baseline
+	from.static, from.peers = []native.Drop{
 		{Key: ovs.Key{Table: 20}, Packets: 11}, {Key: ovs.Key{Table: 80}, Packets: 12}, {Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=1"}, Packets: 1},
 		{Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=2"}, Packets: 2}, {Key: ovs.Key{Table: 10}, Packets: 13},
-	}, peers: []native.Drop{{Key: ovs.Key{Table: 10}, Packets: 13}, {Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=10.0.0.2"}, Packets: 4}}})
+		{Key: ovs.Key{Table: 63}, Packets: 6}, {Key: ovs.Key{Table: 29}, Packets: 5}, {Key: ovs.Key{Table: 83}, Packets: 7},
+	}, []native.Drop{{Key: ovs.Key{Table: 10}, Packets: 13}, {Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=10.0.0.2"}, Packets: 4}}
 	m.flows.Committed(time.Millisecond, nil)
 	m.flows.Written(flowstore.WriteChanges, time.Millisecond, nil)
 	m.reconciles.Reconciled("services", time.Second, errors.New("failed"))
@@ -155,6 +160,7 @@ func TestMetrics(t *testing.T) {
 		`ovsdn_dropped_packets_total{reason="spoofed-source",table="pod-ingress"} 11`, `ovsdn_dropped_packets_total{reason="isolation",table="isolation"} 12`,
 		`ovsdn_dropped_packets_total{reason="other",table="classify"} 3`, `ovsdn_dropped_packets_total{reason="unknown-peer",table="tunnel-ingress"} 13`,
 		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`,
+		`ovsdn_dropped_packets_total{reason="endpoint",table="endpoint-verdict"} 6`, "ovsdn_switch_sample_failures_total 0",
 		"ovsdn_datapath_upcalls_total 100", "ovsdn_datapath_lost_packets_total 2", "ovsdn_datapath_masks 6", "ovsdn_conntrack_entries 400",
 		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,
 		`ovsdn_cni_request_duration_seconds_count{result="retry",verb="DEL"} 1`, `ovsdn_cni_request_duration_seconds_count{result="success",verb="DEL"} 1`,
@@ -166,6 +172,9 @@ func TestMetrics(t *testing.T) {
 	}
 	if strings.Contains(got, `table="2"`) || strings.Contains(got, `table=""`) {
 		t.Error("the scrape has a table that is not of the pipeline")
+	}
+	if strings.Contains(got, `reason="other",table="egress-denied"`) || strings.Contains(got, `reason="other",table="ingress-denied"`) {
+		t.Error("the scrape counts packets that policies denied twice")
 	}
 	if t.Failed() {
 		t.Log(got)
@@ -197,47 +206,6 @@ func TestMetrics_flowStore(t *testing.T) {
 	}
 	if strings.Contains(got, "ovsdn_table_flows") || strings.Contains(got, "ovsdn_denied_packets_reported_total") {
 		t.Error("the scrape has statistics that were never read")
-	}
-}
-
-// Counters of flows that were removed, replaced or lost with a restart of vswitchd never decrease the sums.
-func TestSampler_monotonic(t *testing.T) {
-	from := &switchStatistics{}
-	s := newSampler(from, testNode(), "node1")
-	peer := func(addr string, packets uint64) native.Drop {
-		return native.Drop{Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=" + addr}, Packets: packets}
-	}
-	for i, step := range []struct {
-		peers []native.Drop
-		want  uint64
-	}{
-		{[]native.Drop{peer("a", 5), peer("b", 7)}, 12}, {[]native.Drop{peer("a", 6)}, 13}, {[]native.Drop{peer("a", 6), peer("b", 1)}, 14},
-		{[]native.Drop{peer("a", 2), peer("b", 1)}, 16}, {nil, 16},
-	} {
-		from.peers = step.peers
-		s.sample(t.Context(), true)
-		if got := s.get().drops[drop{10, pipeline.DropForeignSource}]; got != step.want {
-			t.Errorf("step %d: got %d packets, want %d", i, got, step.want)
-		}
-	}
-}
-
-// What the switch did not answer is absent, except for the sums.
-func TestSampler_unavailable(t *testing.T) {
-	from := &switchStatistics{static: []native.Drop{{Key: ovs.Key{Table: 20}, Packets: 11}}}
-	s := newSampler(from, testNode(), "node1")
-	s.sample(t.Context(), true)
-	if got := s.get(); len(got.tables) == 0 || got.datapath == nil || got.conntrack == nil {
-		t.Fatalf("got %+v, want all parts", got)
-	}
-	from.err = ovs.NewUnavailable(os.ErrNotExist)
-	s.sample(t.Context(), false)
-	if got := s.get(); got.tables != nil || got.datapath == nil || got.drops[drop{20, pipeline.DropSpoofedSource}] != 11 {
-		t.Errorf("got %+v, want no tables, the previous datapath and the sum of drops", got)
-	}
-	s.sample(t.Context(), true)
-	if got := s.get(); got.datapath != nil || got.conntrack != nil {
-		t.Errorf("got %+v, want no datapath and no conntrack", got)
 	}
 }
 

@@ -247,7 +247,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return n.store.Run(writing) })
-	if n.network.Mode != config.ModeSubnet || n.node.BalancesServices { // nothing else tracks connections
+	if limitsZones(n.node) {
 		start(limits.Run)
 	}
 	repair := newRepair(n.store)
@@ -256,7 +256,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 		a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, repair, n.onConnected...))
 	})
 	start(bridge.run)
-	sampler := newSampler(a.bridge, n.node, a.NodeName)
+	sampler := newSampler(a.bridge, n.node, a.NodeName, &a.metrics.samples)
 	a.metrics.setNetwork(n, sampler)
 	start(sampler.run)
 	start(a.watchSockets)

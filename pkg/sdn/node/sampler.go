@@ -2,8 +2,8 @@ package node
 
 import (
 	"context"
-	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -45,12 +45,7 @@ type sample struct {
 
 type conntrackSample struct {
 	tracker native.Tracker
-	zones   map[pipeline.ZoneClass]zoneSample
-}
-
-type zoneSample struct {
-	native.ZoneUse
-	limit int
+	zones   map[pipeline.ZoneClass]native.ZoneUse // nil if they have no limits, or could not be read
 }
 
 // drop is the label of a counter of drops.
@@ -62,21 +57,27 @@ type drop struct {
 // sampler reads the statistics of the switch in the background.
 type sampler struct {
 	source statistics
-	cookie uint64 // of static flows
-	limits func(free int) []pipeline.ZoneLimit
+	cookie uint64               // of static flows
+	zones  []pipeline.ZoneLimit // that have limits; only these have counts
+	totals *sampleTotals
 
 	mu      sync.Mutex
 	current sample
-
-	// Only the sampler uses these.
-	static, peers dropCounter
 }
 
-func newSampler(source statistics, node pipeline.Node, nodeName string) *sampler {
-	return &sampler{
-		source: source, limits: node.ZoneLimits,
-		cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie(),
+// sampleTotals are what samples of all set-ups of the node's network have added up. Only one sampler uses it at a time.
+type sampleTotals struct {
+	static, peers dropCounter
+	failures      atomic.Uint64   // reads that failed
+	failing       map[string]bool // the parts whose last read failed
+}
+
+func newSampler(source statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *sampler {
+	s := &sampler{source: source, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
+	if limitsZones(node) {
+		s.zones = node.ZoneLimits(0) // the limits themselves are read
 	}
+	return s
 }
 
 // get returns the last sample, which the caller must not modify.
@@ -102,63 +103,85 @@ func (s *sampler) sample(ctx context.Context, slow bool) {
 	defer cancel()
 	previous := s.get()
 	next := sample{datapath: previous.datapath, conntrack: previous.conntrack}
-	failed := func(err error) bool {
-		if err != nil && parent.Err() == nil {
-			klog.FromContext(ctx).V(4).Info("Failed to read statistics of the switch", "err", err)
+	failed := func(part string, err error) bool {
+		if parent.Err() == nil {
+			s.totals.report(ctx, part, err)
 		}
 		return err != nil
 	}
 	tables, err := s.source.TableStats(ctx)
-	if !failed(err) {
+	if !failed("tables", err) {
 		next.tables = tables
 	}
 	static, err := s.source.OwnerDrops(ctx, s.cookie)
-	if !failed(err) {
-		s.static.add(static)
+	if !failed("drops", err) {
+		s.totals.static.add(static)
 	}
 	if slow {
 		peers, err := s.source.TableDrops(ctx, pipeline.TunnelIngressTable)
-		if !failed(err) {
-			s.peers.add(withoutDefault(peers))
+		if !failed("drops of peers", err) {
+			s.totals.peers.add(withoutDefault(peers))
 		}
 		next.datapath, next.conntrack = nil, nil
-		if stats, err := s.source.DatapathStats(ctx); !failed(err) {
+		if stats, err := s.source.DatapathStats(ctx); !failed("datapath", err) {
 			next.datapath = &stats
 		}
-		if c, err := s.sampleConntrack(ctx); !failed(err) {
-			next.conntrack = c
+		if tracker, err := s.source.Tracker(ctx); !failed("conntrack", err) {
+			next.conntrack = &conntrackSample{tracker: tracker}
+			if zones, err := s.sampleZones(ctx); !failed("conntrack zones", err) {
+				next.conntrack.zones = zones
+			}
 		}
 	}
-	next.drops = maps.Clone(s.static.total)
-	for d, packets := range s.peers.total {
-		if next.drops == nil {
-			next.drops = map[drop]uint64{}
-		}
-		next.drops[d] += packets
-	}
+	next.drops = s.totals.drops()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = next
 }
 
-func (s *sampler) sampleConntrack(ctx context.Context) (*conntrackSample, error) {
-	tracker, err := s.source.Tracker(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c := &conntrackSample{tracker: tracker, zones: map[pipeline.ZoneClass]zoneSample{}}
-	for _, l := range s.limits(tracker.Free()) {
+// sampleZones returns the use of the zones by class.
+func (s *sampler) sampleZones(ctx context.Context) (map[pipeline.ZoneClass]native.ZoneUse, error) {
+	classes := map[pipeline.ZoneClass]native.ZoneUse{}
+	for _, l := range s.zones {
 		use, err := s.source.ZoneUse(ctx, l.Zones)
 		if err != nil {
 			return nil, err
 		}
-		z := c.zones[l.Class]
-		z.Total += use.Total
-		z.Fullest = max(z.Fullest, use.Fullest)
-		z.limit = l.Limit
-		c.zones[l.Class] = z
+		z := classes[l.Class]
+		classes[l.Class] = native.ZoneUse{Total: z.Total + use.Total, Fullest: max(z.Fullest, use.Fullest), Ratio: max(z.Ratio, use.Ratio)}
 	}
-	return c, nil
+	return classes, nil
+}
+
+// report counts a failure to read a part, and logs the first one and its end.
+func (t *sampleTotals) report(ctx context.Context, part string, err error) {
+	if t.failing == nil {
+		t.failing = map[string]bool{}
+	}
+	logger := klog.FromContext(ctx).WithValues("part", part)
+	switch {
+	case err == nil && t.failing[part]:
+		logger.Info("Read statistics of the switch again")
+	case err != nil && !t.failing[part]:
+		logger.Info("Failed to read statistics of the switch", "err", err, "retryAfter", sampleInterval)
+	case err != nil:
+		logger.V(4).Info("Failed to read statistics of the switch", "err", err)
+	}
+	if err != nil {
+		t.failures.Add(1)
+	}
+	t.failing[part] = err != nil
+}
+
+// drops returns the sums of both counters.
+func (t *sampleTotals) drops() map[drop]uint64 {
+	sums := map[drop]uint64{}
+	for _, c := range []dropCounter{t.static, t.peers} {
+		for d, packets := range c.total {
+			sums[d] += packets
+		}
+	}
+	return sums
 }
 
 // withoutDefault omits the table's last flow, which is a static one.
@@ -172,7 +195,8 @@ func withoutDefault(drops []native.Drop) []native.Drop {
 	return others
 }
 
-// dropCounter adds the increases of flows' counters up. The sum of the counters would decrease whenever a flow is removed or replaced.
+// dropCounter adds the increases of flows' counters up. The sum of the counters would decrease whenever a flow is removed or replaced. The first
+// counters only are the baseline: flows outlive the agent, and Prometheus would take an old count for an increase.
 type dropCounter struct {
 	last  map[ovs.Key]uint64
 	total map[drop]uint64
@@ -180,14 +204,21 @@ type dropCounter struct {
 
 func (c *dropCounter) add(drops []native.Drop) {
 	last := make(map[ovs.Key]uint64, len(drops))
-	if c.total == nil {
+	isFirst := c.last == nil
+	if isFirst {
 		c.total = map[drop]uint64{}
 	}
 	for _, d := range drops {
+		if d.Table == pipeline.IngressDeniedTable || d.Table == pipeline.EgressDeniedTable {
+			continue // ovsdn_denied_packets_total has these
+		}
 		last[d.Key] = d.Packets
 		increase := d.Packets
 		if before := c.last[d.Key]; before <= increase {
 			increase -= before
+		}
+		if isFirst {
+			increase = 0
 		}
 		c.total[drop{d.Table, pipeline.DropReason(d.Table, d.Priority)}] += increase
 	}

@@ -44,7 +44,7 @@ func TestSampler_realSwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newSampler(bridge, n, "node1")
+	s := newSampler(bridge, n, "node1", &sampleTotals{})
 	s.sample(t.Context(), true)
 	// A spoofed packet: the port has no flows of a pod.
 	var hex strings.Builder
@@ -70,7 +70,7 @@ func TestSampler_realSwitch(t *testing.T) {
 			t.Errorf("got drops %v, want %s among them", got.drops, reason)
 		}
 	}
-	if got.datapath == nil || got.conntrack == nil || got.conntrack.zones[pipeline.ZoneOpener].ZoneUse != (native.ZoneUse{}) {
+	if got.datapath == nil || got.conntrack == nil || got.conntrack.zones[pipeline.ZoneOpener] != (native.ZoneUse{}) {
 		t.Errorf("got datapath %v and conntrack %v, want both, with unused zones", got.datapath, got.conntrack)
 	}
 	flows := 0

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -20,6 +21,11 @@ const zoneLimitsInterval = 250 * time.Millisecond
 
 // The limits are set again when the number of free entries has changed by more than 1/zoneLimitsStep.
 const zoneLimitsStep = 8
+
+// limitsZones reports whether the node's zones have limits: otherwise nothing tracks connections.
+func limitsZones(node pipeline.Node) bool {
+	return node.Mode != config.ModeSubnet || node.BalancesServices
+}
 
 // zoneLimits limits the conntrack zones of this node's pods to shares of the free entries (docs/decisions/0001-conntrack.md).
 type zoneLimits struct {

@@ -8,13 +8,14 @@ const (
 	DropPodTunnel     = "pod-tunnel"     // VXLAN that a pod sent
 	DropIsolation     = "isolation"      // the VNIDs differ
 	DropNoRoute       = "no-route"       // no flow has the destination
+	DropEndpoint      = "endpoint"       // a policy denies an endpoint of the service
 	DropCollision     = "collision"      // a second connection with the same addresses and ports
 	DropOther         = "other"          // all other flows, such as those that drop IPv6
 )
 
 // DropReasons are all reasons.
 func DropReasons() []string {
-	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropCollision, DropOther}
+	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropCollision, DropOther}
 }
 
 // TunnelIngressTable has the drops of HostSubnets, which depend on the node's peers.
@@ -41,6 +42,8 @@ func DropReason(table, priority int) string {
 		return DropIsolation
 	case priority == 0 && (table == tableRoute || table == tableLocalPod || table == tableRemote || table == tableARPLocal || table == tableARPRemote):
 		return DropNoRoute
+	case table == tableEndpointVerdict:
+		return DropEndpoint
 	case table == tableCollision:
 		return DropCollision
 	}

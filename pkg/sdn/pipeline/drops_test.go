@@ -11,13 +11,17 @@ import (
 func TestDropReason(t *testing.T) {
 	seen := []string{DropForeignSource} // of remote nodes
 	n := Node{Mode: config.ModeMultitenant, ClusterNetworks: prefixes("10.128.0.0/14"), ServiceNetwork: prefixes("172.30.0.0/16")[0], Subnets: prefixes("10.128.0.0/23")}
-	s, err := n.Static()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range s.Flows {
-		if text, err := f.Actions[0].MarshalText(); err == nil && string(text) == "drop" {
-			seen = append(seen, DropReason(f.Table, f.Priority))
+	balances := n
+	balances.Mode, balances.BalancesServices = config.ModeNetworkPolicy, true
+	for _, n := range []Node{n, balances} {
+		s, err := n.Static()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range s.Flows {
+			if text, err := f.Actions[0].MarshalText(); err == nil && string(text) == "drop" {
+				seen = append(seen, DropReason(f.Table, f.Priority))
+			}
 		}
 	}
 	slices.Sort(seen)
