@@ -25,11 +25,11 @@ const (
 	maxBandwidth = 1e15
 )
 
-// MaxBandwidthAnnotation is the length of the longest valid value of BandwidthAnnotations, and maxExponent that of an exponent with its sign. Tenants write them: to
+// MaxBandwidthQuantity is the length of the longest valid value of BandwidthAnnotations, and maxExponent that of an exponent with its sign. Tenants write them: to
 // parse a quantity takes a time that grows with its length, and exponentially with that of its exponent.
 const (
-	MaxBandwidthAnnotation = 32
-	maxExponent            = 3
+	MaxBandwidthQuantity = 32
+	maxExponent          = 3
 )
 
 // BandwidthAnnotations returns the keys of the annotations of Pods that limit their bandwidth.
@@ -46,8 +46,8 @@ func ParseBandwidth(annotations map[string]string, key string) (uint64, error) {
 	invalid := func(reason string) error {
 		return fmt.Errorf("annotation %s=%s: %s; want bits per second from 1k to 1P, such as 10M", key, Shorten(value), reason)
 	}
-	if len(value) > MaxBandwidthAnnotation {
-		return 0, invalid(fmt.Sprintf("longer than %d bytes", MaxBandwidthAnnotation))
+	if len(value) > MaxBandwidthQuantity {
+		return 0, invalid(fmt.Sprintf("longer than %d bytes", MaxBandwidthQuantity))
 	}
 	if i := strings.LastIndexAny(value, "eE"); i >= 0 && len(value)-i-1 > maxExponent {
 		return 0, invalid("not a quantity")

@@ -175,7 +175,12 @@ func TestServeListener_closesAfterRefusal(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- serveListener(ctx, l, Config{}, h) }()
-	defer func() { stop(); <-served }()
+	defer func() {
+		stop()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve: %v", err)
+		}
+	}()
 	send := func(token, path string) (status int, closed bool) {
 		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", l.Addr().String()) //nolint:gosec // self-signed
 		if err != nil {

@@ -68,7 +68,7 @@ func stripMetadata(o *metav1.ObjectMeta, reads func(key string) bool) {
 			continue
 		}
 		if slices.Contains(config.BandwidthAnnotations(), key) {
-			value = strings.Clone(value[:min(len(value), config.MaxBandwidthAnnotation+1)]) // not omitted: an invalid value retains the limit
+			value = strings.Clone(value[:min(len(value), config.MaxBandwidthQuantity+1)]) // not omitted: an invalid value retains the limit
 		}
 		if len(value) <= maxAnnotation {
 			if retained == nil {
