@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -25,11 +25,11 @@ func seeNamespaceAgain(t *testing.T, x *trio) {
 		t.Fatal(err)
 	}
 	fixture.Eventually(t, fixture.PodTime, "namespace "+name+" is deleted", func(ctx context.Context) error {
-		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return errors.New("it exists")
+		ns, err := reconcile.OrNil(namespaces.Get(ctx, name, metav1.GetOptions{}))
+		if ns != nil {
+			err = errors.New("it exists")
 		}
-		return ignore(err, apierrors.IsNotFound)
+		return err
 	})
 	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func seePodReplaced(t *testing.T, x *trio) {
 	x.startKubelet(t)
 }
 
-// forceDelete stops kubelet on the pod's node and deletes the pod, whose processes continue.
+// forceDelete stops kubelet on node2, where the pod runs, and deletes the pod, whose processes continue.
 func (x *trio) forceDelete(t *testing.T, namespace string, p pod) {
 	t.Helper()
 	x.service(t, fixture.Node2, kubeletService, (*lab.Service).Stop)
@@ -90,12 +90,4 @@ func (x *trio) beforeAndAfterRestart(t *testing.T, test func(*testing.T)) {
 func (x *trio) startKubelet(t *testing.T) {
 	t.Helper()
 	x.service(t, fixture.Node2, kubeletService, (*lab.Service).Start)
-}
-
-// ignore returns nil for an error that is expected.
-func ignore(err error, is func(error) bool) error {
-	if is(err) {
-		return nil
-	}
-	return err
 }

@@ -67,7 +67,7 @@ func (l *limits) read(annotations map[string]string, events Events) {
 // publishBandwidth adds the limits of a pod to the update. The object may be nil. The caller holds f.mu, so that the cache is read in the order of updates.
 func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p Pod, object *corev1.Pod) {
 	l := f.limitsOf(p)
-	if cached := f.pods.Cached(p.Namespace, p.Name); cached != nil && isPod(cached, p.UID) {
+	if cached := cachedObject(f.pods, p); cached != nil {
 		object = cached
 	}
 	if object != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// compiledFlows compiles pods for the flow store, which compiles them again when the VNID of their namespace or their policies change.
+// compiledFlows compiles pods for the flow store, which compiles them again when the VNID of their namespace, their policies or their limits of
+// bandwidth change.
 type compiledFlows struct {
 	store    Store
 	policies Policies
@@ -71,7 +72,7 @@ func (f *compiledFlows) namespaceUID(name string) apitypes.UID {
 
 // policyKey returns the key of the pod in policies. Earlier versions wrote the UID of the mirror for static pods.
 func (f *compiledFlows) policyKey(p Pod) policy.PodKey {
-	if object := f.pods.Cached(p.Namespace, p.Name); object != nil && isPod(object, p.UID) {
+	if object := cachedObject(f.pods, p); object != nil {
 		return policy.KeyOf(object)
 	}
 	return policy.PodKey{Namespace: p.Namespace, Name: p.Name, UID: apitypes.UID(p.UID)}

@@ -28,11 +28,17 @@ func isPod(object *corev1.Pod, uid string) bool {
 	return uid == string(config.PodUID(object)) || uid == string(object.UID)
 }
 
-// exists reports whether the cache has the pod.
-func (m *Manager) exists(pod Pod) bool {
-	object := m.pods.Cached(pod.Namespace, pod.Name)
-	return object != nil && isPod(object, pod.UID)
+// cachedObject returns the pod's object from the cache; nil if the cache does not have it, or another one of that name.
+func cachedObject(pods Pods, p Pod) *corev1.Pod {
+	object := pods.Cached(p.Namespace, p.Name)
+	if object == nil || !isPod(object, p.UID) {
+		return nil
+	}
+	return object
 }
+
+// exists reports whether the cache has the pod.
+func (m *Manager) exists(p Pod) bool { return cachedObject(m.pods, p) != nil }
 
 // setNamespaces sets the Namespaces of the recovered pods. A pod that the cache does not have retains the VNID of its flows on the bridge.
 func (m *Manager) setNamespaces(ctx context.Context) error {

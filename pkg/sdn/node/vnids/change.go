@@ -34,7 +34,7 @@ type change struct {
 
 func (v *VNIDs) newChange() *change { return &change{v: v, affected: map[config.VNID]bool{}} }
 
-// enter adds the namespace to the network of its VNID, and publishes the VNID.
+// join adds the namespace to the network of its VNID, and publishes the VNID.
 func (c *change) join(name string, ns namespace) {
 	if c.v.namespaces[name].uid != ns.uid {
 		c.retire(name)

@@ -190,6 +190,7 @@ func (v *VNIDs) removeNamespace(name string) []*flowstore.Commit {
 	c := v.newChange()
 	c.retire(name)
 	c.leave(name)
-	c.update.Retire = append(c.update.Retire, inputs.VNID(name), inputs.NamespaceUID(name))
+	c.update.Retire = append(c.update.Retire, inputs.VNID(name))
+	c.update.Withdraw = []flowstore.Input{inputs.NamespaceUID(name)}
 	return c.send()
 }
