@@ -39,7 +39,7 @@ func scenarios() []scenario {
 		{"OVSDNConntrackZoneFull", `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.95x30`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.85x30`},
 		{"OVSDNUpcallsLost", `ovsdn_datapath_lost_packets_total 0+1x30`, `ovsdn_datapath_lost_packets_total 7x30`},
 		{"OVSDNSwitchSampleFails", `ovsdn_switch_sample_failures_total 0+4x30`, `ovsdn_switch_sample_failures_total 0x5 2x25`},
-		{"OVSDNPodSetUpFails", cni + `_count{verb="ADD",result="error"} 0+1x30`, cni + `_count{verb="ADD",result="retry"} 0+9x30`},
+		{"OVSDNCNIRequestsFail", cni + `_count{verb="ADD",result="error"} 0+1x30`, cni + `_count{verb="ADD",result="retry"} 0+9x30`},
 		{
 			"OVSDNPodSetUpSlow",
 			cni + `_bucket{verb="ADD",le="4.096"} 0+9x30` + "\n" + cni + `_bucket{verb="ADD",le="16.384"} 0+10x30` + "\n" + cni + `_bucket{verb="ADD",le="+Inf"} 0+10x30`,
@@ -113,7 +113,7 @@ func TestRules(t *testing.T) {
 				t.Fatalf("%s has no such alert", file)
 			}
 			delete(all, s.alert)
-			for _, name := range []string{"summary", "action"} {
+			for _, name := range []string{"summary", "description"} {
 				if r.Annotations[name] == "" {
 					t.Errorf("got no annotation %s, want one", name)
 				}
