@@ -44,7 +44,7 @@ func ParseBandwidth(annotations map[string]string, key string) (uint64, error) {
 		return 0, nil
 	}
 	invalid := func(reason string) error {
-		return fmt.Errorf("annotation %s=%s: %s; want bits per second from 1k to 1P, such as 10M", key, Shorten(value), reason)
+		return fmt.Errorf("annotation %s=%s: %s; write bits per second from 1k to 1P, such as 10M", key, Shorten(value), reason)
 	}
 	if len(value) > MaxBandwidthQuantity {
 		return 0, invalid(fmt.Sprintf("longer than %d bytes", MaxBandwidthQuantity))

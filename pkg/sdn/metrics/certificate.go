@@ -91,7 +91,7 @@ func (c *certificate) selfSign() error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return fmt.Errorf("sign the certificate: %w", err)
+		return fmt.Errorf("create self-signed certificate: %w", err)
 	}
 	c.current, c.renewal = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, now.Add(certificateLifetime/2)
 	return nil
@@ -105,7 +105,7 @@ func (c *certificate) config(ctx context.Context) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			current, err := c.load()
 			if err != nil && current != nil {
-				klog.FromContext(ctx).Error(err, "Failed to load the certificate of the metrics server; using the previous one")
+				klog.FromContext(ctx).Error(err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")
 				return current, nil
 			}
 			return current, err

@@ -77,7 +77,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !rate.allow(source):
-		refuse(w, "too many requests", http.StatusTooManyRequests)
+		refuse(w, "too many requests from this address; retry later", http.StatusTooManyRequests)
 		return
 	case !isServed(path):
 		refuse(w, "not found", http.StatusNotFound)
@@ -98,11 +98,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err.Error(), http.StatusTooManyRequests)
 	case err != nil:
 		h.failures.log(ctx, err)
-		refuse(w, "the API server does not answer reviews", http.StatusServiceUnavailable)
+		refuse(w, "TokenReview or SubjectAccessReview failed; the log of this program has the error", http.StatusServiceUnavailable)
 	case status == http.StatusUnauthorized:
-		refuse(w, "the token is not valid", status)
+		refuse(w, "the token is invalid or has expired; send a token of the API server's audience", status)
 	case status != http.StatusOK:
-		refuse(w, fmt.Sprintf("the user has no right to %s %s", verb, path), status)
+		refuse(w, fmt.Sprintf("the user cannot %s path %s; grant it by RBAC (nonResourceURLs)", verb, path), status)
 	default:
 		if rate != h.scrapes {
 			_ = h.scrapes.allow(source) // the first request with a token counts, too
@@ -137,5 +137,5 @@ func (f *failedReviews) log(ctx context.Context, err error) {
 		keys = append(keys, "action", "apply deploy/rbac")
 	}
 	f.logged, f.suppressed = now, 0
-	klog.FromContext(ctx).Error(err, "Failed to review a request for metrics", keys...)
+	klog.FromContext(ctx).Error(err, "Failed to authenticate or authorize a request for metrics", keys...)
 }

@@ -240,7 +240,7 @@ func TestHandler_logsFailures(t *testing.T) {
 	for range sourceReviewBurst {
 		send()
 	}
-	if got := buffer.String(); strings.Count(got, "Failed to review") != 1 || !strings.Contains(got, "apply deploy/rbac") {
+	if got := buffer.String(); strings.Count(got, "Failed to authenticate or authorize") != 1 || !strings.Contains(got, "apply deploy/rbac") {
 		t.Errorf("got log %q, want one line with the action", got)
 	}
 }
@@ -256,7 +256,7 @@ func TestFailedReviews_countsSuppressed(t *testing.T) {
 		time.Sleep(reviewLogInterval) //nolint:forbidigo // of the bubble
 		f.log(ctx, errors.New("down"))
 		got := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-		if strings.Count(got, "Failed to review") != 2 || !strings.Contains(got, "suppressed=2") || strings.Contains(got, "deploy/rbac") {
+		if strings.Count(got, "Failed to authenticate or authorize") != 2 || !strings.Contains(got, "suppressed=2") || strings.Contains(got, "deploy/rbac") {
 			t.Errorf("got log %q, want two lines, the second with two suppressed, without the action", got)
 		}
 	})

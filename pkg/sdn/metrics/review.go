@@ -41,7 +41,7 @@ const (
 )
 
 // errTooManyReviews is the error of a request that would exceed the limits of reviews.
-var errTooManyReviews = errors.New("too many requests with unknown tokens")
+var errTooManyReviews = errors.New("too many requests with unknown tokens; retry in a minute")
 
 // reviewer decides which requests are allowed: by TokenReview, whose token it is, and by SubjectAccessReview, what that user may do. It retains the
 // results, accepted and refused ones apart: any number of invalid tokens does not evict a valid one.

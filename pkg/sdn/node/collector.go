@@ -34,7 +34,7 @@ func newNodeCollector(m *agentMetrics) *nodeCollector {
 		flowsInstalled: gauge("ovsdn_flows_installed", "Flows that the agent has installed."),
 		groups:         gauge("ovsdn_groups_installed", "Groups that the agent has installed: services with --service-proxy=ovs."),
 		meters:         gauge("ovsdn_meters_installed", "Meters that the agent has installed."),
-		ownersRefused:  gauge("ovsdn_flow_owners_refused", "Objects whose flows are not installed, since the switch rejects them or another object has the same."),
+		ownersRefused:  gauge("ovsdn_flow_owners_refused", "Objects whose flows are not installed, since the switch rejects them, or they conflict with those of another object."),
 
 		drift:      counter("ovsdn_flow_drift_total", "Flows, groups and meters that another program deleted (missing), changed (altered) or added (foreign), and the agent repaired.", "kind"),
 		repairs:    counter("ovsdn_flow_repairs_total", "Comparisons of all flows that found changes by another program."),
@@ -46,22 +46,22 @@ func newNodeCollector(m *agentMetrics) *nodeCollector {
 		tableMatches: counter("ovsdn_table_matched_packets_total", "Packets that matched a flow of the table.", "table"),
 		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows and those of remote nodes dropped, by table and reason.", "table", "reason"),
 
-		denied:         counter("ovsdn_denied_packets_total", "Packets of pods that policies denied, by direction.", "direction"),
-		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch reported for the agent's log, by direction.", "direction"),
+		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
+		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),
 
 		hits:      counter("ovsdn_datapath_hit_packets_total", "Packets that matched a megaflow of the datapath. All bridges of its type share a datapath."),
 		upcalls:   counter("ovsdn_datapath_upcalls_total", "Packets that the datapath sent to vswitchd, since they matched no megaflow."),
-		lost:      counter("ovsdn_datapath_lost_packets_total", "Packets that were lost on the way to vswitchd."),
+		lost:      counter("ovsdn_datapath_lost_packets_total", "Upcalls that were lost on the way from the datapath to vswitchd, in packets."),
 		megaflows: gauge("ovsdn_datapath_megaflows", "Megaflows of the datapath."),
 		masks:     gauge("ovsdn_datapath_masks", "Masks of the megaflows. 0 for the userspace datapath, which does not report them."),
 
-		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch. Metrics of the part that could not be read are absent."),
+		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch. Until they can be read again, the metrics of that part are absent, and drops do not increase."),
 
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),
-		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener, target, hairpin, nat.", "class"),
-		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with most entries, by class of zones.", "class"),
-		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "The largest part of its limit that a zone has entries for, by class of zones.", "class"),
+		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener (opened by the pod), target (opened to the pod from outside of the node), hairpin, nat.", "class"),
+		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with the most entries, by class of zones.", "class"),
+		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "Highest ratio of a zone's entries to its limit, by class of zones.", "class"),
 	}
 }
 

@@ -63,7 +63,7 @@ func (r *Runner) Run(ctx context.Context) {
 		case err != nil:
 			r.events.restore("", since)
 			retryAfter := max(backoff.Step(), r.interval)
-			klog.FromContext(ctx).Error(err, "Failed to reconcile", "runner", r.name, "retryAfter", retryAfter)
+			klog.FromContext(ctx).Error(err, "Failed to reconcile", "loop", r.name, "retryAfter", retryAfter)
 			r.wake()
 			pause = time.After(retryAfter)
 		default:

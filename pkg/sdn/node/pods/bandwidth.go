@@ -96,7 +96,7 @@ func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
 			continue // an update would repeat flows that the switch has refused, without the store's back-off
 		}
 		f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.Bandwidth(l.pod.Owner()), Value: l.active}}})
-		klog.FromContext(ctx).Info("Changed bandwidth of pod", "pod", klog.KObj(object), "sandbox", l.pod.Sandbox, "ingress", l.active.Ingress, "egress", l.active.Egress)
+		klog.FromContext(ctx).Info("Changed bandwidth of pod", "pod", klog.KObj(object), "sandbox", l.pod.Sandbox, "ingressBitsPerSecond", l.active.Ingress, "egressBitsPerSecond", l.active.Egress)
 	}
 }
 

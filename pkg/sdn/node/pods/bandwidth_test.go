@@ -175,7 +175,7 @@ func TestInvalidBandwidthRetainsLimit(t *testing.T) {
 	if got := a.events.count("pod web: " + eventreason.InvalidBandwidth); got != 6 {
 		t.Errorf("got %d Events, want 6:\n%s", got, a.events)
 	}
-	a.events.want(t, "pod web: "+eventreason.InvalidBandwidth+": annotation kubernetes.io/ingress-bandwidth=2P: more than 1P; want bits per second from 1k to 1P, such as 10M; the pod's ingress bandwidth stays limited to 10000000 bit/s")
+	a.events.want(t, "pod web: "+eventreason.InvalidBandwidth+": annotation kubernetes.io/ingress-bandwidth=2P: more than 1P; write bits per second from 1k to 1P, such as 10M; the pod's ingress bandwidth stays limited to 10000000 bit/s")
 	stop()
 
 	before := n.fake.Changes()

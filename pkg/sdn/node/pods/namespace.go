@@ -59,15 +59,15 @@ func (m *Manager) setNamespaces(ctx context.Context) error {
 	}
 	vnids, err := m.previousVNIDs(ctx)
 	if err != nil {
-		return fmt.Errorf("read the VNIDs of %d pods that the Kubernetes API does not have: %w", len(unknown), err)
+		return fmt.Errorf("read the VNIDs of %d pods that are not in the cache: %w", len(unknown), err)
 	}
 	for _, pod := range unknown {
 		pod.NamespaceUID = unknownNamespace
 		if vnid, known := vnids[pod.Owner().Cookie()]; known {
 			pod.VNID = &vnid
 		}
-		klog.FromContext(ctx).Info("Recovered a sandbox whose pod does not exist in the Kubernetes API", "pod", klog.KRef(pod.Namespace, pod.Name),
-			"podUID", pod.UID, "sandbox", pod.Sandbox, "vnid", pod.VNID)
+		klog.FromContext(ctx).Info("Recovered sandbox whose pod is not in the cache", "pod", klog.KRef(pod.Namespace, pod.Name),
+			"podUID", pod.UID, "sandbox", pod.Sandbox, "vnid", pod.VNID, "action", "if the pod was deleted, run crictl stopp with the sandbox")
 		m.setAttached(pod, m.fault(pod.Attachment))
 	}
 	return nil
@@ -110,7 +110,7 @@ func (m *Manager) followNamespacesOnce(ctx context.Context, before map[Attachmen
 		}
 		lookups++
 		if err := m.followNamespace(ctx, pod.Attachment, uid); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Failed to look up a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "retryAfter", probePeriod)
+			klog.FromContext(ctx).Error(err, "Failed to get pod whose Namespace changed", "pod", klog.KRef(pod.Namespace, pod.Name), "retryAfter", probePeriod)
 		}
 	}
 	return seen
@@ -136,7 +136,7 @@ func (m *Manager) followNamespace(ctx context.Context, a Attachment, uid types.U
 	if err != nil {
 		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	klog.FromContext(ctx).Info("Namespace of a running pod changed", "pod", klog.KRef(pod.Namespace, pod.Name), "namespaceUID", uid, "previous", pod.NamespaceUID)
+	klog.FromContext(ctx).Info("Namespace of a running pod changed", "pod", klog.KRef(pod.Namespace, pod.Name), "namespaceUID", uid, "previousNamespaceUID", pod.NamespaceUID)
 	pod.NamespaceUID, pod.VNID = uid, nil
 	fault := m.fault(a)
 	m.setAttached(pod, fault)
