@@ -14,8 +14,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"k8s.io/klog/v2"
 )
 
 // certificateLifetime is that of a self-signed certificate, which is replaced after half of it.
@@ -30,6 +28,8 @@ type certificate struct {
 	current *tls.Certificate
 	files   [2]os.FileInfo // from which it was read
 	renewal time.Time
+
+	failures failures
 }
 
 // isSame reports whether the file is unchanged. A mounted Secret is replaced by renaming a symbolic link: then the path is that of another file.
@@ -105,7 +105,7 @@ func (c *certificate) config(ctx context.Context) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			current, err := c.load()
 			if err != nil && current != nil {
-				klog.FromContext(ctx).Error(err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")
+				c.failures.log(ctx, err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")
 				return current, nil
 			}
 			return current, err

@@ -5,8 +5,12 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 )
 
 // writePair writes a pair of files like kubelet: in a new directory, to which it changes a symbolic link.
@@ -62,9 +66,16 @@ func TestCertificate_reloadsFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "2/tls.key"), []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.config(t.Context()).GetCertificate(nil)
-	if err != nil || got != second {
-		t.Errorf("invalid files: got %p, %v, want the previous certificate %p", got, err, second)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	config := c.config(klog.NewContext(t.Context(), logger))
+	for range 3 {
+		if got, err := config.GetCertificate(nil); err != nil || got != second {
+			t.Errorf("invalid files: got %p, %v, want the previous certificate %p", got, err, second)
+		}
+	}
+	// Clients cannot fill the log.
+	if got := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); strings.Count(got, "Failed to load the certificate") != 1 {
+		t.Errorf("got log %q, want one line", got)
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 	scrapeTimeout = 10 * time.Second
 	reviewTimeout = 5 * time.Second
 
-	// reviewLogInterval is the interval of log lines on failed reviews: clients cause them.
-	reviewLogInterval = time.Minute
+	// failureLogInterval is the interval of log lines on failures that clients cause.
+	failureLogInterval = time.Minute
 )
 
 // handler admits requests of clients with rights.
@@ -36,7 +36,7 @@ type handler struct {
 	reviewer *reviewer
 	rest     *sources // the rate of requests without an accepted token
 	scrapes  *sources // the rate of those with one, which others with the same source address do not use up
-	failures failedReviews
+	failures failures
 }
 
 func newHandler(kube kubernetes.Interface, gatherer prometheus.Gatherer) *handler {
@@ -97,7 +97,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, errTooManyReviews):
 		refuse(w, err.Error(), http.StatusTooManyRequests)
 	case err != nil:
-		h.failures.log(ctx, err)
+		var keys []any
+		if apierrors.IsForbidden(err) {
+			keys = []any{"action", "apply deploy/rbac"}
+		}
+		h.failures.log(ctx, err, "Failed to authenticate or authorize a request for metrics", keys...)
 		refuse(w, "TokenReview or SubjectAccessReview failed; the log of this program has the error", http.StatusServiceUnavailable)
 	case status == http.StatusUnauthorized:
 		refuse(w, "the token is invalid or has expired; send a token of the API server's audience", status)
@@ -117,25 +121,23 @@ func refuse(w http.ResponseWriter, message string, status int) {
 	http.Error(w, message, status)
 }
 
-// failedReviews logs the failures of reviews, once in reviewLogInterval.
-type failedReviews struct {
+// failures logs failures that clients cause, once in failureLogInterval.
+type failures struct {
 	mu         sync.Mutex
 	logged     time.Time
 	suppressed int
 }
 
-func (f *failedReviews) log(ctx context.Context, err error) {
+// log logs the error with the message, which is constant, and key/value pairs.
+func (f *failures) log(ctx context.Context, err error, message string, keys ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	if now.Sub(f.logged) < reviewLogInterval {
+	if !f.logged.IsZero() && now.Sub(f.logged) < failureLogInterval {
 		f.suppressed++
 		return
 	}
-	keys := []any{"suppressed", f.suppressed}
-	if apierrors.IsForbidden(err) {
-		keys = append(keys, "action", "apply deploy/rbac")
-	}
+	keys = append([]any{"suppressed", f.suppressed}, keys...)
 	f.logged, f.suppressed = now, 0
-	klog.FromContext(ctx).Error(err, "Failed to authenticate or authorize a request for metrics", keys...)
+	klog.FromContext(ctx).Error(err, message, keys...)
 }

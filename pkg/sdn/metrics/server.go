@@ -57,7 +57,8 @@ func Run(ctx context.Context, cfg Config, kube kubernetes.Interface, gatherer pr
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).Error(err, "Failed to serve metrics", "address", cfg.Address, "retryAfter", retryAfter)
+		klog.FromContext(ctx).Error(err, "Failed to serve metrics", "address", cfg.Address, "retryAfter", retryAfter,
+			"action", "correct the certificate's files, or set --metrics-bind-address to a free port")
 		pause := time.NewTimer(retryAfter)
 		select {
 		case <-pause.C:

@@ -42,7 +42,7 @@ func newNodeCollector(m *agentMetrics) *nodeCollector {
 		rejections: counter("ovsdn_flow_rejections_total", "Changes of flows that the switch rejected."),
 
 		tableFlows:   gauge("ovsdn_table_flows", "Flows on the switch, by table.", "table"),
-		tableLookups: counter("ovsdn_table_lookups_packets_total", "Packets that the table processed.", "table"),
+		tableLookups: counter("ovsdn_table_lookup_packets_total", "Packets that the table processed.", "table"),
 		tableMatches: counter("ovsdn_table_matched_packets_total", "Packets that matched a flow of the table.", "table"),
 		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows and those of remote nodes dropped, by table and reason.", "table", "reason"),
 

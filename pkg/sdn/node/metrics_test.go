@@ -154,7 +154,7 @@ func TestMetrics(t *testing.T) {
 	got := scrape(m)
 	for _, want := range []string{
 		"ovsdn_node_ready 1", "ovsdn_pods 3", "ovsdn_pod_addresses_free 506", "ovsdn_pod_addresses_capacity 509",
-		`ovsdn_table_flows{table="classify"} 40`, `ovsdn_table_lookups_packets_total{table="classify"} 1000`,
+		`ovsdn_table_flows{table="classify"} 40`, `ovsdn_table_lookup_packets_total{table="classify"} 1000`,
 		`ovsdn_denied_packets_total{direction="egress"} 5`, `ovsdn_denied_packets_total{direction="ingress"} 7`,
 		`ovsdn_denied_packets_reported_total{direction="ingress"} 2`, `ovsdn_denied_packets_reported_total{direction="egress"} 1`,
 		`ovsdn_dropped_packets_total{reason="spoofed-source",table="pod-ingress"} 11`, `ovsdn_dropped_packets_total{reason="isolation",table="isolation"} 12`,
