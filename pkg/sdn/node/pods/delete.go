@@ -42,7 +42,7 @@ func (m *Manager) del(ctx context.Context, a Attachment) error {
 }
 
 // remove removes the flows, port, veth pair and leases of the attachment; none of them need exist. The caller holds the sandbox's lock. It
-// continues after an error, but releases the address only when no flow, port or device uses it.
+// continues after an error, but releases the address only when no flow, port, device or host port uses it.
 func (m *Manager) remove(ctx context.Context, a Attachment) error {
 	var errs []error
 	waitFlows := m.flows.remove(a)
@@ -51,6 +51,11 @@ func (m *Manager) remove(ctx context.Context, a Attachment) error {
 	}
 	if err := m.links.Delete(ctx, a.HostVeth()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the veth pair of sandbox %s: %w", a.Sandbox, err))
+	}
+	if m.beforeRelease != nil {
+		if err := m.beforeRelease(ctx, a); err != nil {
+			errs = append(errs, fmt.Errorf("release the address of sandbox %s: %w", a.Sandbox, err))
+		}
 	}
 	// Wait for the flows last: while Open vSwitch is unavailable this lasts until the timeout, and must not delay the port and the device.
 	// Do not wait during Recover: the store's first replacement of the tables removes the flows, before any ADD can allocate the address.

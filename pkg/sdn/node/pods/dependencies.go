@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// Dependencies are the other components that the manager calls. All but PreviousVNIDs are required.
+// Dependencies are the other components that the manager calls. All but BeforeRelease and PreviousVNIDs are required.
 type Dependencies struct {
 	Pods     Pods
 	IPAM     IPAM
@@ -27,6 +27,9 @@ type Dependencies struct {
 	Policies Policies
 	Compile  func(pipeline.Pod) pipeline.State
 	Events   Events
+
+	// BeforeRelease deletes what depends on the addresses of an attachment outside of this package. The addresses are not released if it fails.
+	BeforeRelease func(ctx context.Context, a Attachment) error
 
 	PreviousVNIDs PreviousVNIDs // nil in mode subnet, in which all pods have the same VNID
 }

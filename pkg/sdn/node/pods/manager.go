@@ -11,6 +11,7 @@
 package pods
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -39,6 +40,7 @@ type Manager struct {
 	events Events
 
 	previousVNIDs PreviousVNIDs
+	beforeRelease func(context.Context, Attachment) error // nil: nothing depends on addresses
 
 	cleanupTimeout time.Duration
 	sandboxes      keyedLock          // held while a sandbox is changed
@@ -73,6 +75,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		flows:          newCompiledFlows(d),
 		events:         d.Events,
 		previousVNIDs:  d.PreviousVNIDs,
+		beforeRelease:  d.BeforeRelease,
 		cleanupTimeout: defaultCleanupTimeout,
 		sandboxes:      newKeyedLock(),
 		attached:       map[Attachment]Pod{},
