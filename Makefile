@@ -13,6 +13,9 @@ REVISION ?= $(or $(shell $(git) rev-parse HEAD 2>/dev/null),unknown)
 CREATED ?= $(or $(if $(SOURCE_DATE_EPOCH),$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)),$(shell TZ=UTC $(git) log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null),unknown)
 LDFLAGS = -s -w -X 'github.com/ovsdn/ovsdn/pkg/version.stamp=$(VERSION) $(REVISION) $(CREATED)'
 
+# The CNI plugin for host ports, of the version in go.mod.
+PORTMAP = github.com/containernetworking/plugins/plugins/meta/portmap
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +26,7 @@ bootstrap: ## install missing packages on this machine (Debian or Ubuntu, as roo
 
 .PHONY: build
 build: ## build the programs into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... $(PORTMAP)
 
 .PHONY: images
 images: build ## write the container images to bin/images as OCI archives, with SBOM, provenance and digests, without a container engine (Debian; as root for apt)

@@ -114,13 +114,14 @@ func programs(n Name) []string {
 	case Controller:
 		return []string{"/ovsdn-controller"}
 	case Node:
-		return []string{"/usr/bin/ovsdn-node", "/usr/bin/ovsdn-cni"}
+		return []string{"/usr/bin/ovsdn-node", "/usr/bin/ovsdn-cni", "/usr/bin/portmap"}
 	default:
 		return nil
 	}
 }
 
-// nodeFiles returns the links of iptables: iptables is the nf_tables backend, as in Debian; iptables-legacy is included.
+// nodeFiles returns the links of iptables: iptables is the nf_tables backend, as in Debian; iptables-legacy is included. portmap runs iptables: its PATH
+// on hosts with the legacy backend is a directory where that is iptables.
 func nodeFiles() []image.File {
 	files := []image.File{
 		image.Text("/etc/passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\n"),
@@ -130,6 +131,9 @@ func nodeFiles() []image.File {
 		for _, part := range []string{"", "-save", "-restore"} {
 			files = append(files, image.Symlink("/usr/sbin/"+command+part, command+"-nft"+part))
 		}
+	}
+	for _, command := range []string{"iptables", "ip6tables"} {
+		files = append(files, image.Symlink("/usr/lib/ovsdn/iptables-legacy/"+command, "/usr/sbin/xtables-legacy-multi"))
 	}
 	return files
 }

@@ -26,7 +26,7 @@ func newSource(t *testing.T) Source {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir,
-		"./cmd/ovsdn-controller", "./cmd/ovsdn-node", "./cmd/ovsdn-cni")
+		"./cmd/ovsdn-controller", "./cmd/ovsdn-node", "./cmd/ovsdn-cni", "github.com/containernetworking/plugins/plugins/meta/portmap")
 	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -49,7 +49,8 @@ func TestImages(t *testing.T) {
 		Node: {"", map[string]string{
 			"/usr/bin/ovsdn-node --version": "ovsdn-node version", "/usr/bin/ovsdn-cni --version": "ovsdn-cni version",
 			"/usr/sbin/iptables --version": "(nf_tables)", "/usr/sbin/iptables-legacy --version": "(legacy)",
-		}, []string{"stdlib", "k8s.io/client-go", "libc6", "iptables"}},
+			"/usr/bin/portmap": "CNI portmap plugin", "/usr/sbin/nft --version": "nftables v", "/usr/lib/ovsdn/iptables-legacy/iptables --version": "(legacy)",
+		}, []string{"stdlib", "k8s.io/client-go", "libc6", "iptables", "nftables", "portmap", "github.com/containernetworking/plugins"}},
 		OVS: {"", map[string]string{
 			"/usr/bin/ovs-start": "usage: ovs-start db|switch", "/usr/sbin/ovs-vswitchd --version": "(Open vSwitch)", "/usr/sbin/ovsdb-server --version": "(Open vSwitch)",
 			"/usr/bin/ovs-vsctl --version": "(Open vSwitch)", "/usr/bin/ovs-appctl --version": "(Open vSwitch)", "/usr/bin/ovsdb-tool db-name /usr/share/openvswitch/vswitch.ovsschema": "",
@@ -218,7 +219,7 @@ func checkControllerFiles(t *testing.T, i *image.Image) {
 
 func TestKeyFollowsInput(t *testing.T) {
 	dir := t.TempDir()
-	for _, program := range []string{"ovsdn-controller", "ovsdn-node", "ovsdn-cni"} {
+	for _, program := range []string{"ovsdn-controller", "ovsdn-node", "ovsdn-cni", "portmap"} {
 		if err := os.WriteFile(filepath.Join(dir, program), []byte(program), 0o600); err != nil {
 			t.Fatal(err)
 		}

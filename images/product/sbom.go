@@ -20,6 +20,9 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
 
+// modulePath is the module of the project's own programs.
+const modulePath = "github.com/ovsdn/ovsdn"
+
 // sbom is an image's bill of materials: the modules of its Go programs, from their build information, and its packages.
 type sbom struct {
 	image    Name
@@ -65,10 +68,17 @@ func (b *sbom) addProgram(path string) error {
 		return fmt.Errorf("%w; run make build", err)
 	}
 	name := filepath.Base(path)
-	program := spdxID("program", name)
-	b.add(spdxImageID, program, name, b.version.Version, "")
+	program, programVersion := spdxID("program", name), b.version.Version
+	if info.Main.Path != modulePath {
+		programVersion = info.Main.Version
+	}
+	b.add(spdxImageID, program, name, programVersion, "")
 	b.addPart(program, "stdlib", strings.TrimPrefix(info.GoVersion, "go"), goPURL(info.GoVersion))
-	for _, module := range info.Deps {
+	modules := info.Deps
+	if info.Main.Path != modulePath {
+		modules = append(modules, &info.Main)
+	}
+	for _, module := range modules {
 		if module.Replace != nil {
 			module = module.Replace
 		}
