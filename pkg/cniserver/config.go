@@ -14,6 +14,9 @@ import (
 // order.
 const ConfigName = "10-ovsdn.conflist"
 
+// CapabilityPortMappings is CNI's name of host ports (CONVENTIONS.md): the runtime passes them in runtimeConfig.
+const CapabilityPortMappings = "portMappings"
+
 // configList is the content of the file, with libcni's field names. PluginConf can't encode it: its empty fields are not omitted.
 type configList struct {
 	CNIVersion  string         `json:"cniVersion"`
@@ -31,7 +34,7 @@ type configPlugin struct {
 // WriteConfig writes the network configuration to the runtime's directory, which makes the node Ready: call it when the agent can serve requests. The
 // write is atomic. If the file has the same content, it is not written, and written is false.
 func WriteConfig(dir, socket string) (written bool, err error) {
-	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{}}
+	plugin := configPlugin{Type: PluginName, Capabilities: map[string]bool{CapabilityPortMappings: true}}
 	if socket != DefaultSocket {
 		plugin.Socket = socket
 	}

@@ -28,7 +28,9 @@ func TestWriteConfig(t *testing.T) {
   "plugins": [
     {
       "type": "ovsdn-cni",
-      "capabilities": {}
+      "capabilities": {
+        "portMappings": true
+      }
     }
   ]
 }

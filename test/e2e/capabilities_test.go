@@ -53,6 +53,7 @@ func pathParts() []part {
 	return []part{
 		{"connectivity", testConnectivity},
 		{"services", testServices},
+		{"host ports", testHostPorts},
 		{"DNS", testDNS},
 		{"forged source", testSpoofedSource},
 		{"forged ARP", testSpoofedARP},

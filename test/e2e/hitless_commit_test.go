@@ -39,6 +39,8 @@ func buildCommit(t *testing.T) lab.Build {
 		{"../..", []string{"git", "-c", "safe.directory=*", "archive", "--output=" + archive, commit}},
 		{b.Checkout, []string{"tar", "--extract", "--file=" + archive}},
 		{b.Checkout, []string{"go", "build", "-trimpath", "-ldflags", stamp, "-o", "bin/", "./cmd/ovsdn-node", "./cmd/ovsdn-controller", "./cmd/ovsdn-cni"}},
+		// The images of all commits have it.
+		{"../..", []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.BinDir + "/", "github.com/containernetworking/plugins/plugins/meta/portmap"}},
 	} {
 		if _, err := runIn(t.Context(), step.dir, step.command...); err != nil {
 			t.Fatalf("build %s: %v", name, err)

@@ -183,6 +183,7 @@ func (c *cluster) buildWith(t *testing.T, program string) lab.Build {
 	dir := t.TempDir()
 	for name, source := range map[string]string{
 		agentService: program, controllerService: filepath.Join(c.BinDir(), controllerService), "ovsdn-cni": filepath.Join(c.BinDir(), "ovsdn-cni"),
+		"portmap": filepath.Join(c.BinDir(), "portmap"),
 	} {
 		if err := os.Symlink(source, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)

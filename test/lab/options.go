@@ -15,7 +15,7 @@ type Options struct {
 	// Name distinguishes labs on one machine: at most 12 of a-z, 0-9 and "-". Default "lab".
 	Name string
 	Shape
-	// BinDir holds ovsdn-lab, ovsdn-controller, ovsdn-node and ovsdn-cni. Default: the folder of the running program
+	// BinDir holds ovsdn-lab, ovsdn-controller, ovsdn-node, ovsdn-cni and portmap. Default: the folder of the running program
 	// if that is ovsdn-lab, else bin in the checkout around the working directory.
 	BinDir string
 	// CacheDir is the folder of built components. Default: that of package components.

@@ -163,13 +163,13 @@ func sysctls() string {
 
 func cniErrors(t *testing.T) string {
 	codes := map[string]string{}
-	for _, p := range []*Package{parseImport(t, "github.com/containernetworking/cni/pkg/types"), parse(t, "pkg/sdn/node/pods")} {
+	for _, p := range []*Package{parseImport(t, "github.com/containernetworking/cni/pkg/types"), parse(t, "pkg/sdn/node/pods"), parse(t, "pkg/sdn/node/hostports")} {
 		for _, c := range p.Constants() {
 			codes[c.Name] = c.Value
 		}
 	}
 	var all []CNIError
-	for _, dir := range []string{"pkg/cniserver", "pkg/sdn/node/cnihandler", "pkg/sdn/node/networkpolicy", "pkg/sdn/node/pods", "pkg/sdn/node/vnids"} {
+	for _, dir := range []string{"pkg/cniserver", "pkg/sdn/node/cnihandler", "pkg/sdn/node/hostports", "pkg/sdn/node/networkpolicy", "pkg/sdn/node/pods", "pkg/sdn/node/vnids"} {
 		all = append(all, parse(t, dir).CNIErrors()...)
 	}
 	table := NewTable("code", "message", "from")

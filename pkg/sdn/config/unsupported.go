@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -18,44 +17,10 @@ func PodRequestAnnotations() []string {
 // maxListed bounds the values that a message lists.
 const maxListed = 8
 
-// HostPorts returns the first host ports of a pod, without their names: maxListed of them, and one more if it has more.
-func HostPorts(s *corev1.PodSpec) []corev1.ContainerPort {
-	var ports []corev1.ContainerPort
-	for _, containers := range [][]corev1.Container{s.Containers, s.InitContainers} {
-		for i := range containers {
-			for _, p := range containers[i].Ports {
-				port := corev1.ContainerPort{HostPort: p.HostPort, Protocol: p.Protocol, HostIP: p.HostIP}
-				if p.HostPort == 0 || slices.Contains(ports, port) {
-					continue
-				}
-				if ports = append(ports, port); len(ports) > maxListed {
-					return ports
-				}
-			}
-		}
-	}
-	return ports
-}
-
-// UnsupportedOfPod returns what the pod asks for and the network ignores (docs/unsupported.md), each with the effect and the alternative. Host ports of a pod on its node's
-// network need no support.
+// UnsupportedOfPod returns what the pod asks for and the network ignores (docs/unsupported.md), each with the effect and the alternative.
 func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
 	if pod.Spec.HostNetwork {
 		return nil
-	}
-	if ports := HostPorts(&pod.Spec); len(ports) > 0 {
-		var list []string
-		for _, p := range ports[:min(len(ports), maxListed)] {
-			protocol := p.Protocol
-			if protocol == "" {
-				protocol = corev1.ProtocolTCP
-			}
-			list = append(list, fmt.Sprintf("%d/%s", p.HostPort, protocol))
-		}
-		if len(ports) > maxListed {
-			list = append(list, "and more")
-		}
-		ignored = append(ignored, fmt.Sprintf("host ports %s: the node does not forward them to the pod; use a Service of type NodePort, or hostNetwork", strings.Join(list, ", ")))
 	}
 	if value, ok := pod.Annotations[networkv1.AssignMacvlanAnnotation]; ok && value != "false" {
 		ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod gets no macvlan interface; use Multus", networkv1.AssignMacvlanAnnotation, Shorten(value)))

@@ -46,6 +46,15 @@ const (
 	// the userspace datapath; session affinity timeouts above 65,535 s. One Event names one of the services and their number.
 	ServiceLimited = "ServiceLimited"
 
+	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
+	HostPortsRestored = "HostPortsRestored"
+
+	// Warning on Node: rules of pods' host ports can't be restored or deleted; the agent retries.
+	HostPortsFailed = "HostPortsFailed"
+
+	// Warning on Node: a Service, or a program of the node, uses the host port of a running pod, which gets the packets.
+	HostPortConflict = "HostPortConflict"
+
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
 	NetworkPoliciesBeyondBudgets = "NetworkPoliciesBeyondBudgets"
 )

@@ -48,6 +48,7 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 	}
 	log.Info("Host interface in sync", "interface", hostnet.Tun0Name, "changed", changes)
 
+	n.newHostPorts(ctx)
 	n.firewall, err = hostnet.NewFirewall(hostnet.FirewallConfig{
 		ClusterNetworks: n.node.ClusterNetworks,
 		VXLANPort:       n.network.VXLANPort,
@@ -62,8 +63,11 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 		ServiceNextHop:     pipeline.HairpinNode(),
 		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
 		PodDevices:         pods.HostVethPattern(a.Datapath),
-		HostAccess:         a.HostAccess,
-		NodeNetworks:       n.network.ClusterNetworks,
+		HostPorts:          n.firewallHostPorts,
+		// Packets of other hosts have no VNID, and reach no pod of a tenant (docs/decisions/0004).
+		MasqueradeHostPorts: n.network.Mode == config.ModeMultitenant,
+		HostAccess:          a.HostAccess,
+		NodeNetworks:        n.network.ClusterNetworks,
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -17,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
@@ -62,6 +64,7 @@ type nodeNetwork struct {
 	podPolicies pods.Policies
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
+	hostPorts   *hostports.Ports
 }
 
 // serve sets up the network of a node with a HostSubnet, and runs it until the context ends or a part fails.
@@ -160,10 +163,13 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 	}
 }
 
-// newServices creates the feature of services. It returns the endpoints by which policies evaluate packets to services; nil if they evaluate the
-// translated packets.
+// newServices creates the feature of services, and the index of their ports for host ports. It returns the endpoints by which policies evaluate packets to
+// services; nil if they evaluate the translated packets.
 func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
 	a, objects := n.agent, n.caches.services.Core().V1().Services()
+	if err := objects.Informer().AddIndexers(cache.Indexers{servicePortIndex: indexServicePorts}); err != nil {
+		return nil, fmt.Errorf("index ports of services: %w", err)
+	}
 	if n.node.BalancesServices {
 		b, err := balancer.New(balancer.Options{
 			Node: n.node, NodeName: a.NodeName, Services: objects.Informer(), Slices: n.caches.endpointSlices, Nodes: n.caches.ownNode, Store: n.store, Events: a.reporter,
@@ -213,6 +219,7 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 		Compile:  n.node.Pod,
 		Events:   a.reporter,
 
+		BeforeRelease: n.releaseHostPorts,
 		PreviousVNIDs: previous,
 	})
 	return err
@@ -304,5 +311,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
-	return a.cni.Serve(ctx, n.pods)
+	start(n.hostPorts.Run)
+	defer n.closeHostPorts(ctx) // after the last request
+	return a.cni.Serve(ctx, n.hostPorts.Handler(n.pods))
 }

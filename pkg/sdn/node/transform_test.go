@@ -50,11 +50,7 @@ func TestTransform_annotations(t *testing.T) {
 // A long value is invalid in the cache, too, and not as none.
 func TestTransform_longBandwidth(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: strings.Repeat("1", 200_000)}}}
-	got, err := transform(pod)
-	cached, ok := got.(*corev1.Pod)
-	if err != nil || !ok {
-		t.Fatalf("got %T, %v, want a pod", got, err)
-	}
+	cached := transformed(t, pod)
 	if value := cached.Annotations[config.EgressBandwidthAnnotation]; len(value) > 100 {
 		t.Errorf("the cached value has %d bytes", len(value))
 	}
@@ -63,13 +59,37 @@ func TestTransform_longBandwidth(t *testing.T) {
 	}
 }
 
-// The cached pod has its limits of bandwidth, and what its ADD reports as not supported, and not more of it.
+// The cached pod has its limits of bandwidth, and what its ADD reports as not supported.
 func TestTransform_unsupported(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "true"}}}
+	want, cached := config.UnsupportedOfPod(pod), transformed(t, pod)
+	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 1 {
+		t.Errorf("unsupported of the cached pod (-want +got):\n%s", diff)
+	}
+	if limit, err := config.ParseBandwidth(cached.Annotations, config.EgressBandwidthAnnotation); limit != 10e6 || err != nil {
+		t.Errorf("got egress bandwidth %d, %v, want 10000000", limit, err)
+	}
+}
+
+// The cached pod has the host ports of a pod in the host's network, and no more of its ports.
+func TestTransform_hostPorts(t *testing.T) {
+	pod := &corev1.Pod{}
 	for range 1000 {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: "image", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80, HostPort: 8080}}})
 	}
-	want := config.UnsupportedOfPod(pod)
+	if got := config.HostPorts(&transformed(t, pod).Spec); len(got) != 1 { // those of the named ports, which policies read
+		t.Errorf("pod with its own network: got host ports %+v", got)
+	}
+	pod.Spec.HostNetwork = true
+	cached := transformed(t, pod)
+	last := cached.Spec.Containers[len(cached.Spec.Containers)-1]
+	if want := []corev1.ContainerPort{{HostPort: 8080, Protocol: corev1.ProtocolTCP}}; !cmp.Equal(last.Ports, want) {
+		t.Errorf("pod in the host's network: got ports %+v, want %+v", last.Ports, want)
+	}
+}
+
+func transformed(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
 	got, err := transform(pod)
 	if err != nil {
 		t.Fatal(err)
@@ -78,13 +98,5 @@ func TestTransform_unsupported(t *testing.T) {
 	if !ok {
 		t.Fatalf("got %T, want a pod", got)
 	}
-	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 2 {
-		t.Errorf("unsupported of the cached pod (-want +got):\n%s", diff)
-	}
-	if limit, err := config.ParseBandwidth(cached.Annotations, config.EgressBandwidthAnnotation); limit != 10e6 || err != nil {
-		t.Errorf("got egress bandwidth %d, %v, want 10000000", limit, err)
-	}
-	if last := cached.Spec.Containers[len(cached.Spec.Containers)-1]; len(last.Ports) != 1 || last.Ports[0].Name != "" {
-		t.Errorf("got host ports %+v, want one without a name", last.Ports)
-	}
+	return cached
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
@@ -87,6 +88,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 	}{
 		{"CNI configuration and plugin", func(context.Context) error { return u.files.remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
+		{"host ports", u.removeHostPorts},
 		{"firewall", u.removeFirewall},
 		{"sysctls", u.restoreSysctls},
 		{"bridge", u.removeBridge},       // after the steps without Open vSwitch, which may hang
@@ -157,6 +159,10 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 func isLink(name string) bool {
 	_, err := netlinksafe.LinkByName(name)
 	return !errors.As(err, &netlink.LinkNotFoundError{})
+}
+
+func (u *uninstaller) removeHostPorts(ctx context.Context) error {
+	return hostports.RemoveAll(ctx, u.portmap(nil), u.hostPortsDir())
 }
 
 func (u *uninstaller) removeFirewall(ctx context.Context) error {

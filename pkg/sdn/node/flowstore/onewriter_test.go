@@ -41,7 +41,8 @@ func TestOneWriter(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"pkg/sdn/node/flowstore NewTransaction", "pkg/sdn/node/flowstore ovs.State", "pkg/sdn/node/flowstore ovs.Transaction",
-		"pkg/sdn/node/restorewait ovs.State", // the bridge of the store, whose Replace it wraps
+		"pkg/sdn/node/hostports NewTransaction", // of nftables
+		"pkg/sdn/node/restorewait ovs.State",    // the bridge of the store, whose Replace it wraps
 	}
 	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
 		t.Errorf("packages that write to Open vSwitch (-want +got):\n%s", diff)

@@ -24,6 +24,7 @@ const legacyTablesFile = "/proc/thread-self/net/ip_tables_names"
 type backends struct {
 	used, other *iptables.IPTables
 	otherTables []string // existing tables of the other
+	legacy      bool     // the used one is the legacy backend
 }
 
 // findIPTables returns the backend of kubelet and kube-proxy, which create a chain in table mangle. Without such a chain it is
@@ -40,7 +41,7 @@ func findIPTables() (found backends, err error) {
 	if supported, err := hasNFTables(); err != nil {
 		return found, err
 	} else if !supported {
-		return backends{used: legacy}, nil
+		return backends{used: legacy, legacy: true}, nil
 	}
 	chains, err := newer.ListChains(tableMangle)
 	if err != nil {
@@ -58,7 +59,7 @@ func findIPTables() (found backends, err error) {
 		return found, fmt.Errorf("detect the iptables backend of the host: %w", err)
 	}
 	if slices.ContainsFunc(chains, isKubeChain) {
-		return backends{used: legacy, other: newer, otherTables: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
+		return backends{used: legacy, legacy: true, other: newer, otherTables: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
 	}
 	return found, nil
 }

@@ -20,6 +20,7 @@ import (
 type Firewall struct {
 	iptables iptablesClient
 	rules    Ruleset
+	legacy   bool // the backend of iptables
 	// stale has the rules that a previous agent may have added in the backend that the host does not use; nil once Sync has removed them.
 	stale  *Firewall
 	status syncStatus
@@ -42,7 +43,7 @@ func NewFirewall(c FirewallConfig) (*Firewall, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Firewall{iptables: found.used, rules: Rules(c), vteps: newVTEPs(), podConnections: c.PodConnections}
+	f := &Firewall{iptables: found.used, rules: Rules(c), legacy: found.legacy, vteps: newVTEPs(), podConnections: c.PodConnections}
 	// Only existing tables: iptables-legacy creates a table when it lists it.
 	if has := f.rules.in(found.otherTables); len(has) > 0 {
 		f.stale = &Firewall{iptables: found.other, rules: has}
@@ -83,6 +84,7 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 
 // syncChain creates or corrects one chain, then the jump to it. A rule that matches a set is added after the entries of the set.
 func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
+	c = c.withPods()
 	steps := []func(Chain) ([]string, error){func(c Chain) ([]string, error) { return f.syncRulesOrFallback(ctx, c) }, f.syncJump}
 	switch {
 	case c.Optional == nil:

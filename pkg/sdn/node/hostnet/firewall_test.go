@@ -51,6 +51,7 @@ func TestRules(t *testing.T) {
 		"userspace":         userspace(),
 		"host-access":       accessible(HostAccessServices),
 		"balanced-services": balancedServices(),
+		"host-ports":        withHostPorts(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")

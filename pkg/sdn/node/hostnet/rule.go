@@ -21,6 +21,8 @@ type Chain struct {
 	// Fallback replaces Rules if iptables rejects one of them, as some kernels lack a match; nil: none.
 	Fallback []Rule
 
+	Pods func() []Rule // further rules, about pods; nil: none
+
 	Last bool // the jump is appended to the built-in chain
 
 	Optional *Optional // not nil: if the chain can't be installed, Sync succeeds and Skipped reports it
@@ -66,7 +68,7 @@ func (r Ruleset) has(table, name string) bool {
 	return slices.ContainsFunc(r, func(c Chain) bool { return c.Table == table && c.Name == name })
 }
 
-// String prints the rules as iptables-save does.
+// String prints the rules as iptables-save does, with those about pods.
 func (r Ruleset) String() string {
 	var b strings.Builder
 	var tables []string
@@ -88,7 +90,7 @@ func (r Ruleset) String() string {
 			}
 		}
 		for _, c := range r {
-			for _, rule := range c.Rules {
+			for _, rule := range c.withPods().Rules {
 				if c.Table == table {
 					fmt.Fprintf(&b, "-A %s %s\n", c.Name, rule)
 				}

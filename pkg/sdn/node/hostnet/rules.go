@@ -43,6 +43,12 @@ type FirewallConfig struct {
 	BalancesServices bool
 	ServiceNextHop   netip.Addr
 
+	// HostPorts returns the pods' ports to which host ports lead (hostports.go); nil: none.
+	HostPorts func() []HostPort
+
+	// MasqueradeHostPorts masquerades connections of other hosts to pods through host ports.
+	MasqueradeHostPorts bool
+
 	HostAccess   HostAccess              // "": HostAccessAll
 	NodeNetworks []config.ClusterNetwork // the first address of each subnet is a node's
 }
@@ -108,9 +114,9 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
 			Comment: "ovsdn: routed by this node for others",
-			Rules:   append(podDeviceRules(c.PodDevices), routedRules(c, networks)...),
+			Rules:   slices.Concat(podDeviceRules(c.PodDevices), loopbackRules(), routedRules(c, networks)),
 		},
-	}, notrackChains(vxlan)...)
+	}, slices.Concat(hostPortChains(c, networks), notrackChains(vxlan))...)
 }
 
 // routedRules mark packets from other hosts to an address of a pod or service, before NAT. In other modes the chain exists and is empty.

@@ -135,17 +135,26 @@ func (s *Services) set(namespace, name string, svc *corev1.Service) *flowstore.C
 	return s.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: changed}})[0]
 }
 
-// Transform is an informer's transform that retains the fields of a Service that this package reads. Each agent caches the Services of all namespaces, and
-// the API allows 256 KiB of annotations in each.
+// Transform is an informer's transform that retains the fields of a Service that this package reads, and those that take ports of nodes from host ports.
+// Each agent caches the Services of all namespaces, and the API allows 256 KiB of annotations in each.
 func Transform(obj any) (any, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
 		return obj, nil
 	}
-	return &corev1.Service{
+	out := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID, ResourceVersion: svc.ResourceVersion},
-		Spec:       corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP, ClusterIPs: svc.Spec.ClusterIPs, Ports: svc.Spec.Ports},
-	}, nil
+		Spec: corev1.ServiceSpec{
+			Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP, ClusterIPs: svc.Spec.ClusterIPs, Ports: svc.Spec.Ports,
+			ExternalIPs: svc.Spec.ExternalIPs, HealthCheckNodePort: svc.Spec.HealthCheckNodePort,
+		},
+	}
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		if i.IP != "" {
+			out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: i.IP})
+		}
+	}
+	return out, nil
 }
 
 func owner(namespace, name string) pipeline.Owner {

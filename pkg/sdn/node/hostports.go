@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+)
+
+const (
+	// hostPortsDir is a directory next to the CNI socket with the host ports of pods: /run is cleared when the machine restarts, as are their rules.
+	hostPortsDir = "hostports"
+
+	// legacyIPTablesDir is a directory of the agent's image in which iptables has the legacy backend.
+	legacyIPTablesDir = "/usr/lib/ovsdn/iptables-legacy"
+)
+
+func (c Config) hostPortsDir() string { return filepath.Join(filepath.Dir(c.CNISocket), hostPortsDir) }
+
+// portmap returns the program that maps host ports, which is installed beside the plugin.
+func (c Config) portmap(legacy func() bool) *hostports.Portmap {
+	return &hostports.Portmap{Path: filepath.Join(filepath.Dir(c.CNIPlugin), hostports.PluginName), LegacyDir: legacyIPTablesDir, Legacy: legacy}
+}
+
+// newHostPorts creates the feature of host ports. The firewall and the pod manager are created later.
+func (n *nodeNetwork) newHostPorts(ctx context.Context) {
+	a := n.agent
+	var err error
+	n.hostPorts, err = hostports.New(hostports.Options{
+		Plugin:        a.portmap(func() bool { return n.firewall.Legacy() }),
+		Dir:           a.hostPortsDir(),
+		VXLANPort:     n.network.VXLANPort,
+		Attached:      n.attachedSandboxes,
+		Holder:        n.hostPortHolder,
+		SyncFirewall:  func(ctx context.Context) error { return n.firewall.SyncHostPorts(ctx) },
+		RouteLoopback: func(permit bool) error { return routeLoopback(sysctl.Dir(a.SysctlDir), permit) },
+		WarnNode:      a.reporter.WarnNode,
+		WarnPod: func(namespace, name, uid, reason, message string) {
+			a.reporter.WarnPod(pods.Pod{Namespace: namespace, Name: name, UID: uid}, reason, message)
+		},
+	})
+	if err != nil { // those that were read work
+		klog.FromContext(ctx).Error(err, "Failed to read stored host ports", "effect", "a flush of the firewall ends those host ports", "action", "delete the pods with host ports")
+		a.reporter.WarnNode(eventreason.HostPortsFailed, fmt.Sprintf("%v; delete the pods with host ports", err))
+	}
+}
+
+func (n *nodeNetwork) closeHostPorts(ctx context.Context) {
+	if err := n.hostPorts.Close(); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to set route_localnet", "interface", hostnet.Tun0Name, "effect", "without the agent's firewall, pods reach the node's loopback")
+	}
+}
+
+// hostPortHolder returns the pod in the host's network, or the Service, that declares the host port on one of the addresses; "": none.
+func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (string, error) {
+	if pod := n.hostPod(m); pod != "" {
+		return fmt.Sprintf("pod %s in the host's network", pod), nil
+	}
+	service, err := serviceWith(n.caches.services.Core().V1().Services().Informer().GetIndexer(), m, addrs)
+	if err != nil || service == "" {
+		return "", err
+	}
+	return "Service " + service, nil
+}
+
+// hostPod returns the pod in the host's network that declares the host port.
+func (n *nodeNetwork) hostPod(m hostports.Mapping) string {
+	for _, pod := range (podFinder{n.caches.local.Core().V1().Pods().Lister(), n.agent.kube}).Local() {
+		if !pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, p := range config.HostPorts(&pod.Spec) {
+			if m.Overlaps(hostports.Mapping{HostIP: p.HostIP, HostPort: int(p.HostPort), Protocol: strings.ToLower(string(p.Protocol))}) {
+				return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}.String()
+			}
+		}
+	}
+	return ""
+}
+
+// attachedSandboxes returns the sandboxes that the pod manager has not detached.
+func (n *nodeNetwork) attachedSandboxes() map[hostports.Attachment]bool {
+	all := map[hostports.Attachment]bool{}
+	for a := range n.pods.Known() {
+		all[hostports.Attachment{Sandbox: a.Sandbox, IfName: a.IfName}] = true
+	}
+	return all
+}
+
+// releaseHostPorts deletes the host ports of an attachment whose address the pod manager will release.
+func (n *nodeNetwork) releaseHostPorts(ctx context.Context, a pods.Attachment) error {
+	return n.hostPorts.Release(ctx, hostports.Attachment{Sandbox: a.Sandbox, IfName: a.IfName})
+}
+
+// firewallHostPorts returns the host ports for the firewall.
+func (n *nodeNetwork) firewallHostPorts() []hostnet.HostPort {
+	var all []hostnet.HostPort
+	for _, t := range n.hostPorts.Targets() {
+		if p := (hostnet.HostPort{Addr: t.Addr, Protocol: t.Protocol, HostPort: t.HostPort, Port: t.Port}); t.Addr.Is4() && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// routeLoopback sets route_localnet of tun0: the node's programs reach host ports at 127.0.0.1, which portmap masquerades. The firewall drops packets of
+// pods to these addresses.
+func routeLoopback(dir sysctl.Dir, permit bool) error {
+	value := "0"
+	if permit {
+		value = "1"
+	}
+	_, err := dir.Ensure(sysctl.Setting{Key: "net/ipv4/conf/INTERFACE/route_localnet", Value: value}, hostnet.Tun0Name, nil)
+	return err
+}

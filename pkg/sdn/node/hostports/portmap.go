@@ -1,0 +1,193 @@
+package hostports
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// PluginName is the name of the program of containernetworking/plugins that maps host ports.
+const PluginName = "portmap"
+
+// Backend is the packet filter for which portmap writes rules. Its values are stored.
+type Backend string
+
+// Backends.
+const (
+	BackendNFTables Backend = "nftables"
+	BackendIPTables Backend = "iptables"        // the default of the program iptables, usually nf_tables
+	BackendLegacy   Backend = "iptables-legacy" // from LegacyDir
+)
+
+// portmap returns portmap's name of the backend.
+func (b Backend) portmap() string {
+	if b == BackendLegacy {
+		return string(BackendIPTables)
+	}
+	return string(b)
+}
+
+// Plugin maps and unmaps the host ports of a record.
+type Plugin interface {
+	// Add writes the rules. Rules that exist are written a second time.
+	Add(ctx context.Context, r record) error
+
+	// Missing returns the records of which a rule is missing, and all of a backend if a rule is missing that its records share.
+	Missing(ctx context.Context, all []record) ([]record, error)
+
+	// Del deletes the rules. None of them need exist.
+	Del(ctx context.Context, r record) error
+
+	// RemoveUnused removes what Del leaves, the chains that all pods share, unless another network uses them.
+	RemoveUnused(ctx context.Context) error
+
+	// Backend returns the backend for new records.
+	Backend(ctx context.Context) (Backend, error)
+}
+
+// Portmap runs the program portmap.
+type Portmap struct {
+	Path string // the program
+
+	// LegacyDir is a directory in which iptables has the legacy backend. Without it, that is the default backend where the host uses it.
+	LegacyDir string
+	Legacy    func() bool // reports whether the host's rules are in the legacy backend of iptables; required by Backend
+
+	mu  sync.Mutex
+	nft knftables.Interface // nil until it is used
+}
+
+// portmapConfig is portmap's network configuration.
+type portmapConfig struct {
+	CNIVersion    string          `json:"cniVersion"`
+	Name          string          `json:"name"`
+	Type          string          `json:"type"`
+	Backend       string          `json:"backend"`
+	SNAT          bool            `json:"snat"`
+	RuntimeConfig runtimeConfig   `json:"runtimeConfig"`
+	PrevResult    *current.Result `json:"prevResult,omitempty"`
+}
+
+type runtimeConfig struct {
+	PortMappings []Mapping `json:"portMappings"`
+}
+
+// Timeouts of programs.
+const (
+	portmapTimeout = 30 * time.Second // it starts iptables several times for each host port
+	listTimeout    = 10 * time.Second
+)
+
+// Add implements Plugin. A container's /proc/sys is read-only: portmap fails to set route_localnet, as its last step, which the agent sets itself. So the rules
+// determine the result.
+func (p *Portmap) Add(ctx context.Context, r record) error {
+	if len(r.mappings()) == 0 {
+		return nil
+	}
+	err := p.run(ctx, "ADD", r)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	missing, listErr := p.Missing(ctx, []record{r})
+	if listErr != nil || len(missing) > 0 {
+		return errors.Join(err, listErr)
+	}
+	return nil
+}
+
+// Del implements Plugin.
+func (p *Portmap) Del(ctx context.Context, r record) error { return p.run(ctx, "DEL", r) }
+
+// Backend implements Plugin: nftables if the kernel has what portmap needs, else iptables. It changes nothing.
+func (p *Portmap) Backend(ctx context.Context) (Backend, error) {
+	if !isExecutable(p.Path) {
+		return "", fmt.Errorf("%s is no executable program; it is in the agent's image, beside the agent", p.Path)
+	}
+	unknown, nftErr := supportsNFTables(ctx)
+	if nftErr == nil {
+		return BackendNFTables, nil
+	}
+	if unknown {
+		return "", nftErr
+	}
+	backend := BackendIPTables
+	if p.Legacy() {
+		backend = BackendLegacy
+	}
+	if err := p.supportsIPTables(backend); err != nil {
+		return "", fmt.Errorf("neither nftables nor iptables can translate addresses: %w; %w", nftErr, err)
+	}
+	return backend, nil
+}
+
+// mapping is a mapping of portmap's configuration. portmap flushes the connections of all UDP packets to a port, of all zones and addresses, for mappings whose
+// protocol is "udp": other names of UDP prevent that. The agent flushes those that the mapping changes.
+func (b Backend) mapping(m Mapping) Mapping {
+	switch {
+	case m.Protocol != protocolUDP:
+	case b == BackendNFTables:
+		m.Protocol = "meta l4proto udp th"
+	default:
+		m.Protocol = strconv.Itoa(unix.IPPROTO_UDP)
+	}
+	return m
+}
+
+// run executes a verb of portmap.
+func (p *Portmap) run(ctx context.Context, verb string, r record) error {
+	ctx, cancel := context.WithTimeout(ctx, portmapTimeout)
+	defer cancel()
+	mappings := r.mappings()
+	for i, m := range mappings {
+		mappings[i] = r.Backend.mapping(m)
+	}
+	config, err := json.Marshal(portmapConfig{
+		CNIVersion: current.ImplementedSpecVersion, Name: r.Network, Type: PluginName, Backend: r.Backend.portmap(), SNAT: true,
+		RuntimeConfig: runtimeConfig{mappings}, PrevResult: r.Result,
+	})
+	if err != nil {
+		return fmt.Errorf("encode the configuration of portmap: %w", err)
+	}
+	env := append(os.Environ(), "PATH="+p.searchPath(r.Backend),
+		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+r.ruleID(), "CNI_IFNAME="+r.IfName, "CNI_PATH="+filepath.Dir(p.Path))
+	if verb != "DEL" { // the pod's network namespace may not exist any longer
+		env = append(env, "CNI_NETNS="+r.Netns)
+	}
+	runner := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}}
+	if err := invoke.ExecPluginWithoutResult(ctx, p.Path, config, environment(env), runner); err != nil {
+		return fmt.Errorf("portmap %s: %s", verb, err.Error()) // its code is not one of this agent
+	}
+	return nil
+}
+
+// environment is the environment of a plugin.
+type environment []string
+
+// AsEnv implements invoke.CNIArgs.
+func (e environment) AsEnv() []string { return e }
+
+// searchPath returns the PATH in which portmap finds the backend's iptables.
+func (p *Portmap) searchPath(b Backend) string {
+	path := os.Getenv("PATH")
+	if b == BackendLegacy {
+		path = p.LegacyDir + string(os.PathListSeparator) + path
+	}
+	return path
+}
+
+func isExecutable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&0o111 != 0
+}
