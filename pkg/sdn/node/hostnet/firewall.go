@@ -135,13 +135,13 @@ func (e *insertError) Unwrap() error { return e.err }
 
 // syncRulesOrFallback is syncRules with the chain's fallback. Each Sync tries the rules themselves first.
 func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
-	changes, err = f.syncRules(c)
+	changes, err = f.syncRules(ctx, c)
 	if failed := (*insertError)(nil); c.Fallback == nil || !errors.As(err, &failed) || containsRule(c.Fallback, failed.rule) {
 		return changes, err
 	}
 	fallback := c
 	fallback.Rules = c.Fallback
-	done, fallbackErr := f.syncRules(fallback)
+	done, fallbackErr := f.syncRules(ctx, fallback)
 	changes = append(changes, done...)
 	if fallbackErr != nil {
 		return changes, err
@@ -153,7 +153,7 @@ func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []
 }
 
 // syncRules creates the chain if it does not exist, and corrects its rules.
-func (f *Firewall) syncRules(c Chain) (changes []string, err error) {
+func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, err error) {
 	have, exists, err := f.list(c.Table, c.Name)
 	if err != nil {
 		return nil, err
@@ -167,6 +167,9 @@ func (f *Firewall) syncRules(c Chain) (changes []string, err error) {
 	todo := edits(have, c.Rules)
 	current := slices.Clone(have)
 	for _, e := range todo {
+		if err := ctx.Err(); err != nil {
+			return changes, err
+		}
 		if e.insert != nil {
 			if err := f.iptables.Insert(c.Table, c.Name, e.at, e.insert...); err != nil {
 				return changes, &insertError{e.insert, err}

@@ -1,6 +1,8 @@
 package hostnet
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -142,4 +144,26 @@ func TestPodDoesNotReachLoopback(t *testing.T) {
 	if _, from, err := loopback.ReadFrom(make([]byte, 100)); err == nil {
 		t.Errorf("the node's loopback got a packet from %s", from)
 	}
+}
+
+// A request that has ended does not write the remaining rules.
+func TestFirewall_hostPortsCanceled(t *testing.T) {
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		c := withHostPorts()
+		f, r := b.firewall(t, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		inserts := 0
+		r.after = func() {
+			if strings.Contains(r.writes[len(r.writes)-1], "insert") {
+				inserts++
+				cancel()
+			}
+		}
+		if err := f.SyncHostPorts(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got error %v, want that of the context", err)
+		}
+		if inserts != 1 {
+			t.Errorf("got %d inserted rules, want 1", inserts)
+		}
+	})
 }
