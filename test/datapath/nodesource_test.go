@@ -19,7 +19,8 @@ import (
 // product is a cluster whose nodes have the flows and the firewall that the agent installs.
 type product struct {
 	*datapath.Network
-	mode config.Mode
+	mode      config.Mode
+	hostPorts func() []hostnet.HostPort // nil: none
 }
 
 // The pods of the second node: a tenant's that only nodes may reach, and one of VNID 0 without policies. Each has a node port. The
@@ -96,13 +97,16 @@ func (p *product) serve(t *testing.T, node *datapath.Node) {
 // protect gives the host the agent's firewall.
 func (p *product) protect(t *testing.T, node *datapath.Node) {
 	t.Helper()
+	inSubnet := p.hostPorts != nil && p.mode == config.ModeSubnet // other tests call it for several modes, without subnet
 	err := node.NS.Do(func(ns.NetNS) error {
 		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
 			ClusterNetworks:  []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:   netip.MustParsePrefix(datapath.ServiceNetwork),
 			VXLANPort:        config.DefaultVXLANPort,
 			PodDevices:       pods.HostVethPattern(p.Type),
-			SourcesEvaluated: true, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP, HairpinDSCP: sdn.HairpinDSCP,
+			SourcesEvaluated: !inSubnet, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP, HairpinDSCP: sdn.HairpinDSCP,
+			MasqueradeServices: inSubnet,
+			HostPorts:          p.hostPorts, MasqueradeHostPorts: p.mode == config.ModeMultitenant,
 		})
 		if err != nil {
 			return err
