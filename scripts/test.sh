@@ -7,8 +7,10 @@ cd "$(dirname "$0")/.."
 [ -n "${OVSDN_TEST_SIGNALS:-}" ] || OVSDN_TEST_SIGNALS=default exec env --default-signal=INT,TERM,HUP scripts/test.sh "$@"
 
 case ${1:-} in
-  short) tier=(-short) other=plain other_flags=() ;;
-  complete) tier=() other=race other_flags=(-race) ;; # what takes too long with the race detector for the short tier
+  # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once.
+  short) tier=(-short) other=plain other_flags=() real_flags=(-parallel=4) ;;
+  # What takes too long with the race detector for the short tier.
+  complete) tier=() other=race other_flags=(-race) real_flags=() ;;
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
@@ -127,9 +129,9 @@ run prepare
 [ "$code" -eq 0 ] || exit "$code"
 echo "prepare $((SECONDS - prepare_began))" >>"$out/steps"
 step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure")
-step real "$other" units real "${other_flags[@]}" -p=1 -count=1 -skip="$oracle" $(grep -E "$raced" <<<"$real")
+step real "$other" units real "${other_flags[@]}" "${real_flags[@]}" -p=1 -count=1 -skip="$oracle" $(grep -E "$raced" <<<"$real")
 step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
-step datapath "$other" units datapath "${other_flags[@]}" -p=1 -count=1 $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
+step datapath "$other" units datapath "${other_flags[@]}" "${real_flags[@]}" -p=1 -count=1 $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
 step oracle plain units oracle -p=1 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
 step lab plain labs lab
 

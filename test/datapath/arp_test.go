@@ -161,7 +161,7 @@ const arpPatience = 30 * time.Second
 
 // TestARP shows that the switch answers ARP, and that no data in a pod's ARP reaches another pod, a host or a machine of another VNID.
 func TestARP(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	n := newARPNetwork(t)
 	for _, test := range []struct {
 		name string

@@ -21,6 +21,7 @@ import (
 	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // balanced is a service in the switches, with the flows that the agent compiles: TCP port 80 and UDP port 53 of vip.
@@ -136,7 +137,7 @@ func (c *cluster) routeServices(t *testing.T) {
 
 // TestBalancedServices tests docs/decisions/0011-services.md with packets, in each mode. In the short tier, what is the same in each mode is tested in one.
 func TestBalancedServices(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	c := newCluster(t, 3, 2)
 	c.routeServices(t)
 	const subnet, networkPolicy, each = config.ModeSubnet, config.ModeNetworkPolicy, config.Mode(0xff)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 
 // TestBandwidth: a limit is that of the pod: all that it sends, or gets, on the node, through the tunnel and through a service, is limited together.
 func TestBandwidth(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	const limit, burst = 2_000_000, 1_000_000 // bits per second, bits
 	c := newCluster(t, 2, 2)
 	c.routeServices(t)

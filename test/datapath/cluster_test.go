@@ -10,14 +10,6 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// parallel runs a test beside others in the short tier: most of the time it waits for packets that must not arrive.
-func parallel(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Parallel()
-	}
-}
-
 // cluster is a network whose nodes have the pipeline.
 type cluster struct {
 	*datapath.Network

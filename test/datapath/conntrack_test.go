@@ -4,13 +4,21 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // TestConntrack tests docs/decisions/0001-conntrack.md with packets. The tests share a cluster, since its creation is slow in a virtual
-// machine; each begins with c.reset.
+// machine; each begins with c.reset. The short tier has several clusters, and runs a test on any that is free.
 func TestConntrack(t *testing.T) {
-	parallel(t)
-	c := newCluster(t, 3, 2)
+	tier.Parallel(t)
+	count := 1
+	if testing.Short() {
+		count = 3
+	}
+	clusters := make(chan *cluster, count)
+	for range count {
+		clusters <- newCluster(t, 3, 2)
+	}
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *cluster)
@@ -34,7 +42,12 @@ func TestConntrack(t *testing.T) {
 		{"limit", testLimit},
 		{"ovs-vswitchd restarts", testRestart},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
+		t.Run(test.name, func(t *testing.T) {
+			tier.Parallel(t)
+			c := <-clusters
+			t.Cleanup(func() { clusters <- c }) // after the clean-up functions of the test
+			test.run(t, c)
+		})
 	}
 }
 

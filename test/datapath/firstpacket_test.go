@@ -24,7 +24,7 @@ const firstPacketLimit = 10 * time.Second
 // TestFirstPacketToNode: the first packet to another node arrives, whatever happened to the tunnel's neighbour. The kernel's datapath queues it; with
 // the userspace datapath the agent retains the neighbours.
 func TestFirstPacketToNode(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 2), mode: config.ModeNetworkPolicy}
 	for i, pods := range []int{1, 2} {
 		for range pods {

@@ -16,6 +16,7 @@ import (
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const hairpinVNID = 10
@@ -137,7 +138,7 @@ func testOwnService(t *testing.T, node *datapath.Node, apply func(*testing.T, ha
 
 // TestHairpin tests hairpins of the host's proxy with the agent's firewall, and TestBalancedServices those of the switch (docs/decisions/0013-hairpins.md).
 func TestHairpin(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 1)}
 	node := p.Nodes[0]
 	pod := node.AddPod(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The addresses of the node's daemons.
@@ -71,7 +72,7 @@ func attach(t *testing.T, p *product, node *datapath.Node) (*datapath.Pod, net.H
 // TestHostStackIgnoresPods: the kernel's stack of a node processes no packet that a pod sends to the host's end of its veth pair. With the userspace datapath
 // it gets a copy of each packet, and would answer, deliver and route it past the flows of br0.
 func TestHostStackIgnoresPods(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 1), mode: config.ModeNetworkPolicy}
 	node := p.Nodes[0]
 	pod, veth := attach(t, p, node)

@@ -14,6 +14,7 @@ import (
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // product is a cluster whose nodes have the flows and the firewall that the agent installs.
@@ -129,7 +130,7 @@ func nodePort(t *testing.T, node *datapath.Node, protocol string, port uint16, p
 
 // TestNodeSource: of the packets that a pod receives from other nodes, only those of the nodes themselves count as a node's.
 func TestNodeSource(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 3)}
 	for i, count := range []int{1, 2, 0} {
 		for range count {

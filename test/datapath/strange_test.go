@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Flags of TCP that only these tests send (RFC 9293).
@@ -110,7 +111,7 @@ func (kind strange) send(t *testing.T, number int, from *datapath.Pod, to netip.
 
 // TestStrangePackets sends unusual packets, none of which evades VNIDs, policies, or the VNIDs of node ports.
 func TestStrangePackets(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	s := newStrangers(t)
 	// A live connection each way, that others' ICMP errors quote.
 	asking, serving := s.friend.UDP(t, livePort), s.victim.UDP(t, livePort)

@@ -36,7 +36,7 @@ func droppedTunnels(t *testing.T, node *datapath.Node) int {
 
 // TestVXLANOverIPv6: Open vSwitch also accepts VXLAN over IPv6, which the flows drop, since no HostSubnet has an IPv6 address.
 func TestVXLANOverIPv6(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 2), mode: config.ModeNetworkPolicy}
 	for i, pods := range []int{1, 2} {
 		for range pods {

@@ -1,4 +1,4 @@
-// Package tier has the sizes of tests that both tiers run.
+// Package tier has what differs between the tiers in tests that both run.
 package tier
 
 import "testing"
@@ -11,4 +11,13 @@ func Size(tb testing.TB, short, complete int, reason string) int {
 	}
 	tb.Logf("short tier: %d of %d: %s", short, complete, reason)
 	return short
+}
+
+// Parallel runs a test beside others of its package in the short tier, where it mostly waits, for packets that must not arrive or for processes. Its
+// switches and network namespaces must be its own. The complete tier, with the race detector, runs it alone.
+func Parallel(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Parallel()
+	}
 }

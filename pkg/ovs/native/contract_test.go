@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // backend is an implementation of ovs.Interface, with functions to inspect and change its switch.
@@ -136,6 +137,8 @@ func TestExecContract(t *testing.T) { testContract(t, newExecBackend) }
 func TestNativeContract(t *testing.T) { testContract(t, newNativeBackend) }
 
 func testContract(t *testing.T, newBackend func(*testing.T) backend) {
+	t.Helper()
+	tier.Parallel(t)
 	b := newBackend(t)
 	must(t, b.EnsureBridge(t.Context(), bridge()))
 	for _, c := range contract() {

@@ -26,6 +26,8 @@ func TestNativeAndExecAgreeOnPorts(t *testing.T) { testAgree(t, 15, drawPortStep
 func TestNativeAndExecAgreeOnFlows(t *testing.T) { testAgree(t, 30, drawFlowStep) }
 
 func testAgree(t *testing.T, rounds int, draw func(*rapid.T) step) {
+	t.Helper()
+	tier.Parallel(t)
 	sides := []side{newSide(t, "exec"), newSide(t, "native")}
 	steps := rapid.SliceOfN(rapid.Custom(draw), 5, 15)
 	rounds = tier.Size(t, rounds/5, rounds, "the first of the complete tier's random calls")

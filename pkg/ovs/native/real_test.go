@@ -20,16 +20,19 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // onReal runs a test with each backend for Open vSwitch, on a switch without the bridge.
 func onReal(t *testing.T, test func(t *testing.T, s *ovstest.Switch, b ovs.Interface)) {
 	t.Helper()
 	t.Run("exec", func(t *testing.T) {
+		tier.Parallel(t)
 		s := ovstest.Start(t)
 		test(t, s, native.NewExec(ovstest.Bridge, s.RunDir))
 	})
 	t.Run("native", func(t *testing.T) {
+		tier.Parallel(t)
 		s := ovstest.Start(t)
 		test(t, s, newNative(t, s))
 	})
@@ -194,6 +197,7 @@ func TestAddPortOpensAReplacedDevice(t *testing.T) {
 }
 
 func TestUnconfirmedPortIsRemoved(t *testing.T) {
+	tier.Parallel(t)
 	onBridge(t, func(t *testing.T, s *ovstest.Switch, e ovs.Interface) {
 		must1(t)(e.AddPort(t.Context(), tun()))
 		native.SetTimeout(e, time.Second)

@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestWarnSync(t *testing.T) {
@@ -40,6 +41,7 @@ func TestWarnSync(t *testing.T) {
 
 // The API server accepts Events about objects with the longest names that it allows, and with the longest messages of the agent.
 func TestEventsOfLongestNames(t *testing.T) {
+	tier.Parallel(t)
 	admin := apitest.Start(t)
 	kube, ours := apitest.Clients(t, admin)
 	defer apitest.Disconnect(kube, ours)

@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // contents returns the bridge's flows, groups and meters, and its settings; an error if vswitchd does not answer.
@@ -136,6 +137,7 @@ func foreignChanges(group string) []foreignChange {
 
 // Whatever another program deletes, changes or adds, the bridge has all of the desired state again.
 func TestBridgeRepaired_foreignChanges(t *testing.T) {
+	tier.Parallel(t)
 	h := newRepairedHost(t)
 	for _, change := range foreignChanges(h.group) {
 		t.Run(change.name, func(t *testing.T) {

@@ -24,10 +24,12 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Only the deletion of the namespace is the end of the installation, not the deletion of the DaemonSet or of the agent's permissions.
 func TestInstallation_deleted(t *testing.T) {
+	tier.Parallel(t)
 	const system, account = "ovsdn-system", "ovsdn-node"
 	config := apitest.Start(t)
 	admin, adminOurs := apitest.Clients(t, config)

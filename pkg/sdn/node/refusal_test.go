@@ -23,10 +23,12 @@ import (
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // TestReadyz_writesRefused: the agent's role allows reads only. Its Node's condition is out of date, and only /readyz can report that.
 func TestReadyz_writesRefused(t *testing.T) {
+	tier.Parallel(t)
 	admin := apitest.Start(t)
 	kube, ours := apitest.Clients(t, admin)
 	agentKube, agentOurs := apitest.Clients(t, apitest.AsServiceAccount(admin, "ovsdn-system", "ovsdn-node"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestCheckServiceNetwork(t *testing.T) {
@@ -59,6 +60,7 @@ func TestReportServiceNetwork(t *testing.T) {
 
 // The API server creates the service with the first address of its range.
 func TestWatchServiceNetwork_mismatch(t *testing.T) {
+	tier.Parallel(t)
 	kube, ours := apitest.Clients(t, apitest.Start(t))
 	defer apitest.Disconnect(kube, ours)
 	events := record.NewFakeRecorder(10)

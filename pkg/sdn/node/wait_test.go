@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
@@ -71,6 +72,7 @@ func TestWaitFor_contextEnds(t *testing.T) {
 
 // An object that can't be read is not reported as missing.
 func TestWaitFor_apiServerUnavailable(t *testing.T) {
+	tier.Parallel(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	client := fake.NewClientset()
 	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -9,11 +9,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // A connection that a new policy forbids is denied in both directions. One that it allows continues, also if its opener sends nothing, and so does a probe
 // of the node. A flushed connection continues after it is allowed again.
 func TestFlush_forbiddenConnections(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	pods := s.node.Pods
 	s.allow(t, "0", "1")
@@ -36,6 +38,7 @@ func TestFlush_forbiddenConnections(t *testing.T) {
 
 // The connections of a deleted pod are flushed, since another pod may get its address.
 func TestFlush_connectionsOfDeletedPod(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	pods := s.node.Pods
 	s.allow(t, "0", "1")
@@ -67,6 +70,7 @@ func TestFlush_connectionsOfDeletedPod(t *testing.T) {
 
 // Rules with ports allow fragmented packets, of which only the first fragment has ports.
 func TestLargePacketsPassByTheirPort(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	pods := s.node.Pods
 	in, out := allowFrom("a", "0", onUDP(53)), allowFrom("a", "2", onUDP(53))
@@ -91,6 +95,7 @@ func TestLargePacketsPassByTheirPort(t *testing.T) {
 // A connection that was not committed, since no policy selected its pods, is denied when the first policy forbids it: further packets of the server do not
 // commit it as a connection that the server opened.
 func TestFirstPolicyDeniesUncommittedConnection(t *testing.T) {
+	tier.Parallel(t)
 	for name, isolates := range map[string]struct {
 		app       string
 		direction networkingv1.PolicyType
@@ -99,6 +104,7 @@ func TestFirstPolicyDeniesUncommittedConnection(t *testing.T) {
 		"the client": {"0", networkingv1.PolicyTypeEgress},
 	} {
 		t.Run(name, func(t *testing.T) {
+			tier.Parallel(t)
 			s := newPacketNode(t)
 			first := allowFrom("a", "none")
 			s.engine.DeleteNetworkPolicy("a", first.Name)

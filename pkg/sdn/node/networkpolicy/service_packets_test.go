@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // addService adds a service with one endpoint on TCP and UDP port 80 and the node port: its flows, and the rules of the host's proxy.
@@ -75,21 +76,24 @@ func (s *packetNode) allowEgress(t *testing.T, blocks ...string) {
 // TestServiceToTheOutside: a pod reaches a service whose endpoint is outside of the pod network only while its policies allow the endpoint. An established
 // connection that is no longer allowed is denied in both directions.
 func TestServiceToTheOutside(t *testing.T) {
-	s := newPacketNode(t)
-	s.addProxy(t)
-	evaluated, free := s.node.Pods[0], s.node.Pods[1]
-	itself := datapath.Host{NS: s.node.NS, Addr: s.node.VTEP}
-	for name, end := range map[string]struct {
+	tier.Parallel(t)
+	for name, place := range map[string]struct {
 		service  string
 		nodePort uint16
-		host     *datapath.Host
+		host     func(*packetNode) *datapath.Host
 	}{
-		"a host outside": {"172.30.0.50", 30050, s.world}, "the node": {"172.30.0.51", 30051, &itself}, "the node by tun0": {"172.30.0.52", 30052, &s.node.Host},
+		"a host outside":   {"172.30.0.50", 30050, func(s *packetNode) *datapath.Host { return s.world }},
+		"the node":         {"172.30.0.51", 30051, func(s *packetNode) *datapath.Host { return &datapath.Host{NS: s.node.NS, Addr: s.node.VTEP} }},
+		"the node by tun0": {"172.30.0.52", 30052, func(s *packetNode) *datapath.Host { return &s.node.Host }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			to := netip.MustParseAddrPort(end.service + ":80")
-			server, l := end.host.UDP(t, 8080), end.host.ListenTCP(t, 8080)
-			s.addService(t, end.service, end.nodePort, server.Addr())
+			tier.Parallel(t)
+			s := newPacketNode(t)
+			s.addProxy(t)
+			evaluated, free, host := s.node.Pods[0], s.node.Pods[1], place.host(s)
+			to := netip.MustParseAddrPort(place.service + ":80")
+			server, l := host.UDP(t, 8080), host.ListenTCP(t, 8080)
+			s.addService(t, place.service, place.nodePort, server.Addr())
 			client, other := evaluated.UDP(t, 0), free.UDP(t, 0)
 
 			s.allowEgress(t)
@@ -97,7 +101,7 @@ func TestServiceToTheOutside(t *testing.T) {
 			client.MustNotReach(t, to, server)
 			client.MustNotReachWith(t, to, server, client.Large)
 
-			s.allowEgress(t, end.host.Addr.String()+"/32")
+			s.allowEgress(t, host.Addr.String()+"/32")
 			server.MustReach(t, client.MustReach(t, to, server), client)
 			client.MustReachWith(t, to, server, client.Large)
 			conn := evaluated.Dial(t, to, l)
@@ -113,6 +117,7 @@ func TestServiceToTheOutside(t *testing.T) {
 
 // TestNodePortToTheOutside is TestServiceToTheOutside for a node port: the pod must be allowed to reach the node and the endpoint.
 func TestNodePortToTheOutside(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	s.addProxy(t)
 	s.engine.SetNode("n1", nil, s.node.VTEP, s.node.Addr)

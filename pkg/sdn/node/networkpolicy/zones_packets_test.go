@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // isolate replaces the policy by one that isolates all pods in both directions and has the given rules.
@@ -58,6 +59,7 @@ func (s *packetNode) zoneOf(t *testing.T, src, dst netip.Addr) uint16 {
 
 // A client outside of the node that fills its conntrack zone does not limit other clients, whatever their addresses.
 func TestRemoteClientsDoNotShareZones(t *testing.T) {
+	tier.Parallel(t)
 	const limit = 20
 	s := newPacketNode(t)
 	s.isolate(t, []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{onUDP(53)}}}, nil)
@@ -187,6 +189,7 @@ func previousFlows() []string {
 
 // A connection that the previous version committed continues, also if its opener sends nothing. A packet of the opener commits it again.
 func TestConnectionsOfPreviousVersionContinue(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	s.world.RouteTo(t, s.node)
 	s.isolate(t, []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{onPort(80), onUDP(53)}}}, nil)
