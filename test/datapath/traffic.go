@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -41,16 +42,30 @@ func (h *Host) Listen(t testing.TB, network string, port uint16) *Socket {
 		addr = netip.AddrPortFrom(h.Addr, port).String()
 	}
 	var conn net.PacketConn
-	err := h.NS.Do(func(ns.NetNS) (err error) {
+	h.bind(t, func() (err error) {
 		var lc net.ListenConfig
 		conn, err = lc.ListenPacket(t.Context(), network, addr)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { conn.Close() })
 	return &Socket{PacketConn: conn, host: h}
+}
+
+// bind runs the function in the host's namespace, again while the address is in use: a process that a test beside this one starts has a copy of a socket
+// that was closed, until it executes its program.
+func (h *Host) bind(t testing.TB, open func() error) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		err := h.NS.Do(func(ns.NetNS) error { return open() })
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // UDP opens a UDP socket, until the test ends.
@@ -169,14 +184,11 @@ type Stream struct{ Client, Server net.Conn }
 func (h *Host) ListenTCP(t testing.TB, port uint16) net.Listener {
 	t.Helper()
 	var l net.Listener
-	err := h.NS.Do(func(ns.NetNS) (err error) {
+	h.bind(t, func() (err error) {
 		var lc net.ListenConfig
 		l, err = lc.Listen(t.Context(), "tcp4", netip.AddrPortFrom(h.Addr, port).String())
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { l.Close() })
 	return l
 }
