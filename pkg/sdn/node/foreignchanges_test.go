@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,11 +19,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/ovstest"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // contents returns the bridge's flows, groups and meters, and its settings; an error if vswitchd does not answer.
-func (h *host) contents(ctx context.Context) (string, error) {
+func contents(ctx context.Context, sw *ovstest.Switch) (string, error) {
 	var lines []string
 	for _, args := range [][]string{
 		{"ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "--no-names", "dump-flows", bridgeName},
@@ -32,7 +32,7 @@ func (h *host) contents(ctx context.Context) (string, error) {
 		{"ovs-ofctl", "-O", "OpenFlow14", "dump-meters", bridgeName},
 		{"ovs-vsctl", "--columns=fail_mode,protocols", "list", "bridge", bridgeName},
 	} {
-		out, err := h.Command(ctx, args[0], args[1:]...).CombinedOutput()
+		out, err := sw.Command(ctx, args[0], args[1:]...).CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("%q: %w: %s", args, err, out)
 		}
@@ -73,32 +73,44 @@ func newRepairedHost(t *testing.T) *repairedHost {
 			Meters: []ovs.Meter{{ID: uint32(n + 1), Unit: ovs.Packets, Rate: 100}},
 		}))
 	}
+	runRepair(t, f, h.store)
+	h.must(t, flowstore.WaitAll(t.Context(), written))
+	var err error
+	h.want, err = contents(t.Context(), h.Switch)
+	h.must(t, err)
+	h.group = groupOf(h.want)
+	return h
+}
+
+// runRepair runs what an agent does to have the store's flows on the bridge, until the test ends. Only events cause a repair.
+func runRepair(t *testing.T, f *nodeBridge, st *flowstore.Store) {
+	t.Helper()
 	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
-	reconciler.period = time.Hour // only events cause a repair
-	repair := newRepair(h.store)
+	reconciler.period = time.Hour
+	repair := newRepair(st)
 	ctx, stop := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
 	t.Cleanup(func() { stop(); parts.Wait() })
-	parts.Go(func() { _ = h.store.Run(ctx) })
+	parts.Go(func() { _ = st.Run(ctx) })
 	parts.Go(func() { reconciler.run(ctx) })
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		h.bridge.Watch(ctx, onSwitchEvent(h.store, reconciler, repair, newZoneLimits(h.bridge, pipeline.Node{}).Reset))
+		f.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, newZoneLimits(f.bridge, pipeline.Node{}).Reset))
 	})
-	h.must(t, flowstore.WaitAll(t.Context(), written))
-	var err error
-	h.want, err = h.contents(t.Context())
-	h.must(t, err)
-	_, rest, _ := strings.Cut(h.want, "group_id=")
-	h.group, _, _ = strings.Cut(rest, ",")
-	return h
+}
+
+// groupOf returns the number of a group in the contents of a bridge.
+func groupOf(text string) string {
+	_, rest, _ := strings.Cut(text, "group_id=")
+	number, _, _ := strings.Cut(rest, ",")
+	return number
 }
 
 // awaitRepair waits until the bridge has all of the desired state and nothing else.
 func (h *repairedHost) awaitRepair(t *testing.T) {
 	t.Helper()
 	await.OK(t, time.Minute, func(ctx context.Context) error {
-		got, err := h.contents(ctx)
+		got, err := contents(ctx, h.Switch)
 		if err == nil && got != h.want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, h.want)
 		}
@@ -154,29 +166,5 @@ func TestBridgeRepaired_foreignChanges(t *testing.T) {
 	}
 	if err := h.store.Healthy(); err != nil {
 		t.Errorf("got error %v, want none", err)
-	}
-}
-
-// A random change each second, most of which meet a bridge that is being repaired.
-func TestBridgeRepaired_randomForeignChanges(t *testing.T) {
-	if testing.Short() {
-		t.Skip("complete tier: two minutes")
-	}
-	h := newRepairedHost(t)
-	seed := time.Now().UnixNano()
-	random, changes := rand.New(rand.NewPCG(uint64(seed), 0)), foreignChanges(h.group)
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for range 120 {
-		<-tick.C
-		for _, command := range changes[random.IntN(len(changes))].commands {
-			_ = h.Command(t.Context(), command[0], command[1:]...).Run() // fails if the previous change removed what it changes
-		}
-	}
-	h.awaitRepair(t)
-	drift := h.store.Drift()
-	t.Logf("seed %d: repaired %d missing, %d altered and %d foreign flows, groups and meters", seed, drift.Missing, drift.Altered, drift.Foreign)
-	if err := h.store.Healthy(); err != nil {
-		t.Errorf("seed %d: got error %v, want none", seed, err)
 	}
 }
