@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -170,6 +171,65 @@ func TestHostIP_swapped(t *testing.T) {
 		c.syncAll(order...)
 		c.want(map[string]string{"a": "192.0.2.2", "b": "192.0.2.1"})
 	}
+}
+
+// Two Nodes report an address in turn, each before the other has stopped to: it belongs to one of them at any time, no subnet changes, and each Node that
+// has to wait gets an Event.
+func TestHostIP_claimedInTurn(t *testing.T) {
+	const shared, rounds = "192.0.2.9", 20
+	own := map[string]string{"a": "192.0.2.1", "b": "192.0.2.2"}
+	c := newCluster(t)
+	for name, addr := range own {
+		c.node(name, addr)
+	}
+	c.syncAll("a", "b")
+	subnets := c.subnets()
+	c.node("b", shared)
+	c.syncAll("b", "a")
+	before := c.updates()
+	for i := range rounds {
+		claims, holds := "a", "b"
+		if i%2 == 1 {
+			claims, holds = holds, claims
+		}
+		c.node(claims, shared)
+		c.syncAll(claims, holds)
+		c.want(map[string]string{holds: shared, claims: own[claims]})
+		c.wantEvent("NodeAddressUnusable", shared+" belongs to HostSubnet "+holds)
+		c.node(holds, own[holds])
+		c.syncAll(claims, holds, claims)
+		c.want(map[string]string{claims: shared, holds: own[holds]})
+		if diff := cmp.Diff(subnets, c.subnets()); diff != "" {
+			t.Fatalf("round %d: subnets (-want +got):\n%s", i, diff)
+		}
+	}
+	if got := c.updates() - before; got != 2*rounds {
+		t.Errorf("got %d updates of HostSubnets, want %d: one for each address that moved", got, 2*rounds)
+	}
+}
+
+// subnets returns the subnets by name of the HostSubnet.
+func (c *cluster) subnets() map[string]string {
+	c.Helper()
+	list, err := c.network.NetworkV1().HostSubnets().List(c.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, o := range list.Items {
+		all[o.Name] = o.Subnet
+	}
+	return all
+}
+
+// updates returns the number of writes of HostSubnets so far.
+func (c *cluster) updates() (count int) {
+	for _, a := range c.network.Actions() {
+		if a.GetVerb() != "get" && a.GetVerb() != "list" {
+			count++
+		}
+	}
+	return count
 }
 
 func TestHostIP_ofAReinstalledNode(t *testing.T) {

@@ -153,7 +153,7 @@ func TestSync_deletedNode(t *testing.T) {
 	}
 }
 
-// A Node that is deleted and created again and again retains its subnet, and each change is one write.
+// A Node that is deleted and created again and again retains its subnet, each change is one write, and none an Event or a condition.
 func TestSync_flappingNode(t *testing.T) {
 	f := newFixture(t, state{hs: testHostSubnet("uid0", "192.0.2.1", "10.128.2.0/23")})
 	f.retention = 10 * time.Minute
@@ -179,6 +179,9 @@ func TestSync_flappingNode(t *testing.T) {
 			}
 			if err := f.hostSubnetIndexer.Update(hs); err != nil {
 				t.Fatal(err)
+			}
+			if condition, events := f.condition(t), f.recorded(); condition != "" || events != nil {
+				t.Errorf("got condition %q and Events %q, want none", condition, events)
 			}
 		}
 	}
