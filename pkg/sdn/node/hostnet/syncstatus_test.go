@@ -3,6 +3,7 @@ package hostnet
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +63,35 @@ func TestTun0_healthy(t *testing.T) {
 	addInterface(t, Tun0Name, config.MAC(config.Gateway(node1().Subnets[0])))
 	eventually(t, "Healthy returns nil after the repair", func() bool { return tun0.Healthy() == nil })
 	wantState(t, node1State())
+}
+
+// A sysctl that can't be written is reported, also to the Node's condition, until another program corrects it.
+func TestTun0_healthyReadOnlySysctls(t *testing.T) {
+	inNetNS(t)
+	addInterface(t, Tun0Name, config.MAC(config.Gateway(node1().Subnets[0])))
+	syncTun0(t, node1())
+	netns, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer netns.Close()
+	tun0 := NewTun0(node1())
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { // its thread gets another mount namespace, and ends with it
+		defer close(done)
+		if err := readOnlyProcSys(int(netns.Fd())); err != nil {
+			t.Error(err)
+			return
+		}
+		tun0.Run(ctx, 50*time.Millisecond)
+	}()
+	defer func() { stop(); <-done }()
+	sh(t, "sysctl -qw net.ipv4.conf.tun0.forwarding=0")
+	eventually(t, "Healthy reports the sysctl", func() bool {
+		err := tun0.Healthy()
+		return err != nil && strings.Contains(err.Error(), "set sysctl net.ipv4.conf.tun0.forwarding from 0 to 1")
+	})
+	sh(t, "sysctl -qw net.ipv4.conf.tun0.forwarding=1")
+	eventually(t, "Healthy returns nil after the correction", func() bool { return tun0.Healthy() == nil })
 }
 
 func TestFirewall_healthy(t *testing.T) {
