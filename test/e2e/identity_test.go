@@ -8,10 +8,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
+
+// identityLab is the name of the lab of TestIdentity_restartedAgent.
+const identityLab = "e2e-identity"
+
+// TestIdentity_restartedAgent: an agent that restarts takes a sandbox whose pod was deleted for no other pod, and its namespace for no other. The lab runs
+// the agents itself, since kubelet is stopped in the meantime.
+func TestIdentity_restartedAgent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: has a lab of its own; TestCapabilities sees the same with the running agent")
+	}
+	c := ownCluster(t, identityLab, lab.Shape{Nodes: 2, Mode: lab.Multitenant, Install: lab.Processes})
+	x := trioOn(t, c)
+	t.Run("namespace created again", func(t *testing.T) { seeNamespaceAgain(t, x) })
+	c.haveMode(t, config.ModeNetworkPolicy)
+	t.Run("pod replaced", func(t *testing.T) { seePodReplaced(t, x) })
+}
 
 // A sandbox runs on after its pod was deleted, since kubelet is stopped. In mode multitenant another namespace of the same name is another tenant, for the
 // running agent and for a restarted one.
