@@ -37,6 +37,8 @@ type fakeSwitch struct {
 	aging   time.Duration
 	sets    map[string]int // calls of SetTunnelNeighbour by address
 	down    bool
+
+	commands, comparisons int // calls of TunnelHop and SetTunnelNeighbour, of ListTunnelNeighbours
 }
 
 func newFakeSwitch() *fakeSwitch {
@@ -53,6 +55,7 @@ func (s *fakeSwitch) err() error {
 func (s *fakeSwitch) TunnelHop(_ context.Context, vtep netip.Addr) (ovs.TunnelHop, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.commands++
 	if s.noRoute > 0 {
 		s.noRoute--
 		return ovs.TunnelHop{}, ovs.NewNoTunnelRoute(vtep, "no route of the host matches")
@@ -66,6 +69,7 @@ func (s *fakeSwitch) TunnelHop(_ context.Context, vtep netip.Addr) (ovs.TunnelHo
 func (s *fakeSwitch) ListTunnelNeighbours(context.Context) (all []ovs.TunnelNeighbour, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.comparisons++
 	for addr, mac := range s.macs {
 		hardware, err := net.ParseMAC(mac)
 		if err != nil {
@@ -79,6 +83,7 @@ func (s *fakeSwitch) ListTunnelNeighbours(context.Context) (all []ovs.TunnelNeig
 func (s *fakeSwitch) SetTunnelNeighbour(_ context.Context, n ovs.TunnelNeighbour) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.commands++
 	if err := s.err(); err != nil {
 		return err
 	}
@@ -109,6 +114,13 @@ type host struct {
 
 func start(t *testing.T) *host {
 	t.Helper()
+	h := newHost(t)
+	h.run(t)
+	return h
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -126,6 +138,12 @@ func start(t *testing.T) *host {
 	h.sh(h.peer, "ip link set eth0 address 0a:00:00:00:00:02 up", "sysctl -qw net.ipv4.conf.eth0.arp_notify=1",
 		"ip addr add 192.0.2.2/24 dev eth0", "ip addr add 192.0.2.3/24 dev eth0", "ip addr add 192.0.2.4/24 dev eth0")
 	h.neighbours = New(h.ovs, time.Millisecond)
+	return h
+}
+
+// run retains the host's neighbours until the test ends.
+func (h *host) run(t *testing.T) {
+	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -143,7 +161,6 @@ func start(t *testing.T) *host {
 			t.Error(err)
 		}
 	})
-	return h
 }
 
 func (h *host) sh(netns ns.NetNS, commands ...string) {
