@@ -31,6 +31,9 @@ func TestFirstPacketToNode(t *testing.T) {
 			p.Nodes[i].AddPod(t)
 		}
 		p.Nodes[i].Sh(t, "sysctl -qw net.ipv4.conf.default.arp_notify=1 net.ipv4.conf.all.arp_notify=1") // a changed MAC is announced
+		if p.Type == ovstest.DatapathNetdev {
+			p.Nodes[i].Sh(t, "sysctl -qw net.ipv4.conf.eth0.arp_ignore=8") // the kernel would answer for br-ex with the MAC of eth0, which does not change
+		}
 	}
 	for _, node := range p.Nodes {
 		p.apply(t, node)
