@@ -9,6 +9,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The VNIDs of the pods, and the host port of the first one.
@@ -93,7 +94,7 @@ func (h *hostPorts) notReaches(t *testing.T, client *datapath.Host) {
 
 // TestHostPort: clients of a host port, and the source that the pod sees (docs/policies.md#host-ports).
 func TestHostPort(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	h := newHostPorts(t)
 	gateway := h.Nodes[0].Addr
 	node := &datapath.Host{NS: h.Nodes[0].NS, Addr: h.Nodes[0].VTEP}
