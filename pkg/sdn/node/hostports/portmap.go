@@ -155,7 +155,7 @@ func (p *Portmap) run(ctx context.Context, verb string, r record) error {
 	}
 	config, err := json.Marshal(portmapConfig{
 		CNIVersion: current.ImplementedSpecVersion, Name: r.Network, Type: PluginName, Backend: r.Backend.portmap(), SNAT: true,
-		RuntimeConfig: runtimeConfig{mappings}, PrevResult: r.Result,
+		RuntimeConfig: runtimeConfig{mappings}, PrevResult: r.ownAddresses(),
 	})
 	if err != nil {
 		return fmt.Errorf("encode the configuration of portmap: %w", err)

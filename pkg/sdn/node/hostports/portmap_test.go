@@ -25,13 +25,14 @@ const (
 	outsideIP = "192.0.2.2"
 	gatewayIP = "10.128.2.1"
 	podIP     = "10.128.2.5"
+	otherIP   = "10.128.2.6"
 )
 
-// host is a node's network namespace, a pod's and an outside host's, without a switch: tun0 is a veth to the pod.
+// host is a node's network namespace, those of two pods and an outside host's, without a switch: tun0 is a veth to the pod with host ports.
 type host struct {
-	node, pod, outside ns.NetNS
-	plugin             *Portmap
-	backend            Backend
+	node, pod, other, outside ns.NetNS
+	plugin                    *Portmap
+	backend                   Backend
 }
 
 // newHost moves the test into the node's namespace. It builds portmap.
@@ -40,7 +41,7 @@ func newHost(t *testing.T, backend Backend) *host {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	h := &host{node: newNetNS(t), pod: newNetNS(t), outside: newNetNS(t), backend: backend, plugin: &Portmap{
+	h := &host{node: newNetNS(t), pod: newNetNS(t), other: newNetNS(t), outside: newNetNS(t), backend: backend, plugin: &Portmap{
 		Path: filepath.Join(t.TempDir(), PluginName), LegacyDir: t.TempDir(), Legacy: func() bool { return backend == BackendLegacy },
 	}}
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", h.plugin.Path, "github.com/containernetworking/plugins/plugins/meta/portmap")
@@ -57,7 +58,8 @@ func newHost(t *testing.T, backend Backend) *host {
 	must(t, h.node.Set())
 	h.veth(t, "tun0", h.pod, podIP, gatewayIP)
 	h.veth(t, "uplink", h.outside, outsideIP, nodeIP)
-	sh(t, "sysctl -qw net.ipv4.ip_forward=1")
+	h.veth(t, "other", h.other, otherIP, gatewayIP)
+	sh(t, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.tun0.proxy_arp=1 net.ipv4.conf.other.proxy_arp=1; ip route add "+otherIP+"/32 dev other")
 	return h
 }
 
@@ -259,7 +261,7 @@ func testPortmap(t *testing.T, plugin Plugin, h *host) {
 	}
 }
 
-// wantAnswers: the pod sees other hosts' addresses, and an address of the node for itself and for the node's loopback.
+// wantAnswers: the pod sees the addresses of other hosts and of the node's other pods, which VNIDs and policies evaluate, and an address of the node for itself and for the node's loopback.
 func (h *host) wantAnswers(t *testing.T) {
 	t.Helper()
 	for _, tc := range []struct {
@@ -270,6 +272,7 @@ func (h *host) wantAnswers(t *testing.T) {
 		{"outside", h.outside, nodeIP + ":5353", outsideIP},
 		{"outside, one address", h.outside, nodeIP + ":5354", outsideIP},
 		{"another address", h.pod, gatewayIP + ":5354", ""},
+		{"another pod of the subnet", h.other, nodeIP + ":5353", otherIP},
 		{"itself", h.pod, nodeIP + ":5353", gatewayIP},
 		{"the node", h.node, nodeIP + ":5353", nodeIP},
 		{"loopback", h.node, "127.0.0.1:5353", gatewayIP},

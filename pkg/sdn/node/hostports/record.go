@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -79,6 +80,25 @@ func (r record) addrs() (addrs []netip.Addr) {
 		}
 	}
 	return addrs
+}
+
+// ownAddresses returns the result with each address as a subnet of its own: portmap's iptables backend masquerades the address' whole subnet, so all pods of
+// the node, whose VNIDs and policies the node's address would bypass.
+func (r record) ownAddresses() *current.Result {
+	if r.Result == nil {
+		return nil
+	}
+	result := *r.Result
+	result.IPs = nil
+	for _, ip := range r.Result.IPs {
+		own, bits := *ip, 8*net.IPv6len
+		if own.Address.IP.To4() != nil {
+			bits = 8 * net.IPv4len
+		}
+		own.Address.Mask = net.CIDRMask(bits, bits)
+		result.IPs = append(result.IPs, &own)
+	}
+	return &result
 }
 
 // records is a directory with a file for each attachment with host ports. It must be on a file system that a reboot clears, as it clears the rules.
