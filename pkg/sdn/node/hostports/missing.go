@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// Missing implements Plugin. It lists each chain once: portmap's CHECK lists them for each pod, and omits the rules that lead to the pods'.
+// Missing implements Plugin. It lists the rules of a backend once: portmap's CHECK lists them for each pod, and omits the rules that lead to the pods'.
 func (p *Portmap) Missing(ctx context.Context, all []record) ([]record, error) {
 	byBackend := map[Backend][]record{}
 	for _, r := range all {
@@ -25,7 +25,7 @@ func (p *Portmap) Missing(ctx context.Context, all []record) ([]record, error) {
 		if len(byBackend[b]) == 0 {
 			continue
 		}
-		has, err := p.list(ctx, b, byBackend[b])
+		has, err := p.list(ctx, b)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -45,13 +45,13 @@ type ruleset struct {
 	complete func(record) bool // has the record's rules
 }
 
-func (p *Portmap) list(ctx context.Context, b Backend, all []record) (ruleset, error) {
+func (p *Portmap) list(ctx context.Context, b Backend) (ruleset, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	if b == BackendNFTables {
 		return p.listNFTables(ctx)
 	}
-	return p.listIPTables(ctx, b, all)
+	return p.listIPTables(ctx, b)
 }
 
 // nftables returns the table. Its creation starts nft, without a context.
@@ -99,43 +99,15 @@ func (p *Portmap) listNFTables(ctx context.Context) (ruleset, error) {
 // rulesOfPort is the number of rules of each host port in a chain of portmap's iptables backend: two that mark packets to masquerade, one that translates.
 const rulesOfPort = 3
 
-func (p *Portmap) listIPTables(ctx context.Context, b Backend, all []record) (ruleset, error) {
-	ipt, err := p.iptables(b)
-	if err != nil {
-		return ruleset{}, err
-	}
-	chains := []string{"PREROUTING", "OUTPUT", "POSTROUTING", portsChain, masqChain, markChain}
-	for _, r := range all {
-		chains = append(chains, chainOf(r))
-	}
-	// The error of a chain that does not exist depends on the version of iptables.
-	exist, err := ipt.ListChains(natTable)
-	if err != nil {
-		return ruleset{}, fmt.Errorf("list chains of table nat: %w", err)
-	}
-	existing := map[string]bool{}
-	for _, chain := range exist {
-		existing[chain] = true
-	}
+func (p *Portmap) listIPTables(ctx context.Context, b Backend) (ruleset, error) {
 	type jump struct{ chain, target string }
 	count, jumps := map[string]int{}, map[jump]int{}
-	for _, chain := range chains {
-		if err := ctx.Err(); err != nil {
-			return ruleset{}, err
-		}
-		if !existing[chain] {
-			continue
-		}
-		lines, err := ipt.List(natTable, chain)
-		if err != nil {
-			return ruleset{}, fmt.Errorf("list chain %s of table nat: %w", chain, err)
-		}
-		for _, line := range lines {
-			if fields := strings.Fields(line); len(fields) > 3 && fields[0] == "-A" {
-				count[chain]++
-				jumps[jump{chain, fields[len(fields)-1]}]++
-			}
-		}
+	err := p.eachNATRule(ctx, b, func(chain string, words []string) {
+		count[chain]++
+		jumps[jump{chain, words[len(words)-1]}]++
+	})
+	if err != nil {
+		return ruleset{}, err
 	}
 	return ruleset{
 		shared: jumps[jump{"PREROUTING", portsChain}] > 0 && jumps[jump{"OUTPUT", portsChain}] > 0 && jumps[jump{"POSTROUTING", masqChain}] > 0 &&
