@@ -33,6 +33,7 @@ type fakePlugin struct {
 	undeletable error // of Del
 	unusable    error // of Backend
 	searches    int   // calls of Backend
+	lists       int   // calls of RemoveUnknown
 	unshared    bool  // the rules that all share are missing
 }
 
@@ -77,6 +78,19 @@ func (f *fakePlugin) Backend(ctx context.Context) (Backend, error) {
 		return "", f.unusable
 	}
 	return BackendNFTables, ctx.Err()
+}
+
+func (f *fakePlugin) RemoveUnknown(_ context.Context, known func() func(string) bool) (removed []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lists++
+	for sandbox, r := range f.rules {
+		if id := r.ruleID(); !known()(id) {
+			removed = append(removed, id)
+			delete(f.rules, sandbox)
+		}
+	}
+	return removed, f.unlisted
 }
 
 func (f *fakePlugin) RemoveUnused(context.Context) error { return nil }

@@ -50,3 +50,53 @@ func TestPortmap_listsTableOnce(t *testing.T) {
 		t.Errorf("for %d pods:\n%sfor one pod:\n%s", len(all), got, one)
 	}
 }
+
+// Rules without a record are deleted, with each backend, and no others; a refused ADD whose ports are invalid can be deleted, too.
+func TestPortmap_unknownRules(t *testing.T) {
+	for _, backend := range []Backend{BackendNFTables, BackendIPTables, BackendLegacy} {
+		t.Run(string(backend), func(t *testing.T) {
+			h := newHost(t, backend)
+			known, unknown := recordOfPod(h, 5), recordOfPod(h, 6)
+			for _, r := range []record{known, unknown} {
+				must(t, h.plugin.Add(t.Context(), r))
+			}
+			removed, err := h.plugin.RemoveUnknown(t.Context(), func() func(string) bool { return func(id string) bool { return id == known.ruleID() } })
+			if err != nil || len(removed) != 1 || removed[0] != unknown.ruleID() {
+				t.Errorf("got removed %v (%v), want %s", removed, err, unknown.ruleID())
+			}
+			if got := h.rules(t); strings.Contains(got, "10.128.2.6") || !strings.Contains(got, "10.128.2.5") {
+				t.Errorf("got rules\n%s\nwant those of the known pod", got)
+			}
+			known.Mappings = []Mapping{{Protocol: protocolTCP}}
+			must(t, h.plugin.Del(t.Context(), known))
+		})
+	}
+}
+
+// The rules of a lost record are deleted when its sandbox is, and with an uninstallation.
+func TestRemoveUnknown_lostRecords(t *testing.T) {
+	n := newNode(t)
+	n.mustAdd(t, "s1", "a", tcp("", 8080))
+	n.mustAdd(t, "s2", "b", tcp("", 8081))
+	damaged := records(n.dir).path(Attachment{"s1", "eth0"})
+	must(t, os.Remove(damaged))
+	n.restart(t)
+	r := reconciler{Ports: n.ports}
+	r.round(testContext(t))
+	if got := n.plugin.sandboxes(); got != "s1 s2" {
+		t.Errorf("while both sandboxes run: got rules of %q", got)
+	}
+	n.mustDel(t, "s1", "a")
+	r.round(testContext(t))
+	n.wantRules(t, "s2")
+	lists := n.plugin.lists
+	r.round(testContext(t))
+	if n.plugin.lists != lists {
+		t.Error("with all rules recorded: they were listed again")
+	}
+	must(t, os.WriteFile(records(n.dir).path(Attachment{"s2", "eth0"}), []byte("{"), 0o600))
+	must(t, RemoveAll(testContext(t), n.plugin, n.dir))
+	if got := n.plugin.sandboxes(); got != "" {
+		t.Errorf("after an uninstallation: got rules of %q", got)
+	}
+}

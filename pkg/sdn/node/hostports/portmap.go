@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -49,6 +50,9 @@ type Plugin interface {
 
 	// Del deletes the rules. None of them need exist.
 	Del(ctx context.Context, r record) error
+
+	// RemoveUnknown deletes the rules of this package whose ids are not known, and returns these ids. It calls known each time that it has listed rules.
+	RemoveUnknown(ctx context.Context, known func() func(id string) bool) ([]string, error)
 
 	// RemoveUnused removes what Del leaves, the chains that all pods share, unless another network uses them.
 	RemoveUnused(ctx context.Context) error
@@ -96,7 +100,7 @@ func (p *Portmap) Add(ctx context.Context, r record) error {
 	if len(r.mappings()) == 0 {
 		return nil
 	}
-	err := p.run(ctx, "ADD", r)
+	err := p.add(ctx, r)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -108,7 +112,9 @@ func (p *Portmap) Add(ctx context.Context, r record) error {
 }
 
 // Del implements Plugin.
-func (p *Portmap) Del(ctx context.Context, r record) error { return p.run(ctx, "DEL", r) }
+func (p *Portmap) Del(ctx context.Context, r record) error {
+	return p.del(ctx, owner{r.Backend, r.Network, r.ruleID()})
+}
 
 // Backend implements Plugin: nftables if the kernel has what portmap needs, else iptables. It changes nothing.
 func (p *Portmap) Backend(ctx context.Context) (Backend, error) {
@@ -145,26 +151,35 @@ func (b Backend) mapping(m Mapping) Mapping {
 	return m
 }
 
-// run executes a verb of portmap.
-func (p *Portmap) run(ctx context.Context, verb string, r record) error {
-	ctx, cancel := context.WithTimeout(ctx, portmapTimeout)
-	defer cancel()
+// add runs ADD.
+func (p *Portmap) add(ctx context.Context, r record) error {
 	mappings := r.mappings()
 	for i, m := range mappings {
 		mappings[i] = r.Backend.mapping(m)
 	}
+	return p.run(ctx, "ADD", owner{r.Backend, r.Network, r.ruleID()}, mappings, r.ownAddresses(), "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.Netns)
+}
+
+// del runs DEL. It finds rules by the id, and reads of mappings only that there are any: those of a refused ADD may be invalid. The pod's network namespace may
+// not exist any longer.
+func (p *Portmap) del(ctx context.Context, o owner) error {
+	return p.run(ctx, "DEL", o, []Mapping{{HostPort: 1, ContainerPort: 1, Protocol: protocolTCP}}, nil, "CNI_IFNAME=eth0")
+}
+
+// run executes a verb of portmap.
+func (p *Portmap) run(ctx context.Context, verb string, o owner, mappings []Mapping, result *current.Result, env ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, portmapTimeout)
+	defer cancel()
 	config, err := json.Marshal(portmapConfig{
-		CNIVersion: current.ImplementedSpecVersion, Name: r.Network, Type: PluginName, Backend: r.Backend.portmap(), SNAT: true,
-		RuntimeConfig: runtimeConfig{mappings}, PrevResult: r.ownAddresses(),
+		CNIVersion: current.ImplementedSpecVersion, Name: o.network, Type: PluginName, Backend: o.backend.portmap(), SNAT: true,
+		RuntimeConfig: runtimeConfig{mappings}, PrevResult: result,
 	})
 	if err != nil {
 		return fmt.Errorf("encode the configuration of portmap: %w", err)
 	}
-	env := append(os.Environ(), "PATH="+p.searchPath(r.Backend),
-		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+r.ruleID(), "CNI_IFNAME="+r.IfName, "CNI_PATH="+filepath.Dir(p.Path))
-	if verb != "DEL" { // the pod's network namespace may not exist any longer
-		env = append(env, "CNI_NETNS="+r.Netns)
-	}
+	env = slices.Concat(os.Environ(), env, []string{
+		"PATH=" + p.searchPath(o.backend), "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + o.id, "CNI_PATH=" + filepath.Dir(p.Path),
+	})
 	runner := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}}
 	if err := invoke.ExecPluginWithoutResult(ctx, p.Path, config, environment(env), runner); err != nil {
 		return fmt.Errorf("portmap %s: %s", verb, err.Error()) // its code is not one of this agent

@@ -43,6 +43,7 @@ type reconciler struct {
 	*Ports
 	restoreAt    time.Time // time of the next restoration
 	restoreDelay time.Duration
+	allRecorded  bool // all rules have a record
 	failure      string
 	conflicting  map[string]bool // of the previous round; true: reported
 }
@@ -54,7 +55,7 @@ func (r *reconciler) round(ctx context.Context) {
 		_, err := r.findBackend(ctx)
 		errs = append(errs, err)
 	}
-	errs = append(errs, r.releaseDetached(ctx))
+	errs = append(errs, r.releaseDetached(ctx), r.removeUnknown(ctx))
 	if now := time.Now(); !now.Before(r.restoreAt) {
 		restored, err := r.restore(ctx)
 		errs = append(errs, err)

@@ -29,6 +29,9 @@ func (a Attachment) hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
+// ruleID is the container id by which portmap finds the rules of the attachment. Those of other plugins, which have the sandbox's, remain.
+func (a Attachment) ruleID() string { return ruleIDPrefix + a.hash()[:32] }
+
 func (a Attachment) compare(b Attachment) int {
 	return cmp.Or(strings.Compare(a.Sandbox, b.Sandbox), strings.Compare(a.IfName, b.IfName))
 }
@@ -65,9 +68,6 @@ func (r record) mappings() (all []Mapping) {
 	}
 	return all
 }
-
-// ruleID is the container id by which portmap finds the record's rules. Those of other plugins, which have the sandbox's, remain.
-func (r record) ruleID() string { return "ovsdn-" + r.hash()[:32] }
 
 // addrs returns the pod's addresses.
 func (r record) addrs() (addrs []netip.Addr) {

@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 )
 
-// RemoveAll deletes the rules of all stored host ports, and the directory, for an uninstallation.
+// RemoveAll deletes the rules of all host ports, also of those whose records can't be read, and the directory, for an uninstallation.
 func RemoveAll(ctx context.Context, plugin Plugin, dir string) error {
-	stored, err := records(dir).list()
-	errs := []error{err}
+	stored, listErr := records(dir).list()
+	var errs []error
 	for _, r := range stored {
 		if err := plugin.Del(ctx, r); err != nil {
 			errs = append(errs, fmt.Errorf("host ports of pod %s/%s: %w", r.Namespace, r.Name, err))
 			continue
 		}
 		errs = append(errs, records(dir).remove(r.Attachment))
+	}
+	none := func() func(string) bool { return func(string) bool { return false } }
+	if _, err := plugin.RemoveUnknown(ctx, none); err != nil {
+		errs = append(errs, listErr, err)
 	}
 	if err := errors.Join(append(errs, plugin.RemoveUnused(ctx))...); err != nil {
 		return err
@@ -34,12 +36,8 @@ const legacyTablesFile = "/proc/thread-self/net/ip_tables_names"
 
 // RemoveUnused implements Plugin.
 func (p *Portmap) RemoveUnused(ctx context.Context) error {
-	backends := []Backend{BackendIPTables}
-	if tables, err := os.ReadFile(legacyTablesFile); err == nil && slices.Contains(strings.Fields(string(tables)), "nat") {
-		backends = append(backends, BackendLegacy)
-	}
 	errs := []error{removeUnusedTable(ctx)}
-	for _, b := range backends {
+	for _, b := range existingTables() {
 		errs = append(errs, p.removeUnusedChains(b))
 	}
 	if err := errors.Join(errs...); err != nil {

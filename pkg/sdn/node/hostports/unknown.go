@@ -1,0 +1,127 @@
+package hostports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/knftables"
+)
+
+// ruleIDPrefix starts the ids of rules of this package; those of other plugins are of runtimes' container ids.
+const ruleIDPrefix = "ovsdn-"
+
+// owner identifies the rules of one record.
+type owner struct {
+	backend Backend
+	network string // "" with nftables, whose rules do not depend on it
+	id      string
+}
+
+// RemoveUnknown implements Plugin.
+func (p *Portmap) RemoveUnknown(ctx context.Context, known func() func(id string) bool) (removed []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, portmapTimeout)
+	defer cancel()
+	var errs []error
+	for _, b := range append([]Backend{BackendNFTables}, existingTables()...) {
+		owners, err := p.owners(ctx, b)
+		errs = append(errs, err)
+		isKnown := known()
+		for o := range owners {
+			if isKnown(o.id) {
+				continue
+			}
+			if err := p.del(ctx, o); err != nil {
+				errs = append(errs, fmt.Errorf("rules %s: %w", o.id, err))
+				continue
+			}
+			removed = append(removed, o.id)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return removed, fmt.Errorf("delete unknown host ports: %w", err)
+	}
+	return removed, nil
+}
+
+// existingTables returns the backends of iptables whose table nat exists: the legacy one would create it when it lists it.
+func existingTables() []Backend {
+	if tables, err := os.ReadFile(legacyTablesFile); err == nil && slices.Contains(strings.Fields(string(tables)), natTable) {
+		return []Backend{BackendIPTables, BackendLegacy}
+	}
+	return []Backend{BackendIPTables}
+}
+
+// owners returns the owners of rules of this package.
+func (p *Portmap) owners(ctx context.Context, b Backend) (map[owner]bool, error) {
+	owners := map[owner]bool{}
+	if b != BackendNFTables {
+		if _, err := p.iptables(b); err != nil {
+			return nil, nil //nolint:nilerr // without iptables there are no rules
+		}
+		return owners, p.eachNATRule(ctx, b, func(chain string, words []string) {
+			if o, ok := ownerOfJump(words); ok && chain == portsChain {
+				o.backend = b
+				owners[o] = true
+			}
+		})
+	}
+	nft, err := p.nftables()
+	if err != nil {
+		return nil, nil //nolint:nilerr // without nftables there are no rules
+	}
+	rules, err := nft.ListRules(ctx, "")
+	if err != nil && !knftables.IsNotFound(err) {
+		return nil, fmt.Errorf("list table ip %s: %w", nftTable, err)
+	}
+	for _, r := range rules {
+		if r.Comment != nil && strings.HasPrefix(*r.Comment, ruleIDPrefix) {
+			owners[owner{b, "unknown", *r.Comment}] = true
+		}
+	}
+	return owners, nil
+}
+
+// ownerOfJump reads the comment of a jump to a pod's chain, which is one word of iptables: dnat name: "NETWORK" id: "ID".
+func ownerOfJump(words []string) (o owner, ok bool) {
+	value := func(key string) string {
+		i := slices.Index(words, key)
+		if i < 0 || i == len(words)-1 {
+			return ""
+		}
+		return strings.Trim(words[i+1], `\"`)
+	}
+	o = owner{network: value("name:"), id: value("id:")}
+	return o, o.network != "" && strings.HasPrefix(o.id, ruleIDPrefix)
+}
+
+// removeUnknown deletes rules without a record, which was damaged, or deleted while no agent ran: the next pod with the address would inherit them. Those of a
+// sandbox that runs remain until it is detached. Without such rules they are listed once, since the agent writes none.
+func (r *reconciler) removeUnknown(ctx context.Context) error {
+	if r.allRecorded {
+		return nil
+	}
+	unrecorded := false
+	removed, err := r.Plugin.RemoveUnknown(ctx, func() func(string) bool {
+		recorded, attached := map[string]bool{}, map[string]bool{}
+		for _, c := range r.claims() {
+			recorded[c.attachment.ruleID()] = true
+		}
+		for a := range r.Attached() {
+			attached[a.ruleID()] = true
+		}
+		return func(id string) bool {
+			unrecorded = unrecorded || attached[id] && !recorded[id]
+			return recorded[id] || attached[id]
+		}
+	})
+	if len(removed) > 0 {
+		klog.FromContext(ctx).Info("Deleted host ports without a record", "rules", removed)
+	}
+	r.allRecorded = err == nil && !unrecorded
+	return err
+}
