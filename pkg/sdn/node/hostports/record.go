@@ -120,10 +120,12 @@ func (d records) write(r record) error {
 		return fmt.Errorf("store host ports: %w", err)
 	}
 	temp := d.path(r.Attachment) + tempSuffix
-	if err := os.WriteFile(temp, content, 0o600); err != nil {
-		return fmt.Errorf("store host ports: %w", err)
+	err = os.WriteFile(temp, content, 0o600)
+	if err == nil {
+		err = os.Rename(temp, d.path(r.Attachment))
 	}
-	if err := os.Rename(temp, d.path(r.Attachment)); err != nil {
+	if err != nil {
+		_ = os.Remove(temp) // else each failed ADD would leave a file, where the disk is full
 		return fmt.Errorf("store host ports: %w", err)
 	}
 	return nil
