@@ -124,7 +124,7 @@ func (p *Ports) install(ctx context.Context, c *claim, result *current.Result) e
 	if err := p.records.write(r); err != nil {
 		return err
 	}
-	p.routeLoopback(ctx, true)
+	p.routeLoopback(ctx)
 	if err := p.syncFirewall(ctx); err != nil {
 		return err
 	}
@@ -194,14 +194,14 @@ func (p *Ports) release(ctx context.Context, c *claim, condition func() bool) er
 	return nil
 }
 
-// routeLoopback permits or forbids packets of 127.0.0.0/8 to pods. Without them, host ports work from all addresses but those.
-func (p *Ports) routeLoopback(ctx context.Context, permit bool) {
+// routeLoopback permits packets of 127.0.0.0/8 to pods while there are host ports. Without them, host ports work from all addresses but those.
+func (p *Ports) routeLoopback(ctx context.Context) {
 	p.loopback.Lock()
 	defer p.loopback.Unlock()
 	if p.closed {
 		return
 	}
-	if err := p.RouteLoopback(permit); err != nil {
+	if err := p.RouteLoopback(len(p.claims()) > 0); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to set route_localnet", "effect", "host ports do not answer on 127.0.0.1", "retryAfter", p.period)
 	}
 }

@@ -105,7 +105,7 @@ func (p *Ports) settled() (claims []*claim, all []record) {
 // restore returns the pods whose rules were missing, and are written again. It continues after errors and joins them.
 func (p *Ports) restore(ctx context.Context) (restored []string, err error) {
 	claims, all := p.settled()
-	p.routeLoopback(ctx, len(p.claims()) > 0)
+	p.routeLoopback(ctx)
 	var errs []error
 	for i, c := range claims {
 		errs = append(errs, p.locked(ctx, c, func() error { return p.records.restore(all[i]) }))
