@@ -100,3 +100,24 @@ func TestRemoveUnknown_lostRecords(t *testing.T) {
 		t.Errorf("after an uninstallation: got rules of %q", got)
 	}
 }
+
+// An uninstallation has 30 s for all of a node: with nftables it starts no program for each pod.
+func TestRemoveAll_manyPods(t *testing.T) {
+	h := newHost(t, BackendNFTables)
+	dir := t.TempDir()
+	for last := byte(5); last < 8; last++ {
+		must(t, h.plugin.Add(t.Context(), recordOfPod(h, last)))
+		must(t, records(dir).write(recordOfPod(h, last)))
+	}
+	log := filepath.Join(t.TempDir(), "runs")
+	program := h.plugin.Path
+	h.plugin.Path = filepath.Join(t.TempDir(), PluginName)
+	must(t, os.WriteFile(h.plugin.Path, []byte("#!/bin/sh\necho $CNI_COMMAND >>"+log+"\nexec "+program+"\n"), 0o700))
+	must(t, RemoveAll(testContext(t), h.plugin, dir))
+	if runs, err := os.ReadFile(log); err == nil {
+		t.Errorf("portmap ran:\n%s", runs)
+	}
+	if got := sh(t, "nft list tables"); strings.Contains(got, nftTable) {
+		t.Errorf("got tables\n%s", got)
+	}
+}

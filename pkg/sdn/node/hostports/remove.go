@@ -9,18 +9,22 @@ import (
 
 // RemoveAll deletes the rules of all host ports, also of those whose records can't be read, and the directory, for an uninstallation.
 func RemoveAll(ctx context.Context, plugin Plugin, dir string) error {
-	stored, listErr := records(dir).list()
+	none := func() func(string) bool { return func(string) bool { return false } }
+	stored, err := records(dir).list()
+	_, unknownErr := plugin.RemoveUnknown(ctx, none)
 	var errs []error
+	if unknownErr != nil {
+		errs = append(errs, err, unknownErr)
+	}
 	for _, r := range stored {
-		if err := plugin.Del(ctx, r); err != nil {
+		if unknownErr == nil && r.Backend == BackendNFTables {
+			continue
+		}
+		if err := plugin.Del(ctx, r); err != nil { // with iptables an ADD that was killed may have left a chain to which no rule leads
 			errs = append(errs, fmt.Errorf("host ports of pod %s/%s: %w", r.Namespace, r.Name, err))
 			continue
 		}
 		errs = append(errs, records(dir).remove(r.Attachment))
-	}
-	none := func() func(string) bool { return func(string) bool { return false } }
-	if _, err := plugin.RemoveUnknown(ctx, none); err != nil {
-		errs = append(errs, listErr, err)
 	}
 	if err := errors.Join(append(errs, plugin.RemoveUnused(ctx))...); err != nil {
 		return err

@@ -18,18 +18,18 @@ const ruleIDPrefix = "ovsdn-"
 // owner identifies the rules of one record.
 type owner struct {
 	backend Backend
-	network string // "" with nftables, whose rules do not depend on it
+	network string
 	id      string
 }
 
-// RemoveUnknown implements Plugin.
+// RemoveUnknown implements Plugin. With nftables one transaction deletes all rules: an uninstallation has no time to run portmap for each pod.
 func (p *Portmap) RemoveUnknown(ctx context.Context, known func() func(id string) bool) (removed []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, portmapTimeout)
 	defer cancel()
-	var errs []error
-	for _, b := range append([]Backend{BackendNFTables}, existingTables()...) {
-		owners, err := p.owners(ctx, b)
-		errs = append(errs, err)
+	removed, err = p.removeUnknownNFTables(ctx, known)
+	errs := []error{err}
+	for _, b := range existingTables() {
+		owners := p.owners(b)
 		isKnown := known()
 		for o := range owners {
 			if isKnown(o.id) {
@@ -48,28 +48,7 @@ func (p *Portmap) RemoveUnknown(ctx context.Context, known func() func(id string
 	return removed, nil
 }
 
-// existingTables returns the backends of iptables whose table nat exists: the legacy one would create it when it lists it.
-func existingTables() []Backend {
-	if tables, err := os.ReadFile(legacyTablesFile); err == nil && slices.Contains(strings.Fields(string(tables)), natTable) {
-		return []Backend{BackendIPTables, BackendLegacy}
-	}
-	return []Backend{BackendIPTables}
-}
-
-// owners returns the owners of rules of this package.
-func (p *Portmap) owners(ctx context.Context, b Backend) (map[owner]bool, error) {
-	owners := map[owner]bool{}
-	if b != BackendNFTables {
-		if _, err := p.iptables(b); err != nil {
-			return nil, nil //nolint:nilerr // without iptables there are no rules
-		}
-		return owners, p.eachNATRule(ctx, b, func(chain string, words []string) {
-			if o, ok := ownerOfJump(words); ok && chain == portsChain {
-				o.backend = b
-				owners[o] = true
-			}
-		})
-	}
+func (p *Portmap) removeUnknownNFTables(ctx context.Context, known func() func(id string) bool) (removed []string, err error) {
 	nft, err := p.nftables()
 	if err != nil {
 		return nil, nil //nolint:nilerr // without nftables there are no rules
@@ -78,12 +57,51 @@ func (p *Portmap) owners(ctx context.Context, b Backend) (map[owner]bool, error)
 	if err != nil && !knftables.IsNotFound(err) {
 		return nil, fmt.Errorf("list table ip %s: %w", nftTable, err)
 	}
+	tx, isKnown := nft.NewTransaction(), known()
 	for _, r := range rules {
-		if r.Comment != nil && strings.HasPrefix(*r.Comment, ruleIDPrefix) {
-			owners[owner{b, "unknown", *r.Comment}] = true
+		if r.Comment == nil || !strings.HasPrefix(*r.Comment, ruleIDPrefix) || isKnown(*r.Comment) {
+			continue
+		}
+		tx.Delete(r)
+		if !slices.Contains(removed, *r.Comment) {
+			removed = append(removed, *r.Comment)
 		}
 	}
-	return owners, nil
+	if len(removed) == 0 {
+		return nil, nil
+	}
+	if err := nft.Run(ctx, tx); err != nil {
+		return nil, fmt.Errorf("delete rules of table ip %s: %w", nftTable, err)
+	}
+	return removed, nil
+}
+
+// existingTables returns the backends of iptables whose table nat exists: the legacy one would create it when it lists it.
+func existingTables() []Backend {
+	if tables, err := os.ReadFile(legacyTablesFile); err == nil && slices.Contains(strings.Fields(string(tables)), natTable) {
+		return []Backend{BackendIPTables, BackendLegacy}
+	}
+	return []Backend{BackendIPTables}
+}
+
+// owners returns the owners of rules of this package in a backend of iptables. It lists one chain, since the table may be large.
+func (p *Portmap) owners(b Backend) map[owner]bool {
+	ipt, err := p.iptables(b)
+	if err != nil {
+		return nil // without iptables there are no rules
+	}
+	lines, err := ipt.List(natTable, portsChain)
+	if err != nil {
+		return nil // the chain does not exist; the error for that depends on the version of iptables
+	}
+	owners := map[owner]bool{}
+	for _, line := range lines {
+		if o, ok := ownerOfJump(strings.Fields(line)); ok {
+			o.backend = b
+			owners[o] = true
+		}
+	}
+	return owners
 }
 
 // ownerOfJump reads the comment of a jump to a pod's chain, which is one word of iptables: dnat name: "NETWORK" id: "ID".
