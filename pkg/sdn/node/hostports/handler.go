@@ -54,6 +54,7 @@ func (h *Handler) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 		return nil, err
 	}
 	if err := h.ports.install(ctx, c, result); err != nil {
+		h.ports.suspect()
 		h.ports.failed(r, err)
 		klog.FromContext(ctx).Error(err, "Failed to map host ports", "pod", klog.KRef(r.Namespace, r.Name), "sandbox", r.Sandbox)
 		return nil, errors.Join(err, h.revert(ctx, req))

@@ -56,8 +56,9 @@ type Ports struct {
 	attachmentLimit int
 	nodeLimit       int
 
-	mu    sync.Mutex
-	known map[Attachment]*claim
+	mu           sync.Mutex
+	known        map[Attachment]*claim
+	suspectUntil time.Time // rules without a record may appear until then
 
 	selected   Backend // of new records; "": not found yet
 	backendErr error   // of the last attempt to find it

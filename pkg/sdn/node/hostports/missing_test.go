@@ -1,6 +1,7 @@
 package hostports
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -120,4 +121,20 @@ func TestRemoveAll_manyPods(t *testing.T) {
 	if got := sh(t, "nft list tables"); strings.Contains(got, nftTable) {
 		t.Errorf("got tables\n%s", got)
 	}
+}
+
+// Rules that a program of a failed ADD writes after its cleanup are deleted.
+func TestRemoveUnknown_failedAdd(t *testing.T) {
+	n := newNode(t)
+	r := reconciler{Ports: n.ports}
+	r.round(testContext(t))
+	n.plugin.fails = errors.New("killed")
+	if err := n.add(t, "s1", "a", tcp("", 8080)); !errors.Is(err, n.plugin.fails) {
+		t.Errorf("got error %v, want that of portmap", err)
+	}
+	n.plugin.fails = nil
+	r.round(testContext(t))
+	must(t, n.plugin.Add(t.Context(), record{Attachment: Attachment{"s1", "eth0"}}))
+	r.round(testContext(t))
+	n.wantRules(t, "")
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
@@ -118,9 +119,9 @@ func ownerOfJump(words []string) (o owner, ok bool) {
 }
 
 // removeUnknown deletes rules without a record, which was damaged, or deleted while no agent ran: the next pod with the address would inherit them. Those of a
-// sandbox that runs remain until it is detached. Without such rules they are listed once, since the agent writes none.
+// sandbox that runs remain until it is detached. Without such rules they are listed at the start, and after an ADD that failed.
 func (r *reconciler) removeUnknown(ctx context.Context) error {
-	if r.allRecorded {
+	if r.allRecorded && !r.isSuspect() {
 		return nil
 	}
 	unrecorded := false
@@ -142,4 +143,20 @@ func (r *reconciler) removeUnknown(ctx context.Context) error {
 	}
 	r.allRecorded = err == nil && !unrecorded
 	return err
+}
+
+// suspectPeriod is longer than iptables and nft wait for the kernel or another program.
+const suspectPeriod = time.Minute
+
+// suspect reports a failed ADD: a program that portmap had started, and which outlived it, may write rules after they were deleted.
+func (p *Ports) suspect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.suspectUntil = time.Now().Add(suspectPeriod)
+}
+
+func (p *Ports) isSuspect() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Before(p.suspectUntil)
 }
