@@ -1,16 +1,11 @@
 package hostports
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -71,46 +66,35 @@ func (p *Portmap) supportsIPTables(b Backend) error {
 const lockWait = 5
 
 func (p *Portmap) iptables(b Backend) (*iptables.IPTables, error) {
-	ipt, err := iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait), iptables.Path(p.iptablesProgram(b)))
+	path := "iptables"
+	if legacy := filepath.Join(p.LegacyDir, path); b == BackendLegacy && isExecutable(legacy) {
+		path = legacy
+	}
+	ipt, err := iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait), iptables.Path(path))
 	if err != nil {
 		return nil, fmt.Errorf("find iptables: %w", err)
 	}
 	return ipt, nil
 }
 
-func (p *Portmap) iptablesProgram(b Backend) string {
-	const name = "iptables"
-	if legacy := filepath.Join(p.LegacyDir, name); b == BackendLegacy && isExecutable(legacy) {
-		return legacy
-	}
-	return name
-}
+// allChains in place of a chain lists those of a table: the client has no other way to do so, and adds this option anyway.
+const allChains = "--wait"
 
 // eachNATRule calls do with the chain and the words of each rule of table nat: those of the rule itself, which are not empty. It starts iptables once, since
 // each run of the legacy backend copies the table, which has hundreds of thousands of rules where kube-proxy has many Services.
-func (p *Portmap) eachNATRule(ctx context.Context, b Backend, do func(chain string, words []string)) error {
-	cmd := exec.CommandContext(ctx, p.iptablesProgram(b), "-t", natTable, "-S", "--wait", strconv.Itoa(lockWait))
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+func (p *Portmap) eachNATRule(b Backend, do func(chain string, words []string)) error {
+	ipt, err := p.iptables(b)
 	if err != nil {
-		return fmt.Errorf("start iptables: %w", err)
+		return err
 	}
-	lines := bufio.NewScanner(stdout)
-	for lines.Scan() {
-		if words := strings.Fields(lines.Text()); len(words) > 2 && words[0] == "-A" {
+	lines, err := ipt.List(natTable, allChains)
+	if err != nil {
+		return fmt.Errorf("list table nat: %w", err)
+	}
+	for _, line := range lines {
+		if words := strings.Fields(line); len(words) > 2 && words[0] == "-A" {
 			do(words[1], words[2:])
 		}
-	}
-	scanErr := lines.Err()
-	if scanErr != nil {
-		_, _ = io.Copy(io.Discard, stdout) // else iptables would wait until its output is read
-	}
-	if err := errors.Join(scanErr, cmd.Wait()); err != nil {
-		return fmt.Errorf("list table nat: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (p *Portmap) list(ctx context.Context, b Backend) (ruleset, error) {
 	if b == BackendNFTables {
 		return p.listNFTables(ctx)
 	}
-	return p.listIPTables(ctx, b)
+	return p.listIPTables(b)
 }
 
 // nftables returns the table. Its creation starts nft, without a context.
@@ -99,10 +99,10 @@ func (p *Portmap) listNFTables(ctx context.Context) (ruleset, error) {
 // rulesOfPort is the number of rules of each host port in a chain of portmap's iptables backend: two that mark packets to masquerade, one that translates.
 const rulesOfPort = 3
 
-func (p *Portmap) listIPTables(ctx context.Context, b Backend) (ruleset, error) {
+func (p *Portmap) listIPTables(b Backend) (ruleset, error) {
 	type jump struct{ chain, target string }
 	count, jumps := map[string]int{}, map[jump]int{}
-	err := p.eachNATRule(ctx, b, func(chain string, words []string) {
+	err := p.eachNATRule(b, func(chain string, words []string) {
 		count[chain]++
 		jumps[jump{chain, words[len(words)-1]}]++
 	})
