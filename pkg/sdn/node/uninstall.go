@@ -33,6 +33,9 @@ const (
 	// uninstallTimeout is below the agent's termination grace period of 60 s (deploy/base/node.yaml), part of which requests in progress need.
 	uninstallTimeout = 30 * time.Second
 
+	// hostPortsTimeout leaves time for the steps that follow: with iptables, portmap runs for each pod.
+	hostPortsTimeout = 8 * time.Second
+
 	// Timeouts of Open vSwitch for listing the ports and for deleting the bridge.
 	listTimeout   = 5 * time.Second
 	bridgeTimeout = 15 * time.Second
@@ -162,6 +165,8 @@ func isLink(name string) bool {
 }
 
 func (u *uninstaller) removeHostPorts(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hostPortsTimeout)
+	defer cancel()
 	return hostports.RemoveAll(ctx, u.portmap(nil), u.hostPortsDir())
 }
 

@@ -102,24 +102,30 @@ func TestRemoveUnknown_lostRecords(t *testing.T) {
 	}
 }
 
-// An uninstallation has 30 s for all of a node: with nftables it starts no program for each pod.
+// An uninstallation has 30 s for all of a node: with nftables it starts no program for each pod, with iptables one.
 func TestRemoveAll_manyPods(t *testing.T) {
-	h := newHost(t, BackendNFTables)
-	dir := t.TempDir()
-	for last := byte(5); last < 8; last++ {
-		must(t, h.plugin.Add(t.Context(), recordOfPod(h, last)))
-		must(t, records(dir).write(recordOfPod(h, last)))
-	}
-	log := filepath.Join(t.TempDir(), "runs")
-	program := h.plugin.Path
-	h.plugin.Path = filepath.Join(t.TempDir(), PluginName)
-	must(t, os.WriteFile(h.plugin.Path, []byte("#!/bin/sh\necho $CNI_COMMAND >>"+log+"\nexec "+program+"\n"), 0o700))
-	must(t, RemoveAll(testContext(t), h.plugin, dir))
-	if runs, err := os.ReadFile(log); err == nil {
-		t.Errorf("portmap ran:\n%s", runs)
-	}
-	if got := sh(t, "nft list tables"); strings.Contains(got, nftTable) {
-		t.Errorf("got tables\n%s", got)
+	for backend, want := range map[Backend]int{BackendNFTables: 0, BackendIPTables: 3, BackendLegacy: 3} {
+		t.Run(string(backend), func(t *testing.T) {
+			h := newHost(t, backend)
+			dir := t.TempDir()
+			for last := byte(5); last < 8; last++ {
+				must(t, h.plugin.Add(t.Context(), recordOfPod(h, last)))
+				must(t, records(dir).write(recordOfPod(h, last)))
+			}
+			program, log := h.plugin.Path, filepath.Join(t.TempDir(), "runs")
+			must(t, os.WriteFile(log, nil, 0o600))
+			h.plugin.Path = filepath.Join(t.TempDir(), PluginName)
+			must(t, os.WriteFile(h.plugin.Path, []byte("#!/bin/sh\necho $CNI_COMMAND >>"+log+"\nexec "+program+"\n"), 0o700))
+			must(t, RemoveAll(testContext(t), h.plugin, dir))
+			runs, err := os.ReadFile(log)
+			must(t, err)
+			if got := strings.Count(string(runs), "DEL"); got != want {
+				t.Errorf("portmap ran %d times, want %d", got, want)
+			}
+			if got := h.rules(t); strings.TrimSpace(got) != "" {
+				t.Errorf("got rules\n%s", got)
+			}
+		})
 	}
 }
 

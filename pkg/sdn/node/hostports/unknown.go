@@ -33,7 +33,7 @@ func (p *Portmap) RemoveUnknown(ctx context.Context, known func() func(id string
 		owners := p.owners(b)
 		isKnown := known()
 		for o := range owners {
-			if isKnown(o.id) {
+			if isKnown(o.id) || ctx.Err() != nil {
 				continue
 			}
 			if err := p.del(ctx, o); err != nil {
@@ -43,7 +43,7 @@ func (p *Portmap) RemoveUnknown(ctx context.Context, known func() func(id string
 			removed = append(removed, o.id)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return removed, fmt.Errorf("delete unknown host ports: %w", err)
 	}
 	return removed, nil
