@@ -6,8 +6,11 @@ import (
 	"slices"
 )
 
-// DatapathSystem is the default datapath type, for which OVSDB may also have "".
-const DatapathSystem = "system"
+// Datapath types. OVSDB may also have "" for the default, DatapathSystem.
+const (
+	DatapathSystem = "system" // the kernel's
+	DatapathNetdev = "netdev" // userspace
+)
 
 // CheckForeign returns an error with the names of the ports that the pod network did not add, or nil if there are none.
 func (b Bridge) CheckForeign(ports []Port) error {
@@ -29,7 +32,7 @@ func (b Bridge) Validate() error {
 	if b.Name == "" {
 		return fmt.Errorf("bridge: the name is empty")
 	}
-	if b.DatapathType != DatapathSystem && b.DatapathType != "netdev" {
+	if b.DatapathType != DatapathSystem && b.DatapathType != DatapathNetdev {
 		return fmt.Errorf("bridge %s: datapath type %q, want system or netdev", b.Name, b.DatapathType)
 	}
 	table := make(map[string]int, len(b.TableNames))

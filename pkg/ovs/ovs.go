@@ -107,7 +107,7 @@ func (d Difference) Changes() int {
 // Bridge is the wanted state of the bridge.
 type Bridge struct {
 	Name         string
-	DatapathType string         // "system" or "netdev"
+	DatapathType string         // DatapathSystem or DatapathNetdev
 	TableNames   map[int]string // names for `ovs-ofctl --names`; OVS shows none of them unless they are unique
 
 	// Ports and PortID distinguish a bridge that an earlier version created from that of another owner.

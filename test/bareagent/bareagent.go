@@ -143,13 +143,13 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 		ClusterNetworks: a.Node.ClusterNetworks,
 		ServiceNetwork:  a.Node.ServiceNetwork,
 		MTU:             MTU,
-		Datapath:        pods.DatapathNetdev,
+		Datapath:        ovs.DatapathNetdev,
 	}, dependencies)
 }
 
 // SetUpBridge makes br0 with the two ports that every node has.
 func SetUpBridge(ctx context.Context, bridge ovs.Interface) error {
-	if err := bridge.EnsureBridge(ctx, ovs.Bridge{Name: ovstest.Bridge, DatapathType: pods.DatapathNetdev, TableNames: pipeline.TableNames()}); err != nil {
+	if err := bridge.EnsureBridge(ctx, ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovs.DatapathNetdev, TableNames: pipeline.TableNames()}); err != nil {
 		return err
 	}
 	for _, p := range []ovs.Port{

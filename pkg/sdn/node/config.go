@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 )
 
 // ServiceProxy is the program that load-balances services.
@@ -59,7 +59,7 @@ func Defaults() Config {
 	self, _ := os.Executable() // without it, the path of the plugin is relative
 	return Config{
 		NodeName:     host,
-		Datapath:     pods.DatapathSystem,
+		Datapath:     ovs.DatapathSystem,
 		ServiceProxy: ServiceProxyExternal,
 		CNISocket:    cniserver.DefaultSocket,
 		CNIConfDir:   "/etc/cni/net.d",
@@ -103,7 +103,7 @@ func (c Config) Validate() error {
 	if selectors > 1 {
 		invalid("--node-ip, --iface and --iface-regex exclude each other: give one")
 	}
-	if c.Datapath != pods.DatapathSystem && c.Datapath != pods.DatapathNetdev {
+	if c.Datapath != ovs.DatapathSystem && c.Datapath != ovs.DatapathNetdev {
 		invalid("--datapath=%q: must be system (the kernel's) or netdev (userspace)", c.Datapath)
 	}
 	if c.ServiceProxy != ServiceProxyExternal && c.ServiceProxy != ServiceProxyOVS {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
@@ -79,8 +80,8 @@ func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, h
 
 		BalancesServices: a.ServiceProxy == ServiceProxyOVS,
 
-		StatelessSCTP:  a.Datapath == pods.DatapathNetdev,
-		LaterFragments: a.Datapath == pods.DatapathNetdev,
+		StatelessSCTP:  a.Datapath == ovs.DatapathNetdev,
+		LaterFragments: a.Datapath == ovs.DatapathNetdev,
 	}}
 	defer n.close()
 	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.watchPods, n.prime} {
@@ -152,7 +153,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 // followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
 // the tunnels' neighbours itself, and queues their packets.
 func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(name string, node *inputs.RemoteNode) {
-	if n.agent.Datapath != pods.DatapathNetdev {
+	if n.agent.Datapath != ovs.DatapathNetdev {
 		return listeners.SetRemoteNode
 	}
 	neighbours := tunnelneighbours.New(n.agent.bridge, tunnelneighbours.DefaultCheckInterval)

@@ -3,6 +3,7 @@ package pods
 import (
 	"net/netip"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
@@ -21,7 +22,7 @@ func (m *Manager) interfaceConfig(pod Pod) veth.Interface {
 		MTU:      m.MTU,
 		RouteMTU: m.RouteMTU,
 		// The userspace datapath drops TCP packets whose checksum is left to the device.
-		NoChecksums: m.Datapath == DatapathNetdev,
+		NoChecksums: m.Datapath == ovs.DatapathNetdev,
 	}
 	for _, addr := range pod.Addrs {
 		prefix := netip.PrefixFrom(addr, m.subnetBits(addr))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/safchain/ethtool"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -102,7 +103,7 @@ func prefixes(text string) []netip.Prefix {
 
 // Checksum offload is disabled for the userspace datapath only.
 func TestAdd_checksumOffload(t *testing.T) {
-	for datapath, want := range map[string]bool{DatapathSystem: true, DatapathNetdev: false} {
+	for datapath, want := range map[string]bool{ovs.DatapathSystem: true, ovs.DatapathNetdev: false} {
 		n := newNode(t)
 		n.options.Datapath = datapath
 		a, _ := n.start(t)

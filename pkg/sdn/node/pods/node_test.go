@@ -116,7 +116,7 @@ func options() Options {
 		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		MTU:             1450,
-		Datapath:        DatapathNetdev,
+		Datapath:        ovs.DatapathNetdev,
 	}
 }
 
@@ -132,7 +132,7 @@ func newNode(t testing.TB) *node {
 
 func (n *node) ensureBridge(t testing.TB) {
 	t.Helper()
-	err := n.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: DatapathNetdev, TableNames: pipeline.TableNames()})
+	err := n.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: ovs.DatapathNetdev, TableNames: pipeline.TableNames()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,12 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-)
 
-// Datapath types of the bridge (ovs.Bridge.DatapathType).
-const (
-	DatapathSystem = "system"
-	DatapathNetdev = "netdev"
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
 // Options are the properties of the node and of the cluster.
@@ -21,7 +17,7 @@ type Options struct {
 	ServiceNetwork  netip.Prefix
 	MTU             int    // bytes, of the pods' interfaces
 	RouteMTU        int    // bytes, of the pods' routes, at most MTU; 0: MTU
-	Datapath        string // DatapathSystem or DatapathNetdev
+	Datapath        string // ovs.DatapathSystem or ovs.DatapathNetdev
 }
 
 // The smallest MTU of IPv4 (RFC 791) and the largest of a veth.
@@ -39,8 +35,8 @@ func (o Options) Validate() error {
 	if o.RouteMTU != 0 && (o.RouteMTU < minMTU || o.RouteMTU > o.MTU) {
 		errs = append(errs, fmt.Errorf("the routes' MTU %d is not between %d and the interfaces' %d", o.RouteMTU, minMTU, o.MTU))
 	}
-	if o.Datapath != DatapathSystem && o.Datapath != DatapathNetdev {
-		errs = append(errs, fmt.Errorf("datapath %q is neither %q nor %q", o.Datapath, DatapathSystem, DatapathNetdev))
+	if o.Datapath != ovs.DatapathSystem && o.Datapath != ovs.DatapathNetdev {
+		errs = append(errs, fmt.Errorf("datapath %q is neither %q nor %q", o.Datapath, ovs.DatapathSystem, ovs.DatapathNetdev))
 	}
 	if len(o.Subnets) == 0 {
 		errs = append(errs, errors.New("the node has no subnet"))

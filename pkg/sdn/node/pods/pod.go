@@ -42,7 +42,7 @@ const hostVethPrefix = "veth"
 // HostVethPattern returns the iptables interface pattern of host veths whose packets the host's network stack receives, which are those of the
 // userspace datapath. It is empty for other datapaths.
 func HostVethPattern(datapath string) string {
-	if datapath == DatapathNetdev {
+	if datapath == ovs.DatapathNetdev {
 		return hostVethPrefix + "+"
 	}
 	return ""
