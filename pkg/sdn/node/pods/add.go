@@ -63,7 +63,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 		return Pod{}, err
 	}
 	a := Attachment{req.ContainerID, req.IfName}
-	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
+	unlock, err := m.sandboxes.Lock(ctx, a.Sandbox)
 	if err != nil {
 		return Pod{}, fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
 	}
@@ -180,7 +180,7 @@ func (m *Manager) allocateUnused(ctx context.Context, a Attachment) ([]netip.Add
 // reserveFor reserves the addresses of an attached pod that has no lease.
 func (m *Manager) reserveFor(ctx context.Context, user Pod) error {
 	klog.FromContext(ctx).Info("Attached pod has no IP lease; reserving its addresses", "pod", klog.KRef(user.Namespace, user.Name), "addresses", user.Addrs)
-	unlock, ok := m.sandboxes.try(user.Sandbox)
+	unlock, ok := m.sandboxes.TryLock(user.Sandbox)
 	if !ok {
 		return nil // another request of the sandbox is in progress
 	}

@@ -27,7 +27,7 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 		return err
 	}
 	a := Attachment{req.ContainerID, req.IfName}
-	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
+	unlock, err := m.sandboxes.Lock(ctx, a.Sandbox)
 	if err != nil {
 		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
 	}

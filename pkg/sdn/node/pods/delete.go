@@ -33,7 +33,7 @@ func (m *Manager) del(ctx context.Context, a Attachment) error {
 	if err := m.requireRecovered(); err != nil {
 		return err
 	}
-	unlock, err := m.sandboxes.lock(ctx, a.Sandbox)
+	unlock, err := m.sandboxes.Lock(ctx, a.Sandbox)
 	if err != nil {
 		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
 	}

@@ -209,7 +209,7 @@ func TestDel_waitsForSameSandboxOnly(t *testing.T) {
 	n := newNode(t)
 	a, _ := n.start(t)
 	hung, other := n.addPod("hung", newNetns(t)), n.addPod("other", newNetns(t))
-	unlock, err := a.sandboxes.lock(t.Context(), hung.ContainerID)
+	unlock, err := a.sandboxes.Lock(t.Context(), hung.ContainerID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestDel_waitsForSameSandboxOnly(t *testing.T) {
 	unlock()
 	add(t, a, hung)
 	del(t, a, hung)
-	if len(a.sandboxes.locks) != 0 {
-		t.Errorf("got %d locks after the last request, want 0", len(a.sandboxes.locks))
+	if got := a.sandboxes.Len(); got != 0 {
+		t.Errorf("got %d locks after the last request, want 0", got)
 	}
 }

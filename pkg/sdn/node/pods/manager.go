@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/keyedlock"
 )
 
 // defaultCleanupTimeout bounds the cleanup after a failed ADD, whose own context may have ended.
@@ -43,7 +44,7 @@ type Manager struct {
 	beforeRelease func(context.Context, Attachment) error // nil: nothing depends on addresses
 
 	cleanupTimeout time.Duration
-	sandboxes      keyedLock          // held while a sandbox is changed
+	sandboxes      keyedlock.Locks    // held while a sandbox is changed
 	releases       singleflight.Group // concurrent ADDs without a free address share a reconciliation
 	recovered      atomic.Bool        // Recover has ended
 	health         health
@@ -77,7 +78,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		previousVNIDs:  d.PreviousVNIDs,
 		beforeRelease:  d.BeforeRelease,
 		cleanupTimeout: defaultCleanupTimeout,
-		sandboxes:      newKeyedLock(),
+		sandboxes:      keyedlock.New(),
 		attached:       map[Attachment]Pod{},
 		faults:         map[Attachment]error{},
 

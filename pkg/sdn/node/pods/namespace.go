@@ -118,7 +118,7 @@ func (m *Manager) followNamespacesOnce(ctx context.Context, before map[Attachmen
 
 // followNamespace gives the pod the VNID of the Namespace with the UID if the API server has the pod: the cache may be outdated.
 func (m *Manager) followNamespace(ctx context.Context, a Attachment, uid types.UID) error {
-	unlock, ok := m.sandboxes.try(a.Sandbox)
+	unlock, ok := m.sandboxes.TryLock(a.Sandbox)
 	if !ok {
 		return nil // another request of the sandbox is in progress
 	}

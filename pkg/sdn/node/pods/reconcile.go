@@ -63,7 +63,7 @@ func (m *Manager) restoreSysctls(ctx context.Context, c inventory) {
 // reconcileOne removes the attachment if it is invalid or its sandbox was deleted. Else it repairs the pod, or rebuilds the port. It skips an
 // attachment whose sandbox is locked by a request.
 func (m *Manager) reconcileOne(ctx context.Context, c inventory, a Attachment, valid bool) error {
-	unlock, ok := m.sandboxes.try(a.Sandbox)
+	unlock, ok := m.sandboxes.TryLock(a.Sandbox)
 	if !ok {
 		return nil
 	}

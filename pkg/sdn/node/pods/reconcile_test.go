@@ -44,7 +44,7 @@ func TestGC(t *testing.T) {
 	if len(a.Pods()) != 3 {
 		t.Fatalf("got pods %+v, want 3", a.Pods())
 	}
-	unlock, err := a.sandboxes.lock(t.Context(), busy.ContainerID)
+	unlock, err := a.sandboxes.Lock(t.Context(), busy.ContainerID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func (m *Manager) Repair(ctx context.Context, port string) error {
 	if !ok {
 		return nil
 	}
-	unlock, err := m.sandboxes.lock(ctx, pod.Sandbox)
+	unlock, err := m.sandboxes.Lock(ctx, pod.Sandbox)
 	if err != nil {
 		return fmt.Errorf("wait for another request of sandbox %s: %w", pod.Sandbox, err)
 	}

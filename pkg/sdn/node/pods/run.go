@@ -84,7 +84,7 @@ func (m *Manager) reportRejected(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		unlock, lockErr := m.sandboxes.lock(ctx, p.pod.Sandbox)
+		unlock, lockErr := m.sandboxes.Lock(ctx, p.pod.Sandbox)
 		if lockErr != nil {
 			return
 		}
