@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	agentsandbox "github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/bareagent"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -74,5 +74,5 @@ func podUID(name string) string { return "uid-of-" + name }
 // noEvents discards Events: a failure here fails the figure.
 type noEvents struct{}
 
-func (noEvents) WarnPod(pods.Pod, string, string) {}
-func (noEvents) WarnNode(string, string)          {}
+func (noEvents) WarnPod(agentsandbox.Pod, string, string) {}
+func (noEvents) WarnNode(string, string)             {}

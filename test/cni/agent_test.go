@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/bareagent"
 )
@@ -149,7 +150,7 @@ type eventFile struct {
 	path string
 }
 
-func (e *eventFile) WarnPod(p pods.Pod, reason, message string) {
+func (e *eventFile) WarnPod(p sandbox.Pod, reason, message string) {
 	e.write("pod "+p.Name, reason, message)
 }
 func (e *eventFile) WarnNode(reason, message string) { e.write("node", reason, message) }

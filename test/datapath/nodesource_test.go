@@ -10,7 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -104,7 +104,7 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 			ClusterNetworks:  []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:   netip.MustParsePrefix(datapath.ServiceNetwork),
 			VXLANPort:        config.DefaultVXLANPort,
-			PodDevices:       pods.HostVethPattern(p.Type),
+			PodDevices:       sandbox.HostVethPattern(p.Type),
 			SourcesEvaluated: !inSubnet, RoutedDSCP: sdn.RoutedDSCP, ForwardedDSCP: sdn.ForwardedDSCP, HairpinDSCP: sdn.HairpinDSCP,
 			MasqueradeServices: inSubnet,
 			HostPorts:          p.hostPorts, MasqueradeHostPorts: p.mode == config.ModeMultitenant,

@@ -101,12 +101,12 @@ func objectSections(t *testing.T) map[string]string {
 }
 
 func hostSections(t *testing.T) map[string]string {
-	agent, pods, native, plugin := parse(t, "pkg/sdn/node"), parse(t, "pkg/sdn/node/pods"), parse(t, "pkg/ovs/native"), parse(t, "pkg/cniserver")
+	agent, record, native, plugin := parse(t, "pkg/sdn/node"), parse(t, "pkg/sdn/node/sandbox"), parse(t, "pkg/ovs/native"), parse(t, "pkg/cniserver")
 	hostnet := parse(t, "pkg/sdn/node/hostnet")
 	var ids []Named
-	for _, c := range pods.Constants() {
+	for _, c := range record.Constants() {
 		if strings.Contains(c.Block, "external_ids") {
-			ids = append(ids, Named{pods, c.Name, ""})
+			ids = append(ids, Named{record, c.Name, ""})
 		}
 	}
 	defaults := node.Defaults()

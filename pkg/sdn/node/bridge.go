@@ -15,7 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // identity returns the properties that identify br0 as this network's.
 func identity() ovs.Bridge {
-	return ovs.Bridge{Name: bridgeName, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: pods.IDSandbox}
+	return ovs.Bridge{Name: bridgeName, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: sandbox.IDSandbox}
 }
 
 // nodeBridge is br0 with its two fixed ports. Its flows belong to the flow store.
@@ -126,7 +126,7 @@ func (b *nodeBridge) releaseFixedOFPorts(ctx context.Context) error {
 	}
 	for _, p := range ports {
 		fixed := slices.ContainsFunc(b.ports, func(fixed ovs.Port) bool { return fixed.OFPort == p.OFPort })
-		if !fixed || b.hasFixed(p.Name) || p.ExternalIDs[pods.IDSandbox] == "" {
+		if !fixed || b.hasFixed(p.Name) || p.ExternalIDs[sandbox.IDSandbox] == "" {
 			continue
 		}
 		klog.FromContext(ctx).Info("Deleting pod port with the OpenFlow port number of a fixed port", "port", p.Name, "ofport", p.OFPort)

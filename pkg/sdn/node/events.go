@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 var _ pods.Events = &reporter{}
@@ -74,7 +75,7 @@ func (r *reporter) WarnNode(reason, message string) {
 }
 
 // WarnPod implements pods.Events.
-func (r *reporter) WarnPod(p pods.Pod, reason, message string) {
+func (r *reporter) WarnPod(p sandbox.Pod, reason, message string) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
 	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
 }

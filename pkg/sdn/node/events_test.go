@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -52,7 +52,7 @@ func TestEventsOfLongestNames(t *testing.T) {
 	must(t, err)
 	r := newReporter(t.Context(), kube, node)
 	defer r.stop()
-	pod := pods.Pod{Namespace: namespace, Name: strings.Repeat("q", longName), UID: "uid"}
+	pod := sandbox.Pod{Namespace: namespace, Name: strings.Repeat("q", longName), UID: "uid"}
 	r.warn(eventreason.NetworkWaiting, errors.New("about the node"))
 	r.warnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("the last"))
 	r.WarnPod(pod, "PodEvent", "about the pod "+pod.Name)

@@ -16,7 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
@@ -49,7 +49,7 @@ func (n *nodeNetwork) newHostPorts(ctx context.Context) {
 		RouteLoopback: func(permit bool) error { return routeLoopback(sysctl.Dir(a.SysctlDir), permit) },
 		WarnNode:      a.reporter.WarnNode,
 		WarnPod: func(namespace, name, uid, reason, message string) {
-			a.reporter.WarnPod(pods.Pod{Namespace: namespace, Name: name, UID: uid}, reason, message)
+			a.reporter.WarnPod(sandbox.Pod{Namespace: namespace, Name: name, UID: uid}, reason, message)
 		},
 	})
 	if err != nil { // those that were read work
@@ -101,7 +101,7 @@ func (n *nodeNetwork) attachedSandboxes() map[hostports.Attachment]bool {
 }
 
 // releaseHostPorts deletes the host ports of an attachment whose address the pod manager will release.
-func (n *nodeNetwork) releaseHostPorts(ctx context.Context, a pods.Attachment) error {
+func (n *nodeNetwork) releaseHostPorts(ctx context.Context, a sandbox.Attachment) error {
 	return n.hostPorts.Release(ctx, hostports.Attachment{Sandbox: a.Sandbox, IfName: a.IfName})
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -62,7 +62,7 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 		BalancesServices:   n.node.BalancesServices,
 		ServiceNextHop:     pipeline.HairpinNode(),
 		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
-		PodDevices:         pods.HostVethPattern(a.Datapath),
+		PodDevices:         sandbox.HostVethPattern(a.Datapath),
 		HostPorts:          n.firewallHostPorts,
 		// Packets of other hosts have no VNID, and reach no pod of a tenant (docs/decisions/0004).
 		MasqueradeHostPorts: n.network.Mode == config.ModeMultitenant,

@@ -18,7 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
@@ -116,7 +116,7 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 	}
 	for _, l := range leases {
 		if !l.Corrupt() {
-			veths[pods.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}.HostVeth()] = true
+			veths[sandbox.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}.HostVeth()] = true
 		}
 	}
 	listing, cancel := context.WithTimeout(ctx, u.listTimeout)
@@ -126,7 +126,7 @@ func (u *uninstaller) removePods(ctx context.Context) error {
 		klog.FromContext(ctx).Info("Failed to list ports of the bridge; using IP leases only", "err", err.Error()) // for example without a bridge
 	}
 	for _, p := range ports {
-		if p.ExternalIDs[pods.IDSandbox] != "" {
+		if p.ExternalIDs[sandbox.IDSandbox] != "" {
 			veths[p.Name] = true
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -120,9 +120,9 @@ func (h *host) setUp(t *testing.T) {
 	_, err = addresses.Allocate(t.Context(), "sandbox", "eth0")
 	h.must(t, err)
 	h.must(t, addresses.Close())
-	veth := pods.Attachment{Sandbox: "sandbox", IfName: "eth0"}.HostVeth()
+	veth := sandbox.Attachment{Sandbox: "sandbox", IfName: "eth0"}.HostVeth()
 	h.sh(t, "ip link add "+veth+" type veth peer name in-the-pod; ip link set "+veth+" up")
-	_, err = h.bridge.AddPort(t.Context(), ovs.Port{Name: veth, ExternalIDs: map[string]string{pods.IDSandbox: "sandbox"}})
+	_, err = h.bridge.AddPort(t.Context(), ovs.Port{Name: veth, ExternalIDs: map[string]string{sandbox.IDSandbox: "sandbox"}})
 	h.must(t, err)
 
 	files := (&agent{Config: h.config, reporter: nil}).newRuntimeFiles()

@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -54,30 +55,30 @@ func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 }
 
 // add returns the pod with an error too, if it was identified.
-func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) {
+func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod, error) {
 	if err := m.requireRecovered(); err != nil {
-		return Pod{}, err
+		return sandbox.Pod{}, err
 	}
 	args, err := parseArgs(req.Args)
 	if err != nil {
-		return Pod{}, err
+		return sandbox.Pod{}, err
 	}
-	a := Attachment{req.ContainerID, req.IfName}
+	a := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}
 	unlock, err := m.sandboxes.Lock(ctx, a.Sandbox)
 	if err != nil {
-		return Pod{}, fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
+		return sandbox.Pod{}, fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
 	}
 	defer unlock()
 	if old, ok := m.get(a); ok {
-		return Pod{}, types.NewError(types.ErrInvalidEnvironmentVariables,
+		return sandbox.Pod{}, types.NewError(types.ErrInvalidEnvironmentVariables,
 			fmt.Sprintf("sandbox %s already has %s with %v; call DEL before ADD", a.Sandbox, a.IfName, old.Addrs), "")
 	}
 
 	object, err := m.lookUpPod(ctx, args)
 	if err != nil {
-		return Pod{}, err
+		return sandbox.Pod{}, err
 	}
-	pod := Pod{
+	pod := sandbox.Pod{
 		Attachment: a,
 		Netns:      req.Netns,
 		Namespace:  object.Namespace,
@@ -114,7 +115,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (Pod, error) 
 }
 
 // reportUnsupported reports what the pod asks for and the network ignores. ADD is called once for a sandbox, so restarts of the agent do not repeat it.
-func (m *Manager) reportUnsupported(pod Pod, object *corev1.Pod) {
+func (m *Manager) reportUnsupported(pod sandbox.Pod, object *corev1.Pod) {
 	if ignored := config.UnsupportedOfPod(object); len(ignored) > 0 {
 		m.events.WarnPod(pod, eventreason.NotSupported, "the network ignores "+strings.Join(ignored, "; "))
 	}
@@ -157,7 +158,7 @@ func (m *Manager) lookUpPod(ctx context.Context, args kubeArgs) (*corev1.Pod, er
 }
 
 // allocateUnused allocates addresses that no attached pod has. An address of an attached pod without a lease is reserved for that pod.
-func (m *Manager) allocateUnused(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+func (m *Manager) allocateUnused(ctx context.Context, a sandbox.Attachment) ([]netip.Addr, error) {
 	for range maxConflicts {
 		addrs, err := m.allocate(ctx, a)
 		if err != nil {
@@ -178,7 +179,7 @@ func (m *Manager) allocateUnused(ctx context.Context, a Attachment) ([]netip.Add
 }
 
 // reserveFor reserves the addresses of an attached pod that has no lease.
-func (m *Manager) reserveFor(ctx context.Context, user Pod) error {
+func (m *Manager) reserveFor(ctx context.Context, user sandbox.Pod) error {
 	klog.FromContext(ctx).Info("Attached pod has no IP lease; reserving its addresses", "pod", klog.KRef(user.Namespace, user.Name), "addresses", user.Addrs)
 	unlock, ok := m.sandboxes.TryLock(user.Sandbox)
 	if !ok {
@@ -197,7 +198,7 @@ const maxConflicts = 10
 
 // allocate allocates addresses. Leases of an interrupted ADD or DEL of the same attachment are released first. If no address is free, it
 // releases those of deleted sandboxes and tries again.
-func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, error) {
+func (m *Manager) allocate(ctx context.Context, a sandbox.Attachment) ([]netip.Addr, error) {
 	addrs, err := m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	if ipam.IsAllocated(err) {
 		if err := m.remove(ctx, a); err != nil {
@@ -222,7 +223,7 @@ func (m *Manager) allocate(ctx context.Context, a Attachment) ([]netip.Addr, err
 
 // attach creates the interface and the port, syncs the lease to the disk and installs the flows, all in parallel. The flows are installed for
 // the requested port number before the port exists: vswitchd is slow to accept flows while it adds a port.
-func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *corev1.Pod) error {
+func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *sandbox.Pod, object *corev1.Pod) error {
 	var err error
 	if pod.OFPort, err = m.freeOFPort(ctx, pod.Addrs); err != nil {
 		return err
@@ -254,7 +255,7 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *Pod, object *
 	return ctx.Err() // after the timeout the runtime does not receive the result
 }
 
-func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) error {
+func (m *Manager) install(ctx context.Context, pod sandbox.Pod, object *corev1.Pod) error {
 	if err := m.flows.set(ctx, pod, object); err != nil {
 		return fmt.Errorf("install the pod's flows: %w", err)
 	}
@@ -262,9 +263,9 @@ func (m *Manager) install(ctx context.Context, pod Pod, object *corev1.Pod) erro
 }
 
 // createInterface creates the veth pair, and adds the port while it configures the pod's end. It returns the OpenFlow port number.
-func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod Pod) (number int, err error) {
+func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod sandbox.Pod) (number int, err error) {
 	i := m.interfaceConfig(pod)
-	i.HostAlias = pod.alias()
+	i.HostAlias = pod.Alias()
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
 		return 0, fmt.Errorf("create the veth pair: %w", err)
 	}
@@ -286,8 +287,8 @@ func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod Pod) 
 // addPort adds the port with the pod's number, or with any number if another port has it. If AddPort replaced a port, vswitchd may have set the
 // interface down: on the userspace datapath it writes the flags of the previous device with the name when it closes that
 // (netdev_restore_flags in lib/netdev.c).
-func (m *Manager) addPort(ctx context.Context, pod Pod) (number int, err error) {
-	wanted := pod.port()
+func (m *Manager) addPort(ctx context.Context, pod sandbox.Pod) (number int, err error) {
+	wanted := pod.Port()
 	wanted.OFPort = pod.OFPort
 	port, err := m.bridge.AddPort(ctx, wanted)
 	if ovs.IsPortError(err) && wanted.OFPort != 0 {
@@ -302,14 +303,14 @@ func (m *Manager) addPort(ctx context.Context, pod Pod) (number int, err error) 
 
 // cleanUp removes all that a failed ADD created, with a separate timeout. What it fails to remove retains its lease until the
 // runtime's DEL, or the next reconciliation, removes it.
-func (m *Manager) cleanUp(ctx context.Context, a Attachment) error {
+func (m *Manager) cleanUp(ctx context.Context, a sandbox.Attachment) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cleanupTimeout)
 	defer cancel()
 	return m.remove(ctx, a)
 }
 
 // result returns the result of ADD in the current CNI version. The plugin converts it to the requested one.
-func (m *Manager) result(pod Pod) *current.Result {
+func (m *Manager) result(pod sandbox.Pod) *current.Result {
 	i := m.interfaceConfig(pod)
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -20,14 +21,14 @@ import (
 
 // limits are the limits of an attached pod.
 type limits struct {
-	pod      Pod
+	pod      sandbox.Pod
 	active   config.Bandwidth
 	sent     bool              // to the store, the active ones
 	reported map[string]string // errors by annotation
 }
 
 // limitsOf returns the limits of the pod's attachment. The caller holds f.mu.
-func (f *compiledFlows) limitsOf(p Pod) *limits {
+func (f *compiledFlows) limitsOf(p sandbox.Pod) *limits {
 	l := f.limits[p.Attachment]
 	if l == nil {
 		l = &limits{reported: map[string]string{}}
@@ -65,9 +66,9 @@ func (l *limits) read(annotations map[string]string, events Events) {
 }
 
 // publishBandwidth adds the limits of a pod to the update. The object may be nil. The caller holds f.mu, so that the cache is read in the order of updates.
-func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p Pod, object *corev1.Pod) {
+func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p sandbox.Pod, object *corev1.Pod) {
 	l := f.limitsOf(p)
-	if cached := cachedObject(f.pods, p); cached != nil {
+	if cached := sandbox.CachedObject(f.pods, p); cached != nil {
 		object = cached
 	}
 	if object != nil {
@@ -78,7 +79,7 @@ func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p Pod, object *cor
 }
 
 // deleteBandwidth deletes the limits of the attachment. The caller holds f.mu.
-func (f *compiledFlows) deleteBandwidth(u *flowstore.Update, a Attachment) {
+func (f *compiledFlows) deleteBandwidth(u *flowstore.Update, a sandbox.Attachment) {
 	delete(f.limits, a)
 	u.Withdraw = append(u.Withdraw, inputs.Bandwidth(a.Owner()))
 }
@@ -87,7 +88,7 @@ func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.limits {
-		if !l.sent || l.pod.Namespace != object.Namespace || l.pod.Name != object.Name || !isPod(object, l.pod.UID) {
+		if !l.sent || l.pod.Namespace != object.Namespace || l.pod.Name != object.Name || !sandbox.IsPod(object, l.pod.UID) {
 			continue
 		}
 		previous := l.active
@@ -100,7 +101,7 @@ func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
 	}
 }
 
-func (f *compiledFlows) recoverBandwidth(pods []Pod, meters []ovs.Meter) {
+func (f *compiledFlows) recoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range pods {

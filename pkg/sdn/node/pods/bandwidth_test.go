@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -148,7 +149,7 @@ func TestBandwidthFollowsAnnotations(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.want(t, "after DEL", "", "")
-	if value, ok := a.store.Value(inputs.Bandwidth(Attachment{req.ContainerID, req.IfName}.Owner())); ok {
+	if value, ok := a.store.Value(inputs.Bandwidth(sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.Owner())); ok {
 		t.Errorf("after DEL: got input %v, want none", value)
 	}
 	n.annotate(t, a, "10M", "10M")

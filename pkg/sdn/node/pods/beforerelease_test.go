@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // An address is released after what depends on it, on each path: DEL, GC, the cleanup of a failed ADD, and the reconciliation of a deleted sandbox.
@@ -19,7 +20,7 @@ func TestBeforeRelease(t *testing.T) {
 			return a.GC(t.Context(), &gc)
 		},
 		"deleted sandbox": func(a *agent, _ *node, req *cniserver.Request) error {
-			if err := a.links.Delete(t.Context(), Attachment{req.ContainerID, req.IfName}.HostVeth()); err != nil {
+			if err := a.links.Delete(t.Context(), sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth()); err != nil {
 				return err
 			}
 			return a.reconcile(t.Context(), allValid)
@@ -33,7 +34,7 @@ func TestBeforeRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			failure := errors.New("rules remain")
-			a.beforeRelease = func(context.Context, Attachment) error { return failure }
+			a.beforeRelease = func(context.Context, sandbox.Attachment) error { return failure }
 			if err := detach(a, n, req); !errors.Is(err, failure) {
 				t.Errorf("got error %v, want that of the dependent", err)
 			}
@@ -41,12 +42,12 @@ func TestBeforeRelease(t *testing.T) {
 			if err != nil || len(leases) != 1 {
 				t.Errorf("got leases %v (%v), want that of the pod", leases, err)
 			}
-			var released []Attachment
-			a.beforeRelease = func(_ context.Context, a Attachment) error { released = append(released, a); return nil }
+			var released []sandbox.Attachment
+			a.beforeRelease = func(_ context.Context, a sandbox.Attachment) error { released = append(released, a); return nil }
 			if err := a.Del(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
-			if want := []Attachment{{req.ContainerID, req.IfName}}; !slices.Equal(released, want) {
+			if want := []sandbox.Attachment{{Sandbox: req.ContainerID, IfName: req.IfName}}; !slices.Equal(released, want) {
 				t.Errorf("got calls for %v, want %v", released, want)
 			}
 			n.wantClean(t)

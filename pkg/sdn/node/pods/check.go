@@ -14,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // ErrAttachmentChanged is the error code of CHECK when the attachment differs from the result of ADD. (The specification reserves codes
@@ -26,7 +27,7 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	if err := m.requireRecovered(); err != nil {
 		return err
 	}
-	a := Attachment{req.ContainerID, req.IfName}
+	a := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}
 	unlock, err := m.sandboxes.Lock(ctx, a.Sandbox)
 	if err != nil {
 		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
@@ -46,7 +47,7 @@ func (m *Manager) Check(ctx context.Context, req *cniserver.Request) error {
 	return asCNIError(err)
 }
 
-func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod Pod) error {
+func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox.Pod) error {
 	if fault := m.outside(pod); fault != nil {
 		return types.NewError(ErrAttachmentChanged, fmt.Sprintf("pod %s/%s has no network", pod.Namespace, pod.Name), fault.Error())
 	}
@@ -80,7 +81,7 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod Pod) er
 }
 
 // checkPrevResult compares the runtime's prevResult with Add's result. Runtimes must pass it since CNI 0.4.0.
-func (m *Manager) checkPrevResult(req *cniserver.Request, pod Pod) error {
+func (m *Manager) checkPrevResult(req *cniserver.Request, pod sandbox.Pod) error {
 	config, err := cniserver.ParseConfig(req.Config)
 	if err != nil {
 		return err
@@ -134,14 +135,14 @@ func hasNull(value any) bool {
 	return false
 }
 
-func (m *Manager) unidentifiedCause(a Attachment) (cause string, unidentified bool) {
+func (m *Manager) unidentifiedCause(a sandbox.Attachment) (cause string, unidentified bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	cause, unidentified = m.unidentified[a]
 	return cause, unidentified
 }
 
-func (m *Manager) checkLeases(pod Pod) error {
+func (m *Manager) checkLeases(pod sandbox.Pod) error {
 	var errs []error
 	for _, addr := range pod.Addrs {
 		lease, found := m.ipam.Holder(addr)
@@ -156,16 +157,16 @@ func (m *Manager) checkLeases(pod Pod) error {
 }
 
 // checkPorts checks that the pod's port exists, and that no other port has its addresses.
-func checkPorts(ports []ovs.Port, pod Pod) error {
+func checkPorts(ports []ovs.Port, pod sandbox.Pod) error {
 	var errs []error
 	found := false
 	for _, port := range ports {
-		other, err := parsePort(port)
+		other, err := sandbox.ParsePort(port)
 		switch {
 		case port.Name == pod.HostVeth():
 			found = true
 			errs = append(errs, checkPort(port, pod, err))
-		case err == nil && other.hasAnyAddr(pod.Addrs):
+		case err == nil && other.HasAnyAddr(pod.Addrs):
 			errs = append(errs, fmt.Errorf("pod %s/%s (port %s) has one of the addresses %v too", other.Namespace, other.Name, port.Name, pod.Addrs))
 		}
 	}
@@ -175,7 +176,7 @@ func checkPorts(ports []ovs.Port, pod Pod) error {
 	return errors.Join(errs...)
 }
 
-func checkPort(port ovs.Port, pod Pod, idsErr error) error {
+func checkPort(port ovs.Port, pod sandbox.Pod, idsErr error) error {
 	if idsErr != nil {
 		return idsErr
 	}
@@ -183,7 +184,7 @@ func checkPort(port ovs.Port, pod Pod, idsErr error) error {
 	if port.OFPort != pod.OFPort {
 		errs = append(errs, fmt.Errorf("port %s has OpenFlow port number %d, want %d", port.Name, port.OFPort, pod.OFPort))
 	}
-	for key, want := range pod.port().ExternalIDs {
+	for key, want := range pod.Port().ExternalIDs {
 		if got := port.ExternalIDs[key]; got != want {
 			errs = append(errs, fmt.Errorf("external_ids:%s of port %s is %q, want %q", key, port.Name, got, want))
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -24,7 +25,7 @@ func TestCheck_changedAttachment(t *testing.T) {
 	a, _ := n.start(t)
 	for name, change := range map[string]struct {
 		text string
-		do   func(pod ns.NetNS, p Pod) error
+		do   func(pod ns.NetNS, p sandbox.Pod) error
 	}{
 		"route": {"has no route to 172.30.0.0/16", inPod(func(l netlink.Link) error {
 			service := veth.IPNet(netip.MustParsePrefix("172.30.0.0/16"))
@@ -41,25 +42,25 @@ func TestCheck_changedAttachment(t *testing.T) {
 		"MAC": {"has MAC 0a:58:00:00:00:01", inPod(func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{0x0a, 0x58, 0, 0, 0, 1})
 		})},
-		"lease deleted": {"has no lease", func(_ ns.NetNS, p Pod) error {
+		"lease deleted": {"has no lease", func(_ ns.NetNS, p sandbox.Pod) error {
 			return os.Remove(n.ipamDir + "/ovsdn/" + p.Addrs[0].String())
 		}},
-		"lease of another container": {"is leased to eth0 of container \"other\"", func(_ ns.NetNS, p Pod) error {
+		"lease of another container": {"is leased to eth0 of container \"other\"", func(_ ns.NetNS, p sandbox.Pod) error {
 			return os.WriteFile(n.ipamDir+"/ovsdn/"+p.Addrs[0].String(), []byte("other\r\neth0"), 0o600)
 		}},
-		"port": {"the bridge has no port", func(_ ns.NetNS, p Pod) error {
+		"port": {"the bridge has no port", func(_ ns.NetNS, p sandbox.Pod) error {
 			return n.bridge.DeletePort(t.Context(), p.HostVeth())
 		}},
-		"external_ids": {`external_ids:pod-uid of port`, func(_ ns.NetNS, p Pod) error {
+		"external_ids": {`external_ids:pod-uid of port`, func(_ ns.NetNS, p sandbox.Pod) error {
 			p.UID = "another"
-			port := p.port()
+			port := p.Port()
 			port.OFPort = p.OFPort
 			_, err := n.bridge.AddPort(t.Context(), port)
 			return err
 		}},
-		"address in use twice": {"has one of the addresses", func(_ ns.NetNS, p Pod) error {
+		"address in use twice": {"has one of the addresses", func(_ ns.NetNS, p sandbox.Pod) error {
 			p.Sandbox = "other"
-			_, err := n.bridge.AddPort(t.Context(), p.port())
+			_, err := n.bridge.AddPort(t.Context(), p.Port())
 			return err
 		}},
 	} {
@@ -74,14 +75,14 @@ func TestCheck_changedAttachment(t *testing.T) {
 				t.Errorf("got code %d, want %d with %q: %v", code(err), ErrAttachmentChanged, change.text, err)
 			}
 			del(t, a, req)
-			noError(t, n.bridge.DeletePort(t.Context(), Attachment{"other", "eth0"}.HostVeth()))
+			noError(t, n.bridge.DeletePort(t.Context(), sandbox.Attachment{Sandbox: "other", IfName: "eth0"}.HostVeth()))
 			noError(t, os.RemoveAll(n.ipamDir+"/ovsdn/10.128.2.2"))
 		})
 	}
 }
 
-func inPod(change func(netlink.Link) error) func(ns.NetNS, Pod) error {
-	return func(pod ns.NetNS, _ Pod) error {
+func inPod(change func(netlink.Link) error) func(ns.NetNS, sandbox.Pod) error {
+	return func(pod ns.NetNS, _ sandbox.Pod) error {
 		return pod.Do(func(ns.NetNS) error {
 			link, err := netlinksafe.LinkByName("eth0")
 			if err != nil {
@@ -184,7 +185,7 @@ func TestAddressInUseTwice(t *testing.T) {
 	for _, p := range first.Pods() {
 		if p.Name == "other" {
 			p.Addrs = holderPod.Addrs
-			port := p.port()
+			port := p.Port()
 			port.OFPort = p.OFPort
 			if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
 				t.Fatal(err)
@@ -217,7 +218,7 @@ func TestAddressInUseTwice(t *testing.T) {
 	if lease, ok := second.ipam.Holder(holderPod.Addrs[0]); !ok || lease.ContainerID != other.ContainerID {
 		t.Errorf("got lease %+v, want container %s", lease, other.ContainerID)
 	}
-	if err := second.fault(Attachment{other.ContainerID, "eth0"}); err != nil {
+	if err := second.fault(sandbox.Attachment{Sandbox: other.ContainerID, IfName: "eth0"}); err != nil {
 		t.Errorf("fault of the only pod with the address: got %v, want none", err)
 	}
 	if len(n.flows()) == 0 {

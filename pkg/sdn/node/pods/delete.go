@@ -9,11 +9,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // Del detaches the interface. It succeeds when there is nothing to detach. It requires neither CNI_NETNS nor CNI_ARGS.
 func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
-	a := Attachment{req.ContainerID, req.IfName}
+	a := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
 	start, before := time.Now(), m.health.snapshot()
 	_, attached := m.get(a)
@@ -29,7 +30,7 @@ func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	return nil
 }
 
-func (m *Manager) del(ctx context.Context, a Attachment) error {
+func (m *Manager) del(ctx context.Context, a sandbox.Attachment) error {
 	if err := m.requireRecovered(); err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (m *Manager) del(ctx context.Context, a Attachment) error {
 
 // remove removes the flows, port, veth pair and leases of the attachment; none of them need exist. The caller holds the sandbox's lock. It
 // continues after an error, but releases the address only when no flow, port, device or host port uses it.
-func (m *Manager) remove(ctx context.Context, a Attachment) error {
+func (m *Manager) remove(ctx context.Context, a sandbox.Attachment) error {
 	var errs []error
 	waitFlows := m.flows.remove(a)
 	if err := m.bridge.DeletePort(ctx, a.HostVeth()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
@@ -29,7 +30,7 @@ type Dependencies struct {
 	Events   Events
 
 	// BeforeRelease deletes what depends on the addresses of an attachment outside of this package. The addresses are not released if it fails.
-	BeforeRelease func(ctx context.Context, a Attachment) error
+	BeforeRelease func(ctx context.Context, a sandbox.Attachment) error
 
 	PreviousVNIDs PreviousVNIDs // nil in mode subnet, in which all pods have the same VNID
 }
@@ -69,7 +70,7 @@ type IPAM interface {
 
 // Events emits Warning Events on pods and on the Node.
 type Events interface {
-	WarnPod(pod Pod, reason, message string)
+	WarnPod(pod sandbox.Pod, reason, message string)
 	WarnNode(reason, message string)
 }
 
@@ -146,20 +147,20 @@ type podFlows interface {
 	namespaceUID(namespace string) types.UID
 
 	// set returns when the pod's flows, and those of network policies that select it, are installed.
-	set(ctx context.Context, p Pod, object *corev1.Pod) error
+	set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error
 
 	// setAsync returns at once; wait returns when the flows are installed.
-	setAsync(ctx context.Context, p Pod, object *corev1.Pod) (wait func(context.Context) error)
+	setAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (wait func(context.Context) error)
 
 	// remove returns at once; wait returns when the flows are removed.
-	remove(a Attachment) (wait func(ctx context.Context) error)
+	remove(a sandbox.Attachment) (wait func(ctx context.Context) error)
 
 	// podChanged applies the annotations of a pod in the Kubernetes API. It does not wait for the switch.
 	podChanged(ctx context.Context, object *corev1.Pod)
 
 	// recoverBandwidth sets the active limits of pods, before set or setAsync, to those that the meters of the switch enforce.
-	recoverBandwidth(pods []Pod, meters []ovs.Meter)
+	recoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter)
 
 	// expected returns the flows that should be installed.
-	expected(p Pod) []*ovs.Flow
+	expected(p sandbox.Pod) []*ovs.Flow
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -127,11 +128,11 @@ type faultyFlows struct {
 	*faults
 }
 
-func (f faultyFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
+func (f faultyFlows) set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
 	return f.around("flows", func() error { return f.podFlows.set(ctx, p, object) })
 }
 
-func (f faultyFlows) remove(a Attachment) func(context.Context) error {
+func (f faultyFlows) remove(a sandbox.Attachment) func(context.Context) error {
 	if err := f.hit("before delete flows"); err != nil {
 		return func(context.Context) error { return err }
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
@@ -29,10 +30,10 @@ type compiledFlows struct {
 	events   Events
 	compile  func(pipeline.Pod) pipeline.State
 
-	mu         sync.Mutex                       // held during Store.Update, so that ports are published in order
-	ports      map[namespace]map[Attachment]int // OpenFlow ports
-	namespaces map[Attachment]namespace
-	limits     map[Attachment]*limits
+	mu         sync.Mutex                               // held during Store.Update, so that ports are published in order
+	ports      map[namespace]map[sandbox.Attachment]int // OpenFlow ports
+	namespaces map[sandbox.Attachment]namespace
+	limits     map[sandbox.Attachment]*limits
 }
 
 // namespace is a Namespace. One that was deleted and created again is another.
@@ -44,7 +45,7 @@ type namespace struct {
 func newCompiledFlows(d Dependencies) *compiledFlows {
 	return &compiledFlows{
 		store: d.Store, policies: d.Policies, pods: d.Pods, events: d.Events, compile: d.Compile,
-		ports: map[namespace]map[Attachment]int{}, namespaces: map[Attachment]namespace{}, limits: map[Attachment]*limits{},
+		ports: map[namespace]map[sandbox.Attachment]int{}, namespaces: map[sandbox.Attachment]namespace{}, limits: map[sandbox.Attachment]*limits{},
 	}
 }
 
@@ -71,14 +72,14 @@ func (f *compiledFlows) namespaceUID(name string) apitypes.UID {
 }
 
 // policyKey returns the key of the pod in policies. Earlier versions wrote the UID of the mirror for static pods.
-func (f *compiledFlows) policyKey(p Pod) policy.PodKey {
-	if object := cachedObject(f.pods, p); object != nil {
+func (f *compiledFlows) policyKey(p sandbox.Pod) policy.PodKey {
+	if object := sandbox.CachedObject(f.pods, p); object != nil {
 		return policy.KeyOf(object)
 	}
 	return policy.PodKey{Namespace: p.Namespace, Name: p.Name, UID: apitypes.UID(p.UID)}
 }
 
-func (f *compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) error {
+func (f *compiledFlows) set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
 	rules, commit := f.update(ctx, p, object)
 	err := errors.Join(rules(ctx), commit.Wait(ctx))
 	if errors.As(err, new(*flowstore.MissingInputError)) { // the NetNamespace was deleted after ready
@@ -87,7 +88,7 @@ func (f *compiledFlows) set(ctx context.Context, p Pod, object *corev1.Pod) erro
 	return err
 }
 
-func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod) func(context.Context) error {
+func (f *compiledFlows) setAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) func(context.Context) error {
 	rules, commit := f.update(ctx, p, object)
 	return func(ctx context.Context) error {
 		err := commit.Wait(ctx)
@@ -99,10 +100,10 @@ func (f *compiledFlows) setAsync(ctx context.Context, p Pod, object *corev1.Pod)
 }
 
 // update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
-func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
+func (f *compiledFlows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
 	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	vnid, policies, bandwidth := p.vnidInput(), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner())
+	vnid, policies, bandwidth := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner())
 	reads := []flowstore.Input{policies, bandwidth}
 	if p.VNID == nil {
 		reads = append(reads, vnid)
@@ -131,7 +132,7 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 		f.deletePort(&u, p.Attachment)
 	}
 	if f.ports[ns] == nil {
-		f.ports[ns] = map[Attachment]int{}
+		f.ports[ns] = map[sandbox.Attachment]int{}
 	}
 	if p.OFPort > 0 {
 		f.ports[ns][p.Attachment] = p.OFPort
@@ -143,7 +144,7 @@ func (f *compiledFlows) update(ctx context.Context, p Pod, object *corev1.Pod) (
 }
 
 // vnidInput returns the VNID of the Namespace that the pod was attached in.
-func (p Pod) vnidInput() flowstore.Input {
+func vnidInput(p sandbox.Pod) flowstore.Input {
 	if p.NamespaceUID == "" {
 		return inputs.VNID(p.Namespace)
 	}
@@ -162,19 +163,19 @@ func (f *compiledFlows) publishPorts(u *flowstore.Update, ns namespace) {
 }
 
 // deletePort deletes the OpenFlow port number of the attachment, and adds the others of its namespace to the update.
-func (f *compiledFlows) deletePort(u *flowstore.Update, a Attachment) {
+func (f *compiledFlows) deletePort(u *flowstore.Update, a sandbox.Attachment) {
 	ns := f.namespaces[a]
 	delete(f.namespaces, a)
 	delete(f.ports[ns], a)
 	f.publishPorts(u, ns)
 }
 
-func (f *compiledFlows) remove(a Attachment) func(context.Context) error {
+func (f *compiledFlows) remove(a sandbox.Attachment) func(context.Context) error {
 	commit, policiesDone := f.delete(a), f.policies.Detach(a.Owner())
 	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), policiesDone(ctx)) }
 }
 
-func (f *compiledFlows) delete(a Attachment) *flowstore.Commit {
+func (f *compiledFlows) delete(a sandbox.Attachment) *flowstore.Commit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := flowstore.Update{Changes: []flowstore.Change{{Owner: a.Owner()}}}
@@ -186,7 +187,7 @@ func (f *compiledFlows) delete(a Attachment) *flowstore.Commit {
 }
 
 // expected omits flows that are shared with other pods, which have another cookie.
-func (f *compiledFlows) expected(p Pod) []*ovs.Flow {
+func (f *compiledFlows) expected(p sandbox.Pod) []*ovs.Flow {
 	st := f.store.Compiled(p.Owner())
 	if st == nil {
 		return nil

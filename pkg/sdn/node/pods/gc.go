@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // GC detaches all that the runtime's list of valid attachments does not contain. It skips sandboxes with another request in progress, and
@@ -23,7 +24,7 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	known := m.knownAttachments()
 	before := m.health.snapshot()
 	// A pod that is attached from now on is missing in the runtime's list.
-	if err := m.reconcile(ctx, func(a Attachment) bool { return valid(a) || !known[a] }); err != nil {
+	if err := m.reconcile(ctx, func(a sandbox.Attachment) bool { return valid(a) || !known[a] }); err != nil {
 		m.recordResult(before, err, false)
 		klog.FromContext(ctx).Error(err, "Failed to remove all invalid attachments")
 		return asCNIError(err)
@@ -32,7 +33,7 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 }
 
 // validAttachments parses the runtime's list. If there is none, as from cnitool, all attachments are valid.
-func validAttachments(config json.RawMessage) (func(Attachment) bool, error) {
+func validAttachments(config json.RawMessage) (func(sandbox.Attachment) bool, error) {
 	c, err := cniserver.ParseConfig(config)
 	if err != nil {
 		return nil, err
@@ -44,9 +45,9 @@ func validAttachments(config json.RawMessage) (func(Attachment) bool, error) {
 	if _, ok := keys["cni.dev/valid-attachments"]; !ok {
 		return allValid, nil
 	}
-	valid := make(map[Attachment]bool, len(c.ValidAttachments))
+	valid := make(map[sandbox.Attachment]bool, len(c.ValidAttachments))
 	for _, a := range c.ValidAttachments {
-		valid[Attachment{a.ContainerID, a.IfName}] = true
+		valid[sandbox.Attachment{Sandbox: a.ContainerID, IfName: a.IfName}] = true
 	}
-	return func(a Attachment) bool { return valid[a] }, nil
+	return func(a sandbox.Attachment) bool { return valid[a] }, nil
 }

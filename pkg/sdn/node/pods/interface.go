@@ -5,6 +5,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -15,7 +16,7 @@ func multicastNetwork() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([
 //
 // The address has the prefix length of the node's subnet, without the kernel's route for that prefix: the whole
 // cluster network is on-link, since the switch answers ARP requests for it.
-func (m *Manager) interfaceConfig(pod Pod) veth.Interface {
+func (m *Manager) interfaceConfig(pod sandbox.Pod) veth.Interface {
 	i := veth.Interface{
 		Name:     pod.IfName,
 		MAC:      pod.MAC(),

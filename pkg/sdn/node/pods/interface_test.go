@@ -10,6 +10,7 @@ import (
 	"github.com/safchain/ethtool"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -74,7 +75,7 @@ func TestInterfaceConfig(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var pod Pod
+			var pod sandbox.Pod
 			for _, a := range strings.Fields(tt.addrs) {
 				pod.Addrs = append(pod.Addrs, netip.MustParseAddr(a))
 			}
@@ -82,7 +83,7 @@ func TestInterfaceConfig(t *testing.T) {
 				Subnets: prefixes(tt.subnets), ClusterNetworks: prefixes(tt.clusters), ServiceNetwork: netip.MustParsePrefix(tt.service),
 			}}
 			got := m.interfaceConfig(pod)
-			compare := cmp.Options{equateAddrs(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
+			compare := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
 			if diff := cmp.Diff(prefixes(tt.prefixes), got.Addrs, compare); diff != "" {
 				t.Errorf("addresses (-want +got):\n%s", diff)
 			}

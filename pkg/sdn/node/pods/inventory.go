@@ -13,6 +13,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // inventory is the state of pods in the kernel, in OVSDB and on the disk.
@@ -21,21 +22,21 @@ import (
 // together. Nothing else decides it: the agent may not see the path of the namespace, the Kubernetes API can be behind or
 // ahead, and OVSDB can be lost while pods run.
 type inventory struct {
-	devices map[string]bool     // the host's
-	aliased map[string]Pod      // pods parsed from aliases, by host veth; OFPort is 0
-	ports   map[string]ovs.Port // pods', by name
+	devices map[string]bool        // the host's
+	aliased map[string]sandbox.Pod // pods parsed from aliases, by host veth; OFPort is 0
+	ports   map[string]ovs.Port    // pods', by name
 	leases  []ipam.Lease
 	local   func() []*corev1.Pod // Pods.Local, called once
 }
 
 func (m *Manager) inventory(ctx context.Context) (inventory, error) {
-	c := inventory{devices: map[string]bool{}, aliased: map[string]Pod{}, ports: map[string]ovs.Port{}, local: sync.OnceValue(m.pods.Local)}
+	c := inventory{devices: map[string]bool{}, aliased: map[string]sandbox.Pod{}, ports: map[string]ovs.Port{}, local: sync.OnceValue(m.pods.Local)}
 	ports, err := m.bridge.ListPorts(ctx)
 	if err != nil {
 		return c, err
 	}
 	for _, p := range ports {
-		if p.ExternalIDs[IDSandbox] != "" {
+		if p.ExternalIDs[sandbox.IDSandbox] != "" {
 			c.ports[p.Name] = p
 		}
 	}
@@ -55,7 +56,7 @@ func (m *Manager) inventory(ctx context.Context) (inventory, error) {
 func (c inventory) addDevice(name, alias string) {
 	c.devices[name] = true
 	// The alias of a device that is not a pod's does not parse.
-	if pod, err := parseAlias(name, alias); err == nil {
+	if pod, err := sandbox.ParseAlias(name, alias); err == nil {
 		c.aliased[name] = pod
 	}
 }
@@ -66,7 +67,7 @@ func (m *Manager) findUnlisted(ctx context.Context, c inventory) error {
 	names := slices.Collect(maps.Keys(c.ports))
 	for _, l := range c.leases {
 		if !l.Corrupt() {
-			names = append(names, Attachment{l.ContainerID, l.IfName}.HostVeth())
+			names = append(names, sandbox.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}.HostVeth())
 		}
 	}
 	for _, name := range names {
@@ -85,10 +86,10 @@ func (m *Manager) findUnlisted(ctx context.Context, c inventory) error {
 }
 
 // pods parses the ports. Errors of ports with invalid external_ids are returned by port name.
-func (c inventory) pods() (pods []Pod, invalid map[string]error) {
+func (c inventory) pods() (pods []sandbox.Pod, invalid map[string]error) {
 	invalid = map[string]error{}
 	for _, name := range slices.Sorted(maps.Keys(c.ports)) {
-		pod, err := parsePort(c.ports[name])
+		pod, err := sandbox.ParsePort(c.ports[name])
 		if err != nil {
 			invalid[name] = err
 			continue
@@ -99,11 +100,11 @@ func (c inventory) pods() (pods []Pod, invalid map[string]error) {
 }
 
 // attachments returns those that have a lease, a port or an alias.
-func (c inventory) attachments() map[Attachment]bool {
-	all := map[Attachment]bool{}
+func (c inventory) attachments() map[sandbox.Attachment]bool {
+	all := map[sandbox.Attachment]bool{}
 	for _, l := range c.leases {
 		if !l.Corrupt() {
-			all[Attachment{l.ContainerID, l.IfName}] = true
+			all[sandbox.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}] = true
 		}
 	}
 	pods, _ := c.pods()
@@ -117,7 +118,7 @@ func (c inventory) attachments() map[Attachment]bool {
 }
 
 // leased returns the addresses of the attachment's leases.
-func (c inventory) leased(a Attachment) (addrs []netip.Addr) {
+func (c inventory) leased(a sandbox.Attachment) (addrs []netip.Addr) {
 	for _, l := range c.leases {
 		if l.ContainerID == a.Sandbox && l.IfName == a.IfName {
 			addrs = append(addrs, l.Addr)
@@ -127,7 +128,7 @@ func (c inventory) leased(a Attachment) (addrs []netip.Addr) {
 }
 
 // compareStaleFirst orders attachments without a device first: their leases may hold the address of a running pod.
-func (c inventory) compareStaleFirst(a, b Attachment) int {
+func (c inventory) compareStaleFirst(a, b sandbox.Attachment) int {
 	if alive := c.devices[a.HostVeth()]; alive != c.devices[b.HostVeth()] {
 		if alive {
 			return 1

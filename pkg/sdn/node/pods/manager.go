@@ -24,6 +24,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/keyedlock"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // defaultCleanupTimeout bounds the cleanup after a failed ADD, whose own context may have ended.
@@ -41,7 +42,7 @@ type Manager struct {
 	events Events
 
 	previousVNIDs PreviousVNIDs
-	beforeRelease func(context.Context, Attachment) error // nil: nothing depends on addresses
+	beforeRelease func(context.Context, sandbox.Attachment) error // nil: nothing depends on addresses
 
 	cleanupTimeout time.Duration
 	sandboxes      keyedlock.Locks    // held while a sandbox is changed
@@ -51,13 +52,13 @@ type Manager struct {
 	pending        []pendingFlows // set by Recover, for Run
 
 	mu       sync.RWMutex
-	attached map[Attachment]Pod
-	faults   map[Attachment]error // known failures of attached pods
+	attached map[sandbox.Attachment]sandbox.Pod
+	faults   map[sandbox.Attachment]error // known failures of attached pods
 
-	rebuilt      []Pod                 // pods whose deleted ports were rebuilt, until reportRepaired
-	unidentified map[Attachment]string // running sandboxes whose pods are unknown, with the reported cause
+	rebuilt      []sandbox.Pod                 // pods whose deleted ports were rebuilt, until reportRepaired
+	unidentified map[sandbox.Attachment]string // running sandboxes whose pods are unknown, with the reported cause
 
-	outsideReported map[Attachment]bool // pods that rejectOutside has reported
+	outsideReported map[sandbox.Attachment]bool // pods that rejectOutside has reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -79,28 +80,28 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		beforeRelease:  d.BeforeRelease,
 		cleanupTimeout: defaultCleanupTimeout,
 		sandboxes:      keyedlock.New(),
-		attached:       map[Attachment]Pod{},
-		faults:         map[Attachment]error{},
+		attached:       map[sandbox.Attachment]sandbox.Pod{},
+		faults:         map[sandbox.Attachment]error{},
 
-		unidentified: map[Attachment]string{},
+		unidentified: map[sandbox.Attachment]string{},
 
-		outsideReported: map[Attachment]bool{},
+		outsideReported: map[sandbox.Attachment]bool{},
 	}, nil
 }
 
 // Pods returns the pods that are attached, ordered by namespace and name.
-func (m *Manager) Pods() []Pod {
+func (m *Manager) Pods() []sandbox.Pod {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	pods := make([]Pod, 0, len(m.attached))
+	pods := make([]sandbox.Pod, 0, len(m.attached))
 	for _, p := range m.attached {
 		pods = append(pods, p)
 	}
-	slices.SortFunc(pods, Pod.compare)
+	slices.SortFunc(pods, sandbox.Pod.Compare)
 	return pods
 }
 
-func (m *Manager) get(a Attachment) (Pod, bool) {
+func (m *Manager) get(a sandbox.Attachment) (sandbox.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	p, ok := m.attached[a]
@@ -108,7 +109,7 @@ func (m *Manager) get(a Attachment) (Pod, bool) {
 }
 
 // setAttached stores an attached pod and its known failure, or nil.
-func (m *Manager) setAttached(p Pod, fault error) {
+func (m *Manager) setAttached(p sandbox.Pod, fault error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attached[p.Attachment] = p
@@ -120,7 +121,7 @@ func (m *Manager) setAttached(p Pod, fault error) {
 	}
 }
 
-func (m *Manager) deleteAttached(a Attachment) {
+func (m *Manager) deleteAttached(a sandbox.Attachment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.attached, a)
@@ -130,10 +131,10 @@ func (m *Manager) deleteAttached(a Attachment) {
 }
 
 // knownAttachments returns the attached pods, and the running sandboxes whose pods are unknown.
-func (m *Manager) knownAttachments() map[Attachment]bool {
+func (m *Manager) knownAttachments() map[sandbox.Attachment]bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	all := make(map[Attachment]bool, len(m.attached)+len(m.unidentified))
+	all := make(map[sandbox.Attachment]bool, len(m.attached)+len(m.unidentified))
 	for a := range m.attached {
 		all[a] = true
 	}
@@ -144,20 +145,20 @@ func (m *Manager) knownAttachments() map[Attachment]bool {
 }
 
 // fault returns the known failure of an attached pod.
-func (m *Manager) fault(a Attachment) error {
+func (m *Manager) fault(a sandbox.Attachment) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.faults[a]
 }
 
 // otherPodWith returns another pod that has one of the addresses.
-func (m *Manager) otherPodWith(a Attachment, addrs []netip.Addr) (Pod, bool) {
+func (m *Manager) otherPodWith(a sandbox.Attachment, addrs []netip.Addr) (sandbox.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, p := range m.attached {
-		if p.Attachment != a && p.hasAnyAddr(addrs) {
+		if p.Attachment != a && p.HasAnyAddr(addrs) {
 			return p, true
 		}
 	}
-	return Pod{}, false
+	return sandbox.Pod{}, false
 }

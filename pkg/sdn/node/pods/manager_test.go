@@ -21,6 +21,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
@@ -73,7 +74,7 @@ func TestAdd(t *testing.T) {
 	req := n.addPod("web", pod)
 	got := add(t, a, req)
 
-	hostVeth := Attachment{req.ContainerID, "eth0"}.HostVeth()
+	hostVeth := sandbox.Attachment{Sandbox: req.ContainerID, IfName: "eth0"}.HostVeth()
 	address := veth.IPNet(netip.MustParsePrefix("10.128.2.2/23"))
 	want := &current.Result{
 		CNIVersion: "1.1.0",

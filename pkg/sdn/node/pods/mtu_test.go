@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // Recover sets the agent's MTU on the interfaces and routes of all pods.
@@ -40,7 +41,7 @@ func TestRecover_mtu(t *testing.T) {
 			if err := verify(t, a, p.req, p.netns); err != nil {
 				t.Errorf("%v: verify %s: %v", mtu, p.req.ContainerID, err)
 			}
-			wantLinkMTU(t, n.host, Attachment{p.req.ContainerID, p.req.IfName}.HostVeth(), mtu.link)
+			wantLinkMTU(t, n.host, sandbox.Attachment{Sandbox: p.req.ContainerID, IfName: p.req.IfName}.HostVeth(), mtu.link)
 			wantLinkMTU(t, p.netns, "eth0", mtu.link)
 			lines := strings.Split(strings.TrimSpace(run(t, p.netns, "ip route show dev eth0")), "\n")
 			if len(lines) != 4 {
@@ -78,9 +79,9 @@ func TestRecover_mtuOfUnreachablePods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := Attachment{r.ContainerID, r.IfName}.HostVeth()
+		name := sandbox.Attachment{Sandbox: r.ContainerID, IfName: r.IfName}.HostVeth()
 		at := slices.IndexFunc(ports, func(p ovs.Port) bool { return p.Name == name })
-		ports[at].ExternalIDs[IDNetns] = netns
+		ports[at].ExternalIDs[sandbox.IDNetns] = netns
 		if _, err := n.bridge.AddPort(t.Context(), ports[at]); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,7 @@ func TestVerifyMTU(t *testing.T) {
 // verify compares the pod's end with its configuration, as CHECK does.
 func verify(t *testing.T, a *agent, req *cniserver.Request, netns ns.NetNS) error {
 	t.Helper()
-	pod, ok := a.get(Attachment{req.ContainerID, req.IfName})
+	pod, ok := a.get(sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName})
 	if !ok {
 		t.Fatalf("%s is not attached", req.ContainerID)
 	}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // A sandbox can outlive its pod, and the pod its namespace: after a forced deletion while kubelet is stopped. Another Namespace of the same name is another
@@ -22,30 +22,15 @@ const unknownNamespace types.UID = "unknown"
 // PreviousVNIDs reads the VNIDs of the flows on the bridge, by the cookie of the owner.
 type PreviousVNIDs func(ctx context.Context) (map[uint64]config.VNID, error)
 
-// isPod reports whether the sandbox of a pod with the object's name, and the UID in its external_ids, is the object's. Earlier versions wrote the UID of the
-// mirror for static pods.
-func isPod(object *corev1.Pod, uid string) bool {
-	return uid == string(config.PodUID(object)) || uid == string(object.UID)
-}
-
-// cachedObject returns the pod's object from the cache; nil if the cache does not have it, or another one of that name.
-func cachedObject(pods Pods, p Pod) *corev1.Pod {
-	object := pods.Cached(p.Namespace, p.Name)
-	if object == nil || !isPod(object, p.UID) {
-		return nil
-	}
-	return object
-}
-
 // exists reports whether the cache has the pod.
-func (m *Manager) exists(p Pod) bool { return cachedObject(m.pods, p) != nil }
+func (m *Manager) exists(p sandbox.Pod) bool { return sandbox.CachedObject(m.pods, p) != nil }
 
 // setNamespaces sets the Namespaces of the recovered pods. A pod that the cache does not have retains the VNID of its flows on the bridge.
 func (m *Manager) setNamespaces(ctx context.Context) error {
 	if m.previousVNIDs == nil {
 		return nil
 	}
-	var unknown []Pod
+	var unknown []sandbox.Pod
 	for _, pod := range m.Pods() {
 		if !m.exists(pod) {
 			unknown = append(unknown, pod)
@@ -84,7 +69,7 @@ const (
 func (m *Manager) followNamespaces(ctx context.Context) {
 	ticker := time.NewTicker(probePeriod)
 	defer ticker.Stop()
-	seen := map[Attachment]types.UID{} // Namespaces that differed in the previous pass
+	seen := map[sandbox.Attachment]types.UID{} // Namespaces that differed in the previous pass
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,8 +81,8 @@ func (m *Manager) followNamespaces(ctx context.Context) {
 }
 
 // followNamespacesOnce looks up the pods whose Namespace has differed before: ovsdn-controller corrects a wrong UID at once.
-func (m *Manager) followNamespacesOnce(ctx context.Context, before map[Attachment]types.UID) (seen map[Attachment]types.UID) {
-	seen = map[Attachment]types.UID{}
+func (m *Manager) followNamespacesOnce(ctx context.Context, before map[sandbox.Attachment]types.UID) (seen map[sandbox.Attachment]types.UID) {
+	seen = map[sandbox.Attachment]types.UID{}
 	lookups := 0
 	for _, pod := range m.Pods() {
 		uid := m.flows.namespaceUID(pod.Namespace)
@@ -117,7 +102,7 @@ func (m *Manager) followNamespacesOnce(ctx context.Context, before map[Attachmen
 }
 
 // followNamespace gives the pod the VNID of the Namespace with the UID if the API server has the pod: the cache may be outdated.
-func (m *Manager) followNamespace(ctx context.Context, a Attachment, uid types.UID) error {
+func (m *Manager) followNamespace(ctx context.Context, a sandbox.Attachment, uid types.UID) error {
 	unlock, ok := m.sandboxes.TryLock(a.Sandbox)
 	if !ok {
 		return nil // another request of the sandbox is in progress
@@ -130,7 +115,7 @@ func (m *Manager) followNamespace(ctx context.Context, a Attachment, uid types.U
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	object, err := m.pods.Get(ctx, pod.Namespace, pod.Name)
-	if apierrors.IsNotFound(err) || err == nil && !isPod(object, pod.UID) {
+	if apierrors.IsNotFound(err) || err == nil && !sandbox.IsPod(object, pod.UID) {
 		return nil
 	}
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -72,8 +73,10 @@ type events struct {
 	emitted []string
 }
 
-func (e *events) WarnPod(p Pod, reason, message string) { e.record("pod "+p.Name, reason, message) }
-func (e *events) WarnNode(reason, message string)       { e.record("node", reason, message) }
+func (e *events) WarnPod(p sandbox.Pod, reason, message string) {
+	e.record("pod "+p.Name, reason, message)
+}
+func (e *events) WarnNode(reason, message string) { e.record("node", reason, message) }
 
 func (e *events) record(object, reason, message string) {
 	e.mu.Lock()
@@ -250,7 +253,7 @@ func (n *node) residue(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	for _, p := range ports {
-		if p.ExternalIDs[IDSandbox] != "" {
+		if p.ExternalIDs[sandbox.IDSandbox] != "" {
 			found = append(found, "port "+p.Name)
 		}
 	}

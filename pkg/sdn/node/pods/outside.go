@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // outsideError is the fault of a running pod with an address outside of the node's subnets: the HostSubnet has changed since its ADD. Other nodes send packets
@@ -23,11 +24,11 @@ type outsideError struct {
 
 func (e *outsideError) Error() string {
 	return fmt.Sprintf("address %s is outside of the node's current subnet %s (HostSubnet %s), so the pod has no network, and policies and services still use the address, which may become another pod's; delete the pod soon, or restore the previous subnet in the HostSubnet if no other HostSubnet has it",
-		joinAddrs(e.addrs), joinPrefixes(e.subnets), e.node)
+		sandbox.JoinAddrs(e.addrs), joinPrefixes(e.subnets), e.node)
 }
 
 // outside returns the fault of a pod with addresses outside of the node's subnets, or nil.
-func (m *Manager) outside(pod Pod) *outsideError {
+func (m *Manager) outside(pod sandbox.Pod) *outsideError {
 	var addrs []netip.Addr
 	for _, addr := range pod.Addrs {
 		if !slices.ContainsFunc(m.Subnets, func(s netip.Prefix) bool { return s.Contains(addr) }) {
@@ -41,7 +42,7 @@ func (m *Manager) outside(pod Pod) *outsideError {
 }
 
 // rejectOutside reports whether the pod has addresses outside of the node's subnets. It stores that as the pod's fault, and reports it once on the pod.
-func (m *Manager) rejectOutside(ctx context.Context, pod Pod) bool {
+func (m *Manager) rejectOutside(ctx context.Context, pod sandbox.Pod) bool {
 	fault := m.outside(pod)
 	if fault == nil {
 		return false

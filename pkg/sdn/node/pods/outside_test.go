@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // The node got another subnet while pods run. They have no network, which the pods and the node report, until they are deleted or the node gets the
@@ -36,7 +37,7 @@ func TestRecover_changedSubnet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := second.Repair(t.Context(), Attachment{requests[0].ContainerID, "eth0"}.HostVeth()); err != nil {
+	if err := second.Repair(t.Context(), sandbox.Attachment{Sandbox: requests[0].ContainerID, IfName: "eth0"}.HostVeth()); err != nil {
 		t.Error(err)
 	}
 	if err := second.Check(t.Context(), checks[0]); code(err) != ErrAttachmentChanged {

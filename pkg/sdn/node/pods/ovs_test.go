@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -226,7 +227,7 @@ func TestAdd_setsHostVethUp(t *testing.T) {
 	req := n.addPod("web", newNetns(t))
 	add(t, a, req)
 	if err := n.host.Do(func(ns.NetNS) error {
-		link, err := netlinksafe.LinkByName(Attachment{req.ContainerID, req.IfName}.HostVeth())
+		link, err := netlinksafe.LinkByName(sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth())
 		if err != nil {
 			return err
 		}
@@ -272,7 +273,7 @@ func TestRepair(t *testing.T) {
 	add(t, m, req)
 	add(t, m, n.addPod("b", b))
 	connect(t, a, b, "10.128.2.3")
-	port := Attachment{req.ContainerID, req.IfName}.HostVeth()
+	port := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth()
 
 	s.VSCtl(t, "del-port", port)
 	awaitOFPort(t, n.bridge, port, 0)

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // errPortLost is the fault of a pod whose port is lost and not rebuilt yet.
@@ -25,8 +26,8 @@ var errPortLost = errors.New("OVSDB has lost the pod's port")
 // unidentifiedError reports that the pod of a running sandbox is unknown.
 type unidentifiedError struct {
 	sandbox    string
-	addrs      []netip.Addr // of its leases
-	candidates []Pod        // in the Kubernetes API; none or several
+	addrs      []netip.Addr  // of its leases
+	candidates []sandbox.Pod // in the Kubernetes API; none or several
 }
 
 func (e *unidentifiedError) Error() string {
@@ -39,12 +40,12 @@ func (e *unidentifiedError) Error() string {
 		cause = "it has no alias, and several running pods in the Kubernetes API have that address: " + strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("sandbox %s with address %s has an interface but no port on the bridge, and %s; delete the pod, or stop the sandbox with `crictl stopp %s`",
-		e.sandbox, joinAddrs(e.addrs), cause, e.sandbox)
+		e.sandbox, sandbox.JoinAddrs(e.addrs), cause, e.sandbox)
 }
 
 // rebuild attaches a running sandbox whose port OVSDB has lost. Before Recover has ended, Recover adds the port and the flows. The
 // caller holds the sandbox's lock.
-func (m *Manager) rebuild(ctx context.Context, c inventory, a Attachment) error {
+func (m *Manager) rebuild(ctx context.Context, c inventory, a sandbox.Attachment) error {
 	pod, unknown := m.identify(c, a)
 	if unknown != nil {
 		m.reportUnidentified(ctx, a, unknown)
@@ -63,15 +64,15 @@ func (m *Manager) rebuild(ctx context.Context, c inventory, a Attachment) error 
 
 // identify returns the pod of a running sandbox: from the alias of its host veth, or, for an interface without one, from the
 // Kubernetes API by the addresses of its leases.
-func (m *Manager) identify(c inventory, a Attachment) (Pod, *unidentifiedError) {
+func (m *Manager) identify(c inventory, a sandbox.Attachment) (sandbox.Pod, *unidentifiedError) {
 	pod, aliased := c.aliased[a.HostVeth()]
 	if !aliased {
-		pod = Pod{Attachment: a, Addrs: c.leased(a)}
+		pod = sandbox.Pod{Attachment: a, Addrs: c.leased(a)}
 	}
 	if pod.Name != "" {
 		return pod, nil
 	}
-	var candidates []Pod
+	var candidates []sandbox.Pod
 	for _, object := range c.local() {
 		// Not by the mirror's annotation, which a user can write: the name is unknown.
 		matches := pod.UID != "" && pod.UID == string(object.UID) || pod.UID == "" && m.runsWith(object, pod.Addrs)
@@ -85,7 +86,7 @@ func (m *Manager) identify(c inventory, a Attachment) (Pod, *unidentifiedError) 
 	if len(candidates) == 1 {
 		return candidates[0], nil
 	}
-	slices.SortFunc(candidates, Pod.compare)
+	slices.SortFunc(candidates, sandbox.Pod.Compare)
 	return pod, &unidentifiedError{sandbox: a.Sandbox, addrs: pod.Addrs, candidates: candidates}
 }
 
@@ -107,7 +108,7 @@ func hasEnded(object *corev1.Pod) bool {
 }
 
 // reportUnidentified reports a sandbox that can't be rebuilt, once for each cause. Its address stays allocated.
-func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown *unidentifiedError) {
+func (m *Manager) reportUnidentified(ctx context.Context, a sandbox.Attachment, unknown *unidentifiedError) {
 	m.mu.Lock()
 	known := m.unidentified[a] == unknown.Error()
 	m.unidentified[a] = unknown.Error()
@@ -125,7 +126,7 @@ func (m *Manager) reportUnidentified(ctx context.Context, a Attachment, unknown 
 }
 
 // reportNotRebuilt reports a pod whose port or flows could not be rebuilt, unless its host veth was deleted too. The next sweep tries again.
-func (m *Manager) reportNotRebuilt(ctx context.Context, pod Pod, err error) {
+func (m *Manager) reportNotRebuilt(ctx context.Context, pod sandbox.Pod, err error) {
 	if _, alive, findErr := m.links.Find(ctx, pod.HostVeth()); ctx.Err() != nil || findErr == nil && !alive {
 		return
 	}
@@ -143,7 +144,7 @@ const maxConcurrentPorts = 16
 // addLostPorts adds the port of every recovered pod whose port is lost or has no number. Recover sets the flows.
 func (m *Manager) addLostPorts(ctx context.Context) {
 	var mu sync.Mutex
-	var rebuilt []Pod
+	var rebuilt []sandbox.Pod
 	var all errgroup.Group
 	all.SetLimit(maxConcurrentPorts)
 	for _, pod := range m.Pods() {
@@ -174,7 +175,7 @@ func (m *Manager) addLostPorts(ctx context.Context) {
 }
 
 // recreatePort adds the port of a running pod, with the number of the pod's address if that is free: the flows then need no change.
-func (m *Manager) recreatePort(ctx context.Context, pod Pod) (number int, err error) {
+func (m *Manager) recreatePort(ctx context.Context, pod sandbox.Pod) (number int, err error) {
 	if pod.OFPort, err = m.freeOFPort(ctx, pod.Addrs); err != nil {
 		return 0, err
 	}
@@ -182,11 +183,11 @@ func (m *Manager) recreatePort(ctx context.Context, pod Pod) (number int, err er
 }
 
 // reportRebuilt reports rebuilt ports in one Event.
-func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []Pod) {
+func (m *Manager) reportRebuilt(ctx context.Context, rebuilt []sandbox.Pod) {
 	if len(rebuilt) == 0 {
 		return
 	}
-	slices.SortFunc(rebuilt, Pod.compare)
+	slices.SortFunc(rebuilt, sandbox.Pod.Compare)
 	var names []string
 	for _, p := range rebuilt[:min(len(rebuilt), maxPodsInEvent)] {
 		names = append(names, p.Namespace+"/"+p.Name)
@@ -214,9 +215,9 @@ const maxPodsInEvent = 10
 
 // reportDeleted reports a pod whose host veth no longer exists, if the pod is running in the Kubernetes API and its network namespace still
 // exists, unlike after a reboot or the end of the sandbox. The caller releases the pod's address.
-func (m *Manager) reportDeleted(ctx context.Context, c inventory, pod Pod) {
+func (m *Manager) reportDeleted(ctx context.Context, c inventory, pod sandbox.Pod) {
 	running := slices.ContainsFunc(c.local(), func(o *corev1.Pod) bool {
-		return isPod(o, pod.UID) && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
+		return sandbox.IsPod(o, pod.UID) && o.DeletionTimestamp == nil && m.runsWith(o, pod.Addrs)
 	})
 	if !running {
 		return
@@ -227,7 +228,7 @@ func (m *Manager) reportDeleted(ctx context.Context, c inventory, pod Pod) {
 	}
 	defer netns.Close()
 	message := fmt.Sprintf("pod %s/%s has no network: its interface %s was deleted, in the pod or as %s on node %s, and its address %s is released; delete the pod",
-		pod.Namespace, pod.Name, pod.IfName, pod.HostVeth(), m.NodeName, joinAddrs(pod.Addrs))
+		pod.Namespace, pod.Name, pod.IfName, pod.HostVeth(), m.NodeName, sandbox.JoinAddrs(pod.Addrs))
 	klog.FromContext(ctx).Info("Interface of a running pod was deleted", "action", "delete the pod", "pod", klog.KRef(pod.Namespace, pod.Name), "sandbox", pod.Sandbox,
 		"port", pod.HostVeth(), "addresses", pod.Addrs)
 	m.events.WarnPod(pod, eventreason.NetworkInterfaceDeleted, message)

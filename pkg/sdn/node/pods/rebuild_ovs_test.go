@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
@@ -123,13 +124,13 @@ func TestReconcile_interfaceDeleted(t *testing.T) {
 			in := tc.in(n, pod)
 			link := "eth0"
 			if in == n.host {
-				link = Attachment{req.ContainerID, req.IfName}.HostVeth()
+				link = sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth()
 			}
 			if tc.stopped {
 				stop()
 			}
 			run(t, in, "ip link delete "+link)
-			run(t, n.host, "ip link delete "+Attachment{ended.ContainerID, ended.IfName}.HostVeth())
+			run(t, n.host, "ip link delete "+sandbox.Attachment{Sandbox: ended.ContainerID, IfName: ended.IfName}.HostVeth())
 			if tc.stopped {
 				a, _ = n.start(t)
 			} else if err := a.reconcile(t.Context(), allValid); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -35,7 +36,7 @@ func (n *node) loseBridge(t *testing.T) {
 // loseAlias removes the alias of the sandbox's host veth, as if a version without aliases had created it.
 func (n *node) loseAlias(t *testing.T, req *cniserver.Request) {
 	t.Helper()
-	if err := (hostLinks{n.host, veth.Links{}}).SetAlias(t.Context(), Attachment{req.ContainerID, req.IfName}.HostVeth(), ""); err != nil {
+	if err := (hostLinks{n.host, veth.Links{}}).SetAlias(t.Context(), sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth(), ""); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -49,7 +50,7 @@ func awaitCheck(t *testing.T, a *agent, req *cniserver.Request) {
 // wantAlive checks that the sandbox has its lease and interface, and its port if port is set.
 func (n *node) wantAlive(t *testing.T, req *cniserver.Request, addr string, port bool) {
 	t.Helper()
-	veth := Attachment{req.ContainerID, req.IfName}.HostVeth()
+	veth := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth()
 	residue := n.residue(t)
 	if !slices.Contains(residue, "lease "+addr) || !slices.Contains(residue, "device "+veth) || slices.Contains(residue, "port "+veth) != port {
 		t.Errorf("sandbox %s: want lease %s, device and port %s (port: %t), got %v", req.ContainerID, addr, veth, port, residue)

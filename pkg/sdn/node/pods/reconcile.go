@@ -9,10 +9,12 @@ import (
 	"slices"
 
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // reconcile removes attachments that are invalid or whose sandbox was deleted, and repairs the others. It continues after errors.
-func (m *Manager) reconcile(ctx context.Context, valid func(Attachment) bool) error {
+func (m *Manager) reconcile(ctx context.Context, valid func(sandbox.Attachment) bool) error {
 	c, err := m.inventory(ctx)
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
@@ -62,7 +64,7 @@ func (m *Manager) restoreSysctls(ctx context.Context, c inventory) {
 
 // reconcileOne removes the attachment if it is invalid or its sandbox was deleted. Else it repairs the pod, or rebuilds the port. It skips an
 // attachment whose sandbox is locked by a request.
-func (m *Manager) reconcileOne(ctx context.Context, c inventory, a Attachment, valid bool) error {
+func (m *Manager) reconcileOne(ctx context.Context, c inventory, a sandbox.Attachment, valid bool) error {
 	unlock, ok := m.sandboxes.TryLock(a.Sandbox)
 	if !ok {
 		return nil
@@ -83,7 +85,7 @@ func (m *Manager) reconcileOne(ctx context.Context, c inventory, a Attachment, v
 		case alive:
 			return m.rebuild(ctx, c, a)
 		case !attached && !m.recovered.Load(): // after Recover, a DEL has detached it since the inventory
-			pod, _ = parsePort(c.ports[a.HostVeth()]) // the zero Pod if the port does not exist
+			pod, _ = sandbox.ParsePort(c.ports[a.HostVeth()]) // the zero Pod if the port does not exist
 		}
 		m.reportDeleted(ctx, c, pod)
 	}
@@ -97,7 +99,7 @@ func (m *Manager) reconcileOne(ctx context.Context, c inventory, a Attachment, v
 func (m *Manager) releaseStaleLeases(ctx context.Context, c inventory) error {
 	var errs []error
 	for _, l := range c.leases {
-		if pod, attached := m.get(Attachment{l.ContainerID, l.IfName}); !l.Corrupt() && (!attached || slices.Contains(pod.Addrs, l.Addr)) {
+		if pod, attached := m.get(sandbox.Attachment{Sandbox: l.ContainerID, IfName: l.IfName}); !l.Corrupt() && (!attached || slices.Contains(pod.Addrs, l.Addr)) {
 			continue
 		}
 		// ReleaseLease reads the file again: the corrupt lease of a running pod may have been rewritten since the inventory.
@@ -111,7 +113,7 @@ func (m *Manager) releaseStaleLeases(ctx context.Context, c inventory) error {
 }
 
 // allValid accepts every attachment.
-func allValid(Attachment) bool { return true }
+func allValid(sandbox.Attachment) bool { return true }
 
 // releaseStale reconciles, to release the addresses of deleted sandboxes. Concurrent calls share one reconciliation.
 func (m *Manager) releaseStale(ctx context.Context) {

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -132,7 +133,7 @@ func (n *node) closeNetns(t *testing.T, pod ns.NetNS, req *cniserver.Request) {
 		t.Fatal(err)
 	}
 	await.OK(t, 90*time.Second, func(context.Context) error {
-		if slices.Contains(devices(t, n.host), (Attachment{req.ContainerID, req.IfName}).HostVeth()) {
+		if slices.Contains(devices(t, n.host), (sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}).HostVeth()) {
 			return errors.New("the device still exists")
 		}
 		return nil

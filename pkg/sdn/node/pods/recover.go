@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // Recover reads the pods that a previous agent attached from the external_ids of their ports or, where OVSDB has lost these, from
@@ -58,7 +59,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 }
 
 // setFlowsAsync sets the flows of a recovered pod. Run reports whether the switch rejects them.
-func (m *Manager) setFlowsAsync(ctx context.Context, pod Pod) {
+func (m *Manager) setFlowsAsync(ctx context.Context, pod sandbox.Pod) {
 	if ipam.IsConflict(m.fault(pod.Attachment)) {
 		return // the other pod with the address has the flows
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -34,7 +35,7 @@ func TestRecover(t *testing.T) {
 	stop()
 
 	second, _ := n.start(t)
-	if diff := cmp.Diff(before, second.Pods(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreFields(Pod{}, "NamespaceUID")); diff != "" {
+	if diff := cmp.Diff(before, second.Pods(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreFields(sandbox.Pod{}, "NamespaceUID")); diff != "" {
 		t.Errorf("pods after the restart (-want +got):\n%s", diff)
 	}
 	req := n.addPod("d", newNetns(t))
@@ -60,14 +61,14 @@ func TestRecover_removesStale(t *testing.T) {
 	}
 	stop()
 
-	hostVeth := func(r *cniserver.Request) string { return Attachment{r.ContainerID, r.IfName}.HostVeth() }
+	hostVeth := func(r *cniserver.Request) string { return sandbox.Attachment{Sandbox: r.ContainerID, IfName: r.IfName}.HostVeth() }
 	// The node was rebooted: the device does not exist.
 	noError(t, (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), hostVeth(ended)))
 	// Leases are deleted or truncated.
 	noError(t, os.Remove(n.ipamDir+"/ovsdn/10.128.2.3"))
 	noError(t, os.Truncate(n.ipamDir+"/ovsdn/10.128.2.5", 0))
 	// Another program changed external_ids.
-	port := ovs.Port{Name: hostVeth(invalid), ExternalIDs: map[string]string{IDSandbox: invalid.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"}}
+	port := ovs.Port{Name: hostVeth(invalid), ExternalIDs: map[string]string{sandbox.IDSandbox: invalid.ContainerID, sandbox.IDIfName: "eth0", sandbox.IDIP: "10.128.2.300"}}
 	_, err := n.bridge.AddPort(t.Context(), port)
 	noError(t, err)
 	// An empty lease of an unused address, and a lease of a sandbox without a port.
@@ -116,8 +117,8 @@ func TestRecover_unlistedDevices(t *testing.T) {
 	add(t, first, invalid)
 	stop()
 	port := ovs.Port{
-		Name:        Attachment{invalid.ContainerID, invalid.IfName}.HostVeth(),
-		ExternalIDs: map[string]string{IDSandbox: invalid.ContainerID, IDIfName: "eth0", IDIP: "10.128.2.300"},
+		Name:        sandbox.Attachment{Sandbox: invalid.ContainerID, IfName: invalid.IfName}.HostVeth(),
+		ExternalIDs: map[string]string{sandbox.IDSandbox: invalid.ContainerID, sandbox.IDIfName: "eth0", sandbox.IDIP: "10.128.2.300"},
 	}
 	if _, err := n.bridge.AddPort(t.Context(), port); err != nil {
 		t.Fatal(err)
@@ -151,7 +152,7 @@ func TestRecover_doesNotWaitForFlows(t *testing.T) {
 	checkReq := check(t, req, add(t, first, req))
 	add(t, first, ended)
 	stop()
-	if err := (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), Attachment{ended.ContainerID, ended.IfName}.HostVeth()); err != nil {
+	if err := (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), sandbox.Attachment{Sandbox: ended.ContainerID, IfName: ended.IfName}.HostVeth()); err != nil {
 		t.Fatal(err)
 	}
 	second, _ := n.boot(t)
@@ -192,12 +193,12 @@ func (l *lateOFPort) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 // uninstalled are flows that are never installed.
 type uninstalled struct{ podFlows }
 
-func (uninstalled) set(ctx context.Context, _ Pod, _ *corev1.Pod) error {
+func (uninstalled) set(ctx context.Context, _ sandbox.Pod, _ *corev1.Pod) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (uninstalled) remove(Attachment) func(context.Context) error {
+func (uninstalled) remove(sandbox.Attachment) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()

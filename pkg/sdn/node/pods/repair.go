@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 // Repair adds or corrects the port of that name if it belongs to a running pod. It is called when another program has changed the port; the
@@ -42,7 +43,7 @@ func (m *Manager) Repair(ctx context.Context, port string) error {
 	return m.repairPort(ctx, pod)
 }
 
-func (m *Manager) byHostVeth(name string) (Pod, bool) {
+func (m *Manager) byHostVeth(name string) (sandbox.Pod, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for a, pod := range m.attached {
@@ -50,12 +51,12 @@ func (m *Manager) byHostVeth(name string) (Pod, bool) {
 			return pod, true
 		}
 	}
-	return Pod{}, false
+	return sandbox.Pod{}, false
 }
 
 // repairPod corrects changes by other programs to a running pod: the alias of its host veth, its leases, its port and its flows.
 // The caller holds the sandbox's lock.
-func (m *Manager) repairPod(ctx context.Context, c inventory, pod Pod) error {
+func (m *Manager) repairPod(ctx context.Context, c inventory, pod sandbox.Pod) error {
 	broken := m.fault(pod.Attachment) != nil
 	if err := m.updateAlias(ctx, c, pod); err != nil {
 		return err
@@ -74,9 +75,9 @@ func (m *Manager) repairPod(ctx context.Context, c inventory, pod Pod) error {
 }
 
 // updateAlias sets the alias if an earlier version of the agent attached the pod without it, or another program changed it.
-func (m *Manager) updateAlias(ctx context.Context, c inventory, pod Pod) error {
-	alias := pod.alias()
-	if have, ok := c.aliased[pod.HostVeth()]; alias == "" || ok && have.alias() == alias {
+func (m *Manager) updateAlias(ctx context.Context, c inventory, pod sandbox.Pod) error {
+	alias := pod.Alias()
+	if have, ok := c.aliased[pod.HostVeth()]; alias == "" || ok && have.Alias() == alias {
 		return nil
 	}
 	if err := m.links.SetAlias(ctx, pod.HostVeth(), alias); err != nil {
@@ -86,13 +87,13 @@ func (m *Manager) updateAlias(ctx context.Context, c inventory, pod Pod) error {
 }
 
 // isPortOf reports whether the port has the pod's number and external_ids.
-func isPortOf(port ovs.Port, pod Pod) bool {
+func isPortOf(port ovs.Port, pod sandbox.Pod) bool {
 	return port.OFPort == pod.OFPort && hasIDsOf(port, pod)
 }
 
 // hasIDsOf reports whether the port has the pod's external_ids. Other keys are those of other programs.
-func hasIDsOf(port ovs.Port, pod Pod) bool {
-	for key, want := range pod.port().ExternalIDs {
+func hasIDsOf(port ovs.Port, pod sandbox.Pod) bool {
+	for key, want := range pod.Port().ExternalIDs {
 		if port.ExternalIDs[key] != want {
 			return false
 		}
@@ -102,7 +103,7 @@ func hasIDsOf(port ovs.Port, pod Pod) bool {
 
 // reserve restores missing leases of the running pod's addresses. If another pod has a lease of one of them, it reports that on both pods, and
 // returns it as conflict.
-func (m *Manager) reserve(ctx context.Context, pod Pod) (conflict, err error) {
+func (m *Manager) reserve(ctx context.Context, pod sandbox.Pod) (conflict, err error) {
 	var conflicts, errs []error
 	for _, addr := range pod.Addrs {
 		err := m.ipam.Reserve(ctx, addr, pod.Sandbox, pod.IfName)
@@ -121,8 +122,8 @@ func (m *Manager) reserve(ctx context.Context, pod Pod) (conflict, err error) {
 }
 
 // reportConflict reports the conflict on both pods, once.
-func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictError) error {
-	other, _ := m.get(Attachment{c.ContainerID, c.IfName})
+func (m *Manager) reportConflict(ctx context.Context, pod sandbox.Pod, c *ipam.ConflictError) error {
+	other, _ := m.get(sandbox.Attachment{Sandbox: c.ContainerID, IfName: c.IfName})
 	err := fmt.Errorf("pod %s/%s and pod %s/%s (sandbox %s) have the same address; delete one of them: %w",
 		pod.Namespace, pod.Name, other.Namespace, other.Name, other.Sandbox, c)
 	if ipam.IsConflict(m.fault(pod.Attachment)) {
@@ -138,7 +139,7 @@ func (m *Manager) reportConflict(ctx context.Context, pod Pod, c *ipam.ConflictE
 
 // repairPort adds the pod's port if it was deleted or differs, and updates the pod's flows to the port's number. It does nothing for a pod outside of the
 // node's subnets.
-func (m *Manager) repairPort(ctx context.Context, pod Pod) error {
+func (m *Manager) repairPort(ctx context.Context, pod sandbox.Pod) error {
 	if m.rejectOutside(ctx, pod) {
 		return nil
 	}
@@ -181,7 +182,7 @@ func (m *Manager) repairPort(ctx context.Context, pod Pod) error {
 	m.setAttached(pod, nil)
 	switch {
 	case errors.Is(fault, errPortLost):
-		m.reportRebuilt(ctx, []Pod{pod})
+		m.reportRebuilt(ctx, []sandbox.Pod{pod})
 	case deleted:
 		m.mu.Lock()
 		m.rebuilt = append(m.rebuilt, pod)

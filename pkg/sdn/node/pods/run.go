@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 const (
@@ -73,7 +74,7 @@ func (m *Manager) probe(parent context.Context) {
 
 // pendingFlows is a recovered pod whose flows are being installed.
 type pendingFlows struct {
-	pod  Pod
+	pod  sandbox.Pod
 	wait func(context.Context) error
 }
 
@@ -98,7 +99,7 @@ func (m *Manager) reportRejected(ctx context.Context) {
 
 // reportRejectedPod reports a pod without flows. The condition of the node reports a rejection by the switch, and not a conflict, which is a fault of the pod
 // until a reconciliation finds it solved. The caller holds the sandbox's lock.
-func (m *Manager) reportRejectedPod(ctx context.Context, pod Pod, err error) {
+func (m *Manager) reportRejectedPod(ctx context.Context, pod sandbox.Pod, err error) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KRef(pod.Namespace, pod.Name))
 	if errors.As(err, new(*flowstore.ConflictError)) {
 		m.setAttached(pod, err)

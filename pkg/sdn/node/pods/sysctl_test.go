@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
@@ -18,7 +19,7 @@ func TestReconcile_restoresSysctls(t *testing.T) {
 	a, _ := n.start(t)
 	req := n.addPod("a", newNetns(t))
 	add(t, a, req)
-	hostVeth := Attachment{req.ContainerID, req.IfName}.HostVeth()
+	hostVeth := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}.HostVeth()
 
 	values := func() (all string) {
 		noError(t, n.host.Do(func(ns.NetNS) error {

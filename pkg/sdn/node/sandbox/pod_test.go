@@ -1,4 +1,4 @@
-package pods
+package sandbox
 
 import (
 	"maps"
@@ -26,9 +26,9 @@ func testPod() Pod {
 
 func TestParsePort(t *testing.T) {
 	want := testPod()
-	port := want.port()
+	port := want.Port()
 	port.OFPort = want.OFPort
-	got, err := parsePort(port)
+	got, err := ParsePort(port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,32 +70,32 @@ func TestParsePort_invalid(t *testing.T) {
 		{"IPv4 in IPv6", IDIP, "::ffff:10.128.2.2", "is not a valid pod address"},
 		{"another MAC", IDMAC, "0a:58:0a:80:02:03", "want 0a:58:0a:80:02:02"},
 	} {
-		port := testPod().port()
+		port := testPod().Port()
 		port.ExternalIDs[tt.key] = tt.value
-		if _, err := parsePort(port); err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), port.Name) {
+		if _, err := ParsePort(port); err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), port.Name) {
 			t.Errorf("%s: got %v, want error with %q", tt.name, err, tt.text)
 		}
 	}
 }
 
 func FuzzParsePort(f *testing.F) {
-	good := testPod().port().ExternalIDs
+	good := testPod().Port().ExternalIDs
 	f.Add(good[IDSandbox], good[IDIfName], good[IDIP], good[IDMAC])
 	f.Add("a/b", "eth0", "10.128.2.2,", "")
 	f.Fuzz(func(t *testing.T, sandbox, ifName, ip, mac string) {
 		ids := maps.Clone(good)
 		maps.Copy(ids, map[string]string{IDSandbox: sandbox, IDIfName: ifName, IDIP: ip, IDMAC: mac})
 		port := ovs.Port{Name: Attachment{sandbox, ifName}.HostVeth(), OFPort: 3, ExternalIDs: ids}
-		p, err := parsePort(port)
+		p, err := ParsePort(port)
 		if err != nil {
 			return
 		}
 		if utils.ValidateContainerID(p.Sandbox) != nil || utils.ValidateInterfaceName(p.IfName) != nil || len(p.Addrs) == 0 {
 			t.Errorf("got invalid pod %+v without an error", p)
 		}
-		again := p.port()
+		again := p.Port()
 		again.OFPort = 3
-		q, err := parsePort(again)
+		q, err := ParsePort(again)
 		if err != nil {
 			t.Fatal(err)
 		}

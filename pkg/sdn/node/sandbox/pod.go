@@ -1,4 +1,6 @@
-package pods
+// Package sandbox is the agent's record of a pod's sandbox: the names and owners that are derived from its id, and the pod that it was attached for. The record
+// is stored twice, in the external_ids of the port in OVSDB and in the alias of the host veth, from which a restarted agent reads its pods. It does no I/O.
+package sandbox
 
 import (
 	"cmp"
@@ -68,7 +70,7 @@ type Pod struct {
 
 	// Not in the external_ids.
 	NamespaceUID types.UID    // of the Namespace that the pod was attached in; "": the current one of that name
-	VNID         *config.VNID // instead of that of the Namespace, if it is unknownNamespace; nil: none
+	VNID         *config.VNID // instead of that of the Namespace, if that is unknown; nil: none
 }
 
 // The external_ids of a pod's interface in OVSDB. They are documented and other programs read them: never rename one.
@@ -86,11 +88,13 @@ const (
 // MAC is derived from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
 
-func (p Pod) hasAnyAddr(addrs []netip.Addr) bool {
+// HasAnyAddr reports whether the pod has one of the addresses.
+func (p Pod) HasAnyAddr(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }
 
-func (p Pod) compare(other Pod) int {
+// Compare orders pods by namespace, name, sandbox and interface.
+func (p Pod) Compare(other Pod) int {
 	return cmp.Or(
 		strings.Compare(p.Namespace, other.Namespace),
 		strings.Compare(p.Name, other.Name),
@@ -99,7 +103,8 @@ func (p Pod) compare(other Pod) int {
 	)
 }
 
-func (p Pod) port() ovs.Port {
+// Port returns the pod's port, without an OpenFlow port number.
+func (p Pod) Port() ovs.Port {
 	return ovs.Port{
 		Name: p.HostVeth(),
 		ExternalIDs: map[string]string{
@@ -109,14 +114,14 @@ func (p Pod) port() ovs.Port {
 			IDNamespace: p.Namespace,
 			IDName:      p.Name,
 			IDUID:       p.UID,
-			IDIP:        joinAddrs(p.Addrs),
+			IDIP:        JoinAddrs(p.Addrs),
 			IDMAC:       p.MAC().String(),
 		},
 	}
 }
 
-// parsePort reads a pod from its port's external_ids.
-func parsePort(port ovs.Port) (Pod, error) {
+// ParsePort reads a pod from its port's external_ids.
+func ParsePort(port ovs.Port) (Pod, error) {
 	ids := port.ExternalIDs
 	p := Pod{
 		Attachment: Attachment{Sandbox: ids[IDSandbox], IfName: ids[IDIfName]},

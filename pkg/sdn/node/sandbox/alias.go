@@ -1,4 +1,4 @@
-package pods
+package sandbox
 
 import (
 	"fmt"
@@ -24,9 +24,9 @@ const (
 	maxAlias = 255
 )
 
-// alias returns the pod's alias, at most maxAlias bytes. If not all fields fit, NETNS is left out first, then NAMESPACE/NAME,
+// Alias returns the pod's alias, at most maxAlias bytes. If not all fields fit, NETNS is left out first, then NAMESPACE/NAME,
 // which the Kubernetes API has for the UID. If that does not fit either, the alias is empty, and the lease identifies the sandbox.
-func (p Pod) alias() string {
+func (p Pod) Alias() string {
 	noNetns := p
 	noNetns.Netns = ""
 	noName := noNetns
@@ -45,7 +45,7 @@ func (p Pod) aliasText() string {
 		name = p.Namespace + "/" + p.Name
 	}
 	return strings.Join([]string{
-		aliasVersion, field(name), field(p.UID), field(p.Sandbox), field(p.IfName), joinAddrs(p.Addrs), field(p.Netns),
+		aliasVersion, field(name), field(p.UID), field(p.Sandbox), field(p.IfName), JoinAddrs(p.Addrs), field(p.Netns),
 	}, " ")
 }
 
@@ -62,8 +62,8 @@ func field(text string) string {
 	return text
 }
 
-// parseAlias reads the alias of the device. Only the exact form that alias writes is accepted. OFPort is 0.
-func parseAlias(device, text string) (Pod, error) {
+// ParseAlias reads the alias of the device. Only the exact form that Alias writes is accepted. OFPort is 0.
+func ParseAlias(device, text string) (Pod, error) {
 	fields := strings.Split(text, " ")
 	if len(fields) != aliasFields || fields[0] != aliasVersion {
 		return Pod{}, fmt.Errorf("alias of %s is not an %s alias", device, aliasVersion)
@@ -107,7 +107,8 @@ func (a Attachment) validate() error {
 	return nil
 }
 
-func joinAddrs(addrs []netip.Addr) string {
+// JoinAddrs returns the addresses, separated by commas.
+func JoinAddrs(addrs []netip.Addr) string {
 	texts := make([]string, len(addrs))
 	for i, a := range addrs {
 		texts[i] = a.String()

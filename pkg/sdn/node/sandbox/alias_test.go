@@ -1,4 +1,4 @@
-package pods
+package sandbox
 
 import (
 	"net/netip"
@@ -44,11 +44,11 @@ func TestAlias(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alias := tc.pod.alias()
+			alias := tc.pod.Alias()
 			if len(alias) > maxAlias || tc.text != "" && alias != tc.text {
 				t.Errorf("alias of %d bytes: %q, want %q", len(alias), alias, tc.text)
 			}
-			got, err := parseAlias(tc.pod.HostVeth(), alias)
+			got, err := ParseAlias(tc.pod.HostVeth(), alias)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestAlias(t *testing.T) {
 	}
 	endless := realPod("default", "web")
 	endless.Sandbox = strings.Repeat("0", maxAlias)
-	if alias := endless.alias(); alias != "" {
+	if alias := endless.Alias(); alias != "" {
 		t.Errorf("alias of a sandbox whose id does not fit: got %q, want none", alias)
 	}
 }
@@ -80,26 +80,26 @@ func TestParseAlias_invalid(t *testing.T) {
 		"an address not in canonical form": func(s string) string { return strings.Replace(s, "10.128.123.234", "FD00::1", 1) },
 		"bytes outside ASCII":              func(s string) string { return strings.Replace(s, "/var/", "/v\xc3\xa4r/", 1) },
 	} {
-		if got, err := parseAlias(p.HostVeth(), change(p.alias())); err == nil || !strings.Contains(err.Error(), p.HostVeth()) {
+		if got, err := ParseAlias(p.HostVeth(), change(p.Alias())); err == nil || !strings.Contains(err.Error(), p.HostVeth()) {
 			t.Errorf("%s: got pod %+v, error %v; want an error that names %s", name, got, err, p.HostVeth())
 		}
 	}
 }
 
 func FuzzParseAlias(f *testing.F) {
-	f.Add(testPod().HostVeth(), testPod().alias())
-	f.Add(realPod("default", "web").HostVeth(), realPod("default", "web").alias())
+	f.Add(testPod().HostVeth(), testPod().Alias())
+	f.Add(realPod("default", "web").HostVeth(), realPod("default", "web").Alias())
 	f.Add("veth0", "ovsdn1 - - a eth0 10.128.2.2 -")
 	f.Fuzz(func(t *testing.T, device, alias string) {
-		p, err := parseAlias(device, alias)
+		p, err := ParseAlias(device, alias)
 		if err != nil {
 			return
 		}
 		if err := p.validate(); err != nil || p.HostVeth() != device || len(p.Addrs) == 0 || p.OFPort != 0 || (p.Namespace == "") != (p.Name == "") {
 			t.Errorf("got invalid pod %+v (%v)", p, err)
 		}
-		if len(alias) <= maxAlias && p.alias() != alias {
-			t.Errorf("got alias %q, want %q", p.alias(), alias)
+		if len(alias) <= maxAlias && p.Alias() != alias {
+			t.Errorf("got alias %q, want %q", p.Alias(), alias)
 		}
 	})
 }
