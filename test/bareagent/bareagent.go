@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -132,7 +133,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 	flows.Source(inputs.KindNamespaceUID, flowstore.Source{Default: types.UID("")})
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	dependencies := pods.Dependencies{
-		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: pods.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
+		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: podflows.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
 	}
 	if a.Dependencies != nil {
 		a.Dependencies(&dependencies)

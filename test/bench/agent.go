@@ -75,4 +75,4 @@ func podUID(name string) string { return "uid-of-" + name }
 type noEvents struct{}
 
 func (noEvents) WarnPod(agentsandbox.Pod, string, string) {}
-func (noEvents) WarnNode(string, string)             {}
+func (noEvents) WarnNode(string, string)                  {}

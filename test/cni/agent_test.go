@@ -22,6 +22,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -225,7 +226,7 @@ func (s mortalSwitch) DeletePort(ctx context.Context, name string) error {
 }
 
 type mortalStore struct {
-	pods.Store
+	podflows.Store
 	*fate
 }
 

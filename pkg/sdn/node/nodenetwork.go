@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/remotenodes"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
@@ -62,7 +63,7 @@ type nodeNetwork struct {
 	runs        []func(context.Context)       // handle changes until the context ends
 	onConnected []func()                      // called when vswitchd was connected
 	policies    *networkpolicy.Policies       // nil in mode subnet
-	podPolicies pods.Policies
+	podPolicies podflows.Policies
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports

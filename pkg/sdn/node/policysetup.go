@@ -11,7 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -20,7 +20,7 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 	a, c := n.agent, n.caches
 	if c.policies == nil {
 		n.store.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
-		n.podPolicies = pods.NoPolicies{}
+		n.podPolicies = podflows.NoPolicies{}
 		return nil
 	}
 	core, network := c.policies.Core().V1(), c.network.Network().V1()

@@ -96,7 +96,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 		return pod, types.NewError(types.ErrInvalidNetNS, "invalid CNI_NETNS", err.Error())
 	}
 	defer netns.Close()
-	if pod.NamespaceUID, err = m.flows.ready(ctx, pod.Namespace); err != nil {
+	if pod.NamespaceUID, err = m.flows.Ready(ctx, pod.Namespace); err != nil {
 		return pod, err
 	}
 	if pod.Addrs, err = m.allocateUnused(ctx, a); err != nil {
@@ -256,7 +256,7 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *sandbox.Pod, 
 }
 
 func (m *Manager) install(ctx context.Context, pod sandbox.Pod, object *corev1.Pod) error {
-	if err := m.flows.set(ctx, pod, object); err != nil {
+	if err := m.flows.Set(ctx, pod, object); err != nil {
 		return fmt.Errorf("install the pod's flows: %w", err)
 	}
 	return nil

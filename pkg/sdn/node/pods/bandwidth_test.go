@@ -43,10 +43,8 @@ func newBandwidthNode(t *testing.T) bandwidthNode {
 // start starts an agent with a cache of pods, and waits until the switch has its flows.
 func (n bandwidthNode) start(t *testing.T) (*agent, func()) {
 	t.Helper()
-	n.recovered = make(chan struct{})
+	n.recovered, n.pods = make(chan struct{}), informerCache{n.api}
 	a, stop := n.boot(t)
-	a.pods = informerCache{n.api}
-	a.Manager.flows.(faultyFlows).podFlows.(*compiledFlows).pods = informerCache{n.api} //nolint:forcetypeassert // see boot
 	if err := a.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}

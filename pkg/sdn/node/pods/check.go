@@ -63,7 +63,7 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox
 	if err != nil {
 		return fmt.Errorf("find the port of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	missing, err := m.bridge.Missing(ctx, m.flows.expected(pod))
+	missing, err := m.bridge.Missing(ctx, m.flows.Expected(pod))
 	if err != nil {
 		return fmt.Errorf("find the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

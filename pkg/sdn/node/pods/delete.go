@@ -46,7 +46,7 @@ func (m *Manager) del(ctx context.Context, a sandbox.Attachment) error {
 // continues after an error, but releases the address only when no flow, port, device or host port uses it.
 func (m *Manager) remove(ctx context.Context, a sandbox.Attachment) error {
 	var errs []error
-	waitFlows := m.flows.remove(a)
+	waitFlows := m.flows.Remove(a)
 	if err := m.bridge.DeletePort(ctx, a.HostVeth()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the port of sandbox %s: %w", a.Sandbox, err))
 	}

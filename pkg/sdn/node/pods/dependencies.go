@@ -10,12 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
 // Dependencies are the other components that the manager calls. All but BeforeRelease and PreviousVNIDs are required.
@@ -24,8 +23,8 @@ type Dependencies struct {
 	IPAM     IPAM
 	Links    Links
 	Switch   Switch
-	Store    Store
-	Policies Policies
+	Store    podflows.Store
+	Policies podflows.Policies
 	Compile  func(pipeline.Pod) pipeline.State
 	Events   Events
 
@@ -83,23 +82,6 @@ type Switch interface {
 	DumpMeters(ctx context.Context) ([]ovs.Meter, error)
 }
 
-// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID and
-// inputs.KindPodPolicies.
-type Store interface {
-	Update(u flowstore.Update) []*flowstore.Commit
-	Require(ctx context.Context, inputs ...flowstore.Input) error
-	Value(input flowstore.Input) (value any, ok bool)
-	Compiled(owner pipeline.Owner) *pipeline.State
-}
-
-// Policies installs the rules of network policies about pods of this node, and publishes inputs.PodPolicies (*networkpolicy.Policies).
-type Policies interface {
-	// Fetch makes the labels of the namespace known, and returns the UID of the Namespace; "" in mode subnet.
-	Fetch(ctx context.Context, namespace string) (types.UID, error)
-	Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
-	Detach(owner pipeline.Owner) (done func(context.Context) error)
-}
-
 // Links creates, configures and deletes veth pairs (veth.Links).
 type Links interface {
 	// Open opens a pod's network namespace. It rejects the agent's own.
@@ -138,29 +120,29 @@ type Links interface {
 	List(ctx context.Context) (map[string]string, error)
 }
 
-// podFlows installs and removes the flows of pods.
+// podFlows installs and removes the flows of pods (*podflows.Flows).
 type podFlows interface {
-	// ready returns when the inputs of the flows of the namespace's pods are available, with the UID of the Namespace; "" if unknown.
-	ready(ctx context.Context, namespace string) (types.UID, error)
+	// Ready returns when the inputs of the flows of the namespace's pods are available, with the UID of the Namespace; "" if unknown.
+	Ready(ctx context.Context, namespace string) (types.UID, error)
 
-	// namespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
-	namespaceUID(namespace string) types.UID
+	// NamespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
+	NamespaceUID(namespace string) types.UID
 
-	// set returns when the pod's flows, and those of network policies that select it, are installed.
-	set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error
+	// Set returns when the pod's flows, and those of network policies that select it, are installed.
+	Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error
 
-	// setAsync returns at once; wait returns when the flows are installed.
-	setAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (wait func(context.Context) error)
+	// SetAsync returns at once; wait returns when the flows are installed.
+	SetAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (wait func(context.Context) error)
 
-	// remove returns at once; wait returns when the flows are removed.
-	remove(a sandbox.Attachment) (wait func(ctx context.Context) error)
+	// Remove returns at once; wait returns when the flows are removed.
+	Remove(a sandbox.Attachment) (wait func(ctx context.Context) error)
 
-	// podChanged applies the annotations of a pod in the Kubernetes API. It does not wait for the switch.
-	podChanged(ctx context.Context, object *corev1.Pod)
+	// PodChanged applies the annotations of a pod in the Kubernetes API. It does not wait for the switch.
+	PodChanged(ctx context.Context, object *corev1.Pod)
 
-	// recoverBandwidth sets the active limits of pods, before set or setAsync, to those that the meters of the switch enforce.
-	recoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter)
+	// RecoverBandwidth sets the active limits of pods, before Set or SetAsync, to those that the meters of the switch enforce.
+	RecoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter)
 
-	// expected returns the flows that should be installed.
-	expected(p sandbox.Pod) []*ovs.Flow
+	// Expected returns the flows that should be installed.
+	Expected(p sandbox.Pod) []*ovs.Flow
 }

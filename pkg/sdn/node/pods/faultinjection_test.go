@@ -128,15 +128,15 @@ type faultyFlows struct {
 	*faults
 }
 
-func (f faultyFlows) set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
-	return f.around("flows", func() error { return f.podFlows.set(ctx, p, object) })
+func (f faultyFlows) Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
+	return f.around("flows", func() error { return f.podFlows.Set(ctx, p, object) })
 }
 
-func (f faultyFlows) remove(a sandbox.Attachment) func(context.Context) error {
+func (f faultyFlows) Remove(a sandbox.Attachment) func(context.Context) error {
 	if err := f.hit("before delete flows"); err != nil {
 		return func(context.Context) error { return err }
 	}
-	wait := f.podFlows.remove(a)
+	wait := f.podFlows.Remove(a)
 	return func(ctx context.Context) error {
 		return errors.Join(wait(ctx), f.hit("after delete flows"))
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/keyedlock"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
@@ -74,7 +75,7 @@ func New(o Options, d Dependencies) (*Manager, error) {
 		ipam:           d.IPAM,
 		links:          d.Links,
 		bridge:         d.Switch,
-		flows:          newCompiledFlows(d),
+		flows:          podflows.New(podflows.Dependencies{Store: d.Store, Policies: d.Policies, Cache: d.Pods, Compile: d.Compile, Events: d.Events}),
 		events:         d.Events,
 		previousVNIDs:  d.PreviousVNIDs,
 		beforeRelease:  d.BeforeRelease,

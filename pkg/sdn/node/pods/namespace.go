@@ -36,7 +36,7 @@ func (m *Manager) setNamespaces(ctx context.Context) error {
 			unknown = append(unknown, pod)
 			continue
 		}
-		pod.NamespaceUID = m.flows.namespaceUID(pod.Namespace)
+		pod.NamespaceUID = m.flows.NamespaceUID(pod.Namespace)
 		m.setAttached(pod, m.fault(pod.Attachment))
 	}
 	if len(unknown) == 0 {
@@ -85,7 +85,7 @@ func (m *Manager) followNamespacesOnce(ctx context.Context, before map[sandbox.A
 	seen = map[sandbox.Attachment]types.UID{}
 	lookups := 0
 	for _, pod := range m.Pods() {
-		uid := m.flows.namespaceUID(pod.Namespace)
+		uid := m.flows.NamespaceUID(pod.Namespace)
 		if uid == "" || uid == pod.NamespaceUID || !m.exists(pod) {
 			continue
 		}
@@ -126,7 +126,7 @@ func (m *Manager) followNamespace(ctx context.Context, a sandbox.Attachment, uid
 	fault := m.fault(a)
 	m.setAttached(pod, fault)
 	if fault == nil { // else the next repair sets the flows
-		m.flows.setAsync(ctx, pod, nil) // the store reports a refusal
+		m.flows.SetAsync(ctx, pod, nil) // the store reports a refusal
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -217,8 +218,8 @@ func TestRecover_staticPodWithoutMirror(t *testing.T) {
 // ADD waits until the NetNamespace is that of the pod's Namespace.
 func TestAdd_previousNetNamespace(t *testing.T) {
 	n, _ := tenants(t)
+	n.policies = namespaceOf{uid: "n2"}
 	a, _ := n.start(t)
-	a.flows.(faultyFlows).podFlows.(*compiledFlows).policies = namespaceOf{uid: "n2"}
 	a.publishNamespace("n1", 0x20)
 	req := n.addPod("web", newNetns(t))
 	if _, err := a.Add(t.Context(), req); code(err) != types.ErrTryAgainLater {
@@ -244,7 +245,7 @@ func (missing) Get(_ context.Context, _, name string) (*corev1.Pod, error) {
 
 // namespaceOf is NoPolicies in a Namespace with the UID.
 type namespaceOf struct {
-	NoPolicies
+	podflows.NoPolicies
 	uid apitypes.UID
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -38,14 +39,15 @@ func TestMain(m *testing.M) {
 
 // node is the kernel, switch and disk of a test. Agents are started and stopped on it.
 type node struct {
-	host    ns.NetNS // the node's network namespace, a new one
-	bridge  bridge
-	flows   func() []string // on the switch
-	ipamDir string
-	options Options
-	mode    config.Mode
-	api     api
-	pods    Pods // api, unless the test replaces it
+	host     ns.NetNS // the node's network namespace, a new one
+	bridge   bridge
+	flows    func() []string // on the switch
+	ipamDir  string
+	options  Options
+	mode     config.Mode
+	api      api
+	pods     Pods // api, unless the test replaces it
+	policies podflows.Policies
 
 	previous  map[uint64]config.VNID // of flows of the previous agent, by cookie
 	recovered chan struct{}          // if not nil, the store's first write waits for it, as in the product
@@ -128,7 +130,7 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	fake := ovs.NewFake("br0")
 	n := &node{host: newNetns(t), bridge: fake, flows: fake.Flows, ipamDir: t.TempDir(), options: options(), mode: config.ModeSubnet, api: api{}}
-	n.pods = n.api
+	n.pods, n.policies = n.api, podflows.NoPolicies{}
 	n.ensureBridge(t)
 	return n
 }
@@ -200,7 +202,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		Links:    faultyLinks{hostLinks{n.host, veth.Links{}}, a.faults},
 		Switch:   faultySwitch{n.bridge, a.faults},
 		Store:    flows,
-		Policies: NoPolicies{},
+		Policies: n.policies,
 		Compile:  n.compiler().Pod,
 		Events:   a.events,
 

@@ -13,15 +13,15 @@ import (
 // noFlows discards all flows.
 type noFlows struct{}
 
-func (noFlows) ready(context.Context, string) (apitypes.UID, error) { return "", nil }
-func (noFlows) namespaceUID(string) apitypes.UID                    { return "" }
-func (noFlows) set(context.Context, sandbox.Pod, *corev1.Pod) error { return nil }
-func (noFlows) setAsync(context.Context, sandbox.Pod, *corev1.Pod) func(context.Context) error {
+func (noFlows) Ready(context.Context, string) (apitypes.UID, error) { return "", nil }
+func (noFlows) NamespaceUID(string) apitypes.UID                    { return "" }
+func (noFlows) Set(context.Context, sandbox.Pod, *corev1.Pod) error { return nil }
+func (noFlows) SetAsync(context.Context, sandbox.Pod, *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
-func (noFlows) podChanged(context.Context, *corev1.Pod)     {}
-func (noFlows) recoverBandwidth([]sandbox.Pod, []ovs.Meter) {}
-func (noFlows) expected(sandbox.Pod) []*ovs.Flow            { return nil }
-func (noFlows) remove(sandbox.Attachment) func(context.Context) error {
+func (noFlows) PodChanged(context.Context, *corev1.Pod)     {}
+func (noFlows) RecoverBandwidth([]sandbox.Pod, []ovs.Meter) {}
+func (noFlows) Expected(sandbox.Pod) []*ovs.Flow            { return nil }
+func (noFlows) Remove(sandbox.Attachment) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }

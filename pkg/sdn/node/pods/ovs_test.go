@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -44,7 +45,7 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 		mode:    config.ModeSubnet,
 		api:     api{},
 	}
-	n.pods = n.api
+	n.pods, n.policies = n.api, podflows.NoPolicies{}
 	n.ensureFixture(t)
 	return n, s
 }

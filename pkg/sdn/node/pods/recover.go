@@ -66,5 +66,20 @@ func (m *Manager) setFlowsAsync(ctx context.Context, pod sandbox.Pod) {
 	if pod.OFPort <= 0 {
 		return // addLostPorts has reported it
 	}
-	m.pending = append(m.pending, pendingFlows{pod, m.flows.setAsync(ctx, pod, nil)})
+	m.pending = append(m.pending, pendingFlows{pod, m.flows.SetAsync(ctx, pod, nil)})
+}
+
+// recoverBandwidth reads the active limits of recovered pods from the switch. Annotations that are invalid, or not in the cache, retain them. It is called before
+// any pod gets another port.
+func (m *Manager) recoverBandwidth(ctx context.Context) error {
+	recovered := m.Pods()
+	if len(recovered) == 0 {
+		return nil
+	}
+	meters, err := m.bridge.DumpMeters(ctx)
+	if err != nil {
+		return fmt.Errorf("read the bandwidth of %d pods from the switch: %w", len(recovered), err)
+	}
+	m.flows.RecoverBandwidth(recovered, meters)
+	return nil
 }

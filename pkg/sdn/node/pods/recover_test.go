@@ -61,7 +61,9 @@ func TestRecover_removesStale(t *testing.T) {
 	}
 	stop()
 
-	hostVeth := func(r *cniserver.Request) string { return sandbox.Attachment{Sandbox: r.ContainerID, IfName: r.IfName}.HostVeth() }
+	hostVeth := func(r *cniserver.Request) string {
+		return sandbox.Attachment{Sandbox: r.ContainerID, IfName: r.IfName}.HostVeth()
+	}
 	// The node was rebooted: the device does not exist.
 	noError(t, (hostLinks{n.host, veth.Links{}}).Delete(t.Context(), hostVeth(ended)))
 	// Leases are deleted or truncated.
@@ -193,12 +195,12 @@ func (l *lateOFPort) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 // uninstalled are flows that are never installed.
 type uninstalled struct{ podFlows }
 
-func (uninstalled) set(ctx context.Context, _ sandbox.Pod, _ *corev1.Pod) error {
+func (uninstalled) Set(ctx context.Context, _ sandbox.Pod, _ *corev1.Pod) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (uninstalled) remove(sandbox.Attachment) func(context.Context) error {
+func (uninstalled) Remove(sandbox.Attachment) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()

@@ -154,7 +154,7 @@ func (m *Manager) repairPort(ctx context.Context, pod sandbox.Pod) error {
 	}
 	if fault != nil {
 		// The flows may not be installed yet: get what they depend on first.
-		uid, err := m.flows.ready(ctx, pod.Namespace)
+		uid, err := m.flows.Ready(ctx, pod.Namespace)
 		if err != nil {
 			return fmt.Errorf("look up the inputs of the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
@@ -175,7 +175,7 @@ func (m *Manager) repairPort(ctx context.Context, pod sandbox.Pod) error {
 		}
 		pod.OFPort = number
 	}
-	if err := m.flows.set(ctx, pod, nil); err != nil {
+	if err := m.flows.Set(ctx, pod, nil); err != nil {
 		return fmt.Errorf("install the flows of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	klog.FromContext(ctx).Info("Repaired the port of a pod", "pod", klog.KRef(pod.Namespace, pod.Name), "ofport", pod.OFPort)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
@@ -43,6 +44,11 @@ func (m *Manager) Run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// PodChanged applies the annotations of a pod of this node. It does not wait for the switch: the Node's condition reports flows that it refuses.
+func (m *Manager) PodChanged(ctx context.Context, object *corev1.Pod) {
+	m.flows.PodChanged(ctx, object)
 }
 
 // probe checks that Open vSwitch answers, and a disk that failed before.

@@ -1,4 +1,4 @@
-package pods
+package podflows
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type limits struct {
 }
 
 // limitsOf returns the limits of the pod's attachment. The caller holds f.mu.
-func (f *compiledFlows) limitsOf(p sandbox.Pod) *limits {
+func (f *Flows) limitsOf(p sandbox.Pod) *limits {
 	l := f.limits[p.Attachment]
 	if l == nil {
 		l = &limits{reported: map[string]string{}}
@@ -66,9 +66,9 @@ func (l *limits) read(annotations map[string]string, events Events) {
 }
 
 // publishBandwidth adds the limits of a pod to the update. The object may be nil. The caller holds f.mu, so that the cache is read in the order of updates.
-func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p sandbox.Pod, object *corev1.Pod) {
+func (f *Flows) publishBandwidth(u *flowstore.Update, p sandbox.Pod, object *corev1.Pod) {
 	l := f.limitsOf(p)
-	if cached := sandbox.CachedObject(f.pods, p); cached != nil {
+	if cached := sandbox.CachedObject(f.cache, p); cached != nil {
 		object = cached
 	}
 	if object != nil {
@@ -79,12 +79,13 @@ func (f *compiledFlows) publishBandwidth(u *flowstore.Update, p sandbox.Pod, obj
 }
 
 // deleteBandwidth deletes the limits of the attachment. The caller holds f.mu.
-func (f *compiledFlows) deleteBandwidth(u *flowstore.Update, a sandbox.Attachment) {
+func (f *Flows) deleteBandwidth(u *flowstore.Update, a sandbox.Attachment) {
 	delete(f.limits, a)
 	u.Withdraw = append(u.Withdraw, inputs.Bandwidth(a.Owner()))
 }
 
-func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
+// PodChanged applies the annotations of a pod in the Kubernetes API. It does not wait for the switch.
+func (f *Flows) PodChanged(ctx context.Context, object *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.limits {
@@ -101,30 +102,11 @@ func (f *compiledFlows) podChanged(ctx context.Context, object *corev1.Pod) {
 	}
 }
 
-func (f *compiledFlows) recoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter) {
+// RecoverBandwidth sets the active limits of pods, before Set or SetAsync, to those that the meters of the switch enforce.
+func (f *Flows) RecoverBandwidth(pods []sandbox.Pod, meters []ovs.Meter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range pods {
 		f.limitsOf(p).active = pipeline.BandwidthOf(meters, p.OFPort)
 	}
-}
-
-// PodChanged applies the annotations of a pod of this node. It does not wait for the switch: the Node's condition reports flows that it refuses.
-func (m *Manager) PodChanged(ctx context.Context, object *corev1.Pod) {
-	m.flows.podChanged(ctx, object)
-}
-
-// recoverBandwidth reads the active limits of recovered pods from the switch. Annotations that are invalid, or not in the cache, retain them. It is called before
-// any pod gets another port.
-func (m *Manager) recoverBandwidth(ctx context.Context) error {
-	recovered := m.Pods()
-	if len(recovered) == 0 {
-		return nil
-	}
-	meters, err := m.bridge.DumpMeters(ctx)
-	if err != nil {
-		return fmt.Errorf("read the bandwidth of %d pods from the switch: %w", len(recovered), err)
-	}
-	m.flows.recoverBandwidth(recovered, meters)
-	return nil
 }

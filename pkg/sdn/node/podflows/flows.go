@@ -1,4 +1,6 @@
-package pods
+// Package podflows compiles the flows of pods: it sets their owners in the flow store, and publishes the inputs that it has from the pods themselves, which are
+// the OpenFlow ports of each Namespace and the limits of bandwidth. It reads and writes nothing on the node.
+package podflows
 
 import (
 	"context"
@@ -21,12 +23,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
-// compiledFlows compiles pods for the flow store, which compiles them again when the VNID of their namespace, their policies or their limits of
+// Flows compiles pods for the flow store, which compiles them again when the VNID of their namespace, their policies or their limits of
 // bandwidth change.
-type compiledFlows struct {
+type Flows struct {
 	store    Store
 	policies Policies
-	pods     Pods
+	cache    sandbox.Cache
 	events   Events
 	compile  func(pipeline.Pod) pipeline.State
 
@@ -42,14 +44,16 @@ type namespace struct {
 	uid  apitypes.UID
 }
 
-func newCompiledFlows(d Dependencies) *compiledFlows {
-	return &compiledFlows{
-		store: d.Store, policies: d.Policies, pods: d.Pods, events: d.Events, compile: d.Compile,
+// New returns flows without pods.
+func New(d Dependencies) *Flows {
+	return &Flows{
+		store: d.Store, policies: d.Policies, cache: d.Cache, events: d.Events, compile: d.Compile,
 		ports: map[namespace]map[sandbox.Attachment]int{}, namespaces: map[sandbox.Attachment]namespace{}, limits: map[sandbox.Attachment]*limits{},
 	}
 }
 
-func (f *compiledFlows) ready(ctx context.Context, name string) (apitypes.UID, error) {
+// Ready returns when the inputs of the flows of the namespace's pods are available, with the UID of the Namespace; "" if unknown.
+func (f *Flows) Ready(ctx context.Context, name string) (apitypes.UID, error) {
 	current, err := f.policies.Fetch(ctx, name)
 	if err != nil {
 		return "", err
@@ -57,7 +61,7 @@ func (f *compiledFlows) ready(ctx context.Context, name string) (apitypes.UID, e
 	if err := f.store.Require(ctx, inputs.VNID(name)); err != nil {
 		return "", err
 	}
-	uid := f.namespaceUID(name)
+	uid := f.NamespaceUID(name)
 	if uid != "" && current != "" && uid != current {
 		return "", types.NewError(types.ErrTryAgainLater, fmt.Sprintf("namespace %s was created again, and its NetNamespace is still that of the previous one", name),
 			"ovsdn-controller re-creates it; check that it runs")
@@ -65,21 +69,23 @@ func (f *compiledFlows) ready(ctx context.Context, name string) (apitypes.UID, e
 	return uid, nil
 }
 
-func (f *compiledFlows) namespaceUID(name string) apitypes.UID {
+// NamespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
+func (f *Flows) NamespaceUID(name string) apitypes.UID {
 	value, _ := f.store.Value(inputs.NamespaceUID(name))
 	uid, _ := value.(apitypes.UID)
 	return uid
 }
 
 // policyKey returns the key of the pod in policies. Earlier versions wrote the UID of the mirror for static pods.
-func (f *compiledFlows) policyKey(p sandbox.Pod) policy.PodKey {
-	if object := sandbox.CachedObject(f.pods, p); object != nil {
+func (f *Flows) policyKey(p sandbox.Pod) policy.PodKey {
+	if object := sandbox.CachedObject(f.cache, p); object != nil {
 		return policy.KeyOf(object)
 	}
 	return policy.PodKey{Namespace: p.Namespace, Name: p.Name, UID: apitypes.UID(p.UID)}
 }
 
-func (f *compiledFlows) set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
+// Set returns when the pod's flows, and those of network policies that select it, are installed.
+func (f *Flows) Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
 	rules, commit := f.update(ctx, p, object)
 	err := errors.Join(rules(ctx), commit.Wait(ctx))
 	if errors.As(err, new(*flowstore.MissingInputError)) { // the NetNamespace was deleted after ready
@@ -88,7 +94,8 @@ func (f *compiledFlows) set(ctx context.Context, p sandbox.Pod, object *corev1.P
 	return err
 }
 
-func (f *compiledFlows) setAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) func(context.Context) error {
+// SetAsync returns at once. The returned function waits until the flows are installed.
+func (f *Flows) SetAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) func(context.Context) error {
 	rules, commit := f.update(ctx, p, object)
 	return func(ctx context.Context) error {
 		err := commit.Wait(ctx)
@@ -100,7 +107,7 @@ func (f *compiledFlows) setAsync(ctx context.Context, p sandbox.Pod, object *cor
 }
 
 // update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
-func (f *compiledFlows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
+func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
 	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
 	vnid, policies, bandwidth := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner())
@@ -152,7 +159,7 @@ func vnidInput(p sandbox.Pod) flowstore.Input {
 }
 
 // publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.
-func (f *compiledFlows) publishPorts(u *flowstore.Update, ns namespace) {
+func (f *Flows) publishPorts(u *flowstore.Update, ns namespace) {
 	input := inputs.Ports(ns.name, ns.uid)
 	if len(f.ports[ns]) == 0 {
 		delete(f.ports, ns)
@@ -163,19 +170,20 @@ func (f *compiledFlows) publishPorts(u *flowstore.Update, ns namespace) {
 }
 
 // deletePort deletes the OpenFlow port number of the attachment, and adds the others of its namespace to the update.
-func (f *compiledFlows) deletePort(u *flowstore.Update, a sandbox.Attachment) {
+func (f *Flows) deletePort(u *flowstore.Update, a sandbox.Attachment) {
 	ns := f.namespaces[a]
 	delete(f.namespaces, a)
 	delete(f.ports[ns], a)
 	f.publishPorts(u, ns)
 }
 
-func (f *compiledFlows) remove(a sandbox.Attachment) func(context.Context) error {
+// Remove returns at once. The returned function waits until the flows are removed.
+func (f *Flows) Remove(a sandbox.Attachment) func(context.Context) error {
 	commit, policiesDone := f.delete(a), f.policies.Detach(a.Owner())
 	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), policiesDone(ctx)) }
 }
 
-func (f *compiledFlows) delete(a sandbox.Attachment) *flowstore.Commit {
+func (f *Flows) delete(a sandbox.Attachment) *flowstore.Commit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := flowstore.Update{Changes: []flowstore.Change{{Owner: a.Owner()}}}
@@ -186,8 +194,8 @@ func (f *compiledFlows) delete(a sandbox.Attachment) *flowstore.Commit {
 	return f.store.Update(u)[0]
 }
 
-// expected omits flows that are shared with other pods, which have another cookie.
-func (f *compiledFlows) expected(p sandbox.Pod) []*ovs.Flow {
+// Expected returns the flows that should be installed. It omits those that are shared with other pods, which have another cookie.
+func (f *Flows) Expected(p sandbox.Pod) []*ovs.Flow {
 	st := f.store.Compiled(p.Owner())
 	if st == nil {
 		return nil
