@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cniargs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 )
 
@@ -51,7 +51,7 @@ const maxAnnotation = 16 << 10
 
 // isPodAnnotation reports whether the agent reads the annotation of a pod. Tenants write these: the keys are exact, so that their number is limited.
 func isPodAnnotation(key string) bool {
-	return slices.Contains(config.PodRequestAnnotations(), key) || slices.Contains(pods.StaticPodAnnotations(), key)
+	return slices.Contains(config.PodRequestAnnotations(), key) || slices.Contains(cniargs.PodAnnotations(), key)
 }
 
 // isNetworkAnnotation reports whether the annotation is one of the network's objects, which only administrators and controllers write.

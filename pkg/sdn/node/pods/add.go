@@ -19,20 +19,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cniargs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
-
-// Annotations by which kubelet ties a static pod to its mirror in the API, which has another UID: both hold the static
-// pod's UID. (k8s.io/kubernetes/pkg/kubelet/types, ConfigHashAnnotationKey and ConfigMirrorAnnotationKey.)
-const (
-	annotationConfigHash   = "kubernetes.io/config.hash"
-	annotationConfigMirror = corev1.MirrorPodAnnotationKey
-)
-
-// StaticPodAnnotations returns the keys of annotations of pods that ADD reads.
-func StaticPodAnnotations() []string { return []string{annotationConfigHash, annotationConfigMirror} }
 
 // Add attaches the interface. It returns when the pod's flows are installed. When it fails, or its context ends, it
 // removes all that it created.
@@ -59,7 +50,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 	if err := m.requireRecovered(); err != nil {
 		return sandbox.Pod{}, err
 	}
-	args, err := parseArgs(req.Args)
+	args, err := cniargs.Parse(req.Args)
 	if err != nil {
 		return sandbox.Pod{}, err
 	}
@@ -85,8 +76,8 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 		Name:       object.Name,
 		UID:        string(config.PodUID(object)),
 	}
-	if args.sandbox != "" && args.sandbox != a.Sandbox {
-		return pod, invalidArgs("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.sandbox, a.Sandbox)
+	if args.Sandbox != "" && args.Sandbox != a.Sandbox {
+		return pod, cniargs.Invalid("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.Sandbox, a.Sandbox)
 	}
 	if err := requireFirstPlugin(req); err != nil {
 		return pod, err
@@ -135,24 +126,24 @@ func requireFirstPlugin(req *cniserver.Request) error {
 }
 
 // lookUpPod returns the pod in the Kubernetes API. It requires the UID that the runtime passed, since a new pod can have the name.
-func (m *Manager) lookUpPod(ctx context.Context, args kubeArgs) (*corev1.Pod, error) {
-	if pod := m.pods.Cached(args.namespace, args.name); pod != nil && args.matches(pod) {
+func (m *Manager) lookUpPod(ctx context.Context, args cniargs.Args) (*corev1.Pod, error) {
+	if pod := m.pods.Cached(args.Namespace, args.Name); pod != nil && args.Matches(pod) {
 		return pod, nil
 	}
-	pod, err := m.pods.Get(ctx, args.namespace, args.name)
+	pod, err := m.pods.Get(ctx, args.Namespace, args.Name)
 	if apierrors.IsNotFound(err) {
 		return nil, types.NewError(types.ErrUnknownContainer,
 			fmt.Sprintf("pod %s/%s of node %s does not exist in the Kubernetes API; it may have been deleted",
-				args.namespace, args.name, m.NodeName), err.Error())
+				args.Namespace, args.Name, m.NodeName), err.Error())
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrTryAgainLater,
-			fmt.Sprintf("node %s failed to get pod %s/%s from the Kubernetes API", m.NodeName, args.namespace, args.name), err.Error())
+			fmt.Sprintf("node %s failed to get pod %s/%s from the Kubernetes API", m.NodeName, args.Namespace, args.Name), err.Error())
 	}
-	if !args.matches(pod) {
+	if !args.Matches(pod) {
 		return nil, types.NewError(types.ErrUnknownContainer,
 			fmt.Sprintf("pod %s/%s on node %s was replaced: UID of the sandbox is %s, UID in the Kubernetes API is %s",
-				args.namespace, args.name, m.NodeName, args.uid, pod.UID), "")
+				args.Namespace, args.Name, m.NodeName, args.UID, pod.UID), "")
 	}
 	return pod, nil
 }

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cniargs"
 )
 
 // staleCache is an informer cache that differs from the API server. It counts the calls of the API server.
@@ -40,7 +42,7 @@ func TestLookUpPod_staleCache(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := &staleCache{cached: tc.cached, current: pod("new")}
 			m := &Manager{pods: api}
-			got, err := m.lookUpPod(t.Context(), kubeArgs{namespace: "default", name: "db-0", uid: "new"})
+			got, err := m.lookUpPod(t.Context(), cniargs.Args{Namespace: "default", Name: "db-0", UID: "new"})
 			if err != nil {
 				t.Fatal(err)
 			}
