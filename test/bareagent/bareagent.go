@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -138,7 +139,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 	if a.Dependencies != nil {
 		a.Dependencies(&dependencies)
 	}
-	return pods.New(pods.Options{
+	return pods.New(podinterface.Options{
 		NodeName:        NodeName,
 		Subnets:         a.Node.Subnets,
 		ClusterNetworks: a.Node.ClusterNetworks,

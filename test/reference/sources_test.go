@@ -169,7 +169,7 @@ func cniErrors(t *testing.T) string {
 		}
 	}
 	var all []CNIError
-	for _, dir := range []string{"pkg/cniserver", "pkg/sdn/node/cniargs", "pkg/sdn/node/cnihandler", "pkg/sdn/node/hostports", "pkg/sdn/node/networkpolicy", "pkg/sdn/node/podflows", "pkg/sdn/node/pods", "pkg/sdn/node/vnids"} {
+	for _, dir := range []string{"pkg/cniserver", "pkg/sdn/node/cniargs", "pkg/sdn/node/cnihandler", "pkg/sdn/node/hostports", "pkg/sdn/node/networkpolicy", "pkg/sdn/node/podflows", "pkg/sdn/node/podinterface", "pkg/sdn/node/pods", "pkg/sdn/node/vnids"} {
 		all = append(all, parse(t, dir).CNIErrors()...)
 	}
 	table := NewTable("code", "message", "from")

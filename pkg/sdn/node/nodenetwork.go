@@ -26,6 +26,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/remotenodes"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
@@ -203,7 +204,7 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 	if n.node.Mode != config.ModeSubnet {
 		previous = n.previousVNIDs
 	}
-	n.pods, err = pods.New(pods.Options{
+	n.pods, err = pods.New(podinterface.Options{
 		NodeName:        a.NodeName,
 		Subnets:         n.hostSubnet.Subnets,
 		ClusterNetworks: n.node.ClusterNetworks,

@@ -22,7 +22,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cniargs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
 
 // Add attaches the interface. It returns when the pod's flows are installed. When it fails, or its context ends, it
@@ -42,7 +41,7 @@ func (m *Manager) Add(ctx context.Context, req *cniserver.Request) (*current.Res
 	}
 	logger.V(1).Info("Attached pod", "pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs,
 		"ofport", pod.OFPort, "duration", time.Since(start))
-	return m.result(pod), nil
+	return m.Result(pod), nil
 }
 
 // add returns the pod with an error too, if it was identified.
@@ -255,7 +254,7 @@ func (m *Manager) install(ctx context.Context, pod sandbox.Pod, object *corev1.P
 
 // createInterface creates the veth pair, and adds the port while it configures the pod's end. It returns the OpenFlow port number.
 func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod sandbox.Pod) (number int, err error) {
-	i := m.interfaceConfig(pod)
+	i := m.InterfaceConfig(pod)
 	i.HostAlias = pod.Alias()
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
 		return 0, fmt.Errorf("create the veth pair: %w", err)
@@ -298,31 +297,4 @@ func (m *Manager) cleanUp(ctx context.Context, a sandbox.Attachment) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cleanupTimeout)
 	defer cancel()
 	return m.remove(ctx, a)
-}
-
-// result returns the result of ADD in the current CNI version. The plugin converts it to the requested one.
-func (m *Manager) result(pod sandbox.Pod) *current.Result {
-	i := m.interfaceConfig(pod)
-	result := &current.Result{
-		CNIVersion: current.ImplementedSpecVersion,
-		Interfaces: []*current.Interface{
-			{Name: pod.HostVeth(), Mtu: i.MTU},
-			{Name: pod.IfName, Mac: i.MAC.String(), Mtu: i.MTU, Sandbox: pod.Netns},
-		},
-	}
-	for _, addr := range i.Addrs {
-		result.IPs = append(result.IPs, &current.IPConfig{
-			Interface: current.Int(1), // index in Interfaces
-			Address:   veth.IPNet(addr),
-			Gateway:   config.Gateway(addr).AsSlice(),
-		})
-	}
-	for _, r := range i.Routes {
-		route := &types.Route{Dst: veth.IPNet(r.To), MTU: i.RouteMTU}
-		if r.Via.IsValid() {
-			route.GW = r.Via.AsSlice()
-		}
-		result.Routes = append(result.Routes, route)
-	}
-	return result
 }

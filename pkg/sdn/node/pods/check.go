@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
-	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -51,7 +47,7 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox
 	if fault := m.outside(pod); fault != nil {
 		return types.NewError(ErrAttachmentChanged, fmt.Sprintf("pod %s/%s has no network", pod.Namespace, pod.Name), fault.Error())
 	}
-	if err := m.checkPrevResult(req, pod); err != nil {
+	if err := m.CheckPrevResult(req, pod); err != nil {
 		return err
 	}
 	netns, err := m.links.Open(req.Netns)
@@ -69,7 +65,7 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox
 	}
 	err = errors.Join(
 		m.fault(pod.Attachment),
-		m.links.Verify(ctx, netns, m.interfaceConfig(pod)),
+		m.links.Verify(ctx, netns, m.InterfaceConfig(pod)),
 		m.checkLeases(pod),
 		checkPorts(ports, pod),
 		checkFlows(missing),
@@ -78,61 +74,6 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox
 		return types.NewError(ErrAttachmentChanged, fmt.Sprintf("the network of pod %s/%s differs from the result of ADD", pod.Namespace, pod.Name), err.Error())
 	}
 	return nil
-}
-
-// checkPrevResult compares the runtime's prevResult with Add's result. Runtimes must pass it since CNI 0.4.0.
-func (m *Manager) checkPrevResult(req *cniserver.Request, pod sandbox.Pod) error {
-	config, err := cniserver.ParseConfig(req.Config)
-	if err != nil {
-		return err
-	}
-	if config.RawPrevResult == nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing; CHECK requires the result of ADD", "")
-	}
-	if hasNull(config.RawPrevResult) { // the conversion between CNI versions panics on it
-		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", "a list has a null element")
-	}
-	if err := version.ParsePrevResult(&config.PluginConf); err != nil {
-		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", err.Error())
-	}
-	prev, err := current.NewResultFromResult(config.PrevResult)
-	if err != nil {
-		return types.NewError(types.ErrDecodingFailure, "invalid prevResult", err.Error())
-	}
-	if pod.Netns == "" { // rebuilt without an alias, or from an alias without the path
-		pod.Netns = req.Netns
-	}
-	// Later plugins of the list may have added interfaces, addresses and routes.
-	result := m.result(pod)
-	var missing []error
-	for _, ip := range result.IPs {
-		if !slices.ContainsFunc(prev.IPs, func(p *current.IPConfig) bool { return p.Address.String() == ip.Address.String() }) {
-			missing = append(missing, fmt.Errorf("address %s is missing", &ip.Address))
-		}
-	}
-	for _, i := range result.Interfaces {
-		if !slices.ContainsFunc(prev.Interfaces, func(p *current.Interface) bool {
-			return p.Name == i.Name && p.Sandbox == i.Sandbox && p.Mac == i.Mac
-		}) {
-			missing = append(missing, fmt.Errorf("interface %s (MAC %q, sandbox %q) is missing", i.Name, i.Mac, i.Sandbox))
-		}
-	}
-	if len(missing) > 0 {
-		return types.NewError(types.ErrInvalidNetworkConfig,
-			fmt.Sprintf("prevResult differs from the result of ADD for pod %s/%s", pod.Namespace, pod.Name), errors.Join(missing...).Error())
-	}
-	return nil
-}
-
-// hasNull reports whether a list anywhere in the JSON value has null for an element.
-func hasNull(value any) bool {
-	switch value := value.(type) {
-	case map[string]any:
-		return slices.ContainsFunc(slices.Collect(maps.Values(value)), hasNull)
-	case []any:
-		return slices.Contains(value, nil) || slices.ContainsFunc(value, hasNull)
-	}
-	return false
 }
 
 func (m *Manager) unidentifiedCause(a sandbox.Attachment) (cause string, unidentified bool) {

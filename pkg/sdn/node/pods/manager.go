@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/keyedlock"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
@@ -33,7 +34,7 @@ const defaultCleanupTimeout = 10 * time.Second
 
 // Manager attaches and detaches pods. It is a cniserver.Handler. Its methods are safe for concurrent use, except Recover.
 type Manager struct {
-	Options
+	podinterface.Options
 
 	pods   Pods
 	ipam   IPAM
@@ -65,7 +66,7 @@ type Manager struct {
 var _ cniserver.Handler = &Manager{}
 
 // New returns a manager. It rejects requests until Recover has ended.
-func New(o Options, d Dependencies) (*Manager, error) {
+func New(o podinterface.Options, d Dependencies) (*Manager, error) {
 	if err := errors.Join(o.Validate(), d.validate()); err != nil {
 		return nil, fmt.Errorf("pod network: %w", err)
 	}

@@ -135,7 +135,7 @@ func verify(t *testing.T, a *agent, req *cniserver.Request, netns ns.NetNS) erro
 	if !ok {
 		t.Fatalf("%s is not attached", req.ContainerID)
 	}
-	return a.links.Verify(t.Context(), netns, a.interfaceConfig(pod))
+	return a.links.Verify(t.Context(), netns, a.InterfaceConfig(pod))
 }
 
 func wantLinkMTU(t *testing.T, netns ns.NetNS, link string, want int) {

@@ -26,6 +26,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -43,7 +44,7 @@ type node struct {
 	bridge   bridge
 	flows    func() []string // on the switch
 	ipamDir  string
-	options  Options
+	options  podinterface.Options
 	mode     config.Mode
 	api      api
 	pods     Pods // api, unless the test replaces it
@@ -114,8 +115,8 @@ func (e *events) count(prefix string) (n int) {
 	return n
 }
 
-func options() Options {
-	return Options{
+func options() podinterface.Options {
+	return podinterface.Options{
 		NodeName:        "node1",
 		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")},
 		ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},

@@ -22,7 +22,7 @@ func (m *Manager) updateInterface(ctx context.Context, pod sandbox.Pod) {
 		return
 	}
 	defer netns.Close()
-	changes, err := m.links.Update(ctx, netns, pod.HostVeth(), m.interfaceConfig(pod))
+	changes, err := m.links.Update(ctx, netns, pod.HostVeth(), m.InterfaceConfig(pod))
 	if err != nil {
 		logger.Error(err, "Failed to update MTU and routes of a pod", "changed", changes, "action", "delete the pod")
 		return

@@ -1,4 +1,4 @@
-package pods
+package podinterface
 
 import (
 	"net/netip"
@@ -12,31 +12,31 @@ import (
 // multicastNetwork is the multicast range of IPv4 (RFC 5771). Its route is on-link: through the gateway the kernel would use the gateway's MAC.
 func multicastNetwork() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4) }
 
-// interfaceConfig returns the configuration of the pod's interface.
+// InterfaceConfig returns the configuration of the pod's interface.
 //
 // The address has the prefix length of the node's subnet, without the kernel's route for that prefix: the whole
 // cluster network is on-link, since the switch answers ARP requests for it.
-func (m *Manager) interfaceConfig(pod sandbox.Pod) veth.Interface {
+func (o Options) InterfaceConfig(pod sandbox.Pod) veth.Interface {
 	i := veth.Interface{
 		Name:     pod.IfName,
 		MAC:      pod.MAC(),
-		MTU:      m.MTU,
-		RouteMTU: m.RouteMTU,
+		MTU:      o.MTU,
+		RouteMTU: o.RouteMTU,
 		// The userspace datapath drops TCP packets whose checksum is left to the device.
-		NoChecksums: m.Datapath == ovs.DatapathNetdev,
+		NoChecksums: o.Datapath == ovs.DatapathNetdev,
 	}
 	for _, addr := range pod.Addrs {
-		prefix := netip.PrefixFrom(addr, m.subnetBits(addr))
+		prefix := netip.PrefixFrom(addr, o.subnetBits(addr))
 		i.Addrs = append(i.Addrs, prefix)
-		i.Routes = append(i.Routes, m.routes(prefix)...)
+		i.Routes = append(i.Routes, o.routes(prefix)...)
 	}
 	return i
 }
 
 // routes returns on-link routes first: the kernel accepts only reachable gateways.
-func (m *Manager) routes(prefix netip.Prefix) []veth.Route {
+func (o Options) routes(prefix netip.Prefix) []veth.Route {
 	var routes []veth.Route
-	for _, c := range m.ClusterNetworks {
+	for _, c := range o.ClusterNetworks {
 		if sameFamily(c.Addr(), prefix.Addr()) {
 			routes = append(routes, veth.Route{To: c.Masked()})
 		}
@@ -45,16 +45,16 @@ func (m *Manager) routes(prefix netip.Prefix) []veth.Route {
 		routes = append(routes, veth.Route{To: multicastNetwork()})
 	}
 	via := config.Gateway(prefix)
-	if sameFamily(m.ServiceNetwork.Addr(), via) {
-		routes = append(routes, veth.Route{To: m.ServiceNetwork.Masked(), Via: via})
+	if sameFamily(o.ServiceNetwork.Addr(), via) {
+		routes = append(routes, veth.Route{To: o.ServiceNetwork.Masked(), Via: via})
 	}
 	return append(routes, veth.Route{To: defaultRoute(via), Via: via})
 }
 
 // subnetBits returns the prefix length of the node's subnet that contains the address, or the length of the address if none does because
 // the node's subnet was changed.
-func (m *Manager) subnetBits(addr netip.Addr) int {
-	for _, s := range m.Subnets {
+func (o Options) subnetBits(addr netip.Addr) int {
+	for _, s := range o.Subnets {
 		if s.Contains(addr) {
 			return s.Bits()
 		}

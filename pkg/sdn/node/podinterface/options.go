@@ -1,4 +1,6 @@
-package pods
+// Package podinterface determines the interface of a pod from its addresses and from the node's subnets, and the result of ADD that describes it. It is pure:
+// package veth creates the interface.
+package podinterface
 
 import (
 	"errors"
@@ -9,7 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
-// Options are the properties of the node and of the cluster.
+// Options are the properties of the node and of the cluster that interfaces of pods depend on.
 type Options struct {
 	NodeName        string         // for messages
 	Subnets         []netip.Prefix // the node's
