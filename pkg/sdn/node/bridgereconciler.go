@@ -23,8 +23,8 @@ type bridgeReconciler struct {
 	restored func(message string) // reports on the Node that ports were deleted and restored
 	period   time.Duration        // of checks of the bridge for changes that cause no event
 	loop     *reconcile.Loop
-	changes  *reconcile.Runner // adds the bridge to the loop after changes of it
-	last     lastError         // of the set-up of the bridge
+	changes  *reconcile.Runner   // adds the bridge to the loop after changes of it
+	last     reconcile.LastError // of the set-up of the bridge
 }
 
 // bridgeWorkers is the number of ports that are repaired at the same time: each may wait for vswitchd.
@@ -72,7 +72,7 @@ func (r *bridgeReconciler) reconcile(ctx context.Context, port string) error {
 	if ovs.IsUnavailable(err) {
 		fault = nil // Manager.Healthy reports it
 	}
-	if r.last.set(fault) {
+	if r.last.Set(fault) {
 		r.report(fault)
 	}
 	if err == nil && len(missing) > 0 {
@@ -87,4 +87,4 @@ func (r *bridgeReconciler) reconcile(ctx context.Context, port string) error {
 }
 
 // healthy returns the error that prevents the set-up of the bridge, nil if there is none.
-func (r *bridgeReconciler) healthy() error { return r.last.get() }
+func (r *bridgeReconciler) healthy() error { return r.last.Get() }

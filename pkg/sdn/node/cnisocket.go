@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // socketCheck is the interval of checks of the CNI socket. Runtimes repeat an ADD that finds no socket.
@@ -23,7 +24,7 @@ type socketReconciler struct {
 	}
 	report func(eventType, reason, message string)
 	period time.Duration
-	last   lastError
+	last   reconcile.LastError
 }
 
 // run restores the socket until the context ends. It returns an error only when another agent holds the lock.
@@ -50,7 +51,7 @@ func (k *socketReconciler) record(ctx context.Context, restored bool, err error)
 		k.report(corev1.EventTypeWarning, eventreason.CNISocketRestored,
 			"the CNI socket or its lock was deleted while the agent ran, and both are restored; pods could not start or end in the meantime; find the program that deletes files in the socket's directory")
 	}
-	if k.last.set(err) {
+	if k.last.Set(err) {
 		klog.FromContext(ctx).Error(err, "Failed to restore the CNI socket", "retryAfter", k.period)
 		k.report(corev1.EventTypeWarning, eventreason.NetworkSetupFailed, fmt.Sprintf("restore the CNI socket: %v; pods can't start or end on this node until its directory is writable", err))
 	}
@@ -58,7 +59,7 @@ func (k *socketReconciler) record(ctx context.Context, restored bool, err error)
 
 // healthy returns the error of the last restoration, nil if the socket exists.
 func (k *socketReconciler) healthy() error {
-	if err := k.last.get(); err != nil {
+	if err := k.last.Get(); err != nil {
 		return errors.Join(errors.New("the container runtime can't reach the agent"), err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // healthPeriod is the interval of health checks. The Node's condition reports an error that two checks found: a restart of Open vSwitch takes less time.
@@ -62,10 +63,10 @@ func (a *agent) awaitFlows(ctx context.Context, flows *flowstore.Commit, healthy
 
 // flowsHealthy returns a function that returns the reason for which flows are not on the switch, and reports each new reason in an Event.
 func (a *agent) flowsHealthy(st *flowstore.Store) func() error {
-	var last lastError
+	var last reconcile.LastError
 	return func() error {
 		err := st.Healthy()
-		if last.set(err) {
+		if last.Set(err) {
 			a.reporter.warn(eventreason.NetworkFlowsRefused, err)
 		}
 		return err

@@ -107,7 +107,7 @@ type agent struct {
 
 	installation   *installation
 	socket         *socketReconciler
-	serviceNetwork lastError // of the comparison with the cluster's services
+	serviceNetwork reconcile.LastError // of the comparison with the cluster's services
 }
 
 // run serves the CNI socket and repeats the set-up until the context ends. Requests fail with the reason until a set-up has succeeded.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // runtimeFiles installs the CNI plugin and the CNI configuration in the container runtime's directories, and restores them. It changes no other files.
@@ -26,7 +27,7 @@ type runtimeFiles struct {
 	warn            func(reason string, err error)
 	report          func(eventType, reason, message string)
 	synced          bool // sync has succeeded before
-	last            lastError
+	last            reconcile.LastError
 
 	first        string    // the last reported configuration of another network that precedes this one
 	nextReminder time.Time // when it is reported again
@@ -67,7 +68,7 @@ func (f *runtimeFiles) sync(ctx context.Context) {
 	written, err := f.write(ctx)
 	f.reportWritten(written)
 	f.synced = f.synced || err == nil
-	if f.last.set(err) {
+	if f.last.Set(err) {
 		f.warn(eventreason.NetworkSetupFailed, err)
 	}
 	f.reportFirstConfig()
@@ -136,7 +137,7 @@ func firstConfig(dir string) string {
 }
 
 // healthy returns the error of the last write, nil if it succeeded.
-func (f *runtimeFiles) healthy() error { return f.last.get() }
+func (f *runtimeFiles) healthy() error { return f.last.Get() }
 
 // remove deletes the files, the configuration first, so that no more pods start.
 func (f *runtimeFiles) remove() error {

@@ -64,9 +64,9 @@ func checkServiceNetwork(addresses []netip.Addr, network netip.Prefix) error {
 
 // reportServiceNetwork reports the error if it differs from the last one.
 func (a *agent) reportServiceNetwork(ctx context.Context, err error) {
-	previous := a.serviceNetwork.get()
+	previous := a.serviceNetwork.Get()
 	switch {
-	case a.serviceNetwork.set(err):
+	case a.serviceNetwork.Set(err):
 		klog.FromContext(ctx).Error(err, "Service network does not match the cluster")
 		a.reporter.warn(eventreason.ServiceNetworkMismatch, err)
 	case err == nil && previous != nil:
