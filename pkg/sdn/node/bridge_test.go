@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/zonelimits"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -44,7 +45,7 @@ func TestFlowsRestored_failModeChanged(t *testing.T) {
 	repair := newRepair(st)
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		h.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, newZoneLimits(h.bridge, pipeline.Node{}).Reset))
+		h.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, zonelimits.New(h.bridge, pipeline.Node{}).Reset))
 	})
 	h.must(t, written.Wait(t.Context()))
 	session, before := h.bridge.Session(), h.Dump(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/zonelimits"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -95,7 +96,7 @@ func runRepair(t *testing.T, f *nodeBridge, st *flowstore.Store) {
 	parts.Go(func() { reconciler.run(ctx) })
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		f.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, newZoneLimits(f.bridge, pipeline.Node{}).Reset))
+		f.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, zonelimits.New(f.bridge, pipeline.Node{}).Reset))
 	})
 }
 

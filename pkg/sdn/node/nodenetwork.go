@@ -34,6 +34,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/tunnelneighbours"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/vnids"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/zonelimits"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -249,7 +250,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	a := n.agent
 	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.warn(eventreason.NetworkSetupFailed, err) },
 		func(message string) { a.reporter.WarnNode(eventreason.BridgeRestored, message) })
-	limits := newZoneLimits(a.bridge, n.node)
+	limits := zonelimits.New(a.bridge, n.node)
 	n.onConnected = append(n.onConnected, limits.Reset)
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context)) { group.Go(func() error { run(ctx); return nil }) }
@@ -257,7 +258,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	group.Go(func() error { return n.store.Run(writing) })
-	if limitsZones(n.node) {
+	if n.node.LimitsZones() {
 		start(limits.Run)
 	}
 	repair := newRepair(n.store)

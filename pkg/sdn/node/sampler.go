@@ -74,7 +74,7 @@ type sampleTotals struct {
 
 func newSampler(source statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *sampler {
 	s := &sampler{source: source, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
-	if limitsZones(node) {
+	if node.LimitsZones() {
 		s.zones = node.ZoneLimits(0) // the limits themselves are read
 	}
 	return s

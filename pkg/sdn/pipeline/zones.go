@@ -6,6 +6,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // firstZone is the first zone of this program (docs/decisions/0001-conntrack.md). Zones below may be used by other programs.
@@ -50,6 +51,11 @@ type zoneKind struct {
 	class ZoneClass
 	first uint16
 	share int
+}
+
+// LimitsZones reports whether the node's zones have limits: otherwise nothing tracks connections.
+func (n Node) LimitsZones() bool {
+	return n.Mode != config.ModeSubnet || n.BalancesServices
 }
 
 // ZoneLimits returns the limits of all zones in which this node commits connections. free is the number of free entries of conntrack.

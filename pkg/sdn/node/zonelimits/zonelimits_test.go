@@ -1,4 +1,4 @@
-package node
+package zonelimits
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
 // A restarted vswitchd has lost the limits of its userspace datapath.
 func TestZoneLimits_restart(t *testing.T) {
 	sw := ovstest.Start(t)
@@ -24,7 +26,7 @@ func TestZoneLimits_restart(t *testing.T) {
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev}); err != nil {
 		t.Fatal(err)
 	}
-	limits := newZoneLimits(bridge, pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}})
+	limits := New(bridge, pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}})
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() { limits.Run(ctx); close(stopped) }()
@@ -71,7 +73,7 @@ func TestZoneLimits_manySenders(t *testing.T) {
 	node.AppCtl(t, "dpctl/ct-set-maxconns", "netdev@ovs-netdev", fmt.Sprint(size))
 	bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
 	t.Cleanup(bridge.Close)
-	limits := newZoneLimits(bridge, pipeline.Node{Subnets: []netip.Prefix{node.Subnet}})
+	limits := New(bridge, pipeline.Node{Subnets: []netip.Prefix{node.Subnet}})
 	follow := func() native.Tracker {
 		t.Helper()
 		if err := limits.update(t.Context()); err != nil {
