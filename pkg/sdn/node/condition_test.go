@@ -102,7 +102,7 @@ func TestHostSubnetHealthy(t *testing.T) {
 	client := networkfake.NewSimpleClientset()
 	a := &agent{Config: Config{NodeName: "node1"}, network: client, kube: fake.NewClientset()}
 	c := a.newCaches()
-	store := c.network.Network().V1().HostSubnets().Informer().GetStore()
+	store := c.Network.Network().V1().HostSubnets().Informer().GetStore()
 	if err := a.hostSubnetHealthy(c); !errors.Is(err, errNoHostSubnet) {
 		t.Errorf("got %v without a HostSubnet, want errNoHostSubnet", err)
 	}

@@ -69,7 +69,7 @@ func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (s
 	if pod := n.hostPod(m); pod != "" {
 		return fmt.Sprintf("pod %s in the host's network", pod), nil
 	}
-	service, err := serviceWith(n.caches.services.Core().V1().Services().Informer().GetIndexer(), m, addrs)
+	service, err := serviceWith(n.caches.Services.Core().V1().Services().Informer().GetIndexer(), m, addrs)
 	if err != nil || service == "" {
 		return "", err
 	}
@@ -78,7 +78,7 @@ func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (s
 
 // hostPod returns the pod in the host's network that declares the host port.
 func (n *nodeNetwork) hostPod(m hostports.Mapping) string {
-	for _, pod := range (podFinder{n.caches.local.Core().V1().Pods().Lister(), n.agent.kube}).Local() {
+	for _, pod := range (podFinder{n.caches.Local.Core().V1().Pods().Lister(), n.agent.kube}).Local() {
 		if !pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}

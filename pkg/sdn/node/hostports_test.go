@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
@@ -60,7 +61,7 @@ func TestHostPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n := &nodeNetwork{agent: &agent{}, caches: &caches{local: factory}}
+	n := &nodeNetwork{agent: &agent{}, caches: &caches.Set{Local: factory}}
 	for _, tc := range []struct {
 		mapping hostports.Mapping
 		want    string

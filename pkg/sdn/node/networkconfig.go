@@ -14,19 +14,20 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
 )
 
 // hasHostSubnet reports whether the node has a HostSubnet. While it has none, the controller writes the Node's condition.
-func (a *agent) hasHostSubnet(c *caches) bool {
-	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+func (a *agent) hasHostSubnet(c *caches.Set) bool {
+	o, err := c.Network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
 	return err == nil && !config.IsProposed(o)
 }
 
 // isProposed reports whether the controller is allocating a subnet for this node.
-func (a *agent) isProposed(c *caches) bool {
-	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+func (a *agent) isProposed(c *caches.Set) bool {
+	o, err := c.Network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
 	return err == nil && config.IsProposed(o)
 }
 
@@ -34,7 +35,7 @@ func (a *agent) isProposed(c *caches) bool {
 var errNoHostSubnet = errors.New("was deleted, so other nodes do not reach this node's pods; check that ovsdn-controller runs, which re-creates it")
 
 // hostSubnetHealthy returns an error if the node's HostSubnet does not exist: other nodes then have no flows for this node's pods.
-func (a *agent) hostSubnetHealthy(c *caches) error {
+func (a *agent) hostSubnetHealthy(c *caches.Set) error {
 	if a.hasHostSubnet(c) || a.isProposed(c) {
 		return nil
 	}
@@ -42,8 +43,8 @@ func (a *agent) hostSubnetHealthy(c *caches) error {
 }
 
 // clusterNetwork returns the active network. The controller validates changes that are not active yet.
-func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
-	o, err := c.network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
+func (a *agent) clusterNetwork(c *caches.Set) (*config.Network, error) {
+	o, err := c.Network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("ClusterNetwork %q does not exist yet: ovsdn-controller creates it; check that it runs", networkv1.ClusterNetworkDefault)
 	}
@@ -57,8 +58,8 @@ func (a *agent) clusterNetwork(c *caches) (*config.Network, error) {
 	return n, nil
 }
 
-func (a *agent) hostSubnet(c *caches, network *config.Network) (*config.HostSubnet, error) {
-	o, err := c.network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
+func (a *agent) hostSubnet(c *caches.Set, network *config.Network) (*config.HostSubnet, error) {
+	o, err := c.Network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
 	if apierrors.IsNotFound(err) || a.isProposed(c) {
 		return nil, fmt.Errorf("node %s has no HostSubnet yet: ovsdn-controller creates it for the Node; check that it runs, and that --node-name is the name of the Node", a.NodeName)
 	}
@@ -77,7 +78,7 @@ func (a *agent) hostSubnet(c *caches, network *config.Network) (*config.HostSubn
 
 // watchNetworkConfig ends the set-up when the ClusterNetwork or this node's HostSubnet changes. It reports a change that is invalid or that does not fit
 // this host, and the set-up continues. The returned function checks both again.
-func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches, network *config.Network, hostSubnet *config.HostSubnet) (check func(any), err error) {
+func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches.Set, network *config.Network, hostSubnet *config.HostSubnet) (check func(any), err error) {
 	check = func(any) {
 		n, err := a.clusterNetwork(c)
 		if err == nil {
@@ -102,10 +103,10 @@ func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches, n
 			a.condition.refresh()
 		}
 	}
-	if _, err := c.network.Network().V1().ClusterNetworks().Informer().AddEventHandler(handlerOf(networkv1.ClusterNetworkDefault, check)); err != nil {
+	if _, err := c.Network.Network().V1().ClusterNetworks().Informer().AddEventHandler(caches.HandlerOf(networkv1.ClusterNetworkDefault, check)); err != nil {
 		return nil, fmt.Errorf("watch the ClusterNetwork: %w", err)
 	}
-	if _, err := c.network.Network().V1().HostSubnets().Informer().AddEventHandler(handlerOf(a.NodeName, check)); err != nil {
+	if _, err := c.Network.Network().V1().HostSubnets().Informer().AddEventHandler(caches.HandlerOf(a.NodeName, check)); err != nil {
 		return nil, fmt.Errorf("watch the HostSubnet: %w", err)
 	}
 	return check, nil

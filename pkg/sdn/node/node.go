@@ -37,6 +37,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
@@ -211,40 +212,47 @@ func (a *agent) waitToRetry(ctx context.Context, delay time.Duration, failed err
 	<-ctx.Done()
 }
 
+// newCaches returns the informers of a set-up.
+func (a *agent) newCaches() *caches.Set {
+	return caches.New(caches.Options{
+		NodeName: a.NodeName, BalancesServices: a.ServiceProxy == ServiceProxyOVS, Kube: a.kube, Network: a.network, Policies: a.policies,
+	})
+}
+
 // setUp sets up the node and serves CNI requests until the context ends, a part fails or the configuration changes.
 func (a *agent) setUp(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	caches := a.newCaches()
-	defer caches.shutdown() // after cancel
+	c := a.newCaches()
+	defer c.Shutdown() // after cancel
 	var polling sync.WaitGroup
 	defer polling.Wait() // after cancel
 	defer cancel(nil)
-	caches.start(ctx)
+	c.Start(ctx)
 
-	waiting := a.waiting(ctx, caches)
-	networks, hostSubnets := caches.network.Network().V1().ClusterNetworks().Informer(), caches.network.Network().V1().HostSubnets().Informer()
-	network, err := waitFor(ctx, []cache.SharedIndexInformer{networks}, waiting,
-		func() (*config.Network, error) { return a.clusterNetwork(caches) })
+	waiting := a.waiting(ctx, c)
+	networks, hostSubnets := c.Network.Network().V1().ClusterNetworks().Informer(), c.Network.Network().V1().HostSubnets().Informer()
+	network, err := caches.WaitFor(ctx, []cache.SharedIndexInformer{networks}, waiting,
+		func() (*config.Network, error) { return a.clusterNetwork(c) })
 	if err != nil {
 		return err
 	}
-	hostSubnet, err := waitFor(ctx, []cache.SharedIndexInformer{networks, hostSubnets}, waiting, func() (*config.HostSubnet, error) {
+	hostSubnet, err := caches.WaitFor(ctx, []cache.SharedIndexInformer{networks, hostSubnets}, waiting, func() (*config.HostSubnet, error) {
 		// The cluster network may grow while the agent waits for a subnet in it.
-		if n, err := a.clusterNetwork(caches); err == nil {
+		if n, err := a.clusterNetwork(c); err == nil {
 			network = n
 		}
-		return a.hostSubnet(caches, network)
+		return a.hostSubnet(c, network)
 	})
 	if err != nil {
 		return err
 	}
-	check, err := a.watchNetworkConfig(cancel, caches, network, hostSubnet)
+	check, err := a.watchNetworkConfig(cancel, c, network, hostSubnet)
 	if err != nil {
 		return err
 	}
 	// The kernel reports no change of the host's interfaces to the agent: poll.
-	polling.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { check(nil) }, waitReportInterval) })
-	err = a.serve(ctx, caches, network, hostSubnet)
+	polling.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { check(nil) }, caches.ReportInterval) })
+	err = a.serve(ctx, c, network, hostSubnet)
 	if cause := context.Cause(ctx); errors.Is(cause, errChanged) {
 		return cause
 	}
@@ -256,7 +264,7 @@ func (a *agent) setUp(ctx context.Context) error {
 
 // waiting returns a function that reports what the agent waits for: in the log, in an Event on the Node, in the answer to STATUS and, if the node
 // has a HostSubnet, in the Node's condition.
-func (a *agent) waiting(ctx context.Context, c *caches) func(error) {
+func (a *agent) waiting(ctx context.Context, c *caches.Set) func(error) {
 	return func(reason error) {
 		klog.FromContext(ctx).Info("Waiting for the node's configuration", "err", reason.Error())
 		a.reporter.warn(eventreason.NetworkWaiting, reason)

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -47,7 +48,7 @@ const hostCheck = 10 * time.Second
 // nodeNetwork is one set-up of the network of a node with a HostSubnet.
 type nodeNetwork struct {
 	agent      *agent
-	caches     *caches
+	caches     *caches.Set
 	network    *config.Network
 	hostSubnet *config.HostSubnet
 	node       pipeline.Node // compiles flows
@@ -72,7 +73,7 @@ type nodeNetwork struct {
 }
 
 // serve sets up the network of a node with a HostSubnet, and runs it until the context ends or a part fails.
-func (a *agent) serve(ctx context.Context, c *caches, network *config.Network, hostSubnet *config.HostSubnet) error {
+func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Network, hostSubnet *config.HostSubnet) error {
 	n := &nodeNetwork{agent: a, caches: c, network: network, hostSubnet: hostSubnet, started: time.Now(), node: pipeline.Node{
 		Mode:            network.Mode,
 		ClusterNetworks: prefixesOf(network),
@@ -104,13 +105,13 @@ func (n *nodeNetwork) close() {
 
 // syncCaches starts the remaining informers, and waits until all caches have synced.
 func (n *nodeNetwork) syncCaches(ctx context.Context) error {
-	if err := n.agent.watchPolicies(ctx, n.caches, n.node); err != nil {
+	if err := n.caches.WatchPolicies(ctx, n.node); err != nil {
 		return err
 	}
-	if err := n.agent.watchEndpoints(ctx, n.caches, n.node); err != nil {
+	if err := n.caches.WatchEndpoints(ctx, n.node); err != nil {
 		return err
 	}
-	return n.caches.sync(ctx)
+	return n.caches.Sync(ctx)
 }
 
 // newFeatures creates the flow store, the static flows and the features other than pods.
@@ -124,7 +125,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	n.store.Observe(a.metrics.flows)
 	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
-	objects := n.caches.network.Network().V1()
+	objects := n.caches.Network.Network().V1()
 	hostSubnets, netNamespaces := objects.HostSubnets(), objects.NetNamespaces()
 	remoteNodes, err := remotenodes.New(a.NodeName, n.network, n.node, hostSubnets.Lister(), hostSubnets.Informer(), a.bridge, n.firewall.VTEPs(), n.store)
 	if err != nil {
@@ -170,13 +171,13 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 // newServices creates the feature of services, and the index of their ports for host ports. It returns the endpoints by which policies evaluate packets to
 // services; nil if they evaluate the translated packets.
 func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
-	a, objects := n.agent, n.caches.services.Core().V1().Services()
+	a, objects := n.agent, n.caches.Services.Core().V1().Services()
 	if err := objects.Informer().AddIndexers(cache.Indexers{servicePortIndex: indexServicePorts}); err != nil {
 		return nil, fmt.Errorf("index ports of services: %w", err)
 	}
 	if n.node.BalancesServices {
 		b, err := balancer.New(balancer.Options{
-			Node: n.node, NodeName: a.NodeName, Services: objects.Informer(), Slices: n.caches.endpointSlices, Nodes: n.caches.ownNode, Store: n.store, Events: a.reporter,
+			Node: n.node, NodeName: a.NodeName, Services: objects.Informer(), Slices: n.caches.EndpointSlices, Nodes: n.caches.OwnNode, Store: n.store, Events: a.reporter,
 		})
 		if err != nil {
 			return nil, err
@@ -185,8 +186,8 @@ func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err
 		return nil, nil
 	}
 	svcs, err := services.New(services.Options{
-		Node: n.node, Lister: objects.Lister(), Informer: objects.Informer(), Slices: n.caches.endpointSlices, Store: n.store,
-		NodeName: a.NodeName, Nodes: n.caches.nodes(),
+		Node: n.node, Lister: objects.Lister(), Informer: objects.Informer(), Slices: n.caches.EndpointSlices, Store: n.store,
+		NodeName: a.NodeName, Nodes: n.caches.Nodes(),
 	})
 	if err != nil {
 		return nil, err
@@ -214,7 +215,7 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 		RouteMTU:        n.mtu.Routes,
 		Datapath:        a.Datapath,
 	}, pods.Dependencies{
-		Pods:     podFinder{n.caches.local.Core().V1().Pods().Lister(), a.kube},
+		Pods:     podFinder{n.caches.Local.Core().V1().Pods().Lister(), a.kube},
 		IPAM:     n.ipam,
 		Links:    veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
 		Switch:   a.bridge,

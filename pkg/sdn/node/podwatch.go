@@ -9,7 +9,7 @@ import (
 
 // watchPods notifies the pod manager of changes of this node's pods.
 func (n *nodeNetwork) watchPods(ctx context.Context) error {
-	return watchPods(n.caches.local.Core().V1().Pods().Informer(), func(pod *corev1.Pod) { n.pods.PodChanged(ctx, pod) })
+	return watchPods(n.caches.Local.Core().V1().Pods().Informer(), func(pod *corev1.Pod) { n.pods.PodChanged(ctx, pod) })
 }
 
 // watchPods calls changed for added and changed pods. Nothing follows from the deletion of a pod: its sandbox may run on, until DEL.

@@ -16,11 +16,11 @@ func TestWatchPods(t *testing.T) {
 	a := &agent{kube: fake.NewClientset(pod)}
 	c := a.newCaches()
 	limits := make(chan string, 1)
-	if err := watchPods(c.local.Core().V1().Pods().Informer(), func(pod *corev1.Pod) { limits <- pod.Annotations[config.EgressBandwidthAnnotation] }); err != nil {
+	if err := watchPods(c.Local.Core().V1().Pods().Informer(), func(pod *corev1.Pod) { limits <- pod.Annotations[config.EgressBandwidthAnnotation] }); err != nil {
 		t.Fatal(err)
 	}
-	c.local.Start(t.Context().Done())
-	c.local.WaitForCacheSync(t.Context().Done())
+	c.Local.Start(t.Context().Done())
+	c.Local.WaitForCacheSync(t.Context().Done())
 	want := func(limit string) {
 		t.Helper()
 		select {

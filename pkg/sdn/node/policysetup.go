@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
@@ -18,19 +19,19 @@ import (
 // newPolicies creates the feature of network policies, except in mode subnet.
 func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
 	a, c := n.agent, n.caches
-	if c.policies == nil {
+	if c.Policies == nil {
 		n.store.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 		n.podPolicies = podflows.NoPolicies{}
 		return nil
 	}
-	core, network := c.policies.Core().V1(), c.network.Network().V1()
+	core, network := c.Policies.Core().V1(), c.Network.Network().V1()
 	cluster := networkpolicy.Cluster{
 		Pods:            core.Pods().Informer(),
 		Namespaces:      core.Namespaces().Informer(),
 		Nodes:           core.Nodes().Informer(),
 		NetNamespaces:   network.NetNamespaces().Informer(),
 		HostSubnets:     network.HostSubnets().Informer(),
-		NetworkPolicies: c.policies.Networking().V1().NetworkPolicies().Informer(),
+		NetworkPolicies: c.Policies.Networking().V1().NetworkPolicies().Informer(),
 		GetNamespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
 			return a.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		},
@@ -38,8 +39,8 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 		OutsideEndpoints:      outside,
 		HostNetworkNamespaces: a.HostNetworkNamespaces,
 	}
-	if c.clusterPolicies != nil {
-		cluster.ClusterPolicies = c.clusterPolicies.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
+	if c.ClusterPolicies != nil {
+		cluster.ClusterPolicies = c.ClusterPolicies.Policy().V1alpha2().ClusterNetworkPolicies().Informer()
 	}
 	if n.policies, err = networkpolicy.New(n.node, cluster, n.store, a.bridge, a.reporter); err != nil {
 		return err
@@ -51,8 +52,8 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 }
 
 // awaitClusterPolicies returns errChanged once the API server has ClusterNetworkPolicies.
-func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches) error {
-	if c.policies == nil || c.clusterPolicies != nil {
+func (a *agent) awaitClusterPolicies(ctx context.Context, c *caches.Set) error {
+	if c.Policies == nil || c.ClusterPolicies != nil {
 		return nil
 	}
 	if err := discovery.AwaitClusterNetworkPolicies(ctx, a.policies); err != nil {

@@ -15,13 +15,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 )
 
 // apiService is the service that kube-apiserver creates in every cluster, with the first address of its --service-cluster-ip-range.
 const apiService = "kubernetes"
 
 // watchServiceNetwork reports service addresses outside of the configured service network. The agent continues.
-func (a *agent) watchServiceNetwork(ctx context.Context, c *caches, network *config.Network) error {
+func (a *agent) watchServiceNetwork(ctx context.Context, c *caches.Set, network *config.Network) error {
 	handle := func(obj any) {
 		service, err := meta.Accessor(obj)
 		if err != nil || service.GetNamespace() != metav1.NamespaceDefault {
@@ -29,7 +30,7 @@ func (a *agent) watchServiceNetwork(ctx context.Context, c *caches, network *con
 		}
 		a.reportServiceNetwork(ctx, checkServiceNetwork(clusterIPs(obj), network.ServiceNetwork))
 	}
-	if _, err := c.services.Core().V1().Services().Informer().AddEventHandler(handlerOf(apiService, handle)); err != nil {
+	if _, err := c.Services.Core().V1().Services().Informer().AddEventHandler(caches.HandlerOf(apiService, handle)); err != nil {
 		return fmt.Errorf("watch service %s: %w", apiService, err)
 	}
 	return nil

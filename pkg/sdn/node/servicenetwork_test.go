@@ -67,10 +67,10 @@ func TestWatchServiceNetwork_mismatch(t *testing.T) {
 	a := &agent{kube: kube, network: ours, Config: Config{NodeName: "node1"}, reporter: &reporter{recorder: events, node: &corev1.ObjectReference{}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	c := a.newCaches()
-	defer c.shutdown()
+	defer c.Shutdown()
 	defer cancel()
 	must(t, a.watchServiceNetwork(ctx, c, &config.Network{ServiceNetwork: netip.MustParsePrefix("10.96.0.0/12")}))
-	c.start(ctx)
+	c.Start(ctx)
 	got := <-events.Events
 	for _, want := range []string{"ServiceNetworkMismatch", "default/kubernetes", "172.30.0.1", "10.96.0.0/12", "serviceNetwork", "--service-cluster-ip-range"} {
 		if !strings.Contains(got, want) {

@@ -1,4 +1,4 @@
-package node
+package caches
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// waitReportInterval is the interval of repeated reports of what the agent waits for.
-const waitReportInterval = 30 * time.Second
+// ReportInterval is the interval of repeated reports of what the agent waits for.
+const ReportInterval = 30 * time.Second
 
-// cacheSyncTimeout limits the wait for caches. After it, waitFor reports why it waits.
+// cacheSyncTimeout limits the wait for caches. After it, WaitFor reports why it waits.
 const cacheSyncTimeout = 5 * time.Second
 
 // errAPIServerUnavailable is reported while a cache has not synced.
 var errAPIServerUnavailable = errors.New("the API server does not answer (--kube-apiserver), or does not have the kinds and permissions of this installation (deploy/crds, deploy/rbac): " +
 	"see the agent's log; existing pods still have their network")
 
-// waitFor calls try until it succeeds, and returns its result. It calls try again for each event of the informers. It reports the error of try when it
-// changes and every waitReportInterval.
-func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, report func(error), try func() (T, error)) (T, error) {
+// WaitFor calls try until it succeeds, and returns its result. It calls try again for each event of the informers. It reports the error of try when it
+// changes and every ReportInterval.
+func WaitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, report func(error), try func() (T, error)) (T, error) {
 	var none T
 	changed := make(chan struct{}, 1)
 	poke := func(any) {
@@ -52,7 +52,7 @@ func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, 
 	defer stop()
 	cache.WaitForCacheSync(syncing.Done(), synced...)
 
-	again := time.NewTicker(waitReportInterval)
+	again := time.NewTicker(ReportInterval)
 	defer again.Stop()
 	var reported string
 	for {
@@ -77,8 +77,8 @@ func waitFor[T any](ctx context.Context, informers []cache.SharedIndexInformer, 
 	}
 }
 
-// handlerOf calls handle for each event of the object with the name.
-func handlerOf(name string, handle func(any)) cache.FilteringResourceEventHandler {
+// HandlerOf calls handle for each event of the object with the name.
+func HandlerOf(name string, handle func(any)) cache.FilteringResourceEventHandler {
 	return cache.FilteringResourceEventHandler{
 		FilterFunc: func(obj any) bool {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {

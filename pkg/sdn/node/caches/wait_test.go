@@ -1,4 +1,4 @@
-package node
+package caches
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func TestWaitFor_objectCreatedLater(t *testing.T) {
 	reported := make(chan error, 10)
 	got := make(chan string, 1)
 	go func() {
-		name, err := waitFor(ctx, []cache.SharedIndexInformer{services.Informer()}, func(err error) { reported <- err }, func() (string, error) {
+		name, err := WaitFor(ctx, []cache.SharedIndexInformer{services.Informer()}, func(err error) { reported <- err }, func() (string, error) {
 			svc, err := services.Lister().Services("ns").Get("svc")
 			if err != nil {
 				return "", err
@@ -63,7 +63,7 @@ func TestWaitFor_contextEnds(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	informer := factory.Core().V1().Services().Informer()
 	factory.Start(ctx.Done())
-	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
+	_, err := WaitFor(ctx, []cache.SharedIndexInformer{informer}, func(error) { cancel() }, func() (int, error) { return 0, errors.New("never") })
 	factory.Shutdown()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -82,7 +82,7 @@ func TestWaitFor_apiServerUnavailable(t *testing.T) {
 	informer := factory.Core().V1().Services().Informer()
 	factory.Start(ctx.Done())
 	var reported error
-	_, err := waitFor(ctx, []cache.SharedIndexInformer{informer}, func(err error) { reported = err; cancel() }, func() (int, error) { return 0, errors.New("missing") })
+	_, err := WaitFor(ctx, []cache.SharedIndexInformer{informer}, func(err error) { reported = err; cancel() }, func() (int, error) { return 0, errors.New("missing") })
 	factory.Shutdown()
 	if !errors.Is(reported, errAPIServerUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("reported %v and returned %v, want %v and %v", reported, err, errAPIServerUnavailable, context.Canceled)

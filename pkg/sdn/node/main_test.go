@@ -1,0 +1,9 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
