@@ -41,6 +41,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenetwork"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -87,6 +88,7 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		cni:        cnihandler.New(),
 	}
 	defer a.reporter.stop()
+	a.serviceNetwork = servicenetwork.New(a.reporter.warn)
 	a.metrics = newAgentMetrics(a.probes()["/readyz"])
 	ctx = reconcile.WithObserver(ctx, a.metrics.reconciles)
 	return a.run(ctx)
@@ -108,7 +110,7 @@ type agent struct {
 
 	installation   *installation
 	socket         *socketReconciler
-	serviceNetwork reconcile.LastError // of the comparison with the cluster's services
+	serviceNetwork *servicenetwork.Check
 }
 
 // run serves the CNI socket and repeats the set-up until the context ends. Requests fail with the reason until a set-up has succeeded.

@@ -148,7 +148,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.watchServiceNetwork(ctx, n.caches, n.network); err != nil {
+	if err := a.serviceNetwork.Watch(ctx, n.caches.Services.Core().V1().Services().Informer(), n.network.ServiceNetwork); err != nil {
 		return err
 	}
 	return n.newPolicies(outside)

@@ -1,4 +1,4 @@
-package node
+package servicenetwork
 
 import (
 	"context"
@@ -11,12 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/test/apitest"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
-func TestCheckServiceNetwork(t *testing.T) {
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
+func TestCompare(t *testing.T) {
 	network := netip.MustParsePrefix("172.30.0.0/16")
 	for name, tc := range map[string]struct {
 		addresses []string
@@ -31,15 +34,22 @@ func TestCheckServiceNetwork(t *testing.T) {
 		"another family is right": {[]string{"172.30.255.255", "fd00::1"}, false},
 	} {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: apiService}, Spec: corev1.ServiceSpec{ClusterIPs: tc.addresses}}
-		if err := checkServiceNetwork(clusterIPs(service), network); (err != nil) != tc.wrong {
+		if err := compare(clusterIPs(service), network); (err != nil) != tc.wrong {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestReportServiceNetwork(t *testing.T) {
+// warn records Events about the node.
+func warn(events *record.FakeRecorder) func(string, error) {
+	return func(reason string, err error) {
+		events.Event(&corev1.ObjectReference{}, corev1.EventTypeWarning, reason, err.Error())
+	}
+}
+
+func TestReport(t *testing.T) {
 	events := record.NewFakeRecorder(10)
-	a := &agent{reporter: &reporter{recorder: events, node: &corev1.ObjectReference{}}}
+	c := New(warn(events))
 	for i, step := range []struct{ fault, want string }{
 		{"", ""}, {"a", "a"}, {"a", ""}, {"b", "b"}, {"", ""}, {"b", "b"},
 	} {
@@ -47,7 +57,7 @@ func TestReportServiceNetwork(t *testing.T) {
 		if step.fault != "" {
 			fault = errors.New(step.fault)
 		}
-		a.reportServiceNetwork(t.Context(), fault)
+		c.report(t.Context(), fault)
 		got := ""
 		if len(events.Events) > 0 {
 			got = strings.TrimPrefix(<-events.Events, "Warning ServiceNetworkMismatch ")
@@ -59,17 +69,18 @@ func TestReportServiceNetwork(t *testing.T) {
 }
 
 // The API server creates the service with the first address of its range.
-func TestWatchServiceNetwork_mismatch(t *testing.T) {
+func TestWatch_mismatch(t *testing.T) {
 	tier.Parallel(t)
 	kube, ours := apitest.Clients(t, apitest.Start(t))
 	defer apitest.Disconnect(kube, ours)
 	events := record.NewFakeRecorder(10)
-	a := &agent{kube: kube, network: ours, Config: Config{NodeName: "node1"}, reporter: &reporter{recorder: events, node: &corev1.ObjectReference{}}}
 	ctx, cancel := context.WithCancel(t.Context())
-	c := a.newCaches()
+	c := caches.New(caches.Options{NodeName: "node1", Kube: kube, Network: ours})
 	defer c.Shutdown()
 	defer cancel()
-	must(t, a.watchServiceNetwork(ctx, c, &config.Network{ServiceNetwork: netip.MustParsePrefix("10.96.0.0/12")}))
+	if err := New(warn(events)).Watch(ctx, c.Services.Core().V1().Services().Informer(), netip.MustParsePrefix("10.96.0.0/12")); err != nil {
+		t.Fatal(err)
+	}
 	c.Start(ctx)
 	got := <-events.Events
 	for _, want := range []string{"ServiceNetworkMismatch", "default/kubernetes", "172.30.0.1", "10.96.0.0/12", "serviceNetwork", "--service-cluster-ip-range"} {

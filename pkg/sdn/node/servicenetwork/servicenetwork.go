@@ -1,4 +1,6 @@
-package node
+// Package servicenetwork reports a service network in the ClusterNetwork that is not that of kube-apiserver. The agent continues, although it
+// does not evaluate policies and VNIDs correctly for packets to services then.
+package servicenetwork
 
 import (
 	"context"
@@ -10,27 +12,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // apiService is the service that kube-apiserver creates in every cluster, with the first address of its --service-cluster-ip-range.
 const apiService = "kubernetes"
 
-// watchServiceNetwork reports service addresses outside of the configured service network. The agent continues.
-func (a *agent) watchServiceNetwork(ctx context.Context, c *caches.Set, network *config.Network) error {
+// Check compares the addresses of services with the configured network. It outlives a set-up of the node's network, so that it reports an error once.
+type Check struct {
+	warn func(reason string, err error)
+	last reconcile.LastError
+}
+
+// New returns a check that reports errors as Events by warn.
+func New(warn func(reason string, err error)) *Check { return &Check{warn: warn} }
+
+// Watch reports service addresses outside of the configured service network.
+func (c *Check) Watch(ctx context.Context, services cache.SharedIndexInformer, network netip.Prefix) error {
 	handle := func(obj any) {
 		service, err := meta.Accessor(obj)
 		if err != nil || service.GetNamespace() != metav1.NamespaceDefault {
 			return
 		}
-		a.reportServiceNetwork(ctx, checkServiceNetwork(clusterIPs(obj), network.ServiceNetwork))
+		c.report(ctx, compare(clusterIPs(obj), network))
 	}
-	if _, err := c.Services.Core().V1().Services().Informer().AddEventHandler(caches.HandlerOf(apiService, handle)); err != nil {
+	if _, err := services.AddEventHandler(caches.HandlerOf(apiService, handle)); err != nil {
 		return fmt.Errorf("watch service %s: %w", apiService, err)
 	}
 	return nil
@@ -53,8 +65,8 @@ func clusterIPs(obj any) (addresses []netip.Addr) {
 	return addresses
 }
 
-// checkServiceNetwork returns an error if service kubernetes has addresses, and all of them are outside of the network.
-func checkServiceNetwork(addresses []netip.Addr, network netip.Prefix) error {
+// compare returns an error if service kubernetes has addresses, and all of them are outside of the network.
+func compare(addresses []netip.Addr, network netip.Prefix) error {
 	if len(addresses) == 0 || slices.ContainsFunc(addresses, network.Contains) {
 		return nil
 	}
@@ -63,13 +75,13 @@ func checkServiceNetwork(addresses []netip.Addr, network netip.Prefix) error {
 		metav1.NamespaceDefault, apiService, addresses[0], network, networkv1.ClusterNetworkDefault)
 }
 
-// reportServiceNetwork reports the error if it differs from the last one.
-func (a *agent) reportServiceNetwork(ctx context.Context, err error) {
-	previous := a.serviceNetwork.Get()
+// report reports the error if it differs from the last one.
+func (c *Check) report(ctx context.Context, err error) {
+	previous := c.last.Get()
 	switch {
-	case a.serviceNetwork.Set(err):
+	case c.last.Set(err):
 		klog.FromContext(ctx).Error(err, "Service network does not match the cluster")
-		a.reporter.warn(eventreason.ServiceNetworkMismatch, err)
+		c.warn(eventreason.ServiceNetworkMismatch, err)
 	case err == nil && previous != nil:
 		klog.FromContext(ctx).Info("Service network matches the cluster again")
 	}
