@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -35,16 +36,16 @@ func TestWatchNetworkConfig_flappingNode(t *testing.T) {
 	kube, ours := fake.NewClientset(nodeOf("uid0")), networkfake.NewSimpleClientset()
 	a := &agent{
 		Config: Config{NodeName: "node1"}, network: ours, kube: kube,
-		reporter: newReporter(t.Context(), kube, "node1"), condition: newCondition(kube.CoreV1().Nodes(), "node1"),
+		reporter: nodestatus.NewReporter(t.Context(), kube, "node1"), condition: nodestatus.NewCondition(kube.CoreV1().Nodes(), "node1"),
 	}
-	defer a.reporter.stop()
+	defer a.reporter.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := a.newCaches()
 	must(t, c.Network.Network().V1().ClusterNetworks().Informer().GetStore().Add(active))
 	hostSubnets := c.Network.Network().V1().HostSubnets().Informer().GetStore()
 	must(t, hostSubnets.Add(hostSubnet))
 	running := make(chan struct{})
-	go func() { defer close(running); a.condition.run(ctx) }()
+	go func() { defer close(running); a.condition.Run(ctx) }()
 	defer func() { cancel(); <-running }()
 
 	parsed, err := a.hostSubnet(c, network)
@@ -53,7 +54,7 @@ func TestWatchNetworkConfig_flappingNode(t *testing.T) {
 	defer changed(nil)
 	check, err := a.watchNetworkConfig(changed, c, network, parsed)
 	must(t, err)
-	a.condition.set(available("pods get addresses"))
+	a.condition.Set(nodestatus.Available("pods get addresses"))
 	a.wantCondition(t, "uid0")
 	annotate := func(annotation, value string) { // as the controller does; the watch calls check
 		changed := hostSubnet.DeepCopy()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
@@ -23,12 +24,12 @@ func (a *agent) watchHealth(ctx context.Context, healthy func() error, message f
 	wait.UntilWithContext(ctx, func(context.Context) {
 		if err := healthy(); err != nil {
 			if failures++; failures > 1 {
-				a.condition.set(unavailable(err))
+				a.condition.Set(nodestatus.Unavailable(err))
 			}
 			return
 		}
 		if now := message(); failures > 1 || now != reported {
-			a.condition.set(available(now))
+			a.condition.Set(nodestatus.Available(now))
 			reported = now
 		}
 		failures = 0
@@ -48,9 +49,9 @@ func (a *agent) awaitFlows(ctx context.Context, flows *flowstore.Commit, healthy
 				return
 			}
 			a.cni.SetReason(err)
-			a.condition.set(unavailable(err))
+			a.condition.Set(nodestatus.Unavailable(err))
 			if !reported {
-				a.reporter.warn(eventreason.NetworkWaiting, err)
+				a.reporter.Warn(eventreason.NetworkWaiting, err)
 				reported = true
 			}
 		}, healthPeriod)
@@ -67,7 +68,7 @@ func (a *agent) flowsHealthy(st *flowstore.Store) func() error {
 	return func() error {
 		err := st.Healthy()
 		if last.Set(err) {
-			a.reporter.warn(eventreason.NetworkFlowsRefused, err)
+			a.reporter.Warn(eventreason.NetworkFlowsRefused, err)
 		}
 		return err
 	}

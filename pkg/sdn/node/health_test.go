@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -27,8 +28,8 @@ import (
 func TestAwaitFlows_switchHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		a := &agent{cni: cnihandler.New(), reporter: newReporter(t.Context(), client, "node1"), condition: newCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
-		defer a.reporter.stop()
+		a := &agent{cni: cnihandler.New(), reporter: nodestatus.NewReporter(t.Context(), client, "node1"), condition: nodestatus.NewCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
+		defer a.reporter.Stop()
 		bridge := ovs.NewFake(bridgeName)
 		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
@@ -47,9 +48,8 @@ func TestAwaitFlows_switchHangs(t *testing.T) {
 		awaited := make(chan error, 1)
 		parts.Go(func() { awaited <- a.awaitFlows(ctx, written, func() error { return hangs }) })
 
-		<-a.condition.due
 		synctest.Wait()
-		if v := a.condition.get(); v.status != corev1.ConditionTrue || v.message != hangs.Error() {
+		if v := a.condition.Get(); v.Status != corev1.ConditionTrue || v.Message != hangs.Error() {
 			t.Errorf("got status %+v, want True with message %q", v, hangs)
 		}
 		if err := a.cni.NotReady(); !errors.Is(err, hangs) {
@@ -69,8 +69,8 @@ func TestAwaitFlows_switchHangs(t *testing.T) {
 func TestWatchHealth_rejectedFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		a := &agent{cni: cnihandler.New(), reporter: newReporter(t.Context(), client, "node1"), condition: newCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
-		defer a.reporter.stop()
+		a := &agent{cni: cnihandler.New(), reporter: nodestatus.NewReporter(t.Context(), client, "node1"), condition: nodestatus.NewCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
+		defer a.reporter.Stop()
 		bridge := ovs.NewFake(bridgeName)
 		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
@@ -96,8 +96,8 @@ func TestWatchHealth_rejectedFlows(t *testing.T) {
 		time.Sleep(3 * healthPeriod) //nolint:forbidigo // of the bubble
 		synctest.Wait()
 		message := ""
-		if v := a.condition.get(); v.status == corev1.ConditionTrue {
-			message = v.message
+		if v := a.condition.Get(); v.Status == corev1.ConditionTrue {
+			message = v.Message
 		}
 		for _, want := range []string{owner.String(), "OFPBAC_BAD_OUT_PORT"} {
 			if !strings.Contains(message, want) {
@@ -118,7 +118,7 @@ func TestWatchHealth_rejectedFlows(t *testing.T) {
 		accepts.Store(true)
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // of the bubble; longer than the backoff
 		synctest.Wait()
-		if v := a.condition.get(); v.status != corev1.ConditionFalse {
+		if v := a.condition.Get(); v.Status != corev1.ConditionFalse {
 			t.Errorf("got status %+v after the switch accepted the flows, want False", v)
 		}
 		if got := len(bridge.Flows()); got != 1 {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 )
 
 // hostFeatures reports the firewall features that this host lacks. It is not safe for concurrent use.
@@ -14,8 +15,8 @@ type hostFeatures struct {
 	reported map[hostnet.Feature]string // the last cause in an Event
 }
 
-func newHostFeatures(firewall *hostnet.Firewall, r *reporter) *hostFeatures {
-	return &hostFeatures{skipped: firewall.Skipped, warn: r.warn, reported: map[hostnet.Feature]string{}}
+func newHostFeatures(firewall *hostnet.Firewall, r *nodestatus.Reporter) *hostFeatures {
+	return &hostFeatures{skipped: firewall.Skipped, warn: r.Warn, reported: map[hostnet.Feature]string{}}
 }
 
 // effects returns the effects of the missing features, each after a comma, for the Node's condition. It sends an Event for each new cause.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 )
 
 // The remedy is that of the cause: loading modules does not fix a missing permission.
@@ -39,7 +40,7 @@ func TestHostFeatures_changes(t *testing.T) {
 			reported: map[hostnet.Feature]string{},
 		}
 		skipped.Store(&[]hostnet.Skipped{})
-		a := &agent{condition: newCondition(fake.NewClientset().CoreV1().Nodes(), "node1")}
+		a := &agent{condition: nodestatus.NewCondition(fake.NewClientset().CoreV1().Nodes(), "node1")}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go a.watchHealth(ctx, func() error { return nil }, func() string { return "ready" + features.effects() })
@@ -62,7 +63,7 @@ func TestHostFeatures_changes(t *testing.T) {
 			skipped.Store(&step.skipped)
 			<-time.After(healthPeriod)
 			synctest.Wait()
-			if got := a.condition.get(); got.status != corev1.ConditionFalse || got.message != step.message {
+			if got := a.condition.Get(); got.Status != corev1.ConditionFalse || got.Message != step.message {
 				t.Errorf("got %+v, want status False and message %q", got, step.message)
 			}
 			if got := events.Load(); got != step.events {

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 )
 
 // hasHostSubnet reports whether the node has a HostSubnet. While it has none, the controller writes the Node's condition.
@@ -31,15 +32,12 @@ func (a *agent) isProposed(c *caches.Set) bool {
 	return err == nil && config.IsProposed(o)
 }
 
-// errNoHostSubnet is the failure of a running node whose HostSubnet was deleted. Its text follows the name.
-var errNoHostSubnet = errors.New("was deleted, so other nodes do not reach this node's pods; check that ovsdn-controller runs, which re-creates it")
-
 // hostSubnetHealthy returns an error if the node's HostSubnet does not exist: other nodes then have no flows for this node's pods.
 func (a *agent) hostSubnetHealthy(c *caches.Set) error {
 	if a.hasHostSubnet(c) || a.isProposed(c) {
 		return nil
 	}
-	return fmt.Errorf("HostSubnet %s %w", a.NodeName, errNoHostSubnet)
+	return fmt.Errorf("HostSubnet %s %w", a.NodeName, nodestatus.ErrNoHostSubnet)
 }
 
 // clusterNetwork returns the active network. The controller validates changes that are not active yet.
@@ -96,11 +94,11 @@ func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches.Se
 			}
 		}
 		if err != nil && !a.isProposed(c) { // the controller allocates within milliseconds
-			a.reporter.warn(eventreason.NetworkWaiting, err)
+			a.reporter.Warn(eventreason.NetworkWaiting, err)
 		}
 		// The controller may have written the condition since.
 		if a.hasHostSubnet(c) {
-			a.condition.refresh()
+			a.condition.Refresh()
 		}
 	}
 	if _, err := c.Network.Network().V1().ClusterNetworks().Informer().AddEventHandler(caches.HandlerOf(networkv1.ClusterNetworkDefault, check)); err != nil {

@@ -40,6 +40,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenetwork"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
@@ -83,12 +84,12 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		apiHealth:  apiHealth,
 		bridge:     bridge,
 		flowBridge: restorewait.New(bridge),
-		reporter:   newReporter(ctx, kube, cfg.NodeName),
-		condition:  newCondition(kube.CoreV1().Nodes(), cfg.NodeName),
+		reporter:   nodestatus.NewReporter(ctx, kube, cfg.NodeName),
+		condition:  nodestatus.NewCondition(kube.CoreV1().Nodes(), cfg.NodeName),
 		cni:        cnihandler.New(),
 	}
-	defer a.reporter.stop()
-	a.serviceNetwork = servicenetwork.New(a.reporter.warn)
+	defer a.reporter.Stop()
+	a.serviceNetwork = servicenetwork.New(a.reporter.Warn)
 	a.metrics = newAgentMetrics(a.probes()["/readyz"])
 	ctx = reconcile.WithObserver(ctx, a.metrics.reconciles)
 	return a.run(ctx)
@@ -103,8 +104,8 @@ type agent struct {
 	apiHealth  *apihealth.Monitor // observes kube, network and policies
 	bridge     *native.Native
 	flowBridge *restorewait.Bridge // the bridge, for the flow store
-	reporter   *reporter
-	condition  *condition
+	reporter   *nodestatus.Reporter
+	condition  *nodestatus.Condition
 	cni        *cnihandler.Handler
 	metrics    *agentMetrics
 
@@ -117,23 +118,23 @@ type agent struct {
 func (a *agent) run(ctx context.Context) error {
 	// The interface flags are validated before any request to the API server.
 	if _, err := hostnet.FindUnderlay(a.selector); err != nil && a.selector != (hostnet.Selector{}) {
-		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
+		a.reporter.WarnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return err
 	}
 	// Lock the socket before any change of the host: a second agent would delete what this one sets up.
 	socket, err := cniserver.Listen(a.CNISocket)
 	if err != nil {
-		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
+		a.reporter.WarnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return err
 	}
 	stopProbes, err := probes.Serve(ctx, a.HealthzAddr, a.probes())
 	if err != nil {
-		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
+		a.reporter.WarnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return errors.Join(err, socket.Close())
 	}
 	defer stopProbes()
 	if err := a.watchInstallation(ctx); err != nil {
-		a.reporter.warnSync(ctx, eventreason.NetworkSetupFailed, err)
+		a.reporter.WarnSync(ctx, eventreason.NetworkSetupFailed, err)
 		return errors.Join(err, socket.Close())
 	}
 	// Hold the lock until the last set-up has ended.
@@ -147,11 +148,11 @@ func (a *agent) run(ctx context.Context) error {
 		served <- cniserver.Serve(serving, socket, observedHandler{a.cni, a.metrics.cni})
 	}()
 	var parts sync.WaitGroup
-	parts.Go(func() { a.condition.run(ctx) })
+	parts.Go(func() { a.condition.Run(ctx) })
 	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.registry) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
-	a.socket = &socketReconciler{socket: socket, report: a.reporter.event, period: socketCheck}
+	a.socket = &socketReconciler{socket: socket, report: a.reporter.Event, period: socketCheck}
 	var lockLost error
 	parts.Go(func() {
 		if lockLost = a.socket.run(ctx); lockLost != nil {
@@ -161,7 +162,7 @@ func (a *agent) run(ctx context.Context) error {
 	a.runSetUps(ctx)
 	parts.Wait()
 	if lockLost != nil {
-		a.reporter.warnSync(context.WithoutCancel(ctx), eventreason.NetworkSetupFailed, lockLost)
+		a.reporter.WarnSync(context.WithoutCancel(ctx), eventreason.NetworkSetupFailed, lockLost)
 	}
 	if a.installation.deleting.Load() {
 		if err := a.uninstall(ctx, socket); err != nil {
@@ -194,7 +195,7 @@ func (a *agent) runSetUps(ctx context.Context) {
 		}
 		retryAfter := delay.Step()
 		klog.FromContext(ctx).Error(err, "Failed to set up the node's network", "retryAfter", retryAfter)
-		a.reporter.warn(eventreason.NetworkSetupFailed, err)
+		a.reporter.Warn(eventreason.NetworkSetupFailed, err)
 		a.cni.SetReason(err)
 		a.waitToRetry(ctx, retryAfter, err)
 	}
@@ -259,7 +260,7 @@ func (a *agent) setUp(ctx context.Context) error {
 		return cause
 	}
 	if err != nil && !errors.Is(err, errChanged) && ctx.Err() == nil {
-		a.condition.set(unavailable(err))
+		a.condition.Set(nodestatus.Unavailable(err))
 	}
 	return err
 }
@@ -269,12 +270,12 @@ func (a *agent) setUp(ctx context.Context) error {
 func (a *agent) waiting(ctx context.Context, c *caches.Set) func(error) {
 	return func(reason error) {
 		klog.FromContext(ctx).Info("Waiting for the node's configuration", "err", reason.Error())
-		a.reporter.warn(eventreason.NetworkWaiting, reason)
+		a.reporter.Warn(eventreason.NetworkWaiting, reason)
 		a.cni.SetReason(reason)
 		if a.hasHostSubnet(c) {
-			a.condition.set(unavailable(reason))
+			a.condition.Set(nodestatus.Unavailable(reason))
 		} else {
-			a.condition.set(nil)
+			a.condition.Set(nil)
 		}
 	}
 }

@@ -249,7 +249,7 @@ func (n *nodeNetwork) prime(ctx context.Context) error {
 // run handles changes, and serves CNI requests once the initial flows are installed.
 func (n *nodeNetwork) run(ctx context.Context) error {
 	a := n.agent
-	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.warn(eventreason.NetworkSetupFailed, err) },
+	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.Warn(eventreason.NetworkSetupFailed, err) },
 		func(message string) { a.reporter.WarnNode(eventreason.BridgeRestored, message) })
 	limits := zonelimits.New(a.bridge, n.node)
 	n.onConnected = append(n.onConnected, limits.Reset)
@@ -308,7 +308,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects()
 	}
 	if status := message(); files.healthy() == nil { // without the CNI configuration kubelet reports no network
-		a.reporter.event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
+		a.reporter.Event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
 	}
 	flows := a.flowsHealthy(n.store)
 	healthy := func() error {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
@@ -19,7 +18,7 @@ func (a *agent) probes() probes.Checks {
 			return errors.Join(checkMounted(native.DefaultRunDir), checkMounted(filepath.Dir(a.CNISocket)))
 		},
 		"/readyz": func() error {
-			return errors.Join(a.cni.NotReady(), a.condition.unavailable(), a.apiHealth.Err(), a.refused())
+			return errors.Join(a.cni.NotReady(), a.condition.Err(), a.apiHealth.Err(), a.refused())
 		},
 	}
 }
@@ -34,10 +33,15 @@ func checkMounted(dir string) error {
 	return nil
 }
 
-// unavailable returns the message of the Node's condition if its status is True, written or scheduled.
-func (c *condition) unavailable() error {
-	if v := c.get(); v != nil && v.status == corev1.ConditionTrue {
-		return errors.New(v.message)
+// refused returns the API server's refusal of this agent's writes about its Node, nil if there is none. Neither the Node's condition nor an Event
+// can report it. The pod network works; the reports about it are out of date.
+func (a *agent) refused() error {
+	err := a.condition.Refusal()
+	if err == nil {
+		err = a.reporter.Refusal()
 	}
-	return nil
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the API server refuses this agent's writes about its Node: %w; apply deploy/rbac and deploy/admission of this version", err)
 }

@@ -37,7 +37,7 @@ type runtimeFiles struct {
 const firstConfigReminder = 20 * time.Minute
 
 func (a *agent) newRuntimeFiles() *runtimeFiles {
-	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.warn, report: a.reporter.event}
+	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.Warn, report: a.reporter.Event}
 	if a.CNIBinDir != "" {
 		f.plugin = &cniserver.Plugin{Source: a.CNIPlugin, Dir: a.CNIBinDir}
 	}

@@ -1,14 +1,9 @@
-package node
+package nodestatus
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"testing"
-	"time"
-
-	networkv1 "github.com/openshift/api/network/v1"
-	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
+	"testing"
+	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
@@ -41,7 +38,7 @@ func TestCondition_writtenOnce(t *testing.T) {
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: config.ReasonHostSubnetGiven, LastTransitionTime: long,
 	}
 	client := fake.NewClientset(nodeWith(ready, given))
-	c := newCondition(client.CoreV1().Nodes(), "node1")
+	c := NewCondition(client.CoreV1().Nodes(), "node1")
 	get := func() *corev1.NodeCondition {
 		t.Helper()
 		node, err := client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
@@ -54,14 +51,14 @@ func TestCondition_writtenOnce(t *testing.T) {
 		return config.NetworkUnavailable(node)
 	}
 	// Unavailable for another reason: the same transition.
-	if err := c.write(t.Context(), *unavailable(errors.New("no bridge"))); err != nil {
+	if err := c.write(t.Context(), *Unavailable(errors.New("no bridge"))); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(); got.Status != corev1.ConditionTrue || got.Reason != config.ReasonNotReady || got.Message != "no bridge" || !got.LastTransitionTime.Equal(&long) {
 		t.Errorf("got %+v", got)
 	}
 	for range 2 {
-		if err := c.write(t.Context(), *available("pods get addresses")); err != nil {
+		if err := c.write(t.Context(), *Available("pods get addresses")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,8 +81,8 @@ func TestCondition_noHostSubnet(t *testing.T) {
 			status = corev1.ConditionFalse
 		}
 		client := fake.NewClientset(nodeWith(corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason}))
-		c := newCondition(client.CoreV1().Nodes(), "node1")
-		if err := c.write(t.Context(), *unavailable(fmt.Errorf("%w: why", errNoHostSubnet))); err != nil {
+		c := NewCondition(client.CoreV1().Nodes(), "node1")
+		if err := c.write(t.Context(), *Unavailable(fmt.Errorf("%w: why", ErrNoHostSubnet))); err != nil {
 			t.Fatal(err)
 		}
 		node, err := client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
@@ -94,27 +91,6 @@ func TestCondition_noHostSubnet(t *testing.T) {
 		}
 		if got := config.NetworkUnavailable(node); got.Status != corev1.ConditionTrue || got.Reason != want {
 			t.Errorf("%s: got %+v, want True with reason %s", reason, got, want)
-		}
-	}
-}
-
-func TestHostSubnetHealthy(t *testing.T) {
-	client := networkfake.NewSimpleClientset()
-	a := &agent{Config: Config{NodeName: "node1"}, network: client, kube: fake.NewClientset()}
-	c := a.newCaches()
-	store := c.Network.Network().V1().HostSubnets().Informer().GetStore()
-	if err := a.hostSubnetHealthy(c); !errors.Is(err, errNoHostSubnet) {
-		t.Errorf("got %v without a HostSubnet, want errNoHostSubnet", err)
-	}
-	for name, annotations := range map[string]map[string]string{
-		"confirmed": nil, "proposed": {config.ProposedAnnotation: ""}, "of a deleted Node": {config.NodeDeletedAnnotation: "2026-01-01T00:00:00Z"},
-	} {
-		hs := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "node1", Annotations: annotations}, Host: "node1", HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}
-		if err := store.Replace([]any{hs}, ""); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.hostSubnetHealthy(c); err != nil {
-			t.Errorf("%s: got %v, want no error", name, err)
 		}
 	}
 }
@@ -133,14 +109,14 @@ func TestCondition_writeRetried(t *testing.T) {
 		written <- struct{}{}
 		return false, nil, nil
 	})
-	c := newCondition(client.CoreV1().Nodes(), "node1")
+	c := NewCondition(client.CoreV1().Nodes(), "node1")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.run(ctx)
+		c.Run(ctx)
 	}()
-	c.set(available("yes"))
+	c.Set(Available("yes"))
 	<-written
 	cancel()
 	<-done
@@ -148,15 +124,15 @@ func TestCondition_writeRetried(t *testing.T) {
 
 func TestCondition_noStatus(t *testing.T) {
 	client := fake.NewClientset(nodeWith())
-	c := newCondition(client.CoreV1().Nodes(), "node1")
+	c := NewCondition(client.CoreV1().Nodes(), "node1")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.run(ctx)
+		c.Run(ctx)
 	}()
-	c.set(nil)
-	c.refresh()
+	c.Set(nil)
+	c.Refresh()
 	cancel()
 	<-done
 	if len(client.Actions()) > 0 {

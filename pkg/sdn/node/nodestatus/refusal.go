@@ -1,7 +1,6 @@
-package node
+package nodestatus
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -41,19 +40,6 @@ func (r *refusal) get(age time.Duration) error {
 		return nil
 	}
 	return r.err
-}
-
-// refused returns the API server's refusal of this agent's writes about its Node, nil if there is none. Neither the Node's condition nor an Event
-// can report it. The pod network works; the reports about it are out of date.
-func (a *agent) refused() error {
-	err := a.condition.refused.get(0)
-	if err == nil {
-		err = a.reporter.refused.get(refusedEventTime)
-	}
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("the API server refuses this agent's writes about its Node: %w; apply deploy/rbac and deploy/admission of this version", err)
 }
 
 // refusalSink records refusals of Events about the Node, not of those about pods: a tenant's quota may refuse these.

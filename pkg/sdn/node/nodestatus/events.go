@@ -1,9 +1,10 @@
-package node
+package nodestatus
 
 import (
 	"context"
 	"time"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,15 +13,10 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
-
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
-var _ pods.Events = &reporter{}
-
-// reporter writes Events on the Node and on pods.
-type reporter struct {
+// Reporter writes Events on the Node and on pods.
+type Reporter struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
 	events      typedcorev1.EventInterface
@@ -32,12 +28,13 @@ type reporter struct {
 // lastEventTimeout limits the write of the agent's last Event.
 const lastEventTimeout = 3 * time.Second
 
-func newReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *reporter {
+// NewReporter returns a reporter whose Events are written in the background until Stop.
+func NewReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *Reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	refused := &refusal{}
 	b.StartRecordingToSink(&refusalSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
 	source := corev1.EventSource{Component: "ovsdn-node", Host: nodeName}
-	return &reporter{
+	return &Reporter{
 		broadcaster: b,
 		recorder:    b.NewRecorder(scheme.Scheme, source),
 		events:      client.CoreV1().Events(metav1.NamespaceDefault),
@@ -48,10 +45,11 @@ func newReporter(ctx context.Context, client kubernetes.Interface, nodeName stri
 	}
 }
 
-func (r *reporter) warn(reason string, err error) { r.WarnNode(reason, err.Error()) }
+// Warn writes a Warning Event on the Node.
+func (r *Reporter) Warn(reason string, err error) { r.WarnNode(reason, err.Error()) }
 
-// warnSync writes an Event for an error that ends the agent. It returns after the write: the recorder would lose the Event when the agent exits.
-func (r *reporter) warnSync(ctx context.Context, reason string, err error) {
+// WarnSync writes an Event for an error that ends the agent. It returns after the write: the recorder would lose the Event when the agent exits.
+func (r *Reporter) WarnSync(ctx context.Context, reason string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lastEventTimeout)
 	defer cancel()
 	now := metav1.Now()
@@ -65,19 +63,24 @@ func (r *reporter) warnSync(ctx context.Context, reason string, err error) {
 	}
 }
 
-func (r *reporter) event(eventType, reason, message string) {
+// Event writes an Event on the Node.
+func (r *Reporter) Event(eventType, reason, message string) {
 	r.recorder.Event(r.node, eventType, reason, message)
 }
 
-// WarnNode implements pods.Events.
-func (r *reporter) WarnNode(reason, message string) {
-	r.event(corev1.EventTypeWarning, reason, message)
+// WarnNode writes a Warning Event on the Node.
+func (r *Reporter) WarnNode(reason, message string) {
+	r.Event(corev1.EventTypeWarning, reason, message)
 }
 
-// WarnPod implements pods.Events.
-func (r *reporter) WarnPod(p sandbox.Pod, reason, message string) {
+// WarnPod writes a Warning Event on the pod.
+func (r *Reporter) WarnPod(p sandbox.Pod, reason, message string) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
 	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
 }
 
-func (r *reporter) stop() { r.broadcaster.Shutdown() }
+// Stop ends the writes.
+func (r *Reporter) Stop() { r.broadcaster.Shutdown() }
+
+// Refusal returns the API server's refusal of the last Event about the Node, nil if there is none.
+func (r *Reporter) Refusal() error { return r.refused.get(refusedEventTime) }

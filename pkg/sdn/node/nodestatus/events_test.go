@@ -1,4 +1,4 @@
-package node
+package nodestatus
 
 import (
 	"context"
@@ -19,11 +19,13 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
 func TestWarnSync(t *testing.T) {
 	client := fake.NewClientset()
-	r := newReporter(t.Context(), client, "node1")
-	defer r.stop()
-	r.warnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("another agent is here"))
+	r := NewReporter(t.Context(), client, "node1")
+	defer r.Stop()
+	r.WarnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("another agent is here"))
 	events, err := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +51,14 @@ func TestEventsOfLongestNames(t *testing.T) {
 	node, namespace := strings.Repeat("n", longName), strings.Repeat("s", longLabel)
 	policy := namespace + "/" + strings.Repeat("p", longName)
 	_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	must(t, err)
-	r := newReporter(t.Context(), kube, node)
-	defer r.stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReporter(t.Context(), kube, node)
+	defer r.Stop()
 	pod := sandbox.Pod{Namespace: namespace, Name: strings.Repeat("q", longName), UID: "uid"}
-	r.warn(eventreason.NetworkWaiting, errors.New("about the node"))
-	r.warnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("the last"))
+	r.Warn(eventreason.NetworkWaiting, errors.New("about the node"))
+	r.WarnSync(t.Context(), eventreason.NetworkSetupFailed, errors.New("the last"))
 	r.WarnPod(pod, "PodEvent", "about the pod "+pod.Name)
 	r.WarnNode(eventreason.NetworkPoliciesBeyondBudgets, strings.Repeat(policy+", ", 10))
 	for _, want := range []struct{ namespace, name, reason, message string }{
