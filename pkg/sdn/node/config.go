@@ -14,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 )
@@ -173,4 +174,9 @@ func (c Config) selector() (hostnet.Selector, error) {
 		s.NodeIP = ip
 	}
 	return s, nil
+}
+
+// Options returns the paths of the CNI plugin and configuration.
+func (c Config) fileOptions() cnifiles.Options {
+	return cnifiles.Options{ConfDir: c.CNIConfDir, BinDir: c.CNIBinDir, Plugin: c.CNIPlugin, Socket: c.CNISocket}
 }

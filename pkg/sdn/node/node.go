@@ -38,6 +38,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
@@ -110,7 +111,7 @@ type agent struct {
 	metrics    *agentMetrics
 
 	installation   *installation
-	socket         *socketReconciler
+	socket         *cnifiles.Socket
 	serviceNetwork *servicenetwork.Check
 }
 
@@ -152,10 +153,10 @@ func (a *agent) run(ctx context.Context) error {
 	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.registry) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
-	a.socket = &socketReconciler{socket: socket, report: a.reporter.Event, period: socketCheck}
+	a.socket = cnifiles.NewSocket(socket, a.reporter.Event)
 	var lockLost error
 	parts.Go(func() {
-		if lockLost = a.socket.run(ctx); lockLost != nil {
+		if lockLost = a.socket.Run(ctx); lockLost != nil {
 			cancel()
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -300,20 +301,20 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 		klog.FromContext(ctx).Error(err, "Failed to restrict VXLAN to nodes", "retryAfter", hostCheck)
 	}
 	klog.FromContext(ctx).Info("Initial flow sync complete", "pods", len(n.pods.Pods()), "duration", time.Since(n.started), "firewall", restricted)
-	files := a.newRuntimeFiles()
-	files.sync(ctx)
-	start(files.run)
+	files := cnifiles.New(a.fileOptions(), a.reporter.Warn, a.reporter.Event)
+	files.Sync(ctx)
+	start(files.Run)
 	features := newHostFeatures(n.firewall, a.reporter)
 	message := func() string {
 		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects()
 	}
-	if status := message(); files.healthy() == nil { // without the CNI configuration kubelet reports no network
+	if status := message(); files.Healthy() == nil { // without the CNI configuration kubelet reports no network
 		a.reporter.Event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
 	}
 	flows := a.flowsHealthy(n.store)
 	healthy := func() error {
 		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(),
-			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.healthy(), a.socket.healthy(), n.firewall.Healthy(), flows())
+			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	start(n.hostPorts.Run)

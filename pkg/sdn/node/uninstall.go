@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -69,17 +70,13 @@ func Uninstall(ctx context.Context, cfg Config) error {
 type uninstaller struct {
 	Config
 	bridge *native.Native
-	files  *runtimeFiles
+	files  *cnifiles.Files
 
 	listTimeout, bridgeTimeout time.Duration
 }
 
 func newUninstaller(cfg Config, bridge *native.Native) *uninstaller {
-	u := &uninstaller{Config: cfg, bridge: bridge, files: &runtimeFiles{confDir: cfg.CNIConfDir}, listTimeout: listTimeout, bridgeTimeout: bridgeTimeout}
-	if cfg.CNIBinDir != "" {
-		u.files.plugin = &cniserver.Plugin{Dir: cfg.CNIBinDir}
-	}
-	return u
+	return &uninstaller{Config: cfg, bridge: bridge, files: cnifiles.New(cfg.fileOptions(), nil, nil), listTimeout: listTimeout, bridgeTimeout: bridgeTimeout}
 }
 
 // run runs all steps and joins their errors.
@@ -89,7 +86,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		name string
 		do   func(context.Context) error
 	}{
-		{"CNI configuration and plugin", func(context.Context) error { return u.files.remove() }}, // first, so that no more pods start
+		{"CNI configuration and plugin", func(context.Context) error { return u.files.Remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
 		{"host ports", u.removeHostPorts},
 		{"firewall", u.removeFirewall},
@@ -188,7 +185,7 @@ func (u *uninstaller) removeFirewall(ctx context.Context) error {
 // restoreSysctls restores nothing if another network is configured: it may need the sysctls.
 func (u *uninstaller) restoreSysctls(ctx context.Context) error {
 	log := klog.FromContext(ctx)
-	if other := firstConfig(u.CNIConfDir); other != "" {
+	if other := cnifiles.FirstConfig(u.CNIConfDir); other != "" {
 		log.Info("Retained sysctls, which another configured network may need", "configuration", other)
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
@@ -125,9 +126,9 @@ func (h *host) setUp(t *testing.T) {
 	_, err = h.bridge.AddPort(t.Context(), ovs.Port{Name: veth, ExternalIDs: map[string]string{sandbox.IDSandbox: "sandbox"}})
 	h.must(t, err)
 
-	files := (&agent{Config: h.config, reporter: nil}).newRuntimeFiles()
-	_, err = files.write(t.Context())
-	h.must(t, err)
+	files := cnifiles.New(h.config.fileOptions(), func(_ string, err error) { t.Error(err) }, func(string, string, string) {})
+	files.Sync(t.Context())
+	h.must(t, files.Healthy())
 }
 
 // state returns the host's state that an uninstallation must restore, without empty tables of the firewall.
@@ -196,7 +197,7 @@ func TestUninstall_otherNetwork(t *testing.T) {
 	if got := h.sh(t, "sysctl -n net.ipv4.ip_forward"); got != "1\n" {
 		t.Errorf("ip_forward is %s", got)
 	}
-	if got := filesIn(t, h.config.CNIConfDir); got != "05-other.conflist" {
+	if got := listDir(t, h.config.CNIConfDir); got != "05-other.conflist" {
 		t.Errorf("got files %s", got)
 	}
 }
@@ -217,7 +218,7 @@ func TestUninstall_switchStopped(t *testing.T) {
 	if got := h.sh(t, "ip -o link; iptables-save; sysctl net.ipv4.ip_forward"); strings.Contains(got, "in-the-pod") || strings.Contains(got, "OVSDN-") || !strings.Contains(got, "ip_forward = 0") {
 		t.Errorf("got remains on the host:\n%s", got)
 	}
-	if got := filesIn(t, h.config.CNIConfDir) + filesIn(t, h.config.CNIBinDir); got != "bridge" {
+	if got := listDir(t, h.config.CNIConfDir) + listDir(t, h.config.CNIBinDir); got != "bridge" {
 		t.Errorf("got files %s", got)
 	}
 }
@@ -252,7 +253,7 @@ func TestUninstall_otherBridge(t *testing.T) {
 	if diff := cmp.Diff(before, row()); diff != "" {
 		t.Errorf("the bridge (-before +after):\n%s", diff)
 	}
-	if got := filesIn(t, h.config.CNIBinDir); got != "bridge" {
+	if got := listDir(t, h.config.CNIBinDir); got != "bridge" {
 		t.Errorf("got plugins %s, want bridge only", got)
 	}
 }
@@ -313,4 +314,17 @@ func TestUninstallMarker_manifest(t *testing.T) {
 	if want := "/openvswitch/" + uninstallMarker + " "; !strings.Contains(string(content), want) {
 		t.Errorf("%s does not wait for %s", manifest, want)
 	}
+}
+
+func listDir(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
 }

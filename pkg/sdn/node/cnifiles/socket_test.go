@@ -1,4 +1,4 @@
-package node
+package cnifiles
 
 import (
 	"context"
@@ -48,8 +48,8 @@ func TestSocketReconciler(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				var got reports
-				k := &socketReconciler{socket: &lostSocket{tc.answers, cancel}, report: got.add, period: socketCheck}
-				if err := k.run(ctx); cniserver.IsInUse(err) != tc.inUse || err != nil && !tc.inUse {
+				k := &Socket{socket: &lostSocket{tc.answers, cancel}, report: got.add, period: socketCheck}
+				if err := k.Run(ctx); cniserver.IsInUse(err) != tc.inUse || err != nil && !tc.inUse {
 					t.Errorf("got %v, want an InUseError: %v", err, tc.inUse)
 				}
 				if len(got) != len(tc.want) {
@@ -60,7 +60,7 @@ func TestSocketReconciler(t *testing.T) {
 						t.Errorf("reported %q, want %q", got[i], want)
 					}
 				}
-				if err := k.healthy(); err != nil {
+				if err := k.Healthy(); err != nil {
 					t.Errorf("healthy: %v after the last answer", err)
 				}
 			})

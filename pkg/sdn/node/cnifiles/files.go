@@ -1,4 +1,6 @@
-package node
+// Package cnifiles writes the files by which the container runtime reaches the agent: the CNI plugin, its configuration and the agent's socket. It writes them again after
+// another program has deleted or changed them, and reports that.
+package cnifiles
 
 import (
 	"context"
@@ -18,10 +20,10 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// runtimeFiles installs the CNI plugin and the CNI configuration in the container runtime's directories, and restores them. It changes no other files.
+// Files installs the CNI plugin and the CNI configuration in the container runtime's directories, and restores them. It changes no other files.
 //
 // A failed write makes the node unhealthy, but does not stop the agent: existing pods are not affected.
-type runtimeFiles struct {
+type Files struct {
 	plugin          *cniserver.Plugin // nil: not installed by the agent
 	confDir, socket string
 	warn            func(reason string, err error)
@@ -36,35 +38,47 @@ type runtimeFiles struct {
 // firstConfigReminder is the interval of repeated reports of another network's configuration: the API server deletes Events after an hour.
 const firstConfigReminder = 20 * time.Minute
 
-func (a *agent) newRuntimeFiles() *runtimeFiles {
-	f := &runtimeFiles{confDir: a.CNIConfDir, socket: a.CNISocket, warn: a.reporter.Warn, report: a.reporter.Event}
-	if a.CNIBinDir != "" {
-		f.plugin = &cniserver.Plugin{Source: a.CNIPlugin, Dir: a.CNIBinDir}
+// Options are the paths of the files.
+type Options struct {
+	ConfDir string // the container runtime's directory of CNI configurations
+	BinDir  string // the container runtime's directory of CNI plugins; empty: the agent does not install the plugin
+	Plugin  string // path of the plugin's executable to install
+	Socket  string // path of the socket for requests of the CNI plugin
+}
+
+// New returns files that Sync writes. It reports errors by warn, and files that it wrote by report; Remove calls neither.
+func New(o Options, warn func(reason string, err error), report func(eventType, reason, message string)) *Files {
+	f := &Files{confDir: o.ConfDir, socket: o.Socket, warn: warn, report: report}
+	if o.BinDir != "" {
+		f.plugin = &cniserver.Plugin{Source: o.Plugin, Dir: o.BinDir}
 	}
 	return f
 }
 
-// filesRetry is the delay after a failed write: the node starts no pods until it succeeds.
-const filesRetry = 2 * time.Second
+// checkInterval is the interval of checks of the files, whose changes cause no event.
+const checkInterval = 10 * time.Second
 
-// run restores the files until the context ends.
-func (f *runtimeFiles) run(ctx context.Context) {
+// retryInterval is the delay after a failed write: the node starts no pods until it succeeds.
+const retryInterval = 2 * time.Second
+
+// Run restores the files until the context ends.
+func (f *Files) Run(ctx context.Context) {
 	for {
-		next := hostCheck
-		if f.healthy() != nil {
-			next = filesRetry
+		next := checkInterval
+		if f.Healthy() != nil {
+			next = retryInterval
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(next):
-			f.sync(ctx)
+			f.Sync(ctx)
 		}
 	}
 }
 
-// sync writes the files that are missing or differ. It reports them on the Node, and also an error that differs from the previous one.
-func (f *runtimeFiles) sync(ctx context.Context) {
+// Sync writes the files that are missing or differ. It reports them on the Node, and also an error that differs from the previous one.
+func (f *Files) Sync(ctx context.Context) {
 	written, err := f.write(ctx)
 	f.reportWritten(written)
 	f.synced = f.synced || err == nil
@@ -76,7 +90,7 @@ func (f *runtimeFiles) sync(ctx context.Context) {
 
 // write writes the files that are missing or differ, and returns their paths. It writes the plugin first: the runtime must never find a
 // configuration without the plugin.
-func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) {
+func (f *Files) write(ctx context.Context) (written []string, err error) {
 	if f.plugin != nil {
 		change, err := f.plugin.Install()
 		if err != nil {
@@ -100,7 +114,7 @@ func (f *runtimeFiles) write(ctx context.Context) (written []string, err error) 
 
 // reportWritten reports the files that were written. That is normal until sync has succeeded once: the agent may be the first on the node, or of
 // another version.
-func (f *runtimeFiles) reportWritten(written []string) {
+func (f *Files) reportWritten(written []string) {
 	if len(written) == 0 {
 		return
 	}
@@ -114,8 +128,8 @@ func (f *runtimeFiles) reportWritten(written []string) {
 }
 
 // reportFirstConfig reports another network's configuration that sorts before this one: the runtime uses the first.
-func (f *runtimeFiles) reportFirstConfig() {
-	first := firstConfig(f.confDir)
+func (f *Files) reportFirstConfig() {
+	first := FirstConfig(f.confDir)
 	if first == cniserver.ConfigName {
 		first = ""
 	}
@@ -127,8 +141,8 @@ func (f *runtimeFiles) reportFirstConfig() {
 	f.first = first
 }
 
-// firstConfig returns the name of the configuration that runtimes use, "" if there is none.
-func firstConfig(dir string) string {
+// FirstConfig returns the name of the configuration that runtimes use, "" if there is none.
+func FirstConfig(dir string) string {
 	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 	if err != nil || len(files) == 0 {
 		return "" // write reports a directory that can't be read
@@ -136,11 +150,11 @@ func firstConfig(dir string) string {
 	return filepath.Base(slices.Min(files))
 }
 
-// healthy returns the error of the last write, nil if it succeeded.
-func (f *runtimeFiles) healthy() error { return f.last.Get() }
+// Healthy returns the error of the last write, nil if it succeeded.
+func (f *Files) Healthy() error { return f.last.Get() }
 
-// remove deletes the files, the configuration first, so that no more pods start.
-func (f *runtimeFiles) remove() error {
+// Remove deletes the files, the configuration first, so that no more pods start.
+func (f *Files) Remove() error {
 	err := cniserver.RemoveConfig(f.confDir)
 	if f.plugin != nil {
 		err = errors.Join(err, cniserver.RemovePlugin(f.plugin.Dir))

@@ -1,4 +1,4 @@
-package node
+package cnifiles
 
 import (
 	"os"
@@ -24,14 +24,14 @@ func (r *reports) add(eventType, reason, message string) {
 	*r = append(*r, eventType+" "+reason+" "+message)
 }
 
-func newTestFiles(t *testing.T) (*runtimeFiles, *warnings) {
+func newTestFiles(t *testing.T) (*Files, *warnings) {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "plugin")
 	if err := os.WriteFile(source, []byte("program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	got := &warnings{}
-	return &runtimeFiles{
+	return &Files{
 		plugin:  &cniserver.Plugin{Source: source, Dir: t.TempDir()},
 		confDir: t.TempDir(), socket: cniserver.DefaultSocket, warn: got.warn, report: new(reports).add,
 	}, got
@@ -58,7 +58,7 @@ func TestRuntimeFiles_otherFilesUnchanged(t *testing.T) {
 		}
 	}
 	for range 2 {
-		f.sync(t.Context())
+		f.Sync(t.Context())
 		if got := filesIn(t, f.confDir) + " " + filesIn(t, f.plugin.Dir); got != "10-ovsdn.conflist 99-other.conf bridge ovsdn-cni" {
 			t.Errorf("there is %s", got)
 		}
@@ -68,15 +68,15 @@ func TestRuntimeFiles_otherFilesUnchanged(t *testing.T) {
 			}
 		}
 	}
-	f.sync(t.Context())
-	if err := f.remove(); err != nil {
+	f.Sync(t.Context())
+	if err := f.Remove(); err != nil {
 		t.Error(err)
 	}
 	if got := filesIn(t, f.confDir) + " " + filesIn(t, f.plugin.Dir); got != "99-other.conf bridge" {
 		t.Errorf("after the removal there is %s", got)
 	}
-	if len(*warned) > 0 || f.healthy() != nil {
-		t.Errorf("warned of %q, %v", *warned, f.healthy())
+	if len(*warned) > 0 || f.Healthy() != nil {
+		t.Errorf("warned of %q, %v", *warned, f.Healthy())
 	}
 }
 
@@ -85,12 +85,12 @@ func TestRuntimeFiles_otherNetworkFirst(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.confDir, "05-other.conflist"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.sync(t.Context())
-	f.sync(t.Context())
+	f.Sync(t.Context())
+	f.Sync(t.Context())
 	if len(*warned) != 1 || !strings.HasPrefix((*warned)[0], eventreason.OtherNetworkFirst+": 05-other.conflist comes before 10-ovsdn.conflist") {
 		t.Errorf("warned of %q", *warned)
 	}
-	if err := f.healthy(); err != nil {
+	if err := f.Healthy(); err != nil {
 		t.Errorf("healthy: got %v, want nil", err)
 	}
 }
@@ -108,19 +108,19 @@ func TestRuntimeFiles_readOnlyDirectory(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	f.sync(t.Context())
-	f.sync(t.Context())
+	f.Sync(t.Context())
+	f.Sync(t.Context())
 	if len(*warned) != 1 || !strings.Contains((*warned)[0], "read-only file system") || !strings.Contains((*warned)[0], f.confDir) {
 		t.Errorf("warned of %q", *warned)
 	}
-	if f.healthy() == nil {
+	if f.Healthy() == nil {
 		t.Error("healthy: got nil, want an error")
 	}
 	if err := unix.Mount("", f.confDir, "", unix.MS_REMOUNT, ""); err != nil {
 		t.Fatal(err)
 	}
-	f.sync(t.Context())
-	if err := f.healthy(); err != nil {
+	f.Sync(t.Context())
+	if err := f.Healthy(); err != nil {
 		t.Errorf("healthy after the remount: got %v, want nil", err)
 	}
 }
@@ -147,7 +147,7 @@ func TestRuntimeFiles_deleted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.sync(t.Context())
+		f.Sync(t.Context())
 		if tc.want == "" && len(got) > 0 || tc.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], tc.want)) {
 			t.Errorf("step %d: reported %q, want %q", i, got, tc.want)
 		}

@@ -1,4 +1,4 @@
-package node
+package cnifiles
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 // socketCheck is the interval of checks of the CNI socket. Runtimes repeat an ADD that finds no socket.
 const socketCheck = 2 * time.Second
 
-// socketReconciler restores the CNI socket and its lock after they were deleted, for example by a program that empties /run.
-type socketReconciler struct {
+// Socket restores the CNI socket and its lock after they were deleted, for example by a program that empties /run.
+type Socket struct {
 	socket interface {
 		Restore() (restored bool, err error)
 	}
@@ -27,8 +27,13 @@ type socketReconciler struct {
 	last   reconcile.LastError
 }
 
-// run restores the socket until the context ends. It returns an error only when another agent holds the lock.
-func (k *socketReconciler) run(ctx context.Context) error {
+// NewSocket returns a reconciler of the socket that reports by Events on the Node.
+func NewSocket(socket *cniserver.Listener, report func(eventType, reason, message string)) *Socket {
+	return &Socket{socket: socket, report: report, period: socketCheck}
+}
+
+// Run restores the socket until the context ends. It returns an error only when another agent holds the lock.
+func (k *Socket) Run(ctx context.Context) error {
 	ticker := time.NewTicker(k.period)
 	defer ticker.Stop()
 	for {
@@ -45,7 +50,7 @@ func (k *socketReconciler) run(ctx context.Context) error {
 	}
 }
 
-func (k *socketReconciler) record(ctx context.Context, restored bool, err error) {
+func (k *Socket) record(ctx context.Context, restored bool, err error) {
 	if restored {
 		klog.FromContext(ctx).Info("Restored the CNI socket")
 		k.report(corev1.EventTypeWarning, eventreason.CNISocketRestored,
@@ -57,8 +62,8 @@ func (k *socketReconciler) record(ctx context.Context, restored bool, err error)
 	}
 }
 
-// healthy returns the error of the last restoration, nil if the socket exists.
-func (k *socketReconciler) healthy() error {
+// Healthy returns the error of the last restoration, nil if the socket exists.
+func (k *Socket) Healthy() error {
 	if err := k.last.Get(); err != nil {
 		return errors.Join(errors.New("the container runtime can't reach the agent"), err)
 	}
