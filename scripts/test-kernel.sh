@@ -19,7 +19,7 @@ if [ $# = 0 ]; then
       cd pkg/sdn/node/hostnet
       "$OLDPWD/bin/kernel/backend.test" -test.v -test.run="^TestNewFirewall_kernelWithOneBackend$"' - "$module"
   done
-  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node/restorewait '^TestPacketsFlow' pkg/sdn/node '^TestBridgeRepaired_randomForeignChanges$' \
+  set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node/restorewait '^TestPacketsFlow' pkg/sdn/node/br0 '^TestBridgeRepaired_randomForeignChanges$' \
     test/cni '^TestAgentWhileTheClockJumps$' \
     pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked|VXLANFromUnknownVTEPsIsDropped|PodsDoNotLowerTheTunnelsMTU|VTEPsFollowHostSubnets|PodDoesNotFillConntrack|NeighbourTableThresholds)$' \
     pkg/ovs/native '^Test(ListedConnectionsCanBeFlushed|ZonesAreLimited)$' pkg/sdn/node/networkpolicy '^Test(Flush_forbiddenConnections|Flush_connectionsOfDeletedPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged|RemoteClientsDoNotShareZones|ConnectionsOfPreviousVersionContinue|DestinationSweepCausesFewUpcalls)$'

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
@@ -30,8 +31,8 @@ func TestAwaitFlows_switchHangs(t *testing.T) {
 		client := fake.NewClientset()
 		a := &agent{cni: cnihandler.New(), reporter: nodestatus.NewReporter(t.Context(), client, "node1"), condition: nodestatus.NewCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
 		defer a.reporter.Stop()
-		bridge := ovs.NewFake(bridgeName)
-		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+		bridge := ovs.NewFake(br0.Name)
+		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: br0.Name, DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
 		}
 		bridge.SetUnavailable(true)
@@ -71,8 +72,8 @@ func TestWatchHealth_rejectedFlows(t *testing.T) {
 		client := fake.NewClientset()
 		a := &agent{cni: cnihandler.New(), reporter: nodestatus.NewReporter(t.Context(), client, "node1"), condition: nodestatus.NewCondition(client.CoreV1().Nodes(), "node1"), apiHealth: &apihealth.Monitor{}}
 		defer a.reporter.Stop()
-		bridge := ovs.NewFake(bridgeName)
-		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+		bridge := ovs.NewFake(br0.Name)
+		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: br0.Name, DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
 		}
 		var accepts atomic.Bool

@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
@@ -31,8 +32,8 @@ func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
 		tun0.ServiceNextHop, tun0.ServiceNextHopMAC = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode())
 	}
 	n.tun0 = hostnet.NewTun0(tun0)
-	n.bridge = newNodeBridge(a.bridge, a.Datapath, n.network, n.hostSubnet, n.tun0, n.mtu)
-	return n.bridge.ensure(ctx)
+	n.bridge = br0.New(a.bridge, a.Datapath, n.network, n.hostSubnet, n.tun0, n.mtu)
+	return n.bridge.Ensure(ctx)
 }
 
 // setUpHost sets up the host's routes to pods and its firewall.

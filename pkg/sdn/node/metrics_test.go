@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -97,8 +98,8 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 // runStore runs a store with one flow on a fake bridge.
 func runStore(t testing.TB) *flowstore.Store {
 	t.Helper()
-	bridge := ovs.NewFake(bridgeName)
-	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+	bridge := ovs.NewFake(br0.Name)
+	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: br0.Name, DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
 	}
 	st := flowstore.New(bridge)
@@ -133,7 +134,7 @@ type noHandler struct {
 func (h noHandler) Del(context.Context, *cniserver.Request) error { return h.err }
 
 func TestMetrics(t *testing.T) {
-	st := flowstore.New(ovs.NewFake(bridgeName))
+	st := flowstore.New(ovs.NewFake(br0.Name))
 	from := &switchStatistics{}
 	m := newTestMetrics(t, st, from)
 	m.network.Load().sampler.sample(t.Context(), true) // the baseline
@@ -192,7 +193,7 @@ func TestMetrics_notSetUp(t *testing.T) {
 
 // Statistics of a store on a bridge appear, and a scrape costs no request to the switch.
 func TestMetrics_flowStore(t *testing.T) {
-	st := flowstore.New(ovs.NewFake(bridgeName))
+	st := flowstore.New(ovs.NewFake(br0.Name))
 	m := newTestMetrics(t, st, &switchStatistics{})
 	st = runStore(t)
 	st.Observe(m.flows)
@@ -223,7 +224,7 @@ func BenchmarkScrape(b *testing.B) {
 	if err := flowstore.WaitAll(b.Context(), commits); err != nil {
 		b.Fatal(err)
 	}
-	m := newTestMetrics(b, flowstore.New(ovs.NewFake(bridgeName)), &switchStatistics{})
+	m := newTestMetrics(b, flowstore.New(ovs.NewFake(br0.Name)), &switchStatistics{})
 	m.network.Load().flows = st.Statistics
 	m.network.Load().sampler.sample(b.Context(), true)
 	if got := st.Statistics().Flows; got != 50_000 {

@@ -37,6 +37,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
@@ -73,9 +74,9 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	bridge := native.New(bridgeName, native.DefaultRunDir)
+	bridge := native.New(br0.Name, native.DefaultRunDir)
 	defer bridge.Close()
-	bridge.MonitorTables(monitoredTables())
+	bridge.MonitorTables(br0.MonitoredTables())
 	a := &agent{
 		Config:     cfg,
 		selector:   selector,

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
@@ -58,7 +59,7 @@ type nodeNetwork struct {
 	underlay hostnet.Underlay
 	mtu      linkmtu.MTU
 	tun0     *hostnet.Tun0
-	bridge   *nodeBridge
+	bridge   *br0.Bridge
 	firewall *hostnet.Firewall
 
 	store       *flowstore.Store
@@ -250,7 +251,7 @@ func (n *nodeNetwork) prime(ctx context.Context) error {
 // run handles changes, and serves CNI requests once the initial flows are installed.
 func (n *nodeNetwork) run(ctx context.Context) error {
 	a := n.agent
-	bridge := newBridgeReconciler(n.bridge, n.pods, func(err error) { a.reporter.Warn(eventreason.NetworkSetupFailed, err) },
+	reconciler := br0.NewReconciler(n.bridge, n.pods, func(err error) { a.reporter.Warn(eventreason.NetworkSetupFailed, err) },
 		func(message string) { a.reporter.WarnNode(eventreason.BridgeRestored, message) })
 	limits := zonelimits.New(a.bridge, n.node)
 	n.onConnected = append(n.onConnected, limits.Reset)
@@ -263,16 +264,16 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	if n.node.LimitsZones() {
 		start(limits.Run)
 	}
-	repair := newRepair(n.store)
+	repair := br0.NewFlowRepair(n.store)
 	start(repair.Run)
 	start(func(ctx context.Context) {
-		a.bridge.Watch(ctx, onSwitchEvent(n.store, bridge, repair, n.onConnected...))
+		a.bridge.Watch(ctx, br0.OnEvent(n.store, reconciler, repair, n.onConnected...))
 	})
-	start(bridge.run)
+	start(reconciler.Run)
 	sampler := newSampler(a.bridge, n.node, a.NodeName, &a.metrics.samples)
 	a.metrics.setNetwork(n, sampler)
 	start(sampler.run)
-	start(a.watchSockets)
+	start(func(ctx context.Context) { br0.WatchSockets(ctx, a.bridge, a.reporter.WarnNode) })
 	for _, run := range n.runs {
 		start(run)
 	}
@@ -282,16 +283,16 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	group.Go(func() error { return a.awaitClusterPolicies(ctx, n.caches) })
 	group.Go(func() error {
 		defer stopWriting()
-		return n.serveRequests(ctx, bridge, start)
+		return n.serveRequests(ctx, reconciler, start)
 	})
 	return group.Wait()
 }
 
 // serveRequests waits for the initial flows, writes the CNI configuration, and serves CNI requests until the context ends.
-func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconciler, start func(func(context.Context))) error {
+func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler, start func(func(context.Context))) error {
 	a := n.agent
 	if err := a.awaitFlows(ctx, n.staticFlows, func() error { return errors.Join(n.pods.Healthy(), n.store.Healthy()) }); err != nil {
-		return fmt.Errorf("bridge %s: %w", bridgeName, err)
+		return fmt.Errorf("bridge %s: %w", br0.Name, err)
 	}
 	if n.policies != nil {
 		n.policies.InitialSyncDone()
@@ -314,7 +315,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *bridgeReconcile
 	flows := a.flowsHealthy(n.store)
 	healthy := func() error {
 		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(),
-			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows())
+			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.Healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	start(n.hostPorts.Run)

@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -54,7 +55,7 @@ func Uninstall(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	bridge := native.New(bridgeName, native.DefaultRunDir)
+	bridge := native.New(br0.Name, native.DefaultRunDir)
 	defer bridge.Close()
 	err = newUninstaller(cfg, bridge).run(ctx)
 	if err == nil {
@@ -140,16 +141,16 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, u.bridgeTimeout)
 	defer cancel()
 	wait, err := u.bridge.RestoreWait(ctx)
-	if isNoSwitch(err) && !isLink(bridgeName) && !isLink(hostnet.Tun0Name) {
+	if br0.IsNoSwitch(err) && !isLink(br0.Name) && !isLink(hostnet.Tun0Name) {
 		klog.FromContext(ctx).Info("No Open vSwitch runs on this host and its interfaces do not exist", "action", "if Open vSwitch is only stopped: start it and uninstall again")
 		return nil
 	}
 	if err == nil && wait.Armed && (wait.Alone || wait.None) {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
-	deleteErr := u.bridge.DeleteBridge(ctx, identity())
+	deleteErr := u.bridge.DeleteBridge(ctx, br0.Identity())
 	if ovs.IsForeignBridge(deleteErr) {
-		klog.FromContext(ctx).Info("Retained another program's bridge", "bridge", bridgeName, "err", deleteErr.Error())
+		klog.FromContext(ctx).Info("Retained another program's bridge", "bridge", br0.Name, "err", deleteErr.Error())
 		deleteErr = nil
 	}
 	return errors.Join(err, deleteErr)

@@ -21,6 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -58,7 +59,7 @@ func newHost(t *testing.T) *host {
 	h.must(t, os.MkdirAll(h.config.CNIConfDir, 0o755))
 	h.must(t, os.MkdirAll(filepath.Dir(h.config.CNISocket), 0o700))
 	h.in(t, func() error { return netlink.IpsetCreate("THEIRS", "hash:ip", netlink.IpsetCreateOptions{}) })
-	h.bridge = native.New(bridgeName, h.RunDir)
+	h.bridge = native.New(br0.Name, h.RunDir)
 	t.Cleanup(h.bridge.Close)
 	h.sh(t, `ip link set lo up
 sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.all.send_redirects=1
@@ -108,7 +109,7 @@ func (h *host) setUp(t *testing.T) {
 	}
 	tun := hostnet.NewTun0(tun0)
 	h.in(t, func() error {
-		return newNodeBridge(h.bridge, h.config.Datapath, network, hostSubnet, tun, mtu).ensure(t.Context())
+		return br0.New(h.bridge, h.config.Datapath, network, hostSubnet, tun, mtu).Ensure(t.Context())
 	})
 	n := &nodeNetwork{agent: &agent{Config: h.config}, network: network, tun0: tun, node: pipeline.Node{
 		ClusterNetworks: []netip.Prefix{cluster}, BalancesServices: h.balancesServices,
@@ -228,7 +229,7 @@ func TestUninstall_bridgeDeletedBefore(t *testing.T) {
 	h := newHost(t)
 	before := h.VSCtl(t, "get", "open_vswitch", ".", "other_config")
 	h.setUp(t)
-	h.VSCtl(t, "del-br", bridgeName)
+	h.VSCtl(t, "del-br", br0.Name)
 	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		if wait, err := h.bridge.RestoreWait(ctx); err != nil || wait.Alone {
 			return fmt.Errorf("the bridge still exists: %+v, %w", wait, err)
@@ -244,9 +245,9 @@ func TestUninstall_bridgeDeletedBefore(t *testing.T) {
 // Another program's bridge of that name may have the host's uplink.
 func TestUninstall_otherBridge(t *testing.T) {
 	h := newHost(t)
-	h.VSCtl(t, "add-br", bridgeName, "--", "set", "bridge", bridgeName, "datapath_type=netdev", "--", "add-port", bridgeName, "uplink", "--", "set", "interface", "uplink", "type=internal")
+	h.VSCtl(t, "add-br", br0.Name, "--", "set", "bridge", br0.Name, "datapath_type=netdev", "--", "add-port", br0.Name, "uplink", "--", "set", "interface", "uplink", "type=internal")
 	row := func() string {
-		return h.VSCtl(t, "list", "bridge", bridgeName) + h.VSCtl(t, "list-ports", bridgeName) + strings.Join(h.Dump(t), "\n")
+		return h.VSCtl(t, "list", "bridge", br0.Name) + h.VSCtl(t, "list-ports", br0.Name) + strings.Join(h.Dump(t), "\n")
 	}
 	before := row()
 	h.in(t, func() error { return newUninstaller(h.config, h.bridge).run(t.Context()) })
@@ -262,7 +263,7 @@ func TestUninstall_otherBridge(t *testing.T) {
 func TestUninstall_switchNeverInstalled(t *testing.T) {
 	h := newHost(t)
 	cfg := h.config
-	bridge := native.New(bridgeName, t.TempDir())
+	bridge := native.New(br0.Name, t.TempDir())
 	t.Cleanup(bridge.Close)
 	h.in(t, func() error { return newUninstaller(cfg, bridge).run(t.Context()) })
 

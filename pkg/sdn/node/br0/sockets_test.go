@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -17,41 +17,42 @@ import (
 // the cost of a program that changes them all the time, or after each repair.
 const repairInterval = time.Second
 
-// flowRepair repairs the flows after changes by other programs.
-type flowRepair struct {
+// FlowRepair repairs the flows after changes by other programs.
+type FlowRepair struct {
 	changed *reconcile.Runner
 	lost    *reconcile.Runner // all of them
 }
 
-func newRepair(st *flowstore.Store) *flowRepair {
+// NewFlowRepair returns the repair of the flows of the store.
+func NewFlowRepair(st *flowstore.Store) *FlowRepair {
 	runner := func(name string, run func()) *reconcile.Runner {
 		return reconcile.NewRunner(name, repairInterval, func(context.Context) error {
 			run()
 			return nil
 		})
 	}
-	return &flowRepair{changed: runner("flow repair", st.Audit), lost: runner("flow restoration", st.Resync)}
+	return &FlowRepair{changed: runner("flow repair", st.Audit), lost: runner("flow restoration", st.Resync)}
 }
 
 // Run repairs flows until the context ends.
-func (r *flowRepair) Run(ctx context.Context) {
+func (r *FlowRepair) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	parts.Go(func() { r.changed.Run(ctx) })
 	r.lost.Run(ctx)
 }
 
-// monitoredTables returns the tables whose changes are repaired: those of the pipeline except for session affinity, whose flows the switch changes by itself,
+// MonitoredTables returns the tables whose changes are repaired: those of the pipeline except for session affinity, whose flows the switch changes by itself,
 // as often as tenants' clients connect.
-func monitoredTables() []int {
+func MonitoredTables() []int {
 	names := pipeline.TableNames()
 	delete(names, pipeline.AffinityTable)
 	return slices.Sorted(maps.Keys(names))
 }
 
-// onSwitchEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
+// OnEvent returns the handler of Open vSwitch's events. A restarted vswitchd has no flows: the store writes them again, and writes nothing
 // if they are active. onConnected are called after a new connection to vswitchd.
-func onSwitchEvent(st *flowstore.Store, bridge *bridgeReconciler, repair *flowRepair, onConnected ...func()) func(native.Event) {
+func OnEvent(st *flowstore.Store, bridge *Reconciler, repair *FlowRepair, onConnected ...func()) func(native.Event) {
 	return func(e native.Event) {
 		switch e.Kind {
 		case native.SwitchConnected:
@@ -60,14 +61,14 @@ func onSwitchEvent(st *flowstore.Store, bridge *bridgeReconciler, repair *flowRe
 				f()
 			}
 		case native.DatabaseConnected, native.BridgeChanged:
-			bridge.enqueue(bridgeName)
+			bridge.enqueue(Name)
 		case native.ForeignChange:
 			repair.changed.Trigger()
 		case native.PortChanged:
 			bridge.enqueue(e.Port.Name)
 		case native.FlowsLost:
 			st.FlowsLost() // immediately: an audit may precede the restoration
-			bridge.enqueue(bridgeName)
+			bridge.enqueue(Name)
 			repair.lost.Trigger()
 		}
 	}

@@ -1,4 +1,6 @@
-package node
+// Package br0 sets up the bridge of the pod network with its two fixed ports, and supervises Open vSwitch: it restores the bridge, its ports and its flows after another
+// program changed them, and reports lost sockets. The flows belong to the flow store, the ports of pods to the pod manager.
+package br0
 
 import (
 	"context"
@@ -21,31 +23,32 @@ import (
 
 // The names are those of OpenShift SDN, for users of ovs-vsctl and ovs-ofctl.
 const (
-	bridgeName = "br0"
-	vxlanName  = "vxlan0"
+	Name      = "br0" // of the bridge
+	vxlanName = "vxlan0"
 )
 
-// identity returns the properties that identify br0 as this network's.
-func identity() ovs.Bridge {
-	return ovs.Bridge{Name: bridgeName, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: sandbox.IDSandbox}
+// Identity returns the properties that identify br0 as this network's.
+func Identity() ovs.Bridge {
+	return ovs.Bridge{Name: Name, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: sandbox.IDSandbox}
 }
 
-// nodeBridge is br0 with its two fixed ports. Its flows belong to the flow store.
-type nodeBridge struct {
+// Bridge is br0 with its two fixed ports. Its flows belong to the flow store.
+type Bridge struct {
 	bridge *native.Native
 	wanted ovs.Bridge
 	ports  []ovs.Port
 	tun    *hostnet.Tun0
 }
 
-func newNodeBridge(bridge *native.Native, datapath string, network *config.Network, hostSubnet *config.HostSubnet, tun *hostnet.Tun0, mtu linkmtu.MTU) *nodeBridge {
+// New returns the bridge of a node, which Ensure creates.
+func New(bridge *native.Native, datapath string, network *config.Network, hostSubnet *config.HostSubnet, tun *hostnet.Tun0, mtu linkmtu.MTU) *Bridge {
 	options := map[string]string{"remote_ip": "flow", "key": "flow"}
 	if network.VXLANPort != config.DefaultVXLANPort {
 		options["dst_port"] = strconv.Itoa(int(network.VXLANPort))
 	}
-	wanted := identity()
+	wanted := Identity()
 	wanted.DatapathType, wanted.TableNames = datapath, pipeline.TableNames()
-	return &nodeBridge{
+	return &Bridge{
 		bridge: bridge,
 		wanted: wanted,
 		ports: []ovs.Port{
@@ -60,12 +63,12 @@ func newNodeBridge(bridge *native.Native, datapath string, network *config.Netwo
 }
 
 // hasFixed reports whether the port is br0 or one of its fixed ports.
-func (b *nodeBridge) hasFixed(port string) bool {
+func (b *Bridge) hasFixed(port string) bool {
 	return port == b.wanted.Name || slices.ContainsFunc(b.ports, func(p ovs.Port) bool { return p.Name == port })
 }
 
-// ensure creates or corrects the bridge and its fixed ports. It writes nothing if they are in sync.
-func (b *nodeBridge) ensure(ctx context.Context) error {
+// Ensure creates or corrects the bridge and its fixed ports. It writes nothing if they are in sync.
+func (b *Bridge) Ensure(ctx context.Context) error {
 	// AddPort sets the MTU of tun0; its routes must fit before.
 	changes, err := b.tun.PrepareMTU(ctx)
 	if err != nil {
@@ -87,14 +90,14 @@ func (b *nodeBridge) ensure(ctx context.Context) error {
 		}
 		if got.OFPort != port.OFPort {
 			return fmt.Errorf("port %s of %s has OpenFlow port number %d, want %d, which another port has; delete that port with `ovs-vsctl del-port`",
-				port.Name, bridgeName, got.OFPort, port.OFPort)
+				port.Name, Name, got.OFPort, port.OFPort)
 		}
 	}
 	return nil
 }
 
 // missing returns the names of the fixed ports that do not exist; all of them if the bridge does not.
-func (b *nodeBridge) missing(ctx context.Context) (names []string, err error) {
+func (b *Bridge) missing(ctx context.Context) (names []string, err error) {
 	have, err := b.bridge.ListPorts(ctx)
 	if err != nil && !ovs.IsNoBridge(err) {
 		return nil, err
@@ -109,17 +112,18 @@ func (b *nodeBridge) missing(ctx context.Context) (names []string, err error) {
 
 // noSwitch adds the remedy to an error caused by a host without Open vSwitch.
 func noSwitch(err error) error {
-	if isNoSwitch(err) {
+	if IsNoSwitch(err) {
 		return fmt.Errorf("no Open vSwitch runs on this host: install it and start it, or add deploy/overlays/ovs to the installation, which brings one: %w", err)
 	}
 	return err
 }
 
-func isNoSwitch(err error) bool { return ovs.IsUnavailable(err) && errors.Is(err, fs.ErrNotExist) }
+// IsNoSwitch reports whether the error is that no Open vSwitch runs on this host.
+func IsNoSwitch(err error) bool { return ovs.IsUnavailable(err) && errors.Is(err, fs.ErrNotExist) }
 
 // releaseFixedOFPorts deletes ports of pods that have the OpenFlow port number of a fixed port, which vswitchd may assign after a fixed port or the
 // bridge was deleted. The pod manager creates the ports again with other numbers.
-func (b *nodeBridge) releaseFixedOFPorts(ctx context.Context) error {
+func (b *Bridge) releaseFixedOFPorts(ctx context.Context) error {
 	ports, err := b.bridge.ListPorts(ctx)
 	if err != nil {
 		return err

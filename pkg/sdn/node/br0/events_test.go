@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (b *countingBridge) Replace(ctx context.Context, want ovs.State) (ovs.Diffe
 
 // The switch changes flows of session affinity by itself, for tenants' clients: they cause neither events nor a pause of the monitor.
 func TestMonitoredTables(t *testing.T) {
-	got := monitoredTables()
+	got := MonitoredTables()
 	if slices.Contains(got, pipeline.AffinityTable) || len(got) != len(pipeline.TableNames())-1 {
 		t.Errorf("got tables %d, want those of the pipeline without %d", got, pipeline.AffinityTable)
 	}
@@ -45,13 +45,13 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bridge := &countingBridge{Fake: ovs.NewFake(bridgeName)}
-				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+				bridge := &countingBridge{Fake: ovs.NewFake(Name)}
+				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: Name, DatapathType: "netdev"}); err != nil {
 					t.Fatal(err)
 				}
 				st := flowstore.New(bridge)
-				repair := newRepair(st)
-				handle := onSwitchEvent(st, nil, repair)
+				repair := NewFlowRepair(st)
+				handle := OnEvent(st, nil, repair)
 				ctx, cancel := context.WithCancel(t.Context())
 				var parts sync.WaitGroup
 				defer parts.Wait()
@@ -76,14 +76,14 @@ func TestOnSwitchEvent_foreignChanges(t *testing.T) {
 // The restoration after lost flows may be delayed. An audit that precedes it counts no drift; the next one does.
 func TestOnSwitchEvent_auditBeforeRestoration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bridge := ovs.NewFake(bridgeName)
-		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+		bridge := ovs.NewFake(Name)
+		if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: Name, DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
 		}
 		st := flowstore.New(bridge)
 		st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, pipeline.State{Flows: []*ovs.Flow{{Priority: 7, Actions: []ovs.Action{goovs.Drop()}}}})
-		repair := newRepair(st)
-		handle := onSwitchEvent(st, newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil), repair)
+		repair := NewFlowRepair(st)
+		handle := OnEvent(st, NewReconciler(&Bridge{wanted: Identity()}, nil, nil, nil), repair)
 		ctx, cancel := context.WithCancel(t.Context())
 		var parts sync.WaitGroup
 		defer parts.Wait()
@@ -120,18 +120,18 @@ func TestOnSwitchEvent_contestedSettings(t *testing.T) {
 	for name, event := range map[string]native.Event{
 		"settings of the bridge": {Kind: native.BridgeChanged},
 		"fail mode":              {Kind: native.FlowsLost},
-		"number of a fixed port": {Kind: native.PortChanged, Port: ovs.Port{Name: bridgeName}},
+		"number of a fixed port": {Kind: native.PortChanged, Port: ovs.Port{Name: Name}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bridge := &countingBridge{Fake: ovs.NewFake(bridgeName)}
-				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: bridgeName, DatapathType: "netdev"}); err != nil {
+				bridge := &countingBridge{Fake: ovs.NewFake(Name)}
+				if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: Name, DatapathType: "netdev"}); err != nil {
 					t.Fatal(err)
 				}
 				st := flowstore.New(bridge)
-				repair := newRepair(st)
-				reconciler := newBridgeReconciler(&nodeBridge{wanted: identity()}, nil, nil, nil)
-				handle := onSwitchEvent(st, reconciler, repair)
+				repair := NewFlowRepair(st)
+				reconciler := NewReconciler(&Bridge{wanted: Identity()}, nil, nil, nil)
+				handle := OnEvent(st, reconciler, repair)
 				ctx, cancel := context.WithCancel(t.Context())
 				var parts sync.WaitGroup
 				defer parts.Wait()
@@ -152,7 +152,7 @@ func TestOnSwitchEvent_contestedSettings(t *testing.T) {
 				parts.Go(func() { repair.Run(ctx) })
 				synctest.Wait()
 				before := bridge.comparisons.Load()
-				parts.Go(func() { reconciler.run(ctx) })
+				parts.Go(func() { reconciler.Run(ctx) })
 				time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble
 				cancel()
 				parts.Wait()

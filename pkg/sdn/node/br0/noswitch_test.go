@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 )
 
 func TestNoSwitch_notInstalled(t *testing.T) {
-	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
-	bridge := native.New(bridgeName, t.TempDir())
+	wanted := ovs.Bridge{Name: Name, DatapathType: "netdev", TableNames: pipeline.TableNames()}
+	bridge := native.New(Name, t.TempDir())
 	t.Cleanup(bridge.Close)
 	err := noSwitch(bridge.EnsureBridge(t.Context(), wanted))
 	if !ovs.IsUnavailable(err) || !strings.Contains(err.Error(), "deploy/overlays/ovs") {
@@ -26,8 +26,8 @@ func TestNoSwitch_notInstalled(t *testing.T) {
 
 func TestNoSwitch_stopped(t *testing.T) {
 	s := ovstest.Start(t)
-	wanted := ovs.Bridge{Name: bridgeName, DatapathType: "netdev", TableNames: pipeline.TableNames()}
-	bridge := native.New(bridgeName, s.RunDir)
+	wanted := ovs.Bridge{Name: Name, DatapathType: "netdev", TableNames: pipeline.TableNames()}
+	bridge := native.New(Name, s.RunDir)
 	t.Cleanup(bridge.Close)
 	if err := noSwitch(bridge.EnsureBridge(t.Context(), wanted)); err != nil {
 		t.Fatal(err)
@@ -42,27 +42,4 @@ func TestNoSwitch_stopped(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestWaitToRetry_switchStarts(t *testing.T) {
-	s := ovstest.Start(t)
-	s.StopVSwitchd(t)
-	s.StopDB(t)
-	a := &agent{bridge: native.New(bridgeName, s.RunDir)}
-	t.Cleanup(a.bridge.Close)
-	_, missing := a.bridge.ListPorts(t.Context())
-	if !ovs.IsUnavailable(missing) {
-		t.Fatalf("got %v, want an unavailable error", missing)
-	}
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		a.waitToRetry(t.Context(), time.Hour, missing)
-	}()
-	s.StartDB(t)
-	select {
-	case <-returned:
-	case <-time.After(90 * time.Second):
-		t.Error("waitToRetry did not return after the start of Open vSwitch")
-	}
 }

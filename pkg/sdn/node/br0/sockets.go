@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 // socketsReminder is the interval of repeated reports of missing sockets: the API server deletes Events after an hour.
 const socketsReminder = 20 * time.Minute
 
-// watchSockets reports sockets of Open vSwitch that were deleted while it runs, until the context ends. The agent's connections continue, but
+// WatchSockets reports sockets of Open vSwitch that were deleted while it runs, until the context ends. The agent's connections continue, but
 // no program can open a new one, and neither can the agent after its next restart.
-func (a *agent) watchSockets(ctx context.Context) {
-	w := socketWatch{dir: native.DefaultRunDir, report: a.reporter.WarnNode}
+func WatchSockets(ctx context.Context, bridge *native.Native, report func(reason, message string)) {
+	w := socketWatch{dir: native.DefaultRunDir, report: report}
 	// While Open vSwitch restarts, the agent is not connected, and missing sockets are no fault.
-	wait.UntilWithContext(ctx, func(context.Context) { w.check(time.Now(), a.bridge.Connected()) }, hostCheck)
+	wait.UntilWithContext(ctx, func(context.Context) { w.check(time.Now(), bridge.Connected()) }, checkInterval)
 }
 
 // socketWatch checks for the sockets of Open vSwitch.
@@ -34,7 +34,7 @@ type socketWatch struct {
 
 func (w *socketWatch) check(now time.Time, connected bool) {
 	var missing []string
-	for _, name := range []string{"db.sock", bridgeName + ".mgmt"} {
+	for _, name := range []string{"db.sock", Name + ".mgmt"} {
 		if _, err := os.Stat(filepath.Join(w.dir, name)); os.IsNotExist(err) {
 			missing = append(missing, name)
 		}

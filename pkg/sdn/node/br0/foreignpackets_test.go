@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -137,7 +137,7 @@ const (
 func newRepairedNodes(t *testing.T) *repairedNodes {
 	t.Helper()
 	n := &repairedNodes{Network: datapath.New(t, 2)}
-	var bridges []*nodeBridge
+	var bridges []*Bridge
 	for i, count := range []int{2, 1} {
 		bridges = append(bridges, n.bridge(t, n.Nodes[i])) // the agent refuses a bridge with other ports
 		for range count {
@@ -157,14 +157,14 @@ func newRepairedNodes(t *testing.T) *repairedNodes {
 }
 
 // bridge makes the node's bridge the agent's.
-func (n *repairedNodes) bridge(t *testing.T, node *datapath.Node) *nodeBridge {
+func (n *repairedNodes) bridge(t *testing.T, node *datapath.Node) *Bridge {
 	t.Helper()
-	bridge := native.New(bridgeName, node.Switch.RunDir)
+	bridge := native.New(Name, node.Switch.RunDir)
 	t.Cleanup(bridge.Close)
-	bridge.MonitorTables(monitoredTables())
+	bridge.MonitorTables(MonitoredTables())
 	hostSubnet := &config.HostSubnet{Node: "node", Subnets: []netip.Prefix{node.Subnet}}
-	f := newNodeBridge(bridge, n.Type, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
-	if err := f.ensure(t.Context()); err != nil {
+	f := New(bridge, n.Type, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	if err := f.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -256,8 +256,8 @@ func start(t *testing.T, all []*numbered) (stop func()) {
 // modeChanges are changes of the fail mode, with and without which vswitchd deletes all flows.
 func modeChanges() []foreignChange {
 	return []foreignChange{
-		{name: "fail mode", commands: [][]string{{"ovs-vsctl", "--timeout=30", "set-fail-mode", bridgeName, "standalone"}}},
-		{name: "no fail mode", commands: [][]string{{"ovs-vsctl", "--timeout=30", "del-fail-mode", bridgeName}}},
+		{name: "fail mode", commands: [][]string{{"ovs-vsctl", "--timeout=30", "set-fail-mode", Name, "standalone"}}},
+		{name: "no fail mode", commands: [][]string{{"ovs-vsctl", "--timeout=30", "del-fail-mode", Name}}},
 	}
 }
 

@@ -1,4 +1,4 @@
-package node
+package br0
 
 import (
 	"context"
@@ -28,10 +28,10 @@ import (
 func contents(ctx context.Context, sw *ovstest.Switch) (string, error) {
 	var lines []string
 	for _, args := range [][]string{
-		{"ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "--no-names", "dump-flows", bridgeName},
-		{"ovs-ofctl", "-O", "OpenFlow14", "dump-groups", bridgeName},
-		{"ovs-ofctl", "-O", "OpenFlow14", "dump-meters", bridgeName},
-		{"ovs-vsctl", "--columns=fail_mode,protocols", "list", "bridge", bridgeName},
+		{"ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "--no-names", "dump-flows", Name},
+		{"ovs-ofctl", "-O", "OpenFlow14", "dump-groups", Name},
+		{"ovs-ofctl", "-O", "OpenFlow14", "dump-meters", Name},
+		{"ovs-vsctl", "--columns=fail_mode,protocols", "list", "bridge", Name},
 	} {
 		out, err := sw.Command(ctx, args[0], args[1:]...).CombinedOutput()
 		if err != nil {
@@ -58,10 +58,10 @@ type repairedHost struct {
 func newRepairedHost(t *testing.T) *repairedHost {
 	t.Helper()
 	h := &repairedHost{host: newHost(t)}
-	h.bridge.MonitorTables(monitoredTables())
+	h.bridge.MonitorTables(MonitoredTables())
 	hostSubnet := &config.HostSubnet{Node: "node1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
-	f := newNodeBridge(h.bridge, h.config.Datapath, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
-	h.must(t, f.ensure(t.Context()))
+	f := New(h.bridge, ovs.DatapathNetdev, &config.Network{VXLANPort: config.DefaultVXLANPort}, hostSubnet, hostnet.NewTun0(hostnet.Tun0Config{}), linkmtu.MTU{Link: 1450})
+	must(t, f.Ensure(t.Context()))
 	h.store = flowstore.New(h.bridge)
 	var written []*flowstore.Commit
 	for n := range 3 {
@@ -75,28 +75,28 @@ func newRepairedHost(t *testing.T) *repairedHost {
 		}))
 	}
 	runRepair(t, f, h.store)
-	h.must(t, flowstore.WaitAll(t.Context(), written))
+	must(t, flowstore.WaitAll(t.Context(), written))
 	var err error
 	h.want, err = contents(t.Context(), h.Switch)
-	h.must(t, err)
+	must(t, err)
 	h.group = groupOf(h.want)
 	return h
 }
 
 // runRepair runs what an agent does to have the store's flows on the bridge, until the test ends. Only events cause a repair.
-func runRepair(t *testing.T, f *nodeBridge, st *flowstore.Store) {
+func runRepair(t *testing.T, f *Bridge, st *flowstore.Store) {
 	t.Helper()
-	reconciler := newBridgeReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
+	reconciler := NewReconciler(f, nil, func(err error) { t.Error(err) }, func(message string) { t.Error(message) })
 	reconciler.period = time.Hour
-	repair := newRepair(st)
+	repair := NewFlowRepair(st)
 	ctx, stop := context.WithCancel(t.Context())
 	var parts sync.WaitGroup
 	t.Cleanup(func() { stop(); parts.Wait() })
 	parts.Go(func() { _ = st.Run(ctx) })
-	parts.Go(func() { reconciler.run(ctx) })
+	parts.Go(func() { reconciler.Run(ctx) })
 	parts.Go(func() { repair.Run(ctx) })
 	parts.Go(func() {
-		f.bridge.Watch(ctx, onSwitchEvent(st, reconciler, repair, zonelimits.New(f.bridge, pipeline.Node{}).Reset))
+		f.bridge.Watch(ctx, OnEvent(st, reconciler, repair, zonelimits.New(f.bridge, pipeline.Node{}).Reset))
 	})
 }
 
@@ -130,21 +130,21 @@ func foreignChanges(group string) []foreignChange {
 	flows := func(args ...string) []string { return append([]string{"ovs-ofctl", "-O", "OpenFlow15"}, args...) }
 	settings := func(args ...string) []string { return append([]string{"ovs-vsctl", "--timeout=30"}, args...) }
 	return []foreignChange{
-		{name: "meters and fail mode", commands: [][]string{flows("del-meters", bridgeName), settings("set-fail-mode", bridgeName, "standalone")}},
-		{name: "flows", commands: [][]string{flows("del-flows", bridgeName)}},
-		{name: "groups", commands: [][]string{flows("del-groups", bridgeName)}},
-		{name: "all", complete: true, commands: [][]string{flows("del-flows", bridgeName), flows("del-groups", bridgeName), flows("del-meters", bridgeName)}},
-		{name: "a changed flow", complete: true, commands: [][]string{flows("mod-flows", bridgeName, "table=0,actions=drop")}},
-		{name: "another flow", complete: true, commands: [][]string{flows("add-flow", bridgeName, "table=0,priority=60000,actions=drop")}},
-		{name: "a changed group", commands: [][]string{flows("mod-group", bridgeName, "group_id="+group+",type=select,bucket=actions=drop")}},
-		{name: "another bucket", commands: [][]string{flows("insert-buckets", bridgeName, "group_id="+group+",command_bucket_id=last,bucket=bucket_id:9,actions=drop")}},
-		{name: "another group", complete: true, commands: [][]string{flows("add-group", bridgeName, "group_id=77,type=all,bucket=actions=drop")}},
-		{name: "a changed meter", commands: [][]string{flows("mod-meter", bridgeName, "meter=1,pktps,band=type=drop,rate=5")}},
-		{name: "another meter", complete: true, commands: [][]string{flows("add-meter", bridgeName, "meter=77,pktps,band=type=drop,rate=5")}},
-		{name: "protocols", commands: [][]string{settings("set", "bridge", bridgeName, "protocols=OpenFlow10,OpenFlow13")}},
-		{name: "all protocols", complete: true, commands: [][]string{settings("clear", "bridge", bridgeName, "protocols")}},
-		{name: "a controller", complete: true, commands: [][]string{settings("set-controller", bridgeName, "tcp:127.0.0.1:1")}},
-		{name: "no controller", complete: true, commands: [][]string{settings("del-controller", bridgeName)}},
+		{name: "meters and fail mode", commands: [][]string{flows("del-meters", Name), settings("set-fail-mode", Name, "standalone")}},
+		{name: "flows", commands: [][]string{flows("del-flows", Name)}},
+		{name: "groups", commands: [][]string{flows("del-groups", Name)}},
+		{name: "all", complete: true, commands: [][]string{flows("del-flows", Name), flows("del-groups", Name), flows("del-meters", Name)}},
+		{name: "a changed flow", complete: true, commands: [][]string{flows("mod-flows", Name, "table=0,actions=drop")}},
+		{name: "another flow", complete: true, commands: [][]string{flows("add-flow", Name, "table=0,priority=60000,actions=drop")}},
+		{name: "a changed group", commands: [][]string{flows("mod-group", Name, "group_id="+group+",type=select,bucket=actions=drop")}},
+		{name: "another bucket", commands: [][]string{flows("insert-buckets", Name, "group_id="+group+",command_bucket_id=last,bucket=bucket_id:9,actions=drop")}},
+		{name: "another group", complete: true, commands: [][]string{flows("add-group", Name, "group_id=77,type=all,bucket=actions=drop")}},
+		{name: "a changed meter", commands: [][]string{flows("mod-meter", Name, "meter=1,pktps,band=type=drop,rate=5")}},
+		{name: "another meter", complete: true, commands: [][]string{flows("add-meter", Name, "meter=77,pktps,band=type=drop,rate=5")}},
+		{name: "protocols", commands: [][]string{settings("set", "bridge", Name, "protocols=OpenFlow10,OpenFlow13")}},
+		{name: "all protocols", complete: true, commands: [][]string{settings("clear", "bridge", Name, "protocols")}},
+		{name: "a controller", complete: true, commands: [][]string{settings("set-controller", Name, "tcp:127.0.0.1:1")}},
+		{name: "no controller", complete: true, commands: [][]string{settings("del-controller", Name)}},
 	}
 }
 
