@@ -36,6 +36,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/apihealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
@@ -92,8 +93,8 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 	}
 	defer a.reporter.Stop()
 	a.serviceNetwork = servicenetwork.New(a.reporter.Warn)
-	a.metrics = newAgentMetrics(a.probes()["/readyz"])
-	ctx = reconcile.WithObserver(ctx, a.metrics.reconciles)
+	a.metrics = agentmetrics.New(a.probes()["/readyz"])
+	ctx = reconcile.WithObserver(ctx, a.metrics.ReconcileObserver())
 	return a.run(ctx)
 }
 
@@ -109,7 +110,7 @@ type agent struct {
 	reporter   *nodestatus.Reporter
 	condition  *nodestatus.Condition
 	cni        *cnihandler.Handler
-	metrics    *agentMetrics
+	metrics    *agentmetrics.Metrics
 
 	installation   *installation
 	socket         *cnifiles.Socket
@@ -147,11 +148,11 @@ func (a *agent) run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() {
 		defer cancel()
-		served <- cniserver.Serve(serving, socket, observedHandler{a.cni, a.metrics.cni})
+		served <- cniserver.Serve(serving, socket, a.metrics.ObserveCNI(a.cni))
 	}()
 	var parts sync.WaitGroup
 	parts.Go(func() { a.condition.Run(ctx) })
-	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.registry) })
+	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.Registry()) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.run(ctx) })
 	a.socket = cnifiles.NewSocket(socket, a.reporter.Event)

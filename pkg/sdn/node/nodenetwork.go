@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
@@ -99,7 +100,7 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 }
 
 func (n *nodeNetwork) close() {
-	n.agent.metrics.network.Store(nil)
+	n.agent.metrics.SetNetwork(nil)
 	if n.ipam != nil {
 		_ = n.ipam.Close()
 	}
@@ -124,7 +125,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 		return fmt.Errorf("static flows: %w", err)
 	}
 	n.store = flowstore.New(a.flowBridge)
-	n.store.Observe(a.metrics.flows)
+	n.store.Observe(a.metrics.FlowObserver())
 	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	objects := n.caches.Network.Network().V1()
@@ -270,9 +271,9 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 		a.bridge.Watch(ctx, br0.OnEvent(n.store, reconciler, repair, n.onConnected...))
 	})
 	start(reconciler.Run)
-	sampler := newSampler(a.bridge, n.node, a.NodeName, &a.metrics.samples)
-	a.metrics.setNetwork(n, sampler)
-	start(sampler.run)
+	sampler := a.metrics.NewSampler(a.bridge, n.node, a.NodeName)
+	a.metrics.SetNetwork(n.metricSources(sampler))
+	start(sampler.Run)
 	start(func(ctx context.Context) { br0.WatchSockets(ctx, a.bridge, a.reporter.WarnNode) })
 	for _, run := range n.runs {
 		start(run)
@@ -286,6 +287,15 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 		return n.serveRequests(ctx, reconciler, start)
 	})
 	return group.Wait()
+}
+
+// metricSources returns the sources of the metrics of this set-up.
+func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Network {
+	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s}
+	if n.policies != nil {
+		state.Denied = n.policies.ReportedPackets
+	}
+	return state
 }
 
 // serveRequests waits for the initial flows, writes the CNI configuration, and serves CNI requests until the context ends.

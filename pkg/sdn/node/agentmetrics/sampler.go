@@ -1,4 +1,4 @@
-package node
+package agentmetrics
 
 import (
 	"context"
@@ -25,8 +25,8 @@ const (
 	sampleTimeout = 10 * time.Second
 )
 
-// statistics are those of the switch that the sampler reads.
-type statistics interface {
+// Statistics are those of the switch that the sampler reads.
+type Statistics interface {
 	TableStats(context.Context) ([]openflow.TableStats, error)
 	OwnerDrops(ctx context.Context, cookie uint64) ([]native.Drop, error)
 	TableDrops(ctx context.Context, table uint8) ([]native.Drop, error)
@@ -54,9 +54,9 @@ type drop struct {
 	reason string
 }
 
-// sampler reads the statistics of the switch in the background.
-type sampler struct {
-	source statistics
+// Sampler reads the statistics of the switch in the background.
+type Sampler struct {
+	source Statistics
 	cookie uint64               // of static flows
 	zones  []pipeline.ZoneLimit // that have limits; only these have counts
 	totals *sampleTotals
@@ -72,8 +72,8 @@ type sampleTotals struct {
 	failing       map[string]bool // the parts whose last read failed
 }
 
-func newSampler(source statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *sampler {
-	s := &sampler{source: source, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
+func newSampler(source Statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *Sampler {
+	s := &Sampler{source: source, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
 	if node.LimitsZones() {
 		s.zones = node.ZoneLimits(0) // the limits themselves are read
 	}
@@ -81,14 +81,14 @@ func newSampler(source statistics, node pipeline.Node, nodeName string, totals *
 }
 
 // get returns the last sample, which the caller must not modify.
-func (s *sampler) get() sample {
+func (s *Sampler) get() sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
 }
 
-// run samples until the context ends.
-func (s *sampler) run(ctx context.Context) {
+// Run samples until the context ends.
+func (s *Sampler) Run(ctx context.Context) {
 	n := 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		s.sample(ctx, n%slowSamples == 0)
@@ -97,7 +97,7 @@ func (s *sampler) run(ctx context.Context) {
 }
 
 // sample reads the statistics; slow ones are retained if slow is false. What can't be read is not reported.
-func (s *sampler) sample(ctx context.Context, slow bool) {
+func (s *Sampler) sample(ctx context.Context, slow bool) {
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *sampler) sample(ctx context.Context, slow bool) {
 }
 
 // sampleZones returns the use of the zones by class.
-func (s *sampler) sampleZones(ctx context.Context) (map[pipeline.ZoneClass]native.ZoneUse, error) {
+func (s *Sampler) sampleZones(ctx context.Context) (map[pipeline.ZoneClass]native.ZoneUse, error) {
 	classes := map[pipeline.ZoneClass]native.ZoneUse{}
 	for _, l := range s.zones {
 		use, err := s.source.ZoneUse(ctx, l.Zones)

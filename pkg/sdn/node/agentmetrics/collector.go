@@ -1,4 +1,4 @@
-package node
+package agentmetrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,7 +9,7 @@ import (
 
 // nodeCollector reads the state of the node from memory.
 type nodeCollector struct {
-	*agentMetrics
+	*Metrics
 	tables map[int]string
 
 	ready, pods, addrsFree, addrsTotal                            metrics.Family
@@ -21,10 +21,10 @@ type nodeCollector struct {
 	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
 }
 
-func newNodeCollector(m *agentMetrics) *nodeCollector {
+func newNodeCollector(m *Metrics) *nodeCollector {
 	gauge, counter := metrics.Gauge, metrics.Counter
 	return &nodeCollector{
-		agentMetrics: m, tables: pipeline.TableNames(),
+		Metrics: m, tables: pipeline.TableNames(),
 
 		ready:      gauge("ovsdn_node_ready", "1 if /readyz of the agent succeeds."),
 		pods:       gauge("ovsdn_pods", "Sandboxes with a port on the node."),
@@ -74,18 +74,18 @@ func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
-	metrics.SendBool(to, c.ready, c.agentMetrics.ready() == nil)
+	metrics.SendBool(to, c.ready, c.Metrics.ready() == nil)
 	metrics.Send(to, c.sampleFailures, c.samples.failures.Load())
 	n := c.network.Load()
 	if n == nil {
 		return
 	}
-	metrics.Send(to, c.pods, n.pods())
-	addrs := n.addrs()
+	metrics.Send(to, c.pods, n.Pods())
+	addrs := n.Addrs()
 	metrics.Send(to, c.addrsFree, addrs.Free)
 	metrics.Send(to, c.addrsTotal, addrs.Total)
 
-	flows := n.flows()
+	flows := n.Flows()
 	metrics.Send(to, c.flowsInstalled, flows.Flows)
 	metrics.Send(to, c.groups, flows.Groups)
 	metrics.Send(to, c.meters, flows.Meters)
@@ -96,12 +96,12 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 	metrics.Send(to, c.repairs, flows.Repairs)
 	metrics.Send(to, c.conflicts, flows.Conflicts)
 	metrics.Send(to, c.rejections, flows.Rejections)
-	if n.denied != nil {
-		ingress, egress := n.denied()
+	if n.Denied != nil {
+		ingress, egress := n.Denied()
 		metrics.Send(to, c.deniedReported, ingress, "ingress")
 		metrics.Send(to, c.deniedReported, egress, "egress")
 	}
-	c.collectSample(to, n.sampler.get())
+	c.collectSample(to, n.Sampler.get())
 }
 
 // collectSample sends the statistics of the switch.

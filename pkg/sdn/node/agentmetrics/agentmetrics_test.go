@@ -1,4 +1,4 @@
-package node
+package agentmetrics
 
 import (
 	"cmp"
@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/metricsdoc"
 )
 
@@ -74,7 +75,7 @@ func testNode() pipeline.Node {
 }
 
 // newTestMetrics returns metrics of a node with the store and the statistics.
-func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *agentMetrics {
+func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *Metrics {
 	t.Helper()
 	leases, err := ipam.Open(t.TempDir(), "ovsdn", testNode().Subnets)
 	if err != nil {
@@ -86,11 +87,11 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 			t.Fatal(err)
 		}
 	}
-	m := newAgentMetrics(func() error { return nil })
+	m := New(func() error { return nil })
 	st.Observe(m.flows)
 	sampler := newSampler(from, testNode(), "node1", &m.samples)
-	m.network.Store(&networkState{
-		flows: st.Statistics, pods: func() int { return 3 }, addrs: leases.Usage, denied: func() (uint64, uint64) { return 2, 1 }, sampler: sampler,
+	m.network.Store(&Network{
+		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
 	})
 	return m
 }
@@ -119,7 +120,7 @@ func install(t testing.TB, st *flowstore.Store) {
 }
 
 // scrape returns the answer to a scrape.
-func scrape(m *agentMetrics) string {
+func scrape(m *Metrics) string {
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return w.Body.String()
@@ -133,11 +134,13 @@ type noHandler struct {
 
 func (h noHandler) Del(context.Context, *cniserver.Request) error { return h.err }
 
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
 func TestMetrics(t *testing.T) {
 	st := flowstore.New(ovs.NewFake(br0.Name))
 	from := &switchStatistics{}
 	m := newTestMetrics(t, st, from)
-	m.network.Load().sampler.sample(t.Context(), true) // the baseline
+	m.network.Load().Sampler.sample(t.Context(), true) // the baseline
 	from.static, from.peers = []native.Drop{
 		{Key: ovs.Key{Table: 20}, Packets: 11}, {Key: ovs.Key{Table: 80}, Packets: 12}, {Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=1"}, Packets: 1},
 		{Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=2"}, Packets: 2}, {Key: ovs.Key{Table: 10}, Packets: 13},
@@ -150,7 +153,7 @@ func TestMetrics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("failed"), types.NewError(types.ErrTryAgainLater, "later", "")} {
 		_ = observedHandler{noHandler{cnihandler.New(), err}, m.cni}.Del(t.Context(), nil)
 	}
-	m.network.Load().sampler.sample(t.Context(), true)
+	m.network.Load().Sampler.sample(t.Context(), true)
 
 	got := scrape(m)
 	for _, want := range []string{
@@ -185,7 +188,7 @@ func TestMetrics(t *testing.T) {
 
 // While the network is not set up, its metrics are absent.
 func TestMetrics_notSetUp(t *testing.T) {
-	got := scrape(newAgentMetrics(func() error { return errors.New("starting") }))
+	got := scrape(New(func() error { return errors.New("starting") }))
 	if !strings.Contains(got, "ovsdn_node_ready 0\n") || strings.Contains(got, "ovsdn_pods") {
 		t.Errorf("got %s, want no pods", got)
 	}
@@ -197,7 +200,7 @@ func TestMetrics_flowStore(t *testing.T) {
 	m := newTestMetrics(t, st, &switchStatistics{})
 	st = runStore(t)
 	st.Observe(m.flows)
-	m.network.Store(&networkState{flows: st.Statistics, pods: func() int { return 0 }, addrs: func() ipam.Usage { return ipam.Usage{} }, sampler: m.network.Load().sampler})
+	m.network.Store(&Network{Flows: st.Statistics, Pods: func() int { return 0 }, Addrs: func() ipam.Usage { return ipam.Usage{} }, Sampler: m.network.Load().Sampler})
 	install(t, st)
 	got := scrape(m)
 	for _, want := range []string{"ovsdn_flows_installed 1", `ovsdn_flow_commit_duration_seconds_count{result="success"} 1`, `ovsdn_flow_drift_total{kind="foreign"} 0`} {
@@ -225,8 +228,8 @@ func BenchmarkScrape(b *testing.B) {
 		b.Fatal(err)
 	}
 	m := newTestMetrics(b, flowstore.New(ovs.NewFake(br0.Name)), &switchStatistics{})
-	m.network.Load().flows = st.Statistics
-	m.network.Load().sampler.sample(b.Context(), true)
+	m.network.Load().Flows = st.Statistics
+	m.network.Load().Sampler.sample(b.Context(), true)
 	if got := st.Statistics().Flows; got != 50_000 {
 		b.Fatalf("got %d flows, want 50,000", got)
 	}
