@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 )
 
 // hostFlags adds the flags for paths on the host.
@@ -70,5 +71,5 @@ func checkUninstalled(ctx context.Context, kubeconfig, server, namespace string)
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	return node.CheckUninstalled(ctx, kube, namespace)
+	return installation.CheckUninstalled(ctx, kube, namespace)
 }

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -32,26 +32,26 @@ func TestUninstall_installedNetwork(t *testing.T) {
 	config.BearerToken, config.QPS = token.Status.Token, -1
 	account := clients(t, config)
 	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights are active some time after their creation
-		if err := node.CheckUninstalled(ctx, account.kube, system); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		if err := installation.CheckUninstalled(ctx, account.kube, system); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			return err
 		}
 		return nil
 	})
 
-	if err := node.CheckUninstalled(t.Context(), account.kube, system); err == nil {
+	if err := installation.CheckUninstalled(t.Context(), account.kube, system); err == nil {
 		t.Error("a network that is installed is not refused")
 	} else {
 		t.Log(err)
 	}
-	if err := node.CheckUninstalled(t.Context(), account.kube, "kube-system"); !apierrors.IsForbidden(err) {
+	if err := installation.CheckUninstalled(t.Context(), account.kube, "kube-system"); !apierrors.IsForbidden(err) {
 		t.Errorf("an unanswered request counts as a deleted namespace: %v", err)
 	}
 	// Without its controllers the API server never comes to the end of it.
 	must(t, c.admin.kube.CoreV1().Namespaces().Delete(t.Context(), system, metav1.DeleteOptions{}))
-	if err := node.CheckUninstalled(t.Context(), account.kube, system); err != nil {
+	if err := installation.CheckUninstalled(t.Context(), account.kube, system); err != nil {
 		t.Errorf("a network that is being deleted: %v", err)
 	}
-	if err := node.CheckUninstalled(t.Context(), c.admin.kube, "never-installed"); err != nil {
+	if err := installation.CheckUninstalled(t.Context(), c.admin.kube, "never-installed"); err != nil {
 		t.Errorf("a network that was never there: %v", err)
 	}
 	for _, r := range slices.Concat(nobodys(), reads(true, "/api/v1/namespaces", "/api/v1/nodes", "/api/v1/pods")) {

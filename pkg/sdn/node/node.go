@@ -43,6 +43,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenetwork"
@@ -112,7 +113,7 @@ type agent struct {
 	cni        *cnihandler.Handler
 	metrics    *agentmetrics.Metrics
 
-	installation   *installation
+	installation   *installation.Watch
 	socket         *cnifiles.Socket
 	serviceNetwork *servicenetwork.Check
 }
@@ -154,7 +155,7 @@ func (a *agent) run(ctx context.Context) error {
 	parts.Go(func() { a.condition.Run(ctx) })
 	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.Registry()) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
-	parts.Go(func() { a.installation.run(ctx) })
+	parts.Go(func() { a.installation.Run(ctx) })
 	a.socket = cnifiles.NewSocket(socket, a.reporter.Event)
 	var lockLost error
 	parts.Go(func() {
@@ -167,7 +168,7 @@ func (a *agent) run(ctx context.Context) error {
 	if lockLost != nil {
 		a.reporter.WarnSync(context.WithoutCancel(ctx), eventreason.NetworkSetupFailed, lockLost)
 	}
-	if a.installation.deleting.Load() {
+	if a.installation.Deleting() {
 		if err := a.uninstall(ctx, socket); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to uninstall the pod network from the node", "action", "run `ovsdn-node uninstall` on the node (docs/uninstall.md)")
 		}

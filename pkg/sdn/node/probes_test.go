@@ -156,3 +156,10 @@ func setReady(t *testing.T, h *cnihandler.Handler) {
 	})
 	await.OK(t, 90*time.Second, func(context.Context) error { return h.NotReady() })
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

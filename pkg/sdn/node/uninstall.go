@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
@@ -206,7 +207,7 @@ func (a *agent) watchInstallation(ctx context.Context) (err error) {
 	if err := removeIfExists(filepath.Join(native.DefaultRunDir, uninstallMarker)); err != nil {
 		return fmt.Errorf("delete the marker of a previous agent: %w", err)
 	}
-	a.installation, err = newInstallation(a.Namespace, a.kube, func(deleting bool) { a.installationChanged(ctx, deleting) })
+	a.installation, err = installation.New(a.Namespace, a.kube, func(deleting bool) { a.installationChanged(ctx, deleting) })
 	return err
 }
 

@@ -1,4 +1,4 @@
-package node
+package installation
 
 import (
 	"context"
@@ -27,6 +27,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
 // Only the deletion of the namespace is the end of the installation, not the deletion of the DaemonSet or of the agent's permissions.
 func TestInstallation_deleted(t *testing.T) {
 	tier.Parallel(t)
@@ -40,11 +42,11 @@ func TestInstallation_deleted(t *testing.T) {
 	agent := newAgentClient(t, config, admin, system, account)
 
 	changes := make(chan bool, 10)
-	i, err := newInstallation(system, agent, func(deleting bool) { changes <- deleting })
+	i, err := New(system, agent, func(deleting bool) { changes <- deleting })
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { i.run(ctx) })
+	running.Go(func() { i.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
 	if !cache.WaitForCacheSync(ctx.Done(), i.factory.Core().V1().Namespaces().Informer().HasSynced) {
@@ -111,9 +113,9 @@ func newAgentClient(t *testing.T, config *rest.Config, admin kubernetes.Interfac
 }
 
 func TestInstallation_noNamespace(t *testing.T) {
-	i, err := newInstallation("", nil, func(bool) { t.Error("onChange called") })
+	i, err := New("", nil, func(bool) { t.Error("onChange called") })
 	must(t, err)
-	i.run(t.Context())
+	i.Run(t.Context())
 	if i.deleting.Load() {
 		t.Error("got deleting, want not")
 	}

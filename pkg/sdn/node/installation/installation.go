@@ -1,4 +1,5 @@
-package node
+// Package installation follows whether the agent's installation is being deleted, after which the agent uninstalls the pod network from its node.
+package installation
 
 import (
 	"context"
@@ -15,17 +16,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// installation watches whether the namespace of the agent's installation is being deleted. The watch must begin before the deletion: when the agent is
+// Watch watches whether the namespace of the agent's installation is being deleted. The watch must begin before the deletion: when the agent is
 // stopped, its permissions are deleted, but an open watch continues. See docs/decisions/0005.
-type installation struct {
+type Watch struct {
 	factory  informers.SharedInformerFactory
 	onChange func(deleting bool) // called when the deletion begins, and when the namespace was created again
 	deleting atomic.Bool
 }
 
-// newInstallation returns a watch of the namespace. Without a namespace, it never calls onChange.
-func newInstallation(namespace string, kube kubernetes.Interface, onChange func(deleting bool)) (*installation, error) {
-	i := &installation{onChange: onChange}
+// New returns a watch of the namespace. Without a namespace, it never calls onChange.
+func New(namespace string, kube kubernetes.Interface, onChange func(deleting bool)) (*Watch, error) {
+	i := &Watch{onChange: onChange}
 	if namespace == "" {
 		return i, nil
 	}
@@ -50,8 +51,8 @@ func newInstallation(namespace string, kube kubernetes.Interface, onChange func(
 	return i, nil
 }
 
-// run watches until the context ends.
-func (i *installation) run(ctx context.Context) {
+// Run watches until the context ends.
+func (i *Watch) Run(ctx context.Context) {
 	if i.factory == nil {
 		return
 	}
@@ -60,13 +61,16 @@ func (i *installation) run(ctx context.Context) {
 	i.factory.Shutdown()
 }
 
-func (i *installation) update(o any) {
+// Deleting reports whether the namespace is being deleted, or does not exist.
+func (i *Watch) Deleting() bool { return i.deleting.Load() }
+
+func (i *Watch) update(o any) {
 	if ns, ok := o.(*corev1.Namespace); ok {
 		i.set(ns.DeletionTimestamp != nil)
 	}
 }
 
-func (i *installation) set(deleting bool) {
+func (i *Watch) set(deleting bool) {
 	if i.deleting.Swap(deleting) != deleting {
 		i.onChange(deleting)
 	}
