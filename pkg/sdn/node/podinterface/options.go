@@ -1,5 +1,5 @@
-// Package podinterface determines the interface of a pod from its addresses and from the node's subnets, and the result of ADD that describes it. It is pure:
-// package veth creates the interface.
+// Package podinterface determines the interface of a pod from its addresses and from the node's subnets: addresses, routes, MTU and OpenFlow port number, and the
+// result of ADD that describes it. It is pure: package veth creates the interface.
 package podinterface
 
 import (

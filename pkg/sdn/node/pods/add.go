@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cniargs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
@@ -289,6 +291,23 @@ func (m *Manager) addPort(ctx context.Context, pod sandbox.Pod) (number int, err
 		return 0, fmt.Errorf("add the port: %w", err)
 	}
 	return port.OFPort, m.links.SetUp(ctx, pod.HostVeth())
+}
+
+// freeOFPort returns the port number to request, or 0 if another port has it: one of another program, or one from a time when the node had
+// other subnets. Flows may use the number before the port exists: no other ADD requests it while the pod has the addresses.
+func (m *Manager) freeOFPort(ctx context.Context, addrs []netip.Addr) (int, error) {
+	number := podinterface.OFPort(addrs[0], m.Subnets)
+	if number == 0 {
+		return 0, nil
+	}
+	ports, err := m.bridge.ListPorts(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("find a free OpenFlow port number: %w", err)
+	}
+	if slices.ContainsFunc(ports, func(p ovs.Port) bool { return p.OFPort == number }) {
+		return 0, nil
+	}
+	return number, nil
 }
 
 // cleanUp removes all that a failed ADD created, with a separate timeout. What it fails to remove retains its lease until the

@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -342,8 +343,8 @@ func TestOFPort_reused(t *testing.T) {
 	for i := range 20 {
 		req := n.addPod(fmt.Sprintf("pod%d", i), newNetns(t))
 		checkReq := check(t, req, add(t, a, req))
-		if number := a.Pods()[0].OFPort; number != firstOFPort+2 {
-			t.Errorf("pod %d: got OpenFlow port number %d, want %d", i, number, firstOFPort+2)
+		if number := a.Pods()[0].OFPort; number != podinterface.FirstOFPort+2 {
+			t.Errorf("pod %d: got OpenFlow port number %d, want %d", i, number, podinterface.FirstOFPort+2)
 		}
 		if err := a.Check(t.Context(), checkReq); err != nil {
 			t.Error(err)
@@ -369,7 +370,7 @@ func TestOFPort_inUse(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("added after the list %t", late), func(t *testing.T) {
 			n, _ := newOVSNode(t)
-			if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "foreign", Type: "internal", OFPort: firstOFPort + 2}); err != nil {
+			if _, err := n.bridge.AddPort(t.Context(), ovs.Port{Name: "foreign", Type: "internal", OFPort: podinterface.FirstOFPort + 2}); err != nil {
 				t.Fatal(err)
 			}
 			a, _ := n.start(t)
@@ -381,14 +382,14 @@ func TestOFPort_inUse(t *testing.T) {
 			checkReq := check(t, req, add(t, a, req))
 			a.bridge = bridge
 			number := a.Pods()[0].OFPort
-			if number <= 0 || number >= firstOFPort {
-				t.Errorf("got OpenFlow port number %d, want one outside the range of pods, below %d", number, firstOFPort)
+			if number <= 0 || number >= podinterface.FirstOFPort {
+				t.Errorf("got OpenFlow port number %d, want one outside the range of pods, below %d", number, podinterface.FirstOFPort)
 			}
 			if err := a.Check(t.Context(), checkReq); err != nil {
 				t.Error(err)
 			}
 			for _, flow := range n.flows() {
-				if strings.Contains(flow, fmt.Sprint(firstOFPort+2)) || strings.Contains(flow, fmt.Sprintf("%#x", firstOFPort+2)) {
+				if strings.Contains(flow, fmt.Sprint(podinterface.FirstOFPort+2)) || strings.Contains(flow, fmt.Sprintf("%#x", podinterface.FirstOFPort+2)) {
 					t.Errorf("got a flow for the port of another program: %s", flow)
 				}
 			}

@@ -1,4 +1,4 @@
-package pods
+package podinterface
 
 import (
 	"net/netip"
@@ -33,7 +33,7 @@ func TestOFPortOf(t *testing.T) {
 			for _, s := range tt.subnets {
 				subnets = append(subnets, netip.MustParsePrefix(s))
 			}
-			if got := ofportOf(netip.MustParseAddr(tt.addr), subnets); got != tt.want {
+			if got := OFPort(netip.MustParseAddr(tt.addr), subnets); got != tt.want {
 				t.Errorf("got %#x, want %#x", got, tt.want)
 			}
 		})
@@ -52,9 +52,9 @@ func TestOFPortOf_unique(t *testing.T) {
 		seen := map[int]netip.Addr{}
 		for _, s := range subnets {
 			for addr := s.Addr(); s.Contains(addr); addr = addr.Next() {
-				number := ofportOf(addr, subnets)
-				if number < firstOFPort || number > lastOFPort {
-					t.Fatalf("got number %#x for %s, want %#x to %#x", number, addr, firstOFPort, lastOFPort)
+				number := OFPort(addr, subnets)
+				if number < FirstOFPort || number > LastOFPort {
+					t.Fatalf("got number %#x for %s, want %#x to %#x", number, addr, FirstOFPort, LastOFPort)
 				}
 				if other, taken := seen[number]; taken {
 					t.Fatalf("%s and %s have the same number %#x", addr, other, number)
