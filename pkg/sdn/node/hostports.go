@@ -6,13 +6,9 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -46,7 +42,7 @@ func (n *nodeNetwork) newHostPorts(ctx context.Context) {
 		Attached:      n.attachedSandboxes,
 		Holder:        n.hostPortHolder,
 		SyncFirewall:  func(ctx context.Context) error { return n.firewall.SyncHostPorts(ctx) },
-		RouteLoopback: func(permit bool) error { return routeLoopback(sysctl.Dir(a.SysctlDir), permit) },
+		RouteLoopback: func(permit bool) error { return hostnet.RouteLoopback(sysctl.Dir(a.SysctlDir), permit) },
 		WarnNode:      a.reporter.WarnNode,
 		WarnPod: func(namespace, name, uid, reason, message string) {
 			a.reporter.WarnPod(sandbox.Pod{Namespace: namespace, Name: name, UID: uid}, reason, message)
@@ -66,29 +62,14 @@ func (n *nodeNetwork) closeHostPorts(ctx context.Context) {
 
 // hostPortHolder returns the pod in the host's network, or the Service, that declares the host port on one of the addresses; "": none.
 func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (string, error) {
-	if pod := n.hostPod(m); pod != "" {
+	if pod := hostports.HostPod(podFinder{n.caches.Local.Core().V1().Pods().Lister(), n.agent.kube}.Local(), m); pod != "" {
 		return fmt.Sprintf("pod %s in the host's network", pod), nil
 	}
-	service, err := serviceWith(n.caches.Services.Core().V1().Services().Informer().GetIndexer(), m, addrs)
+	service, err := n.caches.ServiceWith(m.Protocol, m.HostPort, addrs)
 	if err != nil || service == "" {
 		return "", err
 	}
 	return "Service " + service, nil
-}
-
-// hostPod returns the pod in the host's network that declares the host port.
-func (n *nodeNetwork) hostPod(m hostports.Mapping) string {
-	for _, pod := range (podFinder{n.caches.Local.Core().V1().Pods().Lister(), n.agent.kube}).Local() {
-		if !pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		for _, p := range config.HostPorts(&pod.Spec) {
-			if m.Overlaps(hostports.Mapping{HostIP: p.HostIP, HostPort: int(p.HostPort), Protocol: strings.ToLower(string(p.Protocol))}) {
-				return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}.String()
-			}
-		}
-	}
-	return ""
 }
 
 // attachedSandboxes returns the sandboxes that the pod manager has not detached.
@@ -114,15 +95,4 @@ func (n *nodeNetwork) firewallHostPorts() []hostnet.HostPort {
 		}
 	}
 	return all
-}
-
-// routeLoopback sets route_localnet of tun0: the node's programs reach host ports at 127.0.0.1, which portmap masquerades. The firewall drops packets of
-// pods to these addresses.
-func routeLoopback(dir sysctl.Dir, permit bool) error {
-	value := "0"
-	if permit {
-		value = "1"
-	}
-	_, err := dir.Ensure(sysctl.Setting{Key: "net/ipv4/conf/INTERFACE/route_localnet", Value: value}, hostnet.Tun0Name, nil)
-	return err
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -175,8 +174,8 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 // services; nil if they evaluate the translated packets.
 func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
 	a, objects := n.agent, n.caches.Services.Core().V1().Services()
-	if err := objects.Informer().AddIndexers(cache.Indexers{servicePortIndex: indexServicePorts}); err != nil {
-		return nil, fmt.Errorf("index ports of services: %w", err)
+	if err := n.caches.IndexServicePorts(); err != nil {
+		return nil, err
 	}
 	if n.node.BalancesServices {
 		b, err := balancer.New(balancer.Options{

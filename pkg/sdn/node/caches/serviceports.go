@@ -1,4 +1,4 @@
-package node
+package caches
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 )
 
 // servicePortIndex is the index of the cache of Services by node port, and by external address.
@@ -79,9 +78,21 @@ func indexServicePorts(obj any) (keys []string, err error) {
 	return keys, nil
 }
 
-// serviceWith returns a Service, as NAMESPACE/NAME, with the port on all nodes or on one of the addresses; "": none.
-func serviceWith(services cache.Indexer, m hostports.Mapping, addrs []netip.Addr) (string, error) {
-	names, err := services.IndexKeys(servicePortIndex, nodePortKey(m.Protocol, m.HostPort))
+// IndexServicePorts adds the index that ServiceWith reads.
+func (c *Set) IndexServicePorts() error {
+	if err := c.Services.Core().V1().Services().Informer().AddIndexers(cache.Indexers{servicePortIndex: indexServicePorts}); err != nil {
+		return fmt.Errorf("index ports of services: %w", err)
+	}
+	return nil
+}
+
+// ServiceWith returns a Service, as NAMESPACE/NAME, with the port on all nodes or on one of the addresses; "": none.
+func (c *Set) ServiceWith(protocol string, port int, addrs []netip.Addr) (string, error) {
+	return serviceWith(c.Services.Core().V1().Services().Informer().GetIndexer(), protocol, port, addrs)
+}
+
+func serviceWith(services cache.Indexer, protocol string, port int, addrs []netip.Addr) (string, error) {
+	names, err := services.IndexKeys(servicePortIndex, nodePortKey(protocol, port))
 	if err != nil {
 		return "", err
 	}
@@ -92,7 +103,7 @@ func serviceWith(services cache.Indexer, m hostports.Mapping, addrs []netip.Addr
 		}
 		for _, obj := range external {
 			has := func(p servicePort) bool {
-				return p.port == m.HostPort && strings.EqualFold(string(p.protocol), m.Protocol)
+				return p.port == port && strings.EqualFold(string(p.protocol), protocol)
 			}
 			if !slices.ContainsFunc(exposureOf(obj).ports, has) {
 				continue
