@@ -22,6 +22,8 @@ const (
 	KindNodeAddresses Kind = 0x08 // the addresses of a Node
 
 	KindAffinity Kind = 0x09 // the endpoint of a client of a service; Open vSwitch learns the flow
+
+	KindEgressFirewall Kind = 0x0a // the egress firewall of a namespace
 )
 
 func (k Kind) String() string {
@@ -44,6 +46,8 @@ func (k Kind) String() string {
 		return "node addresses"
 	case KindAffinity:
 		return "affinity"
+	case KindEgressFirewall:
+		return "egress firewall"
 	}
 	return fmt.Sprintf("kind(%#02x)", uint8(k))
 }

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write testdata/*.flows") //nolint:goche
 // goldenStates are states of all kinds of owners in all modes, by the names of their golden files.
 func goldenStates(t *testing.T) map[string]State {
 	all := map[string]State{}
-	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies()} {
+	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies(), goldenFirewalls()} {
 		maps.Copy(all, some)
 	}
 	return all
@@ -206,6 +206,30 @@ func goldenPolicies() map[string]State {
 		"policy-all":            evaluating.PolicyPort(goovs.ProtocolUDPv4, 0, 0, both),
 		"policy-anything":       evaluating.PolicyAnything(both),
 		"policy-outcome":        outcomes,
+	}
+}
+
+// goldenFirewall is an egress firewall whose rules overlap.
+func goldenFirewall() EgressFirewall {
+	return EgressFirewall{ID: 7, Rules: []EgressFirewallRule{
+		{To: prefixes("198.51.100.7/32"), Deny: true},
+		{To: prefixes("192.0.2.0/24", "198.51.100.0/24")},
+		{To: prefixes("192.0.2.128/25"), Deny: true}, // has no effect
+		{To: prefixes("0.0.0.0/0"), Deny: true},
+	}}
+}
+
+func goldenFirewalls() map[string]State {
+	pod := Pod{OFPort: 3, MAC: net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef, EgressFirewall: 7}
+	global := pod
+	global.VNID = config.GlobalVNID
+	return map[string]State{
+		"egress-firewall":          inMode(config.ModeNetworkPolicy).EgressFirewall(goldenFirewall()),
+		"pod-firewall":             inMode(config.ModeNetworkPolicy).Pod(pod),
+		"pod-firewall-global":      inMode(config.ModeNetworkPolicy).Pod(global),
+		"pod-firewall-multitenant": inMode(config.ModeMultitenant).Pod(pod),
+		"pod-firewall-subnet":      subnetNode().Pod(global),
+		"balance-pod-firewall":     balancing(inMode(config.ModeNetworkPolicy)).Pod(pod),
 	}
 }
 

@@ -55,7 +55,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.77.2e.05.ef.9f
+	// table=253,priority=32768,actions=note:00.d2.84.c7.22.55
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }
@@ -173,8 +173,7 @@ func (n Node) deliver(s *State) {
 	// table=90,priority=0,actions=drop
 	s.add(tableRemote, 0, anything(), goovs.Drop())
 
-	// table=100,priority=0,actions=goto_table:101
-	s.add(tableEgressFirewall, 0, anything(), ovs.GotoTable(tableEgressIP))
+	n.filterEgress(s)
 	n.toOutside(s)
 
 	// table=110,priority=0,actions=drop

@@ -20,6 +20,8 @@ type Pod struct {
 
 	Policies  PodPolicies
 	Bandwidth config.Bandwidth
+
+	EgressFirewall EgressFirewallID
 }
 
 // Pod compiles a local pod: the check of its source addresses, its routes, and its VNID.

@@ -126,12 +126,17 @@ func (n Node) toPod() ovs.Action {
 	return n.send()
 }
 
-// bits returns the actions that load the bits of reg4 for a pod that is the source of a packet, and for one that is its destination.
+// bits returns the actions that load the bits of reg4, and reg10, for a pod that is the source of a packet, and for one that is its destination.
 func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 	if n.tenants() && (p.Policies.Evaluated || !p.VNID.IsGlobal()) {
 		asSource = append(asSource, goovs.Load("0x1", regSourceTenant))
 	}
-	if !n.evaluates() || !p.Policies.Evaluated {
+	firewall := n.firewall(p)
+	if firewall != 0 {
+		asSource = append(asSource, goovs.Load(fmt.Sprintf("%#x", uint32(firewall)), regEgressFirewall))
+	}
+	// Connections of pods with an egress firewall are tracked, too: replies to hosts outside pass it, and outside endpoints of services do not.
+	if !n.evaluates() || !p.Policies.Evaluated && firewall == 0 {
 		return asSource, nil
 	}
 	load := func(bound bool, place string) []ovs.Action {

@@ -93,7 +93,7 @@ const (
 	tableIngressAllowed  = 82  // loads the zone in which an allowed connection is committed
 	tableIngressDenied   = 83  // drops what ingress rules deny, with a copy to the agent if the namespace logs it
 	tableRemote          = 90  // pods of other nodes and of external machines: to the tunnel
-	tableEgressFirewall  = 100 // packets to outside; for egress firewalls, which this version lacks
+	tableEgressFirewall  = 100 // packets to outside: rules of EgressNetworkPolicies
 	tableEgressIP        = 101 // packets to outside: to tun0; for egress IPs, which this version lacks
 	tableMulticastEgress = 110 // multicast of VNIDs for which it is enabled
 	tableMulticastNodes  = 111 // copies of multicast to other nodes

@@ -1,0 +1,190 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// randomFirewall has prefixes in a few ranges, so that many of them overlap.
+func randomFirewall(r *rand.Rand, rules int) EgressFirewall {
+	f := EgressFirewall{ID: 1 + EgressFirewallID(r.Uint32N(9))}
+	for range rules {
+		rule := EgressFirewallRule{Deny: r.IntN(2) == 0}
+		for range 1 + r.IntN(3) {
+			addr := netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(4)), byte(r.IntN(8))})
+			rule.To = append(rule.To, netip.PrefixFrom(addr, []int{0, 8, 22, 24, 29, 30, 31, 32}[r.IntN(8)]))
+		}
+		f.Rules = append(f.Rules, rule)
+	}
+	return f
+}
+
+// lookUp returns whether the flow of the highest priority passes a packet to the address.
+func lookUp(t *testing.T, flows []ovs.DumpedFlow, to netip.Addr) bool {
+	t.Helper()
+	priority, passes := -1, true
+	for _, f := range flows {
+		_, rule, ok := parseFirewallFlow(f.Text)
+		if !ok {
+			t.Fatalf("flow is not read: %s", f.Text)
+		}
+		if rule.To[0].Contains(to) && f.Key.Priority > priority {
+			priority, passes = f.Key.Priority, !rule.Deny
+		}
+	}
+	return passes
+}
+
+// The flows, whose order is that of prefixes, decide as the rules in their order. Rules that are read from flows decide as these, and give the same flows.
+func TestEgressFirewall_firstRuleDecides(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	owner := Owner{KindEgressFirewall, "tenant"}
+	for range 300 {
+		f := randomFirewall(r, r.IntN(20))
+		flows := dumped(t, owner, inMode(config.ModeNetworkPolicy).EgressFirewall(f))
+		recovered := EgressFirewallsOf(flows)[owner.Cookie()]
+		for range 60 {
+			to := netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(5)), byte(r.IntN(9))})
+			if got, want := lookUp(t, flows, to), f.Allows(to); got != want {
+				t.Fatalf("%v to %v: got %t, want %t\n%v", f, to, got, want, flows)
+			}
+			if got, want := recovered.Allows(to), f.Allows(to); got != want {
+				t.Fatalf("%v to %v: got %t of the recovered rules, want %t", f, to, got, want)
+			}
+		}
+		again := dumped(t, owner, inMode(config.ModeNetworkPolicy).EgressFirewall(recovered))
+		if diff := cmp.Diff(flows, again, cmpopts.EquateComparable(ovs.Key{})); len(f.Rules) > 0 && diff != "" {
+			t.Fatalf("flows of the recovered rules (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// A changed rule among 1,000 changes its own flow, and an inserted one adds its own.
+func TestEgressFirewall_changesOwnFlows(t *testing.T) {
+	f := EgressFirewall{ID: 7}
+	for i := range uint32(1000) {
+		var addr [4]byte
+		binary.BigEndian.PutUint32(addr[:], 0xc6336400+i)
+		f.Rules = append(f.Rules, EgressFirewallRule{To: []netip.Prefix{single(netip.AddrFrom4(addr))}, Deny: i%2 == 0})
+	}
+	f.Rules = append(f.Rules, EgressFirewallRule{To: prefixes("0.0.0.0/0"), Deny: true})
+	compile := func(rules []EgressFirewallRule) map[string]bool {
+		flows := map[string]bool{}
+		for line := range strings.Lines(lines(t, subnetNode().EgressFirewall(EgressFirewall{ID: 7, Rules: rules}))) {
+			flows[line] = true
+		}
+		return flows
+	}
+	before := compile(f.Rules)
+	if len(before) != len(f.Rules) {
+		t.Errorf("got %d flows, want %d", len(before), len(f.Rules))
+	}
+	inserted := append([]EgressFirewallRule{{To: prefixes("203.0.113.0/24")}}, f.Rules...)
+	changed := append([]EgressFirewallRule{}, f.Rules...)
+	changed[500].Deny = !changed[500].Deny
+	last := append([]EgressFirewallRule{}, f.Rules...)
+	last[1000].Deny = false
+	for name, tc := range map[string]struct {
+		rules []EgressFirewallRule
+		want  int
+	}{"inserted first": {inserted, 1}, "changed": {changed, 1}, "deleted": {f.Rules[1:], 0}, "last changed": {last, 1}} {
+		added := 0
+		for line := range compile(tc.rules) {
+			if !before[line] {
+				added++
+			}
+		}
+		if added != tc.want {
+			t.Errorf("%s: got %d new flows, want %d", name, added, tc.want)
+		}
+	}
+}
+
+func FuzzEgressFirewallsOf(f *testing.F) {
+	f.Add("table=100,priority=124,ip,reg10=0x7,nw_dst=192.0.2.0/24,actions=goto_table:101")
+	f.Add("priority=100,ip,reg10=7 actions=drop")
+	f.Add("reg10=0x1ffffffff,nw_dst=::/0,actions=drop")
+	owner := Owner{KindEgressFirewall, "tenant"}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, firewall := range EgressFirewallsOf([]ovs.DumpedFlow{{Cookie: owner.Cookie(), Key: ovs.Key{Table: tableEgressFirewall}, Text: text}}) {
+			if firewall.ID == 0 || len(firewall.Rules) != 1 || !firewall.Rules[0].To[0].Addr().Is4() {
+				t.Errorf("got %v of %q", firewall, text)
+			}
+		}
+	})
+}
+
+// firewallFlows are a node with two pods in different namespaces: pod 3 has the golden firewall, pod 4 has none. Each namespace has two services with outside endpoints.
+func firewallFlows(t *testing.T, n Node) []*ovs.Flow {
+	t.Helper()
+	states := []State{static(t, n), n.EgressFirewall(goldenFirewall())}
+	for port, id := range map[int]EgressFirewallID{3: 7, 4: 0} {
+		a, vnid := netip.AddrFrom4([4]byte{10, 128, 0, byte(port)}), config.VNID(0x20+port)
+		states = append(states, n.Pod(Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid, EgressFirewall: id}))
+		for last, outside := range map[byte]OutsideEndpoints{1: endpoints("192.0.2.7:8080"), 2: endpoints("192.0.2.7:8080", "198.51.100.7:80")} {
+			states = append(states, n.Service(Service{
+				ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, 30, byte(port), last})}, VNID: vnid,
+				Ports: []ServicePort{{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: outside}},
+			}))
+		}
+	}
+	var flows []*ovs.Flow
+	for _, s := range states {
+		flows = append(flows, s.Flows...)
+	}
+	return flows
+}
+
+// TestTraceEgressFirewall: outside endpoints of services are evaluated by the rules of the client's namespace, and a firewall concerns no other pod.
+func TestTraceEgressFirewall(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	tracer := sw.NewTracer(t)
+	cases := []struct {
+		to       string // pod 3 to 172.30.3.x, pod 4 to 172.30.4.x
+		port     int
+		firewall bool // the pod with the firewall reaches it; the other pod reaches all
+	}{
+		{"192.0.2.7", 80, true},
+		{"192.0.2.200", 80, true},
+		{"198.51.100.7", 80, false},
+		{"198.51.100.8", 80, true},
+		{"203.0.113.1", 80, false},
+		{"172.31.0.11", 80, false}, // the node
+		{"172.31.0.11", 53, true},
+		{"10.128.0.1", 80, true}, // tun0
+		{"172.30.%d.1", 80, true},
+		{"172.30.%d.2", 80, false}, // one of the endpoints is denied
+	}
+	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeNetworkPolicy, config.ModeMultitenant} {
+		if _, err := bridge.Replace(t.Context(), withMeters(t, firewallFlows(t, inMode(mode)))); err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range cases {
+			if mode == config.ModeSubnet && strings.Contains(tc.to, "%d") {
+				continue // the endpoints of an external proxy are not evaluated in mode subnet
+			}
+			for port, want := range map[int]bool{3: tc.firewall, 4: true} {
+				to := strings.ReplaceAll(tc.to, "%d", strconv.Itoa(port))
+				traces, err := tracer.Trace(fmt.Sprintf("tcp,in_port=%d,dl_src=0a:58:0a:80:00:%02x,nw_src=10.128.0.%d,nw_dst=%s,tcp_dst=%d", port, port, port, to, tc.port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := lastOutput(traces[0]) == "2"; got != want {
+					t.Errorf("%s: pod %d to %s:%d passes: got %t, want %t\n%s", mode, port, to, tc.port, got, want, traces[0])
+				}
+			}
+		}
+	}
+}
