@@ -35,11 +35,6 @@ const (
 	firewallBase  = 100 // plus the length of the prefix
 )
 
-const numberEgressFirewall = 10
-
-// regEgressFirewall is the EgressFirewallID of the source; 0: it has none.
-const regEgressFirewall = "NXM_NX_REG10[]" // number of the egress firewall of the source; 0: none
-
 // firewall returns the number that the pod's flows load. VNID 0, which is that of the cluster's own components, has no egress firewall; mode subnet has no VNIDs.
 func (n Node) firewall(p Pod) EgressFirewallID {
 	if n.evaluates() && p.VNID.IsGlobal() {

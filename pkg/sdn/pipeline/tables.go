@@ -113,20 +113,22 @@ const (
 
 // Registers, by the names that load, move and output take (docs/decisions/0001-conntrack.md, 0006-node-as-source.md). policy.go has the bits of reg4.
 const (
-	regSourceVNID  = "NXM_NX_REG0[]"        // VNID of the source; 1 if it is outside of the cluster network
-	regDestVNID    = "NXM_NX_REG1[]"        // VNID of the destination; in an ARP request the last four bytes of the MAC in its reply
-	regOutput      = "NXM_NX_REG2[]"        // output port; while table 51 rewrites an ARP request, the requested address
-	regZone        = "NXM_NX_REG3[]"        // conntrack zone in which the connection is committed; 0: it is not
-	regDenied      = "NXM_NX_REG5[]"        // number of the rule that denies the packet; 0: none
-	regNodeAddress = "NXM_NX_REG6[]"        // the other address of the node that is the source: its own IP if the source is a tun0 address, else its first tun0 address; 0: the source is no node
-	regOriginal    = "NXM_NX_REG7[]"        // the packet's own address while another one is evaluated: the destination of a packet to a node port, the source of a hairpin
-	tunID          = "NXM_NX_TUN_ID[0..31]" // VNI of the tunnel, which is the VNID of the source
+	regSourceVNID     = "NXM_NX_REG0[]"        // VNID of the source; 1 if it is outside of the cluster network
+	regDestVNID       = "NXM_NX_REG1[]"        // VNID of the destination; in an ARP request the last four bytes of the MAC in its reply
+	regOutput         = "NXM_NX_REG2[]"        // output port; while table 51 rewrites an ARP request, the requested address
+	regZone           = "NXM_NX_REG3[]"        // conntrack zone in which the connection is committed; 0: it is not
+	regDenied         = "NXM_NX_REG5[]"        // number of the rule that denies the packet; 0: none
+	regNodeAddress    = "NXM_NX_REG6[]"        // the other address of the node that is the source: its own IP if the source is a tun0 address, else its first tun0 address; 0: the source is no node
+	regOriginal       = "NXM_NX_REG7[]"        // the packet's own address while another one is evaluated: the destination of a packet to a node port, the source of a hairpin
+	regEgressFirewall = "NXM_NX_REG10[]"       // number of the egress firewall of the source's namespace on this node; 0: none
+	tunID             = "NXM_NX_TUN_ID[0..31]" // VNI of the tunnel, which is the VNID of the source
 )
 
 // The numbers of registers that are matched or reported as a whole.
 const (
-	numberDenied      = 5 // regDenied
-	numberNodeAddress = 6 // regNodeAddress
+	numberDenied         = 5  // regDenied
+	numberNodeAddress    = 6  // regNodeAddress
+	numberEgressFirewall = 10 // regEgressFirewall
 )
 
 // TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
