@@ -1,0 +1,183 @@
+package dnsresolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// server answers from memory.
+type server struct {
+	mu      sync.Mutex
+	reply   reply
+	err     error
+	queries int
+}
+
+func (s *server) set(ttl time.Duration, addrs ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reply, s.err = reply{ttl: ttl}, nil
+	for _, a := range addrs {
+		s.reply.addrs = append(s.reply.addrs, netip.MustParseAddr(a))
+	}
+}
+
+func (s *server) fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = errors.New("no answer")
+}
+
+func (s *server) lookUp(context.Context, string) (reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queries++
+	return s.reply, s.err
+}
+
+// run runs a resolver of one name in the time of synctest.
+func run(t *testing.T, s *server, do func(r *Resolver, want func(addrs ...string))) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(nil, func(string) {})
+		r.lookUp = s.lookUp
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		r.Follow("www.example.com")
+		do(r, func(addrs ...string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, a := range r.Answer("www.example.com").Addrs {
+				got = append(got, a.String())
+			}
+			if !slices.Equal(got, addrs) {
+				t.Errorf("got %v, want %v", got, addrs)
+			}
+		})
+	})
+}
+
+// An address is retained for its TTL and the grace, and not longer: neither by failures nor by other answers.
+func TestResolver_ttlAndGrace(t *testing.T) {
+	s := &server{}
+	s.set(20*time.Second, "192.0.2.1")
+	run(t, s, func(r *Resolver, want func(...string)) {
+		want("192.0.2.1")
+		s.set(time.Second, "192.0.2.2")
+		time.Sleep(20 * time.Second) // the TTL ends
+		want("192.0.2.1", "192.0.2.2")
+		time.Sleep(Grace - time.Second)
+		want("192.0.2.1", "192.0.2.2")
+		time.Sleep(2 * time.Second)
+		want("192.0.2.2")
+		s.fail()
+		time.Sleep(minInterval) // its last answer is at most this old
+		want("192.0.2.2")
+		time.Sleep(Grace + time.Second)
+		want()
+		if a := r.Answer("www.example.com"); !a.Known || len(a.Latest) != 1 || a.Err == nil || a.Since.IsZero() {
+			t.Errorf("got %+v, want the last answer and the failure", a)
+		}
+		s.set(time.Second)
+		time.Sleep(maxRetry + 10*time.Second)
+		want()
+		if a := r.Answer("www.example.com"); len(a.Latest) != 0 || a.Err != nil || !a.Since.IsZero() {
+			t.Errorf("got %+v, want an empty answer", a)
+		}
+	})
+}
+
+func TestResolver_queries(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ttl  time.Duration
+		fail bool
+		want int // in ten minutes
+	}{
+		"TTL 0":    {0, false, 121},
+		"TTL 1":    {time.Second, false, 121},
+		"TTL 300":  {5 * time.Minute, false, 3},
+		"TTL 1d":   {24 * time.Hour, false, 1},
+		"failures": {0, true, 13},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &server{}
+			s.set(tc.ttl, "192.0.2.1")
+			if tc.fail {
+				s.fail()
+			}
+			run(t, s, func(r *Resolver, _ func(...string)) {
+				time.Sleep(10*time.Minute + time.Second)
+				synctest.Wait()
+				if s.queries < tc.want-2 || s.queries > tc.want {
+					t.Errorf("got %d queries, want %d", s.queries, tc.want)
+				}
+				r.Unfollow("www.example.com")
+				before := s.queries
+				time.Sleep(2 * time.Hour)
+				synctest.Wait()
+				if s.queries != before {
+					t.Errorf("got %d queries for a name that is not followed", s.queries-before)
+				}
+			})
+		})
+	}
+}
+
+func TestResolver_budget(t *testing.T) {
+	s := &server{}
+	var many []string
+	for i := range MaxAddrs + 20 {
+		many = append(many, fmt.Sprintf("192.0.2.%d", i+1))
+	}
+	s.set(time.Second, many...)
+	run(t, s, func(r *Resolver, _ func(...string)) {
+		synctest.Wait()
+		if a := r.Answer("www.example.com"); len(a.Addrs) != MaxAddrs || !a.Excess {
+			t.Errorf("got %d addresses, excess %t", len(a.Addrs), a.Excess)
+		}
+		s.set(time.Second, "198.51.100.1") // the latest are retained
+		time.Sleep(minInterval)
+		synctest.Wait()
+		if a := r.Answer("www.example.com"); len(a.Addrs) != MaxAddrs || a.Excess || a.Addrs[MaxAddrs-1].String() != "198.51.100.1" {
+			t.Errorf("got %d addresses to %v, excess %t", len(a.Addrs), a.Addrs[MaxAddrs-1], a.Excess)
+		}
+	})
+}
+
+// AwaitFirst waits for failures, too. A name that is followed again gets its addresses.
+func TestResolver_awaitFirst(t *testing.T) {
+	s := &server{}
+	s.fail()
+	run(t, s, func(r *Resolver, want func(...string)) {
+		r.AwaitFirst(context.Background())
+		want()
+		r.Follow("www.example.com")
+		r.Unfollow("www.example.com")
+		r.Unfollow("www.example.com")
+		if a := r.Answer("www.example.com"); a.Err != nil {
+			t.Errorf("got %v of a name that is not followed", a)
+		}
+		s.set(time.Second, "192.0.2.1")
+		r.Follow("www.example.com")
+		want("192.0.2.1")
+	})
+}
+
+func TestRcodeError(t *testing.T) {
+	for code, want := range map[rcodeError]string{2: "SERVFAIL", 4095: "4095"} {
+		if got := code.Error(); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
