@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -69,6 +70,7 @@ type nodeNetwork struct {
 	onConnected []func()                      // called when vswitchd was connected
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podPolicies podflows.Policies
+	egress      *egresspolicy.Policies
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports
@@ -153,7 +155,10 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	if err := a.serviceNetwork.Watch(ctx, n.caches.Services.Core().V1().Services().Informer(), n.network.ServiceNetwork); err != nil {
 		return err
 	}
-	return n.newPolicies(outside)
+	if err := n.newPolicies(outside); err != nil {
+		return err
+	}
+	return n.newEgressPolicies(outside)
 }
 
 // followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
@@ -260,7 +265,10 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	// The writer outlives the requests: those in flight when the agent stops still wait for their flows.
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
-	group.Go(func() error { return n.store.Run(writing) })
+	group.Go(func() error {
+		n.egress.AwaitNames(ctx)
+		return n.store.Run(writing)
+	})
 	if n.node.LimitsZones() {
 		start(limits.Run)
 	}

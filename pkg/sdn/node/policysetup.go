@@ -9,6 +9,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/dnsresolver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
@@ -48,6 +50,24 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 	n.podPolicies = n.policies
 	n.primes = append(n.primes, n.policies.Prime)
 	n.runs = append(n.runs, n.policies.Run)
+	return nil
+}
+
+// resolvConf has the DNS servers of the node, which pods with the DNS policy Default have, too.
+const resolvConf = "/etc/resolv.conf"
+
+// newEgressPolicies creates the feature of EgressNetworkPolicies, through which the pods' policies are called.
+func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
+	objects := n.caches.Network.Network().V1()
+	n.egress, err = egresspolicy.New(egresspolicy.Options{
+		Node: n.node, Policies: objects.EgressNetworkPolicies().Informer(), HostSubnets: objects.HostSubnets().Informer(), Store: n.store, Bridge: n.agent.bridge,
+		Pods: n.podPolicies, Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside,
+	})
+	if err != nil {
+		return err
+	}
+	n.podPolicies = n.egress
+	n.primes, n.runs = append(n.primes, n.egress.Prime), append(n.runs, n.egress.Run)
 	return nil
 }
 

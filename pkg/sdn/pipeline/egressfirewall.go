@@ -53,7 +53,7 @@ func (n Node) filterEgress(s *State) {
 		for _, protocol := range []goovs.Protocol{goovs.ProtocolTCPv4, goovs.ProtocolUDPv4} {
 			// table=100,priority=200,tcp,nw_dst=172.31.0.11,tp_dst=53,actions=goto_table:101
 			s.add(tableEgressFirewall, firewallDNS, match{protocol: protocol, fields: []ovs.Match{
-				ovs.IPDestination(single(n.VTEP)), goovs.TransportDestinationPort(portDNS),
+				ovs.IPDestination(single(n.VTEP)), goovs.TransportDestinationPort(DNSPort),
 			}}, ovs.GotoTable(tableEgressIP))
 		}
 	}
@@ -61,7 +61,8 @@ func (n Node) filterEgress(s *State) {
 	s.add(tableEgressFirewall, 0, anything(), ovs.GotoTable(tableEgressIP))
 }
 
-const portDNS = 53
+// DNSPort is the port of DNS servers.
+const DNSPort = 53
 
 // EgressFirewall compiles the rules of a namespace: one flow for each prefix, whose priority is its length. The verdict of a prefix is that of the first rule
 // which has all of it: prefixes are nested or disjoint, so the longest one that has an address is also in all others that have it. No flow depends on the
@@ -91,14 +92,44 @@ func (f EgressFirewall) matches(to netip.Prefix) []ovs.Match {
 	return []ovs.Match{id, ovs.IPDestination(to)}
 }
 
-// Allows evaluates the rules as the flows do.
-func (f EgressFirewall) Allows(to netip.Addr) bool {
-	for _, r := range f.Rules {
-		if slices.ContainsFunc(r.To, func(p netip.Prefix) bool { return p.Contains(to) }) {
-			return !r.Deny
+// Evaluator returns a function that evaluates the rules as the flows do.
+func (f EgressFirewall) Evaluator() func(to netip.Addr) (allowed bool) {
+	verdicts := f.verdicts()
+	return func(to netip.Addr) bool { return allows(verdicts, single(to)) }
+}
+
+// IsWithin reports whether the other firewall allows what this one does: connections that this one has allowed remain valid. It may return false for nested prefixes of
+// which the longer ones have all addresses.
+func (f EgressFirewall) IsWithin(other EgressFirewall) bool {
+	before, after := f.verdicts(), other.verdicts()
+	isDenied := func(to netip.Prefix) bool { return allows(before, to) && !allows(after, to) }
+	for _, all := range []map[netip.Prefix]bool{before, after} {
+		for to := range all {
+			if isDenied(to) {
+				return false
+			}
+		}
+	}
+	return !isDenied(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+}
+
+// allows returns the verdict for a prefix, except for the addresses that longer prefixes have: that of the longest prefix that has all of it.
+func allows(denied map[netip.Prefix]bool, to netip.Prefix) bool {
+	for bits := to.Bits(); bits >= 0; bits-- {
+		if deny, found := denied[netip.PrefixFrom(to.Addr(), bits).Masked()]; found {
+			return !deny
 		}
 	}
 	return true
+}
+
+// verdicts returns by prefix whether the rules deny its addresses, except for those that longer prefixes have.
+func (f EgressFirewall) verdicts() map[netip.Prefix]bool {
+	denied := map[netip.Prefix]bool{}
+	for _, v := range verdicts(f.Rules) {
+		denied[v.to] = v.deny
+	}
+	return denied
 }
 
 // verdict is the verdict for the addresses of a prefix that are in no longer prefix of the rules.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +48,43 @@ func lookUp(t *testing.T, flows []ovs.DumpedFlow, to netip.Addr) bool {
 	return passes
 }
 
+// firstDecides evaluates the rules one after the other.
+func firstDecides(f EgressFirewall, to netip.Addr) bool {
+	for _, r := range f.Rules {
+		if slices.ContainsFunc(r.To, func(p netip.Prefix) bool { return p.Contains(to) }) {
+			return !r.Deny
+		}
+	}
+	return true
+}
+
+// IsWithin is false if an address is allowed before and denied after.
+func TestEgressFirewall_IsWithin(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	within := 0
+	for range 2000 {
+		a, b := randomFirewall(r, r.IntN(4)), randomFirewall(r, r.IntN(4))
+		got := a.IsWithin(b)
+		if got {
+			within++
+		}
+		for x := range 5 {
+			for y := range 9 {
+				to := netip.AddrFrom4([4]byte{192, 0, byte(x), byte(y)})
+				if got && firstDecides(a, to) && !firstDecides(b, to) {
+					t.Fatalf("%v is within %v, but only the first allows %v", a, b, to)
+				}
+			}
+		}
+	}
+	if within < 500 {
+		t.Errorf("got %d pairs within each other, want more", within)
+	}
+	if f := goldenFirewall(); !f.IsWithin(f) || f.IsWithin(EgressFirewall{Rules: []EgressFirewallRule{{To: prefixes("192.0.2.9/32"), Deny: true}}}) {
+		t.Error("got other results of the golden firewall")
+	}
+}
+
 // The flows, whose order is that of prefixes, decide as the rules in their order. Rules that are read from flows decide as these, and give the same flows.
 func TestEgressFirewall_firstRuleDecides(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -57,10 +95,10 @@ func TestEgressFirewall_firstRuleDecides(t *testing.T) {
 		recovered := EgressFirewallsOf(flows)[owner.Cookie()]
 		for range 60 {
 			to := netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(5)), byte(r.IntN(9))})
-			if got, want := lookUp(t, flows, to), f.Allows(to); got != want {
+			if got, want := lookUp(t, flows, to), firstDecides(f, to); got != want {
 				t.Fatalf("%v to %v: got %t, want %t\n%v", f, to, got, want, flows)
 			}
-			if got, want := recovered.Allows(to), f.Allows(to); got != want {
+			if got, want := recovered.Evaluator()(to), firstDecides(f, to); got != want {
 				t.Fatalf("%v to %v: got %t of the recovered rules, want %t", f, to, got, want)
 			}
 		}

@@ -78,6 +78,7 @@ func New(o Options) *Set {
 	c.Network.Network().V1().ClusterNetworks().Informer()
 	c.Network.Network().V1().HostSubnets().Informer()
 	c.Network.Network().V1().NetNamespaces().Informer()
+	c.Network.Network().V1().EgressNetworkPolicies().Informer()
 	c.Services.Core().V1().Services().Informer()
 	c.Local.Core().V1().Pods().Informer()
 	return c

@@ -42,6 +42,8 @@ func transform(obj any) (any, error) {
 		out := *o
 		stripMetadata(&out.ObjectMeta, isNetworkAnnotation)
 		return &out, nil
+	case *networkv1.EgressNetworkPolicy:
+		return config.CompactEgressNetworkPolicy(o), nil
 	}
 	return obj, nil
 }

@@ -22,6 +22,7 @@ const (
 	KindBandwidth      = "bandwidth"        // config.Bandwidth of an attachment of a pod, by package pods
 	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
+	KindEgressFirewall = "egress firewall"  // pipeline.EgressFirewallID of a namespace, 0: none, by package egresspolicy
 )
 
 // VNID is the VNID of a namespace.
@@ -45,6 +46,11 @@ func PodPolicies(pod policy.PodKey) flowstore.Input {
 // Bandwidth is the limits of the bandwidth of a pod, the owner of flows.
 func Bandwidth(pod pipeline.Owner) flowstore.Input {
 	return flowstore.Input{Kind: KindBandwidth, Key: pod.Key}
+}
+
+// EgressFirewall is the number of a namespace's egress firewall on this node.
+func EgressFirewall(namespace string) flowstore.Input {
+	return flowstore.Input{Kind: KindEgressFirewall, Key: namespace}
 }
 
 // Ports are the OpenFlow ports of the pods on this node of the Namespace with that UID.

@@ -21,8 +21,8 @@ type Dependencies struct {
 	Events   Events
 }
 
-// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID and
-// inputs.KindPodPolicies.
+// Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID,
+// inputs.KindPodPolicies and inputs.KindEgressFirewall.
 type Store interface {
 	Update(u flowstore.Update) []*flowstore.Commit
 	Require(ctx context.Context, inputs ...flowstore.Input) error

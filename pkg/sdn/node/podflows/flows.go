@@ -110,8 +110,8 @@ func (f *Flows) SetAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod)
 func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
 	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
-	vnid, policies, bandwidth := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner())
-	reads := []flowstore.Input{policies, bandwidth}
+	vnid, policies, bandwidth, firewall := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner()), inputs.EgressFirewall(p.Namespace)
+	reads := []flowstore.Input{policies, bandwidth, firewall}
 	if p.VNID == nil {
 		reads = append(reads, vnid)
 	}
@@ -122,6 +122,7 @@ func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (
 			pod := pipeline.Pod{
 				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
 				Policies: flowstore.Read[pipeline.PodPolicies](v, policies), Bandwidth: flowstore.Read[config.Bandwidth](v, bandwidth),
+				EgressFirewall: flowstore.Read[pipeline.EgressFirewallID](v, firewall),
 			}
 			if p.VNID != nil {
 				pod.VNID = *p.VNID

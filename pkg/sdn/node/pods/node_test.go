@@ -196,6 +196,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		flows.Source(inputs.KindNamespaceVNID, flowstore.Source{Default: config.GlobalVNID})
 	}
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
+	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
 		Pods:     n.pods,

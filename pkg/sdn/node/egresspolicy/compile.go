@@ -1,0 +1,162 @@
+package egresspolicy
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/dnsresolver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// everywhere is all addresses.
+func everywhere() []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)} }
+
+// update compiles the firewall of a namespace with pods on this node, and sends it to the store, with its number for the pods' flows, as one change. The lock must
+// be held.
+func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit {
+	n := p.namespaces[name]
+	if n == nil {
+		return nil
+	}
+	rules, exists := p.read(ctx, name, n)
+	if !exists {
+		if n.firewall.ID == 0 {
+			delete(p.recovered, ownerOf(name).Cookie())
+			return nil
+		}
+		n.firewall = pipeline.EgressFirewall{}
+		return p.store.Update(flowstore.Update{
+			Changes: []flowstore.Change{{Owner: ownerOf(name)}},
+			Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: pipeline.EgressFirewallID(0)}},
+		})
+	}
+	firewall := pipeline.EgressFirewall{ID: p.idOf(name, n), Rules: rules}
+	revoked := n.firewall.ID == 0 || !n.firewall.IsWithin(firewall)
+	n.firewall = firewall
+	return p.store.Update(flowstore.Update{
+		Changes: []flowstore.Change{{Owner: ownerOf(name), State: p.node.EgressFirewall(firewall)}},
+		Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: firewall.ID}},
+		Revoked: flowstore.Revocation{Permission: revoked},
+	})
+}
+
+// idOf returns the namespace's number: that of the previous agent, if it had one, so that a restart changes no flow.
+func (p *Policies) idOf(name string, n *namespace) pipeline.EgressFirewallID {
+	if n.id == 0 {
+		if n.id = p.recovered[ownerOf(name).Cookie()].ID; n.id == 0 {
+			p.lastID++
+			n.id = p.lastID
+		}
+	}
+	return n.id
+}
+
+// read returns the rules of the namespace's policies, and whether it has any. Invalid policies retain the last valid rules, also those of the previous agent; if there are none,
+// all packets are denied.
+func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules []pipeline.EgressFirewallRule, exists bool) {
+	objects := p.objects(name)
+	previous := config.EgressNames(n.rules)
+	if len(objects) == 0 {
+		n.rules, n.valid = nil, false
+		p.follow(name, previous, nil)
+		return nil, false
+	}
+	merged, err := config.MergeEgressNetworkPolicies(objects)
+	switch {
+	case err == nil:
+		n.rules, n.valid, n.reported = merged, true, ""
+		delete(p.recovered, p.retain(name, n))
+		p.follow(name, previous, config.EgressNames(merged))
+	case !n.valid:
+		n.report(ctx, name, err, "the rules of the previous agent apply, or all packets are denied")
+		if recovered, ok := p.recovered[ownerOf(name).Cookie()]; ok {
+			return recovered.Rules, true
+		}
+		return []pipeline.EgressFirewallRule{{To: everywhere(), Deny: true}}, true
+	default:
+		n.report(ctx, name, err, "the last valid rules apply")
+	}
+	for _, r := range n.rules {
+		rules = append(rules, p.compile(r))
+	}
+	return rules, true
+}
+
+// report logs an error once. The controller reports it to users.
+func (n *namespace) report(ctx context.Context, name string, err error, effect string) {
+	if n.reported == err.Error() {
+		return
+	}
+	n.reported = err.Error()
+	klog.FromContext(ctx).Info("Invalid EgressNetworkPolicies", "namespace", name, "err", err, "effect", effect, "action", "correct the policies")
+}
+
+// retain makes sure that the namespace retains the number of the previous agent, and returns the key of that.
+func (p *Policies) retain(name string, n *namespace) uint64 {
+	p.idOf(name, n)
+	return ownerOf(name).Cookie()
+}
+
+// compile returns the rule with the addresses of its name.
+func (p *Policies) compile(r config.EgressRule) pipeline.EgressFirewallRule {
+	if r.Name == "" {
+		return pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny}
+	}
+	answer := p.resolver.Answer(r.Name)
+	if r.Deny {
+		return pipeline.EgressFirewallRule{To: denied(answer), Deny: true}
+	}
+	return pipeline.EgressFirewallRule{To: p.allowed(answer)}
+}
+
+// denied returns the destinations of a Deny rule with a name. While its addresses are not known, it denies all.
+func denied(a dnsresolver.Answer) []netip.Prefix {
+	if !a.Known || a.Excess {
+		return everywhere()
+	}
+	return single(append(slices.Clone(a.Addrs), a.Latest...))
+}
+
+// allowed returns the destinations of an Allow rule with a name: hosts outside. DNS must not open services, pods, nodes, or link-local services of the host's
+// environment, whatever it answers.
+func (p *Policies) allowed(a dnsresolver.Answer) []netip.Prefix {
+	return single(slices.DeleteFunc(slices.Clone(a.Addrs), func(addr netip.Addr) bool {
+		return !addr.IsGlobalUnicast() || p.nodes.has(addr) || p.node.ServiceNetwork.IsValid() && p.node.ServiceNetwork.Contains(addr) ||
+			slices.ContainsFunc(p.node.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
+	}))
+}
+
+func single(addrs []netip.Addr) []netip.Prefix {
+	all := make([]netip.Prefix, len(addrs))
+	for i, a := range addrs {
+		all[i] = netip.PrefixFrom(a, a.BitLen())
+	}
+	return all
+}
+
+// follow changes the names that are resolved for the namespace. The lock must be held.
+func (p *Policies) follow(namespace string, before, now []string) {
+	for _, name := range now {
+		if !slices.Contains(before, name) {
+			if p.users[name] == nil {
+				p.users[name] = map[string]bool{}
+			}
+			p.users[name][namespace] = true
+			p.resolver.Follow(name)
+		}
+	}
+	for _, name := range before {
+		if !slices.Contains(now, name) {
+			if delete(p.users[name], namespace); len(p.users[name]) == 0 {
+				delete(p.users, name)
+			}
+			p.resolver.Unfollow(name)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+// Package egresspolicy installs the egress firewalls of the namespaces that have pods on this node, from their EgressNetworkPolicies. Docs: docs/egress.md and
+// docs/decisions/0018-egress-policies.md.
+package egresspolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	networkv1 "github.com/openshift/api/network/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/dnsresolver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// firstAnswers bounds the wait of a starting agent for the first answers of DNS. The flows of the previous agent remain active for that time.
+const firstAnswers = 3 * time.Second
+
+// Options are the dependencies of the feature. All are required but OutsideEndpoints.
+type Options struct {
+	Node     pipeline.Node
+	Policies cache.SharedIndexInformer // EgressNetworkPolicies of all namespaces
+	Store    *flowstore.Store
+	Bridge   Bridge
+	Pods     PodPolicies // the policies that are evaluated besides
+	Servers  dnsresolver.Servers
+
+	// HostSubnets has the addresses of nodes, which DNS names do not allow.
+	HostSubnets cache.SharedIndexInformer
+
+	// OutsideEndpoints returns the endpoints by which packets to an address and port of a service are evaluated; nil: none has any. The zero address stands for
+	// node ports.
+	OutsideEndpoints func(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints
+}
+
+// Bridge reads flows (*native.Native).
+type Bridge interface {
+	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
+}
+
+// PodPolicies are the calls about pods of this node (pods.Policies).
+type PodPolicies interface {
+	Fetch(ctx context.Context, namespace string) (types.UID, error)
+	Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
+	Detach(owner pipeline.Owner) (done func(context.Context) error)
+}
+
+// Policies is the feature. It implements PodPolicies: each call also goes to those of the options.
+type Policies struct {
+	options  Options
+	node     pipeline.Node
+	store    *flowstore.Store
+	next     PodPolicies
+	resolver *dnsresolver.Resolver
+	loop     *reconcile.Loop // of namespaces
+	synced   []cache.InformerSynced
+	nodes    *nodeAddrs
+
+	mu         sync.Mutex // held during Store.Update, so that the store gets changes in their order
+	namespaces map[string]*namespace
+	sandboxes  map[pipeline.Owner]string          // their namespaces
+	users      map[string]map[string]bool         // namespaces by DNS name
+	recovered  map[uint64]pipeline.EgressFirewall // of the previous agent, by cookie
+	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
+}
+
+// namespace is a namespace with pods on this node.
+type namespace struct {
+	addrs map[pipeline.Owner][]netip.Addr // of its sandboxes
+	rules []config.EgressRule             // the last valid ones
+	valid bool                            // there were valid rules
+
+	reported string                    // the error of invalid policies
+	id       pipeline.EgressFirewallID // 0: no number was allocated
+
+	firewall pipeline.EgressFirewall // as in the store; ID 0: none
+}
+
+// New returns the feature. The informer needs an index by namespace, and need not have synced.
+func New(o Options) (*Policies, error) {
+	p := &Policies{
+		options: o, node: o.Node, store: o.Store, next: o.Pods, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
+		recovered: map[uint64]pipeline.EgressFirewall{},
+	}
+	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
+	p.loop = reconcile.New("egress-policies", p.reconcile)
+	o.Store.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
+	if o.Node.Mode != config.ModeSubnet {
+		o.Store.EvaluateConnections(pipeline.AllowedZones(), p.evaluateConnections)
+	}
+	reg, err := o.Policies.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: p.enqueue, UpdateFunc: func(_, now any) { p.enqueue(now) }, DeleteFunc: p.enqueue,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add event handler: %w", err)
+	}
+	nodes, nodesSynced, err := watchNodeAddrs(o.HostSubnets)
+	if err != nil {
+		return nil, err
+	}
+	p.nodes, p.synced = nodes, []cache.InformerSynced{reg.HasSynced, nodesSynced}
+	return p, nil
+}
+
+// Prime waits for the informer, and reads the firewalls of the previous agent from the switch.
+func (p *Policies) Prime(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), p.synced...) {
+		return fmt.Errorf("wait for the cache of EgressNetworkPolicies: %w", ctx.Err())
+	}
+	flows, err := p.options.Bridge.DumpFlows(ctx)
+	if err != nil {
+		return fmt.Errorf("read egress firewalls from the switch: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recovered = pipeline.EgressFirewallsOf(flows)
+	for _, f := range p.recovered {
+		p.lastID = max(p.lastID, f.ID)
+	}
+	return nil
+}
+
+// AwaitNames returns when the names of the pods' namespaces are resolved, or could not be, within a few seconds. It is called when the pods of this node are
+// attached, before the store writes: a name without an answer allows nothing.
+func (p *Policies) AwaitNames(ctx context.Context) {
+	waiting, cancel := context.WithTimeout(ctx, firstAnswers)
+	defer cancel()
+	p.resolver.AwaitFirst(waiting)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.namespaces {
+		p.update(ctx, name)
+	}
+}
+
+// Run resolves names and handles changes until the context ends.
+func (p *Policies) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { p.resolver.Run(ctx) })
+	parts.Go(func() { p.loop.Run(ctx, 1) })
+	parts.Wait()
+}
+
+func (p *Policies) enqueue(obj any) {
+	key, err := cache.DeletionHandlingObjectToName(obj)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	attached := p.namespaces[key.Namespace] != nil
+	p.mu.Unlock()
+	if attached {
+		p.loop.Add(key.Namespace)
+	}
+}
+
+func (p *Policies) answerChanged(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for namespace := range p.users[name] {
+		p.loop.Add(namespace)
+	}
+}
+
+// reconcile updates the firewall of a namespace, and returns when its flows are installed.
+func (p *Policies) reconcile(ctx context.Context, namespace string) error {
+	p.mu.Lock()
+	commits := p.update(ctx, namespace)
+	p.mu.Unlock()
+	if err := flowstore.WaitAll(ctx, commits); err != nil && ctx.Err() == nil {
+		// The store tries again, and the Node's condition reports it.
+		klog.FromContext(ctx).Error(err, "Switch rejected flows of EgressNetworkPolicies", "namespace", namespace)
+	}
+	return nil
+}
+
+// Fetch implements PodPolicies.
+func (p *Policies) Fetch(ctx context.Context, namespace string) (types.UID, error) {
+	return p.next.Fetch(ctx, namespace)
+}
+
+// Attach implements PodPolicies. The firewall of the pod's namespace goes to the store before the pod's flows.
+func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
+	commits := p.attach(ctx, owner, key.Namespace, pod.Addrs)
+	others := p.next.Attach(ctx, owner, key, pod, object)
+	return func(ctx context.Context) error { return errors.Join(flowstore.WaitAll(ctx, commits), others(ctx)) }
+}
+
+func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string, addrs []netip.Addr) []*flowstore.Commit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if previous, attached := p.sandboxes[owner]; attached && previous != name {
+		p.detach(owner)
+	}
+	n := p.namespaces[name]
+	if n == nil {
+		n = &namespace{addrs: map[pipeline.Owner][]netip.Addr{}}
+		p.namespaces[name] = n
+	}
+	p.sandboxes[owner] = name
+	n.addrs[owner] = slices.Clone(addrs)
+	return p.update(ctx, name) // the informer may have policies whose event has not arrived
+}
+
+// Detach implements PodPolicies.
+func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
+	others := p.next.Detach(owner)
+	p.mu.Lock()
+	commits := p.detach(owner)
+	p.mu.Unlock()
+	return func(ctx context.Context) error { return errors.Join(flowstore.WaitAll(ctx, commits), others(ctx)) }
+}
+
+// detach removes a sandbox, and the firewall of a namespace that has no other on this node. The lock must be held.
+func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
+	name, attached := p.sandboxes[owner]
+	if !attached {
+		return nil
+	}
+	delete(p.sandboxes, owner)
+	n := p.namespaces[name]
+	if delete(n.addrs, owner); len(n.addrs) > 0 {
+		return nil
+	}
+	p.follow(name, config.EgressNames(n.rules), nil)
+	delete(p.namespaces, name)
+	return p.store.Update(flowstore.Update{
+		Changes: []flowstore.Change{{Owner: ownerOf(name)}}, Withdraw: []flowstore.Input{inputs.EgressFirewall(name)},
+	})[:1]
+}
+
+func ownerOf(namespace string) pipeline.Owner {
+	return pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}
+}
+
+// objects returns the cached policies of a namespace.
+func (p *Policies) objects(namespace string) []*networkv1.EgressNetworkPolicy {
+	cached, err := p.options.Policies.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil
+	}
+	var all []*networkv1.EgressNetworkPolicy
+	for _, obj := range cached {
+		if o, ok := obj.(*networkv1.EgressNetworkPolicy); ok {
+			all = append(all, o)
+		}
+	}
+	return all
+}

@@ -1,0 +1,127 @@
+package egresspolicy
+
+import (
+	"net/netip"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+const denyAll1 = "priority=100,reg10=0x1,actions=drop"
+
+// number returns the number that the flows of the namespace's pods load.
+func (a *agent) number(namespace string) pipeline.EgressFirewallID {
+	id, _ := flowstore.Get[pipeline.EgressFirewallID](a.st, inputs.EgressFirewall(namespace))
+	return id
+}
+
+func TestPolicies(t *testing.T) {
+	c := newCluster(t)
+	c.policies.Add(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0"))
+	c.policies.Add(egressPolicy("elsewhere/default", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "tenant/5", "other/6")
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass")
+	if a.number("tenant") != 1 || a.number("other") != 0 {
+		t.Errorf("got numbers %d and %d, want 1 and 0", a.number("tenant"), a.number("other"))
+	}
+
+	// A change is one bundle of one flow.
+	bundles, changes := c.bridge.Bundles(), c.bridge.Changes()
+	c.policies.Modify(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Allow 198.51.100.0/24", "Deny 0.0.0.0/0"))
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass")
+	if c.bridge.Bundles() != bundles+1 || c.bridge.Changes() != changes+1 {
+		t.Errorf("got %d bundles with %d changes, want 1 with 1", c.bridge.Bundles()-bundles, c.bridge.Changes()-changes)
+	}
+
+	c.policies.Add(egressPolicy("other/default", "Deny 0.0.0.0/32"))
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass", "priority=100,reg10=0x2,actions=drop")
+	// The first of several policies decides.
+	c.policies.Add(egressPolicy("other/a", "Allow 203.0.113.0/24"))
+	c.policies.Delete(egressPolicy("tenant/default"))
+	a.want("priority=100,reg10=0x2,actions=drop", "priority=124,reg10=0x2,nw_dst=203.0.113.0/24,actions=pass")
+	if a.number("tenant") != 0 || a.number("other") != 2 {
+		t.Errorf("got numbers %d and %d, want 0 and 2", a.number("tenant"), a.number("other"))
+	}
+
+	// A pod that starts has the firewall of its namespace when Attach is done, and the last one that is removed takes it along.
+	if err := a.attach("elsewhere/7")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.want("priority=100,reg10=0x2,actions=drop", "priority=124,reg10=0x2,nw_dst=203.0.113.0/24,actions=pass", "priority=100,reg10=0x3,actions=drop")
+	for _, pod := range []string{"elsewhere/7", "other/6", "unknown/9"} {
+		if err := a.Detach(owner(pod))(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.want()
+}
+
+// Invalid policies retain the last valid rules, also over a restart. Where there are none, all packets are denied.
+func TestPolicies_invalid(t *testing.T) {
+	c := newCluster(t)
+	c.policies.Add(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 192.0.0.0/16", "Allow 0.0.0.0/0"))
+	a, stop := c.start(t, "tenant/5")
+	valid := []string{"priority=100,reg10=0x1,actions=pass", "priority=116,reg10=0x1,nw_dst=192.0.0.0/16,actions=drop", "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass"}
+	a.want(valid...)
+	c.policies.Modify(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny *.example.com"))
+	c.policies.Add(egressPolicy("other/default", "Allow 192.0.2.0"))
+	if err := a.attach("other/6")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := append([]string{"priority=100,reg10=0x2,actions=drop"}, valid...)
+	a.want(all...)
+	stop()
+
+	changes := c.bridge.Changes()
+	a, _ = c.start(t, "other/6", "tenant/5")
+	if err := a.st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{}).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.want(all...)
+	if c.bridge.Changes() != changes {
+		t.Errorf("got %d changes by the restart, want none", c.bridge.Changes()-changes)
+	}
+	c.policies.Modify(egressPolicy("tenant/default", "Deny 198.51.100.0/24"))
+	a.want("priority=100,reg10=0x2,actions=drop", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
+	c.policies.Delete(egressPolicy("tenant/default"))
+	c.policies.Delete(egressPolicy("other/default"))
+	a.want()
+}
+
+// DNS opens hosts outside only, a name without an answer allows nothing, and one that is denied without an answer denies all.
+func TestPolicies_names(t *testing.T) {
+	c := newCluster(t)
+	node := &networkv1.HostSubnet{Host: "node2", HostIP: "172.31.0.12"}
+	node.Name = "node2"
+	c.hostSubnets.Add(node)
+	c.resolve("www.example.com", "192.0.2.1", "192.0.2.2", "10.128.0.7", "172.30.0.1", "172.31.0.12", "169.254.169.254", "127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255")
+	c.resolve("none.example.com")
+	c.policies.Add(egressPolicy("tenant/default", "Allow WWW.example.com.", "Allow silent.example.com", "Deny none.example.com", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "tenant/5")
+	one, two := "priority=132,reg10=0x1,nw_dst=192.0.2.1,actions=pass", "priority=132,reg10=0x1,nw_dst=192.0.2.2,actions=pass"
+	a.want(denyAll1, one, two)
+
+	c.policies.Modify(egressPolicy("tenant/default", "Allow www.example.com", "Deny silent.example.com", "Allow 198.51.100.0/24"))
+	a.want(denyAll1, one, two, "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
+	c.resolve("silent.example.com", "198.51.100.7")
+	a.want(one, two, "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass", "priority=132,reg10=0x1,nw_dst=198.51.100.7,actions=drop")
+	c.policies.Modify(egressPolicy("tenant/default", "Deny 0.0.0.0/0"))
+	a.want(denyAll1)
+	if got := a.resolver.Answer("www.example.com"); got.Known {
+		t.Errorf("got %v of a name that no rule has", got)
+	}
+}
+
+// A pod of another namespace takes over the sandbox's owner.
+func TestPolicies_ownerChangesNamespace(t *testing.T) {
+	c := newCluster(t)
+	c.policies.Add(egressPolicy("tenant/default", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "tenant/5")
+	a.want(denyAll1)
+	a.Policies.attach(t.Context(), owner("tenant/5"), "other", []netip.Addr{netip.MustParseAddr("10.128.0.5")})
+	a.want()
+}
