@@ -223,6 +223,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 	requests := slices.Concat(
 		reads(false,
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
+			"/apis/network.openshift.io/v1/egressnetworkpolicies",
 			"/api/v1/pods", "/api/v1/services", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
 			"/apis/discovery.k8s.io/v1/endpointslices",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),

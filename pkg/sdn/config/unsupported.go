@@ -54,8 +54,8 @@ type UnsupportedKind struct {
 	Ignored  string // what the network ignores, with the effect and the alternative
 }
 
-// UnsupportedKinds returns the kinds of policies that the network does not enforce, and users may expect it to: those of OpenShift SDN, and the predecessors
-// of ClusterNetworkPolicy. deploy/crds has the first; other programs may install the others.
+// UnsupportedKinds returns the kinds of policies that the network does not enforce, and users may expect it to: the predecessors
+// of ClusterNetworkPolicy, which other programs may install.
 func UnsupportedKinds() []UnsupportedKind {
 	const instead = "ClusterNetworkPolicy (v1alpha2)"
 	v1alpha1 := schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha1"}
@@ -63,7 +63,6 @@ func UnsupportedKinds() []UnsupportedKind {
 		return UnsupportedKind{version.WithResource(resource), kind, fmt.Sprintf("this %s, which denies nothing; use %s", kind, instead)}
 	}
 	return []UnsupportedKind{
-		kind(networkv1.GroupVersion, "egressnetworkpolicies", "EgressNetworkPolicy", "a NetworkPolicy with egress rules, or a ClusterNetworkPolicy"),
 		kind(v1alpha1, "adminnetworkpolicies", "AdminNetworkPolicy", instead+" of tier Admin"),
 		kind(v1alpha1, "baselineadminnetworkpolicies", "BaselineAdminNetworkPolicy", instead+" of tier Baseline"),
 	}

@@ -150,11 +150,21 @@ const (
 
 	// Warning on NetworkPolicy or ClusterNetworkPolicy: a part can't be enforced as written, or the policy exceeds a budget; the message names the part.
 	PartlyNotEnforced = "PartlyNotEnforced"
+
+	// Warning on EgressNetworkPolicy: a rule of the namespace's policies is invalid, or they exceed a budget; the last valid rules stay active, at first all packets
+	// to outside are denied.
+	InvalidEgressNetworkPolicy = "InvalidEgressNetworkPolicy"
+
+	// Warning on EgressNetworkPolicy: it is not enforced, because the namespace has VNID 0; or its cidrSelector 0.0.0.0/32 is read as 0.0.0.0/0.
+	EgressNetworkPolicyNotAsWritten = "EgressNetworkPolicyNotAsWritten"
+
+	// Warning on EgressNetworkPolicy: the namespace has several; their rules are evaluated as one list, by the policies' names.
+	EgressNetworkPoliciesMerged = "EgressNetworkPoliciesMerged"
 )
 
 // Reasons of the Events of both programs about objects that ask for more than the network supports.
 const (
-	// Warning on Pod, NetNamespace, HostSubnet, EgressNetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy or, in mode subnet, NetworkPolicy and
+	// Warning on Pod, NetNamespace, HostSubnet, AdminNetworkPolicy, BaselineAdminNetworkPolicy or, in mode subnet, NetworkPolicy and
 	// ClusterNetworkPolicy: the object asks for something that the network does not support and ignores; the message has the field or annotation, the effect
 	// and the alternative. On a Pod once, when its network is set up.
 	NotSupported = "NotSupported"

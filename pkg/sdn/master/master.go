@@ -28,6 +28,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
@@ -112,6 +114,7 @@ type controllers struct {
 	subnets        *subnet.Controller
 	netids         *netid.Controller
 	policies       *networkpolicy.Controller
+	egressPolicies *egresspolicy.Controller
 	unsupported    *unsupported.Controller
 	clusterNetwork *networkController
 }
@@ -135,6 +138,10 @@ func (m *master) newControllers() (*controllers, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.egressPolicies, err = egresspolicy.New(network.EgressNetworkPolicies().Informer(), network.NetNamespaces().Informer(), egressstatus.Client{Network: m.clients.Network}, m.clients.Events)
+	if err != nil {
+		return nil, err
+	}
 	c.unsupported, err = unsupported.New(unsupported.Clients{Metadata: m.clients.metadata, Events: m.clients.Events}, network.NetNamespaces().Informer(),
 		network.HostSubnets().Informer())
 	if err != nil {
@@ -151,6 +158,7 @@ func (c *controllers) apply(ctx context.Context, network *config.Network) error 
 	}
 	c.netids.SetMode(ctx, network.Mode)
 	c.policies.SetMode(network.Mode)
+	c.egressPolicies.SetMode(network.Mode)
 	return nil
 }
 
@@ -189,6 +197,7 @@ func (m *master) term(ctx context.Context) error {
 			m.health.setLeading("")
 			work.Go(func() error { c.netids.Run(ctx, m.Workers); return nil })
 			work.Go(func() error { c.policies.Run(ctx); return nil })
+			work.Go(func() error { c.egressPolicies.Run(ctx); return nil })
 			work.Go(func() error { c.unsupported.Run(ctx); return nil })
 			return c.subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
@@ -272,6 +281,8 @@ func trim(o any) (any, error) {
 		o.ManagedFields = nil // an update without them does not change them
 	case *networkv1.NetNamespace:
 		o.ManagedFields = nil
+	case *networkv1.EgressNetworkPolicy:
+		return config.CompactEgressNetworkPolicy(o), nil
 	}
 	return o, nil
 }

@@ -54,6 +54,7 @@ func TestMaster(t *testing.T) {
 		{"allocates VNIDs, and changes them in mode multitenant only", testNetNamespaces},
 		{"reports policies that can't be enforced", testPolicies},
 		{"reports what is not supported", testUnsupported},
+		{"sets the conditions of EgressNetworkPolicies", testEgressPolicies},
 		{"writes only objects that the CRDs accept", testCRDs},
 		{"one of two leads, and releases the lease when it stops", testTakeover},
 		{"a leader without the API server stops leading, and leads again", testUnreachableAPIServer},

@@ -50,7 +50,7 @@ func newCluster(t *testing.T) *cluster {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.lacksCRD {
-			return true, nil, apierrors.NewNotFound(networkv1.Resource("egressnetworkpolicies"), "")
+			return true, nil, apierrors.NewNotFound(config.UnsupportedKinds()[0].Resource.GroupResource(), "")
 		}
 		return false, nil, nil
 	})
@@ -126,25 +126,20 @@ func (c *cluster) must(err error) {
 // createPolicies creates a policy of each kind that is not enforced.
 func (c *cluster) createPolicies() {
 	c.t.Helper()
-	for i, kind := range config.UnsupportedKinds() {
-		namespace, name := "", "default"
-		if i == 0 {
-			namespace = "shop"
-		}
-		c.createPolicy(kind, namespace, name)
+	for _, kind := range config.UnsupportedKinds() {
+		c.createPolicy(kind, "default")
 	}
 }
 
-func (c *cluster) createPolicy(kind config.UnsupportedKind, namespace, name string) {
+func (c *cluster) createPolicy(kind config.UnsupportedKind, name string) {
 	c.t.Helper()
 	c.must(c.metadata.Tracker().Create(kind.Resource, &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: kind.Resource.GroupVersion().String(), Kind: kind.Kind},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), Generation: 1},
-	}, namespace))
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1},
+	}, ""))
 }
 
 const (
-	eventOfPolicy  = "Warning NotSupported EgressNetworkPolicy shop/default: the network ignores this EgressNetworkPolicy, which denies nothing"
 	eventOfAdmin   = "Warning NotSupported AdminNetworkPolicy /default: the network ignores this AdminNetworkPolicy, which denies nothing"
 	eventOfBase    = "Warning NotSupported BaselineAdminNetworkPolicy /default: the network ignores this BaselineAdminNetworkPolicy, which denies nothing"
 	eventOfNetns   = "Warning NotSupported NetNamespace shop: the network ignores egressIPs 192.0.2.7: packets to other networks have the address of the pod's node"
@@ -172,7 +167,7 @@ func TestController_reportsOnce(t *testing.T) {
 		c.must(err)
 		c.wantEvents(eventOfSubnets)
 		c.createPolicies()
-		c.wantEvents(eventOfAdmin, eventOfBase, eventOfPolicy)
+		c.wantEvents(eventOfAdmin, eventOfBase)
 
 		nn.NetID = 0x50
 		nn, err = api.NetNamespaces().Update(t.Context(), nn, metav1.UpdateOptions{})
@@ -181,8 +176,8 @@ func TestController_reportsOnce(t *testing.T) {
 		nn.EgressIPs = nil
 		_, err = api.NetNamespaces().Update(t.Context(), nn, metav1.UpdateOptions{})
 		c.must(err)
-		for i, kind := range config.UnsupportedKinds() {
-			c.must(c.metadata.Tracker().Delete(kind.Resource, []string{"shop", "", ""}[i], "default"))
+		for _, kind := range config.UnsupportedKinds() {
+			c.must(c.metadata.Tracker().Delete(kind.Resource, "", "default"))
 		}
 		stop()
 
@@ -204,7 +199,7 @@ func TestController_crdCreatedLater(t *testing.T) {
 		c.mu.Unlock()
 		c.createPolicies()
 		time.Sleep(time.Hour) //nolint:forbidigo // of the bubble
-		c.wantEvents(eventOfAdmin, eventOfBase, eventOfPolicy)
+		c.wantEvents(eventOfAdmin, eventOfBase)
 		stop()
 	})
 }
