@@ -46,6 +46,10 @@ func newCluster(t *testing.T) *cluster {
 	for _, name := range []string{"node1", "node2"} {
 		c.addNode(t, name)
 	}
+	_, err = c.admin.network.NetworkV1().EgressNetworkPolicies(metav1.NamespaceDefault).Create(t.Context(), &networkv1.EgressNetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: networkv1.EgressNetworkPolicySpec{Egress: []networkv1.EgressNetworkPolicyRule{}},
+	}, metav1.CreateOptions{})
+	must(t, err)
 	_, err = c.admin.kube.CoreV1().Secrets(system).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}, metav1.CreateOptions{})
 	must(t, err)
 	_, err = c.admin.network.NetworkV1().NetNamespaces().Create(t.Context(),

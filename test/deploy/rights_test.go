@@ -139,6 +139,14 @@ func updateEvent(name string, edit func(*corev1.Event)) func(context.Context, as
 	}
 }
 
+// patchEgressStatus patches the status of EgressNetworkPolicy default, which newCluster creates.
+func patchEgressStatus(patch string) func(context.Context, as) error {
+	return func(ctx context.Context, client as) error {
+		_, err := client.network.NetworkV1().EgressNetworkPolicies(metav1.NamespaceDefault).Patch(ctx, "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
+	}
+}
+
 // newEvent creates an Event by the API group events.k8s.io.
 func newEvent(ctx context.Context, client as) error {
 	_, err := client.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
@@ -267,6 +275,10 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			}),
 			refused("annotate a pod of another node", annotatePod),
 
+			allowed("report DNS names of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"nodes":{"node1":{"error":"x"}}}}`)),
+			refused("report DNS names of another node", patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"x"}}}}`)),
+			refused("set the conditions of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"conditions":[{"type":"Accepted","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)),
+
 			refused("write its own HostSubnet", writeHostSubnet("node1")),
 			refused("write another node's HostSubnet", writeHostSubnet("node2")),
 			refused("make a HostSubnet", func(ctx context.Context, client as) error {
@@ -332,6 +344,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 				}, metav1.CreateOptions{})
 				return err
 			}),
+			allowed("set the conditions of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"conditions":[]}}`)),
 			allowed("set the conditions of the ClusterNetwork", func(ctx context.Context, client as) error {
 				_, err := client.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"annotations":{"ovsdn.io/conditions":"[]"}}}`), metav1.PatchOptions{})
 				return err

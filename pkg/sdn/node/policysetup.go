@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/dnsresolver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/egresspolicy"
@@ -60,6 +61,7 @@ const resolvConf = "/etc/resolv.conf"
 func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
 	objects := n.caches.Network.Network().V1()
 	n.egress, err = egresspolicy.New(egresspolicy.Options{
+		NodeName: n.agent.NodeName, Status: egressstatus.Client{Network: n.agent.network},
 		Node: n.node, Policies: objects.EgressNetworkPolicies().Informer(), HostSubnets: objects.HostSubnets().Informer(), Store: n.store, Bridge: n.agent.bridge,
 		Pods: n.podPolicies, Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside,
 	})

@@ -24,6 +24,7 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 	if n == nil {
 		return nil
 	}
+	p.reporter.loop.Add(name)
 	rules, exists := p.read(ctx, name, n)
 	if !exists {
 		if n.firewall.ID == 0 {

@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -44,8 +46,10 @@ type cluster struct {
 	policies, hostSubnets *fcache.FakeControllerSource
 	outside               map[netip.AddrPort]pipeline.OutsideEndpoints
 
-	mu    sync.Mutex
-	names map[string][]string // addresses by DNS name; a name without an entry gets SERVFAIL
+	mu       sync.Mutex
+	statuses map[string]egressstatus.Status
+	patches  int
+	names    map[string][]string // addresses by DNS name; a name without an entry gets SERVFAIL
 }
 
 // agent is an agent of the cluster's only node.
@@ -60,7 +64,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{
 		bridge: ovs.NewFake("br0"), policies: fcache.NewFakeControllerSource(), hostSubnets: fcache.NewFakeControllerSource(),
-		outside: map[netip.AddrPort]pipeline.OutsideEndpoints{}, names: map[string][]string{},
+		outside: map[netip.AddrPort]pipeline.OutsideEndpoints{}, names: map[string][]string{}, statuses: map[string]egressstatus.Status{},
 	}
 	t.Cleanup(func() { c.policies.Shutdown(); c.hostSubnets.Shutdown() })
 	if err := c.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
@@ -89,7 +93,7 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	hostSubnets := cache.NewSharedIndexInformer(listOnly{c.hostSubnets}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
 	var err error
 	a.Policies, err = New(Options{
-		Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Pods: noPolicies{}, Servers: c.serveDNS(t),
+		NodeName: "node1", Status: c, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Pods: noPolicies{}, Servers: c.serveDNS(t),
 		OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 			return c.outside[netip.AddrPortFrom(addr, port)]
 		},
@@ -137,6 +141,33 @@ func (d dumper) DumpFlows(context.Context) ([]ovs.DumpedFlow, error) {
 		all = append(all, f)
 	}
 	return all, nil
+}
+
+// Get implements Status.
+func (c *cluster) Get(_ context.Context, namespace, name string) (*egressstatus.Status, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	status := c.statuses[namespace+"/"+name]
+	status.Nodes = maps.Clone(status.Nodes)
+	return &status, nil
+}
+
+// Patch implements Status.
+func (c *cluster) Patch(_ context.Context, namespace, name string, patch egressstatus.Status) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.patches++
+	status := c.statuses[namespace+"/"+name]
+	if status.Nodes == nil {
+		status.Nodes = map[string]*egressstatus.Node{}
+	}
+	for node, of := range patch.Nodes {
+		if status.Nodes[node] = of; of == nil {
+			delete(status.Nodes, node)
+		}
+	}
+	c.statuses[namespace+"/"+name] = status
+	return nil
 }
 
 // noPolicies stands for the network policies.

@@ -43,6 +43,9 @@ type Options struct {
 	// HostSubnets has the addresses of nodes, which DNS names do not allow.
 	HostSubnets cache.SharedIndexInformer
 
+	NodeName string // of this node, as in the status of policies
+	Status   Status
+
 	// OutsideEndpoints returns the endpoints by which packets to an address and port of a service are evaluated; nil: none has any. The zero address stands for
 	// node ports.
 	OutsideEndpoints func(addr netip.Addr, protocol goovs.Protocol, port uint16) pipeline.OutsideEndpoints
@@ -70,6 +73,7 @@ type Policies struct {
 	loop     *reconcile.Loop // of namespaces
 	synced   []cache.InformerSynced
 	nodes    *nodeAddrs
+	reporter *reporter
 
 	mu         sync.Mutex // held during Store.Update, so that the store gets changes in their order
 	namespaces map[string]*namespace
@@ -99,6 +103,7 @@ func New(o Options) (*Policies, error) {
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
+	p.reporter = newReporter(p)
 	o.Store.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	if o.Node.Mode != config.ModeSubnet {
 		o.Store.EvaluateConnections(pipeline.AllowedZones(), p.evaluateConnections)
@@ -153,6 +158,7 @@ func (p *Policies) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { p.resolver.Run(ctx) })
 	parts.Go(func() { p.loop.Run(ctx, 1) })
+	parts.Go(func() { p.reporter.loop.Run(ctx, 1) })
 	parts.Wait()
 }
 
@@ -239,6 +245,7 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
 	delete(p.namespaces, name)
+	p.reporter.loop.Add(name)
 	return p.store.Update(flowstore.Update{
 		Changes: []flowstore.Change{{Owner: ownerOf(name)}}, Withdraw: []flowstore.Input{inputs.EgressFirewall(name)},
 	})[:1]
