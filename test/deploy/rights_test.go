@@ -226,6 +226,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 	agent := c.as(t, "ovsdn-node", "agent-on-node1")
 	awaitAdmission(t, agent,
 		refused("another Node's status", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
+		refused("another node's DNS names", patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"x"}}}}`)),
 		refused("kubelet's Event", createEvent(event("early", "kubelet", "node1", "Node", "node1"))))
 
 	requests := slices.Concat(

@@ -91,11 +91,13 @@ func must(t *testing.T) func(string, error) string {
 }
 
 func objectSections(t *testing.T) map[string]string {
-	configuration := parse(t, "pkg/sdn/config")
+	configuration, egress := parse(t, "pkg/sdn/config"), parse(t, "pkg/sdn/egressstatus")
 	return map[string]string{
 		"events":            must(t)(EventTable(parse(t, "pkg/sdn/eventreason"))),
 		"condition-node":    must(t)(ConditionTable(configuration, "NetworkUnavailable")),
 		"condition-network": must(t)(ConditionTable(configuration, "ConditionAccepted")),
+		"condition-egress":  must(t)(ConditionTable(egress, "ConditionAccepted")),
+		"condition-merged":  must(t)(ConditionTable(egress, "ConditionMerged")),
 		"annotations":       must(t)(AnnotationTable(configuration)),
 	}
 }

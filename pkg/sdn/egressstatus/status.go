@@ -84,25 +84,25 @@ const (
 
 // Reasons of ConditionAccepted.
 const (
-	// True: the rules are active.
+	// True, by ovsdn-controller: the rules are active.
 	ReasonAccepted = "Accepted"
 
-	// True: the rules are active, and one has cidrSelector 0.0.0.0/32, which is read as 0.0.0.0/0, as OpenShift SDN did.
+	// True, by ovsdn-controller: the rules are active, and one has cidrSelector 0.0.0.0/32, which is read as 0.0.0.0/0, as OpenShift SDN did.
 	ReasonAcceptedAsEverywhere = "AcceptedAsEverywhere"
 
-	// False: a rule of this policy, or of another of the namespace, is invalid, or they exceed a budget; the last valid rules of the namespace stay active, at first all
+	// False, by ovsdn-controller: a rule of this policy, or of another of the namespace, is invalid, or they exceed a budget; the last valid rules of the namespace stay active, at first all
 	// packets to outside are denied.
 	ReasonInvalid = "Invalid"
 
-	// False: the namespace has VNID 0, in which no egress firewall is active.
+	// False, by ovsdn-controller: the namespace has VNID 0, in which no egress firewall is active.
 	ReasonGlobalNamespace = "GlobalNamespace"
 )
 
 // Reasons of ConditionMerged.
 const (
-	// True: the message has the order.
+	// True, by ovsdn-controller: the message has the order.
 	ReasonSeveralPolicies = "SeveralPolicies"
 
-	// False: it is the only one.
+	// False, by ovsdn-controller: it is the only one.
 	ReasonOnlyPolicy = "OnlyPolicy"
 )

@@ -41,7 +41,7 @@ func (s *statuses) Get(_ context.Context, namespace, name string) (*egressstatus
 func (s *statuses) Patch(_ context.Context, namespace, name string, status egressstatus.Status) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name == "gone" {
+	if name == "deleted" {
 		return apierrors.NewNotFound(networkv1.Resource("egressnetworkpolicies"), name)
 	}
 	s.patches++
@@ -82,7 +82,7 @@ func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := networkfake.NewClientset(netNamespace("shop", 100), netNamespace("system", 0),
 			policy("shop/a", "192.0.2.0/24"), policy("system/a", "192.0.2.0/24"), policy("broken/a", "192.0.2.0/99"), policy("broken/b", "192.0.2.0/24"),
-			policy("old/a", "0.0.0.0/32"), policy("old/gone", "192.0.2.0/24"))
+			policy("old/a", "0.0.0.0/32"), policy("old/deleted", "192.0.2.0/24"))
 		policies := fakeapi.NewInformer(client.NetworkV1().EgressNetworkPolicies(metav1.NamespaceAll), &networkv1.EgressNetworkPolicy{})
 		if err := policies.AddIndexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}); err != nil {
 			t.Fatal(err)
