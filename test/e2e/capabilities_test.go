@@ -88,6 +88,7 @@ func modeParts() []part {
 		{"tenants", seeTenants},
 		{"namespace created again", seeNamespaceAgain},
 		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
+		{"egress firewall", seeEgressFirewall},
 		{"policies", seePolicies},
 		{"pod replaced", seePodReplaced},
 		{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }},

@@ -226,3 +226,22 @@ func TestTraceEgressFirewall(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceEgressFirewall_replies: a pod answers clients outside that its firewall denies. Mode subnet tracks no connections.
+func TestTraceEgressFirewall_replies(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	for mode, want := range map[config.Mode]string{config.ModeNetworkPolicy: "2", config.ModeMultitenant: "2", config.ModeSubnet: ""} {
+		if _, err := bridge.Replace(t.Context(), withMeters(t, firewallFlows(t, inMode(mode)))); err != nil {
+			t.Fatal(err)
+		}
+		const packet = "tcp,in_port=3,dl_src=0a:58:0a:80:00:03,nw_src=10.128.0.3,nw_dst=203.0.113.1,tcp_src=80,tcp_dst=40000"
+		args := []string{"--ct-next", "trk,est,rpl"}
+		if mode == config.ModeSubnet {
+			args = nil
+		}
+		trace := sw.Trace(t, packet, args...)
+		if got := lastOutput(trace); got != want {
+			t.Errorf("%s: output port: got %q, want %q\n%s", mode, got, want, trace)
+		}
+	}
+}
