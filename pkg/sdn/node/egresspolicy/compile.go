@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -28,7 +29,6 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 	rules, exists := p.read(ctx, name, n)
 	if !exists {
 		if n.firewall.ID == 0 {
-			delete(p.recovered, ownerOf(name).Cookie())
 			return nil
 		}
 		n.firewall = pipeline.EgressFirewall{}
@@ -38,6 +38,9 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 		})
 	}
 	firewall := pipeline.EgressFirewall{ID: p.idOf(name, n), Rules: rules}
+	if reflect.DeepEqual(n.firewall, firewall) {
+		return nil // the store tries flows again that the switch has refused
+	}
 	revoked := n.firewall.ID == 0 || !n.firewall.IsWithin(firewall)
 	n.firewall = firewall
 	return p.store.Update(flowstore.Update{
@@ -63,8 +66,10 @@ func (p *Policies) idOf(name string, n *namespace) pipeline.EgressFirewallID {
 func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules []pipeline.EgressFirewallRule, exists bool) {
 	objects := p.objects(name)
 	previous := config.EgressNames(n.rules)
+	n.version = versionOf(objects)
 	if len(objects) == 0 {
-		n.rules, n.valid = nil, false
+		n.rules, n.valid, n.reported = nil, false, ""
+		delete(p.recovered, ownerOf(name).Cookie())
 		p.follow(name, previous, nil)
 		return nil, false
 	}
@@ -72,7 +77,8 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 	switch {
 	case err == nil:
 		n.rules, n.valid, n.reported = merged, true, ""
-		delete(p.recovered, p.retain(name, n))
+		p.idOf(name, n) // before it is deleted
+		delete(p.recovered, ownerOf(name).Cookie())
 		p.follow(name, previous, config.EgressNames(merged))
 	case !n.valid:
 		n.report(ctx, name, err, "the rules of the previous agent apply, or all packets are denied")
@@ -96,12 +102,6 @@ func (n *namespace) report(ctx context.Context, name string, err error, effect s
 	}
 	n.reported = err.Error()
 	klog.FromContext(ctx).Info("Invalid EgressNetworkPolicies", "namespace", name, "err", err, "effect", effect, "action", "correct the policies")
-}
-
-// retain makes sure that the namespace retains the number of the previous agent, and returns the key of that.
-func (p *Policies) retain(name string, n *namespace) uint64 {
-	p.idOf(name, n)
-	return ownerOf(name).Cookie()
 }
 
 // compile returns the rule with the addresses of its name.

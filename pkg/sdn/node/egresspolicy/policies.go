@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,7 +80,7 @@ type Policies struct {
 	namespaces map[string]*namespace
 	sandboxes  map[pipeline.Owner]string          // their namespaces
 	users      map[string]map[string]bool         // namespaces by DNS name
-	recovered  map[uint64]pipeline.EgressFirewall // of the previous agent, by cookie
+	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, and of namespaces without pods, by cookie
 	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
 }
 
@@ -89,7 +90,8 @@ type namespace struct {
 	rules []config.EgressRule             // the last valid ones
 	valid bool                            // there were valid rules
 
-	reported string                    // the error of invalid policies
+	reported string                    // the error of invalid policies; "": they are valid
+	version  string                    // of the policies that were read
 	id       pipeline.EgressFirewallID // 0: no number was allocated
 
 	firewall pipeline.EgressFirewall // as in the store; ID 0: none
@@ -220,7 +222,20 @@ func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string
 	}
 	p.sandboxes[owner] = name
 	n.addrs[owner] = slices.Clone(addrs)
+	if len(n.addrs) > 1 && n.version == versionOf(p.objects(name)) {
+		return nil // the pod's own flows follow those of the firewall
+	}
 	return p.update(ctx, name) // the informer may have policies whose event has not arrived
+}
+
+// versionOf identifies the state of policies.
+func versionOf(objects []*networkv1.EgressNetworkPolicy) string {
+	versions := make([]string, len(objects))
+	for i, o := range objects {
+		versions[i] = string(o.UID) + "/" + o.Name + "/" + o.ResourceVersion
+	}
+	slices.Sort(versions)
+	return strings.Join(versions, " ")
 }
 
 // Detach implements PodPolicies.
@@ -244,6 +259,9 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 		return nil
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
+	if n.valid && n.reported != "" { // for the namespace's next pod on this node
+		p.recovered[ownerOf(name).Cookie()] = n.firewall
+	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)
 	return p.store.Update(flowstore.Update{

@@ -74,6 +74,14 @@ func TestPolicies_invalid(t *testing.T) {
 	}
 	all := append([]string{"priority=100,reg10=0x2,actions=drop"}, valid...)
 	a.want(all...)
+	// The namespace's pod is replaced.
+	if err := a.Detach(owner("tenant/5"))(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.attach("tenant/5")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.want(all...)
 	stop()
 
 	changes := c.bridge.Changes()
