@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -94,6 +95,52 @@ func TestResolver_ttlAndGrace(t *testing.T) {
 		want()
 		if a := r.Answer("www.example.com"); len(a.Latest) != 0 || a.Err != nil || !a.Since.IsZero() {
 			t.Errorf("got %+v, want an empty answer", a)
+		}
+	})
+}
+
+// While answers, TTLs and failures change at random, the addresses are always among those that DNS has answered within their TTL and the grace.
+func TestResolver_neverWider(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	s := &server{}
+	s.fail()
+	allowed := map[netip.Addr]time.Time{} // by the answers so far
+	run(t, s, func(resolver *Resolver, _ func(...string)) {
+		sizes := map[int]int{}
+		for range 3000 {
+			switch r.IntN(10) {
+			case 0:
+				s.fail()
+			case 1:
+				var addrs []string
+				for range r.IntN(4) {
+					addrs = append(addrs, fmt.Sprintf("192.0.2.%d", r.IntN(20)))
+				}
+				slices.Sort(addrs)
+				s.set(time.Duration(r.IntN(40))*time.Second, slices.Compact(addrs)...)
+			}
+			s.mu.Lock()
+			before := s.queries
+			s.mu.Unlock()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			s.mu.Lock()
+			if s.queries > before && s.err == nil {
+				for _, a := range s.reply.addrs {
+					allowed[a] = time.Now().Add(s.reply.ttl + Grace)
+				}
+			}
+			s.mu.Unlock()
+			got := resolver.Answer("www.example.com").Addrs
+			sizes[len(got)]++
+			for _, a := range got {
+				if end, known := allowed[a]; !known || !end.After(time.Now()) {
+					t.Fatalf("%v is allowed, but DNS answered with it until %v, and it is %v", a, end, time.Now())
+				}
+			}
+		}
+		if len(sizes) < 5 {
+			t.Errorf("got numbers of addresses %v, want more different ones", sizes)
 		}
 	})
 }
