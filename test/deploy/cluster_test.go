@@ -2,6 +2,7 @@
 package deploy
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -117,5 +119,13 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// patchEgressStatus patches the status of EgressNetworkPolicy default, which newCluster creates.
+func patchEgressStatus(patch string) func(context.Context, as) error {
+	return func(ctx context.Context, client as) error {
+		_, err := client.network.NetworkV1().EgressNetworkPolicies(metav1.NamespaceDefault).Patch(ctx, "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
 	}
 }

@@ -139,14 +139,6 @@ func updateEvent(name string, edit func(*corev1.Event)) func(context.Context, as
 	}
 }
 
-// patchEgressStatus patches the status of EgressNetworkPolicy default, which newCluster creates.
-func patchEgressStatus(patch string) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		_, err := client.network.NetworkV1().EgressNetworkPolicies(metav1.NamespaceDefault).Patch(ctx, "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-		return err
-	}
-}
-
 // newEvent creates an Event by the API group events.k8s.io.
 func newEvent(ctx context.Context, client as) error {
 	_, err := client.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{

@@ -78,21 +78,27 @@ func netNamespace(name string, vnid uint32) *networkv1.NetNamespace {
 	return &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name}, NetName: name, NetID: vnid}
 }
 
+func newController(t *testing.T, client *networkfake.Clientset, s *statuses, events record.EventRecorder) (c *Controller, policies, netNamespaces *fakeapi.Informer) {
+	t.Helper()
+	policies = fakeapi.NewInformer(client.NetworkV1().EgressNetworkPolicies(metav1.NamespaceAll), &networkv1.EgressNetworkPolicy{})
+	if err := policies.AddIndexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}); err != nil {
+		t.Fatal(err)
+	}
+	netNamespaces = fakeapi.NewInformer(client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
+	c, err := New(policies, netNamespaces, s, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, policies, netNamespaces
+}
+
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := networkfake.NewClientset(netNamespace("shop", 100), netNamespace("system", 0),
 			policy("shop/a", "192.0.2.0/24"), policy("system/a", "192.0.2.0/24"), policy("broken/a", "192.0.2.0/99"), policy("broken/b", "192.0.2.0/24"),
 			policy("old/a", "0.0.0.0/32"), policy("old/deleted", "192.0.2.0/24"))
-		policies := fakeapi.NewInformer(client.NetworkV1().EgressNetworkPolicies(metav1.NamespaceAll), &networkv1.EgressNetworkPolicy{})
-		if err := policies.AddIndexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}); err != nil {
-			t.Fatal(err)
-		}
-		netNamespaces := fakeapi.NewInformer(client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
 		s, events := &statuses{of: map[string]egressstatus.Status{}}, record.NewFakeRecorder(100)
-		c, err := New(policies, netNamespaces, s, events)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, policies, netNamespaces := newController(t, client, s, events)
 		c.SetMode(config.ModeMultitenant)
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
 		var running sync.WaitGroup
@@ -101,7 +107,7 @@ func TestController(t *testing.T) {
 		running.Go(func() { policies.RunWithContext(ctx) })
 		running.Go(func() { netNamespaces.RunWithContext(ctx) })
 		running.Go(func() { c.Run(ctx) })
-		want := map[string]string{}
+		want := map[string]string{} // of all policies
 		wantNow := func(patches int, changed map[string]string) {
 			t.Helper()
 			time.Sleep(time.Second) //nolint:forbidigo // of the bubble, so that informers have started

@@ -60,15 +60,18 @@ func respond(query *dns.Msg, records ...string) *dns.Msg {
 	return m
 }
 
-func TestLookUp(t *testing.T) {
+// lookUp is a response, and its meaning.
+type lookUp struct {
+	handle func(query *dns.Msg, tcp bool) *dns.Msg
+	want   []string
+	ttl    time.Duration
+	err    bool
+}
+
+func lookUps() map[string]lookUp {
 	const name = "www.example.com."
 	a := func(i int) string { return fmt.Sprintf("www.example.com. 300 IN A 192.0.2.%d", i) }
-	for what, tc := range map[string]struct {
-		handle func(query *dns.Msg, tcp bool) *dns.Msg
-		want   []string
-		ttl    time.Duration
-		err    bool
-	}{
+	return map[string]lookUp{
 		"addresses":   {func(q *dns.Msg, _ bool) *dns.Msg { return respond(q, a(2), a(1), a(2)) }, []string{"192.0.2.1", "192.0.2.2"}, 300 * time.Second, false},
 		"other names": {func(q *dns.Msg, _ bool) *dns.Msg { return respond(q, "evil.example.com. 300 IN A 192.0.2.1", a(2)) }, []string{"192.0.2.2"}, 300 * time.Second, false},
 		"chain": {func(q *dns.Msg, _ bool) *dns.Msg {
@@ -111,7 +114,11 @@ func TestLookUp(t *testing.T) {
 		}, []string{"192.0.2.1", "192.0.2.2"}, 300 * time.Second, false},
 		"truncated always": {func(q *dns.Msg, _ bool) *dns.Msg { m := respond(q, a(1)); m.Truncated = true; return m }, nil, 0, true},
 		"timeout":          {func(*dns.Msg, bool) *dns.Msg { return nil }, nil, 0, true},
-	} {
+	}
+}
+
+func TestLookUp(t *testing.T) {
+	for what, tc := range lookUps() {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r, err := client{serve(t, tc.handle)}.lookUp(t.Context(), "www.example.com")
