@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
@@ -24,6 +25,8 @@ type Cluster struct {
 	NodeAddrs       map[string][]netip.Addr // by node: its own, and tun0's
 	HostNetwork     []string                // names of host-network namespaces (--host-network-namespaces)
 	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
+	EgressPolicies  []*networkv1.EgressNetworkPolicy
+	FirewallVNIDs   map[string]uint32 // by namespace, in all modes but subnet: VNID 0 has no egress firewall
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.
@@ -48,12 +51,12 @@ type Verdict struct {
 	Why     string
 }
 
-// Evaluate applies all objects: the source's egress, the destination's ingress and the isolation of VNIDs must allow the connection.
+// Evaluate applies all objects: the source's egress and its egress firewall, the destination's ingress and the isolation of VNIDs must allow the connection.
 func (c *Cluster) Evaluate(conn Connection) Verdict {
 	if v, decided := c.exempt(conn); decided {
 		return v
 	}
-	for _, evaluate := range []func(Connection) Verdict{c.tenants, c.egress, c.ingress} {
+	for _, evaluate := range []func(Connection) Verdict{c.tenants, c.egress, c.firewall, c.ingress} {
 		if v := evaluate(conn); !v.Allowed {
 			return v
 		}

@@ -28,6 +28,8 @@ type testNode struct {
 	written map[pipeline.Owner]bool
 	store   *flowstore.Store
 	tracer  *ovstest.Tracer
+
+	firewalls map[string]pipeline.EgressFirewall // by namespace
 }
 
 func subnet(i int) netip.Prefix {
@@ -64,6 +66,7 @@ func (s *testNode) reset(node pipeline.Node) {
 	node.Subnets = []netip.Prefix{subnet(s.index)}
 	node.VTEP = oracle.NodeIP(s.index)
 	node.VXLANPort = 4789
+	s.firewalls = nil
 	s.Compiler = NewCompiler(node, policy.New(oracle.HostNetwork()...))
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
 		name := fmt.Sprintf("n%d", i+1)
@@ -76,7 +79,7 @@ func (s *testNode) reset(node pipeline.Node) {
 func ofport(addr netip.Addr) int { return 10 + int(addr.As4()[3]) }
 
 // write installs the flows of the node, its pods and the changed clauses of the engine. clear removes the flows of all other owners; else only those of pods
-// are removed.
+// and egress firewalls are removed.
 func (s *testNode) write(t *testing.T, clear bool) {
 	t.Helper()
 	static, err := s.node.Static()
@@ -91,15 +94,19 @@ func (s *testNode) write(t *testing.T, clear bool) {
 	for key, pods := range s.local {
 		for owner, pod := range pods {
 			pod.Policies = s.podPolicies(key)
+			pod.EgressFirewall = s.firewalls[key.Namespace].ID
 			wanted[owner] = s.node.Pod(pod)
 		}
+	}
+	for namespace, f := range s.firewalls {
+		wanted[pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}] = s.node.EgressFirewall(f)
 	}
 	for _, clause := range s.engine.Drain() {
 		owner, state := s.Compile(clause)
 		wanted[owner] = state
 	}
 	for owner := range s.written {
-		if _, ok := wanted[owner]; !ok && (clear || owner.Kind == pipeline.KindPod) {
+		if _, ok := wanted[owner]; !ok && (clear || owner.Kind == pipeline.KindPod || owner.Kind == pipeline.KindEgressFirewall) {
 			wanted[owner] = pipeline.State{}
 		}
 	}

@@ -2,8 +2,11 @@ package networkpolicy
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -103,6 +106,30 @@ func (n *testNodes) SetClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) {
 func (n *testNodes) DeleteClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) {
 	for _, s := range n.all {
 		s.engine.DeleteClusterNetworkPolicy(p.Name)
+	}
+}
+
+// setFirewalls compiles the EgressNetworkPolicies of the world. Their numbers are those of namespaces.
+func (n *testNodes) setFirewalls(t *testing.T, w *oracle.World) {
+	t.Helper()
+	firewalls := map[string]pipeline.EgressFirewall{}
+	for i, ns := range w.Namespaces {
+		of := slices.DeleteFunc(slices.Clone(w.EgressPolicies), func(p *networkv1.EgressNetworkPolicy) bool { return p.Namespace != ns.Name })
+		rules, err := config.MergeEgressNetworkPolicies(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(of) == 0 {
+			continue
+		}
+		f := pipeline.EgressFirewall{ID: pipeline.EgressFirewallID(i + 1)} //nolint:gosec // few
+		for _, r := range rules {
+			f.Rules = append(f.Rules, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
+		}
+		firewalls[ns.Name] = f
+	}
+	for _, s := range n.all {
+		s.firewalls = firewalls
 	}
 }
 

@@ -116,6 +116,8 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 	if node.Mode == config.ModeMultitenant {
 		w.VNIDs = n.vnids
 	}
+	w.FirewallVNIDs = n.vnids
+	firewalls := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // to be repeatable
 	compare := func(when string, conns []oracle.Connection) {
 		t.Helper()
 		n.compare(t, when, w, conns)
@@ -126,6 +128,9 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 		what := w.Step(n)
 		compare(fmt.Sprintf("step %d, %s", i, what), sampleConnections(w, r, *sample))
 		if i%10 == 9 {
+			w.DrawFirewalls(firewalls)
+			n.setFirewalls(t, w)
+			compare(fmt.Sprintf("step %d, egress firewalls", i), sampleConnections(w, r, *sample))
 			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
 		}
 	}
