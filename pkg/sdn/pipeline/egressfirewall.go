@@ -33,6 +33,7 @@ const (
 	firewallReply = 300 // replies of connections that a host outside opened
 	firewallDNS   = 200 // DNS servers of this node
 	firewallBase  = 100 // plus the length of the prefix
+	firewallNone  = 10  // packets of pods without a firewall
 )
 
 // firewall returns the number that the pod's flows load. VNID 0, which is that of the cluster's own components, has no egress firewall; mode subnet has no VNIDs.
@@ -57,8 +58,11 @@ func (n Node) filterEgress(s *State) {
 			}}, ovs.GotoTable(tableEgressIP))
 		}
 	}
-	// table=100,priority=0,actions=goto_table:101
-	s.add(tableEgressFirewall, 0, anything(), ovs.GotoTable(tableEgressIP))
+	// table=100,priority=10,reg10=0,actions=goto_table:101
+	s.add(tableEgressFirewall, firewallNone, match{fields: []ovs.Match{ovs.Reg(numberEgressFirewall, 0)}}, ovs.GotoTable(tableEgressIP))
+	// The rules of the number are missing: the switch has refused them.
+	// table=100,priority=0,actions=drop
+	s.add(tableEgressFirewall, 0, anything(), goovs.Drop())
 }
 
 // DNSPort is the port of DNS servers.
@@ -110,7 +114,7 @@ func (f EgressFirewall) IsWithin(other EgressFirewall) bool {
 			}
 		}
 	}
-	return !isDenied(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+	return !isDenied(everywhere())
 }
 
 // allows returns the verdict for a prefix, except for the addresses that longer prefixes have: that of the longest prefix that has all of it.
@@ -139,7 +143,10 @@ type verdict struct {
 	deny bool
 }
 
-// verdicts returns the verdict of each prefix, sorted by prefixes.
+// everywhere is the prefix of all addresses.
+func everywhere() netip.Prefix { return netip.PrefixFrom(netip.IPv4Unspecified(), 0) }
+
+// verdicts returns the verdict of each prefix, sorted by prefixes, and that of all other addresses.
 func verdicts(rules []EgressFirewallRule) []verdict {
 	first := map[netip.Prefix]int{} // the first rule that has the prefix
 	for i, r := range rules {
@@ -150,6 +157,9 @@ func verdicts(rules []EgressFirewallRule) []verdict {
 			}
 		}
 	}
+	if _, decided := first[everywhere()]; !decided {
+		first[everywhere()] = len(rules)
+	}
 	all := make([]verdict, 0, len(first))
 	for to, rule := range first {
 		for bits := to.Bits() - 1; bits >= 0; bits-- {
@@ -157,7 +167,7 @@ func verdicts(rules []EgressFirewallRule) []verdict {
 				rule = min(rule, wider)
 			}
 		}
-		all = append(all, verdict{to, rule, rules[rule].Deny})
+		all = append(all, verdict{to, rule, rule < len(rules) && rules[rule].Deny})
 	}
 	slices.SortFunc(all, func(a, b verdict) int {
 		return cmp.Or(a.to.Addr().Compare(b.to.Addr()), cmp.Compare(a.to.Bits(), b.to.Bits()))
@@ -196,7 +206,7 @@ func EgressFirewallsOf(flows []ovs.DumpedFlow) map[uint64]EgressFirewall {
 // parseFirewallFlow returns the number and the rule of a flow of EgressFirewall, as a dump has it.
 func parseFirewallFlow(text string) (id EgressFirewallID, rule EgressFirewallRule, ok bool) {
 	match, actions, _ := strings.Cut(text, "actions=")
-	to := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	to := everywhere()
 	for field := range strings.FieldsFuncSeq(match, func(r rune) bool { return r == ',' || r == ' ' }) {
 		key, value, _ := strings.Cut(field, "=")
 		switch key {

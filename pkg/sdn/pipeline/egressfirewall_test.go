@@ -245,3 +245,24 @@ func TestTraceEgressFirewall_replies(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceEgressFirewall_missing: a pod whose namespace has a number, but no rules on the switch, reaches no host outside.
+func TestTraceEgressFirewall_missing(t *testing.T) {
+	sw, bridge := realSwitch(t)
+	flows := slices.DeleteFunc(firewallFlows(t, inMode(config.ModeNetworkPolicy)), func(f *ovs.Flow) bool {
+		text, err := ovs.FlowText(f)
+		return err != nil || strings.Contains(text, "table=100,") && strings.Contains(text, "reg10=0x7")
+	})
+	if _, err := bridge.Replace(t.Context(), withMeters(t, flows)); err != nil {
+		t.Fatal(err)
+	}
+	for packet, want := range map[string]string{
+		"tcp,in_port=3,dl_src=0a:58:0a:80:00:03,nw_src=10.128.0.3,nw_dst=192.0.2.7,tcp_dst=80": "",
+		"tcp,in_port=4,dl_src=0a:58:0a:80:00:04,nw_src=10.128.0.4,nw_dst=192.0.2.7,tcp_dst=80": "2",
+	} {
+		trace := sw.Trace(t, packet)
+		if got := lastOutput(trace); got != want {
+			t.Errorf("output port: got %q, want %q\n%s", got, want, trace)
+		}
+	}
+}

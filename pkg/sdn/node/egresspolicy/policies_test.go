@@ -94,7 +94,7 @@ func TestPolicies_invalid(t *testing.T) {
 		t.Errorf("got %d changes by the restart, want none", c.bridge.Changes()-changes)
 	}
 	c.policies.Modify(egressPolicy("tenant/default", "Deny 198.51.100.0/24"))
-	a.want("priority=100,reg10=0x2,actions=drop", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
+	a.want("priority=100,reg10=0x2,actions=drop", "priority=100,reg10=0x1,actions=pass", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
 	c.policies.Delete(egressPolicy("tenant/default"))
 	c.policies.Delete(egressPolicy("other/default"))
 	a.want()
@@ -116,7 +116,7 @@ func TestPolicies_names(t *testing.T) {
 	c.policies.Modify(egressPolicy("tenant/default", "Allow www.example.com", "Deny silent.example.com", "Allow 198.51.100.0/24"))
 	a.want(denyAll1, one, two, "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
 	c.resolve("silent.example.com", "198.51.100.7")
-	a.want(one, two, "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass", "priority=132,reg10=0x1,nw_dst=198.51.100.7,actions=drop")
+	a.want(one, two, "priority=100,reg10=0x1,actions=pass", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass", "priority=132,reg10=0x1,nw_dst=198.51.100.7,actions=drop")
 	c.policies.Modify(egressPolicy("tenant/default", "Deny 0.0.0.0/0"))
 	a.want(denyAll1)
 	if got := a.resolver.Answer("www.example.com"); got.Known {
