@@ -26,6 +26,8 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 		return nil
 	}
 	p.reporter.loop.Add(name)
+	isNew := !n.compiled
+	n.compiled = true
 	rules, exists := p.read(ctx, name, n)
 	if !exists {
 		if n.firewall.ID == 0 {
@@ -41,7 +43,7 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 	if reflect.DeepEqual(n.firewall, firewall) {
 		return nil // the store tries flows again that the switch has refused
 	}
-	revoked := n.firewall.ID == 0 || !n.firewall.IsWithin(firewall)
+	revoked := !isNew && !n.firewall.IsWithin(firewall) // a namespace's first pod has no connections; after a restart all are evaluated
 	n.firewall = firewall
 	return p.store.Update(flowstore.Update{
 		Changes: []flowstore.Change{{Owner: ownerOf(name), State: p.node.EgressFirewall(firewall)}},

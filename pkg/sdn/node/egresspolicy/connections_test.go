@@ -62,12 +62,30 @@ func TestEvaluateConnections(t *testing.T) {
 	connect(pod, "172.30.0.9:443", unix.IPPROTO_TCP, false)
 	c.policies.Add(egressPolicy("global/default", "Deny 0.0.0.0/0"))
 	c.policies.Modify(egressPolicy("tenant/default", "Deny 203.0.113.0/24", "Deny 172.31.0.0/24", "Allow 0.0.0.0/0"))
-	await.OK(t, testTimeout, func(context.Context) error {
+	a.wantFlushed(flushed)
+	// A policy of a namespace without one flushes, too, and the first pod of a namespace does not.
+	before, _ := a.st.Flushed()
+	c.policies.Add(egressPolicy("third/default", "Deny 0.0.0.0/0"))
+	if err := a.attach("third/8")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.policies.Add(egressPolicy("other/default", "Deny 203.0.113.0/24"))
+	flushed["30003"] = true // of namespace other
+	a.wantFlushed(flushed)
+	if after, _ := a.st.Flushed(); after > before+1 {
+		t.Errorf("got %d evaluations, want one", after-before)
+	}
+}
+
+// wantFlushed waits until exactly the connections with these source ports are flushed.
+func (a *agent) wantFlushed(flushed map[string]bool) {
+	a.t.Helper()
+	await.OK(a.t, testTimeout, func(context.Context) error {
 		if evaluations, _ := a.st.Flushed(); evaluations == 0 {
 			return errors.New("connections are not evaluated yet")
 		}
 		remaining := map[string]bool{}
-		for _, x := range c.bridge.Tracked() {
+		for _, x := range a.bridge.Tracked() {
 			remaining[fmt.Sprint(x.Original.SrcPort)] = true
 		}
 		for port, want := range flushed {

@@ -95,6 +95,7 @@ type namespace struct {
 	id       pipeline.EgressFirewallID // 0: no number was allocated
 
 	firewall pipeline.EgressFirewall // as in the store; ID 0: none
+	compiled bool                    // it was compiled once
 }
 
 // New returns the feature. The informer needs an index by namespace, and need not have synced.
