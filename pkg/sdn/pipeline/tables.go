@@ -36,6 +36,8 @@
 //
 // Packets that 27 and 81 deny end in 29 egress-denied and 83 ingress-denied, which send a copy to the agent if the namespace logs denied packets.
 //
+// 100 evaluates packets to outside by the egress firewall of the source's namespace, whose number 20 and 25 load (docs/decisions/0018-egress-policies.md).
+//
 // 130 commits allowed connections to conntrack, and returns replies to the host's proxy. Packets of 90 and 101 pass it, too.
 //
 // A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may reach all of them: 60 sends it with each of them as its
