@@ -7,11 +7,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // TestEgressFirewall: of two pods with the same VNID, a firewall denies a host outside to the first only. The pod answers that host where connections are tracked.
 func TestEgressFirewall(t *testing.T) {
-	parallel(t)
+	tier.Parallel(t)
 	p := &product{Network: datapath.New(t, 1)}
 	node := p.Nodes[0]
 	node.AddPod(t)
