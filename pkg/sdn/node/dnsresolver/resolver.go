@@ -31,7 +31,13 @@ const (
 	// MaxAddrs is the number of addresses of a name.
 	MaxAddrs = 100
 
-	workers = 16
+	// Workers that wait for DNS. Names that were slow have workers of their own, so that they delay only each other.
+	quickWorkers = 64
+	slowWorkers  = 192
+	schedulers   = 4
+
+	slowLookup   = 500 * time.Millisecond // a query that takes longer is slow
+	quickLookups = 8                      // quick queries in a row, after which a name is no longer slow
 )
 
 // Answer is what DNS has answered for a name.
@@ -49,7 +55,9 @@ type Answer struct {
 type Resolver struct {
 	lookUp  func(ctx context.Context, name string) (reply, error)
 	changed func(name string)
-	loop    *reconcile.Loop
+	loop    *reconcile.Loop // expires addresses and schedules queries; it waits for nothing
+
+	quick, slow *reconcile.Loop // query names
 
 	mu    sync.Mutex
 	names map[string]*entry
@@ -63,12 +71,24 @@ type entry struct {
 	failures  int
 	next      time.Time     // of the next query
 	first     chan struct{} // closed after the first query
+	query     query
+	slow      int // quick queries until the name is no longer slow
 }
+
+// query is the state of the query for a name.
+type query uint8
+
+const (
+	idle query = iota
+	queued
+	running
+)
 
 // New returns a resolver. It calls changed, without locks, when the answer for a name has changed.
 func New(servers Servers, changed func(name string)) *Resolver {
 	r := &Resolver{lookUp: client{servers}.lookUp, changed: changed, names: map[string]*entry{}}
 	r.loop = reconcile.New("dns-names", r.process)
+	r.quick, r.slow = reconcile.New("dns-queries", r.ask), reconcile.New("slow-dns-queries", r.ask)
 	return r
 }
 
@@ -78,7 +98,7 @@ func (r *Resolver) Follow(name string) {
 	defer r.mu.Unlock()
 	e := r.names[name]
 	if e == nil {
-		e = &entry{expires: map[netip.Addr]time.Time{}, first: make(chan struct{})}
+		e = &entry{expires: map[netip.Addr]time.Time{}, first: make(chan struct{}), slow: 1}
 		r.names[name] = e
 		r.loop.Add(name)
 	}
@@ -126,36 +146,77 @@ func (r *Resolver) AwaitFirst(ctx context.Context) {
 }
 
 // Run resolves names until the context ends. It is called once.
-func (r *Resolver) Run(ctx context.Context) { r.loop.Run(ctx, workers) }
+func (r *Resolver) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { r.loop.Run(ctx, schedulers) })
+	parts.Go(func() { r.quick.Run(ctx, quickWorkers) })
+	parts.Go(func() { r.slow.Run(ctx, slowWorkers) })
+	parts.Wait()
+}
 
-// process queries the name if that is due, removes addresses that have expired, and schedules the next call.
-func (r *Resolver) process(ctx context.Context, name string) error {
+// process removes addresses that have expired, also while a query is waiting for DNS, and queues the query if that is due.
+func (r *Resolver) process(_ context.Context, name string) error {
 	r.mu.Lock()
 	e := r.names[name]
-	due := e != nil && !e.next.After(time.Now())
-	r.mu.Unlock()
 	if e == nil {
+		r.mu.Unlock()
 		return nil
 	}
-	var got reply
-	var err error
-	if due {
-		if got, err = r.lookUp(ctx, name); ctx.Err() != nil {
-			return nil
+	now, before := time.Now(), e.answer
+	e.expire(now)
+	if e.query == idle && !e.next.After(now) {
+		e.query = queued
+		if e.slow > 0 {
+			r.slow.Add(name)
+		} else {
+			r.quick.Add(name)
 		}
-		logFailure(ctx, name, err)
 	}
+	r.schedule(name, e, now)
+	changed := !before.equal(e.answer)
+	r.mu.Unlock()
+	if changed {
+		r.changed(name)
+	}
+	return nil
+}
+
+// schedule schedules the next call of process for the name. The lock must be held.
+func (r *Resolver) schedule(name string, e *entry, now time.Time) {
+	if next, ok := e.wake(); ok {
+		r.loop.AddAfter(name, next.Sub(now))
+	}
+}
+
+// ask queries a name whose query is queued.
+func (r *Resolver) ask(ctx context.Context, name string) error {
+	r.mu.Lock()
+	e := r.names[name]
+	if e == nil || e.query != queued {
+		r.mu.Unlock()
+		return nil
+	}
+	e.query = running
+	r.mu.Unlock()
+	start := time.Now()
+	got, err := r.lookUp(ctx, name)
+	if ctx.Err() != nil {
+		return nil
+	}
+	logFailure(ctx, name, err)
 	r.mu.Lock()
 	if r.names[name] != e {
 		r.mu.Unlock() // followed again in the meantime, with an entry of its own
 		return nil
 	}
 	now, before := time.Now(), e.answer
-	if due {
-		e.set(now, got, err)
+	e.query = idle
+	if e.slow = max(e.slow-1, 0); now.Sub(start) > slowLookup {
+		e.slow = quickLookups
 	}
+	e.set(now, got, err)
 	e.expire(now)
-	r.loop.AddAfter(name, e.wake().Sub(now))
+	r.schedule(name, e, now)
 	changed := !before.equal(e.answer)
 	r.mu.Unlock()
 	if changed {
@@ -214,15 +275,17 @@ func (e *entry) expire(now time.Time) {
 	e.answer.Addrs = slices.SortedFunc(maps.Keys(e.expires), netip.Addr.Compare)
 }
 
-// wake returns the time of the next query, or of the first address that expires before.
-func (e *entry) wake() time.Time {
-	next := e.next
+// wake returns the time of the next query, or of the first address that expires before; none while a query runs and there are no addresses.
+func (e *entry) wake() (next time.Time, ok bool) {
+	if e.query == idle {
+		next, ok = e.next, true
+	}
 	for _, end := range e.expires {
-		if end.Before(next) {
-			next = end
+		if !ok || end.Before(next) {
+			next, ok = end, true
 		}
 	}
-	return next
+	return next, ok
 }
 
 // equal reports whether users of the answer have nothing to do. The texts of two errors are not compared, since they differ in ports.

@@ -228,3 +228,73 @@ func TestRcodeError(t *testing.T) {
 		}
 	}
 }
+
+// An address expires while a query waits for DNS.
+func TestResolver_expiresDuringQuery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(nil, func(string) {})
+		answered := false
+		r.lookUp = func(ctx context.Context, _ string) (reply, error) {
+			if answered {
+				<-ctx.Done() // longer than any timeout
+				return reply{}, ctx.Err()
+			}
+			answered = true
+			return reply{addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ttl: time.Second}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		r.Follow("www.example.com")
+		synctest.Wait()
+		if got := r.Answer("www.example.com").Addrs; len(got) != 1 {
+			t.Fatalf("got %v, want one address", got)
+		}
+		time.Sleep(time.Second + Grace)
+		synctest.Wait()
+		if got := r.Answer("www.example.com").Addrs; len(got) != 0 {
+			t.Errorf("got %v after the TTL and the grace, want none", got)
+		}
+	})
+}
+
+// Names of a zone whose servers are slow delay no others.
+func TestResolver_slowNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(nil, func(string) {})
+		var mu sync.Mutex
+		var last time.Time
+		var longest time.Duration
+		r.lookUp = func(_ context.Context, name string) (reply, error) {
+			if name != "www.example.com" {
+				time.Sleep(4 * time.Second)
+				return reply{}, nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !last.IsZero() {
+				longest = max(longest, time.Since(last))
+			}
+			last = time.Now()
+			return reply{ttl: time.Second}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		defer running.Wait()
+		defer cancel()
+		r.Follow("www.example.com")
+		synctest.Wait()
+		for i := range 2000 {
+			r.Follow(fmt.Sprintf("slow%d.example.net", i))
+		}
+		time.Sleep(10 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if longest > minInterval+time.Second {
+			t.Errorf("got up to %v between queries for a name with a TTL of 1s, want %v", longest, minInterval)
+		}
+	})
+}
