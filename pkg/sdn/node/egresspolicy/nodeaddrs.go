@@ -13,13 +13,16 @@ import (
 
 // nodeAddrs has the addresses of the nodes, and of external machines: the VTEPs of all HostSubnets.
 type nodeAddrs struct {
+	changed func(netip.Addr) // called without the lock
+
 	mu     sync.RWMutex
 	byName map[string]netip.Addr
 	count  map[netip.Addr]int
 }
 
-func watchNodeAddrs(hostSubnets cache.SharedIndexInformer) (*nodeAddrs, cache.InformerSynced, error) {
-	a := &nodeAddrs{byName: map[string]netip.Addr{}, count: map[netip.Addr]int{}}
+// watchNodeAddrs calls changed for each address that became or is no longer a node's.
+func watchNodeAddrs(hostSubnets cache.SharedIndexInformer, changed func(netip.Addr)) (*nodeAddrs, cache.InformerSynced, error) {
+	a := &nodeAddrs{changed: changed, byName: map[string]netip.Addr{}, count: map[netip.Addr]int{}}
 	reg, err := hostSubnets.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: a.set, UpdateFunc: func(_, now any) { a.set(now) },
 		DeleteFunc: func(obj any) {
@@ -46,18 +49,33 @@ func (a *nodeAddrs) set(obj any) {
 
 // replace sets the address of a node; invalid: it was deleted.
 func (a *nodeAddrs) replace(name string, addr netip.Addr) {
+	for _, changed := range a.swap(name, addr) {
+		a.changed(changed)
+	}
+}
+
+// swap is replace without the calls of changed, for which it returns the addresses.
+func (a *nodeAddrs) swap(name string, addr netip.Addr) (changed []netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if previous, known := a.byName[name]; known {
+	previous, known := a.byName[name]
+	if previous == addr {
+		return nil
+	}
+	if known {
 		if a.count[previous]--; a.count[previous] == 0 {
 			delete(a.count, previous)
+			changed = append(changed, previous)
 		}
 		delete(a.byName, name)
 	}
 	if addr.IsValid() {
 		a.byName[name] = addr
-		a.count[addr]++
+		if a.count[addr]++; a.count[addr] == 1 {
+			changed = append(changed, addr)
+		}
 	}
+	return changed
 }
 
 func (a *nodeAddrs) has(addr netip.Addr) bool {

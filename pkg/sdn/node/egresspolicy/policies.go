@@ -80,7 +80,8 @@ type Policies struct {
 	namespaces map[string]*namespace
 	sandboxes  map[pipeline.Owner]string          // their namespaces
 	users      map[string]map[string]bool         // namespaces by DNS name
-	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, and of namespaces without pods, by cookie
+	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
+	retired    map[string]retired                 // of namespaces with invalid policies, whose last pod on this node was removed
 	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
 }
 
@@ -98,11 +99,17 @@ type namespace struct {
 	compiled bool                    // it was compiled once
 }
 
+// retired is the last valid rules of a namespace for its next pod on this node.
+type retired struct {
+	rules []config.EgressRule
+	id    pipeline.EgressFirewallID
+}
+
 // New returns the feature. The informer needs an index by namespace, and need not have synced.
 func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, next: o.Pods, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
-		recovered: map[uint64]pipeline.EgressFirewall{},
+		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
@@ -117,7 +124,7 @@ func New(o Options) (*Policies, error) {
 	if err != nil {
 		return nil, fmt.Errorf("add event handler: %w", err)
 	}
-	nodes, nodesSynced, err := watchNodeAddrs(o.HostSubnets)
+	nodes, nodesSynced, err := watchNodeAddrs(o.HostSubnets, p.nodeChanged)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +161,25 @@ func (p *Policies) AwaitNames(ctx context.Context) {
 	for name := range p.namespaces {
 		p.update(ctx, name)
 	}
+	p.deleteRecovered()
+}
+
+// deleteRecovered deletes the firewalls of the previous agent whose namespaces have no invalid policies. The lock must be held.
+func (p *Policies) deleteRecovered() {
+	needed := map[uint64]pipeline.EgressFirewall{}
+	for _, name := range p.options.Policies.GetIndexer().ListIndexFuncValues(cache.NamespaceIndex) {
+		cookie := ownerOf(name).Cookie()
+		if f, ok := p.recovered[cookie]; ok && p.isInvalid(name) {
+			needed[cookie] = f
+		}
+	}
+	p.recovered = needed
+}
+
+// isInvalid reports whether a namespace has policies which are invalid.
+func (p *Policies) isInvalid(name string) bool {
+	_, err := config.MergeEgressNetworkPolicies(p.objects(name))
+	return err != nil
 }
 
 // Run resolves names and handles changes until the context ends.
@@ -171,10 +197,17 @@ func (p *Policies) enqueue(obj any) {
 		return
 	}
 	p.mu.Lock()
-	attached := p.namespaces[key.Namespace] != nil
-	p.mu.Unlock()
-	if attached {
+	defer p.mu.Unlock()
+	if p.namespaces[key.Namespace] != nil {
 		p.loop.Add(key.Namespace)
+		return
+	}
+	// Without pods here, rules that are no longer the last valid ones are not retained: the policies may be those of another namespace of the same name.
+	cookie := ownerOf(key.Namespace).Cookie()
+	_, isRetired := p.retired[key.Namespace]
+	if _, isRecovered := p.recovered[cookie]; (isRetired || isRecovered) && !p.isInvalid(key.Namespace) {
+		delete(p.retired, key.Namespace)
+		delete(p.recovered, cookie)
 	}
 }
 
@@ -183,6 +216,20 @@ func (p *Policies) answerChanged(name string) {
 	defer p.mu.Unlock()
 	for namespace := range p.users[name] {
 		p.loop.Add(namespace)
+	}
+}
+
+// nodeChanged updates the namespaces whose names have an address that became or is no longer a node's.
+func (p *Policies) nodeChanged(addr netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, namespaces := range p.users {
+		if !slices.Contains(p.resolver.Answer(name).Addrs, addr) {
+			continue
+		}
+		for namespace := range namespaces {
+			p.loop.Add(namespace)
+		}
 	}
 }
 
@@ -220,6 +267,11 @@ func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string
 	if n == nil {
 		n = &namespace{addrs: map[pipeline.Owner][]netip.Addr{}}
 		p.namespaces[name] = n
+		if last, ok := p.retired[name]; ok {
+			n.rules, n.id, n.valid = last.rules, last.id, true
+			p.follow(name, nil, config.EgressNames(n.rules))
+			delete(p.retired, name)
+		}
 	}
 	p.sandboxes[owner] = name
 	n.addrs[owner] = slices.Clone(addrs)
@@ -260,8 +312,8 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 		return nil
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
-	if n.valid && n.reported != "" { // for the namespace's next pod on this node
-		p.recovered[ownerOf(name).Cookie()] = n.firewall
+	if n.valid && n.reported != "" {
+		p.retired[name] = retired{n.rules, n.id}
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)

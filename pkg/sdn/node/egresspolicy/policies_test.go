@@ -1,6 +1,7 @@
 package egresspolicy
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -132,4 +133,80 @@ func TestPolicies_ownerChangesNamespace(t *testing.T) {
 	a.want(denyAll1)
 	a.Policies.attach(t.Context(), owner("tenant/5"), "other", []netip.Addr{netip.MustParseAddr("10.128.0.5")})
 	a.want()
+}
+
+// Rules of a namespace without pods here are retained only while its policies are invalid, and with their names, not with addresses.
+func TestPolicies_invalidWithoutPods(t *testing.T) {
+	const invalid = "Deny *.example.com"
+	c := newCluster(t)
+	c.resolve("www.example.com", "192.0.2.1")
+	c.policies.Add(egressPolicy("tenant/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
+	c.policies.Add(egressPolicy("again/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0"))
+	c.policies.Add(egressPolicy("events/default", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "events/5", "tenant/6", "again/7")
+	const tenant, again = "priority=100,reg10=0x2,actions=drop", "priority=100,reg10=0x3,actions=drop"
+	const allowTenant, allowAgain = "priority=132,reg10=0x2,nw_dst=192.0.2.1,actions=pass", "priority=124,reg10=0x3,nw_dst=192.0.2.0/24,actions=pass"
+	a.want(denyAll1, tenant, again, allowTenant, allowAgain)
+	events := 0
+	handled := func(want ...string) { // all events so far
+		t.Helper()
+		events++
+		c.policies.Modify(egressPolicy("events/default", fmt.Sprintf("Allow 198.51.100.%d/32", events), "Deny 0.0.0.0/0"))
+		a.want(append(want, denyAll1, fmt.Sprintf("priority=132,reg10=0x1,nw_dst=198.51.100.%d,actions=pass", events))...)
+	}
+	c.policies.Modify(egressPolicy("tenant/default", invalid))
+	c.policies.Modify(egressPolicy("again/default", invalid))
+	handled(tenant, again, allowTenant, allowAgain)
+	for _, pod := range []string{"tenant/6", "again/7"} {
+		if err := a.Detach(owner(pod))(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.policies.Delete(egressPolicy("again/default")) // with its namespace
+	handled()
+	c.policies.Add(egressPolicy("again/default", invalid))
+	c.resolve("www.example.com", "192.0.2.2")
+	handled()
+	for _, pod := range []string{"tenant/6", "again/7"} {
+		if err := a.attach(pod)(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handled(tenant, "priority=132,reg10=0x2,nw_dst=192.0.2.2,actions=pass", "priority=100,reg10=0x4,actions=drop")
+}
+
+// A restarted agent retains the rules of the previous one only for namespaces whose policies are invalid.
+func TestPolicies_recovered(t *testing.T) {
+	c := newCluster(t)
+	c.policies.Add(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0"))
+	c.policies.Add(egressPolicy("other/default", "Deny 0.0.0.0/0"))
+	a, stop := c.start(t, "tenant/5", "other/6")
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass", "priority=100,reg10=0x2,actions=drop")
+	stop()
+	a, _ = c.start(t, "other/6") // without the pod of tenant
+	a.want("priority=100,reg10=0x2,actions=drop")
+	c.policies.Modify(egressPolicy("tenant/default", "Allow 192.0.2.0"))
+	c.policies.Modify(egressPolicy("other/default", "Deny 198.51.100.0/24"))
+	other := []string{"priority=100,reg10=0x2,actions=pass", "priority=124,reg10=0x2,nw_dst=198.51.100.0/24,actions=drop"}
+	a.want(other...)
+	if err := a.attach("tenant/5")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.want(append(other, fmt.Sprintf("priority=100,reg10=%#x,actions=drop", uint32(a.number("tenant"))))...)
+}
+
+// A name does not open the address of a node that joins the cluster.
+func TestPolicies_nodeJoins(t *testing.T) {
+	c := newCluster(t)
+	c.resolve("www.example.com", "192.0.2.1")
+	c.policies.Add(egressPolicy("tenant/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "tenant/5")
+	allowed := "priority=132,reg10=0x1,nw_dst=192.0.2.1,actions=pass"
+	a.want(denyAll1, allowed)
+	node := &networkv1.HostSubnet{Host: "node2", HostIP: "192.0.2.1"}
+	node.Name = "node2"
+	c.hostSubnets.Add(node)
+	a.want(denyAll1)
+	c.hostSubnets.Delete(node)
+	a.want(denyAll1, allowed)
 }
