@@ -45,7 +45,7 @@ func (p *Policies) evaluateConnections(bool) func(ovs.Connection) bool {
 func (p *Policies) forbidden(c ovs.Connection, allows func(netip.Addr) bool) bool {
 	dst, protocol := c.Original.Dst, protocolOf(c.Protocol)
 	isService := p.node.ServiceNetwork.IsValid() && p.node.ServiceNetwork.Contains(dst)
-	isNode := dst == p.node.VTEP || p.nodes.has(dst)
+	isNode := dst == p.node.VTEP || p.nodes.has(dst) || p.isGateway(dst)
 	if p.options.OutsideEndpoints != nil && protocol != "" && (isService || isNode) {
 		addr := dst
 		if isNode {
@@ -65,6 +65,11 @@ func (p *Policies) forbidden(c ovs.Connection, allows func(netip.Addr) bool) boo
 // isFiltered reports whether packets to the address pass table 100.
 func (p *Policies) isFiltered(addr netip.Addr) bool {
 	return !slices.ContainsFunc(p.node.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
+}
+
+// isGateway reports whether the address is one of this node's tun0, which has its node ports, too.
+func (p *Policies) isGateway(addr netip.Addr) bool {
+	return slices.ContainsFunc(p.node.Subnets, func(s netip.Prefix) bool { return config.Gateway(s) == addr })
 }
 
 func (p *Policies) isDNS(c ovs.Connection) bool {

@@ -54,6 +54,8 @@ func TestEvaluateConnections(t *testing.T) {
 	connect(pod, "172.31.0.11:53", unix.IPPROTO_UDP, false)    // DNS on the node
 	connect(pod, "172.31.0.11:80", unix.IPPROTO_TCP, true)     // the node
 	connect(pod, "172.31.0.11:30443", unix.IPPROTO_TCP, true)
+	connect(pod, "10.128.0.1:30443", unix.IPPROTO_TCP, true)
+	connect(pod, "10.128.0.1:80", unix.IPPROTO_TCP, false)
 	connect(pod, "10.129.0.9:80", unix.IPPROTO_TCP, false)
 	connect(pod, "172.30.0.1:443", unix.IPPROTO_TCP, true)
 	connect(pod, "172.30.0.2:443", unix.IPPROTO_TCP, false)
