@@ -83,3 +83,10 @@ func (a *nodeAddrs) has(addr netip.Addr) bool {
 	defer a.mu.RUnlock()
 	return a.count[addr] > 0
 }
+
+// len returns the number of nodes and external machines.
+func (a *nodeAddrs) len() int {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return len(a.byName)
+}

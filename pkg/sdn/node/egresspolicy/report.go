@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"time"
@@ -25,6 +26,10 @@ const (
 	errorInterval   = 30 * time.Second // if a name fails that did not, or the reverse
 	addressInterval = 10 * time.Minute // if only addresses have changed, or other nodes report the policy
 )
+
+// firstReportSpread is the time, for each node of the cluster, over which the first reports about a policy are spread: all nodes see it at once, and each
+// report is an event of the whole policy for all of them.
+const firstReportSpread = 5 * time.Millisecond
 
 // maxError bounds the text of an error in the status, in bytes.
 const maxError = 256
@@ -127,18 +132,20 @@ func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxErr
 // update reports the policy if it differs from the last report, or schedules that.
 func (r *reporter) update(ctx context.Context, key cache.ObjectName, uid types.UID, node egressstatus.Node) error {
 	last, known := r.reported[key]
-	if known = known && last.uid == uid; known {
-		if reflect.DeepEqual(last.node, node) && !last.omitted {
-			return nil
-		}
-		interval := addressInterval
-		if !last.omitted && failing(last.node) != failing(node) {
-			interval = errorInterval
-		}
-		if pause := time.Until(last.at.Add(interval)); pause > 0 {
-			r.loop.AddAfter(key.Namespace, wait.Jitter(pause, 0.2))
-			return nil
-		}
+	if !known || last.uid != uid {
+		last = firstReport(uid, r.p.nodes.len())
+		r.reported[key] = last
+	}
+	if reflect.DeepEqual(last.node, node) && !last.omitted {
+		return nil
+	}
+	interval := addressInterval
+	if !last.omitted && failing(last.node) != failing(node) {
+		interval = errorInterval
+	}
+	if pause := time.Until(last.at.Add(interval)); pause > 0 {
+		r.loop.AddAfter(key.Namespace, wait.Jitter(pause, 0.2))
+		return nil
 	}
 	status, err := r.p.options.Status.Get(ctx, key.Namespace, key.Name)
 	if err != nil {
@@ -153,6 +160,12 @@ func (r *reporter) update(ctx context.Context, key cache.ObjectName, uid types.U
 	}
 	r.reported[key] = now
 	return nil
+}
+
+// firstReport returns a report that delays the first one about a policy, as one that other nodes report.
+func firstReport(uid types.UID, nodes int) report {
+	delay := rand.N(firstReportSpread * time.Duration(nodes+1)) //nolint:gosec // jitter
+	return report{uid: uid, omitted: true, at: time.Now().Add(delay - addressInterval)}
 }
 
 // failing returns the names that fail.

@@ -3,8 +3,12 @@ package egresspolicy
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -63,4 +67,27 @@ func TestReporter(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.report("other/a")
+}
+
+// The nodes of a large cluster do not report a new policy all at once: the first ones have reported before most others read the status.
+func TestReporter_firstReportIsSpread(t *testing.T) {
+	const nodes = 5000
+	addrs := &nodeAddrs{byName: map[string]netip.Addr{}}
+	for i := range nodes {
+		addrs.byName[fmt.Sprint("node", i)] = netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})
+	}
+	c := newCluster(t)
+	early := 0
+	for range nodes {
+		r := newReporter(&Policies{nodes: addrs, options: Options{NodeName: "node1", Status: c}})
+		if err := r.update(t.Context(), cache.ObjectName{Namespace: "tenant", Name: "default"}, "uid", egressstatus.Node{Names: []egressstatus.Name{{Name: "www.example.com"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if last := r.reported[cache.ObjectName{Namespace: "tenant", Name: "default"}]; time.Until(last.at.Add(addressInterval)) < time.Second {
+			early++
+		}
+	}
+	if early += c.patches; early > nodes/10 {
+		t.Errorf("got %d reports of %d nodes within a second, want about %d", early, nodes, nodes/25)
+	}
 }
