@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -228,5 +229,6 @@ func parseFirewallFlow(text string) (id EgressFirewallID, rule EgressFirewallRul
 		}
 	}
 	rule = EgressFirewallRule{To: []netip.Prefix{to.Masked()}, Deny: strings.TrimSpace(actions) == "drop"}
-	return id, rule, id != 0 && to.Addr().Is4()
+	isAllow := strings.TrimSpace(actions) == fmt.Sprintf("goto_table:%d", tableEgressIP) // flows of another version may have other actions
+	return id, rule, id != 0 && to.Addr().Is4() && (rule.Deny || isAllow)
 }

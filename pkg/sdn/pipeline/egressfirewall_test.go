@@ -150,6 +150,17 @@ func TestEgressFirewall_changesOwnFlows(t *testing.T) {
 	}
 }
 
+// A flow whose actions are neither of the two is not read as one that allows.
+func TestEgressFirewallsOf_otherActions(t *testing.T) {
+	owner := Owner{KindEgressFirewall, "tenant"}
+	for actions, want := range map[string]int{"drop": 1, "goto_table:101": 1, "goto_table:102": 0, "": 0} {
+		flow := ovs.DumpedFlow{Cookie: owner.Cookie(), Key: ovs.Key{Table: tableEgressFirewall}, Text: "table=100,priority=100,ip,reg10=0x7,actions=" + actions}
+		if got := EgressFirewallsOf([]ovs.DumpedFlow{flow}); len(got) != want {
+			t.Errorf("actions %q: got %v, want %d firewalls", actions, got, want)
+		}
+	}
+}
+
 func FuzzEgressFirewallsOf(f *testing.F) {
 	f.Add("table=100,priority=124,ip,reg10=0x7,nw_dst=192.0.2.0/24,actions=goto_table:101")
 	f.Add("priority=100,ip,reg10=7 actions=drop")
