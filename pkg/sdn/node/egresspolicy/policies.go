@@ -32,6 +32,13 @@ import (
 // firstAnswers bounds the wait of a starting agent for the first answers of DNS. The flows of the previous agent remain active for that time.
 const firstAnswers = 3 * time.Second
 
+// Pause of a namespace between two updates by answers of DNS: as a multiple of the previous update's duration, so that names whose addresses change all the time
+// leave time for other namespaces; and its limit.
+const (
+	updatePause    = 10
+	maxUpdatePause = time.Second
+)
+
 // Options are the dependencies of the feature. All are required but OutsideEndpoints.
 type Options struct {
 	Node     pipeline.Node
@@ -97,6 +104,7 @@ type namespace struct {
 
 	firewall pipeline.EgressFirewall // as in the store; ID 0: none
 	compiled bool                    // it was compiled once
+	next     time.Time               // of the next update by an answer of DNS, at the earliest
 }
 
 // retired is the last valid rules of a namespace for its next pod on this node.
@@ -215,7 +223,9 @@ func (p *Policies) answerChanged(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for namespace := range p.users[name] {
-		p.loop.Add(namespace)
+		if n := p.namespaces[namespace]; n != nil {
+			p.loop.AddAfter(namespace, time.Until(n.next))
+		}
 	}
 }
 
@@ -235,14 +245,28 @@ func (p *Policies) nodeChanged(addr netip.Addr) {
 
 // reconcile updates the firewall of a namespace, and returns when its flows are installed.
 func (p *Policies) reconcile(ctx context.Context, namespace string) error {
+	start := time.Now()
 	p.mu.Lock()
 	commits := p.update(ctx, namespace)
 	p.mu.Unlock()
+	defer p.pause(namespace, start)
 	if err := flowstore.WaitAll(ctx, commits); err != nil && ctx.Err() == nil {
 		// The store tries again, and the Node's condition reports it.
 		klog.FromContext(ctx).Error(err, "Switch rejected flows of EgressNetworkPolicies", "namespace", namespace)
 	}
 	return nil
+}
+
+// pause delays the next update of a namespace by an answer of DNS.
+func (p *Policies) pause(namespace string, start time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.namespaces[namespace]; n != nil {
+		now := time.Now()
+		if next := now.Add(min(updatePause*now.Sub(start), maxUpdatePause)); next.After(n.next) {
+			n.next = next
+		}
+	}
 }
 
 // Fetch implements PodPolicies.

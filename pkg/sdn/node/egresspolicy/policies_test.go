@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 
@@ -209,4 +210,33 @@ func TestPolicies_nodeJoins(t *testing.T) {
 	a.want(denyAll1)
 	c.hostSubnets.Delete(node)
 	a.want(denyAll1, allowed)
+}
+
+// Answers of DNS wait for the pause of their namespace; changes of policies do not.
+func TestPolicies_pause(t *testing.T) {
+	c := newCluster(t)
+	c.resolve("www.example.com", "192.0.2.1")
+	for _, namespace := range []string{"busy", "tenant"} {
+		c.policies.Add(egressPolicy(namespace+"/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
+	}
+	a, _ := c.start(t, "busy/5", "tenant/6")
+	const denyBusy, denyTenant = denyAll1, "priority=100,reg10=0x2,actions=drop"
+	allowed := func(id, last int) string {
+		return fmt.Sprintf("priority=132,reg10=%#x,nw_dst=192.0.2.%d,actions=pass", id, last)
+	}
+	a.want(denyBusy, denyTenant, allowed(1, 1), allowed(2, 1))
+	a.Policies.mu.Lock()
+	a.namespaces["busy"].next = time.Now().Add(time.Hour)
+	a.Policies.mu.Unlock()
+	c.resolve("www.example.com", "192.0.2.1", "192.0.2.2")
+	a.want(denyBusy, denyTenant, allowed(1, 1), allowed(2, 1), allowed(2, 2))
+	a.pause("tenant", time.Now().Add(-time.Hour))
+	a.Policies.mu.Lock()
+	if pause := time.Until(a.namespaces["tenant"].next); pause > maxUpdatePause || pause < maxUpdatePause/2 {
+		t.Errorf("got a pause of %v, want %v", pause, maxUpdatePause)
+	}
+	a.Policies.mu.Unlock()
+	c.policies.Modify(egressPolicy("busy/default", "Allow www.example.com", "Deny 0.0.0.0/1"))
+	a.want("priority=100,reg10=0x1,actions=pass", "priority=101,reg10=0x1,nw_dst=0.0.0.0/1,actions=drop", denyTenant,
+		allowed(1, 1), allowed(1, 2), allowed(2, 1), allowed(2, 2))
 }
