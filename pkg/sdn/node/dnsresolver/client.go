@@ -66,7 +66,7 @@ func (c client) lookUp(ctx context.Context, name string) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	asked, ttl := map[string]bool{}, time.Duration(maxTTL)
+	asked, ttl := map[string]bool{}, maxTTL
 	for range maxQueries {
 		if asked[canonical(name)] {
 			return reply{}, errLoop

@@ -14,6 +14,11 @@ import (
 	"time"
 )
 
+// sleep waits in the time of synctest.
+func sleep(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // of the bubble
+}
+
 // server answers from memory.
 type server struct {
 	mu      sync.Mutex
@@ -76,22 +81,22 @@ func TestResolver_ttlAndGrace(t *testing.T) {
 	run(t, s, func(r *Resolver, want func(...string)) {
 		want("192.0.2.1")
 		s.set(time.Second, "192.0.2.2")
-		time.Sleep(20 * time.Second) // the TTL ends
+		sleep(20 * time.Second) // the TTL ends
 		want("192.0.2.1", "192.0.2.2")
-		time.Sleep(Grace - time.Second)
+		sleep(Grace - time.Second)
 		want("192.0.2.1", "192.0.2.2")
-		time.Sleep(2 * time.Second)
+		sleep(2 * time.Second)
 		want("192.0.2.2")
 		s.fail()
-		time.Sleep(minInterval) // its last answer is at most this old
+		sleep(minInterval) // its last answer is at most this old
 		want("192.0.2.2")
-		time.Sleep(Grace + time.Second)
+		sleep(Grace + time.Second)
 		want()
 		if a := r.Answer("www.example.com"); !a.Known || len(a.Latest) != 1 || a.Err == nil || a.Since.IsZero() {
 			t.Errorf("got %+v, want the last answer and the failure", a)
 		}
 		s.set(time.Second)
-		time.Sleep(maxRetry + 10*time.Second)
+		sleep(maxRetry + 10*time.Second)
 		want()
 		if a := r.Answer("www.example.com"); len(a.Latest) != 0 || a.Err != nil || !a.Since.IsZero() {
 			t.Errorf("got %+v, want an empty answer", a)
@@ -122,7 +127,7 @@ func TestResolver_neverWider(t *testing.T) {
 			s.mu.Lock()
 			before := s.queries
 			s.mu.Unlock()
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			synctest.Wait()
 			s.mu.Lock()
 			if s.queries > before && s.err == nil {
@@ -164,14 +169,14 @@ func TestResolver_queries(t *testing.T) {
 				s.fail()
 			}
 			run(t, s, func(r *Resolver, _ func(...string)) {
-				time.Sleep(10*time.Minute + time.Second)
+				sleep(10*time.Minute + time.Second)
 				synctest.Wait()
 				if s.queries < tc.want-2 || s.queries > tc.want {
 					t.Errorf("got %d queries, want %d", s.queries, tc.want)
 				}
 				r.Unfollow("www.example.com")
 				before := s.queries
-				time.Sleep(2 * time.Hour)
+				sleep(2 * time.Hour)
 				synctest.Wait()
 				if s.queries != before {
 					t.Errorf("got %d queries for a name that is not followed", s.queries-before)
@@ -194,7 +199,7 @@ func TestResolver_budget(t *testing.T) {
 			t.Errorf("got %d addresses, excess %t", len(a.Addrs), a.Excess)
 		}
 		s.set(time.Second, "198.51.100.1") // the latest are retained
-		time.Sleep(minInterval)
+		sleep(minInterval)
 		synctest.Wait()
 		if a := r.Answer("www.example.com"); len(a.Addrs) != MaxAddrs || a.Excess || a.Addrs[MaxAddrs-1].String() != "198.51.100.1" {
 			t.Errorf("got %d addresses to %v, excess %t", len(a.Addrs), a.Addrs[MaxAddrs-1], a.Excess)
@@ -252,7 +257,7 @@ func TestResolver_expiresDuringQuery(t *testing.T) {
 		if got := r.Answer("www.example.com").Addrs; len(got) != 1 {
 			t.Fatalf("got %v, want one address", got)
 		}
-		time.Sleep(time.Second + Grace)
+		sleep(time.Second + Grace)
 		synctest.Wait()
 		if got := r.Answer("www.example.com").Addrs; len(got) != 0 {
 			t.Errorf("got %v after the TTL and the grace, want none", got)
@@ -269,7 +274,7 @@ func TestResolver_slowNames(t *testing.T) {
 		var longest time.Duration
 		r.lookUp = func(_ context.Context, name string) (reply, error) {
 			if name != "www.example.com" {
-				time.Sleep(4 * time.Second)
+				sleep(4 * time.Second)
 				return reply{}, nil
 			}
 			mu.Lock()
@@ -290,7 +295,7 @@ func TestResolver_slowNames(t *testing.T) {
 		for i := range 2000 {
 			r.Follow(fmt.Sprintf("slow%d.example.net", i))
 		}
-		time.Sleep(10 * time.Minute)
+		sleep(10 * time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
 		if longest > minInterval+time.Second {
