@@ -43,7 +43,7 @@ func ParseEgressNetworkPolicy(o *networkv1.EgressNetworkPolicy) (*EgressPolicy, 
 	p := &EgressPolicy{Rules: make([]EgressRule, 0, min(len(o.Spec.Egress), MaxEgressRules))}
 	for i, r := range o.Spec.Egress {
 		if i == MaxEgressRules {
-			f.addf("egress", "has %d rules, but a namespace may have %d: use fewer, wider ranges", len(o.Spec.Egress), MaxEgressRules)
+			f.addf("egress", "has more than %d rules, the budget of a namespace: use fewer, wider ranges", MaxEgressRules) // a cached policy has a part of them
 			break
 		}
 		field := fmt.Sprintf("egress[%d]", i)
@@ -124,7 +124,7 @@ func MergeEgressNetworkPolicies(objects []*networkv1.EgressNetworkPolicy) ([]Egr
 		rules = append(rules, p.Rules...)
 	}
 	if len(rules) > MaxEgressRules {
-		f.addf("EgressNetworkPolicies", "have %d rules, but a namespace may have %d: use fewer, wider ranges", len(rules), MaxEgressRules)
+		f.addf("EgressNetworkPolicies", "have more than %d rules, the budget of a namespace: use fewer, wider ranges", MaxEgressRules)
 	}
 	if names := EgressNames(rules); len(names) > MaxEgressNames {
 		f.addf("EgressNetworkPolicies", "have %d DNS names, but a namespace may have %d: use cidrSelector", len(names), MaxEgressNames)

@@ -113,6 +113,11 @@ func TestCompactEgressNetworkPolicy(t *testing.T) {
 	if _, err := ParseEgressNetworkPolicy(got); err == nil {
 		t.Error("got no error, want those of the original")
 	}
+	tooMany := egressPolicy("a", slices.Repeat([]string{"Allow 192.0.2.0/24"}, 3000)...)
+	_, original := ParseEgressNetworkPolicy(tooMany)
+	if _, err := ParseEgressNetworkPolicy(CompactEgressNetworkPolicy(tooMany)); err == nil || err.Error() != original.Error() {
+		t.Errorf("got error %v, want that of the original, %v", err, original)
+	}
 	valid := egressPolicy("a", "Deny 0.0.0.0/32")
 	if diff := cmp.Diff(valid, CompactEgressNetworkPolicy(valid)); diff != "" {
 		t.Errorf("a valid policy (-want +got):\n%s", diff)
