@@ -138,7 +138,8 @@ func (m *master) newControllers() (*controllers, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.egressPolicies, err = egresspolicy.New(network.EgressNetworkPolicies().Informer(), network.NetNamespaces().Informer(), egressstatus.Client{Network: m.clients.Network}, m.clients.Events)
+	c.egressPolicies, err = egresspolicy.New(network.EgressNetworkPolicies().Informer(), network.NetNamespaces().Informer(), network.HostSubnets().Informer(),
+		egressstatus.Client{Network: m.clients.Network}, m.clients.Events)
 	if err != nil {
 		return nil, err
 	}

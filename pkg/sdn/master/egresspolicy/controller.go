@@ -45,6 +45,7 @@ type Status interface {
 type Controller struct {
 	policies      cache.SharedIndexInformer
 	netNamespaces cache.SharedIndexInformer
+	hostSubnets   cache.SharedIndexInformer
 	status        Status
 	events        record.EventRecorder
 	mode          atomic.Uint32 // a config.Mode
@@ -53,9 +54,9 @@ type Controller struct {
 }
 
 // New returns a controller of the informers, which the caller starts. That of policies has an index by namespace.
-func New(policies, netNamespaces cache.SharedIndexInformer, status Status, events record.EventRecorder) (*Controller, error) {
+func New(policies, netNamespaces, hostSubnets cache.SharedIndexInformer, status Status, events record.EventRecorder) (*Controller, error) {
 	c := &Controller{
-		policies: policies, netNamespaces: netNamespaces, status: status, events: events,
+		policies: policies, netNamespaces: netNamespaces, hostSubnets: hostSubnets, status: status, events: events,
 		limiter: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writeBurst),
 	}
 	c.loop = reconcile.New("egress-policies", c.reconcile)
@@ -70,7 +71,8 @@ func New(policies, netNamespaces cache.SharedIndexInformer, status Status, event
 	_, err2 := netNamespaces.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: c.enqueueVNID, UpdateFunc: func(_, now any) { c.enqueueVNID(now) },
 	})
-	if err = errors.Join(err, err2); err != nil {
+	_, err3 := hostSubnets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.nodeDeleted})
+	if err = errors.Join(err, err2, err3); err != nil {
 		return nil, fmt.Errorf("add event handler: %w", err)
 	}
 	return c, nil
@@ -106,7 +108,7 @@ func (c *Controller) SetMode(mode config.Mode) {
 
 // Run writes conditions until the context ends.
 func (c *Controller) Run(ctx context.Context) {
-	if !cache.WaitForCacheSync(ctx.Done(), c.policies.HasSynced, c.netNamespaces.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), c.policies.HasSynced, c.netNamespaces.HasSynced, c.hostSubnets.HasSynced) {
 		return
 	}
 	c.loop.Run(ctx, 1) // enough for writesPerSecond
@@ -190,7 +192,7 @@ func (c *Controller) isGlobal(namespace string) bool {
 	return err == nil && n.VNID.IsGlobal()
 }
 
-// write writes the conditions that have changed, and sends a Warning for each that reports a fault.
+// write writes the conditions that have changed, removes the reports of deleted nodes, and sends a Warning for each that reports a fault.
 func (c *Controller) write(ctx context.Context, o *networkv1.EgressNetworkPolicy, wanted ...metav1.Condition) error {
 	status, err := c.status.Get(ctx, o.Namespace, o.Name)
 	if err != nil {
@@ -208,14 +210,15 @@ func (c *Controller) write(ctx context.Context, o *networkv1.EgressNetworkPolicy
 			c.events.Event(o, corev1.EventTypeWarning, reason, w.Message)
 		}
 	}
-	if !changed {
+	deleted := c.deletedNodes(status)
+	if !changed && len(deleted) == 0 {
 		return nil
 	}
 	if err := c.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the rate limit: %w", err)
 	}
-	klog.FromContext(ctx).V(2).Info("Updated conditions of EgressNetworkPolicy", "policy", klog.KObj(o))
-	return c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions})
+	klog.FromContext(ctx).V(2).Info("Updated status of EgressNetworkPolicy", "policy", klog.KObj(o))
+	return c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions, Nodes: deleted})
 }
 
 // eventOf returns the reason of the Event about a condition with the reason; "": none.

@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,13 @@ func (s *statuses) Patch(_ context.Context, namespace, name string, status egres
 		return apierrors.NewNotFound(networkv1.Resource("egressnetworkpolicies"), name)
 	}
 	s.patches++
+	nodes := maps.Clone(s.of[namespace+"/"+name].Nodes)
+	for node, of := range status.Nodes {
+		if of == nil {
+			delete(nodes, node)
+		}
+	}
+	status.Nodes = nodes
 	s.of[namespace+"/"+name] = status
 	return nil
 }
@@ -78,18 +86,19 @@ func netNamespace(name string, vnid uint32) *networkv1.NetNamespace {
 	return &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name}, NetName: name, NetID: vnid}
 }
 
-func newController(t *testing.T, client *networkfake.Clientset, s *statuses, events record.EventRecorder) (c *Controller, policies, netNamespaces *fakeapi.Informer) {
+func newController(t *testing.T, client *networkfake.Clientset, s *statuses, events record.EventRecorder) (c *Controller, policies, netNamespaces, hostSubnets *fakeapi.Informer) {
 	t.Helper()
 	policies = fakeapi.NewInformer(client.NetworkV1().EgressNetworkPolicies(metav1.NamespaceAll), &networkv1.EgressNetworkPolicy{})
 	if err := policies.AddIndexers(cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}); err != nil {
 		t.Fatal(err)
 	}
 	netNamespaces = fakeapi.NewInformer(client.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
-	c, err := New(policies, netNamespaces, s, events)
+	hostSubnets = fakeapi.NewInformer(client.NetworkV1().HostSubnets(), &networkv1.HostSubnet{})
+	c, err := New(policies, netNamespaces, hostSubnets, s, events)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c, policies, netNamespaces
+	return c, policies, netNamespaces, hostSubnets
 }
 
 func TestController(t *testing.T) {
@@ -98,7 +107,7 @@ func TestController(t *testing.T) {
 			policy("shop/a", "192.0.2.0/24"), policy("system/a", "192.0.2.0/24"), policy("broken/a", "192.0.2.0/99"), policy("broken/b", "192.0.2.0/24"),
 			policy("old/a", "0.0.0.0/32"), policy("old/deleted", "192.0.2.0/24"))
 		s, events := &statuses{of: map[string]egressstatus.Status{}}, record.NewFakeRecorder(100)
-		c, policies, netNamespaces := newController(t, client, s, events)
+		c, policies, netNamespaces, hostSubnets := newController(t, client, s, events)
 		c.SetMode(config.ModeMultitenant)
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
 		var running sync.WaitGroup
@@ -106,6 +115,7 @@ func TestController(t *testing.T) {
 		defer cancel()
 		running.Go(func() { policies.RunWithContext(ctx) })
 		running.Go(func() { netNamespaces.RunWithContext(ctx) })
+		running.Go(func() { hostSubnets.RunWithContext(ctx) })
 		running.Go(func() { c.Run(ctx) })
 		want := map[string]string{} // of all policies
 		wantNow := func(patches int, changed map[string]string) {
@@ -146,5 +156,42 @@ func TestController(t *testing.T) {
 		wantNow(1, map[string]string{"system/a": "False GlobalNamespace" + only})
 		c.SetMode(config.ModeSubnet)
 		wantNow(1, map[string]string{"system/a": "True Accepted" + only})
+	})
+}
+
+// The reports of nodes that no longer exist are removed: they would take the place of others.
+func TestController_deletedNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := policy("shop/a", "")
+		o.Spec.Egress[0].To.DNSName = "www.example.com"
+		node := func(name string) *networkv1.HostSubnet {
+			return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name}
+		}
+		client := networkfake.NewClientset(netNamespace("shop", 100), o, node("n1"), node("n2"))
+		s := &statuses{of: map[string]egressstatus.Status{"shop/a": {Nodes: map[string]*egressstatus.Node{"n1": {}, "n2": {}, "deleted": {}}}}}
+		c, policies, netNamespaces, hostSubnets := newController(t, client, s, record.NewFakeRecorder(100))
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		for _, informer := range []*fakeapi.Informer{policies, netNamespaces, hostSubnets} {
+			running.Go(func() { informer.RunWithContext(ctx) })
+		}
+		running.Go(func() { c.Run(ctx) })
+		want := func(nodes ...string) {
+			t.Helper()
+			time.Sleep(2*nodeDelay + time.Second) //nolint:forbidigo // of the bubble
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if got := slices.Sorted(maps.Keys(s.of["shop/a"].Nodes)); !slices.Equal(got, nodes) {
+				t.Errorf("got reports of nodes %v, want %v", got, nodes)
+			}
+		}
+		want("n1", "n2")
+		if err := client.NetworkV1().HostSubnets().Delete(ctx, "n2", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want("n1")
 	})
 }
