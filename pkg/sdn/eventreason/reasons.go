@@ -73,6 +73,10 @@ const (
 	// Warning on Pod: the pod's address is outside of the node's subnet, which has changed, so the pod has no network.
 	AddressOutsideSubnet = "AddressOutsideSubnet"
 
+	// Warning on Pod or Node: the pod declares a hostPort that is not mapped, since a version without host ports started the pod; delete the pod so that it is
+	// created again. On each such pod when the agent starts; of more than 100 pods, the number of the others is on the Node.
+	HostPortsMissing = "HostPortsMissing"
+
 	// Warning on Pod: an annotation of the pod's bandwidth is invalid; the last valid limit of that direction stays active, at first none.
 	InvalidBandwidth = "InvalidBandwidth"
 

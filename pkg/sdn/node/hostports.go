@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
@@ -70,6 +71,51 @@ func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (s
 		return "", err
 	}
 	return "Service " + service, nil
+}
+
+// maxHostPortEvents bounds the Events at the agent's start about pods without the host ports that they declare.
+const maxHostPortEvents = 100
+
+// eventReporter sends Events (*nodestatus.Reporter).
+type eventReporter interface {
+	WarnPod(p sandbox.Pod, reason, message string)
+	WarnNode(reason, message string)
+}
+
+// reportMissingHostPorts reports the pods that declare a host port and have none, once in the agent's life: those that a version without host ports started.
+func (n *nodeNetwork) reportMissingHostPorts(ctx context.Context, reporter eventReporter, attached []sandbox.Pod) {
+	if n.agent.hostPortsReported {
+		return
+	}
+	n.agent.hostPortsReported = true
+	missing := n.withoutHostPorts(attached)
+	if len(missing) == 0 {
+		return
+	}
+	for _, p := range missing[:min(len(missing), maxHostPortEvents)] {
+		reporter.WarnPod(p, eventreason.HostPortsMissing,
+			"the pod's hostPort is not mapped, since a version without host ports started the pod; delete the pod so that it is created again")
+	}
+	if more := len(missing) - maxHostPortEvents; more > 0 {
+		reporter.WarnNode(eventreason.HostPortsMissing, fmt.Sprintf("%d more pods of this node have a hostPort that is not mapped; delete the pods with a hostPort "+
+			"that were created before the upgrade", more))
+	}
+	klog.FromContext(ctx).Info("Pods have host ports that are not mapped", "pods", len(missing), "action", "delete the pods")
+}
+
+// withoutHostPorts returns those of the attached pods that declare a host port and have none.
+func (n *nodeNetwork) withoutHostPorts(attached []sandbox.Pod) (missing []sandbox.Pod) {
+	finder := podFinder{n.caches.Local.Core().V1().Pods().Lister(), n.agent.kube}
+	for _, p := range attached {
+		pod := finder.Cached(p.Namespace, p.Name)
+		if pod == nil || p.UID != "" && string(config.PodUID(pod)) != p.UID || len(config.HostPorts(&pod.Spec)) == 0 {
+			continue
+		}
+		if !n.hostPorts.Has(hostports.Attachment{Sandbox: p.Sandbox, IfName: p.IfName}) {
+			missing = append(missing, p)
+		}
+	}
+	return missing
 }
 
 // attachedSandboxes returns the sandboxes that the pod manager has not detached.

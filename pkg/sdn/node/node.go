@@ -116,6 +116,8 @@ type agent struct {
 	installation   *installation.Watch
 	socket         *cnifiles.Socket
 	serviceNetwork *servicenetwork.Check
+
+	hostPortsReported bool // the pods without the host ports that they declare were reported
 }
 
 // run serves the CNI socket and repeats the set-up until the context ends. Requests fail with the reason until a set-up has succeeded.

@@ -335,6 +335,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler,
 			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.Healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
+	n.reportMissingHostPorts(ctx, n.agent.reporter, n.pods.Pods()) // before the first request
 	start(n.hostPorts.Run)
 	defer n.closeHostPorts(ctx) // after the last request
 	return a.cni.Serve(ctx, n.hostPorts.Handler(n.pods))

@@ -19,7 +19,10 @@ func transform(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		containers := policy.CompactContainers(&o.Spec)
-		if ports := config.HostPorts(&o.Spec); len(ports) > 0 && o.Spec.HostNetwork { // for the error of a pod that asks for one of them
+		if ports := config.HostPorts(&o.Spec); len(ports) > 0 { // of the host's network: all, for the error of a pod that asks for one; else whether there are any
+			if !o.Spec.HostNetwork {
+				ports = ports[:1]
+			}
 			containers = append(containers, corev1.Container{Ports: ports}) // no named ports, which policies read
 		}
 		out := &corev1.Pod{

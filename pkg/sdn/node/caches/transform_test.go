@@ -71,7 +71,7 @@ func TestTransform_unsupported(t *testing.T) {
 	}
 }
 
-// The cached pod has the host ports of a pod in the host's network, and no more of its ports.
+// The cached pod has the host ports of a pod in the host's network, else one of them, and no more of its ports.
 func TestTransform_hostPorts(t *testing.T) {
 	pod := &corev1.Pod{}
 	for range 1000 {
@@ -79,6 +79,12 @@ func TestTransform_hostPorts(t *testing.T) {
 	}
 	if got := config.HostPorts(&transformed(t, pod).Spec); len(got) != 1 { // those of the named ports, which policies read
 		t.Errorf("pod with its own network: got host ports %+v", got)
+	}
+	unnamed := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{
+		{ContainerPort: 80, HostPort: 8080}, {ContainerPort: 80, HostPort: 8081}, {ContainerPort: 80, HostPort: 8082},
+	}}}}}
+	if got := config.HostPorts(&transformed(t, unnamed).Spec); len(got) != 1 {
+		t.Errorf("pod with its own network: got host ports %+v, want one", got)
 	}
 	pod.Spec.HostNetwork = true
 	cached := transformed(t, pod)

@@ -88,6 +88,9 @@ func (p *Ports) Close() error {
 	return p.RouteLoopback(false)
 }
 
+// Has reports whether the attachment has host ports, or is getting some.
+func (p *Ports) Has(a Attachment) bool { return p.get(a) != nil }
+
 // Target is a port of a pod to which a host port leads.
 type Target struct {
 	Addr           netip.Addr
