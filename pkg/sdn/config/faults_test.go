@@ -36,6 +36,10 @@ func TestErrorsOfLongValues(t *testing.T) {
 			_, err := ParseNetwork(&networkv1.ClusterNetwork{ObjectMeta: meta(RoutableMTUAnnotation), Network: long, ServiceNetwork: long, PluginName: long})
 			return err
 		},
+		"ClusterNetwork that is not masqueraded": func() error {
+			_, err := ParseNetwork(&networkv1.ClusterNetwork{ObjectMeta: meta(NonMasqueradeCIDRsAnnotation), Network: long, ServiceNetwork: long, PluginName: long})
+			return err
+		},
 	} {
 		err := parse()
 		if err == nil {

@@ -37,6 +37,8 @@ type Network struct {
 	VXLANPort       uint16 // UDP; default DefaultVXLANPort
 	MTU             int    // of pods, in bytes; 0: the underlay's less VXLANOverhead
 	RoutableMTU     int    // of sent packets, in bytes, at most MTU; 0: MTU (RoutableMTUAnnotation)
+
+	NonMasqueradeCIDRs []netip.Prefix // sorted, disjoint (NonMasqueradeCIDRsAnnotation)
 }
 
 // ClusterNetwork is a range from which node subnets are allocated.
@@ -104,6 +106,7 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 		n.MTU = int(*m)
 	}
 	n.RoutableMTU = routableMTU(o, &f)
+	n.NonMasqueradeCIDRs = nonMasqueradeCIDRs(o, &f)
 
 	if err := f.join(); err != nil {
 		return nil, err
@@ -166,7 +169,10 @@ func (n *Network) Object() *networkv1.ClusterNetwork {
 		o.MTU = &mtu
 	}
 	if n.RoutableMTU != 0 {
-		o.Annotations = map[string]string{RoutableMTUAnnotation: strconv.Itoa(n.RoutableMTU)}
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, RoutableMTUAnnotation, strconv.Itoa(n.RoutableMTU))
+	}
+	if len(n.NonMasqueradeCIDRs) > 0 {
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, NonMasqueradeCIDRsAnnotation, joinPrefixes(n.NonMasqueradeCIDRs, ","))
 	}
 	return o
 }
@@ -209,12 +215,9 @@ func (n *Network) clusterNetworkOf(a netip.Addr) (ClusterNetwork, bool) {
 
 // ranges formats the cluster network for messages.
 func (n *Network) ranges() string {
-	s := ""
+	all := make([]netip.Prefix, len(n.ClusterNetworks))
 	for i, c := range n.ClusterNetworks {
-		if i > 0 {
-			s += ", "
-		}
-		s += c.Prefix.String()
+		all[i] = c.Prefix
 	}
-	return s
+	return joinPrefixes(all, ", ")
 }

@@ -302,5 +302,9 @@ func describe(n *config.Network) string {
 	if n.RoutableMTU != 0 {
 		mtu += fmt.Sprintf(" (routable %d)", n.RoutableMTU)
 	}
-	return fmt.Sprintf("%s; services %s; mode %s; VXLAN port %d; MTU %s", strings.Join(ranges, ", "), n.ServiceNetwork, n.Mode, n.VXLANPort, mtu)
+	text := fmt.Sprintf("%s; services %s; mode %s; VXLAN port %d; MTU %s", strings.Join(ranges, ", "), n.ServiceNetwork, n.Mode, n.VXLANPort, mtu)
+	if len(n.NonMasqueradeCIDRs) > 0 {
+		text += fmt.Sprintf("; not masqueraded %v", n.NonMasqueradeCIDRs)
+	}
+	return text
 }

@@ -88,9 +88,11 @@ func testNothingInUse(t *testing.T, c *cluster) {
 		port, mtu := uint32(4790), uint32(1400)
 		setRanges("10.9.0.0/16")(o)
 		o.ServiceNetwork, o.VXLANPort, o.MTU = "172.16.0.0/16", &port, &mtu
-		o.Annotations[config.RoutableMTUAnnotation] = "1300"
+		o.Annotations[config.RoutableMTUAnnotation], o.Annotations[config.NonMasqueradeCIDRsAnnotation] = "1300", "10.0.0.0/8"
 	})
-	c.accepted(t, "True", "Accepted", "services 172.16.0.0/16; mode subnet; VXLAN port 4790; MTU 1400 (routable 1300)", "10.9.0.0/16 with 9 host bits")
+	c.accepted(t, "True", "Accepted", "services 172.16.0.0/16; mode subnet; VXLAN port 4790; MTU 1400 (routable 1300); not masqueraded [10.0.0.0/8]", "10.9.0.0/16 with 9 host bits")
+	c.edit(t, func(o *networkv1.ClusterNetwork) { o.Annotations[config.NonMasqueradeCIDRsAnnotation] = "10.0.0.0" })
+	c.accepted(t, "False", "Invalid", `annotation ovsdn.io/non-masquerade-cidrs: "10.0.0.0" is not an IPv4 network`, "10.9.0.0/16 with 9 host bits")
 	c.addNode(t, "node1", "192.0.2.1")
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
 }
