@@ -49,6 +49,8 @@ type Config struct {
 
 	Metrics metrics.Config // of the server of metrics and profiles
 
+	IPMasq bool // whether packets of this node's pods to hosts outside are masqueraded
+
 	HostAccess hostnet.HostAccess // which of this node's ports pods can connect to
 
 	HostNetworkNamespaces []string // namespaces that represent the host networks of all nodes in NetworkPolicies, where they exist
@@ -68,6 +70,8 @@ func Defaults() Config {
 		IPAMDir:      ipam.DefaultDir,
 		HealthzAddr:  "127.0.0.1:9411",
 		Metrics:      metrics.Config{Address: ":9447"},
+
+		IPMasq: true,
 
 		HostAccess: hostnet.HostAccessAll,
 

@@ -51,8 +51,11 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 
 	n.newHostPorts(ctx)
 	n.firewall, err = hostnet.NewFirewall(hostnet.FirewallConfig{
-		ClusterNetworks: n.node.ClusterNetworks,
-		VXLANPort:       n.network.VXLANPort,
+		ClusterNetworks:    n.node.ClusterNetworks,
+		Subnets:            n.hostSubnet.Subnets,
+		VXLANPort:          n.network.VXLANPort,
+		IPMasq:             a.IPMasq,
+		NonMasqueradeCIDRs: n.network.NonMasqueradeCIDRs,
 		// No table of mode subnet validates sources (docs/decisions/0002).
 		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && n.network.Mode == config.ModeSubnet,
 		SourcesEvaluated:   n.network.Mode != config.ModeSubnet,

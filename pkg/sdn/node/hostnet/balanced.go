@@ -40,11 +40,11 @@ func (c FirewallConfig) unlimited() []Rule {
 
 // masqueradeBalanced masquerades packets of the node itself to another host: no other host routes ServiceNextHop. It precedes the rule for kube-proxy's mark,
 // which a packet may have from the node's first chains.
-func (c FirewallConfig) masqueradeBalanced() []Rule {
+func (c FirewallConfig) masqueradeBalanced(target []string) []Rule {
 	if !c.BalancesServices {
 		return nil
 	}
-	return []Rule{rule([]string{"-s", c.nextHop(), "!", "-o", Tun0Name}, "the node through a service", "MASQUERADE")}
+	return []Rule{rule([]string{"-s", c.nextHop(), "!", "-o", Tun0Name}, "the node through a service", target...)}
 }
 
 // acceptBalanced accepts packets of the node itself to its own addresses in all modes of HostAccess. With kube-proxy these packets come in on lo.

@@ -133,23 +133,32 @@ func (e *insertError) Error() string { return e.err.Error() }
 
 func (e *insertError) Unwrap() error { return e.err }
 
-// syncRulesOrFallback is syncRules with the chain's fallback. Each Sync tries the rules themselves first.
+// syncRulesOrFallback is syncRules with the chain's fallbacks. Each Sync tries the rules themselves first.
 func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
 	changes, err = f.syncRules(ctx, c)
-	if failed := (*insertError)(nil); c.Fallback == nil || !errors.As(err, &failed) || containsRule(c.Fallback, failed.rule) {
-		return changes, err
+	tried := err
+	for _, rules := range c.Fallbacks {
+		failed := (*insertError)(nil)
+		if !errors.As(tried, &failed) {
+			break
+		}
+		if containsRule(rules, failed.rule) {
+			continue
+		}
+		fallback := c
+		fallback.Rules = rules
+		var done []string
+		done, tried = f.syncRules(ctx, fallback)
+		changes = append(changes, done...)
+		if tried != nil {
+			continue
+		}
+		if len(changes) > 0 {
+			klog.FromContext(ctx).Info("Rejected firewall rule replaced by the fallback rules of its chain", "chain", c.Name, "table", c.Table, "err", err)
+		}
+		return changes, nil
 	}
-	fallback := c
-	fallback.Rules = c.Fallback
-	done, fallbackErr := f.syncRules(ctx, fallback)
-	changes = append(changes, done...)
-	if fallbackErr != nil {
-		return changes, err
-	}
-	if len(changes) > 0 {
-		klog.FromContext(ctx).Info("Rejected firewall rule replaced by the fallback rules of its chain", "chain", c.Name, "table", c.Table, "err", err)
-	}
-	return changes, nil
+	return changes, err
 }
 
 // syncRules creates the chain if it does not exist, and corrects its rules.

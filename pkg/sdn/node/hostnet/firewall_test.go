@@ -18,7 +18,7 @@ import (
 )
 
 func openShift() FirewallConfig {
-	return FirewallConfig{ClusterNetworks: prefixes("10.128.0.0/14"), VXLANPort: 4789}
+	return FirewallConfig{ClusterNetworks: prefixes("10.128.0.0/14"), Subnets: prefixes("10.128.0.0/23"), VXLANPort: 4789, IPMasq: true}
 }
 
 func sourcesEvaluated() FirewallConfig {
@@ -45,13 +45,20 @@ func TestRules(t *testing.T) {
 	for name, config := range map[string]FirewallConfig{
 		"one-network": openShift(),
 		"several-networks": { // and another port, and services
-			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true,
+			ClusterNetworks: prefixes("10.128.0.0/14", "fd00::/48", "10.64.0.0/16"), VXLANPort: 4790, MasqueradeServices: true, IPMasq: true,
+			Subnets: prefixes("fd00::/64", "10.64.0.0/24"),
 		},
 		"sources-evaluated": sourcesEvaluated(),
 		"userspace":         userspace(),
 		"host-access":       accessible(HostAccessServices),
 		"balanced-services": balancedServices(),
 		"host-ports":        withHostPorts(),
+		"not-masqueraded":   notMasqueraded(withHostPorts()),
+		"exceptions":        excepting(balancedServices()),
+		"exceptions-services": { // in several networks
+			ClusterNetworks: prefixes("10.128.0.0/14", "10.64.0.0/16"), Subnets: prefixes("10.128.0.0/23"), VXLANPort: 4789, MasqueradeServices: true, IPMasq: true,
+			NonMasqueradeCIDRs: prefixes("0.0.0.0/0"),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, file := Rules(config).String(), filepath.Join("testdata", name+".rules")

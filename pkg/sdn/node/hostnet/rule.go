@@ -18,8 +18,8 @@ type Chain struct {
 	Comment string // on the jump
 	Rules   []Rule
 
-	// Fallback replaces Rules if iptables rejects one of them, as some kernels lack a match; nil: none.
-	Fallback []Rule
+	// Fallbacks replace Rules if iptables rejects one of them, as some kernels lack a match: the first that it accepts does.
+	Fallbacks [][]Rule
 
 	Pods func() []Rule // further rules, about pods; nil: none
 

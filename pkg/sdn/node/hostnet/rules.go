@@ -12,7 +12,13 @@ import (
 // FirewallConfig is the configuration of the rules.
 type FirewallConfig struct {
 	ClusterNetworks []netip.Prefix // IPv6 networks are ignored
+	Subnets         []netip.Prefix // of this node's pods; IPv6 subnets are ignored
 	VXLANPort       uint16         // UDP
+
+	// IPMasq masquerades packets of this node's pods to other hosts, except those to NonMasqueradeCIDRs. Packets to other nodes are always masqueraded, and
+	// so are those that the other fields name.
+	IPMasq             bool
+	NonMasqueradeCIDRs []netip.Prefix // IPv6 networks are ignored
 
 	// MasqueradeServices masquerades connections of pods to pods through a service. The endpoint then replies to this node, which
 	// translates the reply; otherwise it would reply to the client directly, from another address than the service's. It is for modes that do
@@ -67,34 +73,25 @@ const kubeMark = "0x4000/0x4000"
 // The guard chains are in table mangle, which forwarded packets pass before table filter: rules there that accept packets,
 // such as kube-proxy's for established connections, do not bypass them.
 func Rules(c FirewallConfig) Ruleset {
-	networks := make([]string, 0, len(c.ClusterNetworks))
-	for _, n := range c.ClusterNetworks {
-		if n.Addr().Is4() {
-			networks = append(networks, n.String())
-		}
-	}
+	networks := ipv4(c.ClusterNetworks)
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
 	forwardGuard, inputGuard := slices.Concat(tenantRules(c, networks), c.forwardBalancedGuard(vxlan)), c.inputBalancedGuard(vxlan)
 	return append(Ruleset{
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
-			Comment:  "ovsdn: what must not be forwarded",
-			Rules:    slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMP())),
-			Fallback: slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMPOrReply())),
+			Comment:   "ovsdn: what must not be forwarded",
+			Rules:     slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMP())),
+			Fallbacks: [][]Rule{slices.Concat(forwardGuard, guardRules(networks, vxlan, unrelatedICMPOrReply()))},
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
-			Comment:  "ovsdn: what must not reach the VTEP",
-			Rules:    slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMP())),
-			Fallback: slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMPOrReply())),
+			Comment:   "ovsdn: what must not reach the VTEP",
+			Rules:     slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMP())),
+			Fallbacks: [][]Rule{slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMPOrReply()))},
 		},
 		unknownVTEPs(vxlan),
 		podLimit(c.unlimited()),
-		{
-			Table: tableNAT, Name: chainPrefix + "MASQUERADE", BuiltIn: "POSTROUTING",
-			Comment: "ovsdn: pods outside the cluster network",
-			Rules:   slices.Concat(c.masqueradeBalanced(), masqueradeRules(networks, c.MasqueradeServices)),
-		},
+		c.masqueradeChain(networks),
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: to this node",
@@ -107,9 +104,9 @@ func Rules(c FirewallConfig) Ruleset {
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
-			Comment:  "ovsdn: from and to pods",
-			Rules:    slices.Concat(c.rejectBalanced(rejects()), forwardRules(c, networks), c.forwardBalanced()),
-			Fallback: slices.Concat(c.rejectBalanced([]string{"DROP"}), forwardRules(c, networks), c.forwardBalanced()),
+			Comment:   "ovsdn: from and to pods",
+			Rules:     slices.Concat(c.rejectBalanced(rejects()), forwardRules(c, networks), c.forwardBalanced()),
+			Fallbacks: [][]Rule{slices.Concat(c.rejectBalanced([]string{"DROP"}), forwardRules(c, networks), c.forwardBalanced())},
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
@@ -168,29 +165,6 @@ func hairpinRules(c FirewallConfig, networks []string) []Rule {
 			rules = append(rules, rule(slices.Concat([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m"}, match), "pod to itself through a service",
 				"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.HairpinDSCP)))
 		}
-	}
-	return rules
-}
-
-// masqueradeRules skip packets with kube-proxy's mark, which kube-proxy masquerades and clears. In iptables mode its chain
-// comes first anyway; in nftables mode it is another hook of the same priority, and the order depends on which was
-// created first.
-func masqueradeRules(networks []string, services bool) []Rule {
-	rules := []Rule{rule([]string{"-m", "mark", "--mark", kubeMark}, "masqueraded by kube-proxy", "RETURN")}
-	if services {
-		for _, n := range networks {
-			rules = append(rules, rule([]string{"-s", n, "-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT"}, "pod to pod through a service", "MASQUERADE"))
-		}
-	}
-	const comment = "pod to the world"
-	if len(networks) == 1 {
-		return append(rules, rule([]string{"-s", networks[0], "!", "-d", networks[0]}, comment, "MASQUERADE"))
-	}
-	for _, n := range networks {
-		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
-	}
-	for _, n := range networks {
-		rules = append(rules, rule([]string{"-s", n}, comment, "MASQUERADE"))
 	}
 	return rules
 }
