@@ -54,6 +54,7 @@ func pathParts() []part {
 		{"connectivity", testConnectivity},
 		{"services", testServices},
 		{"host ports", testHostPorts},
+		{"masquerade", testMasquerade},
 		{"DNS", testDNS},
 		{"forged source", testSpoofedSource},
 		{"forged ARP", testSpoofedARP},

@@ -102,7 +102,7 @@ func (c *cluster) follow(ctx context.Context, nodes []string, ranges ...string) 
 		rules, err := c.TryOutput(ctx, node, "iptables", "-t", "filter", "-S", "OVSDN-FORWARD")
 		errs = append(errs, err, sameRanges(node+" forwards", ranges, behind(rules, "-s ")))
 		rules, err = c.TryOutput(ctx, node, "iptables", "-t", "nat", "-S", "OVSDN-MASQUERADE")
-		errs = append(errs, err, sameRanges(node+" masquerades", ranges, behind(rules, "-s ")))
+		errs = append(errs, err, sameRanges(node+" masquerades", ranges, behind(rules, "OVSDN-MASQUERADE -s ")))
 		flows, err := c.DumpFlows(ctx, node, "-O", "OpenFlow13")
 		errs = append(errs, err, sameRanges(node+"'s flows lead to nodes", ranges, ranged(flows)))
 	}
