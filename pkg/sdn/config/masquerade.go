@@ -10,8 +10,8 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-// NonMasqueradeCIDRsAnnotation lists networks outside the cluster network, such as "10.0.0.0/8,192.168.0.0/16", whose hosts get the packets of pods with the
-// pods' own addresses. OpenShift has no field for it.
+// NonMasqueradeCIDRsAnnotation of the ClusterNetwork lists networks outside of it, such as "10.0.0.0/8,192.168.0.0/16", to which packets of pods retain the pod's
+// address (docs/masquerade.md). OpenShift has no field for it.
 const NonMasqueradeCIDRsAnnotation = "ovsdn.io/non-masquerade-cidrs"
 
 // maxNonMasqueradeCIDRs bounds the rules that each new connection of a pod is compared with.

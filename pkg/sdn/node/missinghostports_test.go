@@ -22,8 +22,10 @@ import (
 // recordedEvents are the Events' texts, as a Reporter has them.
 type recordedEvents []string
 
-func (r *recordedEvents) WarnPod(_ sandbox.Pod, reason, message string) { *r = append(*r, reason+" "+message) }
-func (r *recordedEvents) WarnNode(reason, message string)               { *r = append(*r, reason+" "+message) }
+func (r *recordedEvents) WarnPod(_ sandbox.Pod, reason, message string) {
+	*r = append(*r, reason+" "+message)
+}
+func (r *recordedEvents) WarnNode(reason, message string) { *r = append(*r, reason+" "+message) }
 
 // newReported returns a node with a record of sandbox "mapped".
 func newReported(t *testing.T) *nodeNetwork {
