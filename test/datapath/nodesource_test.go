@@ -102,6 +102,8 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 	err := node.NS.Do(func(ns.NetNS) error {
 		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
 			ClusterNetworks:  []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
+			Subnets:          []netip.Prefix{node.Subnet},
+			IPMasq:           true,
 			ServiceNetwork:   netip.MustParsePrefix(datapath.ServiceNetwork),
 			VXLANPort:        config.DefaultVXLANPort,
 			PodDevices:       sandbox.HostVethPattern(p.Type),
