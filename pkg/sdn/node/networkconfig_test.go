@@ -1,7 +1,10 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -31,5 +34,51 @@ func TestHostSubnetHealthy(t *testing.T) {
 		if err := a.hostSubnetHealthy(c); err != nil {
 			t.Errorf("%s: got %v, want no error", name, err)
 		}
+	}
+}
+
+// The set-up, which writes the firewall's rules, starts again when the controller has accepted other networks, and not for an edit that it refused.
+func TestWatchNetworkConfig_nonMasqueradeCIDRs(t *testing.T) {
+	network := &config.Network{
+		Mode: config.ModeSubnet, ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
+		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), VXLANPort: config.DefaultVXLANPort, MTU: 1450,
+	}
+	kube, ours := fake.NewClientset(nodeOf("uid")), networkfake.NewSimpleClientset()
+	a := &agent{
+		Config: Config{NodeName: "node1"}, network: ours, kube: kube,
+		reporter: nodestatus.NewReporter(t.Context(), kube, "node1"), condition: nodestatus.NewCondition(kube.CoreV1().Nodes(), "node1"),
+	}
+	defer a.reporter.Stop()
+	c := a.newCaches()
+	must(t, c.Network.Network().V1().HostSubnets().Informer().GetStore().Add(&networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", Annotations: map[string]string{networkv1.NodeUIDAnnotation: "uid"}},
+		Host:       "node1", HostIP: "192.0.2.1", Subnet: "10.128.0.0/23",
+	}))
+	store := func(annotations map[string]string) {
+		t.Helper()
+		accepted, err := network.Accepted()
+		must(t, err)
+		o := network.Object()
+		o.Annotations = map[string]string{config.AcceptedAnnotation: accepted}
+		maps.Copy(o.Annotations, annotations)
+		must(t, c.Network.Network().V1().ClusterNetworks().Informer().GetStore().Add(o))
+	}
+	store(nil)
+	active, err := a.clusterNetwork(c)
+	must(t, err)
+	hostSubnet, err := a.hostSubnet(c, active)
+	must(t, err)
+	setUp, changed := context.WithCancelCause(t.Context())
+	defer changed(nil)
+	check, err := a.watchNetworkConfig(changed, c, active, hostSubnet)
+	must(t, err)
+	store(map[string]string{config.NonMasqueradeCIDRsAnnotation: "10.0.0.0"})
+	if check(nil); setUp.Err() != nil {
+		t.Errorf("after an edit that was not accepted the set-up ended: %v", context.Cause(setUp))
+	}
+	network.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	store(nil)
+	if check(nil); !errors.Is(context.Cause(setUp), errChanged) {
+		t.Errorf("after an accepted edit: got cause %v, want %v", context.Cause(setUp), errChanged)
 	}
 }
