@@ -85,6 +85,9 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 // syncChain creates or corrects one chain, then the jump to it. A rule that matches a set is added after the entries of the set.
 func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
 	c = c.withPods()
+	if c, err = f.starting(c); err != nil {
+		return nil, err
+	}
 	steps := []func(Chain) ([]string, error){func(c Chain) ([]string, error) { return f.syncRulesOrFallback(ctx, c) }, f.syncJump}
 	switch {
 	case c.Optional == nil:
@@ -112,6 +115,21 @@ func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, er
 		}
 	}
 	return changes, nil
+}
+
+// starting returns the chain with the rules that precede those that match the set of VTEPs: until all are in the set, these would not match some of them.
+func (f *Firewall) starting(c Chain) (Chain, error) {
+	if len(c.Starting) == 0 || f.vteps.isComplete() {
+		return c, nil
+	}
+	have, _, err := f.list(c.Table, c.Name)
+	if err != nil {
+		return c, err
+	}
+	if !slices.ContainsFunc(have, func(r Rule) bool { return slices.Contains(r, vtepSet) }) {
+		c.Rules, c.Fallbacks = c.Starting[0], c.Starting[1:]
+	}
+	return c, nil
 }
 
 // VTEPs returns the addresses from which VXLAN is accepted after Restrict.

@@ -18,7 +18,8 @@ type masqueradeOptions struct {
 // masqueradeChain masquerades the node's own pods outside the cluster network. A pod of another node was masqueraded by its node, or must not be.
 //
 // Its fallbacks are in the order in which they are tried: one that the kernel accepts comes before those of which it accepts only the first rules, so that a Sync
-// without changes makes none. Without sets all destinations are masqueraded: pods could not reach nodes otherwise.
+// without changes makes none. Without sets all destinations are masqueraded: pods could not reach nodes otherwise. So they are where no previous agent had
+// exceptions, until all nodes are in the set.
 func (c FirewallConfig) masqueradeChain(networks []string) Chain {
 	rules := func(random, sets bool) []Rule { return c.masqueradeRules(networks, masqueradeOptions{random, sets}) }
 	chain := Chain{
@@ -29,6 +30,7 @@ func (c FirewallConfig) masqueradeChain(networks []string) Chain {
 	}
 	if c.excepts() {
 		chain.Fallbacks = [][]Rule{rules(true, false), rules(false, true), rules(false, false)}
+		chain.Starting = [][]Rule{rules(true, false), rules(false, false)}
 	}
 	return chain
 }

@@ -224,6 +224,39 @@ func TestMasquerade_fallbacks(t *testing.T) {
 	}
 }
 
+// A previous agent without exceptions may have left no set of nodes. Until all are in it, pods' packets to them are masqueraded as those to other hosts. The rules
+// of a previous agent with exceptions remain.
+func TestMasquerade_beforeRestrict(t *testing.T) {
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		previous, _ := b.firewall(t, openShift())
+		syncFirewall(t, previous)
+		for _, config := range []FirewallConfig{excepting(openShift()), notMasqueraded(openShift())} {
+			f, _ := b.firewall(t, config)
+			f.vteps = newVTEPs()
+			syncFirewall(t, f)
+			if rules := chainRules(b.save(t)); strings.Contains(rules, "not masqueraded") || !strings.Contains(rules, "pod to the world") {
+				t.Errorf("before the nodes are known: got rules\n%swant all destinations", rules)
+			}
+			if changes := syncFirewall(t, f); len(changes) > 0 {
+				t.Errorf("second Sync: got changes %q, want none", changes)
+			}
+			_, err := f.Restrict(t.Context())
+			must(t, err)
+			want := chainRules(Rules(config).String())
+			if diff := cmp.Diff(want, chainRules(b.save(t))); diff != "" {
+				t.Errorf("rules after Restrict differ (-want +got):\n%s", diff)
+			}
+			restarted, _ := b.firewall(t, config)
+			restarted.vteps = newVTEPs()
+			syncFirewall(t, restarted)
+			if diff := cmp.Diff(want, chainRules(b.save(t))); diff != "" {
+				t.Errorf("rules after a restart differ (-want +got):\n%s", diff)
+			}
+			syncFirewall(t, previous)
+		}
+	})
+}
+
 // chainRules returns the rules of OVSDN-MASQUERADE.
 func chainRules(saved string) string {
 	var lines strings.Builder

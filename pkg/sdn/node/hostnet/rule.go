@@ -21,6 +21,9 @@ type Chain struct {
 	// Fallbacks replace Rules if iptables rejects one of them, as some kernels lack a match: the first that it accepts does.
 	Fallbacks [][]Rule
 
+	// Starting are Rules and Fallbacks until the VTEPs are complete, unless the chain already matches their set; nil: no difference.
+	Starting [][]Rule
+
 	Pods func() []Rule // further rules, about pods; nil: none
 
 	Last bool // the jump is appended to the built-in chain
