@@ -151,6 +151,14 @@ func (e *insertError) Error() string { return e.err.Error() }
 
 func (e *insertError) Unwrap() error { return e.err }
 
+// rejects reports whether the error is about the rule itself. The fallbacks have other effects: they must not replace rules because another program holds the
+// lock, or because the program was killed.
+func (f *Firewall) rejects(err error) bool {
+	const resourceProblem = 4 // RESOURCE_PROBLEM of xtables.h: of the legacy backend for the lock only, of nf_tables for any error of the kernel
+	failed := (*iptables.Error)(nil)
+	return errors.As(err, &failed) && failed.ExitStatus() > 0 && (!f.legacy || failed.ExitStatus() != resourceProblem)
+}
+
 // syncRulesOrFallback is syncRules with the chain's fallbacks. Each Sync tries the rules themselves first.
 func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
 	changes, err = f.syncRules(ctx, c)
@@ -199,7 +207,10 @@ func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, er
 		}
 		if e.insert != nil {
 			if err := f.iptables.Insert(c.Table, c.Name, e.at, e.insert...); err != nil {
-				return changes, &insertError{e.insert, err}
+				if f.rejects(err) {
+					err = &insertError{e.insert, err}
+				}
+				return changes, err
 			}
 			changes = append(changes, fmt.Sprintf("-t %s -I %s %d %s", c.Table, c.Name, e.at, e.insert))
 			current = slices.Insert(current, e.at-1, e.insert)

@@ -257,6 +257,24 @@ func TestMasquerade_beforeRestrict(t *testing.T) {
 	})
 }
 
+// A program that has the lock for a moment is no reason for the fallbacks, which masquerade packets to other destinations.
+func TestMasquerade_lockedNoFallback(t *testing.T) {
+	inNetNS(t)
+	f, r := legacy.firewall(t, openShift())
+	f.legacy = true
+	syncFirewall(t, f)
+	f.rules = Rules(notMasqueraded(openShift()))
+	f.iptables = &lacking{iptablesClient: r, word: "--match-set", err: exits(t, 4)}
+	if _, err := f.Sync(t.Context()); err == nil {
+		t.Errorf("got rules\n%swant an error, for a Sync that tries the same rules", chainRules(legacy.save(t)))
+	}
+	f.iptables = r
+	syncFirewall(t, f)
+	if diff := cmp.Diff(chainRules(f.rules.String()), chainRules(legacy.save(t))); diff != "" {
+		t.Errorf("rules differ (-want +got):\n%s", diff)
+	}
+}
+
 // chainRules returns the rules of OVSDN-MASQUERADE.
 func chainRules(saved string) string {
 	var lines strings.Builder
