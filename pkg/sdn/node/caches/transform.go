@@ -18,13 +18,7 @@ import (
 func transform(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		containers := policy.CompactContainers(&o.Spec)
-		if ports := config.HostPorts(&o.Spec); len(ports) > 0 { // of the host's network: all, for the error of a pod that asks for one; else whether there are any
-			if !o.Spec.HostNetwork {
-				ports = ports[:1]
-			}
-			containers = append(containers, corev1.Container{Ports: ports}) // no named ports, which policies read
-		}
+		containers := compactContainers(&o.Spec)
 		out := &corev1.Pod{
 			ObjectMeta: o.ObjectMeta,
 			Spec:       corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork, Containers: containers},
@@ -49,6 +43,25 @@ func transform(obj any) (any, error) {
 		return config.CompactEgressNetworkPolicy(o), nil
 	}
 	return obj, nil
+}
+
+// compactContainers returns the named ports, which policies read, and the host ports. Of a pod in the host's network these are all, for the error of a pod that
+// asks for one of them; of another pod one, which shows that it has any: kubelet maps those of its containers, and of no init container.
+func compactContainers(s *corev1.PodSpec) []corev1.Container {
+	containers, ports := policy.CompactContainers(s), config.HostPorts(s)
+	if !s.HostNetwork {
+		ports = config.HostPorts(&corev1.PodSpec{Containers: s.Containers})
+		ports = ports[:min(len(ports), 1)]
+		for _, c := range containers {
+			for i := range c.Ports {
+				c.Ports[i].HostPort = 0
+			}
+		}
+	}
+	if len(ports) > 0 {
+		containers = append(containers, corev1.Container{Ports: ports})
+	}
+	return containers
 }
 
 // maxAnnotation is the longest value of an annotation that is retained, in bytes: more than any configuration has (config.AcceptedAnnotation).

@@ -86,6 +86,13 @@ func TestTransform_hostPorts(t *testing.T) {
 	if got := config.HostPorts(&transformed(t, unnamed).Spec); len(got) != 1 {
 		t.Errorf("pod with its own network: got host ports %+v, want one", got)
 	}
+	always := corev1.ContainerRestartPolicyAlways
+	init := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{RestartPolicy: &always, Ports: []corev1.ContainerPort{
+		{ContainerPort: 80, HostPort: 8080}, {Name: "named", ContainerPort: 81, HostPort: 8081},
+	}}}}}
+	if got := config.HostPorts(&transformed(t, init).Spec); len(got) != 0 { // kubelet maps none of them
+		t.Errorf("init container of a pod with its own network: got host ports %+v, want none", got)
+	}
 	pod.Spec.HostNetwork = true
 	cached := transformed(t, pod)
 	last := cached.Spec.Containers[len(cached.Spec.Containers)-1]
