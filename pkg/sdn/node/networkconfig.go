@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -74,15 +73,15 @@ func (a *agent) hostSubnet(c *caches.Set, network *config.Network) (*config.Host
 	return h, nil
 }
 
-// watchNetworkConfig ends the set-up when the ClusterNetwork or this node's HostSubnet changes. It reports a change that is invalid or that does not fit
-// this host, and the set-up continues. The returned function checks both again.
+// watchNetworkConfig ends the set-up when the ClusterNetwork, other than what masquerade applies, or this node's HostSubnet changes. It reports a change that is
+// invalid or that does not fit this host, and the set-up continues. The returned function checks both again.
 func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches.Set, network *config.Network, hostSubnet *config.HostSubnet) (check func(any), err error) {
 	check = func(any) {
 		n, err := a.clusterNetwork(c)
 		if err == nil {
 			err = a.checkHost(n, hostSubnet)
 		}
-		if err == nil && !reflect.DeepEqual(n, network) {
+		if err == nil && !sameSetUp(n, network) {
 			changed(fmt.Errorf("%w: ClusterNetwork was edited", errChanged))
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
 	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +38,8 @@ func TestHostSubnetHealthy(t *testing.T) {
 	}
 }
 
-// The set-up, which writes the firewall's rules, starts again when the controller has accepted other networks, and not for an edit that it refused.
+// The set-up continues when the controller has accepted other networks, which apply to the running firewall: on all nodes at once it would list all objects again.
+// An edit that the controller refused changes nothing, and other fields end the set-up.
 func TestWatchNetworkConfig_nonMasqueradeCIDRs(t *testing.T) {
 	network := &config.Network{
 		Mode: config.ModeSubnet, ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
@@ -72,13 +74,38 @@ func TestWatchNetworkConfig_nonMasqueradeCIDRs(t *testing.T) {
 	defer changed(nil)
 	check, err := a.watchNetworkConfig(changed, c, active, hostSubnet)
 	must(t, err)
-	store(map[string]string{config.NonMasqueradeCIDRsAnnotation: "10.0.0.0"})
-	if check(nil); setUp.Err() != nil {
-		t.Errorf("after an edit that was not accepted the set-up ended: %v", context.Cause(setUp))
+	var applied [][]netip.Prefix
+	m := &masquerade{agent: a, caches: c, network: active, apply: func(_ context.Context, networks []netip.Prefix) ([]string, error) {
+		applied = append(applied, networks)
+		return nil, nil
+	}}
+	follow := func(want ...[]netip.Prefix) {
+		t.Helper()
+		m.sync(t.Context())
+		if check(nil); setUp.Err() != nil {
+			t.Errorf("the set-up ended: %v", context.Cause(setUp))
+		}
+		if diff := cmp.Diff(want, applied, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Errorf("applied networks differ (-want +got):\n%s", diff)
+		}
 	}
+	follow()
+	store(map[string]string{config.NonMasqueradeCIDRsAnnotation: "10.0.0.0"})
+	follow()
 	network.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	store(nil)
+	follow(network.NonMasqueradeCIDRs)
+	follow(network.NonMasqueradeCIDRs)
+	accepted := network.NonMasqueradeCIDRs
+	network.NonMasqueradeCIDRs = nil
+	store(nil)
+	follow(accepted, nil)
+	network.NonMasqueradeCIDRs, network.VXLANPort = accepted, 4790
+	store(nil)
+	if m.sync(t.Context()); len(applied) != 2 {
+		t.Errorf("got networks %v applied to a set-up of another network", applied)
+	}
 	if check(nil); !errors.Is(context.Cause(setUp), errChanged) {
-		t.Errorf("after an accepted edit: got cause %v, want %v", context.Cause(setUp), errChanged)
+		t.Errorf("after an edit of another field: got cause %v, want %v", context.Cause(setUp), errChanged)
 	}
 }

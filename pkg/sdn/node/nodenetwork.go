@@ -148,6 +148,11 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	}
 	n.primes = append(n.primes, remoteNodes.Prime, namespaces.Prime)
 	n.runs = append(n.runs, remoteNodes.Run, namespaces.Run, listeners.Run)
+	exceptions, err := n.newMasquerade()
+	if err != nil {
+		return err
+	}
+	n.runs = append(n.runs, exceptions.Run)
 	outside, err := n.newServices()
 	if err != nil {
 		return err

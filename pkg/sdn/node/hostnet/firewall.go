@@ -28,7 +28,9 @@ type Firewall struct {
 
 	podConnections func() (int, error) // nil: no limit
 
-	syncing sync.Mutex // held by Sync
+	syncing    sync.Mutex // held by Sync
+	config     FirewallConfig
+	masquerade *Chain // replaces that of rules; nil: not changed
 
 	mu      sync.Mutex
 	skipped map[string]Skipped // missing optional chains, by name
@@ -43,7 +45,7 @@ func NewFirewall(c FirewallConfig) (*Firewall, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Firewall{iptables: found.used, rules: Rules(c), legacy: found.legacy, vteps: newVTEPs(), podConnections: c.PodConnections}
+	f := &Firewall{iptables: found.used, config: c, rules: Rules(c), legacy: found.legacy, vteps: newVTEPs(), podConnections: c.PodConnections}
 	// Only existing tables: iptables-legacy creates a table when it lists it.
 	if has := f.rules.in(found.otherTables); len(has) > 0 {
 		f.stale = &Firewall{iptables: found.other, rules: has}
@@ -84,6 +86,9 @@ func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
 
 // syncChain creates or corrects one chain, then the jump to it. A rule that matches a set is added after the entries of the set.
 func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
+	if m := f.masquerade; m != nil && m.Table == c.Table && m.Name == c.Name {
+		c = *m
+	}
 	c = c.withPods()
 	if c, err = f.starting(c); err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package hostnet
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -33,6 +35,19 @@ func (c FirewallConfig) masqueradeChain(networks []string) Chain {
 		chain.Starting = [][]Rule{rules(true, false), rules(false, false)}
 	}
 	return chain
+}
+
+// SetNonMasqueradeCIDRs replaces the networks of the configuration. After an error, Run tries again.
+func (f *Firewall) SetNonMasqueradeCIDRs(ctx context.Context, networks []netip.Prefix) (changes []string, err error) {
+	f.syncing.Lock()
+	defer f.syncing.Unlock()
+	f.config.NonMasqueradeCIDRs = networks
+	chain := f.config.masqueradeChain(ipv4(f.config.ClusterNetworks))
+	f.masquerade = &chain
+	if changes, err = f.syncChain(ctx, chain); err != nil {
+		return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", chain.Name, chain.Table, err)
+	}
+	return changes, nil
 }
 
 // excepts reports whether packets to some destinations outside the cluster network retain the pod's address.

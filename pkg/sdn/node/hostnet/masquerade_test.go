@@ -154,6 +154,30 @@ func TestMasquerade_change(t *testing.T) {
 	}
 }
 
+// A change of the networks applies to the running firewall, and the next Sync retains it.
+func TestFirewall_setNonMasqueradeCIDRs(t *testing.T) {
+	n := newRoutedNetwork(t, openShift(), false)
+	f, server := newFirewall(t, openShift()), udp(t, n.outside, "192.0.2.1:53")
+	syncFirewall(t, f)
+	for i, tc := range []struct {
+		networks []netip.Prefix
+		want     string
+	}{{prefixes("192.0.2.0/24"), "10.128.0.2"}, {prefixes("198.51.100.0/24"), "192.0.2.10"}, {prefixes("0.0.0.0/0"), "10.128.0.2"}, {nil, "192.0.2.10"}} {
+		changes, err := f.SetNonMasqueradeCIDRs(t.Context(), tc.networks)
+		must(t, err)
+		if len(changes) == 0 {
+			t.Errorf("networks %v: got no changes", tc.networks)
+		}
+		if changes := syncFirewall(t, f); len(changes) > 0 {
+			t.Errorf("Sync after networks %v: got changes %q, want none", tc.networks, changes)
+		}
+		send(t, udp(t, n.pods, "10.128.0.2:"+string(rune('1'+i))+"000"), "192.0.2.1:53")
+		if from := sender(t, server); from.Addr().String() != tc.want {
+			t.Errorf("networks %v: got source %s, want %s", tc.networks, from, tc.want)
+		}
+	}
+}
+
 // With --ip-masq=false, a pod through a service and another host through a host port are masqueraded as before.
 func TestMasquerade_offInside(t *testing.T) {
 	c := notMasqueraded(withHostPorts())
