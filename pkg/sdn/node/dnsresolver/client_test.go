@@ -20,6 +20,17 @@ import (
 // serve starts a DNS server on loopback, by UDP and TCP. The handler may return nil, which is no response.
 func serve(t *testing.T, handle func(query *dns.Msg, tcp bool) *dns.Msg) Servers {
 	t.Helper()
+	return serveAll(t, func(query *dns.Msg, tcp bool) []*dns.Msg {
+		if m := handle(query, tcp); m != nil {
+			return []*dns.Msg{m}
+		}
+		return nil
+	})
+}
+
+// serveAll is serve with any number of responses to a query.
+func serveAll(t *testing.T, handle func(query *dns.Msg, tcp bool) []*dns.Msg) Servers {
+	t.Helper()
 	udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +41,7 @@ func serve(t *testing.T, handle func(query *dns.Msg, tcp bool) *dns.Msg) Servers
 	}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
 		_, isTCP := w.RemoteAddr().(*net.TCPAddr)
-		if m := handle(query, isTCP); m != nil {
+		for _, m := range handle(query, isTCP) {
 			if err := w.WriteMsg(m); err != nil {
 				t.Logf("write response: %v", err)
 			}
