@@ -30,6 +30,7 @@ func figures() []figure {
 		masterFigure(),
 		netidFigure(),
 		policyFigure(),
+		egressFigure(),
 		datapathFigure(),
 		memoryFigure(),
 	}
