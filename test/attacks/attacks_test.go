@@ -20,6 +20,7 @@ func TestAttacks(t *testing.T) {
 		{"connections", testConnections, "more pods, under policies"},
 		{"floods", testFloods, "floods, and bounds in time"},
 		{"objects", testObjects, "large objects"},
+		{"egress firewalls", testEgressFirewalls, "more pods; the short tier has TestPolicies_hostileDNS and TestTraceEgressFirewall_sharedVNID"},
 		{"credentials", testCredentials, ""},
 		{"CNI", testCNI, ""},
 	} {

@@ -17,8 +17,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab"
 )
 
-// denyEgress makes a ClusterNetworkPolicy of tier Admin that denies the attackers an address, and returns when it is active on node1.
-func (w *world) denyEgress(t *testing.T, addr netip.Addr) {
+// denyEgress makes a ClusterNetworkPolicy of tier Admin that denies a namespace an address, and returns when it is active for its pod on node1.
+func (w *world) denyEgress(t *testing.T, namespace string, p fixture.Pod, addr netip.Addr) {
 	t.Helper()
 	config, err := w.RESTConfig()
 	if err != nil {
@@ -35,7 +35,7 @@ func (w *world) denyEgress(t *testing.T, addr netip.Addr) {
 		Spec: policyv1alpha2.ClusterNetworkPolicySpec{
 			Tier: policyv1alpha2.AdminTier, Priority: 10,
 			Subject: policyv1alpha2.ClusterNetworkPolicySubject{
-				Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.attackers}},
+				Namespaces: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
 			},
 			Egress: []policyv1alpha2.ClusterNetworkPolicyEgressRule{{
 				Action: policyv1alpha2.ClusterNetworkPolicyRuleActionDeny,
@@ -51,15 +51,21 @@ func (w *world) denyEgress(t *testing.T, addr netip.Addr) {
 			t.Error(err)
 		}
 	})
-	w.waitDenied(t, addr)
+	w.waitDenied(t, p, addr)
 }
 
-// waitDenied returns when node1 drops what the attackers send to the address. The flow that drops is that of all policies, and its counter is late: so
-// it must count two probes, one after the other, of which only the first may be the last probe of an earlier policy.
-func (w *world) waitDenied(t *testing.T, addr netip.Addr) {
+// waitDenied returns when policies drop what the pod on node1 sends to the address.
+func (w *world) waitDenied(t *testing.T, p fixture.Pod, addr netip.Addr) {
 	t.Helper()
-	dropped := []counter{w.drops(fixture.Node1, "29")}
-	probe := fromPod(w.a1, func([]byte) [][]byte { return [][]byte{datagram(w.a1, to(addr), []byte("probe"))} })
+	w.waitDropped(t, p, addr, w.drops(fixture.Node1, "29"))
+}
+
+// waitDropped returns when node1 drops what the pod sends to the address. The flow that drops is that of all policies, and its counter is late: so
+// it must count two probes, one after the other, of which only the first may be the last probe of an earlier policy.
+func (w *world) waitDropped(t *testing.T, p fixture.Pod, addr netip.Addr, drops counter) {
+	t.Helper()
+	dropped := []counter{drops}
+	probe := fromPod(p, func([]byte) [][]byte { return [][]byte{datagram(p, to(addr), []byte("probe"))} })
 	fixture.Eventually(t, fixture.SyncTime, "the policy denies "+addr.String(), func(context.Context) error {
 		for range 2 {
 			before := w.read(t, dropped)
@@ -101,7 +107,7 @@ func testDeniedService(t *testing.T, w *world) {
 	}
 	w.settle(t, w.attackers, w.a1, w.a2) // before the policy denies the node port of node2
 	for _, p := range places {
-		w.denyEgress(t, p.addr)
+		w.denyEgress(t, w.attackers, w.a1, p.addr)
 	}
 	for _, p := range places {
 		for what, dst := range map[string]netip.AddrPort{"directly": to(p.addr), "by a service": p.service, "by a node port": p.nodePort} {
