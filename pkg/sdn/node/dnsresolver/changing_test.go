@@ -132,7 +132,7 @@ const silent = "silent"
 type changing struct {
 	mu       sync.Mutex
 	random   *rand.Rand
-	timeouts int // that are left: each takes two seconds
+	timeouts int // the remaining ones: each takes two seconds
 
 	now    behaviour
 	ttl    uint32
@@ -144,7 +144,7 @@ type changing struct {
 	failed bool
 }
 
-// choose selects the behaviour for a lookup that begins now. The resolver calls it in its own time, which stands still while it waits for the network.
+// choose selects the behaviour for a lookup that begins now. The resolver calls it in its own time, which does not pass while it waits for the network.
 func (c *changing) choose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
