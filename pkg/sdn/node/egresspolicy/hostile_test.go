@@ -1,20 +1,25 @@
 package egresspolicy
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 
+	networkv1 "github.com/openshift/api/network/v1"
+
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/dnsresolver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // A name allows the addresses beside the networks that DNS must not open, and none in them, up to their first and last ones.
 func TestPolicies_hostileDNS(t *testing.T) {
-	p := &Policies{node: testNode(), nodes: &nodeAddrs{byName: map[string]netip.Addr{}, count: map[netip.Addr]int{}}}
-	p.nodes.replace("node1", netip.MustParseAddr("172.31.0.11"))
-	p.nodes.replace("node2", netip.MustParseAddr("172.31.0.12"))
+	c := newCluster(t)
+	c.hostSubnets.Add(hostSubnet("node1", "172.31.0.11"))
+	c.hostSubnets.Add(hostSubnet("node2", "172.31.0.12"))
+	a, _ := c.start(t)
 	opened := addrs("10.127.255.255", "10.132.0.0", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "172.29.255.255",
 		"172.31.0.0", "172.31.0.10", "172.31.0.13", "223.255.255.255")
 	closed := addrs(
@@ -27,7 +32,7 @@ func TestPolicies_hostileDNS(t *testing.T) {
 	all := slices.Concat(opened, closed)
 	slices.SortFunc(all, netip.Addr.Compare)
 	answer := dnsresolver.Answer{Addrs: all, Latest: all, Known: true}
-	firewall := pipeline.EgressFirewall{ID: 1, Rules: []pipeline.EgressFirewallRule{{To: p.allowed(answer)}, {To: everywhere(), Deny: true}}}
+	firewall := pipeline.EgressFirewall{ID: 1, Rules: []pipeline.EgressFirewallRule{{To: a.allowed(answer)}, {To: everywhere(), Deny: true}}}
 	allows := firewall.Evaluator()
 	for _, addr := range all {
 		if got, want := allows(addr), slices.Contains(opened, addr); got != want {
@@ -57,17 +62,28 @@ func TestPolicies_hostileDNS(t *testing.T) {
 		}
 	}
 	// An address that becomes a node's, or is no node's any longer.
-	node3 := netip.MustParseAddr("172.31.0.13")
-	for _, isNode := range []bool{true, false} {
-		addr := netip.Addr{}
-		if isNode {
-			addr = node3
+	node3 := hostSubnet("node3", "172.31.0.13")
+	c.hostSubnets.Add(node3)
+	a.wantAllowed(node3.HostIP, false)
+	c.hostSubnets.Delete(node3)
+	a.wantAllowed(node3.HostIP, true)
+}
+
+// wantAllowed waits until an Allow rule has the address with which DNS answers, or does not.
+func (a *agent) wantAllowed(addr string, want bool) {
+	a.t.Helper()
+	await.OK(a.t, testTimeout, func(context.Context) error {
+		if got := len(a.allowed(dnsresolver.Answer{Addrs: addrs(addr)})) == 1; got != want {
+			return fmt.Errorf("an Allow rule has %s: got %t, want %t", addr, got, want)
 		}
-		p.nodes.replace("node3", addr)
-		if got := len(p.allowed(dnsresolver.Answer{Addrs: []netip.Addr{node3}})) == 0; got != isNode {
-			t.Errorf("%s is closed: got %t, want %t", node3, got, isNode)
-		}
-	}
+		return nil
+	})
+}
+
+func hostSubnet(name, hostIP string) *networkv1.HostSubnet {
+	o := &networkv1.HostSubnet{Host: name, HostIP: hostIP}
+	o.Name = name
+	return o
 }
 
 func addrs(texts ...string) (all []netip.Addr) {
