@@ -111,7 +111,7 @@ func (h *host) setUp(t *testing.T) {
 	h.in(t, func() error {
 		return br0.New(h.bridge, h.config.Datapath, network, hostSubnet, tun, mtu).Ensure(t.Context())
 	})
-	n := &nodeNetwork{agent: &agent{Config: h.config}, network: network, tun0: tun, node: pipeline.Node{
+	n := &nodeNetwork{agent: &agent{Config: h.config}, network: network, hostSubnet: hostSubnet, tun0: tun, node: pipeline.Node{
 		ClusterNetworks: []netip.Prefix{cluster}, BalancesServices: h.balancesServices,
 	}}
 	h.in(t, func() error { return n.setUpHost(t.Context()) })

@@ -204,7 +204,7 @@ func (c *changing) compare(got Answer) error {
 		return fmt.Errorf("got addresses %v, want %v", got.Addrs, want)
 	}
 	if !slices.Equal(got.Latest, c.latest) || (got.Err != nil) != c.failed {
-		return fmt.Errorf("got the last answer %v with error %v, want %v and a failure %t", got.Latest, got.Err, c.latest, c.failed)
+		return fmt.Errorf("got the last answer %v with error %w, want %v and a failure %t", got.Latest, got.Err, c.latest, c.failed)
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func TestResolver_changingServer(t *testing.T) {
 		}
 		sizes := map[int]bool{}
 		for sum() < lookups {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // of the bubble
 			synctest.Wait()
 			got := r.Answer(changingName)
 			sizes[len(got.Addrs)] = true
