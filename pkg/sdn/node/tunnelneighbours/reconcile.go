@@ -159,7 +159,7 @@ func (n *Neighbours) set(ctx context.Context, key string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h := n.hops[key]; h != nil {
-		h.mac = mac
+		h.mac, h.set = mac, time.Now()
 		n.setter.AddAfter(key, wait.Jitter(n.aging/2, refreshJitter))
 	}
 	return nil

@@ -79,6 +79,12 @@ type hop struct {
 	vteps  int // that use it
 	kernel kernelNeighbour
 	mac    net.HardwareAddr // the last that was set in the cache; nil: none
+	set    time.Time        // when mac was set
+}
+
+// isLost reports whether the cache has lost the MAC that was set. listed is its MAC in a list that was requested at the time began; the list may lack what was set since.
+func (h *hop) isLost(listed net.HardwareAddr, began time.Time) bool {
+	return h.mac != nil && h.set.Before(began) && !bytes.Equal(listed, h.mac)
 }
 
 func keyOf(h ovs.TunnelHop) string { return h.Bridge + " " + h.Device + " " + h.Addr.String() }
@@ -194,6 +200,7 @@ func (n *Neighbours) compare(ctx context.Context) (hops int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	began := time.Now()
 	all, err := n.ovs.ListTunnelNeighbours(ctx)
 	if err != nil {
 		return 0, err
@@ -213,7 +220,7 @@ func (n *Neighbours) compare(ctx context.Context) (hops int, err error) {
 		n.setAll()
 	}
 	for name, h := range n.hops {
-		if h.mac != nil && !bytes.Equal(have[key{h.Bridge, h.Addr}], h.mac) {
+		if h.isLost(have[key{h.Bridge, h.Addr}], began) {
 			n.setter.Add(name)
 		}
 	}

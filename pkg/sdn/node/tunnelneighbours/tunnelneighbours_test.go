@@ -234,6 +234,28 @@ func TestNeighbours(t *testing.T) {
 	})
 }
 
+// What was set while the list was on its way is not set again.
+func TestHop_isLost(t *testing.T) {
+	began := time.Now()
+	mac, other := net.HardwareAddr{10, 0, 0, 0, 0, 1}, net.HardwareAddr{10, 0, 0, 0, 0, 2}
+	for name, tc := range map[string]struct {
+		mac, listed net.HardwareAddr
+		set         time.Time
+		want        bool
+	}{
+		"never set":                    {nil, nil, time.Time{}, false},
+		"listed":                       {mac, mac, began.Add(-time.Second), false},
+		"missing":                      {mac, nil, began.Add(-time.Second), true},
+		"another MAC":                  {mac, other, began.Add(-time.Second), true},
+		"missing, set since the list":  {mac, nil, began.Add(time.Millisecond), false},
+		"another MAC, set at its time": {mac, other, began, false},
+	} {
+		if got := (&hop{mac: tc.mac, set: tc.set}).isLost(tc.listed, began); got != tc.want {
+			t.Errorf("%s: got %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
 // A permanent neighbour stays permanent: a probe would make it expire.
 func TestNeighbours_permanent(t *testing.T) {
 	h := start(t)
