@@ -27,11 +27,13 @@ fi
 for ((i = 1; i < $#; i += 2)); do
   CGO_ENABLED=0 go test -c -tags guest -o "bin/kernel/${!i}.test" "./${!i}"
 done
-# shellcheck disable=SC2016 # these are the guest's variables
-bin/kernel/vmrun --memory 3072 --timeout 25m --env OVSDN_DATAPATH=system -- bash -euc '
-  uname -sr
-  modprobe tun # the userspace datapath needs it: the agent of test/cni runs on that
-  while [ $# -gt 1 ]; do
-    (cd "$1" && "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=20m -test.run="$2")
-    shift 2
-  done' - "$@"
+# One virtual machine for each package, so that its timeout is that of one package.
+for ((i = 1; i < $#; i += 2)); do
+  tests=$((i + 1))
+  # shellcheck disable=SC2016 # these are the guest's variables
+  bin/kernel/vmrun --memory 3072 --timeout 30m --env OVSDN_DATAPATH=system -- bash -euc '
+    uname -sr
+    modprobe tun # the userspace datapath needs it: the agent of test/cni runs on that
+    cd "$1"
+    "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=28m -test.run="$2"' - "${!i}" "${!tests}"
+done
