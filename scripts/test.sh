@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 case ${1:-} in
   # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once.
-  short) tier=(-short) other=plain other_flags=() real_flags=(-parallel=4) ;;
+  short) tier=(-short) other=plain other_flags=() real_flags=(-test.parallel=4) ;;
   # What takes too long with the race detector for the short tier.
   complete) tier=() other=race other_flags=(-race) real_flags=() ;;
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
@@ -90,6 +90,40 @@ units() {
   sum "$name" standard-quiet -- -vet=off -timeout=60m "${tier[@]}" "$@"
 }
 
+# link FLAGS… PACKAGES…: writes the test programs of packages to $out/programs, two at once. One go command refuses packages with the same last element.
+link() {
+  local flags=() group n package to=$out/programs
+  while [[ $1 == -* ]]; do flags+=("$1") && shift; done
+  for ((n = 0; ; n++)); do
+    group=$(printf '%s\n' "$@" | awk -F/ -v n="$n" 'seen[$NF]++ == n')
+    [ -n "$group" ] || break
+    # Without debugging information, as go test links.
+    go test -c -vet=off -ldflags='-s -w' -o "$to/" "${flags[@]}" $group >/dev/null
+    for package in $group; do
+      [ ! -e "$to/${package##*/}.test" ] || mv "$to/${package##*/}.test" "$to/${package//\//+}"
+    done
+  done
+}
+
+# programs NAME FLAGS… -- FLAG_OF_GO… PACKAGES…: the tests of packages one after the other, after all programs were linked. The first flags are for these
+# programs. `go test -p=1` alternates between linking on one processor and running.
+programs() {
+  local name=$1 flags=(-test.timeout=60m "${tier[@]/#-/-test.}") code=0
+  shift
+  while [ "$1" != -- ]; do flags+=("$1") && shift; done
+  shift
+  mkdir -p "$out/programs"
+  GOROOT=$(go env GOROOT)
+  export GOROOT PATH=$GOROOT/bin:$PATH # as go test does
+  go build -o "$out/programs/test2json" cmd/test2json
+  link "$@"
+  while [[ $1 == -* ]]; do shift; done
+  printf '%s\n' "$@" >"$out/programs/packages"
+  sum "$name" pkgname --raw-command -- xargs -a "$out/programs/packages" -P 1 -I{} scripts/test-package.sh "$PWD/$out/programs" {} "${flags[@]}" || code=$?
+  rm -r "$out/programs"
+  return "$code"
+}
+
 # labs NAME FLAGS…: once more, if no more than two tests failed, subtests aside, and none of them had a data race. test/e2e/fixture limits the time, and
 # begins to count after another run's end; -timeout would begin before.
 labs() {
@@ -129,9 +163,9 @@ run prepare
 [ "$code" -eq 0 ] || exit "$code"
 echo "prepare $((SECONDS - prepare_began))" >>"$out/steps"
 step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure")
-step real "$other" units real "${other_flags[@]}" "${real_flags[@]}" -p=1 -count=1 -skip="$oracle" $(grep -E "$raced" <<<"$real")
+step real "$other" programs real "${real_flags[@]}" -test.skip="$oracle" -- "${other_flags[@]}" $(grep -E "$raced" <<<"$real")
 step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
-step datapath "$other" units datapath "${other_flags[@]}" "${real_flags[@]}" -p=1 -count=1 $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
+step datapath "$other" programs datapath "${real_flags[@]}" -- "${other_flags[@]}" $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
 step oracle plain units oracle -p=1 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
 step lab plain labs lab
 
