@@ -128,7 +128,7 @@ func TestAllFirewalls(t *testing.T) {
 
 // A backend that fails is not treated as one without rules.
 func TestAllFirewalls_backendFails(t *testing.T) {
-	inNetNS(t)
+	aloneInNetNS(t)
 	if supported, err := hasNFTables(); err != nil || !supported {
 		t.Fatalf("got nf_tables %v, error %v, want true", supported, err)
 	}

@@ -160,35 +160,33 @@ B -A INPUT -p tcp --dport 22 -j ACCEPT; B -A INPUT -j KUBE-SERVICES; B -P INPUT 
 }
 
 func TestFirewall_repair(t *testing.T) {
-	for _, test := range []struct{ name, change string }{
-		{"flushed table", "B -t nat -F"},
-		{"flushed and deleted", "B -F; B -X"},
-		{"flushed chain", "B -t mangle -F OVSDN-GUARD"},
-		{"jump deleted", `B -D INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT`},
-		{"a rule deleted", "B -D OVSDN-FORWARD 1"},
-		{"additional rules", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE"},
-		{"a rule twice", "B -t nat -I OVSDN-MASQUERADE 1 -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment 'pod to the world' -j MASQUERADE"},
-		{"another order", `B -D OVSDN-INPUT 1; B -A OVSDN-INPUT -p udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`},
-		{"another version's jump", "B -D INPUT 1; B -I INPUT 1 -m comment --comment old -j OVSDN-INPUT"},
-		{"another version's chain", "B -N OVSDN-OLD; B -A OVSDN-OLD -j ACCEPT; B -I FORWARD 1 -j OVSDN-OLD"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-				f, _ := b.firewall(t, openShift())
-				syncFirewall(t, f)
-				sh(t, strings.ReplaceAll(test.change, "B ", b.command()+" "))
-				if changes := syncFirewall(t, f); len(changes) == 0 {
-					t.Error("Sync after the change: got no changes")
-				}
-				if diff := cmp.Diff(sorted(Rules(openShift()).String()), sorted(b.save(t))); diff != "" {
-					t.Errorf("iptables-save differs (-want +got):\n%s", diff)
-				}
-				if changes := syncFirewall(t, f); len(changes) > 0 {
-					t.Errorf("second Sync: got changes %q", changes)
-				}
-			})
-		})
-	}
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		f, _ := b.firewall(t, openShift())
+		syncFirewall(t, f)
+		for _, test := range []struct{ name, change string }{
+			{"flushed table", "B -t nat -F"},
+			{"flushed and deleted", "B -F; B -X"},
+			{"flushed chain", "B -t mangle -F OVSDN-GUARD"},
+			{"jump deleted", `B -D INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT`},
+			{"a rule deleted", "B -D OVSDN-FORWARD 1"},
+			{"additional rules", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE"},
+			{"a rule twice", "B -t nat -I OVSDN-MASQUERADE 1 -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment 'pod to the world' -j MASQUERADE"},
+			{"another order", `B -D OVSDN-INPUT 1; B -A OVSDN-INPUT -p udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`},
+			{"another version's jump", "B -D INPUT 1; B -I INPUT 1 -m comment --comment old -j OVSDN-INPUT"},
+			{"another version's chain", "B -N OVSDN-OLD; B -A OVSDN-OLD -j ACCEPT; B -I FORWARD 1 -j OVSDN-OLD"},
+		} {
+			sh(t, strings.ReplaceAll(test.change, "B ", b.command()+" "))
+			if changes := syncFirewall(t, f); len(changes) == 0 {
+				t.Errorf("%s: Sync after the change: got no changes", test.name)
+			}
+			if diff := cmp.Diff(sorted(Rules(openShift()).String()), sorted(b.save(t))); diff != "" {
+				t.Errorf("%s: iptables-save differs (-want +got):\n%s", test.name, diff)
+			}
+			if changes := syncFirewall(t, f); len(changes) > 0 {
+				t.Errorf("%s: second Sync: got changes %q", test.name, changes)
+			}
+		}
+	})
 }
 
 // After each run of iptables during a change of the rules, rules that exist before and after the change exist.

@@ -2,10 +2,12 @@ package hostnet
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -64,7 +66,15 @@ func (b backend) command() string { return string(b) + " " + waitForLock }
 
 // onBackends runs the test with each backend that this kernel supports, in a new network namespace.
 func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
-	ran := false
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var ran atomic.Bool
+	t.Cleanup(func() { // the backends run in parallel, after the test has returned
+		if !ran.Load() && !t.Failed() {
+			t.Error("this host has no backend of iptables")
+		}
+	})
 	for _, b := range []backend{"iptables-nft", "iptables-legacy"} {
 		t.Run(string(b), func(t *testing.T) {
 			netns := inNetNS(t)
@@ -72,12 +82,9 @@ func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 				t.Logf("this host has no %s: %v: %s", b, err, out)
 				return
 			}
-			ran = true
+			ran.Store(true)
 			test(t, b, netns)
 		})
-	}
-	if !ran && !t.Failed() {
-		t.Skip("needs root")
 	}
 }
 

@@ -17,12 +17,20 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
-// inNetNS moves the test into a new network namespace with lo up, until the test ends.
+// inNetNS moves the test into a new network namespace with lo up, until the test ends. Tests mostly wait for iptables: those in namespaces run in parallel.
 func inNetNS(t *testing.T) ns.NetNS {
+	t.Helper()
+	tier.Parallel(t)
+	return aloneInNetNS(t)
+}
+
+// aloneInNetNS is inNetNS for a test that changes more than its namespace.
+func aloneInNetNS(t *testing.T) ns.NetNS {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

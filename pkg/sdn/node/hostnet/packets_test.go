@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 // network is a node with address 192.0.2.10 after Sync, pods 10.128.0.2 and 10.128.0.3, and another host,
@@ -56,14 +58,16 @@ func newNetworkHere(t *testing.T, c FirewallConfig) network {
 	return n
 }
 
-// udp opens a socket in the namespace.
+// udp opens a socket in the namespace. A process that a parallel test forks has a closed socket of this one, and so its port, until it executes its program.
 func udp(t *testing.T, netns ns.NetNS, addr string) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
-	must(t, netns.Do(func(ns.NetNS) (err error) {
-		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
-		return err
-	}))
+	await.OK(t, time.Minute, func(context.Context) error {
+		return netns.Do(func(ns.NetNS) (err error) {
+			conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+			return err
+		})
+	})
 	t.Cleanup(func() { conn.Close() })
 	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return conn
