@@ -145,10 +145,8 @@ func (h *sharedHostPort) replaceUDP(t *testing.T) {
 
 func (h *sharedHostPort) end(t *testing.T, names ...string) {
 	t.Helper()
-	for _, name := range names {
-		if err := h.DeletePod(t.Context(), h.namespace, name); err != nil {
-			t.Fatal(err)
-		}
+	if err := h.DeletePod(t.Context(), h.namespace, names...); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -164,15 +162,13 @@ func (x *trio) refusesHostPorts(t *testing.T) {
 	}
 	since, nodePort := time.Now(), service.Spec.Ports[0].NodePort
 	x.Create(t, x.namespace, withHostPort("services", corev1.ContainerPort{HostPort: nodePort, Protocol: corev1.ProtocolTCP}))
-	x.Warned(t, since, "Pod", "services", fmt.Sprintf("host port %d/TCP is taken by Service %s/exposed", nodePort, x.namespace))
 	x.Create(t, x.namespace, withHostPort("kubelets", corev1.ContainerPort{HostPort: kubeletPort, Protocol: corev1.ProtocolTCP}))
 	x.Create(t, x.namespace, withHostPort("tunnels", corev1.ContainerPort{HostPort: tunnelPort, Protocol: corev1.ProtocolUDP}))
+	x.Warned(t, since, "Pod", "services", fmt.Sprintf("host port %d/TCP is taken by Service %s/exposed", nodePort, x.namespace))
 	x.Warned(t, since, "Pod", "kubelets", fmt.Sprintf("host port %d/TCP is taken by the node", kubeletPort))
 	x.Warned(t, since, "Pod", "tunnels", fmt.Sprintf("host port %d/UDP is the port of the tunnels between nodes", tunnelPort))
-	for _, name := range []string{"services", "kubelets", "tunnels"} {
-		if err := x.DeletePod(t.Context(), x.namespace, name); err != nil {
-			t.Fatal(err)
-		}
+	if err := x.DeletePod(t.Context(), x.namespace, "services", "kubelets", "tunnels"); err != nil {
+		t.Fatal(err)
 	}
 	if err := x.Kube.CoreV1().Services(x.namespace).Delete(t.Context(), "exposed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
