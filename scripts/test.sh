@@ -8,9 +8,9 @@ cd "$(dirname "$0")/.."
 
 case ${1:-} in
   # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once.
-  short) tier=(-short) other=plain other_flags=() real_flags=(-test.parallel=4) ;;
+  short) tier=(-short) other=plain other_flags=() real_flags=(-test.parallel=4) lab_flags=(-parallel=4) ;;
   # What takes too long with the race detector for the short tier.
-  complete) tier=() other=race other_flags=(-race) real_flags=() ;;
+  complete) tier=() other=race other_flags=(-race) real_flags=() lab_flags=() ;;
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
@@ -167,7 +167,7 @@ step real "$other" programs real "${real_flags[@]}" -test.skip="$oracle" -- "${o
 step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
 step datapath "$other" programs datapath "${real_flags[@]}" -- "${other_flags[@]}" $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
 step oracle plain units oracle -p=1 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
-step lab plain labs lab
+step lab plain labs lab "${lab_flags[@]}"
 
 commit=$(git -c safe.directory='*' describe --always --tags --dirty 2>/dev/null || echo unknown)
 run plain go run ./test/report -history bin/flakes -commit "$commit" "$out"

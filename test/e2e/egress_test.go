@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // seeEgressFirewall: a host outside is denied to the pods of the namespace on both nodes, while they reach each other, and allowed again by a rule before that.
@@ -35,10 +36,15 @@ func seeEgressFirewall(t *testing.T, x *trio) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []pod{x.a, x.c} {
-		lost(t, p, outside)
-		fixture.MustNotReach(t, p.Name+" to a denied host", ping(p, outside), ping(p, x.b.Addr))
-	}
+	t.Run("denied", func(t *testing.T) {
+		for _, p := range []pod{x.a, x.c} {
+			t.Run("to pod "+p.Name, func(t *testing.T) {
+				tier.Parallel(t)
+				lost(t, p, outside)
+				fixture.MustNotReach(t, p.Name+" to a denied host", ping(p, outside), ping(p, x.b.Addr))
+			})
+		}
+	})
 	fixture.Eventually(t, fixture.SyncTime, "the policy is accepted", func(ctx context.Context) error {
 		status, err := egressstatus.Client{Network: x.Network}.Get(ctx, x.namespace, o.Name)
 		if err == nil && !meta.IsStatusConditionTrue(status.Conditions, egressstatus.ConditionAccepted) {

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // identityLab is the name of the lab of TestIdentity_restartedAgent.
@@ -54,8 +55,14 @@ func seeNamespaceAgain(t *testing.T, x *trio) {
 	pods := x.Run(t, name, fixture.Netexec("new", fixture.Node1), fixture.Netexec("peer", fixture.Node1))
 	separate := func(t *testing.T) {
 		control := fixture.AsksHTTP(pods[1].NetNS, pods[0].Addr, fixture.HTTPPort)
-		fixture.MustNotReach(t, "from a sandbox of the previous namespace", fixture.AsksHTTP(old.NetNS, pods[0].Addr, fixture.HTTPPort), control)
-		fixture.MustNotReach(t, "to a sandbox of the previous namespace", fixture.AsksHTTP(pods[0].NetNS, old.Addr, fixture.HTTPPort), control)
+		for direction, try := range map[string]func(context.Context) error{
+			"from": fixture.AsksHTTP(old.NetNS, pods[0].Addr, fixture.HTTPPort), "to": fixture.AsksHTTP(pods[0].NetNS, old.Addr, fixture.HTTPPort),
+		} {
+			t.Run(direction, func(t *testing.T) {
+				tier.Parallel(t)
+				fixture.MustNotReach(t, direction+" a sandbox of the previous namespace", try, control)
+			})
+		}
 	}
 	x.beforeAndAfterRestart(t, separate)
 	x.startKubelet(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // testRoutedHost: an outside host that has a route to the cluster through a node reaches only VNID 0; pods reach it.
@@ -51,28 +52,14 @@ func testTenantServices(t *testing.T, m *matrix) {
 			}
 		}
 	}
-	for _, from := range m.members {
-		for i := range m.tenants {
-			a, b := m.tenants[from.tenant].vnid, m.tenants[i].vnid
-			allowed := a == b || a == 0 || b == 0
-			for _, addr := range addrs[i] {
-				what := fmt.Sprintf("%s (VNID %d) to the service of %s (VNID %d)", from.Name, a, endpoints[addr], b)
-				if allowed {
-					fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
-						ctx, cancel := context.WithTimeout(ctx, fixture.RefusedTime)
-						defer cancel()
-						return fixture.AsksHTTP(from.NetNS, addr, 80)(ctx)
-					})
-					continue
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				if fixture.AsksHTTP(from.NetNS, addr, 80)(ctx) == nil {
-					fixture.Arrived(t, "%s: got through", what)
-				}
-				cancel()
-			}
+	t.Run("access", func(t *testing.T) {
+		for _, from := range m.members {
+			t.Run("from "+from.Name, func(t *testing.T) {
+				tier.Parallel(t)
+				m.reachesServices(t, from, addrs, endpoints)
+			})
 		}
-	}
+	})
 	// A port that changes is followed, and so is a service that goes.
 	ns, client := m.tenants[0].namespace, m.members[0]
 	patch := []byte(`[{"op":"replace","path":"/spec/ports/0/port","value":8000}]`)
@@ -99,6 +86,31 @@ func testTenantServices(t *testing.T, m *matrix) {
 	})
 }
 
+// reachesServices asks all services, of tenants by index. The names of their endpoints are for messages.
+func (m *matrix) reachesServices(t *testing.T, from member, addrs map[int][]netip.Addr, endpoints map[netip.Addr]string) {
+	t.Helper()
+	for i := range m.tenants {
+		a, b := m.tenants[from.tenant].vnid, m.tenants[i].vnid
+		allowed := a == b || a == 0 || b == 0
+		for _, addr := range addrs[i] {
+			what := fmt.Sprintf("%s (VNID %d) to the service of %s (VNID %d)", from.Name, a, endpoints[addr], b)
+			if allowed {
+				fixture.Eventually(t, fixture.SyncTime, what, func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, fixture.RefusedTime)
+					defer cancel()
+					return fixture.AsksHTTP(from.NetNS, addr, 80)(ctx)
+				})
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			if fixture.AsksHTTP(from.NetNS, addr, 80)(ctx) == nil {
+				fixture.Arrived(t, "%s: got through", what)
+			}
+			cancel()
+		}
+	}
+}
+
 // testTenantNodePorts: a tenant's node port is open to hosts outside and to its own pods, through any node, and to no other tenant's.
 func testTenantNodePorts(t *testing.T, c *cluster, m *matrix, ours, theirs, global member) {
 	expose := func(endpoint member) uint16 {
@@ -116,6 +128,7 @@ func testTenantNodePorts(t *testing.T, c *cluster, m *matrix, ours, theirs, glob
 	for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {
 		addr := c.Addr(t, node)
 		t.Run("through "+node, func(t *testing.T) {
+			tier.Parallel(t)
 			for what, ask := range map[string]func(context.Context) error{
 				"own":                  fixture.AsksHTTP(ours.NetNS, addr, own),
 				"of VNID 0":            fixture.AsksHTTP(ours.NetNS, addr, everybodys),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Tenants have a lab of their own, in mode multitenant, for the time of their test. With tenantLabVariable the test uses an existing lab and does
@@ -221,22 +222,32 @@ func testTenantEdges(t *testing.T, c *cluster) {
 	m.edges(t)
 }
 
-// edges needs three tenants with a pod on each node, of which the last has VNID 0.
+// edges needs three tenants with a pod on each node, of which the last has VNID 0. It is the last part of a test: its own parts run when the test has returned.
 func (m *matrix) edges(t *testing.T) {
 	t.Helper()
 	c := m.cluster
 	ours, theirs, global := m.members[0], m.members[4], m.members[7]
-	t.Run("node to tenants", func(t *testing.T) {
-		for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {
-			machine := c.Machine(t, node)
-			for _, to := range []member{ours, theirs, global} {
-				fixture.Meet(t, machine.NetNS, to.Addr)
+	for _, p := range []struct {
+		name string
+		see  func(*testing.T)
+	}{
+		{"node to tenants", func(t *testing.T) {
+			for _, node := range []string{fixture.Node1, fixture.Node2, fixture.Node3} {
+				machine := c.Machine(t, node)
+				for _, to := range []member{ours, theirs, global} {
+					fixture.Meet(t, machine.NetNS, to.Addr)
+				}
 			}
-		}
-	})
-	t.Run("a host that routes through a node", func(t *testing.T) { testRoutedHost(t, c, ours, global) })
-	t.Run("services", func(t *testing.T) { testTenantServices(t, m) })
-	t.Run("DNS", func(t *testing.T) { c.resolves(t, ours.pod, apiName, c.apiAddr()) })
-	t.Run("node ports", func(t *testing.T) { testTenantNodePorts(t, c, m, ours, theirs, global) })
-	t.Run("multicast", func(t *testing.T) { testTenantMulticast(t, m) })
+		}},
+		{"a host that routes through a node", func(t *testing.T) { testRoutedHost(t, c, ours, global) }},
+		{"services", func(t *testing.T) { testTenantServices(t, m) }},
+		{"DNS", func(t *testing.T) { c.resolves(t, ours.pod, apiName, c.apiAddr()) }},
+		{"node ports", func(t *testing.T) { testTenantNodePorts(t, c, m, ours, theirs, global) }},
+		{"multicast", func(t *testing.T) { testTenantMulticast(t, m) }},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			tier.Parallel(t)
+			p.see(t)
+		})
+	}
 }
