@@ -37,6 +37,8 @@ rm -rf "$out"
 mkdir -p "$out"
 # Tests note here what no rerun makes up for, such as a packet that arrived where it must not.
 export OVSDN_TEST_FATAL=$PWD/$out/fatal
+# Tests use the program of the step prepare instead of linking one each.
+export OVSDN_TEST_PORTMAP=$PWD/bin/portmap
 failed=()
 
 # interrupt ends the step that runs. SIGTERM would end the go command before its tests, which then die of SIGPIPE instead of taking their labs down.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // recordOfPod returns the record of a pod with one host port, which equals its address' last byte.
@@ -56,6 +58,7 @@ func TestPortmap_listsTableOnce(t *testing.T) {
 func TestPortmap_unknownRules(t *testing.T) {
 	for _, backend := range []Backend{BackendNFTables, BackendIPTables, BackendLegacy} {
 		t.Run(string(backend), func(t *testing.T) {
+			tier.Parallel(t)
 			h := newHost(t, backend)
 			known, unknown := recordOfPod(h, 5), recordOfPod(h, 6)
 			for _, r := range []record{known, unknown} {
@@ -106,6 +109,7 @@ func TestRemoveUnknown_lostRecords(t *testing.T) {
 func TestRemoveAll_manyPods(t *testing.T) {
 	for backend, want := range map[Backend]int{BackendNFTables: 0, BackendIPTables: 3, BackendLegacy: 3} {
 		t.Run(string(backend), func(t *testing.T) {
+			tier.Parallel(t)
 			h := newHost(t, backend)
 			dir := t.TempDir()
 			for last := byte(5); last < 8; last++ {

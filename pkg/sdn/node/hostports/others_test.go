@@ -15,12 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Connections of UDP to the same port of other hosts remain, as do the rules of other networks.
 func TestPortmap_others(t *testing.T) {
 	for _, backend := range []Backend{BackendNFTables, BackendIPTables, BackendLegacy} {
 		t.Run(string(backend), func(t *testing.T) {
+			tier.Parallel(t)
 			h := newHost(t, backend)
 			h.serve(t, 53)
 			a := h.agent(t, t.TempDir())

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const (
@@ -35,7 +36,10 @@ type host struct {
 	backend                   Backend
 }
 
-// newHost moves the test into the node's namespace. It builds portmap.
+// portmapVariable names the environment variable with a program portmap; without it each test builds one.
+const portmapVariable = "OVSDN_TEST_PORTMAP"
+
+// newHost moves the test into the node's namespace.
 func newHost(t *testing.T, backend Backend) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -44,10 +48,14 @@ func newHost(t *testing.T, backend Backend) *host {
 	h := &host{node: newNetNS(t), pod: newNetNS(t), other: newNetNS(t), outside: newNetNS(t), backend: backend, plugin: &Portmap{
 		Path: filepath.Join(t.TempDir(), PluginName), LegacyDir: t.TempDir(), Legacy: func() bool { return backend == BackendLegacy },
 	}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", h.plugin.Path, "github.com/containernetworking/plugins/plugins/meta/portmap")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if built := os.Getenv(portmapVariable); built != "" {
+		h.plugin.Path = built
+	} else {
+		build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", h.plugin.Path, "github.com/containernetworking/plugins/plugins/meta/portmap")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	if legacy, err := exec.LookPath("iptables-legacy"); err == nil {
 		must(t, os.Symlink(legacy, filepath.Join(h.plugin.LegacyDir, "iptables")))
@@ -175,11 +183,12 @@ func (h *host) rules(t *testing.T) string {
 	return sh(t, h.program()+" -t nat -S | grep -E 'CNI-DN|to-destination' || true")
 }
 
+// program waits for the lock of the legacy backend, which all namespaces share.
 func (h *host) program() string {
 	if h.backend == BackendLegacy {
-		return "iptables-legacy"
+		return "iptables-legacy --wait=60"
 	}
-	return "iptables"
+	return "iptables --wait=60"
 }
 
 // flushes returns the commands by which programs delete rules of the host.
@@ -199,6 +208,7 @@ func (h *host) flushes() []string {
 func TestPortmap(t *testing.T) {
 	for _, backend := range []Backend{BackendNFTables, BackendIPTables, BackendLegacy} {
 		t.Run(string(backend), func(t *testing.T) {
+			tier.Parallel(t)
 			h := newHost(t, backend)
 			if got, err := h.plugin.Backend(t.Context()); err != nil || backend == BackendNFTables && got != backend {
 				t.Errorf("backend: got %q (%v), want %q", got, err, BackendNFTables)
