@@ -9,6 +9,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // ownBridge returns the wanted bridge, with the marks of the pod network's ports.
@@ -95,6 +96,7 @@ func TestBridgeOfEarlierVersionIsAdopted(t *testing.T) {
 	onEach(t, func(t *testing.T, backend string) {
 		for name, ports := range map[string][]string{"empty": nil, "with pods": {"vxlan0", "tun0", "veth1"}} {
 			t.Run(name, func(t *testing.T) {
+				tier.Parallel(t)
 				m := makeBridge(t, backend, map[string]string{"veth1": "abc"}, ports...)
 				must(t, m.EnsureBridge(t.Context(), ownBridge()))
 				got, err := m.ListPorts(t.Context())
@@ -144,6 +146,7 @@ func TestOnlyOwnBridgeIsDeleted(t *testing.T) {
 		"pods":   {[]string{"tun0", "vxlan0", "veth1"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			tier.Parallel(t)
 			m := makeBridge(t, "native", map[string]string{"veth1": "abc"}, c.ports...)
 			before := m.row(t)
 			err := m.Interface.(*native.Native).DeleteBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, Ports: ownBridge().Ports, PortID: "sandbox"})
