@@ -17,7 +17,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -135,7 +134,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	dependencies := pods.Dependencies{
-		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Policies: podflows.NoPolicies{}, Compile: a.Node.Pod, Events: a.Events,
+		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Compile: a.Node.Pod, Events: a.Events,
 	}
 	if a.Dependencies != nil {
 		a.Dependencies(&dependencies)

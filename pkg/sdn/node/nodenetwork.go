@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -69,7 +70,7 @@ type nodeNetwork struct {
 	runs        []func(context.Context)       // handle changes until the context ends
 	onConnected []func()                      // called when vswitchd was connected
 	policies    *networkpolicy.Policies       // nil in mode subnet
-	podPolicies podflows.Policies
+	podHandlers []podflows.PodHandler
 	egress      *egresspolicy.Policies
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
@@ -214,6 +215,10 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 	if n.ipam, err = ipam.Open(a.IPAMDir, ipamNetwork, n.hostSubnet.Subnets); err != nil {
 		return err
 	}
+	var fetchNamespace func(context.Context, string) (types.UID, error)
+	if n.policies != nil {
+		fetchNamespace = n.policies.Fetch
+	}
 	var previous pods.PreviousVNIDs
 	if n.node.Mode != config.ModeSubnet {
 		previous = n.previousVNIDs
@@ -227,14 +232,16 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 		RouteMTU:        n.mtu.Routes,
 		Datapath:        a.Datapath,
 	}, pods.Dependencies{
-		Pods:     podFinder{n.caches.Local.Core().V1().Pods().Lister(), a.kube},
-		IPAM:     n.ipam,
-		Links:    veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
-		Switch:   a.bridge,
-		Store:    n.store,
-		Policies: n.podPolicies,
-		Compile:  n.node.Pod,
-		Events:   a.reporter,
+		Pods:    podFinder{n.caches.Local.Core().V1().Pods().Lister(), a.kube},
+		IPAM:    n.ipam,
+		Links:   veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
+		Switch:  a.bridge,
+		Store:   n.store,
+		Compile: n.node.Pod,
+		Events:  a.reporter,
+
+		Handlers:       n.podHandlers,
+		FetchNamespace: fetchNamespace,
 
 		BeforeRelease: n.releaseHostPorts,
 		PreviousVNIDs: previous,

@@ -15,7 +15,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -24,7 +23,6 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 	a, c := n.agent, n.caches
 	if c.Policies == nil {
 		n.store.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
-		n.podPolicies = podflows.NoPolicies{}
 		return nil
 	}
 	core, network := c.Policies.Core().V1(), c.Network.Network().V1()
@@ -48,7 +46,7 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 	if n.policies, err = networkpolicy.New(n.node, cluster, n.store, a.bridge, a.reporter); err != nil {
 		return err
 	}
-	n.podPolicies = n.policies
+	n.podHandlers = append(n.podHandlers, n.policies)
 	n.primes = append(n.primes, n.policies.Prime)
 	n.runs = append(n.runs, n.policies.Run)
 	return nil
@@ -57,18 +55,18 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 // resolvConf has the DNS servers of the node, which pods with the DNS policy Default have, too.
 const resolvConf = "/etc/resolv.conf"
 
-// newEgressPolicies creates the feature of EgressNetworkPolicies, through which the pods' policies are called.
+// newEgressPolicies creates the feature of EgressNetworkPolicies.
 func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
 	objects := n.caches.Network.Network().V1()
 	n.egress, err = egresspolicy.New(egresspolicy.Options{
 		NodeName: n.agent.NodeName, Status: egressstatus.Client{Network: n.agent.network},
 		Node: n.node, Policies: objects.EgressNetworkPolicies().Informer(), HostSubnets: objects.HostSubnets().Informer(), Store: n.store, Bridge: n.agent.bridge,
-		Pods: n.podPolicies, Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside,
+		Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside,
 	})
 	if err != nil {
 		return err
 	}
-	n.podPolicies = n.egress
+	n.podHandlers = append(n.podHandlers, n.egress)
 	n.primes, n.runs = append(n.primes, n.egress.Prime), append(n.runs, n.egress.Run)
 	return nil
 }

@@ -16,8 +16,6 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/miekg/dns"
 	networkv1 "github.com/openshift/api/network/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
@@ -93,7 +91,7 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	hostSubnets := cache.NewSharedIndexInformer(listOnly{c.hostSubnets}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
 	var err error
 	a.Policies, err = New(Options{
-		NodeName: "node1", Status: c, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Pods: noPolicies{}, Servers: c.serveDNS(t),
+		NodeName: "node1", Status: c, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
 		OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 			return c.outside[netip.AddrPortFrom(addr, port)]
 		},
@@ -168,19 +166,6 @@ func (c *cluster) Patch(_ context.Context, namespace, name string, patch egresss
 	}
 	c.statuses[namespace+"/"+name] = status
 	return nil
-}
-
-// noPolicies stands for the network policies.
-type noPolicies struct{}
-
-func (noPolicies) Fetch(context.Context, string) (types.UID, error) { return "", nil }
-
-func (noPolicies) Attach(context.Context, pipeline.Owner, policy.PodKey, pipeline.Pod, *corev1.Pod) func(context.Context) error {
-	return func(context.Context) error { return nil }
-}
-
-func (noPolicies) Detach(pipeline.Owner) func(context.Context) error {
-	return func(context.Context) error { return nil }
 }
 
 func owner(pod string) pipeline.Owner { return pipeline.Owner{Kind: pipeline.KindPod, Key: pod} }

@@ -4,7 +4,6 @@ package egresspolicy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -45,7 +43,6 @@ type Options struct {
 	Policies cache.SharedIndexInformer // EgressNetworkPolicies of all namespaces
 	Store    *flowstore.Store
 	Bridge   Bridge
-	Pods     PodPolicies // the policies that are evaluated besides
 	Servers  dnsresolver.Servers
 
 	// HostSubnets has the addresses of nodes, which DNS names do not allow.
@@ -64,19 +61,11 @@ type Bridge interface {
 	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
 }
 
-// PodPolicies are the calls about pods of this node (pods.Policies).
-type PodPolicies interface {
-	Fetch(ctx context.Context, namespace string) (types.UID, error)
-	Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) (done func(context.Context) error)
-	Detach(owner pipeline.Owner) (done func(context.Context) error)
-}
-
-// Policies is the feature. It implements PodPolicies: each call also goes to those of the options.
+// Policies is the feature. It implements podflows.PodHandler.
 type Policies struct {
 	options  Options
 	node     pipeline.Node
 	store    *flowstore.Store
-	next     PodPolicies
 	resolver *dnsresolver.Resolver
 	loop     *reconcile.Loop // of namespaces
 	synced   []cache.InformerSynced
@@ -116,7 +105,7 @@ type retired struct {
 // New returns the feature. The informer needs an index by namespace, and need not have synced.
 func New(o Options) (*Policies, error) {
 	p := &Policies{
-		options: o, node: o.Node, store: o.Store, next: o.Pods, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
+		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
 		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
@@ -269,16 +258,10 @@ func (p *Policies) pause(namespace string, start time.Time) {
 	}
 }
 
-// Fetch implements PodPolicies.
-func (p *Policies) Fetch(ctx context.Context, namespace string) (types.UID, error) {
-	return p.next.Fetch(ctx, namespace)
-}
-
-// Attach implements PodPolicies. The firewall of the pod's namespace goes to the store before the pod's flows.
-func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, object *corev1.Pod) func(context.Context) error {
+// Attach adds a sandbox of this node. The firewall of its pod's namespace goes to the store before the pod's flows.
+func (p *Policies) Attach(ctx context.Context, owner pipeline.Owner, key policy.PodKey, pod pipeline.Pod, _ *corev1.Pod) func(context.Context) error {
 	commits := p.attach(ctx, owner, key.Namespace, pod.Addrs)
-	others := p.next.Attach(ctx, owner, key, pod, object)
-	return func(ctx context.Context) error { return errors.Join(flowstore.WaitAll(ctx, commits), others(ctx)) }
+	return func(ctx context.Context) error { return flowstore.WaitAll(ctx, commits) }
 }
 
 func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string, addrs []netip.Addr) []*flowstore.Commit {
@@ -315,13 +298,12 @@ func versionOf(objects []*networkv1.EgressNetworkPolicy) string {
 	return strings.Join(versions, " ")
 }
 
-// Detach implements PodPolicies.
+// Detach removes a sandbox.
 func (p *Policies) Detach(owner pipeline.Owner) func(context.Context) error {
-	others := p.next.Detach(owner)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	commits := p.detach(owner)
-	p.mu.Unlock()
-	return func(ctx context.Context) error { return errors.Join(flowstore.WaitAll(ctx, commits), others(ctx)) }
+	return func(ctx context.Context) error { return flowstore.WaitAll(ctx, commits) }
 }
 
 // detach removes a sandbox, and the firewall of a namespace that has no other on this node. The lock must be held.

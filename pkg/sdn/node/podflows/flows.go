@@ -27,10 +27,12 @@ import (
 // bandwidth change.
 type Flows struct {
 	store    Store
-	policies Policies
+	handlers []PodHandler
 	cache    sandbox.Cache
 	events   Events
 	compile  func(pipeline.Pod) pipeline.State
+
+	fetchNamespace func(ctx context.Context, name string) (apitypes.UID, error) // nil in mode subnet
 
 	mu         sync.Mutex                               // held during Store.Update, so that ports are published in order
 	ports      map[namespace]map[sandbox.Attachment]int // OpenFlow ports
@@ -47,16 +49,19 @@ type namespace struct {
 // New returns flows without pods.
 func New(d Dependencies) *Flows {
 	return &Flows{
-		store: d.Store, policies: d.Policies, cache: d.Cache, events: d.Events, compile: d.Compile,
+		store: d.Store, handlers: d.Handlers, cache: d.Cache, events: d.Events, compile: d.Compile, fetchNamespace: d.FetchNamespace,
 		ports: map[namespace]map[sandbox.Attachment]int{}, namespaces: map[sandbox.Attachment]namespace{}, limits: map[sandbox.Attachment]*limits{},
 	}
 }
 
 // Ready returns when the inputs of the flows of the namespace's pods are available, with the UID of the Namespace; "" if unknown.
 func (f *Flows) Ready(ctx context.Context, name string) (apitypes.UID, error) {
-	current, err := f.policies.Fetch(ctx, name)
-	if err != nil {
-		return "", err
+	var current apitypes.UID
+	if f.fetchNamespace != nil {
+		var err error
+		if current, err = f.fetchNamespace(ctx, name); err != nil {
+			return "", err
+		}
 	}
 	if err := f.store.Require(ctx, inputs.VNID(name)); err != nil {
 		return "", err
@@ -84,10 +89,10 @@ func (f *Flows) policyKey(p sandbox.Pod) policy.PodKey {
 	return policy.PodKey{Namespace: p.Namespace, Name: p.Name, UID: apitypes.UID(p.UID)}
 }
 
-// Set returns when the pod's flows, and those of network policies that select it, are installed.
+// Set returns when the pod's flows, and those of the handlers for it, are installed.
 func (f *Flows) Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error {
-	rules, commit := f.update(ctx, p, object)
-	err := errors.Join(rules(ctx), commit.Wait(ctx))
+	others, commit := f.update(ctx, p, object)
+	err := errors.Join(others(ctx), commit.Wait(ctx))
 	if errors.As(err, new(*flowstore.MissingInputError)) { // the NetNamespace was deleted after ready
 		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s has no flows yet", p.Namespace, p.Name), err.Error())
 	}
@@ -96,20 +101,20 @@ func (f *Flows) Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) erro
 
 // SetAsync returns at once. The returned function waits until the flows are installed.
 func (f *Flows) SetAsync(ctx context.Context, p sandbox.Pod, object *corev1.Pod) func(context.Context) error {
-	rules, commit := f.update(ctx, p, object)
+	others, commit := f.update(ctx, p, object)
 	return func(ctx context.Context) error {
 		err := commit.Wait(ctx)
 		if errors.As(err, new(*flowstore.MissingInputError)) {
 			err = nil // the store installs the pod once its namespace has a VNID
 		}
-		return errors.Join(rules(ctx), err)
+		return errors.Join(others(ctx), err)
 	}
 }
 
-// update submits the policies' flows before the pod's: the pod can send as soon as its own flows are installed.
-func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (rules func(context.Context) error, commit *flowstore.Commit) {
+// update submits the handlers' flows before the pod's: the pod can send as soon as its own flows are installed.
+func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (others func(context.Context) error, commit *flowstore.Commit) {
 	key := f.policyKey(p)
-	rules = f.policies.Attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
+	others = f.attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
 	vnid, policies, bandwidth, firewall := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner()), inputs.EgressFirewall(p.Namespace)
 	reads := []flowstore.Input{policies, bandwidth, firewall}
 	if p.VNID == nil {
@@ -148,7 +153,7 @@ func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (
 	f.namespaces[p.Attachment] = ns
 	f.publishPorts(&u, ns)
 	f.publishBandwidth(&u, p, object)
-	return rules, f.store.Update(u)[0]
+	return others, f.store.Update(u)[0]
 }
 
 // vnidInput returns the VNID of the Namespace that the pod was attached in.
@@ -180,8 +185,8 @@ func (f *Flows) deletePort(u *flowstore.Update, a sandbox.Attachment) {
 
 // Remove returns at once. The returned function waits until the flows are removed.
 func (f *Flows) Remove(a sandbox.Attachment) func(context.Context) error {
-	commit, policiesDone := f.delete(a), f.policies.Detach(a.Owner())
-	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), policiesDone(ctx)) }
+	commit, others := f.delete(a), f.detach(a.Owner())
+	return func(ctx context.Context) error { return errors.Join(commit.Wait(ctx), others(ctx)) }
 }
 
 func (f *Flows) delete(a sandbox.Attachment) *flowstore.Commit {

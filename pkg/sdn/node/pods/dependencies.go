@@ -17,16 +17,19 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// Dependencies are the other components that the manager calls. All but BeforeRelease and PreviousVNIDs are required.
+// Dependencies are the other components that the manager calls. Those without a comment are required.
 type Dependencies struct {
-	Pods     Pods
-	IPAM     IPAM
-	Links    Links
-	Switch   Switch
-	Store    podflows.Store
-	Policies podflows.Policies
-	Compile  func(pipeline.Pod) pipeline.State
-	Events   Events
+	Pods    Pods
+	IPAM    IPAM
+	Links   Links
+	Switch  Switch
+	Store   podflows.Store
+	Compile func(pipeline.Pod) pipeline.State
+	Events  Events
+
+	// Handlers and FetchNamespace are those of podflows.Dependencies.
+	Handlers       []podflows.PodHandler
+	FetchNamespace func(ctx context.Context, name string) (types.UID, error)
 
 	// BeforeRelease deletes what depends on the addresses of an attachment outside of this package. The addresses are not released if it fails.
 	BeforeRelease func(ctx context.Context, a sandbox.Attachment) error
@@ -35,7 +38,7 @@ type Dependencies struct {
 }
 
 func (d Dependencies) validate() error {
-	if d.Pods == nil || d.IPAM == nil || d.Links == nil || d.Switch == nil || d.Store == nil || d.Policies == nil || d.Compile == nil || d.Events == nil {
+	if d.Pods == nil || d.IPAM == nil || d.Links == nil || d.Switch == nil || d.Store == nil || d.Compile == nil || d.Events == nil {
 		return errors.New("required dependency is nil")
 	}
 	return nil
@@ -128,7 +131,7 @@ type podFlows interface {
 	// NamespaceUID returns the UID of the Namespace whose VNID is in use; "" if unknown.
 	NamespaceUID(namespace string) types.UID
 
-	// Set returns when the pod's flows, and those of network policies that select it, are installed.
+	// Set returns when the pod's flows, and those of its handlers, are installed.
 	Set(ctx context.Context, p sandbox.Pod, object *corev1.Pod) error
 
 	// SetAsync returns at once; wait returns when the flows are installed.

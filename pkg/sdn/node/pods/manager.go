@@ -71,12 +71,14 @@ func New(o podinterface.Options, d Dependencies) (*Manager, error) {
 		return nil, fmt.Errorf("pod network: %w", err)
 	}
 	return &Manager{
-		Options:        o,
-		pods:           d.Pods,
-		ipam:           d.IPAM,
-		links:          d.Links,
-		bridge:         d.Switch,
-		flows:          podflows.New(podflows.Dependencies{Store: d.Store, Policies: d.Policies, Cache: d.Pods, Compile: d.Compile, Events: d.Events}),
+		Options: o,
+		pods:    d.Pods,
+		ipam:    d.IPAM,
+		links:   d.Links,
+		bridge:  d.Switch,
+		flows: podflows.New(podflows.Dependencies{
+			Store: d.Store, Cache: d.Pods, Compile: d.Compile, Events: d.Events, Handlers: d.Handlers, FetchNamespace: d.FetchNamespace,
+		}),
 		events:         d.Events,
 		previousVNIDs:  d.PreviousVNIDs,
 		beforeRelease:  d.BeforeRelease,

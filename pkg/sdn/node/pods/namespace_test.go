@@ -18,7 +18,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -218,7 +217,7 @@ func TestRecover_staticPodWithoutMirror(t *testing.T) {
 // ADD waits until the NetNamespace is that of the pod's Namespace.
 func TestAdd_previousNetNamespace(t *testing.T) {
 	n, _ := tenants(t)
-	n.policies = namespaceOf{uid: "n2"}
+	n.fetchNamespace = func(context.Context, string) (apitypes.UID, error) { return "n2", nil }
 	a, _ := n.start(t)
 	a.publishNamespace("n1", 0x20)
 	req := n.addPod("web", newNetns(t))
@@ -242,11 +241,3 @@ type missing struct{ Pods }
 func (missing) Get(_ context.Context, _, name string) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 }
-
-// namespaceOf is NoPolicies in a Namespace with the UID.
-type namespaceOf struct {
-	podflows.NoPolicies
-	uid apitypes.UID
-}
-
-func (n namespaceOf) Fetch(context.Context, string) (apitypes.UID, error) { return n.uid, nil }

@@ -25,7 +25,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -40,15 +39,16 @@ func TestMain(m *testing.M) {
 
 // node is the kernel, switch and disk of a test. Agents are started and stopped on it.
 type node struct {
-	host     ns.NetNS // the node's network namespace, a new one
-	bridge   bridge
-	flows    func() []string // on the switch
-	ipamDir  string
-	options  podinterface.Options
-	mode     config.Mode
-	api      api
-	pods     Pods // api, unless the test replaces it
-	policies podflows.Policies
+	host    ns.NetNS // the node's network namespace, a new one
+	bridge  bridge
+	flows   func() []string // on the switch
+	ipamDir string
+	options podinterface.Options
+	mode    config.Mode
+	api     api
+	pods    Pods // api, unless the test replaces it
+
+	fetchNamespace func(ctx context.Context, name string) (apitypes.UID, error)
 
 	previous  map[uint64]config.VNID // of flows of the previous agent, by cookie
 	recovered chan struct{}          // if not nil, the store's first write waits for it, as in the product
@@ -131,7 +131,7 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	fake := ovs.NewFake("br0")
 	n := &node{host: newNetns(t), bridge: fake, flows: fake.Flows, ipamDir: t.TempDir(), options: options(), mode: config.ModeSubnet, api: api{}}
-	n.pods, n.policies = n.api, podflows.NoPolicies{}
+	n.pods = n.api
 	n.ensureBridge(t)
 	return n
 }
@@ -199,14 +199,14 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
-		Pods:     n.pods,
-		IPAM:     faultyIPAM{addresses, a.faults},
-		Links:    faultyLinks{hostLinks{n.host, veth.Links{}}, a.faults},
-		Switch:   faultySwitch{n.bridge, a.faults},
-		Store:    flows,
-		Policies: n.policies,
-		Compile:  n.compiler().Pod,
-		Events:   a.events,
+		Pods:           n.pods,
+		IPAM:           faultyIPAM{addresses, a.faults},
+		Links:          faultyLinks{hostLinks{n.host, veth.Links{}}, a.faults},
+		Switch:         faultySwitch{n.bridge, a.faults},
+		Store:          flows,
+		FetchNamespace: n.fetchNamespace,
+		Compile:        n.compiler().Pod,
+		Events:         a.events,
 
 		PreviousVNIDs: func(context.Context) (map[uint64]config.VNID, error) { return n.previous, nil },
 	})

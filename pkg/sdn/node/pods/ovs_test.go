@@ -23,7 +23,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -46,7 +45,7 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 		mode:    config.ModeSubnet,
 		api:     api{},
 	}
-	n.pods, n.policies = n.api, podflows.NoPolicies{}
+	n.pods = n.api
 	n.ensureFixture(t)
 	return n, s
 }
