@@ -11,20 +11,74 @@ import (
 // CompileFlows encodes the flows on all processors: a flow takes 2 µs, and there may be 200,000.
 func CompileFlows(flows []*Flow) ([]openflow.FlowMod, error) {
 	mods := make([]openflow.FlowMod, len(flows))
+	return mods, onAllProcessors(len(flows), func(i int) error { return compileFlow(&mods[i], flows[i]) })
+}
+
+// FlowKeys returns the keys of the flows, on all processors.
+func FlowKeys(flows []*Flow) ([]Key, error) {
+	keys := make([]Key, len(flows))
+	return keys, onAllProcessors(len(flows), func(i int) (err error) {
+		keys[i], err = FlowKey(flows[i])
+		return err
+	})
+}
+
+// CompileFlowMods encodes the additions and deletions of flows among the operations, on all processors. The others have none.
+func CompileFlowMods(ops []Operation) ([]openflow.FlowMod, error) {
+	mods := make([]openflow.FlowMod, len(ops))
+	return mods, onAllProcessors(len(ops), func(i int) error {
+		if err := ops[i].compile(&mods[i]); err != nil {
+			return &FlowError{Flow: ops[i].Text(), Key: ops[i].Key, Reason: err.Error()}
+		}
+		return nil
+	})
+}
+
+func (op Operation) compile(mod *openflow.FlowMod) error {
+	if op.phase != changeFlow {
+		return nil
+	}
+	m, err := openflow.ParseMatch(op.Key.Match)
+	if err != nil {
+		return err
+	}
+	*mod = openflow.FlowMod{Table: uint8(op.Key.Table), Priority: uint16(op.Key.Priority), Match: m}
+	if op.Verb == VerbDelete {
+		mod.Command = openflow.FlowDeleteStrict
+		return nil
+	}
+	actions, err := actionList(op.Flow.Actions)
+	if err != nil {
+		return err
+	}
+	mod.Cookie, mod.IdleTimeout = op.Flow.Cookie, uint16(op.Flow.IdleTimeout)
+	mod.Instructions, err = openflow.ParseInstructions(m, actions)
+	return err
+}
+
+// minShare is the number of flows from which a second processor saves more time than its start costs.
+const minShare = 100
+
+// onAllProcessors calls f for each index. After an error it does not call it for all.
+func onAllProcessors(number int, f func(i int) error) error {
 	var workers errgroup.Group
-	share := len(flows)/runtime.GOMAXPROCS(0) + 1
-	for start := 0; start < len(flows); start += share {
-		end := min(start+share, len(flows))
-		workers.Go(func() error {
+	share := max(number/runtime.GOMAXPROCS(0)+1, minShare)
+	for start := 0; start < number; start += share {
+		end := min(start+share, number)
+		some := func() error {
 			for i := start; i < end; i++ {
-				if err := compileFlow(&mods[i], flows[i]); err != nil {
+				if err := f(i); err != nil {
 					return err
 				}
 			}
 			return nil
-		})
+		}
+		if number <= share {
+			return some()
+		}
+		workers.Go(some)
 	}
-	return mods, workers.Wait()
+	return workers.Wait()
 }
 
 // compileFlow encodes the addition of the flow. It accepts the same matches as FlowKey.

@@ -207,7 +207,7 @@ func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err 
 		}
 		seen[id] = true
 		switch is {
-		case op.Text:
+		case op.Text():
 			continue
 		case "":
 			found.Missing++
@@ -238,11 +238,11 @@ func (t fakeTables) compare(want State) (tx *Transaction, found Difference, err 
 func (op Operation) Refused(reason string) error {
 	switch op.Verb {
 	case VerbSetGroup:
-		return &GroupError{ID: op.Group.ID, Group: op.Text, Reason: reason}
+		return &GroupError{ID: op.Group.ID, Group: op.Text(), Reason: reason}
 	case VerbSetMeter:
-		return &MeterError{ID: op.Meter.ID, Meter: op.Text, Reason: reason}
+		return &MeterError{ID: op.Meter.ID, Meter: op.Text(), Reason: reason}
 	}
-	return &FlowError{Flow: op.Text, Key: op.Key, Reason: reason}
+	return &FlowError{Flow: op.Text(), Key: op.Key, Reason: reason}
 }
 
 // apply applies all operations or none.
@@ -265,7 +265,7 @@ func (f *Fake) apply(ctx context.Context, ops []Operation) error {
 		switch op.Verb {
 		case VerbSetGroup, VerbSetMeter:
 			if op.Verb == VerbSetGroup {
-				if _, err := ParseGroup(op.Group.ID, op.Text); err != nil {
+				if _, err := ParseGroup(op.Group.ID, op.Text()); err != nil {
 					return err
 				}
 			}
@@ -309,13 +309,13 @@ func (t fakeTables) do(op Operation) int {
 	switch op.Verb {
 	case VerbAdd:
 		flow := *op.Flow
-		t.flows[op.Key], t.texts[op.Key] = &flow, op.Text
+		t.flows[op.Key], t.texts[op.Key] = &flow, op.Text()
 		return 1
 	case VerbSetGroup:
-		t.groups[op.Group.ID] = op.Text
+		t.groups[op.Group.ID] = op.Text()
 		return 1
 	case VerbSetMeter:
-		t.meters[op.Meter.ID], t.rates[op.Meter.ID] = op.Text, op.Meter
+		t.meters[op.Meter.ID], t.rates[op.Meter.ID] = op.Text(), op.Meter
 		return 1
 	case VerbDelete:
 		delete(t.flows, op.Key)

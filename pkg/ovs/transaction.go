@@ -25,8 +25,8 @@ type Transaction struct {
 type Operation struct {
 	phase       phase
 	Verb        Verb
-	Text        string // follows the verb in the script
-	Flow        *Flow  // of an operation on a flow
+	text        string // of Text; "" if it follows from Flow and Key
+	Flow        *Flow  // of an addition of a flow
 	Key         Key    // of an operation on a flow
 	Group       Group  // in a deletion only the ID
 	Meter       Meter  // in a deletion only the ID
@@ -61,32 +61,45 @@ const (
 
 // Add adds the flow. It replaces a flow with the same key.
 func (tx *Transaction) Add(f *Flow) {
-	key, text, err := flowText(f)
-	tx.push(Operation{phase: changeFlow, Verb: VerbAdd, Text: text, Flow: f, Key: key}, err)
+	key, err := FlowKey(f)
+	if err == nil {
+		_, err = ActionsText(f)
+	}
+	tx.push(Operation{phase: changeFlow, Verb: VerbAdd, Flow: f, Key: key}, err)
+}
+
+// AddAt is Add, in less time, for a flow whose key and actions FlowKey and ActionsText have returned.
+func (tx *Transaction) AddAt(key Key, f *Flow) {
+	tx.push(Operation{phase: changeFlow, Verb: VerbAdd, Flow: f, Key: key}, nil)
 }
 
 // Delete removes the flow with f's key; cookie, actions and timeouts of f are ignored. It is not an error if the flow does not exist.
 func (tx *Transaction) Delete(f *Flow) {
 	key, err := FlowKey(f)
-	tx.push(Operation{phase: changeFlow, Verb: VerbDelete, Text: key.String(), Flow: f, Key: key}, err)
+	tx.push(Operation{phase: changeFlow, Verb: VerbDelete, Key: key}, err)
+}
+
+// DeleteAt is Delete for a key that FlowKey has returned.
+func (tx *Transaction) DeleteAt(key Key) {
+	tx.push(Operation{phase: changeFlow, Verb: VerbDelete, Key: key}, nil)
 }
 
 // SetGroup adds the group, or replaces the group with the same ID.
 func (tx *Transaction) SetGroup(g Group) {
 	text, err := GroupText(g)
-	tx.push(Operation{phase: setGroup, Verb: VerbSetGroup, Text: text, Group: g}, err)
+	tx.push(Operation{phase: setGroup, Verb: VerbSetGroup, text: text, Group: g}, err)
 }
 
 // DeleteGroup removes the group, with which Open vSwitch removes the flows that use it. It is not an error if the group does not exist.
 func (tx *Transaction) DeleteGroup(id uint32) {
 	_, err := GroupText(Group{ID: id})
-	tx.push(Operation{phase: deleteGroup, Verb: VerbDeleteGroup, Text: fmt.Sprintf("group_id=%d", id), Group: Group{ID: id}}, err)
+	tx.push(Operation{phase: deleteGroup, Verb: VerbDeleteGroup, text: fmt.Sprintf("group_id=%d", id), Group: Group{ID: id}}, err)
 }
 
 // SetMeter adds the meter, or replaces the meter with the same ID.
 func (tx *Transaction) SetMeter(m Meter) {
 	text, err := MeterText(m)
-	tx.push(Operation{phase: setMeter, Verb: VerbSetMeter, Text: text, Meter: m}, err)
+	tx.push(Operation{phase: setMeter, Verb: VerbSetMeter, text: text, Meter: m}, err)
 }
 
 // DeleteMeter removes the meter, with which Open vSwitch removes the flows that use it. It is not an error if the meter does not exist.
@@ -95,12 +108,12 @@ func (tx *Transaction) DeleteMeter(id uint32) {
 	if id < 1 || id > maxMeter {
 		err = fmt.Errorf("meter=%d: the ID must be 1 to %d", id, uint32(maxMeter))
 	}
-	tx.push(Operation{phase: deleteMeter, Verb: VerbDeleteMeter, Text: fmt.Sprintf("meter=%d", id), Meter: Meter{ID: id}}, err)
+	tx.push(Operation{phase: deleteMeter, Verb: VerbDeleteMeter, text: fmt.Sprintf("meter=%d", id), Meter: Meter{ID: id}}, err)
 }
 
 // Flush removes the connections from conntrack.
 func (tx *Transaction) Flush(c Connections) {
-	tx.push(Operation{phase: flush, Verb: VerbFlush, Text: c.String(), Connections: c}, c.validate())
+	tx.push(Operation{phase: flush, Verb: VerbFlush, text: c.String(), Connections: c}, c.validate())
 }
 
 func (tx *Transaction) push(op Operation, err error) {
@@ -110,6 +123,18 @@ func (tx *Transaction) push(op Operation, err error) {
 	if tx.err == nil {
 		tx.ops = append(tx.ops, op)
 	}
+}
+
+// Text returns what follows the verb in the script.
+func (op Operation) Text() string {
+	switch op.Verb {
+	case VerbAdd:
+		rest, _ := suffixText(op.Flow) // the transaction has only valid flows
+		return op.Key.String() + rest
+	case VerbDelete:
+		return op.Key.String()
+	}
+	return op.text
 }
 
 // Err returns the first error of the operations.
@@ -140,7 +165,7 @@ func (tx *Transaction) String() string {
 	var b strings.Builder
 	for _, op := range tx.Operations() {
 		b.WriteString(string(op.Verb))
-		b.WriteString(op.Text)
+		b.WriteString(op.Text())
 		b.WriteByte('\n')
 	}
 	return b.String()

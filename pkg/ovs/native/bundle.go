@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
@@ -53,20 +52,17 @@ func (p *plan) wanted() []*ovs.Flow {
 
 func compile(tx *ovs.Transaction) (*plan, error) {
 	p := &plan{bundle: make([]step, 0, tx.NumOperations())}
-	for _, op := range tx.Operations() {
+	ops := tx.Operations()
+	mods, err := ovs.CompileFlowMods(ops)
+	if err != nil {
+		return nil, err
+	}
+	for i, op := range ops {
 		switch op.Verb {
 		case ovs.VerbAdd, ovs.VerbDelete:
-			mod, err := openflow.ParseFlow(strings.TrimPrefix(string(op.Verb), "flow ") + op.Text)
-			if err != nil {
-				return nil, &ovs.FlowError{Flow: op.Text, Key: op.Key, Reason: err.Error()}
-			}
-			s := step{message: mod}
-			if op.Verb == ovs.VerbAdd {
-				s.flow = op.Flow
-			}
-			p.bundle = append(p.bundle, s)
+			p.bundle = append(p.bundle, step{message: &mods[i], flow: op.Flow})
 		case ovs.VerbSetGroup:
-			group, err := ovs.ParseGroup(op.Group.ID, op.Text)
+			group, err := ovs.ParseGroup(op.Group.ID, op.Text())
 			if err != nil {
 				return nil, err
 			}

@@ -26,7 +26,7 @@ func scriptForErrors(t testing.TB) []ovs.Operation {
 func TestExplain(t *testing.T) {
 	ops := scriptForErrors(t)
 	flowError := func(i int, reason string) *ovs.FlowError {
-		return &ovs.FlowError{Flow: ops[i].Text, Key: ops[i].Key, Reason: reason}
+		return &ovs.FlowError{Flow: ops[i].Text(), Key: ops[i].Key, Reason: reason}
 	}
 	const tail = "\nError OFPBFC_MSG_FAILED for: OFPT_BUNDLE_CONTROL (OF1.4) (xid=0xb):\n bundle_id=0 type=COMMIT_REQUEST flags=atomic ordered"
 	tests := []struct {

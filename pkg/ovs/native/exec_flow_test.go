@@ -30,7 +30,7 @@ func (e *Exec) Run(ctx context.Context, tx *ovs.Transaction) error {
 			}
 		case ovs.VerbAdd, ovs.VerbDelete, ovs.VerbSetGroup, ovs.VerbDeleteGroup:
 			bundle = append(bundle, op)
-			script.WriteString(string(op.Verb) + op.Text + "\n")
+			script.WriteString(string(op.Verb) + op.Text() + "\n")
 		}
 	}
 	if len(bundle) > 0 {
@@ -42,7 +42,7 @@ func (e *Exec) Run(ctx context.Context, tx *ovs.Transaction) error {
 		var err error
 		switch op.Verb {
 		case ovs.VerbDeleteMeter:
-			_, err = e.command(ctx, "del-meters", op.Text)
+			_, err = e.command(ctx, "del-meters", op.Text())
 		case ovs.VerbFlush:
 			_, err = e.command(ctx, "ct-flush", op.Connections.Args()...)
 		}
@@ -91,7 +91,7 @@ func (e *Exec) setMeter(ctx context.Context, op ovs.Operation) error {
 	if strings.Contains(string(out), fmt.Sprintf("meter=%d ", op.Meter.ID)) {
 		command = "mod-meter"
 	}
-	_, err = e.command(ctx, command, op.Text)
+	_, err = e.command(ctx, command, op.Text())
 	return err
 }
 
@@ -107,7 +107,7 @@ func (e *Exec) Replace(ctx context.Context, want ovs.State) (ovs.Difference, err
 	}
 	numbers := map[string]bool{}
 	for _, op := range tx.Operations() {
-		object, _, _ := strings.Cut(op.Text, ",")
+		object, _, _ := strings.Cut(op.Text(), ",")
 		if numbers[object] {
 			return ovs.Difference{}, op.Refused(ovs.ReasonTwice)
 		}
@@ -141,7 +141,7 @@ func wantedFlows(flows []*ovs.Flow) (ops []ovs.Operation, script string, err err
 			return nil, "", op.Refused(ovs.ReasonTwice)
 		}
 		seen[op.Key] = true
-		b.WriteString(op.Text + "\n")
+		b.WriteString(op.Text() + "\n")
 		ops = append(ops, op)
 	}
 	return ops, b.String(), nil

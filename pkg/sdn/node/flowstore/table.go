@@ -197,9 +197,9 @@ func (t table) change(tx *ovs.Transaction, k key) {
 	switch k.kind {
 	case kindFlow:
 		if removed {
-			tx.Delete(e.sent.flow)
+			tx.DeleteAt(k.flow)
 		} else {
-			tx.Add(t.makeFlow(e, one, want))
+			tx.AddAt(k.flow, t.makeFlow(e, one, want))
 		}
 	case kindGroup:
 		if removed {
