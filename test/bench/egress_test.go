@@ -44,7 +44,7 @@ func (b *B) compareEgress() {
 		{"one rule of the new policy", withOtherVerdict(egressPolicy(1)), 1},
 	} {
 		counter.reset()
-		b.must(ours.change(step.to))
+		b.must(ours.set(step.to))
 		if got := counter.flowMods(b); got != int64(step.want) {
 			b.Errorf("change %s: got %d flow-mods, want %d", step.what, got, step.want)
 		}

@@ -23,7 +23,7 @@ func TestEgressFirewall(t *testing.T) {
 		t.Helper()
 		n := p.compiler(node)
 		f := sdn.EgressFirewall{ID: 1, Rules: []sdn.EgressFirewallRule{{To: []netip.Prefix{netip.PrefixFrom(p.Outside.Addr, 32)}, Deny: deny}}}
-		states := []sdn.State{n.EgressFirewall(f)}
+		states := []sdn.State{f.Compile(sdn.EgressVerdicts{}).State()}
 		for _, pod := range node.Pods {
 			compiled := sdn.Pod{OFPort: pod.OFPort, MAC: pod.MAC, Addrs: []netip.Addr{pod.Addr}, VNID: 0x20}
 			if pod == first {

@@ -64,7 +64,7 @@ func TestEgressFirewall_IsWithin(t *testing.T) {
 	within := 0
 	for range 2000 {
 		a, b := randomFirewall(r, r.IntN(4)), randomFirewall(r, r.IntN(4))
-		got := a.IsWithin(b)
+		got := a.Compile(EgressVerdicts{}).IsWithin(b.Compile(EgressVerdicts{}))
 		if got {
 			within++
 		}
@@ -80,7 +80,8 @@ func TestEgressFirewall_IsWithin(t *testing.T) {
 	if within < 500 {
 		t.Errorf("got %d pairs within each other, want more", within)
 	}
-	if f := goldenFirewall(); !f.IsWithin(f) || f.IsWithin(EgressFirewall{Rules: []EgressFirewallRule{{To: prefixes("192.0.2.9/32"), Deny: true}}}) {
+	narrower := EgressFirewall{Rules: []EgressFirewallRule{{To: prefixes("192.0.2.9/32"), Deny: true}}}.Compile(EgressVerdicts{})
+	if f := goldenFirewall().Compile(EgressVerdicts{}); !f.IsWithin(f) || f.IsWithin(narrower) || narrower.IsWithin(f) || !narrower.IsWithin(EgressVerdicts{}) || (EgressVerdicts{}).IsWithin(narrower) {
 		t.Error("got other results of the golden firewall")
 	}
 }
@@ -91,18 +92,18 @@ func TestEgressFirewall_firstRuleDecides(t *testing.T) {
 	owner := Owner{KindEgressFirewall, "tenant"}
 	for range 300 {
 		f := randomFirewall(r, r.IntN(20))
-		flows := dumped(t, owner, inMode(config.ModeNetworkPolicy).EgressFirewall(f))
+		flows := dumped(t, owner, f.Compile(EgressVerdicts{}).State())
 		recovered := EgressFirewallsOf(flows)[owner.Cookie()]
 		for range 60 {
 			to := netip.AddrFrom4([4]byte{192, 0, byte(r.IntN(5)), byte(r.IntN(9))})
 			if got, want := lookUp(t, flows, to), firstDecides(f, to); got != want {
 				t.Fatalf("%v to %v: got %t, want %t\n%v", f, to, got, want, flows)
 			}
-			if got, want := recovered.Evaluator()(to), firstDecides(f, to); got != want {
+			if got, want := recovered.Compile(EgressVerdicts{}).Allows(to), firstDecides(f, to); got != want {
 				t.Fatalf("%v to %v: got %t of the recovered rules, want %t", f, to, got, want)
 			}
 		}
-		again := dumped(t, owner, inMode(config.ModeNetworkPolicy).EgressFirewall(recovered))
+		again := dumped(t, owner, recovered.Compile(EgressVerdicts{}).State())
 		if diff := cmp.Diff(flows, again, cmpopts.EquateComparable(ovs.Key{})); len(f.Rules) > 0 && diff != "" {
 			t.Fatalf("flows of the recovered rules (-want +got):\n%s", diff)
 		}
@@ -120,7 +121,7 @@ func TestEgressFirewall_changesOwnFlows(t *testing.T) {
 	f.Rules = append(f.Rules, EgressFirewallRule{To: prefixes("0.0.0.0/0"), Deny: true})
 	compile := func(rules []EgressFirewallRule) map[string]bool {
 		flows := map[string]bool{}
-		for line := range strings.Lines(lines(t, subnetNode().EgressFirewall(EgressFirewall{ID: 7, Rules: rules}))) {
+		for line := range strings.Lines(lines(t, EgressFirewall{ID: 7, Rules: rules}.Compile(EgressVerdicts{}).State())) {
 			flows[line] = true
 		}
 		return flows
@@ -178,7 +179,7 @@ func FuzzEgressFirewallsOf(f *testing.F) {
 // firewallFlows are a node with two pods in different namespaces: pod 3 has the golden firewall, pod 4 has none. Each namespace has two services with outside endpoints.
 func firewallFlows(t *testing.T, n Node) []*ovs.Flow {
 	t.Helper()
-	states := []State{static(t, n), n.EgressFirewall(goldenFirewall())}
+	states := []State{static(t, n), goldenFirewall().Compile(EgressVerdicts{}).State()}
 	for port, id := range map[int]EgressFirewallID{3: 7, 4: 0} {
 		a, vnid := netip.AddrFrom4([4]byte{10, 128, 0, byte(port)}), config.VNID(0x20+port)
 		states = append(states, n.Pod(Pod{OFPort: port, MAC: config.MAC(a), Addrs: []netip.Addr{a}, VNID: vnid, EgressFirewall: id}))
@@ -274,6 +275,31 @@ func TestTraceEgressFirewall_missing(t *testing.T) {
 		trace := sw.Trace(t, packet)
 		if got := lastOutput(trace); got != want {
 			t.Errorf("output port: got %q, want %q\n%s", got, want, trace)
+		}
+	}
+}
+
+// Compile retains the flows of a previous compilation that do not change, and no others.
+func TestEgressFirewall_Compile(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 500 {
+		a, b := randomFirewall(r, r.IntN(6)), randomFirewall(r, r.IntN(6))
+		previous := a.Compile(EgressVerdicts{})
+		got, want := b.Compile(previous), b.Compile(EgressVerdicts{})
+		if diff := cmp.Diff(lines(t, want.State()), lines(t, got.State())); diff != "" || !got.Equal(want) {
+			t.Fatalf("%v after %v (-want +got):\n%s", b, a, diff)
+		}
+		before := map[string]*ovs.Flow{}
+		for _, f := range previous.State().Flows {
+			before[lines(t, State{Flows: []*ovs.Flow{f}})] = f
+		}
+		for _, f := range got.State().Flows {
+			if earlier := before[lines(t, State{Flows: []*ovs.Flow{f}})]; earlier != nil && earlier != f {
+				t.Fatalf("%v after %v: flow %v was compiled again", b, a, f)
+			}
+		}
+		if again := b.Compile(got); got.Equal(previous) != (lines(t, got.State()) == lines(t, previous.State())) || !again.Equal(got) {
+			t.Fatalf("%v after %v: got another result of Equal", b, a)
 		}
 	}
 }

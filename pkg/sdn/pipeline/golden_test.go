@@ -224,7 +224,7 @@ func goldenFirewalls() map[string]State {
 	global := pod
 	global.VNID = config.GlobalVNID
 	return map[string]State{
-		"egress-firewall":          inMode(config.ModeNetworkPolicy).EgressFirewall(goldenFirewall()),
+		"egress-firewall":          goldenFirewall().Compile(EgressVerdicts{}).State(),
 		"pod-firewall":             inMode(config.ModeNetworkPolicy).Pod(pod),
 		"pod-firewall-global":      inMode(config.ModeNetworkPolicy).Pod(global),
 		"pod-firewall-multitenant": inMode(config.ModeMultitenant).Pod(pod),

@@ -26,7 +26,7 @@ func TestTraceEgressFirewall_sharedVNID(t *testing.T) {
 		for port, f := range firewalls {
 			addr := netip.AddrFrom4([4]byte{10, 128, 0, byte(port)})
 			flows = append(flows, n.Pod(Pod{OFPort: port, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, VNID: vnid, EgressFirewall: f.ID}).Flows...)
-			flows = append(flows, n.EgressFirewall(f).Flows...)
+			flows = append(flows, f.Compile(EgressVerdicts{}).State().Flows...)
 		}
 		replaceFlows(t, bridge, flows)
 		for _, tc := range []struct {

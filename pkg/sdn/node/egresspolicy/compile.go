@@ -3,7 +3,6 @@ package egresspolicy
 import (
 	"context"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -30,24 +29,24 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 	n.compiled = true
 	rules, exists := p.read(ctx, name, n)
 	if !exists {
-		if n.firewall.ID == 0 {
+		if n.firewall.ID() == 0 {
 			return nil
 		}
-		n.firewall = pipeline.EgressFirewall{}
+		n.firewall, n.change = pipeline.EgressVerdicts{}, flowstore.Change{}
 		return p.store.Update(flowstore.Update{
 			Changes: []flowstore.Change{{Owner: ownerOf(name)}},
 			Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: pipeline.EgressFirewallID(0)}},
 		})
 	}
-	firewall := pipeline.EgressFirewall{ID: p.idOf(name, n), Rules: rules}
-	if reflect.DeepEqual(n.firewall, firewall) {
+	firewall := pipeline.EgressFirewall{ID: p.idOf(name, n), Rules: rules}.Compile(n.firewall)
+	if n.firewall.Equal(firewall) {
 		return nil // the store tries flows again that the switch has refused
 	}
 	revoked := !isNew && !n.firewall.IsWithin(firewall) // a namespace's first pod has no connections; after a restart all are evaluated
-	n.firewall = firewall
+	n.firewall, n.change = firewall, flowstore.Change{Owner: ownerOf(name), State: firewall.State()}.PrepareAfter(n.change)
 	return p.store.Update(flowstore.Update{
-		Changes: []flowstore.Change{{Owner: ownerOf(name), State: p.node.EgressFirewall(firewall)}},
-		Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: firewall.ID}},
+		Changes: []flowstore.Change{n.change},
+		Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: firewall.ID()}},
 		Revoked: flowstore.Revocation{Permission: revoked},
 	})
 }

@@ -22,10 +22,10 @@ func (p *Policies) evaluateConnections(bool) func(ovs.Connection) bool {
 	firewalls := map[netip.Addr]func(netip.Addr) bool{}
 	for name, n := range p.namespaces {
 		vnid, known := flowstore.Get[config.VNID](p.store, inputs.VNID(name))
-		if n.firewall.ID == 0 || known && vnid.IsGlobal() {
+		if n.firewall.ID() == 0 || known && vnid.IsGlobal() {
 			continue
 		}
-		allows := n.firewall.Evaluator()
+		allows := n.firewall.Allows
 		for _, addrs := range n.addrs {
 			for _, a := range addrs {
 				firewalls[a] = allows

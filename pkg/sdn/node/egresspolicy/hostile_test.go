@@ -33,7 +33,7 @@ func TestPolicies_hostileDNS(t *testing.T) {
 	slices.SortFunc(all, netip.Addr.Compare)
 	answer := dnsresolver.Answer{Addrs: all, Latest: all, Known: true}
 	firewall := pipeline.EgressFirewall{ID: 1, Rules: []pipeline.EgressFirewallRule{{To: a.allowed(answer)}, {To: everywhere(), Deny: true}}}
-	allows := firewall.Evaluator()
+	allows := firewall.Compile(pipeline.EgressVerdicts{}).Allows
 	for _, addr := range all {
 		if got, want := allows(addr), slices.Contains(opened, addr); got != want {
 			t.Errorf("DNS opens %s: got %t, want %t", addr, got, want)
@@ -41,7 +41,7 @@ func TestPolicies_hostileDNS(t *testing.T) {
 	}
 	// A Deny rule denies also these, and all addresses if there are too many or none is known.
 	denies := func(a dnsresolver.Answer) func(netip.Addr) bool {
-		return pipeline.EgressFirewall{ID: 1, Rules: []pipeline.EgressFirewallRule{{To: denied(a), Deny: true}}}.Evaluator()
+		return pipeline.EgressFirewall{ID: 1, Rules: []pipeline.EgressFirewallRule{{To: denied(a), Deny: true}}}.Compile(pipeline.EgressVerdicts{}).Allows
 	}
 	other := netip.MustParseAddr("203.0.113.1")
 	for what, tc := range map[string]struct {

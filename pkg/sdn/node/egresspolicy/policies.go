@@ -91,7 +91,8 @@ type namespace struct {
 	version  string                    // of the policies that were read
 	id       pipeline.EgressFirewallID // 0: no number was allocated
 
-	firewall pipeline.EgressFirewall // as in the store; ID 0: none
+	firewall pipeline.EgressVerdicts // as in the store
+	change   flowstore.Change        // that set it
 	compiled bool                    // it was compiled once
 	next     time.Time               // of the next update by an answer of DNS, at the earliest
 }

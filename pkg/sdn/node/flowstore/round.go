@@ -19,6 +19,12 @@ type change struct {
 	err      error // of a failed change or an eviction
 }
 
+// retains reports whether the owner has the same object as its flow before and after the change (Change.PrepareAfter).
+func (c *change) retains(key key) bool {
+	before, after := c.old[key], c.new[key]
+	return before.flow != nil && before.flow == after.flow && before.body == after.body
+}
+
 // fail completes the commits with the error.
 func (c *change) fail(err error) {
 	c.failed, c.err = true, err
@@ -40,13 +46,17 @@ type round struct {
 	touched map[key]bool
 }
 
-// newRound merges the changes, at most one for each owner. It removes all old states before it adds the first new one, so that a flow can change its owner,
-// and two owners can swap flows, in one round. A change in conflict fails.
+// newRound merges the changes, at most one for each owner. It removes what differs in all old states before it adds the first new one, so that a flow can change
+// its owner, and two owners can swap flows, in one round. A change in conflict fails.
 func newRound(t table, changes []*change) *round {
 	r := &round{table: t, changes: changes, live: make(map[pipeline.Owner]*change, len(changes)), touched: map[key]bool{}}
 	for _, c := range changes {
 		r.live[c.owner] = c
-		r.withdraw(c.owner, c.old)
+		for key := range c.old {
+			if !c.retains(key) {
+				r.remove(c.owner, key)
+			}
+		}
 	}
 	for _, c := range changes {
 		if !c.failed { // the failure of an earlier change may have failed it
@@ -58,14 +68,21 @@ func newRound(t table, changes []*change) *round {
 
 func (r *round) withdraw(owner pipeline.Owner, st state) {
 	for key := range st {
-		r.touched[key] = true
-		r.table.remove(owner, key)
+		r.remove(owner, key)
 	}
+}
+
+func (r *round) remove(owner pipeline.Owner, key key) {
+	r.touched[key] = true
+	r.table.remove(owner, key)
 }
 
 // admit adds the new state.
 func (r *round) admit(c *change) {
 	for key, con := range c.new {
+		if c.retains(key) {
+			continue
+		}
 		if rivals := r.table.rivals(key, c.owner, con.body); len(rivals) > 0 {
 			r.fail(c, r.conflict(key, con, rivals[0]))
 			return

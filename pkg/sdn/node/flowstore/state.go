@@ -35,8 +35,8 @@ type body struct {
 	conjunction bool // all actions are conjunctions, which are merged
 }
 
-// compile returns the owner's state by key. The error names the flow, group or meter.
-func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
+// compile returns the owner's state by key. Flows of an earlier state of the owner are not compiled again. The error names the flow, group or meter.
+func compile(owner pipeline.Owner, st pipeline.State, earlier state) (state, error) {
 	c := compiler{owner: owner, state: make(state, len(st.Flows))}
 	for _, m := range st.Meters {
 		if err := c.meter(m); err != nil {
@@ -53,12 +53,37 @@ func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
 			return nil, err
 		}
 	}
-	for _, f := range st.Flows {
-		if err := c.flow(f); err != nil {
+	flows := c.reuse(st.Flows, earlier)
+	keys, err := ovs.FlowKeys(flows)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range flows {
+		if err := c.flow(f, keys[i]); err != nil {
 			return nil, err
 		}
 	}
 	return c.state, nil
+}
+
+// reuse adds the flows that are the same objects in the earlier state, except for those whose compilation depends on other flows or groups. It returns the others.
+func (c *compiler) reuse(flows []*ovs.Flow, earlier state) []*ovs.Flow {
+	if len(earlier) == 0 {
+		return flows
+	}
+	known := make(map[*ovs.Flow]key, len(earlier))
+	for k, con := range earlier {
+		if con.flow != nil && !con.body.conjunction && !slices.ContainsFunc(con.flow.Actions, isReference) {
+			known[con.flow] = k
+		}
+	}
+	var others []*ovs.Flow
+	for _, f := range flows {
+		if k, ok := known[f]; !ok || c.add(k, earlier[k]) != nil {
+			others = append(others, f)
+		}
+	}
+	return others
 }
 
 // compiler compiles one owner's state.
@@ -113,6 +138,11 @@ func (c *compiler) resolve(actions []ovs.Action) ([]ovs.Action, error) {
 	})
 }
 
+func isReference(a ovs.Action) bool {
+	_, ok := a.(pipeline.Reference)
+	return ok
+}
+
 // replaceReferences returns the actions with their references replaced, in a copy if there are any.
 func replaceReferences(actions []ovs.Action, replacement func(pipeline.Reference) (ovs.Action, error)) ([]ovs.Action, error) {
 	replaced := actions
@@ -132,11 +162,7 @@ func replaceReferences(actions []ovs.Action, replacement func(pipeline.Reference
 	return replaced, nil
 }
 
-func (c *compiler) flow(f *ovs.Flow) error {
-	at, err := ovs.FlowKey(f)
-	if err != nil {
-		return err
-	}
+func (c *compiler) flow(f *ovs.Flow, at ovs.Key) error {
 	actions, err := c.resolve(f.Actions)
 	if err != nil {
 		return fmt.Errorf("flow %s: %w", at, err)

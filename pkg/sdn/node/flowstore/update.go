@@ -43,11 +43,14 @@ type Change struct {
 }
 
 // Prepare does the expensive part of Update in advance, for a constant state.
-func (c Change) Prepare() Change {
+func (c Change) Prepare() Change { return c.PrepareAfter(Change{}) }
+
+// PrepareAfter is Prepare for an owner with many flows, of which a prepared change had most: it does not compile those again that are the same objects.
+func (c Change) PrepareAfter(previous Change) Change {
 	if c.Compile != nil {
 		return c
 	}
-	if st, err := compile(c.Owner, c.State); err == nil {
+	if st, err := compile(c.Owner, c.State, previous.prepared); err == nil {
 		c.prepared = st
 	}
 	return c
@@ -181,7 +184,7 @@ func (in *inputs) apply(u Update) (changed []Input, readers map[pipeline.Owner]*
 func (c Change) constant() compilation {
 	result := compilation{commit: newCommit(c.Owner), wanted: c.prepared}
 	if result.wanted == nil && c.Compile == nil {
-		result.wanted, result.err = compile(c.Owner, c.State)
+		result.wanted, result.err = compile(c.Owner, c.State, nil)
 	}
 	return result
 }
@@ -197,7 +200,7 @@ func (in *inputs) compile(owner pipeline.Owner, r *reader) compilation {
 	}
 	st := r.compile(values)
 	if result.err = values.err; result.err == nil {
-		result.wanted, result.err = compile(owner, st)
+		result.wanted, result.err = compile(owner, st, nil)
 	}
 	return result
 }

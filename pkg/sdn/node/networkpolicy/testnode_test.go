@@ -99,7 +99,7 @@ func (s *testNode) write(t *testing.T, clear bool) {
 		}
 	}
 	for namespace, f := range s.firewalls {
-		wanted[pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}] = s.node.EgressFirewall(f)
+		wanted[pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}] = f.Compile(pipeline.EgressVerdicts{}).State()
 	}
 	for _, clause := range s.engine.Drain() {
 		owner, state := s.Compile(clause)
