@@ -21,7 +21,7 @@ func (m *Manager) GC(ctx context.Context, req *cniserver.Request) error {
 	if err != nil {
 		return err
 	}
-	known := m.knownAttachments()
+	known := m.Known()
 	before := m.health.snapshot()
 	// A pod that is attached from now on is missing in the runtime's list.
 	if err := m.reconcile(ctx, func(a sandbox.Attachment) bool { return valid(a) || !known[a] }); err != nil {

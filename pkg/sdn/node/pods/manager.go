@@ -134,8 +134,8 @@ func (m *Manager) deleteAttached(a sandbox.Attachment) {
 	delete(m.outsideReported, a)
 }
 
-// knownAttachments returns the attached pods, and the running sandboxes whose pods are unknown.
-func (m *Manager) knownAttachments() map[sandbox.Attachment]bool {
+// Known returns the attached sandboxes, and those that run and whose pods are unknown.
+func (m *Manager) Known() map[sandbox.Attachment]bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	all := make(map[sandbox.Attachment]bool, len(m.attached)+len(m.unidentified))

@@ -20,7 +20,7 @@ func (m *Manager) reconcile(ctx context.Context, valid func(sandbox.Attachment) 
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
 	known := c.attachments()
-	maps.Copy(known, m.knownAttachments())
+	maps.Copy(known, m.Known())
 	_, invalid := c.pods()
 	var errs []error
 	for _, a := range slices.SortedFunc(maps.Keys(known), c.compareStaleFirst) {
