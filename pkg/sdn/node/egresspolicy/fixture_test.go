@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"net"
 	"net/netip"
@@ -230,6 +231,7 @@ func egressPolicy(key string, rules ...string) *networkv1.EgressNetworkPolicy {
 		}
 		o.Spec.Egress = append(o.Spec.Egress, rule)
 	}
+	o.Generation = int64(crc32.ChecksumIEEE([]byte(strings.Join(rules, ",")))) // differs as the rules
 	return o
 }
 

@@ -14,6 +14,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -117,7 +118,12 @@ func New(o Options) (*Policies, error) {
 		o.Store.EvaluateConnections(pipeline.AllowedZones(), p.evaluateConnections)
 	}
 	reg, err := o.Policies.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: p.enqueue, UpdateFunc: func(_, now any) { p.enqueue(now) }, DeleteFunc: p.enqueue,
+		AddFunc: p.enqueue, DeleteFunc: p.enqueue,
+		UpdateFunc: func(before, now any) {
+			if generationOf(before) != generationOf(now) {
+				p.enqueue(now)
+			}
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add event handler: %w", err)
@@ -289,11 +295,25 @@ func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string
 	return p.update(ctx, name) // the informer may have policies whose event has not arrived
 }
 
-// versionOf identifies the state of policies.
+// generation identifies the rules of a policy: each node writes to its status, which changes the resourceVersion only.
+type generation struct {
+	uid    types.UID
+	number int64
+}
+
+// generationOf returns the zero generation for other objects.
+func generationOf(obj any) generation {
+	if o, ok := obj.(*networkv1.EgressNetworkPolicy); ok {
+		return generation{o.UID, o.Generation}
+	}
+	return generation{}
+}
+
+// versionOf identifies the rules of policies.
 func versionOf(objects []*networkv1.EgressNetworkPolicy) string {
 	versions := make([]string, len(objects))
 	for i, o := range objects {
-		versions[i] = string(o.UID) + "/" + o.Name + "/" + o.ResourceVersion
+		versions[i] = fmt.Sprintf("%s/%s/%d", o.UID, o.Name, o.Generation)
 	}
 	slices.Sort(versions)
 	return strings.Join(versions, " ")

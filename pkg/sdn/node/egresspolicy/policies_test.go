@@ -62,6 +62,28 @@ func TestPolicies(t *testing.T) {
 	a.want()
 }
 
+// Writes to the status of a policy, of which each node makes some, do not read its rules again.
+func TestPolicies_statusWritten(t *testing.T) {
+	c := newCluster(t)
+	c.policies.Add(egressPolicy("tenant/default", "Deny 0.0.0.0/0"))
+	a, _ := c.start(t, "tenant/5", "other/6")
+	a.want(denyAll1)
+	const unread = "not read again"
+	a.Policies.mu.Lock()
+	tenant := a.namespaces["tenant"]
+	read := tenant.version
+	tenant.version = unread
+	a.Policies.mu.Unlock()
+	c.policies.Modify(egressPolicy("tenant/default", "Deny 0.0.0.0/0")) // the same generation
+	c.policies.Add(egressPolicy("other/default", "Deny 0.0.0.0/0"))     // is handled after it
+	a.want(denyAll1, "priority=100,reg10=0x2,actions=drop")
+	a.Policies.mu.Lock()
+	defer a.Policies.mu.Unlock()
+	if current := versionOf(a.objects("tenant")); tenant.version != unread || current != read {
+		t.Errorf("got version %q read, and %q cached, want %q and %q", tenant.version, current, unread, read)
+	}
+}
+
 // Invalid policies retain the last valid rules, also over a restart. Where there are none, all packets are denied.
 func TestPolicies_invalid(t *testing.T) {
 	c := newCluster(t)
