@@ -1,25 +1,29 @@
 package pipeline
 
-// Reasons for which static flows and those of remote nodes drop packets. The first three are forged, or come from a machine that is no node.
+// Reasons for which static flows, and those of remote nodes and egress firewalls, drop packets. The first three are forged, or come from a machine that is no node.
 const (
-	DropUnknownPeer   = "unknown-peer"   // VXLAN from an address that is no VTEP
-	DropForeignSource = "foreign-source" // VXLAN of a node with an inner source that is not the node's
-	DropSpoofedSource = "spoofed-source" // a pod's packet or ARP with a MAC or an address that is not the pod's
-	DropPodTunnel     = "pod-tunnel"     // VXLAN that a pod sent
-	DropIsolation     = "isolation"      // the VNIDs differ
-	DropNoRoute       = "no-route"       // no flow has the destination
-	DropEndpoint      = "endpoint"       // a policy denies an endpoint of the service
-	DropCollision     = "collision"      // a second connection with the same addresses and ports
-	DropOther         = "other"          // all other flows, such as those that drop IPv6
+	DropUnknownPeer   = "unknown-peer"    // VXLAN from an address that is no VTEP
+	DropForeignSource = "foreign-source"  // VXLAN of a node with an inner source that is not the node's
+	DropSpoofedSource = "spoofed-source"  // a pod's packet or ARP with a MAC or an address that is not the pod's
+	DropPodTunnel     = "pod-tunnel"      // VXLAN that a pod sent
+	DropIsolation     = "isolation"       // the VNIDs differ
+	DropNoRoute       = "no-route"        // no flow has the destination
+	DropEndpoint      = "endpoint"        // a policy denies an endpoint of the service
+	DropEgress        = "egress-firewall" // an EgressNetworkPolicy denies a host outside
+	DropCollision     = "collision"       // a second connection with the same addresses and ports
+	DropOther         = "other"           // all other flows, such as those that drop IPv6
 )
 
 // DropReasons are all reasons.
 func DropReasons() []string {
-	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropCollision, DropOther}
+	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropEgress, DropCollision, DropOther}
 }
 
 // TunnelIngressTable has the drops of HostSubnets, which depend on the node's peers.
 const TunnelIngressTable = tableTunnelIngress
+
+// EgressFirewallTable has the drops of egress firewalls.
+const EgressFirewallTable = tableEgressFirewall
 
 // The tables whose packets are all denied by policies.
 const (
@@ -44,6 +48,8 @@ func DropReason(table, priority int) string {
 		return DropNoRoute
 	case table == tableEndpointVerdict:
 		return DropEndpoint
+	case table == tableEgressFirewall:
+		return DropEgress
 	case table == tableCollision:
 		return DropCollision
 	}

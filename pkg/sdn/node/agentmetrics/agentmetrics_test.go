@@ -35,6 +35,8 @@ type switchStatistics struct {
 	zonesErr error
 	static   []native.Drop
 	peers    []native.Drop
+
+	firewalls []native.Drop
 }
 
 func (s *switchStatistics) TableStats(context.Context) ([]openflow.TableStats, error) {
@@ -51,10 +53,13 @@ func (s *switchStatistics) OwnerDrops(_ context.Context, cookie uint64) ([]nativ
 }
 
 func (s *switchStatistics) TableDrops(_ context.Context, table uint8) ([]native.Drop, error) {
-	if table != 10 {
-		return nil, fmt.Errorf("got table %d, want 10", table)
+	switch table {
+	case 10:
+		return s.peers, s.err
+	case 100:
+		return s.firewalls, s.err
 	}
-	return s.peers, s.err
+	return nil, fmt.Errorf("got table %d, want 10 or 100", table)
 }
 
 func (s *switchStatistics) DatapathStats(context.Context) (native.DatapathStats, error) {
@@ -146,6 +151,10 @@ func TestMetrics(t *testing.T) {
 		{Key: ovs.Key{Table: 0, Priority: 150, Match: "in_port=2"}, Packets: 2}, {Key: ovs.Key{Table: 10}, Packets: 13},
 		{Key: ovs.Key{Table: 63}, Packets: 6}, {Key: ovs.Key{Table: 29}, Packets: 5}, {Key: ovs.Key{Table: 83}, Packets: 7},
 	}, []native.Drop{{Key: ovs.Key{Table: 10}, Packets: 13}, {Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=10.0.0.2"}, Packets: 4}}
+	from.firewalls = []native.Drop{
+		{Key: ovs.Key{Table: 100, Priority: 100, Match: "ip,reg10=0x1"}, Packets: 8}, {Key: ovs.Key{Table: 100, Priority: 124, Match: "ip,reg10=0x1,nw_dst=192.0.2.0/24"}, Packets: 1},
+		{Key: ovs.Key{Table: 100}, Packets: 2}, // counted with the static flows
+	}
 	m.flows.Committed(time.Millisecond, nil)
 	m.flows.Written(flowstore.WriteChanges, time.Millisecond, nil)
 	m.reconciles.Reconciled("services", time.Second, errors.New("failed"))
@@ -163,7 +172,7 @@ func TestMetrics(t *testing.T) {
 		`ovsdn_denied_packets_reported_total{direction="ingress"} 2`, `ovsdn_denied_packets_reported_total{direction="egress"} 1`,
 		`ovsdn_dropped_packets_total{reason="spoofed-source",table="pod-ingress"} 11`, `ovsdn_dropped_packets_total{reason="isolation",table="isolation"} 12`,
 		`ovsdn_dropped_packets_total{reason="other",table="classify"} 3`, `ovsdn_dropped_packets_total{reason="unknown-peer",table="tunnel-ingress"} 13`,
-		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`,
+		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`, `ovsdn_dropped_packets_total{reason="egress-firewall",table="egress-firewall"} 9`,
 		`ovsdn_dropped_packets_total{reason="endpoint",table="endpoint-verdict"} 6`, "ovsdn_switch_sample_failures_total 0",
 		"ovsdn_datapath_upcalls_total 100", "ovsdn_datapath_lost_packets_total 2", "ovsdn_datapath_masks 6", "ovsdn_conntrack_entries 400",
 		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,

@@ -44,7 +44,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		tableFlows:   gauge("ovsdn_table_flows", "Flows on the switch, by table.", "table"),
 		tableLookups: counter("ovsdn_table_lookup_packets_total", "Packets that the table processed.", "table"),
 		tableMatches: counter("ovsdn_table_matched_packets_total", "Packets that matched a flow of the table.", "table"),
-		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows and those of remote nodes dropped, by table and reason.", "table", "reason"),
+		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows, and those of remote nodes and egress firewalls, dropped, by table and reason.", "table", "reason"),
 
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
 		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),

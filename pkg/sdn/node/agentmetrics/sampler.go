@@ -67,9 +67,9 @@ type Sampler struct {
 
 // sampleTotals are what samples of all set-ups of the node's network have added up. Only one sampler uses it at a time.
 type sampleTotals struct {
-	static, peers dropCounter
-	failures      atomic.Uint64   // reads that failed
-	failing       map[string]bool // the parts whose last read failed
+	static, peers, firewalls dropCounter
+	failures                 atomic.Uint64   // reads that failed
+	failing                  map[string]bool // the parts whose last read failed
 }
 
 func newSampler(source Statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *Sampler {
@@ -122,6 +122,10 @@ func (s *Sampler) sample(ctx context.Context, slow bool) {
 		if !failed("drops of peers", err) {
 			s.totals.peers.add(withoutDefault(peers))
 		}
+		firewalls, err := s.source.TableDrops(ctx, pipeline.EgressFirewallTable)
+		if !failed("drops of egress firewalls", err) {
+			s.totals.firewalls.add(withoutDefault(firewalls))
+		}
 		next.datapath, next.conntrack = nil, nil
 		if stats, err := s.source.DatapathStats(ctx); !failed("datapath", err) {
 			next.datapath = &stats
@@ -173,10 +177,10 @@ func (t *sampleTotals) report(ctx context.Context, part string, err error) {
 	t.failing[part] = err != nil
 }
 
-// drops returns the sums of both counters.
+// drops returns the sums of all counters.
 func (t *sampleTotals) drops() map[drop]uint64 {
 	sums := map[drop]uint64{}
-	for _, c := range []dropCounter{t.static, t.peers} {
+	for _, c := range []dropCounter{t.static, t.peers, t.firewalls} {
 		for d, packets := range c.total {
 			sums[d] += packets
 		}
