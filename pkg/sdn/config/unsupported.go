@@ -28,21 +28,24 @@ func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
 	return ignored
 }
 
-// UnsupportedOfNetNamespace returns what the NetNamespace asks for and the network ignores.
-func UnsupportedOfNetNamespace(o *networkv1.NetNamespace) (ignored []string) {
-	if len(o.EgressIPs) > 0 {
-		ignored = append(ignored, fmt.Sprintf("egressIPs %s: packets to other networks have the address of the pod's node; remove them", listed(o.EgressIPs)))
+// UnsupportedOfNetNamespace returns what the NetNamespace asks for and the network ignores: egress IPs in mode subnet.
+func UnsupportedOfNetNamespace(o *networkv1.NetNamespace, mode Mode) (ignored []string) {
+	if mode == ModeSubnet && len(o.EgressIPs) > 0 {
+		ignored = append(ignored, fmt.Sprintf("egressIPs %s in mode %s: packets to other networks have the address of the pod's node; remove them", listed(o.EgressIPs), mode))
 	}
 	return ignored
 }
 
-// UnsupportedOfHostSubnet returns what the HostSubnet asks for and the network ignores.
-func UnsupportedOfHostSubnet(o *networkv1.HostSubnet) (ignored []string) {
+// UnsupportedOfHostSubnet returns what the HostSubnet asks for and the network ignores: egress IPs in mode subnet.
+func UnsupportedOfHostSubnet(o *networkv1.HostSubnet, mode Mode) (ignored []string) {
+	if mode != ModeSubnet {
+		return nil
+	}
 	if len(o.EgressIPs) > 0 {
-		ignored = append(ignored, fmt.Sprintf("egressIPs %s: the node does not assign them; remove them", listed(o.EgressIPs)))
+		ignored = append(ignored, fmt.Sprintf("egressIPs %s in mode %s: the node does not assign them; remove them", listed(o.EgressIPs), mode))
 	}
 	if len(o.EgressCIDRs) > 0 {
-		ignored = append(ignored, fmt.Sprintf("egressCIDRs %s: no egress IPs are assigned; remove them", listed(o.EgressCIDRs)))
+		ignored = append(ignored, fmt.Sprintf("egressCIDRs %s in mode %s: no egress IPs are assigned; remove them", listed(o.EgressCIDRs), mode))
 	}
 	return ignored
 }
