@@ -153,7 +153,7 @@ func (d *pipelineDoc) meters() string {
 }
 
 func (d *pipelineDoc) registers() string {
-	register := regexp.MustCompile(`^NXM_NX_(REG\d|TUN_ID)\[`)
+	register := regexp.MustCompile(`^NXM_NX_(REG\d+|TUN_ID)\[`)
 	t := NewTable("field", "constant", "value")
 	for _, c := range slices.SortedFunc(slices.Values(d.order), func(a, b Constant) int { return cmp.Compare(a.Value, b.Value) }) {
 		if register.MatchString(c.Value) && c.Doc != "" {
@@ -175,7 +175,7 @@ func (d *pipelineDoc) bits() string {
 
 func (d *pipelineDoc) zones() string {
 	t := NewTable("constant", "value", "meaning")
-	for _, name := range []string{"zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
+	for _, name := range []string{"zoneEgressIP", "egressIPBits", "zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
 		c := d.constants[name]
 		value, _ := strconv.Atoi(c.Value) // a number
 		text := new(doc.Package).Synopsis(c.Doc)

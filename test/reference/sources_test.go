@@ -136,7 +136,7 @@ func hostSections(t *testing.T) map[string]string {
 		})),
 		"ports":  ports.String(),
 		"chains": ChainTable(hostnet),
-		"sets":   must(t)(ConstantTable("set", []Named{{hostnet, "vtepSet", ""}})),
+		"sets":   must(t)(ConstantTable("set", []Named{{hostnet, "vtepSet", ""}, {hostnet, "egressSet", ""}})),
 
 		"sysctls": sysctls(),
 	}

@@ -126,6 +126,11 @@ func (n Node) toTun0MAC() ovs.Action {
 	return goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst")
 }
 
+// toPodMAC returns the actions that set the MAC of the pod at the packet's destination.
+func toPodMAC() []ovs.Action {
+	return []ovs.Action{goovs.Load("0xa58", "NXM_OF_ETH_DST[32..47]"), goovs.Move(addressDestination+"[]", "NXM_OF_ETH_DST[0..31]")}
+}
+
 // translated compiles packets whose destination is an endpoint. MACs follow from addresses in the cluster network (config.MAC); other destinations
 // are reached through the gateway, whose MAC the packet has.
 func (n Node) translated(s *State) {
@@ -136,7 +141,7 @@ func (n Node) translated(s *State) {
 	// table=68,priority=310,udp,tp_dst=4789,actions=drop
 	s.add(tableTranslated, 310, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
 	reset := []ovs.Action{ovs.CTClear(), noZone()}
-	toPod := slices.Concat(reset, []ovs.Action{goovs.Load("0xa58", "NXM_OF_ETH_DST[32..47]"), goovs.Move(addressDestination+"[]", "NXM_OF_ETH_DST[0..31]")})
+	toPod := slices.Concat(reset, toPodMAC())
 	for _, gateway := range n.gateways() {
 		// table=68,priority=230,ip,in_port=2,nw_dst=10.128.0.1,
 		//     actions=ct_clear,load:0->NXM_NX_REG3[],set_field:0a:58:0a:80:00:01->eth_dst,ct(commit,nat(src=169.254.0.11),table=30,zone=8193)

@@ -24,6 +24,8 @@ const (
 	KindAffinity Kind = 0x09 // the endpoint of a client of a service; Open vSwitch learns the flow
 
 	KindEgressFirewall Kind = 0x0a // the egress firewall of a namespace
+
+	KindEgressIP Kind = 0x0b // an egress IP that a node hosts
 )
 
 func (k Kind) String() string {
@@ -48,6 +50,8 @@ func (k Kind) String() string {
 		return "affinity"
 	case KindEgressFirewall:
 		return "egress firewall"
+	case KindEgressIP:
+		return "egress IP"
 	}
 	return fmt.Sprintf("kind(%#02x)", uint8(k))
 }

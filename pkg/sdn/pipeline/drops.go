@@ -12,11 +12,18 @@ const (
 	DropEgress        = "egress-firewall" // an EgressNetworkPolicy denies a host outside
 	DropCollision     = "collision"       // a second connection with the same addresses and ports
 	DropOther         = "other"           // all other flows, such as those that drop IPv6
+
+	DropEgressIPUnassigned  = "egress-ip-unassigned"  // no node hosts the egress IP, or this one does not and another node sends it the packet
+	DropEgressIPUnsolicited = "egress-ip-unsolicited" // a packet to an egress IP that is no reply
+	DropEgressIPTranslation = "egress-ip-translation" // the source could not be translated to the egress IP: no free port, a full zone, or an invalid packet
 )
 
 // DropReasons are all reasons.
 func DropReasons() []string {
-	return []string{DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropEgress, DropCollision, DropOther}
+	return []string{
+		DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropEgress, DropCollision, DropOther,
+		DropEgressIPUnassigned, DropEgressIPUnsolicited, DropEgressIPTranslation,
+	}
 }
 
 // TunnelIngressTable has the drops of HostSubnets, which depend on the node's peers.
@@ -52,6 +59,12 @@ func DropReason(table, priority int) string {
 		return DropEgress
 	case table == tableCollision:
 		return DropCollision
+	case table == tableEgressIP:
+		return DropEgressIPUnassigned
+	case table == tableEgressIPReply:
+		return DropEgressIPUnsolicited
+	case table == tableOutput || table == tableEgressIPOutput:
+		return DropEgressIPTranslation
 	}
 	return DropOther
 }

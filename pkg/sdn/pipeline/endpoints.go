@@ -75,8 +75,8 @@ func (n Node) evaluateEndpoints(s *State) {
 			// table=30,priority=400,ip,reg4=0x1000/0x1000,nw_dst=10.128.0.0/14,actions=drop
 			s.add(tableRoute, 400, ip(isEvaluatingEndpoint(), ovs.IPDestination(network)), goovs.Drop())
 		}
-		// table=101,priority=10,ip,reg4=0x1000/0x1000,actions=load:0x0->NXM_NX_REG4[12]
-		s.add(tableEgressIP, 10, ip(isEvaluatingEndpoint()), isAllowed)
+		// table=101,priority=400,ip,reg4=0x1000/0x1000,actions=load:0x0->NXM_NX_REG4[12]
+		s.add(tableEgressIP, egressEndpoint, ip(isEvaluatingEndpoint()), isAllowed)
 		n.frontends(s)
 	}
 	// table=62,priority=0,actions=drop

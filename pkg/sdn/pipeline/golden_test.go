@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write testdata/*.flows") //nolint:goche
 // goldenStates are states of all kinds of owners in all modes, by the names of their golden files.
 func goldenStates(t *testing.T) map[string]State {
 	all := map[string]State{}
-	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies(), goldenFirewalls()} {
+	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies(), goldenFirewalls(), goldenEgressIPs()} {
 		maps.Copy(all, some)
 	}
 	return all
@@ -230,6 +230,23 @@ func goldenFirewalls() map[string]State {
 		"pod-firewall-multitenant": inMode(config.ModeMultitenant).Pod(pod),
 		"pod-firewall-subnet":      subnetNode().Pod(global),
 		"balance-pod-firewall":     balancing(inMode(config.ModeNetworkPolicy)).Pod(pod),
+	}
+}
+
+func goldenEgressIPs() map[string]State {
+	tenants, evaluating := inMode(config.ModeMultitenant), inMode(config.ModeNetworkPolicy)
+	egressIP := netip.MustParseAddr("198.51.100.7")
+	pod := Pod{OFPort: 3, MAC: net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}, Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, VNID: 0xabcdef, EgressIP: egressIP}
+	global := pod
+	global.VNID, global.EgressFirewall = config.GlobalVNID, 7
+	return map[string]State{
+		"egress-ip":              evaluating.EgressIP(EgressIP{IP: egressIP}),
+		"egress-ip-remote":       evaluating.EgressIP(EgressIP{IP: egressIP, VTEP: netip.MustParseAddr("172.31.0.12")}),
+		"pod-egress-ip":          evaluating.Pod(pod),
+		"pod-egress-ip-global":   tenants.Pod(global),
+		"pod-egress-ip-subnet":   subnetNode().Pod(pod),
+		"balance-pod-egress-ip":  balancing(tenants).Pod(pod),
+		"hostsubnet-tenant-node": tenants.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true}),
 	}
 }
 

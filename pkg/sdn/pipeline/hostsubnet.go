@@ -43,6 +43,7 @@ func (n Node) Peer(p Peer) State {
 		}
 	}
 	n.frontendsOf(&s, p)
+	n.egressIPsOf(&s, p)
 	if n.tenants() {
 		// table=30,priority=100,ip,nw_dst=172.31.0.99,actions=goto_table:61
 		s.add(tableRoute, 100, ip(ovs.IPDestination(single(p.VTEP))), ovs.GotoTable(tableNodePort))

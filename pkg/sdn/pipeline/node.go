@@ -55,7 +55,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.21.8f.9e.08.77
+	// table=253,priority=32768,actions=note:00.5f.e2.50.de.da
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -116,8 +115,7 @@ func (n Node) markedByPeer(s *State, p Peer) {
 func isNode(other netip.Addr) []ovs.Action {
 	set := []ovs.Action{goovs.Load("0x1", regSourceNode)}
 	if other.Is4() {
-		a := other.As4()
-		set = append(set, goovs.Load(fmt.Sprintf("%#x", binary.BigEndian.Uint32(a[:])), regNodeAddress))
+		set = append(set, goovs.Load(fmt.Sprintf("%#x", bitsOf(other)), regNodeAddress))
 	}
 	return set
 }

@@ -22,6 +22,7 @@ type Pod struct {
 	Bandwidth config.Bandwidth
 
 	EgressFirewall EgressFirewallID
+	EgressIP       netip.Addr // the source of its packets to outside; invalid: that of its node
 }
 
 // Pod compiles a local pod: the check of its source addresses, its routes, and its VNID.

@@ -41,6 +41,8 @@ const (
 	sourceTenant = 1 << 14 // mode multitenant: packets of the source to node ports are evaluated by the outside endpoints (frontends.go)
 
 	hairpin = 1 << 15 // a service sends the packet back to the pod that sent it (hairpin.go)
+
+	egressIPSource = 1 << 16 // the packet leaves with the egress IP in reg11 as its source (egressip.go)
 )
 
 // The fields of reg4, by the names that load takes.
@@ -58,6 +60,7 @@ const (
 	regEndpointsAllowed = "NXM_NX_REG4[13]"
 	regSourceTenant     = "NXM_NX_REG4[14]"
 	regHairpin          = "NXM_NX_REG4[15]"
+	regEgressIPSource   = "NXM_NX_REG4[16]"
 )
 
 // Priorities in the tables of policies. A rule has priority policyBase plus its level, from 1 to MaxPolicyLevel.
@@ -135,8 +138,11 @@ func (n Node) bits(p Pod) (asSource, asTarget []ovs.Action) {
 	if firewall != 0 {
 		asSource = append(asSource, goovs.Load(fmt.Sprintf("%#x", uint32(firewall)), regEgressFirewall))
 	}
-	// Connections of pods with an egress firewall are tracked, too: replies to hosts outside pass it, and outside endpoints of services do not.
-	if !n.evaluates() || !p.Policies.Evaluated && firewall == 0 {
+	egressIP := n.loadEgressIP(p)
+	asSource = append(asSource, egressIP...)
+	// Connections of pods with an egress firewall or an egress IP are tracked, too: replies to hosts outside pass, with the pod's source, and outside
+	// endpoints of services are evaluated by the firewall.
+	if !n.evaluates() || !p.Policies.Evaluated && firewall == 0 && egressIP == nil {
 		return asSource, nil
 	}
 	load := func(bound bool, place string) []ovs.Action {

@@ -5,6 +5,7 @@
 //
 //	0 classify ──vxlan0──▶ 10 tunnel-ingress ── known peers only; tun_id → reg0; ────────┐
 //	     │  │                 packets of a node itself → reg4, reg6                      │
+//	     │  ├────tun0────▶ 102 egress-ip-reply ── replies to an egress IP ───────────────┤
 //	     │  └────tun0────▶ 25 service-return ── the host's proxy sent it back; reg0 ──┐  │
 //	     │       (from the node itself: → reg4, reg6, straight to 30)                 │  │
 //	     └───────pods────▶ 20 pod-ingress ── anti-spoof; VNID → reg0 ──┐              │  │
@@ -24,12 +25,13 @@
 //	 → to the requester      ▼                                          101 egress-ip  120 multicast-pods
 //	                         80 isolation                               → tun0         → ports
 //	                         81 ingress-policy
-//	                         82 ingress-allowed
+//	                         82 ingress-allowed                         → or vxlan0
 //	                         ▼
 //	                         130 commit
 //	                         131 collision
 //	                         ▼
 //	                         133 output → reg2
+//	                         134 egress-ip-output → tun0
 //
 // ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes. Only external machines receive requests, from 50,
 // and only their replies pass 30, to 40 (docs/decisions/0007-arp.md).
@@ -37,6 +39,9 @@
 // Packets that 27 and 81 deny end in 29 egress-denied and 83 ingress-denied, which send a copy to the agent if the namespace logs denied packets.
 //
 // 100 evaluates packets to outside by the egress firewall of the source's namespace, whose number 20 and 25 load (docs/decisions/0018-egress-policies.md).
+//
+// 101 sends packets of namespaces with an egress IP, which 20 and 25 load into reg11, to the node that hosts it. There 133 translates their source, and 134
+// outputs them. Replies pass 102 (docs/decisions/0019-egress-ips.md).
 //
 // 130 commits allowed connections to conntrack, and returns replies to the host's proxy. Packets of 90 and 101 pass it, too.
 //
@@ -96,7 +101,8 @@ const (
 	tableIngressDenied   = 83  // drops what ingress rules deny, with a copy to the agent if the namespace logs it
 	tableRemote          = 90  // pods of other nodes and of external machines: to the tunnel
 	tableEgressFirewall  = 100 // packets to outside: rules of EgressNetworkPolicies
-	tableEgressIP        = 101 // packets to outside: to tun0; for egress IPs, which this version lacks
+	tableEgressIP        = 101 // packets to outside: to tun0, or to the node that hosts the egress IP of their namespace
+	tableEgressIPReply   = 102 // packets to egress IPs: passes replies
 	tableMulticastEgress = 110 // multicast of VNIDs for which it is enabled
 	tableMulticastNodes  = 111 // copies of multicast to other nodes
 	tableMulticastPods   = 120 // copies of multicast to pods of this node
@@ -104,6 +110,7 @@ const (
 	tableCollision       = 131 // drops packets of a second connection with the same addresses and ports
 	tableServiceReply    = 132 // restores the service's address in replies of endpoints
 	tableOutput          = 133 // outputs packets, also to the port that they came from; limits the bandwidth to pods
+	tableEgressIPOutput  = 134 // outputs packets whose source is translated to an egress IP
 	tableVersion         = 253 // no packet: its flow has the version of the tables; 254 is reserved by OVS
 )
 
@@ -123,6 +130,7 @@ const (
 	regNodeAddress    = "NXM_NX_REG6[]"        // the other address of the node that is the source: its own IP if the source is a tun0 address, else its first tun0 address; 0: the source is no node
 	regOriginal       = "NXM_NX_REG7[]"        // the packet's own address while another one is evaluated: the destination of a packet to a node port, the source of a hairpin
 	regEgressFirewall = "NXM_NX_REG10[]"       // number of the egress firewall of the source's namespace on this node; 0: none
+	regEgressIP       = "NXM_NX_REG11[]"       // egress IP of the source's namespace; 0: none
 	tunID             = "NXM_NX_TUN_ID[0..31]" // VNI of the tunnel, which is the VNID of the source
 )
 
@@ -131,6 +139,7 @@ const (
 	numberDenied         = 5  // regDenied
 	numberNodeAddress    = 6  // regNodeAddress
 	numberEgressFirewall = 10 // regEgressFirewall
+	numberEgressIP       = 11 // regEgressIP
 )
 
 // TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
@@ -167,6 +176,7 @@ func TableNames() map[int]string {
 		tableRemote:          "remote",
 		tableEgressFirewall:  "egress-firewall",
 		tableEgressIP:        "egress-ip",
+		tableEgressIPReply:   "egress-ip-reply",
 		tableMulticastEgress: "multicast-egress",
 		tableMulticastNodes:  "multicast-nodes",
 		tableMulticastPods:   "multicast-pods",
@@ -174,6 +184,7 @@ func TableNames() map[int]string {
 		tableCollision:       "collision",
 		tableServiceReply:    "service-reply",
 		tableOutput:          "output",
+		tableEgressIPOutput:  "egress-ip-output",
 		tableVersion:         "version",
 	}
 }

@@ -101,25 +101,6 @@ func (n Node) toIsolation(pod netip.Addr) ovs.Action {
 	return ovs.GotoTable(tableIsolation)
 }
 
-// toOutside compiles the output of packets to the host, which routes them.
-func (n Node) toOutside(s *State) {
-	if n.evaluates() {
-		toHost := []ovs.Action{loadPort(PortTun), ovs.GotoTable(tableCommit)}
-		// table=101,priority=1,ip,actions=load:2->NXM_NX_REG2[],goto_table:130
-		s.add(tableEgressIP, 1, ip(), toHost...)
-		if n.tenants() { // committed, since no VNID of a host outside would allow the replies
-			for _, subnet := range n.Subnets {
-				// table=101,priority=2,ip,nw_src=10.128.0.0/23,
-				//     actions=move:NXM_OF_IP_SRC[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],load:2->NXM_NX_REG2[],goto_table:130
-				s.add(tableEgressIP, 2, ip(ovs.IPSource(subnet)), append(loadZone(zoneLocal, addressSource), toHost...)...)
-			}
-		}
-	}
-	// table=101,priority=0,actions=output:2
-	// table=101,priority=0,actions=load:2->NXM_NX_REG2[],goto_table:132
-	s.add(tableEgressIP, 0, anything(), n.toHost()...)
-}
-
 // toHost returns the actions that output a packet to the host.
 func (n Node) toHost() []ovs.Action {
 	if n.BalancesServices {

@@ -10,13 +10,18 @@ import (
 )
 
 // firstZone is the first zone of this program (docs/decisions/0001-conntrack.md). Zones below may be used by other programs.
-const firstZone = 0x2000
+const firstZone = zoneEgressIP
 
 // Zones are all zones that this program or a previous version of it uses.
 func Zones() ovs.Zones { return ovs.Zones{First: firstZone, Last: 0xffff} }
 
 // NATZones are the zones in which connections to services are translated.
 func NATZones() ovs.Zones { return ovs.Zones{First: zoneNAT, Last: zoneLocal - 1} }
+
+// EgressIPZones are the zones in which the sources of pods are translated to egress IPs.
+func EgressIPZones() ovs.Zones {
+	return ovs.Zones{First: zoneEgressIP, Last: zoneEgressIP + 1<<egressIPBits - 1}
+}
 
 // AllowedZones are the zones of connections that were allowed when they were opened.
 func AllowedZones() ovs.Zones { return ovs.Zones{First: zoneLocal, Last: 0xffff} }
@@ -44,6 +49,8 @@ const (
 	ZoneTarget  ZoneClass = "target"  // connections to the pod from outside of the node
 	ZoneHairpin ZoneClass = "hairpin" // connections of clients that reach themselves through a service
 	ZoneNAT     ZoneClass = "nat"     // translated connections to services
+
+	ZoneEgressIP ZoneClass = "egress-ip" // connections to outside with egress IPs that this node hosts
 )
 
 // zoneKind has the first zone of one purpose, and the share of the free entries that each of its zones may have.
@@ -61,6 +68,9 @@ func (n Node) LimitsZones() bool {
 // ZoneLimits returns the limits of all zones in which this node commits connections. free is the number of free entries of conntrack.
 func (n Node) ZoneLimits(free int) []ZoneLimit {
 	var all []ZoneLimit
+	if n.evaluates() {
+		all = append(all, ZoneLimit{Class: ZoneEgressIP, Zones: EgressIPZones(), Limit: max(free/targetShare, 1)})
+	}
 	for _, subnet := range n.Subnets {
 		if !subnet.Addr().Is4() {
 			continue
