@@ -66,8 +66,8 @@ func ofHost() []Mutation {
 		{
 			Name: "NOTRACK missing",
 			File: "pkg/sdn/node/hostnet/rules.go",
-			Old:  ", notrackChains(vxlan))...",
-			New:  ", notrackChains(vxlan)[:0])...",
+			Old:  ", notrackChains(vxlan), egressChains())...",
+			New:  ", notrackChains(vxlan)[:0], egressChains())...",
 			Test: Test{Package: "pkg/sdn/node/hostnet", Run: "^TestTunnelIsNotTracked$"},
 		},
 	}

@@ -141,7 +141,7 @@ func TestAllFirewalls_backendFails(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec iptables-nft --version\necho locked >&2; exit 4\n"), 0o755))
+	writeProgram(t, filepath.Join(dir, "iptables"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec iptables-nft --version\necho locked >&2; exit 4\n"))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if _, err := findIPTables(); err == nil {
 		t.Error("findIPTables: got no error")

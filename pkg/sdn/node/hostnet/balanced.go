@@ -22,14 +22,6 @@ func (c FirewallConfig) forwardBalancedGuard(vxlan []string) []Rule {
 	return []Rule{rule(append([]string{"-s", c.nextHop()}, vxlan...), "VXLAN of the node through a service", "DROP")}
 }
 
-// inputBalancedGuard drops packets that a service sends to this node's VXLAN port. VXLAN of nodes does not come in on tun0.
-func (c FirewallConfig) inputBalancedGuard(vxlan []string) []Rule {
-	if !c.BalancesServices {
-		return nil
-	}
-	return []Rule{rule(append([]string{"-i", Tun0Name}, vxlan...), "VXLAN from the bridge", "DROP")}
-}
-
 // unlimited returns packets of the node itself from the chain that limits the connections of each source: the node is no pod.
 func (c FirewallConfig) unlimited() []Rule {
 	if !c.BalancesServices {

@@ -93,6 +93,9 @@ func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, er
 	if c, err = f.starting(c); err != nil {
 		return nil, err
 	}
+	if c, err = f.ensureSet(c); err != nil {
+		return nil, err
+	}
 	steps := []func(Chain) ([]string, error){func(c Chain) ([]string, error) { return f.syncRulesOrFallback(ctx, c) }, f.syncJump}
 	switch {
 	case c.Optional == nil:

@@ -92,8 +92,8 @@ func TestFirewall_sync(t *testing.T) {
 		if changes := syncFirewall(t, f); len(changes) > 0 || len(r.writes) > 0 {
 			t.Errorf("second Sync: got changes %q with %q", changes, r.writes)
 		}
-		if r.reads != 22 { // eleven chains of the agent and eleven built-in ones
-			t.Errorf("got %d runs of iptables in a Sync without changes, want 22", r.reads)
+		if r.reads != 26 { // thirteen chains of the agent and thirteen built-in ones
+			t.Errorf("got %d runs of iptables in a Sync without changes, want 26", r.reads)
 		}
 	})
 }
@@ -133,6 +133,7 @@ B -A INPUT -p tcp --dport 22 -j ACCEPT; B -A INPUT -j KUBE-SERVICES; B -P INPUT 
 			"-P FORWARD ACCEPT",
 			"-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES",
 			"-A FORWARD -j KUBE-FORWARD",
+			`-A FORWARD -m comment --comment "ovsdn: from and to egress IPs" -j OVSDN-EGRESS`,
 			`-A FORWARD -m comment --comment "ovsdn: from and to pods" -j OVSDN-FORWARD`,
 			"-A FORWARD -j THEIRS",
 			"-A FORWARD -j REJECT --reject-with icmp-host-prohibited",
@@ -212,8 +213,9 @@ func TestFirewall_noGap(t *testing.T) {
 		}
 		syncFirewall(t, f)
 		want := []string{
-			"mangle insert OVSDN-GUARD 2", "mangle insert OVSDN-GUARD 5", "mangle delete OVSDN-GUARD 4", "mangle delete OVSDN-GUARD 1",
-			"mangle insert OVSDN-GUARD-INPUT 2", "mangle delete OVSDN-GUARD-INPUT 1",
+			"mangle insert OVSDN-GUARD 2", "mangle insert OVSDN-GUARD 6", "mangle insert OVSDN-GUARD 7",
+			"mangle delete OVSDN-GUARD 5", "mangle delete OVSDN-GUARD 4", "mangle delete OVSDN-GUARD 1",
+			"mangle insert OVSDN-GUARD-INPUT 3", "mangle insert OVSDN-GUARD-INPUT 4", "mangle delete OVSDN-GUARD-INPUT 2", "mangle delete OVSDN-GUARD-INPUT 1",
 			"mangle insert OVSDN-GUARD-VXLAN 2", "mangle delete OVSDN-GUARD-VXLAN 1",
 			"nat insert OVSDN-MASQUERADE 2",
 			"filter insert OVSDN-INPUT 2", "filter delete OVSDN-INPUT 1",
@@ -353,8 +355,8 @@ func TestFirewall_fallbackWithoutMatchICMP(t *testing.T) {
 		}
 		client.err = nil
 		syncFirewall(t, f)
-		if rules := b.save(t); strings.Contains(rules, strict) || strings.Count(rules, exception) != 2 {
-			t.Errorf("with the match: got rules\n%s\nwant no %q and two with %q", rules, strict, exception)
+		if rules := b.save(t); strings.Contains(rules, strict) || strings.Count(rules, exception) != 3 {
+			t.Errorf("with the match: got rules\n%s\nwant no %q and three with %q", rules, strict, exception)
 		}
 		before := b.save(t)
 		client.listErr = exits(t, 4) // another program holds the lock

@@ -13,12 +13,17 @@ func guardRules(networks, vxlan []string, icmp Rule) []Rule {
 	for _, n := range networks {
 		rules = append(rules, rule([]string{"-d", n}, "to a pod", "RETURN"))
 	}
-	return append(rules, translatedVXLAN(vxlan), icmp)
+	return append(rules, translatedVXLAN(vxlan), bridgeVXLAN(vxlan), icmp)
 }
 
 // guardInputRules drop packets of pods and clients of services to the node's own VTEP, and ICMP errors that would change its routes.
 func guardInputRules(vxlan []string, icmp Rule) []Rule {
-	return []Rule{translatedVXLAN(vxlan), icmp}
+	return []Rule{bridgeVXLAN(vxlan), translatedVXLAN(vxlan), icmp}
+}
+
+// bridgeVXLAN drops VXLAN from tun0 whatever its source, such as an egress IP or, with BalancesServices, ServiceNextHop. VXLAN of nodes does not come in on tun0.
+func bridgeVXLAN(vxlan []string) Rule {
+	return rule(append([]string{"-i", Tun0Name}, vxlan...), "VXLAN from the bridge", "DROP")
 }
 
 // translatedVXLAN drops packets that destination NAT sends to a VTEP. Table 10 would accept them as VXLAN of the node that
@@ -59,6 +64,6 @@ func unknownVTEPs(vxlan []string) Chain {
 		Table: tableMangle, Name: chainPrefix + "GUARD-VXLAN", BuiltIn: "PREROUTING",
 		Comment:  "ovsdn: VXLAN from nodes only",
 		Rules:    []Rule{rule(match, "VXLAN of an unknown VTEP", "DROP")},
-		Optional: &Optional{Feature: FeatureVTEPs, Modules: "ip_set, ip_set_hash_ip, xt_set and xt_addrtype"},
+		Optional: &Optional{Feature: FeatureVTEPs, Modules: "ip_set, ip_set_hash_ip, xt_set and xt_addrtype", Set: vtepSet},
 	}
 }

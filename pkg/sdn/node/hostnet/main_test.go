@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,6 +50,14 @@ func aloneInNetNS(t *testing.T) ns.NetNS {
 		runtime.UnlockOSThread()
 	})
 	return netns
+}
+
+// writeProgram writes a script. A process that another test forks in the meantime would inherit the open file, which the kernel then refuses to run (ETXTBSY).
+func writeProgram[T string | []byte](t *testing.T, path string, script T) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	must(t, os.WriteFile(path, []byte(script), 0o755))
 }
 
 func newNetNS(t *testing.T) ns.NetNS {

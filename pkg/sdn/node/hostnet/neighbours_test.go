@@ -79,7 +79,7 @@ func TestNeighbourSettings(t *testing.T) {
 	}
 }
 
-// neighbourSettings returns the settings of the neighbour table.
+// neighbourSettings returns the settings of the neighbour table of all interfaces.
 func neighbourSettings() []sysctl.Setting {
-	return slices.DeleteFunc(sysctl.Table(), func(s sysctl.Setting) bool { return !strings.Contains(s.Key, "/neigh/") })
+	return slices.DeleteFunc(sysctl.Table(), func(s sysctl.Setting) bool { return !strings.Contains(s.Key, "/neigh/default/") })
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,21 @@ func permanentNeighbours(link netlink.Link) ([]netlink.Neigh, error) {
 	return netlink.NeighListExecute(netlink.Ndmsg{Family: unix.AF_INET, Index: uint32(link.Attrs().Index), State: netlink.NUD_PERMANENT}) //nolint:gosec // as above
 }
 
+// egressIPs returns the egress IPs that have a route to the interface. Their neighbours belong to package egressaddress.
+func egressIPs(link netlink.Link) (map[netip.Addr]bool, error) {
+	routes, err := netlinksafe.RouteList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list the routes of %s: %w", Tun0Name, err)
+	}
+	all := map[netip.Addr]bool{}
+	for _, r := range routes {
+		if isEgressRoute(r) {
+			all[fromIPNet(r.Dst).Addr()] = true
+		}
+	}
+	return all, nil
+}
+
 // staleNeighbours removes the permanent neighbours of an agent with another next hop, or with one when there is none now. It lists all neighbours, so it does
 // so once: the next hop does not change while the agent runs.
 func (t *Tun0) staleNeighbours(link netlink.Link) (changes []string, err error) {
@@ -51,9 +67,13 @@ func (t *Tun0) staleNeighbours(link netlink.Link) (changes []string, err error) 
 		return nil, fmt.Errorf("list the neighbours of %s: %w", Tun0Name, err)
 	}
 	complete := err == nil // otherwise the next Sync lists them again
+	egress, err := egressIPs(link)
+	if err != nil {
+		return nil, err
+	}
 	for _, h := range have {
 		addr, _ := netip.AddrFromSlice(h.IP)
-		if addr.Unmap() == t.config.ServiceNextHop {
+		if addr.Unmap() == t.config.ServiceNextHop || egress[addr.Unmap()] {
 			continue
 		}
 		// ENOENT: it was deleted in the meantime.

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -108,15 +107,15 @@ func TestFirewall_kernelWithoutNotrack(t *testing.T) {
 		// iptables fails for table raw as it does on such a kernel, by its exit status.
 		status := map[backend]int{"iptables-nft": 4, legacy: 3}[b]
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "iptables"), fmt.Appendf(nil,
-			"#!/bin/sh\ncase \" $* \" in *' raw '*) echo 'Table does not exist (do you need to insmod?)' >&2; exit %d;; esac\nexec %s \"$@\"\n", status, program), 0o755))
+		writeProgram(t, filepath.Join(dir, "iptables"), fmt.Appendf(nil,
+			"#!/bin/sh\ncase \" $* \" in *' raw '*) echo 'Table does not exist (do you need to insmod?)' >&2; exit %d;; esac\nexec %s \"$@\"\n", status, program))
 		ipt, err := iptables.New(iptables.Path(filepath.Join(dir, "iptables")), iptables.Timeout(lockWait))
 		must(t, err)
 		f := &Firewall{iptables: ipt, rules: Rules(openShift()), vteps: completeVTEPs()}
 		syncFirewall(t, f)
 		skipped := f.Skipped()
-		if len(skipped) != 1 || skipped[0].Feature != FeatureNotrack {
-			t.Fatalf("Skipped: got %v, want %s", skipped, FeatureNotrack)
+		if len(skipped) != 2 || skipped[0].Feature != FeatureNotrack || skipped[1].Feature != FeatureEgressNotrack {
+			t.Fatalf("Skipped: got %v, want %s and %s", skipped, FeatureNotrack, FeatureEgressNotrack)
 		}
 		wantError(t, skipped[0].Err, chainPrefix+"NOTRACK-IN", chainPrefix+"NOTRACK-OUT", "xt_CT")
 		if rules := b.save(t); !strings.Contains(rules, chainPrefix+"MASQUERADE") || strings.Contains(rules, "NOTRACK") {

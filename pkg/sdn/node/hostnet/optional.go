@@ -36,7 +36,7 @@ func (o Optional) remedy(err error, loadsModules bool) (action string, lacksModu
 	isIPTables := errors.As(err, &failed)
 	switch {
 	case errors.Is(err, errForeignSet):
-		return "remove the other program's set: ipset destroy " + vtepSet, false
+		return "remove the other program's set: ipset destroy " + o.Set, false
 	case errors.Is(err, errForeignWriter):
 		return "stop the program that writes to the chain", false
 	case errors.Is(err, fs.ErrPermission):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -143,9 +144,9 @@ func TestServiceWithVTEPAsEndpointIsDropped(t *testing.T) {
 		iptables -I FORWARD -j ACCEPT`)
 	pod, outside := udp(t, n.pods, "10.128.0.2:5000"), udp(t, n.outside, "192.0.2.1:5000")
 	send(t, pod, "172.30.0.10:53")
-	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0 0" })
+	eventually(t, "the pod's packet is dropped", func() bool { return dropped(t) == "1 0 0 0" })
 	send(t, outside, "192.0.2.10:30053")
-	eventually(t, "the other host's packet is dropped", func() bool { return dropped(t) == "1 1 0" })
+	eventually(t, "the other host's packet is dropped", func() bool { return dropped(t) == "1 1 0 0" })
 }
 
 // A node port's endpoint is this node's own VTEP: Open vSwitch would receive the translated packet with the client's node as the tunnel
@@ -162,7 +163,7 @@ func TestTranslatedVXLANDoesNotReachOwnVTEP(t *testing.T) {
 	for _, port := range []string{"30053", "30054"} {
 		send(t, peer, "192.0.2.10:"+port)
 	}
-	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "2 0" })
+	eventually(t, "both translated packets are dropped", func() bool { return droppedIn(t, "OVSDN-GUARD-INPUT") == "0 2 0" })
 	send(t, udp(t, n.outside, "192.0.2.1:5001"), "192.0.2.10:4789") // a peer's own VXLAN
 	if from := sender(t, vtep); from.Port() != 5001 {
 		t.Errorf("VTEP: got a packet from %s, want one from port 5001 only", from)
@@ -233,4 +234,40 @@ func TestNodePortReplyIsMarked(t *testing.T) {
 	if requests, replies := count("request"), count("reply"); requests != "1" || replies != "1" {
 		t.Errorf("got %s requests without DSCP 62 and %s replies with it, want 1 and 1", requests, replies)
 	}
+}
+
+// A packet of an egress IP to another address of the node than its VTEP is masqueraded by kube-proxy. Without a mark, it would be a packet of the node itself, which
+// policies and VNIDs allow, or, with a DSCP that the pod has set, one of the target to itself.
+func TestEgressIPThroughNodePortIsMarked(t *testing.T) {
+	several := sourcesEvaluated()
+	several.ClusterNetworks = prefixes("10.128.0.0/14", "10.64.0.0/16")
+	for name, c := range map[string]FirewallConfig{"one network": sourcesEvaluated(), "several networks": several, "services balanced": balancedServices()} {
+		t.Run(name, func(t *testing.T) {
+			n, _ := newEgressNetwork(t, c)
+			sh(t, `ip addr add 198.51.100.1/32 dev eth0
+				iptables -t nat -A PREROUTING -d 198.51.100.1 -p udp --dport 30053 -j DNAT --to-destination 10.128.0.3:5353
+				iptables -t nat -I POSTROUTING -d 10.128.0.3 -p udp --dport 5353 -j MASQUERADE`)
+			must(t, n.pods.Do(func(ns.NetNS) error {
+				sh(t, "iptables -t mangle -A PREROUTING -d 10.128.0.3 -p udp --dport 5353 -m dscp ! --dscp 0x3e -j DROP")
+				return nil
+			}))
+			client, endpoint := udp(t, n.pods, egressIP+":5000"), udp(t, n.pods, "10.128.0.3:5353")
+			for _, tos := range []int{0, 0x3d << 2, 0x3f << 2} {
+				setTOS(t, client, tos)
+				must(t, endpoint.SetDeadline(time.Now().Add(10*time.Second)))
+				send(t, client, "198.51.100.1:30053")
+				if from := sender(t, endpoint); from.Addr() != netip.MustParseAddr("10.128.0.1") {
+					t.Errorf("TOS %#x: got a packet from %s, want 10.128.0.1", tos, from)
+				}
+			}
+		})
+	}
+}
+
+func setTOS(t *testing.T, conn *net.UDPConn, tos int) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, tos) }))
+	must(t, err)
 }

@@ -136,7 +136,7 @@ func TestFirewall_kernelWithoutConnlimit(t *testing.T) {
 		program, err := exec.LookPath(string(b))
 		must(t, err)
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\ncase \" $* \" in *' connlimit '*) echo 'No chain/target/match by that name.' >&2; exit 1;; esac\nexec "+program+" \"$@\"\n"), 0o755))
+		writeProgram(t, filepath.Join(dir, "iptables"), []byte("#!/bin/sh\ncase \" $* \" in *' connlimit '*) echo 'No chain/target/match by that name.' >&2; exit 1;; esac\nexec "+program+" \"$@\"\n"))
 		f, _ := b.firewall(t, limited(100))
 		f.podConnections = limited(100).PodConnections
 		f.iptables, err = iptables.New(iptables.Path(filepath.Join(dir, "iptables")), iptables.Timeout(lockWait))

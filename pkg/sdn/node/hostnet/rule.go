@@ -26,6 +26,8 @@ type Chain struct {
 
 	Pods func() []Rule // further rules, about pods; nil: none
 
+	Set string // the set that the rules match, which is created before them; "": none, or that of VTEPs
+
 	Last bool // the jump is appended to the built-in chain
 
 	Optional *Optional // not nil: if the chain can't be installed, Sync succeeds and Skipped reports it
@@ -35,6 +37,7 @@ type Chain struct {
 type Optional struct {
 	Feature Feature
 	Modules string // required kernel modules
+	Set     string // that the rules match; "": none
 }
 
 // Feature is the purpose of an optional chain.
@@ -44,6 +47,8 @@ type Feature string
 const (
 	FeatureNotrack Feature = "notrack" // the host's conntrack does not track the tunnel
 	FeatureVTEPs   Feature = "vteps"   // VXLAN is accepted from nodes only
+
+	FeatureEgressNotrack Feature = "egress-notrack" // the host's conntrack does not track packets of egress IPs
 
 	FeaturePodLimit Feature = "podlimit" // the entries of each pod in the host's conntrack table are limited
 )

@@ -75,7 +75,7 @@ const kubeMark = "0x4000/0x4000"
 func Rules(c FirewallConfig) Ruleset {
 	networks := ipv4(c.ClusterNetworks)
 	vxlan := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(c.VXLANPort))}
-	forwardGuard, inputGuard := slices.Concat(tenantRules(c, networks), c.forwardBalancedGuard(vxlan)), c.inputBalancedGuard(vxlan)
+	forwardGuard := slices.Concat(tenantRules(c, networks), c.forwardBalancedGuard(vxlan))
 	return append(Ruleset{
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD", BuiltIn: "FORWARD",
@@ -86,8 +86,8 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableMangle, Name: chainPrefix + "GUARD-INPUT", BuiltIn: "INPUT",
 			Comment:   "ovsdn: what must not reach the VTEP",
-			Rules:     slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMP())),
-			Fallbacks: [][]Rule{slices.Concat(inputGuard, guardInputRules(vxlan, unrelatedICMPOrReply()))},
+			Rules:     guardInputRules(vxlan, unrelatedICMP()),
+			Fallbacks: [][]Rule{guardInputRules(vxlan, unrelatedICMPOrReply())},
 		},
 		unknownVTEPs(vxlan),
 		podLimit(c.unlimited()),
@@ -113,7 +113,7 @@ func Rules(c FirewallConfig) Ruleset {
 			Comment: "ovsdn: routed by this node for others",
 			Rules:   slices.Concat(podDeviceRules(c.PodDevices), loopbackRules(), routedRules(c, networks)),
 		},
-	}, slices.Concat(hostPortChains(c, networks), notrackChains(vxlan))...)
+	}, slices.Concat(hostPortChains(c, networks), notrackChains(vxlan), egressChains())...)
 }
 
 // routedRules mark packets from other hosts to an address of a pod or service, before NAT. In other modes the chain exists and is empty.
@@ -149,8 +149,21 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 	nodePort := []string{"-o", Tun0Name, "-m", "conntrack", "--ctstate", "DNAT", "!", "--ctorigdst", c.ServiceNetwork.String()}
 	return append(rules,
 		rule(append([]string{"!", "-i", Tun0Name}, nodePort...), "from outside through a node port", forwarded...),
+		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "ORIGINAL"}, c.notFromPods(networks)), "egress IP through a node port", forwarded...),
 		// The reply has the node's own address as its source.
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
+}
+
+// notFromPods matches the sources of packets from tun0 that are egress IPs: pods retain theirs, and that of ServiceNextHop is the node itself. Several matches,
+// since a rule can exclude one source only.
+func (c FirewallConfig) notFromPods(networks []string) (match []string) {
+	if c.BalancesServices {
+		networks = append(slices.Clone(networks), c.ServiceNextHop.String())
+	}
+	for _, n := range networks {
+		match = append(match, "-m", "conntrack", "!", "--ctorigsrc", n)
+	}
+	return match
 }
 
 // hairpinRules mark connections of pods to pods that kube-proxy masquerades: those of a pod to itself through its service, since tenantRules have cleared

@@ -195,7 +195,7 @@ func (t *Tun0) routes(link netlink.Link) (changes []string, err error) {
 		changes = append(changes, fmt.Sprintf("route %s added", w.Dst))
 	}
 	for _, h := range have {
-		if slices.ContainsFunc(wanted, func(w netlink.Route) bool { return sameRoute(h, w) || replaces(w, h) }) || t.isKernelRoute(h) {
+		if slices.ContainsFunc(wanted, func(w netlink.Route) bool { return sameRoute(h, w) || replaces(w, h) }) || t.isKernelRoute(h) || isEgressRoute(h) {
 			continue
 		}
 		// ESRCH: it was deleted in the meantime.
@@ -239,6 +239,9 @@ func sameRoute(have, want netlink.Route) bool {
 func replaces(w, h netlink.Route) bool {
 	return fromIPNet(w.Dst) == fromIPNet(h.Dst) && h.Priority == 0 && h.Tos == 0
 }
+
+// isEgressRoute reports whether the route is one to an egress IP, which package egressaddress manages.
+func isEgressRoute(r netlink.Route) bool { return r.Protocol == EgressRouteProtocol }
 
 // isKernelRoute reports whether the kernel added the route, except for that to the node's subnet, which it adds with an address without
 // IFA_F_NOPREFIXROUTE, and which is removed.

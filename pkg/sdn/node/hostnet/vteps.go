@@ -147,25 +147,29 @@ func (v *VTEPs) sync() (changes []string, err error) {
 // isExist reports whether an entry to be added exists, or one to be removed does not.
 func isExist(err error) bool { return errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) }
 
-// RemoveVTEPs deletes the set, for an uninstall, after the rules that match it. It does not delete a set of another program, and succeeds on a kernel
-// without sets.
-func RemoveVTEPs(ctx context.Context) error {
+// RemoveSets deletes the sets of VTEPs and of egress IPs, for an uninstall, after the rules that match them. It does not delete a set of another program, and
+// succeeds on a kernel without sets.
+func RemoveSets(ctx context.Context) error {
+	return errors.Join(removeSet(ctx, vtepSet, vtepSetType), removeSet(ctx, egressSet, egressSetType))
+}
+
+func removeSet(ctx context.Context, name, setType string) error {
 	const interval, timeout = 20 * time.Millisecond, 5 * time.Second
-	set, err := netlink.IpsetList(vtepSet)
-	if err == nil && set.TypeName != vtepSetType {
-		klog.FromContext(ctx).Info("Skipped removal of the set of another program", "set", vtepSet, "type", set.TypeName)
+	set, err := netlink.IpsetList(name)
+	if err == nil && set.TypeName != setType {
+		klog.FromContext(ctx).Info("Skipped removal of the set of another program", "set", name, "type", set.TypeName)
 		return nil
 	}
 	// The kernel releases the set asynchronously after a rule of nftables was deleted.
 	_ = wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
-		err = netlink.IpsetDestroy(vtepSet)
+		err = netlink.IpsetDestroy(name)
 		return !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)), nil
 	})
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT), lacksSets(err):
 		return nil
 	default:
-		return fmt.Errorf("destroy set %s: %w", vtepSet, err)
+		return fmt.Errorf("destroy set %s: %w", name, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -75,9 +74,9 @@ func TestVTEPsFollowHostSubnets(t *testing.T) {
 
 		must(t, f.Remove(ctx))
 		for range 2 {
-			must(t, RemoveVTEPs(ctx))
+			must(t, RemoveSets(ctx))
 			if _, err := netlink.IpsetList(vtepSet); err != unix.ENOENT { //nolint:errorlint // netlink returns the number itself
-				t.Errorf("set after RemoveVTEPs: got %v, want none", err)
+				t.Errorf("set after RemoveSets: got %v, want none", err)
 			}
 		}
 	})
@@ -92,7 +91,7 @@ func TestVTEPs_beforeRestrict(t *testing.T) {
 			f.vteps = newVTEPs()
 			return f
 		}
-		restricted := func() bool { return strings.Contains(b.save(t), "--match-set") }
+		restricted := func() bool { return strings.Contains(b.save(t), "--match-set "+vtepSet) }
 		first := start()
 		syncFirewall(t, first)
 		if restricted() {
@@ -132,7 +131,7 @@ func TestFirewall_kernelWithoutSets(t *testing.T) {
 			program, err := exec.LookPath(string(b))
 			must(t, err)
 			dir := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\ncase \" $* \" in *' --match-set '*) echo 'No chain/target/match by that name.' >&2; exit 1;; esac\nexec "+program+" \"$@\"\n"), 0o755))
+			writeProgram(t, filepath.Join(dir, "iptables"), []byte("#!/bin/sh\ncase \" $* \" in *' --match-set '*) echo 'No chain/target/match by that name.' >&2; exit 1;; esac\nexec "+program+" \"$@\"\n"))
 			f.iptables, err = iptables.New(iptables.Path(filepath.Join(dir, "iptables")), iptables.Timeout(lockWait))
 			must(t, err)
 		}
@@ -144,8 +143,8 @@ func TestFirewall_kernelWithoutSets(t *testing.T) {
 			cripple(f)
 			syncFirewall(t, f)
 			skipped := f.Skipped()
-			if len(skipped) != 1 || skipped[0].Feature != FeatureVTEPs {
-				t.Fatalf("without %s: got Skipped %v, want %s", name, skipped, FeatureVTEPs)
+			if len(skipped) != 2 || skipped[0].Feature != FeatureVTEPs || skipped[1].Feature != FeatureEgressNotrack {
+				t.Fatalf("without %s: got Skipped %v, want %s and %s", name, skipped, FeatureVTEPs, FeatureEgressNotrack)
 			}
 			wantError(t, skipped[0].Err, chainPrefix+"GUARD-VXLAN", name)
 			if rules := b.save(t); !strings.Contains(rules, "VXLAN from nodes") || strings.Contains(rules, "--match-set") {
@@ -177,10 +176,10 @@ func TestVTEPs_setOfAnotherProgram(t *testing.T) {
 		t.Errorf("remedy: got %q, want %q in it", got, want)
 	}
 	must(t, f.Remove(t.Context()))
-	must(t, RemoveVTEPs(t.Context()))
+	must(t, RemoveSets(t.Context()))
 	set, err := netlink.IpsetList(vtepSet)
 	must(t, err)
 	if set.TypeName != "hash:net" {
-		t.Errorf("set after RemoveVTEPs: got type %s, want hash:net", set.TypeName)
+		t.Errorf("set after RemoveSets: got type %s, want hash:net", set.TypeName)
 	}
 }

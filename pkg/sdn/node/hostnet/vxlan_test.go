@@ -135,7 +135,7 @@ func TestPodsDoNotLowerTheTunnelsMTU(t *testing.T) {
 	}
 	lowered := func() bool { return strings.Contains(sh(t, "ip route get "+peer.String()), "mtu 600") }
 	tooBig(n.pods, "10.128.0.2")
-	eventually(t, "dropped", func() bool { return lowered() || droppedIn(t, "OVSDN-GUARD-INPUT") == "0 1" })
+	eventually(t, "dropped", func() bool { return lowered() || droppedIn(t, "OVSDN-GUARD-INPUT") == "0 0 1" })
 	if lowered() {
 		t.Errorf("route to another node after the ICMP error of a pod: got %s", sh(t, "ip route get "+peer.String()))
 	}

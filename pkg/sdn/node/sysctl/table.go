@@ -11,10 +11,12 @@ type Scope string
 
 // Scopes.
 const (
-	ScopeHost   Scope = "host"               // no interface, or all
-	ScopeTun0   Scope = "tun0"               // the host's interface in the pod network
-	ScopeUplink Scope = "uplink"             // the interface with the node's address, and those of the node's IPv4 default routes of the lowest metric
-	ScopeVeth   Scope = "host veths of pods" // the host's end of each pod's veth pair
+	ScopeHost   Scope = "host"   // no interface, or all
+	ScopeTun0   Scope = "tun0"   // the host's interface in the pod network
+	ScopeUplink Scope = "uplink" // the interface with the node's address, and those of the node's IPv4 default routes of the lowest metric
+	// ScopeEgressUplink is an interface in whose network the node hosts an egress IP.
+	ScopeEgressUplink Scope = "uplinks of hosted egress IPs"
+	ScopeVeth         Scope = "host veths of pods" // the host's end of each pod's veth pair
 )
 
 // interfaceName is the part of a key that Name replaces.
@@ -51,7 +53,9 @@ func (s Setting) Satisfied(have string) bool {
 // Table returns all sysctls that the agent sets, in the order in which it writes them. docs/reference.md is generated from it. The kernel's
 // Documentation/networking/ip-sysctl.rst describes how the sysctls of an interface and of `all` are combined. None of `default` is in the table: it only
 // initializes new interfaces, whose own sysctls the agent sets.
-func Table() []Setting { return slices.Concat(forwarding(), redirects(), neighbours(), veths()) }
+func Table() []Setting {
+	return slices.Concat(forwarding(), redirects(), neighbours(), egress(), veths())
+}
 
 const (
 	conf4 = "net/ipv4/conf/"
@@ -109,6 +113,19 @@ func neighbours() []Setting {
 		{
 			Key: conf6 + interfaceName + "/disable_ipv6", Value: "1", Scope: ScopeTun0, Optional: true, IPv4Only: true,
 			Reason: "no router solicitations and no duplicate address detection in a pod network without IPv6",
+		},
+	}
+}
+
+func egress() []Setting {
+	return []Setting{
+		{
+			Key: conf4 + interfaceName + "/forwarding", Value: "1", Scope: ScopeEgressUplink, Saved: true, Reported: true,
+			Reason: "without it the host neither answers ARP requests for egress IPs nor forwards packets to them",
+		},
+		{
+			Key: "net/ipv4/neigh/" + interfaceName + "/proxy_delay", Value: "0", Scope: ScopeEgressUplink, Saved: true,
+			Reason: "the host answers ARP requests for egress IPs at once, not after a random delay of up to 0.8 s",
 		},
 	}
 }
