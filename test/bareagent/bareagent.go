@@ -133,6 +133,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 	flows.Source(inputs.KindNamespaceUID, flowstore.Source{Default: types.UID("")})
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
+	flows.Source(inputs.KindEgressIPs, flowstore.Source{Default: inputs.EgressIPs{}})
 	dependencies := pods.Dependencies{
 		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Compile: a.Node.Pod, Events: a.Events,
 	}

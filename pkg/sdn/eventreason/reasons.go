@@ -55,6 +55,10 @@ const (
 	// Warning on Node: a Service, or a program of the node, uses the host port of a running pod, which gets the packets.
 	HostPortConflict = "HostPortConflict"
 
+	// Warning on Node: the node's HostSubnet has an egress IP that this host can't place: it lies in no network of the host, or is in use. Namespaces that have the IP can't
+	// send packets to outside with it.
+	EgressIPNotPlaced = "EgressIPNotPlaced"
+
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
 	NetworkPoliciesBeyondBudgets = "NetworkPoliciesBeyondBudgets"
 )
@@ -166,9 +170,34 @@ const (
 	EgressNetworkPoliciesMerged = "EgressNetworkPoliciesMerged"
 )
 
+// Reasons of the controller's Events about egress IPs.
+const (
+	// Warning on NetNamespace or HostSubnet: an entry of egressIPs or egressCIDRs is invalid, and ignored.
+	InvalidEgressIP = "InvalidEgressIP"
+
+	// Warning on NetNamespace or HostSubnet: an egress IP is not used: several namespaces have it, several nodes host it, it is a node's address, or it lies in the
+	// cluster network or the service network.
+	EgressIPConflict = "EgressIPConflict"
+
+	// Warning on NetNamespace: for 30 seconds no node hosts an egress IP of the namespace.
+	EgressIPNotHosted = "EgressIPNotHosted"
+
+	// Normal on NetNamespace: another node hosts an egress IP of the namespace than before.
+	EgressIPMoved = "EgressIPMoved"
+
+	// Warning on HostSubnet: the controller can't reach a node that hosts egress IPs, or may host some.
+	EgressNodeUnreachable = "EgressNodeUnreachable"
+
+	// Normal on HostSubnet: the controller reaches the node again.
+	EgressNodeReachable = "EgressNodeReachable"
+
+	// Warning on HostSubnet: the node is Ready and has never answered a probe, as behind a firewall; the Node's condition Ready decides whether it hosts egress IPs.
+	EgressProbeUnanswered = "EgressProbeUnanswered"
+)
+
 // Reasons of the Events of both programs about objects that ask for more than the network supports.
 const (
-	// Warning on Pod, NetNamespace, HostSubnet, AdminNetworkPolicy, BaselineAdminNetworkPolicy or, in mode subnet, NetworkPolicy and
+	// Warning on Pod, AdminNetworkPolicy, BaselineAdminNetworkPolicy or, in mode subnet, NetNamespace, HostSubnet, NetworkPolicy and
 	// ClusterNetworkPolicy: the object asks for something that the network does not support and ignores; the message has the field or annotation, the effect
 	// and the alternative. On a Pod once, when its network is set up.
 	NotSupported = "NotSupported"

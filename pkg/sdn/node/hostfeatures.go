@@ -44,6 +44,8 @@ func skippedFeature(s hostnet.Skipped) (reason, effect string, err error) {
 	case hostnet.FeaturePodLimit:
 		return eventreason.PodConnectionsUnlimited, "connections of pods not limited in the host's conntrack", fmt.Errorf(
 			"one pod can fill the host's conntrack table, so that neither other pods nor the node can open connections: %w; %s", s.Err, s.Remedy)
+	case hostnet.FeatureEgressNotrack:
+		return "", "packets of egress IPs tracked by the host's conntrack", nil
 	default:
 		return "", string(s.Feature) + " not supported by the kernel", nil
 	}

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -21,6 +19,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/egressaddress"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/egressips"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
@@ -72,6 +72,8 @@ type nodeNetwork struct {
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podHandlers []podflows.PodHandler
 	egress      *egresspolicy.Policies
+	egressIPs   *egressips.EgressIPs // nil in mode subnet
+	egressAddrs *egressaddress.Addresses
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports
@@ -140,9 +142,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	remoteNodes.Follow(n.followRemoteNodes(listeners))
 	namespaces, err := vnids.New(vnids.Options{
 		Node: n.node, Lister: netNamespaces.Lister(), Informer: netNamespaces.Informer(), Store: n.store, Bridge: a.bridge, Follower: listeners,
-		Get: func(ctx context.Context, name string) (*networkv1.NetNamespace, error) {
-			return a.network.NetworkV1().NetNamespaces().Get(ctx, name, metav1.GetOptions{})
-		},
+		Get: a.getNetNamespace,
 	})
 	if err != nil {
 		return err
@@ -164,7 +164,10 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	if err := n.newPolicies(outside); err != nil {
 		return err
 	}
-	return n.newEgressPolicies(outside)
+	if err := n.newEgressPolicies(outside); err != nil {
+		return err
+	}
+	return n.newEgressIPs()
 }
 
 // followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
@@ -312,7 +315,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Network {
 	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s}
 	if n.policies != nil {
-		state.Denied = n.policies.ReportedPackets
+		state.Denied, state.EgressIPs = n.policies.ReportedPackets, n.egressIPs.Hosted
 	}
 	return state
 }
@@ -344,7 +347,8 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler,
 	flows := a.flowsHealthy(n.store)
 	healthy := func() error {
 		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(),
-			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.Healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows())
+			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.Healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows(),
+			n.egressAddrs.Healthy())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	n.reportMissingHostPorts(ctx, n.agent.reporter, n.pods.Pods()) // before the first request

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/egressaddress"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
@@ -91,6 +92,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		{"CNI configuration and plugin", func(context.Context) error { return u.files.Remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
 		{"host ports", u.removeHostPorts},
+		{"egress IPs", egressaddress.Remove}, // before the firewall, which accepts their packets without conntrack
 		{"firewall", u.removeFirewall},
 		{"sysctls", u.restoreSysctls},
 		{"bridge", u.removeBridge},       // after the steps without Open vSwitch, which may hang
@@ -181,7 +183,7 @@ func (u *uninstaller) removeFirewall(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return hostnet.RemoveVTEPs(ctx)
+	return hostnet.RemoveSets(ctx)
 }
 
 // restoreSysctls restores nothing if another network is configured: it may need the sysctls.

@@ -34,6 +34,8 @@ type Network struct {
 	Addrs   func() ipam.Usage
 	Denied  func() (ingress, egress uint64) // nil in mode subnet
 	Sampler *Sampler
+
+	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
 }
 
 // New returns metrics of a node without a network. ready is the check of /readyz.

@@ -12,7 +12,7 @@ type nodeCollector struct {
 	*Metrics
 	tables map[int]string
 
-	ready, pods, addrsFree, addrsTotal                            metrics.Family
+	ready, pods, addrsFree, addrsTotal, egressIPs                 metrics.Family
 	flowsInstalled, groups, meters, ownersRefused                 metrics.Family
 	drift, repairs, conflicts, rejections                         metrics.Family
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
@@ -30,6 +30,8 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		pods:       gauge("ovsdn_pods", "Sandboxes with a port on the node."),
 		addrsFree:  gauge("ovsdn_pod_addresses_free", "IPv4 addresses of the node's subnets that no pod has."),
 		addrsTotal: gauge("ovsdn_pod_addresses_capacity", "IPv4 addresses of the node's subnets for pods."),
+
+		egressIPs: gauge("ovsdn_egress_ips", "Egress IPs that namespaces use and this node hosts, by state: placed, or not-placed, which the host can't forward (Event EgressIPNotPlaced).", "state"),
 
 		flowsInstalled: gauge("ovsdn_flows_installed", "Flows that the agent has installed."),
 		groups:         gauge("ovsdn_groups_installed", "Groups that the agent has installed: services with --service-proxy=ovs."),
@@ -59,7 +61,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),
-		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener (opened by the pod), target (opened to the pod from outside of the node), hairpin, nat.", "class"),
+		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener (opened by the pod), target (opened to the pod from outside of the node), hairpin, nat, egress-ip (of pods of all nodes, with an egress IP of this node as their source).", "class"),
 		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with the most entries, by class of zones.", "class"),
 		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "Highest ratio of a zone's entries to its limit, by class of zones.", "class"),
 	}
@@ -67,7 +69,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
-	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
+	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
 		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.denied, c.deniedReported,
 		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
@@ -100,6 +102,11 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 		ingress, egress := n.Denied()
 		metrics.Send(to, c.deniedReported, ingress, "ingress")
 		metrics.Send(to, c.deniedReported, egress, "egress")
+	}
+	if n.EgressIPs != nil {
+		hosted, notPlaced := n.EgressIPs()
+		metrics.Send(to, c.egressIPs, hosted-notPlaced, "placed")
+		metrics.Send(to, c.egressIPs, notPlaced, "not-placed")
 	}
 	c.collectSample(to, n.Sampler.get())
 }

@@ -339,7 +339,7 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 		return nil
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
-	if n.valid && n.reported != "" {
+	if n.valid && p.isInvalid(name) {
 		p.retired[name] = retired{n.rules, n.id}
 	}
 	delete(p.namespaces, name)

@@ -41,7 +41,6 @@ func TestPrepareAfter(t *testing.T) {
 	if got := f.Changes() - changes; got != 3 {
 		t.Errorf("got %d changes, want those of the group and two flows", got)
 	}
-	changes = f.Changes()
 	must(t, s.SetAll(previous)[0])
 	must(t, s.Delete(owner))
 	if len(f.Flows()) != 0 || len(s.table.entries) != 0 {

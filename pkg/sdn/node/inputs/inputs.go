@@ -23,6 +23,7 @@ const (
 	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
 	KindEgressFirewall = "egress firewall"  // pipeline.EgressFirewallID of a namespace, 0: none, by package egresspolicy
+	KindEgressIPs      = "egress IPs"       // EgressIPs of a Namespace, by package egressips for Namespaces with pods on this node
 )
 
 // VNID is the VNID of a namespace.
@@ -51,6 +52,12 @@ func Bandwidth(pod pipeline.Owner) flowstore.Input {
 // EgressFirewall is the number of a namespace's egress firewall on this node.
 func EgressFirewall(namespace string) flowstore.Input {
 	return flowstore.Input{Kind: KindEgressFirewall, Key: namespace}
+}
+
+// NamespaceEgressIPs are the egress IPs of the Namespace with that UID. With the UID "" they are those of the current one of that name; with another UID, such as the
+// key of a pod's owner for a pod whose Namespace is unknown, pods use no egress IP of a current Namespace.
+func NamespaceEgressIPs(namespace string, uid types.UID) flowstore.Input {
+	return flowstore.Input{Kind: KindEgressIPs, Key: namespace + "/" + string(uid)}
 }
 
 // Ports are the OpenFlow ports of the pods on this node of the Namespace with that UID.

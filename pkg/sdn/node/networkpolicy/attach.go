@@ -88,3 +88,11 @@ func (p *Policies) setAddrs(key policy.PodKey) {
 	p.compiler.engine.Detach(key)
 	p.syncPod(key) // the pod may have ended, or may not be cached yet
 }
+
+// NamespaceOf returns the namespace of the pod with the address, on any node; false if there is none.
+func (p *Policies) NamespaceOf(addr netip.Addr) (namespace string, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pod, known := p.compiler.engine.PodByAddr(addr)
+	return pod.Namespace, known && pod.Namespace != ""
+}

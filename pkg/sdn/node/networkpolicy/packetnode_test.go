@@ -10,6 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
@@ -39,7 +40,7 @@ func newPacketNode(t *testing.T) *packetNode {
 	t.Cleanup(bridge.Close)
 	s := &packetNode{
 		node: n, world: network.Outside, bridge: bridge, outside: map[netip.AddrPort]pipeline.OutsideEndpoints{},
-		testNode: testNode{store: flowstore.New(bridge), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
+		testNode: testNode{store: flowstore.New(bridge), egressIPs: egressip.New(nil), written: map[pipeline.Owner]bool{}, Compiler: NewCompiler(pipeline.Node{
 			Mode:            config.ModeNetworkPolicy,
 			ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
@@ -30,6 +32,7 @@ type testNode struct {
 	tracer  *ovstest.Tracer
 
 	firewalls map[string]pipeline.EgressFirewall // by namespace
+	egressIPs *egressip.Table
 }
 
 func subnet(i int) netip.Prefix {
@@ -66,7 +69,7 @@ func (s *testNode) reset(node pipeline.Node) {
 	node.Subnets = []netip.Prefix{subnet(s.index)}
 	node.VTEP = oracle.NodeIP(s.index)
 	node.VXLANPort = 4789
-	s.firewalls = nil
+	s.firewalls, s.egressIPs = nil, egressip.New(nil)
 	s.Compiler = NewCompiler(node, policy.New(oracle.HostNetwork()...))
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
 		name := fmt.Sprintf("n%d", i+1)
@@ -78,8 +81,8 @@ func (s *testNode) reset(node pipeline.Node) {
 // ofport returns the ofport of a pod, derived from the last byte of its address, which is unique on a node.
 func ofport(addr netip.Addr) int { return 10 + int(addr.As4()[3]) }
 
-// write installs the flows of the node, its pods and the changed clauses of the engine. clear removes the flows of all other owners; else only those of pods
-// and egress firewalls are removed.
+// write installs the flows of the node, its pods and the changed clauses of the engine. clear removes the flows of all other owners; else only those of pods,
+// egress firewalls and egress IPs are removed.
 func (s *testNode) write(t *testing.T, clear bool) {
 	t.Helper()
 	static, err := s.node.Static()
@@ -95,18 +98,22 @@ func (s *testNode) write(t *testing.T, clear bool) {
 		for owner, pod := range pods {
 			pod.Policies = s.podPolicies(key)
 			pod.EgressFirewall = s.firewalls[key.Namespace].ID
+			pod.EgressIP = s.egressIP(key.Namespace, pod.Addrs[0])
 			wanted[owner] = s.node.Pod(pod)
 		}
 	}
 	for namespace, f := range s.firewalls {
 		wanted[pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}] = f.Compile(pipeline.EgressVerdicts{}).State()
 	}
+	for owner, state := range s.egressFlows() {
+		wanted[owner] = state
+	}
 	for _, clause := range s.engine.Drain() {
 		owner, state := s.Compile(clause)
 		wanted[owner] = state
 	}
 	for owner := range s.written {
-		if _, ok := wanted[owner]; !ok && (clear || owner.Kind == pipeline.KindPod || owner.Kind == pipeline.KindEgressFirewall) {
+		if _, ok := wanted[owner]; !ok && (clear || slices.Contains([]pipeline.Kind{pipeline.KindPod, pipeline.KindEgressFirewall, pipeline.KindEgressIP}, owner.Kind)) {
 			wanted[owner] = pipeline.State{}
 		}
 	}

@@ -176,6 +176,8 @@ func (n *testNodes) compare(t *testing.T, when string, w *oracle.World, conns []
 		s.write(t, n.clear)
 	}
 	n.clear = false
+	leaving, conns := split(conns)
+	n.compareDepartures(t, when, w, leaving)
 	allowed, err := n.allows(conns)
 	if err != nil {
 		t.Fatal(err)

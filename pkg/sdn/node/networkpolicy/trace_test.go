@@ -85,7 +85,8 @@ func newPool(t *testing.T) chan *testNodes {
 }
 
 // The switch allows the connections that the oracle allows, in random clusters in mode networkpolicy or multitenant, with the conntrack of the kernel or of
-// the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network.
+// the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network. Those to outside leave with the
+// sources of the oracle, and five times the egress IPs of all namespaces and nodes change.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := newPool(t)
 	var traced atomic.Int64
@@ -118,6 +119,7 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 	}
 	w.FirewallVNIDs = n.vnids
 	firewalls := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // to be repeatable
+	egressIPs := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // as above
 	compare := func(when string, conns []oracle.Connection) {
 		t.Helper()
 		n.compare(t, when, w, conns)
@@ -132,6 +134,10 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 			n.setFirewalls(t, w)
 			compare(fmt.Sprintf("step %d, egress firewalls", i), sampleConnections(w, r, *sample))
 			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
+			w.DrawEgressIPs(egressIPs)
+			n.setEgressIPs(t, w)
+			leaving, _ := split(allConnections(w))
+			compare(fmt.Sprintf("step %d, egress IPs", i), leaving)
 		}
 	}
 	compare("at the end", allConnections(w))

@@ -23,7 +23,7 @@ type Dependencies struct {
 }
 
 // Store is the flow store (*flowstore.Store). It has sources of inputs.KindVNID, inputs.KindNamespaceUID, inputs.KindNamespaceVNID,
-// inputs.KindPodPolicies and inputs.KindEgressFirewall.
+// inputs.KindPodPolicies, inputs.KindEgressFirewall and inputs.KindEgressIPs.
 type Store interface {
 	Update(u flowstore.Update) []*flowstore.Commit
 	Require(ctx context.Context, inputs ...flowstore.Input) error

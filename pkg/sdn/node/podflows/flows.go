@@ -71,6 +71,10 @@ func (f *Flows) Ready(ctx context.Context, name string) (apitypes.UID, error) {
 		return "", types.NewError(types.ErrTryAgainLater, fmt.Sprintf("namespace %s was created again, and its NetNamespace is still that of the previous one", name),
 			"ovsdn-controller re-creates it; check that it runs")
 	}
+	// Until they are known, the pod's packets would leave with another source.
+	if err := f.store.Require(ctx, inputs.NamespaceEgressIPs(name, uid)); err != nil {
+		return "", err
+	}
 	return uid, nil
 }
 
@@ -116,7 +120,8 @@ func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (
 	key := f.policyKey(p)
 	others = f.attach(ctx, p.Owner(), key, pipeline.Pod{OFPort: p.OFPort, Addrs: p.Addrs}, object)
 	vnid, policies, bandwidth, firewall := vnidInput(p), inputs.PodPolicies(key), inputs.Bandwidth(p.Owner()), inputs.EgressFirewall(p.Namespace)
-	reads := []flowstore.Input{policies, bandwidth, firewall}
+	egressIPs := egressIPsInput(p)
+	reads := []flowstore.Input{policies, bandwidth, firewall, egressIPs}
 	if p.VNID == nil {
 		reads = append(reads, vnid)
 	}
@@ -127,7 +132,7 @@ func (f *Flows) update(ctx context.Context, p sandbox.Pod, object *corev1.Pod) (
 			pod := pipeline.Pod{
 				OFPort: p.OFPort, MAC: p.MAC(), Addrs: p.Addrs,
 				Policies: flowstore.Read[pipeline.PodPolicies](v, policies), Bandwidth: flowstore.Read[config.Bandwidth](v, bandwidth),
-				EgressFirewall: flowstore.Read[pipeline.EgressFirewallID](v, firewall),
+				EgressFirewall: flowstore.Read[pipeline.EgressFirewallID](v, firewall), EgressIP: flowstore.Read[inputs.EgressIPs](v, egressIPs).Of(p.Addrs),
 			}
 			if p.VNID != nil {
 				pod.VNID = *p.VNID
@@ -162,6 +167,14 @@ func vnidInput(p sandbox.Pod) flowstore.Input {
 		return inputs.VNID(p.Namespace)
 	}
 	return inputs.NamespaceVNID(p.Namespace, p.NamespaceUID)
+}
+
+// egressIPsInput returns the egress IPs of the Namespace that the pod was attached in. A pod whose Namespace is unknown has an input of its own.
+func egressIPsInput(p sandbox.Pod) flowstore.Input {
+	if p.VNID != nil {
+		return inputs.NamespaceEgressIPs(p.Namespace, apitypes.UID(p.Owner().Key))
+	}
+	return inputs.NamespaceEgressIPs(p.Namespace, p.NamespaceUID)
 }
 
 // publishPorts adds the OpenFlow port numbers of the namespace's pods to the update.

@@ -58,6 +58,7 @@ func TestFlows_handlers(t *testing.T) {
 	store := flowstore.New(bridge)
 	store.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	store.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
+	store.Source(inputs.KindEgressIPs, flowstore.Source{Default: inputs.EgressIPs{}})
 	go func() { _ = store.Run(t.Context()) }() // ends with the test
 	var journal []string
 	firewall, policies := errors.New("no firewall"), errors.New("no policies")

@@ -197,6 +197,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 	}
 	flows.Source(inputs.KindPodPolicies, flowstore.Source{Default: pipeline.PodPolicies{}})
 	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
+	flows.Source(inputs.KindEgressIPs, flowstore.Source{Default: inputs.EgressIPs{}})
 	a := &agent{faults: &faults{}, store: flows, events: &events{}}
 	a.Manager, err = New(n.options, Dependencies{
 		Pods:           n.pods,
