@@ -1,5 +1,5 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
-// OpenShift's Projects.
+// OpenShift's Projects, and shows and sets egress IPs.
 package main
 
 import (
@@ -81,6 +81,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		isolateCommand(flags, streams),
 		globalCommand(flags, streams),
 		vnidsCommand(flags, streams),
+		egressIPsCommand(flags, streams),
 	)
 	return cmd
 }

@@ -32,7 +32,7 @@ func vnidsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 			"reach all others and are reached by all. `ovs-ofctl dump-flows` shows a packet's VNID in reg0, in hexadecimal.",
 		Example: "  kubectl ovsdn get-vnids\n  kubectl ovsdn get-vnids p1 p2 -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			printer, err := vnidPrinter(format, noHeaders)
+			printer, err := tableOrObjects(format, noHeaders)
 			if err != nil {
 				return usageError{err}
 			}
@@ -53,8 +53,8 @@ func vnidsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	return cmd
 }
 
-// vnidPrinter returns a printer of metav1.Table if it is *tablePrinter, else of objects.
-func vnidPrinter(flags *genericclioptions.PrintFlags, noHeaders bool) (printers.ResourcePrinter, error) {
+// tableOrObjects returns a printer of metav1.Table if it is *tablePrinter, else of objects.
+func tableOrObjects(flags *genericclioptions.PrintFlags, noHeaders bool) (printers.ResourcePrinter, error) {
 	if format := *flags.OutputFormat; format == "" || format == wide {
 		return &tablePrinter{printers.NewTablePrinter(printers.PrintOptions{Wide: format == wide, NoHeaders: noHeaders})}, nil
 	}

@@ -109,7 +109,7 @@ red         4242
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()
 			flags := genericclioptions.NewPrintFlags("")
 			flags.OutputFormat = &tc.format
-			printer, err := vnidPrinter(flags, tc.noHeaders)
+			printer, err := tableOrObjects(flags, tc.noHeaders)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,9 +29,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/egressassignment"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/reachability"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/unsupported"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
@@ -115,6 +117,7 @@ type controllers struct {
 	netids         *netid.Controller
 	policies       *networkpolicy.Controller
 	egressPolicies *egresspolicy.Controller
+	egressIPs      *egressassignment.Controller
 	unsupported    *unsupported.Controller
 	clusterNetwork *networkController
 }
@@ -143,6 +146,13 @@ func (m *master) newControllers() (*controllers, error) {
 	if err != nil {
 		return nil, err
 	}
+	informers := egressassignment.Informers{
+		NetNamespaces: network.NetNamespaces().Informer(), HostSubnets: network.HostSubnets().Informer(), Nodes: core.Nodes().Informer(),
+	}
+	c.egressIPs, err = egressassignment.New(egressassignment.Clients{Network: m.clients.Network, Events: m.clients.Events}, informers, reachability.DialTCP)
+	if err != nil {
+		return nil, err
+	}
 	c.unsupported, err = unsupported.New(unsupported.Clients{Metadata: m.clients.metadata, Events: m.clients.Events}, network.NetNamespaces().Informer(),
 		network.HostSubnets().Informer())
 	if err != nil {
@@ -160,6 +170,8 @@ func (c *controllers) apply(ctx context.Context, network *config.Network) error 
 	c.netids.SetMode(ctx, network.Mode)
 	c.policies.SetMode(network.Mode)
 	c.egressPolicies.SetMode(network.Mode)
+	c.egressIPs.SetNetwork(network)
+	c.unsupported.SetMode(network.Mode)
 	return nil
 }
 
@@ -187,7 +199,7 @@ func (m *master) term(ctx context.Context) error {
 			return nil // the context has ended
 		}
 	}
-	m.metrics.term.Store(&termState{subnets: c.subnets.Usage, vnids: c.netids.Usage})
+	m.metrics.term.Store(&termState{subnets: c.subnets.Usage, vnids: c.netids.Usage, egressIPs: c.egressIPs.Usage, failovers: c.egressIPs.Failovers})
 	defer m.metrics.term.Store(nil)
 	m.health.setLeading("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
 	work, ctx := errgroup.WithContext(ctx)
@@ -199,6 +211,7 @@ func (m *master) term(ctx context.Context) error {
 			work.Go(func() error { c.netids.Run(ctx, m.Workers); return nil })
 			work.Go(func() error { c.policies.Run(ctx); return nil })
 			work.Go(func() error { c.egressPolicies.Run(ctx); return nil })
+			work.Go(func() error { c.egressIPs.Run(ctx); return nil })
 			work.Go(func() error { c.unsupported.Run(ctx); return nil })
 			return c.subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
@@ -297,10 +310,15 @@ func trimNamespace(o *corev1.Namespace) *corev1.Namespace {
 	return ns
 }
 
-// trimConditions retains only the condition NetworkUnavailable.
-func trimConditions(o *corev1.Node) []corev1.NodeCondition {
+// trimConditions retains only the condition NetworkUnavailable, and the status of Ready.
+func trimConditions(o *corev1.Node) (conditions []corev1.NodeCondition) {
 	if c := config.NetworkUnavailable(o); c != nil {
-		return []corev1.NodeCondition{*c}
+		conditions = append(conditions, *c)
 	}
-	return nil
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			conditions = append(conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+		}
+	}
+	return conditions
 }

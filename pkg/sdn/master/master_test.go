@@ -55,6 +55,7 @@ func TestMaster(t *testing.T) {
 		{"reports policies that can't be enforced", testPolicies},
 		{"reports what is not supported", testUnsupported},
 		{"sets the conditions of EgressNetworkPolicies", testEgressPolicies},
+		{"assigns egress IPs, and reports conflicts", testEgressIPs},
 		{"writes only objects that the CRDs accept", testCRDs},
 		{"one of two leads, and releases the lease when it stops", testTakeover},
 		{"a leader without the API server stops leading, and leads again", testUnreachableAPIServer},

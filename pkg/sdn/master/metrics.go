@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/egressassignment"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
@@ -16,13 +17,16 @@ type controllerMetrics struct {
 	reconciles reconcile.Observer
 	term       atomic.Pointer[termState] // nil: another controller leads
 
-	leader, subnetsFree, subnetsTotal, vnids, quarantined metrics.Family
+	leader, subnetsFree, subnetsTotal, vnids, quarantined, egressIPs, failovers metrics.Family
 }
 
 // termState has the sources of the metrics of a leader.
 type termState struct {
 	subnets func() subnet.Usage
 	vnids   func() (used, quarantined int)
+
+	egressIPs func() egressassignment.Usage
+	failovers func() uint64
 }
 
 func newControllerMetrics() *controllerMetrics {
@@ -33,6 +37,8 @@ func newControllerMetrics() *controllerMetrics {
 		subnetsTotal: metrics.Gauge("ovsdn_controller_subnets_capacity", "Subnets of the cluster network. Only the leader reports it."),
 		vnids:        metrics.Gauge("ovsdn_controller_vnids_used", "VNIDs that NetNamespaces have. Only the leader reports it."),
 		quarantined:  metrics.Gauge("ovsdn_controller_vnids_quarantined", "VNIDs that were released in the last hour, and are not allocated again yet. Only the leader reports it."),
+		egressIPs:    metrics.Gauge("ovsdn_controller_egress_ips", "Egress IPs by state. Only the leader reports it.", "state"),
+		failovers:    metrics.Counter("ovsdn_controller_egress_failovers_total", "How many times a node that hosts or may host egress IPs was found unreachable. Only the leader reports it."),
 	}
 	m.reconciles = metrics.ObserveReconciliations(m.registry)
 	m.registry.MustRegister(m)
@@ -41,7 +47,7 @@ func newControllerMetrics() *controllerMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *controllerMetrics) Describe(to chan<- *prometheus.Desc) {
-	metrics.Describe(to, m.leader, m.subnetsFree, m.subnetsTotal, m.vnids, m.quarantined)
+	metrics.Describe(to, m.leader, m.subnetsFree, m.subnetsTotal, m.vnids, m.quarantined, m.egressIPs, m.failovers)
 }
 
 // Collect implements prometheus.Collector.
@@ -57,4 +63,9 @@ func (m *controllerMetrics) Collect(to chan<- prometheus.Metric) {
 	used, quarantined := term.vnids()
 	metrics.Send(to, m.vnids, used)
 	metrics.Send(to, m.quarantined, quarantined)
+	ips := term.egressIPs()
+	for state, n := range map[string]int{"active": ips.Active, "unhosted": ips.Unhosted, "conflict": ips.Conflict, "unreachable": ips.Unreachable, "unused": ips.Unused} {
+		metrics.Send(to, m.egressIPs, n, state)
+	}
+	metrics.Send(to, m.failovers, term.failovers())
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/egressassignment"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 	"github.com/ovsdn/ovsdn/test/metricsdoc"
@@ -48,13 +49,19 @@ func TestControllerMetrics(t *testing.T) {
 		vnids.Set(namespace, vnid)
 	}
 	vnids.Release("green")
-	m.term.Store(&termState{subnets: subnets.Usage, vnids: vnids.Usage})
+	m.term.Store(&termState{
+		subnets: subnets.Usage, vnids: vnids.Usage,
+		egressIPs: func() egressassignment.Usage {
+			return egressassignment.Usage{Active: 7, Unused: 7, Conflict: 7, Unhosted: 7, Unreachable: 7}
+		},
+		failovers: func() uint64 { return 3 },
+	})
 	m.reconciles.Reconciled("hostsubnets", time.Second, errors.New("failed"))
 	m.reconciles.Settled("hostsubnets", time.Second)
 	got := m.gather(t)
 	for name, want := range map[string]float64{
 		"ovsdn_controller_leader": 1, "ovsdn_controller_subnets_free": 20 - 3, "ovsdn_controller_subnets_capacity": 20,
-		"ovsdn_controller_vnids_used": 2, "ovsdn_controller_vnids_quarantined": 1,
+		"ovsdn_controller_vnids_used": 2, "ovsdn_controller_vnids_quarantined": 1, "ovsdn_controller_egress_ips": 7,
 	} {
 		if got[name] != want {
 			t.Errorf("%s: got %v, want %v", name, got[name], want)

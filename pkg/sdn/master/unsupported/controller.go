@@ -1,4 +1,4 @@
-// Package unsupported reports in Events what users ask for in objects of the cluster and this network ignores: egress IPs in NetNamespaces and HostSubnets, and
+// Package unsupported reports in Events what users ask for in objects of the cluster and this network ignores: in mode subnet egress IPs in NetNamespaces and HostSubnets, and
 // policies of kinds that are not enforced (config.UnsupportedKinds).
 package unsupported
 
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,9 +43,18 @@ type Clients struct {
 // writes nothing else.
 type Controller struct {
 	Clients
+	mode     atomic.Uint32 // a config.Mode
 	policies []ignoredPolicies
 	loops    []*reconcile.Loop       // one for each kind
 	limiter  flowcontrol.RateLimiter // of Events
+
+	egress []egressKind // NetNamespaces and HostSubnets
+}
+
+// egressKind is a kind whose support depends on the mode.
+type egressKind struct {
+	informer cache.SharedIndexInformer
+	loop     *reconcile.Loop
 }
 
 // ignoredPolicies are the policies of a kind.
@@ -57,6 +67,7 @@ type ignoredPolicies struct {
 func New(clients Clients, netNamespaces, hostSubnets cache.SharedIndexInformer) (*Controller, error) {
 	c := &Controller{Clients: clients, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventBurst)}
 	errs := []error{watch(c, "netnamespaces", netNamespaces, sameNetNamespace, c.netNamespace), watch(c, "hostsubnets", hostSubnets, sameHostSubnet, c.hostSubnet)}
+	c.egress = []egressKind{{netNamespaces, c.loops[0]}, {hostSubnets, c.loops[1]}}
 	for _, kind := range config.UnsupportedKinds() {
 		informer := metadatainformer.NewFilteredMetadataInformer(clients.Metadata, kind.Resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 		p := ignoredPolicies{kind, informer}
@@ -110,6 +121,18 @@ func sameGeneration(before, now any) bool {
 	return ok && ok2 && b.GetUID() == n.GetUID() && b.GetGeneration() == n.GetGeneration()
 }
 
+// SetMode sets the mode of the network, before Run or later.
+func (c *Controller) SetMode(mode config.Mode) {
+	if config.Mode(c.mode.Swap(uint32(mode))) == mode {
+		return
+	}
+	for _, kind := range c.egress {
+		for _, key := range kind.informer.GetStore().ListKeys() {
+			kind.loop.Add(key)
+		}
+	}
+}
+
 // Run reconciles until the context ends. CRDs of policies may be created later.
 func (c *Controller) Run(ctx context.Context) {
 	var running sync.WaitGroup
@@ -127,11 +150,11 @@ func (c *Controller) Run(ctx context.Context) {
 }
 
 func (c *Controller) netNamespace(ctx context.Context, o *networkv1.NetNamespace) error {
-	return c.report(ctx, o, config.UnsupportedOfNetNamespace(o))
+	return c.report(ctx, o, config.UnsupportedOfNetNamespace(o, config.Mode(c.mode.Load())))
 }
 
 func (c *Controller) hostSubnet(ctx context.Context, o *networkv1.HostSubnet) error {
-	return c.report(ctx, o, config.UnsupportedOfHostSubnet(o))
+	return c.report(ctx, o, config.UnsupportedOfHostSubnet(o, config.Mode(c.mode.Load())))
 }
 
 // reference returns the object of an Event about a policy.

@@ -85,6 +85,13 @@ func (r recorder) Event(about runtime.Object, eventType, reason, message string)
 // lead starts a controller, and returns the function that stops it.
 func (c *cluster) lead() (stop func()) {
 	c.t.Helper()
+	_, stop = c.leadWith()
+	return stop
+}
+
+// leadWith is lead, and returns the controller.
+func (c *cluster) leadWith() (controller *Controller, stop func()) {
+	c.t.Helper()
 	netNamespaces := fakeapi.NewInformer(c.network.NetworkV1().NetNamespaces(), &networkv1.NetNamespace{})
 	hostSubnets := fakeapi.NewInformer(c.network.NetworkV1().HostSubnets(), &networkv1.HostSubnet{})
 	controller, err := New(Clients{Metadata: c.metadata, Events: recorder{c: c}}, netNamespaces, hostSubnets)
@@ -96,7 +103,7 @@ func (c *cluster) lead() (stop func()) {
 	running.Go(func() { netNamespaces.RunWithContext(ctx) })
 	running.Go(func() { hostSubnets.RunWithContext(ctx) })
 	running.Go(func() { controller.Run(ctx) })
-	return func() {
+	return controller, func() {
 		cancel()
 		running.Wait()
 	}
@@ -142,8 +149,8 @@ func (c *cluster) createPolicy(kind config.UnsupportedKind, name string) {
 const (
 	eventOfAdmin   = "Warning NotSupported AdminNetworkPolicy /default: the network ignores this AdminNetworkPolicy, which denies nothing"
 	eventOfBase    = "Warning NotSupported BaselineAdminNetworkPolicy /default: the network ignores this BaselineAdminNetworkPolicy, which denies nothing"
-	eventOfNetns   = "Warning NotSupported NetNamespace shop: the network ignores egressIPs 192.0.2.7: packets to other networks have the address of the pod's node"
-	eventOfSubnets = "Warning NotSupported HostSubnet shop: the network ignores egressCIDRs 192.0.2.0/24: no egress IPs are assigned"
+	eventOfNetns   = "Warning NotSupported NetNamespace shop: the network ignores egressIPs 192.0.2.7 in mode subnet: packets to other networks have the address of the pod's node"
+	eventOfSubnets = "Warning NotSupported HostSubnet shop: the network ignores egressCIDRs 192.0.2.0/24 in mode subnet: no egress IPs are assigned"
 )
 
 // Each object is reported once for what it asks for, and once by each leader.
@@ -184,6 +191,30 @@ func TestController_reportsOnce(t *testing.T) {
 		stop = c.lead()
 		c.wantEvents(eventOfSubnets)
 		stop()
+	})
+}
+
+// Egress IPs are ignored in mode subnet only.
+func TestController_mode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		_, err := c.network.NetworkV1().NetNamespaces().Create(t.Context(), &networkv1.NetNamespace{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop"}, EgressIPs: []networkv1.NetNamespaceEgressIP{"192.0.2.7"},
+		}, metav1.CreateOptions{})
+		c.must(err)
+		_, err = c.network.NetworkV1().HostSubnets().Create(t.Context(), &networkv1.HostSubnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop"}, EgressCIDRs: []networkv1.HostSubnetEgressCIDR{"192.0.2.0/24"},
+		}, metav1.CreateOptions{})
+		c.must(err)
+		controller, stop := c.leadWith()
+		defer stop()
+		c.wantEvents(eventOfSubnets, eventOfNetns)
+		controller.SetMode(config.ModeMultitenant)
+		c.wantEvents()
+		controller.SetMode(config.ModeNetworkPolicy)
+		c.wantEvents()
+		controller.SetMode(config.ModeSubnet)
+		c.wantEvents(eventOfSubnets, eventOfNetns)
 	})
 }
 
