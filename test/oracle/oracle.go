@@ -27,6 +27,9 @@ type Cluster struct {
 	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
 	EgressPolicies  []*networkv1.EgressNetworkPolicy
 	FirewallVNIDs   map[string]uint32 // by namespace, in all modes but subnet: VNID 0 has no egress firewall
+	NetNamespaces   []*networkv1.NetNamespace
+	HostSubnets     []*networkv1.HostSubnet
+	Reserved        []netip.Prefix // the pod network and the service network
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.

@@ -71,6 +71,7 @@ func newWorld() *World {
 			NodeLabels:  map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}},
 			NodeAddrs:   map[string][]netip.Addr{"n1": {NodeIP(0), NodeAddr(0)}, "n2": {NodeIP(1), NodeAddr(1)}},
 			HostNetwork: HostNetwork(),
+			Reserved:    []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")},
 		},
 	}
 }
