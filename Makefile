@@ -91,7 +91,7 @@ E2E ?= ./test/e2e
 .PHONY: e2e
 e2e: build ## run one end-to-end test (RUN=) in a lab that remains, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
 	@if bin/ovsdn-lab --name $(LAB) status >/dev/null 2>&1; then bin/ovsdn-lab --name $(LAB) reload; else bin/ovsdn-lab --name $(LAB) up $(LAB_OPTIONS); fi
-	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) CGO_ENABLED=0 \
+	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) OVSDN_E2E_EGRESS_LAB=$(LAB) CGO_ENABLED=0 \
 		$(GO) test -trimpath -vet=off -p 1 -count=1 -timeout 0 -v -run '$(RUN)' $(E2E)
 
 .PHONY: verify-docs

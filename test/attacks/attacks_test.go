@@ -21,6 +21,7 @@ func TestAttacks(t *testing.T) {
 		{"floods", testFloods, "floods, and bounds in time"},
 		{"objects", testObjects, "large objects"},
 		{"egress firewalls", testEgressFirewalls, "more pods; the short tier has TestPolicies_hostileDNS and TestTraceEgressFirewall_sharedVNID"},
+		{"egress IPs", testEgressIPs, "more pods; the short tier has TestEgressIPs of test/datapath"},
 		{"credentials", testCredentials, ""},
 		{"CNI", testCNI, ""},
 	} {

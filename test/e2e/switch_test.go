@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,6 +26,7 @@ type footprint struct {
 	Ports  []string // of br0, in OVSDB
 	Veths  []string
 	Leases []string // addresses in the IPAM directory
+	Host   []string // what the host has for the pod network and for egress IPs: routes, neighbours, entries of sets
 }
 
 func (c *cluster) footprint(ctx context.Context, node machine) (footprint, error) {
@@ -45,11 +49,58 @@ func (c *cluster) footprint(ctx context.Context, node machine) (footprint, error
 	if f.Leases, err = leases(node); err != nil {
 		return f, err
 	}
-	for _, list := range [][]string{f.Flows, f.Ports, f.Veths, f.Leases} {
+	if f.Host, err = hostEntries(node); err != nil {
+		return f, err
+	}
+	for _, list := range [][]string{f.Flows, f.Ports, f.Veths, f.Leases, f.Host} {
 		slices.Sort(list)
 	}
 	return f, nil
 }
+
+// hostEntries are the routes and the permanent neighbours of tun0, the proxy neighbours of all interfaces, and the hosted egress IPs that the firewall knows.
+func hostEntries(node machine) (entries []string, err error) {
+	err = node.NetNS.Do(func() error {
+		tun0, err := netlinksafe.LinkByName("tun0")
+		if err != nil {
+			return err
+		}
+		routes, err := netlinksafe.RouteList(tun0, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			entries = append(entries, fmt.Sprintf("route %s via %s, protocol %d", r.Dst, r.Gw, r.Protocol))
+		}
+		for what, filter := range map[string]netlink.Ndmsg{
+			"neighbour": {Index: uint32(tun0.Attrs().Index), State: netlink.NUD_PERMANENT}, "proxy neighbour": {Flags: netlink.NTF_PROXY},
+		} {
+			filter.Family = unix.AF_INET
+			neighbours, err := netlink.NeighListExecute(filter)
+			for errors.Is(err, netlink.ErrDumpInterrupted) {
+				neighbours, err = netlink.NeighListExecute(filter)
+			}
+			if err != nil {
+				return err
+			}
+			for _, n := range neighbours {
+				entries = append(entries, fmt.Sprintf("%s %s %s", what, n.IP, n.HardwareAddr))
+			}
+		}
+		set, err := netlink.IpsetList(egressSet)
+		if err != nil {
+			return nil // a kernel without sets has none, nor has a node that has hosted no egress IP
+		}
+		for _, e := range set.Entries {
+			entries = append(entries, "egress IP "+e.IP.String())
+		}
+		return nil
+	})
+	return entries, err
+}
+
+// egressSet is the kernel's set of the egress IPs that a node hosts (ipset(8)).
+const egressSet = "OVSDN-EGRESS-IPS"
 
 // leases are the allocated addresses in the node's IPAM.
 func leases(node machine) (addrs []string, err error) {

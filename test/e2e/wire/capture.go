@@ -74,6 +74,7 @@ func (i *Injector) Close() error { return i.file.Close() }
 type Capture struct {
 	file *os.File
 	done chan struct{}
+	see  func(frame []byte) // instead of recording; nil: record
 
 	mu     sync.Mutex
 	frames [][]byte
@@ -87,6 +88,17 @@ func (n NetNS) Capture(iface string, marker []byte) (*Capture, error) {
 		return nil, err
 	}
 	c := &Capture{file: file, done: make(chan struct{})}
+	go c.read(marker)
+	return c, nil
+}
+
+// Watch is Capture for more frames than the memory should hold: it calls the function with each, one after the other. The frame is valid until the function returns.
+func (n NetNS) Watch(iface string, marker []byte, see func(frame []byte)) (*Capture, error) {
+	file, err := n.packetSocket(iface, bigEndian(unix.ETH_P_ALL))
+	if err != nil {
+		return nil, err
+	}
+	c := &Capture{file: file, done: make(chan struct{}), see: see}
 	go c.read(marker)
 	return c, nil
 }
@@ -107,7 +119,11 @@ func (c *Capture) read(marker []byte) {
 			c.mu.Unlock()
 			return
 		}
-		if bytes.Contains(buffer[:length], marker) {
+		switch {
+		case !bytes.Contains(buffer[:length], marker):
+		case c.see != nil:
+			c.see(buffer[:length])
+		default:
 			c.frames = append(c.frames, bytes.Clone(buffer[:length]))
 		}
 		c.mu.Unlock()

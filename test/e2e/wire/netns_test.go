@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -157,6 +158,48 @@ func TestCapture(t *testing.T) {
 	}
 	if len(capture.Frames([]byte("marked one"))) == 0 || len(capture.Frames([]byte("unseen"))) != 0 {
 		t.Errorf("captured %q", capture.Frames(nil))
+	}
+}
+
+// A function sees the frames with the marker, in their order, and no capture holds them.
+func TestWatch(t *testing.T) {
+	n := newNetNS(t)
+	from, to := netip.MustParseAddrPort("127.0.0.1:5"), netip.MustParseAddrPort("127.0.0.1:6")
+	seen := make(chan string, 100)
+	watch, err := n.Watch("lo", []byte("marked"), func(frame []byte) {
+		_, text, _ := bytes.Cut(frame, []byte("marked "))
+		seen <- string(text)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inject, err := n.Inject("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inject.Close()
+	for _, payload := range []string{"marked one", "unseen", "marked two"} {
+		if err := inject.Send(Ethernet(make([]byte, 6), make([]byte, 6), TypeIPv4, UDPPacket(from, to, []byte(payload)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for deadline := time.After(30 * time.Second); !slices.Contains(got, "two"); {
+		select {
+		case text := <-seen:
+			got = append(got, text)
+		case <-deadline:
+			t.Fatalf("got %q, want one and two", got)
+		}
+	}
+	if err := watch.Close(); err != nil {
+		t.Error(err)
+	}
+	if slices.Contains(got, "") || got[0] != "one" {
+		t.Errorf("got %q, want one before two, and no frame without the marker", got)
+	}
+	if frames := watch.Frames([]byte("marked")); len(frames) > 0 {
+		t.Errorf("the capture holds %d frames, want 0", len(frames))
 	}
 }
 
