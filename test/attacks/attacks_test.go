@@ -24,6 +24,7 @@ func TestAttacks(t *testing.T) {
 		{"egress IPs", testEgressIPs, "more pods; the short tier has TestEgressIPs of test/datapath"},
 		{"credentials", testCredentials, ""},
 		{"CNI", testCNI, ""},
+		{"macvlan", testMacvlan, ""},
 	} {
 		t.Run(theme.name, func(t *testing.T) {
 			if testing.Short() && theme.complete != "" {

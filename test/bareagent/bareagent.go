@@ -14,9 +14,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -135,7 +137,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 	flows.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	flows.Source(inputs.KindEgressIPs, flowstore.Source{Default: inputs.EgressIPs{}})
 	dependencies := pods.Dependencies{
-		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Switch: backend, Store: flows, Compile: a.Node.Pod, Events: a.Events,
+		Pods: a.Pods, IPAM: addresses, Links: veth.Links{}, Macvlans: macvlan.Links{}, Switch: backend, Store: flows, Compile: a.Node.Pod, Events: a.Events,
 	}
 	if a.Dependencies != nil {
 		a.Dependencies(&dependencies)
@@ -147,6 +149,7 @@ func (a Agent) manager(backend *native.Native, flows *flowstore.Store, addresses
 		ServiceNetwork:  a.Node.ServiceNetwork,
 		MTU:             MTU,
 		Datapath:        ovs.DatapathNetdev,
+		Devices:         br0.Devices(),
 	}, dependencies)
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+	networkv1 "github.com/openshift/api/network/v1"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
@@ -52,9 +54,9 @@ type step string
 func steps() []step {
 	var all []step
 	for _, name := range []string{
-		"allocate", "sync", "create", "configure", "add port", // ADD
-		"bundle",                           // both: a bundle may hold flows of several pods
-		"delete port", "delete", "release", // DEL
+		"allocate", "sync", "create", "configure", "macvlan", "add port", // ADD
+		"bundle",                                             // both: a bundle may hold flows of several pods
+		"delete port", "delete", "delete macvlan", "release", // DEL
 	} {
 		all = append(all, step("before "+name), step("after "+name))
 	}
@@ -110,6 +112,7 @@ func agentMain(text string) error {
 		Bridge:  func(bridge ovs.Interface) ovs.Interface { return mortalBridge{bridge, f} },
 		Dependencies: func(s *pods.Dependencies) {
 			s.IPAM, s.Links, s.Switch, s.Store = mortalIPAM{s.IPAM, f}, mortalLinks{s.Links, f}, mortalSwitch{s.Switch, f}, mortalStore{s.Store, f}
+			s.Macvlans = mortalMacvlans{s.Macvlans, f}
 		},
 	}.Run(ctx)
 }
@@ -118,6 +121,9 @@ func agentMain(text string) error {
 const (
 	ghost       = "ghost"       // is not there
 	unreachable = "unreachable" // the API server does not answer
+
+	router       = "router"       // begins the names of privileged pods that ask for a macvlan interface on the default route
+	unprivileged = "unprivileged" // asks for one and is not privileged
 )
 
 // uidOf is the UID of the pod with that name.
@@ -130,7 +136,12 @@ func (api) Cached(_, name string) *corev1.Pod {
 	if name == ghost || name == unreachable {
 		return nil
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: apitypes.UID(uidOf(name))}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: apitypes.UID(uidOf(name))}}
+	if privileged := strings.HasPrefix(name, router); privileged || name == unprivileged {
+		pod.Annotations = map[string]string{networkv1.AssignMacvlanAnnotation: "true"}
+		pod.Spec.Containers = []corev1.Container{{SecurityContext: &corev1.SecurityContext{Privileged: &privileged}}}
+	}
+	return pod
 }
 
 func (api) Local() []*corev1.Pod { return nil }
@@ -210,6 +221,19 @@ func (l mortalLinks) Configure(ctx context.Context, pod ns.NetNS, i veth.Interfa
 
 func (l mortalLinks) Delete(ctx context.Context, hostVeth string) error {
 	return aroundErr(l.fate, "delete", func() error { return l.Links.Delete(ctx, hostVeth) })
+}
+
+type mortalMacvlans struct {
+	pods.Macvlans
+	*fate
+}
+
+func (m mortalMacvlans) Create(ctx context.Context, pod ns.NetNS, i macvlan.Interface, parent string) error {
+	return aroundErr(m.fate, "macvlan", func() error { return m.Macvlans.Create(ctx, pod, i, parent) })
+}
+
+func (m mortalMacvlans) Delete(ctx context.Context, pod ns.NetNS, i macvlan.Interface) error {
+	return aroundErr(m.fate, "delete macvlan", func() error { return m.Macvlans.Delete(ctx, pod, i) })
 }
 
 type mortalSwitch struct {

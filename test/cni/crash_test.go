@@ -66,6 +66,7 @@ func TestKilledAgent(t *testing.T) {
 		}
 	}
 	r := newRig(t)
+	addUplink(t, r.NS)
 	before := r.state(t)
 	s := &storm{rig: r, list: r.list(t, "1.0.0", nil), live: map[netip.Addr]string{}, kills: map[step]int{}, done: make(chan struct{}, 2*workers)}
 	s.todo.Store(int64(pairs))
@@ -82,7 +83,7 @@ func TestKilledAgent(t *testing.T) {
 	var wg sync.WaitGroup
 	survivors := make([]*pod, workers)
 	for w := range workers {
-		survivors[w] = newPod(t, fmt.Sprintf("survivor-%d", w))
+		survivors[w] = newPod(t, []string{"survivor", router + "-survivor"}[w%2]+fmt.Sprintf("-%d", w))
 		wg.Go(func() {
 			s.add(t, survivors[w])
 			for i := 0; s.wantsMore(); i++ {
@@ -204,7 +205,7 @@ func (s *storm) pair(t *testing.T, worker, i int) {
 		t.Error(err)
 		return
 	}
-	p := &pod{name: fmt.Sprintf("pod-%d-%d", worker, i), netns: netns}
+	p := &pod{name: []string{"pod", router}[i%2] + fmt.Sprintf("-%d-%d", worker, i), netns: netns}
 	s.add(t, p)
 	if i%checkEvery == 0 {
 		s.check(t, p)

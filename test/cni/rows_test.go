@@ -49,6 +49,7 @@ func common(verb string, rows map[key]cell) map[key]cell {
 		types.ErrPluginNotAvailable:  never("STATUS alone answers this"),
 		types.ErrLimitedConnectivity: never("STATUS alone answers this"),
 		pods.ErrAttachmentChanged:    never("CHECK alone answers this"),
+		pods.ErrMacvlanRefused:       never("ADD alone answers this"),
 	} {
 		if _, ok := rows[key{verb, code}]; !ok {
 			rows[key{verb, code}] = c
@@ -92,6 +93,11 @@ func addRows() map[key]cell {
 			rt := newPod(t, "web").runtimeConf()
 			rt.IfName = "lo" // exists
 			_, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), rt)
+			return err
+		}),
+		{"ADD", pods.ErrMacvlanRefused}: provoke(func(t *testing.T, r *rig, v string) error {
+			_, err := r.cni.AddNetworkList(t.Context(), r.list(t, v, nil), newPod(t, unprivileged).runtimeConf())
+			r.wantEvent(t, "pod "+unprivileged+": "+eventreason.NetworkAttachFailed+": pod default/"+unprivileged+" can't have the macvlan interface")
 			return err
 		}),
 	})

@@ -27,7 +27,7 @@ func codes() []uint {
 		types.ErrIncompatibleCNIVersion, types.ErrUnsupportedField, types.ErrUnknownContainer, types.ErrInvalidEnvironmentVariables,
 		types.ErrIOFailure, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig, types.ErrInvalidNetNS, types.ErrTryAgainLater,
 		types.ErrPluginNotAvailable, types.ErrLimitedConnectivity,
-		pods.ErrAttachmentChanged, types.ErrInternal,
+		pods.ErrAttachmentChanged, pods.ErrMacvlanRefused, types.ErrInternal,
 	}
 }
 

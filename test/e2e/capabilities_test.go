@@ -72,6 +72,7 @@ func pathParts() []part {
 			part{"masquerade", testMasquerade},
 			part{"DNS", testDNS},
 			part{"metrics", testMetrics}),
+		{"macvlan", seeMacvlan},
 		{"forged source", testSpoofedSource},
 		{"forged ARP", testSpoofedARP},
 		{"VXLAN from a pod", testVXLANFromPod},

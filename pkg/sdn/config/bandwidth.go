@@ -25,17 +25,12 @@ const (
 	maxBandwidth = 1e15
 )
 
-// MaxBandwidthQuantity is the length of the longest valid value of BandwidthAnnotations, and maxExponent that of an exponent with its sign. Tenants write them: to
+// MaxBandwidthQuantity is the length of the longest valid value of an annotation of bandwidth, and maxExponent that of an exponent with its sign. Tenants write them: to
 // parse a quantity takes a time that grows with its length, and exponentially with that of its exponent.
 const (
 	MaxBandwidthQuantity = 32
 	maxExponent          = 3
 )
-
-// BandwidthAnnotations returns the keys of the annotations of Pods that limit their bandwidth.
-func BandwidthAnnotations() []string {
-	return []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation}
-}
 
 // ParseBandwidth parses a limit of bandwidth in the annotations of a Pod. It returns 0 without the annotation.
 func ParseBandwidth(annotations map[string]string, key string) (uint64, error) {

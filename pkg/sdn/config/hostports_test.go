@@ -7,6 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+func podWith(edit func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}}}
+	edit(pod)
+	return pod
+}
+
 func TestHostPorts(t *testing.T) {
 	pod := podWith(func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].Ports[0].HostPort = 8080

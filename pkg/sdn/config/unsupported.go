@@ -5,28 +5,19 @@ import (
 	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// PodRequestAnnotations returns the keys of annotations by which pods ask for what the network may support (ParseBandwidth, UnsupportedOfPod).
+// PodRequestAnnotations returns the keys of annotations by which pods ask for what the network may support (ParseBandwidth, ValidateMacvlan).
 func PodRequestAnnotations() []string {
 	return []string{IngressBandwidthAnnotation, EgressBandwidthAnnotation, networkv1.AssignMacvlanAnnotation}
 }
 
+// MaxPodRequest is the length of the longest valid value of PodRequestAnnotations, in bytes.
+const MaxPodRequest = max(MaxBandwidthQuantity, maxInterfaceName)
+
 // maxListed bounds the values that a message lists.
 const maxListed = 8
-
-// UnsupportedOfPod returns what the pod asks for and the network ignores (docs/unsupported.md), each with the effect and the alternative.
-func UnsupportedOfPod(pod *corev1.Pod) (ignored []string) {
-	if pod.Spec.HostNetwork {
-		return nil
-	}
-	if value, ok := pod.Annotations[networkv1.AssignMacvlanAnnotation]; ok && value != "false" {
-		ignored = append(ignored, fmt.Sprintf("annotation %s=%s: the pod gets no macvlan interface; use Multus", networkv1.AssignMacvlanAnnotation, Shorten(value)))
-	}
-	return ignored
-}
 
 // UnsupportedOfNetNamespace returns what the NetNamespace asks for and the network ignores: egress IPs in mode subnet.
 func UnsupportedOfNetNamespace(o *networkv1.NetNamespace, mode Mode) (ignored []string) {

@@ -6,40 +6,7 @@ import (
 	"testing"
 
 	networkv1 "github.com/openshift/api/network/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-func podWith(edit func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}}}
-	edit(pod)
-	return pod
-}
-
-func TestUnsupportedOfPod(t *testing.T) {
-	annotated := func(key, value string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) { pod.ObjectMeta = metav1.ObjectMeta{Annotations: map[string]string{key: value}} }
-	}
-	for name, tc := range map[string]struct {
-		edit func(*corev1.Pod)
-		want []string // parts, one of each message
-	}{
-		"nothing":   {func(*corev1.Pod) {}, nil},
-		"host port": {func(pod *corev1.Pod) { pod.Spec.Containers[0].Ports[0].HostPort = 8080 }, nil},
-		"on the host": {func(pod *corev1.Pod) {
-			annotated(networkv1.AssignMacvlanAnnotation, "true")(pod)
-			pod.Spec.HostNetwork = true
-		}, nil},
-		"macvlan":    {annotated(networkv1.AssignMacvlanAnnotation, "true"), []string{"assign-macvlan=true: "}},
-		"no macvlan": {annotated(networkv1.AssignMacvlanAnnotation, "false"), nil},
-		"another":    {annotated("example.com/bandwidth", "1"), nil},
-	} {
-		got := UnsupportedOfPod(podWith(tc.edit))
-		if len(got) != len(tc.want) || !slices.EqualFunc(got, tc.want, strings.Contains) {
-			t.Errorf("%s: got %q, want %q", name, got, tc.want)
-		}
-	}
-}
 
 func TestUnsupportedOfNetworkObjects(t *testing.T) {
 	nn := &networkv1.NetNamespace{}

@@ -84,6 +84,10 @@ const (
 	// Warning on Pod: an annotation of the pod's bandwidth is invalid; the last valid limit of that direction stays active, at first none.
 	InvalidBandwidth = "InvalidBandwidth"
 
+	// Warning on Pod: the annotation pod.network.openshift.io/assign-macvlan differs from that with which the pod's network was set up; it has no effect on the
+	// running pod.
+	MacvlanUnchanged = "MacvlanUnchanged"
+
 	// Warning on Pod or Node: the switch refused flows; on the Pod if a pod has no network since the agent started. The message names the object and the
 	// switch's error. The agent tries again; until then its pod is not Ready and the Node has NetworkUnavailable=True. Also on a Pod
 	// whose flows conflict with those of another object.

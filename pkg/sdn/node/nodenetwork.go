@@ -28,6 +28,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
@@ -234,14 +235,16 @@ func (n *nodeNetwork) newPods(context.Context) (err error) {
 		MTU:             n.mtu.Link,
 		RouteMTU:        n.mtu.Routes,
 		Datapath:        a.Datapath,
+		Devices:         br0.Devices(),
 	}, pods.Dependencies{
-		Pods:    podFinder{n.caches.Local.Core().V1().Pods().Lister(), a.kube},
-		IPAM:    n.ipam,
-		Links:   veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
-		Switch:  a.bridge,
-		Store:   n.store,
-		Compile: n.node.Pod,
-		Events:  a.reporter,
+		Pods:     podFinder{n.caches.Local.Core().V1().Pods().Lister(), a.kube},
+		IPAM:     n.ipam,
+		Links:    veth.Links{Sysctls: sysctl.Dir(a.SysctlDir)},
+		Macvlans: macvlan.Links{},
+		Switch:   a.bridge,
+		Store:    n.store,
+		Compile:  n.node.Pod,
+		Events:   a.reporter,
 
 		Handlers:       n.podHandlers,
 		FetchNamespace: fetchNamespace,

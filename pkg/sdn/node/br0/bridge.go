@@ -29,8 +29,14 @@ const (
 
 // Identity returns the properties that identify br0 as this network's.
 func Identity() ovs.Bridge {
-	return ovs.Bridge{Name: Name, Ports: []string{vxlanName, hostnet.Tun0Name}, PortID: sandbox.IDSandbox}
+	return ovs.Bridge{Name: Name, Ports: nodePorts(), PortID: sandbox.IDSandbox}
 }
+
+// nodePorts returns the names of the ports that are not pods'.
+func nodePorts() []string { return []string{vxlanName, hostnet.Tun0Name} }
+
+// Devices returns the names of the bridge and of its ports that are not pods'.
+func Devices() []string { return append(nodePorts(), Name) }
 
 // Bridge is br0 with its two fixed ports. Its flows belong to the flow store.
 type Bridge struct {

@@ -18,10 +18,11 @@ import (
 func transform(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		containers := compactContainers(&o.Spec)
+		privileged, hostUsers := config.CompactMacvlan(o)
+		containers := append(privileged, compactContainers(&o.Spec)...)
 		out := &corev1.Pod{
 			ObjectMeta: o.ObjectMeta,
-			Spec:       corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork, Containers: containers},
+			Spec:       corev1.PodSpec{NodeName: o.Spec.NodeName, HostNetwork: o.Spec.HostNetwork, HostUsers: hostUsers, Containers: containers},
 			Status:     corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs},
 		}
 		out.OwnerReferences, out.Finalizers = nil, nil
@@ -85,8 +86,8 @@ func stripMetadata(o *metav1.ObjectMeta, reads func(key string) bool) {
 		if !reads(key) {
 			continue
 		}
-		if slices.Contains(config.BandwidthAnnotations(), key) {
-			value = strings.Clone(value[:min(len(value), config.MaxBandwidthQuantity+1)]) // not omitted: an invalid value retains the limit
+		if slices.Contains(config.PodRequestAnnotations(), key) {
+			value = strings.Clone(value[:min(len(value), config.MaxPodRequest+1)]) // not omitted: an invalid value has a meaning, too
 		}
 		if len(value) <= maxAnnotation {
 			if retained == nil {

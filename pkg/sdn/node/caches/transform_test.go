@@ -1,6 +1,7 @@
 package caches
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,15 +60,42 @@ func TestTransform_longBandwidth(t *testing.T) {
 	}
 }
 
-// The cached pod has its limits of bandwidth, and what its ADD reports as not supported.
-func TestTransform_unsupported(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "true"}}}
-	want, cached := config.UnsupportedOfPod(pod), transformed(t, pod)
-	if diff := cmp.Diff(want, config.UnsupportedOfPod(cached)); diff != "" || len(want) != 1 {
-		t.Errorf("unsupported of the cached pod (-want +got):\n%s", diff)
-	}
+// The cached pod has its limits of bandwidth and asks for a macvlan interface; a value of any length that is invalid is in the cache, too.
+func TestTransform_requests(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{config.EgressBandwidthAnnotation: "10M", networkv1.AssignMacvlanAnnotation: "eth0"}}}
+	cached := transformed(t, pod)
 	if limit, err := config.ParseBandwidth(cached.Annotations, config.EgressBandwidthAnnotation); limit != 10e6 || err != nil {
 		t.Errorf("got egress bandwidth %d, %v, want 10000000", limit, err)
+	}
+	if value, asks := config.MacvlanAnnotation(cached); value != "eth0" || !asks {
+		t.Errorf("got %q, %t, want that the pod asks for a macvlan interface on eth0", value, asks)
+	}
+	pod.Annotations[networkv1.AssignMacvlanAnnotation] = strings.Repeat("x", 200_000)
+	cached = transformed(t, pod)
+	if value, asks := config.MacvlanAnnotation(cached); !asks || len(value) > 100 || config.ValidateMacvlan(cached) == nil {
+		t.Errorf("got a value of %d bytes, %t, want a short one that is invalid", len(value), asks)
+	}
+}
+
+// The cached pod shows whether its pod can have the macvlan interface that it asks for, so that it starts while the API server is away. Other pods have no containers.
+func TestTransform_privileged(t *testing.T) {
+	yes, no := true, false
+	privileged := corev1.Container{Name: "router", Image: "image", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}
+	for name, spec := range map[string]corev1.PodSpec{
+		"privileged":                {Containers: []corev1.Container{{}, privileged}},
+		"privileged init container": {Containers: []corev1.Container{{}}, InitContainers: []corev1.Container{privileged}},
+		"not privileged":            {Containers: []corev1.Container{{SecurityContext: &corev1.SecurityContext{Privileged: &no}}}},
+		"user namespace":            {HostUsers: &no, Containers: []corev1.Container{privileged}},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{networkv1.AssignMacvlanAnnotation: "true"}}, Spec: spec}
+		want, got := config.ValidateMacvlan(pod), config.ValidateMacvlan(transformed(t, pod))
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: got %v of the cached pod, want %v", name, got, want)
+		}
+		pod.Annotations = nil
+		if cached := transformed(t, pod); len(cached.Spec.Containers) > 0 || cached.Spec.HostUsers != nil {
+			t.Errorf("%s: got %+v of a pod that does not ask, want no containers", name, cached.Spec)
+		}
 	}
 }
 

@@ -81,8 +81,11 @@ func Invalid(format string, args ...any) error {
 }
 
 // Matches reports whether the pod has the runtime's UID. For a static pod kubelet passes the hash of its manifest, which
-// the mirror pod has as an annotation.
+// the mirror pod has as an annotation. Users can write config.hash on any pod, but can't make it a mirror: it counts on mirrors only.
 func (a Args) Matches(pod *corev1.Pod) bool {
-	return a.UID == "" || a.UID == string(pod.UID) ||
-		a.UID == pod.Annotations[annotationConfigHash] || a.UID == pod.Annotations[annotationConfigMirror]
+	if a.UID == "" || a.UID == string(pod.UID) {
+		return true
+	}
+	mirror, isMirror := pod.Annotations[annotationConfigMirror]
+	return isMirror && (a.UID == mirror || a.UID == pod.Annotations[annotationConfigHash])
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // code returns the code of a CNI error; 0 for another error.
@@ -53,6 +55,28 @@ func TestParse(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestArgsMatches(t *testing.T) {
+	const hash, mirror = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
+	for name, tc := range map[string]struct {
+		uid         string
+		annotations map[string]string
+		want        bool
+	}{
+		"UID":                             {"1", nil, true},
+		"no UID of the runtime":           {"", nil, true},
+		"another UID":                     {"2", nil, false},
+		"mirror":                          {"2", map[string]string{mirror: "2"}, true},
+		"mirror with the hash":            {"2", map[string]string{mirror: "3", hash: "2"}, true},
+		"hash of a pod that is no mirror": {"2", map[string]string{hash: "2"}, false},
+		"mirror of another pod":           {"2", map[string]string{mirror: "3", hash: "3"}, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1", Annotations: tc.annotations}}
+		if got := (Args{UID: tc.uid}).Matches(pod); got != tc.want {
+			t.Errorf("%s: got %t, want %t", name, got, tc.want)
+		}
 	}
 }
 

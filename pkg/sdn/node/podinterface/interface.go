@@ -2,6 +2,7 @@ package podinterface
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -29,6 +30,15 @@ func (o Options) InterfaceConfig(pod sandbox.Pod) veth.Interface {
 		prefix := netip.PrefixFrom(addr, o.subnetBits(addr))
 		i.Addrs = append(i.Addrs, prefix)
 		i.Routes = append(i.Routes, o.routes(prefix)...)
+	}
+	return i
+}
+
+// CheckedInterface returns what CHECK requires of the pod's interface: not the default route of a pod with a macvlan interface, which may replace it.
+func (o Options) CheckedInterface(pod sandbox.Pod) veth.Interface {
+	i := o.InterfaceConfig(pod)
+	if pod.Macvlan != "" {
+		i.Routes = slices.DeleteFunc(i.Routes, func(r veth.Route) bool { return r.To.Bits() == 0 })
 	}
 	return i
 }

@@ -20,6 +20,7 @@ func testOptions() Options {
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		MTU:             1450,
 		Datapath:        ovs.DatapathNetdev,
+		Devices:         []string{"br0"},
 	}
 }
 
@@ -28,7 +29,7 @@ func TestOptions(t *testing.T) {
 		t.Error(err)
 	}
 	err := Options{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, RouteMTU: 1400, Datapath: "magic"}.Validate()
-	for _, text := range []string{"MTU 0", "the routes' MTU 1400 is not between", `datapath "magic"`, "service network is not set", "10.1.0.0/24 is in none of the cluster networks"} {
+	for _, text := range []string{"MTU 0", "the routes' MTU 1400 is not between", `datapath "magic"`, "service network is not set", "devices of the pod network are not set", "10.1.0.0/24 is in none of the cluster networks"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("got %v, want error with %q", err, text)
 		}

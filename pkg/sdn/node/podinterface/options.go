@@ -20,6 +20,8 @@ type Options struct {
 	MTU             int    // bytes, of the pods' interfaces
 	RouteMTU        int    // bytes, of the pods' routes, at most MTU; 0: MTU
 	Datapath        string // ovs.DatapathSystem or ovs.DatapathNetdev
+
+	Devices []string // names of the bridge and of its ports that are the node's
 }
 
 // The smallest MTU of IPv4 (RFC 791) and the largest of a veth.
@@ -42,6 +44,9 @@ func (o Options) Validate() error {
 	}
 	if len(o.Subnets) == 0 {
 		errs = append(errs, errors.New("the node has no subnet"))
+	}
+	if len(o.Devices) == 0 {
+		errs = append(errs, errors.New("the devices of the pod network are not set"))
 	}
 	if !o.ServiceNetwork.IsValid() {
 		errs = append(errs, errors.New("the service network is not set"))

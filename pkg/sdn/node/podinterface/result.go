@@ -26,6 +26,9 @@ func (o Options) Result(pod sandbox.Pod) *current.Result {
 			{Name: pod.IfName, Mac: i.MAC.String(), Mtu: i.MTU, Sandbox: pod.Netns},
 		},
 	}
+	if pod.Macvlan != "" {
+		result.Interfaces = append(result.Interfaces, &current.Interface{Name: sandbox.MacvlanName, Mac: pod.MacvlanMAC().String(), Sandbox: pod.Netns})
+	}
 	for _, addr := range i.Addrs {
 		result.IPs = append(result.IPs, &current.IPConfig{
 			Interface: current.Int(1), // index in Interfaces

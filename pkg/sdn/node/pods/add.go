@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -76,6 +75,7 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 		Namespace:  object.Namespace,
 		Name:       object.Name,
 		UID:        string(config.PodUID(object)),
+		Version:    object.ResourceVersion,
 	}
 	if args.Sandbox != "" && args.Sandbox != a.Sandbox {
 		return pod, cniargs.Invalid("K8S_POD_INFRA_CONTAINER_ID is %q, CNI_CONTAINERID is %q", args.Sandbox, a.Sandbox)
@@ -88,6 +88,9 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 		return pod, types.NewError(types.ErrInvalidNetNS, "invalid CNI_NETNS", err.Error())
 	}
 	defer netns.Close()
+	if pod.Macvlan, err = m.macvlanParent(ctx, args, object); err != nil {
+		return pod, err
+	}
 	if pod.NamespaceUID, err = m.flows.Ready(ctx, pod.Namespace); err != nil {
 		return pod, err
 	}
@@ -96,21 +99,14 @@ func (m *Manager) add(ctx context.Context, req *cniserver.Request) (sandbox.Pod,
 	}
 	// A failure after this point must be cleaned up.
 	if err := m.attach(ctx, netns, &pod, object); err != nil {
-		if cleanupErr := m.cleanUp(ctx, a); cleanupErr != nil {
+		if cleanupErr := m.cleanUp(ctx, pod); cleanupErr != nil {
 			err = fmt.Errorf("%w; clean up: %w", err, cleanupErr)
 		}
 		return pod, err
 	}
 	m.setAttached(pod, nil)
-	m.reportUnsupported(pod, object)
+	m.reportMacvlan(ctx, pod, sandbox.CachedObject(m.pods, pod)) // the annotation may have changed since it was read
 	return pod, nil
-}
-
-// reportUnsupported reports what the pod asks for and the network ignores. ADD is called once for a sandbox, so restarts of the agent do not repeat it.
-func (m *Manager) reportUnsupported(pod sandbox.Pod, object *corev1.Pod) {
-	if ignored := config.UnsupportedOfPod(object); len(ignored) > 0 {
-		m.events.WarnPod(pod, eventreason.NotSupported, "the network ignores "+strings.Join(ignored, "; "))
-	}
 }
 
 // requireFirstPlugin rejects a chained call after another plugin, whose result Add would discard.
@@ -193,7 +189,7 @@ const maxConflicts = 10
 func (m *Manager) allocate(ctx context.Context, a sandbox.Attachment) ([]netip.Addr, error) {
 	addrs, err := m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
 	if ipam.IsAllocated(err) {
-		if err := m.remove(ctx, a); err != nil {
+		if err := m.remove(ctx, a, ""); err != nil {
 			return nil, fmt.Errorf("clean up after an earlier request: %w", err)
 		}
 		addrs, err = m.ipam.Allocate(ctx, a.Sandbox, a.IfName)
@@ -229,7 +225,7 @@ func (m *Manager) attach(ctx context.Context, netns ns.NetNS, pod *sandbox.Pod, 
 		return allCtx.Err()
 	})
 	all.Go(func() (err error) {
-		assigned, err = m.createInterface(allCtx, netns, *pod)
+		assigned, err = m.createInterfaces(allCtx, netns, *pod, object)
 		return err
 	})
 	if pod.OFPort != 0 {
@@ -254,8 +250,8 @@ func (m *Manager) install(ctx context.Context, pod sandbox.Pod, object *corev1.P
 	return nil
 }
 
-// createInterface creates the veth pair, and adds the port while it configures the pod's end. It returns the OpenFlow port number.
-func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod sandbox.Pod) (number int, err error) {
+// createInterfaces creates the veth pair, and adds the port while it configures the pod's end and creates its macvlan interface. It returns the OpenFlow port number.
+func (m *Manager) createInterfaces(ctx context.Context, netns ns.NetNS, pod sandbox.Pod, object *corev1.Pod) (number int, err error) {
 	i := m.InterfaceConfig(pod)
 	i.HostAlias = pod.Alias()
 	if err := m.links.Create(ctx, netns, pod.HostVeth(), i); err != nil {
@@ -266,7 +262,7 @@ func (m *Manager) createInterface(ctx context.Context, netns ns.NetNS, pod sandb
 		if err := m.links.Configure(bothCtx, netns, i); err != nil {
 			return fmt.Errorf("configure %s in %s: %w", i.Name, pod.Netns, err)
 		}
-		return nil
+		return m.createMacvlan(bothCtx, netns, pod, object)
 	})
 	both.Go(func() (err error) {
 		number, err = m.addPort(bothCtx, pod)
@@ -312,8 +308,12 @@ func (m *Manager) freeOFPort(ctx context.Context, addrs []netip.Addr) (int, erro
 
 // cleanUp removes all that a failed ADD created, with a separate timeout. What it fails to remove retains its lease until the
 // runtime's DEL, or the next reconciliation, removes it.
-func (m *Manager) cleanUp(ctx context.Context, a sandbox.Attachment) error {
+func (m *Manager) cleanUp(ctx context.Context, pod sandbox.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cleanupTimeout)
 	defer cancel()
-	return m.remove(ctx, a)
+	netns := ""
+	if pod.Macvlan != "" {
+		netns = pod.Netns
+	}
+	return m.remove(ctx, pod.Attachment, netns)
 }

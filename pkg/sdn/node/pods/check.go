@@ -65,7 +65,8 @@ func (m *Manager) check(ctx context.Context, req *cniserver.Request, pod sandbox
 	}
 	err = errors.Join(
 		m.fault(pod.Attachment),
-		m.links.Verify(ctx, netns, m.InterfaceConfig(pod)),
+		m.links.Verify(ctx, netns, m.CheckedInterface(pod)),
+		m.checkMacvlan(ctx, netns, pod),
 		m.checkLeases(pod),
 		checkPorts(ports, pod),
 		checkFlows(missing),

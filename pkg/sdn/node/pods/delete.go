@@ -12,13 +12,14 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
-// Del detaches the interface. It succeeds when there is nothing to detach. It requires neither CNI_NETNS nor CNI_ARGS.
+// Del detaches the interface. It succeeds when there is nothing to detach. It requires neither CNI_NETNS nor CNI_ARGS: without CNI_NETNS a macvlan interface is deleted
+// from the namespace of ADD, or remains until the kernel deletes it with its namespace.
 func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	a := sandbox.Attachment{Sandbox: req.ContainerID, IfName: req.IfName}
 	logger := klog.FromContext(ctx).WithValues("sandbox", a.Sandbox, "interface", a.IfName)
 	start, before := time.Now(), m.health.snapshot()
 	_, attached := m.get(a)
-	err := m.del(ctx, a)
+	err := m.del(ctx, a, req.Netns)
 	if attached || err != nil { // with nothing to detach, Open vSwitch is not called
 		m.recordResult(before, err, false)
 	}
@@ -30,7 +31,7 @@ func (m *Manager) Del(ctx context.Context, req *cniserver.Request) error {
 	return nil
 }
 
-func (m *Manager) del(ctx context.Context, a sandbox.Attachment) error {
+func (m *Manager) del(ctx context.Context, a sandbox.Attachment, netns string) error {
 	if err := m.requireRecovered(); err != nil {
 		return err
 	}
@@ -39,12 +40,12 @@ func (m *Manager) del(ctx context.Context, a sandbox.Attachment) error {
 		return fmt.Errorf("wait for another request of sandbox %s: %w", a.Sandbox, err)
 	}
 	defer unlock()
-	return m.remove(ctx, a)
+	return m.remove(ctx, a, netns)
 }
 
-// remove removes the flows, port, veth pair and leases of the attachment; none of them need exist. The caller holds the sandbox's lock. It
-// continues after an error, but releases the address only when no flow, port, device or host port uses it.
-func (m *Manager) remove(ctx context.Context, a sandbox.Attachment) error {
+// remove removes the flows, port, interfaces and leases of the attachment; none of them need exist. netns is the path of the sandbox's network namespace; "" if
+// unknown. The caller holds the sandbox's lock. It continues after an error, but releases the address only when no flow, port, device or host port uses it.
+func (m *Manager) remove(ctx context.Context, a sandbox.Attachment, netns string) error {
 	var errs []error
 	waitFlows := m.flows.Remove(a)
 	if err := m.bridge.DeletePort(ctx, a.HostVeth()); err != nil {
@@ -52,6 +53,9 @@ func (m *Manager) remove(ctx context.Context, a sandbox.Attachment) error {
 	}
 	if err := m.links.Delete(ctx, a.HostVeth()); err != nil {
 		errs = append(errs, fmt.Errorf("remove the veth pair of sandbox %s: %w", a.Sandbox, err))
+	}
+	if err := m.removeMacvlan(ctx, a, netns); err != nil {
+		errs = append(errs, fmt.Errorf("remove the macvlan interface of sandbox %s: %w", a.Sandbox, err))
 	}
 	if m.beforeRelease != nil {
 		if err := m.beforeRelease(ctx, a); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -19,13 +20,14 @@ import (
 
 // Dependencies are the other components that the manager calls. Those without a comment are required.
 type Dependencies struct {
-	Pods    Pods
-	IPAM    IPAM
-	Links   Links
-	Switch  Switch
-	Store   podflows.Store
-	Compile func(pipeline.Pod) pipeline.State
-	Events  Events
+	Pods     Pods
+	IPAM     IPAM
+	Links    Links
+	Macvlans Macvlans
+	Switch   Switch
+	Store    podflows.Store
+	Compile  func(pipeline.Pod) pipeline.State
+	Events   Events
 
 	// Handlers and FetchNamespace are those of podflows.Dependencies.
 	Handlers       []podflows.PodHandler
@@ -38,7 +40,7 @@ type Dependencies struct {
 }
 
 func (d Dependencies) validate() error {
-	if d.Pods == nil || d.IPAM == nil || d.Links == nil || d.Switch == nil || d.Store == nil || d.Compile == nil || d.Events == nil {
+	if d.Pods == nil || d.IPAM == nil || d.Links == nil || d.Macvlans == nil || d.Switch == nil || d.Store == nil || d.Compile == nil || d.Events == nil {
 		return errors.New("required dependency is nil")
 	}
 	return nil
@@ -87,7 +89,7 @@ type Switch interface {
 
 // Links creates, configures and deletes veth pairs (veth.Links).
 type Links interface {
-	// Open opens a pod's network namespace. It rejects the agent's own.
+	// Open opens a pod's network namespace. It returns a *veth.NamespaceError for a path that is none, and for the agent's own.
 	Open(path string) (ns.NetNS, error)
 
 	// Create creates the veth pair with one end in the pod's namespace, sets the alias of the host's end and sets it up. It replaces an
@@ -121,6 +123,25 @@ type Links interface {
 
 	// List returns the aliases of the host's devices by name. The alias of a device without one is empty.
 	List(ctx context.Context) (map[string]string, error)
+}
+
+// Macvlans creates and deletes macvlan interfaces in pods (macvlan.Links). Its errors that users can solve are *macvlan.ParentError.
+type Macvlans interface {
+	// DefaultParent returns the interface of the host's default route. inPodNetwork reports whether the pod network has an interface of the name.
+	DefaultParent(ctx context.Context, inPodNetwork func(name string) bool) (string, error)
+
+	// Parent returns the name if it is that of an interface of the host that can be a parent.
+	Parent(ctx context.Context, name string, inPodNetwork func(name string) bool) (string, error)
+
+	// Create creates the interface in the pod's namespace, in mode private, up and without an address, with routes to the parent's addresses by the gateway. It
+	// replaces that of an interrupted Create.
+	Create(ctx context.Context, pod ns.NetNS, i macvlan.Interface, parent string) error
+
+	// Verify returns an error unless the interface exists as it was created.
+	Verify(ctx context.Context, pod ns.NetNS, i macvlan.Interface) error
+
+	// Delete deletes the interface. One that does not exist is not an error.
+	Delete(ctx context.Context, pod ns.NetNS, i macvlan.Interface) error
 }
 
 // podFlows installs and removes the flows of pods (*podflows.Flows).

@@ -36,12 +36,13 @@ const defaultCleanupTimeout = 10 * time.Second
 type Manager struct {
 	podinterface.Options
 
-	pods   Pods
-	ipam   IPAM
-	links  Links
-	bridge Switch
-	flows  podFlows
-	events Events
+	pods     Pods
+	ipam     IPAM
+	links    Links
+	macvlans Macvlans
+	bridge   Switch
+	flows    podFlows
+	events   Events
 
 	previousVNIDs PreviousVNIDs
 	beforeRelease func(context.Context, sandbox.Attachment) error // nil: nothing depends on addresses
@@ -60,7 +61,8 @@ type Manager struct {
 	rebuilt      []sandbox.Pod                 // pods whose deleted ports were rebuilt, until reportRepaired
 	unidentified map[sandbox.Attachment]string // running sandboxes whose pods are unknown, with the reported cause
 
-	outsideReported map[sandbox.Attachment]bool // pods that rejectOutside has reported
+	outsideReported map[sandbox.Attachment]bool   // pods that rejectOutside has reported
+	macvlanReported map[sandbox.Attachment]string // differences that reportMacvlan has reported
 }
 
 var _ cniserver.Handler = &Manager{}
@@ -71,11 +73,12 @@ func New(o podinterface.Options, d Dependencies) (*Manager, error) {
 		return nil, fmt.Errorf("pod network: %w", err)
 	}
 	return &Manager{
-		Options: o,
-		pods:    d.Pods,
-		ipam:    d.IPAM,
-		links:   d.Links,
-		bridge:  d.Switch,
+		Options:  o,
+		pods:     d.Pods,
+		ipam:     d.IPAM,
+		links:    d.Links,
+		macvlans: d.Macvlans,
+		bridge:   d.Switch,
 		flows: podflows.New(podflows.Dependencies{
 			Store: d.Store, Cache: d.Pods, Compile: d.Compile, Events: d.Events, Handlers: d.Handlers, FetchNamespace: d.FetchNamespace,
 		}),
@@ -90,6 +93,7 @@ func New(o podinterface.Options, d Dependencies) (*Manager, error) {
 		unidentified: map[sandbox.Attachment]string{},
 
 		outsideReported: map[sandbox.Attachment]bool{},
+		macvlanReported: map[sandbox.Attachment]string{},
 	}, nil
 }
 
@@ -132,6 +136,7 @@ func (m *Manager) deleteAttached(a sandbox.Attachment) {
 	delete(m.faults, a)
 	delete(m.unidentified, a)
 	delete(m.outsideReported, a)
+	delete(m.macvlanReported, a)
 }
 
 // Known returns the attached sandboxes, and those that run and whose pods are unknown.

@@ -25,6 +25,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
@@ -123,6 +124,7 @@ func options() podinterface.Options {
 		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
 		MTU:             1450,
 		Datapath:        ovs.DatapathNetdev,
+		Devices:         []string{"br0", "tun0", "vxlan0"},
 	}
 }
 
@@ -203,6 +205,7 @@ func (n *node) boot(t testing.TB) (*agent, func()) {
 		Pods:           n.pods,
 		IPAM:           faultyIPAM{addresses, a.faults},
 		Links:          faultyLinks{hostLinks{n.host, veth.Links{}}, a.faults},
+		Macvlans:       faultyMacvlans{hostMacvlans{n.host, macvlan.Links{}}, a.faults},
 		Switch:         faultySwitch{n.bridge, a.faults},
 		Store:          flows,
 		FetchNamespace: n.fetchNamespace,

@@ -91,7 +91,7 @@ func (m *Manager) reconcileOne(ctx context.Context, c inventory, a sandbox.Attac
 	}
 	klog.FromContext(ctx).Info("Removing stale sandbox", "sandbox", a.Sandbox, "interface", a.IfName,
 		"pod", klog.KRef(pod.Namespace, pod.Name), "addresses", pod.Addrs)
-	return m.remove(ctx, a)
+	return m.remove(ctx, a, "")
 }
 
 // releaseStaleLeases releases leases without a container id, or of attachments with another address. No running pod has such an address,

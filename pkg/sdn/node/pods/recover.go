@@ -48,6 +48,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 		return err
 	}
 	for _, pod := range m.Pods() {
+		m.reportMacvlan(ctx, pod, sandbox.CachedObject(m.pods, pod))
 		if m.rejectOutside(ctx, pod) {
 			continue // without changes: the pod works again if the node gets its previous subnet back
 		}

@@ -49,6 +49,9 @@ func (m *Manager) Run(ctx context.Context) {
 // PodChanged applies the annotations of a pod of this node. It does not wait for the switch: the Node's condition reports flows that it refuses.
 func (m *Manager) PodChanged(ctx context.Context, object *corev1.Pod) {
 	m.flows.PodChanged(ctx, object)
+	for _, pod := range m.attachedWithMacvlan(object) {
+		m.reportMacvlan(ctx, pod, object)
+	}
 }
 
 // probe checks that Open vSwitch answers, and a disk that failed before.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -10,14 +11,14 @@ import (
 )
 
 // The alias of a host veth (IFLA_IFALIAS) holds the pod, so that the port can be rebuilt when OVSDB has lost it. It has seven
-// fields, separated by one space; "-" is an empty field:
+// fields, separated by one space, and an eighth for a pod with a macvlan interface; "-" is an empty field:
 //
-//	ovsdn1 NAMESPACE/NAME UID SANDBOX IFNAME ADDRESS[,ADDRESS] NETNS
+//	ovsdn1 NAMESPACE/NAME UID SANDBOX IFNAME ADDRESS[,ADDRESS] NETNS [MACVLAN-PARENT]
 //
 // Only root on the node can write it. It is validated as any other input.
 const (
 	aliasVersion = "ovsdn1"
-	aliasFields  = 7
+	aliasFields  = 7 // without that of a macvlan interface
 	emptyField   = "-"
 
 	// maxAlias is the longest alias in bytes (IFALIASZ in linux/if.h, less the terminating zero).
@@ -44,9 +45,11 @@ func (p Pod) aliasText() string {
 	if p.Name != "" {
 		name = p.Namespace + "/" + p.Name
 	}
-	return strings.Join([]string{
-		aliasVersion, field(name), field(p.UID), field(p.Sandbox), field(p.IfName), JoinAddrs(p.Addrs), field(p.Netns),
-	}, " ")
+	fields := []string{aliasVersion, field(name), field(p.UID), field(p.Sandbox), field(p.IfName), JoinAddrs(p.Addrs), field(p.Netns)}
+	if macvlan := field(p.Macvlan); macvlan != emptyField {
+		fields = append(fields, macvlan)
+	}
+	return strings.Join(fields, " ")
 }
 
 // field returns text as a field, or emptyField if text is empty or not printable ASCII without spaces.
@@ -65,7 +68,7 @@ func field(text string) string {
 // ParseAlias reads the alias of the device. Only the exact form that Alias writes is accepted. OFPort is 0.
 func ParseAlias(device, text string) (Pod, error) {
 	fields := strings.Split(text, " ")
-	if len(fields) != aliasFields || fields[0] != aliasVersion {
+	if len(fields) < aliasFields || len(fields) > aliasFields+1 || fields[0] != aliasVersion {
 		return Pod{}, fmt.Errorf("alias of %s is not an %s alias", device, aliasVersion)
 	}
 	for i, f := range fields {
@@ -74,6 +77,9 @@ func ParseAlias(device, text string) (Pod, error) {
 		}
 	}
 	p := Pod{Attachment: Attachment{Sandbox: fields[3], IfName: fields[4]}, UID: fields[2], Netns: fields[6]}
+	if len(fields) > aliasFields {
+		p.Macvlan = fields[aliasFields]
+	}
 	var err error
 	if p.Addrs, err = parseAddrs(fields[5]); err != nil {
 		return Pod{}, fmt.Errorf("addresses in the alias of %s: %w", device, err)
@@ -84,7 +90,7 @@ func ParseAlias(device, text string) (Pod, error) {
 			return Pod{}, fmt.Errorf("pod %q in the alias of %s: %s", fields[1], device, faults[0])
 		}
 	}
-	if err := p.validate(); err != nil {
+	if err := errors.Join(p.validate(), p.validateMacvlan()); err != nil {
 		return Pod{}, fmt.Errorf("alias of %s: %w", device, err)
 	}
 	if want := p.HostVeth(); device != want {
@@ -103,6 +109,16 @@ func (a Attachment) validate() error {
 	}
 	if err := utils.ValidateInterfaceName(a.IfName); err != nil {
 		return fmt.Errorf("interface %q: %w", a.IfName, err)
+	}
+	return nil
+}
+
+func (p Pod) validateMacvlan() error {
+	if p.Macvlan == "" {
+		return nil
+	}
+	if err := utils.ValidateInterfaceName(p.Macvlan); err != nil {
+		return fmt.Errorf("parent %q of %s: %w", p.Macvlan, MacvlanName, err)
 	}
 	return nil
 }

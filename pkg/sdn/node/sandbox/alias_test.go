@@ -42,6 +42,14 @@ func TestAlias(t *testing.T) {
 		"no UID": {
 			func() Pod { p := realPod("default", "web"); p.UID = ""; return p }(), func(p Pod) Pod { return p }, "",
 		},
+		"with a macvlan interface": {
+			func() Pod { p := realPod("default", "web"); p.Netns, p.Macvlan = "/n", "bond0.100"; return p }(), func(p Pod) Pod { return p },
+			"ovsdn1 default/web 7f6a1d1e-8d6c-4b57-9a6e-1f2d3c4b5a69 " + strings.Repeat("0123456789abcdef", 4) + " eth0 10.128.123.234 /n bond0.100",
+		},
+		"with a macvlan interface, and the name is the longest that Kubernetes allows": {
+			func() Pod { p := realPod(long, strings.Repeat("a", 253)); p.Macvlan = "abcdefghijklmno"; return p }(),
+			func(p Pod) Pod { p.Netns, p.Namespace, p.Name = "", "", ""; return p }, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			alias := tc.pod.Alias()
@@ -70,8 +78,10 @@ func TestParseAlias_invalid(t *testing.T) {
 		"none":                             func(string) string { return "" },
 		"of another version":               func(s string) string { return strings.Replace(s, "ovsdn1", "ovsdn2", 1) },
 		"of another device":                func(s string) string { return strings.Replace(s, "eth0", "eth1", 1) },
-		"a field too many":                 func(s string) string { return s + " x" },
+		"a field too many":                 func(s string) string { return s + " x x" },
 		"a field too few":                  func(s string) string { return s[:strings.LastIndexByte(s, ' ')] },
+		"an invalid parent of macvlan0":    func(s string) string { return s + " a/b" },
+		"an empty parent of macvlan0":      func(s string) string { return s + " -" },
 		"an invalid name":                  func(s string) string { return strings.Replace(s, "default/web", "default/..", 1) },
 		"an empty namespace":               func(s string) string { return strings.Replace(s, "default/web", "/web", 1) },
 		"no slash":                         func(s string) string { return strings.Replace(s, "default/web", "web", 1) },
@@ -89,6 +99,7 @@ func TestParseAlias_invalid(t *testing.T) {
 func FuzzParseAlias(f *testing.F) {
 	f.Add(testPod().HostVeth(), testPod().Alias())
 	f.Add(realPod("default", "web").HostVeth(), realPod("default", "web").Alias())
+	f.Add(testPod().HostVeth(), testPod().Alias()+" eth1")
 	f.Add("veth0", "ovsdn1 - - a eth0 10.128.2.2 -")
 	f.Fuzz(func(t *testing.T, device, alias string) {
 		p, err := ParseAlias(device, alias)

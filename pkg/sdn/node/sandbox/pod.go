@@ -50,11 +50,20 @@ func HostVethPattern(datapath string) string {
 	return ""
 }
 
+// IsHostVeth reports whether a device of the name can be a host veth.
+func IsHostVeth(name string) bool {
+	digits, ok := strings.CutPrefix(name, hostVethPrefix)
+	return ok && len(digits) == hostVethDigits && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
+// hostVethDigits is the number of hexadecimal digits in the name of a host veth, which is as long as Linux allows.
+const hostVethDigits = 11
+
 // HostVeth returns the name of the host's end of the veth pair, of 15 characters, the most that Linux allows. It depends on the
 // attachment only, so that the device is found without any stored state.
 func (a Attachment) HostVeth() string {
 	sum := sha256.Sum256([]byte(a.Sandbox + "/" + a.IfName))
-	return hostVethPrefix + hex.EncodeToString(sum[:])[:11]
+	return hostVethPrefix + hex.EncodeToString(sum[:])[:hostVethDigits]
 }
 
 // Pod is an attached pod, as stored in the external_ids of its port.
@@ -67,8 +76,10 @@ type Pod struct {
 	UID       string       // config.PodUID
 	Addrs     []netip.Addr // IPv4 first
 	OFPort    int
+	Macvlan   string // parent of MacvlanName; "": the pod has none
 
 	// Not in the external_ids.
+	Version      string       // resourceVersion of the pod that ADD read; "": unknown
 	NamespaceUID types.UID    // of the Namespace that the pod was attached in; "": the current one of that name
 	VNID         *config.VNID // instead of that of the Namespace, if that is unknown; nil: none
 }
@@ -83,10 +94,22 @@ const (
 	IDUID       = "pod-uid"       // UID of the pod; of a static pod, not of its mirror
 	IDIP        = "ip"            // addresses of the pod, separated by commas
 	IDMAC       = "mac"           // MAC of the pod
+	IDMacvlan   = "macvlan"       // interface of the node that is the parent of the pod's interface macvlan0; missing if the pod has none
 )
 
 // MAC is derived from the first address, and is unique as long as that is.
 func (p Pod) MAC() net.HardwareAddr { return config.MAC(p.Addrs[0]) }
+
+// MacvlanName is the name of a pod's macvlan interface, as in OpenShift SDN.
+const MacvlanName = "macvlan0"
+
+// MacvlanMAC returns the MAC of MacvlanName: locally administered, another one for each sandbox, so that the interface is recognized without any stored state.
+func (a Attachment) MacvlanMAC() net.HardwareAddr {
+	sum := sha256.Sum256([]byte(MacvlanName + "/" + a.Sandbox + "/" + a.IfName))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
 
 // HasAnyAddr reports whether the pod has one of the addresses.
 func (p Pod) HasAnyAddr(addrs []netip.Addr) bool {
@@ -105,7 +128,7 @@ func (p Pod) Compare(other Pod) int {
 
 // Port returns the pod's port, without an OpenFlow port number.
 func (p Pod) Port() ovs.Port {
-	return ovs.Port{
+	port := ovs.Port{
 		Name: p.HostVeth(),
 		ExternalIDs: map[string]string{
 			IDSandbox:   p.Sandbox,
@@ -118,6 +141,10 @@ func (p Pod) Port() ovs.Port {
 			IDMAC:       p.MAC().String(),
 		},
 	}
+	if p.Macvlan != "" {
+		port.ExternalIDs[IDMacvlan] = p.Macvlan
+	}
+	return port
 }
 
 // ParsePort reads a pod from its port's external_ids.
@@ -130,12 +157,16 @@ func ParsePort(port ovs.Port) (Pod, error) {
 		Name:       ids[IDName],
 		UID:        ids[IDUID],
 		OFPort:     port.OFPort,
+		Macvlan:    ids[IDMacvlan],
 	}
 	if err := utils.ValidateContainerID(p.Sandbox); err != nil {
 		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDSandbox, port.Name, err)
 	}
 	if err := utils.ValidateInterfaceName(p.IfName); err != nil {
 		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDIfName, port.Name, err)
+	}
+	if err := p.validateMacvlan(); err != nil {
+		return Pod{}, fmt.Errorf("external_ids:%s of port %s: %w", IDMacvlan, port.Name, err)
 	}
 	if want := p.HostVeth(); port.Name != want {
 		return Pod{}, fmt.Errorf("external_ids of port %s belong to port %s", port.Name, want)

@@ -25,15 +25,21 @@ func testPod() Pod {
 }
 
 func TestParsePort(t *testing.T) {
-	want := testPod()
-	port := want.Port()
-	port.OFPort = want.OFPort
-	got, err := ParsePort(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, equateAddrs()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	for _, parent := range []string{"", "eth1"} {
+		want := testPod()
+		want.Macvlan = parent
+		port := want.Port()
+		port.OFPort = want.OFPort
+		if id, ok := port.ExternalIDs[IDMacvlan]; id != parent || ok != (parent != "") {
+			t.Errorf("got external_ids:%s %q, %t, want %q", IDMacvlan, id, ok, parent)
+		}
+		got, err := ParsePort(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, equateAddrs()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	}
 }
 
@@ -49,9 +55,17 @@ func TestNames(t *testing.T) {
 	if got, want := p.Owner(), (pipeline.Owner{Kind: pipeline.KindPod, Key: "0123456789abcdef"}); got != want {
 		t.Errorf("got owner %v, want %v", got, want)
 	}
+	if got, want := p.MacvlanMAC().String(), "5e:0e:bd:ec:26:a1"; got != want {
+		t.Errorf("got MAC %s of the macvlan interface, want %s", got, want)
+	}
 	second := Attachment{p.Sandbox, "net1"}
-	if second.Owner() == p.Owner() || second.HostVeth() == p.HostVeth() {
-		t.Error("two interfaces of a sandbox have the same owner or host veth")
+	if second.Owner() == p.Owner() || second.HostVeth() == p.HostVeth() || second.MacvlanMAC().String() == p.MacvlanMAC().String() {
+		t.Error("two interfaces of a sandbox have the same owner, host veth or MAC")
+	}
+	for name, want := range map[string]bool{p.HostVeth(): true, "veth60373cf902": false, "veth60373cf90245": false, "veth60373cf902g": false, "eth60373cf9024x": false, "": false} {
+		if got := IsHostVeth(name); got != want {
+			t.Errorf("IsHostVeth(%q): got %t, want %t", name, got, want)
+		}
 	}
 }
 
@@ -68,6 +82,7 @@ func TestParsePort_invalid(t *testing.T) {
 		{"an address too many", IDIP, "10.128.2.2,", IDIP},
 		{"address with zone", IDIP, "fe80::1%eth0", "is not a valid pod address"},
 		{"IPv4 in IPv6", IDIP, "::ffff:10.128.2.2", "is not a valid pod address"},
+		{"a parent with a slash", IDMacvlan, "a/b", IDMacvlan},
 		{"another MAC", IDMAC, "0a:58:0a:80:02:03", "want 0a:58:0a:80:02:02"},
 	} {
 		port := testPod().Port()

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/netlinks"
 )
 
 // Update sets the MTU of both ends and the routes of a pair in use, and returns the changes. A pod's end with another MAC is an error, and
 // nothing is changed. The MTU of the host's end is raised first and lowered last, so that it is never below that of the pod's end.
 func (l Links) Update(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) (changes []string, err error) {
-	h, err := openNetlink(ctx)
+	h, err := netlinks.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,9 +48,9 @@ func (l Links) Update(ctx context.Context, pod ns.NetNS, hostVeth string, i Inte
 		if err := setHost(); err != nil {
 			return changes, err
 		}
-		return changes, inPod(ctx, pod, setPod)
+		return changes, netlinks.InPod(ctx, pod, setPod)
 	}
-	if err := inPod(ctx, pod, setPod); err != nil {
+	if err := netlinks.InPod(ctx, pod, setPod); err != nil {
 		return changes, err
 	}
 	if host.Attrs().MTU > i.MTU {

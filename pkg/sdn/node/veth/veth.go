@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/netlinks"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
@@ -31,11 +33,14 @@ type Links struct {
 	Sysctls sysctl.Dir
 }
 
-// Open opens a pod's network namespace. It rejects the agent's own.
+// Open opens a pod's network namespace. It returns a *NamespaceError for a path that is none, such as that of a deleted one, and for the agent's own.
 func (Links) Open(path string) (ns.NetNS, error) {
 	pod, err := ns.GetNS(path)
+	if errors.As(err, new(ns.NSPathNotExistErr)) || errors.As(err, new(ns.NSPathNotNSErr)) || errors.Is(err, fs.ErrNotExist) {
+		return nil, &NamespaceError{Path: path, cause: "is not a network namespace", err: err}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is not a network namespace: %w", path, err)
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
 	if err := checkNamespace(pod); err != nil {
 		return nil, errors.Join(err, pod.Close())
@@ -47,7 +52,7 @@ func (Links) Open(path string) (ns.NetNS, error) {
 func checkNamespace(pod ns.NetNS) error {
 	// Statfs, which ns.GetNS uses, does not distinguish the types of namespaces (ioctl_nsfs(2)).
 	if kind, err := unix.IoctlRetInt(int(pod.Fd()), unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
-		return fmt.Errorf("%s is not a network namespace", pod.Path())
+		return &NamespaceError{Path: pod.Path(), cause: "is not a network namespace", err: err}
 	}
 	// Namespaces are equal if device and inode are (namespaces(7)). The agent's is that of the thread, not of the process
 	// (see ns.GetCurrentNS).
@@ -59,39 +64,15 @@ func checkNamespace(pod ns.NetNS) error {
 		return os.NewSyscallError("fstat "+pod.Path(), err)
 	}
 	if own.Dev == other.Dev && own.Ino == other.Ino {
-		return fmt.Errorf("%s is the node's network namespace; a pod with hostNetwork can't be attached", pod.Path())
+		return &NamespaceError{Path: pod.Path(), cause: "is the node's network namespace; a pod with hostNetwork can't be attached"}
 	}
 	return nil
-}
-
-// openNetlink opens a netlink socket in the network namespace of the calling thread, unless the context has ended.
-func openNetlink(ctx context.Context) (netlinksafe.Handle, error) {
-	if err := ctx.Err(); err != nil {
-		return netlinksafe.Handle{}, err
-	}
-	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return netlinksafe.Handle{}, fmt.Errorf("open netlink: %w", err)
-	}
-	return h, nil
-}
-
-// inPod calls f in the pod's network namespace.
-func inPod(ctx context.Context, pod ns.NetNS, f func(netlinksafe.Handle) error) error {
-	return pod.Do(func(ns.NetNS) error {
-		h, err := openNetlink(ctx)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		return f(h)
-	})
 }
 
 // Create creates a pair with one end in the pod's namespace, sets the alias of the host's end, and sets it up. It replaces an existing
 // device of the host's name.
 func (l Links) Create(ctx context.Context, pod ns.NetNS, hostVeth string, i Interface) error {
-	h, err := openNetlink(ctx)
+	h, err := netlinks.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +138,7 @@ func (l Links) RestoreSysctls(ctx context.Context, hostVeth string) (changes []s
 
 // Configure sets the pod's end up, with addresses, routes and checksum offload, and the loopback device.
 func (Links) Configure(ctx context.Context, pod ns.NetNS, i Interface) error {
-	return inPod(ctx, pod, func(h netlinksafe.Handle) error {
+	return netlinks.InPod(ctx, pod, func(h netlinksafe.Handle) error {
 		link, err := h.LinkByName(i.Name)
 		if err != nil {
 			return fmt.Errorf("find %s: %w", i.Name, err)
@@ -255,7 +236,7 @@ func (Links) SetUp(ctx context.Context, hostVeth string) error {
 
 // Delete deletes the pair. One that does not exist is not an error.
 func (Links) Delete(ctx context.Context, hostVeth string) error {
-	h, err := openNetlink(ctx)
+	h, err := netlinks.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -297,7 +278,7 @@ func (Links) Find(ctx context.Context, hostVeth string) (alias string, exists bo
 
 // SetAlias replaces the alias of the host's end, of at most 255 bytes.
 func (Links) SetAlias(ctx context.Context, hostVeth, alias string) error {
-	h, err := openNetlink(ctx)
+	h, err := netlinks.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -327,7 +308,7 @@ func (Links) List(ctx context.Context) (map[string]string, error) {
 
 // Verify compares the pod's end with the configuration, and returns the differences.
 func (Links) Verify(ctx context.Context, pod ns.NetNS, i Interface) error {
-	return inPod(ctx, pod, func(h netlinksafe.Handle) error {
+	return netlinks.InPod(ctx, pod, func(h netlinksafe.Handle) error {
 		link, err := h.LinkByName(i.Name)
 		if err != nil {
 			return fmt.Errorf("find %s: %w", i.Name, err)
