@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // change is the effect of events on the table: the flows of egress IPs and the sources of pods change in one bundle. The lock is held from newChange to send.
@@ -38,7 +39,7 @@ func (c *change) addIPs(ips []netip.Addr) {
 
 // hostSubnetChange adds the current state of a HostSubnet.
 func (e *EgressIPs) hostSubnetChange(c *change, name string) {
-	o := cached[networkv1.HostSubnet](e.options.HostSubnets, name)
+	o := reconcile.Cached[networkv1.HostSubnet](e.options.HostSubnets, name)
 	if o == nil {
 		delete(e.vteps, name)
 		c.addIPs(e.table.SetNode(name, egressip.Node{}))
@@ -54,7 +55,7 @@ func (e *EgressIPs) hostSubnetChange(c *change, name string) {
 
 // namespaceChange adds the current state of a NetNamespace.
 func (e *EgressIPs) namespaceChange(c *change, name string) {
-	o := cached[networkv1.NetNamespace](e.options.NetNamespaces, name)
+	o := reconcile.Cached[networkv1.NetNamespace](e.options.NetNamespaces, name)
 	before, known := e.namespaces[name]
 	if o == nil {
 		if known {

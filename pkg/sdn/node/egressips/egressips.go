@@ -1,5 +1,5 @@
 // Package egressips gives pods of namespaces with egress IPs their source address outside of the cluster. It publishes the egress IPs of the namespaces that have pods
-// on this node, installs the flows of all egress IPs in use, and hands those that this node hosts to the host. Modes multitenant and networkpolicy. Docs: docs/egress.md.
+// on this node, installs the flows of all egress IPs in use, and hands those that this node hosts to the host. Modes multitenant and networkpolicy. Docs: docs/egress-ips.md.
 package egressips
 
 import (
@@ -168,12 +168,3 @@ func (e *EgressIPs) Hosted() (hosted, notPlaced int) { return e.addresses.count(
 
 // ReportPlacement reports why this host can't place an egress IP, in an Event for each new cause; nil: it is placed (egressaddress.Options.Report).
 func (e *EgressIPs) ReportPlacement(ip netip.Addr, err error) { e.addresses.report(ip, err) }
-
-func cached[T any](informer cache.SharedIndexInformer, name string) *T {
-	obj, _, err := informer.GetIndexer().GetByKey(name)
-	if err != nil {
-		return nil // the cache of an informer has no error
-	}
-	o, _ := obj.(*T)
-	return o
-}

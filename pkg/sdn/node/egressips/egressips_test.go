@@ -10,6 +10,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -125,7 +126,7 @@ func TestEgressIPs_oneUpdate(t *testing.T) {
 	a.attach("shop@u1/5")
 	c.hostSubnets.Modify(hostSubnet("node1"))
 	await.OK(t, testTimeout, func(context.Context) error {
-		if o := cached[networkv1.HostSubnet](a.options.HostSubnets, "node1"); len(o.EgressIPs) > 0 {
+		if o := reconcile.Cached[networkv1.HostSubnet](a.options.HostSubnets, "node1"); len(o.EgressIPs) > 0 {
 			return errors.New("the cache has the previous HostSubnet")
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // The inputs have no default: a pod whose egress IPs are not known yet has no flows, so that none of its packets leave with another source. An input is published when
@@ -80,7 +81,7 @@ func (e *EgressIPs) missing(key string, owner pipeline.Owner) {
 
 // load applies the cached NetNamespace, whose event may not have arrived, and reports whether there is one. The lock must be held.
 func (e *EgressIPs) load(name string) bool {
-	o := cached[networkv1.NetNamespace](e.options.NetNamespaces, name)
+	o := reconcile.Cached[networkv1.NetNamespace](e.options.NetNamespaces, name)
 	if o == nil {
 		return false
 	}

@@ -113,7 +113,7 @@ func (p *Policies) Prime(ctx context.Context) error {
 // reportHostNetworks logs host-network namespaces that do not exist.
 func (p *Policies) reportHostNetworks(ctx context.Context) {
 	for _, name := range p.cluster.HostNetworkNamespaces {
-		if cached[corev1.Namespace](p.cluster.Namespaces, name) == nil {
+		if reconcile.Cached[corev1.Namespace](p.cluster.Namespaces, name) == nil {
 			klog.FromContext(ctx).Info("Host-network namespace does not exist: no namespaceSelector admits nodes by it", "namespace", name,
 				"action", "create it, or leave it out of --host-network-namespaces")
 		}
@@ -282,7 +282,7 @@ func (p *Policies) publish(u *flowstore.Update, key policy.PodKey) {
 // Fetch sets the namespace's labels in the engine, and returns its UID. It reads the namespace from the API server if it is not cached, since the watch may be behind that of
 // kubelet.
 func (p *Policies) Fetch(ctx context.Context, namespace string) (apitypes.UID, error) {
-	ns := cached[corev1.Namespace](p.cluster.Namespaces, namespace)
+	ns := reconcile.Cached[corev1.Namespace](p.cluster.Namespaces, namespace)
 	if ns == nil {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
@@ -294,7 +294,7 @@ func (p *Policies) Fetch(ctx context.Context, namespace string) (apitypes.UID, e
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if watched := cached[corev1.Namespace](p.cluster.Namespaces, namespace); watched != nil {
+	if watched := reconcile.Cached[corev1.Namespace](p.cluster.Namespaces, namespace); watched != nil {
 		ns = watched // may be newer, and already removed from the queue
 	}
 	p.compiler.engine.SetNamespace(ns.Name, ns.Labels)

@@ -14,17 +14,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
-
-// cached returns the object from the informer's cache, or nil.
-func cached[T any](informer cache.SharedIndexInformer, key string) *T {
-	obj, exists, err := informer.GetStore().GetByKey(key)
-	if err != nil || !exists {
-		return nil
-	}
-	o, _ := obj.(*T)
-	return o
-}
 
 // sync updates the engine with the cached object, or deletes the object from the engine.
 func (p *Policies) sync(ctx context.Context, o objectRef) {
@@ -33,7 +24,7 @@ func (p *Policies) sync(ctx context.Context, o objectRef) {
 	var err error
 	switch o.kind {
 	case kindNamespace:
-		if ns := cached[corev1.Namespace](c.Namespaces, o.key); ns != nil {
+		if ns := reconcile.Cached[corev1.Namespace](c.Namespaces, o.key); ns != nil {
 			e.SetNamespace(name, ns.Labels)
 			p.syncLogged(name, ns.Annotations)
 		} else {
@@ -47,13 +38,13 @@ func (p *Policies) sync(ctx context.Context, o objectRef) {
 	case kindPod:
 		p.syncPod(policy.PodKey{Namespace: namespace, Name: name, UID: o.uid})
 	case kindNetworkPolicy:
-		if np := cached[networkingv1.NetworkPolicy](c.NetworkPolicies, o.key); np != nil {
+		if np := reconcile.Cached[networkingv1.NetworkPolicy](c.NetworkPolicies, o.key); np != nil {
 			err = e.SetNetworkPolicy(np)
 		} else {
 			e.DeleteNetworkPolicy(namespace, name)
 		}
 	case kindClusterPolicy:
-		if cnp := cached[policyv1alpha2.ClusterNetworkPolicy](c.ClusterPolicies, o.key); cnp != nil {
+		if cnp := reconcile.Cached[policyv1alpha2.ClusterNetworkPolicy](c.ClusterPolicies, o.key); cnp != nil {
 			err = e.SetClusterNetworkPolicy(cnp)
 		} else {
 			e.DeleteClusterNetworkPolicy(name)
@@ -86,7 +77,7 @@ func (p *Policies) syncPod(key policy.PodKey) {
 
 // cachedPod returns the pod from the cache; nil if the cache has none of that name, or another one.
 func (p *Policies) cachedPod(key policy.PodKey) *corev1.Pod {
-	pod := cached[corev1.Pod](p.cluster.Pods, cache.ObjectName{Namespace: key.Namespace, Name: key.Name}.String())
+	pod := reconcile.Cached[corev1.Pod](p.cluster.Pods, cache.ObjectName{Namespace: key.Namespace, Name: key.Name}.String())
 	if pod == nil || config.PodUID(pod) != key.UID {
 		return nil
 	}
@@ -95,7 +86,7 @@ func (p *Policies) cachedPod(key policy.PodKey) *corev1.Pod {
 
 // syncVNID leaves the VNID as it is while the NetNamespace is invalid, as package vnids does.
 func (p *Policies) syncVNID(name string) {
-	o := cached[networkv1.NetNamespace](p.cluster.NetNamespaces, name)
+	o := reconcile.Cached[networkv1.NetNamespace](p.cluster.NetNamespaces, name)
 	if o == nil {
 		p.compiler.engine.SetVNID(name, 0)
 		return
@@ -109,7 +100,7 @@ func (p *Policies) syncVNID(name string) {
 // of these stay in use while the HostSubnet is invalid, and a host that is not a Node has none.
 func (p *Policies) syncNode(name string) {
 	e := p.compiler.engine
-	subnet := cached[networkv1.HostSubnet](p.cluster.HostSubnets, name)
+	subnet := reconcile.Cached[networkv1.HostSubnet](p.cluster.HostSubnets, name)
 	var h *config.HostSubnet // nil if it is invalid, too
 	var gateways []netip.Addr
 	if subnet != nil {
@@ -127,7 +118,7 @@ func (p *Policies) syncNode(name string) {
 		e.SetNodeNetwork(name, h.HostIP, gateways...)
 	}
 
-	node := cached[corev1.Node](p.cluster.Nodes, name)
+	node := reconcile.Cached[corev1.Node](p.cluster.Nodes, name)
 	if node == nil {
 		e.DeleteNode(name)
 		return
