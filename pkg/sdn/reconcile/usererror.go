@@ -27,3 +27,14 @@ func ReportUserError(events record.EventRecorder, about runtime.Object, reason s
 
 // OneLine joins the lines of an error, for messages that are displayed in tables.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// MaxMessage is the length of the longest message that Shorten returns unchanged, in bytes: less than that of an Event, 1,024.
+const MaxMessage = 1000
+
+// Shorten bounds the message of an Event or a condition.
+func Shorten(message string) string {
+	if len(message) <= MaxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:MaxMessage], "") + "…"
+}

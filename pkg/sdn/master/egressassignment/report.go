@@ -20,9 +20,8 @@ const (
 	// unhostedGrace is the time after which a wanted IP that no node hosts is reported: NetNamespaces and HostSubnets are written one after the other.
 	unhostedGrace = 30 * time.Second
 
-	// maxNames bounds the objects that a message lists, maxMessage its bytes.
-	maxNames   = 8
-	maxMessage = 1000
+	// maxNames bounds the objects that a message lists.
+	maxNames = 8
 )
 
 // findings collects the problems of objects.
@@ -36,7 +35,7 @@ func (f findings) add(key string, about runtime.Object, reason, sentence string)
 	}
 	if n := f[key]; n.message == "" {
 		n.message = sentence
-	} else if len(n.message) < maxMessage {
+	} else if len(n.message) < reconcile.MaxMessage {
 		n.message += "; " + sentence
 	}
 }

@@ -3,7 +3,6 @@ package egressassignment
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +88,7 @@ func (r *reporter) send(ctx context.Context, key string) error {
 	delete(r.pending, key)
 	r.mu.Unlock()
 	if n != nil {
-		r.events.Event(n.about, n.eventType, n.reason, shorten(n.message))
+		r.events.Event(n.about, n.eventType, n.reason, reconcile.Shorten(n.message))
 	}
 	return nil
 }
@@ -98,12 +97,4 @@ func (r *reporter) isPending(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pending[key] != nil
-}
-
-// shorten bounds a message.
-func shorten(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }

@@ -32,9 +32,6 @@ const (
 	writeBurst      = 100
 )
 
-// maxMessage bounds the message of a condition, in bytes.
-const maxMessage = 1000
-
 // Status reads and writes the status (egressstatus.Client).
 type Status interface {
 	Get(ctx context.Context, namespace, name string) (*egressstatus.Status, error)
@@ -154,7 +151,7 @@ func mergedCondition(all []*networkv1.EgressNetworkPolicy) metav1.Condition {
 	}
 	return metav1.Condition{
 		Type: egressstatus.ConditionMerged, Status: metav1.ConditionTrue, Reason: egressstatus.ReasonSeveralPolicies,
-		Message: shorten("the namespace has several EgressNetworkPolicies, whose rules are evaluated in this order: " + strings.Join(names, ", ") + "; write one"),
+		Message: reconcile.Shorten("the namespace has several EgressNetworkPolicies, whose rules are evaluated in this order: " + strings.Join(names, ", ") + "; write one"),
 	}
 }
 
@@ -171,7 +168,7 @@ func (c *Controller) accepted(o *networkv1.EgressNetworkPolicy, fault error) met
 		if own != nil {
 			fault = own
 		}
-		accepted.Message = shorten(reconcile.OneLine(fault)) + "; the last valid rules of the namespace stay active, if there are none all packets to outside are denied"
+		accepted.Message = reconcile.Shorten(reconcile.OneLine(fault)) + "; the last valid rules of the namespace stay active, if there are none all packets to outside are denied"
 	case len(p.Everywhere) > 0:
 		accepted.Status, accepted.Reason = metav1.ConditionTrue, egressstatus.ReasonAcceptedAsEverywhere
 		accepted.Message = fmt.Sprintf("egress[%d].to: cidrSelector 0.0.0.0/32 is read as 0.0.0.0/0, all addresses; write 0.0.0.0/0", p.Everywhere[0])
@@ -232,12 +229,4 @@ func eventOf(reason string) string {
 		return eventreason.EgressNetworkPoliciesMerged
 	}
 	return ""
-}
-
-// shorten bounds a message.
-func shorten(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }
