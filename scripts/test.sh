@@ -8,9 +8,9 @@ cd "$(dirname "$0")/.."
 
 case ${1:-} in
   # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once.
-  short) tier=(-short) other=plain other_flags=() real_flags=(-test.parallel=4) lab_flags=(-parallel=4) ;;
+  short) tier=(-short) limit=15m other=plain other_flags=() real_flags=(-test.parallel=4) lab_flags=(-parallel=4) ;;
   # What takes too long with the race detector for the short tier.
-  complete) tier=() other=race other_flags=(-race) real_flags=() lab_flags=() ;;
+  complete) tier=() limit=60m other=race other_flags=(-race) real_flags=() lab_flags=() ;;
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
@@ -89,7 +89,7 @@ sum() {
 units() {
   local name=$1
   shift
-  sum "$name" standard-quiet -- -vet=off -timeout=60m "${tier[@]}" "$@"
+  sum "$name" standard-quiet -- -vet=off -timeout="$limit" "${tier[@]}" "$@"
 }
 
 # link FLAGS… PACKAGES…: writes the test programs of packages to $out/programs, two at once. One go command refuses packages with the same last element.
@@ -110,7 +110,7 @@ link() {
 # programs NAME FLAGS… -- FLAG_OF_GO… PACKAGES…: the tests of packages one after the other, after all programs were linked. The first flags are for these
 # programs. `go test -p=1` alternates between linking on one processor and running.
 programs() {
-  local name=$1 flags=(-test.timeout=60m "${tier[@]/#-/-test.}") code=0
+  local name=$1 flags=(-test.timeout="$limit" "${tier[@]/#-/-test.}") code=0
   shift
   while [ "$1" != -- ]; do flags+=("$1") && shift; done
   shift

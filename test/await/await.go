@@ -3,6 +3,8 @@ package await
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"testing"
 	"time"
 )
@@ -32,4 +34,20 @@ func OK(tb testing.TB, within time.Duration, look func(context.Context) error) {
 		}
 	}
 	tb.Fatalf("not within %v: %v", within, last)
+}
+
+// Accept returns the listener's next connection. It waits until the end of the context: a client may be connected to a server that never accepts, if the
+// last packet of the handshake is lost and the client sends nothing more.
+func Accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+	limited, ok := l.(interface{ SetDeadline(time.Time) error })
+	if !ok {
+		return nil, fmt.Errorf("a listener of type %T has no deadline", l)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = limited.SetDeadline(time.Unix(0, 1)) }) // it fails only for a closed listener
+	defer stop()
+	conn, err := l.Accept()
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("no connection accepted: %w", context.Cause(ctx))
+	}
+	return conn, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,4 +71,38 @@ func TestOKSaysWhatWasWrongBeforeTheTimeWasOver(t *testing.T) {
 			return ctx.Err()
 		})
 	})
+}
+
+func TestAcceptEndsWithTheContext(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if conn, err := Accept(ctx, l); conn != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v, want the error of the context", conn, err)
+	}
+}
+
+func TestAccept(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := Accept(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if server.RemoteAddr().String() != client.LocalAddr().String() {
+		t.Errorf("got a connection of %s, want that of %s", server.RemoteAddr(), client.LocalAddr())
+	}
 }

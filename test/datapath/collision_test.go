@@ -141,12 +141,7 @@ func collideTCP(t *testing.T, client, server *datapath.Pod, first, second netip.
 	if one == nil {
 		t.Fatalf("no connection to %s", first)
 	}
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { accepted.Close() })
-	stream := datapath.Stream{Client: one, Server: accepted}
+	stream := datapath.Stream{Client: one, Server: datapath.Accept(t, l)}
 	stream.MustPass(t)
 	source, ok := one.LocalAddr().(*net.TCPAddr)
 	if !ok {

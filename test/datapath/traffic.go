@@ -15,6 +15,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/await"
 )
 
 const (
@@ -208,11 +210,21 @@ func (h *Host) Dial(t testing.TB, to netip.AddrPort, l net.Listener) Stream {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Client.Close() })
-	if s.Server, err = l.Accept(); err != nil {
+	s.Server = Accept(t, l)
+	return s
+}
+
+// Accept returns the listener's next connection.
+func Accept(t testing.TB, l net.Listener) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := await.Accept(ctx, l)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Server.Close() })
-	return s
+	t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
 // MustPass sends a line from each end to the other.

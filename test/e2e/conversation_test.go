@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
@@ -28,7 +29,7 @@ func connect(t *testing.T, from, to end, port uint16) (opener, acceptor net.Conn
 	if opener, err = from.NetNS.DialContext(ctx, "tcp4", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	if acceptor, err = l.Accept(); err != nil {
+	if acceptor, err = await.Accept(ctx, l); err != nil {
 		t.Fatal(err)
 	}
 	return opener, acceptor

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -66,7 +67,7 @@ func hasSource(t *testing.T, what string, from, to wire.NetNS, addr netip.AddrPo
 			return err
 		}
 		defer conn.Close()
-		accepted, err := l.Accept() // the connection is established
+		accepted, err := await.Accept(ctx, l)
 		if err != nil {
 			return err
 		}
