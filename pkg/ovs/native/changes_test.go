@@ -16,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func foreign(table int) func(native.Event) bool {
@@ -24,6 +25,7 @@ func foreign(table int) func(native.Event) bool {
 
 // Changes of flows, groups and meters by other clients cause events, and those by the backend do not.
 func TestNativeReportsForeignChanges(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	_, err := n.Missing(t.Context(), nil) // begins a session
@@ -104,7 +106,8 @@ func TestNativeReportsForeignChanges_paused(t *testing.T) {
 	}
 }
 
-// writeFlows writes a file of many flows of the table. Their reports exceed what vswitchd queues for a client that does not read.
+// writeFlows writes a file of many flows of the table. Their reports exceed what vswitchd queues for a client that does not read. In one bundle: ovs-ofctl would
+// wait for an answer to each flow, which takes longer than its time limit on a loaded machine.
 func writeFlows(t *testing.T, table int) (file string) {
 	t.Helper()
 	var b strings.Builder
@@ -118,6 +121,7 @@ func writeFlows(t *testing.T, table int) (file string) {
 
 // Open vSwitch pauses the monitor of a client that does not read fast enough. Flows of a table without a monitor cause neither an event nor a pause.
 func TestNativeReportsForeignChanges_monitoredTables(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	n := newNative(t, s)
 	n.MonitorTables([]int{30, 31})
@@ -141,12 +145,12 @@ func TestNativeReportsForeignChanges_monitoredTables(t *testing.T) {
 	})
 	must(t, n.EnsureBridge(t.Context(), bridge()))
 	<-connected
-	s.OFCtl(t, "add-flows", ovstest.Bridge, writeFlows(t, 64))
+	s.OFCtl(t, "--bundle", "add-flows", ovstest.Bridge, writeFlows(t, 64))
 	s.OFCtl(t, "add-flow", ovstest.Bridge, "table=31,actions=drop")
 	if table := <-changes; table != 31 { // from now on nothing is read
 		t.Errorf("got a change of table %d, want 31", table)
 	}
-	s.OFCtl(t, "add-flows", ovstest.Bridge, writeFlows(t, 30))
+	s.OFCtl(t, "--bundle", "add-flows", ovstest.Bridge, writeFlows(t, 30))
 	close(release)
 	deadline := time.After(patience)
 	for table := 30; table != native.NoTable; {

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // sctpInit is an SCTP packet with an INIT chunk (RFC 9260, 3.3.2) from 10.0.0.1, port 1000, to 10.0.0.9, port 80. The kernel tracks a new
@@ -53,6 +54,7 @@ func list(t *testing.T, n *native.Native, zones ovs.Zones) (all []ovs.Connection
 
 // Every listed connection can be flushed alone, with NAT too. Those that are not found by their tuple are flushed with their zone.
 func TestListedConnectionsCanBeFlushed(t *testing.T) {
+	tier.Parallel(t)
 	const v4, v6 = "nw_src=10.0.0.1,nw_dst=10.0.0.9", "ipv6_src=fc00::1,ipv6_dst=fc00::9"
 	for name, flows := range map[string][]string{
 		"IPv4": {
@@ -116,6 +118,7 @@ func TestListedConnectionsCanBeFlushed(t *testing.T) {
 
 // By default first fragments match without ports too. A restarted vswitchd has lost the setting.
 func TestFragmentsAreMatchedInEverySession(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	events := watch(t, n)
 	for range 2 {
@@ -131,6 +134,7 @@ func TestFragmentsAreMatchedInEverySession(t *testing.T) {
 
 // Each zone has its own limit.
 func TestZonesAreLimited(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	all := ovs.Zones{First: 0x2000, Last: 0xffff}
 	start := time.Now()
@@ -170,6 +174,7 @@ func TestZonesAreLimited(t *testing.T) {
 }
 
 func TestAwaitDatapath(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	must(t, n.AwaitDatapath(t.Context()))
 	s.StopVSwitchd(t)

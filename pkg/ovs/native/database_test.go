@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // wire relays the only connection between a backend and its database.
@@ -124,6 +125,7 @@ func (w *wire) cut() {
 
 // After one call has failed because the database ended, the next call fails too, even if the end of the connection is reported late.
 func TestNativeDiscardsCopyOfLostDatabase(t *testing.T) {
+	tier.Parallel(t)
 	for name, call := range map[string]func(*native.Native) error{
 		"transaction": func(n *native.Native) error { _, err := n.AddPort(t.Context(), tun()); return err },
 		"sync":        func(n *native.Native) error { return n.EnsureBridge(t.Context(), bridge()) },
@@ -143,6 +145,7 @@ func TestNativeDiscardsCopyOfLostDatabase(t *testing.T) {
 
 // The update about a change of another client may arrive after the call has begun.
 func TestNativeSeesEarlierChanges(t *testing.T) {
+	tier.Parallel(t)
 	s, n, w := startWired(t)
 	w.hold()
 	s.VSCtl(t, "set", "bridge", ovstest.Bridge, "protocols=OpenFlow14")

@@ -10,10 +10,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The switch sends a hello and then hangs.
 func TestHungSwitchIsUnavailable(t *testing.T) {
+	tier.Parallel(t)
 	for name, isLast := range map[string]func(openflow.Message) bool{
 		"version":   func(m openflow.Message) bool { _, ok := m.(*openflow.DescRequest); return ok },
 		"fragments": func(m openflow.Message) bool { _, ok := m.(*openflow.SetConfig); return ok },
@@ -44,6 +46,7 @@ func TestHungSwitchIsUnavailable(t *testing.T) {
 }
 
 func TestHungDatapathIsUnavailable(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must(t, n.AwaitDatapath(t.Context()))
 	native.SetTimeout(n, 300*time.Millisecond)

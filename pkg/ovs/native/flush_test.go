@@ -9,11 +9,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // A client may change the database without waiting for vswitchd. The event must come after vswitchd has processed the change: flows that
 // are added earlier are deleted.
 func TestNativeReportsFlushes_noWait(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	must(t, replace(t, n, []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}))
@@ -37,6 +39,7 @@ func TestNativeReportsFlushes_noWait(t *testing.T) {
 
 // Flows that are added after the event are retained.
 func TestNativeReportsFlushes_failMode(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	flows := []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}
@@ -67,6 +70,7 @@ func TestNativeReportsFlushes_failMode(t *testing.T) {
 
 // vswitchd has flushed when ovs-vsctl returns, before the backend processes the change of the database.
 func TestAwaitEvents_flush(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	runDir, hold := s.RelayDB(t)
 	n := patient(native.New(ovstest.Bridge, runDir))
@@ -98,6 +102,7 @@ func TestAwaitEvents_flush(t *testing.T) {
 
 // While the backend is not connected to OVSDB, the fail mode may be changed and restored.
 func TestNativeReportsFlushes_databaseDisconnected(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watchFlows(t, s, n)
 	s.StopDB(t)
@@ -113,6 +118,7 @@ func TestNativeReportsFlushes_databaseDisconnected(t *testing.T) {
 
 // TestNativeReportsFlushes_controller: vswitchd flushes when a bridge gets its first controller and when it loses its last one.
 func TestNativeReportsFlushes_controller(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	flows := []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}

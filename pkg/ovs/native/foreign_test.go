@@ -75,6 +75,7 @@ func (m made) row(t *testing.T) string {
 
 // A bridge of that name may contain the host's uplink and forward by itself: fail mode secure would disconnect the host.
 func TestForeignBridgeIsNotChanged(t *testing.T) {
+	tier.Parallel(t)
 	onEach(t, func(t *testing.T, backend string) {
 		m := makeBridge(t, backend, map[string]string{"veth1": "abc"}, "eth0", "tun0", "veth1", "bond0")
 		before := m.row(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // reader is implemented by Fake and Native.
@@ -17,6 +18,7 @@ type reader interface {
 }
 
 func TestMissing(t *testing.T) {
+	tier.Parallel(t)
 	for name, start := range map[string]func(t *testing.T) reader{
 		"fake":   func(*testing.T) reader { return ovs.NewFake(ovstest.Bridge) },
 		"native": func(t *testing.T) reader { return newNative(t, ovstest.Start(t)) },

@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func newNative(t testing.TB, s *ovstest.Switch) *native.Native {
@@ -117,6 +118,7 @@ func portNumber(name string, number func(int) bool) func(native.Event) bool {
 }
 
 func TestNativeSeesItsOwnWrites(t *testing.T) {
+	tier.Parallel(t)
 	_, n := startNative(t)
 	for i := range 50 {
 		p := tun()
@@ -129,6 +131,7 @@ func TestNativeSeesItsOwnWrites(t *testing.T) {
 }
 
 func TestNativeSeesOthersWrites(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must1(t)(n.AddPort(t.Context(), tun()))
 	want := tun()
@@ -145,6 +148,7 @@ func TestNativeSeesOthersWrites(t *testing.T) {
 }
 
 func TestNativeWritesNothingWhenNothingDiffers(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must1(t)(n.AddPort(t.Context(), tun()))
 	next := func() string { return s.VSCtl(t, "get", "open_vswitch", ".", "next_cfg") }
@@ -159,6 +163,7 @@ func TestNativeWritesNothingWhenNothingDiffers(t *testing.T) {
 
 // Concurrent transactions reach the database while vswitchd is busy, so that one reconfiguration processes all of them.
 func TestNativeAddsPortsTogether(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	const many = 16
 	resume := s.PauseVSwitchd(t)
@@ -177,6 +182,7 @@ func TestNativeAddsPortsTogether(t *testing.T) {
 
 // Two clients may both add a port before each receives the update about the other's.
 func TestNativeAddPort_twoClients(t *testing.T) {
+	tier.Parallel(t)
 	s, one := startNative(t)
 	two := newNative(t, s)
 	for i := range 20 {
@@ -199,6 +205,7 @@ func TestNativeAddPort_twoClients(t *testing.T) {
 }
 
 func TestNativeLeavesOtherBridgesAlone(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	s.VSCtl(t, "add-br", "other", "--", "set", "bridge", "other", "datapath_type=netdev", "--", "add-port", "other", "tun0", "--", "set", "interface", "tun0", "type=internal")
 	poll(t, "the copy has the port", func() bool { _, err := n.AddPort(t.Context(), tun()); return err != nil })
@@ -216,6 +223,7 @@ func TestNativeLeavesOtherBridgesAlone(t *testing.T) {
 // A restarted vswitchd assigns every port the number in the database, requested or not. A port whose device was
 // missing at that time loses its number, and gets another one when the device returns.
 func TestNativeReportsPortNumbers(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	must1(t)(n.AddPort(t.Context(), vxlan()))
@@ -248,6 +256,7 @@ func TestNativeReportsPortNumbers(t *testing.T) {
 }
 
 func TestNativeReportsPortNumbers_changedWhileDisconnected(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must1(t)(n.AddPort(t.Context(), tun()))
 	must1(t)(n.AddPort(t.Context(), vxlan()))
@@ -267,6 +276,7 @@ func TestNativeReportsPortNumbers_changedWhileDisconnected(t *testing.T) {
 }
 
 func TestNativeReconnectsToDatabase(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must1(t)(n.AddPort(t.Context(), tun()))
 	s.StopDB(t)
@@ -286,6 +296,7 @@ func TestNativeReconnectsToDatabase(t *testing.T) {
 }
 
 func TestNativeHungDatabase(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	native.SetTimeout(n, 300*time.Millisecond)
 	n.SetUndoTimeout(300 * time.Millisecond)
@@ -308,6 +319,7 @@ func TestNativeHungDatabase(t *testing.T) {
 }
 
 func TestNativeCloseEndsCalls(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	resume := s.PauseDB(t)
 	defer resume()

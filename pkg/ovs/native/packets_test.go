@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // somePacket is an Ethernet frame of an unassigned type.
@@ -58,6 +59,7 @@ func sendUntil(t *testing.T, s *ovstest.Switch, got <-chan ovs.PacketIn) ovs.Pac
 }
 
 func TestNativeWatchesPackets(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watch(t, n)
 	got := make(chan ovs.PacketIn, 1000)
@@ -76,6 +78,7 @@ func TestNativeWatchesPackets(t *testing.T) {
 
 // A handler that blocks does not delay changes of flows.
 func TestNativeWatchPackets_blockedHandler(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var first sync.Once

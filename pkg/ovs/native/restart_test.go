@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestNativeReportsRestartedSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	must(t, replace(t, n, manyFlows(10)))
 	events := watch(t, n)
@@ -21,6 +23,7 @@ func TestNativeReportsRestartedSwitch(t *testing.T) {
 
 // A call may connect before Watch does. The event precedes its result, so that its caller knows that the flows are those of a restarted switch.
 func TestNativeReportsRestartedSwitch_beforeCalls(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	events := watchFlows(t, s, n)
 	s.StopVSwitchd(t)

@@ -5,9 +5,11 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestRestoreWait(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	is := func(want native.RestoreWait) func() bool {
 		return func() bool {

@@ -10,10 +10,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Flows of another cookie, and those that do not drop, are no drops of the owner.
 func TestNative_flowStatistics(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	for _, flow := range []string{
 		"table=0,priority=1,cookie=5,udp,tp_dst=53,actions=goto_table:7", "table=0,priority=2,cookie=6,sctp,actions=drop",
@@ -51,6 +53,7 @@ func TestNative_flowStatistics(t *testing.T) {
 }
 
 func TestNative_datapathStats(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	stats, err := n.DatapathStats(t.Context())
 	must(t, err)
@@ -65,6 +68,7 @@ func TestNative_datapathStats(t *testing.T) {
 
 // Zones without connections count, too, and more zones than fit in one command.
 func TestNative_zoneUse(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startEither(t)
 	zones := ovs.Zones{First: 0x8200, Last: 0x83ff}
 	must(t, n.LimitZones(t.Context(), zones, 100))

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // script is the behaviour of a simulated switch, for cases that are rare with Open vSwitch. It is called with each message and
@@ -219,6 +220,7 @@ func TestNativeCommitsCompleteBundlesOnly(t *testing.T) {
 
 // An error of the commit has the XID of the change, and arrives after the barrier reply of the changes.
 func TestNativeReportsFlowThatFailsInCommit(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	s.OFCtl(t, "add-flow", ovstest.Bridge, "table=5,priority=1,actions=drop")
 	s.VSCtl(t, "--", "--id=@t", "create", "Flow_Table", "flow_limit=2", "overflow_policy=refuse", "name=five", "--", "set", "bridge", ovstest.Bridge, "flow_tables:5=@t")
@@ -246,6 +248,7 @@ func TestNativeReadsWhileItWrites(t *testing.T) {
 
 // Foreign flows with unsupported matches and actions are dumped and deleted.
 func TestNativeReplacesForeignFlows(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	for _, f := range []string{
 		"table=3,priority=7,tun_gbp_id=5,actions=drop",
@@ -267,6 +270,7 @@ func TestNativeReplacesForeignFlows(t *testing.T) {
 }
 
 func TestNativeDumpFlows(t *testing.T) {
+	tier.Parallel(t)
 	_, n := startNative(t)
 	want := map[ovs.Key]string{}
 	flows := append(manyFlows(7), longFlow(goovs.Drop()))
@@ -293,6 +297,7 @@ func TestNativeDumpFlows(t *testing.T) {
 
 // The result of ReplaceIn belongs to one session: a restarted vswitchd has no flows.
 func TestReplaceInReturnsSession(t *testing.T) {
+	tier.Parallel(t)
 	s, n := startNative(t)
 	watch(t, n) // reconnects
 	want := ovs.State{Flows: []*ovs.Flow{flow(0, 1, "10.0.0.1/32", goovs.Drop())}}
@@ -347,6 +352,7 @@ func TestNativeWaitsTwice_metersAddedAndDeleted(t *testing.T) {
 
 // The meters that are set before a bundle are restored if a message of the bundle cannot be encoded.
 func TestNativeRestoresMeters_unsendableFlow(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	b := newNative(t, s)
 	must(t, b.EnsureBridge(t.Context(), bridge()))

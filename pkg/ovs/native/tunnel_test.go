@@ -14,9 +14,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestTunnelNeighbours(t *testing.T) {
+	tier.Parallel(t)
 	sw := ovstest.Start(t)
 	sw.VSCtl(t, "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev")
 	err := sw.NS.Do(func(ns.NetNS) error {
