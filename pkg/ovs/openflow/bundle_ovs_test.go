@@ -9,6 +9,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const bundleFlags = openflow.BundleAtomic | openflow.BundleOrdered
@@ -45,6 +46,7 @@ func isStep(a answer, step openflow.BundleStep) bool {
 }
 
 func TestBundle(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	var messages []openflow.Message
@@ -170,6 +172,7 @@ func (c *conn) again(flow *openflow.FlowMod) string {
 
 // TestErrorNames compares the names of errors with those of ovs-ofctl.
 func TestErrorNames(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	known := 0
 	for typ := range uint16(20) {

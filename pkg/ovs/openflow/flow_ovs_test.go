@@ -11,14 +11,15 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
-// properties returns texts of the properties of a flow other than match and actions.
+// properties returns texts of the properties of a flow other than match and actions. No flow times out during a test.
 func properties() []string {
 	return []string{
-		"cookie=0x5", "cookie=0xffffffffffffffff", "idle_timeout=5", "hard_timeout=65535", "importance=7",
+		"cookie=0x5", "cookie=0xffffffffffffffff", "idle_timeout=3605", "hard_timeout=65535", "importance=7",
 		"send_flow_rem", "check_overlap", "reset_counts", "no_packet_counts", "no_byte_counts",
-		"cookie=0x5,idle_timeout=1,hard_timeout=2,importance=3,send_flow_rem,check_overlap,reset_counts,no_packet_counts,no_byte_counts",
+		"cookie=0x5,idle_timeout=3601,hard_timeout=3602,importance=3,send_flow_rem,check_overlap,reset_counts,no_packet_counts,no_byte_counts",
 	}
 }
 
@@ -84,6 +85,7 @@ func prepare(t testing.TB, s *ovstest.Switch) {
 // TestFlowsOnSwitch sends every match and action to Open vSwitch and checks a dump: its text equals the output of ovs-ofctl, and its keys
 // and instructions equal those sent.
 func TestFlowsOnSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	prepare(t, s)
 	c := dial(t, s)
@@ -152,6 +154,7 @@ func unsupported() []string {
 
 // TestFlowsOfOFCtl adds flows with ovs-ofctl, dumps them with this package and adds them again unchanged.
 func TestFlowsOfOFCtl(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	prepare(t, s)
 	s.OFCtl(t, "add-tlv-map", ovstest.Bridge, "{class=0xffff,type=0,len=4}->tun_metadata0")

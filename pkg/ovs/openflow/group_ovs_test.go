@@ -9,6 +9,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // groups returns all groups, sorted.
@@ -54,6 +55,7 @@ func parseGroups(t *testing.T, texts ...string) []openflow.Group {
 }
 
 func TestGroupsOnSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	texts := []string{
 		"group_id=1,type=all",
@@ -102,6 +104,7 @@ func TestGroupsOnSwitch(t *testing.T) {
 }
 
 func TestMetersOnSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	meters := []openflow.Meter{

@@ -12,9 +12,11 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestSwitchOnSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	if m := ask[*openflow.EchoReply](c, &openflow.EchoRequest{Data: []byte("ping")}); string(m.Data) != "ping" {
@@ -28,6 +30,7 @@ func TestSwitchOnSwitch(t *testing.T) {
 
 // The numbers are those that `ovs-ofctl dump-tables` prints.
 func TestTableStats(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	for _, flow := range []string{"table=0,priority=1,udp,tp_dst=53,actions=goto_table:7", "table=7,priority=1,tcp,actions=drop", "table=7,priority=2,sctp,actions=drop"} {
@@ -47,6 +50,7 @@ func TestTableStats(t *testing.T) {
 
 // TestUnknownVersion connects to a switch that supports OpenFlow 1.0 only; its hello has no version bitmap.
 func TestUnknownVersion(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	s.VSCtl(t, "add-br", ovstest.Bridge, "--", "set", "bridge", ovstest.Bridge, "datapath_type=netdev", "protocols=OpenFlow10")
 	_, m := dialRaw(t, s)
@@ -83,6 +87,7 @@ func packet(src, dst netip.AddrPort) []byte {
 }
 
 func TestCTFlush(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	for i := range 4 {
@@ -127,6 +132,7 @@ func TestCTFlush(t *testing.T) {
 
 // TestLargeDump adds and dumps many flows and logs the durations.
 func TestLargeDump(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	const n = 50_000

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // recorded is a packet-in of Open vSwitch 3.1.0, which ignores max_len and sends the whole packet.
@@ -53,6 +54,7 @@ func TestRecordedPacketIn(t *testing.T) {
 
 // A connection receives the packets that flows send to its controller ID, in the Nicira format, with the registers of that table.
 func TestPacketIn(t *testing.T) {
+	tier.Parallel(t)
 	s := startSwitch(t)
 	c := dial(t, s)
 	c.must(
