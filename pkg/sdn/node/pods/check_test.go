@@ -18,9 +18,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestCheck_changedAttachment(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	a, _ := n.start(t)
 	for name, change := range map[string]struct {

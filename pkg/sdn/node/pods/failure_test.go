@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // addPoints returns the points at which ADD can fail. After allocate, flows and sync run in parallel to the other steps, and configure to add port.
@@ -33,6 +34,7 @@ func delPoints() []string {
 }
 
 func TestAdd_failureIsCleanedUp(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	a, _ := n.start(t)
 	pod := newNetns(t)
@@ -68,6 +70,7 @@ func TestAdd_failureIsCleanedUp(t *testing.T) {
 
 // A step of DEL fails: the next DEL removes the pod.
 func TestDel_failureIsRepeated(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -86,6 +89,7 @@ func TestDel_failureIsRepeated(t *testing.T) {
 
 // The agent is killed between two steps. The next agent removes or recovers the pod, and a repeated DEL succeeds.
 func TestRecover_killedAgent(t *testing.T) {
+	tier.Parallel(t)
 	for verb, points := range map[string][]string{"ADD": addPoints(), "DEL": delPoints()} {
 		for _, point := range points {
 			t.Run(verb+" "+point, func(t *testing.T) {
@@ -154,6 +158,7 @@ func addDelParallel(t *testing.T, n *node, pods int) {
 
 // ADD and DEL of the same sandbox run one after the other.
 func TestAddDel_sameSandbox(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))

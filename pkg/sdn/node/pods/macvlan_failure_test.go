@@ -15,10 +15,12 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // An ADD that fails, or whose runtime gives up, leaves nothing in the pod's namespace or on the node.
 func TestMacvlan_failureIsCleanedUp(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	addLAN(t, n.host)
 	before := devices(t, n.host)
@@ -69,6 +71,7 @@ func TestMacvlan_failureIsCleanedUp(t *testing.T) {
 
 // The agent is killed between two steps. The namespace remains, as with cnitool: DEL, or the next ADD, replaces what was left in it. Nothing is ever left on the node.
 func TestMacvlan_killedAgent(t *testing.T) {
+	tier.Parallel(t)
 	for _, point := range append(addPoints(), "before macvlan", "after macvlan", "DEL before delete macvlan", "DEL after delete macvlan", "DEL after delete", "DEL before release") {
 		for _, next := range []string{"DEL", "ADD"} {
 			t.Run(point+", then "+next, func(t *testing.T) {
@@ -114,6 +117,7 @@ func TestMacvlan_killedAgent(t *testing.T) {
 
 // DEL and GC of a pod whose namespace, parent or path no longer exists.
 func TestMacvlan_removed(t *testing.T) {
+	tier.Parallel(t)
 	for name, remove := range map[string]func(t *testing.T, n *node, a *agent, req *cniserver.Request){
 		"DEL": func(t *testing.T, _ *node, a *agent, req *cniserver.Request) { del(t, a, req) },
 		"DEL without CNI_NETNS": func(t *testing.T, _ *node, a *agent, req *cniserver.Request) {

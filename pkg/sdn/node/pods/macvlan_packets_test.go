@@ -12,6 +12,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Packets of macvlan0 are on the parent's network, with its MAC and the pod's own address there, past the bridge. Two pods on one parent do not reach each other
@@ -75,6 +76,7 @@ func TestMacvlan_packets(t *testing.T) {
 
 // The parent is the internal port of another bridge of Open vSwitch, which has the node's address and its uplink.
 func TestMacvlan_onOVSBridge(t *testing.T) {
+	tier.Parallel(t)
 	n, s := newOVSNode(t)
 	lan := addLAN(t, n.host)
 	s.VSCtl(t, "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type="+ovstest.DatapathType(t), "--", "add-port", "br-ex", uplinkName)

@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // refusal is an ADD that fails since the pod can't have a macvlan interface.
@@ -67,6 +68,7 @@ func refusals() map[string]refusal {
 
 // A pod that can't have the interface does not start: ADD fails with its own code and an Event with the remedy, and leaves nothing.
 func TestMacvlan_refused(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	addLAN(t, n.host)
 	inNetns(t, n.host, func() error {

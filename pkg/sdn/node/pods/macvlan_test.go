@@ -18,11 +18,13 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // A privileged pod gets macvlan0 on the interface of the default route or on the one that it names: in mode private, up and without an address, with routes to the parent's addresses by eth0. A restarted agent
 // knows it, CHECK finds it, and DEL deletes it from a namespace that remains.
 func TestMacvlan(t *testing.T) {
+	tier.Parallel(t)
 	for _, value := range []string{"true", uplinkName} {
 		t.Run(value, func(t *testing.T) {
 			n := newNode(t)
@@ -112,6 +114,7 @@ func TestMacvlan_rebuilt(t *testing.T) {
 
 // CHECK finds that the interface is no longer that of ADD.
 func TestMacvlan_check(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	addLAN(t, n.host)
 	a, _ := n.start(t)

@@ -12,10 +12,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Recover sets the agent's MTU on the interfaces and routes of all pods.
 func TestRecover_mtu(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	type attached struct {
 		req   *cniserver.Request

@@ -28,6 +28,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // newOVSNode makes a node with a real switch.
@@ -52,6 +53,7 @@ func newOVSNode(t testing.TB) (*node, *ovstest.Switch) {
 
 // Two pods connect by TCP through compiled flows on a real switch, also after the agent was restarted. DEL removes everything.
 func TestPodsConnect(t *testing.T) {
+	tier.Parallel(t)
 	n, _ := newOVSNode(t)
 	first, stop := n.start(t)
 	static, err := n.compiler().Static()
@@ -141,6 +143,7 @@ func connect(t *testing.T, from, to ns.NetNS, addr string) {
 
 // CHECK reads the flows from the switch.
 func TestCheck_missingFlows(t *testing.T) {
+	tier.Parallel(t)
 	n, s := newOVSNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -183,6 +186,7 @@ func TestStatus_vswitchdHangs(t *testing.T) {
 const patience = 90 * time.Second
 
 func TestAdd_failureIsCleanedUpOnOVS(t *testing.T) {
+	tier.Parallel(t)
 	n, _ := newOVSNode(t)
 	a, _ := n.start(t)
 	req := n.addPod("web", newNetns(t))
@@ -222,6 +226,7 @@ func (s downSwitch) AddPort(ctx context.Context, p ovs.Port) (ovs.Port, error) {
 }
 
 func TestAdd_setsHostVethUp(t *testing.T) {
+	tier.Parallel(t)
 	n, _ := newOVSNode(t)
 	a, _ := n.start(t)
 	a.bridge = downSwitch{a.bridge, n.host}
@@ -260,6 +265,7 @@ func BenchmarkAddDel(b *testing.B) {
 
 // Repair adds a deleted port, and corrects the flows of a port with another number. It does not add the port of a deleted pod.
 func TestRepair(t *testing.T) {
+	tier.Parallel(t)
 	n, s := newOVSNode(t)
 	m, _ := n.start(t)
 	static, err := n.compiler().Static()
@@ -336,6 +342,7 @@ func awaitOFPort(t *testing.T, bridge Switch, port string, number int) {
 
 // A port number depends on the address only: in a subnet with one address, all pods get the same number, one after the other.
 func TestOFPort_reused(t *testing.T) {
+	tier.Parallel(t)
 	n, _ := newOVSNode(t)
 	n.options.Subnets = []netip.Prefix{netip.MustParsePrefix("10.128.2.0/30")}
 	a, _ := n.start(t)
@@ -366,6 +373,7 @@ func (h hiddenPort) ListPorts(ctx context.Context) ([]ovs.Port, error) {
 
 // A port of another program has the pod's number: the pod gets another number, and the other port no flows.
 func TestOFPort_inUse(t *testing.T) {
+	tier.Parallel(t)
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("added after the list %t", late), func(t *testing.T) {
 			n, _ := newOVSNode(t)

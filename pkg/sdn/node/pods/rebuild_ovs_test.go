@@ -14,11 +14,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The bridge or OVSDB's file is lost, while the agent is stopped or while it runs. Running pods regain their network: same interface,
 // address, MAC and flows. DEL then removes everything.
 func TestRebuild_bridgeLost(t *testing.T) {
+	tier.Parallel(t)
 	for name, lose := range map[string]func(*testing.T, *ovstest.Switch){
 		"bridge deleted": func(t *testing.T, s *ovstest.Switch) { s.VSCtl(t, "del-br", ovstest.Bridge) },
 		"database lost":  func(t *testing.T, s *ovstest.Switch) { s.LoseDB(t) },
@@ -105,6 +107,7 @@ func (n *node) ensureFixture(t testing.TB) {
 // The interface of a running pod is deleted, while the agent runs or while it is stopped, on the node or in the pod: its address is
 // released, and an Event on the pod reports it.
 func TestReconcile_interfaceDeleted(t *testing.T) {
+	tier.Parallel(t)
 	for name, tc := range map[string]struct {
 		stopped bool
 		in      func(n *node, pod ns.NetNS) ns.NetNS

@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // loseBridge deletes the ports that the switch has.
@@ -60,6 +61,7 @@ func (n *node) wantAlive(t *testing.T, req *cniserver.Request, addr string, port
 // Pods that an earlier version attached have no alias: the Kubernetes API has one running pod with the address of the lease, or the sandbox
 // has no port and an Event reports it.
 func TestRebuild_podsWithoutAlias(t *testing.T) {
+	tier.Parallel(t)
 	for name, tc := range map[string]struct {
 		api     func(n *node) // the API of the pod "web" with 10.128.2.2
 		rebuilt bool
@@ -286,6 +288,7 @@ func TestRecover_updatesAlias(t *testing.T) {
 
 // The agent was killed during ADD or DEL, and the sandbox ended later without another DEL: the reconciliation removes its remains.
 func TestReconcile_partlyAttachedSandbox(t *testing.T) {
+	tier.Parallel(t)
 	for _, point := range []string{"after create", "before configure", "before add port", "after add port"} {
 		t.Run(point, func(t *testing.T) {
 			n := newNode(t)
