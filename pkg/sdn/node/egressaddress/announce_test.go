@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // capture is a packet socket for ARP on eth0 of a namespace.
@@ -70,6 +72,7 @@ func uplinkMAC(t *testing.T) net.HardwareAddr {
 
 // An egress IP is announced when it is placed, when the uplink gets another MAC, and when its link comes up.
 func TestAddresses_announced(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	seen := newCapture(t, n.outside)
 	n.start(t, n.options(), egressIP)

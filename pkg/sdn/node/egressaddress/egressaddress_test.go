@@ -12,11 +12,13 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // A packet from tun0 with the egress IP as its source leaves by the uplink unchanged, also on a host that masquerades all that it forwards and validates sources
 // strictly. The other host resolves the egress IP, and its reply arrives on tun0. The host's conntrack tracks neither.
 func TestAddresses_packets(t *testing.T) {
+	tier.Parallel(t)
 	n := newNode(t)
 	n.syncFirewall(t)
 	sh(t, "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.tun0.rp_filter=1 net.ipv4.conf.eth0.rp_filter=1 net.ipv4.conf.eth0.forwarding=0")
@@ -115,6 +117,7 @@ func TestRemove(t *testing.T) {
 
 // The host restores what another program deletes. The kernel reports most changes.
 func TestAddresses_restored(t *testing.T) {
+	tier.Parallel(t)
 	for _, test := range []struct {
 		name, change string
 		polled       bool
@@ -178,6 +181,7 @@ func TestAddresses_tun0Recreated(t *testing.T) {
 
 // The host refuses an egress IP that it can't place, and places it when the cause is removed.
 func TestAddresses_refused(t *testing.T) {
+	tier.Parallel(t)
 	for _, test := range []struct {
 		name, addr, before string
 		want               string // the report
@@ -218,6 +222,7 @@ func TestAddresses_refused(t *testing.T) {
 
 // A placed egress IP that another program takes is removed, and the other program's route or address remains.
 func TestAddresses_conflict(t *testing.T) {
+	tier.Parallel(t)
 	for name, test := range map[string]struct{ change, want, check string }{
 		"route":   {"ip route replace 192.0.2.50 dev eth0 proto static", "of another program", "ip route show 192.0.2.50 dev eth0 proto static | grep -q 192"},
 		"address": {"ip addr add 192.0.2.50/24 dev eth0", "an address of the node's own interface", "ip addr show dev eth0 | grep -q 192.0.2.50"},

@@ -14,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // attachUnknown sets the flow of a pod whose Namespace is unknown, as package podflows does.
@@ -68,6 +69,7 @@ func (a *agent) wantConnections(ports ...uint16) {
 
 // Connections are flushed when their egress IP is no longer that of their namespace, and survive a move of the IP.
 func TestEvaluateConnections(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.pods["10.128.0.5"], c.pods["10.128.0.6"] = "shop", "bank"
 	c.hostSubnets.Add(hostSubnet("node1", "192.0.2.100", "192.0.2.101"))
@@ -106,6 +108,7 @@ func (a *agent) setTimeout(d time.Duration) {
 
 // The host gets an egress IP after its flows, and loses it after them; it loses it also if the switch does not change.
 func TestAddresses_followFlows(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.hostSubnets.Add(hostSubnet("node1"))
 	c.hostSubnets.Add(hostSubnet("node2", "192.0.2.100", "192.0.2.101"))

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const (
@@ -40,6 +41,7 @@ func TestEgressIPs_usedByPods(t *testing.T) {
 
 // The packets of a namespace without a usable egress IP are dropped, and do not use the flows of another namespace.
 func TestEgressIPs_unusable(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.hostSubnets.Add(hostSubnet("node1", "192.0.2.100"))
 	c.hostSubnets.Add(hostSubnet("node2", "192.0.2.101"))
@@ -79,6 +81,7 @@ func TestEgressIPs_unusable(t *testing.T) {
 
 // When a node fails, its egress IPs' pods use those of other nodes; without others they retain them.
 func TestEgressIPs_unreachableNode(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.hostSubnets.Add(hostSubnet("node2", "192.0.2.102"))
 	c.hostSubnets.Add(hostSubnet("node3", "192.0.2.103"))
@@ -143,6 +146,7 @@ func TestEgressIPs_oneUpdate(t *testing.T) {
 
 // The pods of a previous Namespace of the same name get none of the current one's egress IPs.
 func TestEgressIPs_previousNamespace(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.hostSubnets.Add(hostSubnet("node1", "192.0.2.100"))
 	c.netNamespaces.Add(netNamespace("shop@u1", "192.0.2.100"))
@@ -172,6 +176,7 @@ func TestEgressIPs_previousNamespace(t *testing.T) {
 
 // A restarted agent installs the same flows, also those of pods whose Namespace it does not know.
 func TestEgressIPs_restart(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.hostSubnets.Add(hostSubnet("node1", "192.0.2.100"))
 	c.hostSubnets.Add(hostSubnet("node2", "192.0.2.101"))
@@ -224,6 +229,7 @@ func TestEgressIPs_restart(t *testing.T) {
 
 // Only what changed is compiled and written, with many namespaces and egress IPs.
 func TestEgressIPs_manyNamespaces(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	const namespaces, ips = 1_000, 100
 	var all []string

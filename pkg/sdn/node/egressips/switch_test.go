@@ -12,10 +12,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The way of a pod's packet to outside follows the objects, on Open vSwitch.
 func TestEgressIPs_packets(t *testing.T) {
+	tier.Parallel(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

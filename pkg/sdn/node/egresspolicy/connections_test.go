@@ -15,10 +15,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Connections that become forbidden are flushed, those of other pods, to other destinations and from outside are not.
 func TestEvaluateConnections(t *testing.T) {
+	tier.Parallel(t)
 	endpoint := func(addr string) pipeline.OutsideEndpoints {
 		return pipeline.OutsideEndpoints{Addrs: []netip.AddrPort{netip.MustParseAddrPort(addr)}}
 	}

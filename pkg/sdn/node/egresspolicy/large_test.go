@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // A changed rule among 1,000 of a namespace, beside nine other namespaces with as many, is one bundle of its own flow-mods.
 func TestPolicies_oneOfManyRules(t *testing.T) {
+	tier.Parallel(t)
 	const namespaces, rules = 10, 1000
 	var all []string
 	for i := range rules - 1 {

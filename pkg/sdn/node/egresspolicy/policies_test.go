@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const denyAll1 = "priority=100,reg10=0x1,actions=drop"
@@ -86,6 +87,7 @@ func TestPolicies_statusWritten(t *testing.T) {
 
 // Invalid policies retain the last valid rules, also over a restart. Where there are none, all packets are denied.
 func TestPolicies_invalid(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.policies.Add(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 192.0.0.0/16", "Allow 0.0.0.0/0"))
 	a, stop := c.start(t, "tenant/5")
@@ -126,6 +128,7 @@ func TestPolicies_invalid(t *testing.T) {
 
 // DNS opens hosts outside only, a name without an answer allows nothing, and one that is denied without an answer denies all.
 func TestPolicies_names(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	node := &networkv1.HostSubnet{Host: "node2", HostIP: "172.31.0.12"}
 	node.Name = "node2"
@@ -160,6 +163,7 @@ func TestPolicies_ownerChangesNamespace(t *testing.T) {
 
 // Rules of a namespace without pods here are retained only while its policies are invalid, and with their names, not with addresses.
 func TestPolicies_invalidWithoutPods(t *testing.T) {
+	tier.Parallel(t)
 	const invalid = "Deny *.example.com"
 	c := newCluster(t)
 	c.resolve("www.example.com", "192.0.2.1")
@@ -200,6 +204,7 @@ func TestPolicies_invalidWithoutPods(t *testing.T) {
 
 // A restarted agent retains the rules of the previous one only for namespaces whose policies are invalid.
 func TestPolicies_recovered(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.policies.Add(egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0"))
 	c.policies.Add(egressPolicy("other/default", "Deny 0.0.0.0/0"))
@@ -236,6 +241,7 @@ func TestPolicies_nodeJoins(t *testing.T) {
 
 // Answers of DNS wait for the pause of their namespace; changes of policies do not.
 func TestPolicies_pause(t *testing.T) {
+	tier.Parallel(t)
 	c := newCluster(t)
 	c.resolve("www.example.com", "192.0.2.1")
 	for _, namespace := range []string{"busy", "tenant"} {

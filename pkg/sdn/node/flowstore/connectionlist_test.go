@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const protoSCTP = 132
@@ -66,6 +67,7 @@ func TestConnectionList_zones(t *testing.T) {
 
 // The memory of a list is bounded.
 func TestConnectionList_manyConnections(t *testing.T) {
+	tier.Parallel(t)
 	l := newConnectionList(all)
 	for i := range maxConnections + 5 {
 		l.add(tracked(testZone, protoTCP, fmt.Sprintf("10.128.0.2:%d", 1+i%50_000), "192.0.2.1:80"))

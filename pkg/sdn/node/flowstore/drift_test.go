@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // follow reports flushes to the store until the test ends.
@@ -37,6 +38,7 @@ func follow(t *testing.T, bridge *native.Native, s *Store) {
 
 // An audit finds vswitchd's flush before the event about it, which comes by another connection.
 func TestDrift_flushBeforeItsEvent(t *testing.T) {
+	tier.Parallel(t)
 	sw, _ := newSwitch(t)
 	runDir, hold := sw.RelayDB(t)
 	bridge := native.New(ovstest.Bridge, runDir)

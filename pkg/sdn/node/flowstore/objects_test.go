@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func endpoint(addr string) ovs.Bucket {
@@ -104,6 +105,7 @@ func TestAllocateNumber_collision(t *testing.T) {
 
 // The changes of flows, groups and meters on a real switch, with the messages of each phase.
 func TestRun_groupsAndMetersOnTheSwitch(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge, relay := newRelay(t)
 	s := New(bridge)
 	stop := run(t, s)
@@ -180,6 +182,7 @@ func repairsForeignChanges(t *testing.T, sw *ovstest.Switch, s *Store) {
 
 // A change of one pod sends the flows of that pod only.
 func TestSet_onePodSendsItsOwnFlows(t *testing.T) {
+	tier.Parallel(t)
 	_, bridge, relay := newRelay(t)
 	s := start(t, bridge)
 	var all []Change

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func newSwitch(t *testing.T) (*ovstest.Switch, *native.Native) {
@@ -26,6 +27,7 @@ func newSwitch(t *testing.T) (*ovstest.Switch, *native.Native) {
 }
 
 func TestRun_switchEqualsStore(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := newSwitch(t)
 	s := New(bridge)
 	stop := run(t, s)
@@ -43,6 +45,7 @@ func TestRun_switchEqualsStore(t *testing.T) {
 }
 
 func TestRun_restartOfTheAgentSendsNothing(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := newSwitch(t)
 	desire := func(s *Store) (commits []*Commit) {
 		for n := range 20 {
@@ -106,6 +109,7 @@ func stats(t *testing.T, sw *ovstest.Switch) map[string]time.Duration {
 }
 
 func TestRun_restartOfOpenVSwitch(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := newSwitch(t)
 	s := start(t, bridge)
 	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))

@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 	"github.com/ovsdn/ovsdn/test/seed"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // aged sets the HostSubnet's age.
@@ -53,6 +54,7 @@ func (f *fixture) owners(vtep string, names ...string) {
 
 // A HostSubnet with the address of a senior one does not get its packets, whichever is created or read first.
 func TestEndpoint_belongsToTheSenior(t *testing.T) {
+	tier.Parallel(t)
 	senior := func() *networkv1.HostSubnet {
 		return aged(node(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), time.Hour)
 	}
@@ -94,6 +96,7 @@ func TestEndpoint_belongsToTheSenior(t *testing.T) {
 
 // A HostSubnet that became invalid retains its address, but not one that belongs to another.
 func TestEndpoint_ofAnInvalidHostSubnet(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, aged(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"), time.Hour))
 	f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
 	f.update(aged(hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"), time.Hour))
@@ -106,6 +109,7 @@ func TestEndpoint_ofAnInvalidHostSubnet(t *testing.T) {
 
 // No other HostSubnet has this node's address.
 func TestEndpoint_ofThisNode(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, aged(hostSubnet("duplicate", "172.31.0.11", "10.130.0.0/23"), time.Hour), hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
 	f.want("172.31.0.12", map[string]string{"10.129.0.0/23": "172.31.0.12"})
 	f.update(hostSubnet("duplicate", "172.31.0.13", "10.130.0.0/23"))
@@ -157,6 +161,7 @@ func TestEndpoints_property(t *testing.T) {
 // Other nodes reach the pods of a node whose Node was deleted. Once another HostSubnet has its tunnel endpoint, the machine with that address neither gets
 // packets for the deleted node's pods nor may send as them.
 func TestEndpoint_ofDeletedNode(t *testing.T) {
+	tier.Parallel(t)
 	deleted := func() *networkv1.HostSubnet {
 		o := aged(node(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), time.Hour)
 		o.Annotations[config.NodeDeletedAnnotation] = "2026-01-01T00:00:00Z"

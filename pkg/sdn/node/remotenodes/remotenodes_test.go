@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
@@ -150,6 +151,7 @@ func (f *fixture) state() (remote map[string]string, multicast string) {
 }
 
 func TestHostSubnet_createUpdateDelete(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t,
 		hostSubnet("node1", "172.31.0.11", "10.128.0.0/23"), // this node
 		hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
@@ -169,6 +171,7 @@ func TestHostSubnet_createUpdateDelete(t *testing.T) {
 
 // A machine with a fixed VNID treats all multicast as that VNID's, so it must get none of other VNIDs.
 func TestMulticast_skipsMachineWithFixedVNID(t *testing.T) {
+	tier.Parallel(t)
 	machine := hostSubnet("machine", "172.31.0.99", "10.131.0.0/23")
 	machine.Annotations = map[string]string{networkv1.FixedVNIDHostAnnotation: "48"}
 	f := start(t, machine, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
@@ -198,6 +201,7 @@ func TestHostIP_swappedBetweenNodes(t *testing.T) {
 
 // While both nodes have the same address, it belongs to the senior one. The flows of neither depend on those of the other.
 func TestHostIP_swappedBetweenNodesInModeNetworkPolicy(t *testing.T) {
+	tier.Parallel(t)
 	fake := ovs.NewFake("br0")
 	if err := fake.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
 		t.Fatal(err)
@@ -217,6 +221,7 @@ func TestHostIP_swappedBetweenNodesInModeNetworkPolicy(t *testing.T) {
 }
 
 func TestSubnet_movesToAnotherNode(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
 	// The flows of node3 conflict with those of node2 until node2 is deleted.
 	f.create(hostSubnet("node3", "172.31.0.13", "10.129.0.0/23"))
@@ -227,6 +232,7 @@ func TestSubnet_movesToAnotherNode(t *testing.T) {
 }
 
 func TestInvalidHostSubnet_retainsPreviousState(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
 	f.update(hostSubnet("node2", "172.31.0.12", "10.129.0.77/23"))
 	f.create(hostSubnet("node3", "172.31.0.13", "10.130.0.0/23")) // handled after the invalid edit
@@ -239,6 +245,7 @@ func proposed(o *networkv1.HostSubnet) *networkv1.HostSubnet {
 }
 
 func TestProposedSubnet_ignored(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, proposed(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23")), hostSubnet("node3", "172.31.0.13", "10.130.0.0/23"))
 	f.want("172.31.0.13", map[string]string{"10.130.0.0/23": "172.31.0.13"})
 	f.update(hostSubnet("node2", "172.31.0.12", "10.129.0.0/23"))
@@ -249,6 +256,7 @@ func TestProposedSubnet_ignored(t *testing.T) {
 }
 
 func TestInvalidHostSubnet_recoveredFromFlows(t *testing.T) {
+	tier.Parallel(t)
 	sw := ovstest.Start(t)
 	bridge := native.New(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)
@@ -303,6 +311,7 @@ func TestInvalidFixedVNID_recoveredFromFlows(t *testing.T) {
 	for _, before := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
 		for _, after := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
 			t.Run(before.String()+" to "+after.String(), func(t *testing.T) {
+				tier.Parallel(t)
 				sw := ovstest.Start(t)
 				bridge := native.New(ovstest.Bridge, sw.RunDir)
 				t.Cleanup(bridge.Close)
@@ -338,6 +347,7 @@ func node(o *networkv1.HostSubnet) *networkv1.HostSubnet {
 
 // An invalid HostSubnet is still that of a node, according to its annotation or its flows.
 func TestInvalidHostSubnet_remainsNode(t *testing.T) {
+	tier.Parallel(t)
 	sw := ovstest.Start(t)
 	bridge := native.New(ovstest.Bridge, sw.RunDir)
 	t.Cleanup(bridge.Close)

@@ -16,6 +16,7 @@ import (
 // The neighbours of many nodes are set with two commands for each, at a limited rate; after that the cache is compared at an interval that grows with their
 // number, and nothing is set again.
 func TestNeighbours_manyNodes(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	nodes := tier.Size(t, 300, 5000, "two commands for each node, at 200 a second")
 	addr := func(i int) string { return fmt.Sprintf("198.18.%d.%d", i/250, i%250+1) }

@@ -22,6 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const timeout = 90 * time.Second
@@ -267,6 +268,7 @@ func TestNeighbours_permanent(t *testing.T) {
 
 // Unused entries are set again before they expire, also after their time to expiry was shortened.
 func TestNeighbours_refreshed(t *testing.T) {
+	tier.Parallel(t)
 	h := start(t)
 	h.neighbours.SetRemoteNode("node2", vtep("192.0.2.2"))
 	h.want("added node", map[string]string{"192.0.2.2": "0a:00:00:00:00:02"})
@@ -283,6 +285,7 @@ func TestNeighbours_refreshed(t *testing.T) {
 
 // Nodes behind a gateway need one entry. A changed route is followed.
 func TestNeighbours_gateway(t *testing.T) {
+	tier.Parallel(t)
 	h := start(t)
 	h.ovs.change(func() { h.ovs.gateway = netip.MustParseAddr("192.0.2.2") })
 	for i := range 200 {
@@ -296,6 +299,7 @@ func TestNeighbours_gateway(t *testing.T) {
 
 // vswitchd has no routes for a moment, whenever an interface is added.
 func TestNeighbours_routesMissing(t *testing.T) {
+	tier.Parallel(t)
 	h := start(t)
 	h.ovs.change(func() { h.ovs.noRoute = 1 })
 	h.neighbours.SetRemoteNode("node2", vtep("192.0.2.2"))

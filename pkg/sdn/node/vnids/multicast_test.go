@@ -13,9 +13,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestMulticast_enabledByAllNamespaces(t *testing.T) {
+	tier.Parallel(t)
 	for _, mode := range []config.Mode{config.ModeNetworkPolicy, config.ModeMultitenant} {
 		t.Run(mode.String(), func(t *testing.T) { testMulticastEnabled(t, mode) })
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func withRecord(o *networkv1.NetNamespace, assigned string) *networkv1.NetNamespace {
@@ -28,6 +29,7 @@ func withRecord(o *networkv1.NetNamespace, assigned string) *networkv1.NetNamesp
 
 // The assigned VNID remains active, for new pods too, whether the netid is invalid when the agent starts or becomes so later.
 func TestInvalidNetID_retainsAssignedVNID(t *testing.T) {
+	tier.Parallel(t)
 	for name, invalid := range map[string]*networkv1.NetNamespace{
 		"reserved":   withRecord(netNamespace("a", 5), "32"),
 		"too large":  withRecord(netNamespace("a", 1<<24), "32"),
@@ -139,6 +141,7 @@ func (p primed) Prime(ctx context.Context) error {
 
 // Without a record, an agent that starts continues with the VNID that the bridge has for the namespace's pods.
 func TestInvalidNetID_recoveredFromFlows(t *testing.T) {
+	tier.Parallel(t)
 	for name, tc := range map[string]struct {
 		bridge dump
 		object *networkv1.NetNamespace
@@ -184,6 +187,7 @@ func (f *fixture) noError(err error) {
 
 // TestInvalidNetID_recoveredFromSwitch is TestInvalidNetID_recoveredFromFlows with a real Open vSwitch.
 func TestInvalidNetID_recoveredFromSwitch(t *testing.T) {
+	tier.Parallel(t)
 	s := ovstest.Start(t)
 	backend := native.New(ovstest.Bridge, s.RunDir)
 	t.Cleanup(backend.Close)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func TestVNIDChange_recompilesPods(t *testing.T) {
@@ -158,6 +159,7 @@ func TestModeSubnet_sendsNoRequests(t *testing.T) {
 
 // A change of the VNID is repeated until the switch accepts its flows.
 func TestVNIDChange_rejectedFlows(t *testing.T) {
+	tier.Parallel(t)
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20))
 	var rejects atomic.Bool
 	rejected := make(chan struct{}, 100)
