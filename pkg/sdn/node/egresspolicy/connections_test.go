@@ -81,7 +81,7 @@ func TestEvaluateConnections(t *testing.T) {
 	}
 }
 
-// wantFlushed waits until exactly the connections with these source ports are flushed.
+// wantFlushed waits until exactly the connections with these source ports are flushed, and until the evaluations that did so have ended.
 func (a *agent) wantFlushed(flushed map[string]bool) {
 	a.t.Helper()
 	await.OK(a.t, testTimeout, func(context.Context) error {
@@ -92,10 +92,17 @@ func (a *agent) wantFlushed(flushed map[string]bool) {
 		for _, x := range a.bridge.Tracked() {
 			remaining[fmt.Sprint(x.Original.SrcPort)] = true
 		}
+		total := 0
 		for port, want := range flushed {
 			if remaining[port] == want {
 				return fmt.Errorf("connection with source port %s flushed: got %t, want %t", port, !remaining[port], want)
 			}
+			if want {
+				total++
+			}
+		}
+		if _, connections := a.st.Flushed(); connections < total {
+			return fmt.Errorf("got %d flushed connections in ended evaluations, want %d", connections, total)
 		}
 		return nil
 	})
