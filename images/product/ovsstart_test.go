@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // ovsStart is the common part of all scripts: it starts with an empty host.
@@ -20,6 +22,7 @@ is() { [ "$1" = "$2" ] || { echo "got $1, want $2"; exit 1; }; }
 
 // The start script of Open vSwitch's image runs with this host's Open vSwitch, in separate namespaces and folders.
 func TestOVSStart(t *testing.T) {
+	tier.Parallel(t)
 	script, err := filepath.Abs("../ovs/ovs-start")
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +48,7 @@ func TestOVSStart(t *testing.T) {
 		"files of a killed Open vSwitch do not prevent a start": `"$start" db & up; kill -9 "$(cat /run/openvswitch/ovsdb-server.pid)"; "$start" db & up`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			tier.Parallel(t)
 			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", ovsStart+body, "sh", script)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)

@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/images/debian"
 	"github.com/ovsdn/ovsdn/images/image"
 	"github.com/ovsdn/ovsdn/pkg/version"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // newSource builds the programs as `make build` does. These tests do not fail for pinned packages that Debian's archive no longer has.
@@ -39,6 +40,7 @@ func newSource(t *testing.T) Source {
 }
 
 func TestImages(t *testing.T) {
+	tier.Parallel(t)
 	source := newSource(t)
 	for name, test := range map[Name]struct {
 		user     string

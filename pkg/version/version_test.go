@@ -52,7 +52,7 @@ func TestEveryProgramPrintsItsVersion(t *testing.T) {
 	}
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir,
-		"-ldflags", "-X 'github.com/ovsdn/ovsdn/pkg/version.stamp=v9.9 0123abcd 2026-01-02T03:04:05Z'", "../../cmd/...")
+		"-ldflags", "-s -w -X 'github.com/ovsdn/ovsdn/pkg/version.stamp=v9.9 0123abcd 2026-01-02T03:04:05Z'", "../../cmd/...")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ovsdn/ovsdn/test/seed"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const maxSubset = 256
@@ -30,7 +31,7 @@ func nodeName(i int) string { return fmt.Sprintf("worker-%d.example.com", i) }
 // TestSubset_spread checks the number of nodes that use each endpoint. If all endpoints are outside of the cluster, it is binomially distributed.
 func TestSubset_spread(t *testing.T) {
 	for _, endpoints := range []int{300, 1000, 5000} {
-		for _, nodes := range []int{10, 100, 1000} {
+		for _, nodes := range []int{10, 100, tier.Size(t, 300, 1000, "nodes")} {
 			for _, inCluster := range []bool{false, true} {
 				perNode := 0
 				if inCluster {

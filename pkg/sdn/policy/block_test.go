@@ -8,6 +8,8 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // FuzzBlocks compares the prefixes of a block without its exceptions with a model that evaluates each address of 10.0.0.0/24.
@@ -16,7 +18,7 @@ func FuzzBlocks(f *testing.F) {
 	f.Add(uint8(64), uint8(26), []byte{0, 24})
 	f.Add(uint8(0), uint8(25), []byte{128, 25, 7, 30, 4, 31, 4, 31})
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
-	for range 500 {
+	for range tier.Size(f, 100, 500, "random blocks") {
 		exceptions := make([]byte, random.IntN(40))
 		for i := range exceptions {
 			exceptions[i] = byte(random.Uint32())

@@ -299,7 +299,7 @@ func TestLedger(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8)) //nolint:gosec // a test's
 	l, all := NewLedger(), map[policyKey]*networkingv1.NetworkPolicy{}
 	l.budget = 120
-	for range 300 {
+	for range tier.Size(t, 100, 300, "random changes") {
 		name := fmt.Sprintf("np%d", random.IntN(12))
 		if random.IntN(4) == 0 {
 			l.Delete(name)
