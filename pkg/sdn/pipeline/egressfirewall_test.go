@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // randomFirewall has prefixes in a few ranges, so that many of them overlap.
@@ -88,6 +89,7 @@ func TestEgressFirewall_IsWithin(t *testing.T) {
 
 // The flows, whose order is that of prefixes, decide as the rules in their order. Rules that are read from flows decide as these, and give the same flows.
 func TestEgressFirewall_firstRuleDecides(t *testing.T) {
+	tier.Parallel(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	owner := Owner{KindEgressFirewall, "tenant"}
 	for range 300 {
@@ -199,6 +201,7 @@ func firewallFlows(t *testing.T, n Node) []*ovs.Flow {
 
 // TestTraceEgressFirewall: outside endpoints of services are evaluated by the rules of the client's namespace, and a firewall concerns no other pod.
 func TestTraceEgressFirewall(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	cases := []struct {
@@ -241,6 +244,7 @@ func TestTraceEgressFirewall(t *testing.T) {
 
 // TestTraceEgressFirewall_replies: a pod answers clients outside that its firewall denies. Mode subnet tracks no connections.
 func TestTraceEgressFirewall_replies(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	for mode, want := range map[config.Mode]string{config.ModeNetworkPolicy: "2", config.ModeMultitenant: "2", config.ModeSubnet: ""} {
 		if _, err := bridge.Replace(t.Context(), withMeters(t, firewallFlows(t, inMode(mode)))); err != nil {
@@ -260,6 +264,7 @@ func TestTraceEgressFirewall_replies(t *testing.T) {
 
 // TestTraceEgressFirewall_missing: a pod whose namespace has a number, but no rules on the switch, reaches no host outside.
 func TestTraceEgressFirewall_missing(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	flows := slices.DeleteFunc(firewallFlows(t, inMode(config.ModeNetworkPolicy)), func(f *ovs.Flow) bool {
 		text, err := ovs.FlowText(f)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // egressIPFlows are a node that hosts 198.51.100.7, whose peer hosts 198.51.100.8. Pod 3 has the first one, pod 4 the second one, pod 5 one that no node hosts,
@@ -41,6 +42,7 @@ func egressIPFlows(t *testing.T, n Node) []*ovs.Flow {
 
 // The tables of packets with egress IPs, by ofproto/trace. An output to the port that the packet came from sends nothing.
 func TestTraceEgressIPs(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	const evaluated, translated = "0 20 26 27 28 30 100 ", "101 130 133 134"
 	const reply = "trk,est,rpl"

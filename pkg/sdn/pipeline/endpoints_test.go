@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func endpoints(addrs ...string) OutsideEndpoints {
@@ -125,6 +126,7 @@ func endpointFlows(t *testing.T, n Node, more ...string) []*ovs.Flow {
 
 // TestTraceEndpoints: what a pod sends to a service reaches the host's proxy only if the pod may reach all endpoints outside of the pod network.
 func TestTraceEndpoints(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	// The pods that reach a service.
@@ -179,6 +181,7 @@ func reachedBy(t *testing.T, tracer *ovstest.Tracer, service int) (pods string) 
 // TestTraceEndpoints_fragments: conntrack reassembles fragments of a pod with policies before they are evaluated. The userspace datapath passes them
 // on unchanged; they have no ports.
 func TestTraceEndpoints_fragments(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	for _, userspace := range []bool{false, true} {
 		n := inMode(config.ModeNetworkPolicy)
@@ -199,6 +202,7 @@ func TestTraceEndpoints_fragments(t *testing.T) {
 
 // TestTraceFrontends: a service's node ports on any address of a node are evaluated by the outside endpoints, too.
 func TestTraceFrontends(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	others := []string{"172.31.0.8/30", "172.31.0.12/32", "10.128.0.1/32", "10.129.0.1/32", "198.51.100.50/32", "198.51.100.60/32"}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // selfRule is a rule of a ClusterNetworkPolicy about packets of pod 10.128.0.5 to itself.
@@ -49,6 +50,7 @@ func hairpinFlows(t *testing.T, n Node, policies PodPolicies, rules []selfRule) 
 // TestTraceHairpin: a packet of a pod that the host's proxy sends back to the pod, with tun0's address as its source, is evaluated by
 // ClusterNetworkPolicies as a packet of the pod to itself. NetworkPolicies allow it. The node's own packets are not evaluated.
 func TestTraceHairpin(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	isolated := PodPolicies{Ingress: true, Egress: true}
@@ -106,6 +108,7 @@ func TestTraceHairpin(t *testing.T) {
 
 // TestTraceHairpin_forged: the DSCP of hairpins opens nothing for other senders.
 func TestTraceHairpin_forged(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	for _, mode := range []config.Mode{config.ModeNetworkPolicy, config.ModeMultitenant} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The two nodes of these tests: packets go from the sender to pods of the receiver.
@@ -140,6 +141,7 @@ func sentPackets() map[string]string {
 // TestNodeSource_upgrade sends packets from nodes of this version and of the previous one to nodes of both. No step of an upgrade opens more
 // than the previous or this version does, and no step closes anything to a node.
 func TestNodeSource_upgrade(t *testing.T) {
+	tier.Parallel(t)
 	same := func(pods string) [4]string { return [4]string{pods, pods, pods, pods} }
 	// Receivers of the previous version drop these packets; receivers of this version classify them as from outside.
 	foreign := func(pods string) [4]string { return [4]string{"", pods, "", pods} }
@@ -243,6 +245,7 @@ func reaches(t *testing.T, tracer *ovstest.Tracer, packet string) string {
 
 // TestTraceNodeSource traces which packets get the bit of a node, the node's other address and which VNID.
 func TestTraceNodeSource(t *testing.T) {
+	tier.Parallel(t)
 	const mark, vtep = "dl_src=0e:58:0a:80:00:01", senderVTEP
 	type verdict struct{ vnid, node, other, mac string }
 	node := func(other string) verdict { return verdict{"", "0x400", other, "0a:58:0a:80:00:01"} }
@@ -350,6 +353,7 @@ func TestTraceNodeSource(t *testing.T) {
 
 // Only packets to nodes have the mark: pods of this node and machines that are not nodes receive tun0's MAC.
 func TestTraceNodeSource_markedOnlyForNodes(t *testing.T) {
+	tier.Parallel(t)
 	sw, _ := realSwitch(t)
 	tracer := sw.NewTracer(t)
 	fixed := config.VNID(0x30)

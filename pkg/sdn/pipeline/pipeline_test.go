@@ -9,6 +9,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -163,6 +164,7 @@ func TestCookies(t *testing.T) {
 
 // The meters of all ports differ, and have numbers that Open vSwitch accepts.
 func TestMeterNumbersDiffer(t *testing.T) {
+	tier.Parallel(t)
 	n := inMode(config.ModeNetworkPolicy)
 	seen := map[uint32]int{}
 	add := func(port int, s State) {

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Where conntrack ignores the ports of SCTP, replies to allowed connections are evaluated like any packet. Replies of other protocols pass.
 func TestTraceStatelessSCTP(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	for _, tc := range []struct {
 		name, protocol string

@@ -8,10 +8,12 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // TestTraceEgressFirewall_sharedVNID: of pods in different namespaces with one VNID, each is evaluated by the firewall of its own namespace, if that has one.
 func TestTraceEgressFirewall_sharedVNID(t *testing.T) {
+	tier.Parallel(t)
 	const vnid = config.VNID(0x77)
 	firewalls := map[int]EgressFirewall{ // by the port of the pod
 		3: {ID: 1, Rules: []EgressFirewallRule{{To: prefixes("0.0.0.0/0"), Deny: true}}},

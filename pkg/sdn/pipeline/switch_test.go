@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
@@ -32,6 +33,7 @@ func realSwitch(t *testing.T) (*ovstest.Switch, ovs.Interface) {
 
 // Open vSwitch accepts the flows of all golden files, and dumps them unchanged.
 func TestSwitchTakesAllGolden(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	for name, state := range goldenStates(t) {
 		t.Run(name, func(t *testing.T) {
@@ -48,6 +50,7 @@ func TestSwitchTakesAllGolden(t *testing.T) {
 
 // The tables and the output port of packets in mode subnet, by ofproto/trace.
 func TestTrace(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	n := subnetNode()
 	flows := static(t, n).Flows

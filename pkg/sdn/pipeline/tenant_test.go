@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // tenantFlows are a node of mode multitenant. The last digit of a pod's address is its port's number.
@@ -65,6 +66,7 @@ func tenantFlowsIn(t *testing.T, mode config.Mode) []*ovs.Flow {
 
 // The tables and the output port of packets in mode multitenant, by ofproto/trace.
 func TestTraceTenants(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
 		t.Fatal(err)
@@ -170,6 +172,7 @@ func TestTraceTenants(t *testing.T) {
 
 // Copies go to the nodes that have pods of the sender's VNID.
 func TestTraceMulticast_goesToNodesOfVNID(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlows(t))); err != nil {
 		t.Fatal(err)
@@ -184,6 +187,7 @@ func TestTraceMulticast_goesToNodesOfVNID(t *testing.T) {
 
 // Multicast that is enabled for a VNID works in every mode, within the VNID only.
 func TestTraceMulticast_inAllModes(t *testing.T) {
+	tier.Parallel(t)
 	sw, bridge := realSwitch(t)
 	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeNetworkPolicy, config.ModeMultitenant} {
 		if _, err := bridge.Replace(t.Context(), withMeters(t, tenantFlowsIn(t, mode))); err != nil {
