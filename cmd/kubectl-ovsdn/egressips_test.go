@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func egressNode(number int, egress ...string) *networkv1.HostSubnet {
@@ -146,6 +147,7 @@ func TestConflicts(t *testing.T) {
 
 // TestEgressIPs runs a user's session on a real API server with the real controller.
 func TestEgressIPs(t *testing.T) {
+	tier.Parallel(t)
 	u := newUser(t)
 	u.create(t, nil, "shop", "dev")
 	stop := u.mode(t, "redhat/openshift-ovs-multitenant")

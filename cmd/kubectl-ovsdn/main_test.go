@@ -20,6 +20,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 const patience = 90 * time.Second // a loaded machine is slow
@@ -117,6 +118,7 @@ func (u *user) mode(t *testing.T, plugin string) (stop func()) {
 
 // TestChanges runs a user's session on a real API server with the real controller.
 func TestChange(t *testing.T) {
+	tier.Parallel(t)
 	u := newUser(t)
 	u.wants(t, exitFailed, "", "get the cluster's network", "isolate-projects", "p1")
 	u.create(t, nil, "p1", "p2")
