@@ -17,10 +17,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // While its Node is deleted and created again and again, the agent's set-up continues, and each new Node, which has no conditions, gets the agent's.
 func TestWatchNetworkConfig_flappingNode(t *testing.T) {
+	tier.Parallel(t)
 	network := &config.Network{
 		Mode: config.ModeSubnet, ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
 		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), VXLANPort: config.DefaultVXLANPort, MTU: 1450,

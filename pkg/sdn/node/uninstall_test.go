@@ -30,6 +30,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // host is a node without Kubernetes: a network namespace with an Open vSwitch, and directories.
@@ -163,6 +164,7 @@ cd /proc/sys/net; grep -rs . . | grep -v -E 'nf_conntrack_count|/neigh/.*/retran
 }
 
 func TestUninstall(t *testing.T) {
+	tier.Parallel(t)
 	t.Run("service proxy on the host", func(t *testing.T) { testUninstall(t, newHost(t)) })
 	t.Run("service proxy in the switch", func(t *testing.T) {
 		h := newHost(t)
@@ -191,6 +193,7 @@ func testUninstall(t *testing.T, h *host, more ...string) {
 
 // Another network may need the sysctls that the agent set.
 func TestUninstall_otherNetwork(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	h.setUp(t)
 	h.must(t, os.WriteFile(filepath.Join(h.config.CNIConfDir, "05-other.conflist"), []byte("{}"), 0o600))
@@ -205,6 +208,7 @@ func TestUninstall_otherNetwork(t *testing.T) {
 
 // Without Open vSwitch all but the bridge is removed, and the error names the bridge.
 func TestUninstall_switchStopped(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	h.setUp(t)
 	h.StopVSwitchd(t)
@@ -226,6 +230,7 @@ func TestUninstall_switchStopped(t *testing.T) {
 
 // flow-restore-wait is cleared although the bridge was deleted before: else another bridge would get no flows after a restart of vswitchd.
 func TestUninstall_bridgeDeletedBefore(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	before := h.VSCtl(t, "get", "open_vswitch", ".", "other_config")
 	h.setUp(t)
@@ -244,6 +249,7 @@ func TestUninstall_bridgeDeletedBefore(t *testing.T) {
 
 // Another program's bridge of that name may have the host's uplink.
 func TestUninstall_otherBridge(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	h.VSCtl(t, "add-br", br0.Name, "--", "set", "bridge", br0.Name, "datapath_type=netdev", "--", "add-port", br0.Name, "uplink", "--", "set", "interface", "uplink", "type=internal")
 	row := func() string {
@@ -261,6 +267,7 @@ func TestUninstall_otherBridge(t *testing.T) {
 
 // A host that never had Open vSwitch has no bridge to remove.
 func TestUninstall_switchNeverInstalled(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	cfg := h.config
 	bridge := native.New(br0.Name, t.TempDir())
@@ -276,6 +283,7 @@ func TestUninstall_switchNeverInstalled(t *testing.T) {
 }
 
 func TestUninstall_switchHangs(t *testing.T) {
+	tier.Parallel(t)
 	h := newHost(t)
 	h.setUp(t)
 	resume := h.PauseDB(t)
