@@ -18,6 +18,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // newSingleNode returns the first of two nodes, with an empty switch.
@@ -83,6 +84,7 @@ func (s *testNode) check(t *testing.T, from, to oracle.Endpoint, port int32, wan
 
 // The number of flows is about the sum of targets and peers, not their product.
 func TestTargetsTimesPeers(t *testing.T) {
+	tier.Parallel(t)
 	s := newSingleNode(t)
 	var targets, peers []oracle.Endpoint
 	for i := range 200 {
@@ -147,6 +149,7 @@ func TestTenThousandPolicies(t *testing.T) {
 
 // IPv6 blocks, which users write besides 0.0.0.0/0, result in no invalid flows.
 func TestIPv6BlocksHaveNoFlows(t *testing.T) {
+	tier.Parallel(t)
 	s := newSingleNode(t)
 	target := s.pod(0, 2, "target")
 	s.allow(t, "np", tcpFrom(80, block("0.0.0.0/0"), block("::/0"), block("2001:db8::1/128")))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // newTestDenied returns a denied of a node with two subnets that names ends by their addresses and policies by the rule.
@@ -125,6 +126,7 @@ func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the bubble's 
 // All other pods of the node exceed maxKinds before the agent can log anything. The single packet of one pod is logged, after at most one line of each
 // other pod and direction.
 func TestDenied_floodsOfOtherPods(t *testing.T) {
+	tier.Parallel(t)
 	for _, egress := range []bool{false, true} {
 		t.Run(fmt.Sprintf("egress %v", egress), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // pause pauses the compilation of a large change after one of its parts.
@@ -71,6 +72,7 @@ func newPaused(t *testing.T) (f *fixture, release func()) {
 
 // The compilation of one namespace's large change does not block pods of other namespaces.
 func TestLargeChange_podsOfOtherNamespacesStart(t *testing.T) {
+	tier.Parallel(t)
 	f, release := newPaused(t)
 	f.attachPod(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
 	if err := errors.Join(has(1, "table=81,", "reg2=0x3,")(f.policyFlows()), has(0, "nw_src=192.")(f.policyFlows())); err != nil {
@@ -83,6 +85,7 @@ func TestLargeChange_podsOfOtherNamespacesStart(t *testing.T) {
 
 // A pod of the namespace itself waits for the large change, and is isolated until then.
 func TestLargeChange_podOfTheNamespaceWaits(t *testing.T) {
+	tier.Parallel(t)
 	f, release := newPaused(t)
 	key := policy.PodKey{Namespace: "bomb", Name: "new", UID: "2"}
 	done := f.Attach(t.Context(), owner("s1"), key, pod(3, "10.128.0.5"), podObject("bomb", "new", "2", "", labels("web")))
@@ -106,6 +109,7 @@ func TestLargeChange_podOfTheNamespaceWaits(t *testing.T) {
 
 // Changes during the compilation of a large change result in the same flows as changes before it.
 func TestLargeChange_changesInTheMeantime(t *testing.T) {
+	tier.Parallel(t)
 	f, release := newPaused(t)
 	change := func(f *fixture) {
 		f.networkPolicies.Delete(largePolicies("bomb")[0])
@@ -141,6 +145,7 @@ func TestLargeChange_changesInTheMeantime(t *testing.T) {
 
 // The target flows of a pod that stops are removed at once, since another pod may get its port.
 func TestLargeChange_podStops(t *testing.T) {
+	tier.Parallel(t)
 	f, release := newPaused(t)
 	f.detachPod("sb-victim")
 	if err := has(0, "reg2=0x9,")(f.policyFlows()); err != nil {
@@ -152,6 +157,7 @@ func TestLargeChange_podStops(t *testing.T) {
 
 // A pod whose start causes a large change waits for it, and is isolated until then.
 func TestLargeChange_firstPodOfTheNamespace(t *testing.T) {
+	tier.Parallel(t)
 	s := newPause()
 	f := newFixture(t, func(f *fixture) {
 		f.afterPart = s.afterPart

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // largePolicy returns a policy with a block for each of n addresses, or one block with that many exceptions.
@@ -77,6 +78,7 @@ func TestLargePoliciesDoNotDelayPods(t *testing.T) {
 
 // An Event on the Node names the policies that exceed a budget.
 func TestPoliciesOverBudgetAreReported(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("bomb", 11, nil)
 		for i := range maxNamedPolicies + 12 { // the first 10 are within the namespace's budget

@@ -29,6 +29,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 func loggedNamespace(name, value string) *corev1.Namespace {
@@ -37,6 +38,7 @@ func loggedNamespace(name, value string) *corev1.Namespace {
 
 // The flows of a namespace's pods, and no others, follow the namespace's annotation.
 func TestLoggedNamespace(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, addPolicyWithPeer)
 	f.attachPod(podObject("a", "web", "2", "", labels("web")), "s1", 3, "10.128.0.5")
 	const logged = "controller("
@@ -155,6 +157,7 @@ func (r *logRecorder) has(part string) bool {
 // Packets of pods are denied in both directions. The lines name both pods and the policy. Of 100,000 packets the switch reports some tens, and a single
 // packet of another pod in the meantime is logged.
 func TestDeniedPacketsAreLogged(t *testing.T) {
+	tier.Parallel(t)
 	s := newPacketNode(t)
 	pods := s.node.Pods
 	s.logged["a"] = true

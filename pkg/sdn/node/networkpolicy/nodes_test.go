@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // Addresses of the remote node n2, and a policy about all pods of namespace a that allows what the peer sends to TCP port 80.
@@ -53,6 +54,7 @@ func byBlock(cidr string) networkingv1.NetworkPolicyPeer {
 
 // Nodes are one flow, which exists while a host-network namespace exists and a rule selects it.
 func TestNodesAreOneFlow(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("a", 10, nil)
 		f.hostSubnets.Add(remoteNode())
@@ -68,6 +70,7 @@ func TestNodesAreOneFlow(t *testing.T) {
 
 // An ingress block of IPv4 has one flow more for nodes, except 0.0.0.0/0; an egress or IPv6 block has none.
 func TestBlocksOfNodes(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) { f.tenant("a", 10, nil) })
 	f.attachPod(podObject("a", "web", "1", "", nil), "s1", 3, "10.128.0.5")
 	for cidr, want := range map[string]int{"172.31.0.0/24": 1, remoteOwn + "/32": 1, "0.0.0.0/0": 0, "2001:db8::/32": 0} {
@@ -85,6 +88,7 @@ func TestBlocksOfNodes(t *testing.T) {
 
 // Connections of nodes are valid if a policy allows the nodes.
 func TestConnEvaluator_connectionsOfNodes(t *testing.T) {
+	tier.Parallel(t)
 	const pod, ownInside, ownAddr, outside = "10.128.0.2:80", "10.128.0.1:1000", "172.31.0.11:1000", "192.0.2.1:1000"
 	conns := map[string]ovs.Connection{
 		"inside":     tracked(zoneTarget, protocolTCP, remoteInside+":1000", pod),
@@ -137,6 +141,7 @@ func TestConnEvaluator_connectionsOfNodes(t *testing.T) {
 
 // A host-network namespace that does not exist is logged once, when the agent starts, and is no error.
 func TestMissingHostNetworkNamespaceIsReported(t *testing.T) {
+	tier.Parallel(t)
 	for name, exists := range map[string]bool{"missing": false, "present": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newPrimed(t, func(f *fixture) {

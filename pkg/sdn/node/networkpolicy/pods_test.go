@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // The pod's policies are installed when ADD returns, also if the watch has not delivered the pod.
@@ -38,6 +39,7 @@ func TestAttach_installsPolicies(t *testing.T) {
 
 // The labels are those of the attached pod, not those of a previous pod with the same name in the cache.
 func TestAttach_previousPodInCache(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		addPolicyWithPeer(f)
 		f.pods.Add(podObject("a", "x", "old", "", labels("other")))
@@ -154,6 +156,7 @@ func TestStaticPod_mirrorIsRecreated(t *testing.T) {
 
 // Attach applies changes that the watch has delivered, also while an earlier change waits for the switch.
 func TestAttach_appliesQueuedChanges(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, addPolicyWithPeer)
 	f.attachPod(podObject("a", "other", "9", "", labels("web")), "s9", 9, "10.128.0.9")
 	f.bridge.SetUnavailable(true)
@@ -192,6 +195,7 @@ func TestAttach_appliesQueuedChanges(t *testing.T) {
 
 // Processes may run after their pod has ended or was deleted in the API: the pod stays a target, but is no longer a peer.
 func TestEndedPodIsTargetButNoPeer(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		addPolicyWithPeer(f)
 		f.networkPolicies.Add(allow("b", "peers", "a", 80))

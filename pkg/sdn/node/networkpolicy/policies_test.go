@@ -16,6 +16,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 // allow returns a policy that allows pods with app=peer, of namespaces with the label team, to reach those with app=web.
@@ -59,6 +60,7 @@ func addPolicyWithPeer(f *fixture) {
 }
 
 func TestPolicyIsAddedAfterPod(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		f.tenant("a", 10, team("a"))
 		f.tenant("b", 11, team("b"))
@@ -189,6 +191,7 @@ func TestPrime(t *testing.T) {
 
 // An invalid NetNamespace changes nothing. After the deletion of the NetNamespace, flows match the addresses of the pods.
 func TestVNIDs(t *testing.T) {
+	tier.Parallel(t)
 	f := newFixture(t, func(f *fixture) {
 		addPolicyWithPeer(f)
 		p := allow("a", "web", "b", 80)
