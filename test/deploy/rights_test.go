@@ -103,7 +103,7 @@ func condition(of corev1.NodeConditionType, reason string) map[string]any {
 func event(name, component, host, kind, about string) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: map[string]string{"Pod": metav1.NamespaceDefault}[kind]},
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: map[string]string{"Pod": metav1.NamespaceDefault, "EgressNetworkPolicy": metav1.NamespaceDefault}[kind]},
 		Source:         corev1.EventSource{Component: component, Host: host},
 		Reason:         "Test", Message: "test", Type: corev1.EventTypeNormal,
 		ReportingController: component, ReportingInstance: host,
@@ -246,6 +246,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 
 			allowed("create an Event on its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
 			allowed("create an Event on a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
+			allowed("create an Event on an EgressNetworkPolicy", createEvent(event("egress-policy", "ovsdn-node", "node1", "EgressNetworkPolicy", "default"))),
 			allowed("update its Event", patchEvent("own")),
 			refused("create an Event on another Node", createEvent(event("other", "ovsdn-node", "node1", "Node", "node2"))),
 			refused("create an Event as another agent", createEvent(event("as-other", "ovsdn-node", "node2", "Node", "node1"))),

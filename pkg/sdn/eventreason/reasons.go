@@ -3,7 +3,7 @@
 // The comment of each begins with the Event's type and its objects. docs/reference.md is generated from it.
 package eventreason
 
-// Reasons of the agent's Events about its node.
+// Reasons of the agent's Events about its node, and what exceeds its budgets.
 const (
 	// Warning on Node: the agent waits for a dependency, which the message names: ClusterNetwork, HostSubnet, the API server, a route, an MTU.
 	NetworkWaiting = "NetworkWaiting"
@@ -61,6 +61,10 @@ const (
 
 	// Warning on Node: NetworkPolicies exceed the budget of their namespace or of the node; they isolate its pods and allow nothing.
 	NetworkPoliciesBeyondBudgets = "NetworkPoliciesBeyondBudgets"
+
+	// Warning on EgressNetworkPolicy: the egress firewalls of a node's namespaces have more flows than its budget; there, packets of the namespace's pods to hosts
+	// outside are dropped. On the first of the namespace's policies, by name.
+	EgressFirewallBeyondBudget = "EgressFirewallBeyondBudget"
 )
 
 // Reasons of the agent's Events about the pods of its node.

@@ -316,7 +316,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 
 // metricSources returns the sources of the metrics of this set-up.
 func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Network {
-	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s}
+	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget}
 	if n.policies != nil {
 		state.Denied, state.EgressIPs = n.policies.ReportedPackets, n.egressIPs.Hosted
 	}

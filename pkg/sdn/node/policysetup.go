@@ -61,7 +61,7 @@ func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) 
 	n.egress, err = egresspolicy.New(egresspolicy.Options{
 		NodeName: n.agent.NodeName, Status: egressstatus.Client{Network: n.agent.network},
 		Node: n.node, Policies: objects.EgressNetworkPolicies().Informer(), HostSubnets: objects.HostSubnets().Informer(), Store: n.store, Bridge: n.agent.bridge,
-		Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside,
+		Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside, Events: n.agent.reporter,
 	})
 	if err != nil {
 		return err

@@ -123,6 +123,9 @@ func (v EgressVerdicts) State() State {
 // ID returns the number of the firewall; 0: there is none.
 func (v EgressVerdicts) ID() EgressFirewallID { return v.id }
 
+// Len returns the number of flows.
+func (v EgressVerdicts) Len() int { return len(v.all) }
+
 // Equal reports whether both have the same flows.
 func (v EgressVerdicts) Equal(other EgressVerdicts) bool {
 	return v.id == other.id && slices.EqualFunc(v.all, other.all, func(a, b verdict) bool { return a.to == b.to && a.deny == b.deny })

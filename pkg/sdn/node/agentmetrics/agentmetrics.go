@@ -35,6 +35,8 @@ type Network struct {
 	Denied  func() (ingress, egress uint64) // nil in mode subnet
 	Sampler *Sampler
 
+	BeyondBudget func() (namespaces, flows int) // of egress firewalls; may be nil
+
 	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
 }
 

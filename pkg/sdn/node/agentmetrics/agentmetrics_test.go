@@ -97,7 +97,7 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	sampler := newSampler(from, testNode(), "node1", &m.samples)
 	m.network.Store(&Network{
 		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
-		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 },
+		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 }, BeyondBudget: func() (namespaces, flows int) { return 1, 2000 },
 	})
 	return m
 }

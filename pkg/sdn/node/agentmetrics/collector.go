@@ -13,6 +13,7 @@ type nodeCollector struct {
 	tables map[int]string
 
 	ready, pods, addrsFree, addrsTotal, egressIPs                 metrics.Family
+	firewallsRefused, firewallFlowsRefused                        metrics.Family
 	flowsInstalled, groups, meters, ownersRefused                 metrics.Family
 	drift, repairs, conflicts, rejections                         metrics.Family
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
@@ -32,6 +33,10 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		addrsTotal: gauge("ovsdn_pod_addresses_capacity", "IPv4 addresses of the node's subnets for pods."),
 
 		egressIPs: gauge("ovsdn_egress_ips", "Egress IPs that namespaces use and this node hosts, by state: placed, or not-placed, which the host can't forward (Event EgressIPNotPlaced).", "state"),
+
+		firewallsRefused: gauge("ovsdn_egress_firewalls_beyond_budget",
+			"Namespaces whose packets to hosts outside are dropped on this node, since the egress firewalls exceed its budget of flows (Event EgressFirewallBeyondBudget)."),
+		firewallFlowsRefused: gauge("ovsdn_egress_firewall_flows_beyond_budget", "Flows that the egress firewalls of these namespaces would have."),
 
 		flowsInstalled: gauge("ovsdn_flows_installed", "Flows that the agent has installed."),
 		groups:         gauge("ovsdn_groups_installed", "Groups that the agent has installed: services with --service-proxy=ovs."),
@@ -69,7 +74,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
-	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
+	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.firewallsRefused, c.firewallFlowsRefused, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
 		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.denied, c.deniedReported,
 		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
@@ -107,6 +112,11 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 		hosted, notPlaced := n.EgressIPs()
 		metrics.Send(to, c.egressIPs, hosted-notPlaced, "placed")
 		metrics.Send(to, c.egressIPs, notPlaced, "not-placed")
+	}
+	if n.BeyondBudget != nil {
+		namespaces, flows := n.BeyondBudget()
+		metrics.Send(to, c.firewallsRefused, namespaces)
+		metrics.Send(to, c.firewallFlowsRefused, flows)
 	}
 	c.collectSample(to, n.Sampler.get())
 }

@@ -17,9 +17,24 @@ import (
 // everywhere is all addresses.
 func everywhere() []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)} }
 
-// update compiles the firewall of a namespace with pods on this node, and sends it to the store, with its number for the pods' flows, as one change. The lock must
-// be held.
+// update compiles the firewall of a namespace with pods on this node, and sends it to the store, with its number for the pods' flows, as one change: with the
+// firewalls that the node's budget closes or opens in turn, for which no client of the namespace waits. The lock must be held.
 func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit {
+	var u flowstore.Update
+	others := p.compileTo(ctx, name, &u)
+	own := len(u.Changes)
+	for len(others) > 0 {
+		others = append(others[1:], p.compileTo(ctx, others[0], &u)...)
+	}
+	if len(u.Changes) == 0 {
+		return nil
+	}
+	return slices.Delete(p.store.Update(u), own, len(u.Changes))
+}
+
+// compileTo adds the firewall of a namespace with pods on this node to the update, if it has changed, and returns the namespaces whose firewalls the node's budget
+// closes or opens in turn. The lock must be held.
+func (p *Policies) compileTo(ctx context.Context, name string, u *flowstore.Update) (others []string) {
 	n := p.namespaces[name]
 	if n == nil {
 		return nil
@@ -29,26 +44,32 @@ func (p *Policies) update(ctx context.Context, name string) []*flowstore.Commit 
 	n.compiled = true
 	rules, exists := p.read(ctx, name, n)
 	if !exists {
+		others = p.budget.set(name, 0)
+		n.refused = false
 		if n.firewall.ID() == 0 {
-			return nil
+			return others
 		}
 		n.firewall, n.change = pipeline.EgressVerdicts{}, flowstore.Change{}
-		return p.store.Update(flowstore.Update{
-			Changes: []flowstore.Change{{Owner: ownerOf(name)}},
-			Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: pipeline.EgressFirewallID(0)}},
-		})
+		u.Changes = append(u.Changes, flowstore.Change{Owner: ownerOf(name)})
+		u.Publish = append(u.Publish, flowstore.Published{Input: inputs.EgressFirewall(name), Value: pipeline.EgressFirewallID(0)})
+		return others
 	}
-	firewall := pipeline.EgressFirewall{ID: p.idOf(name, n), Rules: rules}.Compile(n.firewall)
+	id := p.idOf(name, n)
+	firewall := pipeline.EgressFirewall{ID: id, Rules: rules}.Compile(n.firewall)
+	others = p.budget.set(name, firewall.Len())
+	if p.budget.refused[name] {
+		firewall = closed(id).Compile(n.firewall)
+	}
+	p.reportBudget(ctx, name, n)
 	if n.firewall.Equal(firewall) {
-		return nil // the store tries flows again that the switch has refused
+		return others // the store tries flows again that the switch has refused
 	}
 	revoked := !isNew && !n.firewall.IsWithin(firewall) // a namespace's first pod has no connections; after a restart all are evaluated
 	n.firewall, n.change = firewall, flowstore.Change{Owner: ownerOf(name), State: firewall.State()}.PrepareAfter(n.change)
-	return p.store.Update(flowstore.Update{
-		Changes: []flowstore.Change{n.change},
-		Publish: []flowstore.Published{{Input: inputs.EgressFirewall(name), Value: firewall.ID()}},
-		Revoked: flowstore.Revocation{Permission: revoked},
-	})
+	u.Changes = append(u.Changes, n.change)
+	u.Publish = append(u.Publish, flowstore.Published{Input: inputs.EgressFirewall(name), Value: id})
+	u.Revoked.Permission = u.Revoked.Permission || revoked
+	return others
 }
 
 // idOf returns the namespace's number: that of the previous agent, if it had one, so that a restart changes no flow.
@@ -86,7 +107,7 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 		if recovered, ok := p.recovered[ownerOf(name).Cookie()]; ok {
 			return recovered.Rules, true
 		}
-		return []pipeline.EgressFirewallRule{{To: everywhere(), Deny: true}}, true
+		return closed(0).Rules, true
 	default:
 		n.report(ctx, name, err, "the last valid rules apply")
 	}

@@ -44,6 +44,8 @@ type cluster struct {
 	bridge                *ovs.Fake
 	policies, hostSubnets *fcache.FakeControllerSource
 	outside               map[netip.AddrPort]pipeline.OutsideEndpoints
+	events                recordedEvents
+	limit                 int // of the budget of the node
 
 	mu       sync.Mutex
 	statuses map[string]egressstatus.Status
@@ -63,7 +65,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{
 		bridge: ovs.NewFake("br0"), policies: fcache.NewFakeControllerSource(), hostSubnets: fcache.NewFakeControllerSource(),
-		outside: map[netip.AddrPort]pipeline.OutsideEndpoints{}, names: map[string][]string{}, statuses: map[string]egressstatus.Status{},
+		outside: map[netip.AddrPort]pipeline.OutsideEndpoints{}, names: map[string][]string{}, statuses: map[string]egressstatus.Status{}, limit: maxNodeFlows,
 	}
 	t.Cleanup(func() { c.policies.Shutdown(); c.hostSubnets.Shutdown() })
 	if err := c.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
@@ -92,7 +94,7 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	hostSubnets := cache.NewSharedIndexInformer(listOnly{c.hostSubnets}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
 	var err error
 	a.Policies, err = New(Options{
-		NodeName: "node1", Status: c, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
+		NodeName: "node1", Status: c, Events: &c.events, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
 		OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 			return c.outside[netip.AddrPortFrom(addr, port)]
 		},
@@ -100,6 +102,7 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.budget.limit = c.limit
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	stop := sync.OnceFunc(func() { cancel(); running.Wait() })

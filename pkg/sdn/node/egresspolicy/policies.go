@@ -38,7 +38,7 @@ const (
 	maxUpdatePause = time.Second
 )
 
-// Options are the dependencies of the feature. All are required but OutsideEndpoints.
+// Options are the dependencies of the feature. All are required but Events and OutsideEndpoints.
 type Options struct {
 	Node     pipeline.Node
 	Policies cache.SharedIndexInformer // EgressNetworkPolicies of all namespaces
@@ -51,6 +51,7 @@ type Options struct {
 
 	NodeName string // of this node, as in the status of policies
 	Status   Status
+	Events   Events // nil: none
 
 	// OutsideEndpoints returns the endpoints by which packets to an address and port of a service are evaluated; nil: none has any. The zero address stands for
 	// node ports.
@@ -60,6 +61,11 @@ type Options struct {
 // Bridge reads flows (*native.Native).
 type Bridge interface {
 	DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error)
+}
+
+// Events writes Events (*nodestatus.Reporter).
+type Events interface {
+	WarnEgressNetworkPolicy(o *networkv1.EgressNetworkPolicy, reason, message string)
 }
 
 // Policies is the feature. It implements podflows.PodHandler.
@@ -79,6 +85,7 @@ type Policies struct {
 	users      map[string]map[string]bool         // namespaces by DNS name
 	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
 	retired    map[string]retired                 // of namespaces with invalid policies, whose last pod on this node was removed
+	budget     budget                             // of flows
 	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
 }
 
@@ -94,6 +101,7 @@ type namespace struct {
 
 	firewall pipeline.EgressVerdicts // as in the store
 	change   flowstore.Change        // that set it
+	refused  bool                    // it is closed, since it is beyond the budget of the node
 	compiled bool                    // it was compiled once
 	next     time.Time               // of the next update by an answer of DNS, at the earliest
 }
@@ -108,7 +116,7 @@ type retired struct {
 func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
-		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{},
+		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{}, budget: newBudget(),
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
@@ -344,6 +352,9 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)
+	for _, opened := range p.budget.set(name, 0) {
+		p.loop.Add(opened)
+	}
 	return p.store.Update(flowstore.Update{
 		Changes: []flowstore.Change{{Owner: ownerOf(name)}}, Withdraw: []flowstore.Input{inputs.EgressFirewall(name)},
 	})[:1]

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,9 +13,11 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
-// Reporter writes Events on the Node and on pods.
+// Reporter writes Events on the Node, pods and EgressNetworkPolicies.
 type Reporter struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
@@ -76,6 +78,12 @@ func (r *Reporter) WarnNode(reason, message string) {
 // WarnPod writes a Warning Event on the pod.
 func (r *Reporter) WarnPod(p sandbox.Pod, reason, message string) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
+	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
+}
+
+// WarnEgressNetworkPolicy writes a Warning Event on the policy.
+func (r *Reporter) WarnEgressNetworkPolicy(o *networkv1.EgressNetworkPolicy, reason, message string) {
+	ref := &corev1.ObjectReference{APIVersion: networkv1.GroupVersion.String(), Kind: "EgressNetworkPolicy", Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
 }
 
