@@ -199,7 +199,8 @@ const (
 	// Normal on HostSubnet: the controller reaches the node again.
 	EgressNodeReachable = "EgressNodeReachable"
 
-	// Warning on HostSubnet: the node is Ready and has never answered a probe, as behind a firewall; the Node's condition Ready decides whether it hosts egress IPs.
+	// Warning on HostSubnet: the node is Ready and answers no probe, as behind a firewall: it has never answered one, or not for two minutes. The Node's condition
+	// Ready decides whether it hosts egress IPs.
 	EgressProbeUnanswered = "EgressProbeUnanswered"
 )
 

@@ -83,7 +83,7 @@ func (c *Controller) reportProbe(f findings, name string, h *hostSubnet) {
 			fmt.Sprintf("node %s does not answer ovsdn-controller: egress IPs of its egressCIDRs move to other nodes, and namespaces use their other egress IPs", name))
 	case state.Unanswered:
 		f.add(hostSubnetKey+name, h.object, eventreason.EgressProbeUnanswered,
-			fmt.Sprintf("node %s is Ready and answers no probe of ovsdn-controller (TCP port 9 of %s): its condition Ready decides, which takes longer; allow the port in the firewall, no program needs to listen", name, h.addr))
+			fmt.Sprintf("node %s is Ready and answers no probe of ovsdn-controller: its condition Ready decides, which takes longer; allow TCP port 9 of %s from the nodes with controllers in its firewall, no program needs to listen", name, h.addr))
 	}
 }
 

@@ -58,7 +58,7 @@ func (r *reporter) set(problems findings) {
 		}
 		delete(r.pending, key)
 		if n.reason == eventreason.EgressNodeUnreachable {
-			r.add(key, &notice{about: n.about, eventType: corev1.EventTypeNormal, reason: eventreason.EgressNodeReachable, message: "ovsdn-controller reaches the node again, or it hosts no egress IPs any longer"})
+			r.add(key, &notice{about: n.about, eventType: corev1.EventTypeNormal, reason: eventreason.EgressNodeReachable, message: "ovsdn-controller reaches the node again, its condition Ready decides, or it hosts no egress IPs any longer"})
 		}
 	}
 	r.problems = problems

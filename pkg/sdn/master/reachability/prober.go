@@ -26,6 +26,10 @@ const (
 	// maxRequired bounds the answers that a node needs which fails again and again: one minute.
 	maxRequired = 120
 
+	// blockedAfter is the number of rounds after which a node that is not reachable, but whose Node is Ready, is taken for one whose probes are blocked: two minutes,
+	// more than Kubernetes needs to set the condition of a dead node.
+	blockedAfter = 240
+
 	// maxParallel bounds the probes in progress: a few hundred nodes are probed at once.
 	maxParallel = 512
 )
@@ -34,7 +38,7 @@ const (
 type State struct {
 	Unreachable bool
 	Answered    bool // it has answered a probe, now or to an earlier leader
-	Unanswered  bool // it has never answered: its Node's condition Ready decides
+	Unanswered  bool // it has never answered, or no longer though its Node is Ready: its condition Ready decides
 }
 
 // Prober probes nodes in rounds, all at once: if no node answers, the controller may be the one that is cut off, and the round changes nothing. Neither does one
@@ -52,6 +56,7 @@ type node struct {
 	State
 	addr              netip.Addr
 	answers, failures int // consecutive
+	ready             int // consecutive rounds in which it was not reachable, but its Node was Ready
 	reachable         int // rounds since it became reachable
 	required          int // consecutive answers to become reachable again; 0: it has not failed yet
 }
@@ -156,13 +161,13 @@ func (p *Prober) evaluate(answers map[string]answer) (changed bool) {
 		case !isProbed || a.addr != n.addr:
 			next[n] = n.State // it was added, or got another address, during the round
 		case a.answered:
-			n.answers, n.failures = n.answers+1, 0
+			n.answers, n.failures, n.ready = n.answers+1, 0, 0
 			next[n] = n.answered()
 		case n.Answered && isCutOff:
 			next[n] = n.State
 		default:
 			n.answers, n.failures = 0, n.failures+1
-			next[n] = n.failed(func() bool { return p.isReady(name) })
+			next[n] = n.failed(p.isReady(name))
 		}
 		hasReachable = hasReachable || !next[n].Unreachable
 	}
@@ -197,15 +202,19 @@ func (n *node) answered() State {
 	return State{Answered: true, Unreachable: n.Unreachable && n.answers < max(n.required, threshold)}
 }
 
-// failed returns the state after a probe without an answer.
-func (n *node) failed(isReady func() bool) State {
+// failed returns the state after a probe without an answer. A node that is Ready for long is not dead: a firewall has begun to drop the probes, and its egress IPs
+// must not stay away until it is changed. Then the condition Ready decides as about a node that has never answered.
+func (n *node) failed(isReady bool) State {
+	if n.ready++; !isReady || !n.Unreachable {
+		n.ready = 0
+	}
 	s := n.State
 	switch {
 	case n.failures < threshold:
-	case n.Answered:
+	case n.Answered && n.ready < blockedAfter:
 		s.Unreachable = true
 	default:
-		s.Unanswered, s.Unreachable = true, !isReady()
+		s = State{Unanswered: true, Unreachable: !isReady}
 	}
 	return s
 }

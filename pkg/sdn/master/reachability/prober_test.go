@@ -265,6 +265,61 @@ func TestProber_allFirewalled(t *testing.T) {
 	})
 }
 
+// A firewall that begins to drop the probes of nodes which have answered: after two minutes in which their Nodes are Ready, the Nodes decide.
+func TestProber_blocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork()
+		n.set(true, a1, a2, a3)
+		for i, addr := range []netip.Addr{a1, a2, a3} {
+			name := fmt.Sprint("n", i+1)
+			n.setReady(name, true)
+			p.Set(name, addr, State{})
+		}
+		run(t, p)
+		after(3*interval + time.Millisecond)
+		n.set(false, a2, a3)
+		after(4 * interval)
+		want(t, p, map[string]State{"n1": {Answered: true}, "n2": {Answered: true, Unreachable: true}, "n3": {Answered: true, Unreachable: true}})
+		after(time.Minute)
+		n.setReady("n3", false) // it is dead
+		after(time.Minute - 4*interval)
+		want(t, p, map[string]State{"n2": {Answered: true, Unreachable: true}, "n3": {Answered: true, Unreachable: true}})
+		after(8 * interval)
+		want(t, p, map[string]State{"n1": {Answered: true}, "n2": {Unanswered: true}, "n3": {Answered: true, Unreachable: true}})
+		n.setReady("n2", false) // now it dies
+		n.setReady("n3", true)  // it starts again, behind the firewall
+		after(interval)
+		want(t, p, map[string]State{"n2": {Unanswered: true, Unreachable: true}})
+		after(2*time.Minute + 2*interval)
+		want(t, p, map[string]State{"n1": {Answered: true}, "n2": {Unanswered: true, Unreachable: true}, "n3": {Unanswered: true}})
+		n.set(true, a2, a3)
+		after(7 * interval)
+		want(t, p, map[string]State{"n1": {Answered: true}, "n2": {Answered: true}, "n3": {Answered: true}})
+	})
+}
+
+// While no node answers, nothing changes, whatever Nodes report and however long it takes.
+func TestProber_allBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork()
+		n.set(true, a1, a2)
+		n.setReady("n1", true)
+		n.setReady("n3", true)
+		p.Set("n1", a1, State{})
+		p.Set("n2", a2, State{})
+		p.Set("n3", a3, State{Answered: true})
+		run(t, p)
+		after(5 * interval)
+		n.changed()
+		n.set(false, a1, a2)
+		after(5 * time.Minute)
+		want(t, p, map[string]State{"n1": {Answered: true}, "n2": {Answered: true}, "n3": {Answered: true, Unreachable: true}})
+		if got := n.changed(); got != 0 {
+			t.Errorf("got %d changes, want none", got)
+		}
+	})
+}
+
 // Hundreds of dead nodes do not delay the others.
 func TestProber_manyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
