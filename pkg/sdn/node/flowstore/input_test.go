@@ -167,6 +167,24 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// An input that is published with the value that it has by default, or withdrawn with it, compiles no reader.
+func TestUpdate_publishedDefault(t *testing.T) {
+	s := start(t, newFake(t))
+	s.Source("number", Source{Default: 7, Changed: func(key string) { t.Errorf("got a change of %s, want none", key) }})
+	waitAll(t, s.SetAll(outputs("a", 1, input(1))))
+	for _, step := range []struct {
+		what   string
+		update Update
+	}{
+		{"published", Update{Publish: []Published{publish(1, 7)}}},
+		{"withdrawn", Update{Withdraw: []Input{input(1)}}},
+	} {
+		if commits := s.Update(step.update); len(commits) != 0 {
+			t.Errorf("%s: got %d readers compiled, want none", step.what, len(commits))
+		}
+	}
+}
+
 // TestUpdate_equalsCompilationOfAllOwners compares the store with a model that compiles all owners after each update.
 func TestUpdate_equalsCompilationOfAllOwners(t *testing.T) {
 	seed.Fix(t)

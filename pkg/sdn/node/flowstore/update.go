@@ -141,13 +141,13 @@ func (c *Commit) failed() bool {
 	}
 }
 
-// apply publishes and withdraws inputs. It returns those whose value changed, and the owners to be compiled again: readers of these, and those of all
+// apply publishes and withdraws inputs. It returns those whose value, published or default, changed, and the owners to be compiled again: readers of these, and those of all
 // published inputs whose previous change was rejected.
 func (in *inputs) apply(u Update) (changed []Input, readers map[pipeline.Owner]*reader) {
 	readers = map[pipeline.Owner]*reader{}
 	for _, p := range u.Publish {
-		old, published := in.published[p.Input]
-		same := published && reflect.DeepEqual(old, p.Value)
+		before, known := in.value(p.Input)
+		same := known && reflect.DeepEqual(before, p.Value)
 		delete(in.retired, p.Input)
 		in.published[p.Input] = p.Value
 		for owner, r := range in.readers[p.Input] {
@@ -160,10 +160,14 @@ func (in *inputs) apply(u Update) (changed []Input, readers map[pipeline.Owner]*
 		}
 	}
 	for _, input := range u.Withdraw {
-		if _, published := in.published[input]; !published {
+		before, published := in.published[input]
+		if !published {
 			continue
 		}
 		in.withdraw(input)
+		if now, known := in.value(input); known && reflect.DeepEqual(before, now) {
+			continue
+		}
 		changed = append(changed, input)
 		for owner, r := range in.readers[input] {
 			readers[owner] = r
