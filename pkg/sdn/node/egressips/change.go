@@ -66,7 +66,7 @@ func (e *EgressIPs) namespaceChange(c *change, name string) {
 		}
 		return
 	}
-	if !known && len(o.EgressIPs) == 0 {
+	if !known && len(o.EgressIPs) == 0 && !e.isRead(name, namespaceUID(o)) {
 		return
 	}
 	ips, asks, err := config.ParseNamespaceEgressIPs(o)
@@ -84,11 +84,18 @@ func (c *change) setNamespace(name string, o *networkv1.NetNamespace, asks bool)
 	if now.uid == "" && now.object == before.object { // another client removed the annotation; the controller restores it
 		now.uid = before.uid
 	}
-	if known && before.uid != now.uid {
+	if known && before.uid != now.uid && before.uid != "" { // the input without a UID is that of the current Namespace
 		c.retire(name, before.uid, before)
 	}
 	c.e.namespaces[name] = now
 	c.names[name] = true
+}
+
+// isRead reports whether pods have read egress IPs of the Namespace, as those of a NetNamespace that was deleted and created again.
+func (e *EgressIPs) isRead(name string, uid types.UID) bool {
+	_, current := e.store.Value(inputs.NamespaceEgressIPs(name, ""))
+	_, same := e.store.Value(inputs.NamespaceEgressIPs(name, uid))
+	return current || same
 }
 
 // retire drops the packets to outside of the remaining pods of a Namespace that asked for egress IPs: these may be another Namespace's by now.
