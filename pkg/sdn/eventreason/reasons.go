@@ -24,6 +24,10 @@ const (
 	// created the set OVSDN-VTEPS.
 	TunnelUnrestricted = "TunnelUnrestricted"
 
+	// Warning on Node: packets of the node's pods to all hosts outside are masqueraded, despite --ip-masq=false or ovsdn.io/non-masquerade-cidrs, since the kernel
+	// lacks ip_set, ip_set_hash_ip or xt_set. One for each cause.
+	MasqueradeExceptionsIgnored = "MasqueradeExceptionsIgnored"
+
 	// Warning on Node: one pod can fill the host's conntrack table, since the kernel lacks xt_connlimit or nf_conncount.
 	PodConnectionsUnlimited = "PodConnectionsUnlimited"
 

@@ -44,6 +44,10 @@ func skippedFeature(s hostnet.Skipped) (reason, effect string, err error) {
 	case hostnet.FeaturePodLimit:
 		return eventreason.PodConnectionsUnlimited, "connections of pods not limited in the host's conntrack", fmt.Errorf(
 			"one pod can fill the host's conntrack table, so that neither other pods nor the node can open connections: %w; %s", s.Err, s.Remedy)
+	case hostnet.FeatureNotMasqueraded:
+		return eventreason.MasqueradeExceptionsIgnored, "all packets of pods to hosts outside masqueraded", fmt.Errorf(
+			"packets of this node's pods to all hosts outside are masqueraded, despite --ip-masq=false or the annotation ovsdn.io/non-masquerade-cidrs, "+
+				"since the host's firewall can't recognize other nodes: %w; %s", s.Err, s.Remedy)
 	case hostnet.FeatureEgressNotrack:
 		return "", "packets of egress IPs tracked by the host's conntrack", nil
 	default:

@@ -170,6 +170,9 @@ func (f *Firewall) rejects(err error) bool {
 // syncRulesOrFallback is syncRules with the chain's fallbacks. Each Sync tries the rules themselves first.
 func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
 	changes, err = f.syncRules(ctx, c)
+	if err == nil {
+		f.setReduced(c, c.Rules, nil)
+	}
 	tried := err
 	for _, rules := range c.Fallbacks {
 		failed := (*insertError)(nil)
@@ -187,6 +190,7 @@ func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []
 		if tried != nil {
 			continue
 		}
+		f.setReduced(c, rules, err)
 		if len(changes) > 0 {
 			klog.FromContext(ctx).Info("Rejected firewall rule replaced by the fallback rules of its chain", "chain", c.Name, "table", c.Table, "err", err)
 		}

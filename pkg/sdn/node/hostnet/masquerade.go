@@ -33,6 +33,7 @@ func (c FirewallConfig) masqueradeChain(networks []string) Chain {
 	if c.excepts() {
 		chain.Fallbacks = [][]Rule{rules(true, false), rules(false, true), rules(false, false)}
 		chain.Starting = [][]Rule{rules(true, false), rules(false, false)}
+		chain.Reduced = &Optional{Feature: FeatureNotMasqueraded, Modules: "ip_set, ip_set_hash_ip and xt_set", Set: vtepSet}
 	}
 	return chain
 }
@@ -46,6 +47,9 @@ func (f *Firewall) SetNonMasqueradeCIDRs(ctx context.Context, networks []netip.P
 	f.masquerade = &chain
 	if changes, err = f.syncChain(ctx, chain); err != nil {
 		return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", chain.Name, chain.Table, err)
+	}
+	if !f.config.excepts() {
+		f.setInstalled(chain)
 	}
 	return changes, nil
 }

@@ -238,14 +238,51 @@ func TestMasquerade_fallbacks(t *testing.T) {
 				if changes := syncFirewall(t, f); len(changes) > 0 {
 					t.Errorf("second Sync: got changes %q, want none", changes)
 				}
+				if got, want := f.lacks(FeatureNotMasqueraded), slices.Contains(tc.hasNot, set); got != want {
+					t.Errorf("exceptions skipped: got %t, want %t", got, want)
+				}
 				f.iptables = r
 				syncFirewall(t, f)
+				if f.lacks(FeatureNotMasqueraded) {
+					t.Error("exceptions skipped with all extensions")
+				}
 				if diff := cmp.Diff(sorted(Rules(tc.config).String()), sorted(b.save(t))); diff != "" {
 					t.Errorf("iptables-save with all extensions differs (-want +got):\n%s", diff)
 				}
 			})
 		})
 	}
+}
+
+// lacks reports whether the feature is skipped.
+func (f *Firewall) lacks(feature Feature) bool {
+	return slices.ContainsFunc(f.Skipped(), func(s Skipped) bool { return s.Feature == feature })
+}
+
+// Exceptions that are removed are no longer reported.
+func TestMasquerade_exceptionsRemoved(t *testing.T) {
+	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
+		config := excepting(openShift())
+		f, r := b.firewall(t, config)
+		f.config = config
+		f.iptables = &lacking{iptablesClient: r, word: "--match-set", err: exits(t, 2)}
+		syncFirewall(t, f)
+		if !f.lacks(FeatureNotMasqueraded) {
+			t.Error("got exceptions without sets that are not skipped")
+		}
+		if _, err := f.SetNonMasqueradeCIDRs(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if f.lacks(FeatureNotMasqueraded) {
+			t.Error("got skipped exceptions, want none")
+		}
+		if _, err := f.SetNonMasqueradeCIDRs(t.Context(), prefixes("192.0.2.0/24")); err != nil {
+			t.Fatal(err)
+		}
+		if !f.lacks(FeatureNotMasqueraded) {
+			t.Error("got new exceptions without sets that are not skipped")
+		}
+	})
 }
 
 // A previous agent without exceptions may have left no set of nodes. Until all are in it, pods' packets to them are masqueraded as those to other hosts. The rules

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -66,24 +67,41 @@ func isNoTable(err error) bool {
 
 // skip records the failure of an optional chain, and logs each cause once.
 func (f *Firewall) skip(ctx context.Context, c Chain, err error) {
-	remedy, lacksModules := c.Optional.remedy(err, kernelLoadsModules())
+	if s, isNew := f.record(c, c.Optional, err); isNew {
+		klog.FromContext(ctx).Error(s.Err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "feature", s.Feature, "action", s.Remedy)
+	}
+}
+
+// setReduced records whether the active rules of a chain lack its feature, since iptables has rejected others.
+func (f *Firewall) setReduced(c Chain, active []Rule, rejected error) {
+	switch {
+	case c.Reduced == nil:
+	case rejected != nil && !slices.ContainsFunc(active, func(r Rule) bool { return slices.Contains(r, c.Reduced.Set) }):
+		f.record(c, c.Reduced, rejected)
+	default:
+		f.setInstalled(c)
+	}
+}
+
+// record records that a feature of the chain could not be set up, and reports whether the cause is new.
+func (f *Firewall) record(c Chain, o *Optional, err error) (s Skipped, isNew bool) {
+	remedy, lacksModules := o.remedy(err, kernelLoadsModules())
 	err = fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
 	if lacksModules {
-		err = fmt.Errorf("%w; the kernel needs %s", err, c.Optional.Modules)
+		err = fmt.Errorf("%w; the kernel needs %s", err, o.Modules)
 	}
+	s = Skipped{Feature: o.Feature, Err: err, Remedy: remedy}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	previous, known := f.skipped[c.Name]
 	if f.skipped == nil {
 		f.skipped = map[string]Skipped{}
 	}
-	f.skipped[c.Name] = Skipped{Feature: c.Optional.Feature, Err: err, Remedy: remedy}
-	f.mu.Unlock()
-	if !known || previous.Err.Error() != err.Error() {
-		klog.FromContext(ctx).Error(err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "feature", c.Optional.Feature, "action", remedy)
-	}
+	f.skipped[c.Name] = s
+	return s, !known || previous.Err.Error() != err.Error()
 }
 
-// setInstalled records that an optional chain is installed.
+// setInstalled records that an optional chain, or all of a chain, is installed.
 func (f *Firewall) setInstalled(c Chain) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

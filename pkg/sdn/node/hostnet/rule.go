@@ -30,10 +30,12 @@ type Chain struct {
 
 	Last bool // the jump is appended to the built-in chain
 
+	Reduced *Optional // not nil: Fallbacks that do not match its set lack the feature; Skipped reports it
+
 	Optional *Optional // not nil: if the chain can't be installed, Sync succeeds and Skipped reports it
 }
 
-// Optional describes a chain that some kernels do not support.
+// Optional describes a chain, or a part of one, that some kernels do not support.
 type Optional struct {
 	Feature Feature
 	Modules string // required kernel modules
@@ -49,6 +51,8 @@ const (
 	FeatureVTEPs   Feature = "vteps"   // VXLAN is accepted from nodes only
 
 	FeatureEgressNotrack Feature = "egress-notrack" // the host's conntrack does not track packets of egress IPs
+
+	FeatureNotMasqueraded Feature = "not-masqueraded" // packets of pods to some hosts outside retain their source
 
 	FeaturePodLimit Feature = "podlimit" // the entries of each pod in the host's conntrack table are limited
 )
