@@ -19,9 +19,10 @@ import (
 // certificateLifetime is that of a self-signed certificate, which is replaced after half of it.
 const certificateLifetime = 365 * 24 * time.Hour
 
-// certificate is the certificate of the server: that of two files, read again when they change, or a self-signed one.
+// certificate is the certificate of the server: that of two files, read again when they change, the provided one, or a self-signed one.
 type certificate struct {
-	certFile, keyFile string // empty: self-signed
+	certFile, keyFile string                  // empty: provided or self-signed
+	provided          func() *tls.Certificate // nil, or returns nil: self-signed
 	now               func() time.Time
 
 	mu      sync.Mutex
@@ -39,6 +40,11 @@ func isSame(before, now os.FileInfo) bool {
 
 // load returns the current certificate. With an error it returns the previous one, if there is any.
 func (c *certificate) load() (*tls.Certificate, error) {
+	if c.certFile == "" && c.provided != nil {
+		if current := c.provided(); current != nil {
+			return current, nil
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	update := c.readFiles
@@ -97,12 +103,27 @@ func (c *certificate) selfSign() error {
 	return nil
 }
 
+// named returns the provided certificate if the client asks for one of its names: clients of routes verify these, whatever the files have for others.
+func (c *certificate) named(hello *tls.ClientHelloInfo) *tls.Certificate {
+	if c.provided == nil || hello == nil || hello.ServerName == "" {
+		return nil
+	}
+	current := c.provided()
+	if current == nil || current.Leaf == nil || current.Leaf.VerifyHostname(hello.ServerName) != nil {
+		return nil
+	}
+	return current
+}
+
 // config returns the TLS configuration, which reads changed files at the next connection.
 func (c *certificate) config(ctx context.Context) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}, // HTTP/2 would let one connection start any number of requests
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if named := c.named(hello); named != nil {
+				return named, nil
+			}
 			current, err := c.load()
 			if err != nil && current != nil {
 				c.failures.log(ctx, err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")

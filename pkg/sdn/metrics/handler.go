@@ -36,6 +36,7 @@ type handler struct {
 	reviewer *reviewer
 	rest     *sources // the rate of requests without an accepted token
 	scrapes  *sources // the rate of those with one, which others with the same source address do not use up
+	routes   []Route
 	failures failures
 }
 
@@ -67,6 +68,12 @@ func isServed(path string) bool {
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for _, route := range h.routes {
+		if strings.HasPrefix(r.URL.Path, route.Prefix) {
+			serveRoute(w, r, route.Handler)
+			return
+		}
+	}
 	source := addrOf(r.RemoteAddr)
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	token = strings.TrimSpace(token)
@@ -113,6 +120,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.Handler.ServeHTTP(w, r)
 	}
+}
+
+func serveRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		refuse(w, "a client certificate is required", http.StatusUnauthorized)
+		return
+	}
+	h.ServeHTTP(w, r)
 }
 
 // refuse answers with the status and closes the connection: the limits of connections then apply to the next request, before its TLS handshake.

@@ -24,12 +24,28 @@ const (
 	readTimeout  = 5 * time.Second
 	idleTimeout  = 2 * time.Minute
 	writeTimeout = 2 * time.Minute // a CPU profile takes 30 seconds by default
+
+	maxHeader = 64 << 10 // bytes; the front proxy sends one header for each group of a user
 )
 
 // Config is the configuration of the server.
 type Config struct {
 	Address           string // host:port; "0": none
-	CertFile, KeyFile string // PEM; empty: a self-signed certificate in memory
+	CertFile, KeyFile string // PEM; empty: Certificate's, or else a self-signed certificate in memory
+
+	// Certificate returns the certificate to serve if CertFile is empty, or if the client asks for one of its names; nil: a self-signed one. It is called for
+	// each connection.
+	Certificate func() *tls.Certificate
+	// Routes are handlers of other paths. With at least one, the server requests a client certificate, and does not require it.
+	Routes []Route
+}
+
+// Route is a handler of the paths with a prefix. It authenticates clients by r.TLS.PeerCertificates: the server has verified that they have the private
+// key of the first one, and nothing else. It gets no request without a client certificate: that is refused with 401. It calls Accept for each client that it
+// accepts, and refuses others with the header "Connection: close".
+type Route struct {
+	Prefix  string // of the path, such as /apis/
+	Handler http.Handler
 }
 
 // Validate returns all errors of the configuration.
@@ -52,6 +68,7 @@ func Run(ctx context.Context, cfg Config, kube kubernetes.Interface, gatherer pr
 		return
 	}
 	h := newHandler(kube, gatherer)
+	h.routes = cfg.Routes
 	for ctx.Err() == nil {
 		err := serve(ctx, cfg, h)
 		if ctx.Err() != nil {
@@ -79,13 +96,14 @@ func serve(ctx context.Context, cfg Config, h http.Handler) error {
 // serveListener serves the listener, which it closes.
 func serveListener(ctx context.Context, l net.Listener, cfg Config, h http.Handler) error {
 	defer l.Close()
-	cert := &certificate{certFile: cfg.CertFile, keyFile: cfg.KeyFile, now: time.Now}
+	cert := &certificate{certFile: cfg.CertFile, keyFile: cfg.KeyFile, provided: cfg.Certificate, now: time.Now}
 	if _, err := cert.load(); err != nil {
 		return err
 	}
 	server := &http.Server{
-		Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: log.New(io.Discard, "", 0), // any client could fill the log
+		Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ConnContext: withConnection,
+		ErrorLog:    log.New(io.Discard, "", 0), // any client could fill the log
 	}
 	var closing sync.WaitGroup
 	defer closing.Wait()
@@ -95,5 +113,9 @@ func serveListener(ctx context.Context, l net.Listener, cfg Config, h http.Handl
 		<-serving.Done()
 		_ = server.Close()
 	})
-	return server.Serve(tls.NewListener(newListener(l), cert.config(ctx)))
+	config := cert.config(ctx)
+	if len(cfg.Routes) > 0 {
+		config.ClientAuth = tls.RequestClientCert // routes verify it: each has its own authority
+	}
+	return server.Serve(tls.NewListener(newListener(l), config))
 }

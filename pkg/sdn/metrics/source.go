@@ -1,7 +1,10 @@
 package metrics
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -18,6 +21,15 @@ const (
 	sourceLifetime    = time.Minute
 	sourceConnections = 8
 	maxConnections    = 256
+)
+
+// Limits of a source address with a client certificate that a route accepted. All such addresses have maxConnections of their own: others can't use them up.
+const (
+	acceptedRate        = 50 // connections per second
+	acceptedBurst       = 100
+	acceptedConnections = 64
+	acceptedSource      = time.Hour
+	maxAccepted         = 1024 // addresses
 )
 
 // sources limits the rate of each source address.
@@ -56,18 +68,20 @@ func addrOf(address string) netip.Addr {
 	return ap.Addr().Unmap()
 }
 
-// listener closes connections beyond the limits at once, before any cryptography.
+// listener closes connections beyond the limits at once, before any cryptography. Sources with an accepted client certificate have larger limits of their
+// own.
 type listener struct {
 	net.Listener
-	rate *sources
-
-	mu   sync.Mutex
-	open map[netip.Addr]int
-	all  int
+	accepted      *cache.LRUExpireCache // source addresses with an accepted client certificate; the value is unused
+	others, known *connections
 }
 
 func newListener(l net.Listener) *listener {
-	return &listener{Listener: l, rate: newSources(sourceRate, sourceBurst, sourceLifetime), open: map[netip.Addr]int{}}
+	return &listener{
+		Listener: l, accepted: cache.NewLRUExpireCache(maxAccepted),
+		others: newConnections(newSources(sourceRate, sourceBurst, sourceLifetime), sourceConnections),
+		known:  newConnections(newSources(acceptedRate, acceptedBurst, sourceLifetime), acceptedConnections),
+	}
 }
 
 // Accept implements net.Listener.
@@ -78,39 +92,80 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		addr := addrOf(conn.RemoteAddr().String())
-		if l.rate.allow(addr) && l.add(addr) {
-			return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { l.remove(addr) })}, nil
+		counts := l.others
+		if _, ok := l.accepted.Get(addr); ok {
+			counts = l.known
+		}
+		if counts.rate.allow(addr) && counts.add(addr) {
+			return &countedConn{
+				Conn: conn, closed: sync.OnceFunc(func() { counts.remove(addr) }), accept: func() { l.accepted.Add(addr, nil, acceptedSource) },
+			}, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-func (l *listener) add(addr netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all >= maxConnections || l.open[addr] >= sourceConnections {
+// connections counts connections, those of each source address and all.
+type connections struct {
+	rate      *sources
+	perSource int
+
+	mu   sync.Mutex
+	open map[netip.Addr]int
+	all  int
+}
+
+func newConnections(rate *sources, perSource int) *connections {
+	return &connections{rate: rate, perSource: perSource, open: map[netip.Addr]int{}}
+}
+
+func (c *connections) add(addr netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxConnections || c.open[addr] >= c.perSource {
 		return false
 	}
-	l.all++
-	l.open[addr]++
+	c.all++
+	c.open[addr]++
 	return true
 }
 
-func (l *listener) remove(addr netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.open[addr]--; l.open[addr] == 0 {
-		delete(l.open, addr)
+func (c *connections) remove(addr netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.open[addr]--; c.open[addr] == 0 {
+		delete(c.open, addr)
 	}
 }
 
 type countedConn struct {
 	net.Conn
 	closed func()
+	accept func()
 }
 
 func (c *countedConn) Close() error {
 	c.closed()
 	return c.Conn.Close()
+}
+
+// connectionKey is the key of a request's *countedConn in its context.
+type connectionKey struct{}
+
+// withConnection implements http.Server.ConnContext.
+func withConnection(ctx context.Context, conn net.Conn) context.Context {
+	encrypted, ok := conn.(*tls.Conn)
+	if !ok {
+		return ctx
+	}
+	return context.WithValue(ctx, connectionKey{}, encrypted.NetConn())
+}
+
+// Accept records that the handler of a Route accepted the client certificate of the request: further connections of its source address then have the
+// limits of accepted clients, for an hour. kube-apiserver sends the requests of all users from one address.
+func Accept(r *http.Request) {
+	if conn, ok := r.Context().Value(connectionKey{}).(*countedConn); ok {
+		conn.accept()
+	}
 }
