@@ -79,6 +79,12 @@ const (
 	scheduler         = "kube-scheduler"
 )
 
+// The client certificate of the API server for aggregated APIs, and its authority, which must not sign those of users.
+const (
+	frontProxy          = "front-proxy-client"
+	frontProxyAuthority = "front-proxy-ca"
+)
+
 // egressConfig is the file of kube-apiserver's egress configuration.
 const egressConfig = "egress.yaml"
 
@@ -147,6 +153,9 @@ func (p *Plane) writePKI() error {
 	if _, err := p.pair("service-accounts", pki.NewSigningKey); err != nil {
 		return err
 	}
+	if err := p.writeFrontProxy(); err != nil {
+		return err
+	}
 	// The first address of the service network is the service "kubernetes".
 	server := pki.Subject{
 		CommonName: "kube-apiserver",
@@ -165,6 +174,25 @@ func (p *Plane) writePKI() error {
 		}
 	}
 	return nil
+}
+
+func (p *Plane) writeFrontProxy() error {
+	pair, err := p.pair(frontProxyAuthority, func() (pki.Pair, error) {
+		authority, err := pki.New(frontProxyAuthority)
+		if err != nil {
+			return pki.Pair{}, err
+		}
+		return authority.Pair, nil
+	})
+	if err != nil {
+		return err
+	}
+	authority, err := pki.Load(pair)
+	if err != nil {
+		return err
+	}
+	_, err = p.pair(frontProxy, func() (pki.Pair, error) { return authority.Issue(pki.Subject{CommonName: frontProxy}) })
+	return err
 }
 
 // pair returns the pair of that name, and creates it if it does not exist.
@@ -250,6 +278,16 @@ func (p *Plane) APIServer() Command {
 		"--service-account-key-file=" + p.certPath("service-accounts"), "--service-account-signing-key-file=" + p.keyPath("service-accounts"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true", "--profiling=false",
+		// Aggregated APIs recognize the API server by these.
+		"--requestheader-client-ca-file=" + p.certPath(frontProxyAuthority), "--requestheader-allowed-names=" + frontProxy,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + p.certPath(frontProxy), "--proxy-client-key-file=" + p.keyPath(frontProxy),
+	}
+	if !p.config.Address.IsLoopback() {
+		// No service proxy translates the cluster IPs of aggregated APIs on this machine. For tests on the loopback interface, the API refuses endpoints
+		// there: they use a Service of type ExternalName, which needs no routing.
+		args = append(args, "--enable-aggregator-routing=true")
 	}
 	if p.config.Proxy != "" {
 		args = append(args, "--egress-selector-config-file="+p.path(egressConfig))
