@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// PipelineSections returns the generated sections of docs/pipeline.md from package pipeline. names are the names of its tables.
-func PipelineSections(p *Package, names map[int]string) map[string]string {
-	d := pipelineDoc{names: names, constants: map[string]Constant{}, functions: p.Functions()}
+// PipelineSections returns the generated sections of docs/pipeline.md from package pipeline, with the names and purposes of its tables.
+func PipelineSections(p *Package, names, purposes map[int]string) map[string]string {
+	d := pipelineDoc{names: names, purposes: purposes, constants: map[string]Constant{}, functions: p.Functions()}
 	for _, c := range p.Constants() {
 		d.constants[c.Name] = c
 		d.order = append(d.order, c)
@@ -35,7 +35,8 @@ func PipelineSections(p *Package, names map[int]string) map[string]string {
 }
 
 type pipelineDoc struct {
-	names     map[int]string
+	names     map[int]string // of tables
+	purposes  map[int]string
 	constants map[string]Constant // by name
 	order     []Constant          // of the sources
 	functions map[string][]Function
@@ -50,18 +51,9 @@ func stages(text string) string {
 func (d *pipelineDoc) tables() string {
 	t := NewTable("table", "name", "packets", "continues with")
 	for _, number := range slices.Sorted(maps.Keys(d.names)) {
-		t.Add(link(strconv.Itoa(number), d.anchor(number)), d.names[number], d.meaning(number), d.next(number))
+		t.Add(link(strconv.Itoa(number), d.anchor(number)), d.names[number], d.purposes[number], d.next(number))
 	}
 	return t.String()
-}
-
-func (d *pipelineDoc) meaning(table int) string {
-	for _, c := range d.order {
-		if strings.HasPrefix(c.Name, "table") && c.Value == strconv.Itoa(table) {
-			return c.Doc
-		}
-	}
-	return ""
 }
 
 func link(text, anchor string) string { return fmt.Sprintf("[%s](#%s)", text, anchor) }

@@ -50,5 +50,9 @@ func checkDocument(t *testing.T, name string, sections map[string]string) {
 }
 
 func TestPipelineDocument(t *testing.T) {
-	checkDocument(t, "pipeline.md", PipelineSections(parse(t, "pkg/sdn/pipeline"), pipeline.TableNames()))
+	purposes := map[int]string{}
+	for _, table := range pipeline.Tables() {
+		purposes[table.Number] = table.Purpose
+	}
+	checkDocument(t, "pipeline.md", PipelineSections(parse(t, "pkg/sdn/pipeline"), pipeline.TableNames(), purposes))
 }

@@ -70,48 +70,48 @@
 // has a pod on the node; in subnet and networkpolicy every packet passes it. Policies are evaluated in multitenant and networkpolicy.
 package pipeline
 
-// The numbers of the tables are those of OpenShift SDN, which its users know. docs/pipeline.md lists the flows of each.
+// The numbers of the tables are those of OpenShift SDN, which its users know. Tables has their meaning, docs/pipeline.md the flows of each.
 const (
-	tableClassify        = 0   // packets by input port: the tunnel, tun0, pods
-	tableTunnelIngress   = 10  // packets from the tunnel: the VTEP and the source must be those of one HostSubnet
-	tablePodIngress      = 20  // packets of pods: MAC, IP and ARP must be the pod's own; loads its VNID and its bits of reg4
-	tableServiceReturn   = 25  // packets of pods that return from the host's proxy: loads what table 20 loaded
-	tableEgressTrack     = 26  // looks up the connections of pods that policies select
-	tableEgressPolicy    = 27  // egress rules of policies
-	tableEgressAllowed   = 28  // loads the zone in which an allowed connection is committed
-	tableEgressDenied    = 29  // drops what egress rules deny, with a copy to the agent if the namespace logs it
-	tableRoute           = 30  // routes by destination
-	tableARPLocal        = 40  // ARP requests for pods of this node, and replies of external machines to them
-	tableARPRemote       = 50  // ARP requests for addresses of other nodes and of external machines
-	tableARPAnswer       = 51  // rewrites an ARP request into its reply
-	tableService         = 60  // packets to services: to the host's proxy, or to an endpoint
-	tableNodePort        = 61  // packets to addresses of nodes: node ports
-	tableEndpoint        = 62  // starts the evaluation of a packet with an outside endpoint as its destination
-	tableEndpointVerdict = 63  // ends the evaluation of endpoints: drops the packet if one of them is denied
-	tableAffinity        = 64  // endpoints of clients with session affinity: Open vSwitch learns these flows
-	tableSelect          = 65  // services with session affinity: selects an endpoint for a client that table 64 does not know
-	tableLearn           = 66  // learns the endpoint of a client in table 64
-	tableTranslate       = 67  // endpoints of services: translates the packet's destination
-	tableTranslated      = 68  // packets to services, after their translation
-	tableReject          = 69  // packets to services without endpoints: to the host, which rejects them
-	tableLocalPod        = 70  // pods of this node: loads the VNID, the port and the pod's bits of reg4
-	tableIsolation       = 80  // isolation by VNIDs
-	tableIngressPolicy   = 81  // ingress rules of policies
-	tableIngressAllowed  = 82  // loads the zone in which an allowed connection is committed
-	tableIngressDenied   = 83  // drops what ingress rules deny, with a copy to the agent if the namespace logs it
-	tableRemote          = 90  // pods of other nodes and of external machines: to the tunnel
-	tableEgressFirewall  = 100 // packets to outside: rules of EgressNetworkPolicies
-	tableEgressIP        = 101 // packets to outside: to tun0, or to the node that hosts the egress IP of their namespace
-	tableEgressIPReply   = 102 // packets to egress IPs: passes replies
-	tableMulticastEgress = 110 // multicast of VNIDs for which it is enabled
-	tableMulticastNodes  = 111 // copies of multicast to other nodes
-	tableMulticastPods   = 120 // copies of multicast to pods of this node
-	tableCommit          = 130 // commits allowed connections; returns replies to the host's proxy
-	tableCollision       = 131 // drops packets of a second connection with the same addresses and ports
-	tableServiceReply    = 132 // restores the service's address in replies of endpoints
-	tableOutput          = 133 // outputs packets, also to the port that they came from; limits the bandwidth to pods
-	tableEgressIPOutput  = 134 // outputs packets whose source is translated to an egress IP
-	tableVersion         = 253 // no packet: its flow has the version of the tables; 254 is reserved by OVS
+	tableClassify        = 0
+	tableTunnelIngress   = 10
+	tablePodIngress      = 20
+	tableServiceReturn   = 25
+	tableEgressTrack     = 26
+	tableEgressPolicy    = 27
+	tableEgressAllowed   = 28
+	tableEgressDenied    = 29
+	tableRoute           = 30
+	tableARPLocal        = 40
+	tableARPRemote       = 50
+	tableARPAnswer       = 51
+	tableService         = 60
+	tableNodePort        = 61
+	tableEndpoint        = 62
+	tableEndpointVerdict = 63
+	tableAffinity        = 64
+	tableSelect          = 65
+	tableLearn           = 66
+	tableTranslate       = 67
+	tableTranslated      = 68
+	tableReject          = 69
+	tableLocalPod        = 70
+	tableIsolation       = 80
+	tableIngressPolicy   = 81
+	tableIngressAllowed  = 82
+	tableIngressDenied   = 83
+	tableRemote          = 90
+	tableEgressFirewall  = 100
+	tableEgressIP        = 101
+	tableEgressIPReply   = 102
+	tableMulticastEgress = 110
+	tableMulticastNodes  = 111
+	tableMulticastPods   = 120
+	tableCommit          = 130
+	tableCollision       = 131
+	tableServiceReply    = 132
+	tableOutput          = 133
+	tableEgressIPOutput  = 134
+	tableVersion         = 253
 )
 
 // Ports with a fixed OpenFlow number.
@@ -141,50 +141,3 @@ const (
 	numberEgressFirewall = 10 // regEgressFirewall
 	numberEgressIP       = 11 // regEgressIP
 )
-
-// TableNames are the names that `ovs-ofctl --names dump-flows br0` shows. They are unique: OVS shows none
-// when two tables share a name.
-func TableNames() map[int]string {
-	return map[int]string{
-		tableClassify:        "classify",
-		tableTunnelIngress:   "tunnel-ingress",
-		tablePodIngress:      "pod-ingress",
-		tableServiceReturn:   "service-return",
-		tableEgressTrack:     "egress-track",
-		tableEgressPolicy:    "egress-policy",
-		tableEgressAllowed:   "egress-allowed",
-		tableEgressDenied:    "egress-denied",
-		tableRoute:           "route",
-		tableARPLocal:        "arp-local",
-		tableARPRemote:       "arp-remote",
-		tableARPAnswer:       "arp-answer",
-		tableService:         "service",
-		tableNodePort:        "node-port",
-		tableEndpoint:        "endpoint",
-		tableEndpointVerdict: "endpoint-verdict",
-		tableAffinity:        "affinity",
-		tableSelect:          "select",
-		tableLearn:           "learn",
-		tableTranslate:       "translate",
-		tableTranslated:      "translated",
-		tableReject:          "reject",
-		tableLocalPod:        "local-pod",
-		tableIsolation:       "isolation",
-		tableIngressPolicy:   "ingress-policy",
-		tableIngressAllowed:  "ingress-allowed",
-		tableIngressDenied:   "ingress-denied",
-		tableRemote:          "remote",
-		tableEgressFirewall:  "egress-firewall",
-		tableEgressIP:        "egress-ip",
-		tableEgressIPReply:   "egress-ip-reply",
-		tableMulticastEgress: "multicast-egress",
-		tableMulticastNodes:  "multicast-nodes",
-		tableMulticastPods:   "multicast-pods",
-		tableCommit:          "commit",
-		tableCollision:       "collision",
-		tableServiceReply:    "service-reply",
-		tableOutput:          "output",
-		tableEgressIPOutput:  "egress-ip-output",
-		tableVersion:         "version",
-	}
-}
