@@ -1,6 +1,7 @@
 package ovs
 
 import (
+	"fmt"
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
@@ -103,6 +104,19 @@ func compileFlow(mod *openflow.FlowMod, f *Flow) error {
 		Table: uint8(f.Table), Priority: uint16(f.Priority), Match: m, Cookie: f.Cookie, IdleTimeout: uint16(f.IdleTimeout), Instructions: in,
 	}
 	return nil
+}
+
+// PrintedActions returns the actions of a flow as Open vSwitch prints them: one form for all that mean the same.
+func PrintedActions(k Key, actions string) (string, error) {
+	m, err := openflow.ParseMatch(k.Match)
+	if err != nil {
+		return "", err
+	}
+	in, err := openflow.ParseInstructions(m, actions)
+	if err != nil {
+		return "", fmt.Errorf("flow %s: %w", k, err)
+	}
+	return in.String(), nil
 }
 
 // IndexFlows returns the index of every flow by its key. Two flows with the same key are an error (*FlowError).

@@ -124,3 +124,9 @@ type DumpedFlow struct {
 	Packets uint64
 	Bytes   uint64
 }
+
+// Actions returns the actions, as Open vSwitch prints them.
+func (f DumpedFlow) Actions() string {
+	_, actions, _ := strings.Cut(f.Text, ",actions=")
+	return actions
+}

@@ -209,3 +209,18 @@ func (u *ZoneUse) parse(line string) error {
 	}
 	return nil
 }
+
+// Version returns the version of vswitchd, such as 3.1.0.
+func (n *Native) Version(ctx context.Context) (string, error) {
+	text, err := n.print(ctx, "version")
+	if err != nil {
+		return "", err
+	}
+	// The first line is "ovs-vswitchd (Open vSwitch) 3.1.0".
+	line, _, _ := strings.Cut(text, "\n")
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return "", errNoReply
+	}
+	return words[len(words)-1], nil
+}
