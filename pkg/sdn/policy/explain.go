@@ -47,3 +47,21 @@ func (e *Engine) Isolators(key PodKey, d Direction, most int) (names []string, m
 	}
 	return names, more
 }
+
+// RuleIDs returns the IDs of the conjunctions that the policy's rules have on this node, sorted, and whether it isolates pods of this node. The namespace of a
+// ClusterNetworkPolicy is "". It returns false if the policy does not exist, or selects no pod of this node.
+func (e *Engine) RuleIDs(namespace, name string) (ids []uint32, isolates, ok bool) {
+	p := e.policies[policyKey{namespace, name}]
+	if p == nil || !p.local() {
+		return nil, false, false
+	}
+	for _, r := range p.rules {
+		for _, c := range r.conjs {
+			if c.active {
+				ids = append(ids, c.id)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return ids, p.isolates[Ingress] || p.isolates[Egress], true
+}

@@ -95,3 +95,31 @@ func TestRuleName(t *testing.T) {
 		t.Errorf("after the policy was deleted: got %q, want no name", name)
 	}
 }
+
+func TestRuleIDs(t *testing.T) {
+	e := New()
+	p := isolating("a", "open", networkingv1.PolicyTypeIngress)
+	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{}}
+	for _, p := range []*networkingv1.NetworkPolicy{p, isolating("a", "closed", networkingv1.PolicyTypeEgress)} {
+		if err := e.SetNetworkPolicy(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when, name string, rules int, isolates, ok bool) {
+		t.Helper()
+		ids, gotIsolates, gotOK := e.RuleIDs("a", name)
+		if len(ids) != rules || gotIsolates != isolates || gotOK != ok {
+			t.Errorf("%s: got IDs %v, %t, %t, want %d, %t, %t", when, ids, gotIsolates, gotOK, rules, isolates, ok)
+		}
+	}
+	e.SetPod(podAt("a", "web", "10.128.0.5"))
+	want("on another node", "open", 0, false, false)
+	e.Attach(PodKey{Namespace: "a", Name: "web"})
+	want("with a rule", "open", 1, true, true)
+	want("without rules", "closed", 0, true, true)
+	want("of another name", "none", 0, false, false)
+	ids, _, _ := e.RuleIDs("a", "open")
+	if name, ok := e.RuleName(ids[0]); name != "a/open/ingress/0" || !ok {
+		t.Errorf("got the rule %q, %t", name, ok)
+	}
+}

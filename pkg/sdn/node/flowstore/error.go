@@ -21,7 +21,7 @@ func (e *ConflictError) Error() string {
 }
 
 // rejectedKey returns the key of the flow, group or meter that the switch rejected, or false if the error is of another type.
-func rejectedKey(err error, groups map[uint32]key) (key, bool) {
+func rejectedKey(err error, groups *groupNumbers) (key, bool) {
 	var flow *ovs.FlowError
 	var group *ovs.GroupError
 	var meter *ovs.MeterError
@@ -29,7 +29,7 @@ func rejectedKey(err error, groups map[uint32]key) (key, bool) {
 	case errors.As(err, &flow):
 		return flowKey(flow.Key), true
 	case errors.As(err, &group):
-		return groups[group.ID], true
+		return groups.key(group.ID), true
 	case errors.As(err, &meter):
 		return meterKey(meter.ID), true
 	}

@@ -53,8 +53,8 @@ func TestSet_groupAndMeter(t *testing.T) {
 	if len(f.Groups()) != 0 || len(f.Meters()) != 0 || len(f.Flows()) != 0 {
 		t.Errorf("got groups %q, meters %q, flows %q, want none", f.Groups(), f.Meters(), f.Flows())
 	}
-	if len(s.table.entries) != 0 || len(s.table.numbers) != 0 {
-		t.Errorf("got entries %v and numbers %v in the store, want none", s.table.entries, s.table.numbers)
+	if len(s.table.entries) != 0 || len(s.table.numbers.keys) != 0 {
+		t.Errorf("got entries %v and numbers %v in the store, want none", s.table.entries, s.table.numbers.keys)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestAllocateNumber_collision(t *testing.T) {
 		t.Errorf("got number %d the second time, want %d", m, n)
 	}
 	other := newTable()
-	other.numbers[n] = key{kind: kindGroup, name: "another"}
+	other.numbers.keys[n] = key{kind: kindGroup, name: "another"}
 	if m := other.entry(k).number; m != n+1 {
 		t.Errorf("got number %d, want %d after the allocated one", m, n+1)
 	}

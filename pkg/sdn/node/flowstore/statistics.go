@@ -17,6 +17,9 @@ type Statistics struct {
 	Repairs    uint64         // audits that found changes by other programs
 	Conflicts  uint64         // changes that failed because of another owner's flow
 	Rejections uint64         // changes and owners whose flows the switch rejected
+
+	LastWrite time.Time // of changes, or of all flows, that succeeded; zero: none
+	LastAudit time.Time // comparison of all flows that succeeded; zero: none
 }
 
 // Statistics returns the current statistics.
@@ -40,6 +43,17 @@ func (i *installed) record(k key, was, is bool) {
 		i[k.kind].Add(1)
 	case was && !is:
 		i[k.kind].Add(-1)
+	}
+}
+
+// recordWrite records the time of a successful write. The caller holds the lock.
+func (s *Store) recordWrite(w Write, changes int) {
+	now := time.Now()
+	if w != WriteChanges {
+		s.counters.LastAudit = now
+	}
+	if w != WriteAudit || changes > 0 {
+		s.counters.LastWrite = now
 	}
 }
 

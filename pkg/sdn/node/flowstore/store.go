@@ -36,6 +36,7 @@ type Store struct {
 	queue    []*change                // at most one for each owner, in the order of arrival
 	queued   map[pipeline.Owner]*change
 	writing  map[pipeline.Owner]bool // owners whose change is being written
+	writes   uint64                  // incremented at the start and at the end of each write: odd while one is in progress
 	resyncs  uint64                  // number of requested replacements; one that begins after the last request serves all
 	synced   uint64                  // value of resyncs at the start of the last successful replacement
 	required uint64                  // value of resyncs at the next or last request that was not an audit

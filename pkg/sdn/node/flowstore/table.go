@@ -1,7 +1,6 @@
 package flowstore
 
 import (
-	"hash/fnv"
 	"slices"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -11,12 +10,12 @@ import (
 // table merges the owners' states by key, and records what is installed. Only the writer uses it.
 type table struct {
 	entries   map[key]*entry
-	numbers   map[uint32]key // of groups
+	numbers   *groupNumbers
 	installed *installed
 }
 
 func newTable() table {
-	return table{entries: map[key]*entry{}, numbers: map[uint32]key{}, installed: &installed{}}
+	return table{entries: map[key]*entry{}, numbers: newGroupNumbers(), installed: &installed{}}
 }
 
 // An entry is one key with its owners.
@@ -40,27 +39,11 @@ func (t table) entry(k key) *entry {
 	if e == nil {
 		e = &entry{}
 		if k.kind == kindGroup {
-			e.number = t.allocateNumber(k)
+			e.number = t.numbers.allocate(k)
 		}
 		t.entries[k] = e
 	}
 	return e
-}
-
-// maxGroup is the largest number that a group can have, less than OFPG_MAX.
-const maxGroup = 0xffff0000
-
-// allocateNumber allocates a group number: the hash of the name, or the next free one. After a restart of the agent the numbers are the same, and nothing has
-// to be written, unless two hashes collide and their keys are added in another order; then one bundle rewrites both groups, and the flows to them.
-func (t table) allocateNumber(k key) uint32 {
-	h := fnv.New32a()
-	h.Write([]byte(k.name)) // never fails (hash.Hash)
-	for n := h.Sum32()%maxGroup + 1; ; n = n%maxGroup + 1 {
-		if _, taken := t.numbers[n]; !taken {
-			t.numbers[n] = k
-			return n
-		}
-	}
 }
 
 // add adds the owner's contribution.
@@ -89,7 +72,7 @@ func (t table) collect(k key) {
 	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.installed == (form{}) {
 		delete(t.entries, k)
 		if k.kind == kindGroup {
-			delete(t.numbers, e.number)
+			t.numbers.release(e.number)
 		}
 	}
 }

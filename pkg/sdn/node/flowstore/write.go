@@ -39,6 +39,9 @@ func (s *Store) write(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failure = err
+	if err == nil && (full || len(changes) > 0) {
+		s.recordWrite(kind, len(changes))
+	}
 	if err != nil {
 		s.resyncs++ // an unknown part of the changes was applied
 		s.required = s.resyncs
@@ -51,6 +54,7 @@ func (s *Store) write(ctx context.Context) error {
 func (s *Store) take() (changes []*change, revoked revocations, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.writes++
 	changes, s.queue = s.queue, nil
 	clear(s.queued)
 	s.writing = make(map[pipeline.Owner]bool, len(changes))
@@ -78,6 +82,7 @@ func (s *Store) putBack(changes []*change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writing = nil
+	s.writes++
 	var again []*change
 	for _, c := range changes {
 		if newer := s.queued[c.owner]; newer != nil {
