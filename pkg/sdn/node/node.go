@@ -42,11 +42,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/diagnosticsserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/restorewait"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenetwork"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servingcertificate"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -93,8 +95,14 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		cni:        cnihandler.New(),
 	}
 	defer a.reporter.Stop()
+	if a.certificates, err = servingcertificate.New(kube, cfg.NodeName); err != nil {
+		return err
+	}
+	a.Metrics.Certificate = a.certificates.ServingCertificate
 	a.serviceNetwork = servicenetwork.New(a.reporter.Warn)
 	a.metrics = agentmetrics.New(a.probes()["/readyz"])
+	a.diagnostics = a.newDiagnostics(a.certificates.ClientCAs)
+	a.Metrics.Routes = append(a.Metrics.Routes, metrics.Route{Prefix: diagnosticsserver.Prefix, Handler: a.diagnostics})
 	ctx = reconcile.WithObserver(ctx, a.metrics.ReconcileObserver())
 	return a.run(ctx)
 }
@@ -112,6 +120,9 @@ type agent struct {
 	condition  *nodestatus.Condition
 	cni        *cnihandler.Handler
 	metrics    *agentmetrics.Metrics
+
+	certificates *servingcertificate.Manager
+	diagnostics  *diagnosticsserver.Handler
 
 	installation   *installation.Watch
 	socket         *cnifiles.Socket
@@ -156,6 +167,7 @@ func (a *agent) run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { a.condition.Run(ctx) })
 	parts.Go(func() { metrics.Run(ctx, a.Metrics, a.kube, a.metrics.Registry()) })
+	parts.Go(func() { a.certificates.Run(ctx) })
 	parts.Go(func() { a.flowBridge.RunLoop(ctx) })
 	parts.Go(func() { a.installation.Run(ctx) })
 	a.socket = cnifiles.NewSocket(socket, a.reporter.Event)
@@ -255,6 +267,7 @@ func (a *agent) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.certificates.SetHostIP(hostSubnet.HostIP)
 	check, err := a.watchNetworkConfig(cancel, c, network, hostSubnet)
 	if err != nil {
 		return err

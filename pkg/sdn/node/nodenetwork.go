@@ -106,6 +106,7 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 
 func (n *nodeNetwork) close() {
 	n.agent.metrics.SetNetwork(nil)
+	n.agent.diagnostics.SetNetwork(nil)
 	if n.ipam != nil {
 		_ = n.ipam.Close()
 	}
@@ -298,6 +299,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	start(reconciler.Run)
 	sampler := a.metrics.NewSampler(a.bridge, n.node, a.NodeName)
 	a.metrics.SetNetwork(n.metricSources(sampler))
+	n.setDiagnostics()
 	start(sampler.Run)
 	start(func(ctx context.Context) { br0.WatchSockets(ctx, a.bridge, a.reporter.WarnNode) })
 	for _, run := range n.runs {

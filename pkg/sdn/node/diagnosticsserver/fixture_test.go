@@ -1,0 +1,244 @@
+package diagnosticsserver
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"time"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/ovstest"
+)
+
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
+// authority is a CA of the test.
+type authority struct {
+	*x509.Certificate
+	key *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "diagnostics"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	return &authority{sign(t, template, template, key, key), key}
+}
+
+func sign(t *testing.T, template, parent *x509.Certificate, of, by *ecdsa.PrivateKey) *x509.Certificate {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, of.Public(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.Certificate)
+	return pool
+}
+
+func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage, expires time.Duration) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(expires),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}, a.Certificate, key, a.key)
+}
+
+// client sends requests with the certificate of a controller.
+type client struct {
+	*Handler
+	certificate *x509.Certificate
+}
+
+func newClient(t *testing.T, change ...func(*Options)) *client {
+	t.Helper()
+	ca := newAuthority(t)
+	o := Options{
+		NodeName: "node1", Datapath: "netdev", CAs: ca.pool, Ready: func() error { return nil },
+		Version: func(*http.Request) (agent, ovs string) { return "v1.2.3", "3.1.0" },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return &client{New(o), ca.issue(t, certificates.ControllerName, x509.ExtKeyUsageClientAuth, time.Hour)}
+}
+
+func (c *client) do(ctx context.Context, method, path string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, method, path, nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.certificate}}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return w
+}
+
+func (c *client) get(t *testing.T, path string, into any) {
+	t.Helper()
+	w := c.do(t.Context(), http.MethodGet, path)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%s: got %d: %s", path, w.Code, w.Body)
+	}
+	if err := json.NewDecoder(w.Body).Decode(into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *client) flows(t *testing.T, object string) *diagnostics.NodeFlows {
+	t.Helper()
+	var flows diagnostics.NodeFlows
+	c.get(t, diagnostics.FlowsPath+"?object="+object, &flows)
+	return &flows
+}
+
+// fakePolicies has the rule 77 of policy default/allow, on the node.
+type fakePolicies struct{}
+
+func (fakePolicies) RuleIDs(namespace, name string) (ids []uint32, isolates, ok bool) {
+	switch namespace + "/" + name {
+	case "default/allow":
+		return []uint32{77}, true, true
+	case "default/deny":
+		return nil, true, true
+	}
+	return nil, false, false
+}
+
+func (fakePolicies) RuleNames(ids []uint32) (names []string) {
+	for _, id := range ids {
+		if id == 77 {
+			names = append(names, "default/allow/ingress/0")
+		}
+	}
+	return names
+}
+
+// node is a node with an Open vSwitch and the flows of some objects.
+type node struct {
+	*client
+	sw      *ovstest.Switch
+	store   *flowstore.Store
+	bridge  *native.Native
+	network *Network
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{client: newClient(t), sw: ovstest.Start(t)}
+	n.bridge = native.New(ovstest.Bridge, n.sw.RunDir)
+	t.Cleanup(n.bridge.Close)
+	if err := n.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev, TableNames: pipeline.TableNames()}); err != nil {
+		t.Fatal(err)
+	}
+	n.store = flowstore.New(n.bridge)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = n.store.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	n.network = newNetwork(n.store, n.bridge)
+	n.install(t)
+	n.SetNetwork(n.network)
+	return n
+}
+
+// webPod is the pod of the tests.
+func webPod() sandbox.Pod {
+	return sandbox.Pod{
+		Attachment: sandbox.Attachment{Sandbox: "0123456789abcdef", IfName: "eth0"}, Namespace: "default", Name: "web", UID: "u1",
+		Addrs: []netip.Addr{netip.MustParseAddr("10.128.0.5")}, OFPort: 3,
+	}
+}
+
+func newNetwork(st *flowstore.Store, sw Switch) *Network {
+	return &Network{
+		Mode:       config.ModeNetworkPolicy,
+		HostSubnet: &config.HostSubnet{HostIP: netip.MustParseAddr("192.0.2.1"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}},
+		Store:      st, Switch: sw, Policies: fakePolicies{},
+		Pods: func() []sandbox.Pod { return []sandbox.Pod{webPod()} }, Addrs: func() ipam.Usage { return ipam.Usage{Total: 509, Free: 508} },
+		HasEgressPolicy: func(namespace, name string) bool { return namespace == "default" && name == "limits" },
+	}
+}
+
+// install installs flows of all kinds: with groups, meters, conjunctions of several owners, conntrack and learn.
+func (n *node) install(t *testing.T) {
+	t.Helper()
+	p := pipeline.Node{
+		Mode: config.ModeNetworkPolicy, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, VTEP: netip.MustParseAddr("192.0.2.1"), VXLANPort: config.DefaultVXLANPort, BalancesServices: true,
+	}
+	static, err := p.Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := pipeline.Pod{
+		OFPort: webPod().OFPort, MAC: net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}, Addrs: webPod().Addrs, VNID: 17,
+		Policies: pipeline.PodPolicies{Evaluated: true, Ingress: true, Logged: true}, Bandwidth: config.Bandwidth{Egress: 10_000_000, Ingress: 20_000_000},
+	}
+	part := func(k uint8) []pipeline.RulePart {
+		return []pipeline.RulePart{{Level: 100, Shares: []pipeline.RuleShare{{ID: 77, K: k, N: 2}}}}
+	}
+	other := []pipeline.RulePart{{Level: 100, Shares: []pipeline.RuleShare{{ID: 78, K: 2, N: 2}}}}
+	service := pipeline.BalancedService{VNID: 17, Frontends: []pipeline.Frontend{
+		{Addr: netip.MustParseAddr("172.30.0.10"), Protocol: goovs.ProtocolTCPv4, Port: 80, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.128.0.5:8080")}},
+		{Addr: netip.MustParseAddr("172.30.0.11"), Protocol: goovs.ProtocolUDPv4, Port: 53, Affinity: 100, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.129.0.7:53")}},
+	}}
+	peer := netip.MustParsePrefix("10.129.0.9/32")
+	commits := n.store.Update(flowstore.Update{
+		Publish: []flowstore.Published{{Input: inputs.VNID("default"), Value: config.VNID(17)}},
+		Changes: []flowstore.Change{
+			{Owner: pipeline.Owner{Kind: pipeline.KindNode, Key: "node1"}, State: static},
+			{Owner: webPod().Owner(), State: p.Pod(compiled)},
+			{Owner: pipeline.Owner{Kind: pipeline.KindService, Key: "default/web"}, State: p.BalancedService(service)},
+			{Owner: pipeline.Owner{Kind: pipeline.KindHostSubnet, Key: "node2"}, State: p.Peer(pipeline.Peer{
+				VTEP: netip.MustParseAddr("192.0.2.2"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.129.0.0/23")}, IsNode: true})},
+			{Owner: pipeline.Owner{Kind: pipeline.KindNodeAddresses, Key: "node2"}, State: p.NodeAddresses(false, []netip.Addr{netip.MustParseAddr("198.51.100.2")})},
+			{Owner: pipeline.Owner{Kind: pipeline.KindMulticast, Key: "vnid/17"}, State: p.Multicast(pipeline.Multicast{VNID: 17, OFPorts: []int{3}})},
+			{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "target default/web/u1"}, State: p.PolicyTarget(compiled, part(1))},
+			{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "peer 10.129.0.9/32"}, State: p.PolicyPeer(peer, part(2))},
+			{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "the same key as that of another clause"}, State: p.PolicyPeer(peer, other)},
+			{Owner: pipeline.Owner{Kind: pipeline.KindPolicy, Key: "rule 77"}, State: p.PolicyOutcome(77, pipeline.RulePart{Level: 100}, pipeline.PolicyAllow)},
+		},
+	})
+	if err := flowstore.WaitAll(t.Context(), commits); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,103 @@
+package diagnosticsserver
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+func TestServeHTTP_certificates(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	pool := ca.pool()
+	h := New(Options{
+		NodeName: "node1", CAs: func() *x509.CertPool { return pool }, Ready: func() error { return nil },
+		Version: func(*http.Request) (agent, ovs string) { return "", "" },
+	})
+	get := func(certificates ...*x509.Certificate) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, diagnostics.StatusPath, nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: certificates}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	const client, server = x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth
+	valid := ca.issue(t, certificates.ControllerName, client, time.Hour)
+	for name, tc := range map[string]struct {
+		chain []*x509.Certificate
+		code  int
+	}{
+		"a controller's":                     {[]*x509.Certificate{valid}, http.StatusOK},
+		"none":                               {nil, http.StatusUnauthorized},
+		"of another CA":                      {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour)}, http.StatusForbidden},
+		"of another CA, which is sent":       {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour), other.Certificate}, http.StatusForbidden},
+		"of another CA, with a valid one":    {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour), valid}, http.StatusForbidden},
+		"an agent's, for servers":            {[]*x509.Certificate{ca.issue(t, certificates.ControllerName, server, time.Hour)}, http.StatusForbidden},
+		"of another name":                    {[]*x509.Certificate{ca.issue(t, "node2", client, time.Hour)}, http.StatusForbidden},
+		"of a name that begins like it":      {[]*x509.Certificate{ca.issue(t, certificates.ControllerName+"x", client, time.Hour)}, http.StatusForbidden},
+		"expired":                            {[]*x509.Certificate{ca.issue(t, certificates.ControllerName, client, -time.Hour)}, http.StatusForbidden},
+		"the CA itself, which is no clients": {[]*x509.Certificate{ca.Certificate}, http.StatusForbidden},
+	} {
+		w := get(tc.chain...)
+		if w.Code != tc.code {
+			t.Errorf("%s: got %d: %s, want %d", name, w.Code, w.Body, tc.code)
+		}
+		if tc.code != http.StatusOK && (w.Header().Get("Connection") != "close" || w.Body.Len() < 20 || strings.Contains(w.Body.String(), "agentVersion")) {
+			t.Errorf("%s: got %q with Connection: %q, want a text and a closed connection", name, w.Body, w.Header().Get("Connection"))
+		}
+	}
+	pool = nil
+	if w := get(valid); w.Code != http.StatusUnauthorized {
+		t.Errorf("without a CA: got %d, want 401", w.Code)
+	}
+}
+
+func TestServeHTTP_paths(t *testing.T) {
+	c := newClient(t)
+	for _, tc := range []struct {
+		method, path string
+		code         int
+	}{
+		{http.MethodGet, diagnostics.StatusPath, http.StatusOK},
+		{http.MethodPost, diagnostics.StatusPath, http.StatusMethodNotAllowed},
+		{http.MethodGet, diagnostics.StatusPath + "/x", http.StatusNotFound},
+		{http.MethodGet, "/diagnostics/v9/status", http.StatusNotFound},
+	} {
+		if w := c.do(t.Context(), tc.method, tc.path); w.Code != tc.code {
+			t.Errorf("%s %s: got %d: %s, want %d", tc.method, tc.path, w.Code, w.Body, tc.code)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	n := newNode(t)
+	var got diagnostics.NodeStatus
+	n.get(t, diagnostics.StatusPath, &got)
+	st := got.Status
+	if got.Name != "node1" || got.Kind != "NodeStatus" || got.APIVersion != "diagnostics.ovsdn.io/v1alpha1" || !st.Ready || st.NotReady != "" ||
+		st.AgentVersion != "v1.2.3" || st.OVSVersion != "3.1.0" || st.Datapath != "netdev" || st.Mode != "networkpolicy" ||
+		st.HostIP != "192.0.2.1" || st.Subnet != "10.128.0.0/23" || st.Pods != 1 || st.Addresses != 509 || st.Free != 508 || st.Drift != 0 ||
+		st.Flows != len(n.sw.Dump(t)) || st.LastWrite == nil || st.LastAudit == nil || st.Started.IsZero() || len(st.RefusedFlows) > 0 {
+		t.Errorf("got %+v", got)
+	}
+	version, err := n.bridge.Version(t.Context())
+	if want := strings.Fields(n.sw.VSCtl(t, "--version"))[3]; err != nil || version != want {
+		t.Errorf("got version %q of Open vSwitch, %v, want %s", version, err, want)
+	}
+}
+
+func TestStatus_notReady(t *testing.T) {
+	c := newClient(t, func(o *Options) { o.Ready = func() error { return errors.New("waiting for the HostSubnet") } })
+	var got diagnostics.NodeStatus
+	c.get(t, diagnostics.StatusPath, &got)
+	if st := got.Status; st.Ready || st.NotReady != "waiting for the HostSubnet" || st.AgentVersion != "v1.2.3" || st.Mode != "" || st.LastWrite != nil {
+		t.Errorf("got %+v, want a node without a network", st)
+	}
+}

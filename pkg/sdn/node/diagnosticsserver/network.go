@@ -1,0 +1,48 @@
+package diagnosticsserver
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+)
+
+// Network has the sources of the answers about one set-up of the node's network.
+type Network struct {
+	Mode       config.Mode
+	HostSubnet *config.HostSubnet
+	Store      *flowstore.Store
+	Switch     Switch
+	Pods       func() []sandbox.Pod // sorted
+	Addrs      func() ipam.Usage
+
+	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
+	Policies        Policies                          // nil in mode subnet
+}
+
+// Switch reads the flows of the bridge (*native.Native).
+type Switch interface {
+	DumpFlows(context.Context) ([]ovs.DumpedFlow, error)
+}
+
+// Policies identifies the flows of policies (*networkpolicy.Policies).
+type Policies interface {
+	RuleIDs(namespace, name string) (ids []uint32, isolates, ok bool)
+	RuleNames(ids []uint32) []string
+}
+
+// ready returns the network, or the reason why there is none.
+func (h *Handler) ready() (*Network, error) {
+	n := h.network.Load()
+	if n != nil && !n.Store.Statistics().LastWrite.IsZero() {
+		return n, nil
+	}
+	if err := h.options.Ready(); err != nil {
+		return nil, failf(http.StatusServiceUnavailable, "the network of node %s is not set up: %w", h.options.NodeName, err)
+	}
+	return nil, failf(http.StatusServiceUnavailable, "the network of node %s is being set up; retry", h.options.NodeName)
+}

@@ -1,0 +1,77 @@
+package diagnosticsserver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+)
+
+const (
+	maxRefusals = 20  // in a status
+	maxError    = 500 // bytes of an error in a status
+)
+
+// serveStatus answers from memory.
+func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) {
+	st := diagnostics.NodeStatusStatus{Datapath: h.options.Datapath, Started: h.started}
+	st.AgentVersion, st.OVSVersion = h.options.Version(r)
+	if err := h.options.Ready(); err != nil {
+		st.NotReady = err.Error()
+	}
+	st.Ready = st.NotReady == ""
+	if n := h.network.Load(); n != nil {
+		n.report(&st)
+	}
+	send(w, diagnostics.NodeStatus{TypeMeta: h.typeMeta("NodeStatus"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Status: st})
+}
+
+func (n *Network) report(st *diagnostics.NodeStatusStatus) {
+	st.Mode = n.Mode.String()
+	st.HostIP = n.HostSubnet.HostIP.String()
+	var subnets []string
+	for _, p := range n.HostSubnet.Subnets {
+		subnets = append(subnets, p.String())
+	}
+	st.Subnet = strings.Join(subnets, ",")
+
+	pods := n.Pods()
+	st.Pods = len(pods)
+	addrs := n.Addrs()
+	st.Addresses, st.Free = addrs.Total, addrs.Free
+
+	flows := n.Store.Statistics()
+	st.Flows, st.Drift = flows.Flows, int64(flows.Drift.Changes())
+	st.LastWrite, st.LastAudit = orNil(flows.LastWrite), orNil(flows.LastAudit)
+	if flows.Refused == 0 {
+		return
+	}
+	named := newNames(n, pods)
+	refusals, more := n.Store.Refusals(maxRefusals)
+	for _, r := range refusals {
+		st.RefusedFlows = append(st.RefusedFlows, named.refusal(r))
+	}
+	if more > 0 {
+		st.RefusedFlows = append(st.RefusedFlows, fmt.Sprintf("and those of %d other owners", more))
+	}
+}
+
+func (n *names) refusal(r flowstore.Refusal) string {
+	text := strings.ReplaceAll(r.Err.Error(), "\n", "; ")
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "…"
+	}
+	return n.of(r.Owner) + ": " + text
+}
+
+func orNil(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &metav1.Time{Time: t}
+}
