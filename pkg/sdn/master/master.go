@@ -29,6 +29,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/certificaterequests"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/diagnosticsca"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/egressassignment"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/egresspolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/netid"
@@ -86,6 +88,14 @@ func Run(ctx context.Context, cfg Config) error {
 	defer serving.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if m.credentials, err = diagnosticsca.NewCredentials(clients.Kube); err != nil {
+		return err
+	}
+	serving.Go(func() { m.credentials.Run(ctx) })
+	cfg.Metrics.Certificate = m.credentials.ServingCertificate
+	if cfg.Metrics.Routes, err = m.serveDiagnostics(ctx, &serving); err != nil {
+		return err
+	}
 	serving.Go(func() { metrics.Run(ctx, cfg.Metrics, clients.Kube, m.metrics.registry) })
 
 	klog.FromContext(ctx).Info("Starting controller", "server", cfg.REST.Host, "identity", m.name)
@@ -107,6 +117,8 @@ type master struct {
 	metrics *controllerMetrics
 	number  func() int // of this term
 	terms   int        // begun
+
+	credentials *diagnosticsca.Credentials
 }
 
 // controllers are the controllers of one term, with their informers.
@@ -120,6 +132,9 @@ type controllers struct {
 	egressIPs      *egressassignment.Controller
 	unsupported    *unsupported.Controller
 	clusterNetwork *networkController
+
+	authority *diagnosticsca.Publisher
+	requests  *certificaterequests.Controller
 }
 
 // newControllers returns the controllers of the current term, without any state of an earlier one.
@@ -156,6 +171,12 @@ func (m *master) newControllers() (*controllers, error) {
 	c.unsupported, err = unsupported.New(unsupported.Clients{Metadata: m.clients.metadata, Events: m.clients.Events}, network.NetNamespaces().Informer(),
 		network.HostSubnets().Informer())
 	if err != nil {
+		return nil, err
+	}
+	if c.authority, err = diagnosticsca.NewPublisher(m.clients.Kube, m.clients.metadata); err != nil {
+		return nil, err
+	}
+	if c.requests, err = certificaterequests.New(m.clients.Kube, m.clients.Network, m.credentials.Authority); err != nil {
 		return nil, err
 	}
 	c.clusterNetwork, err = newNetworkController(m.clients.Network, m.clients.Events, m.initial, termName(m.name, m.terms), network.ClusterNetworks(), c.apply)
@@ -204,6 +225,8 @@ func (m *master) term(ctx context.Context) error {
 	m.health.setLeading("a valid ClusterNetwork " + networkv1.ClusterNetworkDefault)
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return c.clusterNetwork.run(ctx) })
+	work.Go(func() error { c.authority.Run(ctx); return nil })
+	work.Go(func() error { c.requests.Run(ctx); return nil })
 	work.Go(func() error {
 		select {
 		case <-c.clusterNetwork.accepted:

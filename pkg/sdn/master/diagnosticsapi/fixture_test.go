@@ -1,0 +1,259 @@
+package diagnosticsapi
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+func TestMain(m *testing.M) { await.VerifyTestMain(m) }
+
+// authority is a certificate authority.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(tb testing.TB, name string) *authority {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	return &authority{sign(tb, template, template, key, key), key}
+}
+
+func sign(tb testing.TB, template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) *x509.Certificate {
+	tb.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return cert
+}
+
+// issue returns a certificate with the common name, which is a DNS name too, for the usage.
+func (a *authority) issue(tb testing.TB, name string, usage x509.ExtKeyUsage) tls.Certificate {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cert := sign(tb, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature,
+	}, a.cert, key, a.key)
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+func (a *authority) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// configMap returns the ConfigMap as kube-apiserver publishes it.
+func configMap(ca string, names ...string) *corev1.ConfigMap {
+	list, _ := json.Marshal(append([]string{}, names...)) // never fails
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}, Data: map[string]string{
+		"client-ca-file": "unused", "requestheader-client-ca-file": ca, "requestheader-allowed-names": string(list),
+		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-uid-headers": `["X-Remote-Uid"]`,
+		"requestheader-group-headers": `["X-Remote-Group"]`, "requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
+	}}
+}
+
+// nodeList implements Nodes.
+type nodeList []Node
+
+func (l nodeList) HasSynced() bool { return l != nil }
+func (l nodeList) List() []Node    { return l }
+
+func (l nodeList) Get(name string) (Node, bool) {
+	for _, n := range l {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return Node{}, false
+}
+
+func nodes(n int) nodeList {
+	l := nodeList{}
+	for i := range n {
+		l = append(l, Node{Name: fmt.Sprintf("node%04d", i), HostIP: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Subnet: "10.128.0.0/23"})
+	}
+	return l
+}
+
+// agentFunc implements Agents.
+type agentFunc func(ctx context.Context, node, path string, query url.Values) (answer string, err error)
+
+func (f agentFunc) Get(ctx context.Context, node string, _ netip.Addr, path string, query url.Values, into any) error {
+	answer, err := f(ctx, node, path, query)
+	if err != nil {
+		return err
+	}
+	if d, ok := into.(decoder); ok {
+		return d.decode(strings.NewReader(answer))
+	}
+	return json.Unmarshal([]byte(answer), into)
+}
+
+// answering returns agents that answer with the status of a ready node, or with the flows.
+func answering(flows string) agentFunc {
+	return func(_ context.Context, node, path string, _ url.Values) (string, error) {
+		if path == diagnostics.FlowsPath {
+			return flows, nil
+		}
+		return `{"metadata":{"name":"` + node + `"},"status":{"ready":true,"agentVersion":"v1.0","pods":3,"flows":200,"drift":1,"freeAddresses":5}}`, nil
+	}
+}
+
+// fixture is a server behind TLS with a front proxy.
+type fixture struct {
+	*Server
+	url   string
+	proxy *authority
+	pool  *x509.CertPool // of the server
+
+	mu      sync.Mutex
+	reviews []authorizationv1.SubjectAccessReviewSpec
+	allow   func(authorizationv1.SubjectAccessReviewSpec) (allowed bool, err error)
+}
+
+// newFixture serves the nodes. User admin may do everything.
+func newFixture(tb testing.TB, nodes Nodes, agents Agents) *fixture {
+	tb.Helper()
+	f := &fixture{proxy: newAuthority(tb, "front-proxy-ca"), allow: func(s authorizationv1.SubjectAccessReviewSpec) (bool, error) { return s.User == "admin", nil }}
+	kube := fake.NewClientset()
+	kube.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.reviews = append(f.reviews, review.Spec)
+		var err error
+		review.Status.Allowed, err = f.allow(review.Spec)
+		return true, review, err
+	})
+	f.Server = newServer(Config{Kube: kube, Agents: agents, Accept: func(*http.Request) {}}, nodes)
+	f.Server.proxy.hasRead = func() bool { return true }
+	f.publish(tb, configMap(f.proxy.pem(), "front-proxy-client"))
+	server := httptest.NewUnstartedServer(f.Server)
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	tb.Cleanup(server.Close)
+	f.url, f.pool = server.URL, x509.NewCertPool()
+	f.pool.AddCert(server.Certificate())
+	return f
+}
+
+// publish makes the ConfigMap the current one.
+func (f *fixture) publish(tb testing.TB, o *corev1.ConfigMap) {
+	tb.Helper()
+	headers, err := parseRequestHeaders(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f.Server.proxy.headers.Store(headers)
+}
+
+func (f *fixture) countReviews() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.reviews)
+}
+
+// client returns a client with the certificate, if any.
+func (f *fixture) client(tb testing.TB, certificates ...tls.Certificate) *http.Client {
+	tb.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.pool, Certificates: certificates, MinVersion: tls.VersionTLS12}}
+	tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// response is an answer.
+type response struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// do sends a request with pairs of header names and values.
+func do(tb testing.TB, client *http.Client, method, address string, headers ...string) response {
+	tb.Helper()
+	r, err := http.NewRequestWithContext(tb.Context(), method, address, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return response{answer.StatusCode, answer.Header, string(body)}
+}
+
+// get sends a request of the user through the front proxy.
+func (f *fixture) get(tb testing.TB, user, path string, headers ...string) response {
+	tb.Helper()
+	client := f.client(tb, f.proxy.issue(tb, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	return do(tb, client, http.MethodGet, f.url+path, append([]string{"X-Remote-User", user}, headers...)...)
+}
+
+// decode decodes the body of an answer with the status code.
+func decode[T any](tb testing.TB, r response, code int) (o T) {
+	tb.Helper()
+	if r.code != code {
+		tb.Fatalf("got status %d with %.300s, want %d", r.code, r.body, code)
+	}
+	if err := json.Unmarshal([]byte(r.body), &o); err != nil {
+		tb.Fatalf("%v in %.300s", err, r.body)
+	}
+	return o
+}
