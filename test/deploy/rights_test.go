@@ -2,10 +2,10 @@ package deploy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,94 +83,6 @@ func reads(refuse bool, kinds ...string) []request {
 	return all
 }
 
-// patchStatus patches a Node as the agent does.
-func patchStatus(node string, patch map[string]any) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		content, err := json.Marshal(patch)
-		if err != nil {
-			return err
-		}
-		_, err = client.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, content, metav1.PatchOptions{}, "status")
-		return err
-	}
-}
-
-func condition(of corev1.NodeConditionType, reason string) map[string]any {
-	return map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{Type: of, Status: corev1.ConditionFalse, Reason: reason}}}}
-}
-
-func event(name, component, host, kind, about string) *corev1.Event {
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: map[string]string{"Pod": metav1.NamespaceDefault, "EgressNetworkPolicy": metav1.NamespaceDefault}[kind]},
-		Source:         corev1.EventSource{Component: component, Host: host},
-		Reason:         "Test", Message: "test", Type: corev1.EventTypeNormal,
-		ReportingController: component, ReportingInstance: host,
-	}
-}
-
-// editedEvent is an Event of the agent of node1 about its own Node, but for the edit.
-func editedEvent(name string, edit func(*corev1.Event)) *corev1.Event {
-	e := event(name, "ovsdn-node", "node1", "Node", "node1")
-	edit(e)
-	return e
-}
-
-func createEvent(e *corev1.Event) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		_, err := client.kube.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
-		return err
-	}
-}
-
-func patchEvent(name string) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		_, err := client.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
-		return err
-	}
-}
-
-func updateEvent(name string, edit func(*corev1.Event)) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		e := editedEvent(name, edit)
-		_, err := client.kube.CoreV1().Events(e.Namespace).Update(ctx, e, metav1.UpdateOptions{})
-		return err
-	}
-}
-
-// newEvent creates an Event by the API group events.k8s.io.
-func newEvent(ctx context.Context, client as) error {
-	_, err := client.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "new"}, EventTime: metav1.NowMicro(), Action: "Test", Reason: "Test", Type: corev1.EventTypeNormal,
-		ReportingController: "ovsdn-node", ReportingInstance: "node2", Regarding: corev1.ObjectReference{Kind: "Node", Name: "node2"},
-	}, metav1.CreateOptions{})
-	return err
-}
-
-func annotatePod(ctx context.Context, client as) error {
-	_, err := client.kube.CoreV1().Pods(system).Patch(ctx, "agent-on-node2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
-	return err
-}
-
-func writeHostSubnet(name string) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		_, err := client.network.NetworkV1().HostSubnets().Patch(ctx, name, types.MergePatchType, []byte(`{"hostIP":"192.0.2.9"}`), metav1.PatchOptions{})
-		return err
-	}
-}
-
-// patchKind patches an object of any kind, by its path, which need not exist to be refused.
-func patchKind(path string) func(context.Context, as) error {
-	return func(ctx context.Context, client as) error {
-		return client.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"spec":{}}`)).Do(ctx).Error()
-	}
-}
-
-func patchNode(ctx context.Context, client as) error {
-	_, err := client.kube.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
-	return err
-}
-
 // nobodys are what neither program may do.
 func nobodys() []request {
 	return append(reads(true, "/api/v1/secrets", "/api/v1/namespaces/ovsdn-system/secrets", "/api/v1/configmaps", "/api/v1/serviceaccounts"),
@@ -216,10 +127,15 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 	t.Parallel() // most of the time it waits for its API server
 	c := newCluster(t)
 	agent := c.as(t, "ovsdn-node", "agent-on-node1")
+	c.addCertificateObjects(t)
+	must(t, writeConfigMap(controllerAuthority, "create")(t.Context(), c.admin))
 	awaitAdmission(t, agent,
 		refused("another Node's status", patchStatus("node2", condition(corev1.NodeNetworkUnavailable, "NotMine"))),
-		refused("another node's DNS names", patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"x"}}}}`)),
-		refused("kubelet's Event", createEvent(event("early", "kubelet", "node1", "Node", "node1"))))
+		refused("another node's DNS names", varied(func(n string) func(context.Context, as) error {
+			return patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"` + n + `"}}}}`)
+		})),
+		refused("kubelet's Event", createEvent(event("early", "kubelet", "node1", "Node", "node1"))),
+		refused("another signer", requestCertificate("kubernetes.io/kube-apiserver-client", "early")))
 
 	requests := slices.Concat(
 		reads(false,
@@ -243,6 +159,13 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			allowed("review a token", reviewToken),
 			allowed("review a right", reviewRight),
 			refused("scrape metrics", getMetrics),
+			allowed("request a serving certificate", requestCertificate("ovsdn.io/agent-serving", "small")),
+			refused("request a certificate of another signer", requestCertificate("kubernetes.io/kube-apiserver-client", "small")),
+			refused("request a certificate with large annotations", requestCertificate("ovsdn.io/agent-serving", strings.Repeat("x", 100_000))),
+			refused("approve a request", approveCertificate),
+			allowed("read the authority", readAuthority),
+			refused("read the key of the authority", readAuthorityKey),
+			refused("change the authority", writeConfigMap(controllerAuthority, "update")),
 
 			allowed("create an Event on its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
 			allowed("create an Event on a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
@@ -307,7 +230,11 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 	c := newCluster(t)
 	c.addPod(t, "node1", "controller", "ovsdn-controller")
 	controller := c.as(t, "ovsdn-controller", "controller")
-	awaitAdmission(t, controller, refused("another condition", patchStatus("node2", condition(corev1.NodeReady, "NotMine"))))
+	c.addCertificateObjects(t)
+	awaitAdmission(t, controller, refused("another condition", varied(func(n string) func(context.Context, as) error {
+		return patchStatus("node2", condition(corev1.NodeReady, "NotMine"+n))
+	})),
+		refused("another Secret", createSecret("early", corev1.SecretTypeTLS)))
 	await.OK(t, admissionPatience, func(ctx context.Context) error { // rights in one namespace come by themselves
 		_, err := controller.kube.CoordinationV1().Leases(system).Get(ctx, "ovsdn-controller", metav1.GetOptions{})
 		if apierrors.IsForbidden(err) {
@@ -393,6 +320,19 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 				return err
 			}),
 			refused("take another lease", lease("kube-scheduler")),
+			allowed("create the key of the authority", createSecret(controllerAuthority, corev1.SecretTypeTLS)),
+			allowed("read the key of the authority", readAuthorityKey),
+			refused("create another Secret", createSecret("other", corev1.SecretTypeTLS)),
+			refused("create a token of another account", createSecret(controllerAuthority, corev1.SecretTypeServiceAccountToken)),
+			allowed("publish the authority", writeConfigMap(controllerAuthority, "create")),
+			allowed("change the authority", writeConfigMap(controllerAuthority, "update")),
+			refused("change another ConfigMap", writeConfigMap("other", "update")),
+			allowed("set the authority of the APIService", patchAPIService("v1alpha1.diagnostics.ovsdn.io")),
+			refused("change another APIService", patchAPIService("v1.apps")),
+			allowed("approve a request of an agent", approveCertificate),
+			refused("approve a request of another signer", approveKubelet),
+			refused("request a certificate", requestCertificate("ovsdn.io/agent-serving", "small")),
+			allowed("read the names of the front proxy", readFrontProxy),
 		})
 	for _, r := range requests {
 		r.check(t, controller)
