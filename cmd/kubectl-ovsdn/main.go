@@ -1,5 +1,6 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
-// OpenShift's Projects, and shows and sets egress IPs.
+// OpenShift's Projects, shows and sets egress IPs, and shows the state and
+// the flows of nodes.
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // at least one change failed
+	exitFailed = 1 // at least one change failed, or a node has a problem
 	exitUsage  = 2 // the command line is invalid
 )
 
@@ -46,6 +47,9 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	called, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, errReported) {
+		return exitFailed
 	}
 	fmt.Fprintf(streams.ErrOut, "error: %v\n", err)
 	if _, ok := errors.AsType[usageError](err); ok {
@@ -82,6 +86,8 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		globalCommand(flags, streams),
 		vnidsCommand(flags, streams),
 		egressIPsCommand(flags, streams),
+		statusCommand(flags, streams),
+		flowsCommand(flags, streams),
 	)
 	return cmd
 }

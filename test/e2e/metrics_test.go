@@ -93,7 +93,12 @@ func hasPods(metrics string, want int) error {
 
 // scrapeMetrics gets the metrics of an agent from a network namespace, without a token if that is empty.
 func scrapeMetrics(ctx context.Context, from wire.NetNS, node netip.Addr, token string) (status int, body string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+netip.AddrPortFrom(node, metricsPort).String()+"/metrics", nil)
+	return getFromAgent(ctx, from, node, "/metrics", token)
+}
+
+// getFromAgent gets a path of an agent from a network namespace, without a token if that is empty.
+func getFromAgent(ctx context.Context, from wire.NetNS, node netip.Addr, path, token string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+netip.AddrPortFrom(node, metricsPort).String()+path, nil)
 	if err != nil {
 		return 0, "", err
 	}

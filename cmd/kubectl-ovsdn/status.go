@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// pollInterval is that of --watch.
+const pollInterval = 2 * time.Second
+
+// statusLister reads the statuses of nodes.
+type statusLister struct {
+	genericiooptions.IOStreams
+	kube    kubernetes.Interface
+	network networkclient.Interface
+	printer printers.ResourcePrinter
+	nodes   []string // empty: all
+}
+
+func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	format := genericclioptions.NewPrintFlags("")
+	var noHeaders, watch bool
+	cmd := &cobra.Command{
+		Use:   "status [NODE...]",
+		Short: "Show the state of the nodes' pod networks",
+		Long: "Show the state of the pod network of all nodes, or of these, as their agents report it. The exit code is 0 if all are ready and\n" +
+			"without problems, else 1.",
+		Example:           "  kubectl ovsdn status\n  kubectl ovsdn status node1 -o wide",
+		ValidArgsFunction: completeNodes(flags),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			s := &statusLister{IOStreams: streams, nodes: args}
+			if s.printer, err = tableOrObjects(format, noHeaders); err != nil {
+				return usageError{err}
+			}
+			if s.kube, s.network, err = clients(flags); err != nil {
+				return err
+			}
+			return poll(cmd.Context(), watch, s.show)
+		},
+	}
+	format.AddFlags(cmd)
+	cmd.Flag("output").Usage = "Output format. One of: (" + strings.Join(append(format.AllowedFormats(), wide), ", ") + ")."
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print the table's headers")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the state again every 2 seconds (status)")
+	return cmd
+}
+
+// poll calls show once, or with watch until the context ends.
+func poll(ctx context.Context, watch bool, show func(context.Context) error) error {
+	err := show(ctx)
+	if !watch {
+		return err
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for err == nil || errors.Is(err, errReported) {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+			err = show(ctx)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *statusLister) show(ctx context.Context) error {
+	statuses, problems, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, st := range statuses {
+		problems = append(problems, problemsOf(st)...)
+	}
+	_, isTable := s.printer.(*tablePrinter)
+	if err := s.print(statuses, isTable); err != nil {
+		return err
+	}
+	out := s.ErrOut
+	if isTable {
+		out = s.Out
+		s.printCluster(ctx, out, statuses)
+	}
+	for _, p := range problems {
+		fmt.Fprintln(out, p)
+	}
+	if len(problems) > 0 || len(statuses) == 0 {
+		return errReported
+	}
+	return nil
+}
+
+// read returns the statuses, and problems with nodes that can't be read. The error is that of all.
+func (s *statusLister) read(ctx context.Context) (statuses []diagnostics.NodeStatus, problems []string, err error) {
+	if len(s.nodes) == 0 {
+		parameters := map[string]string{"limit": "500"}
+		for {
+			var list diagnostics.NodeStatusList
+			if err := readDiagnostics(ctx, s.kube, &list, parameters, "nodestatuses"); err != nil {
+				return nil, nil, err
+			}
+			statuses = append(statuses, list.Items...)
+			if list.Continue == "" {
+				return statuses, nil, nil
+			}
+			parameters["continue"] = list.Continue
+		}
+	}
+	for _, node := range s.nodes {
+		var one diagnostics.NodeStatus
+		if err := readDiagnostics(ctx, s.kube, &one, nil, "nodestatuses", node); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", node, err))
+			continue
+		}
+		statuses = append(statuses, one)
+	}
+	return statuses, problems, nil
+}
+
+func (s *statusLister) print(statuses []diagnostics.NodeStatus, isTable bool) error {
+	switch {
+	case len(statuses) == 0:
+		fmt.Fprintln(s.ErrOut, "No resources found")
+		return nil
+	case isTable:
+		return s.printer.PrintObj(statusTable(statuses), s.Out)
+	}
+	for i := range statuses {
+		statuses[i].TypeMeta = metav1.TypeMeta{APIVersion: diagnostics.Group + "/" + diagnostics.Version, Kind: "NodeStatus"}
+	}
+	items, err := objectsOf(statuses)
+	if err != nil {
+		return err
+	}
+	if len(s.nodes) == 1 {
+		return s.printer.PrintObj(&items[0], s.Out)
+	}
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}}, Items: items}
+	return s.printer.PrintObj(list, s.Out)
+}
+
+func statusTable(statuses []diagnostics.NodeStatus) *metav1.Table {
+	const onlyWide = 1 // the priority of a column
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		{Name: "Node", Type: "string"}, {Name: "Ready", Type: "string"}, {Name: "Host-IP", Type: "string"}, {Name: "Subnet", Type: "string"},
+		{Name: "Pods", Type: "string"}, {Name: "Free", Type: "string"}, {Name: "Flows", Type: "string"}, {Name: "Drift", Type: "string"}, {Name: "Version", Type: "string"},
+		{Name: "Mode", Type: "string", Priority: onlyWide}, {Name: "Datapath", Type: "string", Priority: onlyWide}, {Name: "OVS", Type: "string", Priority: onlyWide},
+		{Name: "Last Audit", Type: "string", Priority: onlyWide},
+	}}
+	for _, o := range statuses {
+		st := o.Status
+		ready := "False"
+		switch {
+		case st.Error != "":
+			ready = "Unknown"
+		case st.Ready:
+			ready = "True"
+		}
+		number := func(n int64) string {
+			if st.Error != "" {
+				return "<unknown>"
+			}
+			return fmt.Sprint(n)
+		}
+		audit := ""
+		if st.LastAudit != nil {
+			audit = st.LastAudit.UTC().Format(time.RFC3339)
+		}
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{
+			o.Name, ready, orNone(st.HostIP), orNone(st.Subnet), number(int64(st.Pods)), number(int64(st.Free)), number(int64(st.Flows)), number(st.Drift),
+			orNone(st.AgentVersion), orNone(st.Mode), orNone(st.Datapath), orNone(st.OVSVersion), orNone(audit),
+		}})
+	}
+	return table
+}
+
+// problemsOf returns the problems of a node, each in a line.
+func problemsOf(o diagnostics.NodeStatus) (lines []string) {
+	add := func(text string) {
+		lines = append(lines, o.Name+": "+strings.ReplaceAll(text, "\n", "; "))
+	}
+	st := o.Status
+	if st.Error != "" {
+		add(st.Error)
+		return lines
+	}
+	if !st.Ready {
+		add("not ready: " + orNone(st.NotReady))
+	}
+	for _, refused := range st.RefusedFlows {
+		add("the switch refuses flows: " + refused)
+	}
+	return lines
+}
+
+// controllerNamespace and controllerLease name the Lease of the leader.
+const (
+	controllerNamespace = "ovsdn-system"
+	controllerLease     = "ovsdn-controller"
+)
+
+// printCluster prints the lines of the cluster. Those that the user may not read are left out.
+func (s *statusLister) printCluster(ctx context.Context, out io.Writer, statuses []diagnostics.NodeStatus) {
+	ready, versions := 0, map[string]int{}
+	for _, o := range statuses {
+		if o.Status.Error == "" && o.Status.Ready {
+			ready++
+		}
+		if o.Status.AgentVersion != "" {
+			versions[o.Status.AgentVersion]++
+		}
+	}
+	fmt.Fprintf(out, "\nNodes ready: %d/%d\n", ready, len(statuses))
+	var all []string
+	for _, v := range slices.Sorted(maps.Keys(versions)) {
+		all = append(all, fmt.Sprintf("%s (%d)", v, versions[v]))
+	}
+	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(all, ", ")))
+	if list, err := s.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{}); err == nil {
+		fmt.Fprintf(out, "Subnets:     %d\n", len(list.Items))
+	}
+	if list, err := s.network.NetworkV1().NetNamespaces().List(ctx, metav1.ListOptions{}); err == nil {
+		vnids := map[string]bool{}
+		for _, nn := range list.Items {
+			vnids[vnidOf(nn).String()] = true
+		}
+		fmt.Fprintf(out, "VNIDs:       %d of %d namespaces\n", len(vnids), len(list.Items))
+	}
+	lease, err := s.kube.CoordinationV1().Leases(controllerNamespace).Get(ctx, controllerLease, metav1.GetOptions{})
+	if err == nil && lease.Spec.HolderIdentity != nil {
+		fmt.Fprintf(out, "Leader:      %s\n", *lease.Spec.HolderIdentity)
+	}
+}

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/lab/checkout"
+)
+
+// testDiagnostics is a part of TestCapabilities: an administrator reads the state of the nodes and the flows of a pod, whose counters have the pod's packets,
+// by the aggregated API; a user without rights, and a pod that asks an agent itself, read nothing.
+func testDiagnostics(t *testing.T, x *trio) {
+	fixture.Eventually(t, fixture.SyncTime, "status", func(ctx context.Context) error {
+		var list struct{ Items []diagnostics.NodeStatus }
+		if err := x.kubectlOVSDN(ctx, &list, "status"); err != nil {
+			return err
+		}
+		if got, want := len(list.Items), len(x.Nodes()); got != want {
+			return fmt.Errorf("got %d nodes, want %d", got, want)
+		}
+		return nil
+	})
+	fixture.Eventually(t, fixture.SyncTime, "flows that differ", func(ctx context.Context) error {
+		return x.kubectlOVSDN(ctx, nil, "flows", fixture.Node1, "--diff")
+	})
+
+	object := "pod/" + x.namespace + "/" + x.a.Name
+	packets := func(ctx context.Context) (sum uint64, err error) {
+		var got diagnostics.NodeFlows
+		if err := x.kubectlOVSDN(ctx, &got, "flows", fixture.Node1, object); err != nil {
+			return 0, err
+		}
+		for _, f := range got.Flows {
+			sum += f.Packets
+		}
+		return sum, nil
+	}
+	before, err := packets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture.Meet(t, x.a.NetNS, x.c.Addr)
+	fixture.Eventually(t, fixture.SyncTime, "packets of flows", func(ctx context.Context) error { // vswitchd reads the datapath's counters every half second
+		after, err := packets(ctx)
+		if err == nil && after <= before {
+			err = fmt.Errorf("got %d packets after a ping, %d before", after, before)
+		}
+		return err
+	})
+
+	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath} {
+		status, _, err := getFromAgent(t.Context(), x.a.NetNS, x.Addr(t, fixture.Node1), path, "")
+		if err != nil || status != http.StatusUnauthorized {
+			t.Errorf("%s by a pod: got status %d, error %v, want %d", path, status, err, http.StatusUnauthorized)
+		}
+	}
+	err = x.kubectlOVSDN(t.Context(), nil, "status", "--as=system:serviceaccount:"+x.namespace+":default")
+	if err == nil || !strings.Contains(err.Error(), "nodestatuses.diagnostics.ovsdn.io is forbidden") {
+		t.Errorf("status as a user without rights: got error %v, want that it is forbidden", err)
+	}
+}
+
+// kubectlOVSDN runs `kubectl ovsdn` as the administrator, and decodes its output if the target is not nil. Exit codes other than 0 are errors.
+func (c *cluster) kubectlOVSDN(ctx context.Context, into any, args ...string) error {
+	root, err := checkout.Root(".")
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := c.Kubeconfig()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "kubectl-ovsdn-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		return err
+	}
+	args = append(args, "--kubeconfig="+path)
+	if into != nil {
+		args = append(args, "--output=json")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "kubectl-ovsdn"), args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("kubectl ovsdn %s: %w: %s%s", strings.Join(args, " "), err, stderr.String(), stdout.String())
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(stdout.Bytes(), into)
+}
