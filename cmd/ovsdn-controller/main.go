@@ -107,7 +107,7 @@ func command() *cobra.Command {
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while holding the lease, so that several controllers can run")
 	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac grants the right to the default one")
 	f.StringVar(&cfg.HealthzAddress, "healthz-bind-address", cfg.HealthzAddress, "`host:port` of /healthz and /readyz for probes; 0: none")
-	f.StringVar(&cfg.Metrics.Address, "metrics-bind-address", cfg.Metrics.Address, "`host:port` of /metrics and /debug/pprof by HTTPS, for clients with a token that has the right; 0: none")
+	f.StringVar(&cfg.Metrics.Address, "metrics-bind-address", cfg.Metrics.Address, "`host:port` of /metrics and /debug/pprof by HTTPS, for clients with a token that has the right, and of the API group diagnostics.ovsdn.io; another port than 9446, or 0 (none), requires that its APIService is deleted or changed")
 	f.StringVar(&cfg.Metrics.CertFile, "metrics-tls-cert-file", "", "`file` with the PEM certificate of the metrics server; empty: that of the diagnostics authority")
 	f.StringVar(&cfg.Metrics.KeyFile, "metrics-tls-private-key-file", "", "`file` with the PEM private key of the metrics server")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)

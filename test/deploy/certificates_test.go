@@ -22,8 +22,8 @@ const (
 	kubeletRequest      = "request-of-kubelet"
 )
 
-// newRequest returns a request of the signer, with an annotation.
-func newRequest(signer, annotation string) (*certificatesv1.CertificateSigningRequest, error) {
+// newRequest returns a request of the signer, edited if edit is not nil.
+func newRequest(signer string, edit func(*certificatesv1.CertificateSigningRequest)) (*certificatesv1.CertificateSigningRequest, error) {
 	content, _, err := certificates.NewRequest("node1", netip.MustParseAddr("192.0.2.1"))
 	if err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func newRequest(signer, annotation string) (*certificatesv1.CertificateSigningRe
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
 		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: content, SignerName: signer, Usages: certificates.AgentUsages()},
 	}
-	if annotation != "small" {
-		o.Annotations = map[string]string{"a": annotation}
+	if edit != nil {
+		edit(o)
 	}
 	return o, nil
 }
@@ -42,7 +42,7 @@ func newRequest(signer, annotation string) (*certificatesv1.CertificateSigningRe
 func (c *cluster) addCertificateObjects(t *testing.T) {
 	t.Helper()
 	for name, signer := range map[string]string{agentRequest: certificates.SignerName, kubeletRequest: certificatesv1.KubeletServingSignerName} {
-		o, err := newRequest(signer, "small")
+		o, err := newRequest(signer, nil)
 		must(t, err)
 		o.Name = name
 		_, err = c.admin.kube.CertificatesV1().CertificateSigningRequests().Create(t.Context(), o, metav1.CreateOptions{})
@@ -54,9 +54,21 @@ func (c *cluster) addCertificateObjects(t *testing.T) {
 			"service": {"namespace": "ovsdn-system", "name": "ovsdn-controller-api"}}}`)).Do(t.Context()).Error())
 }
 
-func requestCertificate(signer, annotation string) func(context.Context, as) error {
+func annotated(value string) func(*certificatesv1.CertificateSigningRequest) {
+	return func(o *certificatesv1.CertificateSigningRequest) { o.Annotations = map[string]string{"a": value} }
+}
+
+func withFinalizer(o *certificatesv1.CertificateSigningRequest) {
+	o.Finalizers = []string{"example.com/a"}
+}
+
+func withOwner(o *certificatesv1.CertificateSigningRequest) {
+	o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node1", UID: "1"}}
+}
+
+func requestCertificate(signer string, edit func(*certificatesv1.CertificateSigningRequest)) func(context.Context, as) error {
 	return func(ctx context.Context, client as) error {
-		o, err := newRequest(signer, annotation)
+		o, err := newRequest(signer, edit)
 		if err != nil {
 			return err
 		}

@@ -135,7 +135,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			return patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"` + n + `"}}}}`)
 		})),
 		refused("kubelet's Event", createEvent(event("early", "kubelet", "node1", "Node", "node1"))),
-		refused("another signer", requestCertificate("kubernetes.io/kube-apiserver-client", "early")))
+		refused("another signer", requestCertificate("kubernetes.io/kube-apiserver-client", annotated("early"))))
 
 	requests := slices.Concat(
 		reads(false,
@@ -159,9 +159,11 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 			allowed("review a token", reviewToken),
 			allowed("review a right", reviewRight),
 			refused("scrape metrics", getMetrics),
-			allowed("request a serving certificate", requestCertificate("ovsdn.io/agent-serving", "small")),
-			refused("request a certificate of another signer", requestCertificate("kubernetes.io/kube-apiserver-client", "small")),
-			refused("request a certificate with large annotations", requestCertificate("ovsdn.io/agent-serving", strings.Repeat("x", 100_000))),
+			allowed("request a serving certificate", requestCertificate("ovsdn.io/agent-serving", nil)),
+			refused("request a certificate of another signer", requestCertificate("kubernetes.io/kube-apiserver-client", nil)),
+			refused("request a certificate with large annotations", requestCertificate("ovsdn.io/agent-serving", annotated(strings.Repeat("x", 100_000)))),
+			refused("request a certificate with a finalizer", requestCertificate("ovsdn.io/agent-serving", withFinalizer)),
+			refused("request a certificate with an owner", requestCertificate("ovsdn.io/agent-serving", withOwner)),
 			refused("approve a request", approveCertificate),
 			allowed("read the authority", readAuthority),
 			refused("read the key of the authority", readAuthorityKey),
@@ -331,7 +333,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 			refused("change another APIService", patchAPIService("v1.apps")),
 			allowed("approve a request of an agent", approveCertificate),
 			refused("approve a request of another signer", approveKubelet),
-			refused("request a certificate", requestCertificate("ovsdn.io/agent-serving", "small")),
+			refused("request a certificate", requestCertificate("ovsdn.io/agent-serving", nil)),
 			allowed("read the names of the front proxy", readFrontProxy),
 		})
 	for _, r := range requests {

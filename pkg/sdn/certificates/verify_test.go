@@ -70,7 +70,7 @@ func TestVerifyClient(t *testing.T) {
 		ok    bool
 	}{
 		{"controller", []*x509.Certificate{client.Certificate}, pool, name, true},
-		{"chain", []*x509.Certificate{issue(t, template(name, x509.ExtKeyUsageClientAuth), intermediate).Certificate, intermediate.Certificate}, pool, name, true},
+		{"an intermediate, which the authorities do not have", []*x509.Certificate{issue(t, template(name, x509.ExtKeyUsageClientAuth), intermediate).Certificate, intermediate.Certificate}, pool, name, false},
 		{"no certificate", nil, pool, name, false},
 		{"no authorities", []*x509.Certificate{client.Certificate}, nil, name, false},
 		{"empty authorities", []*x509.Certificate{client.Certificate}, x509.NewCertPool(), name, false},

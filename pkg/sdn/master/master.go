@@ -50,6 +50,10 @@ const (
 	// take half an hour. The API server's priority and fairness protects it from overload.
 	queriesPerSecond = 200
 	queryBurst       = 400
+
+	// Those that users cause have a limit of their own: they do not delay the others.
+	userQueriesPerSecond = 50
+	userQueryBurst       = 100
 )
 
 // Run runs the controller until the context ends. It returns an error only for an invalid configuration. Failures in the cluster are reported
@@ -248,6 +252,7 @@ func (m *master) term(ctx context.Context) error {
 type clients struct {
 	subnet.Clients
 	policies   policyclient.Interface
+	users      kubernetes.Interface // for requests of users of the diagnostics API
 	metadata   metadata.Interface
 	leases     coordinationv1.LeasesGetter
 	disconnect func()
@@ -269,6 +274,12 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create Lease client: %w", err)
 	}
+	limited := rest.CopyConfig(restConfig)
+	limited.QPS, limited.Burst = userQueriesPerSecond, userQueryBurst
+	users, err := kubernetes.NewForConfigAndClient(limited, connection)
+	if err != nil {
+		return nil, fmt.Errorf("create API server client: %w", err)
+	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
 		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
@@ -285,6 +296,7 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 		metadata:   objects,
 		Clients:    subnet.Clients{Kube: kube, Network: network},
 		policies:   policies,
+		users:      users,
 		leases:     leases,
 		disconnect: func() { utilnet.CloseIdleConnectionsFor(connection.Transport) },
 	}, nil

@@ -25,8 +25,8 @@ const (
 
 // Limits of a source address with a client certificate that a route accepted. All such addresses have maxConnections of their own: others can't use them up.
 const (
-	acceptedRate        = 50 // connections per second
-	acceptedBurst       = 100
+	acceptedRate        = 200 // connections per second
+	acceptedBurst       = 400
 	acceptedConnections = 64
 	acceptedSource      = time.Hour
 	maxAccepted         = 1024 // addresses

@@ -121,7 +121,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	sender, _ := certificates.RequestingNode(&cached.Spec) // "": all others
 	if pause := c.budgets.take(sender); pause > 0 {
-		klog.FromContext(ctx).V(2).Info("Too many certificate requests of a node", "node", sender, "retryAfter", pause)
+		klog.FromContext(ctx).V(5).Info("Too many certificate requests of a node", "node", sender, "retryAfter", pause)
 		c.loop.AddAfter(key, wait.Jitter(pause, 0.5))
 		return nil
 	}

@@ -2,6 +2,7 @@ package diagnosticsapi
 
 import (
 	"context"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,13 @@ const (
 	uidHeadersKey     = "requestheader-uid-headers"
 	groupHeadersKey   = "requestheader-group-headers"
 	extraHeaderPrefix = "requestheader-extra-headers-prefix"
+)
+
+// Limits of a client's certificates, whose verification costs processor time before the client is known.
+const (
+	maxChain       = 5
+	maxRSABits     = 4096
+	maxRSAExponent = 1<<16 + 1 // that of nearly all keys
 )
 
 // user is the client of the API server for which its front proxy sends a request.
@@ -87,8 +95,15 @@ func (h *requestHeaders) verify(chain []*x509.Certificate, now time.Time) error 
 	if len(chain) == 0 {
 		return errors.New("a client certificate of the front proxy is required; send requests to the API server, which forwards them")
 	}
+	if len(chain) > maxChain {
+		return fmt.Errorf("the client sent %d certificates, want at most %d", len(chain), maxChain)
+	}
 	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
+		// Before any signature is verified with it: the client has chosen the key.
+		if key, ok := c.PublicKey.(*rsa.PublicKey); ok && (key.N.BitLen() > maxRSABits || key.E > maxRSAExponent) {
+			return errors.New("an intermediate certificate of the client has an RSA key that is too large")
+		}
 		intermediates.AddCert(c)
 	}
 	options := x509.VerifyOptions{Roots: h.roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}

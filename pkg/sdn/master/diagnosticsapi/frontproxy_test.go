@@ -1,10 +1,13 @@
 package diagnosticsapi
 
 import (
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"math/big"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +64,35 @@ func TestServer_authenticatesFrontProxy(t *testing.T) {
 	for _, review := range f.reviews {
 		if review.User != "admin" || len(review.Groups) > 0 {
 			t.Errorf("got a review of %+v, want only those of the front proxy", review)
+		}
+	}
+}
+
+// The client selects the certificates that it sends, which are verified before it is known: their number and their keys are limited.
+func TestRequestHeaders_limitsCertificates(t *testing.T) {
+	ca := newAuthority(t, "front-proxy-ca")
+	h := &requestHeaders{roots: ca.pool()}
+	client := ca.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)
+	leaf, err := x509.ParseCertificate(client.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(key any) *x509.Certificate { return &x509.Certificate{Raw: ca.cert.Raw, PublicKey: key} }
+	modulus := func(bits uint) *big.Int { return new(big.Int).Lsh(big.NewInt(1), bits-1) }
+	for _, c := range []struct {
+		name     string
+		others   []*x509.Certificate
+		accepted bool
+	}{
+		{"none", nil, true},
+		{"four", slices.Repeat([]*x509.Certificate{ca.cert}, maxChain-1), true},
+		{"five", slices.Repeat([]*x509.Certificate{ca.cert}, maxChain), false},
+		{"common RSA key", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(maxRSABits), E: maxRSAExponent})}, true},
+		{"large RSA key", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(2 * maxRSABits), E: maxRSAExponent})}, false},
+		{"large RSA exponent", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(2048), E: 1<<31 - 1})}, false},
+	} {
+		if err := h.verify(append([]*x509.Certificate{leaf}, c.others...), time.Now()); (err == nil) != c.accepted {
+			t.Errorf("%s: got error %v, want accepted: %v", c.name, err, c.accepted)
 		}
 	}
 }

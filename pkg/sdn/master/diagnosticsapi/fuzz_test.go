@@ -49,7 +49,7 @@ func FuzzRequest(f *testing.F) {
 // The answer of an agent is hostile input.
 func FuzzFlowsAnswer(f *testing.F) {
 	f.Add(`{"flows":[{"table":10,"match":"ip","owners":["a"],"state":"Installed"},{}],"truncated":true}`)
-	f.Add(`{"flows":null,"flows":[{"match":"\u001b"}],"a":[[]]}`)
+	f.Add(`{"flows":null,"flows":[{"match":"\u001b","desired":"\u001b[2J"}],"a":[[]]}`)
 	f.Fuzz(func(t *testing.T, answer string) {
 		a := &flowsAnswer{}
 		if err := a.decode(strings.NewReader(answer)); err != nil {
@@ -59,7 +59,7 @@ func FuzzFlowsAnswer(f *testing.F) {
 			return
 		}
 		for _, flow := range a.flows {
-			for _, text := range append([]string{flow.Match, flow.Actions, flow.TableName, flow.Cookie, string(flow.State)}, flow.Owners...) {
+			for _, text := range append([]string{flow.Match, flow.Actions, flow.Desired, flow.TableName, flow.Cookie, string(flow.State)}, flow.Owners...) {
 				if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Errorf("got %q, which is not printable", text)
 				}

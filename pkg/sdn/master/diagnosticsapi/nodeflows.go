@@ -22,7 +22,7 @@ const (
 	maxDumps     = 2 // that are answered at the same time
 	flowsTimeout = 40 * time.Second
 
-	maxFlowsAnswer = 64 << 20 // bytes of an agent's answer
+	maxFlowsAnswer = 24 << 20 // bytes of an agent's answer, which takes up to four times as much: control characters are quoted
 	maxFlow        = 64 << 10 // bytes of a flow in it
 	maxOwners      = 32       // of a flow
 	maxObject      = 600      // bytes of ObjectParameter: a kind, a namespace and a name
@@ -177,7 +177,7 @@ func expect(d *json.Decoder, want json.Delim) error {
 
 // limitFlow limits the strings of a flow to what clients can print.
 func limitFlow(f *diagnostics.Flow) {
-	f.Match, f.Actions = printable(f.Match, maxText), printable(f.Actions, maxText)
+	f.Match, f.Actions, f.Desired = printable(f.Match, maxText), printable(f.Actions, maxText), printable(f.Desired, maxText)
 	for _, s := range []*string{&f.TableName, &f.Cookie} {
 		*s = printable(*s, maxName)
 	}

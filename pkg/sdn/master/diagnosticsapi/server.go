@@ -47,6 +47,7 @@ type Server struct {
 	proxy      *frontProxy
 	authorizer *authorizer
 	documents  map[string]any // by path
+	gets       chan struct{}  // an element for each status that is being answered
 	lists      chan struct{}  // an element for each list that is being answered
 	dumps      chan struct{}  // and for each NodeFlows
 	failures   *failureLog
@@ -80,7 +81,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		Config: cfg, nodes: nodes,
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now, refusals: newFailureLog()},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
-		documents:  discovery(), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), failures: newFailureLog(),
+		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), failures: newFailureLog(),
 	}
 }
 

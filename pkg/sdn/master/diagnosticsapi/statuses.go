@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	maxLists      = 4  // that are answered at the same time
+	maxGets       = 24 // that are answered at the same time; with lists and dumps, far fewer than the connections of one API server
+	maxLists      = 4
 	maxParallel   = 64 // requests to agents for one list
 	statusTimeout = 5 * time.Second
 	// listTimeout is shorter than that of the API server, 60 s. kubectl lists 500 nodes at once: if none of them answers, that takes 40 s.
@@ -34,6 +35,11 @@ func (s *Server) getStatus(w http.ResponseWriter, r *http.Request, q request, fo
 	if err != nil {
 		return err
 	}
+	release, err := acquire(s.gets, "requests for a status")
+	if err != nil {
+		return err
+	}
+	defer release()
 	items := []diagnostics.NodeStatus{s.status(r.Context(), node)}
 	if form == table() {
 		writeJSON(w, form, http.StatusOK, statusTable(items, metav1.ListMeta{}, includeObject(q.query)))

@@ -175,10 +175,10 @@ func TestFlowsAnswer_hostile(t *testing.T) {
 	}
 	a = &flowsAnswer{}
 	owners := strings.Repeat(`"o",`, 1000)
-	if err := a.decode(strings.NewReader(`{"flows":[{"match":"\u001b[31m","owners":[` + owners + `"o"]}],"flows":null,"truncated":true,"truncated":false}`)); err != nil || len(a.flows) != 1 {
+	if err := a.decode(strings.NewReader(`{"flows":[{"match":"\u001b[31m","desired":"\u001b[2J","owners":[` + owners + `"o"]}],"flows":null,"truncated":true,"truncated":false}`)); err != nil || len(a.flows) != 1 {
 		t.Fatalf("got %v, %v", a.flows, err)
 	}
-	if f := a.flows[0]; strings.Contains(f.Match, "\x1b") || len(f.Owners) != maxOwners || cap(f.Owners) != maxOwners || !a.truncated {
+	if f := a.flows[0]; strings.Contains(f.Match+f.Desired, "\x1b") || len(f.Owners) != maxOwners || cap(f.Owners) != maxOwners || !a.truncated {
 		t.Errorf("got %+v", f)
 	}
 }
