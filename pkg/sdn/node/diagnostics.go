@@ -50,9 +50,11 @@ type switchVersion struct {
 	text    string
 }
 
-// get returns the version; "" if vswitchd does not answer.
+// get returns the version; "" if vswitchd does not answer, or another request waits for it: requests must not queue behind a vswitchd that hangs.
 func (v *switchVersion) get(ctx context.Context) string {
-	v.mu.Lock()
+	if !v.mu.TryLock() {
+		return ""
+	}
 	defer v.mu.Unlock()
 	session := v.bridge.Session()
 	if v.text != "" && v.session == session {

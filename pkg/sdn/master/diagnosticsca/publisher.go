@@ -86,60 +86,93 @@ func (p *Publisher) Run(ctx context.Context) {
 }
 
 func (p *Publisher) reconcile(ctx context.Context, _ string) error {
-	authority, err := p.ensureSecret(ctx)
+	cached := reconcile.Cached[corev1.Secret](p.secret, certificates.Namespace+"/"+certificates.ObjectName)
+	authority, err := p.current(cached)
+	if err != nil || authority == nil || !p.now().Before(authority.RenewAt()) {
+		return p.renew(ctx)
+	}
+	p.loop.AddAfter(loopKey, min(max(authority.RenewAt().Sub(p.now()), time.Minute), checkInterval))
+	return p.publish(ctx, authority.Bundle())
+}
+
+// renew replaces the authority unless the Secret, which the cache may have late, has one that is valid. A deleted Secret is a revocation: the new authority
+// does not trust the previous one. So is an invalid one, but not one that only a wrong clock makes invalid.
+func (p *Publisher) renew(ctx context.Context) error {
+	stored, err := p.kube.CoreV1().Secrets(certificates.Namespace).Get(ctx, certificates.ObjectName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		stored = nil
+	case err != nil:
+		return fmt.Errorf("get Secret %s/%s: %w", certificates.Namespace, certificates.ObjectName, err)
+	}
+	previous, err := p.current(stored)
+	switch {
+	case errors.Is(err, certificates.ErrNotYetValid):
+		return fmt.Errorf("parse Secret %s: %w; correct the clock, or delete the Secret", klog.KObj(stored), err)
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Replacing the diagnostics authority, which is invalid", "secret", klog.KObj(stored))
+	case previous != nil && p.now().Before(previous.RenewAt()):
+		return p.publish(ctx, previous.Bundle())
+	}
+	authority, err := certificates.NewAuthority(p.now(), previous)
 	if err != nil {
 		return err
 	}
-	p.loop.AddAfter(loopKey, min(max(authority.RenewAt().Sub(p.now()), time.Minute), checkInterval))
-	return errors.Join(p.publish(ctx, authority.Bundle()), p.setCABundle(ctx, authority.Bundle()))
-}
-
-// ensureSecret returns the authority. It creates one if the Secret has none that is valid, and renews it. A deleted Secret is a revocation: the new
-// authority does not trust the previous one.
-func (p *Publisher) ensureSecret(ctx context.Context) (*certificates.Authority, error) {
-	existing := reconcile.Cached[corev1.Secret](p.secret, certificates.Namespace+"/"+certificates.ObjectName)
-	var current *certificates.Authority
-	if existing != nil {
-		var err error
-		current, err = certificates.ParseAuthority(existing.Data[certificates.CertKey], existing.Data[certificates.KeyKey], p.now())
-		switch {
-		case err != nil:
-			klog.FromContext(ctx).Error(err, "Replacing the diagnostics authority, which is invalid", "secret", klog.KObj(existing))
-		case p.now().Before(current.RenewAt()):
-			return current, nil
+	if previous != nil {
+		// Those that verify controllers and agents trust both before the new authority signs.
+		if err := p.publish(ctx, authority.Bundle()); err != nil {
+			return err
 		}
 	}
-	authority, err := certificates.NewAuthority(p.now(), current)
-	if err != nil {
-		return nil, err
+	if err := p.writeSecret(ctx, stored, authority); err != nil {
+		return err
 	}
-	key, err := authority.Key()
-	if err != nil {
-		return nil, err
-	}
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: certificates.Namespace, Name: certificates.ObjectName},
-		Type:       corev1.SecretTypeTLS,
-	}
-	write := p.kube.CoreV1().Secrets(certificates.Namespace)
-	if existing != nil {
-		secret = existing.DeepCopy() // with its version: the write fails if the cache is late
-	}
-	secret.Data = map[string][]byte{certificates.CertKey: authority.Bundle(), certificates.KeyKey: key}
-	if existing == nil {
-		_, err = write.Create(ctx, secret, metav1.CreateOptions{})
-	} else {
-		_, err = write.Update(ctx, secret, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write Secret %s/%s: %w", certificates.Namespace, certificates.ObjectName, err)
-	}
-	klog.FromContext(ctx).Info("Created the diagnostics authority", "isRenewal", current != nil)
-	return authority, nil
+	klog.FromContext(ctx).Info("Created the diagnostics authority", "isRenewal", previous != nil)
+	return p.publish(ctx, authority.Bundle())
 }
 
-// publish writes the ConfigMap, which agents read.
+// current returns the authority of the Secret, nil without a Secret.
+func (p *Publisher) current(secret *corev1.Secret) (*certificates.Authority, error) {
+	if secret == nil {
+		return nil, nil
+	}
+	return certificates.ParseAuthority(secret.Data[certificates.CertKey], secret.Data[certificates.KeyKey], p.now())
+}
+
+// writeSecret creates or updates the Secret.
+func (p *Publisher) writeSecret(ctx context.Context, stored *corev1.Secret, authority *certificates.Authority) error {
+	key, err := authority.Key()
+	if err != nil {
+		return err
+	}
+	data := map[string][]byte{certificates.CertKey: authority.Bundle(), certificates.KeyKey: key}
+	write := p.kube.CoreV1().Secrets(certificates.Namespace)
+	if stored == nil {
+		_, err = write.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: certificates.Namespace, Name: certificates.ObjectName}, Type: corev1.SecretTypeTLS, Data: data,
+		}, metav1.CreateOptions{})
+	} else {
+		secret := stored.DeepCopy() // with its version: the write fails if the cache is late
+		secret.Data = data
+		_, err = write.Update(ctx, secret, metav1.UpdateOptions{})
+	}
+	remedy := ""
+	if apierrors.IsInvalid(err) {
+		remedy = "; if the Secret is immutable, delete it"
+	}
+	if err != nil {
+		return fmt.Errorf("write Secret %s/%s: %w%s", certificates.Namespace, certificates.ObjectName, err, remedy)
+	}
+	return nil
+}
+
+// publish writes the certificates where agents and kube-apiserver read them.
 func (p *Publisher) publish(ctx context.Context, bundle []byte) error {
+	return errors.Join(p.writeConfigMap(ctx, bundle), p.setCABundle(ctx, bundle))
+}
+
+// writeConfigMap creates or updates the ConfigMap, which agents read.
+func (p *Publisher) writeConfigMap(ctx context.Context, bundle []byte) error {
 	existing := reconcile.Cached[corev1.ConfigMap](p.configMap, certificates.Namespace+"/"+certificates.ObjectName)
 	want := map[string]string{certificates.BundleKey: string(bundle)}
 	write := p.kube.CoreV1().ConfigMaps(certificates.Namespace)

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ const patience = 2 * time.Minute
 type fixture struct {
 	admin       kubernetes.Interface
 	credentials *Credentials
+	publisher   *Publisher
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -44,13 +46,13 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{admin: admin}
 	f.credentials, err = NewCredentials(kube)
 	must(t, err)
-	publisher, err := NewPublisher(kube, objects)
+	f.publisher, err = NewPublisher(kube, objects)
 	must(t, err)
 	must(t, f.createAPIService(t.Context()))
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.credentials.Run(ctx) })
-	running.Go(func() { publisher.Run(ctx) })
+	running.Go(func() { f.publisher.Run(ctx) })
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
@@ -202,6 +204,8 @@ func TestPublisher(t *testing.T) {
 			}
 		})
 	}
+	t.Run("renewal", func(t *testing.T) { testRenewal(t, f) })
+	t.Run("late clock", func(t *testing.T) { testLateClock(t, f) })
 }
 
 func patchSecret(ctx context.Context, f *fixture, key string, value []byte) error {
@@ -213,20 +217,16 @@ func patchSecret(ctx context.Context, f *fixture, key string, value []byte) erro
 	return err
 }
 
-// Before its end, the authority is renewed, and the previous one stays trusted.
-func TestPublisher_renews(t *testing.T) {
-	f := newFixture(t)
+// Before its end, the authority is renewed, and the previous one stays trusted. Agents and kube-apiserver trust the new one before it signs.
+func testRenewal(t *testing.T, f *fixture) {
 	first := f.awaitPublished(t, func(*certificates.Authority) error { return nil })
+	written, err := f.admin.CoreV1().Secrets(certificates.Namespace).Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	defer written.Stop()
 	// As if the first one had been created so long ago: that of a clock in the future would not be valid yet.
 	old, err := certificates.NewAuthority(time.Now().Add(-8*365*24*time.Hour-time.Hour), nil)
 	must(t, err)
-	key, err := old.Key()
-	must(t, err)
-	secret, err := f.admin.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
-	must(t, err)
-	secret.Data = map[string][]byte{certificates.CertKey: old.Bundle(), certificates.KeyKey: key}
-	_, err = f.admin.CoreV1().Secrets(certificates.Namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
-	must(t, err)
+	f.store(t, old)
 	renewed := f.awaitPublished(t, func(a *certificates.Authority) error {
 		if bytes.Equal(a.Bundle(), old.Bundle()) || bytes.Equal(a.Bundle(), first.Bundle()) {
 			return errors.New("not renewed")
@@ -239,6 +239,56 @@ func TestPublisher_renews(t *testing.T) {
 	if err := certificates.VerifyClient([]*x509.Certificate{f.clientCertificate(t)}, old.Pool(), certificates.ControllerName); err == nil {
 		t.Error("the previous authority signed the certificate of the controller")
 	}
+	configMap, err := f.admin.CoreV1().ConfigMaps(certificates.Namespace).Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
+	must(t, err)
+	for event := range written.ResultChan() {
+		secret, ok := event.Object.(*corev1.Secret)
+		if ok && bytes.Equal(secret.Data[certificates.CertKey], renewed.Bundle()) {
+			if !isOlder(t, configMap.ResourceVersion, secret.ResourceVersion) {
+				t.Errorf("the Secret was written at %s, before the ConfigMap at %s", secret.ResourceVersion, configMap.ResourceVersion)
+			}
+			break
+		}
+	}
+}
+
+// isOlder compares resource versions, which are revisions of etcd.
+func isOlder(t *testing.T, a, b string) bool {
+	t.Helper()
+	older, err := strconv.ParseUint(a, 10, 64)
+	must(t, err)
+	newer, err := strconv.ParseUint(b, 10, 64)
+	must(t, err)
+	return older < newer
+}
+
+// An authority that a late clock makes invalid is not replaced: another controller may use it.
+func testLateClock(t *testing.T, f *fixture) {
+	future, err := certificates.NewAuthority(time.Now().Add(2*time.Hour), nil)
+	must(t, err)
+	version := f.store(t, future)
+	if err := f.publisher.renew(t.Context()); !errors.Is(err, certificates.ErrNotYetValid) {
+		t.Errorf("got error %v, want %v", err, certificates.ErrNotYetValid)
+	}
+	secret, err := f.admin.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
+	must(t, err)
+	if secret.ResourceVersion != version {
+		t.Error("the publisher replaced an authority that is valid two hours from now")
+	}
+}
+
+// store writes the authority to the Secret and returns its version.
+func (f *fixture) store(t *testing.T, a *certificates.Authority) (version string) {
+	t.Helper()
+	key, err := a.Key()
+	must(t, err)
+	secrets := f.admin.CoreV1().Secrets(certificates.Namespace)
+	secret, err := secrets.Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
+	must(t, err)
+	secret.Data = map[string][]byte{certificates.CertKey: a.Bundle(), certificates.KeyKey: key}
+	secret, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
+	must(t, err)
+	return secret.ResourceVersion
 }
 
 func (f *fixture) clientCertificate(t *testing.T) *x509.Certificate {
