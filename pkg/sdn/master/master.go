@@ -97,6 +97,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	serving.Go(func() { m.credentials.Run(ctx) })
 	cfg.Metrics.Certificate = m.credentials.ServingCertificate
+	sources := newAPIServers(clients.Kube)
+	serving.Go(func() { sources.slice.RunWithContext(ctx) })
+	cfg.Metrics.TrustedSource = sources.has
 	if cfg.Metrics.Routes, err = m.serveDiagnostics(ctx, &serving); err != nil {
 		return err
 	}

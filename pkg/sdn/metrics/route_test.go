@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -119,20 +120,23 @@ func TestServeListener_routes(t *testing.T) {
 	}
 }
 
-// A source whose certificate a route accepted has larger limits of connections: kube-apiserver sends the requests of all users from one address.
+// A source whose certificate a route accepted, or that is trusted, has larger limits of connections: kube-apiserver sends the requests of all users from one
+// address.
 func TestServeListener_acceptedSource(t *testing.T) {
 	controller, other := selfSigned(t), selfSigned(t)
 	for _, c := range []struct {
 		name    string
 		of      *tls.Certificate
 		status  int
+		trusted string
 		maximum int
 	}{
-		{"accepted", controller, http.StatusOK, acceptedConnections},
-		{"refused", other, http.StatusForbidden, sourceConnections},
+		{"accepted", controller, http.StatusOK, "192.0.2.1", acceptedConnections},
+		{"trusted", other, http.StatusForbidden, "127.0.0.1", acceptedConnections},
+		{"refused", other, http.StatusForbidden, "192.0.2.1", sourceConnections},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			address := serveRoutes(t, Config{}, controller)
+			address := serveRoutes(t, Config{TrustedSource: func(addr netip.Addr) bool { return addr == netip.MustParseAddr(c.trusted) }}, controller)
 			first := dial(t, address, *c.of)
 			if status, _, _ := first.get(t, "/apis/x", ""); status != c.status {
 				t.Fatalf("got status %d, want %d", status, c.status)

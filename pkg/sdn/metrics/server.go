@@ -9,6 +9,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -38,6 +39,8 @@ type Config struct {
 	Certificate func() *tls.Certificate
 	// Routes are handlers of other paths. With at least one, the server requests a client certificate, and does not require it.
 	Routes []Route
+	// TrustedSource reports whether a source address has the limits of connections of accepted clients before it sends a certificate; nil: none has.
+	TrustedSource func(netip.Addr) bool
 }
 
 // Route is a handler of the paths with a prefix. It authenticates clients by r.TLS.PeerCertificates: the server has verified that they have the private
@@ -117,5 +120,5 @@ func serveListener(ctx context.Context, l net.Listener, cfg Config, h http.Handl
 	if len(cfg.Routes) > 0 {
 		config.ClientAuth = tls.RequestClientCert // routes verify it: each has its own authority
 	}
-	return server.Serve(tls.NewListener(newListener(l), config))
+	return server.Serve(tls.NewListener(newListener(l, cfg.TrustedSource), config))
 }

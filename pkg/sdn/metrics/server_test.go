@@ -244,7 +244,7 @@ func TestListener_limitsConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(inner)
+	l := newListener(inner, nil)
 	defer l.Close()
 	accepted := make(chan net.Conn, 100)
 	go func() {

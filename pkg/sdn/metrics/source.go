@@ -23,7 +23,7 @@ const (
 	maxConnections    = 256
 )
 
-// Limits of a source address with a client certificate that a route accepted. All such addresses have maxConnections of their own: others can't use them up.
+// Limits of a source address that Config.TrustedSource has, or with a client certificate that a route accepted. All such addresses have maxConnections of their own: others can't use them up.
 const (
 	acceptedRate        = 200 // connections per second
 	acceptedBurst       = 400
@@ -72,13 +72,14 @@ func addrOf(address string) netip.Addr {
 // own.
 type listener struct {
 	net.Listener
+	trusted       func(netip.Addr) bool
 	accepted      *cache.LRUExpireCache // source addresses with an accepted client certificate; the value is unused
 	others, known *connections
 }
 
-func newListener(l net.Listener) *listener {
+func newListener(l net.Listener, trusted func(netip.Addr) bool) *listener {
 	return &listener{
-		Listener: l, accepted: cache.NewLRUExpireCache(maxAccepted),
+		Listener: l, trusted: trusted, accepted: cache.NewLRUExpireCache(maxAccepted),
 		others: newConnections(newSources(sourceRate, sourceBurst, sourceLifetime), sourceConnections),
 		known:  newConnections(newSources(acceptedRate, acceptedBurst, sourceLifetime), acceptedConnections),
 	}
@@ -93,7 +94,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		addr := addrOf(conn.RemoteAddr().String())
 		counts := l.others
-		if _, ok := l.accepted.Get(addr); ok {
+		if l.isKnown(addr) {
 			counts = l.known
 		}
 		if counts.rate.allow(addr) && counts.add(addr) {
@@ -103,6 +104,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		_ = conn.Close()
 	}
+}
+
+func (l *listener) isKnown(addr netip.Addr) bool {
+	_, ok := l.accepted.Get(addr)
+	return ok || l.trusted != nil && l.trusted(addr)
 }
 
 // connections counts connections, those of each source address and all.
