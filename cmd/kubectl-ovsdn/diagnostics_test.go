@@ -86,6 +86,40 @@ func readyStatus() diagnostics.NodeStatusStatus {
 	}
 }
 
+func TestDrops(t *testing.T) {
+	dropping := readyStatus()
+	dropping.Drops = []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 7}, {Table: "pod-ingress", Reason: "spoofed-source", Packets: 2}}
+	silent := diagnostics.NodeStatusStatus{Error: "the agent does not answer: connection refused"}
+	all := nodeStatuses(dropping, readyStatus(), silent)
+	api := newFakeAPI(t, map[string]any{
+		diagnosticsPath + "/nodestatuses":       all,
+		diagnosticsPath + "/nodestatuses/node2": all.Items[1],
+	})
+	api.wants(t, exitFailed, `
+NODE    TABLE         REASON           PACKETS
+node1   isolation     isolation        7
+node1   pod-ingress   spoofed-source   2
+`, "node3: the agent does not answer: connection refused\n", "drops")
+	api.wants(t, exitOK, "", "No dropped packets\n", "drops", "node2")
+
+	l := &dropLister{IOStreams: genericiooptions.NewTestIOStreamsDiscard(), nodes: []string{"node1"}, watch: true}
+	out := &strings.Builder{}
+	l.Out = out
+	first := time.Now()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(l.printRates(nodeStatuses(dropping).Items, first))
+	dropping.Drops = []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 27}, {Table: "pod-ingress", Reason: "spoofed-source", Packets: 2}}
+	must(l.printRates(nodeStatuses(dropping).Items, first.Add(2*time.Second)))
+	if diff := cmp.Diff("NODE    TABLE       REASON      PACKETS/S\nnode1   isolation   isolation   10.0\n", out.String()); diff != "" {
+		t.Errorf("rates (-want +got):\n%s", diff)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	failing := readyStatus()
 	failing.Ready, failing.NotReady, failing.Drift, failing.AgentVersion = false, "tun0 has no address\nno CNI configuration", 3, "v1.1.0"

@@ -1,6 +1,6 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
-// OpenShift's Projects, shows and sets egress IPs, and shows the state and
-// the flows of nodes.
+// OpenShift's Projects, shows and sets egress IPs, and shows the state, the
+// flows and the dropped packets of nodes.
 package main
 
 import (
@@ -88,6 +88,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		egressIPsCommand(flags, streams),
 		statusCommand(flags, streams),
 		flowsCommand(flags, streams),
+		dropsCommand(flags, streams),
 	)
 	return cmd
 }

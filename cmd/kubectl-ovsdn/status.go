@@ -32,6 +32,7 @@ type statusLister struct {
 	network networkclient.Interface
 	printer printers.ResourcePrinter
 	nodes   []string // empty: all
+	counted bool     // the objects of the cluster, which are counted once: there may be 50,000
 }
 
 func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -85,7 +86,7 @@ func poll(ctx context.Context, watch bool, show func(context.Context) error) err
 }
 
 func (s *statusLister) show(ctx context.Context) error {
-	statuses, problems, err := s.read(ctx)
+	statuses, problems, err := readStatuses(ctx, s.kube, s.nodes)
 	if err != nil {
 		return err
 	}
@@ -110,13 +111,13 @@ func (s *statusLister) show(ctx context.Context) error {
 	return nil
 }
 
-// read returns the statuses, and problems with nodes that can't be read. The error is that of all.
-func (s *statusLister) read(ctx context.Context) (statuses []diagnostics.NodeStatus, problems []string, err error) {
-	if len(s.nodes) == 0 {
+// readStatuses returns the statuses, and problems with nodes that can't be read. Without names it reads all. The error is that of all.
+func readStatuses(ctx context.Context, kube kubernetes.Interface, nodes []string) (statuses []diagnostics.NodeStatus, problems []string, err error) {
+	if len(nodes) == 0 {
 		parameters := map[string]string{"limit": "500"}
 		for {
 			var list diagnostics.NodeStatusList
-			if err := readDiagnostics(ctx, s.kube, &list, parameters, "nodestatuses"); err != nil {
+			if err := readDiagnostics(ctx, kube, &list, parameters, "nodestatuses"); err != nil {
 				return nil, nil, err
 			}
 			statuses = append(statuses, list.Items...)
@@ -126,9 +127,9 @@ func (s *statusLister) read(ctx context.Context) (statuses []diagnostics.NodeSta
 			parameters["continue"] = list.Continue
 		}
 	}
-	for _, node := range s.nodes {
+	for _, node := range nodes {
 		var one diagnostics.NodeStatus
-		if err := readDiagnostics(ctx, s.kube, &one, nil, "nodestatuses", node); err != nil {
+		if err := readDiagnostics(ctx, kube, &one, nil, "nodestatuses", node); err != nil {
 			problems = append(problems, fmt.Sprintf("%s: %v", node, err))
 			continue
 		}
@@ -236,6 +237,17 @@ func (s *statusLister) printCluster(ctx context.Context, out io.Writer, statuses
 		all = append(all, fmt.Sprintf("%s (%d)", v, versions[v]))
 	}
 	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(all, ", ")))
+	if !s.counted {
+		s.counted = true
+		s.printCounts(ctx, out)
+	}
+	lease, err := s.kube.CoordinationV1().Leases(controllerNamespace).Get(ctx, controllerLease, metav1.GetOptions{})
+	if err == nil && lease.Spec.HolderIdentity != nil {
+		fmt.Fprintf(out, "Leader:      %s\n", *lease.Spec.HolderIdentity)
+	}
+}
+
+func (s *statusLister) printCounts(ctx context.Context, out io.Writer) {
 	if list, err := s.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{}); err == nil {
 		fmt.Fprintf(out, "Subnets:     %d\n", len(list.Items))
 	}
@@ -245,9 +257,5 @@ func (s *statusLister) printCluster(ctx context.Context, out io.Writer, statuses
 			vnids[vnidOf(nn).String()] = true
 		}
 		fmt.Fprintf(out, "VNIDs:       %d of %d namespaces\n", len(vnids), len(list.Items))
-	}
-	lease, err := s.kube.CoordinationV1().Leases(controllerNamespace).Get(ctx, controllerLease, metav1.GetOptions{})
-	if err == nil && lease.Spec.HolderIdentity != nil {
-		fmt.Fprintf(out, "Leader:      %s\n", *lease.Spec.HolderIdentity)
 	}
 }

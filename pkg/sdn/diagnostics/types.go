@@ -55,6 +55,16 @@ type NodeStatusStatus struct {
 	Flows     int `json:"flows"`
 	Addresses int `json:"addresses"`     // of the node's subnet
 	Free      int `json:"freeAddresses"` // of them
+
+	// Drops are counters of dropped packets since the agent started, at most 15 seconds old, those of peers and egress firewalls at most a minute.
+	Drops []NodeDrop `json:"drops,omitempty"`
+}
+
+// NodeDrop is the number of packets that flows of a table have dropped for one reason.
+type NodeDrop struct {
+	Table   string `json:"table"`  // its name
+	Reason  string `json:"reason"` // as the label of metric ovsdn_dropped_packets_total, or policy
+	Packets uint64 `json:"packets"`
 }
 
 // NodeStatusList is a list of NodeStatuses.

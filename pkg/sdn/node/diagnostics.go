@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/diagnosticsserver"
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
@@ -22,9 +23,10 @@ func (a *agent) newDiagnostics(authorities func() *x509.CertPool) *diagnosticsse
 }
 
 // setDiagnostics lets the handler answer for this set-up.
-func (n *nodeNetwork) setDiagnostics() {
+func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	d := &diagnosticsserver.Network{
 		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
+		Drops:           sampler.Drops,
 		HasEgressPolicy: n.hasEgressPolicy,
 	}
 	if n.policies != nil {

@@ -299,7 +299,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	start(reconciler.Run)
 	sampler := a.metrics.NewSampler(a.bridge, n.node, a.NodeName)
 	a.metrics.SetNetwork(n.metricSources(sampler))
-	n.setDiagnostics()
+	n.setDiagnostics(sampler)
 	start(sampler.Run)
 	start(func(ctx context.Context) { br0.WatchSockets(ctx, a.bridge, a.reporter.WarnNode) })
 	for _, run := range n.runs {

@@ -13,6 +13,9 @@ const (
 	DropCollision     = "collision"       // a second connection with the same addresses and ports
 	DropOther         = "other"           // all other flows, such as those that drop IPv6
 
+	// DropPolicy is that of the tables of denied packets, which have a metric of their own.
+	DropPolicy = "policy" // a NetworkPolicy or ClusterNetworkPolicy denies it
+
 	DropEgressIPUnassigned  = "egress-ip-unassigned"  // no node hosts the egress IP, or this one does not and another node sends it the packet
 	DropEgressIPUnsolicited = "egress-ip-unsolicited" // a packet to an egress IP that is no reply
 	DropEgressIPTranslation = "egress-ip-translation" // the source could not be translated to the egress IP: no free port, a full zone, or an invalid packet

@@ -23,6 +23,7 @@ const (
 	listTimeout = 50 * time.Second
 
 	maxRefusedFlows = 20
+	maxDrops        = 64
 	lastYear        = 2200 // of times that an agent may report: clients fail to parse five digits
 )
 
@@ -130,6 +131,10 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 		o.RefusedFlows = append(o.RefusedFlows, printable(owner, maxMessage))
 	}
 	o.RefusedFlows = slices.Clip(o.RefusedFlows)
+	o.Drops = slices.Clip(o.Drops[:min(len(o.Drops), maxDrops)])
+	for i := range o.Drops {
+		o.Drops[i].Table, o.Drops[i].Reason = printable(o.Drops[i].Table, maxName), printable(o.Drops[i].Reason, maxName)
+	}
 	if !isValidTime(o.Started) {
 		o.Started = metav1.Time{}
 	}

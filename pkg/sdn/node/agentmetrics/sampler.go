@@ -1,7 +1,9 @@
 package agentmetrics
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -85,6 +88,24 @@ func (s *Sampler) get() sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
+}
+
+// Drops returns the dropped packets of the last sample, by table and reason, without zeros.
+func (s *Sampler) Drops() (all []diagnostics.NodeDrop) {
+	last, tables := s.get(), pipeline.TableNames()
+	for d, packets := range last.drops {
+		all = append(all, diagnostics.NodeDrop{Table: tables[d.table], Reason: d.reason, Packets: packets})
+	}
+	for _, t := range last.tables {
+		if t.Table == pipeline.IngressDeniedTable || t.Table == pipeline.EgressDeniedTable {
+			all = append(all, diagnostics.NodeDrop{Table: tables[int(t.Table)], Reason: pipeline.DropPolicy, Packets: t.Lookups})
+		}
+	}
+	all = slices.DeleteFunc(all, func(d diagnostics.NodeDrop) bool { return d.Packets == 0 })
+	slices.SortFunc(all, func(a, b diagnostics.NodeDrop) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Reason, b.Reason))
+	})
+	return all
 }
 
 // Run samples until the context ends.

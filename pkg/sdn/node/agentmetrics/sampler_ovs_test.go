@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/ovstest"
@@ -60,6 +62,9 @@ func TestSampler_realSwitch(t *testing.T) {
 	got := s.get()
 	if packets := got.drops[drop{20, pipeline.DropSpoofedSource}]; packets != 3 {
 		t.Errorf("got drops %v, want 3 packets with a spoofed source", got.drops)
+	}
+	if drops, want := s.Drops(), []diagnostics.NodeDrop{{Table: "pod-ingress", Reason: pipeline.DropSpoofedSource, Packets: 3}}; !slices.Equal(drops, want) {
+		t.Errorf("got %v for users, want %v", drops, want)
 	}
 	for _, reason := range []string{pipeline.DropIsolation, pipeline.DropUnknownPeer, pipeline.DropPodTunnel, pipeline.DropNoRoute} {
 		found := false

@@ -194,6 +194,9 @@ func newNetwork(st *flowstore.Store, sw Switch) *Network {
 		HostSubnet: &config.HostSubnet{HostIP: netip.MustParseAddr("192.0.2.1"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}},
 		Store:      st, Switch: sw, Policies: fakePolicies{},
 		Pods: func() []sandbox.Pod { return []sandbox.Pod{webPod()} }, Addrs: func() ipam.Usage { return ipam.Usage{Total: 509, Free: 508} },
+		Drops: func() []diagnostics.NodeDrop {
+			return []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 7}}
+		},
 		HasEgressPolicy: func(namespace, name string) bool { return namespace == "default" && name == "limits" },
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,8 @@ func TestStatus(t *testing.T) {
 	if got.Name != "node1" || got.Kind != "NodeStatus" || got.APIVersion != "diagnostics.ovsdn.io/v1alpha1" || !st.Ready || st.NotReady != "" ||
 		st.AgentVersion != "v1.2.3" || st.OVSVersion != "3.1.0" || st.Datapath != "netdev" || st.Mode != "networkpolicy" ||
 		st.HostIP != "192.0.2.1" || st.Subnet != "10.128.0.0/23" || st.Pods != 1 || st.Addresses != 509 || st.Free != 508 || st.Drift != 0 ||
-		st.Flows != len(n.sw.Dump(t)) || st.LastWrite == nil || st.LastAudit == nil || st.Started.IsZero() || len(st.RefusedFlows) > 0 {
+		st.Flows != len(n.sw.Dump(t)) || st.LastWrite == nil || st.LastAudit == nil || st.Started.IsZero() || len(st.RefusedFlows) > 0 ||
+		!slices.Equal(st.Drops, n.network.Drops()) {
 		t.Errorf("got %+v", got)
 	}
 	version, err := n.bridge.Version(t.Context())

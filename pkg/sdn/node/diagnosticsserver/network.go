@@ -6,6 +6,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
@@ -19,6 +20,7 @@ type Network struct {
 	Switch     Switch
 	Pods       func() []sandbox.Pod // sorted
 	Addrs      func() ipam.Usage
+	Drops      func() []diagnostics.NodeDrop
 
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
 	Policies        Policies                          // nil in mode subnet

@@ -45,6 +45,8 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 	addrs := n.Addrs()
 	st.Addresses, st.Free = addrs.Total, addrs.Free
 
+	st.Drops = n.Drops()
+
 	flows := n.Store.Statistics()
 	st.Flows, st.Drift = flows.Flows, int64(flows.Drift.Changes())
 	st.LastWrite, st.LastAudit = orNil(flows.LastWrite), orNil(flows.LastAudit)

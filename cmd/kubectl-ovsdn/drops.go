@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// dropLister reads the counters of dropped packets.
+type dropLister struct {
+	genericiooptions.IOStreams
+	kube      kubernetes.Interface
+	nodes     []string // empty: all
+	watch     bool
+	noHeaders bool
+
+	previous map[nodeDrop]uint64 // packets; nil before the first reading
+	read     time.Time           // previous
+}
+
+// nodeDrop is what a counter counts.
+type nodeDrop struct{ node, table, reason string }
+
+func dropsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	l := &dropLister{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:   "drops [NODE...]",
+		Short: "Show the packets that the nodes' flows drop",
+		Long: "Show how many packets the flows of all nodes, or of these, have dropped since the agent started, by table and reason. The counters are\n" +
+			"at most 15 seconds old, those of foreign tunnel packets and egress firewalls at most a minute.",
+		Example:           "  kubectl ovsdn drops\n\n  # packets per second\n  kubectl ovsdn drops node1 --watch",
+		ValidArgsFunction: completeNodes(flags),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			l.nodes = args
+			if l.kube, _, err = clients(flags); err != nil {
+				return err
+			}
+			return poll(cmd.Context(), l.watch, l.show)
+		},
+	}
+	cmd.Flags().BoolVar(&l.noHeaders, "no-headers", false, "do not print the table's headers")
+	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "print the rates per second of counters that increase, every 2 seconds (drops)")
+	return cmd
+}
+
+func (l *dropLister) show(ctx context.Context) error {
+	statuses, problems, err := readStatuses(ctx, l.kube, l.nodes)
+	if err != nil {
+		return err
+	}
+	for _, st := range statuses {
+		if st.Status.Error != "" {
+			problems = append(problems, st.Name+": "+st.Status.Error)
+		}
+	}
+	if l.watch {
+		err = l.printRates(statuses, time.Now())
+	} else {
+		err = l.printTotals(statuses)
+	}
+	for _, p := range problems {
+		fmt.Fprintln(l.ErrOut, strings.ReplaceAll(p, "\n", "; "))
+	}
+	if err == nil && len(problems) > 0 {
+		err = errReported
+	}
+	return err
+}
+
+func (l *dropLister) printTotals(statuses []diagnostics.NodeStatus) error {
+	table := dropTable("Packets")
+	eachDrop(statuses, func(d nodeDrop, packets uint64) {
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{d.node, d.table, d.reason, packets}})
+	})
+	if len(table.Rows) == 0 {
+		fmt.Fprintln(l.ErrOut, "No dropped packets")
+		return nil
+	}
+	return l.print(table)
+}
+
+// printRates prints the counters that increased since the previous call.
+func (l *dropLister) printRates(statuses []diagnostics.NodeStatus, now time.Time) error {
+	table, current, seconds := dropTable("Packets/s"), map[nodeDrop]uint64{}, now.Sub(l.read).Seconds()
+	eachDrop(statuses, func(d nodeDrop, packets uint64) {
+		current[d] = packets
+		if before := l.previous[d]; packets > before {
+			table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{d.node, d.table, d.reason, fmt.Sprintf("%.1f", float64(packets-before)/seconds)}})
+		}
+	})
+	isFirst := l.previous == nil
+	l.previous, l.read = current, now
+	if isFirst || len(table.Rows) == 0 {
+		return nil
+	}
+	return l.print(table)
+}
+
+func (l *dropLister) print(table *metav1.Table) error {
+	return printers.NewTablePrinter(printers.PrintOptions{NoHeaders: l.noHeaders}).PrintObj(table, l.Out)
+}
+
+func dropTable(count string) *metav1.Table {
+	return &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		{Name: "Node", Type: "string"}, {Name: "Table", Type: "string"}, {Name: "Reason", Type: "string"}, {Name: count, Type: "string"},
+	}}
+}
+
+func eachDrop(statuses []diagnostics.NodeStatus, each func(nodeDrop, uint64)) {
+	for _, o := range statuses {
+		for _, d := range o.Status.Drops {
+			each(nodeDrop{o.Name, d.Table, d.Reason}, d.Packets)
+		}
+	}
+}
