@@ -6,14 +6,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
 )
 
@@ -58,6 +62,8 @@ func testDiagnostics(t *testing.T, x *trio) {
 		return err
 	})
 
+	seeDrops(t, x)
+
 	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath} {
 		status, _, err := getFromAgent(t.Context(), x.a.NetNS, x.Addr(t, fixture.Node1), path, "")
 		if err != nil || status != http.StatusUnauthorized {
@@ -68,6 +74,50 @@ func testDiagnostics(t *testing.T, x *trio) {
 	if err == nil || !strings.Contains(err.Error(), "nodestatuses.diagnostics.ovsdn.io is forbidden") {
 		t.Errorf("status as a user without rights: got error %v, want that it is forbidden", err)
 	}
+}
+
+// seeDrops sends packets to an address of the node's subnet that no pod has, and sees them in the counters, which are up to 15 seconds old.
+func seeDrops(t *testing.T, x *trio) {
+	t.Helper()
+	drops := func(ctx context.Context) (packets uint64, err error) {
+		var node diagnostics.NodeStatus
+		if err := x.kubectlOVSDN(ctx, &node, "status", fixture.Node1); err != nil {
+			return 0, err
+		}
+		for _, d := range node.Status.Drops {
+			if d.Reason == pipeline.DropNoRoute {
+				packets += d.Packets
+			}
+		}
+		return packets, nil
+	}
+	before, err := drops(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := x.Subnet(t, fixture.Node1).Addr().AsSlice()
+	unused[2]++ // the last addresses of the subnet are allocated last
+	unused[3] = 250
+	nobody, _ := netip.AddrFromSlice(unused)
+	fixture.Eventually(t, fixture.SyncTime, "drops", func(ctx context.Context) error {
+		if err := pingBriefly(ctx, x.a.NetNS, nobody); err == nil {
+			return fmt.Errorf("%s answers", nobody)
+		}
+		after, err := drops(ctx)
+		if err == nil && after <= before {
+			err = fmt.Errorf("got %d dropped packets, %d before packets to %s", after, before, nobody)
+		}
+		return err
+	})
+	if err := x.kubectlOVSDN(t.Context(), nil, "drops", fixture.Node1); err != nil {
+		t.Error(err)
+	}
+}
+
+func pingBriefly(ctx context.Context, from wire.NetNS, to netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	return from.Ping(ctx, to, wire.Echo{})
 }
 
 // kubectlOVSDN runs `kubectl ovsdn` as the administrator, and decodes its output if the target is not nil. Exit codes other than 0 are errors.
