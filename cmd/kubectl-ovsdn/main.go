@@ -1,6 +1,6 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
-// OpenShift's Projects, shows and sets egress IPs, and shows the state, the
-// flows and the dropped packets of nodes.
+// OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
+// the dropped packets of nodes, and writes support bundles.
 package main
 
 import (
@@ -89,6 +89,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		statusCommand(flags, streams),
 		flowsCommand(flags, streams),
 		dropsCommand(flags, streams),
+		supportBundleCommand(flags, streams),
 	)
 	return cmd
 }

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
@@ -63,6 +66,7 @@ func testDiagnostics(t *testing.T, x *trio) {
 	})
 
 	seeDrops(t, x)
+	seeSupportBundle(t, x)
 
 	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath} {
 		status, _, err := getFromAgent(t.Context(), x.a.NetNS, x.Addr(t, fixture.Node1), path, "")
@@ -95,22 +99,50 @@ func seeDrops(t *testing.T, x *trio) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unused := x.Subnet(t, fixture.Node1).Addr().AsSlice()
-	unused[2]++ // the last addresses of the subnet are allocated last
-	unused[3] = 250
-	nobody, _ := netip.AddrFromSlice(unused)
+	last := x.Subnet(t, fixture.Node1).Addr().AsSlice()
+	last[2]++ // the last addresses of the subnet are allocated last
+	last[3] = 250
+	unused, _ := netip.AddrFromSlice(last)
 	fixture.Eventually(t, fixture.SyncTime, "drops", func(ctx context.Context) error {
-		if err := pingBriefly(ctx, x.a.NetNS, nobody); err == nil {
-			return fmt.Errorf("%s answers", nobody)
+		if err := pingBriefly(ctx, x.a.NetNS, unused); err == nil {
+			return fmt.Errorf("%s answers", unused)
 		}
 		after, err := drops(ctx)
 		if err == nil && after <= before {
-			err = fmt.Errorf("got %d dropped packets, %d before packets to %s", after, before, nobody)
+			err = fmt.Errorf("got %d dropped packets, %d before packets to %s", after, before, unused)
 		}
 		return err
 	})
 	if err := x.kubectlOVSDN(t.Context(), nil, "drops", fixture.Node1); err != nil {
 		t.Error(err)
+	}
+}
+
+// seeSupportBundle writes a bundle, which has the flows and the agent's log of a node, and not the key of the diagnostics authority.
+func seeSupportBundle(t *testing.T, x *trio) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	if err := x.kubectlOVSDN(t.Context(), nil, "support-bundle", fixture.Node1, "--file="+path); err != nil {
+		t.Fatal(err)
+	}
+	list := exec.CommandContext(t.Context(), "tar", "--extract", "--to-stdout", "--verbose", "--file="+path)
+	var content, names bytes.Buffer
+	list.Stdout, list.Stderr = &content, &names
+	if err := list.Run(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, names.String())
+	}
+	for _, name := range []string{"/nodestatuses.json", "/flows/" + fixture.Node1 + ".json", ".log", "/contents.txt"} {
+		if !strings.Contains(names.String(), name) {
+			t.Errorf("no %s in the bundle:\n%s", name, names.String())
+		}
+	}
+	secret, err := x.Kube.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, _ := bytes.Cut(bytes.TrimPrefix(secret.Data[certificates.KeyKey], []byte("-----BEGIN PRIVATE KEY-----\n")), []byte("\n"))
+	if len(key) < 40 || bytes.Contains(content.Bytes(), key) || bytes.Contains(content.Bytes(), []byte("PRIVATE KEY")) {
+		t.Errorf("the bundle has the key of the diagnostics authority, or the key %q is none", key)
 	}
 }
 
