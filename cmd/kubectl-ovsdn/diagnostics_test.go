@@ -124,6 +124,7 @@ func TestStatus(t *testing.T) {
 	failing := readyStatus()
 	failing.Ready, failing.NotReady, failing.Drift, failing.AgentVersion = false, "tun0 has no address\nno CNI configuration", 3, "v1.1.0"
 	failing.RefusedFlows = []string{"pod default/web: OFPBAC_BAD_OUT_PORT"}
+	failing.PeerProblems = []string{"node3: packets of the overlay are lost"}
 	silent := diagnostics.NodeStatusStatus{Error: "the agent does not answer: connection refused"}
 	all := nodeStatuses(readyStatus(), failing, silent)
 	leader := "ovsdn-controller-abc"
@@ -150,6 +151,7 @@ VNIDs:       1 of 2 namespaces
 Leader:      ovsdn-controller-abc
 node2: not ready: tun0 has no address; no CNI configuration
 node2: the switch refuses flows: pod default/web: OFPBAC_BAD_OUT_PORT
+node2: to node3: packets of the overlay are lost
 node3: the agent does not answer: connection refused
 `, "", "status")
 	api.wants(t, exitOK, `

@@ -211,6 +211,9 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 	for _, refused := range st.RefusedFlows {
 		add("the switch refuses flows: " + refused)
 	}
+	for _, problem := range st.PeerProblems {
+		add("to " + problem)
+	}
 	return lines
 }
 

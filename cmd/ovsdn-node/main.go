@@ -94,6 +94,7 @@ func command() *cobra.Command {
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "implementation of services: external (kube-proxy on the node), or ovs (flows of br0; cluster IPs only, experimental)")
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,
 		"`namespaces` that represent the host networks of all nodes in NetworkPolicies, if they exist; add default for policies from OpenShift 3; empty: none")
+	f.IntVar(&cfg.PeerProbeRate, "peer-probe-rate", cfg.PeerProbeRate, "ICMP probes per second of other nodes, through the overlay and the underlay, at most 50; 0: none")
 	f.BoolVar(&cfg.IPMasq, "ip-masq", cfg.IPMasq, "masquerade packets of this node's pods to hosts outside, except to networks of the ClusterNetwork's annotation; false: only packets to other nodes")
 	f.StringVar((*string)(&cfg.HostAccess), "host-access", string(cfg.HostAccess),
 		"packets from its pods that the node accepts before its own firewall rules: replies (in connections that the node opens), services (also packets that services direct to the node) or all")

@@ -56,6 +56,10 @@ type NodeStatusStatus struct {
 	Addresses int `json:"addresses"`     // of the node's subnet
 	Free      int `json:"freeAddresses"` // of them
 
+	// PeerProblems has a sentence for each other node that ICMP probes do not reach through the overlay, at most 20. Peers is the number of nodes that are probed.
+	PeerProblems []string `json:"peerProblems,omitempty"`
+	Peers        int      `json:"peers"`
+
 	// Drops are counters of dropped packets since the agent started, at most 15 seconds old, those of peers and egress firewalls at most a minute.
 	Drops []NodeDrop `json:"drops,omitempty"`
 }

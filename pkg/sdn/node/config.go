@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 )
 
 // ServiceProxy is the program that load-balances services.
@@ -49,6 +50,8 @@ type Config struct {
 
 	Metrics metrics.Config // of the server of metrics and profiles
 
+	PeerProbeRate int // ICMP probes of other nodes per second; 0: none
+
 	IPMasq bool // whether packets of this node's pods to hosts outside are masqueraded
 
 	HostAccess hostnet.HostAccess // which of this node's ports pods can connect to
@@ -70,6 +73,8 @@ func Defaults() Config {
 		IPAMDir:      ipam.DefaultDir,
 		HealthzAddr:  "127.0.0.1:9411",
 		Metrics:      metrics.Config{Address: ":9447"},
+
+		PeerProbeRate: pinger.MaxRate,
 
 		IPMasq: true,
 
@@ -116,6 +121,9 @@ func (c Config) Validate() error {
 	}
 	if !c.HostAccess.IsValid() {
 		invalid("--host-access=%q: must be replies, services or all", c.HostAccess)
+	}
+	if c.PeerProbeRate < 0 || c.PeerProbeRate > pinger.MaxRate {
+		invalid("--peer-probe-rate=%d: must be from 0 to %d", c.PeerProbeRate, pinger.MaxRate)
 	}
 	for _, name := range c.HostNetworkNamespaces {
 		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {

@@ -26,7 +26,7 @@ func (a *agent) newDiagnostics(authorities func() *x509.CertPool) *diagnosticsse
 func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	d := &diagnosticsserver.Network{
 		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
-		Drops:           sampler.Drops,
+		Drops: sampler.Drops, Peers: n.pinger.Problems,
 		HasEgressPolicy: n.hasEgressPolicy,
 	}
 	if n.policies != nil {

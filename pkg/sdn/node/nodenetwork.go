@@ -31,6 +31,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/macvlan"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/multicast"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podflows"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
@@ -72,6 +73,7 @@ type nodeNetwork struct {
 	onConnected []func()                      // called when vswitchd was connected
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podHandlers []podflows.PodHandler
+	pinger      *pinger.Pinger
 	egress      *egresspolicy.Policies
 	egressIPs   *egressips.EgressIPs // nil in mode subnet
 	egressAddrs *egressaddress.Addresses
@@ -175,14 +177,18 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 // followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
 // the tunnels' neighbours itself, and queues their packets.
 func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(name string, node *inputs.RemoteNode) {
-	if n.agent.Datapath != ovs.DatapathNetdev {
-		return listeners.SetRemoteNode
+	n.pinger = n.newPinger()
+	n.runs = append(n.runs, n.pinger.Run)
+	followers := []func(string, *inputs.RemoteNode){listeners.SetRemoteNode, n.pinger.SetRemoteNode}
+	if n.agent.Datapath == ovs.DatapathNetdev {
+		neighbours := tunnelneighbours.New(n.agent.bridge, tunnelneighbours.DefaultCheckInterval)
+		n.runs, n.onConnected = append(n.runs, neighbours.Run), append(n.onConnected, neighbours.Resync)
+		followers = append(followers, neighbours.SetRemoteNode)
 	}
-	neighbours := tunnelneighbours.New(n.agent.bridge, tunnelneighbours.DefaultCheckInterval)
-	n.runs, n.onConnected = append(n.runs, neighbours.Run), append(n.onConnected, neighbours.Resync)
 	return func(name string, node *inputs.RemoteNode) {
-		listeners.SetRemoteNode(name, node)
-		neighbours.SetRemoteNode(name, node)
+		for _, set := range followers {
+			set(name, node)
+		}
 	}
 }
 
@@ -318,7 +324,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 
 // metricSources returns the sources of the metrics of this set-up.
 func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Network {
-	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget}
+	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget, Worst: n.worstPeers}
 	if n.policies != nil {
 		state.Denied, state.EgressIPs = n.policies.ReportedPackets, n.egressIPs.Hosted
 	}

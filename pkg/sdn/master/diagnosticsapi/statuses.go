@@ -23,6 +23,7 @@ const (
 	listTimeout = 50 * time.Second
 
 	maxRefusedFlows = 20
+	maxPeerProblems = 21 // with the number of others
 	maxDrops        = 64
 	lastYear        = 2200 // of times that an agent may report: clients fail to parse five digits
 )
@@ -125,12 +126,8 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 		*s = printable(*s, maxName)
 	}
 	o.NotReady = printable(o.NotReady, maxMessage)
-	refused := o.RefusedFlows[:min(len(o.RefusedFlows), maxRefusedFlows)]
-	o.RefusedFlows = make([]string, 0, len(refused))
-	for _, owner := range refused {
-		o.RefusedFlows = append(o.RefusedFlows, printable(owner, maxMessage))
-	}
-	o.RefusedFlows = slices.Clip(o.RefusedFlows)
+	o.RefusedFlows = limitTexts(o.RefusedFlows, maxRefusedFlows)
+	o.PeerProblems = limitTexts(o.PeerProblems, maxPeerProblems)
 	o.Drops = slices.Clip(o.Drops[:min(len(o.Drops), maxDrops)])
 	for i := range o.Drops {
 		o.Drops[i].Table, o.Drops[i].Reason = printable(o.Drops[i].Table, maxName), printable(o.Drops[i].Reason, maxName)
@@ -143,6 +140,15 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 			*t = nil
 		}
 	}
+}
+
+// limitTexts returns at most so many texts, printable.
+func limitTexts(texts []string, most int) []string {
+	limited := make([]string, 0, min(len(texts), most))
+	for _, text := range texts[:min(len(texts), most)] {
+		limited = append(limited, printable(text, maxMessage))
+	}
+	return slices.Clip(limited)
 }
 
 // isValidTime reports whether clients can parse the time.

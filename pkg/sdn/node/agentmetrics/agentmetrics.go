@@ -16,11 +16,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
-// Metrics are the metrics of the agent. No label has the name of a pod, a namespace or a node, of which a cluster has 150,000.
+// Metrics are the metrics of the agent. No label has the name of a pod or a namespace, of which a cluster has 150,000, and few have that of a node.
 type Metrics struct {
 	registry   *prometheus.Registry
 	cni        *prometheus.HistogramVec
 	flows      flowDurations
+	peers      peerProbes
 	reconciles reconcile.Observer
 	samples    sampleTotals            // of all set-ups
 	network    atomic.Pointer[Network] // nil while the node's network is not set up
@@ -38,13 +39,15 @@ type Network struct {
 	BeyondBudget func() (namespaces, flows int) // of egress firewalls; may be nil
 
 	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
+
+	Worst func(most int) []PeerPath // paths to other nodes, the worst first
 }
 
 // New returns metrics of a node without a network. ready is the check of /readyz.
 func New(ready func() error) *Metrics {
-	m := &Metrics{registry: metrics.NewRegistry(), cni: newCNIDuration(), flows: newFlowDurations(), ready: ready}
+	m := &Metrics{registry: metrics.NewRegistry(), cni: newCNIDuration(), flows: newFlowDurations(), peers: newPeerProbes(), ready: ready}
 	m.reconciles = metrics.ObserveReconciliations(m.registry)
-	m.registry.MustRegister(m.cni, m.flows.commits, m.flows.writes, newNodeCollector(m))
+	m.registry.MustRegister(m.cni, m.flows.commits, m.flows.writes, m.peers.rtt, m.peers.probes, newNodeCollector(m))
 	return m
 }
 

@@ -17,6 +17,7 @@ type nodeCollector struct {
 	flowsInstalled, groups, meters, ownersRefused                 metrics.Family
 	drift, repairs, conflicts, rejections                         metrics.Family
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
+	peerLoss, peerRTT                                             metrics.Family
 	denied, deniedReported                                        metrics.Family
 	upcalls, hits, lost, megaflows, masks, sampleFailures         metrics.Family
 	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
@@ -51,6 +52,8 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		tableFlows:   gauge("ovsdn_table_flows", "Flows on the switch, by table.", "table"),
 		tableLookups: counter("ovsdn_table_lookup_packets_total", "Packets that the table processed.", "table"),
 		tableMatches: counter("ovsdn_table_matched_packets_total", "Packets that matched a flow of the table.", "table"),
+		peerLoss:     gauge("ovsdn_worst_peer_loss_ratio", "Part of the last 64 probes that were lost, of the 20 worst paths to other nodes.", "node", "path"),
+		peerRTT:      gauge("ovsdn_worst_peer_rtt_seconds", "Average round-trip time of probes, of the 20 worst paths to other nodes.", "node", "path"),
 		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows, and those of remote nodes and egress firewalls, dropped, by table and reason.", "table", "reason"),
 
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
@@ -75,7 +78,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
 	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.firewallsRefused, c.firewallFlowsRefused, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
-		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.denied, c.deniedReported,
+		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.peerLoss, c.peerRTT, c.denied, c.deniedReported,
 		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
 
@@ -117,6 +120,12 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 		namespaces, flows := n.BeyondBudget()
 		metrics.Send(to, c.firewallsRefused, namespaces)
 		metrics.Send(to, c.firewallFlowsRefused, flows)
+	}
+	if n.Worst != nil {
+		for _, p := range n.Worst(WorstPeers) {
+			metrics.Send(to, c.peerLoss, p.Loss, p.Node, p.Path)
+			metrics.Send(to, c.peerRTT, p.RTT.Seconds(), p.Node, p.Path)
+		}
 	}
 	c.collectSample(to, n.Sampler.get())
 }

@@ -15,6 +15,8 @@ import (
 const (
 	maxRefusals = 20  // in a status
 	maxError    = 500 // bytes of an error in a status
+
+	maxPeerProblems = 20 // in a status
 )
 
 // serveStatus answers from memory.
@@ -46,6 +48,7 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 	st.Addresses, st.Free = addrs.Total, addrs.Free
 
 	st.Drops = n.Drops()
+	st.PeerProblems, st.Peers = n.Peers(maxPeerProblems)
 
 	flows := n.Store.Statistics()
 	st.Flows, st.Drift = flows.Flows, int64(flows.Drift.Changes())

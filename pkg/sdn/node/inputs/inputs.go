@@ -82,10 +82,11 @@ type MulticastNodes struct {
 	Known bool         // false: all nodes get the multicast
 }
 
-// RemoteNode is another node, or a machine outside of the cluster, as a receiver of multicast.
+// RemoteNode is another node, or a machine outside of the cluster.
 type RemoteNode struct {
-	VTEP   netip.Addr
-	IsNode bool // a node of the cluster, whose pods the API server has; else a machine that may have pods of any VNID
+	VTEP    netip.Addr
+	Gateway netip.Addr // of its first subnet, which its tun0 has if it is a node
+	IsNode  bool       // a node of the cluster, whose pods the API server has; else a machine that may have pods of any VNID
 
 	FixedVNID    config.VNID // the only VNID of the machine, if HasFixedVNID
 	HasFixedVNID bool
