@@ -5,10 +5,16 @@ package apitest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/ovsdn/ovsdn/test/lab/checkout"
@@ -60,5 +66,32 @@ func StartControlPlane(tb testing.TB) *controlplane.ControlPlane {
 }
 
 func applyCRDs(ctx context.Context, config *rest.Config, root string) error {
-	return controlplane.Apply(ctx, config, os.DirFS(filepath.Join(root, "deploy", "crds")))
+	if err := controlplane.Apply(ctx, config, os.DirFS(filepath.Join(root, "deploy", "crds"))); err != nil {
+		return err
+	}
+	return backdateCRDs(ctx, config)
+}
+
+// backdateCRDs dates the condition Established of all CRDs an hour back. In the first 2 s after it, kube-apiserver delays the creation of each object of the kind
+// by 2 s, for other API servers that do not know the kind yet.
+func backdateCRDs(ctx context.Context, config *rest.Config) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	list, err := crds.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list CRDs: %w", err)
+	}
+	established := map[string]any{"type": "Established", "status": "True", "lastTransitionTime": time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)}
+	for _, crd := range list.Items {
+		status := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": []any{established}}}}
+		status.SetGroupVersionKind(crd.GroupVersionKind())
+		status.SetName(crd.GetName())
+		if _, err := crds.ApplyStatus(ctx, crd.GetName(), status, metav1.ApplyOptions{FieldManager: "apitest", Force: true}); err != nil {
+			return fmt.Errorf("set the status of CRD %s: %w", crd.GetName(), err)
+		}
+	}
+	return nil
 }
