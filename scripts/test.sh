@@ -7,10 +7,10 @@ cd "$(dirname "$0")/.."
 [ -n "${OVSDN_TEST_SIGNALS:-}" ] || OVSDN_TEST_SIGNALS=default exec env --default-signal=INT,TERM,HUP scripts/test.sh "$@"
 
 case ${1:-} in
-  # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once.
-  short) tier=(-short) limit=15m other=plain other_flags=() real_flags=(-test.parallel=4) lab_flags=(-parallel=4) ;;
+  # Tests of tier.Parallel mostly wait, so that two cores run four of a package at once. So do two packages in lanes of their own.
+  short) tier=(-short) limit=15m other=plain other_flags=() real_flags=(-test.parallel=4) lab_flags=(-parallel=4) lanes=2 ;;
   # What takes too long with the race detector for the short tier.
-  complete) tier=() limit=60m other=race other_flags=(-race) real_flags=() lab_flags=() ;;
+  complete) tier=() limit=60m other=race other_flags=(-race) real_flags=() lab_flags=() lanes=1 ;;
   *) echo "usage: scripts/test.sh short|complete [STEP…]" >&2; exit 2 ;;
 esac
 shift
@@ -107,8 +107,20 @@ link() {
   done
 }
 
-# programs NAME FLAGS… -- FLAG_OF_GO… PACKAGES…: the tests of packages one after the other, after all programs were linked. The first flags are for these
-# programs. `go test -p=1` alternates between linking on one processor and running.
+# divide PACKAGES…: writes the lanes to files in $out/programs/lanes. Two are the packages whose tests start Open vSwitch, and the others.
+divide() {
+  local to=$out/programs/lanes
+  mkdir "$to"
+  if [ "$lanes" -eq 1 ]; then
+    printf '%s\n' "$@" >"$to/all"
+    return
+  fi
+  printf '%s\n' "$@" | grep -xF "$switches" >"$to/switches" || true
+  printf '%s\n' "$@" | grep -vxF "$switches" >"$to/others" || true
+}
+
+# programs NAME FLAGS… -- FLAG_OF_GO… PACKAGES…: the tests of packages after all programs were linked, those of a lane one after the other. The first flags
+# are for these programs. `go test -p=1` alternates between linking on one processor and running.
 programs() {
   local name=$1 flags=(-test.timeout="$limit" "${tier[@]/#-/-test.}") code=0
   shift
@@ -120,8 +132,10 @@ programs() {
   go build -o "$out/programs/test2json" cmd/test2json
   link "$@"
   while [[ $1 == -* ]]; do shift; done
-  printf '%s\n' "$@" >"$out/programs/packages"
-  sum "$name" pkgname --raw-command -- xargs -a "$out/programs/packages" -P 1 -I{} scripts/test-package.sh "$PWD/$out/programs" {} "${flags[@]}" || code=$?
+  divide "$@"
+  printf '%s\n' "$out/programs/lanes"/* >"$out/programs/lanes.list"
+  sum "$name" pkgname --raw-command -- xargs -a "$out/programs/lanes.list" -P "$lanes" -I@LANE@ \
+    xargs -a @LANE@ -P 1 -I{} scripts/test-package.sh "$PWD/$out/programs" {} "${flags[@]}" || code=$?
   rm -r "$out/programs"
   return "$code"
 }
@@ -135,11 +149,15 @@ labs() {
     --packages="./test/e2e ./test/attacks" -- -vet=off -timeout=0 -p=1 -count=1 "${tier[@]}" "$@"
 }
 
-# Packages whose tests use real parts (Open vSwitch, an API server, network namespaces) run one after the other, the others side by side.
+# Packages whose tests use real parts (Open vSwitch, an API server, network namespaces) run in lanes, the others side by side.
 imports='{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}{{range .TestImports}}{{$p}} {{.}}{{"\n"}}{{end}}{{range .XTestImports}}{{$p}} {{.}}{{"\n"}}{{end}}'
 # test/vm is for `make test-kernel`.
 packages=$(plain go list ./... | grep -v /test/vm)
-real=$(plain go list -f "$imports" $packages | awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/plugins/pkg/ns$" {print $1}' | sort -u)
+imported=$(plain go list -f "$imports" $packages)
+real=$(awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/plugins/pkg/ns$" {print $1}' <<<"$imported" | sort -u)
+# Tests of the short tier compare no times, so that packages with Open vSwitch run beside those without: two of the same kind would wait for the same parts of
+# the machine.
+switches=$(awk '$2 ~ "ovsdn/test/(ovstest|bareagent|datapath)(/|$)" {print $1}' <<<"$imported" | sort -u)
 pure=$(grep -vxF "$real" <<<"$packages")
 # Packages that the short tier tests with the race detector. The complete tier does so with all but test/e2e and test/attacks, whose product code runs in
 # programs of its own.
