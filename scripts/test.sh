@@ -99,8 +99,8 @@ link() {
   for ((n = 0; ; n++)); do
     group=$(printf '%s\n' "$@" | awk -F/ -v n="$n" 'seen[$NF]++ == n')
     [ -n "$group" ] || break
-    # Without debugging information, as go test links.
-    go test -c -vet=off -ldflags='-s -w' -o "$to/" "${flags[@]}" $group >/dev/null
+    # Without debugging information, as go test links. The linker collects its garbage less often: it takes a fifth less of the processors.
+    GOGC=400 go test -c -vet=off -ldflags='-s -w' -o "$to/" "${flags[@]}" $group >/dev/null
     for package in $group; do
       [ ! -e "$to/${package##*/}.test" ] || mv "$to/${package##*/}.test" "$to/${package//\//+}"
     done
