@@ -10,9 +10,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // tally is the count of one directory.
@@ -39,7 +42,7 @@ func count(root string) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &report{dirs: map[string]*tally{}}
+	var names []string
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -54,12 +57,31 @@ func count(root string) (*report, error) {
 			}
 			return nil
 		}
-		if !isCounted(name) {
-			return nil
+		if isCounted(name) {
+			names = append(names, name)
 		}
-		return r.add(vocabulary, path, name)
+		return nil
 	})
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	files := make([]file, len(names))
+	var reading errgroup.Group
+	reading.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range names {
+		reading.Go(func() (err error) {
+			files[i], err = vocabulary.read(root, name)
+			return err
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	r := &report{dirs: map[string]*tally{}}
+	for i, name := range names {
+		r.add(directory(name), files[i])
+	}
+	return r, nil
 }
 
 // isSkipped reports whether the directory has nothing that is written by hand, or the words themselves.
@@ -92,27 +114,38 @@ func directory(name string) string {
 	}
 }
 
-func (r *report) add(vocabulary *vocabulary, path, name string) error {
-	content, err := os.ReadFile(path)
+// file is the count of one file.
+type file struct {
+	lines int
+	hits  []occurrence
+}
+
+// read counts the words in a file, and none in a generated one.
+func (v *vocabulary) read(root, name string) (file, error) {
+	content, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
-		return err
+		return file{}, err
 	}
 	if bytes.HasPrefix(content, []byte("// Code generated")) {
-		return nil
+		return file{}, nil
 	}
-	dir := directory(name)
+	lines := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
+	f := file{lines: len(lines)}
+	for i, line := range lines {
+		for _, h := range v.find(line) {
+			f.hits = append(f.hits, occurrence{h, filepath.ToSlash(name), i + 1})
+		}
+	}
+	return f, nil
+}
+
+func (r *report) add(dir string, f file) {
 	if r.dirs[dir] == nil {
 		r.dirs[dir] = &tally{}
 	}
-	lines := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
-	r.dirs[dir].lines += len(lines)
-	for i, line := range lines {
-		for _, h := range vocabulary.find(line) {
-			r.dirs[dir].words++
-			r.hits = append(r.hits, occurrence{h, filepath.ToSlash(name), i + 1})
-		}
-	}
-	return nil
+	r.dirs[dir].lines += f.lines
+	r.dirs[dir].words += len(f.hits)
+	r.hits = append(r.hits, f.hits...)
 }
 
 // list prints the occurrences in files whose path starts with the prefix.
