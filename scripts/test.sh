@@ -163,6 +163,8 @@ pure=$(grep -vxF "$real" <<<"$packages")
 # programs of its own.
 raced='ovsdn/(cmd|images|pkg)/|/test/(await|cni)$'
 clusters='/test/(e2e|attacks)$'
+# Packages of the step unit that take longest.
+longest='ovsdn/(images/product|pkg/sdn/(endpoints|policy)|pkg/version)$'
 # Tests that ask millions of questions one after the other: the race detector would find nothing.
 oracle='TestSwitchAgrees|Agrees?WithTheOracle'
 
@@ -182,11 +184,12 @@ prepare_began=$SECONDS
 run prepare
 [ "$code" -eq 0 ] || exit "$code"
 echo "prepare $((SECONDS - prepare_began))" >>"$out/steps"
-step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure")
+# The longest first: the last packages leave a processor idle.
+step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure" | grep -E "$longest") $(grep -E "$raced" <<<"$pure" | grep -vE "$longest")
 step real "$other" programs real "${real_flags[@]}" -test.skip="$oracle" -- "${other_flags[@]}" $(grep -E "$raced" <<<"$real")
 step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
 step datapath "$other" programs datapath "${real_flags[@]}" -- "${other_flags[@]}" $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
-step oracle plain units oracle -p=1 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
+step oracle plain units oracle -p=2 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
 step lab plain labs lab "${lab_flags[@]}"
 
 commit=$(git -c safe.directory='*' describe --always --tags --dirty 2>/dev/null || echo unknown)
