@@ -21,8 +21,12 @@ import (
 // took, when the switch's caches have followed the policies, which takes up to a second.
 const cutTime = 5 * time.Second
 
-// silence is how long nothing comes before a direction counts as dead: many times the interval of what is sent.
-const silence = time.Second
+// A direction counts as dead when nothing comes for silence, many times the interval of what is sent, while a living one is heard livingTimes: a machine that is
+// busy for that long silences both.
+const (
+	silence     = time.Second
+	livingTimes = 50
+)
 
 // testConnections: rules have one direction. If a connection becomes forbidden, the opener's packets are dropped, and also the replies that the
 // acceptor may not send unsolicited. An allowed connection continues, however long its opener is silent.
@@ -51,9 +55,9 @@ func testConnections(t *testing.T, c *cluster) {
 	forbidden := time.Now()
 	c.SetPolicy(t, ingressPolicy(ns, "near", near.Name))
 	c.SetPolicy(t, ingressPolicy(ns, "far", far.Name, opener.Name))
-	toNear.back.dies(t, forbidden, "the opener of "+toNear.name, cutTime)
-	toNear.there.dies(t, forbidden, "the answer of "+toNear.name, cutTime)
-	fromFar.back.dies(t, forbidden, "the opener of "+fromFar.name, cutTime)
+	toNear.back.dies(t, toFar.there, forbidden, "the opener of "+toNear.name, cutTime)
+	toNear.there.dies(t, toFar.there, forbidden, "the answer of "+toNear.name, cutTime)
+	fromFar.back.dies(t, toFar.there, forbidden, "the opener of "+fromFar.name, cutTime)
 	toFar.lives(t, time.Now())
 	answered := time.Now()
 	if _, err := quiet.back.conn.Write([]byte("still there?")); err != nil {
@@ -107,6 +111,7 @@ type talker struct {
 	quieten func()       // ends its sending
 	sent    atomic.Int64 // bytes
 	heard   atomic.Int64 // bytes
+	times   atomic.Int64 // it has heard something
 	last    atomic.Int64 // when it has heard something, in Unix nanoseconds
 }
 
@@ -166,6 +171,7 @@ func (e *talker) hear() {
 			return
 		}
 		e.heard.Add(int64(n))
+		e.times.Add(1)
 		e.last.Store(time.Now().UnixNano())
 	}
 }
@@ -188,14 +194,21 @@ func (d *duplex) lives(t *testing.T, after time.Time) {
 	d.there.hears(t, after, "the answer is heard on "+d.name)
 }
 
-// dies waits until no more data arrives, which must be within that time.
-func (e *talker) dies(t *testing.T, since time.Time, what string, within time.Duration) {
+// dies waits until no more data arrives, which must be within that time, while the living end hears the other.
+func (e *talker) dies(t *testing.T, living *talker, since time.Time, what string, within time.Duration) {
 	t.Helper()
 	var last time.Duration
+	var latest, before int64 // when it was heard, and how often the living end had heard something then
 	fixture.Stops(t, fixture.SyncTime, what+" has ended", func(context.Context) (heard, _ error) {
-		at := time.Unix(0, e.last.Load())
+		if now := e.last.Load(); now != latest {
+			latest, before = now, living.times.Load()
+		}
+		at := time.Unix(0, latest)
 		if ago := time.Since(at); ago < silence {
 			return fmt.Errorf("it was heard %v ago", ago), nil
+		}
+		if times := living.times.Load() - before; times < livingTimes {
+			return nil, fmt.Errorf("the living connection was heard %d times since then, want %d", times, livingTimes)
 		}
 		last = at.Sub(since)
 		return nil, nil

@@ -259,7 +259,7 @@ func (a *audience) revoke(t *testing.T, tc cut, within time.Duration) {
 	since := time.Now()
 	a.setAll(t, tc.now)
 	for _, d := range forbidden {
-		d.there.dies(t, since, "the acceptor of "+d.name, within)
+		d.there.dies(t, friend.there, since, "the acceptor of "+d.name, within)
 		d.back.heard.Store(0) // a packet that opened it may have been sent twice
 	}
 	dead := time.Now()
