@@ -105,11 +105,13 @@ func modeParts() []part {
 		{"tenants", seeTenants},
 		{"namespace created again", seeNamespaceAgain},
 		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
-		sideBySide("rules", part{"policies", seePolicies}, part{"egress firewall", seeEgressFirewall}),
+		sideBySide("rules",
+			part{"revoked connections", seeRevocations},
+			part{"policies", seePolicies},
+			part{"egress firewall", seeEgressFirewall}),
 		{"egress IPs", seeEgressIPs},
 		{"pod replaced", seePodReplaced},
 		{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }},
-		{"revoked connections", seeRevocations},
 	}
 }
 
