@@ -108,10 +108,10 @@ func modeParts() []part {
 		sideBySide("rules",
 			part{"revoked connections", seeRevocations},
 			part{"policies", seePolicies},
-			part{"egress firewall", seeEgressFirewall}),
+			part{"egress firewall", seeEgressFirewall},
+			part{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }}),
 		{"egress IPs", seeEgressIPs},
 		{"pod replaced", seePodReplaced},
-		{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }},
 	}
 }
 
