@@ -35,6 +35,11 @@ func patchStatus(node string, patch map[string]any) func(context.Context, as) er
 	}
 }
 
+func readPod(ctx context.Context, client as) error {
+	_, err := client.kube.CoreV1().Pods(system).Get(ctx, "agent-on-node1", metav1.GetOptions{})
+	return err
+}
+
 func condition(of corev1.NodeConditionType, reason string) map[string]any {
 	return map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{Type: of, Status: corev1.ConditionFalse, Reason: reason}}}}
 }

@@ -258,9 +258,21 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
 			"/apis/network.openshift.io/v1/egressnetworkpolicies", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
-		reads(true, "/api/v1/pods", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"),
+		reads(true, "/api/v1/pods", "/api/v1/services"),
 		nobodys(),
 		[]request{
+			allowed("read a pod of a trace", readPod),
+			allowed("list endpoints of a trace", func(ctx context.Context, client as) error {
+				_, err := client.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+				return err
+			}),
+			refused("watch endpoints", func(ctx context.Context, client as) error {
+				w, err := client.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{})
+				if err == nil {
+					w.Stop()
+				}
+				return err
+			}),
 			allowed("make the ClusterNetwork", func(ctx context.Context, client as) error {
 				port := uint32(4789)
 				_, err := client.network.NetworkV1().ClusterNetworks().Create(ctx, &networkv1.ClusterNetwork{

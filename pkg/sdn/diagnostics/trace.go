@@ -82,6 +82,11 @@ type TracePacket struct {
 	From string `json:"from"`
 	VNID uint32 `json:"vnid,omitempty"` // of a packet from the tunnel
 
+	// EgressIP is the egress IP to which the node has to translate the source of a packet from the tunnel to outside.
+	EgressIP string `json:"egressIP,omitempty"`
+	// Endpoint is ADDRESS:PORT of an endpoint of the service at the destination. If the node's switch balances the service, the packet goes to it; "" is any endpoint.
+	Endpoint string `json:"endpoint,omitempty"`
+
 	Protocol        string         `json:"protocol"`             // TCP, UDP, SCTP or ICMP
 	Source          string         `json:"source,omitempty"`     // an IPv4 address; "" is the pod's own
 	Destination     string         `json:"destination"`          // an IPv4 address
@@ -127,6 +132,8 @@ type TraceStep struct {
 	Conntrack ConntrackState `json:"conntrack,omitempty"`
 	Objects   []TraceObject  `json:"objects,omitempty"` // what the flow is made of
 	Names     []string       `json:"names,omitempty"`   // of registers and ports, as pipeline.Explain
+
+	Unexpected bool `json:"unexpected,omitempty"` // the flow is none of the agent's: another program added it
 }
 
 // TraceOutput is a packet that leaves the bridge.

@@ -255,7 +255,7 @@ func (m *master) term(ctx context.Context) error {
 type clients struct {
 	subnet.Clients
 	policies   policyclient.Interface
-	users      kubernetes.Interface // for requests of users of the diagnostics API
+	users      subnet.Clients // for requests of users of the diagnostics API
 	metadata   metadata.Interface
 	leases     coordinationv1.LeasesGetter
 	disconnect func()
@@ -283,6 +283,10 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create API server client: %w", err)
 	}
+	usersNetwork, err := networkclient.NewForConfigAndClient(limited, connection)
+	if err != nil {
+		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
+	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
 		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
@@ -299,7 +303,7 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 		metadata:   objects,
 		Clients:    subnet.Clients{Kube: kube, Network: network},
 		policies:   policies,
-		users:      users,
+		users:      subnet.Clients{Kube: users, Network: usersNetwork},
 		leases:     leases,
 		disconnect: func() { utilnet.CloseIdleConnectionsFor(connection.Transport) },
 	}, nil

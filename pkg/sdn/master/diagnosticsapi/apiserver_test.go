@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -69,7 +71,13 @@ func TestServer_behindAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := New(t.Context(), Config{Kube: kube, Network: ours, Agents: answering(`{"flows":[{"tableName":"x","match":"ip"}]}`), Accept: func(*http.Request) {}})
+	agents := agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
+		if path == diagnostics.NodeTracePath {
+			return tracingAgents(ctx, node, path, query)
+		}
+		return answering(`{"flows":[{"tableName":"x","match":"ip"}]}`)(ctx, node, path, query)
+	})
+	s, err := New(t.Context(), Config{Kube: kube, Network: ours, Agents: agents, Accept: func(*http.Request) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +88,7 @@ func TestServer_behindAPIServer(t *testing.T) {
 	seen := &requests{Handler: s, paths: map[string]int{}}
 	register(t, admin, kube, seen)
 	grant(t, kube, "reader")
+	grantTraces(t, kube, "tenant")
 
 	reader, tenant := clientOf(t, admin, "reader"), clientOf(t, admin, "tenant")
 	statusesOf := schema.GroupVersionResource{Group: diagnostics.Group, Version: diagnostics.Version, Resource: statuses}
@@ -112,6 +121,66 @@ func TestServer_behindAPIServer(t *testing.T) {
 		t.Errorf("table: got %.200s, %v", table, err)
 	}
 	checkDiscovery(t, kube, seen)
+	checkTraces(t, kube, ours, reader, tenant)
+}
+
+// checkTraces checks that a user creates Traces in the namespace in which it has the right, with the validation of fields that it asks for.
+func checkTraces(t *testing.T, kube kubernetes.Interface, ours networkclient.Interface, reader, tenant dynamic.Interface) {
+	t.Helper()
+	if _, err := ours.NetworkV1().ClusterNetworks().Create(t.Context(), tracedNetwork(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []*corev1.Pod{tracedPod("default", "web", "node0", "10.128.0.5"), tracedPod("default", "db", "node0", "10.128.0.6")} {
+		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+		_, err := kube.CoreV1().ServiceAccounts(pod.Namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		status := pod.Status
+		created, err := kube.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		created.Status = status
+		if _, err := kube.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tracesOf := schema.GroupVersionResource{Group: diagnostics.Group, Version: diagnostics.Version, Resource: traces}
+	trace := func(port any, more ...string) *unstructured.Unstructured {
+		spec := map[string]any{"source": "node/node0", "destination": "pod/default/db", "port": port}
+		for _, name := range more {
+			spec[name] = "x"
+		}
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": groupVersion().String(), "kind": "Trace", "spec": spec}}
+	}
+	await.OK(t, time.Minute, func(ctx context.Context) error { // the right may be late
+		o, err := tenant.Resource(tracesOf).Namespace("default").Create(ctx, trace(int64(80)), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		// The agent reports another pod at the address.
+		const want = "node node0 delivers it to another tenant's pod and not to pod/default/db; the API server reports the same address for both"
+		if reason, _, err := unstructured.NestedString(o.Object, "status", "reason"); err != nil || reason != want {
+			return fmt.Errorf("got %v, %w", o.Object, err)
+		}
+		return nil
+	})
+	if _, err := reader.Resource(tracesOf).Namespace("default").Create(t.Context(), trace(int64(80)), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a user without the right: got %v, want Forbidden", err)
+	}
+	if _, err := tenant.Resource(tracesOf).Namespace("kube-system").Create(t.Context(), trace(int64(80)), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("another namespace: got %v, want Forbidden", err)
+	}
+	if _, err := tenant.Resource(tracesOf).Namespace("default").Create(t.Context(), trace(int64(-1)), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("an invalid port: got %v, want Invalid", err)
+	}
+	if _, err := tenant.Resource(tracesOf).Namespace("default").Create(t.Context(), trace(int64(80), "x"), metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); !apierrors.IsBadRequest(err) {
+		t.Errorf("an unknown field: got %v, want BadRequest", err)
+	}
+	if _, err := tenant.Resource(tracesOf).Namespace("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsMethodNotSupported(err) {
+		t.Errorf("list: got %v, want an error", err)
+	}
 }
 
 // register makes the handler the server of the API group, and waits until it is available.
@@ -177,6 +246,22 @@ func grant(t *testing.T, kube kubernetes.Interface, user string) {
 	}
 }
 
+// grantTraces gives the user the right to create Traces in namespace default.
+func grantTraces(t *testing.T, kube kubernetes.Interface, user string) {
+	t.Helper()
+	if _, err := kube.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{diagnostics.Group}, Resources: []string{traces}, Verbs: []string{"create"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // clientOf returns a client of the user.
 func clientOf(t *testing.T, admin *rest.Config, user string) dynamic.Interface {
 	t.Helper()
@@ -205,7 +290,7 @@ func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 				}
 			}
 		}
-		if got := strings.Join(names, " "); got != "nodeflows nodestatuses" {
+		if got := strings.Join(names, " "); got != "nodeflows nodestatuses traces" {
 			return fmt.Errorf("got resources %q", got)
 		}
 		seen.mu.Lock()

@@ -13,10 +13,9 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/cache"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
-
-	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
 const (
@@ -25,9 +24,29 @@ const (
 	maxReviews     = 4096 // in each of the caches
 )
 
-// access is what a user wants to do. An empty name is that of a list without a name.
+// access is what a user wants to do. An empty name is that of a list without a name, or of an object that is created.
 type access struct {
 	verb, resource, name string
+
+	namespace string // "": at the cluster scope
+	group     string // "": that of diagnostics
+}
+
+// groupVersion returns those of the resource. The version of another group does not matter to authorizers.
+func (a access) groupVersion() schema.GroupVersion {
+	if a.group == "" {
+		return groupVersion()
+	}
+	return schema.GroupVersion{Group: a.group, Version: "*"}
+}
+
+// refusal is the message for a user without the right, as that of the API server.
+func (a access) refusal(u user) string {
+	scope := "at the cluster scope"
+	if a.namespace != "" {
+		scope = fmt.Sprintf("in the namespace %q", a.namespace)
+	}
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.name, a.verb, a.resource, a.groupVersion().Group, scope)
 }
 
 // question is the key of a review.
@@ -61,7 +80,7 @@ func (a *authorizer) allowed(ctx context.Context, u user, want access) (allowed 
 	review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.name, UID: u.uid, Groups: u.groups, Extra: u.extra,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Group: diagnostics.Group, Version: diagnostics.Version, Resource: want.resource, Verb: want.verb, Name: want.name,
+			Group: want.groupVersion().Group, Version: want.groupVersion().Version, Resource: want.resource, Verb: want.verb, Name: want.name, Namespace: want.namespace,
 		},
 	}}, metav1.CreateOptions{})
 	if err != nil {

@@ -17,6 +17,7 @@ const (
 
 	statuses = "nodestatuses"
 	flows    = "nodeflows"
+	traces   = "traces"
 )
 
 // aggregatedDiscovery is the form in which kube-aggregator reads all groups at once.
@@ -29,11 +30,12 @@ func groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: diagnostics.Group, Version: diagnostics.Version}
 }
 
-// resources are those that the API serves, all of them without namespaces.
+// resources are those that the API serves.
 func resources() []metav1.APIResource {
 	return []metav1.APIResource{
 		{Name: flows, SingularName: "nodeflows", Kind: "NodeFlows", Verbs: metav1.Verbs{"get"}, ShortNames: []string{"nflows"}},
 		{Name: statuses, SingularName: "nodestatus", Kind: "NodeStatus", Verbs: metav1.Verbs{"get", "list"}, ShortNames: []string{"nstat"}},
+		{Name: traces, SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 	}
 }
 
@@ -60,8 +62,12 @@ func discovery() map[string]any {
 func aggregated() apidiscoveryv2.APIGroupDiscoveryList {
 	version := apidiscoveryv2.APIVersionDiscovery{Version: diagnostics.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 	for _, r := range resources() {
+		scope := apidiscoveryv2.ScopeCluster
+		if r.Namespaced {
+			scope = apidiscoveryv2.ScopeNamespace
+		}
 		version.Resources = append(version.Resources, apidiscoveryv2.APIResourceDiscovery{
-			Resource: r.Name, SingularResource: r.SingularName, Scope: apidiscoveryv2.ScopeCluster, Verbs: r.Verbs, ShortNames: r.ShortNames,
+			Resource: r.Name, SingularResource: r.SingularName, Scope: scope, Verbs: r.Verbs, ShortNames: r.ShortNames,
 			ResponseKind: &metav1.GroupVersionKind{Group: diagnostics.Group, Version: diagnostics.Version, Kind: r.Kind},
 		})
 	}

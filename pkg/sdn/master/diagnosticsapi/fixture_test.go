@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,9 @@ func answering(flows string) agentFunc {
 // fixture is a server behind TLS with a front proxy.
 type fixture struct {
 	*Server
+	kube    *fake.Clientset
+	network *networkfake.Clientset
+
 	url   string
 	proxy *authority
 	pool  *x509.CertPool // of the server
@@ -174,7 +178,8 @@ func newFixture(tb testing.TB, nodes Nodes, agents Agents) *fixture {
 		review.Status.Allowed, err = f.allow(review.Spec)
 		return true, review, err
 	})
-	f.Server = newServer(Config{Kube: kube, Agents: agents, Accept: func(*http.Request) {}}, nodes)
+	f.kube, f.network = kube, networkfake.NewClientset()
+	f.Server = newServer(Config{Kube: kube, Network: f.network, Agents: agents, Accept: func(*http.Request) {}}, nodes)
 	f.Server.proxy.hasRead = func() bool { return true }
 	f.publish(tb, configMap(f.proxy.pem(), "front-proxy-client"))
 	server := httptest.NewUnstartedServer(f.Server)
@@ -220,7 +225,13 @@ type response struct {
 // do sends a request with pairs of header names and values.
 func do(tb testing.TB, client *http.Client, method, address string, headers ...string) response {
 	tb.Helper()
-	r, err := http.NewRequestWithContext(tb.Context(), method, address, nil)
+	return doBody(tb, client, method, address, "", headers...)
+}
+
+// doBody sends a request with a body.
+func doBody(tb testing.TB, client *http.Client, method, address, body string, headers ...string) response {
+	tb.Helper()
+	r, err := http.NewRequestWithContext(tb.Context(), method, address, strings.NewReader(body))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -232,11 +243,11 @@ func do(tb testing.TB, client *http.Client, method, address string, headers ...s
 		tb.Fatal(err)
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
+	content, err := io.ReadAll(answer.Body)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return response{answer.StatusCode, answer.Header, string(body)}
+	return response{answer.StatusCode, answer.Header, string(content)}
 }
 
 // get sends a request of the user through the front proxy.

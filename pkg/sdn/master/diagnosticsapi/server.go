@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -50,6 +51,7 @@ type Server struct {
 	gets       chan struct{}  // an element for each status that is being answered
 	lists      chan struct{}  // an element for each list that is being answered
 	dumps      chan struct{}  // and for each NodeFlows
+	traces     *userLimit     // and for each Trace
 	failures   *failureLog
 
 	configMap, subnets cache.SharedIndexInformer
@@ -81,7 +83,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		Config: cfg, nodes: nodes,
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now, refusals: newFailureLog()},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
-		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), failures: newFailureLog(),
+		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), traces: newUserLimit(maxTraces, maxUserTraces), failures: newFailureLog(),
 	}
 }
 
@@ -106,14 +108,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.serveDiscovery(w, r) {
 		return
 	}
+	namespace, isTraces := namespaceOf(r.URL.Path)
 	resource, name, ok := objectOf(r.URL.Path)
-	if !ok {
+	if !ok && !isTraces {
 		writeError(w, apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resourceOf(""), "", "", 0, false))
 		return
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		writeError(w, apierrors.NewBadRequest(printable("invalid query: "+err.Error(), maxMessage)))
+		return
+	}
+	if isTraces {
+		if err := s.serveTraces(w, r, u, namespace, query); err != nil {
+			writeError(w, err)
+		}
 		return
 	}
 	if err := s.serveResource(w, r, u, request{resource: resource, name: name, query: query}); err != nil {
@@ -136,6 +145,13 @@ func objectOf(path string) (resource, name string, ok bool) {
 	return resource, name, ok
 }
 
+// namespaceOf returns the namespace of a path of traces; ok is false for other paths.
+func namespaceOf(path string) (namespace string, ok bool) {
+	rest, ok := strings.CutPrefix(path, versionPath+"/namespaces/")
+	namespace, resource, _ := strings.Cut(rest, "/")
+	return namespace, ok && resource == traces && len(validation.IsDNS1123Label(namespace)) == 0
+}
+
 // serveResource answers a request for objects.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, u user, q request) error {
 	verb := "get"
@@ -151,7 +167,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, u user, q
 	case q.resource == flows && verb == "list":
 		return apierrors.NewMethodNotSupported(resourceOf(flows), verb)
 	}
-	wanted := access{verb, q.resource, q.name}
+	wanted := access{verb: verb, resource: q.resource, name: q.name}
 	if verb == "list" {
 		var err error
 		if q.selection, err = parseSelection(q.query); err != nil {
@@ -188,7 +204,7 @@ func (s *Server) authorize(ctx context.Context, u user, wanted access) error {
 	case allowed:
 		return nil
 	}
-	cause := fmt.Sprintf("User %q cannot %s resource %q in API group %q at the cluster scope", u.name, wanted.verb, wanted.resource, resourceOf("").Group)
+	cause := wanted.refusal(u)
 	if reason != "" {
 		cause += ": " + reason
 	}

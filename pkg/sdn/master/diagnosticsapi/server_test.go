@@ -47,7 +47,8 @@ func TestServer_paths(t *testing.T) {
 		"/nodeflows": http.StatusMethodNotAllowed, "/nodestatuses?watch=true": http.StatusMethodNotAllowed, "/nodestatuses?watch": http.StatusMethodNotAllowed,
 		"/nodestatuses?watch=false": http.StatusOK, "/nodestatuses/node0000/status": http.StatusNotFound, "/nodestatuses/": http.StatusNotFound,
 		"/nodestatuses/a%2Fb": http.StatusNotFound, "/nodestatuses/" + strings.Repeat("n", 254): http.StatusNotFound, "/pods": http.StatusNotFound, "/nodestatuses?a=%zz": http.StatusBadRequest,
-		"/nodestatuses?limit=-1": http.StatusBadRequest, "/nodestatuses?limit=x": http.StatusBadRequest, "/nodestatuses?continue=!": http.StatusBadRequest,
+		"/traces": http.StatusNotFound, "/namespaces/a/traces": http.StatusMethodNotAllowed, "/namespaces/a/traces/x": http.StatusNotFound, "/namespaces/a/pods": http.StatusNotFound,
+		"/namespaces/A/traces": http.StatusNotFound, "/namespaces//traces": http.StatusNotFound, "/nodestatuses?limit=-1": http.StatusBadRequest, "/nodestatuses?limit=x": http.StatusBadRequest, "/nodestatuses?continue=!": http.StatusBadRequest,
 		"/nodestatuses?labelSelector=a%20b%20c": http.StatusBadRequest, "/nodestatuses?fieldSelector=spec.x%3D1": http.StatusBadRequest,
 		"/nodestatuses?fieldSelector=metadata.name%21%3Da": http.StatusBadRequest, "/nodestatuses?fieldSelector=metadata.name%3Da%2Cmetadata.name%3Db": http.StatusBadRequest,
 		"/nodestatuses?fieldSelector=metadata.name%3Dnode0000": http.StatusOK, "/nodeflows/node0000?object=a&object=b": http.StatusBadRequest,
@@ -76,7 +77,7 @@ func TestServer_retainsReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(name, verb, resource, node string) bool {
 			t.Helper()
-			allowed, _, err := f.authorizer.allowed(t.Context(), user{name: name}, access{verb, resource, node})
+			allowed, _, err := f.authorizer.allowed(t.Context(), user{name: name}, access{verb: verb, resource: resource, name: node})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +89,8 @@ func TestServer_retainsReviews(t *testing.T) {
 		}
 		for range 3 {
 			for want, allowed := range map[access]bool{
-				{"get", statuses, "node0000"}: true, {"get", statuses, "node0001"}: false, {"list", statuses, "node0000"}: false, {"get", flows, "node0000"}: false,
+				{verb: "get", resource: statuses, name: "node0000"}: true, {verb: "get", resource: statuses, name: "node0001"}: false,
+				{verb: "list", resource: statuses, name: "node0000"}: false, {verb: "get", resource: flows, name: "node0000"}: false,
 			} {
 				if got := ask("u", want.verb, want.resource, want.name); got != allowed {
 					t.Errorf("%+v: got %v, want %v", want, got, allowed)

@@ -1,0 +1,131 @@
+package diagnosticsapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
+)
+
+const (
+	agentTraceTimeout = 5 * time.Second
+	agentRetry        = 200 * time.Millisecond // after 429: an agent answers one request at a time
+
+	maxTraceAnswer  = 512 << 10 // bytes of an agent's answer
+	maxTraceAnswers = 4 << 20   // of all answers of one trace
+	maxTraceSteps   = 256
+	maxTraceObjects = 64 // of a step
+	maxTraceOutputs = 16
+)
+
+// traceAgents implements tracing.Agents for one trace.
+type traceAgents struct {
+	server *Server
+	read   int64 // bytes of answers
+}
+
+// Trace implements tracing.Agents.
+func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagnostics.TracePacket) (*diagnostics.NodeTrace, error) {
+	ctx, cancel := context.WithTimeout(ctx, agentTraceTimeout)
+	defer cancel()
+	for {
+		answer := &traceAnswer{limit: min(maxTraceAnswer, maxTraceAnswers-a.read)}
+		err := a.server.Agents.Get(ctx, node.Name, node.HostIP, diagnostics.NodeTracePath, packetQuery(packet), answer)
+		var status *agentError
+		isStatus := errors.As(err, &status)
+		switch {
+		case err == nil:
+			a.read += answer.size
+			return &answer.NodeTrace, nil
+		case isStatus && status.code == http.StatusTooManyRequests:
+			if pause(ctx, agentRetry) {
+				continue
+			}
+		case isStatus && !status.isUnsupported():
+			return nil, &tracing.AgentError{Reason: explain(node.Name, err)}
+		}
+		return nil, &tracing.AgentError{Reason: explain(node.Name, err), IsSilent: true}
+	}
+}
+
+// pause waits, and reports whether the context has not ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// packetQuery returns the packet as a query: each field is the parameter of its JSON name.
+func packetQuery(p diagnostics.TracePacket) url.Values {
+	query := url.Values{}
+	for name, value := range map[string]string{
+		"from": p.From, "protocol": p.Protocol, "source": p.Source, "destination": p.Destination, "conntrack": string(p.Conntrack), "egressIP": p.EgressIP, "endpoint": p.Endpoint,
+	} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	for name, value := range map[string]uint64{"vnid": uint64(p.VNID), "sourcePort": uint64(p.SourcePort), "destinationPort": uint64(p.DestinationPort)} {
+		if value != 0 {
+			query.Set(name, strconv.FormatUint(value, 10))
+		}
+	}
+	return query
+}
+
+// traceAnswer decodes NodeTrace of an agent within limits.
+type traceAnswer struct {
+	diagnostics.NodeTrace
+	limit, size int64 // bytes
+}
+
+// decode implements decoder.
+func (a *traceAnswer) decode(r io.Reader) error {
+	content, err := readAll(r, a.limit)
+	if err != nil {
+		return err
+	}
+	a.size = int64(len(content))
+	if err := json.Unmarshal(content, &a.NodeTrace); err != nil {
+		return &invalidAnswerError{err}
+	}
+	limitTrace(&a.NodeTrace)
+	return nil
+}
+
+// limitTrace limits what an agent reports to what clients can print.
+func limitTrace(o *diagnostics.NodeTrace) {
+	o.Reason, o.Objects = printable(o.Reason, maxMessage), limitObjects(o.Objects)
+	o.Steps = o.Steps[:min(len(o.Steps), maxTraceSteps)]
+	for i := range o.Steps {
+		step := &o.Steps[i]
+		step.Match, step.Actions = printable(step.Match, maxText), printable(step.Actions, maxText)
+		step.TableName, step.Cookie = printable(step.TableName, maxName), printable(step.Cookie, maxName)
+		step.Conntrack, step.Objects = diagnostics.ConntrackState(printable(string(step.Conntrack), maxName)), limitObjects(step.Objects)
+		step.Names = step.Names[:min(len(step.Names), maxOwners)]
+		for i := range step.Names {
+			step.Names[i] = printable(step.Names[i], maxMessage)
+		}
+	}
+	o.Outputs = o.Outputs[:min(len(o.Outputs), maxTraceOutputs)]
+}
+
+func limitObjects(objects []diagnostics.TraceObject) []diagnostics.TraceObject {
+	objects = objects[:min(len(objects), maxTraceObjects)]
+	for i := range objects {
+		objects[i].Object, objects[i].Rule = printable(objects[i].Object, maxObject), printable(objects[i].Rule, maxMessage)
+	}
+	return objects
+}

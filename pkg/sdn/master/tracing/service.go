@@ -1,0 +1,257 @@
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+)
+
+// selectsEndpoint reports whether the packet passes the step after the switch has selected an endpoint of a service (--service-proxy=ovs).
+func selectsEndpoint(step diagnostics.TraceStep) bool {
+	return step.TableName == "translate" || step.TableName == "translated"
+}
+
+// serviceRun is the trace of a packet to a service.
+type serviceRun struct {
+	*run
+	name    string
+	service *endpoints.Service
+	port    endpoints.ServicePort
+	targets endpoints.Targets
+	pods    map[netip.Addr]string // of endpoints, as EndpointSlices name them
+}
+
+// service traces the packet to each endpoint of the service.
+func (r *run) service(ctx context.Context) (*diagnostics.TraceStatus, error) {
+	s, status, err := r.readService(ctx)
+	if err != nil || status != nil {
+		return status, err
+	}
+	if r.source.problem != "" {
+		return single(unknown(r.source.problem)), nil
+	}
+	var first *diagnostics.Hop
+	if r.source.pod != "" {
+		packet := diagnostics.TracePacket{
+			From: r.source.pod, Protocol: r.query.Protocol, Source: r.source.addr.String(), SourcePort: r.query.SourcePort,
+			Destination: s.service.ClusterIP.String(), DestinationPort: s.port.Number,
+		}
+		hop, outputs := r.hop(ctx, r.source.node, packet)
+		if isSelected(&hop, outputs) {
+			return s.eachEndpoint(ctx, nil, &packet), nil
+		}
+		if hop.Verdict == diagnostics.VerdictDropped || hop.Verdict == diagnostics.VerdictUnknown {
+			path := diagnostics.TracePath{}
+			r.finish(ctx, &path, arrival{hops: []diagnostics.Hop{hop}, verdict: hop.Verdict, reason: hop.Reason, node: r.source.node}, "")
+			return single(path), nil
+		}
+		first = &hop
+	}
+	return s.eachEndpoint(ctx, first, nil), nil
+}
+
+// single returns the status of the only path.
+func single(path diagnostics.TracePath) *diagnostics.TraceStatus {
+	return &diagnostics.TraceStatus{Verdict: path.Verdict, Reason: path.Reason, Paths: []diagnostics.TracePath{path}}
+}
+
+// isSelected reports whether the switch selected an endpoint.
+func isSelected(hop *diagnostics.Hop, outputs []diagnostics.TraceOutput) bool {
+	return slices.ContainsFunc(hop.Steps, selectsEndpoint) || len(outputs) > 0 && outputs[0].To != diagnostics.FromHost
+}
+
+// readService reads the service and its endpoints. The status is the answer if no endpoint has to be traced.
+func (r *run) readService(ctx context.Context) (*serviceRun, *diagnostics.TraceStatus, error) {
+	o := r.query.Destination.Object
+	object, err := r.Cluster.Service(ctx, o.Namespace, o.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &serviceRun{run: r, name: o.String(), service: endpoints.NewService(object), pods: map[netip.Addr]string{}}
+	if !s.service.Proxied {
+		return nil, single(unknown(s.name + " has no IPv4 cluster IP that a proxy serves: clients reach what its DNS name resolves to")), nil
+	}
+	i, fault := s.portIndex()
+	if fault != nil {
+		return nil, nil, fault
+	}
+	s.port = s.service.Ports[i]
+	list, err := r.Cluster.Slices(ctx, o.Namespace, o.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	node := endpoints.Node{Name: r.source.node.Name}
+	if node.Name != "" {
+		node.Zone = r.Cluster.Zone(ctx, node.Name)
+	}
+	all := make([]*endpoints.Slice, 0, len(list))
+	for i := range list {
+		all = append(all, endpoints.NewSlice(&list[i], r.network.ServiceNetwork))
+		s.addPods(&list[i])
+	}
+	selection, _ := endpoints.Select(s.service, all, node)
+	if s.targets = selection.Ports[i].Internal; r.isOutside() {
+		s.targets = selection.Ports[i].ShortCircuit // of all nodes: the one by which the packet enters is not known
+	}
+	return s, s.withoutEndpoints(), nil
+}
+
+func (r *run) isOutside() bool { return r.source.pod == "" && !r.source.isHost }
+
+// withoutEndpoints returns the answer for a service that sends the packet to no endpoint, nil for others.
+func (s *serviceRun) withoutEndpoints() *diagnostics.TraceStatus {
+	reason := ""
+	switch s.targets.Verdict {
+	case endpoints.Unused:
+		reason = s.name + " has no node port, external IP or load balancer: hosts outside have no address of it"
+	case endpoints.Reject:
+		reason = s.name + " has no ready endpoints: the host rejects the connection"
+	case endpoints.Drop:
+		reason = fmt.Sprintf("the internalTrafficPolicy of %s is Local, and no endpoint is ready on node %s", s.name, s.source.node.Name)
+	default:
+		return nil
+	}
+	return &diagnostics.TraceStatus{Verdict: diagnostics.VerdictDropped, Reason: reason}
+}
+
+// portIndex returns the port of the service that the query names.
+func (s *serviceRun) portIndex() (int, *field.Error) {
+	path := field.NewPath("spec", "port")
+	var found []int
+	var ports []string
+	for i, p := range s.service.Ports {
+		ports = append(ports, fmt.Sprintf("%d/%s", p.Number, p.Protocol))
+		if p.Protocol == corev1.Protocol(s.query.Protocol) && (s.query.Port == 0 || s.query.Port == p.Number) {
+			found = append(found, i)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case s.query.Port == 0 && len(found) > 1:
+		return 0, field.Required(path, fmt.Sprintf("%s has the ports %s", s.name, strings.Join(ports, ", ")))
+	}
+	return 0, field.Invalid(path, s.query.Port, fmt.Sprintf("%s has no such port of %s; it has %s", s.name, s.query.Protocol, strings.Join(ports, ", ")))
+}
+
+// addPods adds the pods of a slice's endpoints.
+func (s *serviceRun) addPods(slice *discoveryv1.EndpointSlice) {
+	for _, e := range slice.Endpoints {
+		if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" && len(e.Addresses) > 0 {
+			if addr, err := netip.ParseAddr(e.Addresses[0]); err == nil {
+				s.pods[addr] = diagnostics.Object{Kind: diagnostics.KindPod, Namespace: slice.Namespace, Name: ref.Name}.String()
+			}
+		}
+	}
+}
+
+// eachEndpoint traces the packet to each endpoint. first is the hop of the packet to the host's proxy, bySwitch the packet to a service that the switch balances;
+// both are nil if the packet enters the pod network behind the proxy.
+func (s *serviceRun) eachEndpoint(ctx context.Context, first *diagnostics.Hop, bySwitch *diagnostics.TracePacket) *diagnostics.TraceStatus {
+	status := &diagnostics.TraceStatus{}
+	targets := s.targets.Endpoints
+	if len(targets) > diagnostics.MaxTracePaths {
+		targets, status.Truncated = targets[:diagnostics.MaxTracePaths], true
+	}
+	for _, target := range targets {
+		path := s.endpoint(ctx, target.Addr, first, bySwitch)
+		if s.service.Affinity > 0 {
+			path.NotEvaluated = append(path.NotEvaluated, "session affinity: later connections of the client reach the endpoint of its first one")
+		}
+		status.Paths = append(status.Paths, path)
+	}
+	s.summarize(status)
+	return status
+}
+
+// endpoint traces the packet to one endpoint.
+func (s *serviceRun) endpoint(ctx context.Context, endpoint netip.AddrPort, first *diagnostics.Hop, bySwitch *diagnostics.TracePacket) diagnostics.TracePath {
+	path := diagnostics.TracePath{Endpoint: endpoint.String()}
+	if pod := s.pods[endpoint.Addr()]; pod != "" && s.shown(ctx, pod) == pod {
+		path.Endpoint += " " + pod
+	}
+	if bySwitch != nil {
+		packet := *bySwitch
+		packet.Endpoint = endpoint.String()
+		s.finish(ctx, &path, s.walk(ctx, s.source.node, packet), "")
+		return path
+	}
+	if first != nil {
+		path.Hops = append(path.Hops, *first)
+	}
+	at, isNode := s.Cluster.NodeAt(endpoint.Addr())
+	packet := diagnostics.TracePacket{
+		From: diagnostics.FromHost, Protocol: s.query.Protocol, SourcePort: s.query.SourcePort, Destination: endpoint.Addr().String(), DestinationPort: endpoint.Port(),
+	}
+	node := s.source.node
+	if s.isOutside() {
+		path.NotEvaluated = append(path.NotEvaluated, s.outsideSource(at)...)
+		path.NotEvaluated = append(path.NotEvaluated, "the service proxy of hosts, by node port or load balancer: the trace begins on the endpoint's own node")
+		node = at
+	}
+	packet.Source = s.sourceOf(endpoint.Addr(), node)
+	switch {
+	case s.isInPodNetwork(endpoint.Addr()) && !isNode:
+		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "no node has the subnet of the endpoint"
+		return path
+	case !s.isInPodNetwork(endpoint.Addr()):
+		return s.beyond(path, node, packet)
+	}
+	s.finish(ctx, &path, s.walk(ctx, node, packet), "")
+	return path
+}
+
+// beyond sets the verdict for an endpoint outside of the pod network, to which the host of the node sends the packet itself.
+func (s *serviceRun) beyond(path diagnostics.TracePath, node Node, packet diagnostics.TracePacket) diagnostics.TracePath {
+	if node.Name == "" {
+		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "the packet does not pass the pod network"
+		return path
+	}
+	s.atHost(&path, arrival{hops: []diagnostics.Hop{{Packet: packet}}, node: node, to: diagnostics.FromHost, packet: packet})
+	return path
+}
+
+// sourceOf returns the packet's source behind the service proxy of the node.
+func (s *serviceRun) sourceOf(endpoint netip.Addr, node Node) string {
+	switch {
+	case s.isOutside() && s.service.ExternalLocal:
+		return s.source.addr.String()
+	case s.isOutside(), s.source.isHost, s.source.addr == endpoint, s.network.Mode == config.ModeSubnet && s.isInPodNetwork(endpoint):
+		return node.gateway().String() // masqueraded (docs/masquerade.md)
+	}
+	return s.source.addr.String()
+}
+
+// summarize sets the verdict of a service's paths.
+func (s *serviceRun) summarize(status *diagnostics.TraceStatus) {
+	count := map[diagnostics.Verdict]int{}
+	var worst *diagnostics.TracePath
+	for i := range status.Paths {
+		p := &status.Paths[i]
+		count[p.Verdict]++
+		if p.Verdict == diagnostics.VerdictDropped && (worst == nil || worst.Verdict != p.Verdict) || p.Verdict != diagnostics.VerdictDelivered && worst == nil {
+			worst = p
+		}
+	}
+	status.Verdict = diagnostics.VerdictDelivered
+	status.Reason = fmt.Sprintf("%s: %d of %d endpoints get the packet", s.name, count[diagnostics.VerdictDelivered], len(status.Paths))
+	if worst != nil {
+		status.Verdict = worst.Verdict
+		status.Reason += fmt.Sprintf("; %s: %s", worst.Endpoint, worst.Reason)
+	} else if len(status.Paths) == 1 {
+		status.Reason += ": " + status.Paths[0].Reason
+	}
+	if status.Truncated {
+		status.Reason += fmt.Sprintf("; further endpoints than %d are not evaluated", diagnostics.MaxTracePaths)
+	}
+}

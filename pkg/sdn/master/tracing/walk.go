@@ -1,0 +1,130 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// maxHops is the largest number of hops of one direction. A packet has at most three: the node of its source, that of the egress IP, that of its destination.
+const maxHops = 8
+
+const (
+	podPrefix  = string(diagnostics.KindPod) + "/"
+	nodePrefix = string(diagnostics.KindNode) + "/"
+)
+
+// arrival is the end of a packet's way over bridges.
+type arrival struct {
+	hops    []diagnostics.Hop
+	verdict diagnostics.Verdict // Delivered to a pod or a host, Dropped or Unknown
+	reason  string              // if it is not delivered
+
+	node   Node                    // the last one
+	to     string                  // pod/NAMESPACE/NAME, or host
+	packet diagnostics.TracePacket // as it arrives
+}
+
+// walk follows the packet from bridge to bridge.
+func (r *run) walk(ctx context.Context, node Node, packet diagnostics.TracePacket) (a arrival) {
+	for range maxHops {
+		a.node, a.packet = node, packet
+		hop, outputs := r.hop(ctx, node, packet)
+		a.hops = append(a.hops, hop)
+		a.verdict, a.reason = hop.Verdict, hop.Reason
+		if hop.Verdict == diagnostics.VerdictDropped || hop.Verdict == diagnostics.VerdictUnknown {
+			return a
+		}
+		out := outputs[0]
+		a.to, a.packet = out.To, out.Packet
+		next, ok := strings.CutPrefix(out.To, nodePrefix)
+		if !ok {
+			a.verdict = diagnostics.VerdictDelivered
+			return a
+		}
+		var err error
+		previous := node
+		if node, err = r.Cluster.Node(next); err != nil {
+			a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("node %s sends it to node %s, which has no HostSubnet", previous.Name, printable(next))
+			return a
+		}
+		packet, packet.From, packet.VNID = out.Packet, nodePrefix+previous.Name, out.VNID
+		packet.Conntrack, packet.Endpoint = a.hops[0].Packet.Conntrack, ""
+	}
+	a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("nodes forward it more than %d times", maxHops)
+	return a
+}
+
+// hop asks the agent of one node. It returns outputs if the verdict is Delivered or Forwarded.
+func (r *run) hop(ctx context.Context, node Node, packet diagnostics.TracePacket) (diagnostics.Hop, []diagnostics.TraceOutput) {
+	hop := diagnostics.Hop{Node: node.Name, From: r.shown(ctx, packet.From), Packet: packet, Verdict: diagnostics.VerdictUnknown}
+	hop.Packet.From = hop.From
+	reason, silent := r.silent[node.Name]
+	switch {
+	case silent:
+		hop.Reason = reason
+		return hop, nil
+	case node.NoAgent != "":
+		hop.Reason = fmt.Sprintf("node %s: %s", node.Name, node.NoAgent)
+		return hop, nil
+	}
+	answer, err := r.Agents.Trace(ctx, node, packet)
+	if err != nil {
+		hop.Reason = fmt.Sprintf("node %s: %s", node.Name, r.explain(ctx, node, packet, err))
+		return hop, nil
+	}
+	r.redact(ctx, answer)
+	hop.Steps = answer.Steps
+	switch {
+	case answer.Verdict == diagnostics.VerdictDropped:
+		hop.Verdict, hop.Reason = diagnostics.VerdictDropped, r.reasonOf(ctx, answer)
+		return hop, nil
+	case answer.Verdict == diagnostics.VerdictUnknown:
+		hop.Reason = fmt.Sprintf("node %s: %s", node.Name, r.reasonOf(ctx, answer))
+		return hop, nil
+	case answer.Verdict != diagnostics.VerdictDelivered && answer.Verdict != diagnostics.VerdictForwarded, len(answer.Outputs) == 0, !isValid(answer.Outputs[0], packet):
+		hop.Reason = fmt.Sprintf("node %s: invalid answer of the agent: its verdict and outputs can't be those of the packet", node.Name)
+		return hop, nil
+	}
+	hop.Verdict = diagnostics.VerdictForwarded
+	if strings.HasPrefix(answer.Outputs[0].To, podPrefix) {
+		hop.Verdict = diagnostics.VerdictDelivered
+	}
+	hop.Reason = r.reasonOf(ctx, answer)
+	return hop, answer.Outputs
+}
+
+// explain returns why an agent did not answer. What it reports about a pod that the user does not see is left out.
+func (r *run) explain(ctx context.Context, node Node, packet diagnostics.TracePacket, err error) string {
+	var known *AgentError
+	if !errors.As(err, &known) {
+		return err.Error()
+	}
+	if known.IsSilent {
+		r.silent[node.Name] = fmt.Sprintf("node %s: %s", node.Name, known.Reason)
+	} else if r.shown(ctx, packet.From) != packet.From || !r.seesNames(ctx, known.Reason) {
+		return "the agent does not evaluate the packet"
+	}
+	return known.Reason
+}
+
+// isValid reports whether the agent's output can be that of the packet. Agents of other nodes get it.
+func isValid(out diagnostics.TraceOutput, of diagnostics.TracePacket) bool {
+	for _, text := range []string{out.Packet.Source, out.Packet.Destination} {
+		if addr, err := netip.ParseAddr(text); err != nil || !addr.Is4() {
+			return false
+		}
+	}
+	if out.Packet.Protocol != of.Protocol {
+		return false
+	}
+	if out.To == diagnostics.FromHost {
+		return true
+	}
+	o, err := diagnostics.ParseObject(out.To)
+	return err == nil && (o.Kind == diagnostics.KindPod || o.Kind == diagnostics.KindNode)
+}
