@@ -87,8 +87,8 @@ func completeNodes(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
 	}
 }
 
-// completeObject completes an object such as pod/NAMESPACE/NAME.
-func completeObject(ctx context.Context, flags *genericclioptions.ConfigFlags, begin string) ([]string, cobra.ShellCompDirective) {
+// completeObject completes an object such as pod/NAMESPACE/NAME of one of the kinds.
+func completeObject(ctx context.Context, flags *genericclioptions.ConfigFlags, begin string, of ...diagnostics.Kind) ([]string, cobra.ShellCompDirective) {
 	paths := map[diagnostics.Kind]string{
 		diagnostics.KindPod: "/api/v1/pods", diagnostics.KindNamespace: "/api/v1/namespaces", diagnostics.KindService: "/api/v1/services", diagnostics.KindNode: "/api/v1/nodes",
 		diagnostics.KindNetworkPolicy: "/apis/networking.k8s.io/v1/networkpolicies", diagnostics.KindClusterNetworkPolicy: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
@@ -97,7 +97,7 @@ func completeObject(ctx context.Context, flags *genericclioptions.ConfigFlags, b
 	kind, _, complete := strings.Cut(begin, "/")
 	if !complete {
 		var kinds []string
-		for _, k := range diagnostics.Kinds() {
+		for _, k := range of {
 			kinds = append(kinds, string(k)+"/")
 		}
 		return beginning(begin, "", kinds), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,6 +24,7 @@ type fakeAPI struct {
 	url     string
 	answers map[string]any // a metav1.Status is sent with its code
 	last    atomic.Value   // the URL of the last request of the group
+	body    atomic.Value   // the body of that request
 }
 
 func newFakeAPI(t *testing.T, answers map[string]any) *fakeAPI {
@@ -31,6 +33,9 @@ func newFakeAPI(t *testing.T, answers map[string]any) *fakeAPI {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, diagnosticsPath) {
 			a.last.Store(r.URL.String())
+			if body, err := io.ReadAll(r.Body); err == nil {
+				a.body.Store(body)
+			}
 		}
 		answer, ok := a.answers[r.URL.Path]
 		if f, is := answer.(func() any); is {
@@ -284,6 +289,7 @@ func TestComplete(t *testing.T) {
 	api := newFakeAPI(t, map[string]any{"/api/v1/nodes": named("", "node1", "node2", "other"), "/api/v1/pods": named("default", "web", "db")})
 	for _, tc := range []struct{ begin, want string }{
 		{"flows no", "node1\nnode2\n"}, {"flows node1 pod/default/w", "pod/default/web\n"}, {"flows node1 cl", "clusternetworkpolicy/\n"}, {"status o", "other\n"},
+		{"trace no", "node/\n"}, {"trace pod/default/web s", "service/\n"}, {"trace pod/default/web pod/default/d", "pod/default/db\n"}, {"trace c", ""},
 	} {
 		_, out, _ := api.run(t.Context(), append([]string{"__complete"}, strings.Fields(tc.begin)...)...)
 		if got, _, _ := strings.Cut(out, ":"); got != tc.want {

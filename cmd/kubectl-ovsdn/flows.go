@@ -52,7 +52,7 @@ func flowsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 			case 0:
 				return completeNodes(flags)(cmd, args, begin)
 			case 1:
-				return completeObject(cmd.Context(), flags, begin)
+				return completeObject(cmd.Context(), flags, begin, diagnostics.Kinds()...)
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},

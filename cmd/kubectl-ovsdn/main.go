@@ -1,6 +1,7 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
 // OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
-// the dropped packets of nodes, and writes support bundles.
+// the dropped packets of nodes, follows packets over them, and writes support
+// bundles.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // at least one change failed, or a node has a problem
+	exitFailed = 1 // at least one change failed, a node has a problem, or a packet is not delivered
 	exitUsage  = 2 // the command line is invalid
 )
 
@@ -88,6 +89,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		egressIPsCommand(flags, streams),
 		statusCommand(flags, streams),
 		flowsCommand(flags, streams),
+		traceCommand(flags, streams),
 		dropsCommand(flags, streams),
 		supportBundleCommand(flags, streams),
 	)
