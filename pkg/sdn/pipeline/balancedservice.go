@@ -77,7 +77,7 @@ func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
 			s.add(tableLearn, 100, f.packets(isEndpoint(endpoint)...), f.learn(endpoint), ovs.GotoTable(tableTranslate))
 		}
 		// table=67,priority=100,tcp,reg8=0xa800005,reg9=0x1f90,actions=ct(commit,nat(dst=10.128.0.5:8080),table=68,zone=NXM_NX_REG3[0..15])
-		s.add(tableTranslate, 100, match{protocol: f.Protocol, fields: isEndpoint(endpoint)},
+		s.add(tableTranslate, endpointPriority, match{protocol: f.Protocol, fields: isEndpoint(endpoint)},
 			goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=%s),table=%d,zone=NXM_NX_REG3[0..15]", endpoint, tableTranslated)))
 	}
 }

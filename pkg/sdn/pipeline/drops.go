@@ -35,6 +35,13 @@ const TunnelIngressTable = tableTunnelIngress
 // EgressFirewallTable has the drops of egress firewalls.
 const EgressFirewallTable = tableEgressFirewall
 
+// IsolationTable has the verdicts of VNIDs.
+const IsolationTable = tableIsolation
+
+// EndpointVerdictTable ends the evaluation of a packet with each outside endpoint of a service as its destination. If a flow there drops the packet, one before it has
+// denied an endpoint.
+const EndpointVerdictTable = tableEndpointVerdict
+
 // The tables whose packets are all denied by policies.
 const (
 	IngressDeniedTable = tableIngressDenied
@@ -71,3 +78,85 @@ func DropReason(table, priority int) string {
 	}
 	return DropOther
 }
+
+// ExplainDrop returns the cause for which a flow of that table and priority drops packets, for the end of a sentence.
+func ExplainDrop(table, priority int) string {
+	switch reason := DropReason(table, priority); reason {
+	case DropUnknownPeer:
+		return "the packet came through the tunnel from an address that is the hostIP of no HostSubnet"
+	case DropForeignSource:
+		return "spoofed source: it is in no subnet of the node that sent the packet through the tunnel"
+	case DropSpoofedSource:
+		return "spoofed source: the MAC or the address is not the pod's"
+	case DropPodTunnel:
+		return "pods may not send VXLAN"
+	case DropIsolation:
+		return "the VNID of the source may not reach that of the destination"
+	case DropNoRoute:
+		return explainNoRoute(table)
+	case DropEndpoint:
+		return "the pod may not reach all endpoints of the service that are outside of the pod network"
+	case DropEgress:
+		return explainFirewall(priority)
+	case DropCollision:
+		return "another connection of the pod has the same addresses and ports: one of the two is direct, the other through the service proxy of the host"
+	case DropEgressIPUnassigned:
+		if priority >= egressTunnel {
+			return "this node does not host the egress IP to which another node sends the packet"
+		}
+		return "no node hosts the egress IP of the namespace"
+	case DropEgressIPUnsolicited:
+		return "it is no reply to a packet that left with the egress IP"
+	case DropEgressIPTranslation:
+		return "the source could not be translated to the egress IP"
+	}
+	return explainOther(table, priority)
+}
+
+func explainNoRoute(table int) string {
+	switch table {
+	case tableLocalPod:
+		return "no pod of this node has the destination"
+	case tableRemote:
+		return "no HostSubnet has a subnet with the destination, or its fixed VNID is another one"
+	}
+	return "no route has the destination"
+}
+
+func explainFirewall(priority int) string {
+	if priority < firewallBase {
+		return "the rules of the namespace's egress firewall are missing: the switch refused them"
+	}
+	return "egress firewall: an EgressNetworkPolicy of the namespace denies the destination"
+}
+
+// explainOther explains the drops of DropOther.
+func explainOther(table, priority int) string {
+	switch table {
+	case tableServiceReturn:
+		return "no pod of this node has the source"
+	case tableEgressDenied:
+		return "egress policies of the source deny it"
+	case tableIngressDenied:
+		return "ingress policies of the destination deny it"
+	case tableService:
+		if priority >= serviceOfPort {
+			return "the service port is closed: its endpoints are unknown, or too many"
+		}
+		return "no service that the VNID of the source may use has the address and port"
+	case tableNodePort:
+		return "the VNID of the source may not use the node port of another VNID, or the service port is closed"
+	case tableRoute:
+		return "packets to services or to link-local addresses do not pass here"
+	case tableMulticastEgress, tableMulticastNodes, tableMulticastPods:
+		return "multicast is not enabled for the VNID, or it has no receivers"
+	case tableTranslated:
+		return "the destination could not be translated to an endpoint, or is the port of VXLAN"
+	case tableClassify:
+		return "packets of that kind do not enter the bridge by this port"
+	}
+	return "no flow passes it"
+}
+
+// serviceOfPort is the lowest priority of the flows of service ports in table 60.
+const serviceOfPort = 100

@@ -31,3 +31,31 @@ func TestDropReason(t *testing.T) {
 		t.Errorf("got reasons %q, want %q", got, want)
 	}
 }
+
+// Each flow that drops packets has an explanation: that of its table, except for tables whose last flow no packet reaches.
+func TestExplainDrop(t *testing.T) {
+	unreached := []int{
+		tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableARPAnswer, tableEndpoint, tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject,
+		tableServiceReply, tableCommit,
+	}
+	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
+		for _, balances := range []bool{false, true} {
+			n := Node{
+				Mode: mode, ClusterNetworks: prefixes("10.128.0.0/14"), ServiceNetwork: prefixes("172.30.0.0/16")[0], Subnets: prefixes("10.128.0.0/23"), BalancesServices: balances,
+			}
+			s, err := n.Static()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range s.Flows {
+				if text, err := f.Actions[0].MarshalText(); err != nil || string(text) != "drop" {
+					continue
+				}
+				explained := ExplainDrop(f.Table, f.Priority) != ExplainDrop(tableCommit, 0)
+				if want := !slices.Contains(unreached, f.Table) || f.Priority > 0; explained != want {
+					t.Errorf("table %d, priority %d: got %q", f.Table, f.Priority, ExplainDrop(f.Table, f.Priority))
+				}
+			}
+		}
+	}
+}

@@ -129,7 +129,7 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 func (n Node) commit(s *State) {
 	if n.evaluates() {
 		// table=130,priority=300,ct_state=+rpl+trk,ct_mark=0x1,ip,actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2
-		s.add(tableCommit, 300, ip(isReply(), goovs.ConnectionTrackingMark(markProxied, 0)),
+		s.add(tableCommit, ReplyToProxyPriority, ip(isReply(), goovs.ConnectionTrackingMark(markProxied, 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())

@@ -65,6 +65,14 @@ func (s *Snapshot) Flows(ctx context.Context, chosen func(pipeline.Owner) bool) 
 			mergeRefused(merged, owner, st, s.current)
 		}
 	}
+	flows, err := s.flows(merged)
+	if err != nil {
+		return nil, err
+	}
+	return flows, ctx.Err()
+}
+
+func (s *Snapshot) flows(merged map[ovs.Key]*mergedFlow) ([]DesiredFlow, error) {
 	flows := make([]DesiredFlow, 0, len(merged))
 	for key, m := range merged {
 		f, err := s.flow(key, m)
@@ -73,7 +81,36 @@ func (s *Snapshot) Flows(ctx context.Context, chosen func(pipeline.Owner) bool) 
 		}
 		flows = append(flows, f)
 	}
-	return flows, ctx.Err()
+	return flows, nil
+}
+
+// FlowsAt returns the flows with the keys, with all their owners, in no order. cookies has the cookie of each flow on the switch: owners of kinds that have
+// none of them are not considered, unless an owner of no kind has one.
+func (s *Snapshot) FlowsAt(ctx context.Context, cookies map[ovs.Key]uint64) ([]DesiredFlow, error) {
+	byKind := map[pipeline.Kind][]key{}
+	var shared []key // of any owner
+	for k, cookie := range cookies {
+		kind := pipeline.CookieKind(cookie)
+		if kind == pipeline.KindShared || kind == 0 {
+			shared = append(shared, flowKey(k))
+		} else {
+			byKind[kind] = append(byKind[kind], flowKey(k))
+		}
+	}
+	merged := map[ovs.Key]*mergedFlow{}
+	for owner, st := range s.current {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		for _, keys := range [][]key{shared, byKind[owner.Kind]} {
+			for _, k := range keys {
+				if c, ok := st[k]; ok {
+					mergeOne(merged, owner, k.flow, c)
+				}
+			}
+		}
+	}
+	return s.flows(merged)
 }
 
 // Has reports whether the owner has flows, or flows that are refused.
@@ -119,16 +156,19 @@ func (m *mergedFlow) add(owner pipeline.Owner, c contribution) {
 
 func merge(into map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state) {
 	for k, c := range st {
-		if k.kind != kindFlow {
-			continue
+		if k.kind == kindFlow {
+			mergeOne(into, owner, k.flow, c)
 		}
-		m := into[k.flow]
-		if m == nil {
-			m = &mergedFlow{}
-			into[k.flow] = m
-		}
-		m.add(owner, c)
 	}
+}
+
+func mergeOne(into map[ovs.Key]*mergedFlow, owner pipeline.Owner, k ovs.Key, c contribution) {
+	m := into[k]
+	if m == nil {
+		m = &mergedFlow{}
+		into[k] = m
+	}
+	m.add(owner, c)
 }
 
 // mergeOthers adds the contributions of owners that were not chosen to the flows of those that were.

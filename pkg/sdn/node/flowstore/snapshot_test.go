@@ -2,12 +2,15 @@ package flowstore
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -130,5 +133,45 @@ func TestSnapshot_isQuick(t *testing.T) {
 	t.Logf("%d owners under the lock: %v", number, best)
 	if best > limit {
 		t.Errorf("the lock was held for %v, want at most %v", best, limit)
+	}
+}
+
+func TestSnapshot_flowsAt(t *testing.T) {
+	f := newFake(t)
+	s := start(t, f)
+	must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)), flow(3, goovs.Conjunction(7, 1, 2)))))
+	must(t, s.Set(pod("b"), flows(flow(1, goovs.Output(1)), flow(3, goovs.Conjunction(5, 1, 2)), flow(4, goovs.Output(2)))))
+	must(t, s.Set(pod("c"), balanced(2, "10.1.0.1:53")))
+	sn := s.Snapshot()
+	all, err := sn.Flows(t.Context(), everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookies := map[ovs.Key]uint64{}
+	for _, d := range all {
+		cookies[d.Key] = d.Cookie
+	}
+	sorted := func(flows []DesiredFlow) []DesiredFlow {
+		slices.SortFunc(flows, func(a, b DesiredFlow) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+		return flows
+	}
+	got, err := sn.FlowsAt(t.Context(), cookies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sorted(all), sorted(got)); diff != "" {
+		t.Errorf("by cookie (-want +got):\n%s", diff)
+	}
+	for key := range cookies {
+		cookies[key] = 0
+	}
+	if got, err = sn.FlowsAt(t.Context(), cookies); err != nil || len(got) != len(all) {
+		t.Errorf("without cookies: got %d flows, %v, want %d", len(got), err, len(all))
+	}
+	for key := range cookies {
+		cookies[key] = pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}.Cookie()
+	}
+	if got, err = sn.FlowsAt(t.Context(), cookies); err != nil || len(got) != 0 {
+		t.Errorf("with cookies of another kind: got %v, %v", got, err)
 	}
 }

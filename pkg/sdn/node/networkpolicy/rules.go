@@ -1,5 +1,11 @@
 package networkpolicy
 
+import (
+	"net/netip"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+)
+
 // RuleIDs returns the conjunction IDs of the flows that a policy has on this node, and whether it isolates pods of this node. The namespace of a
 // ClusterNetworkPolicy is "". It returns false if the policy does not exist, or selects no pod of this node.
 func (p *Policies) RuleIDs(namespace, name string) (ids []uint32, isolates, ok bool) {
@@ -19,4 +25,27 @@ func (p *Policies) RuleNames(ids []uint32) []string {
 		}
 	}
 	return names
+}
+
+// Isolators returns the names of at most most policies that isolate the pod of this node with the address in the direction, sorted, and the number of further ones.
+func (p *Policies) Isolators(pod netip.Addr, egress bool, most int) (names []string, more int) {
+	direction := policy.Ingress
+	if egress {
+		direction = policy.Egress
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key, ok := p.compiler.engine.PodByAddr(pod)
+	if !ok {
+		return nil, 0
+	}
+	return p.compiler.engine.Isolators(key, direction, most)
+}
+
+// NameOf returns the name of the pod with the address, or that of the node, for which the namespace is ""; false if neither is known.
+func (p *Policies) NameOf(addr netip.Addr) (namespace, name string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key, ok := p.compiler.engine.PodByAddr(addr)
+	return key.Namespace, key.Name, ok
 }
