@@ -4,10 +4,15 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/diagnosticsserver"
 	"github.com/ovsdn/ovsdn/pkg/version"
@@ -27,7 +32,7 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	d := &diagnosticsserver.Network{
 		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
 		Drops: sampler.Drops, Peers: n.pinger.Problems,
-		HasEgressPolicy: n.hasEgressPolicy,
+		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
 	}
 	if n.policies != nil {
 		d.Policies = n.policies
@@ -38,6 +43,38 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 func (n *nodeNetwork) hasEgressPolicy(namespace, name string) bool {
 	_, err := n.caches.Network.Network().V1().EgressNetworkPolicies().Lister().EgressNetworkPolicies(namespace).Get(name)
 	return err == nil // a lister has no error but NotFound
+}
+
+// egressPolicies returns the names of a namespace's EgressNetworkPolicies, sorted.
+func (n *nodeNetwork) egressPolicies(namespace string) (names []string) {
+	all, _ := n.caches.Network.Network().V1().EgressNetworkPolicies().Lister().EgressNetworkPolicies(namespace).List(labels.Everything()) // from memory
+	for _, o := range all {
+		names = append(names, o.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// hostSubnetOf returns the HostSubnet of a node; false if it does not exist or is invalid.
+func (n *nodeNetwork) hostSubnetOf(node string) (*config.HostSubnet, bool) {
+	o, err := n.caches.Network.Network().V1().HostSubnets().Lister().Get(node)
+	if err != nil {
+		return nil, false
+	}
+	h, err := config.ParseHostSubnet(o)
+	return h, err == nil
+}
+
+// nodeOf returns the node with the hostIP. Only a trace needs it: no index is worth it.
+func (n *nodeNetwork) nodeOf(hostIP netip.Addr) (string, bool) {
+	all, _ := n.caches.Network.Network().V1().HostSubnets().Lister().List(labels.Everything()) // from memory
+	text := hostIP.String()
+	for _, o := range all {
+		if o.HostIP == text {
+			return o.Name, true
+		}
+	}
+	return "", false
 }
 
 // versionTimeout is how long a status waits for vswitchd.

@@ -148,8 +148,29 @@ func (fakePolicies) RuleNames(ids []uint32) (names []string) {
 		if id == 77 {
 			names = append(names, "default/allow/ingress/0")
 		}
+		if id == 79 {
+			names = append(names, "baseline/ingress/2")
+		}
 	}
 	return names
+}
+
+// Isolators returns that pod default/db is isolated for ingress, and pod shop/out for egress.
+func (fakePolicies) Isolators(pod netip.Addr, egress bool, _ int) (names []string, more int) {
+	switch {
+	case pod == netip.MustParseAddr("10.128.0.4") && !egress:
+		return []string{"default/allow", "default/deny"}, 3
+	case pod == netip.MustParseAddr("10.128.0.5") && egress:
+		return []string{"shop/closed"}, 0
+	}
+	return nil, 0
+}
+
+func (fakePolicies) NameOf(addr netip.Addr) (namespace, name string, ok bool) {
+	if addr == netip.MustParseAddr("10.129.0.9") {
+		return "default", "remote", true
+	}
+	return "", "", false
 }
 
 // node is a node with an Open vSwitch and the flows of some objects.

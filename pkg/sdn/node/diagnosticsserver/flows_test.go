@@ -161,6 +161,8 @@ func TestFlows_ofPolicy(t *testing.T) {
 
 // slowSwitch waits with its answer until release is closed.
 type slowSwitch struct {
+	Switch
+
 	asked, release chan struct{}
 	answer         []ovs.DumpedFlow
 }
@@ -233,6 +235,8 @@ func TestFlows_oneRequestAtATime(t *testing.T) {
 
 // busySwitch writes a change of the agent before each answer.
 type busySwitch struct {
+	Switch
+
 	write  func()
 	answer []ovs.DumpedFlow
 }

@@ -1,4 +1,5 @@
-// Package diagnosticsserver answers the controllers' requests for the state of the node and the flows of its bridge (docs/decisions/0020-diagnostics.md).
+// Package diagnosticsserver answers the controllers' requests for the state of the node, the flows of its bridge and the way of
+// packets through them (docs/decisions/0020-diagnostics.md).
 package diagnosticsserver
 
 import (
@@ -40,14 +41,16 @@ type Handler struct {
 	started metav1.Time
 	mux     *http.ServeMux
 	network atomic.Pointer[Network]
-	dumping atomic.Bool // a request for flows is being answered
+	dumping atomic.Bool   // a request for flows is being answered
+	tracing chan struct{} // has an element for each request for a trace that is being answered
 }
 
 // New returns a handler of a node without a network.
 func New(o Options) *Handler {
-	h := &Handler{options: o, started: metav1.Now(), mux: http.NewServeMux()}
+	h := &Handler{options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces)}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
+	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
 	return h
 }
 

@@ -3,6 +3,7 @@ package diagnosticsserver
 import (
 	"context"
 	"net/http"
+	"net/netip"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -10,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Network has the sources of the answers about one set-up of the node's network.
@@ -24,18 +26,27 @@ type Network struct {
 	Peers      func(most int) (problems []string, nodes int) // of paths to other nodes, and the number of those that are probed
 
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
-	Policies        Policies                          // nil in mode subnet
+	EgressPolicies  func(namespace string) []string   // the EgressNetworkPolicies of a namespace
+
+	Node         pipeline.Node
+	HostSubnetOf func(node string) (*config.HostSubnet, bool) // of another node
+	NodeOf       func(hostIP netip.Addr) (node string, ok bool)
+
+	Policies Policies // nil in mode subnet
 }
 
-// Switch reads the flows of the bridge (*native.Native).
+// Switch reads the flows of the bridge, and traces packets through them (*native.Native).
 type Switch interface {
 	DumpFlows(context.Context) ([]ovs.DumpedFlow, error)
+	Trace(context.Context, ovs.TracePacket) (string, error)
 }
 
 // Policies identifies the flows of policies (*networkpolicy.Policies).
 type Policies interface {
 	RuleIDs(namespace, name string) (ids []uint32, isolates, ok bool)
 	RuleNames(ids []uint32) []string
+	Isolators(pod netip.Addr, egress bool, most int) (names []string, more int)
+	NameOf(addr netip.Addr) (namespace, name string, ok bool)
 }
 
 // ready returns the network, or the reason why there is none.
