@@ -109,6 +109,7 @@ func modeParts() []part {
 			part{"revoked connections", seeRevocations},
 			part{"policies", seePolicies},
 			part{"egress firewall", seeEgressFirewall},
+			part{"traces", testTraces},
 			part{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }}),
 		{"egress IPs", seeEgressIPs},
 		{"pod replaced", seePodReplaced},

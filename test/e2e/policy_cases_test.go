@@ -42,7 +42,7 @@ func (g *grid) cases() []*generator.TestCase {
 func (g *grid) play(t *testing.T, cases []*generator.TestCase) {
 	t.Helper()
 	var took []time.Duration
-	questions, stale := 0, 0
+	questions, stale, traces := 0, 0, 0
 	step := func(t *testing.T, what string) {
 		t.Helper()
 		began := time.Now()
@@ -50,6 +50,7 @@ func (g *grid) play(t *testing.T, cases []*generator.TestCase) {
 		questions += len(all)
 		stale += g.follows(t, what, all)
 		took = append(took, time.Since(began))
+		traces += g.compareTraces(t, what, all)
 	}
 	step(t, "without policies")
 	for _, tc := range cases {
@@ -69,8 +70,8 @@ func (g *grid) play(t *testing.T, cases []*generator.TestCase) {
 		fixture.Arrived(t, "%v", err)
 	}
 	slices.Sort(took)
-	t.Logf("%d cases, %d steps, %d questions; from a change to the right answer to all: %v median, %v at most; %d times after the switches' caches were emptied",
-		len(cases), len(took), questions, took[len(took)/2], took[len(took)-1], stale)
+	t.Logf("%d cases, %d steps, %d questions; from a change to the right answer to all: %v median, %v at most; %d times after the switches' caches were emptied; %d traces agree",
+		len(cases), len(took), questions, took[len(took)/2], took[len(took)-1], stale, traces)
 }
 
 // staleTime is many times what nodes need to follow a change.

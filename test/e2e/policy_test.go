@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // Policies have a lab of their own, in mode networkpolicy, for the time of their test. With policyLabVariable the test uses an existing lab and
@@ -58,6 +60,7 @@ type grid struct {
 	*cluster
 	*prober
 	namespaces []string
+	random     *rand.Rand
 }
 
 func gridNames(names ...string) []string { return names }
@@ -65,7 +68,7 @@ func gridNames(names ...string) []string { return names }
 // newGrid also has both nodes, and a host outside that routes through the first, ask the pods.
 func newGrid(t *testing.T, c *cluster) *grid {
 	t.Helper()
-	g := &grid{cluster: c, namespaces: gridNames("x", "y", "z")}
+	g := &grid{cluster: c, namespaces: gridNames("x", "y", "z"), random: rand.New(rand.NewPCG(seed.Value(t), 0))}
 	for _, ns := range g.namespaces {
 		c.namedNamespace(t, ns, map[string]string{"ns": ns})
 		for i, name := range gridNames("a", "b", "c") {
