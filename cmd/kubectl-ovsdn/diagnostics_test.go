@@ -110,18 +110,23 @@ node1   pod-ingress   spoofed-source   2
 	l := &dropLister{IOStreams: genericiooptions.NewTestIOStreamsDiscard(), nodes: []string{"node1"}, watch: true}
 	out := &strings.Builder{}
 	l.Out = out
-	first := time.Now()
-	must := func(err error) {
+	increases := func(states ...diagnostics.NodeStatusStatus) string {
 		t.Helper()
-		if err != nil {
+		out.Reset()
+		if err := l.printIncreases(nodeStatuses(states...).Items); err != nil {
 			t.Fatal(err)
 		}
+		return out.String()
 	}
-	must(l.printRates(nodeStatuses(dropping).Items, first))
-	dropping.Drops = []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 27}, {Table: "pod-ingress", Reason: "spoofed-source", Packets: 2}}
-	must(l.printRates(nodeStatuses(dropping).Items, first.Add(2*time.Second)))
-	if diff := cmp.Diff("NODE    TABLE       REASON      PACKETS/S\nnode1   isolation   isolation   10.0\n", out.String()); diff != "" {
-		t.Errorf("rates (-want +got):\n%s", diff)
+	later := dropping
+	later.Drops = []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 27}, {Table: "pod-ingress", Reason: "spoofed-source", Packets: 2}}
+	for i, step := range []struct {
+		state diagnostics.NodeStatusStatus
+		want  string
+	}{{dropping, ""}, {later, "NODE    TABLE       REASON      INCREASE\nnode1   isolation   isolation   20\n"}, {later, ""}, {silent, ""}, {later, ""}} {
+		if got := increases(step.state); got != step.want {
+			t.Errorf("reading %d: got %q, want %q", i, got, step.want)
+		}
 	}
 }
 
@@ -129,13 +134,15 @@ func TestStatus(t *testing.T) {
 	failing := readyStatus()
 	failing.Ready, failing.NotReady, failing.Drift, failing.AgentVersion = false, "tun0 has no address\nno CNI configuration", 3, "v1.1.0"
 	failing.RefusedFlows = []string{"pod default/web: OFPBAC_BAD_OUT_PORT"}
-	failing.PeerProblems = []string{"node3: packets of the overlay are lost"}
+	failing.PeerProblems = []diagnostics.PeerProblem{{Node: "node3", Problem: "the overlay does not answer"}}
+	ready := readyStatus()
+	ready.PeerProblems = failing.PeerProblems
 	silent := diagnostics.NodeStatusStatus{Error: "the agent does not answer: connection refused"}
-	all := nodeStatuses(readyStatus(), failing, silent)
+	all := nodeStatuses(ready, failing, silent)
 	leader := "ovsdn-controller-abc"
 	api := newFakeAPI(t, map[string]any{
 		diagnosticsPath + "/nodestatuses":       all,
-		diagnosticsPath + "/nodestatuses/node1": all.Items[0],
+		diagnosticsPath + "/nodestatuses/node1": nodeStatuses(readyStatus()).Items[0],
 		diagnosticsPath + "/nodestatuses/node9": metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound, Message: `nodestatuses.diagnostics.ovsdn.io "node9" not found`,
 			Details: &metav1.StatusDetails{Group: diagnostics.Group, Kind: "nodestatuses", Name: "node9"}},
 		"/apis/network.openshift.io/v1/hostsubnets": map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"name": "node1"}}}},
@@ -156,8 +163,8 @@ VNIDs:       1 of 2 namespaces
 Leader:      ovsdn-controller-abc
 node2: not ready: tun0 has no address; no CNI configuration
 node2: the switch refuses flows: pod default/web: OFPBAC_BAD_OUT_PORT
-node2: to node3: packets of the overlay are lost
 node3: the agent does not answer: connection refused
+node3: from node1, node2: the overlay does not answer
 `, "", "status")
 	api.wants(t, exitOK, `
 NODE    READY   HOST-IP     SUBNET          PODS   FREE   FLOWS   DRIFT   VERSION   MODE          DATAPATH   OVS     LAST AUDIT

@@ -24,9 +24,12 @@ type dropLister struct {
 	watch     bool
 	noHeaders bool
 
-	previous map[nodeDrop]uint64 // packets; nil before the first reading
-	read     time.Time           // previous
+	previous map[nodeDrop]uint64 // packets
+	known    map[string]bool     // the nodes of previous
 }
+
+// sampleInterval is that in which agents read most of the counters.
+const sampleInterval = 15 * time.Second
 
 // nodeDrop is what a counter counts.
 type nodeDrop struct{ node, table, reason string }
@@ -36,20 +39,20 @@ func dropsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	cmd := &cobra.Command{
 		Use:   "drops [NODE...]",
 		Short: "Show the packets that the nodes' flows drop",
-		Long: "Show how many packets the flows of all nodes, or of these, have dropped since the agent started, by table and reason. The counters are\n" +
-			"at most 15 seconds old, those of foreign tunnel packets and egress firewalls at most a minute.",
-		Example:           "  kubectl ovsdn drops\n\n  # packets per second\n  kubectl ovsdn drops node1 --watch",
+		Long: "Show how many packets the flows of all nodes, or of these, have dropped since the agent started, by table and reason; those of reason\n" +
+			"policy since vswitchd started. Counters are at most 15 seconds old, foreign-source and egress-firewall at most 60 seconds.",
+		Example:           "  kubectl ovsdn drops\n\n  # what is dropped now\n  kubectl ovsdn drops node1 --watch",
 		ValidArgsFunction: completeNodes(flags),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			l.nodes = args
 			if l.kube, _, err = clients(flags); err != nil {
 				return err
 			}
-			return poll(cmd.Context(), l.watch, l.show)
+			return poll(cmd.Context(), l.watch, sampleInterval, l.show)
 		},
 	}
 	cmd.Flags().BoolVar(&l.noHeaders, "no-headers", false, "do not print the table's headers")
-	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "print the rates per second of counters that increase, every 2 seconds (drops)")
+	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "print the counters that increase, by how much, every 15 seconds (drops)")
 	return cmd
 }
 
@@ -64,9 +67,9 @@ func (l *dropLister) show(ctx context.Context) error {
 		}
 	}
 	if l.watch {
-		err = l.printRates(statuses, time.Now())
+		err = l.printIncreases(statuses)
 	} else {
-		err = l.printTotals(statuses)
+		err = l.printTotals(statuses, len(problems) == 0)
 	}
 	for _, p := range problems {
 		fmt.Fprintln(l.ErrOut, strings.ReplaceAll(p, "\n", "; "))
@@ -77,30 +80,34 @@ func (l *dropLister) show(ctx context.Context) error {
 	return err
 }
 
-func (l *dropLister) printTotals(statuses []diagnostics.NodeStatus) error {
+func (l *dropLister) printTotals(statuses []diagnostics.NodeStatus, isComplete bool) error {
 	table := dropTable("Packets")
 	eachDrop(statuses, func(d nodeDrop, packets uint64) {
 		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{d.node, d.table, d.reason, packets}})
 	})
 	if len(table.Rows) == 0 {
-		fmt.Fprintln(l.ErrOut, "No dropped packets")
+		if isComplete {
+			fmt.Fprintln(l.ErrOut, "No dropped packets")
+		}
 		return nil
 	}
 	return l.print(table)
 }
 
-// printRates prints the counters that increased since the previous call.
-func (l *dropLister) printRates(statuses []diagnostics.NodeStatus, now time.Time) error {
-	table, current, seconds := dropTable("Packets/s"), map[nodeDrop]uint64{}, now.Sub(l.read).Seconds()
+// printIncreases prints the counters that increased since the previous call, of nodes that answered then.
+func (l *dropLister) printIncreases(statuses []diagnostics.NodeStatus) error {
+	table, current, known := dropTable("Increase"), map[nodeDrop]uint64{}, map[string]bool{}
+	for _, o := range statuses {
+		known[o.Name] = o.Status.Error == ""
+	}
 	eachDrop(statuses, func(d nodeDrop, packets uint64) {
 		current[d] = packets
-		if before := l.previous[d]; packets > before {
-			table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{d.node, d.table, d.reason, fmt.Sprintf("%.1f", float64(packets-before)/seconds)}})
+		if before := l.previous[d]; l.known[d.node] && packets > before {
+			table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{d.node, d.table, d.reason, packets - before}})
 		}
 	})
-	isFirst := l.previous == nil
-	l.previous, l.read = current, now
-	if isFirst || len(table.Rows) == 0 {
+	l.previous, l.known = current, known
+	if len(table.Rows) == 0 {
 		return nil
 	}
 	return l.print(table)

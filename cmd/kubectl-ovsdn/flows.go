@@ -70,7 +70,7 @@ func flowsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 			if l.kube, _, err = clients(flags); err != nil {
 				return err
 			}
-			return poll(cmd.Context(), l.watch, l.show)
+			return poll(cmd.Context(), l.watch, pollInterval, l.show)
 		},
 	}
 	format.AddFlags(cmd)

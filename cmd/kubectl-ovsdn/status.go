@@ -22,7 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
-// pollInterval is that of --watch.
+// pollInterval is that of --watch, except of counters that agents sample.
 const pollInterval = 2 * time.Second
 
 // statusLister reads the statuses of nodes.
@@ -53,7 +53,7 @@ func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 			if s.kube, s.network, err = clients(flags); err != nil {
 				return err
 			}
-			return poll(cmd.Context(), watch, s.show)
+			return poll(cmd.Context(), watch, pollInterval, s.show)
 		},
 	}
 	format.AddFlags(cmd)
@@ -63,13 +63,13 @@ func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 	return cmd
 }
 
-// poll calls show once, or with watch until the context ends.
-func poll(ctx context.Context, watch bool, show func(context.Context) error) error {
+// poll calls show once, or with watch in the interval until the context ends.
+func poll(ctx context.Context, watch bool, interval time.Duration, show func(context.Context) error) error {
 	err := show(ctx)
 	if !watch {
 		return err
 	}
-	tick := time.NewTicker(pollInterval)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for err == nil || errors.Is(err, errReported) {
 		select {
@@ -93,6 +93,7 @@ func (s *statusLister) show(ctx context.Context) error {
 	for _, st := range statuses {
 		problems = append(problems, problemsOf(st)...)
 	}
+	problems = append(problems, peerProblems(statuses)...)
 	_, isTable := s.printer.(*tablePrinter)
 	if err := s.print(statuses, isTable); err != nil {
 		return err
@@ -211,9 +212,26 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 	for _, refused := range st.RefusedFlows {
 		add("the switch refuses flows: " + refused)
 	}
-	for _, problem := range st.PeerProblems {
-		add("to " + problem)
+	return lines
+}
+
+// peerProblems returns a line for each node that others do not reach, and each problem: if it is down, all others report it.
+func peerProblems(statuses []diagnostics.NodeStatus) (lines []string) {
+	const most = 3 // names in a line
+	reporters := map[diagnostics.PeerProblem][]string{}
+	for _, o := range statuses {
+		for _, p := range o.Status.PeerProblems {
+			reporters[p] = append(reporters[p], o.Name)
+		}
 	}
+	for p, names := range reporters {
+		from := strings.Join(names[:min(most, len(names))], ", ")
+		if more := len(names) - most; more > 0 {
+			from += fmt.Sprintf(" and %d more", more)
+		}
+		lines = append(lines, fmt.Sprintf("%s: from %s: %s", p.Node, from, strings.ReplaceAll(p.Problem, "\n", "; ")))
+	}
+	slices.Sort(lines)
 	return lines
 }
 

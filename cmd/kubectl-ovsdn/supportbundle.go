@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -38,15 +39,16 @@ type supportBundle struct {
 	nodes []string
 	file  string // "-": standard output
 
-	archive *tar.Writer
-	now     time.Time
-	missing []string // what could not be read
-	removed int      // credentials
-	leftOut []string // what is never read
+	archive     *tar.Writer
+	now         time.Time
+	credentials credentials
+	missing     []string // what could not be read
+	removed     int      // number of credentials
+	leftOut     []string
 }
 
 func supportBundleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
-	b := &supportBundle{IOStreams: streams}
+	b := &supportBundle{IOStreams: streams, credentials: newCredentials()}
 	cmd := &cobra.Command{
 		Use:   "support-bundle [NODE...]",
 		Short: "Write the state of the pod network to an archive, for a report",
@@ -145,6 +147,9 @@ func (b *supportBundle) collect(ctx context.Context) error {
 			b.miss(ctx, "flows of "+node, err)
 			continue
 		}
+		if answer.Truncated {
+			b.leftOut = append(b.leftOut, fmt.Sprintf("flows of %s: installed ones beyond %d", node, diagnostics.MaxFlows))
+		}
 		if err := b.addJSON("flows/"+node+".json", answer); err != nil {
 			return err
 		}
@@ -242,23 +247,56 @@ func (b *supportBundle) addLogs(ctx context.Context, nodes []string) error {
 }
 
 func (b *supportBundle) addLog(ctx context.Context, pod, container string, previous bool) error {
-	limit, file := int64(bundleLogBytes), "logs/"+pod+"/"+container+".log"
+	file := "logs/" + pod + "/" + container + ".log"
 	if previous {
 		file = "logs/" + pod + "/" + container + ".previous.log"
 	}
-	stream, err := b.kube.CoreV1().Pods(controllerNamespace).GetLogs(pod, &corev1.PodLogOptions{
-		Container: container, Previous: previous, Timestamps: true, LimitBytes: &limit,
-	}).Stream(ctx)
+	stream, err := b.kube.CoreV1().Pods(controllerNamespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true}).Stream(ctx)
 	if err != nil {
 		b.miss(ctx, file, err)
 		return nil
 	}
 	defer stream.Close()
-	text, err := io.ReadAll(io.LimitReader(stream, limit))
-	if err != nil {
+	var log tail
+	if _, err := io.Copy(&log, stream); err != nil {
 		b.miss(ctx, file, err)
 	}
+	text, isWhole := log.text()
+	if !isWhole {
+		b.leftOut = append(b.leftOut, fmt.Sprintf("%s: all but the last %d MiB", file, bundleLogBytes>>20))
+	}
 	return b.add(file, text)
+}
+
+// tail retains the last bundleLogBytes of what is written to it.
+type tail struct {
+	last  []byte // at most twice bundleLogBytes
+	isCut bool
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.last = append(t.last, p...)
+	if len(t.last) > 2*bundleLogBytes {
+		t.cut()
+	}
+	return len(p), nil
+}
+
+func (t *tail) cut() {
+	t.last, t.isCut = append(t.last[:0], t.last[len(t.last)-bundleLogBytes:]...), true
+}
+
+// text returns what was retained, from the begin of a line on, and whether that is all.
+func (t *tail) text() (text []byte, isWhole bool) {
+	if len(t.last) > bundleLogBytes {
+		t.cut()
+	}
+	if !t.isCut {
+		return t.last, true
+	}
+	_, whole, _ := bytes.Cut(t.last, []byte("\n"))
+	return whole, false
 }
 
 // miss records what could not be read.
@@ -278,7 +316,7 @@ func (b *supportBundle) addJSON(name string, value any) error {
 
 // add adds a file without credentials.
 func (b *supportBundle) add(name string, content []byte) error {
-	content, removed := withoutCredentials(content)
+	content, removed := b.credentials.remove(content)
 	b.removed += removed
 	header := &tar.Header{Name: "ovsdn-support/" + strings.TrimPrefix(name, "/"), Mode: 0o600, Size: int64(len(content)), ModTime: b.now}
 	if err := b.archive.WriteHeader(header); err != nil {
@@ -297,6 +335,9 @@ func (b *supportBundle) contents() []byte {
 	fmt.Fprintln(&text, "\nNot readable:")
 	for _, m := range b.missing {
 		fmt.Fprintln(&text, "- "+m)
+	}
+	if len(b.missing) == 0 {
+		fmt.Fprintln(&text, "- nothing")
 	}
 	return []byte(text.String())
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -116,6 +117,20 @@ func TestSupportBundle(t *testing.T) {
 	}
 }
 
+// A log is cut at its begin: what happened last is at its end.
+func TestTail(t *testing.T) {
+	for _, lines := range []int{10, bundleLogBytes / 8, 3 * bundleLogBytes / 8} {
+		var log tail
+		for i := range lines {
+			fmt.Fprintf(&log, "%09d\n", i)
+		}
+		text, isWhole := log.text()
+		if want := lines*10 <= bundleLogBytes; isWhole != want || len(text)%10 != 0 || len(text) > bundleLogBytes || !bytes.HasSuffix(text, fmt.Appendf(nil, "%09d\n", lines-1)) {
+			t.Errorf("%d lines: got %d bytes, whole %v, want %v", lines, len(text), isWhole, want)
+		}
+	}
+}
+
 // Without names, nodes with a problem come first; standard output is no file.
 func TestSupportBundle_standardOutput(t *testing.T) {
 	_, out, _ := bundleAPI(t).run(t.Context(), "support-bundle", "--file=-")
@@ -125,12 +140,13 @@ func TestSupportBundle_standardOutput(t *testing.T) {
 	}
 }
 
-func FuzzWithoutCredentials(f *testing.F) {
+func FuzzCredentials(f *testing.F) {
+	patterns := newCredentials()
 	f.Add([]byte("a"), []byte("b"))
 	f.Fuzz(func(t *testing.T, before, after []byte) {
 		for _, credential := range []string{fakeToken, fakeKey} {
 			content := bytes.Join([][]byte{before, []byte(credential), after}, []byte("\n"))
-			clean, removed := withoutCredentials(content)
+			clean, removed := patterns.remove(content)
 			if removed == 0 || bytes.Contains(clean, []byte(credential)) {
 				t.Errorf("%q is still in %q", credential, clean)
 			}

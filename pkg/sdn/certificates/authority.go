@@ -72,8 +72,8 @@ func NewAuthority(now time.Time, previous *Authority) (*Authority, error) {
 	return a, nil
 }
 
-// ErrNotYetValid is the error of an authority that begins in the future: the clock of its creator, or that of the reader, is wrong.
-var ErrNotYetValid = errors.New("the authority is not valid yet: the clock of this controller is late, or that of its creator was ahead")
+// ErrNotYetValid is the error of an authority whose notBefore is in the future: the clock of its creator, or that of the reader, is wrong.
+var ErrNotYetValid = errors.New("the CA certificate is not yet valid")
 
 // ParseAuthority returns the authority of a Secret. It fails if the authority can't sign valid certificates: with ErrNotYetValid, if it can later.
 func ParseAuthority(bundle, key []byte, now time.Time) (*Authority, error) {
@@ -96,9 +96,9 @@ func ParseAuthority(bundle, key []byte, now time.Time) (*Authority, error) {
 	case !private.PublicKey.Equal(certs[0].PublicKey):
 		return nil, fmt.Errorf("%s is not the key of the first certificate", KeyKey)
 	case now.Before(certs[0].NotBefore):
-		return nil, fmt.Errorf("%w: it begins at %s", ErrNotYetValid, certs[0].NotBefore)
+		return nil, fmt.Errorf("%w: notBefore is %s", ErrNotYetValid, certs[0].NotBefore)
 	case now.After(certs[0].NotAfter):
-		return nil, fmt.Errorf("the authority ended at %s", certs[0].NotAfter)
+		return nil, fmt.Errorf("the CA certificate expired: notAfter is %s", certs[0].NotAfter)
 	}
 	return &Authority{certs, private}, nil
 }

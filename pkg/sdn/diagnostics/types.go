@@ -56,12 +56,19 @@ type NodeStatusStatus struct {
 	Addresses int `json:"addresses"`     // of the node's subnet
 	Free      int `json:"freeAddresses"` // of them
 
-	// PeerProblems has a sentence for each other node that ICMP probes do not reach through the overlay, at most 20. Peers is the number of nodes that are probed.
-	PeerProblems []string `json:"peerProblems,omitempty"`
-	Peers        int      `json:"peers"`
+	// PeerProblems are other nodes that ICMP probes do not reach through the overlay, at most 20. Peers is the number of nodes that are probed.
+	PeerProblems []PeerProblem `json:"peerProblems,omitempty"`
+	Peers        int           `json:"peers"`
 
-	// Drops are counters of dropped packets since the agent started, at most 15 seconds old, those of peers and egress firewalls at most a minute.
+	// Drops are counters of dropped packets since the agent started, with reason policy since vswitchd started. They are at most 15 seconds old, those with reason
+	// foreign-source or egress-firewall at most a minute.
 	Drops []NodeDrop `json:"drops,omitempty"`
+}
+
+// PeerProblem is a node that another one does not reach.
+type PeerProblem struct {
+	Node    string `json:"node"`
+	Problem string `json:"problem"`
 }
 
 // NodeDrop is the number of packets that flows of a table have dropped for one reason.

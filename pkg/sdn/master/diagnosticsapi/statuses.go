@@ -23,7 +23,7 @@ const (
 	listTimeout = 50 * time.Second
 
 	maxRefusedFlows = 20
-	maxPeerProblems = 21 // with the number of others
+	maxPeerProblems = 20
 	maxDrops        = 64
 	lastYear        = 2200 // of times that an agent may report: clients fail to parse five digits
 )
@@ -126,8 +126,14 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 		*s = printable(*s, maxName)
 	}
 	o.NotReady = printable(o.NotReady, maxMessage)
-	o.RefusedFlows = limitTexts(o.RefusedFlows, maxRefusedFlows)
-	o.PeerProblems = limitTexts(o.PeerProblems, maxPeerProblems)
+	o.RefusedFlows = slices.Clip(o.RefusedFlows[:min(len(o.RefusedFlows), maxRefusedFlows)])
+	for i := range o.RefusedFlows {
+		o.RefusedFlows[i] = printable(o.RefusedFlows[i], maxMessage)
+	}
+	o.PeerProblems = slices.Clip(o.PeerProblems[:min(len(o.PeerProblems), maxPeerProblems)])
+	for i := range o.PeerProblems {
+		o.PeerProblems[i] = diagnostics.PeerProblem{Node: printable(o.PeerProblems[i].Node, maxNodeName), Problem: printable(o.PeerProblems[i].Problem, maxMessage)}
+	}
 	o.Drops = slices.Clip(o.Drops[:min(len(o.Drops), maxDrops)])
 	for i := range o.Drops {
 		o.Drops[i].Table, o.Drops[i].Reason = printable(o.Drops[i].Table, maxName), printable(o.Drops[i].Reason, maxName)
@@ -140,15 +146,6 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 			*t = nil
 		}
 	}
-}
-
-// limitTexts returns at most so many texts, printable.
-func limitTexts(texts []string, most int) []string {
-	limited := make([]string, 0, min(len(texts), most))
-	for _, text := range texts[:min(len(texts), most)] {
-		limited = append(limited, printable(text, maxMessage))
-	}
-	return slices.Clip(limited)
 }
 
 // isValidTime reports whether clients can parse the time.

@@ -95,7 +95,7 @@ func (p *Publisher) reconcile(ctx context.Context, _ string) error {
 	return p.publish(ctx, authority.Bundle())
 }
 
-// renew replaces the authority unless the Secret, which the cache may have late, has one that is valid. A deleted Secret is a revocation: the new authority
+// renew replaces the authority unless the Secret has one that is valid: the cache may be stale. A deleted Secret is a revocation: the new authority
 // does not trust the previous one. So is an invalid one, but not one that only a wrong clock makes invalid.
 func (p *Publisher) renew(ctx context.Context) error {
 	stored, err := p.kube.CoreV1().Secrets(certificates.Namespace).Get(ctx, certificates.ObjectName, metav1.GetOptions{})
@@ -108,7 +108,7 @@ func (p *Publisher) renew(ctx context.Context) error {
 	previous, err := p.current(stored)
 	switch {
 	case errors.Is(err, certificates.ErrNotYetValid):
-		return fmt.Errorf("parse Secret %s: %w; correct the clock, or delete the Secret", klog.KObj(stored), err)
+		return fmt.Errorf("parse Secret %s: %w; correct the clock of this controller, or delete the Secret if its creator's was wrong", klog.KObj(stored), err)
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Replacing the diagnostics authority, which is invalid", "secret", klog.KObj(stored))
 	case previous != nil && p.now().Before(previous.RenewAt()):
@@ -128,7 +128,7 @@ func (p *Publisher) renew(ctx context.Context) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Created the diagnostics authority", "isRenewal", previous != nil)
-	return p.publish(ctx, authority.Bundle())
+	return nil // the Secret's event publishes it
 }
 
 // current returns the authority of the Secret, nil without a Secret.

@@ -98,7 +98,10 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	m.network.Store(&Network{
 		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
 		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 }, BeyondBudget: func() (namespaces, flows int) { return 1, 2000 },
+		Worst: func(most int) []PeerPath { return []PeerPath{{"node2", "overlay", 0.5, time.Second}}[:min(most, 1)] },
 	})
+	m.ObservePeer("overlay", time.Millisecond, true)
+	m.ObservePeer("underlay", 0, false)
 	return m
 }
 
@@ -179,6 +182,8 @@ func TestMetrics(t *testing.T) {
 		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,
 		`ovsdn_cni_request_duration_seconds_count{result="retry",verb="DEL"} 1`, `ovsdn_cni_request_duration_seconds_count{result="success",verb="DEL"} 1`,
 		`ovsdn_reconcile_duration_seconds_count{loop="services",result="error"} 1`,
+		`ovsdn_worst_peer_loss_ratio{node="node2",path="overlay"} 0.5`, `ovsdn_worst_peer_rtt_seconds{node="node2",path="overlay"} 1`,
+		`ovsdn_peer_probes_total{path="underlay",result="lost"} 1`, `ovsdn_peer_rtt_seconds_count{path="overlay"} 1`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("the scrape lacks %s", want)

@@ -84,9 +84,10 @@ type MulticastNodes struct {
 
 // RemoteNode is another node, or a machine outside of the cluster.
 type RemoteNode struct {
-	VTEP    netip.Addr
-	Gateway netip.Addr // of its first subnet, which its tun0 has if it is a node
-	IsNode  bool       // a node of the cluster, whose pods the API server has; else a machine that may have pods of any VNID
+	VTEP       netip.Addr
+	Gateway    netip.Addr // of its first subnet, which its tun0 has if it is a node
+	IsRetained bool       // the Node was deleted: the address may be another machine's
+	IsNode     bool       // a node of the cluster, whose pods the API server has; else a machine that may have pods of any VNID
 
 	FixedVNID    config.VNID // the only VNID of the machine, if HasFixedVNID
 	HasFixedVNID bool

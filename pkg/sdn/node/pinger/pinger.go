@@ -6,6 +6,7 @@ package pinger
 import (
 	"context"
 	"crypto/rand"
+	mathrand "math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -24,8 +25,10 @@ const (
 
 	retryInterval = time.Minute // after a failure to open a socket
 
-	// brokenAfter is the number of lost probes in a row after which a path counts as broken.
-	brokenAfter = 3
+	// failureThreshold is the number of consecutive lost probes after which a path counts as broken.
+	failureThreshold = 3
+	// startTime is how long the agent of a new node may take until its tun0 answers: it pulls images.
+	startTime = 10 * time.Minute
 )
 
 // Path is a way to another node.
@@ -70,19 +73,21 @@ type Pinger struct {
 	order   []*peer // in which they are probed
 	next    int     // index of order
 	path    int     // index of Paths, of the next probe
-	pending map[uint64]probe
+	pending map[uint64]request
+	probing bool     // the socket is open
 	sent    []uint64 // numbers of pending probes, the oldest first; some may have been answered
 	number  uint64   // of the last probe
 }
 
 type peer struct {
 	name  string
+	added time.Time
 	addrs map[Path]netip.Addr
 	stats map[Path]*series
 }
 
-// probe is a request without an answer yet.
-type probe struct {
+// request is one without an answer yet.
+type request struct {
 	peer *peer
 	path Path
 	to   netip.Addr
@@ -94,7 +99,7 @@ func New(o Options) *Pinger {
 	// Replies to probes of a previous agent must not match.
 	var first [4]byte
 	rand.Read(first[:]) // never fails (crypto/rand)
-	p := &Pinger{Options: o, peers: map[string]*peer{}, pending: map[uint64]probe{}}
+	p := &Pinger{Options: o, peers: map[string]*peer{}, pending: map[uint64]request{}}
 	for _, b := range first {
 		p.number = p.number<<8 | uint64(b)
 	}
@@ -107,7 +112,7 @@ func (p *Pinger) SetRemoteNode(name string, node *inputs.RemoteNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.peers[name]
-	if node == nil || !node.IsNode || !node.Gateway.IsValid() {
+	if node == nil || !node.IsNode || node.IsRetained || !node.Gateway.IsValid() {
 		if known != nil {
 			p.remove(known)
 		}
@@ -120,11 +125,14 @@ func (p *Pinger) SetRemoteNode(name string, node *inputs.RemoteNode) {
 		p.remove(known)
 	}
 	fresh := &peer{
-		name: name, addrs: map[Path]netip.Addr{Overlay: node.Gateway, OverlayMTU: node.Gateway, Underlay: node.VTEP},
+		name: name, added: time.Now(), addrs: map[Path]netip.Addr{Overlay: node.Gateway, OverlayMTU: node.Gateway, Underlay: node.VTEP},
 		stats: map[Path]*series{Overlay: {}, OverlayMTU: {}, Underlay: {}},
 	}
 	p.peers[name] = fresh
+	// In a random order, so that not all nodes probe a node at the same time.
+	i := mathrand.IntN(len(p.order) + 1)
 	p.order = append(p.order, fresh)
+	p.order[i], p.order[len(p.order)-1] = p.order[len(p.order)-1], p.order[i]
 }
 
 // remove takes the last peer in place of the removed one: a cluster has thousands.
@@ -147,28 +155,34 @@ func (p *Pinger) Run(ctx context.Context) {
 		return
 	}
 	for ctx.Err() == nil {
-		socket, err := p.Open()
-		if err == nil {
-			p.probeWith(ctx, socket)
-			continue
+		err := p.probe(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		klog.FromContext(ctx).Error(err, "Failed to open an ICMP socket; other nodes are not probed", "retryAfter", retryInterval)
+		klog.FromContext(ctx).Error(err, "Failed to probe other nodes by ICMP", "retryAfter", retryInterval, "action", "give the agent CAP_NET_RAW, or set --peer-probe-rate=0")
 		pause(ctx, retryInterval)
 	}
 }
 
-// probeWith probes until the context ends or the socket fails.
-func (p *Pinger) probeWith(ctx context.Context, socket Socket) {
-	ctx, stop := context.WithCancel(ctx)
+// probe probes until the context ends or the socket fails.
+func (p *Pinger) probe(ctx context.Context) error {
+	socket, err := p.Open()
+	if err != nil {
+		return err
+	}
+	p.setProbing(true)
+	defer p.setProbing(false)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	var receiving sync.WaitGroup
 	defer receiving.Wait()
-	defer socket.Close()
-	defer stop()
+	defer socket.Close() // ends Receive
 	receiving.Go(func() {
-		defer stop()
 		for {
 			from, number, err := socket.Receive()
 			if err != nil {
+				fail(err)
 				return
 			}
 			p.answer(from, number, time.Now())
@@ -182,6 +196,13 @@ func (p *Pinger) probeWith(ctx context.Context, socket Socket) {
 		}
 		pause(ctx, p.interval())
 	}
+	return context.Cause(ctx)
+}
+
+func (p *Pinger) setProbing(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.probing = on
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -202,11 +223,11 @@ func (p *Pinger) interval() time.Duration {
 }
 
 // choose returns the next probe, with its number and the size of its packet.
-func (p *Pinger) choose(now time.Time) (chosen probe, number uint64, size int, ok bool) {
+func (p *Pinger) choose(now time.Time) (chosen request, number uint64, size int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.order) == 0 {
-		return probe{}, 0, 0, false
+		return request{}, 0, 0, false
 	}
 	if p.next >= len(p.order) {
 		p.next, p.path = 0, (p.path+1)%len(Paths())
@@ -218,7 +239,7 @@ func (p *Pinger) choose(now time.Time) (chosen probe, number uint64, size int, o
 	if path == OverlayMTU {
 		size = p.MTU
 	}
-	chosen = probe{to, path, to.addrs[path], now}
+	chosen = request{to, path, to.addrs[path], now}
 	p.pending[p.number] = chosen
 	p.sent = append(p.sent, p.number)
 	return chosen, p.number, size, true

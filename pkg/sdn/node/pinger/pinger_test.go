@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -73,7 +74,7 @@ func remote(i int) *inputs.RemoteNode {
 }
 
 // run runs a pinger of some nodes in a bubble for a time.
-func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, observed map[string]int) {
+func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, observed map[string]int, problems []diagnostics.PeerProblem, probed int) {
 	t.Helper()
 	observed = map[string]int{}
 	var mu sync.Mutex
@@ -91,15 +92,19 @@ func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, obser
 	for i := range nodes {
 		p.SetRemoteNode(fmt.Sprintf("node%d", i+1), remote(i+1))
 	}
+	deleted := remote(200)
+	deleted.IsRetained = true
+	p.SetRemoteNode("deleted", deleted)
 	p.SetRemoteNode("outside", &inputs.RemoteNode{VTEP: netip.MustParseAddr("198.51.100.1"), Gateway: netip.MustParseAddr("10.200.0.1")})
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { p.Run(ctx) })
 	time.Sleep(d) //nolint:forbidigo // of the bubble
+	problems, probed = p.Problems(20)
 	stop()
 	n.close()
 	running.Wait()
-	return p, observed
+	return p, observed, problems, probed
 }
 
 // Each kind of fault has its sentence; nodes that answer nothing since the start have none.
@@ -110,24 +115,30 @@ func TestPinger_problems(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		drops func(to netip.Addr, size int) bool
-		want  []string
+		want  []diagnostics.PeerProblem
 	}{
 		{"nothing lost", func(netip.Addr, int) bool { return false }, nil},
-		{"overlay", func(to netip.Addr, _ int) bool { return to == overlayOf(2) }, []string{
-			"node2: packets of the overlay are lost, those of the underlay are not: check that firewalls admit VXLAN between the nodes, and the node's br0"}},
-		{"large packets", func(to netip.Addr, size int) bool { return to == overlayOf(2) && size > 1400 }, []string{
-			"node2: packets of the overlay with 1450 bytes are lost, small ones are not: the MTU of the underlay is too small"}},
+		{"overlay", func(to netip.Addr, _ int) bool { return to == overlayOf(2) }, nil}, // as while the agent of a new node starts
+		{"overlay, later", func(to netip.Addr, _ int) bool { return to == overlayOf(2) && time.Since(began) > time.Minute }, []diagnostics.PeerProblem{
+			{Node: "node2", Problem: "the overlay does not answer, the underlay does: check that firewalls admit VXLAN between the nodes, and br0 of both"}}},
+		{"large packets", func(to netip.Addr, size int) bool { return to == overlayOf(2) && size > 1400 }, []diagnostics.PeerProblem{
+			{Node: "node2", Problem: "the overlay loses packets of 1450 bytes, and not small ones: the MTU of the underlay is too small (docs/mtu.md)"}}},
 		{"never answered", func(to netip.Addr, _ int) bool { return to == overlayOf(2) || to == underlayOf(2) }, nil},
 		{"both, later", func(to netip.Addr, _ int) bool {
 			return (to == overlayOf(2) || to == underlayOf(2)) && time.Since(began) > time.Minute
-		}, []string{"node2: neither the overlay nor the underlay answers"}},
+		}, []diagnostics.PeerProblem{{Node: "node2", Problem: "neither the overlay nor the underlay answers: the node is down or cut off"}}},
+		{"overlay, later, ICMP to hosts is blocked", func(to netip.Addr, _ int) bool {
+			return to == underlayOf(2) || to == overlayOf(2) && time.Since(began) > time.Minute
+		}, []diagnostics.PeerProblem{{Node: "node2", Problem: "the overlay does not answer any longer, and the underlay has never answered: check VXLAN between the nodes, and the node"}}},
 		{"ICMP to hosts is blocked", func(to netip.Addr, _ int) bool { return to == underlayOf(1) || to == underlayOf(2) }, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began = time.Now()
-				p, _ := run(t, newNetwork(tc.drops), 2, 3*time.Minute)
-				got, nodes := p.Problems(20)
+				p, _, got, nodes := run(t, newNetwork(tc.drops), 2, 3*time.Minute)
+				if _, after := p.Problems(20); after != 0 {
+					t.Errorf("got %d nodes after the end, want 0", after)
+				}
 				if diff := cmp.Diff(tc.want, got); diff != "" || nodes != 2 {
 					t.Errorf("%d nodes, want 2; problems (-want +got):\n%s", nodes, diff)
 				}
@@ -142,7 +153,7 @@ func TestPinger_rate(t *testing.T) {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(func(netip.Addr, int) bool { return false })
-				_, observed := run(t, n, nodes, 300*time.Second)
+				_, observed, _, _ := run(t, n, nodes, 300*time.Second)
 				if got := len(n.sent); math.Abs(float64(got-want)) > 3 {
 					t.Errorf("got %d probes in 300 s, want %d", got, want)
 				}
@@ -163,9 +174,9 @@ func TestPinger_rate(t *testing.T) {
 func TestPinger_worst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(func(to netip.Addr, _ int) bool { return to == remote(3).VTEP })
-		p, observed := run(t, n, 5, time.Minute)
+		p, observed, _, _ := run(t, n, 5, time.Minute)
 		got := p.Worst(2)
-		if len(got) != 2 || got[0] != (Peer{"node3", Underlay, 1, 0}) || got[1].Loss != 0 || got[1].RTT != time.Millisecond {
+		if len(got) != 2 || got[0] != (PathStats{"node3", Underlay, 1, 0}) || got[1].Loss != 0 || got[1].RTT != time.Millisecond {
 			t.Errorf("got %+v", got)
 		}
 		if observed["underlay false"] == 0 || observed["overlay false"] > 0 {

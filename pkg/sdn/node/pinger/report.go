@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
-// Peer is what is known of a path to a node.
-type Peer struct {
+// PathStats are those of a path to a node.
+type PathStats struct {
 	Node string
 	Path Path
 	Loss float64       // of the last probes, 0 to 1
@@ -16,13 +18,13 @@ type Peer struct {
 }
 
 // Worst returns at most so many paths, those with the highest loss first, then those with the highest latency.
-func (p *Pinger) Worst(most int) []Peer {
+func (p *Pinger) Worst(most int) []PathStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var worst []Peer // sorted: all paths of 5,000 nodes would take some milliseconds to sort
+	var worst []PathStats // sorted: all paths of 5,000 nodes would take some milliseconds to sort
 	for _, known := range p.order {
 		for path, s := range known.stats {
-			candidate := Peer{known.name, path, s.loss(), s.smoothed}
+			candidate := PathStats{known.name, path, s.loss(), s.smoothed}
 			i, _ := slices.BinarySearchFunc(worst, candidate, compareWorst)
 			if s.probes == 0 || i == most {
 				continue
@@ -34,36 +36,38 @@ func (p *Pinger) Worst(most int) []Peer {
 	return worst
 }
 
-func compareWorst(a, b Peer) int {
+func compareWorst(a, b PathStats) int {
 	return cmp.Or(cmp.Compare(b.Loss, a.Loss), cmp.Compare(b.RTT, a.RTT), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Path, b.Path))
 }
 
-// Problems returns a sentence for each node that a path does not reach, at most so many, sorted, and the number of nodes that are probed. A node that has
+// Problems returns at most so many nodes that a path does not reach, sorted, and the number of nodes that are probed, 0 if none can be. A node that has
 // answered on no path is not among them: a firewall may drop ICMP.
-func (p *Pinger) Problems(most int) (sentences []string, nodes int) {
+func (p *Pinger) Problems(most int) (problems []diagnostics.PeerProblem, nodes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.probing {
+		return nil, 0
+	}
 	for _, known := range p.order {
-		if problem := known.problem(p.MTU); problem != "" {
-			sentences = append(sentences, known.name+": "+problem)
+		if problem := known.problem(p.MTU, time.Now()); problem != "" {
+			problems = append(problems, diagnostics.PeerProblem{Node: known.name, Problem: problem})
 		}
 	}
-	slices.Sort(sentences)
-	if more := len(sentences) - most; more > 0 {
-		sentences = append(sentences[:most:most], fmt.Sprintf("and %d other nodes", more))
-	}
-	return sentences, len(p.order)
+	slices.SortFunc(problems, func(a, b diagnostics.PeerProblem) int { return cmp.Compare(a.Node, b.Node) })
+	return slices.Clip(problems[:min(most, len(problems))]), len(p.order)
 }
 
-func (k *peer) problem(mtu int) string {
+func (k *peer) problem(mtu int, now time.Time) string {
 	overlay, large, underlay := k.stats[Overlay], k.stats[OverlayMTU], k.stats[Underlay]
 	switch {
-	case overlay.isBroken() && underlay.works():
-		return "packets of the overlay are lost, those of the underlay are not: check that firewalls admit VXLAN between the nodes, and the node's br0"
-	case overlay.isBroken() && underlay.isBroken() && (overlay.everOK || underlay.everOK):
-		return "neither the overlay nor the underlay answers"
-	case large.isBroken() && overlay.works():
-		return fmt.Sprintf("packets of the overlay with %d bytes are lost, small ones are not: the MTU of the underlay is too small", mtu)
+	case overlay.isBroken() && underlay.isUp() && (overlay.everUp || now.Sub(k.added) > startTime):
+		return "the overlay does not answer, the underlay does: check that firewalls admit VXLAN between the nodes, and br0 of both"
+	case overlay.isBroken() && underlay.isBroken() && overlay.everUp && underlay.everUp:
+		return "neither the overlay nor the underlay answers: the node is down or cut off"
+	case overlay.isBroken() && underlay.isBroken() && overlay.everUp:
+		return "the overlay does not answer any longer, and the underlay has never answered: check VXLAN between the nodes, and the node"
+	case large.isBroken() && overlay.isUp():
+		return fmt.Sprintf("the overlay loses packets of %d bytes, and not small ones: the MTU of the underlay is too small (docs/mtu.md)", mtu)
 	}
 	return ""
 }

@@ -7,17 +7,16 @@ import (
 
 // series is the results of the last probes of a path to a peer.
 type series struct {
-	results  uint64 // the last 64 probes, the last in the lowest bit: 1 is lost
-	probes   int    // of results
-	inARow   int    // lost since the last answer
-	everOK   bool   // at least one was answered
-	last     time.Duration
-	smoothed time.Duration // an exponential average of the round-trip time, as in RFC 6298
+	results   uint64        // the last 64 probes, the last in the lowest bit: 1 is lost
+	probes    int           // of results
+	lostInRow int           // since the last answer
+	everUp    bool          // at least one was answered
+	smoothed  time.Duration // an exponential average of the round-trip time, as in RFC 6298
 }
 
 func (s *series) answered(rtt time.Duration) {
 	s.add(0)
-	s.inARow, s.everOK, s.last = 0, true, rtt
+	s.lostInRow, s.everUp = 0, true
 	if s.smoothed == 0 {
 		s.smoothed = rtt
 	}
@@ -26,7 +25,7 @@ func (s *series) answered(rtt time.Duration) {
 
 func (s *series) lost() {
 	s.add(1)
-	s.inARow++
+	s.lostInRow++
 }
 
 func (s *series) add(bit uint64) {
@@ -43,7 +42,7 @@ func (s *series) loss() float64 {
 }
 
 // isBroken reports whether several probes in a row were lost.
-func (s *series) isBroken() bool { return s.inARow >= brokenAfter }
+func (s *series) isBroken() bool { return s.lostInRow >= failureThreshold }
 
-// works reports whether the last probe was answered.
-func (s *series) works() bool { return s.everOK && s.inARow == 0 }
+// isUp reports whether the last probe was answered.
+func (s *series) isUp() bool { return s.everUp && s.lostInRow == 0 }

@@ -22,12 +22,9 @@ const (
 	messageSize = headerSize + nonceSize + 8
 	ipHeader    = 20 // without options
 	maxIPHeader = 60
-
-	// icmpFilter is the option of raw(7) whose bits are types of ICMP that the socket does not receive.
-	icmpFilter = 1
 )
 
-// icmpSocket is a raw socket, which receives the echo replies to all of the host's requests.
+// icmpSocket is a raw socket. Its filter passes only replies with its identifier: pods can send any number of others to the host.
 type icmpSocket struct {
 	conn  *net.IPConn
 	nonce [nonceSize]byte // of the requests of this socket
@@ -46,17 +43,33 @@ func OpenICMP() (Socket, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	const onlyReplies = ^(1 << echoReply)
+	filter := repliesTo(binary.BigEndian.Uint16(s.nonce[:2]))
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]} //nolint:gosec // some instructions
 	var optionErr error
 	err = raw.Control(func(fd uintptr) {
 		optionErr = errors.Join(
-			unix.SetsockoptInt(int(fd), unix.SOL_RAW, icmpFilter, onlyReplies),
+			unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program),
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)) // sets DF and ignores the known MTU of the path
 	})
 	if err := errors.Join(err, optionErr); err != nil {
 		return nil, errors.Join(fmt.Errorf("set options of an ICMP socket: %w", err), conn.Close())
 	}
 	return s, nil
+}
+
+// repliesTo is the program of a socket filter (bpf(4)) that passes echo replies with the identifier. Packets begin with the IP header, whose length BPF_MSH
+// loads.
+func repliesTo(identifier uint16) []unix.SockFilter {
+	const identifierOffset = 4
+	return []unix.SockFilter{
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: echoReply, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: identifierOffset},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(identifier), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: maxIPHeader + messageSize}, // as much as Receive reads
+		{Code: unix.BPF_RET | unix.BPF_K},
+	}
 }
 
 // Send implements Socket.

@@ -243,6 +243,9 @@ func owner(name string) pipeline.Owner {
 func (r *RemoteNodes) setFlows(ctx context.Context, name string, peer pipeline.Peer) *flowstore.Commit {
 	r.vteps.Allow(ctx, name, peer.VTEP)
 	known := inputs.RemoteNode{VTEP: peer.VTEP, IsNode: peer.IsNode}
+	if o, err := r.lister.Get(name); err == nil {
+		known.IsRetained = config.IsRetained(o)
+	}
 	if len(peer.Subnets) > 0 {
 		known.Gateway = config.Gateway(peer.Subnets[0])
 	}
