@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -34,6 +36,11 @@ func testDiagnostics(t *testing.T, x *trio) {
 		}
 		if got, want := len(list.Items), len(x.Nodes()); got != want {
 			return fmt.Errorf("got %d nodes, want %d", got, want)
+		}
+		for _, node := range list.Items {
+			if got, want := node.Status.Peers, len(x.Nodes())-1; got != want {
+				return fmt.Errorf("%s probes %d nodes, want %d", node.Name, got, want)
+			}
 		}
 		return nil
 	})
@@ -78,6 +85,29 @@ func testDiagnostics(t *testing.T, x *trio) {
 	if err == nil || !strings.Contains(err.Error(), "nodestatuses.diagnostics.ovsdn.io is forbidden") {
 		t.Errorf("status as a user without rights: got error %v, want that it is forbidden", err)
 	}
+}
+
+// TestPeerProblems: packets to the tun0 of a node are lost, as with a firewall that drops VXLAN, and status names the node until they arrive again.
+func TestPeerProblems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: three probes in a row must be lost, one every ten seconds")
+	}
+	x := newTrio(t)
+	healthy := func(ctx context.Context) error { return x.kubectlOVSDN(ctx, nil, "status") }
+	fixture.Eventually(t, fixture.SyncTime, "status before", healthy)
+	rule := []string{"PREROUTING", "-i", "tun0", "-p", "icmp", "-j", "DROP"}
+	x.Output(t, fixture.Node2, append([]string{"iptables", "-t", "raw", "-I"}, rule...)...)
+	remove := append([]string{"iptables", "-t", "raw", "-D"}, rule...)
+	t.Cleanup(func() { _, _ = x.TryOutput(context.WithoutCancel(t.Context()), fixture.Node2, remove...) }) // it was removed
+	want := []string{fixture.Node2 + ": from ", ": the overlay does not answer, the underlay does"}
+	fixture.Eventually(t, fixture.SyncTime, "status with the fault", func(ctx context.Context) error {
+		if err := healthy(ctx); err == nil || !fixture.ContainsAll(err.Error(), want) {
+			return fmt.Errorf("got %w, want %q", cmp.Or(err, errors.New("no error")), want)
+		}
+		return nil
+	})
+	x.Output(t, fixture.Node2, remove...)
+	fixture.Eventually(t, fixture.SyncTime, "status after", healthy)
 }
 
 // seeDrops sends packets to an address of the node's subnet that no pod has, and sees them in the counters, which are up to 15 seconds old.
