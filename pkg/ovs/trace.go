@@ -21,6 +21,7 @@ type TracePacket struct {
 	Protocol             uint8      // IANA's number of TCP, UDP, SCTP or ICMP
 	Source, Dest         netip.Addr // IPv4
 	SourcePort, DestPort uint16     // not with ICMP
+	DSCP                 uint8      // at most maxDSCP
 
 	// Hash is not 0. It selects the buckets of select groups: with 0, the trace ends at the first of them.
 	Hash uint32
@@ -66,7 +67,7 @@ func (p TracePacket) TraceArguments() ([]string, error) {
 		fields = append(fields, fmt.Sprintf("tun_src=%s,tun_dst=%s,tun_id=%#x", p.TunnelSource, p.TunnelDest, p.TunnelID))
 	}
 	fields = append(fields, fmt.Sprintf("dl_src=%s,dl_dst=%s", p.EthSource, p.EthDest), p.transport(),
-		fmt.Sprintf("nw_src=%s,nw_dst=%s,nw_ttl=%d", p.Source, p.Dest, traceTTL))
+		fmt.Sprintf("nw_src=%s,nw_dst=%s,nw_tos=%d,nw_ttl=%d", p.Source, p.Dest, p.DSCP<<dscpShift, traceTTL))
 	arguments := []string{strings.Join(fields, ",")}
 	state := []string{"--ct-next", "trk,new"}
 	switch p.Lookup {
@@ -94,13 +95,19 @@ func (p TracePacket) validate() error {
 		return errors.New("the MACs are invalid")
 	case p.transport() == "":
 		return fmt.Errorf("protocol %d is not supported", p.Protocol)
+	case p.DSCP > maxDSCP:
+		return fmt.Errorf("DSCP %d is more than %d", p.DSCP, maxDSCP)
 	case p.Lookup > LookupReply:
 		return errors.New("the result of lookups is invalid")
 	}
 	return nil
 }
 
-const macLen = 6
+const (
+	macLen    = 6
+	maxDSCP   = 63
+	dscpShift = 2 // in the TOS byte, above ECN
+)
 
 // transport returns the protocol with its fields; "" if it is not supported.
 func (p TracePacket) transport() string {

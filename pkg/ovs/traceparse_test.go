@@ -188,7 +188,7 @@ func tracePacket() ovs.TracePacket {
 }
 
 func TestTraceArguments(t *testing.T) {
-	const ends = ",nw_src=10.128.0.3,nw_dst=10.128.0.4,nw_ttl=64"
+	const ends = ",nw_src=10.128.0.3,nw_dst=10.128.0.4,nw_tos=0,nw_ttl=64"
 	const begin = "in_port=3,dp_hash=0x1,dl_src=0a:58:0a:80:00:03,dl_dst=0a:58:0a:80:00:04,"
 	for name, tc := range map[string]struct {
 		change     func(*ovs.TracePacket)
@@ -202,6 +202,8 @@ func TestTraceArguments(t *testing.T) {
 		"SCTP":        {func(p *ovs.TracePacket) { p.Protocol = 132 }, begin + "sctp,sctp_src=40000,sctp_dst=80" + ends, "trk,new"},
 		"tunnel": {func(p *ovs.TracePacket) { p.TunnelSource, p.TunnelDest, p.TunnelID = p.Source, p.Dest, 17 },
 			strings.Replace(begin, "0x1,", "0x1,tun_src=10.128.0.3,tun_dst=10.128.0.4,tun_id=0x11,", 1) + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + ends, "trk,new"},
+		"DSCP":           {func(p *ovs.TracePacket) { p.DSCP = 62 }, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + strings.Replace(ends, "tos=0", "tos=248", 1), "trk,new"},
+		"large DSCP":     {func(p *ovs.TracePacket) { p.DSCP = 64 }, "", ""},
 		"no port":        {func(p *ovs.TracePacket) { p.InPort = 0 }, "", ""},
 		"no MAC":         {func(p *ovs.TracePacket) { p.EthDest = nil }, "", ""},
 		"IPv6":           {func(p *ovs.TracePacket) { p.Source = netip.IPv6Loopback() }, "", ""},

@@ -81,6 +81,8 @@ type TracePacket struct {
 	// From is pod/NAMESPACE/NAME on the node, node/NAME for the tunnel from another node, or host for tun0.
 	From string `json:"from"`
 	VNID uint32 `json:"vnid,omitempty"` // of a packet from the tunnel
+	// Origin is why the host forwards the packet, by which its firewall marks it; "" is one of the host itself, or of a pod to another through a service.
+	Origin PacketOrigin `json:"origin,omitempty"`
 
 	// EgressIP is the egress IP to which the node has to translate the source of a packet from the tunnel to outside.
 	EgressIP string `json:"egressIP,omitempty"`
@@ -94,6 +96,16 @@ type TracePacket struct {
 	DestinationPort uint16         `json:"destinationPort,omitempty"`
 	Conntrack       ConntrackState `json:"conntrack,omitempty"` // "" is new
 }
+
+// PacketOrigin is why a host forwards a packet to the bridge.
+type PacketOrigin string
+
+// The origins of packets that a host marks. Those of the tunnel have them if the host of the other node had marked them.
+const (
+	OriginRouted   PacketOrigin = "routed"   // from a host outside that has a route to pods
+	OriginNodePort PacketOrigin = "nodePort" // from outside through a node port, an external IP or a load balancer
+	OriginHairpin  PacketOrigin = "hairpin"  // of a pod, which the service proxy of the host sends back to it
+)
 
 // FromHost is the value of TracePacket.From for tun0.
 const FromHost = "host"

@@ -71,7 +71,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func packetQuery(p diagnostics.TracePacket) url.Values {
 	query := url.Values{}
 	for name, value := range map[string]string{
-		"from": p.From, "protocol": p.Protocol, "source": p.Source, "destination": p.Destination, "conntrack": string(p.Conntrack), "egressIP": p.EgressIP, "endpoint": p.Endpoint,
+		"from": p.From, "protocol": p.Protocol, "source": p.Source, "destination": p.Destination, "conntrack": string(p.Conntrack), "egressIP": p.EgressIP, "endpoint": p.Endpoint, "origin": string(p.Origin),
 	} {
 		if value != "" {
 			query.Set(name, value)

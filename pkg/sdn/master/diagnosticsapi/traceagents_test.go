@@ -36,7 +36,7 @@ func TestTraceAgents_retry(t *testing.T) {
 				}
 				return `{"verdict":"Dropped","reason":"` + query.Encode() + `"}`, ctx.Err()
 			})}}
-			packet := diagnostics.TracePacket{From: "pod/a/b", VNID: 7, Protocol: "TCP", Source: "10.128.0.5", Destination: "10.128.0.6", SourcePort: 1, DestinationPort: 2, Conntrack: diagnostics.ConntrackReply, EgressIP: "192.0.2.9", Endpoint: "10.128.0.6:8080"}
+			packet := diagnostics.TracePacket{From: "pod/a/b", VNID: 7, Protocol: "TCP", Source: "10.128.0.5", Destination: "10.128.0.6", SourcePort: 1, DestinationPort: 2, Conntrack: diagnostics.ConntrackReply, EgressIP: "192.0.2.9", Endpoint: "10.128.0.6:8080", Origin: diagnostics.OriginNodePort}
 			began := time.Now()
 			answer, err := (&traceAgents{server: s}).Trace(t.Context(), tracing.Node{Name: "n"}, packet)
 			if time.Since(began) > agentTraceTimeout {
@@ -44,7 +44,7 @@ func TestTraceAgents_retry(t *testing.T) {
 			}
 			var failure *tracing.AgentError
 			if tc.want == "" {
-				const want = "conntrack=reply&destination=10.128.0.6&destinationPort=2&egressIP=192.0.2.9&endpoint=10.128.0.6%3A8080&from=pod%2Fa%2Fb&protocol=TCP&source=10.128.0.5&sourcePort=1&vnid=7"
+				const want = "conntrack=reply&destination=10.128.0.6&destinationPort=2&egressIP=192.0.2.9&endpoint=10.128.0.6%3A8080&from=pod%2Fa%2Fb&origin=nodePort&protocol=TCP&source=10.128.0.5&sourcePort=1&vnid=7"
 				if err != nil || answer.Reason != want {
 					t.Errorf("got %+v, %v", answer, err)
 				}

@@ -128,7 +128,7 @@ func (c *fakeCluster) NodeAt(addr netip.Addr) (Node, bool) {
 
 // Trace implements Agents.
 func (c *fakeCluster) Trace(_ context.Context, node Node, p diagnostics.TracePacket) (*diagnostics.NodeTrace, error) {
-	c.asked = append(c.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s:%d>%s:%d %s%s %s%s", node.Name, p.From, p.Source, p.SourcePort, p.Destination, p.DestinationPort, p.Protocol, p.Conntrack, p.Endpoint, p.EgressIP)))
+	c.asked = append(c.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s:%d>%s:%d %s%s %s%s%s", node.Name, p.From, p.Source, p.SourcePort, p.Destination, p.DestinationPort, p.Protocol, p.Conntrack, p.Endpoint, p.EgressIP, p.Origin)))
 	answer := c.route(node, p)
 	for _, key := range []string{node.Name + ">" + p.Destination, node.Name + "<" + p.Source} {
 		isReply := p.Conntrack == diagnostics.ConntrackReply

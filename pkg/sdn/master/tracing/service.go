@@ -199,7 +199,7 @@ func (s *serviceRun) endpoint(ctx context.Context, endpoint netip.AddrPort, firs
 		path.NotEvaluated = append(path.NotEvaluated, "the service proxy of hosts, by node port or load balancer: the trace begins on the endpoint's own node")
 		node = at
 	}
-	packet.Source = s.sourceOf(endpoint.Addr(), node)
+	packet.Source, packet.Origin = s.sourceOf(endpoint.Addr(), node)
 	switch {
 	case s.isInPodNetwork(endpoint.Addr()) && !isNode:
 		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "no node has the subnet of the endpoint"
@@ -221,15 +221,20 @@ func (s *serviceRun) beyond(path diagnostics.TracePath, node Node, packet diagno
 	return path
 }
 
-// sourceOf returns the packet's source behind the service proxy of the node.
-func (s *serviceRun) sourceOf(endpoint netip.Addr, node Node) string {
+// sourceOf returns the packet's source behind the service proxy of the node, and the origin by which the host marks it.
+func (s *serviceRun) sourceOf(endpoint netip.Addr, node Node) (source string, origin diagnostics.PacketOrigin) {
+	own, masqueraded := s.source.addr.String(), node.gateway().String() // docs/masquerade.md
 	switch {
 	case s.isOutside() && s.service.ExternalLocal:
-		return s.source.addr.String()
-	case s.isOutside(), s.source.isHost, s.source.addr == endpoint, s.network.Mode == config.ModeSubnet && s.isInPodNetwork(endpoint):
-		return node.gateway().String() // masqueraded (docs/masquerade.md)
+		return own, diagnostics.OriginNodePort
+	case s.isOutside():
+		return masqueraded, diagnostics.OriginNodePort
+	case s.source.pod != "" && s.source.addr == endpoint:
+		return masqueraded, diagnostics.OriginHairpin
+	case s.source.isHost, s.network.Mode == config.ModeSubnet && s.isInPodNetwork(endpoint):
+		return masqueraded, ""
 	}
-	return s.source.addr.String()
+	return own, ""
 }
 
 // summarize sets the verdict of a service's paths.

@@ -193,6 +193,7 @@ func (r *run) entry(destination Node) (Node, diagnostics.TracePacket) {
 	case r.source.isHost:
 		p.Source = r.source.node.gateway().String()
 	default:
+		p.Origin = diagnostics.OriginRouted
 		return destination, p
 	}
 	return r.source.node, p

@@ -123,7 +123,7 @@ func TestTrace(t *testing.T) {
 		}},
 		"between nodes": {spec: tcp("pod/a/proxy", "node/node1"), want: diagnostics.VerdictUnknown, reason: "a packet from pod/a/proxy to node/node1 does not pass the pod network", asked: []string{}},
 		"from outside": {spec: tcp("203.0.113.5", "pod/b/db"), want: diagnostics.VerdictDelivered, reason: "delivered to pod/b/db on node node2", not: "between 203.0.113.5 and node node2", asked: []string{
-			"node2 host 203.0.113.5:49152>10.128.2.7:80 TCP", "node2 pod/b/db 10.128.2.7:80>203.0.113.5:49152 TCPreply",
+			"node2 host 203.0.113.5:49152>10.128.2.7:80 TCP routed", "node2 pod/b/db 10.128.2.7:80>203.0.113.5:49152 TCPreply",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestTrace_service(t *testing.T) {
 		"mode subnet": {spec: spec, change: func(c *fakeCluster) { c.network.Mode = config.ModeSubnet }, want: diagnostics.VerdictDelivered, reason: "service/a/api: 3 of 3 endpoints get the packet",
 			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node1 host 10.128.0.1:49152>10.128.2.7:8080 TCP"},
 		"hairpin": {spec: spec, change: func(c *fakeCluster) { c.addService("a/api", "172.30.0.9", "10.128.0.5") }, want: diagnostics.VerdictDelivered,
-			reason: "service/a/api: 1 of 1 endpoints get the packet: delivered to pod/a/web on node node1", paths: []string{"Delivered 10.128.0.5:8080 pod/a/web"}, asked: "node1 host 10.128.0.1:49152>10.128.0.5:8080 TCP"},
+			reason: "service/a/api: 1 of 1 endpoints get the packet: delivered to pod/a/web on node node1", paths: []string{"Delivered 10.128.0.5:8080 pod/a/web"}, asked: "node1 host 10.128.0.1:49152>10.128.0.5:8080 TCP hairpin"},
 		"by the switch": {spec: spec, change: func(c *fakeCluster) { c.bySwitch = true }, want: diagnostics.VerdictDelivered, reason: "service/a/api: 3 of 3 endpoints get the packet",
 			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node1 pod/a/web 10.128.0.5:49152>172.30.0.9:80 TCP 10.128.2.7:8080"},
 		"by the switch, one is denied": {spec: spec, change: func(c *fakeCluster) { c.bySwitch = true; c.answers["node2>10.128.2.7"] = denied("no rule allows it") }, want: diagnostics.VerdictDropped,
@@ -208,12 +208,12 @@ func TestTrace_service(t *testing.T) {
 			c.services["a/api"].Spec.Type, c.services["a/api"].Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
 		},
 			want: diagnostics.VerdictDelivered, reason: "service/a/api: 3 of 3 endpoints get the packet",
-			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node2 host 10.128.2.1:49152>10.128.2.7:8080 TCP"},
+			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node2 host 10.128.2.1:49152>10.128.2.7:8080 TCP nodePort"},
 		"from outside, external policy Local": {spec: fromOutside, change: func(c *fakeCluster) {
 			s := &c.services["a/api"].Spec
 			s.Type, s.Ports[0].NodePort, s.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, 30080, corev1.ServiceExternalTrafficPolicyLocal
 		}, want: diagnostics.VerdictDelivered, reason: "service/a/api: 3 of 3 endpoints get the packet",
-			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node2 host 203.0.113.5:49152>10.128.2.7:8080 TCP"},
+			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}, asked: "node2 host 203.0.113.5:49152>10.128.2.7:8080 TCP nodePort"},
 		"from outside without an address": {spec: fromOutside, want: diagnostics.VerdictDropped,
 			reason: "service/a/api has no node port, external IP or load balancer: hosts outside have no address of it"},
 	} {

@@ -203,6 +203,37 @@ func (n *traceNode) checkUnexpected(t *testing.T, name string, verdict diagnosti
 	}
 }
 
+// The host's firewall marks packets that it forwards for others, which policies do not evaluate as the node's own.
+func TestTrace_origin(t *testing.T) {
+	tier.Parallel(t)
+	const isolated = "table ingress-denied (83) dropped it: pod default/db is isolated for ingress by networkpolicy/default/allow"
+	const isolators = "networkpolicy/default/allow, networkpolicy/default/deny"
+	n := newTraceNode(t)
+	for _, mode := range []config.Mode{config.ModeMultitenant, config.ModeNetworkPolicy} {
+		n.setMode(t, mode, false)
+		for name, tc := range map[string]traceCase{
+			"node port, masqueraded": {"from=host origin=nodePort destination=10.128.0.4", dropped, isolated, "", isolators},
+			"node port to there":     {"from=host origin=nodePort destination=10.129.0.9", forwarded, "node/node2", "node/node2 10.128.0.1>10.129.0.9 via 192.0.2.2 VNID 0 from node/node1", ""},
+			"hairpin":                {"from=host origin=hairpin destination=10.128.0.3", delivered, "pod default/web receives it", "pod/default/web 10.128.0.1>10.128.0.3", ""},
+			"denied hairpin": {"from=host origin=hairpin destination=10.128.0.4", dropped,
+				"table ingress-denied (83) dropped it: rule ingress 2 of clusternetworkpolicy/baseline denies it", "", "clusternetworkpolicy/baseline ingress 2"},
+		} {
+			tc.check(t, n, fmt.Sprint(mode, ", ", name))
+		}
+	}
+	if got := n.traced(t, "from=host origin=nodePort destination=10.129.0.9 protocol=TCP destinationPort=80"); got.Packet.Origin != diagnostics.OriginNodePort ||
+		len(got.Outputs) != 1 || got.Outputs[0].Packet.Origin != diagnostics.OriginNodePort {
+		t.Errorf("got packet %+v, outputs %+v, want them with the origin", got.Packet, got.Outputs)
+	}
+	const routed = "from=host origin=routed destination=10.128.0.4"
+	traceCase{routed, dropped, isolated, "", isolators}.check(t, n, "routed, masqueraded")
+	n.setMode(t, config.ModeMultitenant, false)
+	traceCase{routed, dropped, "isolation: VNID 1 ", "", ""}.check(t, n, "multitenant, routed, masqueraded")
+	n.setMode(t, config.ModeSubnet, false)
+	n.network.Policies = nil
+	traceCase{"from=host origin=nodePort destination=10.128.0.4", delivered, "pod default/db", "pod/default/db 10.128.0.1>10.128.0.4", ""}.check(t, n, "mode subnet")
+}
+
 func TestTrace_balancesServices(t *testing.T) {
 	tier.Parallel(t)
 	n := newTraceNode(t)

@@ -186,7 +186,7 @@ func traceService(p pipeline.Node) []pipeline.State {
 	}})}
 }
 
-// traceRules are rule 77, by which pods web and 10.129.0.7 reach db, and rule 79 of a ClusterNetworkPolicy, by which 10.129.0.9 does not.
+// traceRules are rule 77, by which pods web and 10.129.0.7 reach db, and rule 79 of a ClusterNetworkPolicy, by which 10.129.0.9 and db itself do not.
 func traceRules(p pipeline.Node, db pipeline.Pod) []pipeline.State {
 	if p.Mode == config.ModeSubnet {
 		return nil
@@ -200,7 +200,8 @@ func traceRules(p pipeline.Node, db pipeline.Pod) []pipeline.State {
 	return []pipeline.State{
 		p.PolicyTarget(db, part(77, 1)), p.PolicyPeer(prefix("10.128.0.3/32")[0], part(77, 2)), p.PolicyPeer(prefix("10.129.0.7/32")[0], part(77, 2)),
 		p.PolicyOutcome(77, pipeline.RulePart{Level: 26000}, pipeline.PolicyAllow),
-		p.PolicyTarget(db, admin(79, 1)), p.PolicyPeer(prefix("10.129.0.9/32")[0], admin(79, 2)), p.PolicyOutcome(79, pipeline.RulePart{Level: 50000, Admin: true}, pipeline.PolicyDeny),
+		p.PolicyTarget(db, admin(79, 1)), p.PolicyPeer(prefix("10.129.0.9/32")[0], admin(79, 2)), p.PolicyPeer(prefix("10.128.0.4/32")[0], admin(79, 2)),
+		p.PolicyOutcome(79, pipeline.RulePart{Level: 50000, Admin: true}, pipeline.PolicyDeny),
 	}
 }
 

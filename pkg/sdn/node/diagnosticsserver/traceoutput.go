@@ -50,7 +50,7 @@ func (t *tracer) replyNote() string {
 // packetOf returns the packet with the fields at an output.
 func (t *tracer) packetOf(end map[string]string) diagnostics.TracePacket {
 	p := t.request.packet
-	p.From, p.VNID, p.EgressIP, p.Endpoint = "", 0, "", ""
+	p.From, p.VNID, p.Origin, p.EgressIP, p.Endpoint = "", 0, "", "", ""
 	p.Source, p.Destination = end["nw_src"], end["nw_dst"]
 	if t.request.protocol != ovs.ProtocolNumberICMP {
 		p.SourcePort, p.DestinationPort = portOf(end["tp_src"]), portOf(end["tp_dst"])
@@ -92,7 +92,7 @@ func (t *tracer) toTunnel(answer *diagnostics.NodeTrace, o outputOf, out *diagno
 	if name, ok := t.NodeOf(addr); ok {
 		out.To = string(diagnostics.KindNode) + "/" + name
 	}
-	out.Packet.From, out.Packet.VNID = string(diagnostics.KindNode)+"/"+t.node, out.VNID
+	out.Packet.From, out.Packet.VNID, out.Packet.Origin = string(diagnostics.KindNode)+"/"+t.node, out.VNID, t.request.packet.Origin
 	answer.Verdict = diagnostics.VerdictForwarded
 	answer.Reason = fmt.Sprintf("%s sends it through the tunnel to %s (%s) with VNID %d", o.table(), out.To, out.HostIP, out.VNID)
 	if ip := number(o.pass.End["reg11"]); ip != 0 && !t.inCluster(out.Packet.Destination) {

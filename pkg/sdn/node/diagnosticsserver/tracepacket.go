@@ -32,7 +32,7 @@ func (n *Network) tracePacket(node string, r *traceRequest, pods []sandbox.Pod) 
 	case diagnostics.KindNode:
 		err = n.fromTunnel(&p, node, r)
 	default:
-		p.InPort, p.EthSource = pipeline.PortTun, config.MAC(gateway)
+		p.InPort, p.EthSource, p.DSCP = pipeline.PortTun, config.MAC(gateway), n.dscpOf(r.packet.Origin)
 		if !r.source.IsValid() {
 			r.source = gateway
 		}
@@ -40,6 +40,22 @@ func (n *Network) tracePacket(node string, r *traceRequest, pods []sandbox.Pod) 
 	p.Source = r.source
 	r.packet.Source = textOf(r.source)
 	return p, err
+}
+
+// dscpOf returns the DSCP by which the host's firewall marks packets of the origin.
+func (n *Network) dscpOf(origin diagnostics.PacketOrigin) uint8 {
+	if n.Node.Mode == config.ModeSubnet { // whose firewall marks none
+		return 0
+	}
+	switch origin {
+	case diagnostics.OriginRouted:
+		return pipeline.RoutedDSCP
+	case diagnostics.OriginNodePort:
+		return pipeline.ForwardedDSCP
+	case diagnostics.OriginHairpin:
+		return pipeline.HairpinDSCP
+	}
+	return 0
 }
 
 // gateway returns the first address of tun0.
@@ -77,7 +93,7 @@ func (n *Network) fromTunnel(p *ovs.TracePacket, node string, r *traceRequest) e
 	p.InPort, p.TunnelSource, p.TunnelDest, p.TunnelID = pipeline.PortVXLAN, peer.HostIP, n.Node.VTEP, r.packet.VNID
 	p.EthSource = config.MAC(r.source)
 	if len(peer.Subnets) > 0 {
-		p.EthSource = sourceMAC(peer, r.source, r.packet.VNID)
+		p.EthSource = sourceMAC(peer, r)
 	}
 	if r.egressIP.IsValid() {
 		p.EthDest = config.MAC(r.egressIP)
@@ -86,11 +102,11 @@ func (n *Network) fromTunnel(p *ovs.TracePacket, node string, r *traceRequest) e
 }
 
 // sourceMAC returns the Ethernet source of a packet from the tunnel: the mark of the peer's own packets, or the MAC of the pod or of tun0.
-func sourceMAC(peer *config.HostSubnet, source netip.Addr, vnid uint32) net.HardwareAddr {
-	gateway := config.Gateway(peer.Subnets[0])
+func sourceMAC(peer *config.HostSubnet, r *traceRequest) net.HardwareAddr {
+	source, gateway := r.source, config.Gateway(peer.Subnets[0])
 	isOwn := source == peer.HostIP || slices.ContainsFunc(peer.Subnets, func(s netip.Prefix) bool { return config.Gateway(s) == source })
 	switch {
-	case isOwn && config.VNID(vnid).IsGlobal():
+	case isOwn && config.VNID(r.packet.VNID).IsGlobal() && r.packet.Origin == "":
 		return config.NodeMAC(gateway)
 	case contains(peer.Subnets, source):
 		return config.MAC(source)

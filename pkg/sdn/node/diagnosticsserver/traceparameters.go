@@ -36,12 +36,13 @@ func parseTrace(query string) (*traceRequest, error) {
 	}
 	p := parameters{values: values}
 	r := &traceRequest{packet: diagnostics.TracePacket{
-		From: p.text("from"), Protocol: p.text("protocol"), Conntrack: diagnostics.ConntrackState(p.text("conntrack")),
+		From: p.text("from"), Protocol: p.text("protocol"), Conntrack: diagnostics.ConntrackState(p.text("conntrack")), Origin: diagnostics.PacketOrigin(p.text("origin")),
 		VNID: uint32(p.number("vnid", uint64(config.MaxVNID))), SourcePort: p.port("sourcePort"), DestinationPort: p.port("destinationPort"), //nolint:gosec // in the range
 	}}
 	p.from(r)
 	p.protocol(r)
 	p.conntrack(r)
+	p.origin(r)
 	p.addresses(r)
 	if p.err != nil {
 		return nil, p.err
@@ -159,6 +160,16 @@ func (p *parameters) conntrack(r *traceRequest) {
 	default:
 		states := []string{string(diagnostics.ConntrackNew), string(diagnostics.ConntrackEstablished), string(diagnostics.ConntrackReply)}
 		p.failf("conntrack", "is %.*q, but must be one of %s", maxQuoted, string(r.packet.Conntrack), strings.Join(states, ", "))
+	}
+}
+
+func (p *parameters) origin(r *traceRequest) {
+	switch origin := r.packet.Origin; {
+	case origin == "":
+	case !slices.Contains([]diagnostics.PacketOrigin{diagnostics.OriginRouted, diagnostics.OriginNodePort, diagnostics.OriginHairpin}, origin):
+		p.failf("origin", "is %.*q, but must be %s, %s or %s", maxQuoted, string(origin), diagnostics.OriginRouted, diagnostics.OriginNodePort, diagnostics.OriginHairpin)
+	case r.from.Kind == diagnostics.KindPod:
+		p.failf("origin", "is not allowed with from=pod/NAMESPACE/NAME")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -40,6 +41,8 @@ func TestParseTrace_refuses(t *testing.T) {
 		traceParameters + " source=0.0.0.0":                                              "parameter source",
 		traceParameters + " source=10.128.0.5,nw_dst=10.128.0.6":                         "parameter source",
 		traceParameters + " conntrack=trk,est":                                           "parameter conntrack",
+		traceParameters + " origin=nodePort":                                             "parameter origin is not allowed with from=pod/NAMESPACE/NAME",
+		"from=host destination=10.128.0.4 protocol=ICMP origin=nodeport":                 `parameter origin is "nodeport", but must be routed, nodePort or hairpin`,
 		traceParameters + " vnid=5":                                                      "parameter vnid is only allowed with from=node/NAME",
 		traceParameters + " egressIP=198.51.100.7":                                       "parameter egressIP is only allowed",
 		traceParameters + " endpoint=10.128.0.5":                                         "parameter endpoint",
@@ -59,6 +62,25 @@ func TestParseTrace_refuses(t *testing.T) {
 	}
 	if _, err := parseTrace(strings.TrimPrefix(request(traceParameters+" later=7"), diagnostics.NodeTracePath+"?")); err != nil {
 		t.Errorf("a parameter of a later version: %v", err)
+	}
+}
+
+// Packets of another node's host have its mark in the tunnel. Those that it forwards for others do not.
+func TestTracePacket_ofAnotherNode(t *testing.T) {
+	n := &Network{
+		Node: traceNodeFlows(config.ModeNetworkPolicy, false),
+		HostSubnetOf: func(node string) (*config.HostSubnet, bool) {
+			return &config.HostSubnet{Node: node, HostIP: addr("192.0.2.2"), Subnets: prefix("10.129.0.0/23")}, true
+		},
+	}
+	for origin, want := range map[string]net.HardwareAddr{"": config.NodeMAC(addr("10.129.0.1")), "nodePort": config.MAC(addr("10.129.0.1"))} {
+		r, err := parseTrace(strings.TrimPrefix(request("from=node/node2 source=10.129.0.1 destination=10.128.0.4 protocol=ICMP origin="+origin), diagnostics.NodeTracePath+"?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := n.tracePacket("node1", r, nil); err != nil || p.EthSource.String() != want.String() || p.DSCP != 0 {
+			t.Errorf("origin %q: got %s, DSCP %d, %v, want %s", origin, p.EthSource, p.DSCP, err, want)
+		}
 	}
 }
 
