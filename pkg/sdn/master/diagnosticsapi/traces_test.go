@@ -1,6 +1,7 @@
 package diagnosticsapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -49,10 +51,24 @@ func tracedNetwork() *networkv1.ClusterNetwork {
 	return o
 }
 
+// queriedPacket returns the packet that a query asks for, with its defaults.
+func queriedPacket(query url.Values) diagnostics.TracePacket {
+	number := func(name string) uint64 {
+		n, _ := strconv.ParseUint(query.Get(name), 10, 32) // 0 if it is not set
+		return n
+	}
+	return diagnostics.TracePacket{
+		From: query.Get("from"), VNID: uint32(number("vnid")), Origin: diagnostics.PacketOrigin(query.Get("origin")), EgressIP: query.Get("egressIP"), Endpoint: query.Get("endpoint"), //nolint:gosec // in the range
+		Protocol: query.Get("protocol"), Source: query.Get("source"), Destination: query.Get("destination"),
+		SourcePort: uint16(number("sourcePort")), DestinationPort: uint16(number("destinationPort")), //nolint:gosec // in the range
+		Conntrack: diagnostics.ConntrackState(cmp.Or(query.Get("conntrack"), string(diagnostics.ConntrackNew))),
+	}
+}
+
 // tracingAgents are agents of pods that node2 denies all packets of tenants to by policies of the namespaces b and hidden, and delivers replies.
 func tracingAgents(_ context.Context, node, path string, query url.Values) (string, error) {
 	packet := diagnostics.TracePacket{Protocol: query.Get("protocol"), Source: query.Get("source"), Destination: query.Get("destination")}
-	answer := diagnostics.NodeTrace{Verdict: diagnostics.VerdictForwarded, Steps: []diagnostics.TraceStep{{TableName: "classify", Match: "in_port=3"}}}
+	answer := diagnostics.NodeTrace{Packet: queriedPacket(query), Verdict: diagnostics.VerdictForwarded, Steps: []diagnostics.TraceStep{{TableName: "classify", Match: "in_port=3"}}}
 	switch {
 	case path != diagnostics.NodeTracePath:
 		return "", fmt.Errorf("got path %s", path)

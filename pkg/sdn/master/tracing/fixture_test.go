@@ -130,6 +130,10 @@ func (c *fakeCluster) NodeAt(addr netip.Addr) (Node, bool) {
 func (c *fakeCluster) Trace(_ context.Context, node Node, p diagnostics.TracePacket) (*diagnostics.NodeTrace, error) {
 	c.asked = append(c.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s:%d>%s:%d %s%s %s%s%s", node.Name, p.From, p.Source, p.SourcePort, p.Destination, p.DestinationPort, p.Protocol, p.Conntrack, p.Endpoint, p.EgressIP, p.Origin)))
 	answer := c.route(node, p)
+	answer.Packet = p
+	if p.Conntrack == "" {
+		answer.Packet.Conntrack = diagnostics.ConntrackNew
+	}
 	for _, key := range []string{node.Name + ">" + p.Destination, node.Name + "<" + p.Source} {
 		isReply := p.Conntrack == diagnostics.ConntrackReply
 		if change := c.answers[key]; change != nil && isReply == strings.Contains(key, "<") {

@@ -57,6 +57,9 @@ func TestTrace(t *testing.T) {
 				return &AgentError{"the agent of node1 does not support it; upgrade the agent", true}
 			}
 		}, want: diagnostics.VerdictUnknown, reason: "node node1: the agent of node1 does not support it; upgrade the agent"},
+		"older agent, which ignores a parameter": {spec: tcp("203.0.113.5", "pod/b/db"), change: func(c *fakeCluster) {
+			c.answers["node2>10.128.2.7"] = func(a *diagnostics.NodeTrace) error { a.Packet.Origin = ""; return nil }
+		}, want: diagnostics.VerdictUnknown, reason: "the agent of node node2 is older than the controller and can't evaluate it"},
 		"unknown to the agent": {spec: tcp("pod/a/web", "pod/b/db"), change: func(c *fakeCluster) {
 			c.answers["node1>10.128.2.7"] = func(a *diagnostics.NodeTrace) error {
 				a.Verdict, a.Reason = diagnostics.VerdictUnknown, "a flow of another program"

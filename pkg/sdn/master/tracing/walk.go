@@ -77,6 +77,10 @@ func (r *run) hop(ctx context.Context, node Node, packet diagnostics.TracePacket
 		hop.Reason = fmt.Sprintf("node %s: %s", node.Name, r.explain(ctx, node, packet, err))
 		return hop, nil
 	}
+	if !isAnswerTo(packet, answer.Packet) {
+		hop.Reason = fmt.Sprintf("the agent of node %s is older than the controller and can't evaluate it", node.Name)
+		return hop, nil
+	}
 	r.redact(ctx, answer)
 	hop.Steps = answer.Steps
 	switch {
@@ -110,6 +114,20 @@ func (r *run) explain(ctx context.Context, node Node, packet diagnostics.TracePa
 		return "the agent does not evaluate the packet"
 	}
 	return known.Reason
+}
+
+// isAnswerTo reports whether an agent evaluated the packet that was asked for, after its defaults. Agents ignore parameters that they do not know.
+func isAnswerTo(asked, evaluated diagnostics.TracePacket) bool {
+	if asked.Source == "" {
+		asked.Source = evaluated.Source
+	}
+	if asked.SourcePort == 0 {
+		asked.SourcePort = evaluated.SourcePort
+	}
+	if asked.Conntrack == "" {
+		asked.Conntrack = diagnostics.ConntrackNew
+	}
+	return asked == evaluated
 }
 
 // isValid reports whether the agent's output can be that of the packet. Agents of other nodes get it.
