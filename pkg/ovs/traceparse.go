@@ -50,21 +50,36 @@ const (
 
 var errTraceFormat = errors.New("the report of ofproto/trace has an unknown form")
 
-// ParseTrace parses a report of ofproto/trace. tables has the numbers of tables by the names that Open vSwitch prints in their place.
-func ParseTrace(report string, tables map[string]int) (*Trace, error) {
+// TraceParser parses reports of ofproto/trace. It is safe for concurrent use.
+type TraceParser struct {
+	tables map[string]int // by name
+	line   *regexp.Regexp
+}
+
+// NewTraceParser returns a parser. tables has the names that Open vSwitch prints in place of numbers of tables.
+func NewTraceParser(tables map[int]string) *TraceParser {
+	p := &TraceParser{tables: make(map[string]int, len(tables)), line: traceLine()}
+	for n, name := range tables {
+		p.tables[name] = n
+	}
+	return p
+}
+
+// Parse parses a report.
+func (p *TraceParser) Parse(report string) (*Trace, error) {
 	if len(report) > MaxTraceText {
 		return nil, fmt.Errorf("the report of ofproto/trace has more than %d bytes", MaxTraceText)
 	}
-	p := traceParser{tables: tables, line: traceLine()}
+	r := traceReport{TraceParser: p}
 	for line := range strings.Lines(report) {
-		if err := p.parse(strings.TrimRight(line, "\r\n")); err != nil {
+		if err := r.parse(strings.TrimRight(line, "\r\n")); err != nil {
 			return nil, err
 		}
 	}
-	if p.pass != nil || len(p.trace.Passes) == 0 {
+	if r.pass != nil || len(r.trace.Passes) == 0 {
 		return nil, errTraceFormat // cut off
 	}
-	return &p.trace, nil
+	return &r.trace, nil
 }
 
 // traceLine matches the line of a flow: its table, match, priority and cookie.
@@ -72,9 +87,10 @@ func traceLine() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z0-9_-]{1,64})\. (?:(No match|Packets are IP fragments).*|(?:([^ ]*), )?priority ([0-9]{1,5})(?:, cookie 0x([0-9a-f]{1,16}))?)$`)
 }
 
-type traceParser struct {
-	tables map[string]int
-	line   *regexp.Regexp
+// traceReport is a report that is being parsed.
+type traceReport struct {
+	*TraceParser
+
 	trace  Trace
 	pass   *TracePass // between "Flow:" and "Final flow:"
 	other  *int       // indentation of another bridge, in which the packet continues; nil: none
@@ -88,7 +104,7 @@ type traceParser struct {
 type openFlow struct{ index, indent int }
 
 // parse parses a line without its end.
-func (p *traceParser) parse(line string) error {
+func (p *traceReport) parse(line string) error {
 	text := strings.TrimLeft(line, " ")
 	switch {
 	case p.pass != nil:
@@ -114,7 +130,7 @@ func (p *traceParser) parse(line string) error {
 }
 
 // parseStep parses a line of a pass after that of the packet.
-func (p *traceParser) parseStep(text string, indent int) error {
+func (p *traceReport) parseStep(text string, indent int) error {
 	switch {
 	case strings.HasPrefix(text, "Final flow: "):
 		p.pass.End = p.pass.Start
@@ -157,7 +173,7 @@ func isPart(action, line string) bool {
 const bridgeLine = `bridge("`
 
 // isOther reports whether the line is of another bridge, such as that of the underlay of tunnels on the userspace datapath.
-func (p *traceParser) isOther(text string, indent int) bool {
+func (p *traceReport) isOther(text string, indent int) bool {
 	isBridge := strings.HasPrefix(text, bridgeLine)
 	switch {
 	case p.other != nil && indent >= *p.other:
@@ -173,7 +189,7 @@ func (p *traceParser) isOther(text string, indent int) bool {
 }
 
 // flowAt returns the flow whose actions have the indentation.
-func (p *traceParser) flowAt(indent int) *TracedFlow {
+func (p *traceReport) flowAt(indent int) *TracedFlow {
 	for len(p.open) > 0 && p.open[len(p.open)-1].indent >= indent {
 		p.open = p.open[:len(p.open)-1]
 	}
@@ -183,7 +199,7 @@ func (p *traceParser) flowAt(indent int) *TracedFlow {
 	return &p.pass.Flows[p.open[len(p.open)-1].index]
 }
 
-func (p *traceParser) addFlow(m []string, indent int) error {
+func (p *traceReport) addFlow(m []string, indent int) error {
 	if p.flows++; p.flows > maxTraceFlows {
 		return fmt.Errorf("the packet matched more than %d flows", maxTraceFlows)
 	}
@@ -218,7 +234,7 @@ func (p *traceParser) addFlow(m []string, indent int) error {
 }
 
 // annotate adds a remark of vswitchd to the last action.
-func (p *traceParser) annotate(warning bool, text string) {
+func (p *traceReport) annotate(warning bool, text string) {
 	if strings.Contains(text, forked) {
 		p.trace.Forks++
 	}

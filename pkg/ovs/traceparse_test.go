@@ -17,7 +17,7 @@ import (
 var updateTraces = flag.Bool("update-traces", false, "write testdata/trace/*.golden") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 
 // traceTables are names of tables as Open vSwitch prints them.
-func traceTables() map[string]int { return map[string]int{"classify": 0, "isolation": 80} }
+func traceTables() map[int]string { return map[int]string{0: "classify", 80: "isolation"} }
 
 // traceSummary lists the content of a trace, one flow or output a line.
 func traceSummary(trace *ovs.Trace) string {
@@ -57,7 +57,7 @@ func TestParseTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trace, err := ovs.ParseTrace(string(report), traceTables())
+		trace, err := ovs.NewTraceParser(traceTables()).Parse(string(report))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -102,7 +102,7 @@ Translation failed (Recursion too deep), packet is dropped.
 `
 
 func TestParseTrace_forms(t *testing.T) {
-	trace, err := ovs.ParseTrace(shortTrace, traceTables())
+	trace, err := ovs.NewTraceParser(traceTables()).Parse(shortTrace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ forks 0
 		"too many flows":       strings.Replace(shortTrace, "99. No match.\n", strings.Repeat("99. No match.\n", 10000), 1),
 		"too many repetitions": shortTrace + "Trace reached the recirculation limit.\n",
 	} {
-		if got, err := ovs.ParseTrace(report, traceTables()); err == nil {
+		if got, err := ovs.NewTraceParser(traceTables()).Parse(report); err == nil {
 			t.Errorf("%s: got %d passes, want an error", name, len(got.Passes))
 		}
 	}
@@ -162,7 +162,7 @@ func FuzzParseTrace(f *testing.F) {
 		f.Add(string(report))
 	}
 	f.Fuzz(func(t *testing.T, report string) {
-		trace, err := ovs.ParseTrace(report, traceTables())
+		trace, err := ovs.NewTraceParser(traceTables()).Parse(report)
 		if err != nil {
 			return
 		}

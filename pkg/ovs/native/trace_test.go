@@ -29,7 +29,7 @@ func TestTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace, err := ovs.ParseTrace(report, nil)
+	trace, err := ovs.NewTraceParser(nil).Parse(report)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, report)
 	}

@@ -11,11 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Prefix is that of the paths of Handler.
@@ -43,11 +46,17 @@ type Handler struct {
 	network atomic.Pointer[Network]
 	dumping atomic.Bool   // a request for flows is being answered
 	tracing chan struct{} // has an element for each request for a trace that is being answered
+	limiter *rate.Limiter // of traces on the switch
+	tables  map[int]string
+	parser  *ovs.TraceParser
 }
 
 // New returns a handler of a node without a network.
 func New(o Options) *Handler {
-	h := &Handler{options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces)}
+	h := &Handler{
+		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
+		limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
+	}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"golang.org/x/time/rate"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
@@ -63,6 +64,7 @@ func traceNodeFlows(mode config.Mode, balances bool) pipeline.Node {
 func newTraceNode(t *testing.T) *traceNode {
 	t.Helper()
 	n := &traceNode{client: newClient(t), sw: ovstest.Start(t)}
+	n.limiter = rate.NewLimiter(rate.Inf, 0)
 	n.bridge = native.New(ovstest.Bridge, n.sw.RunDir)
 	t.Cleanup(n.bridge.Close)
 	if err := n.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev, TableNames: pipeline.TableNames()}); err != nil {
@@ -141,7 +143,11 @@ func (n *traceNode) setMode(t *testing.T, mode config.Mode, balances bool) {
 	add(pipeline.KindEgressFirewall, "shop", pipeline.EgressFirewall{ID: 7, Rules: []pipeline.EgressFirewallRule{{To: prefix("203.0.113.0/24"), Deny: true}}}.Compile(pipeline.EgressVerdicts{}).State())
 	add(pipeline.KindHostSubnet, "node2", p.Peer(pipeline.Peer{VTEP: addr("192.0.2.2"), Subnets: prefix("10.129.0.0/23"), IsNode: true}))
 	add(pipeline.KindService, "default/web", traceService(p)...)
-	if !balances {
+	if balances {
+		add(pipeline.KindService, "default/other", p.BalancedService(pipeline.BalancedService{VNID: 17, Frontends: []pipeline.Frontend{
+			{Addr: addr("172.30.0.15"), Protocol: goovs.ProtocolTCPv4, Port: 80, Endpoints: []netip.AddrPort{endpoint("10.129.0.6:8080")}},
+		}}))
+	} else {
 		add(pipeline.KindService, "shop/mine", p.Service(pipeline.Service{VNID: 23, ClusterIPs: []netip.Addr{addr("172.30.0.20")}, Ports: []pipeline.ServicePort{
 			{Protocol: goovs.ProtocolTCPv4, Port: 80, Outside: pipeline.OutsideEndpoints{Addrs: []netip.AddrPort{endpoint("203.0.113.5:443"), endpoint("203.0.114.5:443")}}},
 		}}))
@@ -183,7 +189,18 @@ func traceService(p pipeline.Node) []pipeline.State {
 		{Addr: addr("172.30.0.10"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{here, there}},
 		{Addr: addr("172.30.0.11"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{here, there}, Affinity: 100},
 		{Addr: addr("172.30.0.12"), Protocol: tcp, Port: 80},
+		{Addr: addr("172.30.0.13"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{endpoint("10.129.0.5:8080")}},
+		{Addr: addr("172.30.0.14"), Protocol: tcp, Port: 80, Endpoints: manyEndpoints()},
 	}})}
+}
+
+// manyEndpoints are as many as a service has at most.
+func manyEndpoints() []netip.AddrPort {
+	var all []netip.AddrPort
+	for i := range pipeline.MaxEndpoints {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 129, 1, byte(i)}), 8080))
+	}
+	return all
 }
 
 // traceRules are rule 77, by which pods web and 10.129.0.7 reach db, and rule 79 of a ClusterNetworkPolicy, by which 10.129.0.9 and db itself do not.
