@@ -72,7 +72,7 @@ func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	cmd.Flags().Int32Var(&t.udp, "udp", 0, "UDP `port` of the destination, or of the service")
 	cmd.Flags().Int32Var(&t.sctp, "sctp", 0, "SCTP `port` of the destination, or of the service")
 	cmd.Flags().BoolVar(&t.icmp, "icmp", false, "an ICMP echo request")
-	cmd.Flags().Int32Var(&t.sourcePort, "source-port", 0, "`port` of the source; by default 49152")
+	cmd.Flags().Int32Var(&t.sourcePort, "source-port", 0, fmt.Sprintf("`port` of the source; by default %d", diagnostics.DefaultSourcePort))
 	return cmd
 }
 

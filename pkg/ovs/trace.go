@@ -34,9 +34,8 @@ type TraceLookup uint8
 
 // The results of lookups.
 const (
-	LookupNew         TraceLookup = iota // no entry exists
-	LookupEstablished                    // of the side that opened the connection
-	LookupReply                          // of the other side
+	LookupNew   TraceLookup = iota // no entry exists
+	LookupReply                    // of the side that did not open the connection
 )
 
 // maxLookups is the number of lookups with the assumed result. No packet of the pipeline has as many.
@@ -72,8 +71,6 @@ func (p TracePacket) TraceArguments() ([]string, error) {
 	state := []string{"--ct-next", "trk,new"}
 	switch p.Lookup {
 	case LookupNew:
-	case LookupEstablished:
-		state[1] = "trk,est"
 	case LookupReply:
 		state[1] = "trk,est,rpl"
 	}

@@ -194,12 +194,12 @@ func TestTraceArguments(t *testing.T) {
 		change     func(*ovs.TracePacket)
 		want, next string // want "": an error
 	}{
-		"new":         {func(*ovs.TracePacket) {}, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + ends, "trk,new"},
-		"established": {func(p *ovs.TracePacket) { p.Lookup = ovs.LookupEstablished }, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x10" + ends, "trk,est"},
-		"echo reply":  {func(p *ovs.TracePacket) { p.Lookup, p.Protocol = ovs.LookupReply, 1 }, begin + "icmp,icmp_type=0,icmp_code=0" + ends, "trk,est,rpl"},
-		"echo":        {func(p *ovs.TracePacket) { p.Protocol = 1 }, begin + "icmp,icmp_type=8,icmp_code=0" + ends, "trk,new"},
-		"UDP":         {func(p *ovs.TracePacket) { p.Protocol = 17 }, begin + "udp,udp_src=40000,udp_dst=80" + ends, "trk,new"},
-		"SCTP":        {func(p *ovs.TracePacket) { p.Protocol = 132 }, begin + "sctp,sctp_src=40000,sctp_dst=80" + ends, "trk,new"},
+		"new":        {func(*ovs.TracePacket) {}, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + ends, "trk,new"},
+		"reply":      {func(p *ovs.TracePacket) { p.Lookup = ovs.LookupReply }, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x10" + ends, "trk,est,rpl"},
+		"echo reply": {func(p *ovs.TracePacket) { p.Lookup, p.Protocol = ovs.LookupReply, 1 }, begin + "icmp,icmp_type=0,icmp_code=0" + ends, "trk,est,rpl"},
+		"echo":       {func(p *ovs.TracePacket) { p.Protocol = 1 }, begin + "icmp,icmp_type=8,icmp_code=0" + ends, "trk,new"},
+		"UDP":        {func(p *ovs.TracePacket) { p.Protocol = 17 }, begin + "udp,udp_src=40000,udp_dst=80" + ends, "trk,new"},
+		"SCTP":       {func(p *ovs.TracePacket) { p.Protocol = 132 }, begin + "sctp,sctp_src=40000,sctp_dst=80" + ends, "trk,new"},
 		"tunnel": {func(p *ovs.TracePacket) { p.TunnelSource, p.TunnelDest, p.TunnelID = p.Source, p.Dest, 17 },
 			strings.Replace(begin, "0x1,", "0x1,tun_src=10.128.0.3,tun_dst=10.128.0.4,tun_id=0x11,", 1) + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + ends, "trk,new"},
 		"DSCP":           {func(p *ovs.TracePacket) { p.DSCP = 62 }, begin + "tcp,tcp_src=40000,tcp_dst=80,tcp_flags=0x2" + strings.Replace(ends, "tos=0", "tos=248", 1), "trk,new"},

@@ -12,7 +12,7 @@ type Verdict string
 const (
 	VerdictDelivered Verdict = "Delivered" // to the pod, the host of the node, or out of the cluster
 	VerdictDropped   Verdict = "Dropped"
-	VerdictForwarded Verdict = "Forwarded" // to another node, or to the service proxy of the host; only of a hop
+	VerdictForwarded Verdict = "Forwarded" // to another node, or to the host; only of a hop
 	VerdictUnknown   Verdict = "Unknown"   // a node did not answer, or what decides is not known to the agent
 )
 
@@ -43,6 +43,9 @@ type TraceStatus struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
+// DefaultSourcePort is that of packets for which none is given, one of those of clients.
+const DefaultSourcePort = 49152
+
 // MaxTracePaths is the largest number of endpoints of a service that one trace follows.
 const MaxTracePaths = 16
 
@@ -56,7 +59,7 @@ type TracePath struct {
 	NotEvaluated []string `json:"notEvaluated,omitempty"`
 }
 
-// Hop is the way of the packet through the bridge of one node, or through its host.
+// Hop is the way of the packet through the bridge of one node.
 type Hop struct {
 	Node    string      `json:"node"`
 	From    string      `json:"from"` // where the packet enters: the pod, the tunnel or the host
@@ -71,9 +74,8 @@ type ConntrackState string
 
 // The states of a connection.
 const (
-	ConntrackNew         ConntrackState = "new"
-	ConntrackEstablished ConntrackState = "established"
-	ConntrackReply       ConntrackState = "reply" // of an established connection
+	ConntrackNew   ConntrackState = "new"
+	ConntrackReply ConntrackState = "reply" // of an established connection
 )
 
 // TracePacket is a packet that enters the bridge of a node. As a query each field is the parameter of its JSON name.
@@ -119,8 +121,8 @@ type NodeTrace struct {
 	Steps   []TraceStep   `json:"steps"`
 	Outputs []TraceOutput `json:"outputs,omitempty"` // none: the last step dropped it
 
-	// Verdict is Delivered (to a pod of the node), Forwarded (to a tunnel or the host) or Dropped; Reason is a sentence about the flow that decided, and
-	// Objects are what that flow is made of: policies that deny it, or that isolate the pod without a rule that allows it.
+	// Verdict is Delivered (to a pod of the node), Forwarded (to a tunnel or the host), Dropped or Unknown; Reason is a sentence about the flow that decided,
+	// and Objects are what that flow is made of: policies that deny it, or that isolate the pod without a rule that allows it.
 	Verdict Verdict       `json:"verdict"`
 	Reason  string        `json:"reason"`
 	Objects []TraceObject `json:"objects,omitempty"`
@@ -145,7 +147,7 @@ type TraceStep struct {
 	Objects   []TraceObject  `json:"objects,omitempty"` // what the flow is made of
 	Names     []string       `json:"names,omitempty"`   // of registers and ports, as pipeline.Explain
 
-	Unexpected bool `json:"unexpected,omitempty"` // the flow is none of the agent's: another program added it
+	Unexpected bool `json:"unexpected,omitempty"` // the agent did not install the flow: another program added it
 }
 
 // TraceOutput is a packet that leaves the bridge.

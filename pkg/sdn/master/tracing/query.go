@@ -20,9 +20,6 @@ const (
 	ICMP = "ICMP"
 )
 
-// defaultSourcePort is that of packets whose source port the query does not name.
-const defaultSourcePort = 49152
-
 // maxQuoted is the number of bytes of an invalid value that errors repeat.
 const maxQuoted = 100
 
@@ -103,7 +100,7 @@ func (q *Query) setPorts(path *field.Path, spec *diagnostics.TraceSpec) (errs fi
 	case !isService:
 		errs = append(errs, field.Required(path.Child("port"), "the port of the destination"))
 	}
-	if q.SourcePort = defaultSourcePort; spec.SourcePort != 0 {
+	if q.SourcePort = diagnostics.DefaultSourcePort; spec.SourcePort != 0 {
 		q.SourcePort = valid("sourcePort", spec.SourcePort)
 	}
 	return errs

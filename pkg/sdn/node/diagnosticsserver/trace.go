@@ -88,7 +88,8 @@ type tracer struct {
 	unselected bool
 }
 
-// run traces the packet. A write of the agent in the meantime may cause unexpected flows: it traces again, and in the end those are unexpected that were it twice.
+// run traces the packet. The agent may write flows between the trace and the snapshot: it repeats the trace, and reports a flow as unexpected only if two traces
+// found it.
 func (t *tracer) run(ctx context.Context, packet ovs.TracePacket, answer *diagnostics.NodeTrace) error {
 	var previous map[ovs.Key]bool
 	for i := 1; ; i++ {

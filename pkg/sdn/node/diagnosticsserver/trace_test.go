@@ -76,8 +76,7 @@ func TestTrace(t *testing.T) {
 	for name, tc := range map[string]traceCase{
 		"a pod here": {"from=pod/default/web destination=10.128.0.4", delivered, "pod default/db receives it at 10.128.0.4:80",
 			"pod/default/db 10.128.0.3>10.128.0.4", ""},
-		"a pod here, ICMP":        {"from=pod/default/web destination=10.128.0.4 protocol=ICMP", delivered, "pod default/db receives it at 10.128.0.4", "pod/default/db 10.128.0.3>10.128.0.4", ""},
-		"a pod here, established": {"from=pod/default/web destination=10.128.0.4 conntrack=established", delivered, "", "pod/default/db 10.128.0.3>10.128.0.4", ""},
+		"a pod here, ICMP": {"from=pod/default/web destination=10.128.0.4 protocol=ICMP", delivered, "pod default/db receives it at 10.128.0.4", "pod/default/db 10.128.0.3>10.128.0.4", ""},
 		"a reply": {"from=pod/default/db destination=10.128.0.3 conntrack=reply", delivered, "if the connection goes through the service proxy of the host",
 			"pod/default/web 10.128.0.4>10.128.0.3", ""},
 		"another VNID": {"from=pod/default/web destination=10.128.0.6", dropped,
@@ -131,7 +130,7 @@ func TestTrace(t *testing.T) {
 			"host 198.51.100.7>203.0.113.5", ""},
 		"no egress IP from there":   {"from=node/node2 vnid=24 source=10.129.0.9 destination=203.0.113.5", dropped, "this node does not host the egress IP", "", ""},
 		"the node's own address":    {"from=pod/default/web destination=10.128.0.1", forwarded, "to the host, which has the address 10.128.0.1", "host 10.128.0.3>10.128.0.1", ""},
-		"reply to an egress IP":     {"from=host source=203.0.113.5 destination=198.51.100.7 conntrack=reply", unknown, "table classify (0) looks up the translation of the connection", "", ""},
+		"reply to an egress IP":     {"from=host source=203.0.113.5 destination=198.51.100.7 conntrack=reply", unknown, "table classify (0) translates the addresses by the conntrack entry, which a trace does not read", "", ""},
 		"no reply to the egress IP": {"from=host source=203.0.113.5 destination=198.51.100.7", dropped, "it is no reply to a packet that left with the egress IP", "", ""},
 	} {
 		tc.check(t, n, name)
@@ -143,7 +142,7 @@ func TestTrace_steps(t *testing.T) {
 	tier.Parallel(t)
 	n := newTraceNode(t)
 	n.setMode(t, config.ModeNetworkPolicy, false)
-	got := n.traced(t, "from=pod/default/web destination=10.128.0.4 protocol=TCP destinationPort=80 conntrack=established")
+	got := n.traced(t, "from=pod/default/web destination=10.128.0.4 protocol=TCP destinationPort=80")
 	steps := map[uint8]diagnostics.TraceStep{}
 	for _, s := range got.Steps {
 		steps[s.Table] = s
@@ -151,7 +150,7 @@ func TestTrace_steps(t *testing.T) {
 	for _, want := range []diagnostics.TraceStep{
 		{Table: 20, TableName: "pod-ingress", Priority: 100, Match: "ip,in_port=3,dl_src=0a:58:0a:80:00:03,nw_src=10.128.0.3", Actions: "load:0x11->NXM_NX_REG0[],goto_table:26",
 			Cookie: fmt.Sprintf("%#x", tracePods()[0].Owner().Cookie()), Objects: []diagnostics.TraceObject{{Object: "pod/default/web"}}, Names: []string{"from port 3", "source VNID 17"}},
-		{Table: 80, TableName: "isolation", Priority: 200, Actions: "goto_table:81", Cookie: fmt.Sprintf("%#x", staticOwner().Cookie()), Conntrack: diagnostics.ConntrackEstablished},
+		{Table: 80, TableName: "isolation", Priority: 200, Actions: "goto_table:81", Cookie: fmt.Sprintf("%#x", staticOwner().Cookie()), Conntrack: diagnostics.ConntrackNew},
 		{Table: 81, TableName: "ingress-policy", Priority: 27000, Match: "conj_id=77,ip", Actions: "goto_table:82", Cookie: steps[81].Cookie,
 			Objects: []diagnostics.TraceObject{{Object: "networkpolicy/default/allow", Rule: "ingress 0"}}},
 	} {
@@ -159,7 +158,7 @@ func TestTrace_steps(t *testing.T) {
 			t.Errorf("table %d (-want +got):\n%s", want.Table, diff)
 		}
 	}
-	if p := got.Packet; got.Name != "node1" || got.Kind != "NodeTrace" || p.Source != "10.128.0.3" || p.SourcePort != 49152 || p.Conntrack != diagnostics.ConntrackEstablished {
+	if p := got.Packet; got.Name != "node1" || got.Kind != "NodeTrace" || p.Source != "10.128.0.3" || p.SourcePort != diagnostics.DefaultSourcePort || p.Conntrack != diagnostics.ConntrackNew {
 		t.Errorf("got %+v of packet %+v", got.ObjectMeta, p)
 	}
 }
@@ -174,8 +173,8 @@ func TestTrace_unexpectedFlow(t *testing.T) {
 		verdict diagnostics.Verdict
 		reason  string
 	}{
-		{"priority=9999,ip,nw_dst=10.128.0.4,actions=drop", dropped, `a flow of table route (30) dropped it that another program added: priority 9999, match "ip,nw_dst=10.128.0.4"`},
-		{"priority=9999,ip,nw_dst=10.128.0.4,actions=output:6", delivered, "pod shop/cart receives it at 10.128.0.4:80; a flow of table route (30) decided that another program added"},
+		{"priority=9999,ip,nw_dst=10.128.0.4,actions=drop", dropped, `table route (30) dropped it by a flow that another program added (priority 9999, match "ip,nw_dst=10.128.0.4"): see kubectl ovsdn flows node1 --diff`},
+		{"priority=9999,ip,nw_dst=10.128.0.4,actions=output:6", delivered, "pod shop/cart receives it at 10.128.0.4:80; the deciding flow of table route (30) was added by another program: see kubectl ovsdn flows node1 --diff"},
 		{"priority=9999,ip,nw_dst=10.128.0.4,actions=normal", unknown, "table route (30) may output it to several ports: NORMAL"},
 		{"priority=9999,ip,nw_dst=10.128.0.4,actions=output:9999", dropped, "Open vSwitch does not output the packet: table route (30): Nonexistent output port"},
 		{"priority=9999,ip,nw_dst=10.128.0.4,actions=resubmit(,30)", dropped, "Open vSwitch drops the packet: Translation failed"},
@@ -187,10 +186,10 @@ func TestTrace_unexpectedFlow(t *testing.T) {
 	n.sw.OFCtl(t, "--strict", "del-flows", ovstest.Bridge, "table=30,priority=9999,ip,nw_dst=10.128.0.4")
 	n.sw.OFCtl(t, "--strict", "del-flows", ovstest.Bridge, "table=30,priority=10000,ip,nw_dst=10.128.0.4")
 	n.sw.OFCtl(t, "add-flow", ovstest.Bridge, "table=30,priority=200,ip,nw_dst=10.128.0.0/23,actions=drop")
-	n.checkUnexpected(t, "in place of the agent's", dropped, "a flow of table route (30) dropped it that another program added")
+	n.checkUnexpected(t, "in place of the agent's", dropped, "table route (30) dropped it by a flow that another program added")
 	n.sw.OFCtl(t, "del-flows", ovstest.Bridge)
 	if got := n.traced(t, "from=pod/default/web destination=10.128.0.4 protocol=TCP destinationPort=80"); got.Verdict != dropped ||
-		got.Reason != "table classify (0) has no flow for the packet: flows are missing on the switch" {
+		got.Reason != "table classify (0) has no flow for the packet: flows are missing on the switch, see kubectl ovsdn flows node1 --diff" {
 		t.Errorf("without flows: got %s: %s", got.Verdict, got.Reason)
 	}
 }
@@ -201,6 +200,21 @@ func (n *traceNode) checkUnexpected(t *testing.T, name string, verdict diagnosti
 	if got.Verdict != verdict || !strings.Contains(got.Reason, reason) || !slices.ContainsFunc(got.Steps, func(s diagnostics.TraceStep) bool { return s.Unexpected && s.Table == 30 }) {
 		t.Errorf("%s: got %s: %s, want %s: %s, and an unexpected step", name, got.Verdict, got.Reason, verdict, reason)
 	}
+}
+
+// noRules does not know the rules of flows.
+type noRules struct{ fakePolicies }
+
+func (noRules) RuleNames([]uint32) []string { return nil }
+
+// A rule that denied the packet may be removed before its name is read.
+func TestTrace_removedRule(t *testing.T) {
+	tier.Parallel(t)
+	n := newTraceNode(t)
+	n.setMode(t, config.ModeNetworkPolicy, false)
+	n.network.Policies = noRules{}
+	traceCase{"from=node/node2 vnid=17 source=10.129.0.9 destination=10.128.0.4", dropped,
+		"table ingress-denied (83) dropped it: an ingress rule that was removed in the meantime denied it; trace again", "", ""}.check(t, n, "removed rule")
 }
 
 // The host's firewall marks packets that it forwards for others, which policies do not evaluate as the node's own.
@@ -247,7 +261,6 @@ func TestTrace_balancesServices(t *testing.T) {
 		"itself":         {"from=pod/default/web destination=172.30.0.10 endpoint=10.128.0.3:8080", delivered, "pod default/web", "pod/default/web 169.254.0.10>10.128.0.3", ""},
 		"without endpoints": {"from=pod/default/db destination=172.30.0.12", dropped,
 			"service/default/web (172.30.0.12:80) has no endpoints: table reject (69) sends the packet to the host, which rejects it", "host 10.128.0.4>172.30.0.12", "service/default/web"},
-		"established":     {"from=pod/default/db destination=172.30.0.10 conntrack=established", unknown, "table service (60) looks up the translation of the connection, which a trace does not know", "", ""},
 		"reply":           {"from=pod/default/web destination=10.128.0.4 conntrack=reply", delivered, "its source is the service's address if the connection was opened to a service", "pod/default/db 10.128.0.3>10.128.0.4", ""},
 		"the node itself": {"from=host destination=172.30.0.10 endpoint=10.128.0.3:8080", delivered, "pod default/web", "pod/default/web 10.128.0.1>10.128.0.3", ""},
 		"no service":      {"from=pod/default/db destination=172.30.0.99", dropped, "no service that the VNID of the source may use has the address and port 172.30.0.99:80", "", ""},

@@ -28,7 +28,7 @@ func (t *tracer) deliver(answer *diagnostics.NodeTrace, outputs []outputOf) {
 			answer.Outputs = append(answer.Outputs, out)
 		}
 		if o.step.Unexpected {
-			answer.Reason += "; a flow of " + o.table() + " decided that another program added"
+			answer.Reason += fmt.Sprintf("; the deciding flow of %s was added by another program: see kubectl ovsdn flows %s --diff", o.table(), t.node)
 		}
 		if answer.Verdict == diagnostics.VerdictUnknown {
 			return

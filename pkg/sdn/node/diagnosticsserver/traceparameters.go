@@ -141,24 +141,19 @@ func (p *parameters) protocol(r *traceRequest) {
 		p.failf("destinationPort", "is required with protocol %s, from 1 to 65535", r.packet.Protocol)
 	}
 	if r.packet.SourcePort == 0 {
-		r.packet.SourcePort = clientPort
+		r.packet.SourcePort = diagnostics.DefaultSourcePort
 	}
 }
-
-// clientPort is the source port of packets for which none is given, one of those of clients.
-const clientPort = 49152
 
 func (p *parameters) conntrack(r *traceRequest) {
 	switch r.packet.Conntrack {
 	case "":
 		r.packet.Conntrack = diagnostics.ConntrackNew
 	case diagnostics.ConntrackNew:
-	case diagnostics.ConntrackEstablished:
-		r.lookup = ovs.LookupEstablished
 	case diagnostics.ConntrackReply:
 		r.lookup = ovs.LookupReply
 	default:
-		states := []string{string(diagnostics.ConntrackNew), string(diagnostics.ConntrackEstablished), string(diagnostics.ConntrackReply)}
+		states := []string{string(diagnostics.ConntrackNew), string(diagnostics.ConntrackReply)}
 		p.failf("conntrack", "is %.*q, but must be one of %s", maxQuoted, string(r.packet.Conntrack), strings.Join(states, ", "))
 	}
 }

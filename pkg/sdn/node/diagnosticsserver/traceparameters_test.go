@@ -43,6 +43,7 @@ func TestParseTrace_refuses(t *testing.T) {
 		traceParameters + " conntrack=trk,est":                                           "parameter conntrack",
 		traceParameters + " origin=nodePort":                                             "parameter origin is not allowed with from=pod/NAMESPACE/NAME",
 		"from=host destination=10.128.0.4 protocol=ICMP origin=nodeport":                 `parameter origin is "nodeport", but must be routed, nodePort or hairpin`,
+		traceParameters + " conntrack=established":                                       "parameter conntrack",
 		traceParameters + " vnid=5":                                                      "parameter vnid is only allowed with from=node/NAME",
 		traceParameters + " egressIP=198.51.100.7":                                       "parameter egressIP is only allowed",
 		traceParameters + " endpoint=10.128.0.5":                                         "parameter endpoint",

@@ -12,7 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// explain makes the steps of the trace, with the owners of the flows in the snapshot, and returns the flows that are none of the agent's.
+// explain makes the steps of the trace, with the owners of the flows in the snapshot, and returns the flows that the agent did not install.
 func (t *tracer) explain(ctx context.Context, snapshot *flowstore.Snapshot) (unexpected map[ovs.Key]bool, err error) {
 	cookies := map[ovs.Key]uint64{}
 	for i := range t.trace.Passes {
@@ -48,7 +48,7 @@ func (t *tracer) explain(ctx context.Context, snapshot *flowstore.Snapshot) (une
 	return unexpected, nil
 }
 
-// confirm ends that steps are unexpected whose flows were not it before.
+// confirm clears Unexpected of steps whose flow was not unexpected in the previous trace.
 func (t *tracer) confirm(previous map[ovs.Key]bool) {
 	for i := range t.steps {
 		for j := range t.steps[i] {

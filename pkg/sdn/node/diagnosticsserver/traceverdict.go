@@ -56,7 +56,7 @@ func (t *tracer) decide(answer *diagnostics.NodeTrace) {
 	case t.unselected:
 		unknown("the switch does not select endpoint %s for the packet: it is no endpoint that node %s uses, or the client's session affinity has another one", t.request.endpoint, t.node)
 	case translated:
-		unknown("%s looks up the translation of the connection, which a trace does not know; trace a new connection", at.table())
+		unknown("%s translates the addresses by the conntrack entry, which a trace does not read", at.table())
 	case last.Failure != "":
 		answer.Verdict, answer.Reason = diagnostics.VerdictDropped, "Open vSwitch drops the packet: "+last.Failure
 	case t.trace.Forks >= len(t.trace.Passes):
@@ -132,9 +132,9 @@ func (t *tracer) drop(answer *diagnostics.NodeTrace) {
 	answer.Objects = at.step.Objects
 	switch {
 	case at.flow.NoMatch:
-		answer.Reason = fmt.Sprintf("%s has no flow for the packet: flows are missing on the switch", at.table())
+		answer.Reason = fmt.Sprintf("%s has no flow for the packet: flows are missing on the switch, see kubectl ovsdn flows %s --diff", at.table(), t.node)
 	case at.step.Unexpected:
-		answer.Reason = fmt.Sprintf("a flow of %s dropped it that another program added: priority %d, match %q", at.table(), at.step.Priority, at.step.Match)
+		answer.Reason = fmt.Sprintf("%s dropped it by a flow that another program added (priority %d, match %q): see kubectl ovsdn flows %s --diff", at.table(), at.step.Priority, at.step.Match, t.node)
 	case slices.ContainsFunc(at.flow.Actions, ovs.TracedAction.HasNoBucket):
 		answer.Reason = fmt.Sprintf("%s dropped it: the group of the service selects no endpoint", at.table())
 	default:
@@ -204,7 +204,7 @@ func (t *tracer) denied(answer *diagnostics.NodeTrace, end map[string]string, po
 	}
 	if rule := number(end["reg5"]); rule != 0 {
 		if answer.Objects = rulesOf(t.Policies.RuleNames([]uint32{rule})); len(answer.Objects) == 0 {
-			return fmt.Sprintf("an %s rule denies it that was removed since", direction)
+			return fmt.Sprintf("an %s rule that was removed in the meantime denied it; trace again", direction)
 		}
 		o := answer.Objects[0]
 		return fmt.Sprintf("rule %s of %s denies it", o.Rule, o.Object)
