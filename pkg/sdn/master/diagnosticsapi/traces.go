@@ -23,7 +23,7 @@ import (
 
 const (
 	maxTraces     = 8 // that are answered at the same time
-	maxUserTraces = 2 // of them for one user
+	maxUserTraces = 2 // of them for one user, and for one namespace
 	traceTimeout  = 20 * time.Second
 
 	maxTraceBody = 16 << 10 // bytes; a Trace has some hundred
@@ -42,15 +42,15 @@ func (s *Server) serveTraces(w http.ResponseWriter, r *http.Request, u user, nam
 	if err != nil {
 		return err
 	}
-	release, err := s.traces.acquire(u, "traces")
-	if err != nil {
-		return err
-	}
-	defer release()
 	o, warnings, err := decodeTrace(http.MaxBytesReader(w, r.Body, maxTraceBody), r.Header.Get("Content-Type"), query)
 	if err != nil {
 		return err
 	}
+	release, err := s.traces.acquire(u, namespace, "traces") // after the body: a slow client must not occupy it
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), traceTimeout)
 	defer cancel()
 	if err := s.trace(ctx, u, namespace, o); err != nil {

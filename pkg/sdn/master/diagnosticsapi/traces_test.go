@@ -98,7 +98,7 @@ func newTraceFixture(t *testing.T, rights ...string) *fixture {
 		wanted := strings.TrimSpace(fmt.Sprintf("%s %s %s %s%s", s.User, a.Verb, a.Resource, a.Namespace, a.Name))
 		return strings.Contains("\n"+strings.Join(rights, "\n")+"\n", "\n"+wanted+"\n"), nil
 	}
-	for _, pod := range []*corev1.Pod{tracedPod("a", "web", "node1", "10.128.0.5"), tracedPod("a", "db", "node1", "10.128.0.6"), tracedPod("b", "db", "node2", "10.128.2.7")} {
+	for _, pod := range []*corev1.Pod{tracedPod("a", "web", "node1", "10.128.0.5"), tracedPod("a", "db", "node1", "10.128.0.6"), tracedPod("b", "db", "node2", "10.128.2.7"), tracedPod("b", "web", "node1", "10.128.0.7")} {
 		if err := f.kube.Tracker().Add(pod); err != nil {
 			t.Fatal(err)
 		}
@@ -277,59 +277,77 @@ func TestTraces_bodies(t *testing.T) {
 	}
 }
 
-// Traces of one user leave room for those of others.
+// Traces of one user, with any of its tokens, and those of one namespace leave room for those of others. A body that is not sent occupies no slot.
 func TestTraces_limits(t *testing.T) {
-	f := newTraceFixture(t, "u create traces a", "v create traces a")
-	started, proceed := make(chan struct{}), make(chan struct{})
+	f := newTraceFixture(t, "u create traces a", "u2 create traces a", "v create traces b")
+	started, proceed := make(chan struct{}, 100), make(chan struct{})
 	f.Agents = agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
 		started <- struct{}{}
-		<-proceed
+		select {
+		case <-proceed:
+		case <-ctx.Done():
+		}
 		return tracingAgents(ctx, node, path, query)
 	})
-	spec := diagnostics.TraceSpec{Source: "pod/a/web", Destination: "pod/a/db", Port: 80}
+	client := f.client(t, f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	const spec, path = `{"spec":{"source":"pod/NS/web","destination":"pod/NS/db","port":80}}`, versionPath + "/namespaces/NS/traces"
+	post := func(user, namespace, credential string) response {
+		return doBody(t, client, http.MethodPost, f.url+strings.ReplaceAll(path, "NS", namespace), strings.ReplaceAll(spec, "NS", namespace),
+			"X-Remote-User", user, "X-Remote-Extra-Authentication.kubernetes.io%2Fcredential-Id", "JTI="+credential)
+	}
 	var running sync.WaitGroup
-	for range maxUserTraces {
+	run := func(user, namespace, credential string) {
 		running.Go(func() {
-			if r := f.post(t, "u", "a", spec); r.code != http.StatusCreated {
-				t.Errorf("got status %d with %s", r.code, r.body)
+			if r := post(user, namespace, credential); r.code != http.StatusCreated {
+				t.Errorf("%s: got status %d with %s", user, r.code, r.body)
 			}
 		})
 		<-started
 	}
-	r := f.post(t, "u", "a", spec)
-	if r.code != http.StatusTooManyRequests || r.header.Get("Retry-After") == "" {
-		t.Errorf("a third one of the user: got status %d with %s, want 429", r.code, r.body)
+	for i := range maxUserTraces {
+		run("u", "a", fmt.Sprint(i))
 	}
-	running.Go(func() {
-		if r := f.post(t, "v", "a", spec); r.code != http.StatusCreated {
-			t.Errorf("another user: got status %d with %s", r.code, r.body)
+	for _, user := range []string{"u", "u2"} {
+		if r := post(user, "a", "another"); r.code != http.StatusTooManyRequests || r.header.Get("Retry-After") == "" {
+			t.Errorf("a third trace in the namespace, of %s: got status %d with %s, want 429", user, r.code, r.body)
 		}
-	})
-	<-started
-	go func() {
-		for range started { // the second requests
-		}
-	}()
+	}
+	if r := f.postBody(t, "u", "/namespaces/a/traces", "{"); r.code != http.StatusBadRequest {
+		t.Errorf("an invalid body: got status %d with %s, want 400: it needs no slot", r.code, r.body)
+	}
+	run("v", "b", "")
 	close(proceed)
 	running.Wait()
-	close(started)
-	l := newUserLimit(3, 2)
-	var releases []func()
-	for _, name := range []string{"u", "u", "v"} {
-		release, err := l.acquire(user{name: name}, "traces")
-		if err != nil {
-			t.Fatal(err)
-		}
-		releases = append(releases, release)
+}
+
+func TestUserLimit(t *testing.T) {
+	l := newUserLimit(4, 2)
+	token := func(name, id string) user {
+		return user{name: name, extra: map[string]authorizationv1.ExtraValue{"authentication.kubernetes.io/credential-id": {id}}}
 	}
-	if _, err := l.acquire(user{name: "w"}, "traces"); err == nil {
-		t.Error("got a fourth trace, want an error")
+	var releases []func()
+	for _, tc := range []struct {
+		user      user
+		namespace string
+		accepted  bool
+	}{
+		{token("u", "1"), "a", true}, {token("u", "2"), "b", true}, {token("u", "3"), "c", false}, // two of one user
+		{user{name: "v"}, "a", true}, {user{name: "w"}, "a", false}, // two of one namespace
+		{user{name: "a"}, "u", true}, {user{name: "x"}, "x", false}, // four in all
+	} {
+		release, err := l.acquire(tc.user, tc.namespace, "traces")
+		if (err == nil) != tc.accepted {
+			t.Errorf("%s in %s: got error %v, want accepted: %v", tc.user.name, tc.namespace, err, tc.accepted)
+		}
+		if err == nil {
+			releases = append(releases, release)
+		}
 	}
 	for _, release := range releases {
 		release()
 	}
-	if len(l.byUser) > 0 || l.sum > 0 {
-		t.Errorf("after the last trace: got %v, want no users", l.byUser)
+	if len(l.by) > 0 || l.sum > 0 {
+		t.Errorf("after the last trace: got %v, want no users", l.by)
 	}
 }
 

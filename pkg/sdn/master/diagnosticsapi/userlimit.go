@@ -1,44 +1,53 @@
 package diagnosticsapi
 
 import (
-	"crypto/sha256"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// userLimit limits requests that are answered at the same time, and those of one user: a tenant must not delay the others.
+// userLimit limits requests that are answered at the same time, and those of one user and of one namespace: a tenant must not delay the others. Users are
+// distinguished by name only, since each token of a user has its own credential ID, and a tenant may create any number of tokens and of ServiceAccounts.
 type userLimit struct {
 	total, each int
 
-	mu     sync.Mutex
-	sum    int
-	byUser map[[sha256.Size]byte]int
+	mu  sync.Mutex
+	sum int
+	by  map[share]int
 }
+
+// share is a part of the limit: that of a user or of a namespace.
+type share struct{ user, namespace string }
 
 func newUserLimit(total, each int) *userLimit {
-	return &userLimit{total: total, each: each, byUser: map[[sha256.Size]byte]int{}}
+	return &userLimit{total: total, each: each, by: map[share]int{}}
 }
 
-// acquire returns the function that ends a request of the user, or the error that the client retries.
-func (l *userLimit) acquire(u user, what string) (release func(), err error) {
-	hash := u.hash()
+// acquire returns the function that ends a request of the user in the namespace, or the error that the client retries. The user has the right in the namespace.
+func (l *userLimit) acquire(u user, namespace, what string) (release func(), err error) {
+	shares := []share{{user: u.name}, {namespace: namespace}}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.byUser[hash] >= l.each:
+	case l.by[shares[0]] >= l.each:
 		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of yours; retry later", retryAfterSeconds)
+	case l.by[shares[1]] >= l.each:
+		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of this namespace; retry later", retryAfterSeconds)
 	case l.sum >= l.total:
 		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of other clients; retry later", retryAfterSeconds)
 	}
 	l.sum++
-	l.byUser[hash]++
+	for _, s := range shares {
+		l.by[s]++
+	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.sum--
-		if l.byUser[hash]--; l.byUser[hash] == 0 {
-			delete(l.byUser, hash)
+		for _, s := range shares {
+			if l.by[s]--; l.by[s] == 0 {
+				delete(l.by, s)
+			}
 		}
 	}, nil
 }
