@@ -54,6 +54,14 @@ func (o Object) String() string {
 	return string(o.Kind) + "/" + o.Name
 }
 
+// String returns the object with its rule.
+func (o TraceObject) String() string {
+	if o.Rule == "" {
+		return o.Object
+	}
+	return o.Object + " (" + o.Rule + ")"
+}
+
 // maxQuoted is the number of bytes of an invalid object that errors repeat.
 const maxQuoted = 100
 

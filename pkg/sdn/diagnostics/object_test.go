@@ -67,3 +67,11 @@ func FuzzParseObject(f *testing.F) {
 		}
 	})
 }
+
+func TestTraceObject_String(t *testing.T) {
+	for want, o := range map[string]TraceObject{"pod/a/b": {Object: "pod/a/b"}, "networkpolicy/a/b (ingress 0)": {Object: "networkpolicy/a/b", Rule: "ingress 0"}} {
+		if got := o.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

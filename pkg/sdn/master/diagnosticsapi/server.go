@@ -52,6 +52,7 @@ type Server struct {
 	lists      chan struct{}  // an element for each list that is being answered
 	dumps      chan struct{}  // and for each NodeFlows
 	traces     *userLimit     // and for each Trace
+	slices     chan struct{}  // an element while a Trace reads EndpointSlices
 	failures   *failureLog
 
 	configMap, subnets cache.SharedIndexInformer
@@ -83,7 +84,8 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		Config: cfg, nodes: nodes,
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now, refusals: newFailureLog()},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
-		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), traces: newUserLimit(maxTraces, maxUserTraces), failures: newFailureLog(),
+		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), traces: newUserLimit(maxTraces, maxUserTraces),
+		slices: make(chan struct{}, 1), failures: newFailureLog(),
 	}
 }
 

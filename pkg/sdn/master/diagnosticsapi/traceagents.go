@@ -16,7 +16,7 @@ import (
 
 const (
 	agentTraceTimeout = 5 * time.Second
-	agentRetry        = 200 * time.Millisecond // after 429: an agent answers one request at a time
+	agentRetry        = 200 * time.Millisecond // after 429: an agent answers four traces at the same time
 
 	maxTraceAnswer  = 512 << 10 // bytes of an agent's answer
 	maxTraceAnswers = 4 << 20   // of all answers of one trace
@@ -51,7 +51,7 @@ func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagn
 		case isStatus && !status.isUnsupported():
 			return nil, &tracing.AgentError{Reason: explain(node.Name, err)}
 		}
-		return nil, &tracing.AgentError{Reason: explain(node.Name, err), IsSilent: true}
+		return nil, &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
 	}
 }
 

@@ -48,7 +48,7 @@ func TestTraceAgents_retry(t *testing.T) {
 				if err != nil || answer.Reason != want {
 					t.Errorf("got %+v, %v", answer, err)
 				}
-			} else if !errors.As(err, &failure) || failure.Reason != tc.want || failure.IsSilent != tc.silent {
+			} else if !errors.As(err, &failure) || failure.Reason != tc.want || failure.SkipNode != tc.silent {
 				t.Errorf("%d: got error %#v, want %s", tc.code, err, tc.want)
 			}
 		}

@@ -17,8 +17,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
 )
 
-// maxSlices is the number of EndpointSlices of a service that a trace reads. A slice has up to 1,000 endpoints.
-const maxSlices = 100
+// Limits of the EndpointSlices of a service that a trace reads. A slice has up to 1,000 endpoints, and annotations of any tenant.
+const (
+	maxSlices    = 100
+	slicePage    = 4 // that are in memory at a time
+	maxEndpoints = 1000
+)
 
 // traceCluster implements tracing.Cluster for one trace. It reads objects with the controller's own rights: no informer has all pods of the cluster.
 type traceCluster struct {
@@ -45,14 +49,35 @@ func (c *traceCluster) Service(ctx context.Context, namespace, name string) (*co
 	return c.server.Kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// Slices implements tracing.Cluster.
-func (c *traceCluster) Slices(ctx context.Context, namespace, service string) ([]discoveryv1.EndpointSlice, error) {
-	selector := labels.Set{discoveryv1.LabelServiceName: service}.String()
-	list, err := c.server.Kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: maxSlices})
-	if err != nil {
-		return nil, fmt.Errorf("list EndpointSlices: %w", err)
+// Slices implements tracing.Cluster. One trace at a time reads slices.
+func (c *traceCluster) Slices(ctx context.Context, namespace, service string, each func(*discoveryv1.EndpointSlice)) (isTruncated bool, err error) {
+	select {
+	case c.server.slices <- struct{}{}:
+		defer func() { <-c.server.slices }()
+	case <-ctx.Done():
+		return false, fmt.Errorf("list EndpointSlices: %w", ctx.Err())
 	}
-	return list.Items, nil
+	options := metav1.ListOptions{LabelSelector: labels.Set{discoveryv1.LabelServiceName: service}.String(), Limit: slicePage}
+	for count, left := 0, maxEndpoints; ; {
+		list, err := c.server.Kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, options)
+		if err != nil {
+			return false, fmt.Errorf("list EndpointSlices: %w", err)
+		}
+		for i := range list.Items {
+			slice := &list.Items[i]
+			if count++; count > maxSlices || len(slice.Endpoints) > left {
+				slice.Endpoints, isTruncated = slice.Endpoints[:min(left, len(slice.Endpoints))], true
+			}
+			left -= len(slice.Endpoints)
+			each(slice)
+			if isTruncated {
+				return true, nil
+			}
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return false, nil
+		}
+	}
 }
 
 // Zone implements tracing.Cluster.

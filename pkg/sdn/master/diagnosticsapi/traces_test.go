@@ -187,9 +187,9 @@ func TestTraces_redacted(t *testing.T) {
 		more   []string
 		reason string
 	}{
-		{nil, "dropped on node node2: table 0 ingress-denied drops it: networkpolicy/b/own (ingress 3), another tenant's policy, a ClusterNetworkPolicy"},
-		{[]string{"u get clusternetworkpolicies admin"}, "dropped on node node2: table 0 ingress-denied drops it: networkpolicy/b/own (ingress 3), another tenant's policy, clusternetworkpolicy/admin"},
-		{[]string{"u get clusternetworkpolicies admin", "u create traces hidden"}, "dropped on node node2: secret policies deny it"},
+		{nil, "on node node2: table ingress-denied (0) dropped it: networkpolicy/b/own (ingress 3), another tenant's policy, a ClusterNetworkPolicy"},
+		{[]string{"u get clusternetworkpolicies admin"}, "on node node2: table ingress-denied (0) dropped it: networkpolicy/b/own (ingress 3), another tenant's policy, clusternetworkpolicy/admin"},
+		{[]string{"u get clusternetworkpolicies admin", "u create traces hidden"}, "on node node2: secret policies deny it"},
 	} {
 		f := newTraceFixture(t, append(rights, tc.more...)...)
 		r := f.post(t, "u", "a", spec)

@@ -30,6 +30,8 @@ type fakeCluster struct {
 	answers  map[string]func(*diagnostics.NodeTrace) error
 	bySwitch bool // --service-proxy=ovs
 	asked    []string
+
+	isTruncated bool // Slices leaves out endpoints
 }
 
 func newCluster() *fakeCluster {
@@ -107,8 +109,11 @@ func (c *fakeCluster) Service(_ context.Context, namespace, name string) (*corev
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, name)
 }
 
-func (c *fakeCluster) Slices(_ context.Context, namespace, name string) ([]discoveryv1.EndpointSlice, error) {
-	return c.slices[namespace+"/"+name], nil
+func (c *fakeCluster) Slices(_ context.Context, namespace, name string, each func(*discoveryv1.EndpointSlice)) (isTruncated bool, err error) {
+	for i := range c.slices[namespace+"/"+name] {
+		each(&c.slices[namespace+"/"+name][i])
+	}
+	return c.isTruncated, nil
 }
 
 func (c *fakeCluster) Node(name string) (Node, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
@@ -13,10 +15,11 @@ import (
 // a pod or not known.
 func (r *run) finish(ctx context.Context, path *diagnostics.TracePath, a arrival, pod string) {
 	path.Hops = append(path.Hops, a.hops...)
+	defer func() { path.NotEvaluated = append(path.NotEvaluated, underlays(path.Hops)...) }()
 	path.Verdict = a.verdict
 	switch {
 	case a.verdict == diagnostics.VerdictDropped:
-		path.Reason = fmt.Sprintf("dropped on node %s: %s", a.node.Name, a.reason)
+		path.Reason = fmt.Sprintf("on node %s: %s", a.node.Name, a.reason)
 		return
 	case a.verdict == diagnostics.VerdictUnknown:
 		path.Reason = a.reason
@@ -92,7 +95,7 @@ func (r *run) isPodAddress(text string) bool {
 
 // reply traces the reply to a packet that was delivered.
 func (r *run) reply(ctx context.Context, path *diagnostics.TracePath, a arrival) {
-	first, last := a.hops[0].Packet, a.packet
+	first, last := a.start, a.packet
 	if first.Source != last.Source { // an egress IP, or a hairpin
 		path.NotEvaluated = append(path.NotEvaluated, "replies to "+last.Source)
 		return
@@ -109,5 +112,44 @@ func (r *run) reply(ctx context.Context, path *diagnostics.TracePath, a arrival)
 	case diagnostics.VerdictUnknown:
 		path.Verdict = diagnostics.VerdictUnknown
 		path.Reason += "; the path of replies is not known: " + b.reason
+	default:
+		if fault := r.misdelivered(ctx, a, b); fault != "" {
+			path.Verdict = diagnostics.VerdictUnknown
+			path.Reason += "; " + fault
+		}
 	}
+}
+
+// misdelivered returns how the arrival b of the reply to a differs from the begin of a, "" if it does not.
+func (r *run) misdelivered(ctx context.Context, a, b arrival) string {
+	first := a.hops[0]
+	packet := a.start
+	isSource := b.to == packet.From
+	if packet.From == diagnostics.FromHost && r.source.pod != "" {
+		isSource = isSource || b.to == r.source.pod // conntrack, which a trace does not know, returns it to the host's proxy (docs/decisions/0002-external-proxy-answers.md)
+	}
+	switch {
+	case !isSource || b.node.Name != first.Node:
+		return fmt.Sprintf("replies arrive at %s on node %s, from where the packet did not come", described(r.shown(ctx, b.to)), b.node.Name)
+	case b.packet.Destination != packet.Source:
+		return fmt.Sprintf("replies arrive with the destination %s instead of %s", b.packet.Destination, packet.Source)
+	case b.packet.Source != a.packet.Destination && b.packet.Source != packet.Destination: // the second one if the switch translates it
+		return fmt.Sprintf("replies arrive with the source %s instead of %s", b.packet.Source, a.packet.Destination)
+	}
+	return ""
+}
+
+// underlays returns the underlays that the hops pass, which are not evaluated.
+func underlays(hops []diagnostics.Hop) (texts []string) {
+	for _, hop := range hops {
+		from, ok := strings.CutPrefix(hop.From, nodePrefix)
+		if !ok {
+			continue
+		}
+		text := fmt.Sprintf("the underlay between nodes %s and %s", min(from, hop.Node), max(from, hop.Node))
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return texts
 }

@@ -48,6 +48,7 @@ func (t *Tracer) redact(ctx context.Context, answer *diagnostics.NodeTrace) {
 		objects, all := t.shownObjects(ctx, step.Objects)
 		step.Objects, isComplete = objects, isComplete && all
 		isUnknown := isPolicyTable(step.TableName) && len(objects) == 0 && step.Match != "" // of a rule whose policy the agent does not know
+		isComplete = isComplete && !isUnknown
 		if !all || isUnknown {
 			step.Match, step.Actions, step.Cookie, step.Names = "", "", "", nil
 		}
@@ -112,12 +113,12 @@ func (t *Tracer) reasonOf(ctx context.Context, answer *diagnostics.NodeTrace) st
 	}
 	where := "the bridge"
 	if n := len(answer.Steps); n > 0 {
-		where = fmt.Sprintf("table %d %s", answer.Steps[n-1].Table, answer.Steps[n-1].TableName)
+		where = fmt.Sprintf("table %s (%d)", answer.Steps[n-1].TableName, answer.Steps[n-1].Table)
 	}
 	if len(answer.Objects) == 0 {
-		return where + " drops it"
+		return where + " dropped it"
 	}
-	return fmt.Sprintf("%s drops it: %s", where, list(answer.Objects))
+	return fmt.Sprintf("%s dropped it: %s", where, list(answer.Objects))
 }
 
 func described(object string) string {
@@ -131,11 +132,7 @@ func described(object string) string {
 func list(objects []diagnostics.TraceObject) string {
 	texts := make([]string, 0, len(objects))
 	for _, o := range objects {
-		text := o.Object
-		if o.Rule != "" {
-			text += " (" + o.Rule + ")"
-		}
-		texts = append(texts, text)
+		texts = append(texts, o.String())
 	}
 	return strings.Join(texts, ", ")
 }

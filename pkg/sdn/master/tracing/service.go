@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,8 @@ type serviceRun struct {
 	port    endpoints.ServicePort
 	targets endpoints.Targets
 	pods    map[netip.Addr]string // of endpoints, as EndpointSlices name them
+
+	isTruncated bool // endpoints were not read
 }
 
 // service traces the packet to each endpoint of the service.
@@ -86,18 +89,17 @@ func (r *run) readService(ctx context.Context) (*serviceRun, *diagnostics.TraceS
 		return nil, nil, fault
 	}
 	s.port = s.service.Ports[i]
-	list, err := r.Cluster.Slices(ctx, o.Namespace, o.Name)
+	var all []*endpoints.Slice
+	s.isTruncated, err = r.Cluster.Slices(ctx, o.Namespace, o.Name, func(slice *discoveryv1.EndpointSlice) {
+		all = append(all, endpoints.NewSlice(slice, r.network.ServiceNetwork))
+		s.addPods(slice)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
 	node := endpoints.Node{Name: r.source.node.Name}
 	if node.Name != "" {
 		node.Zone = r.Cluster.Zone(ctx, node.Name)
-	}
-	all := make([]*endpoints.Slice, 0, len(list))
-	for i := range list {
-		all = append(all, endpoints.NewSlice(&list[i], r.network.ServiceNetwork))
-		s.addPods(&list[i])
 	}
 	selection, _ := endpoints.Select(s.service, all, node)
 	if s.targets = selection.Ports[i].Internal; r.isOutside() {
@@ -121,6 +123,9 @@ func (s *serviceRun) withoutEndpoints() *diagnostics.TraceStatus {
 	default:
 		return nil
 	}
+	if s.isTruncated && s.targets.Verdict != endpoints.Unused {
+		return &diagnostics.TraceStatus{Verdict: diagnostics.VerdictUnknown, Reason: s.name + " has too many endpoints: none of those that were read gets the packet", Truncated: true}
+	}
 	return &diagnostics.TraceStatus{Verdict: diagnostics.VerdictDropped, Reason: reason}
 }
 
@@ -128,18 +133,21 @@ func (s *serviceRun) withoutEndpoints() *diagnostics.TraceStatus {
 func (s *serviceRun) portIndex() (int, *field.Error) {
 	path := field.NewPath("spec", "port")
 	var found []int
-	var ports []string
+	var ports, candidates []string
 	for i, p := range s.service.Ports {
-		ports = append(ports, fmt.Sprintf("%d/%s", p.Number, p.Protocol))
+		port := fmt.Sprintf("%d/%s", p.Number, p.Protocol)
+		ports = append(ports, port)
 		if p.Protocol == corev1.Protocol(s.query.Protocol) && (s.query.Port == 0 || s.query.Port == p.Number) {
-			found = append(found, i)
+			found, candidates = append(found, i), append(candidates, port)
 		}
 	}
 	switch {
 	case len(found) == 1:
 		return found[0], nil
-	case s.query.Port == 0 && len(found) > 1:
-		return 0, field.Required(path, fmt.Sprintf("%s has the ports %s", s.name, strings.Join(ports, ", ")))
+	case s.query.Port == 0 && len(found) == 0:
+		return 0, field.Required(path, fmt.Sprintf("%s has no %s port; specify protocol and port of one of: %s", s.name, s.query.Protocol, strings.Join(ports, ", ")))
+	case s.query.Port == 0:
+		return 0, field.Required(path, fmt.Sprintf("%s has several %s ports; specify one of: %s", s.name, s.query.Protocol, strings.Join(candidates, ", ")))
 	}
 	return 0, field.Invalid(path, s.query.Port, fmt.Sprintf("%s has no such port of %s; it has %s", s.name, s.query.Protocol, strings.Join(ports, ", ")))
 }
@@ -158,7 +166,7 @@ func (s *serviceRun) addPods(slice *discoveryv1.EndpointSlice) {
 // eachEndpoint traces the packet to each endpoint. first is the hop of the packet to the host's proxy, bySwitch the packet to a service that the switch balances;
 // both are nil if the packet enters the pod network behind the proxy.
 func (s *serviceRun) eachEndpoint(ctx context.Context, first *diagnostics.Hop, bySwitch *diagnostics.TracePacket) *diagnostics.TraceStatus {
-	status := &diagnostics.TraceStatus{}
+	status := &diagnostics.TraceStatus{Truncated: s.isTruncated}
 	targets := s.targets.Endpoints
 	if len(targets) > diagnostics.MaxTracePaths {
 		targets, status.Truncated = targets[:diagnostics.MaxTracePaths], true
@@ -256,7 +264,15 @@ func (s *serviceRun) summarize(status *diagnostics.TraceStatus) {
 	} else if len(status.Paths) == 1 {
 		status.Reason += ": " + status.Paths[0].Reason
 	}
-	if status.Truncated {
-		status.Reason += fmt.Sprintf("; further endpoints than %d are not evaluated", diagnostics.MaxTracePaths)
+	if !status.Truncated {
+		return
+	}
+	total := strconv.Itoa(len(s.targets.Endpoints))
+	if s.isTruncated {
+		total = "more than " + total
+	}
+	status.Reason += fmt.Sprintf("; only %d of %s endpoints were traced", len(status.Paths), total)
+	if status.Verdict == diagnostics.VerdictDelivered {
+		status.Verdict = diagnostics.VerdictUnknown
 	}
 }

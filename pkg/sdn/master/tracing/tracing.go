@@ -32,8 +32,8 @@ type Cluster interface {
 	Network(ctx context.Context) (*config.Network, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Service(ctx context.Context, namespace, name string) (*corev1.Service, error)
-	// Slices are the EndpointSlices of a service.
-	Slices(ctx context.Context, namespace, service string) ([]discoveryv1.EndpointSlice, error)
+	// Slices calls each with the EndpointSlices of a service, and reports whether it left out endpoints.
+	Slices(ctx context.Context, namespace, service string, each func(*discoveryv1.EndpointSlice)) (isTruncated bool, err error)
 	// Zone returns the zone of a Node, "" if it is not known.
 	Zone(ctx context.Context, node string) string
 	Node(name string) (Node, error)
@@ -50,8 +50,8 @@ type Agents interface {
 // AgentError is why an agent did not answer.
 type AgentError struct {
 	Reason string
-	// IsSilent is true if the agent would answer no other request either.
-	IsSilent bool
+	// SkipNode is true if the node is not asked again in this trace.
+	SkipNode bool
 }
 
 // Error implements error.
@@ -90,8 +90,7 @@ func (t *Tracer) Trace(ctx context.Context, q Query) (*diagnostics.TraceStatus, 
 	if r.destination, err = r.resolve(ctx, field.NewPath("spec", "destination"), q.Destination); err != nil {
 		return nil, err
 	}
-	path := r.direct(ctx)
-	return &diagnostics.TraceStatus{Verdict: path.Verdict, Reason: path.Reason, Paths: []diagnostics.TracePath{path}}, nil
+	return single(r.direct(ctx)), nil
 }
 
 // place is a resolved target.

@@ -13,6 +13,8 @@ import (
 // maxHops is the largest number of hops of one direction. A packet has at most three: the node of its source, that of the egress IP, that of its destination.
 const maxHops = 8
 
+const maxVNID = 1<<24 - 1
+
 const (
 	podPrefix  = string(diagnostics.KindPod) + "/"
 	nodePrefix = string(diagnostics.KindNode) + "/"
@@ -24,6 +26,7 @@ type arrival struct {
 	verdict diagnostics.Verdict // Delivered to a pod or a host, Dropped or Unknown
 	reason  string              // if it is not delivered
 
+	start  diagnostics.TracePacket // as it enters the first bridge
 	node   Node                    // the last one
 	to     string                  // pod/NAMESPACE/NAME, or host
 	packet diagnostics.TracePacket // as it arrives
@@ -31,16 +34,24 @@ type arrival struct {
 
 // walk follows the packet from bridge to bridge.
 func (r *run) walk(ctx context.Context, node Node, packet diagnostics.TracePacket) (a arrival) {
+	a.start = packet
+	isShown := r.shown(ctx, packet.From) == packet.From
 	for range maxHops {
 		a.node, a.packet = node, packet
 		hop, outputs := r.hop(ctx, node, packet)
+		if !isShown { // the VNID is another tenant's
+			hop.Packet.VNID = 0
+			if len(outputs) > 0 {
+				hop.Reason = "sent to " + described(r.shown(ctx, outputs[0].To))
+			}
+		}
 		a.hops = append(a.hops, hop)
 		a.verdict, a.reason = hop.Verdict, hop.Reason
 		if hop.Verdict == diagnostics.VerdictDropped || hop.Verdict == diagnostics.VerdictUnknown {
 			return a
 		}
 		out := outputs[0]
-		a.to, a.packet = out.To, out.Packet
+		a.to, a.packet = out.To, checked(out)
 		next, ok := strings.CutPrefix(out.To, nodePrefix)
 		if !ok {
 			a.verdict = diagnostics.VerdictDelivered
@@ -52,8 +63,8 @@ func (r *run) walk(ctx context.Context, node Node, packet diagnostics.TracePacke
 			a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("node %s sends it to node %s, which has no HostSubnet", previous.Name, printable(next))
 			return a
 		}
-		packet, packet.From, packet.VNID = out.Packet, nodePrefix+previous.Name, out.VNID
-		packet.Conntrack, packet.Endpoint = a.hops[0].Packet.Conntrack, ""
+		packet = checked(out)
+		packet.From, packet.VNID, packet.Conntrack, packet.Origin = nodePrefix+previous.Name, out.VNID, a.start.Conntrack, a.start.Origin
 	}
 	a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("nodes forward it more than %d times", maxHops)
 	return a
@@ -90,6 +101,9 @@ func (r *run) hop(ctx context.Context, node Node, packet diagnostics.TracePacket
 	case answer.Verdict == diagnostics.VerdictUnknown:
 		hop.Reason = fmt.Sprintf("node %s: %s", node.Name, r.reasonOf(ctx, answer))
 		return hop, nil
+	case len(answer.Outputs) > 1:
+		hop.Reason = fmt.Sprintf("node %s: the bridge sends the packet to %d destinations", node.Name, len(answer.Outputs))
+		return hop, nil
 	case answer.Verdict != diagnostics.VerdictDelivered && answer.Verdict != diagnostics.VerdictForwarded, len(answer.Outputs) == 0, !isValid(answer.Outputs[0], packet):
 		hop.Reason = fmt.Sprintf("node %s: invalid answer of the agent: its verdict and outputs can't be those of the packet", node.Name)
 		return hop, nil
@@ -108,7 +122,7 @@ func (r *run) explain(ctx context.Context, node Node, packet diagnostics.TracePa
 	if !errors.As(err, &known) {
 		return err.Error()
 	}
-	if known.IsSilent {
+	if known.SkipNode {
 		r.silent[node.Name] = fmt.Sprintf("node %s: %s", node.Name, known.Reason)
 	} else if r.shown(ctx, packet.From) != packet.From || !r.seesNames(ctx, known.Reason) {
 		return "the agent does not evaluate the packet"
@@ -130,6 +144,14 @@ func isAnswerTo(asked, evaluated diagnostics.TracePacket) bool {
 	return asked == evaluated
 }
 
+// checked returns the packet of an output that isValid accepts, with the fields that it checks only.
+func checked(out diagnostics.TraceOutput) diagnostics.TracePacket {
+	p := out.Packet
+	return diagnostics.TracePacket{
+		Protocol: p.Protocol, Source: p.Source, Destination: p.Destination, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, EgressIP: p.EgressIP,
+	}
+}
+
 // isValid reports whether the agent's output can be that of the packet. Agents of other nodes get it.
 func isValid(out diagnostics.TraceOutput, of diagnostics.TracePacket) bool {
 	for _, text := range []string{out.Packet.Source, out.Packet.Destination} {
@@ -137,7 +159,10 @@ func isValid(out diagnostics.TraceOutput, of diagnostics.TracePacket) bool {
 			return false
 		}
 	}
-	if out.Packet.Protocol != of.Protocol {
+	if out.Packet.Protocol != of.Protocol || out.VNID > maxVNID {
+		return false
+	}
+	if addr, err := netip.ParseAddr(out.Packet.EgressIP); out.Packet.EgressIP != "" && (err != nil || !addr.Is4()) {
 		return false
 	}
 	if out.To == diagnostics.FromHost {
