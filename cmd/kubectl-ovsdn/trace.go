@@ -38,8 +38,9 @@ func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 		Use:   "trace SOURCE DESTINATION",
 		Short: "Show the path of a packet over the nodes, and what drops it",
 		Long: "Show the path of the first packet of a connection over the nodes, and the policies that drop or allow it. No packet is sent.\n" +
-			"SOURCE is pod/NAMESPACE/NAME, node/NAME or an IPv4 address outside of the cluster, DESTINATION also service/NAMESPACE/NAME. A name without a\n" +
-			"namespace is in that of --namespace or the kubeconfig. The exit code is 0 if the packet is delivered, else 1.",
+			"SOURCE is pod/NAMESPACE/NAME, node/NAME or an IPv4 address outside of the pod network, DESTINATION also service/NAMESPACE/NAME. A name without a\n" +
+			"namespace is in that of --namespace or the kubeconfig. You need the right to create traces.diagnostics.ovsdn.io in the namespaces of both. The exit code\n" +
+			"is 0 if the packet is delivered, else 1.",
 		Example: "  kubectl ovsdn trace pod/shop/web pod/shop/db --tcp 5432\n  kubectl ovsdn trace pod/shop/web service/shop/db\n\n" +
 			"  # the flows that the packet matches\n  kubectl ovsdn trace pod/shop/web 203.0.113.5 --tcp 443 -o wide",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {

@@ -17,20 +17,20 @@ func droppedTrace() diagnostics.Trace {
 	packet := diagnostics.TracePacket{From: "pod/shop/web", Protocol: "TCP", Source: "10.128.0.5", Destination: "10.129.0.7", SourcePort: 49152, DestinationPort: 5432}
 	remote := packet
 	remote.From, remote.VNID = "node/node1", 17
-	reason := "dropped on node node2: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it"
+	reason := "on node node2: table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet"
 	return diagnostics.Trace{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop"},
 		Spec:       diagnostics.TraceSpec{Source: "pod/shop/web", Destination: "pod/shop/db", Protocol: "TCP", Port: 5432},
 		Status: diagnostics.TraceStatus{Verdict: diagnostics.VerdictDropped, Reason: reason, Paths: []diagnostics.TracePath{{
 			Verdict: diagnostics.VerdictDropped, Reason: reason, Hops: []diagnostics.Hop{
-				{Node: "node1", From: "pod/shop/web", Packet: packet, Verdict: diagnostics.VerdictForwarded, Reason: "sent to node/node2", Steps: []diagnostics.TraceStep{
+				{Node: "node1", From: "pod/shop/web", Packet: packet, Verdict: diagnostics.VerdictForwarded, Reason: "table output (133) sends it through the tunnel to node/node2 (192.0.2.2) with VNID 17", Steps: []diagnostics.TraceStep{
 					{Table: 20, TableName: "pod-ingress", Priority: 100, Match: "ip,in_port=3", Actions: "load:0x11->NXM_NX_REG0[],goto_table:26", Cookie: "0x4aa", Names: []string{"source VNID 17"},
 						Objects: []diagnostics.TraceObject{{Object: "pod/shop/web"}}},
-					{Table: 27, TableName: "egress-policy", Conntrack: diagnostics.ConntrackNew, Objects: []diagnostics.TraceObject{{Object: "another tenant's policy"}}},
+					{Table: 27, TableName: "egress-policy", Conntrack: diagnostics.ConntrackNew, Objects: []diagnostics.TraceObject{{Object: "another tenant's policy"}, {Object: "networkpolicy/shop/out", Rule: "egress 0"}}},
 					{Table: 90, TableName: "remote", Priority: 100, Match: "ip,nw_dst=10.129.0.0/23", Actions: "output:1", Unexpected: true},
 				}},
-				{Node: "node2", From: "node/node1", Packet: remote, Verdict: diagnostics.VerdictDropped, Reason: "networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it", Steps: []diagnostics.TraceStep{
-					{Table: 81, TableName: "ingress-policy", Objects: []diagnostics.TraceObject{{Object: "networkpolicy/shop/deny", Rule: "ingress 0"}}, Actions: "drop"},
+				{Node: "node2", From: "node/node1", Packet: remote, Verdict: diagnostics.VerdictDropped, Reason: "table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet", Steps: []diagnostics.TraceStep{
+					{Table: 83, TableName: "ingress-denied", Objects: []diagnostics.TraceObject{{Object: "pod/shop/db"}}, Actions: "drop"},
 				}},
 			},
 		}}},
@@ -40,12 +40,12 @@ func droppedTrace() diagnostics.Trace {
 func deliveredTrace() diagnostics.Trace {
 	o := droppedTrace()
 	reply := diagnostics.Hop{Node: "node1", From: "pod/shop/db", Packet: diagnostics.TracePacket{Protocol: "TCP", Source: "10.128.0.6", Destination: "10.128.0.5", SourcePort: 8080, DestinationPort: 49152, Conntrack: diagnostics.ConntrackReply},
-		Verdict: diagnostics.VerdictDelivered, Reason: "sent to pod/shop/web"}
+		Verdict: diagnostics.VerdictDelivered, Reason: "pod shop/web receives it at 10.128.0.5:49152"}
 	o.Spec.Destination, o.Spec.Port = "service/shop/db", 80
 	o.Status = diagnostics.TraceStatus{Verdict: diagnostics.VerdictDelivered, Reason: "service/shop/db: 1 of 1 endpoints get the packet", Paths: []diagnostics.TracePath{{
-		Endpoint: "10.128.0.6:8080 pod/shop/db", Verdict: diagnostics.VerdictDelivered, Reason: "delivered to pod/shop/db on node node1", NotEvaluated: []string{"the firewall of node1"},
+		Endpoint: "10.128.0.6:8080 pod/shop/db", Verdict: diagnostics.VerdictDelivered, Reason: "delivered to pod/shop/db on node node1", NotEvaluated: []string{"host-access and the firewall of node node1"},
 		Hops: []diagnostics.Hop{{Node: "node1", From: "host", Packet: diagnostics.TracePacket{Protocol: "TCP", Source: "10.128.0.5", Destination: "10.128.0.6", SourcePort: 49152, DestinationPort: 8080},
-			Verdict: diagnostics.VerdictDelivered, Reason: "sent to pod/shop/db"}, reply},
+			Verdict: diagnostics.VerdictDelivered, Reason: "pod shop/db receives it at 10.128.0.6:8080"}, reply},
 	}}}
 	return o
 }
@@ -53,34 +53,34 @@ func deliveredTrace() diagnostics.Trace {
 func TestTrace(t *testing.T) {
 	api := newFakeAPI(t, map[string]any{tracesPath: droppedTrace()})
 	api.wants(t, exitFailed, `
-Dropped: pod/shop/web to pod/shop/db, TCP port 5432: dropped on node node2: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it
+Dropped: pod/shop/web to pod/shop/db, TCP port 5432: on node node2: table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet
 
 Node node1, from pod/shop/web, TCP 10.128.0.5:49152 to 10.129.0.7:5432
 TABLE   NAME            RESULT
 20      pod-ingress     source VNID 17, pod/shop/web
-27      egress-policy   connection: new, another tenant's policy
+27      egress-policy   connection: new, another tenant's policy, networkpolicy/shop/out (egress 0)
 90      remote          a flow of another program
-Forwarded: sent to node/node2
+Forwarded: table output (133) sends it through the tunnel to node/node2 (192.0.2.2) with VNID 17
 
 Node node2, from node/node1, TCP 10.128.0.5:49152 to 10.129.0.7:5432
 TABLE   NAME             RESULT
-81      ingress-policy   drops it, networkpolicy/shop/deny (ingress 0)
-Dropped: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it
+83      ingress-denied   drops it, pod/shop/db
+Dropped: table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet
 `, "", "trace", "pod/shop/web", "pod/shop/db", "--tcp=5432")
 	api.wants(t, exitFailed, `
-Dropped: pod/shop/web to pod/shop/db, TCP port 5432: dropped on node node2: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it
+Dropped: pod/shop/web to pod/shop/db, TCP port 5432: on node node2: table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet
 
 Node node1, from pod/shop/web, TCP 10.128.0.5:49152 to 10.129.0.7:5432
-TABLE   NAME            PRIORITY   MATCH                     ACTIONS                                  RESULT                                     COOKIE
-20      pod-ingress     100        ip,in_port=3              load:0x11->NXM_NX_REG0[],goto_table:26   source VNID 17, pod/shop/web               0x4aa
-27      egress-policy   0          <none>                    <none>                                   connection: new, another tenant's policy   <none>
-90      remote          100        ip,nw_dst=10.129.0.0/23   output:1                                 a flow of another program                  <none>
-Forwarded: sent to node/node2
+TABLE   NAME            PRIORITY   MATCH                     ACTIONS                                  RESULT                                                                        COOKIE
+20      pod-ingress     100        ip,in_port=3              load:0x11->NXM_NX_REG0[],goto_table:26   source VNID 17, pod/shop/web                                                  0x4aa
+27      egress-policy   0          <none>                    <none>                                   connection: new, another tenant's policy, networkpolicy/shop/out (egress 0)   <none>
+90      remote          100        ip,nw_dst=10.129.0.0/23   output:1                                 a flow of another program                                                     <none>
+Forwarded: table output (133) sends it through the tunnel to node/node2 (192.0.2.2) with VNID 17
 
 Node node2, from node/node1, TCP 10.128.0.5:49152 to 10.129.0.7:5432
-TABLE   NAME             PRIORITY   MATCH   ACTIONS   RESULT                                          COOKIE
-81      ingress-policy   0          <any>   drop      drops it, networkpolicy/shop/deny (ingress 0)   <none>
-Dropped: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it
+TABLE   NAME             PRIORITY   MATCH   ACTIONS   RESULT                  COOKIE
+83      ingress-denied   0          <any>   drop      drops it, pod/shop/db   <none>
+Dropped: table ingress-denied (83) dropped it: pod shop/db is isolated for ingress by networkpolicy/shop/deny, and no rule allows the packet
 `, "", "trace", "pod/shop/web", "pod/shop/db", "--tcp=5432", "-o", "wide")
 
 	api.answers[tracesPath] = deliveredTrace()
@@ -88,10 +88,10 @@ Dropped: networkpolicy/shop/deny isolates pod/shop/db, and no rule allows it
 Delivered: pod/shop/web to service/shop/db, TCP port 80: service/shop/db: 1 of 1 endpoints get the packet
 
 Endpoint 10.128.0.6:8080 pod/shop/db: Delivered: delivered to pod/shop/db on node node1
-Not evaluated: the firewall of node1
+Not evaluated: host-access and the firewall of node node1
 
 Node node1, from host, TCP 10.128.0.5:49152 to 10.128.0.6:8080
-Delivered: sent to pod/shop/db
+Delivered: pod shop/db receives it at 10.128.0.6:8080
 `, "", "trace", "pod/shop/web", "service/shop/db")
 	if code, out, _ := api.run(t.Context(), "trace", "pod/shop/web", "service/shop/db", "-o", "wide"); code != exitOK || !strings.Contains(out, "Node node1, reply from pod/shop/db, TCP 10.128.0.6:8080 to 10.128.0.5:49152\n") {
 		t.Errorf("got exit code %d and no reply:\n%s", code, out)

@@ -104,11 +104,7 @@ func resultOf(step *diagnostics.TraceStep, drops bool) string {
 	}
 	parts = append(parts, step.Names...)
 	for _, o := range step.Objects {
-		text := o.Object
-		if o.Rule != "" {
-			text += " (" + o.Rule + ")"
-		}
-		parts = append(parts, text)
+		parts = append(parts, o.String())
 	}
 	return orNone(strings.Join(parts, ", "))
 }
