@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -179,6 +180,28 @@ func TestHostNetworkNamespaceIsMade(t *testing.T) {
 		want := map[string]string{"policy-group.network.openshift.io/host-network": "", corev1.LabelMetadataName: name}
 		if diff := cmp.Diff(want, ns.Labels); diff != "" {
 			t.Errorf("labels of %s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Tenants that may edit a namespace may create traces in it, and have no other right of diagnostics.
+func TestDiagnosticsRoles(t *testing.T) {
+	t.Parallel() // as other tests with an API server
+	c := newCluster(t)
+	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{"diagnostics.ovsdn.io"}, Resources: []string{resource}, Verbs: verbs}
+	}
+	for name, want := range map[string]rbacv1.ClusterRole{
+		"ovsdn-traces": {
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
+			Rules:      []rbacv1.PolicyRule{rule("traces", "create")},
+		},
+		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses", "get", "list"), rule("nodeflows", "get")}},
+	} {
+		got, err := c.admin.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		if diff := cmp.Diff(want, rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Labels: got.Labels}, Rules: got.Rules}); diff != "" {
+			t.Errorf("ClusterRole %s (-want +got):\n%s", name, diff)
 		}
 	}
 }
