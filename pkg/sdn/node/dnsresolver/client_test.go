@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,14 +32,7 @@ func serve(t *testing.T, handle func(query *dns.Msg, tcp bool) *dns.Msg) Servers
 // serveAll is serve with any number of responses to a query.
 func serveAll(t *testing.T, handle func(query *dns.Msg, tcp bool) []*dns.Msg) Servers {
 	t.Helper()
-	udp, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", udp.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp, tcp := listen(t)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
 		_, isTCP := w.RemoteAddr().(*net.TCPAddr)
 		for _, m := range handle(query, isTCP) {
@@ -55,6 +49,27 @@ func serveAll(t *testing.T, handle func(query *dns.Msg, tcp bool) []*dns.Msg) Se
 		t.Cleanup(func() { _ = s.Shutdown() })
 	}
 	return func() ([]string, error) { return []string{udp.LocalAddr().String()}, nil }
+}
+
+// listen listens on one port of both protocols. A free port of UDP may be in use by another test's TCP: then another one is tried.
+func listen(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	const attempts = 100
+	var listen net.ListenConfig
+	for i := 1; ; i++ {
+		udp, err := listen.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp, err := listen.Listen(t.Context(), "tcp", udp.LocalAddr().String())
+		if err == nil {
+			return udp, tcp
+		}
+		_ = udp.Close()
+		if !errors.Is(err, syscall.EADDRINUSE) || i == attempts {
+			t.Fatal(err)
+		}
+	}
 }
 
 // respond returns a response of records in the format of zone files.
