@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
@@ -157,17 +158,22 @@ func optionKinds(gateway, receiver netip.Addr) []strange {
 	}
 }
 
-// errorKinds are ICMP errors that quote the live connection of others: unreachable by host, port and size, too old, and malformed.
+// errorKinds are ICMP errors that quote live connections of others: unreachable by host, port and size, too old, and malformed.
 func (s *strangers) errorKinds() []strange {
-	friend, victim := netip.AddrPortFrom(s.friend.Addr, livePort), netip.AddrPortFrom(s.victim.Addr, livePort)
+	quoted := func(from, to *datapath.Pod, port uint16) [2]netip.AddrPort {
+		return [2]netip.AddrPort{netip.AddrPortFrom(from.Addr, port), netip.AddrPortFrom(to.Addr, port)}
+	}
 	var kinds []strange
-	for _, ends := range [][2]netip.AddrPort{{friend, victim}, {victim, friend}} {
+	for _, ends := range [][2]netip.AddrPort{
+		quoted(s.friend, s.victim, friendsPort), quoted(s.victim, s.friend, friendsPort),
+		quoted(s.friend, s.victim, victimsPort), quoted(s.victim, s.friend, victimsPort),
+	} {
 		for _, kind := range [][2]byte{{3, 1}, {3, 3}, {3, 4}, {11, 0}, {12, 0}} {
 			kinds = append(kinds, strange{
-				name: fmt.Sprintf("ICMP %d/%d about %s to %s", kind[0], kind[1], ends[0].Addr(), ends[1].Addr()),
+				name: fmt.Sprintf("ICMP %d/%d about %s to %s", kind[0], kind[1], ends[0], ends[1]),
 				packets: func(src, dst netip.AddrPort, tag []byte) [][]byte {
-					quoted := wire.UDPPacket(ends[0], ends[1], text(tag))
-					return [][]byte{header(src, dst, wire.ProtocolICMP).Packet(wire.ICMPError(kind[0], kind[1], quoted))}
+					packet := wire.UDPPacket(ends[0], ends[1], text(tag))
+					return [][]byte{header(src, dst, wire.ProtocolICMP).Packet(wire.ICMPError(kind[0], kind[1], packet))}
 				},
 			})
 		}

@@ -113,10 +113,12 @@ func (kind strange) send(t *testing.T, number int, from *datapath.Pod, to netip.
 func TestStrangePackets(t *testing.T) {
 	tier.Parallel(t)
 	s := newStrangers(t)
-	// A live connection each way, that others' ICMP errors quote.
-	asking, serving := s.friend.UDP(t, livePort), s.victim.UDP(t, livePort)
-	asking.MustReach(t, serving.Addr(), serving)
-	serving.MustReach(t, asking.Addr(), asking)
+	// Live connections, that others' ICMP errors quote: the friend opens one, and the victim the other.
+	for port, ends := range map[uint16][2]*datapath.Pod{friendsPort: {s.friend, s.victim}, victimsPort: {s.victim, s.friend}} {
+		asking, serving := ends[0].UDP(t, port), ends[1].UDP(t, port)
+		asking.MustReach(t, serving.Addr(), serving)
+		serving.MustReach(t, asking.Addr(), asking)
+	}
 	// Routers that obey source routes: hosts need not have the default of Linux.
 	for _, node := range s.Nodes {
 		node.Sh(t, "sysctl -qw net.ipv4.conf.all.accept_source_route=1 net.ipv4.conf.tun0.accept_source_route=1")
@@ -198,10 +200,11 @@ func awaitFrame(t *testing.T, arrivals *wire.Capture, text []byte, what string) 
 	})
 }
 
-// The ports of the live connection, and of the packet that follows the others.
+// The ports of the live connections, by the pod that opened them, and of the packet that follows the others.
 const (
-	livePort = 33003
-	endPort  = 55
+	friendsPort = 33003
+	victimsPort = 33004
+	endPort     = 55
 )
 
 // tagOf returns 4 bytes by which a capture recognizes packets of a kind, in any fragment of 8 bytes.

@@ -173,7 +173,7 @@ func (n Node) restore(s *State) {
 	for _, gateway := range n.gateways() {
 		// The host's rejection of the node's own packets would return with the node's own address as its source.
 		// table=132,priority=110,icmp,reg2=0x2,in_port=2,nw_src=10.128.0.1,actions=set_field:169.254.0.11->ip_src,goto_table:133
-		s.add(tableServiceReply, 110, match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{ovs.Reg(2, PortTun), ovs.IPSource(gateway)}}.from(PortTun),
+		s.add(tableServiceReply, 110, icmp(ovs.Reg(2, PortTun), ovs.IPSource(gateway)).from(PortTun),
 			goovs.SetField(HairpinNode().String(), "ip_src"), ovs.GotoTable(tableOutput))
 	}
 	// table=132,priority=10,actions=goto_table:133

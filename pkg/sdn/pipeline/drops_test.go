@@ -35,7 +35,7 @@ func TestDropReason(t *testing.T) {
 // Each flow that drops packets has an explanation: that of its table, except for tables whose last flow no packet reaches.
 func TestExplainDrop(t *testing.T) {
 	unreached := []int{
-		tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableARPAnswer, tableEndpoint, tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject,
+		tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableICMPError, tableARPAnswer, tableEndpoint, tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject,
 		tableServiceReply, tableCommit,
 	}
 	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {

@@ -26,6 +26,7 @@ func (n Node) evaluation(s *State) {
 	}
 	n.trackEvaluated(s)
 	n.stateless(s)
+	n.icmpErrors(s)
 	n.evaluateEgress(s)
 	n.evaluateIngress(s)
 	n.evaluateHairpins(s)
@@ -37,6 +38,7 @@ func (n Node) skipEvaluation(s *State) {
 	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableRoute))
 	for _, unused := range []int{
 		tableEgressTrack, tableEgressAllowed, tableEgressDenied, tableIngressPolicy, tableIngressAllowed, tableIngressDenied,
+		tableICMPError,
 	} {
 		// table=26,priority=0,actions=drop
 		s.add(unused, 0, anything(), goovs.Drop())

@@ -28,6 +28,10 @@ func ip(fields ...ovs.Match) match {
 	return match{protocol: goovs.ProtocolIPv4, fields: fields}
 }
 
+func icmp(fields ...ovs.Match) match {
+	return match{protocol: goovs.ProtocolICMPv4, fields: fields}
+}
+
 func udp(fields ...ovs.Match) match {
 	return match{protocol: goovs.ProtocolUDPv4, fields: fields}
 }

@@ -55,7 +55,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.5f.e2.50.de.da
+	// table=253,priority=32768,actions=note:00.57.a8.25.27.d7
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }

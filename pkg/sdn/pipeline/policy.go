@@ -43,6 +43,8 @@ const (
 	hairpin = 1 << 15 // a service sends the packet back to the pod that sent it (hairpin.go)
 
 	egressIPSource = 1 << 16 // the packet leaves with the egress IP in reg11 as its source (egressip.go)
+
+	errorOfPeer = 1 << 17 // an ICMP error that counts as a reply (icmperror.go)
 )
 
 // The fields of reg4, by the names that load takes.
@@ -61,11 +63,13 @@ const (
 	regSourceTenant     = "NXM_NX_REG4[14]"
 	regHairpin          = "NXM_NX_REG4[15]"
 	regEgressIPSource   = "NXM_NX_REG4[16]"
+	regErrorOfPeer      = "NXM_NX_REG4[17]"
 )
 
 // Priorities in the tables of policies. A rule has priority policyBase plus its level, from 1 to MaxPolicyLevel.
 const (
 	policyStateless = 65001                          // SCTP whose connections conntrack can't distinguish: rules evaluate both directions
+	policyError     = 65001                          // ICMP errors about allowed connections, until table 84 has compared their source
 	policyReply     = 65000                          // replies of allowed connections
 	policyPrevious  = 64999                          // looks connections up in the zones of the previous version
 	policyOwnNode   = 64000                          // packets of the node itself to its pods, and ICMP errors of routers

@@ -37,6 +37,7 @@ func Tables() []Table {
 		{tableIngressPolicy, "ingress-policy", "ingress rules of policies"},
 		{tableIngressAllowed, "ingress-allowed", "loads the zone in which an allowed connection is committed"},
 		{tableIngressDenied, "ingress-denied", "drops what ingress rules deny, with a copy to the agent if the namespace logs it"},
+		{tableICMPError, "icmp-error", "ICMP errors about connections of pods that policies select: those of a third pod are no replies"},
 		{tableRemote, "remote", "pods of other nodes and of external machines: to the tunnel"},
 		{tableEgressFirewall, "egress-firewall", "packets to outside: rules of EgressNetworkPolicies"},
 		{tableEgressIP, "egress-ip", "packets to outside: to tun0, or to the node that hosts the egress IP of their namespace"},

@@ -36,6 +36,8 @@
 // ARP requests pass the meter of their port in 0 and 20. 51 answers them in place of pods and nodes. Only external machines receive requests, from 50,
 // and only their replies pass 30, to 40 (docs/decisions/0007-arp.md).
 //
+// 27 and 81 pass replies of allowed connections. Of ICMP errors about these, 84 icmp-error, from which they return, selects those that count as replies.
+//
 // Packets that 27 and 81 deny end in 29 egress-denied and 83 ingress-denied, which send a copy to the agent if the namespace logs denied packets.
 //
 // 100 evaluates packets to outside by the egress firewall of the source's namespace, whose number 20 and 25 load (docs/decisions/0018-egress-policies.md).
@@ -99,6 +101,7 @@ const (
 	tableIngressPolicy   = 81
 	tableIngressAllowed  = 82
 	tableIngressDenied   = 83
+	tableICMPError       = 84
 	tableRemote          = 90
 	tableEgressFirewall  = 100
 	tableEgressIP        = 101

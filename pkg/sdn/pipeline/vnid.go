@@ -92,8 +92,7 @@ func (n Node) isolate(s *State) {
 
 // tooLarge matches "fragmentation needed" from a router outside to the sender of a packet that is larger than the path MTU.
 func tooLarge() match {
-	return match{protocol: goovs.ProtocolICMPv4, fields: []ovs.Match{
-		ovs.Reg(0, uint32(vnidOutside)), goovs.ICMPType(icmpUnreachable), goovs.ICMPCode(icmpTooLarge)}}
+	return icmp(ovs.Reg(0, uint32(vnidOutside)), goovs.ICMPType(icmpUnreachable), goovs.ICMPCode(icmpTooLarge))
 }
 
 // IsShared reports whether several owners may have the same flow.
