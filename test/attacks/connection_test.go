@@ -49,16 +49,15 @@ func testConnections(t *testing.T, w *world) {
 
 // testLiveTuple has a pod send ICMP errors about packets of connections between others, which conntrack takes for related to them.
 func testLiveTuple(t *testing.T, w *world, at []receiver) {
-	const port = 33003
 	// The friend has a connection to the server, and the server one to the friend.
-	talk := func(from, dst fixture.Pod) error {
+	talk := func(from, dst fixture.Pod, port uint16) error {
 		return fromPod(from, func([]byte) [][]byte {
 			return [][]byte{wire.Ethernet(dst.MAC, from.MAC, wire.TypeIPv4,
 				wire.UDPPacket(netip.AddrPortFrom(from.Addr, port), netip.AddrPortFrom(dst.Addr, port), []byte("live")))}
 		})(nil)
 	}
 	kinds := [][2]byte{{3, 1}, {3, 3}, {3, 4}, {11, 0}, {12, 0}} // unreachable by host, port and size, too old, malformed
-	frames := func(token []byte) (all [][]byte) {
+	frames := func(token []byte, port uint16) (all [][]byte) {
 		for _, kind := range kinds {
 			quoted := wire.UDPPacket(netip.AddrPortFrom(w.server.Addr, port), netip.AddrPortFrom(w.friend.Addr, port), token)
 			header := wire.IPv4{Src: w.enemy.Addr, Dst: w.server.Addr, Protocol: wire.ProtocolICMP}
@@ -66,18 +65,22 @@ func testLiveTuple(t *testing.T, w *world, at []receiver) {
 		}
 		return all
 	}
-	for what, open := range map[string][2]fixture.Pod{"the friend's": {w.friend, w.server}, "the server's": {w.server, w.friend}} {
+	for i, c := range []struct {
+		what string
+		open [2]fixture.Pod
+	}{{"the friend's", [2]fixture.Pod{w.friend, w.server}}, {"the server's", [2]fixture.Pod{w.server, w.friend}}} {
+		what, open, port := c.what, c.open, uint16(33103+i)
 		t.Run(what, func(t *testing.T) {
 			w.try(t, attack{
 				position: aPod, sent: fmt.Sprintf("%d ICMP errors that quote %s live connection", len(kinds), what), packets: len(kinds),
 				send: func(token []byte) error {
-					if err := talk(open[0], open[1]); err != nil {
+					if err := talk(open[0], open[1], port); err != nil {
 						return err
 					}
-					if err := talk(open[1], open[0]); err != nil {
+					if err := talk(open[1], open[0], port); err != nil {
 						return err
 					}
-					return fromPod(w.enemy, frames)(token)
+					return fromPod(w.enemy, func(token []byte) [][]byte { return frames(token, port) })(token)
 				},
 				at: at, counters: []counter{w.drops(fixture.Node1, ""), w.drops(fixture.Node2, "")},
 			})
