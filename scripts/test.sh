@@ -107,16 +107,17 @@ link() {
   done
 }
 
-# divide PACKAGES…: writes the lanes to files in $out/programs/lanes. Two are the packages whose tests start Open vSwitch, and the others.
+# divide PACKAGES…: writes the lanes to files in $out/programs/lanes. One of two has the packages whose tests start Open vSwitch, and then the others from the
+# last one on; the other lane has the others from the first one on. A package runs in the lane that comes to it first.
 divide() {
   local to=$out/programs/lanes
-  mkdir "$to"
+  mkdir "$to" "$out/programs/begun"
   if [ "$lanes" -eq 1 ]; then
     printf '%s\n' "$@" >"$to/all"
     return
   fi
-  printf '%s\n' "$@" | grep -xF "$switches" >"$to/switches" || true
   printf '%s\n' "$@" | grep -vxF "$switches" >"$to/others" || true
+  { printf '%s\n' "$@" | grep -xF "$switches" || true; tac "$to/others"; } >"$to/switches"
 }
 
 # programs NAME FLAGS… -- FLAG_OF_GO… PACKAGES…: the tests of packages after all programs were linked, those of a lane one after the other. The first flags
