@@ -26,12 +26,20 @@ type scenario struct {
 
 func scenarios() []scenario {
 	const dropped, cni, reconciled = "ovsdn_dropped_packets_total", "ovsdn_cni_request_duration_seconds", "ovsdn_reconcile_duration_seconds_count"
+	const probes = "ovsdn_peer_probes_total"
 	return []scenario{
 		{"OVSDNScrapeFails", `up{job="ovsdn",program="ovsdn-node",instance="node1"} 1x5 0x25`, `up{job="ovsdn",program="ovsdn-node",instance="node1"} 1 0 0 0 0 1x25`},
 		{"OVSDNAgentsAbsent", `up{job="ovsdn",program="ovsdn-controller"} 1x30`, `up{job="ovsdn",program="ovsdn-node"} 0x30`},
 		{"OVSDNNodeNotReady", `ovsdn_node_ready 0x30`, `ovsdn_node_ready 1 0 0 0 0 1x25`},
 		{"OVSDNFlowsRefused", `ovsdn_flow_owners_refused 2x30`, `ovsdn_flow_owners_refused 0 2 2 2 0x26`},
 		{"OVSDNFlowDrift", `ovsdn_flow_repairs_total 0+1x30`, `ovsdn_flow_repairs_total 0x10 2x20`},
+		{"OVSDNEgressFirewallsBeyondBudget", `ovsdn_egress_firewalls_beyond_budget 1x30`, `ovsdn_egress_firewalls_beyond_budget 0 1 1 1 0x26`},
+		{"OVSDNEgressIPNotPlaced", `ovsdn_egress_ips{state="not-placed"} 1x30`, `ovsdn_egress_ips{state="placed"} 5x30`},
+		{
+			"OVSDNOverlayLosesPackets",
+			probes + `{path="overlay-mtu",result="lost"} 0+20x30` + "\n" + probes + `{path="overlay-mtu",result="answered"} 0+100x30`,
+			probes + `{path="underlay",result="lost"} 0+90x30` + "\n" + probes + `{path="overlay",result="lost"} 0+9x30` + "\n" + probes + `{path="overlay",result="answered"} 0+100x30`,
+		},
 		{"OVSDNForgedTunnelPackets", dropped + `{reason="foreign-source"} 0x20 1x10`, dropped + `{reason="spoofed-source"} 0+9x30`},
 		{"OVSDNSpoofedPackets", dropped + `{reason="pod-tunnel"} 0+90x30`, dropped + `{reason="spoofed-source"} 0+30x30`},
 		{"OVSDNPodAddressesLow", "ovsdn_pod_addresses_free 4x30\novsdn_pod_addresses_capacity 100x30", "ovsdn_pod_addresses_free 6x30\novsdn_pod_addresses_capacity 100x30"},
