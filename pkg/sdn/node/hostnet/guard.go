@@ -47,6 +47,13 @@ func unrelatedICMPRule(icmp ...string) Rule {
 	return rule(match, "ICMP error about no connection", "DROP")
 }
 
+// masqueradedError drops ICMP errors of pods about connections that the host masquerades. The kernel sends them to the pod that opened the connection, with the
+// service or the node as their source, whichever pod they come from: table 84 would not recognize the sender.
+func masqueradedError() Rule {
+	return rule([]string{"-i", Tun0Name, "-o", Tun0Name, "-p", "icmp", "-m", "conntrack", "--ctstate", "RELATED", "-m", "conntrack", "--ctstate", "SNAT"},
+		"ICMP error of a pod about a masqueraded connection", "DROP")
+}
+
 // podDeviceRules drop pods' packets in the host's IPv4 stack that bypass the bridge. The kernel datapath consumes the packets of its ports; the userspace
 // datapath reads copies of them, and the stack would deliver, answer and route the originals.
 func podDeviceRules(devices string) []Rule {

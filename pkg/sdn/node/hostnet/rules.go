@@ -136,7 +136,7 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 	if !c.SourcesEvaluated {
 		return nil
 	}
-	var rules []Rule
+	rules := []Rule{masqueradedError()}
 	for _, n := range networks {
 		rules = append(rules, rule([]string{"-s", n, "!", "-i", Tun0Name, "-o", Tun0Name}, "pod address from elsewhere", "DROP"))
 	}
