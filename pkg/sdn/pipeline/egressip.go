@@ -97,13 +97,28 @@ func (n Node) toOutside(s *State) {
 	// table=101,priority=0,actions=drop
 	s.add(tableEgressIP, 0, anything(), goovs.Drop())
 
-	// table=102,priority=100,ct_state=+rpl+trk,ip,
-	//     actions=ct_clear,load:0x1->NXM_NX_REG0[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],resubmit(,30)
-	s.add(tableEgressIPReply, 100, ip(isReply()), slices.Concat([]ovs.Action{ovs.CTClear(), loadVNID(vnidOutside, regSourceVNID)}, toPodMAC(),
-		[]ovs.Action{goovs.Resubmit(0, tableRoute)})...)
+	n.egressIPReplies(s)
 	// table=133,priority=190,ip,reg4=0x10000/0x10000,actions=drop
 	s.add(tableOutput, 190, ip(hasEgressIP()), goovs.Drop())
 	n.dropEgressIPs(s)
+}
+
+// egressIPReplies compiles that replies of hosts outside, and of this host, reach the pods. Pods' replies come back through the host's NAT, which restores the
+// address that was asked: only an ICMP error about another pod's connection has a pod's source.
+func (n Node) egressIPReplies(s *State) {
+	pass := slices.Concat([]ovs.Action{ovs.CTClear(), loadVNID(vnidOutside, regSourceVNID)}, toPodMAC(), []ovs.Action{goovs.Resubmit(0, tableRoute)})
+	for _, gateway := range n.gateways() {
+		// table=102,priority=300,ct_state=+rpl+trk,ip,nw_src=10.128.0.1,
+		//     actions=ct_clear,load:0x1->NXM_NX_REG0[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],resubmit(,30)
+		s.add(tableEgressIPReply, 300, ip(isReply(), ovs.IPSource(gateway)), pass...)
+	}
+	for _, cluster := range n.ClusterNetworks {
+		// table=102,priority=200,ip,nw_src=10.128.0.0/14,actions=drop
+		s.add(tableEgressIPReply, 200, ip(ovs.IPSource(cluster)), goovs.Drop())
+	}
+	// table=102,priority=100,ct_state=+rpl+trk,ip,
+	//     actions=ct_clear,load:0x1->NXM_NX_REG0[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],resubmit(,30)
+	s.add(tableEgressIPReply, 100, ip(isReply()), pass...)
 }
 
 // dropEgressIPs compiles that packets with egress IPs pass by their flows only.

@@ -77,6 +77,8 @@ func TestTraceEgressIPs(t *testing.T) {
 			"unsolicited, DSCP 62":       {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=198.51.100.7,nw_tos=248", "", "", "0 102"},
 			"unsolicited, DSCP 61":       {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=198.51.100.7,nw_tos=244", "", "", "0 102"},
 			"a reply, as the node":       {"in_port=2,ip,nw_src=10.128.0.1,nw_dst=198.51.100.7,nw_tos=248", reply, "2", "0 102 30 100 101 130 133"},
+			"a reply, as a pod":          {"in_port=2,icmp,nw_src=10.128.0.3,nw_dst=198.51.100.7", reply, "", "0 102"},
+			"a reply, as a remote pod":   {"in_port=2,icmp,nw_src=10.129.0.9,nw_dst=198.51.100.7", reply, "", "0 102"},
 			"to an IP of another node":   {"in_port=2,ip,nw_src=203.0.113.1,nw_dst=198.51.100.8", "", "2", "0 30 100 101 130 133"},
 			"pod with its own egress IP": {"in_port=3,dl_src=0a:58:0a:80:00:03,ip,nw_src=198.51.100.7,nw_dst=203.0.113.1", "", "", "0 20"},
 		} {
