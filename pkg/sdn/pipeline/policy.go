@@ -16,7 +16,7 @@ import (
 // a conjunction (ovs-actions(7)): a flow for each of its targets, of its peers and of its ports, which other rules may share, and one for its outcome.
 //
 // A pod's own flows set the bits of reg4 that the static flows match. A pod without policies has no bit, and no connection of it is committed for
-// policies. Replies of allowed connections pass; all other packets are evaluated by the current policies. Every node that has evaluated a
+// policies. Replies of allowed connections pass (icmperror.go); all other packets are evaluated by the current policies. Every node that has evaluated a
 // connection commits it, in the zone of the local pod that opened it, else in that of the local pod that it was opened to
 // (docs/decisions/0001-conntrack.md).
 
@@ -69,6 +69,7 @@ const (
 // Priorities in the tables of policies. A rule has priority policyBase plus its level, from 1 to MaxPolicyLevel.
 const (
 	policyStateless = 65001                          // SCTP whose connections conntrack can't distinguish: rules evaluate both directions
+	policyRouter    = 65002                          // ICMP errors of routers outside and of nodes, about allowed connections
 	policyError     = 65001                          // ICMP errors about allowed connections, until table 84 has compared their source
 	policyReply     = 65000                          // replies of allowed connections
 	policyPrevious  = 64999                          // looks connections up in the zones of the previous version

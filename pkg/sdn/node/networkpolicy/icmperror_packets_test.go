@@ -1,11 +1,16 @@
 package networkpolicy
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -53,5 +58,41 @@ func TestICMPErrorsOfPeers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// ICMP errors about many connections cause few upcalls: their megaflows do not match whole addresses.
+func TestICMPErrorsCauseFewUpcalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: bound of upcalls")
+	}
+	const connections, allowed = 300, 100
+	s := newPacketNode(t)
+	s.isolate(t, []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{onUDP(53)}}}, []networkingv1.NetworkPolicyEgressRule{{}})
+	s.node.Sh(t, "nft add chain ip track sweep '{ type filter hook prerouting priority -400; }'", "nft add rule ip track sweep ip daddr 198.16.0.0/12 drop")
+	opener, third := s.node.Pods[0], s.node.Pods[1]
+	client, forged, control, dns := opener.UDP(t, 0), third.Listen(t, rawICMP, 0), third.UDP(t, 0), opener.UDP(t, 53)
+	destination := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 16, byte(i >> 8), byte(i)}), 53) //nolint:gosec // below 1<<16
+	}
+	await.OK(t, 30*time.Second, func(context.Context) error {
+		for i := range connections {
+			client.Send(t, destination(i), client.Message())
+		}
+		if got := strings.Count(s.node.AppCtl(t, "dpctl/dump-conntrack"), "dst=198.16."); got < connections {
+			return fmt.Errorf("conntrack has %d of %d connections", got, connections)
+		}
+		return nil
+	})
+	_, before := s.upcalls(t)
+	for i := range connections {
+		quoted := wire.UDPPacket(client.Addr(), destination(i), forged.Message())
+		forged.Send(t, netip.AddrPortFrom(opener.Addr, 0), wire.ICMPError(3, 1, quoted))
+		control.MustReach(t, dns.Addr(), dns) // one after the other: the next one finds the megaflow
+	}
+	_, after := s.upcalls(t)
+	t.Logf("%d ICMP errors about as many connections: %d upcalls", connections, after-before)
+	if got := after - before; got < 1 || got > allowed {
+		t.Errorf("%d ICMP errors about as many connections caused %d upcalls, want 1 to %d", connections, got, allowed)
 	}
 }
