@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -171,10 +171,10 @@ var errModeSubnet = errors.New("the network ignores this policy, which denies no
 
 // inModeSubnet returns the policy and errModeSubnet, nil if it does not exist.
 func (c *Controller) inModeSubnet(key string) (runtime.Object, error) {
-	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
+	if o := reconcile.Cached[networkingv1.NetworkPolicy](c.networkPolicies, key); o != nil {
 		return o, errModeSubnet
 	}
-	if o, ok := cached[policyv1alpha2.ClusterNetworkPolicy](c.clusterPolicies, key); ok {
+	if o := reconcile.Cached[policyv1alpha2.ClusterNetworkPolicy](c.clusterPolicies, key); o != nil {
 		return o, errModeSubnet
 	}
 	return nil, nil
@@ -190,7 +190,7 @@ func (c *Controller) updateLedger(namespace, name string) {
 		ledger = policy.NewLedger()
 		c.ledgers[namespace] = ledger
 	}
-	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, cache.NewObjectName(namespace, name).String()); ok {
+	if o := reconcile.Cached[networkingv1.NetworkPolicy](c.networkPolicies, cache.NewObjectName(namespace, name).String()); o != nil {
 		ledger.Set(o)
 	} else if ledger.Delete(name) {
 		delete(c.ledgers, namespace)
@@ -222,7 +222,7 @@ func (c *Controller) updateOverBudget(namespace string) {
 
 // validate returns the policy and its faults, nil if it has none or does not exist.
 func (c *Controller) validate(key string) (runtime.Object, error) {
-	if o, ok := cached[networkingv1.NetworkPolicy](c.networkPolicies, key); ok {
+	if o := reconcile.Cached[networkingv1.NetworkPolicy](c.networkPolicies, key); o != nil {
 		faults := policy.CheckNetworkPolicy(o)
 		if _, over := c.overBudget[o.Namespace][o.Name]; over {
 			faults = append(faults, errOverBudget)
@@ -231,22 +231,12 @@ func (c *Controller) validate(key string) (runtime.Object, error) {
 			return o, fmt.Errorf("this can't be enforced, and allows nothing: %w", errors.Join(faults...))
 		}
 	}
-	if o, ok := cached[policyv1alpha2.ClusterNetworkPolicy](c.clusterPolicies, key); ok {
+	if o := reconcile.Cached[policyv1alpha2.ClusterNetworkPolicy](c.clusterPolicies, key); o != nil {
 		if faults := policy.CheckClusterNetworkPolicy(o); len(faults) > 0 {
 			return o, fmt.Errorf("this can't be enforced: %w", errors.Join(faults...))
 		}
 	}
 	return nil, nil
-}
-
-// cached returns the cached object of an informer.
-func cached[T any](informer cache.SharedIndexInformer, key string) (*T, bool) {
-	obj, exists, err := informer.GetStore().GetByKey(key)
-	if err != nil || !exists {
-		return nil, false
-	}
-	o, ok := obj.(*T)
-	return o, ok
 }
 
 // truncate truncates a message that is too long for an Event.
@@ -255,9 +245,5 @@ func truncate(message string) string {
 		return message
 	}
 	const more = "… (the agents' logs have the rest)"
-	cut := maxMessageLength - len(more)
-	for !utf8.RuneStart(message[cut]) {
-		cut--
-	}
-	return message[:cut] + more
+	return strings.ToValidUTF8(message[:maxMessageLength-len(more)], "") + more
 }
