@@ -211,21 +211,13 @@ func (s *serviceRun) endpoint(ctx context.Context, endpoint netip.AddrPort, firs
 	switch {
 	case s.isInPodNetwork(endpoint.Addr()) && !isNode:
 		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "no node has the subnet of the endpoint"
-		return path
-	case !s.isInPodNetwork(endpoint.Addr()):
-		return s.beyond(path, node, packet)
-	}
-	s.finish(ctx, &path, s.walk(ctx, node, packet), "")
-	return path
-}
-
-// beyond sets the verdict for an endpoint outside of the pod network, to which the host of the node sends the packet itself.
-func (s *serviceRun) beyond(path diagnostics.TracePath, node Node, packet diagnostics.TracePacket) diagnostics.TracePath {
-	if node.Name == "" {
+	case s.isInPodNetwork(endpoint.Addr()):
+		s.finish(ctx, &path, s.walk(ctx, node, packet), "")
+	case node.Name == "":
 		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "the packet does not pass the pod network"
-		return path
+	default: // the host of the node sends the packet itself
+		s.atHost(&path, arrival{hops: []diagnostics.Hop{{Packet: packet}}, node: node, to: diagnostics.FromHost, packet: packet})
 	}
-	s.atHost(&path, arrival{hops: []diagnostics.Hop{{Packet: packet}}, node: node, to: diagnostics.FromHost, packet: packet})
 	return path
 }
 
