@@ -177,11 +177,12 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 // followRemoteNodes creates the features that need the remote nodes, and returns the function that notifies them. The kernel's datapath resolves
 // the tunnels' neighbours itself, and queues their packets.
 func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(name string, node *inputs.RemoteNode) {
-	n.pinger = n.newPinger()
+	a := n.agent
+	n.pinger = pinger.New(pinger.Options{Rate: a.PeerProbeRate, MTU: n.mtu.Link, Open: pinger.OpenICMP, Observe: a.metrics.ObservePeer})
 	n.runs = append(n.runs, n.pinger.Run)
 	followers := []func(string, *inputs.RemoteNode){listeners.SetRemoteNode, n.pinger.SetRemoteNode}
-	if n.agent.Datapath == ovs.DatapathNetdev {
-		neighbours := tunnelneighbours.New(n.agent.bridge, tunnelneighbours.DefaultCheckInterval)
+	if a.Datapath == ovs.DatapathNetdev {
+		neighbours := tunnelneighbours.New(a.bridge, tunnelneighbours.DefaultCheckInterval)
 		n.runs, n.onConnected = append(n.runs, neighbours.Run), append(n.onConnected, neighbours.Resync)
 		followers = append(followers, neighbours.SetRemoteNode)
 	}
@@ -324,7 +325,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 
 // metricSources returns the sources of the metrics of this set-up.
 func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Network {
-	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget, Worst: n.worstPeers}
+	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget, Worst: n.pinger.Worst}
 	if n.policies != nil {
 		state.Denied, state.EgressIPs = n.policies.ReportedPackets, n.egressIPs.Hosted
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -40,7 +41,7 @@ type Network struct {
 
 	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
 
-	Worst func(most int) []PeerPath // paths to other nodes, the worst first
+	Worst func(most int) []pinger.PathStats // paths to other nodes, the worst first
 }
 
 // New returns metrics of a node without a network. ready is the check of /readyz.

@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/metricsdoc"
@@ -98,7 +99,9 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	m.network.Store(&Network{
 		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
 		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 }, BeyondBudget: func() (namespaces, flows int) { return 1, 2000 },
-		Worst: func(most int) []PeerPath { return []PeerPath{{"node2", "overlay", 0.5, time.Second}}[:min(most, 1)] },
+		Worst: func(most int) []pinger.PathStats {
+			return []pinger.PathStats{{Node: "node2", Path: "overlay", Loss: 0.5, RTT: time.Second}}[:min(most, 1)]
+		},
 	})
 	m.ObservePeer("overlay", time.Millisecond, true)
 	m.ObservePeer("underlay", 0, false)

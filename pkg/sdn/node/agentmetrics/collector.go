@@ -123,8 +123,8 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	if n.Worst != nil {
 		for _, p := range n.Worst(WorstPeers) {
-			metrics.Send(to, c.peerLoss, p.Loss, p.Node, p.Path)
-			metrics.Send(to, c.peerRTT, p.RTT.Seconds(), p.Node, p.Path)
+			metrics.Send(to, c.peerLoss, p.Loss, p.Node, string(p.Path))
+			metrics.Send(to, c.peerRTT, p.RTT.Seconds(), p.Node, string(p.Path))
 		}
 	}
 	c.collectSample(to, n.Sampler.get())

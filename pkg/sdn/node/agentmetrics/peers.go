@@ -4,18 +4,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 )
 
 // WorstPeers is the number of paths to other nodes that have metrics of their own: a cluster has 5,000 nodes.
 const WorstPeers = 20
-
-// PeerPath is a path to another node: overlay, overlay-mtu or underlay.
-type PeerPath struct {
-	Node string
-	Path string
-	Loss float64
-	RTT  time.Duration
-}
 
 // peerProbes observes the probes of all other nodes.
 type peerProbes struct {
@@ -36,11 +30,11 @@ func newPeerProbes() peerProbes {
 }
 
 // ObservePeer observes a probe of another node.
-func (m *Metrics) ObservePeer(path string, rtt time.Duration, answered bool) {
+func (m *Metrics) ObservePeer(path pinger.Path, rtt time.Duration, answered bool) {
 	if !answered {
-		m.peers.probes.WithLabelValues(path, "lost").Inc()
+		m.peers.probes.WithLabelValues(string(path), "lost").Inc()
 		return
 	}
-	m.peers.probes.WithLabelValues(path, "answered").Inc()
-	m.peers.rtt.WithLabelValues(path).Observe(rtt.Seconds())
+	m.peers.probes.WithLabelValues(string(path), "answered").Inc()
+	m.peers.rtt.WithLabelValues(string(path)).Observe(rtt.Seconds())
 }
