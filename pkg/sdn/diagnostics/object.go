@@ -62,24 +62,24 @@ func (o TraceObject) String() string {
 	return o.Object + " (" + o.Rule + ")"
 }
 
-// maxQuoted is the number of bytes of an invalid object that errors repeat.
-const maxQuoted = 100
+// MaxQuoted is the number of characters of an invalid value that errors repeat.
+const MaxQuoted = 100
 
 // ParseObject parses the value of ObjectParameter. The error lists the valid forms.
 func ParseObject(text string) (Object, error) {
 	kind, rest, _ := strings.Cut(text, "/")
 	o := Object{Kind: Kind(kind), Name: rest}
 	if !slices.Contains(Kinds(), o.Kind) {
-		return Object{}, fmt.Errorf("object %.*q: the kind is unknown; write one of %s", maxQuoted, text, forms())
+		return Object{}, fmt.Errorf("object %.*q: the kind is unknown; write one of %s", MaxQuoted, text, forms())
 	}
 	if o.Kind.IsNamespaced() {
 		o.Namespace, o.Name, _ = strings.Cut(rest, "/")
 		if faults := validation.IsDNS1123Label(o.Namespace); len(faults) > 0 {
-			return Object{}, fmt.Errorf("object %.*q: write %s: the namespace is invalid: %s", maxQuoted, text, o.Kind.form(), faults[0])
+			return Object{}, fmt.Errorf("object %.*q: write %s: the namespace is invalid: %s", MaxQuoted, text, o.Kind.form(), faults[0])
 		}
 	}
 	if faults := o.Kind.validateName(o.Name); len(faults) > 0 {
-		return Object{}, fmt.Errorf("object %.*q: write %s: the name is invalid: %s", maxQuoted, text, o.Kind.form(), faults[0])
+		return Object{}, fmt.Errorf("object %.*q: write %s: the name is invalid: %s", MaxQuoted, text, o.Kind.form(), faults[0])
 	}
 	return o, nil
 }

@@ -20,9 +20,6 @@ const (
 	ICMP = "ICMP"
 )
 
-// maxQuoted is the number of bytes of an invalid value that errors repeat.
-const maxQuoted = 100
-
 // Target is a source or a destination: an object or an address.
 type Target struct {
 	Object diagnostics.Object // zero for an address
@@ -135,5 +132,5 @@ func parseTarget(path *field.Path, text string, kinds ...diagnostics.Kind) (Targ
 
 // quotable returns the begin of an invalid value, which errors repeat.
 func quotable(text string) string {
-	return fmt.Sprintf("%.*s", maxQuoted, strings.ToValidUTF8(text, ""))
+	return fmt.Sprintf("%.*s", diagnostics.MaxQuoted, strings.ToValidUTF8(text, ""))
 }

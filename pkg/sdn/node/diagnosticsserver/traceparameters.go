@@ -25,9 +25,6 @@ type traceRequest struct {
 	lookup              ovs.TraceLookup
 }
 
-// maxQuoted is the number of bytes of an invalid parameter that an error repeats.
-const maxQuoted = 100
-
 // parseTrace parses the query of a request. Parameters that this version does not know are ignored.
 func parseTrace(query string) (*traceRequest, error) {
 	values, err := url.ParseQuery(query)
@@ -81,7 +78,7 @@ func (p *parameters) number(name string, most uint64) uint64 {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n > most {
-		p.failf(name, "is %.*q, but must be a number from 0 to %d", maxQuoted, text, most)
+		p.failf(name, "is %.*q, but must be a number from 0 to %d", diagnostics.MaxQuoted, text, most)
 		return 0
 	}
 	return n
@@ -99,7 +96,7 @@ func (p *parameters) addr(name string) netip.Addr {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !addr.Is4() || addr.IsMulticast() || addr.IsUnspecified() || addr.IsLoopback() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		p.failf(name, "is %.*q, but must be the IPv4 address of a host", maxQuoted, text)
+		p.failf(name, "is %.*q, but must be the IPv4 address of a host", diagnostics.MaxQuoted, text)
 		return netip.Addr{}
 	}
 	return addr
@@ -112,7 +109,7 @@ func (p *parameters) from(r *traceRequest) {
 	}
 	o, err := diagnostics.ParseObject(r.packet.From)
 	if err != nil || o.Kind != diagnostics.KindPod && o.Kind != diagnostics.KindNode {
-		p.failf("from", "is %.*q, but must be pod/NAMESPACE/NAME, node/NAME or %s", maxQuoted, r.packet.From, diagnostics.FromHost)
+		p.failf("from", "is %.*q, but must be pod/NAMESPACE/NAME, node/NAME or %s", diagnostics.MaxQuoted, r.packet.From, diagnostics.FromHost)
 	}
 	r.from = o
 }
@@ -134,7 +131,7 @@ func (p *parameters) protocol(r *traceRequest) {
 		}
 		return
 	default:
-		p.failf("protocol", "is %.*q, but must be TCP, UDP, SCTP or ICMP", maxQuoted, r.packet.Protocol)
+		p.failf("protocol", "is %.*q, but must be TCP, UDP, SCTP or ICMP", diagnostics.MaxQuoted, r.packet.Protocol)
 		return
 	}
 	if r.packet.DestinationPort == 0 {
@@ -154,7 +151,7 @@ func (p *parameters) conntrack(r *traceRequest) {
 		r.lookup = ovs.LookupReply
 	default:
 		states := []string{string(diagnostics.ConntrackNew), string(diagnostics.ConntrackReply)}
-		p.failf("conntrack", "is %.*q, but must be one of %s", maxQuoted, string(r.packet.Conntrack), strings.Join(states, ", "))
+		p.failf("conntrack", "is %.*q, but must be one of %s", diagnostics.MaxQuoted, string(r.packet.Conntrack), strings.Join(states, ", "))
 	}
 }
 
@@ -162,7 +159,7 @@ func (p *parameters) origin(r *traceRequest) {
 	switch origin := r.packet.Origin; {
 	case origin == "":
 	case !slices.Contains([]diagnostics.PacketOrigin{diagnostics.OriginRouted, diagnostics.OriginNodePort, diagnostics.OriginHairpin}, origin):
-		p.failf("origin", "is %.*q, but must be %s, %s or %s", maxQuoted, string(origin), diagnostics.OriginRouted, diagnostics.OriginNodePort, diagnostics.OriginHairpin)
+		p.failf("origin", "is %.*q, but must be %s, %s or %s", diagnostics.MaxQuoted, string(origin), diagnostics.OriginRouted, diagnostics.OriginNodePort, diagnostics.OriginHairpin)
 	case r.from.Kind == diagnostics.KindPod:
 		p.failf("origin", "is not allowed with from=pod/NAMESPACE/NAME")
 	}
@@ -185,7 +182,7 @@ func (p *parameters) addresses(r *traceRequest) {
 	if text := p.text("endpoint"); text != "" {
 		endpoint, err := netip.ParseAddrPort(text)
 		if err != nil || !endpoint.Addr().Is4() || endpoint.Port() == 0 {
-			p.failf("endpoint", "is %.*q, but must be ADDRESS:PORT of IPv4", maxQuoted, text)
+			p.failf("endpoint", "is %.*q, but must be ADDRESS:PORT of IPv4", diagnostics.MaxQuoted, text)
 		}
 		r.endpoint = endpoint
 	}
