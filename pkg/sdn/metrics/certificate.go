@@ -30,7 +30,7 @@ type certificate struct {
 	files   [2]os.FileInfo // from which it was read
 	renewal time.Time
 
-	failures failures
+	failures FailureLog
 }
 
 // isSame reports whether the file is unchanged. A mounted Secret is replaced by renaming a symbolic link: then the path is that of another file.
@@ -126,7 +126,7 @@ func (c *certificate) config(ctx context.Context) *tls.Config {
 			}
 			current, err := c.load()
 			if err != nil && current != nil {
-				c.failures.log(ctx, err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")
+				c.failures.Log(ctx, err, "Failed to load the certificate of the metrics server", "effect", "the previous certificate is used", "action", "correct the files")
 				return current, nil
 			}
 			return current, err

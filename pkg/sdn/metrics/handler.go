@@ -37,7 +37,7 @@ type handler struct {
 	rest     *sources // the rate of requests without an accepted token
 	scrapes  *sources // the rate of those with one, which others with the same source address do not use up
 	routes   []Route
-	failures failures
+	failures FailureLog
 }
 
 func newHandler(kube kubernetes.Interface, gatherer prometheus.Gatherer) *handler {
@@ -108,7 +108,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if apierrors.IsForbidden(err) {
 			keys = []any{"action", "apply deploy/rbac"}
 		}
-		h.failures.log(ctx, err, "Failed to authenticate or authorize a request for metrics", keys...)
+		h.failures.Log(ctx, err, "Failed to authenticate or authorize a request for metrics", keys...)
 		refuse(w, "TokenReview or SubjectAccessReview failed; the log of this program has the error", http.StatusServiceUnavailable)
 	case status == http.StatusUnauthorized:
 		refuse(w, "the token is invalid or has expired; send a token of the API server's audience", status)
@@ -136,15 +136,15 @@ func refuse(w http.ResponseWriter, message string, status int) {
 	http.Error(w, message, status)
 }
 
-// failures logs failures that clients cause, once in failureLogInterval.
-type failures struct {
+// FailureLog logs failures that clients cause, once a minute. It is safe for concurrent use.
+type FailureLog struct {
 	mu         sync.Mutex
 	logged     time.Time
 	suppressed int
 }
 
-// log logs the error with the message, which is constant, and key/value pairs.
-func (f *failures) log(ctx context.Context, err error, message string, keys ...any) {
+// Log logs the error with the message, which is constant, and key/value pairs.
+func (f *FailureLog) Log(ctx context.Context, err error, message string, keys ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()

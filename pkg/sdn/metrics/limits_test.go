@@ -245,16 +245,16 @@ func TestHandler_logsFailures(t *testing.T) {
 	}
 }
 
-func TestFailures_countsSuppressed(t *testing.T) {
+func TestFailureLog_countsSuppressed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 		ctx := klog.NewContext(t.Context(), logger)
-		var f failures
+		var f FailureLog
 		for range 3 {
-			f.log(ctx, errors.New("down"), "Failed to load")
+			f.Log(ctx, errors.New("down"), "Failed to load")
 		}
 		time.Sleep(failureLogInterval) //nolint:forbidigo // of the bubble
-		f.log(ctx, errors.New("down"), "Failed to load")
+		f.Log(ctx, errors.New("down"), "Failed to load")
 		got := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 		if strings.Count(got, "Failed to load") != 2 || !strings.Contains(got, "suppressed=2") {
 			t.Errorf("got log %q, want two lines, the second with two suppressed", got)

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 )
 
 // The ConfigMap in which the API server publishes how its front proxy authenticates.
@@ -160,7 +162,7 @@ type frontProxy struct {
 	headers  atomic.Pointer[requestHeaders]
 	hasRead  func() bool // the API server was asked for the ConfigMap
 	now      func() time.Time
-	refusals *failureLog
+	refusals metrics.FailureLog
 }
 
 // update replaces the configuration. Invalid content retains the last valid one.
@@ -208,7 +210,7 @@ func (p *frontProxy) authenticate(r *http.Request) (user, error) {
 	}
 	if err := headers.verify(chain, p.now()); err != nil {
 		if len(chain) > 0 {
-			p.refusals.log(r.Context(), err, "Refused a client certificate for the diagnostics API")
+			p.refusals.Log(r.Context(), err, "Refused a client certificate for the diagnostics API")
 		}
 		return user{}, err
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	networkdiscovery "github.com/ovsdn/ovsdn/pkg/sdn/discovery"
+	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 )
 
 // retryAfterSeconds is the pause of clients after they got 429.
@@ -53,7 +54,7 @@ type Server struct {
 	dumps      chan struct{}  // and for each NodeFlows
 	traces     *userLimit     // and for each Trace
 	slices     chan struct{}  // an element while a Trace reads EndpointSlices
-	failures   *failureLog
+	failures   metrics.FailureLog
 
 	configMap, subnets cache.SharedIndexInformer
 }
@@ -82,10 +83,10 @@ func newWithInformers(ctx context.Context, cfg Config, configMap, subnets cache.
 func newServer(cfg Config, nodes Nodes) *Server {
 	return &Server{
 		Config: cfg, nodes: nodes,
-		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now, refusals: newFailureLog()},
+		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
 		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), traces: newUserLimit(maxTraces, maxUserTraces),
-		slices: make(chan struct{}, 1), failures: newFailureLog(),
+		slices: make(chan struct{}, 1),
 	}
 }
 
@@ -201,7 +202,7 @@ func (s *Server) authorize(ctx context.Context, u user, wanted access) error {
 	allowed, reason, err := s.authorizer.allowed(ctx, u, wanted)
 	switch {
 	case err != nil:
-		s.failures.log(ctx, err, "Failed to authorize a request for diagnostics", "action", "if the error is \"forbidden\", apply deploy/rbac")
+		s.failures.Log(ctx, err, "Failed to authorize a request for diagnostics", "action", "if the error is \"forbidden\", apply deploy/rbac")
 		return apierrors.NewServiceUnavailable("SubjectAccessReview failed; the log of ovsdn-controller has the error")
 	case allowed:
 		return nil

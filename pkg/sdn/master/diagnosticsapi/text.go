@@ -1,14 +1,9 @@
 package diagnosticsapi
 
 import (
-	"context"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
-
-	"golang.org/x/time/rate"
-	"k8s.io/klog/v2"
 )
 
 // Limits of strings that agents send, in bytes.
@@ -27,21 +22,4 @@ func printable(s string, limit int) string {
 		return strconv.Quote(s)
 	}
 	return strings.Clone(s) // does not retain the rest
-}
-
-// failureLogInterval is the interval of log lines on failures that clients can cause.
-const failureLogInterval = time.Minute
-
-// failureLog logs one failure in failureLogInterval.
-type failureLog struct {
-	sometimes rate.Sometimes
-}
-
-func newFailureLog() *failureLog {
-	return &failureLog{rate.Sometimes{Interval: failureLogInterval}}
-}
-
-// log logs the error with the message, which is constant, and key/value pairs.
-func (f *failureLog) log(ctx context.Context, err error, message string, keys ...any) {
-	f.sometimes.Do(func() { klog.FromContext(ctx).Error(err, message, keys...) })
 }

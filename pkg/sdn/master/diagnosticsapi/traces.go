@@ -134,7 +134,7 @@ func (s *Server) traceError(ctx context.Context, name string, err error) error {
 		missing.ErrStatus.Message = known.Status().Message
 		return missing
 	}
-	s.failures.log(ctx, err, "Failed to read objects for a trace", "action", "if the error is \"forbidden\", apply deploy/rbac")
+	s.failures.Log(ctx, err, "Failed to read objects for a trace", "action", "if the error is \"forbidden\", apply deploy/rbac")
 	return apierrors.NewServiceUnavailable("the controller can't read the objects of the trace; its log has the error")
 }
 
@@ -210,7 +210,7 @@ func (t *traceRights) sees(ctx context.Context, o diagnostics.Object) bool {
 	if !known && len(t.known) < maxTraceReviews {
 		var err error
 		if allowed, _, err = t.server.authorizer.allowed(ctx, t.user, want); err != nil {
-			t.server.failures.log(ctx, err, "Failed to authorize a request for diagnostics", "action", "if the error is \"forbidden\", apply deploy/rbac")
+			t.server.failures.Log(ctx, err, "Failed to authorize a request for diagnostics", "action", "if the error is \"forbidden\", apply deploy/rbac")
 			allowed = false
 		}
 		t.known[want] = allowed
