@@ -6,10 +6,11 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // apiServers are the addresses of kube-apiservers: those of the EndpointSlice default/kubernetes, which they maintain. They are known before the first request
@@ -19,9 +20,7 @@ type apiServers struct {
 }
 
 func newAPIServers(kube kubernetes.Interface) *apiServers {
-	return &apiServers{discoveryinformers.NewFilteredEndpointSliceInformer(kube, metav1.NamespaceDefault, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, "kubernetes").String()
-	})}
+	return &apiServers{discoveryinformers.NewFilteredEndpointSliceInformer(kube, metav1.NamespaceDefault, 0, cache.Indexers{}, reconcile.OnlyNamed("kubernetes"))}
 }
 
 // has reports whether the address is that of a kube-apiserver. It does not know any before the EndpointSlice was read.

@@ -16,8 +16,6 @@ import (
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +23,7 @@ import (
 
 	networkdiscovery "github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // retryAfterSeconds is the pause of clients after they got 429.
@@ -64,9 +63,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Kube == nil || cfg.Network == nil || cfg.Agents == nil || cfg.Accept == nil {
 		return nil, errors.New("diagnosticsapi: required dependency is nil")
 	}
-	configMap := coreinformers.NewFilteredConfigMapInformer(cfg.Kube, authenticationNamespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, authenticationConfigMap).String()
-	})
+	configMap := coreinformers.NewFilteredConfigMapInformer(cfg.Kube, authenticationNamespace, 0, cache.Indexers{}, reconcile.OnlyNamed(authenticationConfigMap))
 	return newWithInformers(ctx, cfg, configMap, networkinformers.NewHostSubnetInformer(cfg.Network, 0, cache.Indexers{}))
 }
 

@@ -13,13 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // renewalInterval is the age at which a controller's own certificates are replaced: half of their lifetime.
@@ -52,12 +51,7 @@ func NewCredentials(kube kubernetes.Interface) (*Credentials, error) {
 
 // newSecretInformer returns an informer of the one Secret: a controller has no right to list others.
 func newSecretInformer(kube kubernetes.Interface) cache.SharedIndexInformer {
-	return coreinformers.NewFilteredSecretInformer(kube, certificates.Namespace, 0, cache.Indexers{}, selectName(certificates.ObjectName))
-}
-
-func selectName(name string) func(*metav1.ListOptions) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	return func(o *metav1.ListOptions) { o.FieldSelector = selector }
+	return coreinformers.NewFilteredSecretInformer(kube, certificates.Namespace, 0, cache.Indexers{}, reconcile.OnlyNamed(certificates.ObjectName))
 }
 
 // Run watches the Secret until the context ends.

@@ -51,10 +51,10 @@ func NewPublisher(kube kubernetes.Interface, objects metadata.Interface) (*Publi
 	p := &Publisher{
 		kube: kube, rest: kube.CoreV1().RESTClient(), now: time.Now,
 		secret:    newSecretInformer(kube),
-		configMap: coreinformers.NewFilteredConfigMapInformer(kube, certificates.Namespace, 0, cache.Indexers{}, selectName(certificates.ObjectName)),
+		configMap: coreinformers.NewFilteredConfigMapInformer(kube, certificates.Namespace, 0, cache.Indexers{}, reconcile.OnlyNamed(certificates.ObjectName)),
 		apiService: metadatainformer.NewFilteredMetadataInformer(objects,
 			schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
-			metav1.NamespaceAll, 0, cache.Indexers{}, selectName(certificates.APIService)).Informer(),
+			metav1.NamespaceAll, 0, cache.Indexers{}, reconcile.OnlyNamed(certificates.APIService)).Informer(),
 	}
 	p.loop = reconcile.New("diagnostics-ca", p.reconcile)
 	var errs []error

@@ -22,6 +22,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // Options are the node that the caches are for, and the clients of the API server.
@@ -128,9 +129,7 @@ func (c *Set) WatchEndpoints(ctx context.Context, node pipeline.Node) error {
 		return err
 	}
 	own := informers.NewSharedInformerFactoryWithOptions(c.options.Kube, 0, informers.WithTransform(transform),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.options.NodeName).String()
-		}))
+		informers.WithTweakListOptions(reconcile.OnlyNamed(c.options.NodeName)))
 	c.OwnNode = own.Core().V1().Nodes().Informer()
 	c.factories = append(c.factories, own)
 	c.Start(ctx)

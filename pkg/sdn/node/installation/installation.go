@@ -10,10 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // Watch watches whether the namespace of the agent's installation is being deleted. The watch must begin before the deletion: when the agent is
@@ -30,9 +31,8 @@ func New(namespace string, kube kubernetes.Interface, onChange func(deleting boo
 	if namespace == "" {
 		return i, nil
 	}
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, namespace).String()
 	i.factory = informers.NewSharedInformerFactoryWithOptions(kube, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }),
+		informers.WithTweakListOptions(reconcile.OnlyNamed(namespace)),
 		informers.WithTransform(func(o any) (any, error) {
 			if ns, ok := o.(*corev1.Namespace); ok {
 				return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

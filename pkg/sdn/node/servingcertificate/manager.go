@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 const (
@@ -59,11 +59,9 @@ type Manager struct {
 
 // New returns a manager for the node's agent, without a certificate or authority.
 func New(kube kubernetes.Interface, node string) (*Manager, error) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, certificates.ObjectName).String()
 	m := &Manager{
 		kube: kube, node: node, spread: maxSpread, changed: make(chan struct{}, 1),
-		configMap: coreinformers.NewFilteredConfigMapInformer(kube, certificates.Namespace, 0, cache.Indexers{},
-			func(o *metav1.ListOptions) { o.FieldSelector = selector }),
+		configMap: coreinformers.NewFilteredConfigMapInformer(kube, certificates.Namespace, 0, cache.Indexers{}, reconcile.OnlyNamed(certificates.ObjectName)),
 	}
 	if _, err := m.configMap.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: m.update, UpdateFunc: func(_, o any) { m.update(o) }, DeleteFunc: func(any) { m.setAuthorities(nil) },
