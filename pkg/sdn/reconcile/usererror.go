@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -37,4 +38,12 @@ func Shorten(message string) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:MaxMessage], "") + "…"
+}
+
+// FirstNames joins the first names for a message, with the number of the others.
+func FirstNames(names []string, most int) string {
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,9 +90,9 @@ func (c *Controller) reportConflict(f findings, ip egressip.IP) {
 	detail := string(ip.Problem)
 	switch ip.Problem {
 	case egressip.ManyNodes:
-		detail += ": " + listed(ip.Nodes)
+		detail += ": " + reconcile.FirstNames(ip.Nodes, maxNames)
 	case egressip.ManyNames:
-		detail += ": " + listed(ip.Namespaces)
+		detail += ": " + reconcile.FirstNames(ip.Namespaces, maxNames)
 	}
 	sentence := fmt.Sprintf("egress IP %s is not used, since %s; remove it", ip.Addr, detail)
 	for _, name := range ip.Namespaces {
@@ -158,11 +157,4 @@ func (c *Controller) reportMoves(wanted map[netip.Addr]string) {
 			message: fmt.Sprintf("egress IP %s moved from node %s to node %s", a, from, now),
 		})
 	}
-}
-
-func listed(names []string) string {
-	if more := len(names) - maxNames; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

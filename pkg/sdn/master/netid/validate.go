@@ -2,7 +2,6 @@ package netid
 
 import (
 	"fmt"
-	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -56,14 +55,7 @@ func (c *Controller) validate(nn *networkv1.NetNamespace) error {
 	return reconcile.ReportUserError(c.Events, nn, eventreason.VNIDWrittenByHand, fmt.Errorf("netid %s was written by hand, and makes one network with %s: "+
 		"set the annotation %s to %s if that is wanted, or else to %s; outside mode %s write back the previous netid, "+
 		"or delete the NetNamespace, and it is re-created with a VNID of its own",
-		vnid, someOf(others), networkv1.ChangePodNetworkAnnotation, confirm, config.ActionIsolate, config.ModeMultitenant))
-}
-
-func someOf(names []string) string {
-	if n := len(names); n > maxNamed {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), n-maxNamed)
-	}
-	return strings.Join(names, ", ")
+		vnid, reconcile.FirstNames(others, maxNamed), networkv1.ChangePodNetworkAnnotation, confirm, config.ActionIsolate, config.ModeMultitenant))
 }
 
 // validateLogDenied reports an invalid annotation. The nodes read it too, but each of them would send the same Event.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -185,12 +184,8 @@ func (p *Policies) reportOverBudget(ctx context.Context) {
 	if len(names) == 0 {
 		return
 	}
-	some := strings.Join(names[:min(len(names), maxNamedPolicies)], ", ")
-	if more := len(names) - maxNamedPolicies; more > 0 {
-		some += fmt.Sprintf(" and %d more", more)
-	}
 	p.events.WarnNode(eventreason.NetworkPoliciesBeyondBudgets, fmt.Sprintf(
-		"NetworkPolicies %s exceed the budget of their namespace or of this node: they isolate its pods and allow nothing; make them smaller, or move pods to other nodes", some))
+		"NetworkPolicies %s exceed the budget of their namespace or of this node: they isolate its pods and allow nothing; make them smaller, or move pods to other nodes", reconcile.FirstNames(names, maxNamedPolicies)))
 }
 
 // syncSome updates the engine with changed objects until maxClauses have changed, and reports whether objects are left. NetworkPolicies of a namespace
