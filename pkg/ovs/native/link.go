@@ -146,6 +146,7 @@ const (
 	reconnectLast  = time.Second
 )
 
+// pause waits as pkg/sdn/pause does, which pkg/ovs must not import.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

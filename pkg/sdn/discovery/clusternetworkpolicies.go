@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -45,22 +47,18 @@ func awaitServed(ctx context.Context, resource string, isServed func(context.Con
 	retry := firstPolicyRetry
 	for {
 		has, err := isServed(ctx)
-		pause := pollInterval
+		next := pollInterval
 		switch {
 		case has:
 			return nil
 		case err == nil:
 			retry = firstPolicyRetry
 		case ctx.Err() == nil:
-			pause, retry = retry, min(2*retry, pollInterval)
-			klog.FromContext(ctx).Error(err, "Failed to discover API", "resource", resource, "retryAfter", pause, "action", "if access is denied, apply deploy/rbac of this version")
+			next, retry = retry, min(2*retry, pollInterval)
+			klog.FromContext(ctx).Error(err, "Failed to discover API", "resource", resource, "retryAfter", next, "action", "if access is denied, apply deploy/rbac of this version")
 		}
-		poll := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			poll.Stop()
+		if !pause.For(ctx, next) {
 			return context.Cause(ctx)
-		case <-poll.C:
 		}
 	}
 }

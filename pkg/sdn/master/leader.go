@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 // One controller leads at a time, the holder of a Lease. If a leader dies, another takes over within leaseDuration and
@@ -113,12 +115,7 @@ func endTerm(ctx context.Context, err error) error {
 		return err
 	}
 	klog.FromContext(ctx).Error(superseded, "Stopped leading", "retryAfter", conflictBackoff)
-	pause := time.NewTimer(conflictBackoff)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-	}
+	pause.For(ctx, conflictBackoff)
 	return nil
 }
 

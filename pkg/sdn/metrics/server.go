@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -79,12 +81,7 @@ func Run(ctx context.Context, cfg Config, kube kubernetes.Interface, gatherer pr
 		}
 		klog.FromContext(ctx).Error(err, "Failed to serve metrics", "address", cfg.Address, "retryAfter", retryAfter,
 			"action", "correct the certificate's files, or set --metrics-bind-address to a free port")
-		pause := time.NewTimer(retryAfter)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		pause.For(ctx, retryAfter)
 	}
 }
 

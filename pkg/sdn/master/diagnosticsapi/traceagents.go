@@ -12,6 +12,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -45,25 +46,13 @@ func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagn
 			a.read += answer.size
 			return &answer.NodeTrace, nil
 		case isStatus && status.code == http.StatusTooManyRequests:
-			if pause(ctx, agentRetry) {
+			if pause.For(ctx, agentRetry) {
 				continue
 			}
 		case isStatus && !status.isUnsupported():
 			return nil, &tracing.AgentError{Reason: explain(node.Name, err)}
 		}
 		return nil, &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
-	}
-}
-
-// pause waits, and reports whether the context has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
@@ -68,12 +69,10 @@ func (f *Files) Run(ctx context.Context) {
 		if f.Healthy() != nil {
 			next = retryInterval
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, next) {
 			return
-		case <-time.After(next):
-			f.Sync(ctx)
 		}
+		f.Sync(ctx)
 	}
 }
 

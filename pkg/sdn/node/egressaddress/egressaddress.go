@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -182,12 +183,7 @@ func (a *Addresses) wait(ctx context.Context, tick <-chan time.Time) bool {
 			return true
 		case <-a.wake:
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(debounce):
-			return true
-		}
+		return pause.For(ctx, debounce)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
@@ -115,12 +116,7 @@ func (f *flusher) serve(ctx context.Context) error {
 	f.evaluations++
 	f.connections += count
 	f.mu.Unlock()
-	rest := time.NewTimer(min(restShare*time.Since(start), maxRest))
-	defer rest.Stop()
-	select {
-	case <-rest.C:
-	case <-ctx.Done():
-	}
+	pause.For(ctx, min(restShare*time.Since(start), maxRest))
 	return err
 }
 

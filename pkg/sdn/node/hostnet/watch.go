@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -55,10 +57,8 @@ func syncLoop(ctx context.Context, interval time.Duration, sync func(context.Con
 			return
 		case <-ticker.C:
 		case <-events:
-			select {
-			case <-ctx.Done():
+			if !pause.For(ctx, debounce) {
 				return
-			case <-time.After(debounce):
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -28,12 +29,7 @@ const (
 func (p *Ports) Run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "host ports"))
 	r := reconciler{Ports: p}
-	for delay := time.Duration(0); ; delay = p.period {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(delay):
-		}
+	for delay := time.Duration(0); pause.For(ctx, delay); delay = p.period {
 		r.round(ctx)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -160,7 +161,7 @@ func (p *Pinger) Run(ctx context.Context) {
 			return
 		}
 		klog.FromContext(ctx).Error(err, "Failed to probe other nodes by ICMP", "retryAfter", retryInterval, "action", "give the agent CAP_NET_RAW, or set --peer-probe-rate=0")
-		pause(ctx, retryInterval)
+		pause.For(ctx, retryInterval)
 	}
 }
 
@@ -194,7 +195,7 @@ func (p *Pinger) probe(ctx context.Context) error {
 			// A request that can't be sent, such as one that is larger than the path's MTU, is lost.
 			_ = socket.Send(chosen.to, size, number)
 		}
-		pause(ctx, p.interval())
+		pause.For(ctx, p.interval())
 	}
 	return context.Cause(ctx)
 }
@@ -203,15 +204,6 @@ func (p *Pinger) setProbing(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.probing = on
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // interval returns the pause between two probes.

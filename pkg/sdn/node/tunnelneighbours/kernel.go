@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/neighbour"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -130,12 +131,10 @@ func (k *kernel) watch(ctx context.Context, handle func(change), lost func()) {
 		if err == nil {
 			continue
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, receivePause) {
 			return
-		case <-time.After(receivePause):
-			lost()
 		}
+		lost()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
@@ -138,10 +139,8 @@ func (n *Neighbours) Run(ctx context.Context) {
 	var err error
 	for n.kernel, err = openKernel(); err != nil; n.kernel, err = openKernel() {
 		klog.FromContext(ctx).Error(err, "Failed to read the host's neighbours; the first packets to other nodes may be lost", "retryAfter", retryInterval)
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, retryInterval) {
 			return
-		case <-time.After(retryInterval):
 		}
 	}
 	defer n.kernel.close()
@@ -182,15 +181,12 @@ func (n *Neighbours) schedulePass() {
 func (n *Neighbours) compareAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		hops, err := n.compare(ctx)
-		pause := max(n.check, time.Duration(hops)*checkIntervalPerHop)
+		next := max(n.check, time.Duration(hops)*checkIntervalPerHop)
 		if err != nil && ctx.Err() == nil && !ovs.IsUnavailable(err) {
-			pause = retryInterval
-			klog.FromContext(ctx).Error(err, "Failed to compare tunnel neighbours", "retryAfter", pause)
+			next = retryInterval
+			klog.FromContext(ctx).Error(err, "Failed to compare tunnel neighbours", "retryAfter", next)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		pause.For(ctx, next)
 	}
 }
 
