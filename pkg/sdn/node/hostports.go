@@ -63,7 +63,11 @@ func (n *nodeNetwork) closeHostPorts(ctx context.Context) {
 
 // hostPortHolder returns the pod in the host's network, or the Service, that declares the host port on one of the addresses; "": none.
 func (n *nodeNetwork) hostPortHolder(m hostports.Mapping, addrs []netip.Addr) (string, error) {
-	if pod := hostports.HostPod(podFinder{n.caches.Local.Core().V1().Pods().Lister(), n.agent.kube}.Local(), m); pod != "" {
+	pod, err := hostports.HostPod(n.caches.Local.Core().V1().Pods().Informer().GetIndexer(), m)
+	if err != nil {
+		return "", err
+	}
+	if pod != "" {
 		return fmt.Sprintf("pod %s in the host's network", pod), nil
 	}
 	service, err := n.caches.ServiceWith(m.Protocol, m.HostPort, addrs)

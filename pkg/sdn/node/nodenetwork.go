@@ -193,11 +193,11 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 	}
 }
 
-// newServices creates the feature of services, and the index of their ports for host ports. It returns the endpoints by which policies evaluate packets to
+// newServices creates the feature of services, and the indexes of the ports that are not free for host ports. It returns the endpoints by which policies evaluate packets to
 // services; nil if they evaluate the translated packets.
 func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
 	a, objects := n.agent, n.caches.Services.Core().V1().Services()
-	if err := n.caches.IndexServicePorts(); err != nil {
+	if err := n.caches.IndexHostPorts(); err != nil {
 		return nil, err
 	}
 	if n.node.BalancesServices {

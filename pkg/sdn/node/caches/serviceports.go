@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
 )
 
 // servicePortIndex is the index of the cache of Services by node port, and by external address.
@@ -78,10 +79,13 @@ func indexServicePorts(obj any) (keys []string, err error) {
 	return keys, nil
 }
 
-// IndexServicePorts adds the index that ServiceWith reads.
-func (c *Set) IndexServicePorts() error {
+// IndexHostPorts adds the indexes that ServiceWith and hostports.HostPod read.
+func (c *Set) IndexHostPorts() error {
 	if err := c.Services.Core().V1().Services().Informer().AddIndexers(cache.Indexers{servicePortIndex: indexServicePorts}); err != nil {
 		return fmt.Errorf("index ports of services: %w", err)
+	}
+	if err := c.Local.Core().V1().Pods().Informer().AddIndexers(hostports.HostPodIndexers()); err != nil {
+		return fmt.Errorf("index host ports of pods: %w", err)
 	}
 	return nil
 }

@@ -5,11 +5,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Host ports that pods in the host's network declare are taken.
 func TestHostPod(t *testing.T) {
-	var pods []*corev1.Pod
+	pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, HostPodIndexers())
 	for name, spec := range map[string]struct {
 		hostNetwork bool
 		phase       corev1.PodPhase
@@ -18,10 +19,12 @@ func TestHostPod(t *testing.T) {
 		"proxy": {true, corev1.PodRunning, corev1.ContainerPort{HostPort: 80}}, "probes": {true, corev1.PodPending, corev1.ContainerPort{HostPort: 81, HostIP: "127.0.0.1"}},
 		"done": {true, corev1.PodSucceeded, corev1.ContainerPort{HostPort: 82}}, "web": {false, corev1.PodRunning, corev1.ContainerPort{HostPort: 83}},
 	} {
-		pods = append(pods, &corev1.Pod{
+		if err := pods.Add(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: spec.phase},
 			Spec: corev1.PodSpec{HostNetwork: spec.hostNetwork, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{spec.port}}}},
-		})
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tc := range []struct {
 		mapping Mapping
@@ -32,8 +35,8 @@ func TestHostPod(t *testing.T) {
 		{Mapping{HostPort: 81, Protocol: "tcp", HostIP: "192.0.2.1"}, ""},
 		{Mapping{HostPort: 82, Protocol: "tcp"}, ""}, {Mapping{HostPort: 83, Protocol: "tcp"}, ""},
 	} {
-		if got := HostPod(pods, tc.mapping); got != tc.want {
-			t.Errorf("host port %s: got pod %q, want %q", tc.mapping, got, tc.want)
+		if got, err := HostPod(pods, tc.mapping); got != tc.want || err != nil {
+			t.Errorf("host port %s: got pod %q, error %v, want %q", tc.mapping, got, err, tc.want)
 		}
 	}
 }
