@@ -20,12 +20,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 // agentServer is an agent at 127.0.0.1, and the client of it.
 type agentServer struct {
 	*HTTPSAgents
-	ca          *authority // of agents and controllers
+	ca          *fakeca.Authority // of agents and controllers
 	connections atomic.Int32
 	port        uint16
 }
@@ -33,10 +34,10 @@ type agentServer struct {
 // newAgentServer serves an agent with a certificate of the name.
 func newAgentServer(t *testing.T, name string, h http.HandlerFunc) *agentServer {
 	t.Helper()
-	a := &agentServer{ca: newAuthority(t, "diagnostics")}
+	a := &agentServer{ca: fakeca.New(t, "diagnostics")}
 	server := httptest.NewUnstartedServer(h)
 	server.TLS = &tls.Config{
-		Certificates: []tls.Certificate{a.ca.issue(t, name, x509.ExtKeyUsageServerAuth)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.ca.pool(), MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{a.ca.Issue(t, name, x509.ExtKeyUsageServerAuth)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.ca.Pool(), MinVersion: tls.VersionTLS12,
 	}
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -51,11 +52,11 @@ func newAgentServer(t *testing.T, name string, h http.HandlerFunc) *agentServer 
 }
 
 // connect replaces the client by one that trusts the CA and has a certificate of the other.
-func (a *agentServer) connect(t *testing.T, trusted, own *authority) {
+func (a *agentServer) connect(t *testing.T, trusted, own *fakeca.Authority) {
 	t.Helper()
-	certificate := own.issue(t, "ovsdn-controller", x509.ExtKeyUsageClientAuth)
+	certificate := own.Issue(t, "ovsdn-controller", x509.ExtKeyUsageClientAuth)
 	a.HTTPSAgents = NewHTTPSAgents(a.port, func(string) *tls.Config {
-		return &tls.Config{RootCAs: trusted.pool(), Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+		return &tls.Config{RootCAs: trusted.Pool(), Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	})
 	t.Cleanup(a.Close)
 }
@@ -64,7 +65,7 @@ func (a *agentServer) connect(t *testing.T, trusted, own *authority) {
 func (a *agentServer) issueConfig(t *testing.T) *tls.Config {
 	t.Helper()
 	return &tls.Config{
-		RootCAs: a.ca.pool(), Certificates: []tls.Certificate{a.ca.issue(t, "ovsdn-controller", x509.ExtKeyUsageClientAuth)}, MinVersion: tls.VersionTLS12,
+		RootCAs: a.ca.Pool(), Certificates: []tls.Certificate{a.ca.Issue(t, "ovsdn-controller", x509.ExtKeyUsageClientAuth)}, MinVersion: tls.VersionTLS12,
 	}
 }
 
@@ -122,7 +123,7 @@ func TestHTTPSAgents_explainsFailures(t *testing.T) {
 			fmt.Fprint(w, text)
 		}
 	}
-	other := newAuthority(t, "diagnostics")
+	other := fakeca.New(t, "diagnostics")
 	for name, c := range map[string]struct {
 		h       http.HandlerFunc
 		prepare func(*agentServer)

@@ -30,6 +30,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 const apiService = "diagnostics" // the Service, in namespace default
@@ -186,10 +187,10 @@ func checkTraces(t *testing.T, kube kubernetes.Interface, ours networkclient.Int
 // register makes the handler the server of the API group, and waits until it is available.
 func register(t *testing.T, admin *rest.Config, kube kubernetes.Interface, h http.Handler) {
 	t.Helper()
-	ca := newAuthority(t, "diagnostics")
+	ca := fakeca.New(t, "diagnostics")
 	server := httptest.NewUnstartedServer(h)
 	server.TLS = &tls.Config{
-		Certificates: []tls.Certificate{ca.issue(t, apiService+".default.svc", x509.ExtKeyUsageServerAuth)}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{ca.Issue(t, apiService+".default.svc", x509.ExtKeyUsageServerAuth)}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12,
 	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -208,7 +209,7 @@ func register(t *testing.T, admin *rest.Config, kube kubernetes.Interface, h htt
 	if _, err := services.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{
-			"group": diagnostics.Group, "version": diagnostics.Version, "groupPriorityMinimum": int64(100), "versionPriority": int64(10), "caBundle": []byte(ca.pem()),
+			"group": diagnostics.Group, "version": diagnostics.Version, "groupPriorityMinimum": int64(100), "versionPriority": int64(10), "caBundle": []byte(ca.PEM()),
 			"service": map[string]any{"namespace": metav1.NamespaceDefault, "name": apiService, "port": port},
 		},
 	}}, metav1.CreateOptions{}); err != nil {

@@ -2,17 +2,11 @@ package diagnosticsapi
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -32,65 +25,10 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
-
-// authority is a certificate authority.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(tb testing.TB, name string) *authority {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	return &authority{sign(tb, template, template, key, key), key}
-}
-
-func sign(tb testing.TB, template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) *x509.Certificate {
-	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return cert
-}
-
-// issue returns a certificate with the common name, which is a DNS name too, for the usage.
-func (a *authority) issue(tb testing.TB, name string, usage x509.ExtKeyUsage) tls.Certificate {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cert := sign(tb, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}, a.cert, key, a.key)
-	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-}
-
-func (a *authority) pem() string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
 
 // configMap returns the ConfigMap as kube-apiserver publishes it.
 func configMap(ca string, names ...string) *corev1.ConfigMap {
@@ -156,7 +94,7 @@ type fixture struct {
 	network *networkfake.Clientset
 
 	url   string
-	proxy *authority
+	proxy *fakeca.Authority
 	pool  *x509.CertPool // of the server
 
 	mu      sync.Mutex
@@ -167,7 +105,7 @@ type fixture struct {
 // newFixture serves the nodes. User admin may do everything.
 func newFixture(tb testing.TB, nodes Nodes, agents Agents) *fixture {
 	tb.Helper()
-	f := &fixture{proxy: newAuthority(tb, "front-proxy-ca"), allow: func(s authorizationv1.SubjectAccessReviewSpec) (bool, error) { return s.User == "admin", nil }}
+	f := &fixture{proxy: fakeca.New(tb, "front-proxy-ca"), allow: func(s authorizationv1.SubjectAccessReviewSpec) (bool, error) { return s.User == "admin", nil }}
 	kube := fake.NewClientset()
 	kube.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
@@ -181,7 +119,7 @@ func newFixture(tb testing.TB, nodes Nodes, agents Agents) *fixture {
 	f.kube, f.network = kube, networkfake.NewClientset()
 	f.Server = newServer(Config{Kube: kube, Network: f.network, Agents: agents, Accept: func(*http.Request) {}}, nodes)
 	f.Server.proxy.hasRead = func() bool { return true }
-	f.publish(tb, configMap(f.proxy.pem(), "front-proxy-client"))
+	f.publish(tb, configMap(f.proxy.PEM(), "front-proxy-client"))
 	server := httptest.NewUnstartedServer(f.Server)
 	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
@@ -253,7 +191,7 @@ func doBody(tb testing.TB, client *http.Client, method, address, body string, he
 // get sends a request of the user through the front proxy.
 func (f *fixture) get(tb testing.TB, user, path string, headers ...string) response {
 	tb.Helper()
-	client := f.client(tb, f.proxy.issue(tb, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	client := f.client(tb, f.proxy.Issue(tb, "front-proxy-client", x509.ExtKeyUsageClientAuth))
 	return do(tb, client, http.MethodGet, f.url+path, append([]string{"X-Remote-User", user}, headers...)...)
 }
 

@@ -15,12 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 // Headers of a client that is not the front proxy must not make it a user.
 func TestServer_authenticatesFrontProxy(t *testing.T) {
 	f := newFixture(t, nodes(1), answering(""))
-	other := newAuthority(t, "front-proxy-ca") // the same name, another key
+	other := fakeca.New(t, "front-proxy-ca") // the same name, another key
 	expired := f.Server.proxy.now
 	for _, c := range []struct {
 		name    string
@@ -30,14 +32,14 @@ func TestServer_authenticatesFrontProxy(t *testing.T) {
 		code    int
 		message string
 	}{
-		{"front proxy", []tls.Certificate{f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusOK, ""},
+		{"front proxy", []tls.Certificate{f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusOK, ""},
 		{"no certificate", nil, []string{"X-Remote-User", "admin", "X-Remote-Group", "system:masters"}, nil, http.StatusUnauthorized, "client certificate of the front proxy is required"},
-		{"wrong CA", []tls.Certificate{other.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "verify client certificate"},
-		{"name not allowed", []tls.Certificate{f.proxy.issue(t, "tenant", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "requestheader-allowed-names"},
-		{"serving certificate", []tls.Certificate{f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageServerAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "verify client certificate"},
-		{"expired", []tls.Certificate{f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, func() time.Time { return time.Now().Add(2 * time.Hour) }, http.StatusUnauthorized, "verify client certificate"},
-		{"no user", []tls.Certificate{f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-Group", "system:masters"}, nil, http.StatusUnauthorized, "no header X-Remote-User"},
-		{"empty user", []tls.Certificate{f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", ""}, nil, http.StatusUnauthorized, "no header X-Remote-User"},
+		{"wrong CA", []tls.Certificate{other.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "verify client certificate"},
+		{"name not allowed", []tls.Certificate{f.proxy.Issue(t, "tenant", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "requestheader-allowed-names"},
+		{"serving certificate", []tls.Certificate{f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageServerAuth)}, []string{"X-Remote-User", "admin"}, nil, http.StatusUnauthorized, "verify client certificate"},
+		{"expired", []tls.Certificate{f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", "admin"}, func() time.Time { return time.Now().Add(2 * time.Hour) }, http.StatusUnauthorized, "verify client certificate"},
+		{"no user", []tls.Certificate{f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-Group", "system:masters"}, nil, http.StatusUnauthorized, "no header X-Remote-User"},
+		{"empty user", []tls.Certificate{f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)}, []string{"X-Remote-User", ""}, nil, http.StatusUnauthorized, "no header X-Remote-User"},
 	} {
 		for _, path := range []string{versionPath, versionPath + "/nodestatuses", versionPath + "/unknown", "/metrics"} {
 			f.Server.proxy.now = expired
@@ -70,14 +72,14 @@ func TestServer_authenticatesFrontProxy(t *testing.T) {
 
 // The client selects the certificates that it sends, which are verified before it is known: their number and their keys are limited.
 func TestRequestHeaders_limitsCertificates(t *testing.T) {
-	ca := newAuthority(t, "front-proxy-ca")
-	h := &requestHeaders{roots: ca.pool()}
-	client := ca.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)
+	ca := fakeca.New(t, "front-proxy-ca")
+	h := &requestHeaders{roots: ca.Pool()}
+	client := ca.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)
 	leaf, err := x509.ParseCertificate(client.Certificate[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	with := func(key any) *x509.Certificate { return &x509.Certificate{Raw: ca.cert.Raw, PublicKey: key} }
+	with := func(key any) *x509.Certificate { return &x509.Certificate{Raw: ca.Raw, PublicKey: key} }
 	modulus := func(bits uint) *big.Int { return new(big.Int).Lsh(big.NewInt(1), bits-1) }
 	for _, c := range []struct {
 		name     string
@@ -85,8 +87,8 @@ func TestRequestHeaders_limitsCertificates(t *testing.T) {
 		accepted bool
 	}{
 		{"none", nil, true},
-		{"four", slices.Repeat([]*x509.Certificate{ca.cert}, maxChain-1), true},
-		{"five", slices.Repeat([]*x509.Certificate{ca.cert}, maxChain), false},
+		{"four", slices.Repeat([]*x509.Certificate{ca.Certificate}, maxChain-1), true},
+		{"five", slices.Repeat([]*x509.Certificate{ca.Certificate}, maxChain), false},
 		{"common RSA key", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(maxRSABits), E: maxRSAExponent})}, true},
 		{"large RSA key", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(2 * maxRSABits), E: maxRSAExponent})}, false},
 		{"large RSA exponent", []*x509.Certificate{with(&rsa.PublicKey{N: modulus(2048), E: 1<<31 - 1})}, false},
@@ -99,8 +101,8 @@ func TestRequestHeaders_limitsCertificates(t *testing.T) {
 
 func TestServer_acceptsAnyNameIfNoneIsListed(t *testing.T) {
 	f := newFixture(t, nodes(1), answering(""))
-	f.publish(t, configMap(f.proxy.pem()))
-	r := do(t, f.client(t, f.proxy.issue(t, "any", x509.ExtKeyUsageClientAuth)), http.MethodGet, f.url+versionPath, "X-Remote-User", "u")
+	f.publish(t, configMap(f.proxy.PEM()))
+	r := do(t, f.client(t, f.proxy.Issue(t, "any", x509.ExtKeyUsageClientAuth)), http.MethodGet, f.url+versionPath, "X-Remote-User", "u")
 	if r.code != http.StatusOK {
 		t.Errorf("got status %d with %.200s, want 200", r.code, r.body)
 	}
@@ -138,7 +140,7 @@ func TestServer_reviewsUserOfHeaders(t *testing.T) {
 }
 
 func TestParseRequestHeaders_invalid(t *testing.T) {
-	ca := newAuthority(t, "ca").pem()
+	ca := fakeca.New(t, "ca").PEM()
 	for name, change := range map[string]func(map[string]string){
 		"no PEM":           func(d map[string]string) { d[caKey] = "x" },
 		"empty CA":         func(d map[string]string) { d[caKey] = "" },

@@ -6,13 +6,15 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 // What clients and the front proxy send must not crash the controller, nor reach an agent or a terminal in a form that these do not expect.
 func FuzzRequest(f *testing.F) {
 	f.Add(acceptKubectl, "limit=500&continue=bm9kZTE&labelSelector=a%3Db&fieldSelector=metadata.name%3Dnode1", "X-Remote-Extra-Scopes", "x", "pod/ns/name", "/apis/diagnostics.ovsdn.io/v1alpha1/nodestatuses/node1")
 	f.Add("*/*;q=0.1,application/json;q=.", "watch&limit=-1", "X-Remote-Extra-%zz", "", "\x1b[2J", "//")
-	headers, err := parseRequestHeaders(configMap(newAuthority(f, "ca").pem()))
+	headers, err := parseRequestHeaders(configMap(fakeca.New(f, "ca").PEM()))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/fakeapi"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 // run runs a server with informers of fake clients until the test ends.
@@ -41,16 +42,12 @@ func run(t *testing.T, kube *fake.Clientset, subnets ...runtime.Object) *Server 
 
 // A change of the front proxy's CA takes effect without a restart. A deleted ConfigMap accepts no client.
 func TestServer_followsConfigMap(t *testing.T) {
-	first, second := newAuthority(t, "first"), newAuthority(t, "second")
+	first, second := fakeca.New(t, "first"), fakeca.New(t, "second")
 	kube := fake.NewClientset()
 	s := run(t, kube)
-	accepts := func(ca *authority) bool {
+	accepts := func(ca *fakeca.Authority) bool {
 		headers := s.proxy.headers.Load()
-		leaf, err := x509.ParseCertificate(ca.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth).Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return headers != nil && headers.verify([]*x509.Certificate{leaf}, time.Now()) == nil
+		return headers != nil && headers.verify([]*x509.Certificate{ca.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth).Leaf}, time.Now()) == nil
 	}
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
@@ -73,12 +70,12 @@ func TestServer_followsConfigMap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := api.Create(t.Context(), configMap(first.pem(), "front-proxy-client"), metav1.CreateOptions{}); err != nil {
+	if _, err := api.Create(t.Context(), configMap(first.PEM(), "front-proxy-client"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually("accepted", func() bool { publish(first.pem()); return accepts(first) && !accepts(second) })
+	eventually("accepted", func() bool { publish(first.PEM()); return accepts(first) && !accepts(second) })
 	publish("invalid")
-	publish(second.pem())
+	publish(second.PEM())
 	eventually("replaced", func() bool { return accepts(second) && !accepts(first) })
 	if err := api.Delete(t.Context(), authenticationConfigMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -87,19 +84,19 @@ func TestServer_followsConfigMap(t *testing.T) {
 }
 
 func TestFrontProxy_retainsLastValidConfigMap(t *testing.T) {
-	ca := newAuthority(t, "ca")
+	ca := fakeca.New(t, "ca")
 	p := &frontProxy{}
 	update := func(o *corev1.ConfigMap) *requestHeaders { p.update(t.Context(), o); return p.headers.Load() }
-	before := update(configMap(ca.pem()))
+	before := update(configMap(ca.PEM()))
 	if before == nil || update(configMap("invalid")) != before {
 		t.Error("an invalid ConfigMap replaced a valid one")
 	}
-	other := configMap(newAuthority(t, "other").pem())
+	other := configMap(fakeca.New(t, "other").PEM())
 	other.Name = "tenant"
 	if update(other) != before {
 		t.Error("another ConfigMap replaced the one of the API server")
 	}
-	o := configMap(ca.pem())
+	o := configMap(ca.PEM())
 	delete(o.Data, caKey)
 	if update(o) != nil {
 		t.Error("accepts clients of an API server without a front proxy")

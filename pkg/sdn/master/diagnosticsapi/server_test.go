@@ -58,7 +58,7 @@ func TestServer_paths(t *testing.T) {
 			t.Errorf("%s: got status %d with %.200s, want %d", path, r.code, r.body, want)
 		}
 	}
-	client := f.client(t, f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	client := f.client(t, f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, "WATCH"} {
 		for _, path := range []string{versionPath, versionPath + "/nodestatuses", versionPath + "/nodestatuses/node0000"} {
 			if r := do(t, client, method, f.url+path, "X-Remote-User", "admin"); r.code != http.StatusMethodNotAllowed {

@@ -121,7 +121,7 @@ func (f *fixture) post(t *testing.T, user, namespace string, spec diagnostics.Tr
 
 func (f *fixture) postBody(t *testing.T, user, path, body string, headers ...string) response {
 	t.Helper()
-	client := f.client(t, f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	client := f.client(t, f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
 	return doBody(t, client, http.MethodPost, f.url+versionPath+path, body, append([]string{"X-Remote-User", user}, headers...)...)
 }
 
@@ -289,7 +289,7 @@ func TestTraces_limits(t *testing.T) {
 		}
 		return tracingAgents(ctx, node, path, query)
 	})
-	client := f.client(t, f.proxy.issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
+	client := f.client(t, f.proxy.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth))
 	const spec, path = `{"spec":{"source":"pod/NS/web","destination":"pod/NS/db","port":80}}`, versionPath + "/namespaces/NS/traces"
 	post := func(user, namespace, credential string) response {
 		return doBody(t, client, http.MethodPost, f.url+strings.ReplaceAll(path, "NS", namespace), strings.ReplaceAll(spec, "NS", namespace),

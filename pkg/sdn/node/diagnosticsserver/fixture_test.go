@@ -2,20 +2,14 @@ package diagnosticsserver
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"testing"
-	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
@@ -30,60 +24,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
-
-// authority is a CA of the test.
-type authority struct {
-	*x509.Certificate
-	key *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "diagnostics"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	return &authority{sign(t, template, template, key, key), key}
-}
-
-func sign(t *testing.T, template, parent *x509.Certificate, of, by *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, of.Public(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.Certificate)
-	return pool
-}
-
-func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage, expires time.Duration) *x509.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sign(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(expires),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-	}, a.Certificate, key, a.key)
-}
 
 // client sends requests with the certificate of a controller.
 type client struct {
@@ -93,15 +38,15 @@ type client struct {
 
 func newClient(t *testing.T, change ...func(*Options)) *client {
 	t.Helper()
-	ca := newAuthority(t)
+	ca := fakeca.New(t, "diagnostics")
 	o := Options{
-		NodeName: "node1", Datapath: "netdev", CAs: ca.pool, Ready: func() error { return nil },
+		NodeName: "node1", Datapath: "netdev", CAs: ca.Pool, Ready: func() error { return nil },
 		Version: func(*http.Request) (agent, ovs string) { return "v1.2.3", "3.1.0" },
 	}
 	for _, f := range change {
 		f(&o)
 	}
-	return &client{New(o), ca.issue(t, certificates.ControllerName, x509.ExtKeyUsageClientAuth, time.Hour)}
+	return &client{New(o), ca.Issue(t, certificates.ControllerName, x509.ExtKeyUsageClientAuth).Leaf}
 }
 
 func (c *client) do(ctx context.Context, method, path string) *httptest.ResponseRecorder {

@@ -9,15 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
 func TestServeHTTP_certificates(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
-	pool := ca.pool()
+	ca, other := fakeca.New(t, "diagnostics"), fakeca.New(t, "diagnostics")
+	pool := ca.Pool()
 	h := New(Options{
 		NodeName: "node1", CAs: func() *x509.CertPool { return pool }, Ready: func() error { return nil },
 		Version: func(*http.Request) (agent, ovs string) { return "", "" },
@@ -30,20 +30,20 @@ func TestServeHTTP_certificates(t *testing.T) {
 		return w
 	}
 	const client, server = x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth
-	valid := ca.issue(t, certificates.ControllerName, client, time.Hour)
+	valid := ca.Issue(t, certificates.ControllerName, client).Leaf
 	for name, tc := range map[string]struct {
 		chain []*x509.Certificate
 		code  int
 	}{
 		"a controller's":                     {[]*x509.Certificate{valid}, http.StatusOK},
 		"none":                               {nil, http.StatusUnauthorized},
-		"of another CA":                      {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour)}, http.StatusForbidden},
-		"of another CA, which is sent":       {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour), other.Certificate}, http.StatusForbidden},
-		"of another CA, with a valid one":    {[]*x509.Certificate{other.issue(t, certificates.ControllerName, client, time.Hour), valid}, http.StatusForbidden},
-		"an agent's, for servers":            {[]*x509.Certificate{ca.issue(t, certificates.ControllerName, server, time.Hour)}, http.StatusForbidden},
-		"of another name":                    {[]*x509.Certificate{ca.issue(t, "node2", client, time.Hour)}, http.StatusForbidden},
-		"of a name that begins like it":      {[]*x509.Certificate{ca.issue(t, certificates.ControllerName+"x", client, time.Hour)}, http.StatusForbidden},
-		"expired":                            {[]*x509.Certificate{ca.issue(t, certificates.ControllerName, client, -time.Hour)}, http.StatusForbidden},
+		"of another CA":                      {[]*x509.Certificate{other.Issue(t, certificates.ControllerName, client).Leaf}, http.StatusForbidden},
+		"of another CA, which is sent":       {[]*x509.Certificate{other.Issue(t, certificates.ControllerName, client).Leaf, other.Certificate}, http.StatusForbidden},
+		"of another CA, with a valid one":    {[]*x509.Certificate{other.Issue(t, certificates.ControllerName, client).Leaf, valid}, http.StatusForbidden},
+		"an agent's, for servers":            {[]*x509.Certificate{ca.Issue(t, certificates.ControllerName, server).Leaf}, http.StatusForbidden},
+		"of another name":                    {[]*x509.Certificate{ca.Issue(t, "node2", client).Leaf}, http.StatusForbidden},
+		"of a name that begins like it":      {[]*x509.Certificate{ca.Issue(t, certificates.ControllerName+"x", client).Leaf}, http.StatusForbidden},
+		"expired":                            {[]*x509.Certificate{ca.IssueExpired(t, certificates.ControllerName, client).Leaf}, http.StatusForbidden},
 		"the CA itself, which is no clients": {[]*x509.Certificate{ca.Certificate}, http.StatusForbidden},
 	} {
 		w := get(tc.chain...)
