@@ -24,6 +24,19 @@ func (n *Native) TableStats(ctx context.Context) (tables []openflow.TableStats, 
 	return tables, nil
 }
 
+// PortStats returns the counters of the bridge's ports. vswitchd reads them from the datapath when it is asked: those in OVSDB are up to 5 seconds old.
+func (n *Native) PortStats(ctx context.Context) (ports []openflow.PortStats, err error) {
+	err = n.request(ctx, &openflow.PortStatsRequest{Port: openflow.PortAny}, func(m openflow.Message) {
+		if reply, ok := m.(*openflow.PortStatsReply); ok {
+			ports = append(ports, reply.Ports...)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read port statistics: %w", err)
+	}
+	return ports, nil
+}
+
 // Drop is a flow that drops packets.
 type Drop struct {
 	ovs.Key

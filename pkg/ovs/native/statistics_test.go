@@ -4,7 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
@@ -48,6 +51,47 @@ func TestNative_flowStatistics(t *testing.T) {
 	}
 	s.StopVSwitchd(t)
 	if _, err := n.TableStats(t.Context()); !ovs.IsUnavailable(err) {
+		t.Errorf("without vswitchd: got %v, want an unavailable error", err)
+	}
+}
+
+// The counters are those of the datapath at the moment, and the age of a port increases.
+func TestNative_portStats(t *testing.T) {
+	tier.Parallel(t)
+	s, n := startEither(t)
+	s.VSCtl(t, "add-port", ovstest.Bridge, "p7", "--", "set", "interface", "p7", "type=internal", "ofport_request=7")
+	must(t, s.NS.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName("p7")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	}))
+	read := func() openflow.PortStats {
+		t.Helper()
+		ports, err := n.PortStats(t.Context())
+		must(t, err)
+		if len(ports) != 2 { // with that of the bridge
+			t.Fatalf("got %+v, want two ports", ports)
+		}
+		i := slices.IndexFunc(ports, func(p openflow.PortStats) bool { return p.Port == 7 })
+		if i < 0 {
+			t.Fatalf("got %+v, want port 7", ports)
+		}
+		return ports[i]
+	}
+	packet := composed(t, s, "udp,nw_src=10.0.0.1,nw_dst=10.0.0.9,udp_src=1000,udp_dst=53")
+	before := read()
+	for range 3 {
+		s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=LOCAL packet="+packet+" actions=output:7")
+	}
+	after := read()
+	packets, bytes := after.SentPackets-before.SentPackets, after.SentBytes-before.SentBytes
+	if packets != 3 || bytes != uint64(3*len(packet)/2) || after.Age() <= before.Age() {
+		t.Errorf("got %d packets with %d bytes in %v, want 3 with %d", packets, bytes, after.Age()-before.Age(), 3*len(packet)/2)
+	}
+	s.StopVSwitchd(t)
+	if _, err := n.PortStats(t.Context()); !ovs.IsUnavailable(err) {
 		t.Errorf("without vswitchd: got %v, want an unavailable error", err)
 	}
 }

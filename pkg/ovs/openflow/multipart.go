@@ -10,6 +10,7 @@ const (
 	multipartDesc        = 0
 	multipartFlow        = 1
 	multipartTable       = 3
+	multipartPort        = 4
 	multipartGroupDesc   = 7
 	multipartMeterConfig = 10
 	multipartFlowMonitor = 16
@@ -54,6 +55,8 @@ func decodeMultipartRequest(h Header, b []byte) (Message, error) {
 		return &FlowStatsRequest{f}, err
 	case multipartTable:
 		return &TableStatsRequest{}, nil
+	case multipartPort:
+		return decodePortStatsRequest(body)
 	case multipartGroupDesc:
 		return &GroupDescRequest{}, nil
 	case multipartMeterConfig:
@@ -85,6 +88,8 @@ func decodeMultipartReply(h Header, b []byte) (Message, error) {
 		return decodeFlowStatsReply(part, body)
 	case multipartTable:
 		return decodeTableStatsReply(part, body)
+	case multipartPort:
+		return decodePortStatsReply(part, body)
 	case multipartGroupDesc:
 		return decodeGroupDescReply(part, body)
 	case multipartMeterConfig:
