@@ -188,15 +188,15 @@ func TestHostNetworkNamespaceIsMade(t *testing.T) {
 func TestDiagnosticsRoles(t *testing.T) {
 	t.Parallel() // as other tests with an API server
 	c := newCluster(t)
-	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{"diagnostics.ovsdn.io"}, Resources: []string{resource}, Verbs: verbs}
+	rule := func(resources string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{"diagnostics.ovsdn.io"}, Resources: strings.Fields(resources), Verbs: verbs}
 	}
 	for name, want := range map[string]rbacv1.ClusterRole{
 		"ovsdn-traces": {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
 			Rules:      []rbacv1.PolicyRule{rule("traces", "create")},
 		},
-		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses", "get", "list"), rule("nodeflows", "get")}},
+		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses nodetraffics", "get", "list"), rule("nodeflows", "get")}},
 	} {
 		got, err := c.admin.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)

@@ -12,8 +12,9 @@ const (
 
 // Paths on the HTTPS port of an agent. Only a client with the certificate of a controller gets an answer.
 const (
-	StatusPath = "/diagnostics/v1alpha1/status" // NodeStatus
-	FlowsPath  = "/diagnostics/v1alpha1/flows"  // NodeFlows; with the query parameter ObjectParameter those of one object
+	StatusPath  = "/diagnostics/v1alpha1/status"  // NodeStatus
+	TrafficPath = "/diagnostics/v1alpha1/traffic" // NodeTraffic
+	FlowsPath   = "/diagnostics/v1alpha1/flows"   // NodeFlows; with the query parameter ObjectParameter those of one object
 )
 
 // ObjectParameter is the query parameter with the object whose flows are wanted: pod/NAMESPACE/NAME, namespace/NAME, service/NAMESPACE/NAME,

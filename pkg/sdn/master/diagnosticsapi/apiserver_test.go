@@ -291,7 +291,7 @@ func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 				}
 			}
 		}
-		if got := strings.Join(names, " "); got != "nodeflows nodestatuses traces" {
+		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics traces" {
 			return fmt.Errorf("got resources %q", got)
 		}
 		seen.mu.Lock()

@@ -17,6 +17,7 @@ const (
 
 	statuses = "nodestatuses"
 	flows    = "nodeflows"
+	traffic  = "nodetraffics"
 	traces   = "traces"
 )
 
@@ -35,6 +36,7 @@ func resources() []metav1.APIResource {
 	return []metav1.APIResource{
 		{Name: flows, SingularName: "nodeflows", Kind: "NodeFlows", Verbs: metav1.Verbs{"get"}, ShortNames: []string{"nflows"}},
 		{Name: statuses, SingularName: "nodestatus", Kind: "NodeStatus", Verbs: metav1.Verbs{"get", "list"}, ShortNames: []string{"nstat"}},
+		{Name: traffic, SingularName: "nodetraffic", Kind: "NodeTraffic", Verbs: metav1.Verbs{"get", "list"}},
 		{Name: traces, SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 	}
 }

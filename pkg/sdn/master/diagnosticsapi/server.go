@@ -51,6 +51,7 @@ type Server struct {
 	gets       chan struct{}  // an element for each status that is being answered
 	lists      chan struct{}  // an element for each list that is being answered
 	dumps      chan struct{}  // and for each NodeFlows
+	samples    chan struct{}  // and for each NodeTraffic, or list of them
 	traces     *userLimit     // and for each Trace
 	slices     chan struct{}  // an element while a Trace reads EndpointSlices
 	failures   metrics.FailureLog
@@ -82,7 +83,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		Config: cfg, nodes: nodes,
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
-		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), traces: newUserLimit(maxTraces, maxUserTraces),
+		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), samples: make(chan struct{}, maxSamples), traces: newUserLimit(maxTraces, maxUserTraces),
 		slices: make(chan struct{}, 1),
 	}
 }
@@ -141,7 +142,7 @@ type request struct {
 func objectOf(path string) (resource, name string, ok bool) {
 	rest, ok := strings.CutPrefix(path, versionPath+"/")
 	resource, name, isObject := strings.Cut(rest, "/")
-	ok = ok && (resource == statuses || resource == flows) && (!isObject || name != "") && !strings.Contains(name, "/") && len(name) <= maxNodeName
+	ok = ok && (resource == statuses || resource == flows || resource == traffic) && (!isObject || name != "") && !strings.Contains(name, "/") && len(name) <= maxNodeName
 	return resource, name, ok
 }
 
@@ -178,12 +179,15 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, u user, q
 	if err := s.authorize(r.Context(), u, wanted); err != nil {
 		return err
 	}
+	if !s.nodes.HasSynced() {
+		return apierrors.NewServiceUnavailable("the controller has not read all HostSubnets yet; retry later")
+	}
+	if q.resource == traffic {
+		return s.getTraffic(w, r, q)
+	}
 	form, err := negotiate(r.Header, table())
 	if err != nil {
 		return err
-	}
-	if !s.nodes.HasSynced() {
-		return apierrors.NewServiceUnavailable("the controller has not read all HostSubnets yet; retry later")
 	}
 	switch {
 	case q.resource == flows:

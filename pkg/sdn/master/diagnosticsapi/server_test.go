@@ -28,6 +28,8 @@ func TestServer_refusesAsKubectlPrintsIt(t *testing.T) {
 		"/nodestatuses/node0000":                  `nodestatuses.diagnostics.ovsdn.io "node0000" is forbidden: User "tenant" cannot get resource "nodestatuses" in API group "diagnostics.ovsdn.io" at the cluster scope`,
 		"/nodestatuses/missing":                   `nodestatuses.diagnostics.ovsdn.io "missing" is forbidden: User "tenant" cannot get resource "nodestatuses" in API group "diagnostics.ovsdn.io" at the cluster scope`,
 		"/nodestatuses":                           `nodestatuses.diagnostics.ovsdn.io is forbidden: User "tenant" cannot list resource "nodestatuses" in API group "diagnostics.ovsdn.io" at the cluster scope`,
+		"/nodetraffics":                           `nodetraffics.diagnostics.ovsdn.io is forbidden: User "tenant" cannot list resource "nodetraffics" in API group "diagnostics.ovsdn.io" at the cluster scope`,
+		"/nodetraffics/node0000":                  `nodetraffics.diagnostics.ovsdn.io "node0000" is forbidden: User "tenant" cannot get resource "nodetraffics" in API group "diagnostics.ovsdn.io" at the cluster scope`,
 		"/nodeflows/node0000?object=pod/tenant/p": `nodeflows.diagnostics.ovsdn.io "node0000" is forbidden: User "tenant" cannot get resource "nodeflows" in API group "diagnostics.ovsdn.io" at the cluster scope`,
 	} {
 		r := f.get(t, "tenant", versionPath+path)
@@ -44,6 +46,7 @@ func TestServer_paths(t *testing.T) {
 	f := newFixture(t, nodes(1), answering(`{"flows":[]}`))
 	for path, want := range map[string]int{
 		"/nodestatuses/node0000": http.StatusOK, "/nodestatuses/missing": http.StatusNotFound, "/nodeflows/node0000": http.StatusOK, "/nodeflows/missing": http.StatusNotFound,
+		"/nodetraffics": http.StatusOK, "/nodetraffics/node0000": http.StatusOK, "/nodetraffics/missing": http.StatusNotFound, "/nodetraffics?watch=1": http.StatusMethodNotAllowed,
 		"/nodeflows": http.StatusMethodNotAllowed, "/nodestatuses?watch=true": http.StatusMethodNotAllowed, "/nodestatuses?watch": http.StatusMethodNotAllowed,
 		"/nodestatuses?watch=false": http.StatusOK, "/nodestatuses/node0000/status": http.StatusNotFound, "/nodestatuses/": http.StatusNotFound,
 		"/nodestatuses/a%2Fb": http.StatusNotFound, "/nodestatuses/" + strings.Repeat("n", 254): http.StatusNotFound, "/pods": http.StatusNotFound, "/nodestatuses?a=%zz": http.StatusBadRequest,
@@ -223,7 +226,7 @@ func TestServer_limitsTimeOfList(t *testing.T) {
 
 func TestServer_limitsListsAtOnce(t *testing.T) {
 	f := newFixture(t, nodes(1), answering(`{"flows":[]}`))
-	for path, semaphore := range map[string]chan struct{}{"/nodestatuses": f.lists, "/nodeflows/node0000": f.dumps} {
+	for path, semaphore := range map[string]chan struct{}{"/nodestatuses": f.lists, "/nodeflows/node0000": f.dumps, "/nodetraffics": f.samples} {
 		for range cap(semaphore) {
 			semaphore <- struct{}{}
 		}

@@ -18,7 +18,6 @@ import (
 // serveFlows answers one request at a time: a dump of all flows takes vswitchd and the agent a moment.
 func (h *Handler) serveFlows(w http.ResponseWriter, r *http.Request) {
 	if !h.dumping.CompareAndSwap(false, true) {
-		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s answers another request for flows; retry", h.options.NodeName))
 		return
 	}

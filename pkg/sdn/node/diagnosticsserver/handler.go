@@ -1,4 +1,4 @@
-// Package diagnosticsserver answers the controllers' requests for the state of the node, the flows of its bridge and the way of
+// Package diagnosticsserver answers the controllers' requests for the state of the node, the traffic of its pods, the flows of its bridge and the way of
 // packets through them (docs/decisions/0020-diagnostics.md).
 package diagnosticsserver
 
@@ -40,15 +40,16 @@ type Options struct {
 
 // Handler is the http.Handler of the paths of package diagnostics. It is safe for concurrent use.
 type Handler struct {
-	options Options
-	started metav1.Time
-	mux     *http.ServeMux
-	network atomic.Pointer[Network]
-	dumping atomic.Bool   // a request for flows is being answered
-	tracing chan struct{} // has an element for each request for a trace that is being answered
-	limiter *rate.Limiter // of traces on the switch
-	tables  map[int]string
-	parser  *ovs.TraceParser
+	options  Options
+	started  metav1.Time
+	mux      *http.ServeMux
+	network  atomic.Pointer[Network]
+	dumping  atomic.Bool   // a request for flows is being answered
+	sampling atomic.Bool   // the counters of ports are being read
+	tracing  chan struct{} // has an element for each request for a trace that is being answered
+	limiter  *rate.Limiter // of traces on the switch
+	tables   map[int]string
+	parser   *ovs.TraceParser
 }
 
 // New returns a handler of a node without a network.
@@ -59,6 +60,7 @@ func New(o Options) *Handler {
 	}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
+	h.mux.HandleFunc(diagnostics.TrafficPath, h.serveTraffic)
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
 	return h
 }
@@ -120,6 +122,9 @@ func refuse(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	if f, ok := errors.AsType[*failure](err); ok {
 		code = f.status
+	}
+	if code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", retryAfter)
 	}
 	w.Header().Set("Connection", "close")
 	w.Header().Set("Content-Type", "application/json")

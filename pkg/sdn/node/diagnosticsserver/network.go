@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
@@ -35,9 +36,10 @@ type Network struct {
 	Policies Policies // nil in mode subnet
 }
 
-// Switch reads the flows of the bridge, and traces packets through them (*native.Native).
+// Switch reads the flows and the ports' counters of the bridge, and traces packets through them (*native.Native).
 type Switch interface {
 	DumpFlows(context.Context) ([]ovs.DumpedFlow, error)
+	PortStats(context.Context) ([]openflow.PortStats, error)
 	Trace(context.Context, ovs.TracePacket) (string, error)
 }
 

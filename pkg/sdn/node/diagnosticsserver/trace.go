@@ -2,7 +2,6 @@ package diagnosticsserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -30,7 +29,6 @@ func (h *Handler) serveTrace(w http.ResponseWriter, r *http.Request) {
 	case h.tracing <- struct{}{}:
 		defer func() { <-h.tracing }()
 	default:
-		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s answers %d other requests for traces; retry", h.options.NodeName, maxTraces))
 		return
 	}
@@ -38,9 +36,6 @@ func (h *Handler) serveTrace(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	answer, err := h.trace(ctx, r)
 	if err != nil {
-		if f, ok := errors.AsType[*failure](err); ok && f.status == http.StatusTooManyRequests {
-			w.Header().Set("Retry-After", retryAfter)
-		}
 		refuse(w, err)
 		return
 	}
