@@ -1,7 +1,7 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
 // OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
-// the dropped packets of nodes, follows packets over them, and writes support
-// bundles.
+// the dropped packets of nodes, and the traffic of pods, follows packets over
+// nodes, and writes support bundles.
 package main
 
 import (
@@ -91,6 +91,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		flowsCommand(flags, streams),
 		traceCommand(flags, streams),
 		dropsCommand(flags, streams),
+		topCommand(flags, streams),
 		supportBundleCommand(flags, streams),
 	)
 	return cmd

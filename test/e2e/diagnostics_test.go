@@ -72,10 +72,11 @@ func testDiagnostics(t *testing.T, x *trio) {
 		return err
 	})
 
+	seeTraffic(t, x)
 	seeDrops(t, x)
 	seeSupportBundle(t, x)
 
-	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath} {
+	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath, diagnostics.TrafficPath} {
 		status, _, err := getFromAgent(t.Context(), x.a.NetNS, x.Addr(t, fixture.Node1), path, "")
 		if err != nil || status != http.StatusUnauthorized {
 			t.Errorf("%s by a pod: got status %d, error %v, want %d", path, status, err, http.StatusUnauthorized)
@@ -144,6 +145,37 @@ func seeDrops(t *testing.T, x *trio) {
 		return err
 	})
 	if err := x.kubectlOVSDN(t.Context(), nil, "drops", fixture.Node1); err != nil {
+		t.Error(err)
+	}
+}
+
+// seeTraffic sends packets between pods of two nodes while top reads their counters twice, and sees their rates.
+func seeTraffic(t *testing.T, x *trio) {
+	t.Helper()
+	pings, err := x.a.NetNS.PingEvery(t.Context(), 100*time.Millisecond, x.c.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, fixture.SyncTime, "traffic", func(ctx context.Context) error {
+		var got struct {
+			Items []struct {
+				Metadata metav1.ObjectMeta
+				In, Out  struct{ PacketsPerSecond float64 }
+			}
+		}
+		if err := x.kubectlOVSDN(ctx, &got, "top", "pods", "--namespace="+x.namespace, "--limit=0", "--interval=1s"); err != nil {
+			return err
+		}
+		seen := map[string]bool{}
+		for _, pod := range got.Items {
+			seen[pod.Metadata.Name] = pod.In.PacketsPerSecond >= 5 && pod.Out.PacketsPerSecond >= 5
+		}
+		if !seen[x.a.Name] || !seen[x.c.Name] {
+			return fmt.Errorf("got %+v, want ten packets per second of %s and %s in both directions", got.Items, x.a.Name, x.c.Name)
+		}
+		return nil
+	})
+	if _, _, err := pings.Stop(); err != nil {
 		t.Error(err)
 	}
 }
