@@ -24,6 +24,12 @@ type Connection struct {
 	Original Tuple // in the direction of the first packet
 	Reply    Tuple
 	Mark     uint32
+	Closed   bool // TCP: both ends have closed the connection, and a new one may have the same ports
+}
+
+// IsTranslated reports whether the destination of the connection is translated.
+func (c Connection) IsTranslated() bool {
+	return c.Original.Dst != c.Reply.Src || c.Original.DstPort != c.Reply.SrcPort
 }
 
 // Zones is a range of conntrack zones, First and Last included.
@@ -103,6 +109,8 @@ func (c *Connection) parse(line []byte) error {
 			var mark uint64
 			mark, err = strconv.ParseUint(string(value), 10, 32)
 			c.Mark = uint32(mark)
+		case "protoinfo":
+			c.Closed = isClosed(value)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -117,6 +125,20 @@ func (c *Connection) parse(line []byte) error {
 		}
 	}
 	return nil
+}
+
+// isClosed reports whether a list such as state=TIME_WAIT is of a closed connection. Of the states of both ends OVS prints the later one: FIN_WAIT_2 is that of
+// a connection which both ends closed, or of one that its first end closed and the other did not.
+func isClosed(list []byte) bool {
+	name, state, _, err := member(list)
+	if err != nil || string(name) != "state" {
+		return false
+	}
+	switch string(state) {
+	case "FIN_WAIT_2", "TIME_WAIT", "CLOSED":
+		return true
+	}
+	return false
 }
 
 // parseProtocol parses a name that ct_dpif_format_ipproto prints, or a number.

@@ -53,7 +53,9 @@ func TestParseConnection(t *testing.T) {
 			Reply:    Tuple{Src: addrOf("10.0.0.77"), Dst: addrOf("10.0.0.1"), SrcPort: 8053, DstPort: 1000},
 		}},
 		{"mark, labels, time-out, helper", "tcp," + tuples + ",zone=7,timeout=86399,mark=4294967295,labels=0x4000000000000000000000000006,protoinfo=(state=TIME_WAIT),helper=ftp",
-			with(func(c *Connection) { c.Mark = 1<<32 - 1 })},
+			with(func(c *Connection) { c.Mark, c.Closed = 1<<32-1, true })},
+		{"closed by both", "tcp," + tuples + ",zone=7,protoinfo=(state=FIN_WAIT_2)", with(func(c *Connection) { c.Closed = true })},
+		{"closed by one", "tcp," + tuples + ",zone=7,protoinfo=(state=FIN_WAIT_1)", ports},
 		{"-m -s of the kernel", "tcp,orig=(src=10.0.0.1,dst=10.0.0.9,sport=1000,dport=80,packets=5,bytes=300),reply=(src=10.0.0.9,dst=10.0.0.1,sport=80,dport=1000,packets=4,bytes=200)," +
 			"start=2026-01-01T00:00:00.000,id=3037013376,zone=7,status=SEEN_REPLY|ASSURED|CONFIRMED,timeout=9,mark=1," +
 			"protoinfo=(state_orig=ESTABLISHED,state_reply=ESTABLISHED,wscale_orig=7,flags_orig=WINDOW_SCALE|SACK_PERM)," +

@@ -41,12 +41,17 @@ func (l *connectionList) add(c ovs.Connection) {
 	}
 }
 
-// orphaned reports whether an end of the connection lost its pod.
+// orphaned reports whether an end of the connection lost its pod. A closed connection to an endpoint of a service is not: since the list, a new connection of the
+// client, from the same port to another endpoint, may have taken its place, and would be flushed.
 func (l *connectionList) orphaned(c ovs.Connection) bool {
 	if len(l.deleted) == 0 {
 		return false
 	}
-	for _, a := range c.Addrs() {
+	addrs := c.Addrs()
+	if c.Closed && c.IsTranslated() {
+		addrs = []netip.Addr{c.Original.Src}
+	}
+	for _, a := range addrs {
 		if _, deleted := l.deleted[a]; deleted {
 			return true
 		}

@@ -36,9 +36,20 @@ func TestConnectionList_addressOfADeletedPod(t *testing.T) {
 			t.Errorf("%s: the connection is not selected", name)
 		}
 	}
-	l := newConnectionList(nil, deleted)
-	if l.add(tracked(testZone, protoTCP, pod+":1000", other+":80")); len(l.selected) > 0 {
-		t.Error("a connection between other pods is selected")
+	closed := translated
+	closed.Closed = true
+	for name, c := range map[string]ovs.Connection{
+		"between other pods":                   tracked(testZone, protoTCP, pod+":1000", other+":80"),
+		"to the pod through a service, closed": closed,
+	} {
+		l := newConnectionList(nil, deleted)
+		if l.add(c); len(l.selected) > 0 {
+			t.Errorf("%s: the connection is selected", name)
+		}
+	}
+	l := newConnectionList(nil, pod)
+	if l.add(closed); len(l.selected) != 1 {
+		t.Error("the closed connection of a deleted client is not selected")
 	}
 }
 
