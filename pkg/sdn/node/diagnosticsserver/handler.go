@@ -1,5 +1,5 @@
-// Package diagnosticsserver answers the controllers' requests for the state of the node, the traffic of its pods, the flows of its bridge and the way of
-// packets through them (docs/decisions/0020-diagnostics.md).
+// Package diagnosticsserver answers the controllers' requests for the state of the node, the traffic of its pods, the flows of its bridge, the way of
+// packets through them, and probes from its pods (docs/decisions/0020-diagnostics.md).
 package diagnosticsserver
 
 import (
@@ -48,6 +48,7 @@ type Handler struct {
 	sampling atomic.Bool   // the counters of ports are being read
 	tracing  chan struct{} // has an element for each request for a trace that is being answered
 	limiter  *rate.Limiter // of traces on the switch
+	probes   *probeLimits
 	tables   map[int]string
 	parser   *ovs.TraceParser
 }
@@ -55,6 +56,7 @@ type Handler struct {
 // New returns a handler of a node without a network.
 func New(o Options) *Handler {
 	h := &Handler{
+		probes:  newProbeLimits(),
 		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
 		limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
 	}
@@ -62,6 +64,7 @@ func New(o Options) *Handler {
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
 	h.mux.HandleFunc(diagnostics.TrafficPath, h.serveTraffic)
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
+	h.mux.HandleFunc(diagnostics.NodeProbePath, h.serveProbe)
 	return h
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -34,6 +35,8 @@ type Network struct {
 	NodeOf       func(hostIP netip.Addr) (node string, ok bool)
 
 	Policies Policies // nil in mode subnet
+
+	Probe func(context.Context, podprobe.Probe) (diagnostics.ProbeStatus, error)
 }
 
 // Switch reads the flows and the ports' counters of the bridge, and traces packets through them (*native.Native).

@@ -67,18 +67,26 @@ func (n *Network) gateway(node string) (netip.Addr, error) {
 }
 
 func (r *traceRequest) fromPod(p *ovs.TracePacket, node string, pods []sandbox.Pod) error {
-	i := slices.IndexFunc(pods, func(pod sandbox.Pod) bool {
-		return pod.Namespace == r.from.Namespace && pod.Name == r.from.Name && pod.OFPort > 0 && slices.ContainsFunc(pod.Addrs, netip.Addr.Is4)
-	})
-	if i < 0 {
-		return failf(http.StatusNotFound, "%s does not run on node %s, is being set up, or is on the host network", r.from, node)
+	pod, own, err := r.ownPod(node, pods)
+	if err != nil {
+		return err
 	}
-	own := pods[i].Addrs[slices.IndexFunc(pods[i].Addrs, netip.Addr.Is4)]
-	p.InPort, p.EthSource = pods[i].OFPort, config.MAC(own)
+	p.InPort, p.EthSource = pod.OFPort, config.MAC(own)
 	if !r.source.IsValid() {
 		r.source = own
 	}
 	return nil
+}
+
+// ownPod returns the pod that the packet is from, and its IPv4 address.
+func (r *traceRequest) ownPod(node string, pods []sandbox.Pod) (sandbox.Pod, netip.Addr, error) {
+	i := slices.IndexFunc(pods, func(pod sandbox.Pod) bool {
+		return pod.Namespace == r.from.Namespace && pod.Name == r.from.Name && pod.OFPort > 0 && slices.ContainsFunc(pod.Addrs, netip.Addr.Is4)
+	})
+	if i < 0 {
+		return sandbox.Pod{}, netip.Addr{}, failf(http.StatusNotFound, "%s does not run on node %s, is being set up, or is on the host network", r.from, node)
+	}
+	return pods[i], pods[i].Addrs[slices.IndexFunc(pods[i].Addrs, netip.Addr.Is4)], nil
 }
 
 // fromTunnel completes a packet of another node as its bridge sends it.

@@ -1,0 +1,118 @@
+package diagnosticsserver
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
+)
+
+const (
+	maxProbes       = 4 // at the same time
+	probesPerSecond = 10
+)
+
+// probeLimits limits the packets that an agent sends for users, by number and by rate.
+type probeLimits struct {
+	running chan struct{} // has an element for each probe that waits for its answer
+	rate    *rate.Limiter
+}
+
+func newProbeLimits() *probeLimits {
+	return &probeLimits{running: make(chan struct{}, maxProbes), rate: rate.NewLimiter(probesPerSecond, probesPerSecond)}
+}
+
+// acquire returns the function that ends a probe; nil if there are too many.
+func (l *probeLimits) acquire() (release func()) {
+	select {
+	case l.running <- struct{}{}:
+	default:
+		return nil
+	}
+	release = func() { <-l.running }
+	if !l.rate.Allow() {
+		release()
+		return nil
+	}
+	return release
+}
+
+// serveProbe sends a probe from a pod of the node.
+func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) {
+	request, timeout, err := parseProbe(r.URL.RawQuery)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	release := h.probes.acquire()
+	if release == nil {
+		w.Header().Set("Retry-After", retryAfter)
+		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s sends %d probes at the same time, and %d in a second; retry", h.options.NodeName, maxProbes, probesPerSecond))
+		return
+	}
+	defer release()
+	answer, err := h.probe(r.Context(), request, timeout)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	send(w, answer)
+}
+
+// probe sends a probe. The agent's own record has the pod and its namespace: no parameter names a namespace.
+func (h *Handler) probe(ctx context.Context, r *traceRequest, timeout time.Duration) (*diagnostics.NodeProbe, error) {
+	n, err := h.ready()
+	if err != nil {
+		return nil, err
+	}
+	pod, source, err := r.ownPod(h.options.NodeName, n.Pods())
+	if err != nil {
+		return nil, err
+	}
+	status, err := n.Probe(ctx, podprobe.Probe{
+		Netns: pod.Netns, Source: source, Destination: netip.AddrPortFrom(r.destination, r.packet.DestinationPort), Protocol: r.protocol, Timeout: timeout,
+	})
+	if err != nil {
+		return nil, failf(http.StatusServiceUnavailable, "no packet can be sent from the network namespace of %s on node %s: %w", r.from, h.options.NodeName, err)
+	}
+	r.packet.Source = source.String()
+	return &diagnostics.NodeProbe{TypeMeta: h.typeMeta("NodeProbe"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Packet: r.packet, Status: status}, nil
+}
+
+// parseProbe parses the query of a request: that of a trace from a pod, with fewer parameters, and with the time until which it waits for an answer.
+func parseProbe(query string) (*traceRequest, time.Duration, error) {
+	r, err := parseTrace(query)
+	if err != nil {
+		return nil, 0, err
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, 0, failf(http.StatusBadRequest, "the query is invalid: %w", err)
+	}
+	p := parameters{values: values}
+	if r.from.Kind != diagnostics.KindPod {
+		p.failf("from", "is %s, but probes are sent from pods only", r.packet.From)
+	}
+	if r.protocol == ovs.ProtocolNumberSCTP {
+		p.failf("protocol", "is SCTP, but must be TCP, UDP or ICMP")
+	}
+	for _, name := range []string{"source", "sourcePort", "endpoint", "conntrack"} {
+		if p.text(name) != "" {
+			p.failf(name, "is not allowed in a probe")
+		}
+	}
+	seconds := p.number(diagnostics.TimeoutParameter, diagnostics.MaxProbeSeconds)
+	if seconds == 0 {
+		seconds = diagnostics.DefaultProbeSeconds
+	}
+	r.packet.SourcePort = 0                               // the kernel selects it
+	return r, time.Duration(seconds) * time.Second, p.err //nolint:gosec // in the range
+}
