@@ -291,7 +291,7 @@ func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 				}
 			}
 		}
-		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics traces" {
+		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics probes traces" {
 			return fmt.Errorf("got resources %q", got)
 		}
 		seen.mu.Lock()

@@ -19,6 +19,7 @@ const (
 	flows    = "nodeflows"
 	traffic  = "nodetraffics"
 	traces   = "traces"
+	probes   = "probes"
 )
 
 // aggregatedDiscovery is the form in which kube-aggregator reads all groups at once.
@@ -37,6 +38,7 @@ func resources() []metav1.APIResource {
 		{Name: flows, SingularName: "nodeflows", Kind: "NodeFlows", Verbs: metav1.Verbs{"get"}, ShortNames: []string{"nflows"}},
 		{Name: statuses, SingularName: "nodestatus", Kind: "NodeStatus", Verbs: metav1.Verbs{"get", "list"}, ShortNames: []string{"nstat"}},
 		{Name: traffic, SingularName: "nodetraffic", Kind: "NodeTraffic", Verbs: metav1.Verbs{"get", "list"}},
+		{Name: probes, SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		{Name: traces, SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 	}
 }

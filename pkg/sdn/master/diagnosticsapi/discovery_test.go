@@ -35,6 +35,7 @@ func TestServer_discovery(t *testing.T) {
 			{Name: "nodeflows", SingularName: "nodeflows", Kind: "NodeFlows", Verbs: metav1.Verbs{"get"}, ShortNames: []string{"nflows"}},
 			{Name: "nodestatuses", SingularName: "nodestatus", Kind: "NodeStatus", Verbs: metav1.Verbs{"get", "list"}, ShortNames: []string{"nstat"}},
 			{Name: "nodetraffics", SingularName: "nodetraffic", Kind: "NodeTraffic", Verbs: metav1.Verbs{"get", "list"}},
+			{Name: "probes", SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 			{Name: "traces", SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		},
 	}
@@ -46,7 +47,7 @@ func TestServer_discovery(t *testing.T) {
 		t.Errorf("got Content-Type %q", got)
 	}
 	all := decode[apidiscoveryv2.APIGroupDiscoveryList](t, r, http.StatusOK)
-	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 4 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
+	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 5 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
 		all.Items[0].Versions[0].Resources[1].ResponseKind.Kind != "NodeStatus" || all.Items[0].Versions[0].Resources[1].Scope != apidiscoveryv2.ScopeCluster {
 		t.Errorf("aggregated: got %+v", all)
 	}

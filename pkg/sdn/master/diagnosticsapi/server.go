@@ -16,7 +16,6 @@ import (
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/validation"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -53,6 +52,7 @@ type Server struct {
 	dumps      chan struct{}  // and for each NodeFlows
 	samples    chan struct{}  // and for each NodeTraffic, or list of them
 	traces     *userLimit     // and for each Trace
+	probes     *userLimit     // and for each Probe
 	slices     chan struct{}  // an element while a Trace reads EndpointSlices
 	failures   metrics.FailureLog
 
@@ -84,7 +84,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
 		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), samples: make(chan struct{}, maxSamples), traces: newUserLimit(maxTraces, maxUserTraces),
-		slices: make(chan struct{}, 1),
+		probes: newUserLimit(maxTraces, maxUserTraces), slices: make(chan struct{}, 1),
 	}
 }
 
@@ -109,9 +109,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.serveDiscovery(w, r) {
 		return
 	}
-	namespace, isTraces := namespaceOf(r.URL.Path)
+	created, namespace := creationAt(r.URL.Path)
 	resource, name, ok := objectOf(r.URL.Path)
-	if !ok && !isTraces {
+	if !ok && created == nil {
 		writeError(w, apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resourceOf(""), "", "", 0, false))
 		return
 	}
@@ -120,8 +120,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, apierrors.NewBadRequest(printable("invalid query: "+err.Error(), maxMessage)))
 		return
 	}
-	if isTraces {
-		if err := s.serveTraces(w, r, u, namespace, query); err != nil {
+	if created != nil {
+		if err := s.serveCreation(w, r, u, created, namespace, query); err != nil {
 			writeError(w, err)
 		}
 		return
@@ -144,13 +144,6 @@ func objectOf(path string) (resource, name string, ok bool) {
 	resource, name, isObject := strings.Cut(rest, "/")
 	ok = ok && (resource == statuses || resource == flows || resource == traffic) && (!isObject || name != "") && !strings.Contains(name, "/") && len(name) <= maxNodeName
 	return resource, name, ok
-}
-
-// namespaceOf returns the namespace of a path of traces; ok is false for other paths.
-func namespaceOf(path string) (namespace string, ok bool) {
-	rest, ok := strings.CutPrefix(path, versionPath+"/namespaces/")
-	namespace, resource, _ := strings.Cut(rest, "/")
-	return namespace, ok && resource == traces && len(validation.IsDNS1123Label(namespace)) == 0
 }
 
 // serveResource answers a request for objects.

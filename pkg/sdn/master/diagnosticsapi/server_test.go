@@ -50,7 +50,7 @@ func TestServer_paths(t *testing.T) {
 		"/nodeflows": http.StatusMethodNotAllowed, "/nodestatuses?watch=true": http.StatusMethodNotAllowed, "/nodestatuses?watch": http.StatusMethodNotAllowed,
 		"/nodestatuses?watch=false": http.StatusOK, "/nodestatuses/node0000/status": http.StatusNotFound, "/nodestatuses/": http.StatusNotFound,
 		"/nodestatuses/a%2Fb": http.StatusNotFound, "/nodestatuses/" + strings.Repeat("n", 254): http.StatusNotFound, "/pods": http.StatusNotFound, "/nodestatuses?a=%zz": http.StatusBadRequest,
-		"/traces": http.StatusNotFound, "/namespaces/a/traces": http.StatusMethodNotAllowed, "/namespaces/a/traces/x": http.StatusNotFound, "/namespaces/a/pods": http.StatusNotFound,
+		"/traces": http.StatusNotFound, "/namespaces/a/traces": http.StatusMethodNotAllowed, "/namespaces/a/probes": http.StatusMethodNotAllowed, "/probes": http.StatusNotFound, "/namespaces/a/traces/x": http.StatusNotFound, "/namespaces/a/pods": http.StatusNotFound,
 		"/namespaces/A/traces": http.StatusNotFound, "/namespaces//traces": http.StatusNotFound, "/nodestatuses?limit=-1": http.StatusBadRequest, "/nodestatuses?limit=x": http.StatusBadRequest, "/nodestatuses?continue=!": http.StatusBadRequest,
 		"/nodestatuses?labelSelector=a%20b%20c": http.StatusBadRequest, "/nodestatuses?fieldSelector=spec.x%3D1": http.StatusBadRequest,
 		"/nodestatuses?fieldSelector=metadata.name%21%3Da": http.StatusBadRequest, "/nodestatuses?fieldSelector=metadata.name%3Da%2Cmetadata.name%3Db": http.StatusBadRequest,

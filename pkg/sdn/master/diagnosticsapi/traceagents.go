@@ -17,7 +17,7 @@ import (
 
 const (
 	agentTraceTimeout = 5 * time.Second
-	agentRetry        = 200 * time.Millisecond // after 429: an agent answers four traces at the same time
+	agentRetry        = 200 * time.Millisecond // after 429: an agent answers four traces or probes at the same time
 
 	maxTraceAnswer  = 512 << 10 // bytes of an agent's answer
 	maxTraceAnswers = 4 << 20   // of all answers of one trace
@@ -26,7 +26,7 @@ const (
 	maxTraceOutputs = 16
 )
 
-// traceAgents implements tracing.Agents for one trace.
+// traceAgents implements tracing.Agents for one trace or probe.
 type traceAgents struct {
 	server *Server
 	read   int64 // bytes of answers
@@ -34,25 +34,53 @@ type traceAgents struct {
 
 // Trace implements tracing.Agents.
 func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagnostics.TracePacket) (*diagnostics.NodeTrace, error) {
-	ctx, cancel := context.WithTimeout(ctx, agentTraceTimeout)
+	var answer *traceAnswer
+	err := a.ask(ctx, agentTraceTimeout, node, diagnostics.NodeTracePath, packetQuery(packet), func() any {
+		answer = &traceAnswer{limit: min(maxTraceAnswer, maxTraceAnswers-a.read)}
+		return answer
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.read += answer.size
+	return &answer.NodeTrace, nil
+}
+
+// Probe implements tracing.Agents.
+func (a *traceAgents) Probe(ctx context.Context, node tracing.Node, packet diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error) {
+	query := packetQuery(packet)
+	query.Set(diagnostics.TimeoutParameter, strconv.Itoa(int(timeout/time.Second)))
+	var answer *diagnostics.NodeProbe
+	err := a.ask(ctx, agentTraceTimeout+timeout, node, diagnostics.NodeProbePath, query, func() any {
+		answer = &diagnostics.NodeProbe{}
+		return answer
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer.Status.Reason = printable(answer.Status.Reason, maxMessage)
+	return answer, nil
+}
+
+// ask requests the path, again after 429. Each answer is decoded into a new value.
+func (a *traceAgents) ask(ctx context.Context, timeout time.Duration, node tracing.Node, path string, query url.Values, newAnswer func() any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
-		answer := &traceAnswer{limit: min(maxTraceAnswer, maxTraceAnswers-a.read)}
-		err := a.server.Agents.Get(ctx, node.Name, node.HostIP, diagnostics.NodeTracePath, packetQuery(packet), answer)
+		err := a.server.Agents.Get(ctx, node.Name, node.HostIP, path, query, newAnswer())
 		var status *agentError
 		isStatus := errors.As(err, &status)
 		switch {
 		case err == nil:
-			a.read += answer.size
-			return &answer.NodeTrace, nil
+			return nil
 		case isStatus && status.code == http.StatusTooManyRequests:
 			if pause.For(ctx, agentRetry) {
 				continue
 			}
 		case isStatus && !status.isUnsupported():
-			return nil, &tracing.AgentError{Reason: explain(node.Name, err)}
+			return &tracing.AgentError{Reason: explain(node.Name, err)}
 		}
-		return nil, &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
+		return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
@@ -30,30 +31,86 @@ const (
 	maxWarnings  = 8        // of unknown fields
 )
 
-// serveTraces answers the creation of a Trace in a namespace.
-func (s *Server) serveTraces(w http.ResponseWriter, r *http.Request, u user, namespace string, query url.Values) error {
-	if r.Method != http.MethodPost {
-		return apierrors.NewMethodNotSupported(resourceOf(traces), strings.ToLower(printable(r.Method, maxName)))
+// creation is the creation of an object in a namespace, which is answered and not stored.
+type creation struct {
+	resource, kind string
+	object         any // that is decoded, and sent with its status
+	types          *metav1.TypeMeta
+	meta           *metav1.ObjectMeta
+
+	parse  func() (tracing.Query, field.ErrorList)                     // validates the spec
+	answer func(context.Context, *tracing.Tracer, tracing.Query) error // sets the status
+	limit  func(*Server) *userLimit
+}
+
+// creationAt returns the creation of a path and its namespace; nil for other paths.
+func creationAt(path string) (c *creation, namespace string) {
+	rest, ok := strings.CutPrefix(path, versionPath+"/namespaces/")
+	namespace, resource, _ := strings.Cut(rest, "/")
+	switch {
+	case !ok || len(validation.IsDNS1123Label(namespace)) > 0:
+	case resource == traces:
+		c = newTrace()
+	case resource == probes:
+		c = newProbe()
 	}
-	if err := s.authorize(r.Context(), u, createTraces(namespace)); err != nil {
+	return c, namespace
+}
+
+func newTrace() *creation {
+	o := &diagnostics.Trace{}
+	return &creation{
+		resource: traces, kind: "Trace", object: o, types: &o.TypeMeta, meta: &o.ObjectMeta, limit: func(s *Server) *userLimit { return s.traces },
+		parse: func() (tracing.Query, field.ErrorList) { return tracing.ParseSpec(&o.Spec) },
+		answer: func(ctx context.Context, t *tracing.Tracer, q tracing.Query) error {
+			status, err := t.Trace(ctx, q)
+			if err == nil {
+				o.Spec.Protocol, o.Status = q.Protocol, *status
+			}
+			return err
+		},
+	}
+}
+
+func newProbe() *creation {
+	o := &diagnostics.Probe{}
+	return &creation{
+		resource: probes, kind: "Probe", object: o, types: &o.TypeMeta, meta: &o.ObjectMeta, limit: func(s *Server) *userLimit { return s.probes },
+		parse: func() (tracing.Query, field.ErrorList) { return tracing.ParseProbe(&o.Spec) },
+		answer: func(ctx context.Context, t *tracing.Tracer, q tracing.Query) error {
+			status, err := t.Probe(ctx, q)
+			if err == nil {
+				o.Spec.Protocol, o.Status = q.Protocol, *status
+			}
+			return err
+		},
+	}
+}
+
+// serveCreation answers the creation of an object in a namespace.
+func (s *Server) serveCreation(w http.ResponseWriter, r *http.Request, u user, c *creation, namespace string, query url.Values) error {
+	if r.Method != http.MethodPost {
+		return apierrors.NewMethodNotSupported(resourceOf(c.resource), strings.ToLower(printable(r.Method, maxName)))
+	}
+	if err := s.authorize(r.Context(), u, c.right(namespace)); err != nil {
 		return err
 	}
 	form, err := negotiate(r.Header)
 	if err != nil {
 		return err
 	}
-	o, warnings, err := decodeTrace(http.MaxBytesReader(w, r.Body, maxTraceBody), r.Header.Get("Content-Type"), query)
+	warnings, err := c.decode(http.MaxBytesReader(w, r.Body, maxTraceBody), r.Header.Get("Content-Type"), query)
 	if err != nil {
 		return err
 	}
-	release, err := s.traces.acquire(u, namespace, "traces") // after the body: a slow client must not occupy it
+	release, err := c.limit(s).acquire(u, namespace, c.resource) // after the body: a slow client must not occupy it
 	if err != nil {
 		return err
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), traceTimeout)
 	defer cancel()
-	if err := s.trace(ctx, u, namespace, o); err != nil {
+	if err := s.create(ctx, u, namespace, c); err != nil {
 		return err
 	}
 	if r.Context().Err() != nil {
@@ -62,47 +119,45 @@ func (s *Server) serveTraces(w http.ResponseWriter, r *http.Request, u user, nam
 	for _, warning := range warnings {
 		w.Header().Add("Warning", fmt.Sprintf("299 - %q", warning))
 	}
-	writeJSON(w, form, http.StatusCreated, o)
+	writeJSON(w, form, http.StatusCreated, c.object)
 	return nil
 }
 
-// createTraces is the right to create Traces in the namespace.
-func createTraces(namespace string) access {
-	return access{verb: "create", resource: traces, namespace: namespace}
+// right is the right to create such objects in the namespace.
+func (c *creation) right(namespace string) access {
+	return access{verb: "create", resource: c.resource, namespace: namespace}
 }
 
-// trace sets the status of the Trace, after it has validated and authorized the spec.
-func (s *Server) trace(ctx context.Context, u user, namespace string, o *diagnostics.Trace) error {
-	if o.Namespace != "" && o.Namespace != namespace {
+// create sets the status of the object, after it has validated and authorized the spec.
+func (s *Server) create(ctx context.Context, u user, namespace string, c *creation) error {
+	if c.meta.Namespace != "" && c.meta.Namespace != namespace {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
-	name := printable(o.Name, maxName)
-	query, errs := tracing.ParseSpec(&o.Spec)
+	name := printable(c.meta.Name, maxName)
+	query, errs := c.parse()
 	if len(errs) == 0 {
 		errs = validateNamespace(namespace, query)
 	}
 	if len(errs) > 0 {
-		return invalidTrace(name, errs)
+		return c.invalid(name, errs)
 	}
 	for _, other := range []string{query.Source.Namespace(), query.Destination.Namespace()} {
 		if other == "" || other == namespace {
 			continue
 		}
-		if err := s.authorize(ctx, u, createTraces(other)); err != nil {
+		if err := s.authorize(ctx, u, c.right(other)); err != nil {
 			return err
 		}
 	}
 	if !s.nodes.HasSynced() {
 		return apierrors.NewServiceUnavailable("the controller has not read all HostSubnets yet; retry later")
 	}
-	rights := &traceRights{server: s, user: u, known: map[access]bool{createTraces(namespace): true}}
+	rights := &traceRights{server: s, user: u, creation: c, known: map[access]bool{c.right(namespace): true}}
 	tracer := &tracing.Tracer{Cluster: &traceCluster{server: s}, Agents: &traceAgents{server: s}, Sees: rights.sees}
-	status, err := tracer.Trace(ctx, query)
-	if err != nil {
-		return s.traceError(ctx, name, err)
+	if err := c.answer(ctx, tracer, query); err != nil {
+		return s.creationError(ctx, c, name, err)
 	}
-	o.TypeMeta, o.ObjectMeta, o.Status = typeMeta("Trace"), metav1.ObjectMeta{Namespace: namespace, Name: name}, *status
-	o.Spec.Protocol = query.Protocol
+	*c.types, *c.meta = typeMeta(c.kind), metav1.ObjectMeta{Namespace: namespace, Name: name}
 	return nil
 }
 
@@ -118,30 +173,30 @@ func validateNamespace(namespace string, q tracing.Query) field.ErrorList {
 	return field.ErrorList{field.Invalid(field.NewPath("spec", name), target.String(), fmt.Sprintf("must be in the namespace of the request, %q", namespace))}
 }
 
-func invalidTrace(name string, errs field.ErrorList) error {
-	return apierrors.NewInvalid(schema.GroupKind{Group: diagnostics.Group, Kind: "Trace"}, name, errs)
+func (c *creation) invalid(name string, errs field.ErrorList) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: diagnostics.Group, Kind: c.kind}, name, errs)
 }
 
-// traceError returns the error of a trace as one of the API.
-func (s *Server) traceError(ctx context.Context, name string, err error) error {
+// creationError returns the error of a trace or a probe as one of the API.
+func (s *Server) creationError(ctx context.Context, c *creation, name string, err error) error {
 	var fault *field.Error
 	var known apierrors.APIStatus
 	switch {
 	case errors.As(err, &fault):
-		return invalidTrace(name, field.ErrorList{fault})
+		return c.invalid(name, field.ErrorList{fault})
 	case apierrors.IsNotFound(err) && errors.As(err, &known):
-		missing := apierrors.NewNotFound(resourceOf(traces), name)
+		missing := apierrors.NewNotFound(resourceOf(c.resource), name)
 		missing.ErrStatus.Message = known.Status().Message
 		return missing
 	}
-	s.failures.Log(ctx, err, "Failed to read objects for a trace", "action", "if the error is \"forbidden\", apply deploy/rbac")
-	return apierrors.NewServiceUnavailable("the controller can't read the objects of the trace; its log has the error")
+	s.failures.Log(ctx, err, "Failed to read objects for a trace or a probe", "action", "if the error is \"forbidden\", apply deploy/rbac")
+	return apierrors.NewServiceUnavailable("the controller can't read the objects of the request; its log has the error")
 }
 
-// decodeTrace decodes the body of a request. Unknown and duplicate fields are ignored, returned as warnings, or an error, as the query's fieldValidation asks.
-func decodeTrace(body io.Reader, contentType string, query url.Values) (*diagnostics.Trace, []string, error) {
+// decode decodes the body of a request. Unknown and duplicate fields are ignored, returned as warnings, or an error, as the query's fieldValidation asks.
+func (c *creation) decode(body io.Reader, contentType string, query url.Values) (warnings []string, err error) {
 	if media, _, err := mime.ParseMediaType(contentType); contentType != "" && (err != nil || media != contentTypeJSON) {
-		return nil, nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
 			Message: "the body of the request was in an unknown format; only " + contentTypeJSON + " is accepted",
 		}}
@@ -150,26 +205,24 @@ func decodeTrace(body io.Reader, contentType string, query url.Values) (*diagnos
 	switch validation {
 	case "", metav1.FieldValidationIgnore, metav1.FieldValidationWarn, metav1.FieldValidationStrict:
 	default:
-		return nil, nil, apierrors.NewBadRequest(printable(fmt.Sprintf("invalid query: fieldValidation: %q is not Ignore, Warn or Strict", validation), maxMessage))
+		return nil, apierrors.NewBadRequest(printable(fmt.Sprintf("invalid query: fieldValidation: %q is not Ignore, Warn or Strict", validation), maxMessage))
 	}
 	content, err := readAll(body, maxTraceBody)
 	var tooLarge *http.MaxBytesError
 	var alsoTooLarge *tooLargeError
 	switch {
 	case errors.As(err, &tooLarge), errors.As(err, &alsoTooLarge):
-		return nil, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxTraceBody))
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxTraceBody))
 	case err != nil:
-		return nil, nil, apierrors.NewBadRequest("the body of the request can't be read")
+		return nil, apierrors.NewBadRequest("the body of the request can't be read")
 	}
-	o := &diagnostics.Trace{}
-	strict, err := kjson.UnmarshalStrict(content, o)
+	strict, err := kjson.UnmarshalStrict(content, c.object)
 	if err != nil {
-		return nil, nil, apierrors.NewBadRequest(printable("the object provided is no Trace: "+err.Error(), maxMessage))
+		return nil, apierrors.NewBadRequest(printable("the object provided is no "+c.kind+": "+err.Error(), maxMessage))
 	}
-	if want := typeMeta("Trace"); o.Kind != "" && o.Kind != want.Kind || o.APIVersion != "" && o.APIVersion != want.APIVersion {
-		return nil, nil, apierrors.NewBadRequest(printable(fmt.Sprintf("the object provided is of kind %s of %s, not %s of %s", o.Kind, o.APIVersion, want.Kind, want.APIVersion), maxMessage))
+	if o, want := c.types, typeMeta(c.kind); o.Kind != "" && o.Kind != want.Kind || o.APIVersion != "" && o.APIVersion != want.APIVersion {
+		return nil, apierrors.NewBadRequest(printable(fmt.Sprintf("the object provided is of kind %s of %s, not %s of %s", o.Kind, o.APIVersion, want.Kind, want.APIVersion), maxMessage))
 	}
-	var warnings []string
 	for _, e := range strict[:min(len(strict), maxWarnings)] {
 		warnings = append(warnings, printable(e.Error(), maxMessage))
 	}
@@ -177,22 +230,23 @@ func decodeTrace(body io.Reader, contentType string, query url.Values) (*diagnos
 	case validation == metav1.FieldValidationIgnore:
 		warnings = nil
 	case validation == metav1.FieldValidationStrict && len(warnings) > 0:
-		return nil, nil, apierrors.NewBadRequest("strict decoding error: " + strings.Join(warnings, ", "))
+		return nil, apierrors.NewBadRequest("strict decoding error: " + strings.Join(warnings, ", "))
 	}
-	return o, warnings, nil
+	return warnings, nil
 }
 
-// traceRights are the rights of the user of one trace.
+// traceRights are the rights of the user of one trace or probe.
 type traceRights struct {
 	server *Server
 	user   user
-	known  map[access]bool
+	*creation
+	known map[access]bool
 }
 
 // maxTraceReviews is the number of rights that one trace reviews: agents name the objects. Without a review the user has no right.
 const maxTraceReviews = 32
 
-// sees reports whether the user may read the object: those of a namespace in which the user may create Traces, and ClusterNetworkPolicies by the right to get
+// sees reports whether the user may read the object: those of a namespace in which the user may create such objects, and ClusterNetworkPolicies by the right to get
 // them.
 func (t *traceRights) sees(ctx context.Context, o diagnostics.Object) bool {
 	var want access
@@ -200,11 +254,11 @@ func (t *traceRights) sees(ctx context.Context, o diagnostics.Object) bool {
 	case diagnostics.KindNode:
 		return true
 	case diagnostics.KindNamespace:
-		want = createTraces(o.Name)
+		want = t.right(o.Name)
 	case diagnostics.KindClusterNetworkPolicy:
 		want = access{verb: "get", resource: "clusternetworkpolicies", name: o.Name, group: "policy.networking.k8s.io"}
 	default:
-		want = createTraces(o.Namespace)
+		want = t.right(o.Namespace)
 	}
 	allowed, known := t.known[want]
 	if !known && len(t.known) < maxTraceReviews {

@@ -23,7 +23,6 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
-	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
 )
 
 // Pods of the namespaces a and b on two nodes.
@@ -356,15 +355,17 @@ func FuzzTraceBody(f *testing.F) {
 	f.Add(`{"kind":"Trace","spec":{"source":"pod/a/web","destination":"pod/b/db","port":80,"port":81,"x":{}}}`, "application/json", "Strict")
 	f.Add(`[{"\u001b":1e999}]`, "text/html;a", "\x1b")
 	f.Fuzz(func(t *testing.T, body, contentType, validation string) {
-		o, warnings, err := decodeTrace(strings.NewReader(body), contentType, url.Values{"fieldValidation": {validation}})
-		if err != nil {
-			warnings = []string{err.Error()}
-		} else if _, errs := tracing.ParseSpec(&o.Spec); len(errs) > 0 {
-			warnings = append(warnings, invalidTrace("", errs).Error())
-		}
-		for _, text := range warnings {
-			if printable(text, len(text)) != text {
-				t.Errorf("got %q, which is not printable", text)
+		for _, c := range []*creation{newTrace(), newProbe()} {
+			warnings, err := c.decode(strings.NewReader(body), contentType, url.Values{"fieldValidation": {validation}})
+			if err != nil {
+				warnings = []string{err.Error()}
+			} else if _, errs := c.parse(); len(errs) > 0 {
+				warnings = append(warnings, c.invalid("", errs).Error())
+			}
+			for _, text := range warnings {
+				if printable(text, len(text)) != text {
+					t.Errorf("%s: got %q, which is not printable", c.kind, text)
+				}
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,6 +33,9 @@ type fakeCluster struct {
 	asked    []string
 
 	isTruncated bool // Slices leaves out endpoints
+
+	// probed changes the agent's answer to a probe; nil leaves it.
+	probed func(*diagnostics.NodeProbe) error
 }
 
 func newCluster() *fakeCluster {
@@ -145,6 +149,19 @@ func (c *fakeCluster) Trace(_ context.Context, node Node, p diagnostics.TracePac
 			if err := change(answer); err != nil {
 				return nil, err
 			}
+		}
+	}
+	return answer, nil
+}
+
+// Probe implements Agents: each packet is answered.
+func (c *fakeCluster) Probe(_ context.Context, node Node, p diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error) {
+	c.asked = append(c.asked, fmt.Sprintf("%s %s>%s:%d %s %v", node.Name, p.From, p.Destination, p.DestinationPort, p.Protocol, timeout))
+	answer := &diagnostics.NodeProbe{Packet: p, Status: diagnostics.ProbeStatus{Verdict: diagnostics.VerdictAnswered, Reason: "connected after 0.8 ms"}}
+	answer.Packet.Source, answer.Packet.Conntrack = c.pods[strings.TrimPrefix(p.From, podPrefix)].Status.PodIP, diagnostics.ConntrackNew
+	if c.probed != nil {
+		if err := c.probed(answer); err != nil {
+			return nil, err
 		}
 	}
 	return answer, nil

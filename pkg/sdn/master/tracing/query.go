@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -37,11 +38,12 @@ func (t Target) String() string {
 // Namespace returns the namespace of a pod or a service, "" for other targets.
 func (t Target) Namespace() string { return t.Object.Namespace }
 
-// Query is a valid TraceSpec.
+// Query is a valid TraceSpec or ProbeSpec.
 type Query struct {
 	Source, Destination Target
 	Protocol            string
-	Port, SourcePort    uint16 // 0 with ICMP; Port is 0, too, for the only port of a service
+	Port, SourcePort    uint16        // 0 with ICMP; Port is 0, too, for the only port of a service
+	Timeout             time.Duration // until the answer to a probe
 }
 
 // ParseSpec validates a TraceSpec without any object. Errors have the names of fields.

@@ -76,19 +76,13 @@ func isSelected(hop *diagnostics.Hop, outputs []diagnostics.TraceOutput) bool {
 // readService reads the service and its endpoints. The status is the answer if no endpoint has to be traced.
 func (r *run) readService(ctx context.Context) (*serviceRun, *diagnostics.TraceStatus, error) {
 	o := r.query.Destination.Object
-	object, err := r.Cluster.Service(ctx, o.Namespace, o.Name)
+	s, i, problem, err := r.readPort(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &serviceRun{run: r, name: o.String(), service: endpoints.NewService(object), pods: map[netip.Addr]string{}}
-	if !s.service.Proxied {
-		return nil, single(unknown(s.name + " has no IPv4 cluster IP that a proxy serves: clients reach what its DNS name resolves to")), nil
+	if problem != "" {
+		return nil, single(unknown(problem)), nil
 	}
-	i, fault := s.portIndex()
-	if fault != nil {
-		return nil, nil, fault
-	}
-	s.port = s.service.Ports[i]
 	var all []*endpoints.Slice
 	s.isTruncated, err = r.Cluster.Slices(ctx, o.Namespace, o.Name, func(slice *discoveryv1.EndpointSlice) {
 		all = append(all, endpoints.NewSlice(slice, r.network.ServiceNetwork))
@@ -106,6 +100,25 @@ func (r *run) readService(ctx context.Context) (*serviceRun, *diagnostics.TraceS
 		s.targets = selection.Ports[i].ShortCircuit // of all nodes: the one by which the packet enters is not known
 	}
 	return s, s.withoutEndpoints(), nil
+}
+
+// readPort reads the service, and finds its port. The problem is why it has none.
+func (r *run) readPort(ctx context.Context) (s *serviceRun, i int, problem string, err error) {
+	o := r.query.Destination.Object
+	object, err := r.Cluster.Service(ctx, o.Namespace, o.Name)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	s = &serviceRun{run: r, name: o.String(), service: endpoints.NewService(object), pods: map[netip.Addr]string{}}
+	if !s.service.Proxied {
+		return nil, 0, s.name + " has no IPv4 cluster IP that a proxy serves: clients reach what its DNS name resolves to", nil
+	}
+	i, fault := s.portIndex()
+	if fault != nil {
+		return nil, 0, "", fault
+	}
+	s.port = s.service.Ports[i]
+	return s, i, "", nil
 }
 
 func (r *run) isOutside() bool { return r.source.pod == "" && !r.source.isHost }

@@ -1,11 +1,12 @@
 // Package tracing follows a packet over the nodes of the pod network: it asks the agent of each node for the packet's path through the bridge, and adds what
-// happens in between, on hosts (docs/decisions/0020-diagnostics.md). It does no I/O of its own, and sends no packet.
+// happens in between, on hosts (docs/decisions/0020-diagnostics.md). For a probe it asks one agent to send a packet. It does no I/O of its own.
 package tracing
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -45,6 +46,8 @@ type Cluster interface {
 type Agents interface {
 	// Trace returns the path of a packet through the bridge of the node. The error, which a user may read, is an *AgentError.
 	Trace(ctx context.Context, node Node, packet diagnostics.TracePacket) (*diagnostics.NodeTrace, error)
+	// Probe sends the packet from a pod of the node, and returns the answer. The error is as that of Trace.
+	Probe(ctx context.Context, node Node, packet diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error)
 }
 
 // AgentError is why an agent did not answer.
@@ -76,12 +79,8 @@ type run struct {
 
 // Trace returns the path of the packet. The error is a *field.Error if the query does not fit the cluster.
 func (t *Tracer) Trace(ctx context.Context, q Query) (*diagnostics.TraceStatus, error) {
-	r := &run{Tracer: t, query: q, silent: map[string]string{}}
-	var err error
-	if r.network, err = t.Cluster.Network(ctx); err != nil {
-		return nil, err
-	}
-	if r.source, err = r.resolve(ctx, field.NewPath("spec", "source"), q.Source); err != nil {
+	r, err := t.begin(ctx, q)
+	if err != nil {
 		return nil, err
 	}
 	if q.Destination.Object.Kind == diagnostics.KindService {
@@ -91,6 +90,16 @@ func (t *Tracer) Trace(ctx context.Context, q Query) (*diagnostics.TraceStatus, 
 		return nil, err
 	}
 	return single(r.direct(ctx)), nil
+}
+
+// begin resolves the source.
+func (t *Tracer) begin(ctx context.Context, q Query) (r *run, err error) {
+	r = &run{Tracer: t, query: q, silent: map[string]string{}}
+	if r.network, err = t.Cluster.Network(ctx); err != nil {
+		return nil, err
+	}
+	r.source, err = r.resolve(ctx, field.NewPath("spec", "source"), q.Source)
+	return r, err
 }
 
 // place is a resolved target.
