@@ -22,7 +22,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // at least one change failed, a node has a problem, or a packet is not delivered
+	exitFailed = 1 // at least one change failed, a node has a problem, or a packet is not delivered or not answered
 	exitUsage  = 2 // the command line is invalid
 )
 
@@ -90,6 +90,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		statusCommand(flags, streams),
 		flowsCommand(flags, streams),
 		traceCommand(flags, streams),
+		probeCommand(flags, streams),
 		dropsCommand(flags, streams),
 		topCommand(flags, streams),
 		supportBundleCommand(flags, streams),

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -92,7 +92,7 @@ func (t *tracePrinter) parse(cmd *cobra.Command, flags *genericclioptions.Config
 	case len(protocols) > 1:
 		return usagef("--%s and --%s exclude each other", protocols[0], protocols[1])
 	case len(protocols) == 0 && !isService:
-		return usagef("no protocol; add --tcp=PORT, --udp=PORT, --sctp=PORT or --icmp")
+		return usagef("no protocol; add a flag such as --tcp=PORT or --icmp")
 	case len(protocols) == 1:
 		t.spec.Protocol = strings.ToUpper(protocols[0])
 		t.spec.Port = t.tcp + t.udp + t.sctp // one of them
@@ -144,27 +144,16 @@ func qualify(flags *genericclioptions.ConfigFlags, text string, kinds ...diagnos
 }
 
 func (t *tracePrinter) show(ctx context.Context) error {
-	answer := &diagnostics.Trace{TypeMeta: metav1.TypeMeta{APIVersion: diagnostics.Group + "/" + diagnostics.Version, Kind: "Trace"}, Spec: t.spec}
-	body, err := json.Marshal(answer)
+	answer := &diagnostics.Trace{TypeMeta: diagnosticsType("Trace"), Spec: t.spec}
+	err := t.create(ctx, "traces", answer)
 	if err != nil {
 		return err
-	}
-	path := diagnosticsPath + "/namespaces/" + t.namespace + "/traces"
-	result := t.kube.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
-	if err := result.Error(); err != nil {
-		return explainAPIError(err)
-	}
-	raw, err := result.Raw()
-	if err == nil {
-		err = json.Unmarshal(raw, answer)
-	}
-	if err != nil {
-		return fmt.Errorf("answer of %s: %w", path, err)
 	}
 	if _, isTable := t.printer.(*tablePrinter); isTable {
 		err = t.print(answer)
 	} else {
-		err = t.printObject(answer)
+		answer.TypeMeta = diagnosticsType("Trace")
+		err = printOne(t.printer, t.Out, answer)
 	}
 	if err == nil && answer.Status.Verdict != diagnostics.VerdictDelivered {
 		return errReported
@@ -172,11 +161,32 @@ func (t *tracePrinter) show(ctx context.Context) error {
 	return err
 }
 
-func (t *tracePrinter) printObject(answer *diagnostics.Trace) error {
-	answer.TypeMeta = metav1.TypeMeta{APIVersion: diagnostics.Group + "/" + diagnostics.Version, Kind: "Trace"}
-	items, err := objectsOf([]*diagnostics.Trace{answer})
+// create creates the object, and replaces it by the answer.
+func (t *tracePrinter) create(ctx context.Context, resource string, o any) error {
+	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	return t.printer.PrintObj(&items[0], t.Out)
+	path := diagnosticsPath + "/namespaces/" + t.namespace + "/" + resource
+	result := t.kube.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
+	if err := result.Error(); err != nil {
+		return explainAPIError(err)
+	}
+	raw, err := result.Raw()
+	if err == nil {
+		err = json.Unmarshal(raw, o)
+	}
+	if err != nil {
+		return fmt.Errorf("answer of %s: %w", path, err)
+	}
+	return nil
+}
+
+// printOne prints the object by -o.
+func printOne[T any](printer printers.ResourcePrinter, w io.Writer, o T) error {
+	items, err := objectsOf([]T{o})
+	if err != nil {
+		return err
+	}
+	return printer.PrintObj(&items[0], w)
 }

@@ -13,11 +13,7 @@ import (
 
 // print prints a sentence, and then each path with its hops.
 func (t *tracePrinter) print(o *diagnostics.Trace) error {
-	what := o.Spec.Protocol
-	if o.Spec.Port != 0 {
-		what += " port " + strconv.Itoa(int(o.Spec.Port))
-	}
-	fmt.Fprintf(t.Out, "%s: %s to %s, %s: %s\n", o.Status.Verdict, o.Spec.Source, o.Spec.Destination, what, o.Status.Reason)
+	fmt.Fprintf(t.Out, "%s: %s to %s, %s: %s\n", o.Status.Verdict, o.Spec.Source, o.Spec.Destination, protocolText(o.Spec.Protocol, o.Spec.Port), o.Status.Reason)
 	for i := range o.Status.Paths {
 		p := &o.Status.Paths[i]
 		if p.Endpoint != "" {
