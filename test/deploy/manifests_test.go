@@ -184,7 +184,7 @@ func TestHostNetworkNamespaceIsMade(t *testing.T) {
 	}
 }
 
-// Tenants that may edit a namespace may create traces in it, and have no other right of diagnostics.
+// Tenants that may edit a namespace may create traces and probes in it, and have no other right of diagnostics.
 func TestDiagnosticsRoles(t *testing.T) {
 	t.Parallel() // as other tests with an API server
 	c := newCluster(t)
@@ -195,6 +195,10 @@ func TestDiagnosticsRoles(t *testing.T) {
 		"ovsdn-traces": {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
 			Rules:      []rbacv1.PolicyRule{rule("traces", "create")},
+		},
+		"ovsdn-probes": {
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
+			Rules:      []rbacv1.PolicyRule{rule("probes", "create")},
 		},
 		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses nodetraffics", "get", "list"), rule("nodeflows", "get")}},
 	} {

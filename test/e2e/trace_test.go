@@ -58,7 +58,7 @@ func (c *cluster) wantTrace(t *testing.T, spec diagnostics.TraceSpec, want diagn
 }
 
 // testTraces is a part of TestCapabilities: traces agree with packets to a pod of another node, to a service and to outside, and name the policy that drops
-// packets.
+// packets. Probes are answered, and not after that policy.
 func testTraces(t *testing.T, x *trio) {
 	ns := x.Namespace(t)
 	pods := x.Run(t, ns, fixture.Netexec("web", fixture.Node1), fixture.Netexec("db", fixture.Node2))
@@ -70,8 +70,20 @@ func testTraces(t *testing.T, x *trio) {
 	fixture.Eventually(t, fixture.SyncTime, "reach the pod", ask)
 	x.wantTrace(t, to(db, 8080), diagnostics.VerdictDelivered, "delivered to "+db+" on node "+fixture.Node2)
 
+	probed := func(what string, args ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if err := x.kubectlOVSDN(ctx, nil, append([]string{"probe", web}, args...)...); err != nil {
+				return fmt.Errorf("probe of %s: %w", what, err)
+			}
+			return nil
+		}
+	}
+	fixture.Eventually(t, fixture.SyncTime, "probe the pod", probed("the pod", db, "--tcp=8080"))
+	fixture.Eventually(t, fixture.SyncTime, "probe the pod by ICMP", probed("the pod", db, "--icmp"))
+
 	addr := x.Expose(t, ns, "db", fixture.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, Target: 8080}, pods[1])
 	fixture.Eventually(t, fixture.SyncTime, "reach the service", fixture.AsksHTTP(pods[0].NetNS, addr, 80))
+	fixture.Eventually(t, fixture.SyncTime, "probe the service", probed("the service", "service/"+ns+"/db"))
 	x.wantTrace(t, to("service/"+ns+"/db", 80), diagnostics.VerdictDelivered, "delivered to "+db)
 
 	fixture.Meet(t, pods[0].NetNS, lab.OutsideAddr())
@@ -93,6 +105,9 @@ func testTraces(t *testing.T, x *trio) {
 	err := x.kubectlOVSDN(t.Context(), nil, "trace", web, db, "--tcp=8080")
 	if err == nil || !strings.Contains(err.Error(), "networkpolicy/"+ns+"/nothing") {
 		t.Errorf("kubectl ovsdn trace: got error %v, want the policy's name and exit code 1", err)
+	}
+	if err := x.kubectlOVSDN(t.Context(), nil, "probe", web, db, "--tcp=8080", "--timeout=1s"); err == nil || !strings.Contains(err.Error(), "NoAnswer: ") {
+		t.Errorf("kubectl ovsdn probe: got error %v, want NoAnswer and exit code 1", err)
 	}
 }
 
