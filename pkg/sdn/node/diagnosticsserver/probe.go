@@ -54,7 +54,6 @@ func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) {
 	}
 	release := h.probes.acquire()
 	if release == nil {
-		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s sends %d probes at the same time, and %d in a second; retry", h.options.NodeName, maxProbes, probesPerSecond))
 		return
 	}
