@@ -68,7 +68,7 @@ func (p *probeSender) parse(cmd *cobra.Command, flags *genericclioptions.ConfigF
 		return usagef("%q: a probe is sent from a pod, such as pod/NAMESPACE/NAME", args[0])
 	}
 	if p.timeout < time.Second || p.timeout > diagnostics.MaxProbeSeconds*time.Second || p.timeout%time.Second != 0 {
-		return usagef("--timeout: %v is not 1s to %ds", p.timeout, diagnostics.MaxProbeSeconds)
+		return usagef("--timeout: %v must be whole seconds from 1s to %ds", p.timeout, diagnostics.MaxProbeSeconds)
 	}
 	return p.tracePrinter.parse(cmd, flags, args)
 }

@@ -29,6 +29,7 @@ type topLister struct {
 	interval  time.Duration
 
 	previous map[podPort]podCounters // nil before the first sample
+	unread   []string                // nodes that the previous sample lacks, with the reasons
 }
 
 // podPort identifies a port of a pod over samples.
@@ -126,7 +127,8 @@ func (l *topLister) validate(args []string) error {
 // show prints the rates since the previous sample, before which it reads one if there is none.
 func (l *topLister) show(ctx context.Context) error {
 	if l.previous == nil {
-		if _, _, err := l.sample(ctx); err != nil {
+		var err error
+		if _, l.unread, err = l.sample(ctx); err != nil {
 			return err
 		}
 		select {
@@ -139,6 +141,8 @@ func (l *topLister) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A node that has answered once has no rates.
+	problems, l.unread = uniqueSorted(append(l.unread, problems...)), problems
 	if err := l.print(rates); err != nil {
 		return err
 	}
@@ -149,6 +153,11 @@ func (l *topLister) show(ctx context.Context) error {
 		return errReported
 	}
 	return nil
+}
+
+func uniqueSorted(texts []string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
 }
 
 // sample reads the counters, and returns the rates since the previous sample, and the nodes that can't be read.

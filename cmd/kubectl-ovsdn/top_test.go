@@ -158,6 +158,15 @@ func TestTop_ofNode(t *testing.T) {
 	}
 }
 
+// A node that answered only once has no rates, which is reported.
+func TestTop_firstSampleFails(t *testing.T) {
+	api := trafficAPI(t, []diagnostics.NodeTraffic{nodeTraffic("node1", "the agent of node1 does not answer")},
+		[]diagnostics.NodeTraffic{nodeTraffic("node1", "", podTraffic("shop/web", 3, 12, 5, 5, 0))})
+	if out, errOut, err := api.top(t, byPod, "", func(l *topLister) { l.node = "node1" }); out != "" || !strings.Contains(errOut, "node1: the agent of node1 does not answer\n") || !errors.Is(err, errReported) {
+		t.Errorf("got %q, %q, %v, want the reason of the first sample", out, errOut, err)
+	}
+}
+
 // The second print of --watch is of the samples after the first print, also for a pod that had no rate before.
 func TestTop_watch(t *testing.T) {
 	sample := func(age float64, packets uint64) []diagnostics.NodeTraffic {

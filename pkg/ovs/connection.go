@@ -69,9 +69,9 @@ func (c Connection) CanFlush() bool {
 //
 //	tcp,orig=(src=10.128.0.2,dst=10.129.0.3,sport=40000,dport=80),reply=(src=…),zone=24578,mark=1,protoinfo=(state=ESTABLISHED)
 //
-// The fields depend on the datapath and the version; unknown ones are ignored. ok is false if the connection is in none of the zones,
+// The fields depend on the datapath and the version; unknown ones are ignored. datapathType is that of Bridge. ok is false if the connection is in none of the zones,
 // or cannot be flushed safely (see crashReason). Source: ct_dpif_format_entry in OVS's lib/ct-dpif.c.
-func ParseConnection(line []byte, zones Zones) (c Connection, ok bool, err error) {
+func ParseConnection(line []byte, datapathType string, zones Zones) (c Connection, ok bool, err error) {
 	if _, after, found := bytes.Cut(line, []byte(",zone=")); found {
 		number, _, _ := bytes.Cut(after, []byte(","))
 		zone, err := strconv.ParseUint(string(number), 10, 16)
@@ -83,13 +83,13 @@ func ParseConnection(line []byte, zones Zones) (c Connection, ok bool, err error
 	if !zones.Contains(c.Zone) { // the dump omits zone 0
 		return c, false, nil
 	}
-	if err := c.parse(line); err != nil {
+	if err := c.parse(line, datapathType); err != nil {
 		return c, false, fmt.Errorf("connection %q: %w", line, err)
 	}
 	return c, c.Filter().crashReason() == "", nil
 }
 
-func (c *Connection) parse(line []byte) error {
+func (c *Connection) parse(line []byte, datapathType string) error {
 	word, rest, _ := bytes.Cut(line, []byte(","))
 	var err error
 	if c.Protocol, err = parseProtocol(word); err != nil {
@@ -110,7 +110,7 @@ func (c *Connection) parse(line []byte) error {
 			mark, err = strconv.ParseUint(string(value), 10, 32)
 			c.Mark = uint32(mark)
 		case "protoinfo":
-			c.Closed = isClosed(value)
+			c.Closed = c.Protocol == protoTCP && isClosed(value, datapathType)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -127,18 +127,21 @@ func (c *Connection) parse(line []byte) error {
 	return nil
 }
 
-// isClosed reports whether a list such as state=TIME_WAIT is of a closed connection. Of the states of both ends OVS prints the later one: FIN_WAIT_2 is that of
-// a connection which both ends closed, or of one that its first end closed and the other did not.
-func isClosed(list []byte) bool {
+// isClosed reports whether a list such as state=TIME_WAIT is of a closed connection. Of the states of both ends OVS prints the later one: in userspace
+// FIN_WAIT_2 is that of a connection that both ends closed, or of one that its first end closed and the other did not, and CLOSING has a FIN that is not
+// acknowledged. On the kernel's datapath CLOSING is the state after a reset (nl_ct_tcp_state_to_dpif in lib/netlink-conntrack.c).
+func isClosed(list []byte, datapathType string) bool {
 	name, state, _, err := member(list)
 	if err != nil || string(name) != "state" {
 		return false
 	}
 	switch string(state) {
-	case "FIN_WAIT_2", "TIME_WAIT", "CLOSED":
-		return true
+	case "CLOSING":
+		return datapathType == DatapathSystem
+	case "FIN_WAIT_2":
+		return datapathType == DatapathNetdev
 	}
-	return false
+	return string(state) == "TIME_WAIT"
 }
 
 // parseProtocol parses a name that ct_dpif_format_ipproto prints, or a number.

@@ -54,8 +54,6 @@ func TestParseConnection(t *testing.T) {
 		}},
 		{"mark, labels, time-out, helper", "tcp," + tuples + ",zone=7,timeout=86399,mark=4294967295,labels=0x4000000000000000000000000006,protoinfo=(state=TIME_WAIT),helper=ftp",
 			with(func(c *Connection) { c.Mark, c.Closed = 1<<32-1, true })},
-		{"closed by both", "tcp," + tuples + ",zone=7,protoinfo=(state=FIN_WAIT_2)", with(func(c *Connection) { c.Closed = true })},
-		{"closed by one", "tcp," + tuples + ",zone=7,protoinfo=(state=FIN_WAIT_1)", ports},
 		{"-m -s of the kernel", "tcp,orig=(src=10.0.0.1,dst=10.0.0.9,sport=1000,dport=80,packets=5,bytes=300),reply=(src=10.0.0.9,dst=10.0.0.1,sport=80,dport=1000,packets=4,bytes=200)," +
 			"start=2026-01-01T00:00:00.000,id=3037013376,zone=7,status=SEEN_REPLY|ASSURED|CONFIRMED,timeout=9,mark=1," +
 			"protoinfo=(state_orig=ESTABLISHED,state_reply=ESTABLISHED,wscale_orig=7,flags_orig=WINDOW_SCALE|SACK_PERM)," +
@@ -63,7 +61,7 @@ func TestParseConnection(t *testing.T) {
 		{"unknown fields", "tcp," + tuples + ",zone=7,colour=(shade=9,tone=1),tail=x", ports},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok, err := ParseConnection([]byte(c.line), Zones{1, 0xffff})
+			got, ok, err := ParseConnection([]byte(c.line), DatapathNetdev, Zones{1, 0xffff})
 			if err != nil || !ok {
 				t.Fatalf("got ok %t, error %v, want true, no error", ok, err)
 			}
@@ -78,7 +76,7 @@ func TestParseConnection(t *testing.T) {
 		"ICMPv6":           "icmpv6,orig=(src=fc00::1,dst=fc00::9,id=0,type=128,code=0),reply=(src=fc00::9,dst=fc00::1,id=0,type=129,code=0),zone=7",
 		"empty":            "",
 	} {
-		if _, ok, err := ParseConnection([]byte(line), Zones{7, 0xffff}); ok || err != nil {
+		if _, ok, err := ParseConnection([]byte(line), DatapathNetdev, Zones{7, 0xffff}); ok || err != nil {
 			t.Errorf("%s: got ok %t, error %v, want false, no error", name, ok, err)
 		}
 	}
@@ -95,20 +93,36 @@ func TestParseConnection(t *testing.T) {
 		"field without value": "tcp," + tuples + ",zone=7,confused",
 		"mark":                "tcp," + tuples + ",zone=7,mark=-1",
 	} {
-		if _, ok, err := ParseConnection([]byte(line), Zones{1, 0xffff}); ok || err == nil {
+		if _, ok, err := ParseConnection([]byte(line), DatapathNetdev, Zones{1, 0xffff}); ok || err == nil {
 			t.Errorf("%s: got ok %t, no error, want an error", name, ok)
 		}
 	}
 }
 
 // FuzzParseConnection checks that every connection that can be parsed can be flushed.
+// Closed connections have other states on the two datapaths.
+func TestParseConnection_closed(t *testing.T) {
+	for state, want := range map[string]struct{ kernel, userspace bool }{
+		"ESTABLISHED": {}, "FIN_WAIT_1": {}, "CLOSE_WAIT": {}, "LAST_ACK": {}, "CLOSED": {},
+		"CLOSING": {kernel: true}, "FIN_WAIT_2": {userspace: true}, "TIME_WAIT": {kernel: true, userspace: true},
+	} {
+		for datapathType, want := range map[string]bool{DatapathSystem: want.kernel, DatapathNetdev: want.userspace} {
+			line := "tcp,orig=(src=10.0.0.1,dst=10.0.0.9,sport=1000,dport=80),reply=(src=10.0.0.9,dst=10.0.0.1,sport=80,dport=1000),zone=7,protoinfo=(state=" + state + ")"
+			c, ok, err := ParseConnection([]byte(line), datapathType, Zones{1, 0xffff})
+			if err != nil || !ok || c.Closed != want {
+				t.Errorf("%s, %s: got closed %t, ok %t, error %v; want closed %t", datapathType, state, c.Closed, ok, err, want)
+			}
+		}
+	}
+}
+
 func FuzzParseConnection(f *testing.F) {
 	f.Add("tcp,orig=(src=10.0.0.1,dst=10.0.0.9,sport=1000,dport=80),reply=(src=10.0.0.9,dst=10.0.0.1,sport=80,dport=1000),zone=7,mark=1,protoinfo=(state=ESTABLISHED)")
 	f.Add("icmp,orig=(src=10.0.0.1,dst=10.0.0.9,id=22,type=8,code=0),reply=(src=10.0.0.9,dst=10.0.0.1,id=22,type=0,code=0),zone=7")
 	f.Add("47,orig=(src=fc00::1,dst=fc00::9),reply=(src=fc00::9,dst=fc00::1),zone=7,labels=0x6")
 	f.Fuzz(func(t *testing.T, line string) {
 		zones := Zones{7, 9}
-		c, ok, err := ParseConnection([]byte(line), zones)
+		c, ok, err := ParseConnection([]byte(line), DatapathNetdev, zones)
 		if !ok || err != nil {
 			return
 		}

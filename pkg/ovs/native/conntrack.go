@@ -19,8 +19,9 @@ func (n *Native) ListConnections(ctx context.Context, zones ovs.Zones, each func
 	}
 	err := n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
 		var strange error
+		datapathType, _, _ := strings.Cut(datapath, "@")
 		err := n.command(ctx, func(line []byte) {
-			switch c, ok, err := ovs.ParseConnection(line, zones); {
+			switch c, ok, err := ovs.ParseConnection(line, datapathType, zones); {
 			case err != nil && strange == nil:
 				strange = err
 			case ok:

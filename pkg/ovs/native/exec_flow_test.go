@@ -71,7 +71,7 @@ func (e *Exec) ListConnections(ctx context.Context, zones ovs.Zones, each func(o
 	socket := filepath.Join(e.runDir, "ovs-vswitchd.ctl")
 	out, err := run(ctx, e.timeout, socket, nil, "ovs-appctl", timeoutFlag(e.timeout), "--target="+socket, "dpctl/dump-conntrack")
 	for line := range bytes.Lines(out) {
-		c, ok, err := ovs.ParseConnection(bytes.TrimSpace(line), zones)
+		c, ok, err := ovs.ParseConnection(bytes.TrimSpace(line), ovs.DatapathNetdev, zones)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ func probingAgents(_ context.Context, _, path string, query url.Values) (string,
 	answer := diagnostics.NodeProbe{Packet: queriedPacket(query), Status: diagnostics.ProbeStatus{
 		Verdict: diagnostics.VerdictRefused, Reason: "timeout " + query.Get(diagnostics.TimeoutParameter) + "\x1b", Duration: &metav1.Duration{Duration: time.Millisecond},
 	}}
+	answer.Packet.Source = "10.128.0.5"
 	content, err := json.Marshal(answer)
 	return string(content), err
 }
@@ -113,19 +115,26 @@ func TestProbes_limits(t *testing.T) {
 	}
 }
 
-// The agent gets the time until which it waits, and the controller waits longer.
+// The agent gets the time until which it waits, and the controller waits longer, also after the agent has refused a request.
 func TestTraceAgents_probe(t *testing.T) {
-	s := &Server{Config: Config{Agents: agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
-		deadline, _ := ctx.Deadline()
-		if left := time.Until(deadline); left < 7*time.Second || path != diagnostics.NodeProbePath {
-			t.Errorf("got %v for %s", left, path)
+	synctest.Test(t, func(t *testing.T) {
+		requests := 0
+		s := &Server{Config: Config{Agents: agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
+			if requests++; requests <= 10 {
+				return "", &agentError{code: http.StatusTooManyRequests}
+			}
+			deadline, _ := ctx.Deadline()
+			if left := time.Until(deadline); left != agentTraceTimeout+7*time.Second || path != diagnostics.NodeProbePath {
+				t.Errorf("got %v for %s", left, path)
+			}
+			return probingAgents(ctx, node, path, query)
+		})}}
+		a := &traceAgents{server: s}
+		packet := diagnostics.TracePacket{From: "pod/a/web", Protocol: "UDP", Destination: "10.128.0.6", DestinationPort: 53, Conntrack: diagnostics.ConntrackNew}
+		got, err := a.Probe(t.Context(), tracing.Node{Name: "n", HostIP: netip.MustParseAddr("192.0.2.1")}, packet, 7*time.Second)
+		packet.Source = "10.128.0.5"
+		if err != nil || got.Packet != packet || got.Status.Reason != `"timeout 7\x1b"` {
+			t.Errorf("got %+v, %v", got, err)
 		}
-		return probingAgents(ctx, node, path, query)
-	})}}
-	a := &traceAgents{server: s}
-	packet := diagnostics.TracePacket{From: "pod/a/b", Protocol: "UDP", Destination: "10.128.0.6", DestinationPort: 53, Conntrack: diagnostics.ConntrackNew}
-	got, err := a.Probe(t.Context(), tracing.Node{Name: "n", HostIP: netip.MustParseAddr("192.0.2.1")}, packet, 7*time.Second)
-	if err != nil || got.Packet != packet || got.Status.Reason != `"timeout 7\x1b"` {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	})
 }

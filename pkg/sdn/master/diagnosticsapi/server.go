@@ -84,7 +84,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
 		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), samples: make(chan struct{}, maxSamples), traces: newUserLimit(maxTraces, maxUserTraces),
-		probes: newUserLimit(maxTraces, maxUserTraces), slices: make(chan struct{}, 1),
+		probes: newUserLimit(maxProbes, maxUserTraces), slices: make(chan struct{}, 1),
 	}
 }
 

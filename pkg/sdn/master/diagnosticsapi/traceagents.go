@@ -62,19 +62,19 @@ func (a *traceAgents) Probe(ctx context.Context, node tracing.Node, packet diagn
 	return answer, nil
 }
 
-// ask requests the path, again after 429. Each answer is decoded into a new value.
+// ask requests the path, again after 429 for up to agentTraceTimeout. timeout is that of each request. Each answer is decoded into a new value.
 func (a *traceAgents) ask(ctx context.Context, timeout time.Duration, node tracing.Node, path string, query url.Values, newAnswer func() any) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	retries, cancel := context.WithTimeout(ctx, agentTraceTimeout)
 	defer cancel()
 	for {
-		err := a.server.Agents.Get(ctx, node.Name, node.HostIP, path, query, newAnswer())
+		err := a.get(ctx, timeout, node, path, query, newAnswer())
 		var status *agentError
 		isStatus := errors.As(err, &status)
 		switch {
 		case err == nil:
 			return nil
 		case isStatus && status.code == http.StatusTooManyRequests:
-			if pause.For(ctx, agentRetry) {
+			if pause.For(retries, agentRetry) {
 				continue
 			}
 		case isStatus && !status.isUnsupported():
@@ -82,6 +82,12 @@ func (a *traceAgents) ask(ctx context.Context, timeout time.Duration, node traci
 		}
 		return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
 	}
+}
+
+func (a *traceAgents) get(ctx context.Context, timeout time.Duration, node tracing.Node, path string, query url.Values, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return a.server.Agents.Get(ctx, node.Name, node.HostIP, path, query, answer)
 }
 
 // packetQuery returns the packet as a query: each field is the parameter of its JSON name.

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	maxTraces     = 8 // that are answered at the same time
-	maxUserTraces = 2 // of them for one user, and for one namespace
+	maxTraces     = 8  // that are answered at the same time
+	maxProbes     = 32 // likewise: they mostly wait
+	maxUserTraces = 2  // of them for one user, and for one namespace
 	traceTimeout  = 20 * time.Second
 
 	maxTraceBody = 16 << 10 // bytes; a Trace has some hundred

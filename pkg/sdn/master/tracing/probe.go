@@ -83,7 +83,7 @@ func (r *run) send(ctx context.Context, to netip.AddrPort) *diagnostics.ProbeSta
 	status := answer.Status
 	isKnown := slices.Contains([]diagnostics.Verdict{diagnostics.VerdictAnswered, diagnostics.VerdictRefused, diagnostics.VerdictNoAnswer, diagnostics.VerdictUnknown}, status.Verdict)
 	switch {
-	case !isAnswerTo(packet, answer.Packet):
+	case !isAnswerTo(packet, answer.Packet), answer.Packet.Source != r.source.addr.String(): // or a pod that was deleted, of the same name
 		return notProbed(fmt.Sprintf("the agent of node %s has sent another packet", node.Name))
 	case !isKnown || status.Reason == "" || !r.seesNames(ctx, status.Reason):
 		return notProbed(fmt.Sprintf("node %s: invalid answer of the agent: its verdict and reason can't be those of the packet", node.Name))

@@ -109,6 +109,7 @@ func TestProbe_answers(t *testing.T) {
 		"a verdict of traces":       {func(o *diagnostics.NodeProbe) error { o.Status.Verdict = diagnostics.VerdictDelivered; return nil }, "node node1: invalid answer of the agent: its verdict and reason can't be those of the packet"},
 		"other names":               {func(o *diagnostics.NodeProbe) error { o.Status.Reason = "by networkpolicy/hidden/x"; return nil }, "node node1: invalid answer of the agent: its verdict and reason can't be those of the packet"},
 		"another packet":            {func(o *diagnostics.NodeProbe) error { o.Packet.DestinationPort++; return nil }, "the agent of node node1 has sent another packet"},
+		"another pod of the name":   {func(o *diagnostics.NodeProbe) error { o.Packet.Source = "10.128.0.99"; return nil }, "the agent of node node1 has sent another packet"},
 	} {
 		c := newCluster()
 		c.probed = tc.change

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,33 +17,41 @@ import (
 )
 
 const (
-	maxProbes       = 4 // at the same time
-	probesPerSecond = 10
+	maxProbes          = 16 // at the same time
+	maxNamespaceProbes = 2  // of them from pods of one namespace: a tenant must not delay the others
+	probesPerSecond    = 10
 )
 
 // probeLimits limits the packets that an agent sends for users, by number and by rate.
 type probeLimits struct {
-	running chan struct{} // has an element for each probe that waits for its answer
-	rate    *rate.Limiter
+	rate *rate.Limiter
+
+	mu          sync.Mutex
+	running     int
+	byNamespace map[string]int
 }
 
 func newProbeLimits() *probeLimits {
-	return &probeLimits{running: make(chan struct{}, maxProbes), rate: rate.NewLimiter(probesPerSecond, probesPerSecond)}
+	return &probeLimits{rate: rate.NewLimiter(probesPerSecond, probesPerSecond), byNamespace: map[string]int{}}
 }
 
-// acquire returns the function that ends a probe; nil if there are too many.
-func (l *probeLimits) acquire() (release func()) {
-	select {
-	case l.running <- struct{}{}:
-	default:
+// acquire returns the function that ends a probe from a pod of the namespace; nil if there are too many.
+func (l *probeLimits) acquire(namespace string) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running >= maxProbes || l.byNamespace[namespace] >= maxNamespaceProbes || !l.rate.Allow() {
 		return nil
 	}
-	release = func() { <-l.running }
-	if !l.rate.Allow() {
-		release()
-		return nil
+	l.running++
+	l.byNamespace[namespace]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running--
+		if l.byNamespace[namespace]--; l.byNamespace[namespace] == 0 {
+			delete(l.byNamespace, namespace)
+		}
 	}
-	return release
 }
 
 // serveProbe sends a probe from a pod of the node.
@@ -52,9 +61,10 @@ func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	release := h.probes.acquire()
+	release := h.probes.acquire(request.from.Namespace)
 	if release == nil {
-		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s sends %d probes at the same time, and %d in a second; retry", h.options.NodeName, maxProbes, probesPerSecond))
+		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s sends %d probes at the same time, %d of one namespace, and %d in a second; retry",
+			h.options.NodeName, maxProbes, maxNamespaceProbes, probesPerSecond))
 		return
 	}
 	defer release()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,33 +83,27 @@ func TestProbe(t *testing.T) {
 	refused("a pod of another node", strings.Replace(traceParameters, "web", "other", 1), http.StatusNotFound, "pod/default/other does not run on node node1")
 	fault = errors.New("no namespace")
 	refused("without a namespace", traceParameters, http.StatusServiceUnavailable, "no packet can be sent from the network namespace of pod/default/web on node node1: no namespace")
-	for range maxProbes {
-		n.probes.running <- struct{}{}
-	}
-	refused("a fifth one", traceParameters, http.StatusTooManyRequests, "sends 4 probes at the same time, and 10 in a second; retry")
+	first, second := n.probes.acquire("default"), n.probes.acquire("default")
+	refused("a third one of the namespace", traceParameters, http.StatusTooManyRequests, "sends 16 probes at the same time, 2 of one namespace, and 10 in a second; retry")
 	n.SetNetwork(nil)
-	for range maxProbes {
-		<-n.probes.running
-	}
+	first()
+	second()
 	refused("without a network", traceParameters, http.StatusServiceUnavailable, "is being set up")
 }
 
 func TestProbeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newProbeLimits()
-		var releases []func()
-		for range maxProbes {
-			releases = append(releases, l.acquire())
-		}
-		if l.acquire() != nil {
-			t.Error("got a fifth probe at the same time")
+		releases := []func(){l.acquire("a"), l.acquire("a"), l.acquire("b")}
+		if l.acquire("a") != nil {
+			t.Error("got a third probe of a namespace at the same time")
 		}
 		for _, release := range releases {
 			release()
 		}
-		accepted := maxProbes
+		accepted := len(releases)
 		for range 2 * probesPerSecond {
-			if release := l.acquire(); release != nil {
+			if release := l.acquire("a"); release != nil {
 				accepted++
 				release()
 			}
@@ -116,12 +111,15 @@ func TestProbeLimits(t *testing.T) {
 		if accepted != probesPerSecond {
 			t.Errorf("got %d probes at once, want %d", accepted, probesPerSecond)
 		}
-		<-time.After(time.Second / probesPerSecond)
-		if l.acquire() == nil {
-			t.Error("got no further probe after a tenth of a second")
+		running := 0
+		for i := range 2 * maxProbes {
+			<-time.After(time.Second / probesPerSecond)
+			if l.acquire(strconv.Itoa(i)) != nil {
+				running++
+			}
 		}
-		if len(l.running) != 1 {
-			t.Errorf("got %d running probes, want 1: refused ones occupy nothing", len(l.running))
+		if running != maxProbes || l.running != maxProbes {
+			t.Errorf("got %d probes at the same time, counted %d, want %d", running, l.running, maxProbes)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package diagnosticsserver
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -40,7 +41,8 @@ func (h *Handler) traffic(ctx context.Context) ([]diagnostics.PodTraffic, error)
 	return trafficOf(n.Pods(), ports), nil
 }
 
-// trafficOf returns the counters of the pods. It leaves out pods whose name is not known, and those whose port the switch does not have.
+// trafficOf returns the counters of the pods. It leaves out pods whose name is not known, and those whose port the switch does not have or can't read: a zero
+// would be followed by a rate of all its traffic.
 func trafficOf(pods []sandbox.Pod, ports []openflow.PortStats) []diagnostics.PodTraffic {
 	byNumber := make(map[int]*openflow.PortStats, len(ports))
 	for i := range ports {
@@ -49,13 +51,13 @@ func trafficOf(pods []sandbox.Pod, ports []openflow.PortStats) []diagnostics.Pod
 	all := make([]diagnostics.PodTraffic, 0, len(pods))
 	for _, p := range pods {
 		s := byNumber[p.OFPort]
-		if s == nil || p.Name == "" {
+		if s == nil || p.Name == "" || slices.Contains([]uint64{s.SentBytes, s.SentPackets, s.ReceivedBytes, s.ReceivedPackets}, openflow.NoCounter) {
 			continue
 		}
 		all = append(all, diagnostics.PodTraffic{
 			Namespace: p.Namespace, Name: p.Name, OFPort: p.OFPort, Age: metav1.Duration{Duration: s.Age()},
-			In:  diagnostics.Traffic{Bytes: orZero(s.SentBytes), Packets: orZero(s.SentPackets), Dropped: orZero(s.SentDropped)},
-			Out: diagnostics.Traffic{Bytes: orZero(s.ReceivedBytes), Packets: orZero(s.ReceivedPackets), Dropped: orZero(s.ReceivedDropped)},
+			In:  diagnostics.Traffic{Bytes: s.SentBytes, Packets: s.SentPackets, Dropped: orZero(s.SentDropped)},
+			Out: diagnostics.Traffic{Bytes: s.ReceivedBytes, Packets: s.ReceivedPackets, Dropped: orZero(s.ReceivedDropped)},
 		})
 	}
 	return all

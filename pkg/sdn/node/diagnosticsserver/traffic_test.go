@@ -26,20 +26,22 @@ func (s *portSwitch) PortStats(ctx context.Context) ([]openflow.PortStats, error
 	return s.ports(ctx)
 }
 
-// The switch receives what pods send. Ports of no pod, a pod without a port and one without a name are left out, and no traffic is an empty list.
+// The switch receives what pods send. Ports of no pod, a pod without a port, one without a name and one whose device can't be read are left out, and no traffic
+// is an empty list.
 func TestTraffic(t *testing.T) {
 	c := newClient(t)
 	sw := &portSwitch{ports: func(context.Context) ([]openflow.PortStats, error) {
 		return []openflow.PortStats{
+			{Port: 6, SentPackets: openflow.NoCounter, SentBytes: openflow.NoCounter, ReceivedPackets: openflow.NoCounter, ReceivedBytes: openflow.NoCounter},
 			{Port: 1, SentPackets: 99}, {Port: openflow.PortLocal, SentPackets: 98}, {Port: 5, SentPackets: 97}, {
 				Port: 3, Seconds: 60, Nanoseconds: 500_000_000, ReceivedPackets: 1, SentPackets: 2, ReceivedBytes: 100, SentBytes: 200, ReceivedDropped: 7, SentDropped: openflow.NoCounter,
 			},
 		}, nil
 	}}
 	n := newNetwork(written(t), sw)
-	nameless, waiting := webPod(), webPod()
-	nameless.Name, nameless.OFPort, waiting.OFPort = "", 5, -1
-	n.Pods = func() []sandbox.Pod { return []sandbox.Pod{nameless, webPod(), waiting} }
+	nameless, waiting, unread := webPod(), webPod(), webPod()
+	nameless.Name, nameless.OFPort, waiting.OFPort, unread.OFPort = "", 5, -1, 6
+	n.Pods = func() []sandbox.Pod { return []sandbox.Pod{nameless, webPod(), waiting, unread} }
 	c.SetNetwork(n)
 	var got diagnostics.NodeTraffic
 	c.get(t, diagnostics.TrafficPath, &got)

@@ -88,7 +88,7 @@ func (p Probe) status(err error, took time.Duration) diagnostics.ProbeStatus {
 		return diagnostics.ProbeStatus{Verdict: verdict, Reason: text, Duration: &metav1.Duration{Duration: took}}
 	}
 	unreachable := map[error]string{
-		unix.EHOSTUNREACH: "host unreachable (an ICMP error, or the next hop does not answer ARP)", unix.ENETUNREACH: "network unreachable (an ICMP error)",
+		unix.EHOSTUNREACH: "host unreachable (an ICMP error, or the next hop does not answer ARP)", unix.ENETUNREACH: "network unreachable (an ICMP error)", unix.EHOSTDOWN: "host unknown (an ICMP error)",
 		unix.ENOPROTOOPT: "protocol unreachable (an ICMP error)", unix.ECONNRESET: "connection reset",
 		unix.ECONNREFUSED: "port unreachable (an ICMP error)",
 	}

@@ -28,9 +28,8 @@ func (p Probe) open(pod ns.NetNS) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a socket in the pod's network namespace: %w", err)
 	}
-	err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrInet4{Addr: p.Source.As4()}))
-	if err == nil {
-		err = p.setOptions(fd)
+	if err = p.setOptions(fd); err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrInet4{Addr: p.Source.As4()}))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a socket with the pod's address: %w", err), unix.Close(fd))
@@ -46,7 +45,8 @@ const (
 
 func (p Probe) setOptions(fd int) error {
 	if p.Protocol == unix.IPPROTO_TCP {
-		return nil
+		// connect selects a port as for the pod's own sockets: one that is in use to other destinations.
+		return os.NewSyscallError("setsockopt IP_BIND_ADDRESS_NO_PORT", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 	}
 	// Without it the kernel reports only some ICMP errors to such sockets (ip(7)).
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1); err != nil {
