@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -204,8 +205,21 @@ type load struct {
 	cancel        context.CancelFunc
 	running       sync.WaitGroup
 	opened, wrong atomic.Int64
-	first         atomic.Pointer[error]
 	began         time.Time
+
+	mu       sync.Mutex
+	failures []string // the first ones, with their times
+}
+
+// maxFailures is the number of failures that a load describes.
+const maxFailures = 20
+
+func (l *load) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.failures) < maxFailures {
+		l.failures = append(l.failures, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
+	}
 }
 
 // startLoad opens connectionRate connections per second. Each sends a request and reads the response.
@@ -230,7 +244,7 @@ func startLoad(t *testing.T, from pod, to netip.AddrPort) *load {
 				l.opened.Add(1)
 				if err != nil {
 					l.wrong.Add(1)
-					l.first.CompareAndSwap(nil, &err)
+					l.fail(err)
 				}
 			}
 		})
@@ -265,7 +279,7 @@ func (l *load) stop(t *testing.T) {
 	l.running.Wait()
 	opened, wrong, took := l.opened.Load(), l.wrong.Load(), time.Since(l.began)
 	t.Logf("%d connections in %.1fs, %.0f per second", opened, took.Seconds(), float64(opened)/took.Seconds())
-	if first := l.first.Load(); wrong > 0 && first != nil {
-		t.Errorf("of %d connections %d failed, the first: %v", opened, wrong, *first)
+	if wrong > 0 {
+		t.Errorf("of %d connections %d failed, the first:\n%s", opened, wrong, strings.Join(l.failures, "\n"))
 	}
 }

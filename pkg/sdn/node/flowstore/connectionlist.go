@@ -25,7 +25,7 @@ type connectionList struct {
 // add selects a connection that is not valid. One without ports, or of SCTP, can't be flushed alone from the kernel's tracker: its whole zone is flushed,
 // and the zone's other connections pass replies only after a packet of the side that opened them.
 func (l *connectionList) add(c ovs.Connection) {
-	if !l.orphaned(c) && (l.invalid == nil || !l.invalid(c)) {
+	if l.isReplaceable(c) || !l.orphaned(c) && (l.invalid == nil || !l.invalid(c)) {
 		return
 	}
 	_, whole := l.zones[c.Zone]
@@ -41,17 +41,19 @@ func (l *connectionList) add(c ovs.Connection) {
 	}
 }
 
-// orphaned reports whether an end of the connection lost its pod. A closed connection to an endpoint of a service is not: since the list, a new connection of the
-// client, from the same port to another endpoint, may have taken its place, and would be flushed.
+// isReplaceable reports whether a new connection of the client may have taken the place of the connection since the list: one from the same port to another
+// endpoint of the service. A flush would be that of the new one.
+func (l *connectionList) isReplaceable(c ovs.Connection) bool {
+	_, deleted := l.deleted[c.Original.Src]
+	return c.Closed && c.IsTranslated() && !deleted
+}
+
+// orphaned reports whether an end of the connection lost its pod.
 func (l *connectionList) orphaned(c ovs.Connection) bool {
 	if len(l.deleted) == 0 {
 		return false
 	}
-	addrs := c.Addrs()
-	if c.Closed && c.IsTranslated() {
-		addrs = []netip.Addr{c.Original.Src}
-	}
-	for _, a := range addrs {
+	for _, a := range c.Addrs() {
 		if _, deleted := l.deleted[a]; deleted {
 			return true
 		}

@@ -47,7 +47,11 @@ func TestConnectionList_addressOfADeletedPod(t *testing.T) {
 			t.Errorf("%s: the connection is selected", name)
 		}
 	}
-	l := newConnectionList(nil, pod)
+	l := newConnectionList(all) // as after a restart
+	if l.add(closed); len(l.selected) > 0 {
+		t.Error("the closed connection to a service is selected after a restart")
+	}
+	l = newConnectionList(nil, pod)
 	if l.add(closed); len(l.selected) != 1 {
 		t.Error("the closed connection of a deleted client is not selected")
 	}
