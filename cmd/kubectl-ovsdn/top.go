@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 // topLister prints the rates of the pods' traffic between two samples of their counters.
@@ -131,10 +132,8 @@ func (l *topLister) show(ctx context.Context) error {
 		if _, l.unread, err = l.sample(ctx); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, l.interval) {
 			return ctx.Err()
-		case <-time.After(l.interval):
 		}
 	}
 	rates, problems, err := l.sample(ctx)

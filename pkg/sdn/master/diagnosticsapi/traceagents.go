@@ -17,7 +17,7 @@ import (
 
 const (
 	agentTraceTimeout = 5 * time.Second
-	agentRetry        = 200 * time.Millisecond // after 429: an agent answers four traces or probes at the same time
+	agentRetry        = 200 * time.Millisecond // after 429: an agent answers few requests at the same time
 
 	maxTraceAnswer  = 512 << 10 // bytes of an agent's answer
 	maxTraceAnswers = 4 << 20   // of all answers of one trace
@@ -62,32 +62,32 @@ func (a *traceAgents) Probe(ctx context.Context, node tracing.Node, packet diagn
 	return answer, nil
 }
 
-// ask requests the path, again after 429 for up to agentTraceTimeout. timeout is that of each request. Each answer is decoded into a new value.
+// ask requests the path while the agent is busy, for up to agentTraceTimeout. timeout is that of each request. Each answer is decoded into a new value.
 func (a *traceAgents) ask(ctx context.Context, timeout time.Duration, node tracing.Node, path string, query url.Values, newAnswer func() any) error {
-	retries, cancel := context.WithTimeout(ctx, agentTraceTimeout)
-	defer cancel()
-	for {
-		err := a.get(ctx, timeout, node, path, query, newAnswer())
-		var status *agentError
-		isStatus := errors.As(err, &status)
-		switch {
-		case err == nil:
-			return nil
-		case isStatus && status.code == http.StatusTooManyRequests:
-			if pause.For(retries, agentRetry) {
-				continue
-			}
-		case isStatus && !status.isUnsupported():
-			return &tracing.AgentError{Reason: explain(node.Name, err)}
-		}
-		return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: true}
+	err := whileBusy(ctx, agentTraceTimeout, func() error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return a.server.Agents.Get(ctx, node.Name, node.HostIP, path, query, newAnswer())
+	})
+	if err == nil {
+		return nil
 	}
+	status, isStatus := errors.AsType[*agentError](err)
+	isUsable := isStatus && status.code != http.StatusTooManyRequests && !status.isUnsupported()
+	return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: !isUsable}
 }
 
-func (a *traceAgents) get(ctx context.Context, timeout time.Duration, node tracing.Node, path string, query url.Values, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// whileBusy sends a request again, for up to most, while the agent answers others (429). It returns the last error.
+func whileBusy(ctx context.Context, most time.Duration, request func() error) error {
+	retries, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	return a.server.Agents.Get(ctx, node.Name, node.HostIP, path, query, answer)
+	for {
+		err := request()
+		status, isStatus := errors.AsType[*agentError](err)
+		if !isStatus || status.code != http.StatusTooManyRequests || !pause.For(retries, agentRetry) {
+			return err
+		}
+	}
 }
 
 // packetQuery returns the packet as a query: each field is the parameter of its JSON name.

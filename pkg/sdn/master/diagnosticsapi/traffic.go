@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
-	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 const (
@@ -98,20 +97,18 @@ func (s *Server) askTraffic(ctx context.Context, node Node) ([]diagnostics.PodTr
 	}
 	own, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	for {
-		answer := &trafficAnswer{}
-		err := s.Agents.Get(own, node.Name, node.HostIP, diagnostics.TrafficPath, nil, answer)
-		var status *agentError
-		switch {
-		case err == nil:
-			return answer.pods, nil
-		case errors.As(err, &status) && status.code == http.StatusTooManyRequests && pause.For(own, agentRetry):
-			continue
-		case ctx.Err() != nil && !errors.Is(own.Err(), context.DeadlineExceeded):
-			return nil, errNotAsked
-		}
-		return nil, err
+	var answer *trafficAnswer
+	err := whileBusy(own, statusTimeout, func() error {
+		answer = &trafficAnswer{}
+		return s.Agents.Get(own, node.Name, node.HostIP, diagnostics.TrafficPath, nil, answer)
+	})
+	switch {
+	case err == nil:
+		return answer.pods, nil
+	case ctx.Err() != nil && !errors.Is(own.Err(), context.DeadlineExceeded):
+		return nil, errNotAsked
 	}
+	return nil, err
 }
 
 // trafficAnswer decodes NodeTraffic of an agent within limits.
