@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +30,8 @@ type statusLister struct {
 	network networkclient.Interface
 	printer printers.ResourcePrinter
 	nodes   []string // empty: all
-	counted bool     // the objects of the cluster, which are counted once: there may be 50,000
+	// counted: the objects of the cluster, of which there may be 50,000, were read. That is done once.
+	counted bool
 }
 
 func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -42,7 +41,7 @@ func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 		Use:   "status [NODE...]",
 		Short: "Show the state of the nodes' pod networks",
 		Long: "Show the state of the pod network of all nodes, or of these, as their agents report it. The exit code is 0 if all are ready and\n" +
-			"without problems, else 1.",
+			"without problems, else 1. Warnings, which are Events of the last hour, do not change it.",
 		Example:           "  kubectl ovsdn status\n  kubectl ovsdn status node1 -o wide",
 		ValidArgsFunction: completeNodes(flags),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -94,6 +93,11 @@ func (s *statusLister) show(ctx context.Context) error {
 		problems = append(problems, problemsOf(st)...)
 	}
 	problems = append(problems, peerProblems(statuses)...)
+	cluster, err := s.readCluster(ctx, statuses)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, cluster.problems...)
 	_, isTable := s.printer.(*tablePrinter)
 	if err := s.print(statuses, isTable); err != nil {
 		return err
@@ -101,10 +105,14 @@ func (s *statusLister) show(ctx context.Context) error {
 	out := s.ErrOut
 	if isTable {
 		out = s.Out
-		s.printCluster(ctx, out, statuses)
+		printNodes(out, statuses)
+		cluster.print(out)
 	}
 	for _, p := range problems {
 		fmt.Fprintln(out, p)
+	}
+	if isTable {
+		cluster.printWarnings(out)
 	}
 	if len(problems) > 0 || len(statuses) == 0 {
 		return errReported
@@ -212,6 +220,9 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 	for _, refused := range st.RefusedFlows {
 		add("the switch refuses flows: " + refused)
 	}
+	if st.Addresses > 0 && st.Free == 0 {
+		add("no address of the subnet is free: new pods do not start")
+	}
 	return lines
 }
 
@@ -233,50 +244,4 @@ func peerProblems(statuses []diagnostics.NodeStatus) (lines []string) {
 	}
 	slices.Sort(lines)
 	return lines
-}
-
-// controllerNamespace and controllerLease name the Lease of the leader.
-const (
-	controllerNamespace = "ovsdn-system"
-	controllerLease     = "ovsdn-controller"
-)
-
-// printCluster prints the lines of the cluster. Those that the user may not read are left out.
-func (s *statusLister) printCluster(ctx context.Context, out io.Writer, statuses []diagnostics.NodeStatus) {
-	ready, versions := 0, map[string]int{}
-	for _, o := range statuses {
-		if o.Status.Error == "" && o.Status.Ready {
-			ready++
-		}
-		if o.Status.AgentVersion != "" {
-			versions[o.Status.AgentVersion]++
-		}
-	}
-	fmt.Fprintf(out, "\nNodes ready: %d/%d\n", ready, len(statuses))
-	var all []string
-	for _, v := range slices.Sorted(maps.Keys(versions)) {
-		all = append(all, fmt.Sprintf("%s (%d)", v, versions[v]))
-	}
-	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(all, ", ")))
-	if !s.counted {
-		s.counted = true
-		s.printCounts(ctx, out)
-	}
-	lease, err := s.kube.CoordinationV1().Leases(controllerNamespace).Get(ctx, controllerLease, metav1.GetOptions{})
-	if err == nil && lease.Spec.HolderIdentity != nil {
-		fmt.Fprintf(out, "Leader:      %s\n", *lease.Spec.HolderIdentity)
-	}
-}
-
-func (s *statusLister) printCounts(ctx context.Context, out io.Writer) {
-	if list, err := s.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{}); err == nil {
-		fmt.Fprintf(out, "Subnets:     %d\n", len(list.Items))
-	}
-	if list, err := s.network.NetworkV1().NetNamespaces().List(ctx, metav1.ListOptions{}); err == nil {
-		vnids := map[string]bool{}
-		for _, nn := range list.Items {
-			vnids[vnidOf(nn).String()] = true
-		}
-		fmt.Fprintf(out, "VNIDs:       %d of %d namespaces\n", len(vnids), len(list.Items))
-	}
 }

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// controllerNamespace and controllerLease name the Lease of the leader.
+const (
+	controllerNamespace = "ovsdn-system"
+	controllerLease     = "ovsdn-controller"
+)
+
+const (
+	pageSize       = 500 // objects of a list
+	maxWarnings    = 10  // that are printed
+	warningAge     = time.Hour
+	maxWarningText = 300 // bytes of a message that are printed
+)
+
+// clusterStatus is what concerns the cluster and not the agent of a node. What the user may not read is left out.
+type clusterStatus struct {
+	lines    []string // after those of the nodes
+	problems []string
+	warnings []corev1.Event // the newest first
+}
+
+// readCluster reads the Lease, and once all else. It fails only if the context ends.
+func (s *statusLister) readCluster(ctx context.Context, statuses []diagnostics.NodeStatus) (c clusterStatus, err error) {
+	if !s.counted {
+		s.counted = true
+		c.count(ctx, s)
+		c.addNodes(ctx, s, statuses)
+		c.addClusterNetwork(ctx, s)
+		c.addWarnings(ctx, s)
+	}
+	return c, c.addLeader(ctx, s)
+}
+
+func (c *clusterStatus) count(ctx context.Context, s *statusLister) {
+	if list, err := s.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{}); err == nil {
+		c.lines = append(c.lines, fmt.Sprintf("Subnets:     %d", len(list.Items)))
+	}
+	if list, err := s.network.NetworkV1().NetNamespaces().List(ctx, metav1.ListOptions{}); err == nil {
+		vnids := map[string]bool{}
+		for _, nn := range list.Items {
+			vnids[vnidOf(nn).String()] = true
+		}
+		c.lines = append(c.lines, fmt.Sprintf("VNIDs:       %d of %d namespaces", len(vnids), len(list.Items)))
+	}
+}
+
+// addNodes adds the Nodes that have no HostSubnet, and no agent that reports it.
+func (c *clusterStatus) addNodes(ctx context.Context, s *statusLister, statuses []diagnostics.NodeStatus) {
+	if len(s.nodes) > 0 {
+		return
+	}
+	known := map[string]bool{}
+	for _, o := range statuses {
+		known[o.Name] = true
+	}
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := s.kube.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return
+		}
+		for _, node := range list.Items {
+			if known[node.Name] {
+				continue
+			}
+			text := node.Name + ": no HostSubnet"
+			if condition := config.NetworkUnavailable(&node); condition != nil && condition.Status == corev1.ConditionTrue {
+				text += ": " + condition.Reason + ": " + oneLine(condition.Message)
+			}
+			c.problems = append(c.problems, text)
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return
+		}
+	}
+}
+
+func (c *clusterStatus) addClusterNetwork(ctx context.Context, s *statusLister) {
+	o, err := s.network.NetworkV1().ClusterNetworks().Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	conditions, err := config.Conditions(o)
+	if err != nil {
+		return
+	}
+	if accepted := meta.FindStatusCondition(conditions, config.ConditionAccepted); accepted != nil && accepted.Status == metav1.ConditionFalse {
+		c.problems = append(c.problems, fmt.Sprintf("ClusterNetwork %s: not accepted: %s: %s", o.Name, accepted.Reason, oneLine(accepted.Message)))
+	}
+}
+
+// addWarnings adds the Events of agents and controllers; if nodes were given, those on objects with their names.
+func (c *clusterStatus) addWarnings(ctx context.Context, s *statusLister) {
+	for _, source := range []string{"ovsdn-controller", "ovsdn-node"} {
+		list, err := s.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,source=" + source, Limit: pageSize})
+		if err != nil {
+			continue
+		}
+		for _, e := range list.Items {
+			if time.Since(e.LastTimestamp.Time) < warningAge && (len(s.nodes) == 0 || slices.Contains(s.nodes, e.InvolvedObject.Name)) {
+				c.warnings = append(c.warnings, e)
+			}
+		}
+	}
+	slices.SortStableFunc(c.warnings, func(a, b corev1.Event) int { return b.LastTimestamp.Compare(a.LastTimestamp.Time) })
+}
+
+// addLeader adds the holder of the Lease, and the problem that it does not renew it.
+func (c *clusterStatus) addLeader(ctx context.Context, s *statusLister) error {
+	get := func(ctx context.Context) (*coordinationv1.Lease, error) {
+		return s.kube.CoordinationV1().Leases(controllerNamespace).Get(ctx, controllerLease, metav1.GetOptions{})
+	}
+	lease, err := get(ctx)
+	if err != nil {
+		return ctx.Err()
+	}
+	holder := ""
+	if lease.Spec.HolderIdentity != nil {
+		holder = *lease.Spec.HolderIdentity
+	}
+	c.lines = append(c.lines, "Leader:      "+orNone(holder))
+	if holder == "" {
+		c.problems = append(c.problems, "no controller leads: the Lease has no holder")
+		return nil
+	}
+	length, renewed := leaseOf(lease)
+	if length == 0 || isFresh(length, renewed) {
+		return nil
+	}
+	// Either it has expired, or the clocks differ: a leader renews it before it expires.
+	err = wait.PollUntilContextTimeout(ctx, time.Second, length, false, func(ctx context.Context) (bool, error) {
+		now, err := get(ctx)
+		if err != nil {
+			return false, nil // counts as not renewed
+		}
+		_, again := leaseOf(now)
+		return !again.Equal(renewed), nil
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		c.problems = append(c.problems, fmt.Sprintf("no controller leads: %s has not renewed the Lease for %s", holder, duration.HumanDuration(max(length, time.Since(renewed)))))
+	}
+	return nil
+}
+
+// leaseOf returns how long a Lease is valid after it was renewed; 0 if that is unknown.
+func leaseOf(lease *coordinationv1.Lease) (length time.Duration, renewed time.Time) {
+	if lease.Spec.LeaseDurationSeconds == nil || lease.Spec.RenewTime == nil {
+		return 0, time.Time{}
+	}
+	const longest = 60 * time.Second // to wait for
+	return min(time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second, longest), lease.Spec.RenewTime.Time
+}
+
+// isFresh reports whether the Lease is valid by this machine's clock, if that is not behind by more than its length.
+func isFresh(length time.Duration, renewed time.Time) bool {
+	age := time.Since(renewed)
+	return -length < age && age < length
+}
+
+// printNodes prints how many nodes are ready, and the versions of their agents.
+func printNodes(out io.Writer, statuses []diagnostics.NodeStatus) {
+	ready, versions := 0, map[string]int{}
+	for _, o := range statuses {
+		if o.Status.Error == "" && o.Status.Ready {
+			ready++
+		}
+		if o.Status.AgentVersion != "" {
+			versions[o.Status.AgentVersion]++
+		}
+	}
+	fmt.Fprintf(out, "\nNodes ready: %d/%d\n", ready, len(statuses))
+	var all []string
+	for _, v := range slices.Sorted(maps.Keys(versions)) {
+		all = append(all, fmt.Sprintf("%s (%d)", v, versions[v]))
+	}
+	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(all, ", ")))
+}
+
+func (c *clusterStatus) print(out io.Writer) {
+	for _, line := range c.lines {
+		fmt.Fprintln(out, line)
+	}
+}
+
+func (c *clusterStatus) printWarnings(out io.Writer) {
+	if len(c.warnings) == 0 {
+		return
+	}
+	fmt.Fprintln(out, "Warnings of the last hour:")
+	for _, e := range c.warnings[:min(len(c.warnings), maxWarnings)] {
+		object := strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Name
+		if e.InvolvedObject.Namespace != "" {
+			object = strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
+		}
+		age := duration.HumanDuration(max(0, time.Since(e.LastTimestamp.Time)))
+		fmt.Fprintf(out, "  %s ago  %s: %s: %s\n", age, object, e.Reason, oneLine(e.Message))
+	}
+	if more := len(c.warnings) - maxWarnings; more > 0 {
+		fmt.Fprintf(out, "  and %d more: kubectl get events -A --field-selector type=Warning\n", more)
+	}
+}
+
+// oneLine returns the beginning of a text, without what would move the terminal's cursor.
+func oneLine(text string) string {
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")
+	if len(text) > maxWarningText {
+		text = strings.ToValidUTF8(text[:maxWarningText], "") + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, cmp.Or(text, "<none>"))
+}
