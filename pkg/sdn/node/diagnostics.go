@@ -33,7 +33,7 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	d := &diagnosticsserver.Network{
 		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
 		Drops: sampler.Drops, Peers: n.pinger.Problems,
-		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
+		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, UnresolvedNames: n.egress.UnresolvedNames, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
 		Probe: podprobe.Send,
 	}
 	if n.policies != nil {

@@ -29,6 +29,8 @@ type Network struct {
 
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
 	EgressPolicies  func(namespace string) []string   // the EgressNetworkPolicies of a namespace
+	// UnresolvedNames are DNS names of a namespace's EgressNetworkPolicies without an address, and the number of those beyond most.
+	UnresolvedNames func(namespace string, most int) (names []string, more int)
 
 	Node         pipeline.Node
 	HostSubnetOf func(node string) (*config.HostSubnet, bool) // of another node

@@ -283,3 +283,15 @@ func TestTrace_subnet(t *testing.T) {
 		tc.check(t, n, name)
 	}
 }
+
+// A packet that an egress firewall denies would perhaps be allowed by a rule whose name has no address.
+func TestTrace_unresolvedNames(t *testing.T) {
+	tier.Parallel(t)
+	n := newTraceNode(t)
+	n.setMode(t, config.ModeNetworkPolicy, false)
+	n.network.UnresolvedNames = func(namespace string, _ int) ([]string, int) {
+		return []string{"api.example.com (the DNS server answered SERVFAIL)", "of-" + namespace + ".example.com"}, 3
+	}
+	traceCase{"from=pod/shop/cart destination=203.0.113.5", dropped, "denies the destination 203.0.113.5 (the rule for 203.0.113.0/24); DNS names of its rules without an address: " +
+		"api.example.com (the DNS server answered SERVFAIL), of-shop.example.com, 3 more", "", "egressnetworkpolicy/shop/limits"}.check(t, n, "unresolved names")
+}

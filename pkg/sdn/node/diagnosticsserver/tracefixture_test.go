@@ -116,6 +116,7 @@ func (n *traceNode) setMode(t *testing.T, mode config.Mode, balances bool) {
 	n.network = &Network{
 		Mode: mode, HostSubnet: &config.HostSubnet{HostIP: p.VTEP, Subnets: p.Subnets}, Store: n.store, Switch: n.bridge, Policies: fakePolicies{}, Node: p, Pods: tracePods,
 		HasEgressPolicy: func(string, string) bool { return true }, EgressPolicies: func(string) []string { return []string{"limits"} },
+		UnresolvedNames: func(string, int) ([]string, int) { return nil, 0 },
 		HostSubnetOf: func(node string) (*config.HostSubnet, bool) {
 			return &config.HostSubnet{Node: node, HostIP: addr("192.0.2.2"), Subnets: prefix("10.129.0.0/23")}, node == "node2"
 		},

@@ -173,7 +173,7 @@ func (t *tracer) cause(at place, answer *diagnostics.NodeTrace) string {
 		if t.isService(destination) { // its endpoints were evaluated
 			return fmt.Sprintf("%s: %s", text, matched(at.flow.Key.Match))
 		}
-		return fmt.Sprintf("%s %s (%s)", text, destination, matched(at.flow.Key.Match))
+		return fmt.Sprintf("%s %s (%s)%s", text, destination, matched(at.flow.Key.Match), t.unresolved(at.step.Objects))
 	case pipeline.EgressIPTable:
 		if ip := number(end["reg11"]); ip != 0 {
 			return fmt.Sprintf("%s: %s", text, addrOf(ip))
@@ -182,6 +182,26 @@ func (t *tracer) cause(at place, answer *diagnostics.NodeTrace) string {
 		return fmt.Sprintf("%s (%s to %s)", text, source, destination)
 	}
 	return text
+}
+
+// unresolved returns the DNS names without an address of the EgressNetworkPolicies, for the end of a sentence: their Allow rules allow nothing, and their Deny rules
+// deny all if they have never been resolved.
+func (t *tracer) unresolved(policies []diagnostics.TraceObject) string {
+	if len(policies) == 0 {
+		return ""
+	}
+	o, err := diagnostics.ParseObject(policies[0].Object)
+	if err != nil {
+		return ""
+	}
+	names, more := t.UnresolvedNames(o.Namespace, maxOwners)
+	if len(names) == 0 {
+		return ""
+	}
+	if more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return "; DNS names of its rules without an address: " + strings.Join(names, ", ")
 }
 
 // matched returns the destination that a flow of the egress firewall matches.

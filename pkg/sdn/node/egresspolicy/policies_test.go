@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +140,15 @@ func TestPolicies_names(t *testing.T) {
 	a, _ := c.start(t, "tenant/5")
 	one, two := "priority=132,reg10=0x1,nw_dst=192.0.2.1,actions=pass", "priority=132,reg10=0x1,nw_dst=192.0.2.2,actions=pass"
 	a.want(denyAll1, one, two)
+	if names, more := a.UnresolvedNames("tenant", 1); len(names) != 1 || names[0] != "none.example.com" || more != 1 {
+		t.Errorf("got unresolved names %q and %d more, want none.example.com and 1", names, more)
+	}
+	if names, more := a.UnresolvedNames("tenant", 5); len(names) != 2 || !strings.HasPrefix(names[1], "silent.example.com") || more != 0 {
+		t.Errorf("got unresolved names %q and %d more, want none.example.com and silent.example.com", names, more)
+	}
+	if names, more := a.UnresolvedNames("other", 5); len(names) != 0 || more != 0 {
+		t.Errorf("got unresolved names %q and %d more of a namespace without pods", names, more)
+	}
 
 	c.policies.Modify(egressPolicy("tenant/default", "Allow www.example.com", "Deny silent.example.com", "Allow 198.51.100.0/24"))
 	a.want(denyAll1, one, two, "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")

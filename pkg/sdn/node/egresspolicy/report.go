@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -110,6 +111,32 @@ func (r *reporter) summary(o *networkv1.EgressNetworkPolicy) (node egressstatus.
 		}
 	}
 	return node, pending
+}
+
+// UnresolvedNames returns the DNS names of a namespace's rules that have no address, each with the error of the last query, and the number of those beyond most.
+func (p *Policies) UnresolvedNames(namespace string, most int) (names []string, more int) {
+	p.mu.Lock()
+	n := p.namespaces[namespace]
+	var all []string
+	if n != nil {
+		all = config.EgressNames(n.rules)
+	}
+	p.mu.Unlock()
+	for _, name := range all {
+		answer := p.resolver.Answer(name)
+		if len(answer.Addrs) > 0 {
+			continue
+		}
+		if len(names) == most {
+			more++
+			continue
+		}
+		if answer.Err != nil {
+			name += fmt.Sprintf(" (%s)", shorten(reconcile.OneLine(answer.Err)))
+		}
+		names = append(names, name)
+	}
+	return names, more
 }
 
 func nameStatus(name string, a dnsresolver.Answer) egressstatus.Name {
