@@ -186,8 +186,11 @@ func isFresh(length time.Duration, renewed time.Time) bool {
 
 // printNodes prints how many nodes are ready, and the versions of their agents.
 func printNodes(out io.Writer, statuses []diagnostics.NodeStatus) {
-	ready, versions := 0, map[string]int{}
+	ready, all, versions := 0, 0, map[string]int{}
 	for _, o := range statuses {
+		if !o.Status.NoAgent {
+			all++
+		}
 		if o.Status.Error == "" && o.Status.Ready {
 			ready++
 		}
@@ -195,12 +198,12 @@ func printNodes(out io.Writer, statuses []diagnostics.NodeStatus) {
 			versions[o.Status.AgentVersion]++
 		}
 	}
-	fmt.Fprintf(out, "\nNodes ready: %d/%d\n", ready, len(statuses))
-	var all []string
+	fmt.Fprintf(out, "\nNodes ready: %d/%d\n", ready, all)
+	var texts []string
 	for _, v := range slices.Sorted(maps.Keys(versions)) {
-		all = append(all, fmt.Sprintf("%s (%d)", v, versions[v]))
+		texts = append(texts, fmt.Sprintf("%s (%d)", v, versions[v]))
 	}
-	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(all, ", ")))
+	fmt.Fprintf(out, "Versions:    %s\n", orNone(strings.Join(texts, ", ")))
 }
 
 func (c *clusterStatus) print(out io.Writer) {

@@ -112,3 +112,24 @@ func TestStatus_manyWarnings(t *testing.T) {
 		t.Errorf("got %d bytes, want %d warnings and %q:\n%s", len(out), maxWarnings, want, out)
 	}
 }
+
+// HostSubnets of external machines are no problem.
+func TestStatus_noAgent(t *testing.T) {
+	external := diagnostics.NodeStatusStatus{Error: "an external machine, which has no agent", NoAgent: true}
+	api := newFakeAPI(t, map[string]any{
+		diagnosticsPath + "/nodestatuses": nodeStatuses(readyStatus(), external),
+		diagnosticsPath + "/nodetraffics": diagnostics.NodeTrafficList{Items: []diagnostics.NodeTraffic{{ObjectMeta: metav1.ObjectMeta{Name: "node2"}, Error: external.Error, NoAgent: true}}},
+	})
+	api.wants(t, exitOK, `
+NODE    READY     HOST-IP     SUBNET          PODS        FREE        FLOWS       DRIFT       VERSION
+node1   True      192.0.2.1   10.128.0.0/23   12          497         840         0           v1.2.0
+node2   NoAgent   192.0.2.2   10.129.0.0/23   <unknown>   <unknown>   <unknown>   <unknown>   <none>
+
+Nodes ready: 1/1
+Versions:    v1.2.0 (1)
+`, "", "status")
+	api.wants(t, exitOK, "", "No dropped packets\n", "drops")
+	if code, out, errOut := api.run(t.Context(), "top", "pods", "-A", "--interval=1s"); code != exitOK || strings.Contains(errOut, "external") {
+		t.Errorf("top: got exit code %d, output %q, errors %q", code, out, errOut)
+	}
+}

@@ -62,7 +62,7 @@ func (l *dropLister) show(ctx context.Context) error {
 		return err
 	}
 	for _, st := range statuses {
-		if st.Status.Error != "" {
+		if st.Status.Error != "" && !st.Status.NoAgent {
 			problems = append(problems, st.Name+": "+st.Status.Error)
 		}
 	}

@@ -181,6 +181,8 @@ func statusTable(statuses []diagnostics.NodeStatus) *metav1.Table {
 		st := o.Status
 		ready := "False"
 		switch {
+		case st.NoAgent:
+			ready = "NoAgent"
 		case st.Error != "":
 			ready = "Unknown"
 		case st.Ready:
@@ -210,6 +212,9 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 		lines = append(lines, o.Name+": "+strings.ReplaceAll(text, "\n", "; "))
 	}
 	st := o.Status
+	if st.NoAgent {
+		return nil
+	}
 	if st.Error != "" {
 		add(st.Error)
 		return lines

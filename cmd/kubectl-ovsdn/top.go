@@ -179,7 +179,7 @@ func (l *topLister) sample(ctx context.Context) (rates []*trafficRate, problems 
 // read calls each for the chosen pods. It retains one page of nodes at a time.
 func (l *topLister) read(ctx context.Context, each func(node string, p *diagnostics.PodTraffic)) (problems []string, err error) {
 	eachOf := func(o *diagnostics.NodeTraffic) {
-		if o.Error != "" {
+		if o.Error != "" && !o.NoAgent {
 			problems = append(problems, o.Name+": "+o.Error)
 		}
 		for i := range o.Pods {

@@ -11,8 +11,9 @@ type NodeTraffic struct {
 	metav1.ObjectMeta `json:"metadata"`
 
 	// Error is why the agent did not answer. There are no pods then.
-	Error string       `json:"error,omitempty"`
-	Pods  []PodTraffic `json:"pods"`
+	Error   string       `json:"error,omitempty"`
+	NoAgent bool         `json:"noAgent,omitempty"` // as in NodeStatusStatus
+	Pods    []PodTraffic `json:"pods"`
 }
 
 // PodTraffic has the counters of the port of a pod at one moment.

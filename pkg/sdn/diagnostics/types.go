@@ -33,6 +33,8 @@ type NodeStatus struct {
 type NodeStatusStatus struct {
 	// Error is why the agent did not answer. All fields below but HostIP and Subnet are empty then.
 	Error string `json:"error,omitempty"`
+	// NoAgent reports that the HostSubnet is not expected to have an agent, for the reason in Error: it is an external machine's, or its Node was deleted.
+	NoAgent bool `json:"noAgent,omitempty"`
 
 	HostIP string `json:"hostIP,omitempty"` // of the HostSubnet
 	Subnet string `json:"subnet,omitempty"` // of the HostSubnet

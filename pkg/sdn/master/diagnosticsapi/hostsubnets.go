@@ -20,6 +20,8 @@ type Node struct {
 	Labels map[string]string // of the HostSubnet
 	// NoAgent is why no agent is asked; "" if one is.
 	NoAgent string
+	// IsExpected reports that NoAgent is no fault.
+	IsExpected bool
 }
 
 // Nodes has all nodes.
@@ -70,9 +72,9 @@ func nodeOf(o *networkv1.HostSubnet) Node {
 	n.HostIP = addr
 	switch {
 	case config.IsExternal(o) || hasFixedVNID:
-		n.NoAgent = "an external machine, which has no agent"
+		n.NoAgent, n.IsExpected = "an external machine, which has no agent", true
 	case config.IsRetained(o):
-		n.NoAgent = "its Node was deleted; the HostSubnet is retained for a time"
+		n.NoAgent, n.IsExpected = "its Node was deleted; the HostSubnet is retained for a time", true
 	case o.Host != o.Name:
 		n.NoAgent = "invalid HostSubnet: host is not the object's name"
 	case err != nil:

@@ -126,18 +126,18 @@ func TestServer_readsHostSubnets(t *testing.T) {
 	})
 	var got []string
 	for _, n := range s.nodes.List() {
-		got = append(got, fmt.Sprint(n.Name, " ", n.HostIP, " ", n.Labels, " ", n.NoAgent))
+		got = append(got, fmt.Sprint(n.Name, " ", n.HostIP, " ", n.Labels, " ", n.NoAgent, " ", n.IsExpected))
 		if one, ok := s.nodes.Get(n.Name); !ok || cmp.Diff(n.NoAgent, one.NoAgent) != "" {
 			t.Errorf("%s: got %+v, want %+v", n.Name, one, n)
 		}
 	}
 	if diff := cmp.Diff([]string{
-		"node1 192.0.2.1 map[a:b] ",
-		"node2 invalid IP map[] invalid HostSubnet: hostIP 127.0.0.1 can't be reached by other nodes: write the node's address in their network",
-		"node3 192.0.2.3 map[] an external machine, which has no agent",
-		"node5 192.0.2.5 map[] its Node was deleted; the HostSubnet is retained for a time",
-		"node6 192.0.2.6 map[] invalid HostSubnet: host is not the object's name",
-		"node7 192.0.2.7 map[] an external machine, which has no agent",
+		"node1 192.0.2.1 map[a:b]  false",
+		"node2 invalid IP map[] invalid HostSubnet: hostIP 127.0.0.1 can't be reached by other nodes: write the node's address in their network false",
+		"node3 192.0.2.3 map[] an external machine, which has no agent true",
+		"node5 192.0.2.5 map[] its Node was deleted; the HostSubnet is retained for a time true",
+		"node6 192.0.2.6 map[] invalid HostSubnet: host is not the object's name false",
+		"node7 192.0.2.7 map[] an external machine, which has no agent true",
 	}, got); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}

@@ -100,7 +100,7 @@ func (s *Server) status(ctx context.Context, node Node) diagnostics.NodeStatus {
 	}
 	limitStatus(&o.Status)
 	o.TypeMeta, o.ObjectMeta = typeMeta("NodeStatus"), metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}
-	o.Status.Error, o.Status.Subnet, o.Status.HostIP = message, node.Subnet, ""
+	o.Status.Error, o.Status.NoAgent, o.Status.Subnet, o.Status.HostIP = message, node.IsExpected, node.Subnet, ""
 	if node.HostIP.IsValid() {
 		o.Status.HostIP = node.HostIP.String()
 	}

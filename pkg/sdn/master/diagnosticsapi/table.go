@@ -39,7 +39,7 @@ const wide = 1
 func statusColumns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name", Description: "Name of the Node."},
-		{Name: "Ready", Type: "string", Description: "True, False, or Unknown if the agent does not answer."},
+		{Name: "Ready", Type: "string", Description: "True, False, Unknown if the agent does not answer, or NoAgent if none is expected."},
 		{Name: "Host-IP", Type: "string", Description: "Address of the HostSubnet."},
 		{Name: "Subnet", Type: "string", Description: "Subnet of the HostSubnet."},
 		{Name: "Pods", Type: "integer", Description: "Pods in the pod network."},
@@ -81,7 +81,11 @@ func statusTable(items []diagnostics.NodeStatus, meta metav1.ListMeta, policy me
 func statusCells(o *diagnostics.NodeStatus) []any {
 	s := &o.Status
 	if s.Error != "" { // kubectl prints nothing for nil
-		return []any{o.Name, "Unknown", s.HostIP, s.Subnet, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, s.Error}
+		ready := "Unknown"
+		if s.NoAgent {
+			ready = "NoAgent"
+		}
+		return []any{o.Name, ready, s.HostIP, s.Subnet, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, s.Error}
 	}
 	ready := "False"
 	if s.Ready {

@@ -44,7 +44,7 @@ func lines(text string) (trimmed []string) {
 
 func TestServer_tableOfStatuses(t *testing.T) {
 	all := nodes(3)
-	all[2].NoAgent = "an external machine, which has no agent"
+	all[2].NoAgent, all[2].IsExpected = "an external machine, which has no agent", true
 	f := newFixture(t, all, agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
 		if node == "node0001" {
 			return "", errors.New("connection lost")
@@ -59,7 +59,7 @@ func TestServer_tableOfStatuses(t *testing.T) {
 		"NAME       READY     HOST-IP     SUBNET          PODS   FLOWS   DRIFT   VERSION",
 		"node0000   True      192.0.0.0   10.128.0.0/23   3      200     1       v1.0",
 		"node0001   Unknown   192.0.0.1   10.128.0.0/23",
-		"node0002   Unknown   192.0.0.2   10.128.0.0/23",
+		"node0002   NoAgent   192.0.0.2   10.128.0.0/23",
 	}
 	if diff := cmp.Diff(want, lines(printed(t, r, false))); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

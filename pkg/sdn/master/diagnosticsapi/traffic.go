@@ -76,7 +76,8 @@ func (s *Server) getTraffic(w http.ResponseWriter, r *http.Request, q request) e
 // traffic returns the counters that the node's agent reports, or why it does not.
 func (s *Server) traffic(ctx context.Context, node Node) diagnostics.NodeTraffic {
 	o := diagnostics.NodeTraffic{
-		TypeMeta: typeMeta("NodeTraffic"), ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Error: node.NoAgent, Pods: []diagnostics.PodTraffic{},
+		TypeMeta: typeMeta("NodeTraffic"), ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Error: node.NoAgent, NoAgent: node.IsExpected,
+		Pods: []diagnostics.PodTraffic{},
 	}
 	if o.Error != "" {
 		return o

@@ -22,7 +22,7 @@ const trafficPath = versionPath + "/nodetraffics"
 // A list has the answers of the agents and the reasons of those that do not answer, and continues after maxTrafficNodes nodes.
 func TestServer_traffic(t *testing.T) {
 	all := nodes(maxTrafficNodes + 2)
-	all[2].NoAgent = "an external machine, which has no agent"
+	all[2].NoAgent, all[2].IsExpected = "an external machine, which has no agent", true
 	f := newFixture(t, all, agentFunc(func(_ context.Context, node, path string, query url.Values) (string, error) {
 		if path != diagnostics.TrafficPath || len(query) > 0 {
 			return "", fmt.Errorf("unexpected request %s %v", path, query)
@@ -30,7 +30,7 @@ func TestServer_traffic(t *testing.T) {
 		if node == "node0001" {
 			return "", &agentError{code: http.StatusNotFound, message: "404 page not found"}
 		}
-		return `{"metadata":{"name":"other"},"error":"e","unknown":1,"pods":[{"namespace":"ns","name":"a.b","ofPort":3,"age":"1m0.5s","in":{"bytes":1,"packets":2,"dropped":3},"out":{"bytes":18446744073709551615}}]}`, nil
+		return `{"metadata":{"name":"other"},"error":"e","noAgent":true,"unknown":1,"pods":[{"namespace":"ns","name":"a.b","ofPort":3,"age":"1m0.5s","in":{"bytes":1,"packets":2,"dropped":3},"out":{"bytes":18446744073709551615}}]}`, nil
 	}))
 	own := metav1.TypeMeta{Kind: "NodeTraffic", APIVersion: "diagnostics.ovsdn.io/v1alpha1"}
 	pod := diagnostics.PodTraffic{
@@ -40,7 +40,7 @@ func TestServer_traffic(t *testing.T) {
 	want := []diagnostics.NodeTraffic{
 		{TypeMeta: own, ObjectMeta: metav1.ObjectMeta{Name: "node0000"}, Pods: []diagnostics.PodTraffic{pod}},
 		{TypeMeta: own, ObjectMeta: metav1.ObjectMeta{Name: "node0001"}, Pods: []diagnostics.PodTraffic{}, Error: "the agent of node0001 does not support it; upgrade the agent"},
-		{TypeMeta: own, ObjectMeta: metav1.ObjectMeta{Name: "node0002"}, Pods: []diagnostics.PodTraffic{}, Error: "an external machine, which has no agent"},
+		{TypeMeta: own, ObjectMeta: metav1.ObjectMeta{Name: "node0002"}, Pods: []diagnostics.PodTraffic{}, Error: "an external machine, which has no agent", NoAgent: true},
 	}
 	list := decode[diagnostics.NodeTrafficList](t, f.get(t, "admin", trafficPath, "Accept", acceptKubectl), http.StatusOK)
 	if len(list.Items) != maxTrafficNodes || list.Continue == "" || list.Kind != "NodeTrafficList" {
