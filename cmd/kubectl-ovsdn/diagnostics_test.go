@@ -87,7 +87,7 @@ func nodeStatuses(states ...diagnostics.NodeStatusStatus) diagnostics.NodeStatus
 func readyStatus() diagnostics.NodeStatusStatus {
 	return diagnostics.NodeStatusStatus{
 		AgentVersion: "v1.2.0", OVSVersion: "3.1.0", Datapath: "system", Mode: "multitenant", Ready: true, Pods: 12, Addresses: 509, Free: 497, Flows: 840,
-		LastAudit: &metav1.Time{Time: time.Date(2026, 11, 26, 4, 0, 0, 0, time.UTC)},
+		Peers: 2, AnsweringPeers: 2, LastAudit: &metav1.Time{Time: time.Date(2026, 11, 26, 4, 0, 0, 0, time.UTC)},
 	}
 }
 
@@ -167,8 +167,8 @@ node3: the agent does not answer: connection refused
 node3: from node1, node2: the overlay does not answer
 `, "", "status")
 	api.wants(t, exitOK, `
-NODE    READY   HOST-IP     SUBNET          PODS   FREE   FLOWS   DRIFT   VERSION   MODE          DATAPATH   OVS     LAST AUDIT
-node1   True    192.0.2.1   10.128.0.0/23   12     497    840     0       v1.2.0    multitenant   system     3.1.0   2026-11-26T04:00:00Z
+NODE    READY   HOST-IP     SUBNET          PODS   FREE   FLOWS   DRIFT   VERSION   MODE          DATAPATH   OVS     LAST AUDIT             PEERS
+node1   True    192.0.2.1   10.128.0.0/23   12     497    840     0       v1.2.0    multitenant   system     3.1.0   2026-11-26T04:00:00Z   2/2
 
 Nodes ready: 1/1
 Versions:    v1.2.0 (1)

@@ -175,7 +175,7 @@ func statusTable(statuses []diagnostics.NodeStatus) *metav1.Table {
 		{Name: "Node", Type: "string"}, {Name: "Ready", Type: "string"}, {Name: "Host-IP", Type: "string"}, {Name: "Subnet", Type: "string"},
 		{Name: "Pods", Type: "string"}, {Name: "Free", Type: "string"}, {Name: "Flows", Type: "string"}, {Name: "Drift", Type: "string"}, {Name: "Version", Type: "string"},
 		{Name: "Mode", Type: "string", Priority: onlyWide}, {Name: "Datapath", Type: "string", Priority: onlyWide}, {Name: "OVS", Type: "string", Priority: onlyWide},
-		{Name: "Last Audit", Type: "string", Priority: onlyWide},
+		{Name: "Last Audit", Type: "string", Priority: onlyWide}, {Name: "Peers", Type: "string", Priority: onlyWide},
 	}}
 	for _, o := range statuses {
 		st := o.Status
@@ -200,7 +200,7 @@ func statusTable(statuses []diagnostics.NodeStatus) *metav1.Table {
 		}
 		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{
 			o.Name, ready, orNone(st.HostIP), orNone(st.Subnet), number(int64(st.Pods)), number(int64(st.Free)), number(int64(st.Flows)), number(st.Drift),
-			orNone(st.AgentVersion), orNone(st.Mode), orNone(st.Datapath), orNone(st.OVSVersion), orNone(audit),
+			orNone(st.AgentVersion), orNone(st.Mode), orNone(st.Datapath), orNone(st.OVSVersion), orNone(audit), fmt.Sprintf("%d/%d", st.AnsweringPeers, st.Peers),
 		}})
 	}
 	return table

@@ -94,7 +94,21 @@ func TestPeerProblems(t *testing.T) {
 		t.Skip("complete tier: three probes in a row must be lost, one every ten seconds")
 	}
 	x := newTrio(t)
-	healthy := func(ctx context.Context) error { return x.kubectlOVSDN(ctx, nil, "status") }
+	healthy := func(ctx context.Context) error {
+		if err := x.kubectlOVSDN(ctx, nil, "status"); err != nil {
+			return err
+		}
+		var list struct{ Items []diagnostics.NodeStatus }
+		if err := x.kubectlOVSDN(ctx, &list, "status"); err != nil {
+			return err
+		}
+		for _, node := range list.Items { // a node that has never answered is not reported, nor its overlay for some minutes
+			if got, want := node.Status.AnsweringPeers, len(x.Nodes())-1; got != want {
+				return fmt.Errorf("%d nodes answer the probes of %s, want %d", got, node.Name, want)
+			}
+		}
+		return nil
+	}
 	fixture.Eventually(t, fixture.SyncTime, "status before", healthy)
 	rule := []string{"PREROUTING", "-i", "tun0", "-p", "icmp", "-j", "DROP"}
 	x.Output(t, fixture.Node2, append([]string{"iptables", "-t", "raw", "-I"}, rule...)...)

@@ -59,9 +59,11 @@ type NodeStatusStatus struct {
 	Addresses int `json:"addresses"`     // of the node's subnet
 	Free      int `json:"freeAddresses"` // of them
 
-	// PeerProblems are other nodes that ICMP probes do not reach through the overlay, at most 20. Peers is the number of nodes that are probed.
-	PeerProblems []PeerProblem `json:"peerProblems,omitempty"`
-	Peers        int           `json:"peers"`
+	// PeerProblems are other nodes that ICMP probes do not reach through the overlay, at most 20. Peers is the number of nodes that are probed, and AnsweringPeers
+	// that of those that answered the last probe through the overlay.
+	PeerProblems   []PeerProblem `json:"peerProblems,omitempty"`
+	Peers          int           `json:"peers"`
+	AnsweringPeers int           `json:"answeringPeers"`
 
 	// Drops are counters of dropped packets since the agent started, with reason policy since vswitchd started. They are at most 15 seconds old, those with reason
 	// foreign-source or egress-firewall at most a minute.

@@ -163,8 +163,8 @@ func newNetwork(st *flowstore.Store, sw Switch) *Network {
 		Drops: func() []diagnostics.NodeDrop {
 			return []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 7}}
 		},
-		Peers: func(int) ([]diagnostics.PeerProblem, int) {
-			return []diagnostics.PeerProblem{{Node: "node2", Problem: "no answer"}}, 4
+		Peers: func(int) (problems []diagnostics.PeerProblem, nodes, answering int) {
+			return []diagnostics.PeerProblem{{Node: "node2", Problem: "no answer"}}, 4, 3
 		},
 		HasEgressPolicy: func(namespace, name string) bool { return namespace == "default" && name == "limits" },
 	}

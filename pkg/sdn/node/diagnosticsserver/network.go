@@ -25,7 +25,7 @@ type Network struct {
 	Pods       func() []sandbox.Pod // sorted
 	Addrs      func() ipam.Usage
 	Drops      func() []diagnostics.NodeDrop
-	Peers      func(most int) (problems []diagnostics.PeerProblem, nodes int) // of paths to other nodes, and the number of those that are probed
+	Peers      func(most int) (problems []diagnostics.PeerProblem, nodes, answering int) // as pinger.Problems
 
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
 	EgressPolicies  func(namespace string) []string   // the EgressNetworkPolicies of a namespace

@@ -48,7 +48,7 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 	st.Addresses, st.Free = addrs.Total, addrs.Free
 
 	st.Drops = n.Drops()
-	st.PeerProblems, st.Peers = n.Peers(maxPeerProblems)
+	st.PeerProblems, st.Peers, st.AnsweringPeers = n.Peers(maxPeerProblems)
 
 	flows := n.Store.Statistics()
 	st.Flows, st.Drift = flows.Flows, int64(flows.Drift.Changes())

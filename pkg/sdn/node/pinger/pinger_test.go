@@ -74,7 +74,7 @@ func remote(i int) *inputs.RemoteNode {
 }
 
 // run runs a pinger of some nodes in a bubble for a time.
-func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, observed map[string]int, problems []diagnostics.PeerProblem, probed int) {
+func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, observed map[string]int, problems []diagnostics.PeerProblem, probed, answering int) {
 	t.Helper()
 	observed = map[string]int{}
 	var mu sync.Mutex
@@ -100,11 +100,11 @@ func run(t *testing.T, n *network, nodes int, d time.Duration) (p *Pinger, obser
 	var running sync.WaitGroup
 	running.Go(func() { p.Run(ctx) })
 	time.Sleep(d) //nolint:forbidigo // of the bubble
-	problems, probed = p.Problems(20)
+	problems, probed, answering = p.Problems(20)
 	stop()
 	n.close()
 	running.Wait()
-	return p, observed, problems, probed
+	return p, observed, problems, probed, answering
 }
 
 // Each kind of fault has its sentence; nodes that answer nothing since the start have none.
@@ -135,12 +135,16 @@ func TestPinger_problems(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began = time.Now()
-				p, _, got, nodes := run(t, newNetwork(tc.drops), 2, 3*time.Minute)
-				if _, after := p.Problems(20); after != 0 {
-					t.Errorf("got %d nodes after the end, want 0", after)
+				p, _, got, nodes, answering := run(t, newNetwork(tc.drops), 2, 3*time.Minute)
+				if _, after, answering := p.Problems(20); after != 0 || answering != 0 {
+					t.Errorf("got %d nodes after the end, %d of them answering, want 0", after, answering)
 				}
-				if diff := cmp.Diff(tc.want, got); diff != "" || nodes != 2 {
-					t.Errorf("%d nodes, want 2; problems (-want +got):\n%s", nodes, diff)
+				wantAnswering := 2
+				if tc.drops(overlayOf(2), smallProbe) {
+					wantAnswering = 1
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" || nodes != 2 || answering != wantAnswering {
+					t.Errorf("%d nodes, want 2, %d answer, want %d; problems (-want +got):\n%s", nodes, answering, wantAnswering, diff)
 				}
 			})
 		})
@@ -153,7 +157,7 @@ func TestPinger_rate(t *testing.T) {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(func(netip.Addr, int) bool { return false })
-				_, observed, _, _ := run(t, n, nodes, 300*time.Second)
+				_, observed, _, _, _ := run(t, n, nodes, 300*time.Second)
 				if got := len(n.sent); math.Abs(float64(got-want)) > 3 {
 					t.Errorf("got %d probes in 300 s, want %d", got, want)
 				}
@@ -174,7 +178,7 @@ func TestPinger_rate(t *testing.T) {
 func TestPinger_worst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(func(to netip.Addr, _ int) bool { return to == remote(3).VTEP })
-		p, observed, _, _ := run(t, n, 5, time.Minute)
+		p, observed, _, _, _ := run(t, n, 5, time.Minute)
 		got := p.Worst(2)
 		if len(got) != 2 || got[0] != (PathStats{"node3", Underlay, 1, 0}) || got[1].Loss != 0 || got[1].RTT != time.Millisecond {
 			t.Errorf("got %+v", got)

@@ -40,21 +40,24 @@ func compareWorst(a, b PathStats) int {
 	return cmp.Or(cmp.Compare(b.Loss, a.Loss), cmp.Compare(b.RTT, a.RTT), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Path, b.Path))
 }
 
-// Problems returns at most so many nodes that a path does not reach, sorted, and the number of nodes that are probed, 0 if none can be. A node that has
-// answered on no path is not among them: a firewall may drop ICMP.
-func (p *Pinger) Problems(most int) (problems []diagnostics.PeerProblem, nodes int) {
+// Problems returns at most so many nodes that a path does not reach, sorted, the number of nodes that are probed, 0 if none can be, and of those whose overlay answered
+// the last probe. A node that has answered on no path is not a problem: a firewall may drop ICMP.
+func (p *Pinger) Problems(most int) (problems []diagnostics.PeerProblem, nodes, answering int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.probing {
-		return nil, 0
+		return nil, 0, 0
 	}
 	for _, known := range p.order {
+		if known.stats[Overlay].isUp() {
+			answering++
+		}
 		if problem := known.problem(p.MTU, time.Now()); problem != "" {
 			problems = append(problems, diagnostics.PeerProblem{Node: known.name, Problem: problem})
 		}
 	}
 	slices.SortFunc(problems, func(a, b diagnostics.PeerProblem) int { return cmp.Compare(a.Node, b.Node) })
-	return slices.Clip(problems[:min(most, len(problems))]), len(p.order)
+	return slices.Clip(problems[:min(most, len(problems))]), len(p.order), answering
 }
 
 func (k *peer) problem(mtu int, now time.Time) string {
