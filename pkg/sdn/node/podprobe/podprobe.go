@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,22 +28,17 @@ type Probe struct {
 	Timeout     time.Duration // until the answer
 }
 
-var errNoNamespace = errors.New("the path that the agent has stored is that of no pod's network namespace")
-
 // Send sends the probe, and waits for the answer. An error means that the namespace can't be used, or that the context has ended: then nothing was sent, or the
 // answer is not known.
 func Send(ctx context.Context, p Probe) (diagnostics.ProbeStatus, error) {
 	pod, err := veth.Links{}.Open(p.Netns) // never the agent's own namespace
-	if errors.As(err, new(*veth.NamespaceError)) {
-		return diagnostics.ProbeStatus{}, errNoNamespace // without the path, which no user needs
-	}
 	if err != nil {
-		return diagnostics.ProbeStatus{}, err
+		return diagnostics.ProbeStatus{}, p.withoutPath(err)
 	}
 	defer pod.Close()
 	file, err := p.open(pod)
 	if err != nil {
-		return diagnostics.ProbeStatus{}, err
+		return diagnostics.ProbeStatus{}, p.withoutPath(err)
 	}
 	defer file.Close()
 	began := time.Now()
@@ -60,6 +56,14 @@ func Send(ctx context.Context, p Probe) (diagnostics.ProbeStatus, error) {
 		return diagnostics.ProbeStatus{}, ctx.Err()
 	}
 	return p.status(err, time.Since(began)), nil
+}
+
+// withoutPath returns the error without the path of the network namespace, which no user needs.
+func (p Probe) withoutPath(err error) error {
+	if p.Netns == "" {
+		return err
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), p.Netns, "its path"))
 }
 
 // attempt returns nil after an answer, a *sendError if nothing was sent, or the error that the kernel reports.

@@ -191,21 +191,24 @@ func TestSend_namespaces(t *testing.T) {
 	must(t, err)
 	defer listener.Close()
 	server := netip.MustParseAddrPort(listener.Addr().String())
-	for name, change := range map[string]func(*Probe){
-		"missing":          func(p *Probe) { p.Netns = "/run/netns/missing" },
-		"empty":            func(p *Probe) { p.Netns = "" },
-		"a file":           func(p *Probe) { p.Netns = "/etc/hosts" },
-		"not of a network": func(p *Probe) { p.Netns = "/proc/self/ns/uts" },
-		"the agent's own": func(p *Probe) {
+	for name, c := range map[string]struct {
+		change func(*Probe)
+		cause  string
+	}{
+		"missing":          {func(p *Probe) { p.Netns = "/run/netns/missing" }, "no such file or directory"},
+		"empty":            {func(p *Probe) { p.Netns = "" }, "is not a network namespace"},
+		"a file":           {func(p *Probe) { p.Netns = "/etc/hosts" }, "its path is not a network namespace"},
+		"not of a network": {func(p *Probe) { p.Netns = "/proc/self/ns/uts" }, "its path is not a network namespace"},
+		"the agent's own": {func(p *Probe) {
 			p.Netns, p.Source, p.Destination = "/proc/self/ns/net", server.Addr(), server
-		},
-		"of another pod": func(p *Probe) { p.Netns = path(peer) },
-		"protocol":       func(p *Probe) { p.Protocol = unix.IPPROTO_SCTP },
+		}, "its path is the node's network namespace"},
+		"of another pod": {func(p *Probe) { p.Netns = path(peer) }, "bind: cannot assign requested address"},
+		"protocol":       {func(p *Probe) { p.Protocol = unix.IPPROTO_SCTP }, "protocol 132 is not supported"},
 	} {
 		p := probe(pod, unix.IPPROTO_TCP, peerAddr, 80, timeout)
-		change(&p)
-		if got, err := Send(t.Context(), p); err == nil {
-			t.Errorf("%s: got %+v, want an error", name, got)
+		c.change(&p)
+		if got, err := Send(t.Context(), p); err == nil || !strings.Contains(err.Error(), c.cause) {
+			t.Errorf("%s: got %+v, error %v, want %q", name, got, err, c.cause)
 		} else if strings.Contains(err.Error(), p.Netns) && p.Netns != "" {
 			t.Errorf("%s: got an error with the path: %v", name, err)
 		}
