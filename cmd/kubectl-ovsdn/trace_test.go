@@ -42,7 +42,7 @@ func deliveredTrace() diagnostics.Trace {
 	reply := diagnostics.Hop{Node: "node1", From: "pod/shop/db", Packet: diagnostics.TracePacket{Protocol: "TCP", Source: "10.128.0.6", Destination: "10.128.0.5", SourcePort: 8080, DestinationPort: 49152, Conntrack: diagnostics.ConntrackReply},
 		Verdict: diagnostics.VerdictDelivered, Reason: "pod shop/web receives it at 10.128.0.5:49152"}
 	o.Spec.Destination, o.Spec.Port = "service/shop/db", 80
-	o.Status = diagnostics.TraceStatus{Verdict: diagnostics.VerdictDelivered, Reason: "service/shop/db: 1 of 1 endpoints get the packet", Paths: []diagnostics.TracePath{{
+	o.Status = diagnostics.TraceStatus{Verdict: diagnostics.VerdictDelivered, Reason: "service/shop/db: 1 of 1 endpoints get the packet: delivered to pod/shop/db on node node1", Paths: []diagnostics.TracePath{{
 		Endpoint: "10.128.0.6:8080 pod/shop/db", Verdict: diagnostics.VerdictDelivered, Reason: "delivered to pod/shop/db on node node1", NotEvaluated: []string{"host-access and the firewall of node node1"},
 		Hops: []diagnostics.Hop{{Node: "node1", From: "host", Packet: diagnostics.TracePacket{Protocol: "TCP", Source: "10.128.0.5", Destination: "10.128.0.6", SourcePort: 49152, DestinationPort: 8080},
 			Verdict: diagnostics.VerdictDelivered, Reason: "pod shop/db receives it at 10.128.0.6:8080"}, reply},
@@ -85,9 +85,9 @@ Dropped: table ingress-denied (83) dropped it: pod shop/db is isolated for ingre
 
 	api.answers[tracesPath] = deliveredTrace()
 	api.wants(t, exitOK, `
-Delivered: pod/shop/web to service/shop/db, TCP port 80: service/shop/db: 1 of 1 endpoints get the packet
+Delivered: pod/shop/web to service/shop/db, TCP port 80: service/shop/db: 1 of 1 endpoints get the packet: to pod/shop/db on node node1
 
-Endpoint 10.128.0.6:8080 pod/shop/db: Delivered: delivered to pod/shop/db on node node1
+Endpoint 10.128.0.6:8080 pod/shop/db: Delivered: to pod/shop/db on node node1
 Not evaluated: host-access and the firewall of node node1
 
 Node node1, from host, TCP 10.128.0.5:49152 to 10.128.0.6:8080

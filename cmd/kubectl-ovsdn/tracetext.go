@@ -13,11 +13,11 @@ import (
 
 // print prints a sentence, and then each path with its hops.
 func (t *tracePrinter) print(o *diagnostics.Trace) error {
-	fmt.Fprintf(t.Out, "%s: %s to %s, %s: %s\n", o.Status.Verdict, o.Spec.Source, o.Spec.Destination, protocolText(o.Spec.Protocol, o.Spec.Port), o.Status.Reason)
+	fmt.Fprintf(t.Out, "%s: %s to %s, %s: %s\n", o.Status.Verdict, o.Spec.Source, o.Spec.Destination, protocolText(o.Spec.Protocol, o.Spec.Port), withoutVerdict(o.Status.Verdict, o.Status.Reason))
 	for i := range o.Status.Paths {
 		p := &o.Status.Paths[i]
 		if p.Endpoint != "" {
-			fmt.Fprintf(t.Out, "\nEndpoint %s: %s: %s\n", p.Endpoint, p.Verdict, p.Reason)
+			fmt.Fprintf(t.Out, "\nEndpoint %s: %s: %s\n", p.Endpoint, p.Verdict, withoutVerdict(p.Verdict, p.Reason))
 		}
 		for _, text := range p.NotEvaluated {
 			fmt.Fprintf(t.Out, "Not evaluated: %s\n", text)
@@ -27,6 +27,11 @@ func (t *tracePrinter) print(o *diagnostics.Trace) error {
 		}
 	}
 	return nil
+}
+
+// withoutVerdict returns the reason without the verdict, which is printed before it: "delivered to X" becomes "to X".
+func withoutVerdict(v diagnostics.Verdict, reason string) string {
+	return strings.Replace(reason, strings.ToLower(string(v))+" to ", "to ", 1)
 }
 
 // printHops prints the hops of a path. Those of a reply that is delivered are part of the wide output only.
