@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"sync"
 	"time"
 
@@ -98,15 +97,14 @@ func (h *Handler) probe(ctx context.Context, r *traceRequest, timeout time.Durat
 
 // parseProbe parses the query of a request: that of a trace from a pod, with fewer parameters, and with the time until which it waits for an answer.
 func parseProbe(query string) (*traceRequest, time.Duration, error) {
-	r, err := parseTrace(query)
+	p, err := parseParameters(query)
 	if err != nil {
 		return nil, 0, err
 	}
-	values, err := url.ParseQuery(query)
+	r, err := p.trace()
 	if err != nil {
-		return nil, 0, failf(http.StatusBadRequest, "the query is invalid: %w", err)
+		return nil, 0, err
 	}
-	p := parameters{values: values}
 	if r.from.Kind != diagnostics.KindPod {
 		p.failf("from", "is %s, but probes are sent from pods only", r.packet.From)
 	}

@@ -27,11 +27,23 @@ type traceRequest struct {
 
 // parseTrace parses the query of a request. Parameters that this version does not know are ignored.
 func parseTrace(query string) (*traceRequest, error) {
+	p, err := parseParameters(query)
+	if err != nil {
+		return nil, err
+	}
+	return p.trace()
+}
+
+func parseParameters(query string) (*parameters, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return nil, failf(http.StatusBadRequest, "the query is invalid: %w", err)
 	}
-	p := parameters{values: values}
+	return &parameters{values: values}, nil
+}
+
+// trace returns the request for a trace.
+func (p *parameters) trace() (*traceRequest, error) {
 	r := &traceRequest{packet: diagnostics.TracePacket{
 		From: p.text("from"), Protocol: p.text("protocol"), Conntrack: diagnostics.ConntrackState(p.text("conntrack")), Origin: diagnostics.PacketOrigin(p.text("origin")),
 		VNID: uint32(p.number("vnid", uint64(config.MaxVNID))), SourcePort: p.port("sourcePort"), DestinationPort: p.port("destinationPort"), //nolint:gosec // in the range
