@@ -182,6 +182,9 @@ func (l *topLister) read(ctx context.Context, each func(node string, p *diagnost
 		if o.Error != "" && !o.NoAgent {
 			problems = append(problems, o.Name+": "+o.Error)
 		}
+		if o.Truncated {
+			problems = append(problems, fmt.Sprintf("%s: has more than %d ports of pods; those beyond are left out", o.Name, diagnostics.MaxTrafficPods))
+		}
 		for i := range o.Pods {
 			if l.namespace == "" || l.namespace == o.Pods[i].Namespace {
 				each(o.Name, &o.Pods[i])

@@ -153,6 +153,16 @@ func TestTop_ofNode(t *testing.T) {
 	if out, errOut, err := trafficAPI(t, []diagnostics.NodeTraffic{nodeTraffic("node1", "")}).top(t, byPod, ""); out != "" || errOut != "No resources found\n" || err != nil {
 		t.Errorf("no pods: got %q, %q, %v", out, errOut, err)
 	}
+	empty := `{"apiVersion":"v1","items":[],"kind":"List","metadata":{}}`
+	if out, errOut, err := trafficAPI(t, []diagnostics.NodeTraffic{nodeTraffic("node1", "")}).top(t, byPod, "json"); strings.Join(strings.Fields(out), "") != empty || errOut != "" || err != nil {
+		t.Errorf("no pods as JSON: got %q, %q, %v, want %s", out, errOut, err, empty)
+	}
+	truncated := nodeTraffic("node1", "")
+	truncated.Truncated = true
+	wantText := "No resources found\nnode1: has more than 1024 ports of pods; those beyond are left out\n"
+	if _, errOut, err := trafficAPI(t, []diagnostics.NodeTraffic{truncated}).top(t, byPod, ""); errOut != wantText || !errors.Is(err, errReported) {
+		t.Errorf("truncated: got %q, %v, want %q", errOut, err, wantText)
+	}
 	if _, _, err := newFakeAPI(t, nil).top(t, byPod, ""); err == nil || !strings.Contains(err.Error(), "apply deploy/base of this version") {
 		t.Errorf("without the API group: got error %v", err)
 	}

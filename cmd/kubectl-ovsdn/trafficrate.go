@@ -119,11 +119,11 @@ func (t trafficSums) sorted(order string, limit int) []*trafficRate {
 }
 
 func (l *topLister) print(rates []*trafficRate) error {
-	if len(rates) == 0 {
-		fmt.Fprintln(l.ErrOut, "No resources found")
-		return nil
-	}
 	if _, isTable := l.printer.(*tablePrinter); isTable {
+		if len(rates) == 0 {
+			fmt.Fprintln(l.ErrOut, "No resources found")
+			return nil
+		}
 		return l.printer.PrintObj(l.table(rates), l.Out)
 	}
 	items, err := objectsOf(rates)

@@ -2,7 +2,7 @@ package diagnostics
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// MaxTrafficPods is the largest number of pods of one node's NodeTraffic.
+// MaxTrafficPods is the largest number of ports of pods of one node's NodeTraffic.
 const MaxTrafficPods = 1024
 
 // NodeTraffic has the counters of a node's pods. Its name is that of the Node.
@@ -14,6 +14,8 @@ type NodeTraffic struct {
 	Error   string       `json:"error,omitempty"`
 	NoAgent bool         `json:"noAgent,omitempty"` // as in NodeStatusStatus
 	Pods    []PodTraffic `json:"pods"`
+	// Truncated is true if the node has more than MaxTrafficPods. Those beyond are left out.
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // PodTraffic has the counters of the port of a pod at one moment.

@@ -82,17 +82,17 @@ func (s *Server) traffic(ctx context.Context, node Node) diagnostics.NodeTraffic
 	if o.Error != "" {
 		return o
 	}
-	pods, err := s.askTraffic(ctx, node)
+	answer, err := s.askTraffic(ctx, node)
 	if err != nil {
 		o.Error = explain(node.Name, err)
 		return o
 	}
-	o.Pods = pods
+	o.Pods, o.Truncated = answer.pods, answer.truncated
 	return o
 }
 
 // askTraffic asks the agent, again while it answers another request.
-func (s *Server) askTraffic(ctx context.Context, node Node) ([]diagnostics.PodTraffic, error) {
+func (s *Server) askTraffic(ctx context.Context, node Node) (*trafficAnswer, error) {
 	if ctx.Err() != nil {
 		return nil, errNotAsked
 	}
@@ -105,7 +105,7 @@ func (s *Server) askTraffic(ctx context.Context, node Node) ([]diagnostics.PodTr
 	})
 	switch {
 	case err == nil:
-		return answer.pods, nil
+		return answer, nil
 	case ctx.Err() != nil && !errors.Is(own.Err(), context.DeadlineExceeded):
 		return nil, errNotAsked
 	}
@@ -113,7 +113,10 @@ func (s *Server) askTraffic(ctx context.Context, node Node) ([]diagnostics.PodTr
 }
 
 // trafficAnswer decodes NodeTraffic of an agent within limits.
-type trafficAnswer struct{ pods []diagnostics.PodTraffic }
+type trafficAnswer struct {
+	pods      []diagnostics.PodTraffic
+	truncated bool // the agent reports more than MaxTrafficPods
+}
 
 // decode implements decoder. The array has a fixed size, beyond which elements are ignored: many short ones would take a hundred times the bytes of the answer.
 func (a *trafficAnswer) decode(r io.Reader) error {
@@ -122,12 +125,13 @@ func (a *trafficAnswer) decode(r io.Reader) error {
 		return err
 	}
 	var read struct {
-		Pods [diagnostics.MaxTrafficPods]diagnostics.PodTraffic `json:"pods"`
+		Pods [diagnostics.MaxTrafficPods + 1]diagnostics.PodTraffic `json:"pods"`
 	}
 	if err := json.Unmarshal(content, &read); err != nil {
 		return &invalidAnswerError{err}
 	}
-	a.pods = slices.Clone(slices.DeleteFunc(read.Pods[:], func(p diagnostics.PodTraffic) bool {
+	a.truncated = read.Pods[diagnostics.MaxTrafficPods] != (diagnostics.PodTraffic{})
+	a.pods = slices.Clone(slices.DeleteFunc(read.Pods[:diagnostics.MaxTrafficPods], func(p diagnostics.PodTraffic) bool {
 		return len(validation.IsDNS1123Label(p.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(p.Name)) > 0
 	}))
 	return nil

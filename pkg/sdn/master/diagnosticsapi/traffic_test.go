@@ -102,8 +102,11 @@ func TestTrafficAnswer_hostile(t *testing.T) {
 	if err := a.decode(strings.NewReader(`{"pods":[{"namespace":"a","name":"\u001b[2J"},` + many + many + `{}]}`)); err != nil {
 		t.Fatal(err)
 	}
-	if len(a.pods) != diagnostics.MaxTrafficPods-1 || cap(a.pods) > diagnostics.MaxTrafficPods {
-		t.Errorf("got %d pods, want %d without that of the invalid name", len(a.pods), diagnostics.MaxTrafficPods-1)
+	if len(a.pods) != diagnostics.MaxTrafficPods-1 || cap(a.pods) > diagnostics.MaxTrafficPods || !a.truncated {
+		t.Errorf("got %d pods, truncated %t, want %d without that of the invalid name, truncated", len(a.pods), a.truncated, diagnostics.MaxTrafficPods-1)
+	}
+	if err := a.decode(strings.NewReader(`{"pods":[` + many + `{"namespace":"a","name":"b"}]}`)); err != nil || len(a.pods) != diagnostics.MaxTrafficPods || a.truncated {
+		t.Errorf("got %d pods, truncated %t, error %v, want %d", len(a.pods), a.truncated, err, diagnostics.MaxTrafficPods)
 	}
 }
 
