@@ -44,7 +44,7 @@ reload: build ## roll the programs of this work tree out in the running lab, as 
 down: ## remove the demo's cluster
 	@if [ -x bin/ovsdn-lab ]; then bin/ovsdn-lab down; else echo "bin/ovsdn-lab is not built: nothing to remove"; fi
 
-# Tests that compare the compiled policies with test/oracle.
+# Tests that compare the compiled policies with pkg/sdn/oracle.
 ORACLE = TestSwitchAgrees|Agrees?WithTheOracle
 
 .PHONY: test

@@ -15,8 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
-	"github.com/ovsdn/ovsdn/test/oracle"
 )
 
 // firstRound is the first port from which is asked. Each round has its own, so that no connection is known from another.

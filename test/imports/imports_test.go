@@ -41,11 +41,11 @@ type goPackage struct {
 	Standard   bool
 }
 
-// dependencies returns the packages that the pure ones depend on, themselves included.
-func dependencies(t *testing.T) []goPackage {
+// dependencies returns the packages that those of the directories depend on, themselves included.
+func dependencies(t *testing.T, dirs ...string) []goPackage {
 	t.Helper()
 	args := []string{"list", "-deps", "-json=ImportPath,Imports,Standard"}
-	for _, dir := range pure() {
+	for _, dir := range dirs {
 		args = append(args, module+dir)
 	}
 	cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -70,7 +70,7 @@ func dependencies(t *testing.T) []goPackage {
 // Packages outside of the standard library that do I/O reach the pure packages only by go-openvswitch and apimachinery, which they use for types.
 func TestIndirectIO(t *testing.T) {
 	var got []string
-	for _, p := range dependencies(t) {
+	for _, p := range dependencies(t, pure()...) {
 		if p.Standard || !slices.ContainsFunc(p.Imports, doesIO) {
 			continue
 		}
@@ -120,6 +120,16 @@ func TestNetTypesOnly(t *testing.T) {
 				}
 				return true
 			})
+		}
+	}
+}
+
+// The oracle shares no code with what it is compared with: it depends on no other package of the project.
+func TestOracleIsIndependent(t *testing.T) {
+	const oracle = "pkg/sdn/oracle"
+	for _, p := range dependencies(t, oracle) {
+		if strings.HasPrefix(p.ImportPath, module) && p.ImportPath != module+oracle {
+			t.Errorf("%s depends on %s; a common mistake would not be found", oracle, p.ImportPath)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // compiled evaluates packets by the engine's clauses, as a switch does.
@@ -22,7 +22,7 @@ type compiled struct {
 }
 
 func newCompiled() *compiled {
-	return &compiled{engine: New(oracle.HostNetwork()...), parts: map[Clause][]Part{}, outcomes: map[uint32]Action{}, levels: map[uint32]Level{}, local: map[PodKey]bool{}}
+	return &compiled{engine: New(testcluster.HostNetwork()...), parts: map[Clause][]Part{}, outcomes: map[uint32]Action{}, levels: map[uint32]Level{}, local: map[PodKey]bool{}}
 }
 
 // drain compiles the clauses that the engine reports as changed, and no others.

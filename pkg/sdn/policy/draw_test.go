@@ -9,11 +9,11 @@ import (
 	"pgregory.net/rapid"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 func drawNamespace(t *rapid.T) string {
-	return rapid.SampledFrom([]string{"a", "b", oracle.HostNetwork()[0]}).Draw(t, "namespace")
+	return rapid.SampledFrom([]string{"a", "b", testcluster.HostNetwork()[0]}).Draw(t, "namespace")
 }
 
 func drawApp(t *rapid.T) map[string]string {

@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // hostNetwork has OpenShift's labels of its namespace for host networks, which exists.
 func hostNetwork() (name string, set map[string]string) {
-	name = oracle.HostNetwork()[0]
+	name = testcluster.HostNetwork()[0]
 	return name, map[string]string{"policy-group.network.openshift.io/host-network": "", corev1.LabelMetadataName: name}
 }
 

@@ -12,7 +12,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -102,8 +103,8 @@ func newNodes() *nodes {
 	for _, c := range n.byName {
 		for i, app := range []string{"a", "b"} {
 			name := fmt.Sprintf("n%d", i+1)
-			c.engine.SetNode(name, map[string]string{"app": app}, oracle.NodeAddr(i), oracle.NodeIP(i))
-			c.engine.SetNodeNetwork(name, oracle.NodeIP(i), oracle.NodeAddr(i))
+			c.engine.SetNode(name, map[string]string{"app": app}, testcluster.NodeAddr(i), testcluster.NodeIP(i))
+			c.engine.SetNodeNetwork(name, testcluster.NodeIP(i), testcluster.NodeAddr(i))
 		}
 	}
 	return n
@@ -137,10 +138,10 @@ func (n *nodes) evaluate(from, to oracle.Endpoint) func(corev1.Protocol, uint16)
 // otherAddr returns the address that tables 0 and 10 load into reg6 for packets of a node itself.
 func otherAddr(e oracle.Endpoint) netip.Addr {
 	i := map[string]int{"n1": 0, "n2": 1}[e.Node]
-	if e.Addr == oracle.NodeIP(i) {
-		return oracle.NodeAddr(i)
+	if e.Addr == testcluster.NodeIP(i) {
+		return testcluster.NodeAddr(i)
 	}
-	return oracle.NodeIP(i)
+	return testcluster.NodeIP(i)
 }
 
 // exempt reports whether the tables allow a connection before any rule: from a pod to itself, and from a node to its own pods.
@@ -151,7 +152,7 @@ func exempt(from, to oracle.Endpoint) bool {
 }
 
 // compare compares the verdicts on pairs of endpoints, all or a sample, with those of the oracle.
-func (n *nodes) compare(w *oracle.World, sample func() bool) error {
+func (n *nodes) compare(w *testcluster.World, sample func() bool) error {
 	for _, c := range n.byName {
 		c.drain()
 	}
@@ -162,8 +163,8 @@ func (n *nodes) compare(w *oracle.World, sample func() bool) error {
 				continue
 			}
 			allowed := n.evaluate(from, to)
-			for _, protocol := range oracle.Protocols() {
-				for _, port := range oracle.Ports(protocol) {
+			for _, protocol := range testcluster.Protocols() {
+				for _, port := range testcluster.Ports(protocol) {
 					conn := oracle.Connection{From: from, To: to, Protocol: protocol, Port: port}
 					if got, want := allowed(protocol, uint16(port)), w.Evaluate(conn); got != want.Allowed { //nolint:gosec // small
 						return fmt.Errorf("%s to %s, %s %d: allowed %v, want %v: %s", end(from), end(to), protocol, port, got, want.Allowed, want.Why)
@@ -183,7 +184,7 @@ func end(e oracle.Endpoint) string {
 }
 
 // comparison compares the verdicts of nodes with those of the oracle, for some of the pairs of ends.
-type comparison func(n *nodes, w *oracle.World, sample func() bool) error
+type comparison func(n *nodes, w *testcluster.World, sample func() bool) error
 
 func all() bool { return true }
 
@@ -194,7 +195,7 @@ func clusters(t *testing.T) int {
 }
 
 // inClusters compares in random clusters: all pairs at first and in the end, and some after each of fifty changes. Then it calls end.
-func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *oracle.World)) {
+func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *testcluster.World)) {
 	t.Helper()
 	from, to := uint64(1), uint64(clusters(t)) //nolint:gosec // a flag of ours
 	if *onlySeed != 0 {
@@ -204,7 +205,7 @@ func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nod
 		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
 			t.Parallel()
 			n := newNodes()
-			w := oracle.NewWorld(s, n)
+			w := testcluster.NewWorld(s, n)
 			r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
 			if err := compare(n, w, all); err != nil {
 				t.Fatalf("at first: %v", err)
@@ -224,9 +225,9 @@ func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nod
 }
 
 // cases returns the cases of cyclonus, in the short tier every tenth.
-func cases(t *testing.T) (some []oracle.Case) {
+func cases(t *testing.T) (some []testcluster.Case) {
 	t.Helper()
-	all := oracle.Cases()
+	all := testcluster.Cases()
 	count := tier.Size(t, (len(all)+9)/10, len(all), "every tenth case of cyclonus")
 	for group := range slices.Chunk(all, (len(all)+count-1)/count) {
 		some = append(some, group[0])
@@ -241,7 +242,7 @@ func (compare comparison) onCases(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			n := newNodes()
-			c.Play(n, func(step int, w *oracle.World) {
+			c.Play(n, func(step int, w *testcluster.World) {
 				if err := compare(n, w, all); err != nil {
 					t.Errorf("step %d: %v", step, err)
 				}
@@ -259,7 +260,7 @@ func TestAgreesWithTheOracle(t *testing.T) {
 // Verdicts in all of cyclonus' cases equal the oracle's after each step.
 func TestCases(t *testing.T) { comparison((*nodes).compare).onCases(t) }
 
-func compareRebuilt(t *testing.T, n *nodes, w *oracle.World) {
+func compareRebuilt(t *testing.T, n *nodes, w *testcluster.World) {
 	t.Helper()
 	rebuilt := newNodes()
 	rebuilt.vnids = n.vnids

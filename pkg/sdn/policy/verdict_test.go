@@ -6,7 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // allows evaluates a connection by the engines of both ends, as an agent does for connections in conntrack.
@@ -18,7 +19,7 @@ func (n *nodes) allows(conn oracle.Connection) bool {
 	return exempt(conn.From, conn.To) || ask(Egress, conn.From.Pod, conn.To) && ask(Ingress, conn.To.Pod, conn.From)
 }
 
-func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
+func (n *nodes) compareVerdicts(w *testcluster.World, sample func() bool) error {
 	ends := w.Endpoints()
 	for _, from := range ends {
 		for _, to := range ends {
@@ -26,8 +27,8 @@ func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
 			if from.Pod == nil && to.Pod == nil || from.Through != "" || to.Through != "" || !sample() {
 				continue
 			}
-			for _, protocol := range oracle.Protocols() {
-				for _, port := range oracle.Ports(protocol) {
+			for _, protocol := range testcluster.Protocols() {
+				for _, port := range testcluster.Ports(protocol) {
 					conn := oracle.Connection{From: from, To: to, Protocol: protocol, Port: port}
 					if got, want := n.allows(conn), w.Evaluate(conn); got != want.Allowed {
 						return fmt.Errorf("%s to %s, %s %d: allowed %v, want %v: %s", end(from), end(to), protocol, port, got, want.Allowed, want.Why)
@@ -41,7 +42,7 @@ func (n *nodes) compareVerdicts(w *oracle.World, sample func() bool) error {
 
 // The engine's verdict on a packet equals the oracle's, in random clusters, after each of fifty changes.
 func TestVerdictsAgreeWithTheOracle(t *testing.T) {
-	comparison((*nodes).compareVerdicts).inClusters(t, func(*testing.T, *nodes, *oracle.World) {})
+	comparison((*nodes).compareVerdicts).inClusters(t, func(*testing.T, *nodes, *testcluster.World) {})
 }
 
 // The same for all of cyclonus' cases.

@@ -10,12 +10,13 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // setEgressIPs sets the egress IPs of the world.
-func (n *testNodes) setEgressIPs(t *testing.T, w *oracle.World) {
+func (n *testNodes) setEgressIPs(t *testing.T, w *testcluster.World) {
 	t.Helper()
 	for _, s := range n.all {
 		s.egressIPs = egressip.New(w.Reserved)
@@ -24,7 +25,7 @@ func (n *testNodes) setEgressIPs(t *testing.T, w *oracle.World) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.egressIPs.SetNode(o.Name, egressip.Node{Addr: oracle.NodeIP(i), IPs: e.IPs, Unreachable: e.Unreachable})
+			s.egressIPs.SetNode(o.Name, egressip.Node{Addr: testcluster.NodeIP(i), IPs: e.IPs, Unreachable: e.Unreachable})
 		}
 		for _, o := range w.NetNamespaces {
 			ips, _, err := config.ParseNamespaceEgressIPs(o)
@@ -78,7 +79,7 @@ func split(conns []oracle.Connection) (leaving, others []oracle.Connection) {
 }
 
 // compareDepartures traces the connections on the nodes of the pods, and those that go to another node there. It compares their sources with the oracle.
-func (n *testNodes) compareDepartures(t *testing.T, when string, w *oracle.World, conns []oracle.Connection) {
+func (n *testNodes) compareDepartures(t *testing.T, when string, w *testcluster.World, conns []oracle.Connection) {
 	t.Helper()
 	sources, err := n.departures(conns)
 	if err != nil {

@@ -8,12 +8,13 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // compareServices installs services, and compares the connections of all pods to them with the oracle. It returns the number of traced connections.
-func (n *testNodes) compareServices(t *testing.T, when string, w *oracle.World, services []oracle.Service) (traced int) {
+func (n *testNodes) compareServices(t *testing.T, when string, w *testcluster.World, services []testcluster.Service) (traced int) {
 	t.Helper()
 	for _, s := range n.all {
 		s.setServices(t, services, n.vnids)
@@ -24,7 +25,7 @@ func (n *testNodes) compareServices(t *testing.T, when string, w *oracle.World, 
 				continue
 			}
 			for _, svc := range services {
-				svc.Endpoints = slices.DeleteFunc(slices.Clone(svc.Endpoints), func(e oracle.Target) bool { return !s.node.IsOutside(e.Addr) })
+				svc.Endpoints = slices.DeleteFunc(slices.Clone(svc.Endpoints), func(e testcluster.Target) bool { return !s.node.IsOutside(e.Addr) })
 				conns = append(conns, oracle.Connection{From: from, To: oracle.Endpoint{Addr: svc.Addr}, Protocol: svc.Protocol, Port: svc.Port})
 				want = append(want, w.EvaluateService(from.Pod, svc))
 			}
@@ -44,7 +45,7 @@ func (n *testNodes) compareServices(t *testing.T, when string, w *oracle.World, 
 }
 
 // setServices installs the flows of the services.
-func (s *testNode) setServices(t *testing.T, services []oracle.Service, vnids map[string]uint32) {
+func (s *testNode) setServices(t *testing.T, services []testcluster.Service, vnids map[string]uint32) {
 	t.Helper()
 	var changes []flowstore.Change
 	for _, svc := range services {

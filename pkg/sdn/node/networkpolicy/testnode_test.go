@@ -16,10 +16,11 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
-	"github.com/ovsdn/ovsdn/test/oracle"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // testNode is a node of a world: an engine, and a switch whose flows the store installs.
@@ -36,7 +37,7 @@ type testNode struct {
 }
 
 func subnet(i int) netip.Prefix {
-	p, _ := oracle.NodeAddr(i).Prefix(23)
+	p, _ := testcluster.NodeAddr(i).Prefix(23)
 	return p
 }
 
@@ -67,14 +68,14 @@ func (s *testNode) reset(node pipeline.Node) {
 	node.ClusterNetworks = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}
 	node.ServiceNetwork = netip.MustParsePrefix("172.30.0.0/16")
 	node.Subnets = []netip.Prefix{subnet(s.index)}
-	node.VTEP = oracle.NodeIP(s.index)
+	node.VTEP = testcluster.NodeIP(s.index)
 	node.VXLANPort = 4789
 	s.firewalls, s.egressIPs = nil, egressip.New(nil)
-	s.Compiler = NewCompiler(node, policy.New(oracle.HostNetwork()...))
+	s.Compiler = NewCompiler(node, policy.New(testcluster.HostNetwork()...))
 	for i, set := range []map[string]string{{"app": "a"}, {"app": "b"}} {
 		name := fmt.Sprintf("n%d", i+1)
-		s.engine.SetNode(name, set, oracle.NodeAddr(i), oracle.NodeIP(i))
-		s.engine.SetNodeNetwork(name, oracle.NodeIP(i), oracle.NodeAddr(i))
+		s.engine.SetNode(name, set, testcluster.NodeAddr(i), testcluster.NodeIP(i))
+		s.engine.SetNodeNetwork(name, testcluster.NodeIP(i), testcluster.NodeAddr(i))
 	}
 }
 
@@ -89,7 +90,7 @@ func (s *testNode) write(t *testing.T, clear bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := pipeline.Peer{VTEP: oracle.NodeIP(1 - s.index), Subnets: []netip.Prefix{subnet(1 - s.index)}, IsNode: true}
+	peer := pipeline.Peer{VTEP: testcluster.NodeIP(1 - s.index), Subnets: []netip.Prefix{subnet(1 - s.index)}, IsNode: true}
 	wanted := map[pipeline.Owner]pipeline.State{
 		{Kind: pipeline.KindNode, Key: "static"}:     static,
 		{Kind: pipeline.KindHostSubnet, Key: "peer"}: s.node.Peer(peer),
@@ -172,7 +173,7 @@ func (s *testNode) outputTo(e oracle.Endpoint) int {
 	switch {
 	case s.isLocal(e.Pod):
 		return ofport(e.Addr)
-	case e.Pod != nil || e.Addr == oracle.NodeAddr(1-s.index):
+	case e.Pod != nil || e.Addr == testcluster.NodeAddr(1-s.index):
 		return pipeline.PortVXLAN
 	}
 	return pipeline.PortTun // also for the own address of another node, which is outside of the pod network
@@ -181,7 +182,7 @@ func (s *testNode) outputTo(e oracle.Endpoint) int {
 // packet returns the connection's first packet as this switch receives it.
 func (s *testNode) packet(conn oracle.Connection, vnids map[string]uint32) string {
 	if conn.Hairpin { // returned by the host's proxy
-		conn.From = oracle.Endpoint{Addr: oracle.NodeAddr(s.index)}
+		conn.From = oracle.Endpoint{Addr: testcluster.NodeAddr(s.index)}
 	}
 	fields := fmt.Sprintf("nw_src=%s,nw_dst=%s", conn.From.Addr, conn.To.Addr)
 	switch conn.Protocol {
@@ -197,11 +198,11 @@ func (s *testNode) packet(conn oracle.Connection, vnids map[string]uint32) strin
 	case conn.From.Pod != nil && s.isLocal(conn.From.Pod):
 		return fmt.Sprintf("in_port=%d,dl_src=%s,", ofport(conn.From.Addr), config.MAC(conn.From.Addr)) + fields
 	case conn.From.Pod != nil:
-		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", oracle.NodeIP(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,tun_id=%d,", testcluster.NodeIP(1-s.index), vnids[conn.From.Pod.Namespace]) + fields
 	case conn.From.Node != "" && !s.hasName(conn.From.Node):
-		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.NodeMAC(oracle.NodeAddr(1-s.index))) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", testcluster.NodeIP(1-s.index), config.NodeMAC(testcluster.NodeAddr(1-s.index))) + fields
 	case conn.From.Through != "" && !s.hasName(conn.From.Through):
-		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", oracle.NodeIP(1-s.index), config.MAC(oracle.NodeAddr(1-s.index))) + fields
+		return fmt.Sprintf("in_port=1,tun_src=%s,dl_src=%s,", testcluster.NodeIP(1-s.index), config.MAC(testcluster.NodeAddr(1-s.index))) + fields
 	case conn.From.Through != "":
 		return fmt.Sprintf("in_port=2,%s,nw_tos=%d", fields, pipeline.ForwardedDSCP<<2)
 	}

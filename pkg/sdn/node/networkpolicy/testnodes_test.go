@@ -13,9 +13,10 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 )
 
 // testNodes are the two nodes of a world. They implement the world's event handler.
@@ -110,7 +111,7 @@ func (n *testNodes) DeleteClusterPolicy(p *policyv1alpha2.ClusterNetworkPolicy) 
 }
 
 // setFirewalls compiles the EgressNetworkPolicies of the world. Their numbers are those of namespaces.
-func (n *testNodes) setFirewalls(t *testing.T, w *oracle.World) {
+func (n *testNodes) setFirewalls(t *testing.T, w *testcluster.World) {
 	t.Helper()
 	firewalls := map[string]pipeline.EgressFirewall{}
 	for i, ns := range w.Namespaces {
@@ -170,7 +171,7 @@ func (n *testNodes) allows(conns []oracle.Connection) ([]bool, error) {
 }
 
 // compare updates the switches, and compares their traces of the connections with the oracle.
-func (n *testNodes) compare(t *testing.T, when string, w *oracle.World, conns []oracle.Connection) {
+func (n *testNodes) compare(t *testing.T, when string, w *testcluster.World, conns []oracle.Connection) {
 	t.Helper()
 	for _, s := range n.all {
 		s.write(t, n.clear)

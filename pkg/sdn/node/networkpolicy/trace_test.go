@@ -11,8 +11,9 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/test/oracle"
+	"github.com/ovsdn/ovsdn/test/testcluster"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -23,7 +24,7 @@ var (
 )
 
 // allConnections returns all connections between the endpoints of a world. Connections of a pod to itself reach the switch through services only.
-func allConnections(w *oracle.World) []oracle.Connection {
+func allConnections(w *testcluster.World) []oracle.Connection {
 	var all []oracle.Connection
 	ends := w.Endpoints()
 	for _, from := range ends {
@@ -31,8 +32,8 @@ func allConnections(w *oracle.World) []oracle.Connection {
 			if from.Pod == nil && to.Pod == nil || to.Through != "" {
 				continue
 			}
-			for _, protocol := range oracle.Protocols() {
-				for _, port := range oracle.Ports(protocol) {
+			for _, protocol := range testcluster.Protocols() {
+				for _, port := range testcluster.Ports(protocol) {
 					all = append(all, oracle.Connection{From: from, To: to, Protocol: protocol, Port: port, Hairpin: from.Pod == to.Pod})
 				}
 			}
@@ -42,12 +43,12 @@ func allConnections(w *oracle.World) []oracle.Connection {
 }
 
 // sampleConnections returns at most n random connections.
-func sampleConnections(w *oracle.World, r *rand.Rand, n int) []oracle.Connection {
+func sampleConnections(w *testcluster.World, r *rand.Rand, n int) []oracle.Connection {
 	var conns []oracle.Connection
-	ends, protocols := w.Endpoints(), oracle.Protocols()
+	ends, protocols := w.Endpoints(), testcluster.Protocols()
 	for range n {
 		from, to, protocol := ends[r.IntN(len(ends))], ends[r.IntN(len(ends))], protocols[r.IntN(len(protocols))]
-		if ports := oracle.Ports(protocol); (from.Pod != nil || to.Pod != nil) && to.Through == "" {
+		if ports := testcluster.Ports(protocol); (from.Pod != nil || to.Pod != nil) && to.Through == "" {
 			conns = append(conns, oracle.Connection{From: from, To: to, Protocol: protocol, Port: ports[r.IntN(len(ports))], Hairpin: from.Pod == to.Pod})
 		}
 	}
@@ -61,9 +62,9 @@ func clusters(t *testing.T) int {
 }
 
 // cases returns the cases of cyclonus, in the short tier every tenth.
-func cases(t *testing.T) (some []oracle.Case) {
+func cases(t *testing.T) (some []testcluster.Case) {
 	t.Helper()
-	all := oracle.Cases()
+	all := testcluster.Cases()
 	count := tier.Size(t, (len(all)+9)/10, len(all), "every tenth case of cyclonus")
 	for group := range slices.Chunk(all, (len(all)+count-1)/count) {
 		some = append(some, group[0])
@@ -113,7 +114,7 @@ func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 	}
 	n.reset(node)
 	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be repeatable
-	w := oracle.NewWorld(seed, n)
+	w := testcluster.NewWorld(seed, n)
 	if node.Mode == config.ModeMultitenant {
 		w.VNIDs = n.vnids
 	}
@@ -157,7 +158,7 @@ func TestSwitchAgreesOnCases(t *testing.T) {
 			defer func() { idle <- n }()
 			n.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
 			r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // to be repeatable
-			c.Play(n, func(step int, w *oracle.World) {
+			c.Play(n, func(step int, w *testcluster.World) {
 				all := slices.DeleteFunc(allConnections(w), func(c oracle.Connection) bool {
 					return c.From.Pod == nil || c.To.Pod == nil || c.Port != 80 && c.Port != 81
 				})

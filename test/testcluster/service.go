@@ -1,4 +1,4 @@
-package oracle
+package testcluster
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
 // Service is a port of a service with endpoints that are no pods.
@@ -19,29 +21,29 @@ type Service struct {
 
 // Target is an endpoint of a service and its port.
 type Target struct {
-	Endpoint
+	oracle.Endpoint
 	Port int32
 }
 
 // EvaluateService reports whether a pod may send to a service with an unknown endpoint. The specification of NetworkPolicy leaves open
 // whether a service's address is rewritten before or after policies apply; here it is before ("implementations that implement ipBlock
 // after rewriting"), so the pod must be allowed to reach each endpoint. VNIDs restrict the access to services (docs/tenants.md).
-func (c *Cluster) EvaluateService(pod *corev1.Pod, s Service) Verdict {
-	from := Endpoint{Addr: netip.MustParseAddr(pod.Status.PodIP), Pod: pod}
-	if a, b := c.VNIDs[pod.Namespace], c.VNIDs[s.Namespace]; c.VNIDs != nil && a != b && a != 0 && b != 0 {
-		return Verdict{false, fmt.Sprintf("VNID %d may not reach a service of %d", a, b)}
+func (w *World) EvaluateService(pod *corev1.Pod, s Service) oracle.Verdict {
+	from := oracle.Endpoint{Addr: netip.MustParseAddr(pod.Status.PodIP), Pod: pod}
+	if a, b := w.VNIDs[pod.Namespace], w.VNIDs[s.Namespace]; w.VNIDs != nil && a != b && a != 0 && b != 0 {
+		return oracle.Verdict{Allowed: false, Why: fmt.Sprintf("VNID %d may not reach a service of %d", a, b)}
 	}
 	for _, to := range s.Endpoints {
-		if v := c.Evaluate(Connection{From: from, To: to.Endpoint, Protocol: s.Protocol, Port: to.Port}); !v.Allowed {
-			return Verdict{false, fmt.Sprintf("%s:%d: %s", to.Addr, to.Port, v.Why)}
+		if v := w.Evaluate(oracle.Connection{From: from, To: to.Endpoint, Protocol: s.Protocol, Port: to.Port}); !v.Allowed {
+			return oracle.Verdict{Allowed: false, Why: fmt.Sprintf("%s:%d: %s", to.Addr, to.Port, v.Why)}
 		}
 	}
-	return Verdict{true, "all endpoints may be reached"}
+	return oracle.Verdict{Allowed: true, Why: "all endpoints may be reached"}
 }
 
 // Services draws services whose endpoints are nodes and the world outside: one to three each.
 func (w *World) Services(r *rand.Rand, n int) []Service {
-	var ends []Endpoint
+	var ends []oracle.Endpoint
 	for _, e := range w.Endpoints() {
 		if e.Pod == nil && e.Through == "" {
 			ends = append(ends, e)

@@ -69,17 +69,28 @@ func (c *Cluster) anyPeer(namespace string, peers []networkingv1.NetworkPolicyPe
 	})
 }
 
-// inBlock compares addresses only; "except" are "values that should not be included within an IP Block".
+// inBlock compares addresses only; "except" are "values that should not be included within an IP Block". A block with an invalid CIDR is nothing: the API server
+// lets none through.
 func inBlock(b *networkingv1.IPBlock, addr netip.Addr) bool {
-	contains := func(cidr string) bool { return netip.MustParsePrefix(cidr).Contains(addr) }
-	return contains(b.CIDR) && !slices.ContainsFunc(b.Except, contains)
+	for _, cidr := range b.Except {
+		if _, err := netip.ParsePrefix(cidr); err != nil || contains(cidr, addr) {
+			return false
+		}
+	}
+	return contains(b.CIDR, addr)
+}
+
+// contains reports whether the CIDR is valid and has the address.
+func contains(cidr string, addr netip.Addr) bool {
+	prefix, err := netip.ParsePrefix(cidr)
+	return err == nil && prefix.Contains(addr)
 }
 
 // selectedPod: a selector of namespaces alone is all their pods, one of pods alone those of the policy's own namespace, and
 // both the pods "in the namespaces selected".
 func (c *Cluster) selectedPod(namespace string, p networkingv1.NetworkPolicyPeer, pod *corev1.Pod) bool {
 	switch {
-	case !subject(pod):
+	case !IsSubject(pod):
 		return false
 	case p.NamespaceSelector == nil && pod.Namespace != namespace:
 		return false
@@ -124,7 +135,7 @@ func onPort(p networkingv1.NetworkPolicyPort, conn Connection) bool {
 
 // hasPort: a named port is the number, or numbers, that the destination's containers give that name.
 func hasPort(pod *corev1.Pod, name string, protocol corev1.Protocol, number int32) bool {
-	return subject(pod) && slices.ContainsFunc(containers(pod), func(c corev1.Container) bool {
+	return IsSubject(pod) && slices.ContainsFunc(containers(pod), func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
 			return p.Name == name && p.ContainerPort == number && (p.Protocol == protocol || p.Protocol == "" && protocol == corev1.ProtocolTCP)
 		})

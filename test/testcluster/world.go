@@ -1,4 +1,5 @@
-package oracle
+// Package testcluster has small clusters that change at random, or as the cases of cyclonus, for comparisons with package oracle.
+package testcluster
 
 import (
 	"fmt"
@@ -6,19 +7,25 @@ import (
 	"net/netip"
 	"slices"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
 // World is a small cluster that changes at random, alike for one seed. It is small in everything, labels and ports too, so
 // that what is drawn at random meets.
 type World struct {
-	Cluster
-	Nodes  []string
-	rand   *rand.Rand
-	serial int
+	oracle.Cluster
+	NetNamespaces []*networkv1.NetNamespace
+	HostSubnets   []*networkv1.HostSubnet
+	Reserved      []netip.Prefix // the pod network and the service network
+	Nodes         []string
+	rand          *rand.Rand
+	serial        int
 }
 
 // Watcher is notified of changes. An object that it receives is not changed afterwards.
@@ -67,12 +74,12 @@ func NewWorld(seed uint64, w Watcher) *World {
 func newWorld() *World {
 	return &World{
 		Nodes: []string{"n1", "n2"},
-		Cluster: Cluster{
+		Cluster: oracle.Cluster{
 			NodeLabels:  map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}},
 			NodeAddrs:   map[string][]netip.Addr{"n1": {NodeIP(0), NodeAddr(0)}, "n2": {NodeIP(1), NodeAddr(1)}},
 			HostNetwork: HostNetwork(),
-			Reserved:    []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")},
 		},
+		Reserved: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")},
 	}
 }
 
@@ -121,17 +128,17 @@ func (w *World) Step(to Watcher) string {
 }
 
 // Endpoints are all that a connection may come from or go to: pods with addresses, the nodes, and the world outside.
-func (w *World) Endpoints() []Endpoint {
-	var all []Endpoint
+func (w *World) Endpoints() []oracle.Endpoint {
+	var all []oracle.Endpoint
 	for _, p := range w.Pods {
-		if subject(p) && p.Status.PodIP != "" {
-			all = append(all, Endpoint{Addr: netip.MustParseAddr(p.Status.PodIP), Pod: p})
+		if oracle.IsSubject(p) && p.Status.PodIP != "" {
+			all = append(all, oracle.Endpoint{Addr: netip.MustParseAddr(p.Status.PodIP), Pod: p})
 		}
 	}
 	for i, n := range w.Nodes {
-		all = append(all, Endpoint{Addr: NodeAddr(i), Node: n}, Endpoint{Addr: NodeIP(i), Node: n}, Endpoint{Addr: NodeAddr(i), Through: n})
+		all = append(all, oracle.Endpoint{Addr: NodeAddr(i), Node: n}, oracle.Endpoint{Addr: NodeIP(i), Node: n}, oracle.Endpoint{Addr: NodeAddr(i), Through: n})
 	}
-	return append(all, Endpoint{Addr: netip.MustParseAddr("192.0.2.7")}, Endpoint{Addr: netip.MustParseAddr("198.51.100.9")})
+	return append(all, oracle.Endpoint{Addr: netip.MustParseAddr("192.0.2.7")}, oracle.Endpoint{Addr: netip.MustParseAddr("198.51.100.9")})
 }
 
 // NodeAddr is the address, in the pod network, that the i-th node has.
@@ -282,7 +289,7 @@ func (w *World) giveAddr(p *corev1.Pod) {
 func (w *World) freeAddr(node int) string {
 	for last := byte(2); ; last++ {
 		addr := netip.AddrFrom4([4]byte{10, 128, byte(2 * node), last}).String()
-		if !slices.ContainsFunc(w.Pods, func(p *corev1.Pod) bool { return subject(p) && p.Status.PodIP == addr }) {
+		if !slices.ContainsFunc(w.Pods, func(p *corev1.Pod) bool { return oracle.IsSubject(p) && p.Status.PodIP == addr }) {
 			return addr
 		}
 	}
@@ -299,7 +306,7 @@ func (w *World) deletePod(p *corev1.Pod, to Watcher) {
 
 // waiting are the pods without an address yet, and ended those that have lost theirs.
 func (w *World) waiting() []*corev1.Pod {
-	return w.only(func(p *corev1.Pod) bool { return subject(p) && p.Status.PodIP == "" })
+	return w.only(func(p *corev1.Pod) bool { return oracle.IsSubject(p) && p.Status.PodIP == "" })
 }
 
 func (w *World) ended() []*corev1.Pod {

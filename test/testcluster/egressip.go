@@ -1,4 +1,4 @@
-package oracle
+package testcluster
 
 import (
 	"math/rand/v2"
@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	networkv1 "github.com/openshift/api/network/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
 // Departure is how a packet of a pod leaves the cluster: with one of the sources. Without a source it is dropped.
@@ -17,12 +19,12 @@ type Departure struct {
 // Leave returns how the packets of a connection from a pod to an address outside leave, if Evaluate allows it. Packets to nodes' own addresses, of namespaces that
 // ask for no egress IP, and of all in mode subnet have the address of the pod's node. Others have an egress IP of the namespace that can be used; if all that
 // could be are on unreachable nodes, one of these (docs/egress.md). Which one is left open.
-func (c *Cluster) Leave(conn Connection) Departure {
+func (w *World) Leave(conn oracle.Connection) Departure {
 	pod := conn.From.Pod
-	own := c.NodeAddrs[pod.Spec.NodeName][:1]
-	asked := c.asked(pod.Namespace)
+	own := w.NodeAddrs[pod.Spec.NodeName][:1]
+	asked := w.asked(pod.Namespace)
 	switch {
-	case c.FirewallVNIDs == nil:
+	case w.FirewallVNIDs == nil:
 		return Departure{own, "mode subnet has no egress IPs"}
 	case conn.To.Node != "":
 		return Departure{own, "to a node"}
@@ -31,9 +33,9 @@ func (c *Cluster) Leave(conn Connection) Departure {
 	}
 	var usable, unreachable []netip.Addr
 	for _, ip := range asked {
-		hosts, reachable := c.hosts(ip)
+		hosts, reachable := w.hosts(ip)
 		switch {
-		case hosts != 1 || c.namespacesWith(ip) != 1 || c.isReserved(ip):
+		case hosts != 1 || w.namespacesWith(ip) != 1 || w.isReserved(ip):
 		case reachable:
 			usable = append(usable, ip)
 		default:
@@ -50,8 +52,8 @@ func (c *Cluster) Leave(conn Connection) Departure {
 }
 
 // asked returns the egress IPs of a namespace.
-func (c *Cluster) asked(namespace string) (ips []netip.Addr) {
-	for _, o := range c.NetNamespaces {
+func (w *World) asked(namespace string) (ips []netip.Addr) {
+	for _, o := range w.NetNamespaces {
 		if o.NetName == namespace {
 			for _, text := range o.EgressIPs {
 				ips = append(ips, netip.MustParseAddr(string(text)))
@@ -62,9 +64,9 @@ func (c *Cluster) asked(namespace string) (ips []netip.Addr) {
 }
 
 // hosts returns the number of nodes that host an IP, and whether all are reachable.
-func (c *Cluster) hosts(ip netip.Addr) (count int, reachable bool) {
+func (w *World) hosts(ip netip.Addr) (count int, reachable bool) {
 	reachable = true
-	for _, o := range c.HostSubnets {
+	for _, o := range w.HostSubnets {
 		if slices.Contains(o.EgressIPs, networkv1.HostSubnetEgressIP(ip.String())) {
 			count++
 			reachable = reachable && o.Annotations["ovsdn.io/egress-unreachable-since"] == ""
@@ -73,8 +75,8 @@ func (c *Cluster) hosts(ip netip.Addr) (count int, reachable bool) {
 	return count, reachable
 }
 
-func (c *Cluster) namespacesWith(ip netip.Addr) (count int) {
-	for _, o := range c.NetNamespaces {
+func (w *World) namespacesWith(ip netip.Addr) (count int) {
+	for _, o := range w.NetNamespaces {
 		if slices.Contains(o.EgressIPs, networkv1.NetNamespaceEgressIP(ip.String())) {
 			count++
 		}
@@ -83,13 +85,13 @@ func (c *Cluster) namespacesWith(ip netip.Addr) (count int) {
 }
 
 // isReserved reports whether an address is no egress IP: a node has it, or the pod network or the service network contain it.
-func (c *Cluster) isReserved(ip netip.Addr) bool {
-	for _, addrs := range c.NodeAddrs {
+func (w *World) isReserved(ip netip.Addr) bool {
+	for _, addrs := range w.NodeAddrs {
 		if slices.Contains(addrs, ip) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(c.Reserved, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return slices.ContainsFunc(w.Reserved, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // DrawEgressIPs replaces the egress IPs of all namespaces and nodes by random ones, few enough that they conflict.

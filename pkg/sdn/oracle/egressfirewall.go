@@ -3,10 +3,8 @@ package oracle
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +14,7 @@ import (
 // first come first, and without a rule the connection is allowed (docs/egress.md). Names are not resolved here.
 func (c *Cluster) firewall(conn Connection) Verdict {
 	pod := conn.From.Pod
-	if !subject(pod) || conn.To.Pod != nil || c.isTun0(conn.To.Addr) || c.FirewallVNIDs[pod.Namespace] == 0 {
+	if !IsSubject(pod) || conn.To.Pod != nil || c.isTun0(conn.To.Addr) || c.FirewallVNIDs[pod.Namespace] == 0 {
 		return Verdict{true, "no egress firewall"}
 	}
 	if conn.To.Node == pod.Spec.NodeName && conn.Port == 53 && (conn.Protocol == corev1.ProtocolTCP || conn.Protocol == corev1.ProtocolUDP) {
@@ -29,7 +27,7 @@ func (c *Cluster) firewall(conn Connection) Verdict {
 			continue
 		}
 		for i, r := range p.Spec.Egress {
-			if netip.MustParsePrefix(r.To.CIDRSelector).Contains(conn.To.Addr) {
+			if contains(r.To.CIDRSelector, conn.To.Addr) {
 				return Verdict{r.Type == networkv1.EgressNetworkPolicyRuleAllow, fmt.Sprintf("egress firewall %s/%s, rule %d: %s", p.Namespace, p.Name, i, r.Type)}
 			}
 		}
@@ -45,30 +43,4 @@ func (c *Cluster) isTun0(addr netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// DrawFirewalls replaces all EgressNetworkPolicies by random ones, whose rules overlap.
-func (w *World) DrawFirewalls(r *rand.Rand) {
-	w.EgressPolicies = nil
-	var addrs []netip.Addr
-	for _, e := range w.Endpoints() {
-		if e.Pod == nil {
-			addrs = append(addrs, e.Addr)
-		}
-	}
-	for _, ns := range w.Namespaces {
-		for i := range r.IntN(3) {
-			p := &networkv1.EgressNetworkPolicy{}
-			p.Namespace, p.Name = ns.Name, strings.Repeat("a", 2-i)
-			for range 1 + r.IntN(4) {
-				to := netip.PrefixFrom(addrs[r.IntN(len(addrs))], []int{0, 8, 24, 30, 32, 32}[r.IntN(6)]).Masked()
-				action := networkv1.EgressNetworkPolicyRuleAllow
-				if r.IntN(2) == 0 {
-					action = networkv1.EgressNetworkPolicyRuleDeny
-				}
-				p.Spec.Egress = append(p.Spec.Egress, networkv1.EgressNetworkPolicyRule{Type: action, To: networkv1.EgressNetworkPolicyPeer{CIDRSelector: to.String()}})
-			}
-			w.EgressPolicies = append(w.EgressPolicies, p)
-		}
-	}
 }

@@ -3,7 +3,6 @@ package oracle
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +24,7 @@ func (c *Cluster) ingress(conn Connection) Verdict {
 }
 
 func (c *Cluster) tiers(conn Connection, target Endpoint, direction networkingv1.PolicyType) Verdict {
-	if !subject(target.Pod) {
+	if !IsSubject(target.Pod) {
 		return Verdict{true, "no policy selects it"}
 	}
 	if v, decided := c.clusterTier(policyv1alpha2.AdminTier, conn, target, direction); decided {
@@ -91,7 +90,7 @@ func (c *Cluster) firstMatch(s *policyv1alpha2.ClusterNetworkPolicySpec, conn Co
 // selected: "host-networked pods are not included".
 func (c *Cluster) selected(namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod, pod *corev1.Pod) bool {
 	switch {
-	case !subject(pod):
+	case !IsSubject(pod):
 		return false
 	case namespaces != nil:
 		return selects(*namespaces, c.namespaceLabels(pod.Namespace))
@@ -108,7 +107,7 @@ func (c *Cluster) egressPeer(p policyv1alpha2.ClusterNetworkPolicyEgressPeer, to
 		return to.Node != "" && selects(*p.Nodes, c.NodeLabels[to.Node])
 	case len(p.Networks) > 0:
 		return slices.ContainsFunc(p.Networks, func(n policyv1alpha2.CIDR) bool {
-			return netip.MustParsePrefix(string(n)).Contains(to.Addr)
+			return contains(string(n), to.Addr)
 		})
 	}
 	return c.selected(p.Namespaces, p.Pods, to.Pod)

@@ -1,4 +1,4 @@
-package oracle
+package testcluster
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package oracle
+package testcluster
 
 import (
 	"testing"
@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
 // deaf is a watcher that ignores all changes.
@@ -46,8 +48,8 @@ func TestAgreesWithCyclonus(t *testing.T) {
 
 // caseConnections are the connections of each pod to each other pod on the served ports. A pod's connections to itself are left out:
 // cyclonus evaluates them like any other.
-func (w *World) caseConnections() []Connection {
-	var all []Connection
+func (w *World) caseConnections() []oracle.Connection {
+	var all []oracle.Connection
 	for _, from := range w.Endpoints() {
 		for _, to := range w.Endpoints() {
 			if from.Pod == nil || to.Pod == nil || from.Pod == to.Pod {
@@ -55,7 +57,7 @@ func (w *World) caseConnections() []Connection {
 			}
 			for _, protocol := range Protocols()[:3] {
 				for _, port := range []int32{80, 81} {
-					all = append(all, Connection{From: from, To: to, Protocol: protocol, Port: port})
+					all = append(all, oracle.Connection{From: from, To: to, Protocol: protocol, Port: port})
 				}
 			}
 		}
@@ -63,10 +65,10 @@ func (w *World) caseConnections() []Connection {
 	return all
 }
 
-func (w *World) traffic(c Connection) *matcher.Traffic {
-	peer := func(e Endpoint) *matcher.TrafficPeer {
+func (w *World) traffic(c oracle.Connection) *matcher.Traffic {
+	peer := func(e oracle.Endpoint) *matcher.TrafficPeer {
 		return &matcher.TrafficPeer{IP: e.Addr.String(), Internal: &matcher.InternalPeer{
-			PodLabels: e.Pod.Labels, NamespaceLabels: w.namespaceLabels(e.Pod.Namespace), Namespace: e.Pod.Namespace,
+			PodLabels: e.Pod.Labels, NamespaceLabels: w.namespace(e.Pod.Namespace).Labels, Namespace: e.Pod.Namespace,
 		}}
 	}
 	return &matcher.Traffic{
