@@ -1,6 +1,11 @@
 package diagnostics
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"net/url"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // NodeTracePath is the path of NodeTrace on the HTTPS port of an agent, with the query parameters of TracePacket.
 const NodeTracePath = "/diagnostics/v1alpha1/trace"
@@ -97,6 +102,24 @@ type TracePacket struct {
 	SourcePort      uint16         `json:"sourcePort,omitempty"` // not with ICMP
 	DestinationPort uint16         `json:"destinationPort,omitempty"`
 	Conntrack       ConntrackState `json:"conntrack,omitempty"` // "" is new
+}
+
+// Query returns the packet as a query.
+func (p TracePacket) Query() url.Values {
+	query := url.Values{}
+	for name, value := range map[string]string{
+		"from": p.From, "protocol": p.Protocol, "source": p.Source, "destination": p.Destination, "conntrack": string(p.Conntrack), "egressIP": p.EgressIP, "endpoint": p.Endpoint, "origin": string(p.Origin),
+	} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	for name, value := range map[string]uint64{"vnid": uint64(p.VNID), "sourcePort": uint64(p.SourcePort), "destinationPort": uint64(p.DestinationPort)} {
+		if value != 0 {
+			query.Set(name, strconv.FormatUint(value, 10))
+		}
+	}
+	return query
 }
 
 // PacketOrigin is why a host forwards a packet to the bridge.

@@ -35,7 +35,7 @@ type traceAgents struct {
 // Trace implements tracing.Agents.
 func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagnostics.TracePacket) (*diagnostics.NodeTrace, error) {
 	var answer *traceAnswer
-	err := a.ask(ctx, agentTraceTimeout, node, diagnostics.NodeTracePath, packetQuery(packet), func() any {
+	err := a.ask(ctx, agentTraceTimeout, node, diagnostics.NodeTracePath, packet.Query(), func() any {
 		answer = &traceAnswer{limit: min(maxTraceAnswer, maxTraceAnswers-a.read)}
 		return answer
 	})
@@ -48,7 +48,7 @@ func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagn
 
 // Probe implements tracing.Agents.
 func (a *traceAgents) Probe(ctx context.Context, node tracing.Node, packet diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error) {
-	query := packetQuery(packet)
+	query := packet.Query()
 	query.Set(diagnostics.TimeoutParameter, strconv.Itoa(int(timeout/time.Second)))
 	var answer *diagnostics.NodeProbe
 	err := a.ask(ctx, agentTraceTimeout+timeout, node, diagnostics.NodeProbePath, query, func() any {
@@ -88,24 +88,6 @@ func whileBusy(ctx context.Context, most time.Duration, request func() error) er
 			return err
 		}
 	}
-}
-
-// packetQuery returns the packet as a query: each field is the parameter of its JSON name.
-func packetQuery(p diagnostics.TracePacket) url.Values {
-	query := url.Values{}
-	for name, value := range map[string]string{
-		"from": p.From, "protocol": p.Protocol, "source": p.Source, "destination": p.Destination, "conntrack": string(p.Conntrack), "egressIP": p.EgressIP, "endpoint": p.Endpoint, "origin": string(p.Origin),
-	} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	for name, value := range map[string]uint64{"vnid": uint64(p.VNID), "sourcePort": uint64(p.SourcePort), "destinationPort": uint64(p.DestinationPort)} {
-		if value != 0 {
-			query.Set(name, strconv.FormatUint(value, 10))
-		}
-	}
-	return query
 }
 
 // traceAnswer decodes NodeTrace of an agent within limits.

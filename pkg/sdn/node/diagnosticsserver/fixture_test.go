@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,7 +37,7 @@ type client struct {
 	certificate *x509.Certificate
 }
 
-func newClient(t *testing.T, change ...func(*Options)) *client {
+func newClient(t testing.TB, change ...func(*Options)) *client {
 	t.Helper()
 	ca := fakeca.New(t, "diagnostics")
 	o := Options{
@@ -50,7 +51,11 @@ func newClient(t *testing.T, change ...func(*Options)) *client {
 }
 
 func (c *client) do(ctx context.Context, method, path string) *httptest.ResponseRecorder {
-	r := httptest.NewRequestWithContext(ctx, method, path, nil)
+	return c.send(ctx, method, path, nil)
+}
+
+func (c *client) send(ctx context.Context, method, path string, body io.Reader) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, method, path, body)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.certificate}}
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, r)

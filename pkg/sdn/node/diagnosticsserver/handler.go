@@ -47,6 +47,7 @@ type Handler struct {
 	dumping  atomic.Bool   // a request for flows is being answered
 	sampling atomic.Bool   // the counters of ports are being read
 	tracing  chan struct{} // has an element for each request for a trace that is being answered
+	batching atomic.Bool   // the packets of a request are being traced
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *probeLimits
 	tables   map[int]string
@@ -64,6 +65,7 @@ func New(o Options) *Handler {
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
 	h.mux.HandleFunc(diagnostics.TrafficPath, h.serveTraffic)
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
+	h.mux.HandleFunc(diagnostics.NodeTracesPath, h.serveTraces)
 	h.mux.HandleFunc(diagnostics.NodeProbePath, h.serveProbe)
 	return h
 }
@@ -81,12 +83,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// Not a Status: so does an agent without this handler.
 		w.Header().Set("Connection", "close")
 		http.NotFound(w, r)
-	case r.Method != http.MethodGet:
-		w.Header().Set("Allow", http.MethodGet)
-		refuse(w, failf(http.StatusMethodNotAllowed, "only GET is allowed"))
+	case r.Method != methodOf(pattern):
+		w.Header().Set("Allow", methodOf(pattern))
+		refuse(w, failf(http.StatusMethodNotAllowed, "only %s is allowed", methodOf(pattern)))
 	default:
 		h.mux.ServeHTTP(w, r)
 	}
+}
+
+// methodOf returns the method of requests for a path.
+func methodOf(path string) string {
+	if path == diagnostics.NodeTracesPath {
+		return http.MethodPost
+	}
+	return http.MethodGet
 }
 
 // authenticate accepts a certificate of the diagnostics CA for clients, with the name of controllers. The TLS server does not verify it, since clients with

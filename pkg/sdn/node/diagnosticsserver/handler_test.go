@@ -68,6 +68,8 @@ func TestServeHTTP_paths(t *testing.T) {
 	}{
 		{http.MethodGet, diagnostics.StatusPath, http.StatusOK},
 		{http.MethodPost, diagnostics.StatusPath, http.StatusMethodNotAllowed},
+		{http.MethodGet, diagnostics.NodeTracesPath, http.StatusMethodNotAllowed},
+		{http.MethodPost, diagnostics.NodeTracesPath, http.StatusBadRequest},
 		{http.MethodGet, diagnostics.StatusPath + "/x", http.StatusNotFound},
 		{http.MethodGet, "/diagnostics/v9/status", http.StatusNotFound},
 	} {

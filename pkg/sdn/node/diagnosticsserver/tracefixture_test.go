@@ -61,7 +61,7 @@ func traceNodeFlows(mode config.Mode, balances bool) pipeline.Node {
 	}
 }
 
-func newTraceNode(t *testing.T) *traceNode {
+func newTraceNode(t testing.TB) *traceNode {
 	t.Helper()
 	n := &traceNode{client: newClient(t), sw: ovstest.Start(t)}
 	n.limiter = rate.NewLimiter(rate.Inf, 0)
@@ -80,7 +80,7 @@ func newTraceNode(t *testing.T) *traceNode {
 }
 
 // addPorts adds the ports of br0, and the underlay, without which the userspace datapath outputs nothing to the tunnel.
-func (n *traceNode) addPorts(t *testing.T) {
+func (n *traceNode) addPorts(t testing.TB) {
 	t.Helper()
 	args := []string{"add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev"}
 	add := func(name, kind string, port int, options ...string) {
@@ -110,7 +110,7 @@ func (n *traceNode) addPorts(t *testing.T) {
 }
 
 // setMode installs the flows of a mode.
-func (n *traceNode) setMode(t *testing.T, mode config.Mode, balances bool) {
+func (n *traceNode) setMode(t testing.TB, mode config.Mode, balances bool) {
 	t.Helper()
 	p := traceNodeFlows(mode, balances)
 	n.network = &Network{

@@ -42,6 +42,12 @@ func parseParameters(query string) (*parameters, error) {
 	return &parameters{values: values}, nil
 }
 
+// parsePacket parses the parameters of a packet.
+func parsePacket(values url.Values) (*traceRequest, error) {
+	p := parameters{values: values}
+	return p.trace()
+}
+
 // trace returns the request for a trace.
 func (p *parameters) trace() (*traceRequest, error) {
 	r := &traceRequest{packet: diagnostics.TracePacket{

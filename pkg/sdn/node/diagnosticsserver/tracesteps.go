@@ -15,27 +15,41 @@ import (
 // explain makes the steps of the trace, with the owners of the flows in the snapshot, and returns the flows that the agent did not install.
 func (t *tracer) explain(ctx context.Context, snapshot *flowstore.Snapshot) (unexpected map[ovs.Key]bool, err error) {
 	cookies := map[ovs.Key]uint64{}
-	for i := range t.trace.Passes {
-		for _, f := range t.trace.Passes[i].Flows {
-			if !f.NoMatch {
-				cookies[f.Key] = f.Cookie
-			}
-		}
-	}
+	addCookies(cookies, t.trace)
 	desired, err := snapshot.FlowsAt(ctx, cookies)
 	if err != nil {
 		return nil, err
 	}
-	unexpected = map[ovs.Key]bool{}
-	byKey := make(map[ovs.Key]*flowstore.DesiredFlow, len(desired))
-	for i := range desired {
-		byKey[desired[i].Key] = &desired[i]
+	return t.explainBy(byKey(desired)), nil
+}
+
+// addCookies adds the flows of a trace with their cookies.
+func addCookies(to map[ovs.Key]uint64, trace *ovs.Trace) {
+	for i := range trace.Passes {
+		for _, f := range trace.Passes[i].Flows {
+			if !f.NoMatch {
+				to[f.Key] = f.Cookie
+			}
+		}
 	}
+}
+
+func byKey(flows []flowstore.DesiredFlow) map[ovs.Key]*flowstore.DesiredFlow {
+	all := make(map[ovs.Key]*flowstore.DesiredFlow, len(flows))
+	for i := range flows {
+		all[flows[i].Key] = &flows[i]
+	}
+	return all
+}
+
+// explainBy makes the steps of the trace, and returns the flows that are not desired.
+func (t *tracer) explainBy(desired map[ovs.Key]*flowstore.DesiredFlow) (unexpected map[ovs.Key]bool) {
+	unexpected = map[ovs.Key]bool{}
 	t.steps = make([][]diagnostics.TraceStep, len(t.trace.Passes))
 	for i := range t.trace.Passes {
 		for j := range t.trace.Passes[i].Flows {
 			f := &t.trace.Passes[i].Flows[j]
-			step := t.step(f, byKey[f.Key])
+			step := t.step(f, desired[f.Key])
 			if j == 0 && t.trace.Passes[i].Lookup != "" {
 				step.Conntrack = t.request.packet.Conntrack
 			}
@@ -45,7 +59,7 @@ func (t *tracer) explain(ctx context.Context, snapshot *flowstore.Snapshot) (une
 			t.steps[i] = append(t.steps[i], step)
 		}
 	}
-	return unexpected, nil
+	return unexpected
 }
 
 // confirm clears Unexpected of steps whose flow was not unexpected in the previous trace.

@@ -85,13 +85,12 @@ func (s *Snapshot) flows(merged map[ovs.Key]*mergedFlow) ([]DesiredFlow, error) 
 }
 
 // FlowsAt returns the flows with the keys, with all their owners, in no order. cookies has the cookie of each flow on the switch: owners of kinds that have
-// none of them are not considered, unless an owner of no kind has one.
+// none of them are not considered, unless an owner of no kind has one. For each owner it costs the number of the keys, or that of its flows if they are fewer.
 func (s *Snapshot) FlowsAt(ctx context.Context, cookies map[ovs.Key]uint64) ([]DesiredFlow, error) {
 	byKind := map[pipeline.Kind][]key{}
 	var shared []key // of any owner
 	for k, cookie := range cookies {
-		kind := pipeline.CookieKind(cookie)
-		if kind == pipeline.KindShared || kind == 0 {
+		if kind := pipeline.CookieKind(cookie); isOfAny(kind) {
 			shared = append(shared, flowKey(k))
 		} else {
 			byKind[kind] = append(byKind[kind], flowKey(k))
@@ -102,7 +101,12 @@ func (s *Snapshot) FlowsAt(ctx context.Context, cookies map[ovs.Key]uint64) ([]D
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		for _, keys := range [][]key{shared, byKind[owner.Kind]} {
+		own := byKind[owner.Kind]
+		if len(st) < len(shared)+len(own) {
+			mergeAt(merged, owner, st, cookies)
+			continue
+		}
+		for _, keys := range [][]key{shared, own} {
 			for _, k := range keys {
 				if c, ok := st[k]; ok {
 					mergeOne(merged, owner, k.flow, c)
@@ -111,6 +115,19 @@ func (s *Snapshot) FlowsAt(ctx context.Context, cookies map[ovs.Key]uint64) ([]D
 		}
 	}
 	return s.flows(merged)
+}
+
+// isOfAny reports whether a flow with a cookie of the kind may be of any owner.
+func isOfAny(kind pipeline.Kind) bool { return kind == pipeline.KindShared || kind == 0 }
+
+// mergeAt adds the owner's contributions to the flows with the cookies.
+func mergeAt(into map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state, cookies map[ovs.Key]uint64) {
+	for k, c := range st {
+		cookie, wanted := cookies[k.flow]
+		if kind := pipeline.CookieKind(cookie); wanted && k.kind == kindFlow && (isOfAny(kind) || kind == owner.Kind) {
+			mergeOne(into, owner, k.flow, c)
+		}
+	}
 }
 
 // Has reports whether the owner has flows, or flows that are refused.
