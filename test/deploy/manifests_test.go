@@ -200,6 +200,7 @@ func TestDiagnosticsRoles(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
 			Rules:      []rbacv1.PolicyRule{rule("probes", "create")},
 		},
+		"ovsdn-verifications":      {Rules: []rbacv1.PolicyRule{rule("verifications", "create")}},
 		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses nodetraffics", "get", "list"), rule("nodeflows", "get")}},
 	} {
 		got, err := c.admin.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})

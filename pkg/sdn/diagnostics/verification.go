@@ -31,3 +31,58 @@ type TraceResult struct {
 	// Flow is the flow that decided: one that another program added, or the one that dropped the packet, or the last one of a policy, or the last one.
 	Flow *TraceStep `json:"flow,omitempty"`
 }
+
+// Limits of verifications.
+const (
+	MaxVerifiedPods  = 20_000
+	MaxVerifiedPairs = 1_000_000
+	MaxSample        = 5_000
+)
+
+// Verification compares what the objects of the cluster allow with what the flows of all nodes do, for connections between pods. Only create is possible, and
+// nothing is stored. In a namespace it has the pairs with a pod of the namespace: those with both ends in it, unless the user may create Verifications at the cluster
+// scope.
+type Verification struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   VerificationSpec   `json:"spec"`
+	Status VerificationStatus `json:"status,omitzero"`
+}
+
+// VerificationSpec chooses questions: pairs of pods with a protocol and a port.
+type VerificationSpec struct {
+	Sample int32 `json:"sample,omitempty"` // questions that are drawn at random, at most MaxSample; 0: all
+	// Continue is that of the previous answer. A request takes less than a minute, and answers a part of the questions.
+	Continue string `json:"continue,omitempty"`
+}
+
+// VerificationStatus is the answer.
+type VerificationStatus struct {
+	Pods      int             `json:"pods"`      // in the pod network, with an address
+	Questions int             `json:"questions"` // that were asked
+	Unknown   int             `json:"unknown"`   // of them without an answer
+	Changed   int             `json:"changed"`   // of them that differed, and did not when they were asked again, or whose objects changed
+	Duration  metav1.Duration `json:"duration"`
+	// Differences are those that were found twice, while no object of the pair changed.
+	Differences []Difference `json:"differences,omitempty"`
+	Unanswered  []string     `json:"unanswered,omitempty"` // why questions have no answer, at most 16 reasons
+	Continue    string       `json:"continue,omitempty"`   // "": no questions are left
+}
+
+// Difference is a connection that the flows treat otherwise than the objects.
+type Difference struct {
+	Source      string `json:"source"` // pod/NAMESPACE/NAME
+	Destination string `json:"destination"`
+	Protocol    string `json:"protocol"`
+	Port        int32  `json:"port"`
+
+	Expected       Verdict `json:"expected"` // Delivered or Dropped
+	ExpectedReason string  `json:"expectedReason,omitempty"`
+	Actual         Verdict `json:"actual"` // Forwarded: to another destination
+
+	Node    string        `json:"node"`   // that decided
+	Reason  string        `json:"reason"` // a sentence about the flow that decided
+	Objects []TraceObject `json:"objects,omitempty"`
+	Flow    *TraceStep    `json:"flow,omitempty"` // as TraceResult.Flow
+}

@@ -16,7 +16,9 @@ func (m *master) serveDiagnostics(ctx context.Context, group *sync.WaitGroup) ([
 		return nil, nil
 	}
 	agents := diagnosticsapi.NewHTTPSAgents(diagnosticsapi.AgentPort, m.agentTLS)
-	server, err := diagnosticsapi.New(ctx, diagnosticsapi.Config{Kube: m.clients.users.Kube, Network: m.clients.users.Network, Agents: agents, Accept: metrics.Accept})
+	server, err := diagnosticsapi.New(ctx, diagnosticsapi.Config{
+		Kube: m.clients.users.Kube, Network: m.clients.users.Network, Policies: m.clients.usersPolicies, Agents: agents, Accept: metrics.Accept,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -259,6 +259,8 @@ type clients struct {
 	metadata   metadata.Interface
 	leases     coordinationv1.LeasesGetter
 	disconnect func()
+
+	usersPolicies policyclient.Interface // as users
 }
 
 func newClients(restConfig *rest.Config) (*clients, error) {
@@ -287,6 +289,10 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
 	}
+	usersPolicies, err := policyclient.NewForConfigAndClient(limited, connection)
+	if err != nil {
+		return nil, fmt.Errorf("create %s client: %w", policyv1alpha2.GroupName, err)
+	}
 	network, err := networkclient.NewForConfigAndClient(restConfig, connection)
 	if err != nil {
 		return nil, fmt.Errorf("create %s client: %w", networkv1.GroupName, err)
@@ -300,11 +306,14 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 		return nil, fmt.Errorf("create metadata client: %w", err)
 	}
 	return &clients{
-		metadata:   objects,
-		Clients:    subnet.Clients{Kube: kube, Network: network},
-		policies:   policies,
-		users:      subnet.Clients{Kube: users, Network: usersNetwork},
-		leases:     leases,
+		metadata: objects,
+		Clients:  subnet.Clients{Kube: kube, Network: network},
+		policies: policies,
+		users:    subnet.Clients{Kube: users, Network: usersNetwork},
+		leases:   leases,
+
+		usersPolicies: usersPolicies,
+
 		disconnect: func() { utilnet.CloseIdleConnectionsFor(connection.Transport) },
 	}, nil
 }

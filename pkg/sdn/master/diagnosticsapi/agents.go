@@ -1,6 +1,7 @@
 package diagnosticsapi
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -37,6 +38,8 @@ type Agents interface {
 	// Get requests the path from the agent of the node and decodes its JSON answer into the value. An answer that is too large is an error. If the
 	// value has a method decode(io.Reader) error, that decodes the answer instead and limits its size.
 	Get(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values, into any) error
+	// Post posts the JSON of an object to the path. The answer is as that of Get.
+	Post(ctx context.Context, node string, hostIP netip.Addr, path string, object, into any) error
 }
 
 // decoder decodes an answer, and limits its size.
@@ -108,11 +111,33 @@ func dial(ctx context.Context, address string, config func(node string) *tls.Con
 
 // Get implements Agents.
 func (a *HTTPSAgents) Get(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values, into any) error {
-	u := &url.URL{Scheme: "https", Host: net.JoinHostPort(hostOf(node, hostIP), a.port), Path: path, RawQuery: query.Encode()}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.urlOf(node, hostIP, path, query), nil)
 	if err != nil {
 		return err
 	}
+	return a.do(r, node, into)
+}
+
+// Post implements Agents.
+func (a *HTTPSAgents) Post(ctx context.Context, node string, hostIP netip.Addr, path string, object, into any) error {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.urlOf(node, hostIP, path, nil), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", contentTypeJSON)
+	return a.do(r, node, into)
+}
+
+func (a *HTTPSAgents) urlOf(node string, hostIP netip.Addr, path string, query url.Values) string {
+	u := url.URL{Scheme: "https", Host: net.JoinHostPort(hostOf(node, hostIP), a.port), Path: path, RawQuery: query.Encode()}
+	return u.String()
+}
+
+func (a *HTTPSAgents) do(r *http.Request, node string, into any) error {
 	r.Host = node
 	r.Header.Set("Accept", contentTypeJSON)
 	response, err := a.client.Do(r)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/test/apitest"
@@ -78,7 +79,7 @@ func TestServer_behindAPIServer(t *testing.T) {
 		}
 		return answering(`{"flows":[{"tableName":"x","match":"ip"}]}`)(ctx, node, path, query)
 	})
-	s, err := New(t.Context(), Config{Kube: kube, Network: ours, Agents: agents, Accept: func(*http.Request) {}})
+	s, err := New(t.Context(), Config{Kube: kube, Network: ours, Policies: policyfake.NewClientset(), Agents: agents, Accept: func(*http.Request) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +124,27 @@ func TestServer_behindAPIServer(t *testing.T) {
 	}
 	checkDiscovery(t, kube, seen)
 	checkTraces(t, kube, ours, reader, tenant)
+	checkVerifications(t, reader, tenant)
+}
+
+// checkVerifications checks that a user with the right creates a Verification at the cluster scope, although it is a namespaced resource.
+func checkVerifications(t *testing.T, reader, tenant dynamic.Interface) {
+	t.Helper()
+	of := schema.GroupVersionResource{Group: diagnostics.Group, Version: diagnostics.Version, Resource: verifications}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": groupVersion().String(), "kind": "Verification"}}
+	for _, namespace := range []string{"", "default"} {
+		got, err := reader.Resource(of).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{})
+		if err != nil {
+			t.Errorf("namespace %q: %v", namespace, err)
+			continue
+		}
+		if n, _, err := unstructured.NestedInt64(got.Object, "status", "questions"); err != nil || n != 2 || got.GetNamespace() != namespace {
+			t.Errorf("namespace %q: got %v, %v, want two questions", namespace, got.Object, err)
+		}
+		if _, err := tenant.Resource(of).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("namespace %q, a user without the right: got %v, want Forbidden", namespace, err)
+		}
+	}
 }
 
 // checkTraces checks that a user creates Traces in the namespace in which it has the right, with the validation of fields that it asks for.
@@ -230,12 +252,13 @@ func register(t *testing.T, admin *rest.Config, kube kubernetes.Interface, h htt
 	})
 }
 
-// grant gives the user the rights to read nodestatuses and nodeflows.
+// grant gives the user the rights to read nodestatuses and nodeflows, and to create Verifications.
 func grant(t *testing.T, kube kubernetes.Interface, user string) {
 	t.Helper()
 	if _, err := kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: user},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{diagnostics.Group}, Resources: []string{statuses, flows}, Verbs: []string{"get", "list", "watch"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{diagnostics.Group}, Resources: []string{statuses, flows}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{diagnostics.Group}, Resources: []string{verifications}, Verbs: []string{"create"}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +314,7 @@ func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 				}
 			}
 		}
-		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics probes traces" {
+		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics probes traces verifications" {
 			return fmt.Errorf("got resources %q", got)
 		}
 		seen.mu.Lock()

@@ -15,11 +15,12 @@ const (
 	groupPath   = groupsPath + "/" + diagnostics.Group
 	versionPath = groupPath + "/" + diagnostics.Version
 
-	statuses = "nodestatuses"
-	flows    = "nodeflows"
-	traffic  = "nodetraffics"
-	traces   = "traces"
-	probes   = "probes"
+	statuses      = "nodestatuses"
+	flows         = "nodeflows"
+	traffic       = "nodetraffics"
+	traces        = "traces"
+	probes        = "probes"
+	verifications = "verifications"
 )
 
 // aggregatedDiscovery is the form in which kube-aggregator reads all groups at once.
@@ -40,6 +41,7 @@ func resources() []metav1.APIResource {
 		{Name: traffic, SingularName: "nodetraffic", Kind: "NodeTraffic", Verbs: metav1.Verbs{"get", "list"}},
 		{Name: probes, SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		{Name: traces, SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
+		{Name: verifications, SingularName: "verification", Kind: "Verification", Namespaced: true, Verbs: metav1.Verbs{"create"}}, // and at the cluster scope
 	}
 }
 

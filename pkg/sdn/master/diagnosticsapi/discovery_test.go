@@ -37,6 +37,7 @@ func TestServer_discovery(t *testing.T) {
 			{Name: "nodetraffics", SingularName: "nodetraffic", Kind: "NodeTraffic", Verbs: metav1.Verbs{"get", "list"}},
 			{Name: "probes", SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 			{Name: "traces", SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
+			{Name: "verifications", SingularName: "verification", Kind: "Verification", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		},
 	}
 	if diff := cmp.Diff(want, list); diff != "" {
@@ -47,7 +48,7 @@ func TestServer_discovery(t *testing.T) {
 		t.Errorf("got Content-Type %q", got)
 	}
 	all := decode[apidiscoveryv2.APIGroupDiscoveryList](t, r, http.StatusOK)
-	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 5 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
+	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 6 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
 		all.Items[0].Versions[0].Resources[1].ResponseKind.Kind != "NodeStatus" || all.Items[0].Versions[0].Resources[1].Scope != apidiscoveryv2.ScopeCluster {
 		t.Errorf("aggregated: got %+v", all)
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -77,6 +78,15 @@ func (f agentFunc) Get(ctx context.Context, node string, _ netip.Addr, path stri
 	return json.Unmarshal([]byte(answer), into)
 }
 
+// Post implements Agents: the query has the body.
+func (f agentFunc) Post(ctx context.Context, node string, hostIP netip.Addr, path string, object, into any) error {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return f.Get(ctx, node, hostIP, path, url.Values{"body": {string(body)}}, into)
+}
+
 // answering returns agents that answer with the status of a ready node, or with the flows.
 func answering(flows string) agentFunc {
 	return func(_ context.Context, node, path string, _ url.Values) (string, error) {
@@ -90,8 +100,9 @@ func answering(flows string) agentFunc {
 // fixture is a server behind TLS with a front proxy.
 type fixture struct {
 	*Server
-	kube    *fake.Clientset
-	network *networkfake.Clientset
+	kube     *fake.Clientset
+	network  *networkfake.Clientset
+	policies *policyfake.Clientset
 
 	url   string
 	proxy *fakeca.Authority
@@ -116,8 +127,8 @@ func newFixture(tb testing.TB, nodes Nodes, agents Agents) *fixture {
 		review.Status.Allowed, err = f.allow(review.Spec)
 		return true, review, err
 	})
-	f.kube, f.network = kube, networkfake.NewClientset()
-	f.Server = newServer(Config{Kube: kube, Network: f.network, Agents: agents, Accept: func(*http.Request) {}}, nodes)
+	f.kube, f.network, f.policies = kube, networkfake.NewClientset(), policyfake.NewClientset()
+	f.Server = newServer(Config{Kube: kube, Network: f.network, Policies: f.policies, Agents: agents, Accept: func(*http.Request) {}}, nodes)
 	f.Server.proxy.hasRead = func() bool { return true }
 	f.publish(tb, configMap(f.proxy.PEM(), "front-proxy-client"))
 	server := httptest.NewUnstartedServer(f.Server)

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -28,7 +29,7 @@ import (
 func run(t *testing.T, kube *fake.Clientset, subnets ...runtime.Object) *Server {
 	t.Helper()
 	network := networkfake.NewSimpleClientset(subnets...)
-	s, err := newWithInformers(t.Context(), Config{Kube: kube, Network: network, Agents: answering(""), Accept: func(*http.Request) {}},
+	s, err := newWithInformers(t.Context(), Config{Kube: kube, Network: network, Policies: policyfake.NewClientset(), Agents: answering(""), Accept: func(*http.Request) {}},
 		fakeapi.NewInformer(kube.CoreV1().ConfigMaps("kube-system"), &corev1.ConfigMap{}), fakeapi.NewInformer(network.NetworkV1().HostSubnets(), &networkv1.HostSubnet{}))
 	if err != nil {
 		t.Fatal(err)

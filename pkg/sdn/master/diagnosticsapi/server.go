@@ -19,6 +19,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	policyclient "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	networkdiscovery "github.com/ovsdn/ovsdn/pkg/sdn/discovery"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
@@ -35,7 +36,9 @@ func Prefixes() []string { return []string{groupsPath, "/openapi/"} }
 type Config struct {
 	Kube    kubernetes.Interface
 	Network networkclient.Interface
-	Agents  Agents
+	// Policies reads ClusterNetworkPolicies.
+	Policies policyclient.Interface
+	Agents   Agents
 	// Accept is called for each request whose client is the front proxy.
 	Accept func(*http.Request)
 }
@@ -53,7 +56,9 @@ type Server struct {
 	samples    chan struct{}  // and for each NodeTraffic, or list of them
 	traces     *userLimit     // and for each Trace
 	probes     *userLimit     // and for each Probe
+	verifies   *userLimit     // and for each Verification
 	slices     chan struct{}  // an element while a Trace reads EndpointSlices
+	settle     time.Duration  // until a Verification asks again
 	failures   metrics.FailureLog
 
 	configMap, subnets cache.SharedIndexInformer
@@ -61,7 +66,7 @@ type Server struct {
 
 // New returns a server. The context is that of its log.
 func New(ctx context.Context, cfg Config) (*Server, error) {
-	if cfg.Kube == nil || cfg.Network == nil || cfg.Agents == nil || cfg.Accept == nil {
+	if cfg.Kube == nil || cfg.Network == nil || cfg.Policies == nil || cfg.Agents == nil || cfg.Accept == nil {
 		return nil, errors.New("diagnosticsapi: required dependency is nil")
 	}
 	configMap := coreinformers.NewFilteredConfigMapInformer(cfg.Kube, authenticationNamespace, 0, cache.Indexers{}, reconcile.OnlyNamed(authenticationConfigMap))
@@ -84,7 +89,7 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
 		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), samples: make(chan struct{}, maxSamples), traces: newUserLimit(maxTraces, maxUserTraces),
-		probes: newUserLimit(maxProbes, maxUserTraces), slices: make(chan struct{}, 1),
+		probes: newUserLimit(maxProbes, maxUserTraces), verifies: newUserLimit(maxVerifications, maxVerifications), slices: make(chan struct{}, 1), settle: settleTime,
 	}
 }
 

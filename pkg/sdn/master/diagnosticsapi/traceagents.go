@@ -115,16 +115,19 @@ func limitTrace(o *diagnostics.NodeTrace) {
 	o.Reason, o.Objects = printable(o.Reason, maxMessage), limitObjects(o.Objects)
 	o.Steps = o.Steps[:min(len(o.Steps), maxTraceSteps)]
 	for i := range o.Steps {
-		step := &o.Steps[i]
-		step.Match, step.Actions = printable(step.Match, maxText), printable(step.Actions, maxText)
-		step.TableName, step.Cookie = printable(step.TableName, maxName), printable(step.Cookie, maxName)
-		step.Conntrack, step.Objects = diagnostics.ConntrackState(printable(string(step.Conntrack), maxName)), limitObjects(step.Objects)
-		step.Names = step.Names[:min(len(step.Names), maxOwners)]
-		for i := range step.Names {
-			step.Names[i] = printable(step.Names[i], maxMessage)
-		}
+		limitStep(&o.Steps[i])
 	}
 	o.Outputs = o.Outputs[:min(len(o.Outputs), maxTraceOutputs)]
+}
+
+func limitStep(step *diagnostics.TraceStep) {
+	step.Match, step.Actions = printable(step.Match, maxText), printable(step.Actions, maxText)
+	step.TableName, step.Cookie = printable(step.TableName, maxName), printable(step.Cookie, maxName)
+	step.Conntrack, step.Objects = diagnostics.ConntrackState(printable(string(step.Conntrack), maxName)), limitObjects(step.Objects)
+	step.Names = step.Names[:min(len(step.Names), maxOwners)]
+	for i := range step.Names {
+		step.Names[i] = printable(step.Names[i], maxMessage)
+	}
 }
 
 func limitObjects(objects []diagnostics.TraceObject) []diagnostics.TraceObject {

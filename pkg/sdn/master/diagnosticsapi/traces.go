@@ -39,13 +39,18 @@ type creation struct {
 	types          *metav1.TypeMeta
 	meta           *metav1.ObjectMeta
 
-	parse  func() (tracing.Query, field.ErrorList)                     // validates the spec
-	answer func(context.Context, *tracing.Tracer, tracing.Query) error // sets the status
-	limit  func(*Server) *userLimit
+	parse   func() (tracing.Query, field.ErrorList)                     // validates the spec of a Trace or a Probe
+	answer  func(context.Context, *tracing.Tracer, tracing.Query) error // sets its status
+	create  func(s *Server, ctx context.Context, u user, namespace string, c *creation) error
+	limit   func(*Server) *userLimit
+	timeout time.Duration
 }
 
-// creationAt returns the creation of a path and its namespace; nil for other paths.
+// creationAt returns the creation of a path and its namespace, "" at the cluster scope; nil for other paths.
 func creationAt(path string) (c *creation, namespace string) {
+	if path == versionPath+"/"+verifications {
+		return newVerification(), ""
+	}
 	rest, ok := strings.CutPrefix(path, versionPath+"/namespaces/")
 	namespace, resource, _ := strings.Cut(rest, "/")
 	switch {
@@ -54,6 +59,8 @@ func creationAt(path string) (c *creation, namespace string) {
 		c = newTrace()
 	case resource == probes:
 		c = newProbe()
+	case resource == verifications:
+		c = newVerification()
 	}
 	return c, namespace
 }
@@ -62,6 +69,7 @@ func newTrace() *creation {
 	o := &diagnostics.Trace{}
 	return &creation{
 		resource: traces, kind: "Trace", object: o, types: &o.TypeMeta, meta: &o.ObjectMeta, limit: func(s *Server) *userLimit { return s.traces },
+		create: (*Server).createTrace, timeout: traceTimeout,
 		parse: func() (tracing.Query, field.ErrorList) { return tracing.ParseSpec(&o.Spec) },
 		answer: func(ctx context.Context, t *tracing.Tracer, q tracing.Query) error {
 			status, err := t.Trace(ctx, q)
@@ -77,6 +85,7 @@ func newProbe() *creation {
 	o := &diagnostics.Probe{}
 	return &creation{
 		resource: probes, kind: "Probe", object: o, types: &o.TypeMeta, meta: &o.ObjectMeta, limit: func(s *Server) *userLimit { return s.probes },
+		create: (*Server).createTrace, timeout: traceTimeout,
 		parse: func() (tracing.Query, field.ErrorList) { return tracing.ParseProbe(&o.Spec) },
 		answer: func(ctx context.Context, t *tracing.Tracer, q tracing.Query) error {
 			status, err := t.Probe(ctx, q)
@@ -109,11 +118,15 @@ func (s *Server) serveCreation(w http.ResponseWriter, r *http.Request, u user, c
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(r.Context(), traceTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), c.timeout)
 	defer cancel()
-	if err := s.create(ctx, u, namespace, c); err != nil {
+	if c.meta.Namespace != "" && c.meta.Namespace != namespace {
+		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	if err := c.create(s, ctx, u, namespace, c); err != nil {
 		return err
 	}
+	*c.types, *c.meta = typeMeta(c.kind), metav1.ObjectMeta{Namespace: namespace, Name: printable(c.meta.Name, maxName)}
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
@@ -129,11 +142,8 @@ func (c *creation) right(namespace string) access {
 	return access{verb: "create", resource: c.resource, namespace: namespace}
 }
 
-// create sets the status of the object, after it has validated and authorized the spec.
-func (s *Server) create(ctx context.Context, u user, namespace string, c *creation) error {
-	if c.meta.Namespace != "" && c.meta.Namespace != namespace {
-		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
-	}
+// createTrace sets the status of a Trace or a Probe, after it has validated and authorized the spec.
+func (s *Server) createTrace(ctx context.Context, u user, namespace string, c *creation) error {
 	name := printable(c.meta.Name, maxName)
 	query, errs := c.parse()
 	if len(errs) == 0 {
@@ -158,7 +168,6 @@ func (s *Server) create(ctx context.Context, u user, namespace string, c *creati
 	if err := c.answer(ctx, tracer, query); err != nil {
 		return s.creationError(ctx, c, name, err)
 	}
-	*c.types, *c.meta = typeMeta(c.kind), metav1.ObjectMeta{Namespace: namespace, Name: name}
 	return nil
 }
 
@@ -190,7 +199,7 @@ func (s *Server) creationError(ctx context.Context, c *creation, name string, er
 		missing.ErrStatus.Message = known.Status().Message
 		return missing
 	}
-	s.failures.Log(ctx, err, "Failed to read objects for a trace or a probe", "action", "if the error is \"forbidden\", apply deploy/rbac")
+	s.failures.Log(ctx, err, "Failed to read objects for a request for diagnostics", "action", "if the error is \"forbidden\", apply deploy/rbac")
 	return apierrors.NewServiceUnavailable("the controller can't read the objects of the request; its log has the error")
 }
 
@@ -261,6 +270,11 @@ func (t *traceRights) sees(ctx context.Context, o diagnostics.Object) bool {
 	default:
 		want = t.right(o.Namespace)
 	}
+	return t.has(ctx, want)
+}
+
+// has reports whether the user has the right.
+func (t *traceRights) has(ctx context.Context, want access) bool {
 	allowed, known := t.known[want]
 	if !known && len(t.known) < maxTraceReviews {
 		var err error

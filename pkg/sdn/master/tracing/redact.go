@@ -61,6 +61,27 @@ func (t *Tracer) redact(ctx context.Context, answer *diagnostics.NodeTrace) {
 	}
 }
 
+// RedactResult removes from the result of a batch what the user may not read, as from an agent's answer to a trace. It does not change the outputs.
+func (t *Tracer) RedactResult(ctx context.Context, r *diagnostics.TraceResult) {
+	answer := diagnostics.NodeTrace{Verdict: r.Verdict, Reason: r.Reason, Objects: r.Objects, Outputs: r.Outputs}
+	if r.Flow != nil {
+		answer.Steps = []diagnostics.TraceStep{*r.Flow}
+	}
+	t.redact(ctx, &answer)
+	r.Reason, r.Objects = t.reasonOf(ctx, &answer), answer.Objects
+	if r.Flow != nil {
+		r.Flow = &answer.Steps[0]
+	}
+}
+
+// Sentence returns the sentence of an agent if the user may read all names in it, or else the other one.
+func (t *Tracer) Sentence(ctx context.Context, text, otherwise string) string {
+	if t.seesNames(ctx, text) {
+		return text
+	}
+	return otherwise
+}
+
 // seesNames reports whether the user may read all names in a sentence of an agent, such as networkpolicy/NAMESPACE/NAME and pod NAMESPACE/NAME.
 func (t *Tracer) seesNames(ctx context.Context, text string) bool {
 	words := strings.FieldsFunc(text, func(r rune) bool {

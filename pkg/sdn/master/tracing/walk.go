@@ -63,11 +63,26 @@ func (r *run) walk(ctx context.Context, node Node, packet diagnostics.TracePacke
 			a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("node %s sends it to node %s, which has no HostSubnet", previous.Name, printable(next))
 			return a
 		}
-		packet = checked(out)
-		packet.From, packet.VNID, packet.Conntrack, packet.Origin = nodePrefix+previous.Name, out.VNID, a.start.Conntrack, a.start.Origin
+		packet = through(previous.Name, a.start, out)
 	}
 	a.verdict, a.reason = diagnostics.VerdictUnknown, fmt.Sprintf("nodes forward it more than %d times", maxHops)
 	return a
+}
+
+// through returns the packet of a node's output to the tunnel as the bridge of the other node gets it. isValid accepts the output.
+func through(node string, start diagnostics.TracePacket, out diagnostics.TraceOutput) diagnostics.TracePacket {
+	p := checked(out)
+	p.From, p.VNID, p.Conntrack, p.Origin = nodePrefix+node, out.VNID, start.Conntrack, start.Origin
+	return p
+}
+
+// Through returns the packet of an output to the tunnel of the node that got the packet, as the bridge of the other node gets it. It returns false if the output can't
+// be that of the packet.
+func Through(node string, packet diagnostics.TracePacket, out diagnostics.TraceOutput) (diagnostics.TracePacket, bool) {
+	if !isValid(out, packet) {
+		return diagnostics.TracePacket{}, false
+	}
+	return through(node, packet, out), true
 }
 
 // hop asks the agent of one node. It returns outputs if the verdict is Delivered or Forwarded.

@@ -1,0 +1,137 @@
+package verification
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
+)
+
+// maxNodes is the number of nodes that are asked at the same time.
+const maxNodes = 32
+
+// answer is what the flows do with a connection: Delivered to its destination, Dropped, Forwarded elsewhere, or Unknown.
+type answer struct {
+	verdict diagnostics.Verdict
+	node    string // that decided
+	result  diagnostics.TraceResult
+}
+
+// asked is a packet on a node.
+type asked struct {
+	question int
+	packet   diagnostics.TracePacket
+}
+
+// ask returns the answers to the questions. It asks all nodes of sources in parallel, and then those to which the packets go through the tunnel.
+func (r *run) ask(ctx context.Context, questions []question) []answer {
+	answers := make([]answer, len(questions))
+	first := map[string][]asked{}
+	for i, q := range questions {
+		from, to := r.snapshot.Pods[q.from], r.snapshot.Pods[q.to]
+		first[from.Spec.NodeName] = append(first[from.Spec.NodeName], asked{i, diagnostics.TracePacket{
+			From: nameOf(from), Protocol: string(q.port.Protocol), Destination: to.Status.PodIP, DestinationPort: uint16(q.port.Number), //nolint:gosec // a port
+		}})
+	}
+	results := r.round(ctx, first)
+	second := map[string][]asked{}
+	for node, all := range first {
+		for i, a := range all {
+			q, result := questions[a.question], results[node][i]
+			there := r.snapshot.Pods[q.to].Spec.NodeName
+			if next, ok := throughTunnel(node, there, a.packet, result); ok {
+				second[there] = append(second[there], asked{a.question, next})
+			} else {
+				answers[a.question] = r.end(q, node, result)
+			}
+		}
+	}
+	results = r.round(ctx, second)
+	for node, all := range second {
+		for i, a := range all {
+			answers[a.question] = r.end(questions[a.question], node, results[node][i])
+		}
+	}
+	return answers
+}
+
+// throughTunnel returns the packet as the node of the destination gets it, if the first node sends it there only.
+func throughTunnel(node, there string, packet diagnostics.TracePacket, result diagnostics.TraceResult) (diagnostics.TracePacket, bool) {
+	want := diagnostics.Object{Kind: diagnostics.KindNode, Name: there}.String()
+	if result.Verdict != diagnostics.VerdictForwarded || len(result.Outputs) != 1 || result.Outputs[0].To != want || node == there {
+		return diagnostics.TracePacket{}, false
+	}
+	return tracing.Through(node, packet, result.Outputs[0])
+}
+
+// end returns the answer that a node's result is.
+func (r *run) end(q question, node string, result diagnostics.TraceResult) answer {
+	a := answer{verdict: result.Verdict, node: node, result: result}
+	switch result.Verdict {
+	case diagnostics.VerdictDropped, diagnostics.VerdictUnknown:
+		return a
+	case diagnostics.VerdictDelivered, diagnostics.VerdictForwarded:
+	default:
+		return unknown(node, fmt.Sprintf("node %s: invalid answer of the agent", node))
+	}
+	if len(result.Outputs) == 1 && result.Outputs[0].To == nameOf(r.snapshot.Pods[q.to]) {
+		a.verdict = diagnostics.VerdictDelivered
+		return a
+	}
+	var to []string
+	for _, out := range result.Outputs {
+		to = append(to, out.To)
+	}
+	a.verdict, a.result.Reason = diagnostics.VerdictForwarded, fmt.Sprintf("the bridge sends it to %s: %s", strings.Join(to, ", "), result.Reason)
+	return a
+}
+
+func unknown(node, reason string) answer {
+	return answer{verdict: diagnostics.VerdictUnknown, node: node, result: diagnostics.TraceResult{Verdict: diagnostics.VerdictUnknown, Reason: reason}}
+}
+
+// round asks nodes in parallel. It returns a result for each packet.
+func (r *run) round(ctx context.Context, byNode map[string][]asked) map[string][]diagnostics.TraceResult {
+	results := make(map[string][]diagnostics.TraceResult, len(byNode))
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	free := make(chan struct{}, maxNodes)
+	for node, all := range byNode {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			own := r.askNode(ctx, node, all)
+			mu.Lock()
+			defer mu.Unlock()
+			results[node] = own
+		})
+	}
+	running.Wait()
+	return results
+}
+
+// askNode asks one node in batches.
+func (r *run) askNode(ctx context.Context, name string, all []asked) (results []diagnostics.TraceResult) {
+	packets := make([]diagnostics.TracePacket, len(all))
+	for i := range all {
+		packets[i] = all[i].packet
+	}
+	node, err := r.Node(name)
+	if err == nil && node.NoAgent != "" {
+		err = &tracing.AgentError{Reason: node.NoAgent}
+	}
+	for err == nil && len(results) < len(packets) {
+		rest := packets[len(results):]
+		var some []diagnostics.TraceResult
+		if some, err = r.Agents.Traces(ctx, node, rest[:min(len(rest), diagnostics.MaxTraceBatch)]); err == nil {
+			results = append(results, some[:min(len(some), len(rest))]...)
+		}
+	}
+	for len(results) < len(packets) {
+		results = append(results, unknown(name, fmt.Sprintf("node %s: %v", name, err)).result)
+	}
+	return results
+}

@@ -1,0 +1,225 @@
+// Package verification compares the connections between pods that the objects of the cluster allow, by package oracle, with those that the flows of all nodes
+// forward, by traces of their agents (docs/decisions/0020-diagnostics.md). It does no I/O of its own.
+package verification
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
+	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
+)
+
+const (
+	firstGroup, maxGroup = 1000, 8000 // questions that are asked at the same time
+	groupTime            = 8 * time.Second
+	maxCandidates        = 500 // that are asked again
+	maxReasons           = 16  // why questions have no answer
+)
+
+// Snapshot has the objects at one time. Its pods are those whose connections are verified: with an address in the pod network. They are sorted by namespace and
+// name.
+type Snapshot struct {
+	oracle.Cluster
+	Services []Service
+}
+
+// Service is a service with a selector.
+type Service struct {
+	Namespace string
+	Selector  map[string]string
+	Targets   []oracle.Port // of its endpoints, but named ones
+}
+
+// Agents are the agents of nodes.
+type Agents interface {
+	// Traces returns the results of the first packets, at least of one. Users may read the error.
+	Traces(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error)
+}
+
+// Request chooses the questions.
+type Request struct {
+	Namespace  string // of the pods; "" is all
+	WithOthers bool   // also pairs with one pod of another namespace
+	Sample     int    // questions that are drawn at random; 0: all
+	Continue   string // of the previous answer
+}
+
+// Verifier verifies connections.
+type Verifier struct {
+	Read   func(context.Context) (*Snapshot, error)
+	Node   func(name string) (tracing.Node, error)
+	Agents Agents
+
+	Settle time.Duration // until a difference is asked again: agents may not have applied a change yet
+	Budget time.Duration // after which no further questions are asked
+}
+
+// TooManyPairsError is the error of a request for too many pairs of pods.
+type TooManyPairsError struct{ Pairs int }
+
+// Error implements error.
+func (e *TooManyPairsError) Error() string {
+	return fmt.Sprintf("the pods have %d pairs, more than %d; choose a namespace, or a sample", e.Pairs, diagnostics.MaxVerifiedPairs)
+}
+
+// Difference is a confirmed difference with the result of the node that decided.
+type Difference struct {
+	diagnostics.Difference
+	Result diagnostics.TraceResult
+}
+
+// Result is the answer to a request. Its status has no differences.
+type Result struct {
+	Status      diagnostics.VerificationStatus
+	Differences []Difference
+}
+
+// run is one request with one snapshot.
+type run struct {
+	*Verifier
+	request  Request
+	snapshot *Snapshot
+	ports    *portsOf
+	prints   map[string]string // of the objects of namespaces, by name
+}
+
+func (v *Verifier) newRun(ctx context.Context, q Request) (*run, error) {
+	s, err := v.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &run{Verifier: v, request: q, snapshot: s, ports: newPortsOf(s), prints: map[string]string{}}, nil
+}
+
+// Verify answers a request. The error is a *TooManyPairsError, or that of Read or of the context.
+func (v *Verifier) Verify(ctx context.Context, q Request) (*Result, error) {
+	begin := time.Now()
+	r, err := v.newRun(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if pairs := r.pairs(); q.Sample == 0 && pairs > diagnostics.MaxVerifiedPairs {
+		return nil, &TooManyPairsError{pairs}
+	}
+	result := &Result{Status: diagnostics.VerificationStatus{Pods: len(r.snapshot.Pods)}}
+	candidates := r.askAll(ctx, begin, &result.Status)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(candidates) > 0 {
+		if err := r.confirm(ctx, candidates, result); err != nil {
+			return nil, err
+		}
+	}
+	result.Status.Duration = metav1.Duration{Duration: time.Since(begin).Round(time.Millisecond)}
+	return result, nil
+}
+
+// askAll asks questions until none is left, or the time is over. It returns those whose answers differ.
+func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.VerificationStatus) (candidates []question) {
+	next := r.questions()
+	for size := firstGroup; ; {
+		group := next.take(size)
+		if len(group) == 0 {
+			return candidates
+		}
+		asked := time.Now()
+		for i, a := range r.ask(ctx, group) {
+			switch {
+			case a.verdict == diagnostics.VerdictUnknown:
+				addUnknown(status, a.result.Reason)
+			case r.differs(group[i], a):
+				candidates = append(candidates, group[i])
+			}
+		}
+		status.Questions += len(group)
+		if status.Continue = next.token; status.Continue == "" || ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= maxCandidates {
+			return candidates
+		}
+		rate := float64(len(group)) / max(time.Since(asked), time.Millisecond).Seconds()
+		size = min(max(int(rate*groupTime.Seconds()), firstGroup), maxGroup)
+	}
+}
+
+func addUnknown(status *diagnostics.VerificationStatus, reason string) {
+	status.Unknown++
+	if len(status.Unanswered) < maxReasons && !slices.Contains(status.Unanswered, reason) {
+		status.Unanswered = append(status.Unanswered, reason)
+	}
+}
+
+// expected returns what the objects allow.
+func (r *run) expected(q question) oracle.Verdict {
+	from, to := r.snapshot.Pods[q.from], r.snapshot.Pods[q.to]
+	return r.snapshot.Evaluate(oracle.Connection{From: endpoint(from), To: endpoint(to), Protocol: q.port.Protocol, Port: q.port.Number})
+}
+
+func endpoint(p *corev1.Pod) oracle.Endpoint { return oracle.Endpoint{Addr: addrOf(p), Pod: p} }
+
+func expectedVerdict(v oracle.Verdict) diagnostics.Verdict {
+	if v.Allowed {
+		return diagnostics.VerdictDelivered
+	}
+	return diagnostics.VerdictDropped
+}
+
+// differs reports whether the answer is none that the objects allow.
+func (r *run) differs(q question, a answer) bool { return a.verdict != expectedVerdict(r.expected(q)) }
+
+// confirm asks the candidates again, with objects that are read again before and after. What changed is no difference.
+func (r *run) confirm(ctx context.Context, candidates []question, result *Result) error {
+	if !pause.For(ctx, r.Settle) {
+		return ctx.Err()
+	}
+	again, err := r.newRun(ctx, r.request)
+	if err != nil {
+		return err
+	}
+	var same []question
+	for _, q := range candidates {
+		if found, ok := again.unchanged(r, q); ok {
+			same = append(same, found)
+		} else {
+			result.Status.Changed++
+		}
+	}
+	answers := again.ask(ctx, same)
+	after, err := r.newRun(ctx, r.request)
+	if err != nil {
+		return err
+	}
+	for i, q := range same {
+		a := answers[i]
+		_, ok := after.unchanged(again, q)
+		switch {
+		case a.verdict == diagnostics.VerdictUnknown:
+			addUnknown(&result.Status, a.result.Reason)
+		case !ok || !again.differs(q, a):
+			result.Status.Changed++
+		default:
+			result.Differences = append(result.Differences, again.difference(q, a))
+		}
+	}
+	return nil
+}
+
+func (r *run) difference(q question, a answer) Difference {
+	want := r.expected(q)
+	return Difference{Result: a.result, Difference: diagnostics.Difference{
+		Source: nameOf(r.snapshot.Pods[q.from]), Destination: nameOf(r.snapshot.Pods[q.to]), Protocol: string(q.port.Protocol), Port: q.port.Number,
+		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, Node: a.node,
+	}}
+}
+
+// nameOf returns the pod as in diagnostics.Object.
+func nameOf(p *corev1.Pod) string {
+	return diagnostics.Object{Kind: diagnostics.KindPod, Namespace: p.Namespace, Name: p.Name}.String()
+}
