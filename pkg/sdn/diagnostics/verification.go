@@ -6,7 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const NodeTracesPath = "/diagnostics/v1alpha1/traces"
 
 // MaxTraceBatch is the largest number of packets of a TraceBatch.
-const MaxTraceBatch = 500
+const MaxTraceBatch = 250
 
 // TraceBatch has packets that an agent traces one after the other, with pauses in which vswitchd does its work.
 type TraceBatch struct {

@@ -164,12 +164,22 @@ func (s *source) take(least int) (group []question) {
 			for _, port := range s.ports.of(s.from, s.to) {
 				group = append(group, question{s.from, s.to, port})
 			}
-			s.token = keyOf(pods[s.from]) + " " + keyOf(pods[s.to])
+			s.token = s.tokenOf(question{from: s.from, to: s.to})
 		}
 	}
 	s.token = ""
 	return group
 }
+
+// tokenOf returns the token after the pair of a question; "" of a sample, which does not continue.
+func (s *source) tokenOf(q question) string {
+	if s.sample != nil {
+		return ""
+	}
+	return keyOf(s.snapshot.Pods[q.from]) + " " + keyOf(s.snapshot.Pods[q.to])
+}
+
+func isSamePair(a, b question) bool { return a.from == b.from && a.to == b.to }
 
 // fewPairs is the largest number of pairs of which a sample is drawn from all questions.
 const fewPairs = 10_000

@@ -20,7 +20,7 @@ import (
 const (
 	firstGroup, maxGroup = 1000, 8000 // questions that are asked at the same time
 	groupTime            = 8 * time.Second
-	maxCandidates        = 500 // that are asked again
+	maxCandidates        = 500 // that are asked again, and a pair more
 	maxReasons           = 16  // why questions have no answer
 )
 
@@ -139,8 +139,12 @@ func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.V
 			case r.differs(group[i], a):
 				candidates = append(candidates, group[i])
 			}
+			status.Questions++
+			if len(candidates) >= maxCandidates && i+1 < len(group) && !isSamePair(group[i], group[i+1]) {
+				status.Continue = next.tokenOf(group[i])
+				return candidates // the next request asks the rest of the group again
+			}
 		}
-		status.Questions += len(group)
 		if status.Continue = next.token; status.Continue == "" || ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= maxCandidates {
 			return candidates
 		}

@@ -191,15 +191,59 @@ func TestVerify_namespace(t *testing.T) {
 	}
 }
 
-// Answers in parts have each question once, also if the pod where one ends is deleted.
-func TestVerify_continue(t *testing.T) {
+// newManyPods has 46 pods: all questions do not fit into the first group.
+func newManyPods() *fakeNodes {
 	f := newFakeNodes()
-	for i := range 40 { // such that all do not fit into the first group
+	for i := range 40 {
 		p := f.objects.Pods[i%6].DeepCopy()
 		p.Name, p.Status.PodIP = fmt.Sprintf("%s%02d", p.Name, i), fmt.Sprintf("10.128.1.%d", i)
 		f.objects.Pods = append(f.objects.Pods, p)
 	}
 	Sort(f.objects.Pods)
+	return f
+}
+
+// If flows drop everything, each answer has some differences, and all have each once.
+func TestVerify_manyDifferences(t *testing.T) {
+	f := newManyPods()
+	f.corrupt = func(int, string, string, string, uint16) *diagnostics.TraceResult {
+		return &diagnostics.TraceResult{Verdict: dropped}
+	}
+	found, questions, token := map[string]bool{}, 0, ""
+	for {
+		result, differences := f.verify(t, Request{Continue: token})
+		if len(differences) > maxCandidates+1 {
+			t.Fatalf("got %d differences in an answer", len(differences))
+		}
+		for _, d := range differences {
+			if found[d] {
+				t.Errorf("got %s twice", d)
+			}
+			found[d] = true
+		}
+		questions += result.Status.Questions
+		if token = result.Status.Continue; token == "" {
+			break
+		}
+	}
+	r, err := f.verifier().newRun(t.Context(), Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := 0
+	for _, q := range r.questions().take(1 << 30) {
+		if r.expected(q).Allowed {
+			allowed++
+		}
+	}
+	if questions != 46*45*2 || len(found) != allowed {
+		t.Errorf("got %d questions, %d differences, want %d, %d", questions, len(found), 46*45*2, allowed)
+	}
+}
+
+// Answers in parts have each question once, also if the pod where one ends is deleted.
+func TestVerify_continue(t *testing.T) {
+	f := newManyPods()
 	v := f.verifier()
 	v.Budget = 0
 	requests, questions, token := 0, 0, ""

@@ -40,8 +40,6 @@ func (h *Handler) serveTraces(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.batching.Store(false)
-	// The server's deadline to read a request would cancel its context.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(batchTimeout + answerTimeout)) // test recorders have none
 	answer, err := h.traces(r.Context(), packets)
 	if err != nil {
 		refuse(w, err)
