@@ -145,7 +145,7 @@ func qualify(flags *genericclioptions.ConfigFlags, text string, kinds ...diagnos
 
 func (t *tracePrinter) show(ctx context.Context) error {
 	answer := &diagnostics.Trace{TypeMeta: diagnosticsType("Trace"), Spec: t.spec}
-	err := t.create(ctx, "traces", answer)
+	err := create(ctx, t.kube, t.namespace, "traces", answer)
 	if err != nil {
 		return err
 	}
@@ -161,14 +161,18 @@ func (t *tracePrinter) show(ctx context.Context) error {
 	return err
 }
 
-// create creates the object, and replaces it by the answer.
-func (t *tracePrinter) create(ctx context.Context, resource string, o any) error {
+// create creates the object in the namespace, or at the cluster scope without one, and replaces it by the answer.
+func create(ctx context.Context, kube kubernetes.Interface, namespace, resource string, o any) error {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	path := diagnosticsPath + "/namespaces/" + t.namespace + "/" + resource
-	result := t.kube.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
+	path := diagnosticsPath
+	if namespace != "" {
+		path += "/namespaces/" + namespace
+	}
+	path += "/" + resource
+	result := kube.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
 	if err := result.Error(); err != nil {
 		return explainAPIError(err)
 	}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// maxDifferences is the number of differences after which no further questions are asked.
+const maxDifferences = 1000
+
+// verifier requests a comparison of the objects with the flows.
+type verifier struct {
+	genericiooptions.IOStreams
+	kube    kubernetes.Interface
+	printer printers.ResourcePrinter
+	wide    bool
+
+	namespace string // "" is all
+	sample    int32
+}
+
+func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	format := genericclioptions.NewPrintFlags("")
+	v := &verifier{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare the connections between pods that policies allow with what the flows of all nodes do",
+		Long: "Ask for each pair of pods, with each port in use and one other, whether NetworkPolicies, ClusterNetworkPolicies and VNIDs allow a connection, and what the\n" +
+			"flows of the nodes do with its first packet. No packet is sent. Differences are listed with the flow that decided. Without --namespace all pods of the cluster are\n" +
+			"compared, which needs the right to create verifications.diagnostics.ovsdn.io at the cluster scope. With it, the pairs with both pods in the namespace are, or, with\n" +
+			"that right, with one of them. The exit code is 0 if there are no differences and all questions were answered, else 1.",
+		Example: "  kubectl ovsdn verify\n  kubectl ovsdn verify -n shop -o wide\n\n  # some random connections of a large cluster\n  kubectl ovsdn verify --sample 2000",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown argument %q; choose pods by --namespace", args[0])
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if v.sample < 0 || v.sample > diagnostics.MaxSample {
+				return usagef("--sample: %d must be from 0 to %d", v.sample, diagnostics.MaxSample)
+			}
+			if v.printer, err = tableOrObjects(format, false); err != nil {
+				return usageError{err}
+			}
+			v.namespace, v.wide = *flags.Namespace, *format.OutputFormat == wide
+			if v.kube, _, err = clients(flags); err != nil {
+				return err
+			}
+			return v.run(cmd.Context())
+		},
+	}
+	format.AddFlags(cmd)
+	cmd.Flag("output").Usage = "Output format. One of: (" + strings.Join(append(format.AllowedFormats(), wide), ", ") + ")."
+	cmd.Flags().Int32Var(&v.sample, "sample", 0, fmt.Sprintf("`number` of questions that are drawn at random, at most %d; 0: all questions", diagnostics.MaxSample))
+	return cmd
+}
+
+// run requests parts until none is left.
+func (v *verifier) run(ctx context.Context) error {
+	all := &diagnostics.Verification{}
+	all.Spec.Sample = v.sample
+	for part := 0; part == 0 || all.Status.Continue != "" && len(all.Status.Differences) < maxDifferences; part++ {
+		o := &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: diagnostics.VerificationSpec{Sample: v.sample, Continue: all.Status.Continue}}
+		if err := create(ctx, v.kube, v.namespace, "verifications", o); err != nil {
+			return err
+		}
+		if o.Status.Continue != "" && o.Status.Continue == all.Status.Continue {
+			return fmt.Errorf("the controller repeats its answer after %s", o.Status.Continue)
+		}
+		all.ObjectMeta = o.ObjectMeta
+		add(&all.Status, &o.Status)
+	}
+	var err error
+	if _, isTable := v.printer.(*tablePrinter); isTable {
+		err = v.print(&all.Status)
+	} else {
+		all.TypeMeta = diagnosticsType("Verification")
+		err = printOne(v.printer, v.Out, all)
+	}
+	if err == nil && (len(all.Status.Differences) > 0 || all.Status.Unknown > 0) {
+		return errReported
+	}
+	return err
+}
+
+// add adds a part.
+func add(all, part *diagnostics.VerificationStatus) {
+	all.Pods, all.Continue = part.Pods, part.Continue
+	all.Questions += part.Questions
+	all.Unknown += part.Unknown
+	all.Changed += part.Changed
+	all.Duration.Duration += part.Duration.Duration
+	all.Differences = append(all.Differences, part.Differences...)
+	for _, reason := range part.Unanswered {
+		if !slices.Contains(all.Unanswered, reason) {
+			all.Unanswered = append(all.Unanswered, reason)
+		}
+	}
+}
+
+// print prints the differences and a summary.
+func (v *verifier) print(s *diagnostics.VerificationStatus) error {
+	if len(s.Differences) > 0 {
+		w := printers.GetNewTabWriter(v.Out)
+		header := []string{"SOURCE", "DESTINATION", "PORT", "EXPECTED", "ACTUAL", "NODE", "FLOW", "OBJECTS"}
+		if v.wide {
+			header = append(header, "ACTIONS", "COOKIE", "EXPECTED-BY", "REASON")
+		}
+		writeRow(w, header)
+		for i := range s.Differences {
+			writeRow(w, v.row(&s.Differences[i]))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(v.Out)
+	}
+	fmt.Fprintf(v.Out, "Pods:        %d\nQuestions:   %d in %v\nDifferences: %d\n", s.Pods, s.Questions, s.Duration.Round(100*time.Millisecond), len(s.Differences))
+	if s.Changed > 0 {
+		fmt.Fprintf(v.Out, "Changed:     %d, which are no differences: objects or flows changed in the meantime\n", s.Changed)
+	}
+	if s.Unknown > 0 {
+		fmt.Fprintf(v.Out, "Unknown:     %d\n", s.Unknown)
+	}
+	for _, reason := range s.Unanswered {
+		fmt.Fprintln(v.ErrOut, reason)
+	}
+	if s.Continue != "" {
+		fmt.Fprintf(v.ErrOut, "The other questions were not asked, after %d differences\n", len(s.Differences))
+	}
+	return nil
+}
+
+func (v *verifier) row(d *diagnostics.Difference) []string {
+	flow, actions, cookie := "", "", ""
+	if f := d.Flow; f != nil {
+		flow, actions, cookie = f.TableName+" "+strconv.Itoa(int(f.Priority))+" "+matchOf(f), f.Actions, f.Cookie
+		if f.Unexpected {
+			flow += " (of another program)"
+		}
+	}
+	var objects []string
+	for _, o := range d.Objects {
+		objects = append(objects, o.String())
+	}
+	row := []string{d.Source, d.Destination, d.Protocol + " " + strconv.Itoa(int(d.Port)), string(d.Expected), string(d.Actual), d.Node, orNone(flow), orNone(strings.Join(objects, ", "))}
+	if v.wide {
+		row = append(row, orNone(actions), orNone(cookie), orNone(d.ExpectedReason), d.Reason)
+	}
+	return row
+}
