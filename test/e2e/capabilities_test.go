@@ -111,6 +111,7 @@ func modeParts() []part {
 			part{"egress firewall", seeEgressFirewall},
 			part{"traces", testTraces},
 			part{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }}),
+		{"verification", testVerification},
 		{"egress IPs", seeEgressIPs},
 		{"pod replaced", seePodReplaced},
 	}
