@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/diagnosticsserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podcapture"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
 	"github.com/ovsdn/ovsdn/pkg/version"
 )
@@ -34,7 +35,7 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
 		Drops: sampler.Drops, Peers: n.pinger.Problems,
 		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, UnresolvedNames: n.egress.UnresolvedNames, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
-		Probe: podprobe.Send,
+		Probe: podprobe.Send, Capture: func(c podcapture.Capture) (diagnosticsserver.CaptureSession, error) { return podcapture.Open(c) },
 	}
 	if n.policies != nil {
 		d.Policies = n.policies

@@ -56,10 +56,15 @@ func (c *client) do(ctx context.Context, method, path string) *httptest.Response
 
 func (c *client) send(ctx context.Context, method, path string, body io.Reader) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, method, path, body)
-	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.certificate}}
+	r.TLS = c.state()
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, r)
 	return w
+}
+
+// state is that of a connection with the certificate.
+func (c *client) state() *tls.ConnectionState {
+	return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.certificate}}
 }
 
 func (c *client) get(t *testing.T, path string, into any) {

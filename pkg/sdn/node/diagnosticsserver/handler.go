@@ -1,5 +1,5 @@
 // Package diagnosticsserver answers the controllers' requests for the state of the node, the traffic of its pods, the flows of its bridge, the way of
-// packets through them, and probes from its pods (docs/decisions/0020-diagnostics.md).
+// packets through them, probes from its pods, and captures of their packets (docs/decisions/0020-diagnostics.md).
 package diagnosticsserver
 
 import (
@@ -49,7 +49,8 @@ type Handler struct {
 	tracing  chan struct{} // has an element for each request for a trace that is being answered
 	batching atomic.Bool   // the packets of a request are being traced
 	limiter  *rate.Limiter // of traces on the switch
-	probes   *probeLimits
+	probes   *podLimits
+	captures *podLimits
 	tables   map[int]string
 	parser   *ovs.TraceParser
 }
@@ -57,7 +58,7 @@ type Handler struct {
 // New returns a handler of a node without a network.
 func New(o Options) *Handler {
 	h := &Handler{
-		probes:  newProbeLimits(),
+		probes: newPodLimits(maxProbes, maxNamespaceProbes, probesPerSecond), captures: newPodLimits(maxCaptures, maxNamespaceCaptures, capturesPerSecond),
 		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
 		limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
 	}
@@ -67,6 +68,7 @@ func New(o Options) *Handler {
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
 	h.mux.HandleFunc(diagnostics.NodeTracesPath, h.serveTraces)
 	h.mux.HandleFunc(diagnostics.NodeProbePath, h.serveProbe)
+	h.mux.HandleFunc(diagnostics.NodeCapturePath, h.serveCapture)
 	return h
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/podcapture"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -38,7 +39,14 @@ type Network struct {
 
 	Policies Policies // nil in mode subnet
 
-	Probe func(context.Context, podprobe.Probe) (diagnostics.ProbeStatus, error)
+	Probe   func(context.Context, podprobe.Probe) (diagnostics.ProbeStatus, error)
+	Capture func(podcapture.Capture) (CaptureSession, error)
+}
+
+// CaptureSession is a capture that has begun (*podcapture.Session).
+type CaptureSession interface {
+	Run(context.Context, podcapture.Output) error
+	Close() error
 }
 
 // Switch reads the flows and the ports' counters of the bridge, and traces packets through them (*native.Native).

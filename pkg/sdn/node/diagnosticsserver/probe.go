@@ -4,10 +4,8 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -20,38 +18,6 @@ const (
 	maxNamespaceProbes = 2  // of them from pods of one namespace: a tenant must not delay the others
 	probesPerSecond    = 10
 )
-
-// probeLimits limits the packets that an agent sends for users, by number and by rate.
-type probeLimits struct {
-	rate *rate.Limiter
-
-	mu          sync.Mutex
-	running     int
-	byNamespace map[string]int
-}
-
-func newProbeLimits() *probeLimits {
-	return &probeLimits{rate: rate.NewLimiter(probesPerSecond, probesPerSecond), byNamespace: map[string]int{}}
-}
-
-// acquire returns the function that ends a probe from a pod of the namespace; nil if there are too many.
-func (l *probeLimits) acquire(namespace string) (release func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.running >= maxProbes || l.byNamespace[namespace] >= maxNamespaceProbes || !l.rate.Allow() {
-		return nil
-	}
-	l.running++
-	l.byNamespace[namespace]++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.running--
-		if l.byNamespace[namespace]--; l.byNamespace[namespace] == 0 {
-			delete(l.byNamespace, namespace)
-		}
-	}
-}
 
 // serveProbe sends a probe from a pod of the node.
 func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) {

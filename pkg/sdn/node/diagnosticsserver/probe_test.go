@@ -91,9 +91,9 @@ func TestProbe(t *testing.T) {
 	refused("without a network", traceParameters, http.StatusServiceUnavailable, "is being set up")
 }
 
-func TestProbeLimits(t *testing.T) {
+func TestPodLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newProbeLimits()
+		l := newPodLimits(maxProbes, maxNamespaceProbes, probesPerSecond)
 		releases := []func(){l.acquire("a"), l.acquire("a"), l.acquire("b")}
 		if l.acquire("a") != nil {
 			t.Error("got a third probe of a namespace at the same time")
