@@ -184,7 +184,7 @@ func TestHostNetworkNamespaceIsMade(t *testing.T) {
 	}
 }
 
-// Tenants that may edit a namespace may create traces and probes in it, and have no other right of diagnostics.
+// Tenants that may edit a namespace may create traces and probes in it, and have no other right of diagnostics: captures have a role of their own.
 func TestDiagnosticsRoles(t *testing.T) {
 	t.Parallel() // as other tests with an API server
 	c := newCluster(t)
@@ -201,6 +201,7 @@ func TestDiagnosticsRoles(t *testing.T) {
 			Rules:      []rbacv1.PolicyRule{rule("probes", "create")},
 		},
 		"ovsdn-verifications":      {Rules: []rbacv1.PolicyRule{rule("verifications", "create")}},
+		"ovsdn-captures":           {Rules: []rbacv1.PolicyRule{rule("captures/attach", "create")}},
 		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses nodetraffics", "get", "list"), rule("nodeflows", "get")}},
 	} {
 		got, err := c.admin.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})

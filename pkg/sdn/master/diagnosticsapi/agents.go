@@ -40,6 +40,8 @@ type Agents interface {
 	Get(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values, into any) error
 	// Post posts the JSON of an object to the path. The answer is as that of Get.
 	Post(ctx context.Context, node string, hostIP netip.Addr, path string, object, into any) error
+	// Stream is Get for an answer that is sent over some time. It returns the body, which the caller closes.
+	Stream(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values) (io.ReadCloser, error)
 }
 
 // decoder decodes an answer, and limits its size.
@@ -111,25 +113,38 @@ func dial(ctx context.Context, address string, config func(node string) *tls.Con
 
 // Get implements Agents.
 func (a *HTTPSAgents) Get(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values, into any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.urlOf(node, hostIP, path, query), nil)
+	body, err := a.Stream(ctx, node, hostIP, path, query)
 	if err != nil {
 		return err
 	}
-	return a.do(r, node, into)
+	return decodeAnswer(body, into)
 }
 
 // Post implements Agents.
 func (a *HTTPSAgents) Post(ctx context.Context, node string, hostIP netip.Addr, path string, object, into any) error {
-	body, err := json.Marshal(object)
+	content, err := json.Marshal(object)
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.urlOf(node, hostIP, path, nil), bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.urlOf(node, hostIP, path, nil), bytes.NewReader(content))
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", contentTypeJSON)
-	return a.do(r, node, into)
+	body, err := a.do(r, node)
+	if err != nil {
+		return err
+	}
+	return decodeAnswer(body, into)
+}
+
+// Stream implements Agents.
+func (a *HTTPSAgents) Stream(ctx context.Context, node string, hostIP netip.Addr, path string, query url.Values) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.urlOf(node, hostIP, path, query), nil)
+	if err != nil {
+		return nil, err
+	}
+	return a.do(r, node)
 }
 
 func (a *HTTPSAgents) urlOf(node string, hostIP netip.Addr, path string, query url.Values) string {
@@ -137,25 +152,32 @@ func (a *HTTPSAgents) urlOf(node string, hostIP netip.Addr, path string, query u
 	return u.String()
 }
 
-func (a *HTTPSAgents) do(r *http.Request, node string, into any) error {
+// do returns the body of the answer, which the caller closes.
+func (a *HTTPSAgents) do(r *http.Request, node string) (io.ReadCloser, error) {
 	r.Host = node
-	r.Header.Set("Accept", contentTypeJSON)
+	r.Header.Set("Accept", "*/*")
 	response, err := a.client.Do(r)
 	if err != nil {
 		var wrapper *url.Error
 		if errors.As(err, &wrapper) { // its text has the internal host
-			return wrapper.Err
+			return nil, wrapper.Err
 		}
-		return err
+		return nil, err
 	}
-	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return errorOf(response)
+		defer response.Body.Close()
+		return nil, errorOf(response)
 	}
+	return response.Body, nil
+}
+
+// decodeAnswer decodes the body, and closes it.
+func decodeAnswer(body io.ReadCloser, into any) error {
+	defer body.Close()
 	if d, ok := into.(decoder); ok {
-		return d.decode(response.Body)
+		return d.decode(body)
 	}
-	content, err := readAll(response.Body, maxStatusAnswer)
+	content, err := readAll(body, maxStatusAnswer)
 	if err != nil {
 		return err
 	}

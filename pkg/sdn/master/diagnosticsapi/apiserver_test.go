@@ -1,11 +1,13 @@
 package diagnosticsapi
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -61,6 +63,9 @@ func (r *statusRecorder) WriteHeader(code int) {
 	r.ResponseWriter.WriteHeader(code)
 }
 
+// Unwrap lets http.ResponseController flush.
+func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
 // Users read nodestatuses through kube-apiserver with their own rights.
 func TestServer_behindAPIServer(t *testing.T) {
 	admin := apitest.Start(t)
@@ -73,12 +78,12 @@ func TestServer_behindAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	agents := agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
+	agents := &streamingAgents{parts: make(chan string), ended: io.EOF, closed: make(chan struct{}), agentFunc: func(ctx context.Context, node, path string, query url.Values) (string, error) {
 		if path == diagnostics.NodeTracePath {
 			return tracingAgents(ctx, node, path, query)
 		}
 		return answering(`{"flows":[{"tableName":"x","match":"ip"}]}`)(ctx, node, path, query)
-	})
+	}}
 	s, err := New(t.Context(), Config{Kube: kube, Network: ours, Policies: policyfake.NewClientset(), Agents: agents, Accept: func(*http.Request) {}})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +95,8 @@ func TestServer_behindAPIServer(t *testing.T) {
 	seen := &requests{Handler: s, paths: map[string]int{}}
 	register(t, admin, kube, seen)
 	grant(t, kube, "reader")
-	grantTraces(t, kube, "tenant")
+	grantInDefault(t, kube, "tenant", rbacv1.PolicyRule{APIGroups: []string{diagnostics.Group}, Resources: []string{traces}, Verbs: []string{"create"}})
+	grantInDefault(t, kube, "listener", rbacv1.PolicyRule{APIGroups: []string{diagnostics.Group}, Resources: []string{"captures/attach"}, ResourceNames: []string{"web"}, Verbs: []string{"create"}})
 
 	reader, tenant := clientOf(t, admin, "reader"), clientOf(t, admin, "tenant")
 	statusesOf := schema.GroupVersionResource{Group: diagnostics.Group, Version: diagnostics.Version, Resource: statuses}
@@ -125,6 +131,7 @@ func TestServer_behindAPIServer(t *testing.T) {
 	checkDiscovery(t, kube, seen)
 	checkTraces(t, kube, ours, reader, tenant)
 	checkVerifications(t, reader, tenant)
+	checkCaptures(t, admin, agents)
 }
 
 // checkVerifications checks that a user with the right creates a Verification at the cluster scope, although it is a namespaced resource.
@@ -144,6 +151,49 @@ func checkVerifications(t *testing.T, reader, tenant dynamic.Interface) {
 		if _, err := tenant.Resource(of).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("namespace %q, a user without the right: got %v, want Forbidden", namespace, err)
 		}
+	}
+}
+
+// checkCaptures checks that a user with the right to capture at one pod receives the file while it is written, in a request that kube-apiserver does not end by
+// its own time-out: it is a long-running one.
+func checkCaptures(t *testing.T, admin *rest.Config, agents *streamingAgents) {
+	t.Helper()
+	const requestTimeout = time.Second // of requests that are not long-running, instead of 60 s
+	clients := map[string]kubernetes.Interface{}
+	for _, user := range []string{"listener", "tenant"} {
+		own := rest.CopyConfig(admin)
+		own.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+		client, err := kubernetes.NewForConfig(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients[user] = client
+	}
+	capture := func(ctx context.Context, user, pod string) (io.ReadCloser, error) {
+		return clients[user].CoreV1().RESTClient().Post().AbsPath(versionPath+capturePath("default", pod)).Param("timeout", requestTimeout.String()).SetHeader("Content-Type", "application/json").Body([]byte(`{}`)).Stream(ctx)
+	}
+	for user, pod := range map[string]string{"tenant": "web", "listener": "db"} {
+		if _, err := capture(t.Context(), user, pod); !apierrors.IsForbidden(err) {
+			t.Errorf("a capture of %s by %s: got %v, want Forbidden", pod, user, err)
+		}
+	}
+	var body io.ReadCloser
+	await.OK(t, time.Minute, func(context.Context) (err error) { // the right may be late
+		body, err = capture(t.Context(), "listener", "web")
+		return err
+	})
+	defer body.Close()
+	read := bufio.NewReader(body)
+	for _, want := range []string{"one\n", "two\n"} {
+		agents.parts <- want
+		if line, err := read.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("got %q, error %v while the capture runs, want %q", line, err, want)
+		}
+		<-time.After(requestTimeout + time.Second/2)
+	}
+	close(agents.parts)
+	if rest, err := io.ReadAll(read); err != nil || len(rest) > 0 {
+		t.Errorf("got %q, error %v after the file, want its end", rest, err)
 	}
 }
 
@@ -270,12 +320,10 @@ func grant(t *testing.T, kube kubernetes.Interface, user string) {
 	}
 }
 
-// grantTraces gives the user the right to create Traces in namespace default.
-func grantTraces(t *testing.T, kube kubernetes.Interface, user string) {
+// grantInDefault gives the user a right in namespace default.
+func grantInDefault(t *testing.T, kube kubernetes.Interface, user string, right rbacv1.PolicyRule) {
 	t.Helper()
-	if _, err := kube.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{diagnostics.Group}, Resources: []string{traces}, Verbs: []string{"create"}}},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := kube.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{right}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := kube.RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
@@ -314,7 +362,7 @@ func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 				}
 			}
 		}
-		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics probes traces verifications" {
+		if got := strings.Join(names, " "); got != "nodeflows nodestatuses nodetraffics probes traces verifications captures/attach" {
 			return fmt.Errorf("got resources %q", got)
 		}
 		seen.mu.Lock()

@@ -28,8 +28,17 @@ const (
 type access struct {
 	verb, resource, name string
 
-	namespace string // "": at the cluster scope
-	group     string // "": that of diagnostics
+	subresource string // "": none
+	namespace   string // "": at the cluster scope
+	group       string // "": that of diagnostics
+}
+
+// resourceName returns the resource with its subresource, as RBAC has it.
+func (a access) resourceName() string {
+	if a.subresource == "" {
+		return a.resource
+	}
+	return a.resource + "/" + a.subresource
 }
 
 // groupVersion returns those of the resource. The version of another group does not matter to authorizers.
@@ -46,7 +55,7 @@ func (a access) refusal(u user) string {
 	if a.namespace != "" {
 		scope = fmt.Sprintf("in the namespace %q", a.namespace)
 	}
-	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.name, a.verb, a.resource, a.groupVersion().Group, scope)
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.name, a.verb, a.resourceName(), a.groupVersion().Group, scope)
 }
 
 // question is the key of a review.
@@ -80,7 +89,7 @@ func (a *authorizer) allowed(ctx context.Context, u user, want access) (allowed 
 	review, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.name, UID: u.uid, Groups: u.groups, Extra: u.extra,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Group: want.groupVersion().Group, Version: want.groupVersion().Version, Resource: want.resource, Verb: want.verb, Name: want.name, Namespace: want.namespace,
+			Group: want.groupVersion().Group, Version: want.groupVersion().Version, Resource: want.resource, Subresource: want.subresource, Verb: want.verb, Name: want.name, Namespace: want.namespace,
 		},
 	}}, metav1.CreateOptions{})
 	if err != nil {

@@ -2,6 +2,7 @@ package diagnosticsapi
 
 import (
 	"net/http"
+	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,7 @@ const (
 	traces        = "traces"
 	probes        = "probes"
 	verifications = "verifications"
+	captures      = "captures"
 )
 
 // aggregatedDiscovery is the form in which kube-aggregator reads all groups at once.
@@ -42,6 +44,8 @@ func resources() []metav1.APIResource {
 		{Name: probes, SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		{Name: traces, SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		{Name: verifications, SingularName: "verification", Kind: "Verification", Namespaced: true, Verbs: metav1.Verbs{"create"}}, // and at the cluster scope
+		// Of a pod by its name. Captures themselves do not exist.
+		{Name: captures + "/" + diagnostics.CaptureSubresource, SingularName: "capture", Kind: "Capture", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 	}
 }
 
@@ -72,10 +76,15 @@ func aggregated() apidiscoveryv2.APIGroupDiscoveryList {
 		if r.Namespaced {
 			scope = apidiscoveryv2.ScopeNamespace
 		}
-		version.Resources = append(version.Resources, apidiscoveryv2.APIResourceDiscovery{
-			Resource: r.Name, SingularResource: r.SingularName, Scope: scope, Verbs: r.Verbs, ShortNames: r.ShortNames,
-			ResponseKind: &metav1.GroupVersionKind{Group: diagnostics.Group, Version: diagnostics.Version, Kind: r.Kind},
-		})
+		kind := &metav1.GroupVersionKind{Group: diagnostics.Group, Version: diagnostics.Version, Kind: r.Kind}
+		listed := apidiscoveryv2.APIResourceDiscovery{
+			Resource: r.Name, SingularResource: r.SingularName, Scope: scope, Verbs: r.Verbs, ShortNames: r.ShortNames, ResponseKind: kind,
+		}
+		if resource, subresource, ok := strings.Cut(r.Name, "/"); ok {
+			listed.Resource, listed.Verbs, listed.ResponseKind = resource, nil, &metav1.GroupVersionKind{} // as the API server lists a resource that only has subresources
+			listed.Subresources = []apidiscoveryv2.APISubresourceDiscovery{{Subresource: subresource, Verbs: r.Verbs, ResponseKind: kind}}
+		}
+		version.Resources = append(version.Resources, listed)
 	}
 	return apidiscoveryv2.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: apidiscoveryv2.SchemeGroupVersion.String()},

@@ -38,6 +38,7 @@ func TestServer_discovery(t *testing.T) {
 			{Name: "probes", SingularName: "probe", Kind: "Probe", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 			{Name: "traces", SingularName: "trace", Kind: "Trace", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 			{Name: "verifications", SingularName: "verification", Kind: "Verification", Namespaced: true, Verbs: metav1.Verbs{"create"}},
+			{Name: "captures/attach", SingularName: "capture", Kind: "Capture", Namespaced: true, Verbs: metav1.Verbs{"create"}},
 		},
 	}
 	if diff := cmp.Diff(want, list); diff != "" {
@@ -48,9 +49,13 @@ func TestServer_discovery(t *testing.T) {
 		t.Errorf("got Content-Type %q", got)
 	}
 	all := decode[apidiscoveryv2.APIGroupDiscoveryList](t, r, http.StatusOK)
-	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 6 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
+	if len(all.Items) != 1 || all.Items[0].Name != "diagnostics.ovsdn.io" || len(all.Items[0].Versions[0].Resources) != 7 || all.Items[0].Versions[0].Resources[3].Scope != apidiscoveryv2.ScopeNamespace ||
 		all.Items[0].Versions[0].Resources[1].ResponseKind.Kind != "NodeStatus" || all.Items[0].Versions[0].Resources[1].Scope != apidiscoveryv2.ScopeCluster {
 		t.Errorf("aggregated: got %+v", all)
+	}
+	captured := all.Items[0].Versions[0].Resources[6]
+	if captured.Resource != "captures" || len(captured.Verbs) != 0 || len(captured.Subresources) != 1 || captured.Subresources[0].Subresource != "attach" || captured.Subresources[0].ResponseKind.Kind != "Capture" {
+		t.Errorf("aggregated captures: got %+v", captured)
 	}
 	for _, path := range []string{"/openapi/v2", "/openapi/v3"} {
 		if o := decode[map[string]any](t, f.get(t, "u", path), http.StatusOK); o["paths"] == nil {

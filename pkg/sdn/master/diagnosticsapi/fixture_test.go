@@ -87,6 +87,11 @@ func (f agentFunc) Post(ctx context.Context, node string, hostIP netip.Addr, pat
 	return f.Get(ctx, node, hostIP, path, url.Values{"body": {string(body)}}, into)
 }
 
+func (f agentFunc) Stream(ctx context.Context, node string, _ netip.Addr, path string, query url.Values) (io.ReadCloser, error) {
+	answer, err := f(ctx, node, path, query)
+	return io.NopCloser(strings.NewReader(answer)), err
+}
+
 // answering returns agents that answer with the status of a ready node, or with the flows.
 func answering(flows string) agentFunc {
 	return func(_ context.Context, node, path string, _ url.Values) (string, error) {

@@ -57,6 +57,7 @@ type Server struct {
 	traces     *userLimit     // and for each Trace
 	probes     *userLimit     // and for each Probe
 	verifies   *userLimit     // and for each Verification
+	captures   *userLimit     // and for each Capture
 	slices     chan struct{}  // an element while a Trace reads EndpointSlices
 	settle     time.Duration  // until a Verification asks again
 	failures   metrics.FailureLog
@@ -89,7 +90,8 @@ func newServer(cfg Config, nodes Nodes) *Server {
 		proxy:      &frontProxy{hasRead: func() bool { return false }, now: time.Now},
 		authorizer: newAuthorizer(cfg.Kube.AuthorizationV1().SubjectAccessReviews()),
 		documents:  discovery(), gets: make(chan struct{}, maxGets), lists: make(chan struct{}, maxLists), dumps: make(chan struct{}, maxDumps), samples: make(chan struct{}, maxSamples), traces: newUserLimit(maxTraces, maxUserTraces),
-		probes: newUserLimit(maxProbes, maxUserTraces), verifies: newUserLimit(maxVerifications, maxVerifications), slices: make(chan struct{}, 1), settle: settleTime,
+		probes: newUserLimit(maxProbes, maxUserTraces), verifies: newUserLimit(maxVerifications, maxVerifications), captures: newUserLimit(maxCaptures, maxUserTraces),
+		slices: make(chan struct{}, 1), settle: settleTime,
 	}
 }
 
@@ -115,14 +117,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	created, namespace := creationAt(r.URL.Path)
+	captured, isCapture := captureAt(r.URL.Path)
 	resource, name, ok := objectOf(r.URL.Path)
-	if !ok && created == nil {
+	if !ok && created == nil && !isCapture {
 		writeError(w, apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resourceOf(""), "", "", 0, false))
 		return
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		writeError(w, apierrors.NewBadRequest(printable("invalid query: "+err.Error(), maxMessage)))
+		return
+	}
+	if isCapture {
+		if err := s.serveCapture(w, r, u, captured, query); err != nil {
+			writeError(w, err)
+		}
 		return
 	}
 	if created != nil {
@@ -210,7 +219,7 @@ func (s *Server) authorize(ctx context.Context, u user, wanted access) error {
 	if reason != "" {
 		cause += ": " + reason
 	}
-	return apierrors.NewForbidden(resourceOf(wanted.resource), wanted.name, errors.New(cause))
+	return apierrors.NewForbidden(resourceOf(wanted.resourceName()), wanted.name, errors.New(cause))
 }
 
 // nodeNamed returns the node of that name.

@@ -94,7 +94,7 @@ func newTraceFixture(t *testing.T, rights ...string) *fixture {
 	f := newFixture(t, tracedNodes(), agentFunc(tracingAgents))
 	f.allow = func(s authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 		a := s.ResourceAttributes
-		wanted := strings.TrimSpace(fmt.Sprintf("%s %s %s %s%s", s.User, a.Verb, a.Resource, a.Namespace, a.Name))
+		wanted := strings.TrimSpace(fmt.Sprintf("%s %s %s %s%s", s.User, a.Verb, strings.TrimSuffix(a.Resource+"/"+a.Subresource, "/"), a.Namespace, a.Name))
 		return strings.Contains("\n"+strings.Join(rights, "\n")+"\n", "\n"+wanted+"\n"), nil
 	}
 	for _, pod := range []*corev1.Pod{tracedPod("a", "web", "node1", "10.128.0.5"), tracedPod("a", "db", "node1", "10.128.0.6"), tracedPod("b", "db", "node2", "10.128.2.7"), tracedPod("b", "web", "node1", "10.128.0.7")} {
