@@ -22,7 +22,7 @@ import (
 // fakeAPI is an API server with answers by path; a function answers the others.
 type fakeAPI struct {
 	url     string
-	answers map[string]any // a metav1.Status is sent with its code
+	answers map[string]any // a metav1.Status is sent with its code; an http.HandlerFunc answers itself
 	last    atomic.Value   // the URL of the last request of the group
 	body    atomic.Value   // the body of that request
 }
@@ -43,6 +43,10 @@ func newFakeAPI(t *testing.T, answers map[string]any) *fakeAPI {
 		}
 		if !ok {
 			http.NotFound(w, r)
+			return
+		}
+		if f, is := answer.(http.HandlerFunc); is {
+			f(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -1,7 +1,8 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
 // OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
 // the dropped packets of nodes, and the traffic of pods, follows packets over
-// nodes, compares policies with flows, and writes support bundles.
+// nodes, probes and captures at pods, compares policies with flows, and writes
+// support bundles.
 package main
 
 import (
@@ -22,7 +23,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // at least one change failed, a node has a problem, a packet is not delivered or not answered, or flows differ from policies
+	exitFailed = 1 // a change failed, a node has a problem, a packet is not delivered or not answered, flows differ from policies, or a capture broke off
 	exitUsage  = 2 // the command line is invalid
 )
 
@@ -92,6 +93,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		traceCommand(flags, streams),
 		probeCommand(flags, streams),
 		verifyCommand(flags, streams),
+		captureCommand(flags, streams),
 		dropsCommand(flags, streams),
 		topCommand(flags, streams),
 		supportBundleCommand(flags, streams),
