@@ -58,7 +58,7 @@ func (c *cluster) wantTrace(t *testing.T, spec diagnostics.TraceSpec, want diagn
 }
 
 // testTraces is a part of TestCapabilities: traces agree with packets to a pod of another node, to a service and to outside, and name the policy that drops
-// packets. Probes are answered, and not after that policy.
+// packets. Probes are answered, and not after that policy. A capture has the pings of a pod.
 func testTraces(t *testing.T, x *trio) {
 	ns := x.Namespace(t)
 	pods := x.Run(t, ns, fixture.Netexec("web", fixture.Node1), fixture.Netexec("db", fixture.Node2))
@@ -80,6 +80,7 @@ func testTraces(t *testing.T, x *trio) {
 	}
 	fixture.Eventually(t, fixture.SyncTime, "probe the pod", probed("the pod", db, "--tcp=8080"))
 	fixture.Eventually(t, fixture.SyncTime, "probe the pod by ICMP", probed("the pod", db, "--icmp"))
+	seeCapture(t, x, ns, pods[0], pods[1])
 
 	addr := x.Expose(t, ns, "db", fixture.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, Target: 8080}, pods[1])
 	fixture.Eventually(t, fixture.SyncTime, "reach the service", fixture.AsksHTTP(pods[0].NetNS, addr, 80))
