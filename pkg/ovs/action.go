@@ -2,6 +2,7 @@ package ovs
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -88,4 +89,25 @@ func (a mplsAction) MarshalText() ([]byte, error) {
 
 func (a mplsAction) GoString() string {
 	return fmt.Sprintf("ovs.mplsAction{%q, %#04x}", a.name, a.etherType)
+}
+
+// Sample sends a part of the packets to the IPFIX exporter of a collector set and has no effect on the packet (NXAST_SAMPLE).
+type Sample struct {
+	Probability  uint16 // of 65535; not 0
+	CollectorSet uint32 // the id of a row of Flow_Sample_Collector_Set
+	Domain       uint32 // observationDomainId of IPFIX
+	Point        uint32 // observationPointId of IPFIX
+}
+
+// MarshalText implements Action.
+func (a Sample) MarshalText() ([]byte, error) {
+	if a.Probability == 0 {
+		return nil, errors.New("sample: the probability is 0")
+	}
+	return fmt.Appendf(nil, "sample(probability=%d,collector_set_id=%d,obs_domain_id=%d,obs_point_id=%d)", a.Probability, a.CollectorSet, a.Domain, a.Point), nil
+}
+
+// GoString implements Action.
+func (a Sample) GoString() string {
+	return fmt.Sprintf("ovs.Sample{Probability: %d, CollectorSet: %d, Domain: %#x, Point: %d}", a.Probability, a.CollectorSet, a.Domain, a.Point)
 }

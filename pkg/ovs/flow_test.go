@@ -197,10 +197,19 @@ func TestFlowText(t *testing.T) {
 		"drop and more":     {goovs.Drop(), goovs.Output(1)},
 		"goto_table 0":      {GotoTable(0)},
 		"goto_table beyond": {GotoTable(254)},
+		"sample of none":    {Sample{Point: 1}},
 	} {
 		if s, err := FlowText(&Flow{Actions: actions}); err == nil {
 			t.Errorf("actions %s: got %s, want an error", name, s)
 		}
+	}
+}
+
+func TestSampleText(t *testing.T) {
+	want := "sample(probability=163,collector_set_id=4739,obs_domain_id=3221225995,obs_point_id=435269352)"
+	got, err := Sample{Probability: 163, CollectorSet: 4739, Domain: 3221225995, Point: 435269352}.MarshalText()
+	if err != nil || string(got) != want {
+		t.Errorf("got %q, error %v, want %q", got, err, want)
 	}
 }
 

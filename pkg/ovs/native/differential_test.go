@@ -268,6 +268,7 @@ func drawFlow(t *rapid.T) *ovs.Flow {
 		{goovs.Load("0x64", "NXM_NX_REG0[]"), ovs.GotoTable(80)},
 		{goovs.Move("NXM_NX_REG0[]", "NXM_NX_TUN_ID[0..31]"), goovs.SetField("192.0.2.1", "tun_dst"), goovs.Output(1)},
 		{ovs.Note([]byte{1, 2, 3, 4, 5, 6, 7})},
+		{ovs.Sample{Probability: 163, CollectorSet: 1, Domain: 2, Point: 1 << 31}},
 		{goovs.Conjunction(5, 1, 2), goovs.Conjunction(6, 2, 3)},
 		{goovs.ConnectionTracking("commit,zone=NXM_NX_REG0[0..15],nat(src=10.0.0.1-10.0.0.9:5-99,random),exec(load:0x1->NXM_NX_CT_MARK[]),table=90")},
 		{goovs.OutputField("NXM_NX_REG2[]")},

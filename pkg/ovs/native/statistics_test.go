@@ -23,6 +23,7 @@ func TestNative_flowStatistics(t *testing.T) {
 	for _, flow := range []string{
 		"table=0,priority=1,cookie=5,udp,tp_dst=53,actions=goto_table:7", "table=0,priority=2,cookie=6,sctp,actions=drop",
 		"table=7,priority=0,cookie=5,actions=drop", "table=7,priority=9,cookie=6,tcp,actions=drop", "table=7,priority=8,cookie=6,sctp,actions=local",
+		"table=7,priority=10,cookie=6,icmp,actions=sample(probability=1)",
 	} {
 		s.OFCtl(t, "add-flow", "-OOpenFlow14", ovstest.Bridge, flow)
 	}
@@ -32,7 +33,7 @@ func TestNative_flowStatistics(t *testing.T) {
 	}
 	tables, err := n.TableStats(t.Context())
 	must(t, err)
-	for _, want := range []openflow.TableStats{{Table: 0, Active: 2, Lookups: 3, Matched: 3}, {Table: 7, Active: 3, Lookups: 3, Matched: 3}} {
+	for _, want := range []openflow.TableStats{{Table: 0, Active: 2, Lookups: 3, Matched: 3}, {Table: 7, Active: 4, Lookups: 3, Matched: 3}} {
 		if !slices.Contains(tables, want) {
 			t.Errorf("got tables %+v, want %+v", tables[:min(8, len(tables))], want)
 		}
@@ -46,7 +47,7 @@ func TestNative_flowStatistics(t *testing.T) {
 	table, err := n.TableDrops(t.Context(), 7)
 	must(t, err)
 	slices.SortFunc(table, func(a, b native.Drop) int { return a.Priority - b.Priority })
-	if diff := cmp.Diff([]native.Drop{dropped, {Key: ovs.Key{Table: 7, Priority: 9, Match: "tcp"}}}, table); diff != "" {
+	if diff := cmp.Diff([]native.Drop{dropped, {Key: ovs.Key{Table: 7, Priority: 9, Match: "tcp"}}, {Key: ovs.Key{Table: 7, Priority: 10, Match: "icmp"}}}, table); diff != "" {
 		t.Errorf("drops of table 7 (-want +got):\n%s", diff)
 	}
 	s.StopVSwitchd(t)

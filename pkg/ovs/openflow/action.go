@@ -40,6 +40,7 @@ const (
 	KindConjunction
 	KindNote
 	KindCheckPktLarger
+	KindSample
 	numKinds
 )
 
@@ -49,7 +50,7 @@ func (k Kind) String() string {
 		KindGroup: "group", KindResubmit: "resubmit", KindMove: "move", KindLoad: "load", KindSetField: "set_field",
 		KindPushVLAN: "push_vlan", KindPopVLAN: "pop_vlan", KindPushMPLS: "push_mpls", KindPopMPLS: "pop_mpls",
 		KindSetTTL: "mod_nw_ttl", KindDecTTL: "dec_ttl", KindCT: "ct", KindCTClear: "ct_clear", KindNAT: "nat", KindLearn: "learn", KindConjunction: "conjunction", KindNote: "note",
-		KindCheckPktLarger: "check_pkt_larger",
+		KindCheckPktLarger: "check_pkt_larger", KindSample: "sample",
 	}
 	if k < numKinds {
 		return names[k]
@@ -81,6 +82,7 @@ const (
 	nxOutputReg      = 15
 	nxLearn          = 16
 	nxController     = 20
+	nxSample         = 29
 	nxRegLoad2       = 33
 	nxConjunction    = 34
 	nxCT             = 35
@@ -185,6 +187,8 @@ func decodeNicira(b []byte) (a Action, ok bool) {
 		return decodeLearn(b)
 	case nxController:
 		return decodeController(b)
+	case nxSample:
+		return decodeSample(b)
 	case nxConjunction:
 		return decodeConjunction(b)
 	case nxCT:

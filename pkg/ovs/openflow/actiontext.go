@@ -118,6 +118,8 @@ func (p *actionParser) one(w word) (Action, error) {
 		return parseNote(w.value)
 	case "check_pkt_larger":
 		return parseCheckPktLarger(w)
+	case "sample":
+		return parseSample(w.value)
 	case unknownWord:
 		raw, err := w.unknownBytes()
 		if err == nil && (len(raw) < actionHeader || len(raw)%align8 != 0) {

@@ -144,7 +144,7 @@ func unsupported() []string {
 		"table=8,priority=2,actions=push:NXM_NX_REG0[0..15],pop:NXM_NX_REG1[0..15],multipath(symmetric_l4,1024,modulo_n,4,0,NXM_NX_REG6[])",
 		"table=8,priority=3,tcp,actions=fin_timeout(idle_timeout=5),set_queue:5,output:3,pop_queue",
 		"table=8,priority=4,actions=controller(userdata=01.02,pause),output(port=5,max_len=100)",
-		"table=8,priority=5,ip,actions=dec_ttl(1,2),sample(probability=12345,collector_set_id=1,obs_domain_id=2,obs_point_id=3)",
+		"table=8,priority=5,ip,actions=dec_ttl(1,2),sample(probability=12345,collector_set_id=1,obs_domain_id=2,obs_point_id=3,sampling_port=4,egress)",
 		"table=8,priority=6,tun_gbp_id=5,tun_gbp_flags=0x8,reg3=7,actions=drop",
 		"table=8,priority=7,mpls,mpls_label=5,actions=pop_mpls:0x0800",
 		"table=8,priority=8,tun_metadata0=5,actions=drop",

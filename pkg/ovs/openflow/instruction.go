@@ -18,9 +18,14 @@ type Instructions struct {
 	Unknown []byte // unsupported instructions, as they arrived
 }
 
-// IsDrop reports whether the packet has no output and no next table.
+// IsDrop reports whether the packet has no output and no next table: there is no action, except samples.
 func (in *Instructions) IsDrop() bool {
-	return len(in.Apply) == 0 && len(in.Write) == 0 && in.Goto == 0 && len(in.Unknown) == 0
+	for _, a := range in.Apply {
+		if a.Kind() != KindSample {
+			return false
+		}
+	}
+	return len(in.Write) == 0 && in.Goto == 0 && len(in.Unknown) == 0
 }
 
 // MaskedMetadata is a write to the metadata bits in the mask.

@@ -191,6 +191,7 @@ func TestAppendErrors(t *testing.T) {
 		{&FlowMod{Instructions: Instructions{Apply: []Action{Conjunction{ID: 1, Clause: 3, Of: 2}}}}, "conjunction: conjunction(1,3/2): clauses are numbered 1 to n, and n is 2 to 64"},
 		{&FlowMod{Instructions: Instructions{Apply: []Action{Learn{Specs: []LearnSpec{{}}}}}}, "learn: subfield of conj_id has a width of 0 bits"},
 		{&FlowMod{Instructions: Instructions{Apply: []Action{CheckPktLarger{To: Whole(Reg(0))}}}}, "check_pkt_larger: check_pkt_larger: NXM_NX_REG0[] is not 1 bit"},
+		{&FlowMod{Instructions: Instructions{Apply: []Action{Sample{Point: 5}}}}, "sample: sample: the probability must be from 1 to 65535"},
 		{&BundleAdd{Message: &BundleAdd{}}, "bundle add needs a message other than a bundle add"},
 		{&BundleAdd{}, "bundle add needs a message other than a bundle add"},
 	} {

@@ -137,6 +137,9 @@ func drawAction(t *rapid.T) Action {
 		},
 		func(t *rapid.T) Action { return Conjunction{ID: rapid.Uint32().Draw(t, "id"), Clause: 2, Of: 3} },
 		func(t *rapid.T) Action { return ToGroup{ID: rapid.Uint32().Draw(t, "id")} },
+		func(t *rapid.T) Action {
+			return Sample{Probability: rapid.Uint16Min(1).Draw(t, "probability"), CollectorSet: rapid.Uint32().Draw(t, "set"), Point: rapid.Uint32().Draw(t, "point")}
+		},
 	}).Draw(t, "kind")(t)
 }
 
