@@ -33,7 +33,7 @@ func (n *Native) DeleteBridge(ctx context.Context, b ovs.Bridge) error {
 		if err != nil {
 			return err
 		}
-		_, cfg, err := db.change(ctx, mutateSet(tableRoot, root.UUID, "bridges", ovsdb.MutateOperationDelete, bridge.UUID))
+		_, cfg, err := db.change(ctx, deleteSampling(bridge.UUID), mutateSet(tableRoot, root.UUID, "bridges", ovsdb.MutateOperationDelete, bridge.UUID))
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,8 @@ const (
 	tablePort      = "Port"
 	tableInterface = "Interface"
 	tableFlowTable = "Flow_Table"
+	tableExporter  = "IPFIX"
+	tableSampling  = "Flow_Sample_Collector_Set"
 )
 
 type rootRow struct {
@@ -76,6 +78,8 @@ func databaseModel() (model.ClientDBModel, error) {
 		tablePort:      &portRow{},
 		tableInterface: &interfaceRow{},
 		tableFlowTable: &flowTableRow{},
+		tableExporter:  &exporterRow{},
+		tableSampling:  &samplingRow{},
 	})
 }
 
@@ -87,6 +91,9 @@ func monitorOf(c client.Client) *client.Monitor {
 		port   portRow
 		iface  interfaceRow
 		flows  flowTableRow
+
+		exporter exporterRow
+		sampling samplingRow
 	)
 	m := c.NewMonitor(
 		client.WithTable(&root, &root.Bridges, &root.OtherConfig, &root.NextCfg, &root.CurCfg),
@@ -96,6 +103,8 @@ func monitorOf(c client.Client) *client.Monitor {
 		client.WithTable(&iface, &iface.Name, &iface.Type, &iface.Options, &iface.OFPort, &iface.OFPortRequest, &iface.MTURequest,
 			&iface.MAC, &iface.ExternalIDs, &iface.Error),
 		client.WithTable(&flows, &flows.Name),
+		client.WithTable(&exporter, &exporter.Targets, &exporter.ActiveTimeout, &exporter.MaxFlows, &exporter.OtherConfig, &exporter.ExternalIDs),
+		client.WithTable(&sampling, &sampling.ID, &sampling.Bridge, &sampling.Exporter, &sampling.ExternalIDs),
 	)
 	// Of the three monitor methods, only with this one libovsdb ends the connection if an update does not fit its copy.
 	m.Method = ovsdb.ConditionalMonitorRPC
