@@ -18,7 +18,7 @@ func ofFlows() []Mutation {
 		{
 			Name: "VNID check off",
 			File: "pkg/sdn/pipeline/vnid.go",
-			Old:  "s.add(tableIsolation, 0, anything(), goovs.Drop())",
+			Old:  "s.add(tableIsolation, 0, anything(), n.FlowExport.drop(PointIsolation)...)",
 			New:  "s.add(tableIsolation, 0, anything(), toPort)",
 			Test: Test{Package: "pkg/sdn/pipeline", Run: "^TestTraceTenants$/^another_VNID_"},
 		},

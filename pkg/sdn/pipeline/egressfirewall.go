@@ -19,8 +19,9 @@ type EgressFirewallID uint32
 
 // EgressFirewall is the rules for packets of a namespace's pods to outside. The first rule that has the destination decides; without one the packet passes.
 type EgressFirewall struct {
-	ID    EgressFirewallID
-	Rules []EgressFirewallRule
+	ID     EgressFirewallID
+	Rules  []EgressFirewallRule
+	Export FlowExport // that of the node
 }
 
 // EgressFirewallRule allows or denies packets to the destinations.
@@ -63,14 +64,14 @@ func (n Node) filterEgress(s *State) {
 	s.add(tableEgressFirewall, firewallNone, match{fields: []ovs.Match{ovs.Reg(numberEgressFirewall, 0)}}, ovs.GotoTable(tableEgressIP))
 	// The rules of the number are missing: the switch has refused them.
 	// table=100,priority=0,actions=drop
-	s.add(tableEgressFirewall, 0, anything(), goovs.Drop())
+	s.add(tableEgressFirewall, 0, anything(), n.FlowExport.drop(PointEgressFirewall)...)
 }
 
 // DNSPort is the port of DNS servers.
 const DNSPort = 53
 
 // EgressFirewallsOf returns the egress firewalls that a bridge's flows were compiled from, by the owner's cookie. Their rules have the same meaning as the
-// original ones, and the same flows. It leaves out owners with a flow that it can't read.
+// original ones, and the same flows except for samples. It leaves out owners with a flow that it can't read.
 func EgressFirewallsOf(flows []ovs.DumpedFlow) map[uint64]EgressFirewall {
 	all, invalid := map[uint64]EgressFirewall{}, map[uint64]bool{}
 	for _, f := range flows {
@@ -121,7 +122,7 @@ func parseFirewallFlow(text string) (id EgressFirewallID, rule EgressFirewallRul
 			}
 		}
 	}
-	rule = EgressFirewallRule{To: []netip.Prefix{to.Masked()}, Deny: strings.TrimSpace(actions) == "drop"}
+	rule = EgressFirewallRule{To: []netip.Prefix{to.Masked()}, Deny: IsDrop(strings.TrimSpace(actions))}
 	isAllow := strings.TrimSpace(actions) == fmt.Sprintf("goto_table:%d", tableEgressIP) // flows of another version may have other actions
 	return id, rule, id != 0 && to.Addr().Is4() && (rule.Deny || isAllow)
 }

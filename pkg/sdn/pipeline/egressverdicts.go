@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	goovs "github.com/digitalocean/go-openvswitch/ovs"
-
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 )
 
@@ -37,7 +35,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 
 // Compile compiles the egress firewall of a namespace: one flow for each prefix, whose priority is its length. The verdict of a prefix is that of the first rule
 // which has all of it: prefixes are nested or disjoint, so the longest one that has an address is also in all others that have it. No flow depends on the place of
-// its rule, and a changed rule changes no flow of the rules before or after it that decide as before. Flows that are equal to those of previous are the same objects.
+// its rule, and a changed rule changes no flow of the rules before or after it that decide as before. Flows that are equal to those of previous, which has the same Export, are the same objects.
 func (f EgressFirewall) Compile(previous EgressVerdicts) EgressVerdicts {
 	all := verdicts(f.Rules)
 	earlier := previous.all
@@ -92,9 +90,9 @@ func verdicts(rules []EgressFirewallRule) []verdict {
 }
 
 func (f EgressFirewall) flow(v verdict) *ovs.Flow {
-	action := ovs.GotoTable(tableEgressIP)
+	actions := []ovs.Action{ovs.GotoTable(tableEgressIP)}
 	if v.deny {
-		action = goovs.Drop()
+		actions = f.Export.drop(PointEgressFirewall)
 	}
 	matches := []ovs.Match{ovs.Reg(numberEgressFirewall, uint32(f.ID))}
 	if v.to.Bits() > 0 {
@@ -103,7 +101,7 @@ func (f EgressFirewall) flow(v verdict) *ovs.Flow {
 	var s State
 	// table=100,priority=124,ip,reg10=0x7,nw_dst=192.0.2.0/24,actions=goto_table:101
 	// table=100,priority=100,ip,reg10=0x7,actions=drop
-	s.add(tableEgressFirewall, firewallBase+v.to.Bits(), ip(matches...), action)
+	s.add(tableEgressFirewall, firewallBase+v.to.Bits(), ip(matches...), actions...)
 	return s.Flows[0]
 }
 

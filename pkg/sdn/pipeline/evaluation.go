@@ -83,7 +83,8 @@ func (n Node) evaluateEgress(s *State) {
 	// table=27,priority=65000,ct_state=+rpl+trk,ip,reg4=0x1/0x1,actions=load:0->NXM_NX_REG3[],goto_table:30
 	s.add(tableEgressPolicy, policyReply, ip(sourceIsEvaluated(), isReply()), noZone(), ovs.GotoTable(tableRoute))
 	// table=27,priority=26025,ip,reg4=0x2/0x2,actions=goto_table:29
-	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceIsolated, sourceIsolated)), ovs.GotoTable(tableEgressDenied))
+	s.add(tableEgressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, sourceIsolated, sourceIsolated)),
+		n.FlowExport.sample(PointEgressIsolated, ovs.GotoTable(tableEgressDenied))...)
 	// table=27,priority=0,actions=goto_table:28
 	s.add(tableEgressPolicy, 0, anything(), ovs.GotoTable(tableEgressAllowed))
 
@@ -111,7 +112,8 @@ func (n Node) evaluateIngress(s *State) {
 	// table=81,priority=64000,icmp,reg0=0x1,icmp_type=3,icmp_code=4,actions=load:0->NXM_NX_REG3[],goto_table:130
 	s.add(tableIngressPolicy, policyOwnNode, tooLarge(), noZone(), ovs.GotoTable(tableCommit))
 	// table=81,priority=26025,ip,reg4=0x10/0x10,actions=goto_table:83
-	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetIsolated, targetIsolated)), ovs.GotoTable(tableIngressDenied))
+	s.add(tableIngressPolicy, policyBase+PolicyIsolation, ip(ovs.RegBits(4, targetIsolated, targetIsolated)),
+		n.FlowExport.sample(PointIngressIsolated, ovs.GotoTable(tableIngressDenied))...)
 	// table=81,priority=0,actions=goto_table:82
 	s.add(tableIngressPolicy, 0, anything(), ovs.GotoTable(tableIngressAllowed))
 

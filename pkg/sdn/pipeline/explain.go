@@ -30,6 +30,8 @@ func Explain(table int, match, actions string) []string {
 			record(fieldOf(register), value)
 		} else if port, ok := strings.CutPrefix(action, "output:"); ok {
 			record("output", port)
+		} else if point, ok := strings.CutPrefix(action, "obs_point_id="); ok {
+			record("obs_point_id", strings.TrimSuffix(point, ")"))
 		}
 	}
 	return found
@@ -75,6 +77,8 @@ func explainField(table int, field, value string) string {
 		return fmt.Sprintf("conntrack zone %d", n)
 	case "reg5":
 		return fmt.Sprintf("denied by rule %d", n)
+	case "obs_point_id":
+		return explainPoint(n)
 	case "reg6":
 		return "node address " + explainAddr(n)
 	case "reg10":

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write testdata/*.flows") //nolint:goche
 // goldenStates are states of all kinds of owners in all modes, by the names of their golden files.
 func goldenStates(t *testing.T) map[string]State {
 	all := map[string]State{}
-	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies(), goldenFirewalls(), goldenEgressIPs()} {
+	for _, some := range []map[string]State{goldenNodes(t), goldenPods(), goldenPeers(), goldenServices(), goldenBalance(t), goldenMulticast(), goldenPolicies(), goldenFirewalls(), goldenEgressIPs(), goldenFlowExport(t)} {
 		maps.Copy(all, some)
 	}
 	return all
@@ -247,6 +247,30 @@ func goldenEgressIPs() map[string]State {
 		"pod-egress-ip-subnet":   subnetNode().Pod(pod),
 		"balance-pod-egress-ip":  balancing(tenants).Pod(pod),
 		"hostsubnet-tenant-node": tenants.Peer(Peer{VTEP: netip.MustParseAddr("172.31.0.12"), Subnets: prefixes("10.129.0.0/23"), IsNode: true}),
+	}
+}
+
+// exporting returns the node with samples of one in 400 packets.
+func exporting(n Node) Node {
+	n.FlowExport = FlowExport{Probability: 163, Domain: 172<<24 | 31<<16 | 11}
+	return n
+}
+
+func goldenFlowExport(t *testing.T) map[string]State {
+	evaluating := exporting(inMode(config.ModeNetworkPolicy))
+	var outcomes State
+	for _, part := range []RulePart{{Level: 25026}, {Egress: true, Level: 50051, Admin: true}} {
+		for _, action := range []PolicyAction{PolicyAllow, PolicyDeny, PolicyPass} {
+			outcomes.Flows = append(outcomes.Flows, evaluating.PolicyOutcome(435269352+uint32(action), part, action).Flows...)
+		}
+	}
+	firewall := goldenFirewall()
+	firewall.Export = evaluating.FlowExport
+	return map[string]State{
+		"export-node-networkpolicy": static(t, evaluating),
+		"export-node-multitenant":   static(t, exporting(inMode(config.ModeMultitenant))),
+		"export-policy-outcome":     outcomes,
+		"export-egress-firewall":    firewall.Compile(EgressVerdicts{}).State(),
 	}
 }
 

@@ -28,6 +28,9 @@ type Node struct {
 	// LaterFragments is for the userspace datapath, whose conntrack passes fragments on unchanged: rules with ports allow the later
 	// fragments, which have no ports, by their addresses.
 	LaterFragments bool
+
+	// FlowExport is the zero value unless the node exports flows by IPFIX.
+	FlowExport FlowExport
 }
 
 func (n Node) gateways() []netip.Prefix { return gatewaysOf(n.Subnets) }

@@ -276,16 +276,18 @@ func (n Node) PolicyOutcome(id uint32, part RulePart, action PolicyAction) State
 	if part.Egress {
 		table, allowed, denied, passed = tableEgressPolicy, tableEgressAllowed, tableEgressDenied, regEgressPassed
 	}
-	actions := []ovs.Action{ovs.GotoTable(allowed)}
+	actions := n.FlowExport.sample(id, ovs.GotoTable(allowed))
 	switch {
 	case action == PolicyDeny:
-		actions = []ovs.Action{goovs.Load(fmt.Sprintf("%#x", id), regDenied), ovs.GotoTable(denied)}
+		actions = n.FlowExport.sample(id, goovs.Load(fmt.Sprintf("%#x", id), regDenied), ovs.GotoTable(denied))
 	case action == PolicyPass && part.Admin:
 		actions = []ovs.Action{goovs.Load("0x1", passed), goovs.Resubmit(0, table)}
 	}
 	var s State
 	// table=81,priority=26026,conj_id=0,ip,actions=goto_table:82
 	// table=81,priority=26026,conj_id=1,ip,actions=load:0x1->NXM_NX_REG5[],goto_table:83
+	// table=81,priority=26026,conj_id=435269352,ip,
+	//     actions=sample(probability=163,collector_set_id=4739,obs_domain_id=2887712779,obs_point_id=435269352),goto_table:82
 	// table=27,priority=51051,conj_id=10,ip,reg4=0/0x40,actions=goto_table:28
 	// table=27,priority=51051,conj_id=11,ip,reg4=0/0x40,actions=load:0xb->NXM_NX_REG5[],goto_table:29
 	// table=27,priority=51051,conj_id=12,ip,reg4=0/0x40,actions=load:0x1->NXM_NX_REG4[6],resubmit(,27)

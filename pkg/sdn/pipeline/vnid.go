@@ -87,7 +87,8 @@ func (n Node) isolate(s *State) {
 		s.add(tableIsolation, 200, anything(), toPort)
 	}
 	// table=80,priority=0,actions=drop
-	s.add(tableIsolation, 0, anything(), goovs.Drop())
+	// table=80,priority=0,actions=sample(probability=163,collector_set_id=4739,obs_domain_id=2887712779,obs_point_id=1)
+	s.add(tableIsolation, 0, anything(), n.FlowExport.drop(PointIsolation)...)
 }
 
 // tooLarge matches "fragmentation needed" from a router outside to the sender of a packet that is larger than the path MTU.

@@ -152,13 +152,16 @@ func (c *conj) link(s *podSet) {
 	}
 }
 
+// firstID is the lowest conjunction ID. IPFIX samples have lower numbers in place of an ID (pipeline.FirstRulePoint).
+const firstID = 16
+
 // newID returns a free conjunction ID. It is a hash of the name, so that an agent that restarts finds its own flows on the switch; if two names have
 // the same hash, the later takes the next ID.
 func (e *Engine) newID(name string, c *conj) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	id := h.Sum32()
-	for id == 0 || e.byID[id] != nil || e.staging.reserves(id, c) {
+	for id < firstID || e.byID[id] != nil || e.staging.reserves(id, c) {
 		id++
 	}
 	e.byID[id] = c

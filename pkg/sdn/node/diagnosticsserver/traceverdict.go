@@ -144,9 +144,13 @@ func (t *tracer) drop(answer *diagnostics.NodeTrace) {
 
 // deniesEndpoint reports whether the flow denied the packet with an endpoint as its destination. Those of further endpoints are not evaluated.
 func deniesEndpoint(p place) bool {
-	return p.flow.Key.Table != pipeline.EndpointTable && slices.ContainsFunc(p.flow.Actions, func(a ovs.TracedAction) bool {
-		return a.Text == "drop" || strings.HasPrefix(a.Text, "controller")
-	})
+	return p.flow.Key.Table != pipeline.EndpointTable && (isDrop(p.flow) || slices.ContainsFunc(p.flow.Actions, func(a ovs.TracedAction) bool {
+		return strings.HasPrefix(a.Text, "controller")
+	}))
+}
+
+func isDrop(f *ovs.TracedFlow) bool {
+	return len(f.Actions) == 1 && pipeline.IsDrop(f.Actions[0].Text)
 }
 
 // cause explains the drop, and may replace the objects of the answer.

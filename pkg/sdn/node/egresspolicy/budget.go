@@ -84,8 +84,8 @@ func (p *Policies) BeyondBudget() (namespaces, flows int) {
 }
 
 // closed returns a firewall that denies all packets.
-func closed(id pipeline.EgressFirewallID) pipeline.EgressFirewall {
-	return pipeline.EgressFirewall{ID: id, Rules: []pipeline.EgressFirewallRule{{To: everywhere(), Deny: true}}}
+func closed(id pipeline.EgressFirewallID, export pipeline.FlowExport) pipeline.EgressFirewall {
+	return pipeline.EgressFirewall{ID: id, Export: export, Rules: []pipeline.EgressFirewallRule{{To: everywhere(), Deny: true}}}
 }
 
 // reportBudget reports a namespace whose firewall is closed, or no longer.

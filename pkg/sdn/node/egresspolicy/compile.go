@@ -55,10 +55,10 @@ func (p *Policies) compileTo(ctx context.Context, name string, u *flowstore.Upda
 		return others
 	}
 	id := p.idOf(name, n)
-	firewall := pipeline.EgressFirewall{ID: id, Rules: rules}.Compile(n.firewall)
+	firewall := pipeline.EgressFirewall{ID: id, Rules: rules, Export: p.node.FlowExport}.Compile(n.firewall)
 	others = p.budget.set(name, firewall.Len())
 	if p.budget.refused[name] {
-		firewall = closed(id).Compile(n.firewall)
+		firewall = closed(id, p.node.FlowExport).Compile(n.firewall)
 	}
 	p.reportBudget(ctx, name, n)
 	if n.firewall.Equal(firewall) {
@@ -107,7 +107,7 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 		if recovered, ok := p.recovered[ownerOf(name).Cookie()]; ok {
 			return recovered.Rules, true
 		}
-		return closed(0).Rules, true
+		return closed(0, pipeline.FlowExport{}).Rules, true
 	default:
 		n.report(ctx, name, err, "the last valid rules apply")
 	}

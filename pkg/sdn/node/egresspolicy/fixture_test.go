@@ -46,6 +46,7 @@ type cluster struct {
 	outside               map[netip.AddrPort]pipeline.OutsideEndpoints
 	events                recordedEvents
 	limit                 int // of the budget of the node
+	export                pipeline.FlowExport
 
 	mu       sync.Mutex
 	statuses map[string]egressstatus.Status
@@ -92,9 +93,11 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	a.st.Source(inputs.KindVNID, flowstore.Source{Default: config.VNID(100)})
 	policies := cache.NewSharedIndexInformer(listOnly{c.policies}, &networkv1.EgressNetworkPolicy{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	hostSubnets := cache.NewSharedIndexInformer(listOnly{c.hostSubnets}, &networkv1.HostSubnet{}, 0, cache.Indexers{})
+	node := testNode()
+	node.FlowExport = c.export
 	var err error
 	a.Policies, err = New(Options{
-		NodeName: "node1", Status: c, Events: &c.events, Node: testNode(), Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
+		NodeName: "node1", Status: c, Events: &c.events, Node: node, Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
 		OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 			return c.outside[netip.AddrPortFrom(addr, port)]
 		},
