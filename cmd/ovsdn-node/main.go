@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -99,6 +100,7 @@ func command() *cobra.Command {
 	f.StringVar((*string)(&cfg.HostAccess), "host-access", string(cfg.HostAccess),
 		"packets from its pods that the node accepts before its own firewall rules: replies (in connections that the node opens), services (also packets that services direct to the node) or all")
 	hostFlags(f, &cfg)
+	flowExportFlags(f, &cfg)
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the runtime's directory of CNI plugins, to which the agent copies ovsdn-cni from the directory of its own program; empty: do not install it")
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 	f.StringVar(&cfg.Metrics.Address, "metrics-bind-address", cfg.Metrics.Address, "`host:port` of /metrics and /debug/pprof by HTTPS, for clients with a token that has the right; 0: none")
@@ -111,6 +113,14 @@ func command() *cobra.Command {
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(uninstallCommand())
 	return cmd
+}
+
+func flowExportFlags(f *pflag.FlagSet, cfg *node.Config) {
+	f.StringSliceVar(&cfg.FlowExport.Collectors, "ipfix-collectors", cfg.FlowExport.Collectors, "`IP:PORT` of collectors to which Open vSwitch exports sampled flows by IPFIX (UDP); empty: none")
+	f.IntVar(&cfg.FlowExport.Sampling, "ipfix-sampling", cfg.FlowExport.Sampling, "one of that many packets that policies allow or deny is sampled, at most 65535; 1: each")
+	f.DurationVar(&cfg.FlowExport.ActiveTimeout, "ipfix-cache-timeout", cfg.FlowExport.ActiveTimeout, "how long the samples of a flow are aggregated, in whole seconds, at most 70m; 0: each is exported at once")
+	f.Uint32Var(&cfg.FlowExport.MaxFlows, "ipfix-cache-max-flows", cfg.FlowExport.MaxFlows, "number of flows whose samples are aggregated; 0: each sample is exported at once")
+	f.Uint32Var(&cfg.FlowExport.Domain, "ipfix-domain", cfg.FlowExport.Domain, "observation domain of this node's flows; 0: its IPv4 address as a number")
 }
 
 func clientConfig(kubeconfig, server string) (*rest.Config, error) {

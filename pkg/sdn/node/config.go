@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -50,6 +51,8 @@ type Config struct {
 
 	Metrics metrics.Config // of the server of metrics and profiles
 
+	FlowExport FlowExport // by IPFIX
+
 	PeerProbeRate int // ICMP probes of other nodes per second; 0: none
 
 	IPMasq bool // whether packets of this node's pods to hosts outside are masqueraded
@@ -73,6 +76,8 @@ func Defaults() Config {
 		IPAMDir:      ipam.DefaultDir,
 		HealthzAddr:  "127.0.0.1:9411",
 		Metrics:      metrics.Config{Address: ":9447"},
+
+		FlowExport: FlowExport{Sampling: 400, ActiveTimeout: time.Minute, MaxFlows: 8192},
 
 		PeerProbeRate: pinger.MaxRate,
 
@@ -130,7 +135,7 @@ func (c Config) Validate() error {
 			invalid("--host-network-namespaces: %q is not the name of a namespace: %s", name, msgs[0])
 		}
 	}
-	errs = append(errs, c.validateMTU(), c.ValidatePaths(), c.Metrics.Validate())
+	errs = append(errs, c.validateMTU(), c.ValidatePaths(), c.Metrics.Validate(), c.FlowExport.validate())
 	if c.HealthzAddr != "0" {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
 			invalid("--healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.HealthzAddr)

@@ -96,6 +96,8 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 
 		StatelessSCTP:  a.Datapath == ovs.DatapathNetdev,
 		LaterFragments: a.Datapath == ovs.DatapathNetdev,
+
+		FlowExport: a.FlowExport.samples(hostSubnet.HostIP),
 	}}
 	defer n.close()
 	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.watchPods, n.prime} {
@@ -151,6 +153,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.newFlowExport()
 	n.primes = append(n.primes, remoteNodes.Prime, namespaces.Prime)
 	n.runs = append(n.runs, remoteNodes.Run, namespaces.Run, listeners.Run)
 	exceptions, err := n.newMasquerade()

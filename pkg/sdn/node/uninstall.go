@@ -151,12 +151,14 @@ func (u *uninstaller) removeBridge(ctx context.Context) error {
 	if err == nil && wait.Armed && (wait.Alone || wait.None) {
 		err = u.bridge.SetRestoreWait(ctx, false)
 	}
+	// DeleteBridge retains another program's bridge, and its exporters.
+	_, exporterErr := u.bridge.EnsureExporter(ctx, nil)
 	deleteErr := u.bridge.DeleteBridge(ctx, br0.Identity())
 	if ovs.IsForeignBridge(deleteErr) {
 		klog.FromContext(ctx).Info("Retained another program's bridge", "bridge", br0.Name, "err", deleteErr.Error())
 		deleteErr = nil
 	}
-	return errors.Join(err, deleteErr)
+	return errors.Join(err, exporterErr, deleteErr)
 }
 
 // isLink returns false only if the kernel reports that the link does not exist.
