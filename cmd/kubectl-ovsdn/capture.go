@@ -157,7 +157,7 @@ func (c *capturer) report(ctx context.Context, s *savedFile, err error) error {
 		count = fmt.Sprintf("1 packet of %s", c.pod)
 	}
 	if s.dropped > 0 {
-		count += fmt.Sprintf("; %d more were dropped since the client was late", s.dropped)
+		count += fmt.Sprintf("; %d more were dropped because they were read too slowly: use a filter, or a smaller --snap-length", s.dropped)
 	}
 	switch {
 	case s.end != "" && err == nil:
@@ -172,7 +172,7 @@ func (c *capturer) report(ctx context.Context, s *savedFile, err error) error {
 	case err == nil:
 		err = io.ErrUnexpectedEOF
 	}
-	return fmt.Errorf("the capture broke off after %s: %w", count, err)
+	return fmt.Errorf("the capture ended early, after %s, which were written: %w; the log of ovsdn-controller has the cause", count, err)
 }
 
 // printableText returns text of an agent. One with characters that a terminal could interpret is quoted.
@@ -211,7 +211,10 @@ func (s *savedFile) copy(body io.Reader) error {
 			s.end = "" // an end is the last block
 		case block.Statistics != nil:
 			s.dropped = block.Statistics.Dropped
-			s.end, s.reason, _ = diagnostics.ParseCaptureEnd(block.Statistics.Comment)
+			s.end, s.reason = "", ""
+			if end, reason, ok := diagnostics.ParseCaptureEnd(block.Statistics.Comment); ok {
+				s.end, s.reason = end, reason
+			}
 		}
 	}
 }

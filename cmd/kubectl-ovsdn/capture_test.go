@@ -63,16 +63,16 @@ func TestCapture(t *testing.T) {
 		"complete": {streams(whole, true), exitOK, whole, "Captured 2 packets of pod/shop/web: DurationReached: the capture has lasted 30s\n"},
 		"by its number": {
 			streams(captured(t, 1, 7, diagnostics.CaptureEndPackets.Comment("x")), true), exitOK, captured(t, 1, 7, diagnostics.CaptureEndPackets.Comment("x")),
-			"Captured 1 packet of pod/shop/web; 7 more were dropped since the client was late: PacketLimitReached: x\n",
+			"Captured 1 packet of pod/shop/web; 7 more were dropped because they were read too slowly: use a filter, or a smaller --snap-length: PacketLimitReached: x\n",
 		},
 		"pod deleted": {
 			streams(captured(t, 0, 0, diagnostics.CaptureEndInterface.Comment("deleted\x1b[2J")), true), exitFailed, captured(t, 0, 0, diagnostics.CaptureEndInterface.Comment("deleted\x1b[2J")),
 			`Captured 0 packets of pod/shop/web: InterfaceRemoved: "deleted\x1b[2J"` + "\n",
 		},
-		"without an end":   {streams(half, true), exitFailed, half, "the capture broke off after 2 packets of pod/shop/web: unexpected EOF"},
-		"broken off":       {streams(half, false), exitFailed, half, "the capture broke off after 2 packets of pod/shop/web: "},
-		"half a packet":    {streams(half[:len(half)-3], false), exitFailed, captured(t, 1, 0, ""), "broke off after 1 packet of pod/shop/web: "},
-		"an end, and more": {streams(append(bytes.Clone(whole), half[len(half)-104:]...), true), exitFailed, append(bytes.Clone(whole), half[len(half)-104:]...), "broke off after 3 packets"},
+		"without an end":   {streams(half, true), exitFailed, half, "the capture ended early, after 2 packets of pod/shop/web, which were written: unexpected EOF"},
+		"broken off":       {streams(half, false), exitFailed, half, "the capture ended early, after 2 packets of pod/shop/web, which were written: "},
+		"half a packet":    {streams(half[:len(half)-3], false), exitFailed, captured(t, 1, 0, ""), "ended early, after 1 packet of pod/shop/web, "},
+		"an end, and more": {streams(append(bytes.Clone(whole), half[len(half)-104:]...), true), exitFailed, append(bytes.Clone(whole), half[len(half)-104:]...), "ended early, after 3 packets"},
 		"no file":          {streams([]byte("<html>no file, but the page of a proxy"), true), exitFailed, nil, "invalid pcapng file"},
 	} {
 		api := newFakeAPI(t, map[string]any{capturesPath: tc.answer})

@@ -30,10 +30,11 @@ const (
 )
 
 const (
-	pageSize       = 500 // objects of a list
-	maxWarnings    = 10  // that are printed
-	warningAge     = time.Hour
-	maxWarningText = 300 // bytes of a message that are printed
+	pageSize             = 500 // objects of a list
+	maxWarnings          = 10  // that are printed
+	maxNamespaceWarnings = 3   // of them, on objects of one namespace: a tenant must not hide the others
+	warningAge           = time.Hour
+	maxWarningText       = 300 // bytes of a message that are printed
 )
 
 // clusterStatus is what concerns the cluster and not the agent of a node. What the user may not read is left out.
@@ -43,15 +44,16 @@ type clusterStatus struct {
 	warnings []corev1.Event // the newest first
 }
 
-// readCluster reads the Lease, and once all else. It fails only if the context ends.
-func (s *statusLister) readCluster(ctx context.Context, statuses []diagnostics.NodeStatus) (c clusterStatus, err error) {
-	if !s.counted {
-		s.counted = true
-		c.count(ctx, s)
-		c.addNodes(ctx, s, statuses)
-		c.addClusterNetwork(ctx, s)
-		c.addWarnings(ctx, s)
+// readCluster reads the Lease, and once all else, of which there may be 50,000 objects. It fails only if the context ends.
+func (s *statusLister) readCluster(ctx context.Context, statuses []diagnostics.NodeStatus) (clusterStatus, error) {
+	if s.first == nil {
+		s.first = &clusterStatus{}
+		s.first.count(ctx, s)
+		s.first.addNodes(ctx, s, statuses)
+		s.first.addClusterNetwork(ctx, s)
+		s.first.addWarnings(ctx, s)
 	}
+	c := clusterStatus{lines: slices.Clone(s.first.lines), problems: slices.Clone(s.first.problems), warnings: s.first.warnings}
 	return c, c.addLeader(ctx, s)
 }
 
@@ -89,7 +91,7 @@ func (c *clusterStatus) addNodes(ctx context.Context, s *statusLister, statuses 
 			}
 			text := node.Name + ": no HostSubnet"
 			if condition := config.NetworkUnavailable(&node); condition != nil && condition.Status == corev1.ConditionTrue {
-				text += ": " + condition.Reason + ": " + oneLine(condition.Message)
+				text += ": " + oneLine(condition.Reason) + ": " + oneLine(condition.Message)
 			}
 			c.problems = append(c.problems, text)
 		}
@@ -121,7 +123,8 @@ func (c *clusterStatus) addWarnings(ctx context.Context, s *statusLister) {
 			continue
 		}
 		for _, e := range list.Items {
-			if time.Since(e.LastTimestamp.Time) < warningAge && (len(s.nodes) == 0 || slices.Contains(s.nodes, e.InvolvedObject.Name)) {
+			// Events can be written by others, with any time.
+			if age := time.Since(e.LastTimestamp.Time); -time.Minute < age && age < warningAge && (len(s.nodes) == 0 || slices.Contains(s.nodes, e.InvolvedObject.Name)) {
 				c.warnings = append(c.warnings, e)
 			}
 		}
@@ -217,15 +220,21 @@ func (c *clusterStatus) printWarnings(out io.Writer) {
 		return
 	}
 	fmt.Fprintln(out, "Warnings of the last hour:")
-	for _, e := range c.warnings[:min(len(c.warnings), maxWarnings)] {
-		object := strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Name
-		if e.InvolvedObject.Namespace != "" {
-			object = strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
+	printed, of := 0, map[string]int{} // by namespace
+	for _, e := range c.warnings {
+		o := e.InvolvedObject
+		if of[o.Namespace]++; printed == maxWarnings || o.Namespace != "" && of[o.Namespace] > maxNamespaceWarnings {
+			continue
+		}
+		printed++
+		object := strings.ToLower(o.Kind) + "/" + o.Name
+		if o.Namespace != "" {
+			object = strings.ToLower(o.Kind) + "/" + o.Namespace + "/" + o.Name
 		}
 		age := duration.HumanDuration(max(0, time.Since(e.LastTimestamp.Time)))
-		fmt.Fprintf(out, "  %s ago  %s: %s: %s\n", age, object, e.Reason, oneLine(e.Message))
+		fmt.Fprintf(out, "  %s ago  %s: %s: %s\n", age, oneLine(object), oneLine(e.Reason), oneLine(e.Message))
 	}
-	if more := len(c.warnings) - maxWarnings; more > 0 {
+	if more := len(c.warnings) - printed; more > 0 {
 		fmt.Fprintf(out, "  and %d more: kubectl get events -A --field-selector type=Warning\n", more)
 	}
 }

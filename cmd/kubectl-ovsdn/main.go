@@ -23,7 +23,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // a change failed, a node has a problem, a packet is not delivered or not answered, flows differ from policies, or a capture broke off
+	exitFailed = 1 // a change failed, a node has a problem, a packet is not delivered or not answered, flows differ from policies, or a capture ended early
 	exitUsage  = 2 // the command line is invalid
 )
 

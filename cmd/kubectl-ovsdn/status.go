@@ -29,9 +29,8 @@ type statusLister struct {
 	kube    kubernetes.Interface
 	network networkclient.Interface
 	printer printers.ResourcePrinter
-	nodes   []string // empty: all
-	// counted: the objects of the cluster, of which there may be 50,000, were read. That is done once.
-	counted bool
+	nodes   []string       // empty: all
+	first   *clusterStatus // what is read once; nil: it was not
 }
 
 func statusCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {

@@ -76,6 +76,9 @@ func (v *verifier) run(ctx context.Context) error {
 	for part := 0; part == 0 || all.Status.Continue != "" && len(all.Status.Differences) < maxDifferences; part++ {
 		o := &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: diagnostics.VerificationSpec{Sample: v.sample, Continue: all.Status.Continue}}
 		if err := create(ctx, v.kube, v.namespace, "verifications", o); err != nil {
+			if part > 0 {
+				_ = v.print(&all.Status) // what was found before
+			}
 			return err
 		}
 		if o.Status.Continue != "" && o.Status.Continue == all.Status.Continue {
@@ -91,7 +94,10 @@ func (v *verifier) run(ctx context.Context) error {
 		all.TypeMeta = diagnosticsType("Verification")
 		err = printOne(v.printer, v.Out, all)
 	}
-	if err == nil && (len(all.Status.Differences) > 0 || all.Status.Unknown > 0) {
+	if all.Status.Questions == 0 {
+		fmt.Fprintln(v.ErrOut, "No pairs of pods to compare: check the namespace")
+	}
+	if s := &all.Status; err == nil && (len(s.Differences) > 0 || s.Unknown > 0 || s.Changed > 0 || s.Questions == 0) {
 		return errReported
 	}
 	return err
@@ -131,16 +137,16 @@ func (v *verifier) print(s *diagnostics.VerificationStatus) error {
 	}
 	fmt.Fprintf(v.Out, "Pods:        %d\nQuestions:   %d in %v\nDifferences: %d\n", s.Pods, s.Questions, s.Duration.Round(100*time.Millisecond), len(s.Differences))
 	if s.Changed > 0 {
-		fmt.Fprintf(v.Out, "Changed:     %d, which are no differences: objects or flows changed in the meantime\n", s.Changed)
+		fmt.Fprintf(v.Out, "Changed:     %d, not counted as differences: objects or flows changed in the meantime\n", s.Changed)
 	}
 	if s.Unknown > 0 {
-		fmt.Fprintf(v.Out, "Unknown:     %d\n", s.Unknown)
+		fmt.Fprintf(v.Out, "Unknown:     %d, without an answer\n", s.Unknown)
 	}
 	for _, reason := range s.Unanswered {
-		fmt.Fprintln(v.ErrOut, reason)
+		fmt.Fprintf(v.ErrOut, "Not answered: %s\n", reason)
 	}
 	if s.Continue != "" {
-		fmt.Fprintf(v.ErrOut, "The other questions were not asked, after %d differences\n", len(s.Differences))
+		fmt.Fprintf(v.ErrOut, "Stopped after %d differences: the other pairs were not compared; use --namespace for a part of them\n", len(s.Differences))
 	}
 	return nil
 }

@@ -62,8 +62,8 @@ Differences: 1
 Pods:        6
 Questions:   60 in 1.2s
 Differences: 0
-Changed:     2, which are no differences: objects or flows changed in the meantime
-Unknown:     10
+Changed:     2, not counted as differences: objects or flows changed in the meantime
+Unknown:     10, without an answer
 `, "node node2: connection refused\n", "verify")
 }
 
@@ -92,7 +92,7 @@ func TestVerify_parts(t *testing.T) {
 	}
 	parts, most = 0, 100
 	code, out, errOut := api.run(t.Context(), "verify")
-	if code != exitFailed || parts != 2 || !strings.Contains(out, "Differences: 1024\n") || !strings.Contains(errOut, "not asked") {
+	if code != exitFailed || parts != 2 || !strings.Contains(out, "Differences: 1024\n") || !strings.Contains(errOut, "Stopped after 1024 differences") {
 		t.Errorf("got exit code %d after %d requests, %s", code, parts, errOut)
 	}
 	repeated := verified()

@@ -74,6 +74,8 @@ func parse(kind uint32, raw []byte) (b *Block, err error) {
 		b.Packet, err = parsePacket(body)
 	case blockStatistics:
 		b.Statistics, err = parseStatistics(body)
+	default: // such as names for addresses, which programs would show
+		err = formatf("a block of an unexpected type")
 	}
 	return b, err
 }

@@ -68,17 +68,20 @@ func awaitAdmission(t *testing.T, client as, requests ...request) {
 
 // reads are lists and watches.
 func reads(refuse bool, kinds ...string) []request {
+	return append(verb("list", refuse, kinds...), verb("watch", refuse, kinds...)...)
+}
+
+// verb are requests with one verb for all objects of the kinds.
+func verb(verb string, refuse bool, kinds ...string) []request {
 	var all []request
 	for _, kind := range kinds {
-		for _, verb := range []string{"list", "watch"} {
-			all = append(all, request{verb + " " + kind, func(ctx context.Context, client as) error {
-				body, err := client.kube.CoreV1().RESTClient().Get().AbsPath(kind).Param("watch", strconv.FormatBool(verb == "watch")).Stream(ctx)
-				if err != nil {
-					return err
-				}
-				return body.Close() // that it begins is enough
-			}, refuse})
-		}
+		all = append(all, request{verb + " " + kind, func(ctx context.Context, client as) error {
+			body, err := client.kube.CoreV1().RESTClient().Get().AbsPath(kind).Param("watch", strconv.FormatBool(verb == "watch")).Stream(ctx)
+			if err != nil {
+				return err
+			}
+			return body.Close() // that it begins is enough
+		}, refuse})
 	}
 	return all
 }
@@ -258,7 +261,8 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 			"/apis/network.openshift.io/v1/clusternetworks", "/apis/network.openshift.io/v1/hostsubnets", "/apis/network.openshift.io/v1/netnamespaces",
 			"/apis/network.openshift.io/v1/egressnetworkpolicies", "/api/v1/namespaces", "/api/v1/nodes", "/apis/networking.k8s.io/v1/networkpolicies",
 			"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"),
-		reads(true, "/api/v1/pods", "/api/v1/services"),
+		verb("list", false, "/api/v1/pods", "/api/v1/services"), // of verifications
+		verb("watch", true, "/api/v1/pods", "/api/v1/services"),
 		nobodys(),
 		[]request{
 			allowed("read a pod of a trace", readPod),

@@ -29,9 +29,17 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
+	details := metav1.StatusDetails{}
+	if status.Details != nil {
+		details = *status.Details
 	}
+	if details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(details.RetryAfterSeconds)))
+	}
+	if details.Group == "" { // by which kubectl distinguishes errors of this server from those of the API server that does not reach it
+		details.Group = diagnostics.Group
+	}
+	status.Details = &details
 	if status.Code == http.StatusUnauthorized {
 		w.Header().Set("Connection", "close") // the server limits connections before the TLS handshake
 	}

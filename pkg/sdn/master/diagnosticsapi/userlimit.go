@@ -29,12 +29,12 @@ func (l *userLimit) acquire(u user, namespace, what string) (release func(), err
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case l.sum >= l.total:
+		return nil, apierrors.NewTooManyRequests("the controller already answers "+what+", as many as it can; retry later", retryAfterSeconds)
 	case l.by[shares[0]] >= l.each:
 		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of yours; retry later", retryAfterSeconds)
 	case l.by[shares[1]] >= l.each:
 		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of this namespace; retry later", retryAfterSeconds)
-	case l.sum >= l.total:
-		return nil, apierrors.NewTooManyRequests("the controller answers "+what+" of other clients; retry later", retryAfterSeconds)
 	}
 	l.sum++
 	for _, s := range shares {

@@ -38,7 +38,7 @@ type tooManyObjectsError struct {
 
 // Error implements error.
 func (e *tooManyObjectsError) Error() string {
-	return fmt.Sprintf("there are more than %d %s; choose a namespace", e.most, e.kind)
+	return fmt.Sprintf("there are more than %d %s: bind ClusterRole ovsdn-verifications in single namespaces, and use --namespace", e.most, e.kind)
 }
 
 // verificationObjects reads the objects of a verification with the controller's own rights: no informer has all pods of the cluster.

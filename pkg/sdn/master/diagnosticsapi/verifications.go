@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,11 +25,12 @@ const (
 	verificationBudget  = 20 * time.Second // after which no further questions are asked
 	settleTime          = 3 * time.Second  // until a difference is asked again
 
-	batchTimeout   = 20 * time.Second // of one request to an agent, which answers a part in less
-	batchBusy      = 15 * time.Second // while an agent answers another controller
-	maxBatchAnswer = 4 << 20          // bytes
-	maxContinue    = 1024
-	anotherReason  = "an agent does not evaluate packets"
+	batchTimeout     = 20 * time.Second // of one request to an agent, which answers a part in less
+	batchBusy        = 15 * time.Second // while an agent answers another controller
+	maxResultObjects = 8                // of a result, which are retained for thousands of questions
+	maxBatchAnswer   = 4 << 20          // bytes
+	maxContinue      = 1024
+	anotherReason    = "an agent does not evaluate packets"
 )
 
 func newVerification() *creation {
@@ -106,7 +108,7 @@ func (s *Server) verificationError(ctx context.Context, c *creation, err error) 
 	case errors.As(err, &tooMany), errors.As(err, &tooLarge):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("the nodes did not answer in time; choose a namespace, or a sample", retryAfterSeconds)
+		return apierrors.NewTimeoutError("the nodes did not answer in time: use --namespace or a smaller --sample, and see kubectl ovsdn status for nodes that do not answer", retryAfterSeconds)
 	}
 	return s.creationError(ctx, c, "", err)
 }
@@ -133,27 +135,70 @@ func (a *batchAgents) Traces(ctx context.Context, node tracing.Node, packets []d
 }
 
 // batchAnswer decodes NodeTraces of an agent within limits.
-type batchAnswer struct{ diagnostics.NodeTraces }
+type batchAnswer struct{ Results []diagnostics.TraceResult }
 
-// decode implements decoder.
+// readResult is a diagnostics.TraceResult as it is decoded. Arrays have fixed sizes, beyond which elements are ignored: many short ones would take a hundred times the
+// bytes of the answer.
+type readResult struct {
+	Verdict diagnostics.Verdict                       `json:"verdict"`
+	Reason  string                                    `json:"reason"`
+	Objects [maxResultObjects]diagnostics.TraceObject `json:"objects"`
+	Outputs [maxTraceOutputs]diagnostics.TraceOutput  `json:"outputs"`
+	Flow    *struct {
+		diagnostics.TraceStep
+		Objects [maxResultObjects]diagnostics.TraceObject `json:"objects"`
+		Names   [maxResultObjects]string                  `json:"names"`
+	} `json:"flow"`
+}
+
+// decode implements decoder. The results retain only what they need.
 func (a *batchAnswer) decode(r io.Reader) error {
 	content, err := readAll(r, maxBatchAnswer)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(content, &a.NodeTraces); err != nil {
+	read := &struct {
+		Results [diagnostics.MaxTraceBatch + 1]readResult `json:"results"`
+	}{}
+	if err := json.Unmarshal(content, read); err != nil {
 		return &invalidAnswerError{err}
 	}
-	for i := range a.Results {
-		o := &a.Results[i]
-		o.Reason, o.Objects = printable(o.Reason, maxMessage), limitObjects(o.Objects)
-		o.Outputs = o.Outputs[:min(len(o.Outputs), maxTraceOutputs)]
-		for j := range o.Outputs {
-			o.Outputs[j].To = printable(o.Outputs[j].To, maxObject)
+	for i := range read.Results {
+		if read.Results[i].Verdict == "" {
+			break // the end: each result has one
 		}
-		if o.Flow != nil {
-			limitStep(o.Flow)
-		}
+		a.Results = append(a.Results, read.Results[i].limited())
 	}
 	return nil
+}
+
+// limited returns the result with texts that clients can print.
+func (o *readResult) limited() diagnostics.TraceResult {
+	name := func(s string) string { return printable(s, maxName) }
+	r := diagnostics.TraceResult{Verdict: diagnostics.Verdict(name(string(o.Verdict))), Reason: printable(o.Reason, maxMessage), Objects: limitObjects(present(o.Objects[:]))}
+	for _, out := range o.Outputs {
+		if out.To == "" {
+			break
+		}
+		p := out.Packet
+		r.Outputs = append(r.Outputs, diagnostics.TraceOutput{To: printable(out.To, maxObject), HostIP: name(out.HostIP), VNID: out.VNID, Packet: diagnostics.TracePacket{
+			Protocol: name(p.Protocol), Source: name(p.Source), Destination: name(p.Destination), SourcePort: p.SourcePort, DestinationPort: p.DestinationPort,
+			EgressIP: name(p.EgressIP), Origin: diagnostics.PacketOrigin(name(string(p.Origin))),
+		}})
+	}
+	if o.Flow != nil {
+		step := o.Flow.TraceStep
+		step.Objects, step.Names = present(o.Flow.Objects[:]), slices.DeleteFunc(slices.Clone(o.Flow.Names[:]), func(s string) bool { return s == "" })
+		limitStep(&step)
+		r.Flow = &step
+	}
+	return r
+}
+
+// present returns the objects of an array until the first one without a name.
+func present(all []diagnostics.TraceObject) []diagnostics.TraceObject {
+	if i := slices.IndexFunc(all, func(o diagnostics.TraceObject) bool { return o.Object == "" }); i >= 0 {
+		all = all[:i]
+	}
+	return slices.Clone(all)
 }

@@ -30,13 +30,19 @@ type batchingAgents struct{ batches atomic.Int32 }
 func (a *batchingAgents) answer(_ context.Context, node, path string, query url.Values) (string, error) {
 	var batch diagnostics.TraceBatch
 	if err := json.Unmarshal([]byte(query.Get("body")), &batch); err != nil || path != diagnostics.NodeTracesPath {
-		return "", fmt.Errorf("got path %s, %v", path, err)
+		return "", fmt.Errorf("got path %s: %w", path, err)
 	}
 	a.batches.Add(1)
 	var answer diagnostics.NodeTraces
 	names := map[string]string{"10.128.0.5": "pod/a/web", "10.128.0.6": "pod/a/db", "10.128.2.7": "pod/b/db", "10.128.0.7": "pod/b/web"}
 	for _, p := range batch.Packets {
-		out := diagnostics.TraceOutput{To: names[p.Destination], Packet: diagnostics.TracePacket{Protocol: p.Protocol, Source: "10.128.0.9", Destination: p.Destination, DestinationPort: p.DestinationPort}}
+		source := p.Source
+		for addr, name := range names {
+			if name == p.From {
+				source = addr
+			}
+		}
+		out := diagnostics.TraceOutput{To: names[p.Destination], Packet: diagnostics.TracePacket{Protocol: p.Protocol, Source: source, Destination: p.Destination, DestinationPort: p.DestinationPort}}
 		r := diagnostics.TraceResult{Verdict: diagnostics.VerdictDelivered, Reason: "delivered", Outputs: []diagnostics.TraceOutput{out}}
 		there := map[bool]string{true: "node2", false: "node1"}[strings.HasPrefix(p.Destination, "10.128.2.")]
 		switch {

@@ -42,7 +42,7 @@ func (r *run) ask(ctx context.Context, questions []question) []answer {
 		for i, a := range all {
 			q, result := questions[a.question], results[node][i]
 			there := r.snapshot.Pods[q.to].Spec.NodeName
-			if next, ok := throughTunnel(node, there, a.packet, result); ok {
+			if next, ok := throughTunnel(node, there, r.snapshot.Pods[q.from].Status.PodIP, a.packet, result); ok {
 				second[there] = append(second[there], asked{a.question, next})
 			} else {
 				answers[a.question] = r.end(q, node, result)
@@ -58,13 +58,16 @@ func (r *run) ask(ctx context.Context, questions []question) []answer {
 	return answers
 }
 
-// throughTunnel returns the packet as the node of the destination gets it, if the first node sends it there only.
-func throughTunnel(node, there string, packet diagnostics.TracePacket, result diagnostics.TraceResult) (diagnostics.TracePacket, bool) {
+// throughTunnel returns the packet as the node of the destination gets it, if the first node sends it there only, with the address of its source.
+func throughTunnel(node, there, source string, packet diagnostics.TracePacket, result diagnostics.TraceResult) (diagnostics.TracePacket, bool) {
 	want := diagnostics.Object{Kind: diagnostics.KindNode, Name: there}.String()
 	if result.Verdict != diagnostics.VerdictForwarded || len(result.Outputs) != 1 || result.Outputs[0].To != want || node == there {
 		return diagnostics.TracePacket{}, false
 	}
-	return tracing.Through(node, packet, result.Outputs[0])
+	next, ok := tracing.Through(node, packet, result.Outputs[0])
+	// An agent decides neither about another connection nor for another pod.
+	ok = ok && next.Protocol == packet.Protocol && next.Destination == packet.Destination && next.DestinationPort == packet.DestinationPort && next.Source == source
+	return next, ok
 }
 
 // end returns the answer that a node's result is.
@@ -77,7 +80,7 @@ func (r *run) end(q question, node string, result diagnostics.TraceResult) answe
 	default:
 		return unknown(node, fmt.Sprintf("node %s: invalid answer of the agent", node))
 	}
-	if len(result.Outputs) == 1 && result.Outputs[0].To == nameOf(r.snapshot.Pods[q.to]) {
+	if to := r.snapshot.Pods[q.to]; len(result.Outputs) == 1 && result.Outputs[0].To == nameOf(to) && to.Spec.NodeName == node {
 		a.verdict = diagnostics.VerdictDelivered
 		return a
 	}

@@ -52,6 +52,9 @@ type Request struct {
 	Continue   string // of the previous answer
 }
 
+// lateTime is how long agents may answer after the budget. What they do not answer is unknown, and does not end the verification of the others.
+const lateTime = 10 * time.Second
+
 // Verifier verifies connections.
 type Verifier struct {
 	Read   func(context.Context) (*Snapshot, error)
@@ -67,7 +70,7 @@ type TooManyPairsError struct{ Pairs int }
 
 // Error implements error.
 func (e *TooManyPairsError) Error() string {
-	return fmt.Sprintf("the pods have %d pairs, more than %d; choose a namespace, or a sample", e.Pairs, diagnostics.MaxVerifiedPairs)
+	return fmt.Sprintf("the pods have %d pairs, more than %d: use --namespace or --sample", e.Pairs, diagnostics.MaxVerifiedPairs)
 }
 
 // Difference is a confirmed difference with the result of the node that decided.
@@ -110,7 +113,9 @@ func (v *Verifier) Verify(ctx context.Context, q Request) (*Result, error) {
 		return nil, &TooManyPairsError{pairs}
 	}
 	result := &Result{Status: diagnostics.VerificationStatus{Pods: len(r.snapshot.Pods)}}
-	candidates := r.askAll(ctx, begin, &result.Status)
+	asking, cancel := context.WithTimeout(ctx, r.Budget+lateTime)
+	candidates := r.askAll(asking, begin, &result.Status)
+	cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
