@@ -69,6 +69,10 @@ func TestCapture(t *testing.T) {
 			streams(captured(t, 0, 0, diagnostics.CaptureEndInterface.Comment("deleted\x1b[2J")), true), exitFailed, captured(t, 0, 0, diagnostics.CaptureEndInterface.Comment("deleted\x1b[2J")),
 			`Captured 0 packets of pod/shop/web: InterfaceRemoved: "deleted\x1b[2J"` + "\n",
 		},
+		"a comment that is no end": {
+			streams(captured(t, 2, 0, "\x1b]52;c;x\x07: x"), true), exitFailed, captured(t, 2, 0, "\x1b]52;c;x\x07: x"),
+			"the capture ended early, after 2 packets of pod/shop/web, which were written: unexpected EOF",
+		},
 		"without an end":   {streams(half, true), exitFailed, half, "the capture ended early, after 2 packets of pod/shop/web, which were written: unexpected EOF"},
 		"broken off":       {streams(half, false), exitFailed, half, "the capture ended early, after 2 packets of pod/shop/web, which were written: "},
 		"half a packet":    {streams(half[:len(half)-3], false), exitFailed, captured(t, 1, 0, ""), "ended early, after 1 packet of pod/shop/web, "},

@@ -133,3 +133,17 @@ Versions:    v1.2.0 (1)
 		t.Errorf("top: got exit code %d, output %q, errors %q", code, out, errOut)
 	}
 }
+
+// Anything may write Events: they neither hide those of others nor change the terminal.
+func TestStatus_forgedWarnings(t *testing.T) {
+	var items []any
+	for range 2 * maxWarnings {
+		items = append(items, eventAnswer("Pod", "tenant", "web", "Forged\x1b[2J", "m", time.Second))
+	}
+	items = append(items, eventAnswer("Node", "", "node1", "NetworkWaiting", "real", time.Minute), eventAnswer("Node", "", "node1", "Future", "m", -time.Hour))
+	api := newFakeAPI(t, map[string]any{diagnosticsPath + "/nodestatuses": nodeStatuses(readyStatus()), "/api/v1/events": map[string]any{"items": items}})
+	_, out, _ := api.run(t.Context(), "status")
+	if strings.Count(out, "Forged") != maxNamespaceWarnings || !strings.Contains(out, "NetworkWaiting: real") || strings.Contains(out, "Future") || strings.Contains(out, "\x1b") {
+		t.Errorf("got\n%q", out)
+	}
+}

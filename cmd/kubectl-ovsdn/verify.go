@@ -40,7 +40,8 @@ func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 		Long: "Ask for each pair of pods, with each port in use and one other, whether NetworkPolicies, ClusterNetworkPolicies and VNIDs allow a connection, and what the\n" +
 			"flows of the nodes do with its first packet. No packet is sent. Differences are listed with the flow that decided. Without --namespace all pods of the cluster are\n" +
 			"compared, which needs the right to create verifications.diagnostics.ovsdn.io at the cluster scope. With it, the pairs with both pods in the namespace are, or, with\n" +
-			"that right, with one of them. The exit code is 0 if there are no differences and all questions were answered, else 1.",
+			"that right, with one of them. The exit code is 0 if all pairs were compared, without differences, changes and\n" +
+			"unknown answers, else 1.",
 		Example: "  kubectl ovsdn verify\n  kubectl ovsdn verify -n shop -o wide\n\n  # some random connections of a large cluster\n  kubectl ovsdn verify --sample 2000",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

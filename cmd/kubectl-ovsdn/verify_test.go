@@ -31,6 +31,19 @@ func difference() diagnostics.Difference {
 	}
 }
 
+// Changed pairs, and a namespace without pods, are not verified.
+func TestVerify_notCompared(t *testing.T) {
+	changed, none := verified(), verified()
+	changed.Status.Changed, none.Status.Questions = 1, 0
+	api := newFakeAPI(t, map[string]any{verificationsPath: changed, shopVerifications: none})
+	if code, out, errOut := api.run(t.Context(), "verify"); code != exitFailed || !strings.Contains(out, "Changed:     1, not counted as differences") || errOut != "" {
+		t.Errorf("got exit code %d, %q, %q", code, out, errOut)
+	}
+	if code, _, errOut := api.run(t.Context(), "verify", "-n", "shop"); code != exitFailed || !strings.Contains(errOut, "No pairs of pods to compare") {
+		t.Errorf("a namespace without pods: got exit code %d, %q", code, errOut)
+	}
+}
+
 func TestVerify(t *testing.T) {
 	api := newFakeAPI(t, map[string]any{verificationsPath: verified(), shopVerifications: verified(difference())})
 	api.wants(t, exitOK, `

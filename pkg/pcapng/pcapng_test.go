@@ -142,6 +142,7 @@ func TestReader_refuses(t *testing.T) {
 		"a large block":        {set(packet+7, 1), ErrFormat},
 		"a block without end":  {set(packet+4, 8), ErrFormat},
 		"an odd block":         {set(packet+4, 53), ErrFormat},
+		"a block of names":     {set(packet, 4), ErrFormat},
 		"two lengths":          {set(packet+48, 60), ErrFormat},
 		"more bytes than that": {set(packet+20, 40), ErrFormat},
 		"a long option":        {set(packet+38, 40), ErrFormat},

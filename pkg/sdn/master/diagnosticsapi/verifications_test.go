@@ -250,3 +250,29 @@ func TestVerifications_tooManyPods(t *testing.T) {
 		t.Errorf("got %d %s", r.code, r.body)
 	}
 }
+
+// An agent can't fill the memory: of arrays and texts a part is retained.
+func TestBatchAnswer_limits(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	many := func(element string, n int) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
+	}
+	result := `{"verdict":"Delivered","reason":"` + long + `","objects":` + many(`{"object":"o"}`, 100) + `,"outputs":` + many(`{"to":"t","hostIP":"h","packet":{"source":"s"}}`, 100) +
+		`,"flow":{"tableName":"t","names":` + many(`"n"`, 100) + `,"objects":` + many(`{"object":"o"}`, 100) + `}}`
+	a := &batchAnswer{}
+	if err := a.decode(strings.NewReader(`{"results":[` + result + `,` + strings.Replace(result, `"hostIP":"h"`, `"hostIP":"`+long+`"`, 1) + `]}`)); err != nil || len(a.Results) != 2 {
+		t.Fatalf("got %d results, %v", len(a.Results), err)
+	}
+	for _, r := range a.Results {
+		if len(r.Reason) > 2*maxMessage || len(r.Objects) != maxResultObjects || len(r.Outputs) != maxTraceOutputs || len(r.Flow.Names) != maxResultObjects || len(r.Flow.Objects) != maxResultObjects {
+			t.Errorf("got %d bytes, %d objects, %d outputs, a flow with %d names", len(r.Reason), len(r.Objects), len(r.Outputs), len(r.Flow.Names))
+		}
+		if len(r.Outputs[0].HostIP) > 2*maxName || r.Outputs[0].Packet.Source != "s" {
+			t.Errorf("got output %.200v", r.Outputs[0])
+		}
+	}
+	empty := &batchAnswer{}
+	if err := empty.decode(strings.NewReader(`{"results":` + many("{}", 1_000_000) + `}`)); err != nil || len(empty.Results) != 0 {
+		t.Errorf("got %d results of a million empty ones, %v", len(empty.Results), err)
+	}
+}

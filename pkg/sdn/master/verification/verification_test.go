@@ -66,16 +66,18 @@ func TestVerify_differences(t *testing.T) {
 		result *diagnostics.TraceResult
 		want   []string
 	}{
-		"dropped on the destination's node": {"n1 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n1"}},
-		"dropped on the source's node":      {"n2 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n2"}},
-		"delivered to an isolated pod":      {"n1 a/web a/db 47123", to("pod/a/db", delivered), []string{"a/web a/db 47123 Dropped Delivered n1"}},
-		"delivered by the same node":        {"n1 b/db a/db 80", to("pod/a/db", delivered), []string{"b/db a/db 80 Dropped Delivered n1"}},
-		"delivered to another pod":          {"n2 a/db a/web 80", to("pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},
-		"also delivered to another pod":     {"n2 a/db a/web 80", to("pod/a/web pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},
-		"to the host":                       {"n2 a/db a/web 80", to("host", forwarded), []string{"a/db a/web 80 Delivered Forwarded n2"}},
-		"to the tunnel of another node":     {"n1 a/db a/web 80", to("node/n3", forwarded), []string{"a/db a/web 80 Delivered Forwarded n1"}},
-		"denied, and to the host":           {"n1 a/web a/db 80", to("host", forwarded), []string{"a/web a/db 80 Dropped Forwarded n1"}},
-		"not known":                         {"n1 a/web a/db 80", to("", unknownV), []string{}},
+		"dropped on the destination's node":  {"n1 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n1"}},
+		"dropped on the source's node":       {"n2 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n2"}},
+		"delivered to an isolated pod":       {"n1 a/web a/db 47123", to("pod/a/db", delivered), []string{"a/web a/db 47123 Dropped Delivered n1"}},
+		"delivered by the same node":         {"n1 b/db a/db 80", to("pod/a/db", delivered), []string{"b/db a/db 80 Dropped Delivered n1"}},
+		"delivered to another pod":           {"n2 a/db a/web 80", to("pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},
+		"also delivered to another pod":      {"n2 a/db a/web 80", to("pod/a/web pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},
+		"to the host":                        {"n2 a/db a/web 80", to("host", forwarded), []string{"a/db a/web 80 Delivered Forwarded n2"}},
+		"to the tunnel of another node":      {"n1 a/db a/web 80", to("node/n3", forwarded), []string{"a/db a/web 80 Delivered Forwarded n1"}},
+		"denied, and to the host":            {"n1 a/web a/db 80", to("host", forwarded), []string{"a/web a/db 80 Dropped Forwarded n1"}},
+		"delivered to a pod of another node": {"n2 b/web a/db 80", to("pod/a/db", delivered), []string{"b/web a/db 80 Delivered Forwarded n2"}},
+		"another packet in the tunnel":       {"n2 b/web a/db 80", to("node/n1", forwarded), []string{"b/web a/db 80 Delivered Forwarded n2"}},
+		"not known":                          {"n1 a/web a/db 80", to("", unknownV), []string{}},
 	} {
 		f := newFakeNodes()
 		f.corrupt = func(_ int, node, from, to string, port uint16) *diagnostics.TraceResult {
