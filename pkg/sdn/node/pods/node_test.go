@@ -174,12 +174,18 @@ func (n *node) compiler() pipeline.Node {
 	}
 }
 
-// start starts an agent that lives until the test ends or the returned function is called.
+// start starts an agent that lives until the test ends or the returned function is called. It waits until the flows of all recovered pods are installed or rejected:
+// the store's first replacement may have deleted them.
 func (n *node) start(t testing.TB) (*agent, func()) {
 	t.Helper()
 	a, stop := n.boot(t)
 	if err := a.Recover(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	for _, flows := range a.pending {
+		if err := flows.wait(t.Context()); err != nil {
+			t.Logf("flows of recovered pod %s: %v", flows.pod.Name, err)
+		}
 	}
 	return a, stop
 }
