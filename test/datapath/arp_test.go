@@ -55,7 +55,7 @@ func (n *arpNetwork) apply(t *testing.T, node *datapath.Node, vnid func(int) con
 		Subnets:         []netip.Prefix{node.Subnet},
 		VTEP:            node.VTEP,
 		VXLANPort:       config.DefaultVXLANPort,
-		StatelessSCTP:   n.Type == ovstest.DatapathNetdev, LaterFragments: n.Type == ovstest.DatapathNetdev,
+		Userspace:       n.Type == ovstest.DatapathNetdev,
 	}
 	s, err := compiler.Static()
 	if err != nil {

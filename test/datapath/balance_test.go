@@ -43,34 +43,40 @@ type balanced struct {
 func (b *balanced) install(t *testing.T) {
 	t.Helper()
 	for _, node := range b.Nodes {
-		n := compiled.Node{
-			Mode: b.mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)}, ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork),
-			Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: 4789, BalancesServices: true,
-			StatelessSCTP: b.Type == ovstest.DatapathNetdev, LaterFragments: b.Type == ovstest.DatapathNetdev,
-		}
-		static, err := n.Static()
-		if err != nil {
-			t.Fatal(err)
-		}
-		states := []compiled.State{static, n.BalancedService(b.service())}
-		pods := node.Pods
-		if b.selfPolicies != nil && node == b.Nodes[0] {
-			states, pods = append(states, b.selfPolicies.states(t, n, pods)...), nil
-		}
-		for _, p := range pods {
-			vnid, ok := b.pods[p]
-			if !ok {
-				vnid = b.vnid
-			}
-			states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p], Bandwidth: b.bandwidth[p]}))
-		}
-		for _, peer := range b.Nodes {
-			if peer != node {
-				states = append(states, n.Peer(compiled.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}))
-			}
-		}
-		replace(t, node, numbered(states))
+		replace(t, node, b.compile(t, node))
 	}
+}
+
+// compile returns the flows and groups of a node.
+func (b *balanced) compile(t *testing.T, node *datapath.Node) ovs.State {
+	t.Helper()
+	n := compiled.Node{
+		Mode: b.mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)}, ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork),
+		Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: 4789, BalancesServices: true,
+		Userspace: b.Type == ovstest.DatapathNetdev,
+	}
+	static, err := n.Static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := []compiled.State{static, n.BalancedService(b.service())}
+	pods := node.Pods
+	if b.selfPolicies != nil && node == b.Nodes[0] {
+		states, pods = append(states, b.selfPolicies.states(t, n, pods)...), nil
+	}
+	for _, p := range pods {
+		vnid, ok := b.pods[p]
+		if !ok {
+			vnid = b.vnid
+		}
+		states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p], Bandwidth: b.bandwidth[p]}))
+	}
+	for _, peer := range b.Nodes {
+		if peer != node {
+			states = append(states, n.Peer(compiled.Peer{VTEP: peer.VTEP, Subnets: []netip.Prefix{peer.Subnet}, IsNode: true}))
+		}
+	}
+	return numbered(states)
 }
 
 func (b *balanced) service() compiled.BalancedService {
@@ -157,6 +163,7 @@ func TestBalancedServices(t *testing.T) {
 			{"affinity", testBalancedAffinity, subnet},
 			{"policies and VNIDs", testBalancedPolicies, each},
 			{"spread", testBalancedSpread, subnet},
+			{"one endpoint less", testBalancedOneLess, subnet},
 			{"hairpin addresses", testHairpinAddresses, subnet},
 		} {
 			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {

@@ -38,8 +38,7 @@ func (c *cluster) install(t *testing.T, mode config.Mode, evaluated ...*datapath
 			ServiceNetwork:  netip.MustParsePrefix(datapath.ServiceNetwork),
 			Subnets:         []netip.Prefix{node.Subnet},
 			VXLANPort:       4789,
-			StatelessSCTP:   c.Type == ovstest.DatapathNetdev,
-			LaterFragments:  c.Type == ovstest.DatapathNetdev,
+			Userspace:       c.Type == ovstest.DatapathNetdev,
 		}
 		static, err := n.Static()
 		if err != nil {

@@ -39,7 +39,7 @@ func (e exportedNode) install(t testing.TB) {
 	node := e.Nodes[0]
 	n := compiled.Node{
 		Mode: e.mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)}, ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork),
-		Subnets: []netip.Prefix{node.Subnet}, VXLANPort: 4789, StatelessSCTP: e.Type == ovstest.DatapathNetdev, LaterFragments: e.Type == ovstest.DatapathNetdev,
+		Subnets: []netip.Prefix{node.Subnet}, VXLANPort: 4789, Userspace: e.Type == ovstest.DatapathNetdev,
 		FlowExport: compiled.FlowExport{Probability: e.probability, Domain: exportDomain},
 	}
 	static, err := n.Static()

@@ -45,7 +45,7 @@ func (p *product) compiler(node *datapath.Node) sdn.Node {
 		Subnets:         []netip.Prefix{node.Subnet},
 		VTEP:            node.VTEP,
 		VXLANPort:       config.DefaultVXLANPort,
-		StatelessSCTP:   userspace, LaterFragments: userspace,
+		Userspace:       userspace,
 	}
 }
 

@@ -94,8 +94,7 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 
 		BalancesServices: a.ServiceProxy == ServiceProxyOVS,
 
-		StatelessSCTP:  a.Datapath == ovs.DatapathNetdev,
-		LaterFragments: a.Datapath == ovs.DatapathNetdev,
+		Userspace: a.Datapath == ovs.DatapathNetdev,
 
 		FlowExport: a.FlowExport.samples(hostSubnet.HostIP),
 	}}

@@ -43,7 +43,7 @@ const AffinityTable = tableAffinity
 func (n Node) BalancedService(svc BalancedService) State {
 	var s State
 	for _, f := range svc.Frontends {
-		if f.Protocol == ProtocolSCTP && n.StatelessSCTP {
+		if f.Protocol == ProtocolSCTP && n.Userspace {
 			continue // the userspace datapath can't translate SCTP
 		}
 		n.frontend(&s, svc.VNID, f)
@@ -63,7 +63,7 @@ func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
 	if len(f.Endpoints) == 0 {
 		return
 	}
-	s.Groups = append(s.Groups, Group{Name: f.String(), Buckets: f.buckets()})
+	s.Groups = append(s.Groups, Group{Name: f.String(), Buckets: f.buckets(n.slotsOf(len(f.Endpoints)))})
 	if f.Affinity > 0 {
 		// table=65,priority=100,tcp,reg8=0,nw_dst=172.30.0.10,tp_dst=443,actions=group:tcp/172.30.0.10:443
 		s.add(tableSelect, 100, f.packets(ovs.Reg(numberEndpointAddr, 0)), ToGroup(f.String()))
@@ -113,14 +113,14 @@ func (f Frontend) toEndpoint() []ovs.Action {
 	return []ovs.Action{ToGroup(f.String())}
 }
 
-// buckets returns the buckets of the frontend's group. Open vSwitch gives each bucket as many hash values as its weight if the weights add up to a
-// power of two and one of them is 1: so the first endpoint has a second bucket, of weight 1.
-func (f Frontend) buckets() []ovs.Bucket {
+// buckets returns the buckets of the frontend's group, which have the number of slots together. Open vSwitch gives each bucket as many slots as its weight if
+// the weights add up to a power of two and one of them is 1: so the first endpoint has a second bucket, of weight 1.
+func (f Frontend) buckets(slots int) []ovs.Bucket {
 	next := tableTranslate
 	if f.Affinity > 0 {
 		next = tableLearn
 	}
-	shares := slotsOf(len(f.Endpoints))
+	shares := sharesOf(slots, len(f.Endpoints))
 	buckets := make([]ovs.Bucket, 0, len(f.Endpoints)+1)
 	for i, endpoint := range f.Endpoints {
 		actions := []ovs.Action{
@@ -129,7 +129,7 @@ func (f Frontend) buckets() []ovs.Bucket {
 			goovs.Resubmit(0, next),
 		}
 		weight := shares[i]
-		if i == 0 && weight > 1 && len(shares) > 1 {
+		if i == 0 && weight > 1 {
 			buckets = append(buckets, ovs.Bucket{Weight: 1, Actions: actions})
 			weight--
 		}
@@ -187,20 +187,27 @@ func addrNumber(endpoint netip.AddrPort) uint32 {
 	return binary.BigEndian.Uint32(a[:])
 }
 
-// Numbers of hash values of a select group, of which each bucket gets some: powers of two (group_setup_dp_hash_table in ofproto-dpif.c). Each value
-// costs one datapath flow for a client.
+// Numbers of slots, the hash values of a select group: powers of two (group_setup_dp_hash_table in ofproto-dpif.c). Each slot costs one datapath flow for a
+// client.
 const (
 	minSlots = 16
 	maxSlots = 256
 )
 
-// slotsOf returns how many hash values each of the endpoints gets: the fewest with which all shares are within a twentieth of each other, up to
-// maxSlots.
-func slotsOf(endpoints int) []int {
+// slotsOf returns the number of slots of a group: the smallest with which the shares of all endpoints are within a twentieth of each other, up to maxSlots.
+func (n Node) slotsOf(endpoints int) int {
+	if n.Userspace {
+		return maxSlots
+	}
 	slots := minSlots
 	for slots < maxSlots && (slots < endpoints || slots%endpoints != 0 && slots/endpoints < 20) {
 		slots *= 2
 	}
+	return slots
+}
+
+// sharesOf returns how many of the slots each of the endpoints gets.
+func sharesOf(slots, endpoints int) []int {
 	shares := make([]int, endpoints)
 	for i := range shares {
 		shares[i] = slots / endpoints

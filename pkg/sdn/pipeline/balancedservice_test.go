@@ -2,22 +2,27 @@ package pipeline
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 )
 
-// TestSlots checks the shares of endpoints: all hash values are allocated, and with at most 12 endpoints the shares differ by a twentieth.
+// TestSlots: the number of slots is a power of two, all of them are allocated, and with at most 12 endpoints the shares differ by a twentieth. On the userspace
+// datapath it does not change with the number of endpoints.
 func TestSlots(t *testing.T) {
-	for endpoints := 1; endpoints <= MaxEndpoints; endpoints++ {
-		shares := slotsOf(endpoints)
-		total, least, most := 0, shares[0], shares[0]
-		for _, s := range shares {
-			total, least, most = total+s, min(least, s), max(most, s)
-		}
-		if total&(total-1) != 0 || total < minSlots || total > maxSlots {
-			t.Errorf("%d endpoints: got %d slots, want a power of two from %d to %d", endpoints, total, minSlots, maxSlots)
-		}
-		if least < 1 || most-least > 1 || endpoints <= 12 && 20*(most-least) > most {
-			t.Errorf("%d endpoints: got shares of %d to %d", endpoints, least, most)
+	for _, userspace := range []bool{false, true} {
+		for endpoints := 1; endpoints <= MaxEndpoints; endpoints++ {
+			slots := Node{Userspace: userspace}.slotsOf(endpoints)
+			if slots&(slots-1) != 0 || slots < minSlots || slots > maxSlots || userspace && slots != maxSlots {
+				t.Errorf("%d endpoints, userspace %v: got %d slots, want a power of two from %d to %d", endpoints, userspace, slots, minSlots, maxSlots)
+			}
+			shares := sharesOf(slots, endpoints)
+			least, most := slices.Min(shares), slices.Max(shares)
+			if got := sum(shares); got != slots {
+				t.Errorf("%d endpoints, userspace %v: sum of shares: got %d, want %d", endpoints, userspace, got, slots)
+			}
+			if least < 1 || most-least > 1 || endpoints <= 12 && 20*(most-least) > most {
+				t.Errorf("%d endpoints, userspace %v: got shares of %d to %d", endpoints, userspace, least, most)
+			}
 		}
 	}
 }
@@ -31,15 +36,14 @@ func TestBuckets(t *testing.T) {
 			addr = addr.Next()
 			f.Endpoints = append(f.Endpoints, netip.AddrPortFrom(addr, 8080))
 		}
-		total, least := 0, maxSlots
-		for _, b := range f.buckets() {
-			total, least = total+b.Weight, min(least, b.Weight)
-		}
-		if want := sum(slotsOf(endpoints)); total != want {
-			t.Errorf("%d endpoints: sum of weights: got %d, want %d", endpoints, total, want)
-		}
-		if endpoints > 1 && least != 1 {
-			t.Errorf("%d endpoints: smallest weight: got %d, want 1", endpoints, least)
+		for _, slots := range []int{Node{}.slotsOf(endpoints), maxSlots} {
+			total, least := 0, maxSlots
+			for _, b := range f.buckets(slots) {
+				total, least = total+b.Weight, min(least, b.Weight)
+			}
+			if total != slots || least != 1 {
+				t.Errorf("%d endpoints: got sum of weights %d and smallest weight %d, want %d and 1", endpoints, total, least, slots)
+			}
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (n Node) byEndpoints(s *State, svc Service, addr netip.Addr) {
 		s.add(tableService, 220, ip(append(m, goovs.ConnectionTrackingState("-trk"))...),
 			goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableService)))
 		actions := []ovs.Action{goovs.Drop()}
-		if n.LaterFragments {
+		if n.Userspace {
 			actions = all.withoutPorts().evaluate(svc.VNID, goovs.ProtocolIPv4, netip.AddrPortFrom(addr, 0))
 		}
 		// table=60,priority=205,ip,reg4=0x1/0x1,nw_dst=172.30.0.10,nw_frag=later,actions=drop

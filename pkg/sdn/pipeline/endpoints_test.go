@@ -137,7 +137,7 @@ func TestTraceEndpoints(t *testing.T) {
 	for mode, services := range reached {
 		for _, userspace := range []bool{false, true} {
 			n := inMode(mode)
-			n.StatelessSCTP, n.LaterFragments = userspace, userspace
+			n.Userspace = userspace
 			if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, n))); err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +185,7 @@ func TestTraceEndpoints_fragments(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for _, userspace := range []bool{false, true} {
 		n := inMode(config.ModeNetworkPolicy)
-		n.StatelessSCTP, n.LaterFragments = userspace, userspace
+		n.Userspace = userspace
 		if _, err := bridge.Replace(t.Context(), withMeters(t, endpointFlows(t, n))); err != nil {
 			t.Fatal(err)
 		}

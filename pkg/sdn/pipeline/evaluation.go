@@ -66,7 +66,7 @@ func (n Node) trackEvaluated(s *State) {
 
 // stateless compiles that rules evaluate both directions of SCTP.
 func (n Node) stateless(s *State) {
-	if !n.StatelessSCTP {
+	if !n.Userspace {
 		return
 	}
 	sctp := func(evaluated ovs.Match) match {

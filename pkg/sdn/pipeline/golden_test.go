@@ -31,7 +31,7 @@ func goldenStates(t *testing.T) map[string]State {
 // userspaceNode is a node with the userspace datapath.
 func userspaceNode() Node {
 	n := inMode(config.ModeNetworkPolicy)
-	n.StatelessSCTP, n.LaterFragments = true, true
+	n.Userspace = true
 	return n
 }
 

@@ -247,7 +247,7 @@ func (n Node) PolicyPort(protocol goovs.Protocol, port, mask uint16, parts []Rul
 		// table=81,priority=26026,tcp,tp_dst=80,actions=conjunction(3735928559,1/2),conjunction(7,3/3)
 		// table=27,priority=51051,tcp,reg4=0/0x40,tp_dst=80,actions=conjunction(9,2/2)
 		part.add(&s, m)
-		if n.LaterFragments && mask != 0 && part.onlyAllows() {
+		if n.Userspace && mask != 0 && part.onlyAllows() {
 			// One flow for all ports, which has the conjunctions of all of them.
 			// table=81,priority=26026,tcp,nw_frag=later,actions=conjunction(3735928559,1/2),conjunction(7,3/3)
 			part.add(&s, match{protocol: protocol, fields: []ovs.Match{goovs.IPFrag(goovs.IPFragFlagLater)}})

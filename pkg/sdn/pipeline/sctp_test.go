@@ -23,7 +23,7 @@ func TestTraceStatelessSCTP(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := inMode(config.ModeNetworkPolicy)
-			n.StatelessSCTP = tc.stateless
+			n.Userspace = tc.stateless
 			flows := static(t, n).Flows
 			addr := netip.MustParseAddr("10.128.0.3")
 			isolated := Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, Policies: PodPolicies{Evaluated: true, Ingress: true, Egress: true}}

@@ -242,7 +242,7 @@ func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline
 		for _, t := range endpoints.Subset(targets.Endpoints, b.nodeName, pipeline.MaxEndpoints) {
 			frontend.Endpoints = append(frontend.Endpoints, t.Addr)
 		}
-		if frontend.Protocol == pipeline.ProtocolSCTP && b.node.StatelessSCTP {
+		if frontend.Protocol == pipeline.ProtocolSCTP && b.node.Userspace {
 			found.limits[limitSCTP] = true
 		}
 		all = append(all, frontend)

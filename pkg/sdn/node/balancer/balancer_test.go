@@ -70,7 +70,7 @@ func newFixture(t *testing.T, mode config.Mode) *fixture {
 	f.Balancer, err = New(Options{
 		Node: pipeline.Node{
 			Mode: mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, ServiceNetwork: network,
-			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, BalancesServices: true, StatelessSCTP: true,
+			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, BalancesServices: true, Userspace: true,
 		},
 		NodeName: "n1", Services: informers[f.services], Slices: informers[f.slices], Nodes: informers[f.nodes], Store: f.store, Events: f,
 	})

@@ -176,7 +176,7 @@ func (n *repairedNodes) set(t *testing.T, st *flowstore.Store, node *datapath.No
 	compiler := pipeline.Node{
 		Mode: config.ModeNetworkPolicy, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 		ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork), Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: config.DefaultVXLANPort,
-		BalancesServices: true, StatelessSCTP: n.Type == ovstest.DatapathNetdev, LaterFragments: n.Type == ovstest.DatapathNetdev,
+		BalancesServices: true, Userspace: n.Type == ovstest.DatapathNetdev,
 	}
 	static, err := compiler.Static()
 	if err != nil {

@@ -28,7 +28,7 @@ func newSingleNode(t *testing.T) *testNode {
 		t.Skip("needs root")
 	}
 	s := newTestNode(t, 0)
-	s.reset(pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: true, LaterFragments: true})
+	s.reset(pipeline.Node{Mode: config.ModeNetworkPolicy, Userspace: true})
 	s.engine.SetNamespace("ns", nil)
 	return s
 }

@@ -84,7 +84,7 @@ func (e *connEvaluator) forbidden(c ovs.Connection) bool {
 		return true // else replies of the host's proxy would pass
 	case e.node.ServiceNetwork.IsValid() && e.node.ServiceNetwork.Contains(dst):
 		return false
-	case c.Protocol == protocolSCTP && e.node.StatelessSCTP:
+	case c.Protocol == protocolSCTP && e.node.Userspace:
 		return false // both directions are evaluated by flows
 	}
 	p := policy.Packet{Peer: dst, Protocol: policyProtocol(c.Protocol), Port: c.Original.DstPort, FromPod: e.isPodAddr(src)}

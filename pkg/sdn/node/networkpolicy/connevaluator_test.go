@@ -147,7 +147,7 @@ func TestConnEvaluator_forbidden(t *testing.T) {
 	if isStale(e, tracked(zoneHere, protocolICMP, evaluated+":0", friend+":0")) {
 		t.Error("got not valid for a ping that a rule without ports allows, want valid")
 	}
-	e.node.StatelessSCTP = true
+	e.node.Userspace = true
 	if isStale(e, tracked(zoneHere, protocolSCTP, evaluated+":0", free+":0")) {
 		t.Error("got not valid for SCTP where flows evaluate both directions, want valid")
 	}

@@ -47,8 +47,7 @@ func newPacketNode(t *testing.T) *packetNode {
 			Subnets:         []netip.Prefix{n.Subnet},
 			VTEP:            n.VTEP,
 			VXLANPort:       4789,
-			StatelessSCTP:   ovstest.DatapathType(t) == ovstest.DatapathNetdev,
-			LaterFragments:  ovstest.DatapathType(t) == ovstest.DatapathNetdev,
+			Userspace:       ovstest.DatapathType(t) == ovstest.DatapathNetdev,
 		}, policy.New())},
 	}
 	cluster := Cluster{OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {

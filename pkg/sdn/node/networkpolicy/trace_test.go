@@ -108,7 +108,7 @@ func TestSwitchAgreesWithTheOracle(t *testing.T) {
 func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
 	t.Helper()
 	userspace := seed%4 < 2 // the limitations of its conntrack
-	node := pipeline.Node{Mode: config.ModeNetworkPolicy, StatelessSCTP: userspace, LaterFragments: userspace}
+	node := pipeline.Node{Mode: config.ModeNetworkPolicy, Userspace: userspace}
 	if seed%2 == 0 {
 		node.Mode = config.ModeMultitenant
 	}
