@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -70,6 +71,27 @@ func setUp(t *testing.T, n ns.NetNS, name, addr string) {
 		link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name}}
 		a, err := netlink.ParseAddr(addr)
 		return errors.Join(err, netlink.AddrAdd(link, a), netlink.LinkSetUp(link))
+	}))
+}
+
+// addNeighbour adds the pod's MAC to the neighbour table of the host.
+func addNeighbour(t *testing.T, host, pod ns.NetNS) {
+	t.Helper()
+	neighbour := netlink.Neigh{IP: net.ParseIP(podAddr), State: netlink.NUD_PERMANENT}
+	must(t, pod.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName("eth0")
+		if err == nil {
+			neighbour.HardwareAddr = link.Attrs().HardwareAddr
+		}
+		return err
+	}))
+	must(t, host.Do(func(ns.NetNS) error {
+		link, err := netlinksafe.LinkByName(hostVeth)
+		if err != nil {
+			return err
+		}
+		neighbour.LinkIndex = link.Attrs().Index
+		return netlink.NeighAdd(&neighbour)
 	}))
 }
 
@@ -279,7 +301,8 @@ func TestCapture_duration(t *testing.T) {
 
 // A pod that is deleted ends its captures, whose files have its last packets.
 func TestCapture_interfaceRemoved(t *testing.T) {
-	_, host := newPod(t)
+	pod, host := newPod(t)
+	addNeighbour(t, host, pod) // otherwise the packets may still wait for the pod's MAC when the interface is removed
 	out := newOutput()
 	out.block = make(chan struct{})
 	r := start(t, host, diagnostics.CaptureSpec{Port: port}, out)
