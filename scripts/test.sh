@@ -163,11 +163,17 @@ pure=$(grep -vxF "$real" <<<"$packages")
 # Packages that the short tier tests with the race detector. The complete tier does so with all but test/e2e and test/attacks, whose product code runs in
 # programs of its own.
 raced='ovsdn/(cmd|images|pkg)/|/test/(await|cni)$'
+# Packages without goroutines. What most of them compute takes several times as long with the race detector.
+sequential='ovsdn/(images/product|pkg/(sdn/(egressip|endpoints|oracle|policy)|version))$'
 clusters='/test/(e2e|attacks)$'
-# Packages of the step unit that take longest.
-longest='ovsdn/(images/product|pkg/sdn/(endpoints|policy)|pkg/version)$'
+concurrent=$(grep -E "$raced" <<<"$pure" | grep -vE "$sequential")
+# Packages of the steps unit and tools that take longest.
+longest='ovsdn/(images/product|pkg/sdn/(node/(dnsresolver|multicast)|master/subnet|policy)|test/language)$'
 # Tests that ask millions of questions one after the other: the race detector would find nothing.
 oracle='TestSwitchAgrees|Agrees?WithTheOracle'
+
+# longest_first PACKAGES: the last packages leave a processor idle.
+longest_first() { grep -E "$longest" <<<"$1" || true; grep -vE "$longest" <<<"$1"; }
 
 # prepare builds the programs of labs and compiles all tests: no test runs beside a compiler.
 prepare() {
@@ -175,7 +181,7 @@ prepare() {
   bin/ovsdn-lab prepare
   plain go build -modfile=scripts/tools/go.mod -o "$out/gotestsum" gotest.tools/gotestsum
   plain go list -test -deps -export ./... >/dev/null
-  race go list -race -test -deps -export $(grep -E "$raced" <<<"$pure") >/dev/null
+  race go list -race -test -deps -export $concurrent >/dev/null
   [ "$other" = plain ] || race go list -race -test -deps -export $(grep -vE "$clusters" <<<"$packages") >/dev/null
   # Neither tier runs the tests of the kernel's datapath.
   plain go vet -tags guest ./test/cni ./pkg/sdn/node/hostnet ./test/vm/...
@@ -185,10 +191,9 @@ prepare_began=$SECONDS
 run prepare
 [ "$code" -eq 0 ] || exit "$code"
 echo "prepare $((SECONDS - prepare_began))" >>"$out/steps"
-# The longest first: the last packages leave a processor idle.
-step unit race units unit -race -p=2 -skip="$oracle" $(grep -E "$raced" <<<"$pure" | grep -E "$longest") $(grep -E "$raced" <<<"$pure" | grep -vE "$longest")
+step unit race units unit -race -p=2 -skip="$oracle" $(longest_first "$concurrent")
 step real "$other" programs real "${real_flags[@]}" -test.skip="$oracle" -- "${other_flags[@]}" $(grep -E "$raced" <<<"$real")
-step tools "$other" units tools "${other_flags[@]}" -p=2 $(grep -vE "$raced" <<<"$pure")
+step tools "$other" units tools "${other_flags[@]}" -p=2 -skip="$oracle" $(longest_first "$(grep -vxF "$concurrent" <<<"$pure")")
 step datapath "$other" programs datapath "${real_flags[@]}" -- "${other_flags[@]}" $(grep -vE -e "$raced" -e "$clusters" <<<"$real")
 step oracle plain units oracle -p=2 -count=1 -run="$oracle" ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy
 step lab plain labs lab "${lab_flags[@]}"

@@ -50,7 +50,12 @@ func testTenants(t *testing.T, w *world) {
 			at: w.victimReceivers(), counters: []counter{w.drops(fixture.Node1, "")},
 		})
 	})
-	t.Run("services", func(t *testing.T) { testTenantServices(t, w) })
+	t.Run("services", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("complete tier: TestCapabilities has services and node ports of tenants")
+		}
+		testTenantServices(t, w)
+	})
 }
 
 // testTenantServices has a tenant use another's services, and services of its own that lead to another tenant.

@@ -55,6 +55,18 @@ func testTunnel(t *testing.T, w *world) {
 			})
 		}
 	})
+	t.Run("services", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("complete tier: services, whose endpoints may be VTEPs, take seconds to be in use")
+		}
+		testTunnelByServices(t, w)
+	})
+}
+
+// testTunnelByServices is testTunnel by services whose endpoint is a VTEP.
+func testTunnelByServices(t *testing.T, w *world) {
+	victim := []receiver{podFrom(w.v2, w.v1)}
+	node2 := w.Addr(t, fixture.Node2)
 	const port = 5000
 	expose := func(t *testing.T, name string) (service netip.Addr, nodePort uint16) {
 		service, nodePort = w.nodePort(t, w.attackers, name, fixture.ServicePort{Protocol: "UDP", Port: port, Target: vxlanPort}, node2)
