@@ -96,12 +96,27 @@ func (c *capturer) parse(flags *genericclioptions.ConfigFlags, args []string) er
 	c.spec.MaxBytes = int32(min(size.Value(), math.MaxInt32)) //nolint:gosec // in the range
 	c.spec.Protocol = strings.ToUpper(c.spec.Protocol)
 	if errs := c.spec.Complete(); len(errs) > 0 {
+		for _, err := range errs {
+			err.Field = captureFlag(err.Field)
+		}
 		return usageError{errs.ToAggregate()}
 	}
 	if out, isFile := c.Out.(*os.File); (c.file == "" || c.file == "-") && isFile && term.IsTerminal(int(out.Fd())) { //nolint:gosec // a file descriptor
 		return usagef("a capture is a binary file; name a file with -w FILE, or pipe it to a program such as tcpdump -r -")
 	}
 	return nil
+}
+
+// captureFlag returns the flag of a field of the spec. Those of duration and bytes are checked as flags.
+func captureFlag(field string) string {
+	switch name := strings.TrimPrefix(field, "spec."); name {
+	case "maxPackets":
+		return "--count"
+	case "snapLength":
+		return "--snap-length"
+	default:
+		return "--" + name
+	}
 }
 
 // run captures to the file.

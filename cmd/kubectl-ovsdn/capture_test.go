@@ -150,8 +150,12 @@ func TestCapture_requests(t *testing.T) {
 		"", "pod/shop/web pod/shop/db", "node/node1", "10.0.0.1", "pod/shop/web --duration 11m", "pod/shop/web --duration 1500ms", "pod/shop/web --max-bytes 1Gi", "pod/shop/web --max-bytes 1",
 		"pod/shop/web --max-bytes many", "pod/shop/web --count -1", "pod/shop/web --snap-length 10", "pod/shop/web --protocol gre", "pod/shop/web --protocol icmp --port 1", "pod/shop/web --host web",
 	} {
-		if code, _, errOut := api.run(t.Context(), append([]string{"capture"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(errOut, "--help") {
-			t.Errorf("%s: got exit code %d, %q, want a usage error", args, code, errOut)
+		flag, _, _ := strings.Cut(args[max(strings.LastIndex(args, "--"), 0):], " ") // the last one is invalid
+		if !strings.HasPrefix(flag, "--") {
+			flag = ""
+		}
+		if code, _, errOut := api.run(t.Context(), append([]string{"capture"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(errOut, "--help") || !strings.Contains(errOut, flag+": ") {
+			t.Errorf("%s: got exit code %d, %q, want a usage error of %q", args, code, errOut, flag)
 		}
 	}
 }
