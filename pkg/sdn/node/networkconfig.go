@@ -57,7 +57,7 @@ func (a *agent) clusterNetwork(c *caches.Set) (*config.Network, error) {
 
 func (a *agent) hostSubnet(c *caches.Set, network *config.Network) (*config.HostSubnet, error) {
 	o, err := c.Network.Network().V1().HostSubnets().Lister().Get(a.NodeName)
-	if apierrors.IsNotFound(err) || a.isProposed(c) {
+	if apierrors.IsNotFound(err) || err == nil && config.IsProposed(o) {
 		return nil, fmt.Errorf("node %s has no HostSubnet yet: ovsdn-controller creates it for the Node; check that it runs, and that --node-name is the name of the Node", a.NodeName)
 	}
 	if err != nil {
