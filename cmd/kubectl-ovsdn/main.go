@@ -1,8 +1,8 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
 // OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
 // the dropped packets of nodes, and the traffic of pods, follows packets over
-// nodes, probes and captures at pods, compares policies with flows, and writes
-// support bundles.
+// nodes, probes and captures at pods, compares policies with flows, serves a
+// dashboard, and writes support bundles.
 package main
 
 import (
@@ -96,6 +96,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		captureCommand(flags, streams),
 		dropsCommand(flags, streams),
 		topCommand(flags, streams),
+		dashboardCommand(flags, streams),
 		supportBundleCommand(flags, streams),
 	)
 	return cmd

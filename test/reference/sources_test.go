@@ -47,7 +47,7 @@ func flagSections(t *testing.T) map[string]string {
 		"flags-node":       table("ovsdn-node", node.Defaults(), "command", "hostFlags", "flowExportFlags"),
 		"flags-uninstall":  table("ovsdn-node", node.Defaults(), "hostFlags", "uninstallCommand"),
 		"flags-controller": table("ovsdn-controller", master.Defaults(), "command"),
-		"flags-kubectl":    table("kubectl-ovsdn", struct{}{}, "joinCommand", "changeCommand", "vnidsCommand", "statusCommand", "flowsCommand"),
+		"flags-kubectl":    table("kubectl-ovsdn", struct{}{}, "joinCommand", "changeCommand", "vnidsCommand", "statusCommand", "flowsCommand", "dashboardCommand"),
 		"flags-lab":        table("ovsdn-lab", lab.DefaultShape(), "newRoot", "newUp"),
 	}
 }

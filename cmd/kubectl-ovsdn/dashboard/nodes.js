@@ -1,0 +1,93 @@
+// The nodes as a map, with their health and the paths that lose packets.
+
+import { list } from "./api.js";
+import { byId, count, el, keyed, number, select, setText } from "./dom.js";
+
+const maxLines = 100;
+let nodes = [];
+
+// stateOf returns the word of `kubectl ovsdn status`, except NotReady for False.
+function stateOf({ status }) {
+  if (status.noAgent) return "NoAgent";
+  if (status.error) return "Unknown";
+  return status.ready ? "Ready" : "NotReady";
+}
+
+// problemsOf returns what `kubectl ovsdn status` prints below the nodes.
+function problemsOf({ status }) {
+  if (status.noAgent) return [];
+  if (status.error) return [status.error];
+  const problems = (status.refusedFlows ?? []).map((text) => `the switch refuses flows: ${text}`);
+  if (!status.ready) problems.unshift(`not ready: ${status.notReady || "<none>"}`);
+  if (status.addresses > 0 && status.freeAddresses === 0) problems.push("no address of the subnet is free: new pods do not start");
+  return problems;
+}
+
+// lossesOf returns a Map of Nodes to a Map of problems to the Nodes that report them.
+function lossesOf(all) {
+  const losses = new Map();
+  for (const node of all) {
+    for (const { node: to, problem } of node.status.peerProblems ?? []) {
+      if (!losses.has(to)) losses.set(to, new Map());
+      const reporters = losses.get(to);
+      reporters.set(problem, [...(reporters.get(problem) ?? []), node.name]);
+    }
+  }
+  return losses;
+}
+
+export async function readNodes() {
+  const before = new Map(nodes.map((n) => [n.name, n.dropped]));
+  const all = (await list("nodestatuses")).map(({ metadata, status }) => ({ name: metadata?.name ?? "", status: status ?? {} }));
+  const losses = lossesOf(all);
+  for (const node of all) {
+    node.state = stateOf(node);
+    node.problems = problemsOf(node);
+    node.losses = losses.get(node.name) ?? new Map();
+    node.lossy = (node.status.peerProblems ?? []).length;
+    node.dropped = (node.status.drops ?? []).reduce((sum, d) => sum + d.packets, 0);
+    node.newDrops = Math.max(0, node.dropped - (before.get(node.name) ?? node.dropped));
+    node.rank = node.problems.length ? 0 : node.losses.size ? 1 : node.lossy ? 2 : 3;
+  }
+  nodes = all.sort((a, b) => a.rank - b.rank); // a stable sort: then in the order of the API, by name
+  renderNodes();
+}
+
+export function renderNodes() {
+  const { shown, text } = select(nodes, byId("nodes-filter").value, (n) => `${n.name} ${n.state} ${n.status.hostIP ?? ""} ${n.status.subnet ?? ""}`, "nodes");
+  setText(byId("nodes-count"), text);
+  const expected = nodes.filter((n) => n.state !== "NoAgent").length;
+  setText(byId("nodes-summary"), `${number(nodes.filter((n) => n.state === "Ready").length)} of ${number(expected)} nodes are ready.`);
+  keyed(byId("nodes-map"), shown, (n) => n.name, () => el("a", { class: "tile" }), updateTile);
+  const lines = Array.from(new Set(nodes.flatMap((n) => [...n.problems.map((p) => `${n.name}: ${p}`), ...lossLines(n)])));
+  const shownLines = lines.slice(0, maxLines);
+  if (lines.length > maxLines) shownLines.push(`and ${number(lines.length - maxLines)} more`);
+  keyed(byId("nodes-problems"), shownLines.length ? shownLines : ["none"], (line) => line, (line) => el("li", {}, line), () => {});
+}
+
+function lossLines(node) {
+  return Array.from(node.losses, ([problem, from]) => {
+    const more = from.length > 3 ? ` and ${number(from.length - 3)} more` : "";
+    return `${node.name}: from ${from.slice(0, 3).join(", ")}${more}: ${problem}`;
+  });
+}
+
+function updateTile(tile, { name, state, status, problems, losses, lossy, newDrops }) {
+  const lines = [[state, ""]];
+  if (!status.error) {
+    lines.push([`${count(status.pods ?? 0, "pod")}, ${number(status.freeAddresses)} free`, "soft"]);
+    if (status.drift) lines.push([`drift ${number(status.drift)}`, ""]);
+  }
+  if (problems.length) lines.push([count(problems.length, "problem"), ""]);
+  const reporters = Array.from(losses.values()).reduce((sum, from) => sum + from.length, 0);
+  if (reporters) lines.push([`loss from ${count(reporters, "node")}`, "loss"]);
+  if (lossy) lines.push([`loss to ${count(lossy, "node")}`, "loss"]);
+  if (newDrops) lines.push([`${count(newDrops, "packet")} dropped`, ""]);
+  const content = JSON.stringify(lines);
+  if (tile.dataset.content === content) return;
+  tile.dataset.content = content;
+  tile.className = `tile ${state}`;
+  tile.setAttribute("href", `#flows/${encodeURIComponent(name)}`);
+  tile.setAttribute("title", [status.hostIP, status.subnet, status.agentVersion, "show the flows"].filter(Boolean).join(", "));
+  tile.replaceChildren(el("b", {}, name), ...lines.map(([text, style]) => el("span", { class: style }, text)));
+}
