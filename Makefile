@@ -76,6 +76,11 @@ soak: build ## 10,000 pods while the agent is killed repeatedly, 2,000 on full n
 test-rules: ## test the alert rules of deploy/monitoring with Prometheus' packages (which it downloads)
 	cd test/rules && $(GO) test -count=1 ./...
 
+.PHONY: test-browser
+test-browser: ## test the page of `kubectl ovsdn dashboard` in a headless Chromium, which it installs (root for apt; downloads Go packages)
+	@scripts/bootstrap.sh browser
+	cd test/browser && $(GO) test -count=1 ./...
+
 .PHONY: test-kernel
 test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; Debian)
 	@scripts/bootstrap.sh kernel

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs with apt the missing packages to build and test ovsdn and to run its lab, and checks the version of Go; with the argument kernel, also
-# the packages of `make test-kernel`. It changes nothing if no package is missing, and starts, stops and configures no service itself.
+# the packages of `make test-kernel`, with browser that of `make test-browser`. It changes nothing if no package is missing, and starts, stops and
+# configures no service itself.
 set -euo pipefail
 
 # The PATH of sudo and of users other than root often lacks these.
@@ -33,6 +34,7 @@ pkg-config         | pkg-config                              | building runc
 libseccomp-dev     | pkg-config:libseccomp                   | building runc
 END
   [ "$for" != kernel ] || echo "qemu-system-x86 | qemu-system-x86_64 | the machine with the kernel datapath"
+  [ "$for" != browser ] || echo "chromium | chromium | tests of the dashboard"
 }
 
 info() { echo "bootstrap: $*"; }

@@ -1,0 +1,202 @@
+// Package browser tests the page of `kubectl ovsdn dashboard` in a headless Chromium, against a fake API server. It is a module of its own, so that the product's
+// module does not have the packages that drive a browser.
+package browser
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// limit is that of one test; the slowest waits for the page's backoff after an outage.
+const limit = 3 * time.Minute
+
+// screenshotsVariable names a directory for TestScreenshots.
+const screenshotsVariable = "OVSDN_SCREENSHOTS"
+
+// chromium returns the path of the browser, and skips the test without one.
+func chromium(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv(screenshotsVariable) != "" {
+		t.Fatal("neither chromium nor chromium-browser is in PATH; run make test-browser, which installs it")
+	}
+	t.Skip("needs chromium or chromium-browser in PATH; make test-browser installs it")
+	return ""
+}
+
+// dashboard starts the program for the API server until the test ends, and returns the URL that it prints.
+func dashboard(t *testing.T, api string) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "kubectl-ovsdn")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-trimpath", "-o", program, "./cmd/kubectl-ovsdn")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kubectl-ovsdn: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "--server", api, "--kubeconfig", os.DevNull, "dashboard")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Wait() // the error is that of the test's context, which has ended
+		if code := cmd.ProcessState.ExitCode(); code != 0 {
+			t.Errorf("kubectl ovsdn dashboard, interrupted: got exit code %d", code)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("read the URL: %v", err)
+	}
+	go io.Copy(io.Discard, out)
+	return strings.TrimSpace(line)
+}
+
+// tab is a page of the browser.
+type tab struct {
+	*testing.T
+	ctx context.Context
+	url *url.URL
+
+	mu    sync.Mutex
+	wrong []string // what no page may do: dialogs, exceptions, requests to other hosts, violations of its policy
+}
+
+// open opens the dashboard. At the end of the test it asserts that the page did nothing wrong.
+func open(t *testing.T, api string) *tab {
+	t.Helper()
+	path := chromium(t)
+	address, err := url.Parse(dashboard(t, api))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1280, 900))
+	allocator, cancelAllocator := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancelAllocator)
+	ctx, cancelTab := chromedp.NewContext(allocator)
+	t.Cleanup(cancelTab)
+	b := &tab{T: t, ctx: ctx, url: address}
+	if err := chromedp.Listen(ctx, b.observe); err != nil { // starts the browser, which a context with a deadline would end
+		t.Fatalf("start %s: %v", path, err)
+	}
+	ctx, cancelTimeout := context.WithTimeout(ctx, limit)
+	t.Cleanup(cancelTimeout)
+	b.ctx = ctx
+	b.do(chromedp.Navigate(address.String()))
+	t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, text := range b.wrong {
+			t.Errorf("the page: %s", text)
+		}
+	})
+	return b
+}
+
+func (b *tab) observe(event any) {
+	text := ""
+	switch e := event.(type) {
+	case *page.EventJavascriptDialogOpening:
+		text = "opened a dialog: " + e.Message
+		go func() {
+			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+		}()
+	case *runtime.EventExceptionThrown:
+		text = "threw " + e.ExceptionDetails.Text
+	case *log.EventEntryAdded:
+		if e.Entry.Source == log.EntrySourceSecurity {
+			text = e.Entry.Text
+		}
+	case *network.EventRequestWillBeSent:
+		if to, err := url.Parse(e.Request.URL); err != nil || to.Host != b.url.Host {
+			text = "sent a request to " + e.Request.URL
+		}
+	}
+	if text != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.wrong = append(b.wrong, text)
+	}
+}
+
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// eventually waits until an expression of JavaScript is true. chromedp.Poll compiles a string in the page, which the page's policy refuses.
+func (b *tab) eventually(expression string) {
+	b.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(limit / 2); time.Now().Before(deadline); <-tick.C {
+		if b.is(expression) {
+			return
+		}
+	}
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector("main").innerText.slice(0, 2000)`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Fatalf("%s: not true after %v; the page shows:\n%s", expression, limit/2, text)
+}
+
+// is reports whether an expression of JavaScript is true.
+func (b *tab) is(expression string) bool {
+	b.Helper()
+	result, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
+	if err != nil {
+		b.Fatalf("%s: %v", expression, err)
+	}
+	return result
+}
+
+func (b *tab) click(selector string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// visit shows a view.
+func (b *tab) visit(view string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(fmt.Sprintf(`nav a[href="#%s"]`, view))), chromedp.WaitVisible(chromedp.CSS("#view-"+view)))
+}
+
+// fill replaces the text of a field, as a user does.
+func (b *tab) fill(selector, text string) {
+	b.Helper()
+	b.do(chromedp.SetValue(chromedp.CSS(selector), ""), chromedp.SendKeys(chromedp.CSS(selector), text))
+}
