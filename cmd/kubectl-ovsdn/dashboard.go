@@ -23,7 +23,7 @@ func dashboardCommand(flags *genericclioptions.ConfigFlags, streams genericioopt
 		Long: "Serve a web page to a browser on this machine until Ctrl-C, and print its URL: nodes with their health and loss, tenants, which pods may talk to which,\n" +
 			"and the flows of a node. The page only reads, with the rights of your kubeconfig; its requests pass through this program, and your credentials do not\n" +
 			"reach the browser. The URL has a token: do not pass it on.",
-		Example: "  kubectl ovsdn dashboard\n\n  # from another machine\n  ssh -L 8001:localhost:8001 jumphost kubectl ovsdn dashboard --port=8001",
+		Example: "  kubectl ovsdn dashboard\n\n  # from another machine\n  ssh -t -o ExitOnForwardFailure=yes -L 127.0.0.1:8001:127.0.0.1:8001 jumphost kubectl ovsdn dashboard --port=8001",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("unexpected argument %q", args[0])
@@ -44,7 +44,7 @@ func dashboardCommand(flags *genericclioptions.ConfigFlags, streams genericioopt
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(streams.Out, "http://%s/#token=%s\n", listener.Addr(), d.token)
+			fmt.Fprintf(streams.Out, "http://%s/%s/#token=%s\n", listener.Addr(), d.page, d.token)
 			fmt.Fprintln(streams.ErrOut, "Open this URL in a browser on this machine. With it, anyone reads the cluster with your rights. Ctrl-C ends the dashboard.")
 			return d.serve(cmd.Context(), listener)
 		},
@@ -74,6 +74,7 @@ func (d *dashboard) serve(ctx context.Context, l net.Listener) error {
 		Handler:           d,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       2 * apiTimeout,
 		WriteTimeout:      2 * apiTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,

@@ -79,6 +79,9 @@ func newTestDashboard(t testing.TB, api *apiTransport) *dashboard {
 	return d
 }
 
+// path returns the path of a file of the page.
+func (d *dashboard) path(file string) string { return "/" + d.page + "/" + file }
+
 // ask sends a request as the page does, changed by change.
 func (d *dashboard) ask(method, path, body string, change func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "http://"+testAddress+path, strings.NewReader(body))
@@ -105,8 +108,8 @@ func TestDashboard_requests(t *testing.T) {
 		{"GET", "/api/netnamespaces", "", "GET /apis/network.openshift.io/v1/netnamespaces?limit=500"},
 		{"GET", "/api/namespaces/shop/pods?limit=1", "", "GET /api/v1/namespaces/shop/pods?limit=1"},
 		{"GET", "/api/tables", "", ""},
-		{"GET", "/", "", ""},
-		{"GET", "/main.js", "", ""},
+		{"GET", d.path(""), "", ""},
+		{"GET", d.path("main.js"), "", ""},
 	} {
 		w := d.ask(tc.method, tc.path, tc.body, nil)
 		if got := strings.Join(api.received(), "\n"); w.Code != http.StatusOK || got != tc.want {
@@ -138,7 +141,9 @@ func TestDashboard_refuses(t *testing.T) {
 		"the user's token":       {"GET", "/api/nodestatuses", "", header("Authorization", "Bearer "+userToken), 401},
 		"token in the query":     {"GET", "/api/nodestatuses?token=" + d.token, "", func(r *http.Request) { r.Header.Del("Authorization") }, 401},
 		"DNS rebinding":          {"GET", "/api/nodestatuses", "", host("attacker.example:8001"), 403},
-		"page by another name":   {"GET", "/", "", host("attacker.example:8001"), 403},
+		"page by another name":   {"GET", d.path(""), "", host("attacker.example:8001"), 403},
+		"page by localhost":      {"GET", d.path(""), "", host("localhost:8001"), 403},
+		"localhost":              {"GET", "/api/nodestatuses", "", host("localhost:8001"), 403},
 		"another port":           {"GET", "/api/nodestatuses", "", host("127.0.0.1:8002"), 403},
 		"no port":                {"GET", "/api/nodestatuses", "", host("127.0.0.1"), 403},
 		"POST of another origin": {"POST", trace, anyTrace, header("Origin", "http://attacker.example"), 403},
@@ -165,7 +170,10 @@ func TestDashboard_refuses(t *testing.T) {
 		"a long token of a list": {"GET", "/api/namespaces?continue=" + strings.Repeat("a", maxContinue+1), "", nil, 400},
 		"a limit of 0":           {"GET", "/api/namespaces?limit=0", "", nil, 400},
 		"a limit of 501":         {"GET", "/api/namespaces?limit=501", "", nil, 400},
-		"POST to the page":       {"POST", "/", "", nil, 405},
+		"page at no path":        {"GET", "/", "", nil, 404},
+		"script at no path":      {"GET", "/main.js", "", nil, 404},
+		"page of another run":    {"GET", "/" + strings.Repeat("A", len(d.page)) + "/", "", nil, 404},
+		"POST to the page":       {"POST", d.path(""), "", nil, 405},
 	} {
 		w := d.ask(tc.method, tc.path, tc.body, tc.change)
 		if got := api.received(); w.Code != tc.want || len(got) > 0 {
@@ -174,10 +182,27 @@ func TestDashboard_refuses(t *testing.T) {
 	}
 }
 
+// Browsers omit port 80.
+func TestDashboard_port80(t *testing.T) {
+	for address, accepted := range map[string]string{"127.0.0.1:80": "127.0.0.1", "[::1]:80": "[::1]"} {
+		d, err := newDashboard(&rest.Config{Host: "http://api.test"}, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, want := range map[string]int{accepted: 200, address: 200, "localhost": 403, accepted + ":8080": 403} {
+			if w := d.ask("GET", "/api/tables", "", func(r *http.Request) { r.Host = host }); w.Code != want {
+				t.Errorf("%s: got status %d for Host %s, want %d", address, w.Code, host, want)
+			}
+		}
+	}
+}
+
 func TestDashboard_headers(t *testing.T) {
 	d := newTestDashboard(t, &apiTransport{})
 	// The file server removes Cache-Control from its own errors, so no missing file is here.
-	for path, code := range map[string]int{"/": 200, "/main.js": 200, "/style.css": 200, "/icon.svg": 200, "/api/nodestatuses": 200, "/api/missing": 404} {
+	for path, code := range map[string]int{
+		d.path(""): 200, d.path("main.js"): 200, d.path("style.css"): 200, d.path("icon.svg"): 200, "/api/nodestatuses": 200, "/api/missing": 404,
+	} {
 		w := d.ask("GET", path, "", nil)
 		h := w.Result().Header
 		if csp := h.Get("Content-Security-Policy"); w.Code != code || !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") ||
@@ -246,10 +271,12 @@ func TestDashboard_errors(t *testing.T) {
 		want       string
 	}{
 		"no right":            {403, status(403, forbiddenText), "/api/namespaces/shop/pods", 403, `cannot list resource "pods"`},
-		"expired credentials": {401, status(401, "Unauthorized"), "/api/nodestatuses", 403, "does not accept your credentials"},
+		"expired credentials": {401, status(401, "Unauthorized"), "/api/nodestatuses", 502, "does not accept your credentials: Unauthorized; log in"},
 		"no controller":       {503, status(503, "error trying to reach service"), "/api/nodestatuses", 503, "check that ovsdn-controller runs"},
 		"no API group":        {404, "404 page not found", "/api/nodestatuses", 404, "apply deploy/base of this version"},
-		"no JSON":             {200, "<html>", "/api/namespaces", 502, "does not answer"},
+		"no JSON":             {200, "<html>", "/api/namespaces", 502, "decode the answer of the API server: invalid character"},
+		"another object":      {200, `{"items":{}}`, "/api/namespaces", 502, "decode the answer of the API server: it is not a list"},
+		"a part of a list":    {200, `{"items":[{"metadata":{"name":"a"}}`, "/api/netnamespaces", 502, "decode the answer of the API server: unexpected EOF"},
 		"no connection":       {0, "", "/api/nodestatuses", 502, "the API server does not answer"},
 	} {
 		d := newTestDashboard(t, &apiTransport{answer: func(*http.Request) (*http.Response, error) {
@@ -337,13 +364,13 @@ func TestDashboardCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	page, err := url.Parse(strings.TrimSpace(line))
-	if err != nil || page.Hostname() != "127.0.0.1" {
-		t.Fatalf("got %q (%v), want a URL", line, err)
+	if err != nil || page.Hostname() != "127.0.0.1" || !regexp.MustCompile(`^/[A-Z2-7]{26}/$`).MatchString(page.Path) {
+		t.Fatalf("got %q (%v), want a URL with a random path", line, err)
 	}
 	token := strings.TrimPrefix(page.Fragment, "token=")
-	page.Fragment = ""
-	for path, want := range map[string]string{"/": "<title>ovsdn</title>", "/api/nodestatuses": `"node1"`} {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, page.JoinPath(path).String(), nil)
+	for path, want := range map[string]string{page.Path: "<title>ovsdn</title>", "/api/nodestatuses": `"node1"`} {
+		target := url.URL{Scheme: page.Scheme, Host: page.Host, Path: path}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"strconv"
 
-	networkv1 "github.com/openshift/api/network/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
@@ -19,10 +17,9 @@ import (
 )
 
 const (
-	maxAnswer    = 128 << 20 // bytes of an answer of the API server: MaxFlows flows
-	maxPage      = 32 << 20  // bytes of one that is decoded
-	maxTraceSpec = 4 << 10   // bytes
-	maxContinue  = 4 << 10   // bytes of a list's token
+	maxAnswer    = 128 << 20 // maximum bytes passed from the API server, enough for MaxFlows flows
+	maxTraceSpec = 4 << 10   // maximum bytes of a trace
+	maxContinue  = 4 << 10   // maximum bytes of a list's token
 )
 
 // routes returns the requests of the page. Each reads: a trace sends no packet, and is not stored.
@@ -99,67 +96,6 @@ func (d *dashboard) trace(w http.ResponseWriter, r *http.Request) error {
 	return pass(w, r, d.api.Post().AbsPath(path...).SetHeader("Content-Type", "application/json").Body(body))
 }
 
-// names are the objects of a list: all that the page needs of them. The objects themselves may have secrets, in annotations.
-type names struct {
-	Items     []name `json:"items"`
-	Continue  string `json:"continue,omitempty"`
-	Remaining int64  `json:"remaining"` // number of those behind this page, if the API server reports it
-}
-
-type name struct {
-	Name string  `json:"name"`
-	VNID *uint32 `json:"vnid,omitempty"` // of a NetNamespace
-}
-
-func namesOf(list metav1.ListMeta) names {
-	n := names{Items: []name{}, Continue: list.Continue}
-	if list.RemainingItemCount != nil {
-		n.Remaining = *list.RemainingItemCount
-	}
-	return n
-}
-
-func (d *dashboard) namespaces(w http.ResponseWriter, r *http.Request) error {
-	return d.metadata(w, r, "/api/v1/namespaces")
-}
-
-func (d *dashboard) pods(w http.ResponseWriter, r *http.Request) error {
-	namespace, err := namespaceOf(r)
-	if err != nil {
-		return err
-	}
-	return d.metadata(w, r, "/api/v1/namespaces/"+namespace+"/pods")
-}
-
-// metadata answers with the names of a list, of which it reads only the metadata.
-func (d *dashboard) metadata(w http.ResponseWriter, r *http.Request, path string) error {
-	var list metav1.PartialObjectMetadataList
-	request := d.api.Get().AbsPath(path).SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
-	if err := readPage(r, request, &list); err != nil {
-		return err
-	}
-	answer := namesOf(list.ListMeta)
-	for _, o := range list.Items {
-		answer.Items = append(answer.Items, name{Name: o.Name})
-	}
-	writeAnswer(w, http.StatusOK, answer)
-	return nil
-}
-
-func (d *dashboard) netNamespaces(w http.ResponseWriter, r *http.Request) error {
-	var list networkv1.NetNamespaceList
-	if err := readPage(r, d.api.Get().AbsPath("/apis/network.openshift.io/v1/netnamespaces").SetHeader("Accept", "application/json"), &list); err != nil {
-		return err
-	}
-	answer := namesOf(list.ListMeta)
-	for _, o := range list.Items {
-		vnid := uint32(vnidOf(o))
-		answer.Items = append(answer.Items, name{Name: o.Name, VNID: &vnid})
-	}
-	writeAnswer(w, http.StatusOK, answer)
-	return nil
-}
-
 // namespaceOf returns the namespace in the path of a request.
 func namespaceOf(r *http.Request) (string, error) {
 	namespace := r.PathValue("namespace")
@@ -186,19 +122,6 @@ func addPage(request *rest.Request, r *http.Request) error {
 		request.Param("continue", token)
 	}
 	return nil
-}
-
-// readPage decodes a page of a list.
-func readPage(r *http.Request, request *rest.Request, into any) error {
-	if err := addPage(request, r); err != nil {
-		return err
-	}
-	body, err := request.Stream(r.Context())
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	return json.NewDecoder(io.LimitReader(body, maxPage)).Decode(into)
 }
 
 // pass passes the answer of the aggregated API to the browser.

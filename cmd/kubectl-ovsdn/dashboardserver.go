@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,8 +26,8 @@ import (
 var dashboardFiles embed.FS
 
 const (
-	apiTimeout     = 60 * time.Second // of a request to the API server; a list of statuses takes 50 s at most
-	maxRequests    = 16               // that are answered at the same time
+	apiTimeout     = 60 * time.Second // maximum duration of a request to the API server; listing 500 NodeStatuses takes up to 50 s
+	maxRequests    = 16               // maximum concurrent requests
 	requestsPerSec = 100
 	requestsBurst  = 200
 
@@ -41,8 +40,9 @@ const (
 // its own from validated names (dashboardapi.go).
 type dashboard struct {
 	api         rest.Interface // with the user's credentials
+	page        string         // path of the page: random, so that the browser has cached no file of another program at it
 	token       string         // that each request of the page has; it is in the fragment of the URL
-	hosts       []string       // accepted values of Host; others are those of a page that has changed its DNS name to a loopback address
+	hosts       []string       // accepted values of the Host header; others are refused against DNS rebinding
 	credentials credentials
 	limiter     *rate.Limiter
 	running     chan struct{}
@@ -57,21 +57,17 @@ func newDashboard(config *rest.Config, address string) (*dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	page, err := fs.Sub(dashboardFiles, "dashboard")
+	files, err := fs.Sub(dashboardFiles, "dashboard")
 	if err != nil {
 		return nil, err
 	}
 	d := &dashboard{
-		api: kube.CoreV1().RESTClient(), token: rand.Text(), hosts: []string{address, net.JoinHostPort("localhost", port)}, credentials: newCredentials(),
+		api: kube.CoreV1().RESTClient(), page: rand.Text(), token: rand.Text(), credentials: newCredentials(),
+		hosts:   []string{address, strings.TrimSuffix(address, ":80")}, // browsers omit port 80
 		limiter: rate.NewLimiter(requestsPerSec, requestsBurst), running: make(chan struct{}, maxRequests),
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", http.FileServerFS(page))
-	mux.Handle("GET /{file}", http.FileServerFS(page))
+	mux.Handle("GET /"+d.page+"/", http.StripPrefix("/"+d.page, http.FileServerFS(files)))
 	mux.Handle("/api/", d.answer(func(http.ResponseWriter, *http.Request) error {
 		return &requestError{http.StatusNotFound, "the dashboard has no such path"}
 	}))
@@ -97,7 +93,7 @@ func (d *dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.handler.ServeHTTP(w, r)
 }
 
-// requestError is the refusal of a request, with its HTTP status.
+// requestError is an error that names its cause, with the HTTP status for the page.
 type requestError struct {
 	code    int
 	message string
@@ -110,7 +106,7 @@ func (d *dashboard) answer(handle func(http.ResponseWriter, *http.Request) error
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !isBearer || subtle.ConstantTimeCompare([]byte(token), []byte(d.token)) != 1 {
-			d.writeError(w, &requestError{http.StatusUnauthorized, "this page is of another run; open the URL that kubectl ovsdn dashboard has printed"})
+			d.writeError(w, &requestError{http.StatusUnauthorized, "invalid or missing token; open the URL that kubectl ovsdn dashboard printed"})
 			return
 		}
 		tooMany := &requestError{http.StatusTooManyRequests, "too many requests of the page; retry later"}
@@ -142,8 +138,8 @@ func (d *dashboard) writeError(w http.ResponseWriter, err error) {
 	} else if errors.As(err, &status) {
 		text = err.Error()
 		switch c := int(status.Status().Code); {
-		case c == http.StatusUnauthorized: // which is that of the page's token
-			code, text = http.StatusForbidden, "the API server does not accept your credentials: "+text
+		case c == http.StatusUnauthorized: // 401 means an invalid token of the page
+			text = "the API server does not accept your credentials: " + text + "; log in, and start kubectl ovsdn dashboard again"
 		case c >= 400 && c < 600:
 			code = c
 		}

@@ -2,12 +2,13 @@
 
 const tokenKey = "ovsdn-dashboard-token";
 
-// takeToken moves the token from the URL to this tab's storage: a copied URL and the history do not have it.
+// takeToken moves the token from the URL to this tab's storage: a copied URL and the tab's back button do not have it. The browser's history may have it; it is
+// valid until the dashboard ends.
 export function takeToken() {
   const match = /^#token=([A-Za-z0-9]+)$/.exec(location.hash);
   if (match) {
     sessionStorage.setItem(tokenKey, match[1]);
-    history.replaceState(null, "", "/#nodes");
+    history.replaceState(null, "", "#nodes");
   }
 }
 
@@ -84,14 +85,17 @@ export async function list(path, { most = 100_000, signal } = {}) {
   }
 }
 
-// poll calls read repeatedly, with a pause of at least four times its duration, so that the page takes a fifth of the answers of one client at most. It calls
-// report with null or with the error and the time of the next attempt, which is later after each failure. Nothing is read while the tab is hidden.
-export function poll(read, interval, report) {
+// poll calls read repeatedly. The pause is at least four times the duration of the last read, so that the page occupies one of the controller's list slots at
+// most a fifth of the time. It calls report with null, or with the error and the delay in milliseconds until the next attempt; the delay grows with each failure.
+// It does not read while the tab is hidden, or while isShown returns false; resume must be called when that changes. now reads without a pause, once it may.
+export function poll(read, interval, report, isShown = () => true) {
   const longest = 30_000;
-  let timer, failures = 0, running = false;
-  const run = async () => {
-    if (running || document.hidden) return;
+  let timer, due = 0, failures = 0, running = false;
+  const resume = () => {
     clearTimeout(timer);
+    if (!running && !document.hidden && isShown()) timer = setTimeout(run, Math.max(0, due - performance.now()));
+  };
+  const run = async () => {
     running = true;
     const began = performance.now();
     let delay;
@@ -106,9 +110,14 @@ export function poll(read, interval, report) {
       report(error, delay);
     }
     running = false;
-    timer = setTimeout(run, delay);
+    due = performance.now() + delay;
+    resume();
   };
-  document.addEventListener("visibilitychange", run);
-  run();
-  return run;
+  const now = () => {
+    due = 0;
+    resume();
+  };
+  document.addEventListener("visibilitychange", resume);
+  resume();
+  return { now, resume };
 }

@@ -25,7 +25,13 @@ export function notice(id, text) {
 
 // keyed makes elements of items the children of a container, and retains those of the same key with their focus.
 export function keyed(container, items, key, create, update) {
-  const old = new Map(Array.from(container.children, (e) => [e.dataset.key, e]));
+  const focused = document.activeElement;
+  const wanted = new Set(items.map((item) => key(item)));
+  const old = new Map();
+  for (const e of Array.from(container.children)) {
+    if (wanted.has(e.dataset.key) && !old.has(e.dataset.key)) old.set(e.dataset.key, e);
+    else e.remove(); // before others are placed: an element that is moved loses the focus
+  }
   let at = container.firstElementChild;
   for (const item of items) {
     let e = old.get(key(item));
@@ -39,7 +45,7 @@ export function keyed(container, items, key, create, update) {
     if (e === at) at = at.nextElementSibling;
     else container.insertBefore(e, at);
   }
-  for (const e of old.values()) e.remove();
+  if (focused !== document.activeElement && container.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 export const number = (n) => Number(n ?? 0).toLocaleString("en");

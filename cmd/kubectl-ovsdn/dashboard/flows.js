@@ -5,6 +5,7 @@ import { byId, el, notice, number, select, setText } from "./dom.js";
 
 const maxRows = 300;
 let flows = [];
+let shown = ""; // the node of flows
 let purposes = new Map(); // by table
 let reading = new AbortController();
 
@@ -15,19 +16,20 @@ export function startFlows() {
   byId("flows-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const hash = `#flows/${encodeURIComponent(byId("flows-form").elements.node.value.trim())}`;
-    if (location.hash === hash) readFlows();
-    else location.hash = hash;
+    if (location.hash !== hash) history.pushState(null, "", hash); // which causes no hashchange
+    readFlows();
   });
   for (const id of ["flows-table", "flows-filter", "flows-differences"]) byId(id).addEventListener("input", renderFlows);
 }
 
-// chooseNode reads the flows of another node.
+// chooseNode reads the flows of another node. Without a name it shows those that were read last.
 export function chooseNode(name) {
   const field = byId("flows-form").elements.node;
-  if (!name || field.value === name && flows.length) return;
+  if (!name || name === shown && flows.length) {
+    if (name) field.value = name;
+    return;
+  }
   field.value = name;
-  flows = [];
-  renderTables();
   readFlows();
 }
 
@@ -36,6 +38,11 @@ async function readFlows() {
   reading = new AbortController();
   const { signal } = reading;
   const node = byId("flows-form").elements.node.value.trim();
+  if (node !== shown) {
+    shown = node;
+    flows = [];
+    renderTables();
+  }
   notice("flows-notice", "");
   setText(byId("flows-count"), "Reading the flows …");
   try {
@@ -48,7 +55,8 @@ async function readFlows() {
     renderTables();
   } catch (error) {
     if (signal.aborted) return;
-    setText(byId("flows-count"), "");
+    if (flows.length) renderFlows();
+    else setText(byId("flows-count"), "");
     notice("flows-notice", error.message);
   }
 }
@@ -71,9 +79,10 @@ function renderTables() {
 function renderFlows() {
   const table = byId("flows-table").value, onlyDifferences = byId("flows-differences").checked;
   const wanted = flows.filter((f) => (table === "" || f.table === Number(table)) && (!onlyDifferences || f.state !== "Installed"));
-  const { shown, text } = select(wanted, byId("flows-filter").value, textOf, "flows", maxRows);
-  setText(byId("flows-count"), table !== "" && purposes.has(Number(table)) ? `${text}. Table ${table}: ${purposes.get(Number(table))}` : text);
-  byId("flows-rows").replaceChildren(...shown.map((f) => el("tr", {}, el("td", { title: purposes.get(f.table) ?? "" }, `${f.table} ${f.tableName}`),
+  const { shown: rows, text } = select(wanted, byId("flows-filter").value, textOf, "flows", maxRows);
+  const purpose = table !== "" && purposes.has(Number(table)) ? `. Table ${table}: ${purposes.get(Number(table))}` : "";
+  setText(byId("flows-count"), shown && `${shown}: ${text}${purpose}`);
+  byId("flows-rows").replaceChildren(...rows.map((f) => el("tr", {}, el("td", { title: purposes.get(f.table) ?? "" }, `${f.table} ${f.tableName}`),
     el("td", { class: "number" }, String(f.priority)), el("td", { class: "number" }, number(f.packets) + (f.increase ? ` (+${number(f.increase)})` : "")),
     el("td", { class: "number" }, number(f.bytes)), el("td", { class: f.state }, f.state), el("td", { class: "code" }, f.match || "<any>"),
     el("td", { class: "code" }, f.actions, f.desired ? el("div", {}, `desired: ${f.desired}`) : ""), el("td", {}, (f.owners ?? []).join(", ")))));

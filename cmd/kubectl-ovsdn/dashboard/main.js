@@ -19,7 +19,7 @@ function report(what, error, delay) {
   setText(byId("banner-text"), first ?? "");
   byId("banner").hidden = !first;
   if (what === "nodes") {
-    notice("nodes-notice", error?.code === 403 ? `You may not read the nodes: ${error.message}. “Matrix” and “Trace” need only rights in your namespaces.` : "");
+    notice("nodes-notice", error?.code === 403 ? `You have no right to list NodeStatuses: ${error.message}. “Matrix” and “Trace” need only rights in your namespaces.` : "");
     if (error?.code === 403) setText(byId("nodes-summary"), "");
   }
 }
@@ -45,6 +45,8 @@ function show() {
   if (view === "flows") chooseNode(argument());
   if (view === "matrix" && argument()) chooseNamespace(argument());
   if (view === "tenants") renderTenants();
+  else report("tenants", null); // they are not read while the view is hidden
+  tenants.resume();
 }
 
 takeToken();
@@ -53,16 +55,18 @@ startTraceForm();
 startFlows();
 byId("nodes-filter").addEventListener("input", renderNodes);
 byId("tenants-filter").addEventListener("input", renderTenants);
-const nodesAgain = poll(readNodes, 5000, (error, delay) => report("nodes", error, delay));
-const tenantsAgain = poll(readTenants, 30_000, (error, delay) => report("tenants", error, delay));
-byId("tenants-read").addEventListener("click", tenantsAgain);
-byId("banner-retry").addEventListener("click", () => {
-  nodesAgain();
-  tenantsAgain();
-});
+const isTenantsShown = () => !byId("view-tenants").hidden;
+const nodes = poll(readNodes, 5000, (error, delay) => report("nodes", error, delay));
+const tenants = poll(readTenants, 30_000, (error, delay) => report("tenants", isTenantsShown() ? error : null, delay), isTenantsShown);
+const readAgain = () => {
+  nodes.now();
+  tenants.now();
+};
+byId("tenants-read").addEventListener("click", tenants.now);
+byId("banner-retry").addEventListener("click", readAgain);
 addEventListener("hashchange", () => {
   const hadToken = location.hash.startsWith("#token=");
   show();
-  if (hadToken) nodesAgain();
+  if (hadToken) readAgain();
 });
 show();

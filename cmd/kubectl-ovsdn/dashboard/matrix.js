@@ -6,10 +6,10 @@ import { requestTrace, showTrace, specOf } from "./trace.js";
 
 const most = 20; // pods on each side
 const maxPods = 20_000; // that are read
-const parallel = 2; // traces of one user that the API answers at the same time
 const attempts = 6;
 const symbols = { Delivered: "✓", Dropped: "✕", Unknown: "?", Failed: "!" };
 let running = new AbortController();
+let showing = new AbortController();
 
 export function startMatrix() {
   const form = byId("matrix-form");
@@ -27,12 +27,14 @@ export function chooseNamespace(name) {
 
 async function traceAll(form) {
   running.abort();
+  showing.abort();
   running = new AbortController();
   const { signal } = running;
   notice("matrix-notice", "");
   byId("matrix-trace").replaceChildren();
   byId("matrix-table").replaceChildren();
   byId("matrix-stop").disabled = false;
+  setText(byId("matrix-count"), "");
   setText(byId("matrix-progress"), "Reading the pods …");
   try {
     const fields = form.elements;
@@ -43,7 +45,10 @@ async function traceAll(form) {
     const cells = table(sources.shown, destinations.shown, (source, destination) => specOf(form, source, destination));
     await traceCells(cells, signal);
   } catch (error) {
-    if (!signal.aborted) notice("matrix-notice", error.message);
+    if (!signal.aborted) {
+      notice("matrix-notice", error.message);
+      setText(byId("matrix-progress"), "");
+    }
   }
   if (running.signal !== signal) return; // another run has started
   byId("matrix-stop").disabled = true;
@@ -69,49 +74,57 @@ function table(sources, destinations, spec) {
   return cells;
 }
 
+// traceCells traces one cell after the other. The API answers two traces of a user at the same time; the second is for a cell that the user selects.
 async function traceCells(cells, signal) {
   const sums = { Delivered: 0, Dropped: 0, Unknown: 0, Failed: 0 };
   let done = 0;
   const progress = () => setText(byId("matrix-progress"), `${number(done)} of ${number(cells.length)} traced: ${number(sums.Delivered)} delivered, ` +
     `${number(sums.Dropped)} dropped, ${number(sums.Unknown)} unknown, ${number(sums.Failed)} failed.`);
   progress();
-  const queue = cells.values();
-  const work = async () => {
-    for (const cell of queue) {
-      const verdict = await traceCell(cell, signal);
-      done++;
-      sums[verdict]++;
-      progress();
-    }
-  };
-  await Promise.all(Array.from({ length: parallel }, work));
+  for (const cell of cells) {
+    const verdict = await traceCell(cell, signal);
+    done++;
+    sums[verdict]++;
+    progress();
+  }
 }
 
-// traceCell retries while the API does not answer, as during a restart of the controllers.
+// traceCell retries while the API does not answer, as during a restart of the controllers. It returns the verdict.
 async function traceCell(cell, signal) {
-  let verdict = "Failed";
   for (let attempt = 1; ; attempt++) {
     try {
-      cell.trace = await requestTrace(cell.spec, signal);
-      verdict = Object.hasOwn(symbols, cell.trace.status.verdict) ? cell.trace.status.verdict : "Unknown";
-      break;
+      return setVerdict(cell, (await requestTrace(cell.spec, signal)).status);
     } catch (error) {
       signal.throwIfAborted();
-      cell.failure = error.message;
-      if (!error.isOutage || attempt === attempts) break;
+      if (!error.isOutage || attempt === attempts) return setVerdict(cell, { verdict: "Failed", reason: error.message });
       await pause(500 * 2 ** attempt, signal);
     }
   }
-  cell.button.disabled = false;
-  cell.button.parentElement.className = verdict;
-  cell.button.textContent = symbols[verdict];
-  cell.button.setAttribute("aria-label", `${cell.spec.source} to ${cell.spec.destination}: ${verdict}`);
-  cell.button.title = cell.trace?.status.reason ?? cell.failure;
+}
+
+// setVerdict shows a verdict, and returns it.
+function setVerdict({ spec, button }, { verdict, reason }) {
+  if (!Object.hasOwn(symbols, verdict)) verdict = "Unknown";
+  button.disabled = false;
+  button.parentElement.className = verdict;
+  button.textContent = symbols[verdict];
+  button.setAttribute("aria-label", `${spec.source} to ${spec.destination}: ${verdict}`);
+  button.title = reason ?? "";
   return verdict;
 }
 
-function showCell(cell) {
+// showCell traces again: a trace has up to 4 MiB, and the matrix retains none.
+async function showCell(cell) {
+  showing.abort();
+  showing = new AbortController();
+  const { signal } = showing;
   const container = byId("matrix-trace");
-  if (cell.trace) showTrace(container, cell.trace);
-  else container.replaceChildren(el("p", { class: "notice" }, `${cell.spec.source} to ${cell.spec.destination}: ${cell.failure}`));
+  container.replaceChildren("Tracing …");
+  try {
+    const trace = await requestTrace(cell.spec, signal);
+    setVerdict(cell, trace.status);
+    showTrace(container, trace);
+  } catch (error) {
+    if (!signal.aborted) container.replaceChildren(el("p", { class: "notice" }, `${cell.spec.source} to ${cell.spec.destination}: ${error.message}`));
+  }
 }

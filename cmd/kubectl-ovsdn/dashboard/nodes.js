@@ -4,6 +4,7 @@ import { list } from "./api.js";
 import { byId, count, el, keyed, number, select, setText } from "./dom.js";
 
 const maxLines = 100;
+const maxNodeLines = 5; // of one node, which may be compromised
 let nodes = [];
 
 // stateOf returns the word of `kubectl ovsdn status`, except NotReady for False.
@@ -23,17 +24,19 @@ function problemsOf({ status }) {
   return problems;
 }
 
-// lossesOf returns a Map of Nodes to a Map of problems to the Nodes that report them.
+// lossesOf returns a Map of the names of Nodes to the problems of the paths to them, each with the names of the Nodes that report it. A Node that reports a problem
+// several times is one reporter.
 function lossesOf(all) {
   const losses = new Map();
-  for (const node of all) {
-    for (const { node: to, problem } of node.status.peerProblems ?? []) {
-      if (!losses.has(to)) losses.set(to, new Map());
-      const reporters = losses.get(to);
-      reporters.set(problem, [...(reporters.get(problem) ?? []), node.name]);
+  for (const { name, status } of all) {
+    for (const { node, problem } of status.peerProblems ?? []) {
+      if (!losses.has(node)) losses.set(node, new Map());
+      const reporters = losses.get(node);
+      if (!reporters.has(problem)) reporters.set(problem, new Set());
+      reporters.get(problem).add(name);
     }
   }
-  return losses;
+  return new Map(Array.from(losses, ([node, problems]) => [node, Array.from(problems, ([problem, from]) => ({ problem, from: Array.from(from) }))]));
 }
 
 export async function readNodes() {
@@ -43,11 +46,11 @@ export async function readNodes() {
   for (const node of all) {
     node.state = stateOf(node);
     node.problems = problemsOf(node);
-    node.losses = losses.get(node.name) ?? new Map();
-    node.lossy = (node.status.peerProblems ?? []).length;
+    node.losses = losses.get(node.name) ?? [];
+    node.lossy = new Set((node.status.peerProblems ?? []).map((p) => p.node)).size;
     node.dropped = (node.status.drops ?? []).reduce((sum, d) => sum + d.packets, 0);
     node.newDrops = Math.max(0, node.dropped - (before.get(node.name) ?? node.dropped));
-    node.rank = node.problems.length ? 0 : node.losses.size ? 1 : node.lossy ? 2 : 3;
+    node.rank = node.problems.length ? 0 : node.losses.length ? 1 : node.lossy ? 2 : 3;
   }
   nodes = all.sort((a, b) => a.rank - b.rank); // a stable sort: then in the order of the API, by name
   renderNodes();
@@ -59,17 +62,22 @@ export function renderNodes() {
   const expected = nodes.filter((n) => n.state !== "NoAgent").length;
   setText(byId("nodes-summary"), `${number(nodes.filter((n) => n.state === "Ready").length)} of ${number(expected)} nodes are ready.`);
   keyed(byId("nodes-map"), shown, (n) => n.name, () => el("a", { class: "tile" }), updateTile);
-  const lines = Array.from(new Set(nodes.flatMap((n) => [...n.problems.map((p) => `${n.name}: ${p}`), ...lossLines(n)])));
+  const lines = nodes.flatMap(linesOf);
   const shownLines = lines.slice(0, maxLines);
   if (lines.length > maxLines) shownLines.push(`and ${number(lines.length - maxLines)} more`);
   keyed(byId("nodes-problems"), shownLines.length ? shownLines : ["none"], (line) => line, (line) => el("li", {}, line), () => {});
 }
 
-function lossLines(node) {
-  return Array.from(node.losses, ([problem, from]) => {
+// linesOf returns the problems of a node and of the paths to it.
+function linesOf({ name, problems, losses }) {
+  const lossLines = losses.map(({ problem, from }) => {
     const more = from.length > 3 ? ` and ${number(from.length - 3)} more` : "";
-    return `${node.name}: from ${from.slice(0, 3).join(", ")}${more}: ${problem}`;
+    return `${name}: from ${from.slice(0, 3).join(", ")}${more}: ${problem}`;
   });
+  const lines = Array.from(new Set([...problems.map((p) => `${name}: ${p}`), ...lossLines]));
+  const shown = lines.slice(0, maxNodeLines);
+  if (lines.length > maxNodeLines) shown.push(`${name}: and ${number(lines.length - maxNodeLines)} more`);
+  return shown;
 }
 
 function updateTile(tile, { name, state, status, problems, losses, lossy, newDrops }) {
@@ -79,15 +87,16 @@ function updateTile(tile, { name, state, status, problems, losses, lossy, newDro
     if (status.drift) lines.push([`drift ${number(status.drift)}`, ""]);
   }
   if (problems.length) lines.push([count(problems.length, "problem"), ""]);
-  const reporters = Array.from(losses.values()).reduce((sum, from) => sum + from.length, 0);
+  const reporters = new Set(losses.flatMap((l) => l.from)).size;
   if (reporters) lines.push([`loss from ${count(reporters, "node")}`, "loss"]);
   if (lossy) lines.push([`loss to ${count(lossy, "node")}`, "loss"]);
   if (newDrops) lines.push([`${count(newDrops, "packet")} dropped`, ""]);
-  const content = JSON.stringify(lines);
+  const title = [status.hostIP, status.subnet, status.agentVersion, "show the flows"].filter(Boolean).join(", ");
+  const content = JSON.stringify([title, lines]);
   if (tile.dataset.content === content) return;
   tile.dataset.content = content;
   tile.className = `tile ${state}`;
   tile.setAttribute("href", `#flows/${encodeURIComponent(name)}`);
-  tile.setAttribute("title", [status.hostIP, status.subnet, status.agentVersion, "show the flows"].filter(Boolean).join(", "));
+  tile.setAttribute("title", title);
   tile.replaceChildren(el("b", {}, name), ...lines.map(([text, style]) => el("span", { class: style }, text)));
 }

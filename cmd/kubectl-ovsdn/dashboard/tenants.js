@@ -6,9 +6,10 @@ import { byId, count, el, keyed, notice, number, select, setText } from "./dom.j
 const maxGroups = 100;
 const maxNames = 50; // of a group
 const countAge = 60_000; // milliseconds
-let groups = [];
+let groups; // undefined until they were read
+let shownNames = [];
 let isCounting = false;
-const counts = new Map(); // of pods, by namespace: { text, read }
+const counts = new Map(); // of pods, by namespace: a text, and when the round began that read it
 
 const unless403 = (error) => {
   if (error instanceof RequestError && error.code === 403) return error;
@@ -18,7 +19,7 @@ const unless403 = (error) => {
 export async function readTenants() {
   const [namespaces, networks] = await Promise.all([list("namespaces").catch(unless403), list("netnamespaces").catch(unless403)]);
   const isForbidden = [namespaces, networks].filter((answer) => answer instanceof RequestError);
-  notice("tenants-notice", isForbidden.length ? `You may not read all of this: ${isForbidden.map((e) => e.message).join("; ")}. ` +
+  notice("tenants-notice", isForbidden.length ? `You have no right to list Namespaces or NetNamespaces: ${isForbidden.map((e) => e.message).join("; ")}. ` +
     "“Matrix” and “Trace” need only rights in your namespaces." : "");
   const vnids = new Map((Array.isArray(networks) ? networks : []).map((n) => [n.name, n.vnid]));
   const names = Array.isArray(namespaces) ? namespaces.map((n) => n.name) : Array.from(vnids.keys());
@@ -29,7 +30,8 @@ export async function readTenants() {
     byVNID.get(vnid).push(name);
   }
   groups = Array.from(byVNID, ([vnid, all]) => ({ vnid, names: all.sort() })).sort((a, b) => a.vnid - b.vnid);
-  renderTenants();
+  render();
+  countPods(performance.now() - countAge);
 }
 
 function titleOf({ vnid, names }) {
@@ -38,7 +40,14 @@ function titleOf({ vnid, names }) {
   return names.length > 1 ? `VNID ${vnid}, ${number(names.length)} joined` : `VNID ${vnid}`;
 }
 
+// renderTenants shows what was read, and counts the pods of namespaces that were not counted yet.
 export function renderTenants() {
+  render();
+  countPods(0);
+}
+
+function render() {
+  if (!groups) return;
   const filter = byId("tenants-filter").value.trim().toLowerCase();
   const { shown, text } = select(groups, filter, (g) => `${titleOf(g)} ${g.names.join(" ")}`, "VNIDs", maxGroups);
   setText(byId("tenants-count"), text);
@@ -51,28 +60,26 @@ export function renderTenants() {
       (row, name) => setText(row.lastElementChild, counts.get(name)?.text ?? ""));
     tile.title = names.length < group.names.length ? `the first ${names.length} of ${group.names.length} namespaces` : "";
   });
-  countPods(shown.flatMap(namesOf).slice(0, 2 * maxGroups));
+  shownNames = shown.flatMap(namesOf).slice(0, 2 * maxGroups);
 }
 
-// countPods reads the number of pods of namespaces that are shown, one after the other.
-async function countPods(names) {
-  if (isCounting || byId("view-tenants").hidden) return;
-  const due = names.filter((name) => !(performance.now() - counts.get(name)?.read < countAge));
-  if (!due.length) return;
+// countPods reads the number of pods of the namespaces that are shown, one after the other: of those that were not counted in a round that began at the time since
+// or later. Only the poll of tenants counts namespaces again, so that a long round is followed by a pause.
+async function countPods(since) {
+  const due = () => (byId("view-tenants").hidden ? undefined : shownNames.find((name) => !(counts.get(name)?.round >= since)));
+  if (isCounting || due() === undefined) return;
   isCounting = true;
-  let isOutage = false;
-  for (const name of due) {
-    if (byId("view-tenants").hidden) break;
+  const round = performance.now();
+  for (let name = due(); name !== undefined; name = due()) {
     let text = "";
     try {
       const page = await request(`namespaces/${encodeURIComponent(name)}/pods`, { query: { limit: "1" } });
       text = count(page.items.length + page.remaining, "pod");
     } catch (error) {
-      isOutage = error.isOutage; // which the reading of tenants reports
-      if (isOutage) break;
+      if (error.isOutage) break; // which the poll of tenants reports
     }
-    counts.set(name, { text, read: performance.now() });
+    counts.set(name, { text, round });
   }
   isCounting = false;
-  if (!isOutage) renderTenants(); // also counts those that the filter has selected since
+  render();
 }

@@ -21,7 +21,7 @@ export function requestTrace(spec, signal) {
   return request(`namespaces/${encodeURIComponent(namespace)}/traces`, { body: spec, signal });
 }
 
-const socket = (address, port) => (port ? `${address}:${port}` : address ?? "");
+const socket = (address = "", port) => (port ? `${address}:${port}` : address);
 
 function resultOf(step, drops) {
   const parts = [
@@ -42,7 +42,7 @@ function hopOf(hop) {
   const columns = ["Table", "Name", "Result", "Priority", "Match", "Actions"];
   const rows = steps.map((step, i) => el("tr", {}, el("td", { class: "number" }, String(step.table)), el("td", {}, step.tableName ?? ""),
     el("td", {}, resultOf(step, hop.verdict === "Dropped" && i === steps.length - 1)), el("td", { class: "number" }, String(step.priority)),
-    el("td", { class: "code" }, step.match ?? ""), el("td", { class: "code" }, step.actions ?? "")));
+    el("td", { class: "code" }, step.match || (step.actions ? "<any>" : "<none>")), el("td", { class: "code" }, step.actions || "<none>")));
   return el("details", hop.verdict === "Dropped" ? { open: "" } : {}, el("summary", {}, title),
     el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", { scope: "col" }, c)))), el("tbody", {}, ...rows))));
 }
