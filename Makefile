@@ -79,7 +79,7 @@ test-rules: ## test the alert rules of deploy/monitoring with Prometheus' packag
 .PHONY: test-browser
 test-browser: ## test the page of `kubectl ovsdn dashboard` in a headless Chromium, which it installs (root for apt; downloads Go packages)
 	@scripts/bootstrap.sh browser
-	cd test/browser && $(GO) test -count=1 ./...
+	cd test/browser && $(GO) test -count=1 -timeout 30m ./...
 
 .PHONY: test-kernel
 test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; Debian)

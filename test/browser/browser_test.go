@@ -25,15 +25,29 @@ func TestBrowser_oneClick(t *testing.T) {
 		t.Error("the URL still has the token")
 	}
 	b.click(`#nodes-map .tile[href="#flows/node1"]`)
-	b.eventually(`document.querySelectorAll("#flows-rows tr").length === 32`)
+	b.eventually(flowsOf("node1"))
+	b.chooseNode("node2")
+	b.eventually(flowsOf("node2") + ` && location.hash === "#flows/node2"`)
+	b.visit("flows") // without a node
+	b.eventually(`location.hash === "#flows"`)
+	b.chooseNode("node1")
+	b.eventually(flowsOf("node1") + ` && location.hash === "#flows/node1"`)
+	b.is(`history.go(-2); true`)
+	b.eventually(flowsOf("node2") + ` && document.querySelector("#flows-form [name=node]").value === "node2"`)
 	b.visit("tenants")
-	b.eventually(`document.getElementById("tenants-map").innerText.includes("shop-db")`)
+	b.eventually(`["shop-db", "5 pods"].every((text) => document.getElementById("tenants-map").innerText.includes(text))`)
 	b.click(`#tenants-map a[href="#matrix/shop"]`)
 	b.eventually(`!document.getElementById("view-matrix").hidden`)
 	b.click(`#matrix-form button[type=submit]`)
 	b.eventually(`document.getElementById("matrix-progress").innerText.startsWith("20 of 20 traced: 16 delivered, 3 dropped, 1 unknown, 0 failed")`)
 	b.click(`#matrix-table td.Dropped button`)
 	b.eventually(`document.getElementById("matrix-trace").innerText.includes("networkpolicy/shop/db has no rule that allows it")`)
+}
+
+// flowsOf is true when the page shows the flows of the node, and of no other.
+func flowsOf(node string) string {
+	return fmt.Sprintf(`document.getElementById("flows-count").innerText.startsWith("%[1]s: 32 flows") && document.querySelectorAll("#flows-rows tr").length === 32 &&
+		Array.from(document.querySelectorAll("#flows-rows tr")).every((row) => row.innerText.includes("node %[1]s"))`, node)
 }
 
 // The tests of what the page must not do are in open.
@@ -71,14 +85,17 @@ func TestBrowser_manyObjects(t *testing.T) {
 	b.eventually(`document.getElementById("matrix-count").innerText.includes("11 of 10,000 pods of shop")`)
 	b.eventually(`document.getElementById("matrix-progress").innerText.startsWith("220 of 220 traced")`)
 	b.visit("flows")
-	b.fill(`#flows-form [name=node]`, "node1")
-	b.click(`#flows-form button[type=submit]`)
-	b.eventually(`document.getElementById("flows-count").innerText.startsWith("10,000 flows, the first 300 are shown")`)
+	b.chooseNode("node1")
+	b.eventually(`document.getElementById("flows-count").innerText.startsWith("node1: 10,000 flows, the first 300 are shown")`)
 	b.fill("#flows-filter", "in_port=77,")
 	b.eventually(`document.querySelectorAll("#flows-rows tr").length === 4`)
-	const longest = 1000
-	if !b.is(fmt.Sprintf(`window.longest < %d`, longest)) {
-		t.Errorf("the page did not react for more than %d ms", longest)
+	longest, err := chromedp.Run(b.ctx, chromedp.Evaluate[float64](`window.longest`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the page did not react for up to %.0f ms", longest)
+	if longest >= 5000 {
+		t.Errorf("the page did not react for %.0f ms, want less than 5000", longest)
 	}
 	if !b.is(`document.querySelectorAll("*").length < 10000`) {
 		t.Error("the page has more than 10,000 elements")
@@ -108,9 +125,9 @@ func TestBrowser_noRights(t *testing.T) {
 	api := newFakeAPI(t, &fakeAPI{nodes: 3, namespaces: 3, pods: 2})
 	api.state.Store(noRights)
 	b := open(t, api.url)
-	b.eventually(`document.getElementById("nodes-notice").innerText.includes('You may not read the nodes: User "tenant" cannot read')`)
+	b.eventually(`document.getElementById("nodes-notice").innerText.includes('You have no right to list NodeStatuses: User "tenant" cannot read')`)
 	b.visit("tenants")
-	b.eventually(`document.getElementById("tenants-notice").innerText.includes('User "tenant" cannot read')`)
+	b.eventually(`document.getElementById("tenants-notice").innerText.includes('You have no right to list Namespaces or NetNamespaces: User "tenant" cannot read')`)
 	if !b.is(noBanner) {
 		t.Error("a missing right is shown as an outage")
 	}

@@ -65,7 +65,7 @@ func (a *fakeAPI) answer(w http.ResponseWriter, r *http.Request) {
 	case path == diagnosticsPath+"/nodestatuses":
 		writePage(w, r, a.nodes, a.node)
 	case strings.HasPrefix(path, diagnosticsPath+"/nodeflows/"):
-		writeJSON(w, http.StatusOK, object{"flows": a.flows()})
+		writeJSON(w, http.StatusOK, object{"flows": a.flows(strings.TrimPrefix(path, diagnosticsPath+"/nodeflows/"))})
 	case path == "/api/v1/namespaces":
 		writePage(w, r, a.namespaces, func(i int) object { return named(namespaceName(i)) })
 	case path == "/apis/network.openshift.io/v1/netnamespaces":
@@ -121,7 +121,7 @@ func (a *fakeAPI) node(i int) object {
 	return object{"metadata": object{"name": fmt.Sprintf("node%d", i+1)}, "status": status}
 }
 
-func (a *fakeAPI) flows() (flows []object) {
+func (a *fakeAPI) flows(node string) (flows []object) {
 	for i, t := range []struct {
 		number int
 		name   string
@@ -129,7 +129,7 @@ func (a *fakeAPI) flows() (flows []object) {
 		for n := range max(8, a.pods/4) {
 			flows = append(flows, object{
 				"table": t.number, "tableName": t.name, "priority": 100, "match": fmt.Sprintf("ip,in_port=%d,nw_src=10.128.%d.%d", n+3, n/250, n%250), "cookie": "0x4aa",
-				"actions": "goto_table:30" + a.text, "owners": []string{"pod shop/web" + a.text}, "state": "Installed", "packets": 7 * n * (i + 1), "bytes": 700 * n,
+				"actions": "goto_table:30" + a.text, "owners": []string{"pod shop/web" + a.text, "node " + node}, "state": "Installed", "packets": 7 * n * (i + 1), "bytes": 700 * n,
 			})
 		}
 	}

@@ -3,16 +3,12 @@
 package browser
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +22,9 @@ import (
 
 // limit is that of one test; the slowest waits for the page's backoff after an outage.
 const limit = 3 * time.Minute
+
+// startLimit is that of the start of Chromium, and of the dashboard.
+const startLimit = time.Minute
 
 // screenshotsVariable names a directory for TestScreenshots.
 const screenshotsVariable = "OVSDN_SCREENSHOTS"
@@ -43,44 +42,6 @@ func chromium(t *testing.T) string {
 	}
 	t.Skip("needs chromium or chromium-browser in PATH; make test-browser installs it")
 	return ""
-}
-
-// dashboard starts the program for the API server until the test ends, and returns the URL that it prints.
-func dashboard(t *testing.T, api string) string {
-	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(t.TempDir(), "kubectl-ovsdn")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-trimpath", "-o", program, "./cmd/kubectl-ovsdn")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build kubectl-ovsdn: %v\n%s", err, out)
-	}
-	cmd := exec.CommandContext(t.Context(), program, "--server", api, "--kubeconfig", os.DevNull, "dashboard")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Wait() // the error is that of the test's context, which has ended
-		if code := cmd.ProcessState.ExitCode(); code != 0 {
-			t.Errorf("kubectl ovsdn dashboard, interrupted: got exit code %d", code)
-		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("read the URL: %v", err)
-	}
-	go io.Copy(io.Discard, out)
-	return strings.TrimSpace(line)
 }
 
 // tab is a page of the browser.
@@ -104,15 +65,17 @@ func open(t *testing.T, api string) *tab {
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1280, 900))
 	allocator, cancelAllocator := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancelAllocator)
-	ctx, cancelTab := chromedp.NewContext(allocator)
+	browser, cancelTab := chromedp.NewContext(allocator)
 	t.Cleanup(cancelTab)
-	b := &tab{T: t, ctx: ctx, url: address}
-	if err := chromedp.Listen(ctx, b.observe); err != nil { // starts the browser, which a context with a deadline would end
-		t.Fatalf("start %s: %v", path, err)
-	}
-	ctx, cancelTimeout := context.WithTimeout(ctx, limit)
+	ctx, cancelTimeout := context.WithTimeout(browser, startLimit+limit)
 	t.Cleanup(cancelTimeout)
-	b.ctx = ctx
+	b := &tab{T: t, ctx: ctx, url: address}
+	deadline := time.AfterFunc(startLimit, cancelTab)
+	err = chromedp.Listen(browser, b.observe) // starts the browser, which a context with a deadline would end later
+	deadline.Stop()
+	if err != nil {
+		t.Fatalf("start %s, for %v at most: %v", path, startLimit, err)
+	}
 	b.do(chromedp.Navigate(address.String()))
 	t.Cleanup(func() {
 		b.mu.Lock()
@@ -133,7 +96,7 @@ func (b *tab) observe(event any) {
 			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
 		}()
 	case *runtime.EventExceptionThrown:
-		text = "threw " + e.ExceptionDetails.Text
+		text = "threw " + (&chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails}).Error()
 	case *log.EventEntryAdded:
 		if e.Entry.Source == log.EntrySourceSecurity {
 			text = e.Entry.Text
@@ -199,4 +162,11 @@ func (b *tab) visit(view string) {
 func (b *tab) fill(selector, text string) {
 	b.Helper()
 	b.do(chromedp.SetValue(chromedp.CSS(selector), ""), chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// chooseNode reads the flows of a node that is typed.
+func (b *tab) chooseNode(name string) {
+	b.Helper()
+	b.fill(`#flows-form [name=node]`, name)
+	b.click(`#flows-form button[type=submit]`)
 }
