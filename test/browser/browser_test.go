@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -157,19 +156,12 @@ func TestScreenshots(t *testing.T) {
 	b := open(t, newFakeAPI(t, &fakeAPI{nodes: 24, namespaces: 12, pods: 5}).url)
 	write := func(name string) {
 		t.Helper()
-		for _, scheme := range []string{"light", "dark"} {
-			media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
-			_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media)
-			if err != nil {
-				t.Fatal(err)
-			}
-			picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), picture, 0o644); err != nil {
-				t.Fatal(err)
-			}
+		picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 	b.eventually(allNodesShown)

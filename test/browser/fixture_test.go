@@ -161,7 +161,8 @@ func (b *tab) visit(view string) {
 // fill replaces the text of a field, as a user does.
 func (b *tab) fill(selector, text string) {
 	b.Helper()
-	b.do(chromedp.SetValue(chromedp.CSS(selector), ""), chromedp.SendKeys(chromedp.CSS(selector), text))
+	b.is(fmt.Sprintf(`document.querySelector(%q).value = ""; true`, selector)) // chromedp.SetValue sets no empty text
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
 // chooseNode reads the flows of a node that is typed.
