@@ -160,15 +160,17 @@ real=$(awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/p
 # the machine.
 switches=$(awk '$2 ~ "ovsdn/test/(ovstest|bareagent|datapath)(/|$)" {print $1}' <<<"$imported" | sort -u)
 pure=$(grep -vxF "$real" <<<"$packages")
-# Packages that the short tier tests with the race detector. The complete tier does so with all but test/e2e and test/attacks, whose product code runs in
-# programs of its own.
+# Packages of the product, and two of the tests' own. The short tier tests those of them in the step unit with the race detector. The complete tier does so with
+# all but test/e2e and test/attacks, whose product code runs in programs of its own.
 raced='ovsdn/(cmd|images|pkg)/|/test/(await|cni)$'
-# Packages without goroutines. What most of them compute takes several times as long with the race detector.
-sequential='ovsdn/(images/product|pkg/(sdn/(egressip|endpoints|oracle|policy)|version))$'
+# Packages that start no goroutines themselves; tests of policy and images/product run in parallel, and share nothing. What most of them compute takes several
+# times as long with the race detector.
+sequential='ovsdn/(images/product|pkg/(sdn/(egressip|oracle|policy)|version))$'
 clusters='/test/(e2e|attacks)$'
+# Packages of the step unit.
 concurrent=$(grep -E "$raced" <<<"$pure" | grep -vE "$sequential")
 # Packages of the steps unit and tools that take longest.
-longest='ovsdn/(images/product|pkg/sdn/(node/(dnsresolver|multicast)|master/subnet|policy)|test/language)$'
+longest='ovsdn/(images/product|pkg/(version|sdn/(endpoints|node/(dnsresolver|multicast)|master/subnet|policy))|test/language)$'
 # Tests that ask millions of questions one after the other: the race detector would find nothing.
 oracle='TestSwitchAgrees|Agrees?WithTheOracle'
 

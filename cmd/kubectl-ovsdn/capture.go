@@ -107,9 +107,13 @@ func (c *capturer) parse(flags *genericclioptions.ConfigFlags, args []string) er
 	return nil
 }
 
-// captureFlag returns the flag of a field of the spec. Those of duration and bytes are checked as flags.
+// captureFlag returns the flag of a field of the spec.
 func captureFlag(field string) string {
 	switch name := strings.TrimPrefix(field, "spec."); name {
+	case "durationSeconds":
+		return "--duration"
+	case "maxBytes":
+		return "--max-bytes"
 	case "maxPackets":
 		return "--count"
 	case "snapLength":

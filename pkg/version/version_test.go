@@ -44,7 +44,7 @@ func TestTimeIsInUTCOrNone(t *testing.T) {
 	}
 }
 
-// Every program answers --version, in one line, with what `make build` stamps.
+// Each program, in the short tier only ovsdn-cni, prints with --version one line with what `make build` stamps.
 func TestEveryProgramPrintsItsVersion(t *testing.T) {
 	pattern := "../../cmd/*"
 	if testing.Short() {
@@ -53,7 +53,7 @@ func TestEveryProgramPrintsItsVersion(t *testing.T) {
 	}
 	programs, err := filepath.Glob(pattern)
 	if err != nil || len(programs) == 0 {
-		t.Fatalf("got programs %v, error %v", programs, err)
+		t.Fatalf("programs %s: got %v, error %v, want at least one", pattern, programs, err)
 	}
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-trimpath", "-o", dir + "/",

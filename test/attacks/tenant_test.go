@@ -52,7 +52,7 @@ func testTenants(t *testing.T, w *world) {
 	})
 	t.Run("services", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("complete tier: TestCapabilities has services and node ports of tenants")
+			t.Skip("complete tier: services take seconds to be in use; the short tier has TestTraceFrontends, and others' services and node ports in TestCapabilities")
 		}
 		testTenantServices(t, w)
 	})

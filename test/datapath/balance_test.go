@@ -118,13 +118,19 @@ func numbered(states []compiled.State) ovs.State {
 // replace installs the state on the node's switch, and waits until the datapath uses it.
 func replace(t *testing.T, node *datapath.Node, want ovs.State) {
 	t.Helper()
+	write(t, node, want)
+	node.Revalidate(t)
+}
+
+// write is replace without the revalidation of megaflows.
+func write(t *testing.T, node *datapath.Node, want ovs.State) {
+	t.Helper()
 	bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
 	defer bridge.Close()
 	want.LearnedTable = compiled.AffinityTable
 	if _, err := bridge.Replace(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	node.Revalidate(t)
 }
 
 // routeServices gives the nodes the route to services that the agent sets.

@@ -94,6 +94,7 @@ func faultParts() []part {
 		{"Node deleted", seeNodeDeleted},
 		{"bridge changed by another program", seeForeignChanges},
 		{"sysctl changed by another program", seeForeignSysctl},
+		{"leader killed", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, func() { x.killLeader(t) }) }},
 	}
 }
 
@@ -112,9 +113,7 @@ func modeParts() []part {
 			part{"newborn pods", func(t *testing.T, x *trio) { tryFirstPackets(t, x.cluster, capabilityFirsts) }}),
 		{"verification", testVerification},
 		{"egress IPs", seeEgressIPs},
-		sideBySide("replacements",
-			part{"pod", seePodReplaced},
-			part{"leader", func(t *testing.T, x *trio) { testControllerKilled(t, x.cluster, func() { x.killLeader(t) }) }}),
+		{"pod replaced", seePodReplaced},
 	}
 }
 

@@ -73,6 +73,7 @@ func testNodeJoinsAndLeaves(t *testing.T, x *trio) {
 		x.Warned(t, began, "HostSubnet", "overlaps", "overlaps", fixture.Node2)
 		x.notWarned(t, began, "HostSubnet", "reuses", controllerService)
 	})
+	x.returnsTo(t, before) // the next part compares with the current state
 }
 
 // makeHostSubnet makes one for a machine that there is not, which goes with the test.

@@ -114,7 +114,8 @@ func (f Frontend) toEndpoint() []ovs.Action {
 }
 
 // buckets returns the buckets of the frontend's group, which have the number of slots together. Open vSwitch gives each bucket as many slots as its weight if
-// the weights add up to a power of two and one of them is 1: so the first endpoint has a second bucket, of weight 1.
+// the weights add up to a power of two and one of them is 1: so the first endpoint has a second bucket, of weight 1. (With one endpoint, only more than minSlots
+// require it.)
 func (f Frontend) buckets(slots int) []ovs.Bucket {
 	next := tableTranslate
 	if f.Affinity > 0 {
@@ -194,7 +195,8 @@ const (
 	maxSlots = 256
 )
 
-// slotsOf returns the number of slots of a group: the smallest with which the shares of all endpoints are within a twentieth of each other, up to maxSlots.
+// slotsOf returns the number of slots of a group: on the userspace datapath maxSlots, on the kernel's the smallest with which the shares of all endpoints are
+// within a twentieth of each other, up to maxSlots.
 func (n Node) slotsOf(endpoints int) int {
 	if n.Userspace {
 		return maxSlots

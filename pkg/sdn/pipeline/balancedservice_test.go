@@ -11,17 +11,20 @@ import (
 func TestSlots(t *testing.T) {
 	for _, userspace := range []bool{false, true} {
 		for endpoints := 1; endpoints <= MaxEndpoints; endpoints++ {
-			slots := Node{Userspace: userspace}.slotsOf(endpoints)
-			if slots&(slots-1) != 0 || slots < minSlots || slots > maxSlots || userspace && slots != maxSlots {
-				t.Errorf("%d endpoints, userspace %v: got %d slots, want a power of two from %d to %d", endpoints, userspace, slots, minSlots, maxSlots)
+			slots, least := Node{Userspace: userspace}.slotsOf(endpoints), minSlots
+			if userspace {
+				least = maxSlots
+			}
+			if slots&(slots-1) != 0 || slots < least || slots > maxSlots {
+				t.Errorf("%d endpoints, userspace %v: got %d slots, want a power of two from %d to %d", endpoints, userspace, slots, least, maxSlots)
 			}
 			shares := sharesOf(slots, endpoints)
-			least, most := slices.Min(shares), slices.Max(shares)
+			smallest, largest := slices.Min(shares), slices.Max(shares)
 			if got := sum(shares); got != slots {
 				t.Errorf("%d endpoints, userspace %v: sum of shares: got %d, want %d", endpoints, userspace, got, slots)
 			}
-			if least < 1 || most-least > 1 || endpoints <= 12 && 20*(most-least) > most {
-				t.Errorf("%d endpoints, userspace %v: got shares of %d to %d", endpoints, userspace, least, most)
+			if smallest < 1 || largest-smallest > 1 || endpoints <= 12 && 20*(largest-smallest) > largest {
+				t.Errorf("%d endpoints, userspace %v: got shares of %d to %d", endpoints, userspace, smallest, largest)
 			}
 		}
 	}

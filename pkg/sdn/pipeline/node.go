@@ -24,8 +24,8 @@ type Node struct {
 	// Userspace is for Open vSwitch's userspace datapath:
 	//   - Its conntrack ignores the ports of SCTP: one association would pass the replies of all others between the same two pods. Rules evaluate both directions.
 	//   - Its conntrack passes fragments on unchanged: rules with ports allow the later fragments, which have no ports, by their addresses.
-	//   - It may change the wrong one of two megaflows that overlap (flow_put_on_pmd in dpif-netdev.c of Open vSwitch 3.1): the groups of services all have the
-	//     same number of slots, so that their megaflows have equal masks.
+	//   - Open vSwitch 3.1.0 may change the wrong one of two megaflows that overlap (flow_put_on_pmd in dpif-netdev.c): the groups of services all have the
+	//     same number of slots, so that their megaflows have equal masks. Other flows have no such protection.
 	Userspace bool
 
 	// FlowExport is the zero value unless the node exports flows by IPFIX.

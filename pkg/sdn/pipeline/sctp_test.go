@@ -14,16 +14,16 @@ func TestTraceStatelessSCTP(t *testing.T) {
 	sw, bridge := realSwitch(t)
 	for _, tc := range []struct {
 		name, protocol string
-		stateless      bool
+		userspace      bool
 		out, in        string // the ports to which replies of the pod and replies to the pod are output; "" if they are dropped
 	}{
 		{"TCP", "tcp", true, "1", "3"},
-		{"SCTP with ports", "sctp", false, "1", "3"},
-		{"SCTP without ports", "sctp", true, "", ""},
+		{"SCTP on the kernel's datapath", "sctp", false, "1", "3"},
+		{"SCTP on the userspace datapath", "sctp", true, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := inMode(config.ModeNetworkPolicy)
-			n.Userspace = tc.stateless
+			n.Userspace = tc.userspace
 			flows := static(t, n).Flows
 			addr := netip.MustParseAddr("10.128.0.3")
 			isolated := Pod{OFPort: 3, MAC: config.MAC(addr), Addrs: []netip.Addr{addr}, Policies: PodPolicies{Evaluated: true, Ingress: true, Egress: true}}

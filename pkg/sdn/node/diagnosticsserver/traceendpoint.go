@@ -36,8 +36,8 @@ func newEndpointSearch(exists bool) *endpointSearch {
 	return s
 }
 
-// next reports whether another hash value may select the wanted endpoint, after one that selected this one. Buckets have nearly the same weight, and successive
-// values select all of them before one again.
+// next reports whether another hash value may select the wanted endpoint, after one that selected this one. Endpoints have nearly the same number of slots, and
+// successive values select all of them before one again.
 func (s *endpointSearch) next(selected netip.AddrPort) bool {
 	s.known++
 	if !s.seen[selected] {

@@ -175,7 +175,7 @@ func (n *node) compiler() pipeline.Node {
 }
 
 // start starts an agent that lives until the test ends or the returned function is called. It waits until the flows of all recovered pods are installed or rejected:
-// the store's first replacement may have deleted them.
+// unlike in the product, the store runs before Recover, and its first replacement may delete the flows of pods that are not recovered yet.
 func (n *node) start(t testing.TB) (*agent, func()) {
 	t.Helper()
 	a, stop := n.boot(t)
