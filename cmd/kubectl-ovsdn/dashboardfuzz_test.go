@@ -21,10 +21,10 @@ func FuzzDashboard(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, path, body string) {
 		r, err := http.NewRequest(method, "http://"+testAddress, strings.NewReader(body))
 		if err != nil {
-			t.Skip()
+			return // not a request
 		}
 		if r.URL, err = url.ParseRequestURI(path); err != nil {
-			t.Skip()
+			return // not a request
 		}
 		api := &apiTransport{}
 		d := newTestDashboard(t, api)
