@@ -12,8 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/ovsdn/ovsdn/images/product"
@@ -167,47 +165,5 @@ func TestImagesArePinnedByDigest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
-	}
-}
-
-// Both ways to install create the namespace that represents the host networks by default, with OpenShift's label.
-func TestHostNetworkNamespaceIsMade(t *testing.T) {
-	t.Parallel() // as other tests with an API server
-	c := newCluster(t)
-	for _, name := range node.Defaults().HostNetworkNamespaces {
-		ns, err := c.admin.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
-		must(t, err)
-		want := map[string]string{"policy-group.network.openshift.io/host-network": "", corev1.LabelMetadataName: name}
-		if diff := cmp.Diff(want, ns.Labels); diff != "" {
-			t.Errorf("labels of %s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
-// Tenants that may edit a namespace may create traces and probes in it, and have no other right of diagnostics: captures have a role of their own.
-func TestDiagnosticsRoles(t *testing.T) {
-	t.Parallel() // as other tests with an API server
-	c := newCluster(t)
-	rule := func(resources string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{"diagnostics.ovsdn.io"}, Resources: strings.Fields(resources), Verbs: verbs}
-	}
-	for name, want := range map[string]rbacv1.ClusterRole{
-		"ovsdn-traces": {
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
-			Rules:      []rbacv1.PolicyRule{rule("traces", "create")},
-		},
-		"ovsdn-probes": {
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
-			Rules:      []rbacv1.PolicyRule{rule("probes", "create")},
-		},
-		"ovsdn-verifications":      {Rules: []rbacv1.PolicyRule{rule("verifications", "create")}},
-		"ovsdn-captures":           {Rules: []rbacv1.PolicyRule{rule("captures/attach", "create")}},
-		"ovsdn-diagnostics-reader": {Rules: []rbacv1.PolicyRule{rule("nodestatuses nodetraffics", "get", "list"), rule("nodeflows", "get")}},
-	} {
-		got, err := c.admin.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
-		must(t, err)
-		if diff := cmp.Diff(want, rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Labels: got.Labels}, Rules: got.Rules}); diff != "" {
-			t.Errorf("ClusterRole %s (-want +got):\n%s", name, diff)
-		}
 	}
 }

@@ -33,10 +33,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// start runs a leader's controller with the authority and the rights of deploy/rbac, and returns an administrator's configuration.
-func start(t *testing.T, authority *certificates.Authority) *rest.Config {
+// start runs a leader's controller with the authority and the rights of deploy/rbac, beside two nodes.
+func start(t *testing.T, config *rest.Config, authority *certificates.Authority) {
 	t.Helper()
-	config := apitest.Start(t)
 	apitest.ApplyRights(t, config)
 	for name, hostIP := range map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"} {
 		apitest.AddNode(t, config, name, hostIP, "10.128."+hostIP[len(hostIP)-1:]+".0/24")
@@ -52,7 +51,6 @@ func start(t *testing.T, authority *certificates.Authority) *rest.Config {
 		running.Wait()
 		apitest.Disconnect(kube, ours)
 	})
-	return config
 }
 
 func client(t *testing.T, config *rest.Config) kubernetes.Interface {
@@ -66,7 +64,9 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 func TestController(t *testing.T) {
 	authority, err := certificates.NewAuthority(time.Now(), nil)
 	must(t, err)
-	config := start(t, authority)
+	config := apitest.Start(t)
+	t.Run("approved by another", func(t *testing.T) { testApprovedByAnother(t, config, authority) })
+	start(t, config, authority)
 	admin := client(t, config)
 	agent := client(t, apitest.AsPod(t, config, certificates.Namespace, "ovsdn-node", "node1"))
 	nowhere := client(t, apitest.AsServiceAccount(config, certificates.Namespace, "ovsdn-node"))
@@ -130,10 +130,7 @@ func awaitFinished(t *testing.T, kube kubernetes.Interface, name string) (o *cer
 }
 
 // A request that is not allowed gets no certificate, also if an administrator has approved it.
-func TestController_approvedByAnother(t *testing.T) {
-	authority, err := certificates.NewAuthority(time.Now(), nil)
-	must(t, err)
-	config := apitest.Start(t)
+func testApprovedByAnother(t *testing.T, config *rest.Config, authority *certificates.Authority) {
 	kube, ours := apitest.Clients(t, config)
 	defer apitest.Disconnect(kube, ours)
 	c, err := New(kube, ours, func() *certificates.Authority { return authority })
