@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/attacks"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -103,6 +104,7 @@ func modeParts() []part {
 	return []part{
 		{"mode multitenant", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeMultitenant) }},
 		{"tenants", seeTenants},
+		{"attacks", tryAttacks},
 		{"namespace created again", seeNamespaceAgain},
 		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
 		sideBySide("rules",
@@ -215,6 +217,14 @@ func seeTenants(t *testing.T, x *trio) {
 		r.change(t, 2, "global")
 	})
 	m.edges(t)
+}
+
+// tryAttacks tries those of the short tier. TestAttacks tries all.
+func tryAttacks(t *testing.T, x *trio) {
+	if !testing.Short() {
+		return
+	}
+	attacks.Try(t, x.Cluster)
 }
 
 // seePolicies plays some cases against the oracle.

@@ -44,6 +44,17 @@ func testStolenNode(t *testing.T, w *world) {
 			})
 		})
 	}
+	t.Run("relay to a third node", func(t *testing.T) {
+		w.try(t, attack{
+			position: aNode, sent: "VXLAN from node2 to node1 for a pod of node3", send: vtep(w.node2.NetNS, node1, w.victimVNID, udp(w.v3, w.v2.MAC, w.v2.Addr)),
+			at: []receiver{podFrom(w.v3, w.v1)},
+		})
+	})
+	w.tryOtherFrames(t, node1, victim, counted)
+}
+
+// tryOtherFrames has node2 tunnel other frames than those of IPv4 to node1.
+func (w *world) tryOtherFrames(t *testing.T, node1 netip.Addr, victim []receiver, counted []counter) {
 	t.Run("ARP as another node's gateway", func(t *testing.T) {
 		w.try(t, attack{
 			position: aNode, sent: "ARP from node2 as the gateway and as a pod of node3", packets: 4,
@@ -57,12 +68,6 @@ func testStolenNode(t *testing.T, w *world) {
 				return frames
 			}),
 			at: victim, counters: counted,
-		})
-	})
-	t.Run("relay to a third node", func(t *testing.T) {
-		w.try(t, attack{
-			position: aNode, sent: "VXLAN from node2 to node1 for a pod of node3", send: vtep(w.node2.NetNS, node1, w.victimVNID, udp(w.v3, w.v2.MAC, w.v2.Addr)),
-			at: []receiver{podFrom(w.v3, w.v1)},
 		})
 	})
 	t.Run("IPv6 and tags inside", func(t *testing.T) {

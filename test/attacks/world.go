@@ -38,9 +38,8 @@ type world struct {
 	node1, node2, node3, outside fixture.Machine
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, c *fixture.Cluster) *world {
 	t.Helper()
-	c := run().Cluster(t)
 	w := &world{
 		Cluster: c, attackers: c.Namespace(t), victims: c.Namespace(t), globals: c.Namespace(t), guarded: c.Namespace(t),
 		node1: c.Machine(t, fixture.Node1), node2: c.Machine(t, fixture.Node2), node3: c.Machine(t, fixture.Node3), outside: c.Machine(t, lab.Outside),

@@ -58,22 +58,32 @@ func testCredentials(t *testing.T, w *world) {
 	if _, err := th.kube.CoreV1().Nodes().Get(t.Context(), fixture.Node2, metav1.GetOptions{}); err != nil {
 		t.Fatalf("the token is of no use: %v", err)
 	}
-	merge := func(patch string) []byte { return []byte(patch) }
-	event := func(host, kind, name string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := th.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-				ObjectMeta:     metav1.ObjectMeta{GenerateName: "attack-", Namespace: metav1.NamespaceDefault},
-				InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Type: corev1.EventTypeWarning, Reason: "Attack", Message: "attack",
-				Source: corev1.EventSource{Component: "ovsdn-node", Host: host},
-			}, metav1.CreateOptions{})
-			return err
-		}
+	for _, r := range th.requests(w) {
+		t.Run(r.name, func(t *testing.T) {
+			err := r.do(t.Context())
+			arrived := 0
+			if err == nil {
+				arrived = 1
+				fixture.Arrived(t, "the API server accepts it, want that it is forbidden")
+			} else if !apierrors.IsForbidden(err) {
+				t.Errorf("got %v, want that it is forbidden", err)
+			}
+			report(t, attack{position: apiClient, sent: "with the token of the agent of node2: " + r.name}, arrived, []string{"refusal: " + errText(err)})
+		})
 	}
+}
+
+// request is one of the API that must be forbidden.
+type request struct {
+	name string
+	do   func(context.Context) error
+}
+
+// requests returns those of a thief.
+func (th thief) requests(w *world) []request {
+	merge := func(patch string) []byte { return []byte(patch) }
 	status := `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"True","reason":"Attack"}]}}`
-	for _, a := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	return []request{
 		{"write the status of another Node", func(ctx context.Context) error {
 			_, err := th.kube.CoreV1().Nodes().Patch(ctx, fixture.Node1, types.StrategicMergePatchType, merge(status), metav1.PatchOptions{}, "status")
 			return err
@@ -102,9 +112,9 @@ func testCredentials(t *testing.T, w *world) {
 			_, err := th.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, merge(`{"pluginName":"redhat/openshift-ovs-subnet"}`), metav1.PatchOptions{})
 			return err
 		}},
-		{"an Event as another node", event(fixture.Node1, "Node", fixture.Node2)},
-		{"an Event about another Node", event(fixture.Node2, "Node", fixture.Node1)},
-		{"an Event about a Service", event(fixture.Node2, "Service", "kubernetes")},
+		{"an Event as another node", th.event(fixture.Node1, "Node", fixture.Node2)},
+		{"an Event about another Node", th.event(fixture.Node2, "Node", fixture.Node1)},
+		{"an Event about a Service", th.event(fixture.Node2, "Service", "kubernetes")},
 		{"read secrets", func(ctx context.Context) error {
 			_, err := th.kube.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
 			return err
@@ -119,18 +129,18 @@ func testCredentials(t *testing.T, w *world) {
 			_, err := th.kube.CoreV1().ServiceAccounts(productNamespace).CreateToken(ctx, "ovsdn-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 			return err
 		}},
-	} {
-		t.Run(a.name, func(t *testing.T) {
-			err := a.do(t.Context())
-			arrived := 0
-			if err == nil {
-				arrived = 1
-				fixture.Arrived(t, "the API server accepts it, want that it is forbidden")
-			} else if !apierrors.IsForbidden(err) {
-				t.Errorf("got %v, want that it is forbidden", err)
-			}
-			report(t, attack{position: apiClient, sent: "with the token of the agent of node2: " + a.name}, arrived, []string{"refusal: " + errText(err)})
-		})
+	}
+}
+
+// event returns a function that reports on an object as the agent of a node.
+func (th thief) event(host, kind, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := th.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "attack-", Namespace: metav1.NamespaceDefault},
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Type: corev1.EventTypeWarning, Reason: "Attack", Message: "attack",
+			Source: corev1.EventSource{Component: "ovsdn-node", Host: host},
+		}, metav1.CreateOptions{})
+		return err
 	}
 }
 
