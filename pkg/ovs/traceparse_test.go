@@ -229,3 +229,61 @@ func TestTraceArguments(t *testing.T) {
 		}
 	}
 }
+
+// A packet with another destination port has the same trace if no pass of the first one distinguishes the ports.
+func TestTrace_withDestPort(t *testing.T) {
+	for _, tc := range []struct {
+		report  string
+		matched map[uint16]bool
+	}{
+		{"networkpolicy-denied", map[uint16]bool{80: true, 81: true, 65535: true}},    // no pass
+		{"multitenant-isolation", map[uint16]bool{53: true, 4095: true, 4096: false}}, // tp_dst=0x0/0xf000
+		{"multitenant-endpoints", map[uint16]bool{443: true, 442: false}},             // tp_dst=443
+		{"networkpolicy-affinity", map[uint16]bool{80: false}},                        // an action changes the port
+		{"subnet-tunnel", map[uint16]bool{0: false}},                                  // ICMP
+	} {
+		report, err := os.ReadFile("testdata/trace/" + tc.report + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		trace, err := ovs.NewTraceParser(traceTables()).Parse(string(report))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port, want := range tc.matched {
+			before := traceSummary(trace)
+			got, ok := trace.WithDestPort(port)
+			if ok != want {
+				t.Errorf("%s: port %d has the same trace: %t, want %t", tc.report, port, ok, want)
+			}
+			if ok && (traceSummary(got) != before || got.Passes[0].End["tp_dst"] != fmt.Sprint(port)) {
+				t.Errorf("%s: port %d: got\n%s with port %s", tc.report, port, traceSummary(got), got.Passes[0].End["tp_dst"])
+			}
+			if traceSummary(trace) != before {
+				t.Errorf("%s: the trace itself has changed", tc.report)
+			}
+		}
+	}
+}
+
+// The port of a megaflow in a form that is unknown is the exact port.
+func TestTrace_withDestPort_unknownForm(t *testing.T) {
+	report, err := os.ReadFile("testdata/trace/multitenant-isolation.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"no megaflows": regexp.MustCompile(`(?m)^Megaflow: .*\n`).ReplaceAllString(string(report), ""),
+		"another form": strings.ReplaceAll(string(report), "tp_dst=0x0/0xf000", "tp_dst=0..4095"),
+	} {
+		trace, err := ovs.NewTraceParser(traceTables()).Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port, want := range map[uint16]bool{53: true, 54: false} {
+			if _, ok := trace.WithDestPort(port); ok != want {
+				t.Errorf("%s: port %d has the same trace: %t, want %t", name, port, ok, want)
+			}
+		}
+	}
+}

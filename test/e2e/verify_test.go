@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/lab"
 )
 
 // verification asks the diagnostics API as the administrator, for the pairs with a pod of the namespace.
@@ -56,4 +58,95 @@ func testVerification(t *testing.T, x *trio) {
 	fixture.Eventually(t, fixture.SyncTime, "kubectl ovsdn verify", func(ctx context.Context) error {
 		return x.kubectlOVSDN(ctx, nil, "verify", "--sample=20")
 	})
+}
+
+// TestVerificationOfManyPods verifies 60 pods with 30 policies on three nodes: it takes half a minute at most.
+func TestVerificationOfManyPods(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: 60 pods, and a bound in time")
+	}
+	c := ownCluster(t, "e2e-verify", lab.Shape{Nodes: 3, Mode: lab.NetworkPolicy, Install: fixture.Install()})
+	const namespaces, podsEach, limit = 6, 10, 30 * time.Second
+	all := make([]string, namespaces)
+	for i := range all {
+		all[i] = c.Namespace(t)
+		for j := range podsEach {
+			p := fixture.Netexec(fmt.Sprintf("p%d", j), c.Nodes()[j%3])
+			p.Labels["team"] = fmt.Sprint(j % 3)
+			p.Spec.Containers[0].ReadinessProbe = nil
+			c.Create(t, all[i], p)
+		}
+	}
+	for i, ns := range all {
+		for _, p := range verifiedPolicies(ns, all[(i+1)%namespaces]) {
+			c.SetPolicy(t, p)
+		}
+	}
+	for _, ns := range all {
+		for j := range podsEach {
+			c.Ready(t, ns, fmt.Sprintf("p%d", j))
+		}
+	}
+	verify := func(ctx context.Context) (o diagnostics.Verification, err error) {
+		err = c.kubectlOVSDN(ctx, &o, "verify")
+		return o, err
+	}
+	fixture.Eventually(t, fixture.SyncTime, "verify all pods without differences", func(ctx context.Context) error {
+		_, err := verify(ctx)
+		return err
+	})
+	before := map[string]time.Duration{}
+	for _, node := range c.Nodes() {
+		before[node] = c.cpuTime(t, node, vswitchdService)
+	}
+	began := time.Now()
+	got, err := verify(t.Context())
+	took := time.Since(began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d questions about %d pods in %.1fs", got.Status.Questions, got.Status.Pods, took.Seconds())
+	if took > limit {
+		t.Errorf("it took %.1fs, want at most %v", took.Seconds(), limit)
+	}
+	for _, node := range c.Nodes() {
+		share := (c.cpuTime(t, node, vswitchdService) - before[node]).Seconds() / took.Seconds()
+		t.Logf("ovs-vswitchd of %s used %.0f%% of a processor, for packets too", node, 100*share)
+	}
+}
+
+// verifiedPolicies are five policies of a namespace: some ports and a range of its own pods, one port for a team of another namespace, and one for the egress of a team.
+func verifiedPolicies(ns, other string) []*networkingv1.NetworkPolicy {
+	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
+	port := func(protocol *corev1.Protocol, from, end int32) networkingv1.NetworkPolicyPort {
+		number := intstr.FromInt32(from)
+		p := networkingv1.NetworkPolicyPort{Protocol: protocol, Port: &number}
+		if end > from {
+			p.EndPort = &end
+		}
+		return p
+	}
+	team := func(n string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"team": n}}
+	}
+	own := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}
+	others := []networkingv1.NetworkPolicyPeer{{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: other}}, PodSelector: team("1"),
+	}}
+	ingress := func(name string, subject *metav1.LabelSelector, from []networkingv1.NetworkPolicyPeer, ports ...networkingv1.NetworkPolicyPort) *networkingv1.NetworkPolicy {
+		return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: *subject, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: from, Ports: ports}},
+		}}
+	}
+	return []*networkingv1.NetworkPolicy{
+		ingress("web", team("0"), own, port(&tcp, 8080, 0), port(&tcp, 443, 0)),
+		ingress("range", team("0"), own, port(&tcp, 9000, 9100)),
+		ingress("dns", team("1"), own, port(&udp, 53, 0)),
+		ingress("shared", team("2"), others, port(&tcp, 5432, 0)),
+		{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "egress"}, Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: *team("2"), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+			Egress: []networkingv1.NetworkPolicyEgressRule{{To: own, Ports: []networkingv1.NetworkPolicyPort{port(&tcp, 8080, 0), port(&udp, 53, 0)}}},
+		}},
+	}
 }

@@ -69,7 +69,7 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 		return nil, err
 	}
 	pods := n.Pods()
-	b := &traceBatch{Handler: h, network: n, pods: pods, names: newNames(n, pods)}
+	b := &traceBatch{Handler: h, network: n, pods: pods, names: newNames(n, pods), known: map[diagnostics.TracePacket][]*ovs.Trace{}}
 	before := n.Store.Snapshot()
 	timed, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
@@ -99,6 +99,7 @@ type traceBatch struct {
 	pods    []sandbox.Pod
 	names   *names
 	packets []batchPacket
+	known   map[diagnostics.TracePacket][]*ovs.Trace // by packet without its destination port
 }
 
 // batchPacket is the trace of a packet, or why there is none.
@@ -107,7 +108,8 @@ type batchPacket struct {
 	reason string
 }
 
-// add traces a packet and waits, for four times as long as it took. The error is that of the context.
+// add traces a packet and waits, for four times as long as it took. A packet that takes the path of one before, but for its destination port, is not traced. The
+// error is that of the context.
 func (b *traceBatch) add(ctx context.Context, p diagnostics.TracePacket) error {
 	t := &tracer{Network: b.network, node: b.options.NodeName, pods: b.pods, names: b.names, tables: b.tables, parser: b.parser}
 	unknown := func(err error) error {
@@ -125,6 +127,10 @@ func (b *traceBatch) add(ctx context.Context, p diagnostics.TracePacket) error {
 	if err != nil {
 		return unknown(err)
 	}
+	if t.trace = b.equal(p); t.trace != nil {
+		b.packets = append(b.packets, batchPacket{tracer: t})
+		return ctx.Err()
+	}
 	begin := time.Now()
 	report, err := b.network.Switch.Trace(ctx, packet)
 	took := time.Since(begin)
@@ -139,7 +145,24 @@ func (b *traceBatch) add(ctx context.Context, p diagnostics.TracePacket) error {
 		return unknown(fmt.Errorf("the agent of node %s can't read the trace: %w", t.node, err))
 	}
 	b.packets = append(b.packets, batchPacket{tracer: t})
+	key := withoutPort(p)
+	b.known[key] = append(b.known[key], t.trace)
 	return nil
+}
+
+// equal returns the trace of a packet by that of another one; nil: none is known.
+func (b *traceBatch) equal(p diagnostics.TracePacket) *ovs.Trace {
+	for _, known := range b.known[withoutPort(p)] {
+		if trace, ok := known.WithDestPort(p.DestinationPort); ok {
+			return trace
+		}
+	}
+	return nil
+}
+
+func withoutPort(p diagnostics.TracePacket) diagnostics.TracePacket {
+	p.DestinationPort = 0
+	return p
 }
 
 // desired returns the flows of all traces that the agent installed: before the first trace, or in the meantime.

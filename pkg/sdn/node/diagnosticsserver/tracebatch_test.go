@@ -47,6 +47,17 @@ func batchPackets() []diagnostics.TracePacket {
 	}
 }
 
+// fromPorts returns each packet from so many source ports, so that each is traced.
+func fromPorts(count int, packets ...diagnostics.TracePacket) (all []diagnostics.TracePacket) {
+	for i := range count {
+		for _, p := range packets {
+			p.SourcePort = uint16(40_000 + i) //nolint:gosec // a port
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 func verdicts(results []diagnostics.TraceResult) (all []diagnostics.Verdict) {
 	for _, r := range results {
 		all = append(all, r.Verdict)
@@ -142,6 +153,52 @@ func matchOf(t *testing.T, flows []string, texts ...string) string {
 	return regexp.MustCompile(`cookie=\w+, ?`).ReplaceAllString(strings.TrimSpace(match), "")
 }
 
+// countedTraces counts traces.
+type countedTraces struct {
+	Switch
+	traces int
+}
+
+func (s *countedTraces) Trace(ctx context.Context, p ovs.TracePacket) (string, error) {
+	s.traces++
+	return s.Switch.Trace(ctx, p)
+}
+
+// TestTraces_ports: the results of a batch are those of single traces also for the packets that are not traced, since they differ from another one only in a
+// destination port that no flow distinguishes.
+func TestTraces_ports(t *testing.T) {
+	tier.Parallel(t)
+	n := newTraceNode(t)
+	n.setMode(t, config.ModeNetworkPolicy, false)
+	n.sw.OFCtl(t, "add-flow", "br0", "table=70,priority=65000,tcp,nw_dst=10.128.0.4,tp_dst=443,actions=drop")
+	n.sw.OFCtl(t, "add-flow", "br0", "table=70,priority=65000,tcp,nw_dst=10.128.0.4,tp_dst=0x2000/0xffe0,actions=drop")
+	counted := &countedTraces{Switch: n.bridge}
+	changed := *n.network
+	changed.Switch = counted
+	n.SetNetwork(&changed)
+	ports := []uint16{443, 1, 80, 81, 442, 444, 0x1fff, 0x2000, 0x201f, 0x2020, 47_123, 65_535}
+	var packets []diagnostics.TracePacket
+	for _, to := range []string{"10.128.0.4", "10.129.0.9"} {
+		for _, port := range ports {
+			packet := packetTo("pod/default/web", to)
+			packet.DestinationPort = port
+			packets = append(packets, packet)
+		}
+	}
+	results := n.batchOf(t, packets...)
+	traces := counted.traces
+	if len(results) != len(packets) || traces > len(packets)/2 {
+		t.Errorf("got %d results of %d packets by %d traces, want at most half of them", len(results), len(packets), traces)
+	}
+	for i, got := range results {
+		p := packets[i]
+		want := n.traced(t, fmt.Sprintf("from=%s destination=%s protocol=TCP destinationPort=%d", p.From, p.Destination, p.DestinationPort))
+		if got.Verdict != want.Verdict || got.Reason != want.Reason || !slices.Equal(got.Outputs, want.Outputs) {
+			t.Errorf("port %d of %s: got %+v, want %v %q %+v", p.DestinationPort, p.Destination, got, want.Verdict, want.Reason, want.Outputs)
+		}
+	}
+}
+
 func TestTraces_refused(t *testing.T) {
 	c := newClient(t)
 	c.network.Store(newNetwork(nil, nil))
@@ -199,7 +256,7 @@ func TestTraces_pause(t *testing.T) {
 	changed := *n.network
 	changed.Switch = slow
 	n.SetNetwork(&changed)
-	n.batchOf(t, slices.Repeat(batchPackets()[:1], 5)...)
+	n.batchOf(t, fromPorts(5, batchPackets()[0])...)
 	if len(slow.begins) != 5 || slow.tooEarly != 0 {
 		t.Errorf("got %d traces, %d of them less than %d times a trace after the previous one", len(slow.begins), slow.tooEarly, batchPause)
 	}
@@ -217,7 +274,7 @@ func TestTraces_pause(t *testing.T) {
 func BenchmarkTraces(b *testing.B) {
 	n := newTraceNode(b)
 	n.setMode(b, config.ModeNetworkPolicy, false)
-	packets := slices.Repeat(batchPackets()[:4], diagnostics.MaxTraceBatch/4)
+	packets := fromPorts(diagnostics.MaxTraceBatch/4, batchPackets()[:4]...)
 	traced := 0
 	begin := time.Now()
 	for b.Loop() {
