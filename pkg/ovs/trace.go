@@ -29,6 +29,12 @@ type TracePacket struct {
 	Lookup TraceLookup
 }
 
+// TraceReport is what vswitchd reports about a packet.
+type TraceReport struct {
+	Text string
+	Err  error // why there is no report
+}
+
 // TraceLookup is the result of a lookup of a connection.
 type TraceLookup uint8
 

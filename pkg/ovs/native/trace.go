@@ -10,24 +10,46 @@ import (
 
 // Trace returns the report of vswitchd about the packet's way through the flows of the bridge. No packet is sent, and no flow learned.
 func (n *Native) Trace(ctx context.Context, p ovs.TracePacket) (string, error) {
-	arguments, err := p.TraceArguments()
+	reports, err := n.Traces(ctx, []ovs.TracePacket{p})
 	if err != nil {
 		return "", err
 	}
-	bounded, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var text strings.Builder
-	tooLong := false
-	err = n.command(bounded, func(line []byte) {
-		if tooLong = tooLong || text.Len()+len(line) >= ovs.MaxTraceText; tooLong {
-			cancel()
+	return reports[0].Text, reports[0].Err
+}
+
+// Traces is Trace for several packets, with a report for each. vswitchd traces up to ten of them without other work in between.
+func (n *Native) Traces(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
+	reports := make([]ovs.TraceReport, len(packets))
+	var calls [][]string
+	var valid []int // the packet of each call
+	for i, p := range packets {
+		arguments, err := p.TraceArguments()
+		if err != nil {
+			reports[i].Err = err
+			continue
+		}
+		calls, valid = append(calls, append([]string{n.bridge}, arguments...)), append(valid, i)
+	}
+	if len(calls) == 0 {
+		return reports, nil
+	}
+	texts := make([]strings.Builder, len(calls))
+	refused, err := n.commands(ctx, "ofproto/trace", calls, func(call int, line []byte) {
+		text := &texts[call]
+		if text.Len()+len(line) >= ovs.MaxTraceText {
+			reports[valid[call]].Err = fmt.Errorf("the report of ofproto/trace has more than %d bytes", ovs.MaxTraceText)
 			return
 		}
 		text.Write(line)
 		text.WriteByte('\n')
-	}, "ofproto/trace", append([]string{n.bridge}, arguments...)...)
-	if tooLong {
-		return "", fmt.Errorf("the report of ofproto/trace has more than %d bytes", ovs.MaxTraceText)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return text.String(), err
+	for call, i := range valid {
+		if reports[i].Text = texts[call].String(); reports[i].Err == nil {
+			reports[i].Err = refused[call]
+		}
+	}
+	return reports, nil
 }

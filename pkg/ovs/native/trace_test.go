@@ -4,10 +4,13 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"regexp"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/test/ovstest"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
@@ -44,6 +47,8 @@ func TestTrace(t *testing.T) {
 		t.Error("got no error for IGMP")
 	}
 
+	wantReports(t, n, packet, report)
+
 	packet.Protocol = ovs.ProtocolNumberUDP
 	resume := sw.PauseVSwitchd(t)
 	defer resume()
@@ -51,5 +56,27 @@ func TestTrace(t *testing.T) {
 	defer cancel()
 	if _, err := n.Trace(ctx, packet); ctx.Err() == nil || err == nil {
 		t.Errorf("got error %v from a vswitchd that does not answer, want that of the deadline", err)
+	}
+}
+
+// wantReports: of several packets each has its own report or error.
+func wantReports(t *testing.T, n *native.Native, invalid ovs.TracePacket, want string) {
+	t.Helper()
+	valid := invalid
+	valid.Protocol = ovs.ProtocolNumberTCP
+	packets := append(slices.Repeat([]ovs.TracePacket{valid}, 20), invalid, valid)
+	got, err := n.Traces(t.Context(), packets)
+	if err != nil || len(got) != len(packets) {
+		t.Fatalf("got %d reports, %v, want %d", len(got), err, len(packets))
+	}
+	recirculation := regexp.MustCompile(`recirc\S*0x[0-9a-f]+`) // numbers of the trace
+	for i, p := range packets {
+		if p.Protocol == invalid.Protocol {
+			if got[i].Err == nil {
+				t.Errorf("packet %d: got no error for IGMP", i)
+			}
+		} else if got[i].Err != nil || recirculation.ReplaceAllString(got[i].Text, "") != recirculation.ReplaceAllString(want, "") {
+			t.Errorf("packet %d: got %v and\n%swant\n%s", i, got[i].Err, got[i].Text, want)
+		}
 	}
 }

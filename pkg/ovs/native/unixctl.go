@@ -25,31 +25,48 @@ const maxLine = 64 << 10
 
 // command runs a command of vswitchd and calls each for every line of its output. The line is valid only during the call.
 func (n *Native) command(ctx context.Context, each func(line []byte), method string, args ...string) error {
-	conn, err := n.dialControl(ctx)
+	refused, err := n.commands(ctx, method, [][]string{args}, func(_ int, line []byte) { each(line) })
 	if err != nil {
 		return err
+	}
+	return refused[0]
+}
+
+// commands runs a command of vswitchd several times, with the arguments of each call, and calls each for every line of the outputs, one call after the other. It returns
+// the errors by which vswitchd refused calls. vswitchd reads all requests before it answers the first: they must fit into the buffer of its socket.
+func (n *Native) commands(ctx context.Context, method string, calls [][]string, each func(call int, line []byte)) (refused []error, err error) {
+	conn, err := n.dialControl(ctx)
+	if err != nil {
+		return nil, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	request, err := json.Marshal(map[string]any{"id": 0, "method": method, "params": append([]string{}, args...)}) // an empty list must be encoded as [], not null
-	if err != nil {
-		return err
+	var requests []byte
+	for i, args := range calls {
+		request, err := json.Marshal(map[string]any{"id": i, "method": method, "params": append([]string{}, args...)}) // an empty list must be encoded as [], not null
+		if err != nil {
+			return nil, err
+		}
+		requests = append(requests, request...)
 	}
-	if _, err := conn.Write(request); err != nil {
-		return ovs.NewUnavailable(err)
+	if _, err := conn.Write(requests); err != nil {
+		return nil, ovs.NewUnavailable(err)
 	}
 	r := replyReader{Reader: bufio.NewReaderSize(conn, chunk)}
-	err = r.read(each)
-	var refused *commandError
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.As(err, &refused):
-		return fmt.Errorf("%s: %w", method, err)
-	case err != nil:
-		return ovs.NewUnavailable(fmt.Errorf("%s: %w", method, err))
+	refused = make([]error, len(calls))
+	for i := range calls {
+		err := r.read(func(line []byte) { each(i, line) })
+		var reason *commandError
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.As(err, &reason):
+			refused[i] = fmt.Errorf("%s: %w", method, err)
+		case err != nil:
+			return nil, ovs.NewUnavailable(fmt.Errorf("%s: %w", method, err))
+		}
 	}
-	return nil
+	return refused, nil
 }
 
 // print runs a command with a short output.
@@ -82,7 +99,7 @@ type commandError struct{ reason string }
 
 func (e *commandError) Error() string { return "vswitchd: " + e.reason }
 
-// replyReader reads the reply to one command, {"id":0,"result":"…","error":null}, whose members may be in any order.
+// replyReader reads replies to commands, {"id":0,"result":"…","error":null}, whose members may be in any order.
 type replyReader struct {
 	*bufio.Reader
 	line []byte
@@ -90,10 +107,12 @@ type replyReader struct {
 
 var errNoReply = errors.New("invalid reply to a command")
 
+// read reads one reply. A *commandError is that of a whole one.
 func (r *replyReader) read(each func(line []byte)) error {
 	if err := r.expect('{'); err != nil {
 		return err
 	}
+	var refused error
 	answered := false
 	for {
 		name, err := r.word()
@@ -112,9 +131,8 @@ func (r *replyReader) read(each func(line []byte)) error {
 			err = r.skipWord()
 		case name == "error":
 			var reason []string
-			if err = r.text(func(line []byte) { reason = append(reason, string(line)) }); err == nil {
-				err = &commandError{strings.Join(reason, "; ")}
-			}
+			err = r.text(func(line []byte) { reason = append(reason, string(line)) })
+			refused = &commandError{strings.Join(reason, "; ")}
 		case name == "result":
 			answered = true
 			err = r.text(each)
@@ -127,8 +145,8 @@ func (r *replyReader) read(each func(line []byte)) error {
 		switch next, err := r.token(); {
 		case err != nil:
 			return err
-		case next == '}' && answered:
-			return nil
+		case next == '}' && (answered || refused != nil):
+			return refused
 		case next != ',':
 			return errNoReply
 		}

@@ -50,6 +50,21 @@ func TestReplyReader(t *testing.T) {
 	}
 }
 
+// Replies follow each other, also one with an error.
+func TestReplyReader_several(t *testing.T) {
+	r := replyReader{Reader: bufio.NewReaderSize(strings.NewReader(`{"id":0,"result":"one","error":null}{"error":"no\n","id":1,"result":null}`+"\n"+`{"result":"two","id":2}`), 16)}
+	var got []string
+	for range 3 {
+		err := r.read(func(line []byte) { got = append(got, string(line)) })
+		if err != nil {
+			got = append(got, err.Error())
+		}
+	}
+	if diff := cmp.Diff([]string{"one", "vswitchd: no", "two"}, got); diff != "" {
+		t.Errorf("replies (-want +got):\n%s", diff)
+	}
+}
+
 func FuzzReplyReader(f *testing.F) {
 	f.Add(`{"id":0,"result":"one\ntwo\n","error":null}`)
 	f.Add(`{"id":0,"result":null,"error":"\u00e9"}`)

@@ -54,6 +54,7 @@ type Switch interface {
 	DumpFlows(context.Context) ([]ovs.DumpedFlow, error)
 	PortStats(context.Context) ([]openflow.PortStats, error)
 	Trace(context.Context, ovs.TracePacket) (string, error)
+	Traces(context.Context, []ovs.TracePacket) ([]ovs.TraceReport, error)
 }
 
 // Policies identifies the flows of policies (*networkpolicy.Policies).

@@ -15,7 +15,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -23,8 +22,10 @@ import (
 const (
 	batchTimeout = 10 * time.Second
 	maxBatchBody = 512 << 10 // bytes; a packet has some 250
-	// batchPause is the pause after each trace of a batch, in times of the trace: batches take at most a fifth of the thread of vswitchd that also handles flows
-	// and ports, and traces of users wait for one trace at most.
+	// maxTogether is the number of packets of a batch that vswitchd traces without other work in between: the way to it and back takes longer than a trace.
+	maxTogether = 8
+	// batchPause is the pause after these, in times of the traces: batches take at most a fifth of the thread of vswitchd that also handles flows and ports, and
+	// traces of users wait for maxTogether traces at most.
 	batchPause = 4
 )
 
@@ -68,15 +69,15 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 	if err != nil {
 		return nil, err
 	}
-	pods := n.Pods()
-	b := &traceBatch{Handler: h, network: n, pods: pods, names: newNames(n, pods), known: map[diagnostics.TracePacket][]*ovs.Trace{}}
+	b := h.newBatch(n, packets)
 	before := n.Store.Snapshot()
 	timed, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	for _, packet := range packets {
-		if err := b.add(timed, packet); err != nil {
-			break // the client asks again for the others
-		}
+	for group := b.next(); len(group) > 0 && timed.Err() == nil; group = b.next() {
+		b.trace(timed, group)
+	}
+	if open := slices.IndexFunc(b.packets, (*batchPacket).isOpen); open >= 0 {
+		b.packets = b.packets[:open] // the client asks again for the others
 	}
 	if len(b.packets) == 0 {
 		return nil, failf(http.StatusServiceUnavailable, "vswitchd of node %s traced no packet in %v", h.options.NodeName, batchTimeout)
@@ -94,60 +95,59 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 
 // traceBatch has the traces of a request.
 type traceBatch struct {
-	*Handler
 	network *Network
-	pods    []sandbox.Pod
-	names   *names
-	packets []batchPacket
+	packets []*batchPacket
 	known   map[diagnostics.TracePacket][]*ovs.Trace // by packet without its destination port
 }
 
-// batchPacket is the trace of a packet, or why there is none.
+// batchPacket is a packet with its trace, or the reason why there is none. It is open as long as it has neither.
 type batchPacket struct {
-	*tracer
+	tracer
+	packet diagnostics.TracePacket
+	sent   ovs.TracePacket
 	reason string
 }
 
-// add traces a packet and waits, for four times as long as it took. A packet that takes the path of one before, but for its destination port, is not traced. The
-// error is that of the context.
-func (b *traceBatch) add(ctx context.Context, p diagnostics.TracePacket) error {
-	t := &tracer{Network: b.network, node: b.options.NodeName, pods: b.pods, names: b.names, tables: b.tables, parser: b.parser}
-	unknown := func(err error) error {
-		b.packets = append(b.packets, batchPacket{reason: err.Error()})
-		return nil
+func (p *batchPacket) isOpen() bool { return p.trace == nil && p.reason == "" }
+
+func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *traceBatch {
+	b := &traceBatch{network: n, known: map[diagnostics.TracePacket][]*ovs.Trace{}}
+	pods := n.Pods()
+	names := newNames(n, pods)
+	for _, packet := range packets {
+		p := &batchPacket{packet: packet, tracer: tracer{Network: n, node: h.options.NodeName, pods: pods, names: names, tables: h.tables, parser: h.parser}}
+		b.packets = append(b.packets, p)
+		var err error
+		if packet.Endpoint != "" {
+			err = errors.New("traces of a batch select no endpoint")
+		} else if p.request, err = parsePacket(packet.Query()); err == nil {
+			p.sent, err = n.tracePacket(p.node, p.request, pods)
+		}
+		if err != nil {
+			p.reason = err.Error()
+		}
 	}
-	var err error
-	if p.Endpoint != "" {
-		return unknown(errors.New("traces of a batch select no endpoint"))
+	return b
+}
+
+// next returns the open packets to trace next. They differ in more than the destination port: packets that differ only in it and take the path of one that was traced
+// have its trace.
+func (b *traceBatch) next() (group []*batchPacket) {
+	chosen := map[diagnostics.TracePacket]bool{}
+	for _, p := range b.packets {
+		key := withoutPort(p.packet)
+		if !p.isOpen() || chosen[key] {
+			continue
+		}
+		if p.trace = b.equal(p.packet); p.trace != nil {
+			continue
+		}
+		chosen[key] = true
+		if group = append(group, p); len(group) == maxTogether {
+			break
+		}
 	}
-	if t.request, err = parsePacket(p.Query()); err != nil {
-		return unknown(err)
-	}
-	packet, err := b.network.tracePacket(t.node, t.request, b.pods)
-	if err != nil {
-		return unknown(err)
-	}
-	if t.trace = b.equal(p); t.trace != nil {
-		b.packets = append(b.packets, batchPacket{tracer: t})
-		return ctx.Err()
-	}
-	begin := time.Now()
-	report, err := b.network.Switch.Trace(ctx, packet)
-	took := time.Since(begin)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	defer pause.For(ctx, batchPause*took)
-	if err != nil {
-		return unknown(fmt.Errorf("trace the packet on node %s: %w", t.node, err))
-	}
-	if t.trace, err = b.parser.Parse(report); err != nil {
-		return unknown(fmt.Errorf("the agent of node %s can't read the trace: %w", t.node, err))
-	}
-	b.packets = append(b.packets, batchPacket{tracer: t})
-	key := withoutPort(p)
-	b.known[key] = append(b.known[key], t.trace)
-	return nil
+	return group
 }
 
 // equal returns the trace of a packet by that of another one; nil: none is known.
@@ -165,11 +165,48 @@ func withoutPort(p diagnostics.TracePacket) diagnostics.TracePacket {
 	return p
 }
 
+// trace traces packets and waits, for four times as long as it took. They remain open if the context ends.
+func (b *traceBatch) trace(ctx context.Context, group []*batchPacket) {
+	packets := make([]ovs.TracePacket, len(group))
+	for i, p := range group {
+		packets[i] = p.sent
+	}
+	begin := time.Now()
+	reports, err := b.network.Switch.Traces(ctx, packets)
+	took := time.Since(begin)
+	if ctx.Err() != nil {
+		return
+	}
+	defer pause.For(ctx, batchPause*took)
+	for i, p := range group {
+		if err == nil {
+			p.read(reports[i])
+		} else {
+			p.read(ovs.TraceReport{Err: err})
+		}
+		if p.trace != nil {
+			key := withoutPort(p.packet)
+			b.known[key] = append(b.known[key], p.trace)
+		}
+	}
+}
+
+func (p *batchPacket) read(report ovs.TraceReport) {
+	if report.Err != nil {
+		p.reason = fmt.Sprintf("trace the packet on node %s: %v", p.node, report.Err)
+		return
+	}
+	var err error
+	if p.trace, err = p.parser.Parse(report.Text); err != nil {
+		p.reason = fmt.Sprintf("the agent of node %s can't read the trace: %v", p.node, err)
+	}
+}
+
 // desired returns the flows of all traces that the agent installed: before the first trace, or in the meantime.
 func (b *traceBatch) desired(ctx context.Context, before *flowstore.Snapshot) (map[ovs.Key]*flowstore.DesiredFlow, error) {
 	cookies := map[ovs.Key]uint64{}
 	for _, p := range b.packets {
-		if p.tracer != nil {
+		if p.trace != nil {
 			addCookies(cookies, p.trace)
 		}
 	}
@@ -192,8 +229,8 @@ func (b *traceBatch) desired(ctx context.Context, before *flowstore.Snapshot) (m
 	return all, nil
 }
 
-func (p batchPacket) result(desired map[ovs.Key]*flowstore.DesiredFlow) diagnostics.TraceResult {
-	if p.tracer == nil {
+func (p *batchPacket) result(desired map[ovs.Key]*flowstore.DesiredFlow) diagnostics.TraceResult {
+	if p.trace == nil {
 		return diagnostics.TraceResult{Verdict: diagnostics.VerdictUnknown, Reason: p.reason}
 	}
 	p.explainBy(desired)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -153,15 +154,59 @@ func matchOf(t *testing.T, flows []string, texts ...string) string {
 	return regexp.MustCompile(`cookie=\w+, ?`).ReplaceAllString(strings.TrimSpace(match), "")
 }
 
+// partTraces is a switch that refuses the second packet at once, and answers no more after some calls.
+type partTraces struct {
+	Switch
+	calls int
+}
+
+func (s *partTraces) Traces(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
+	if s.calls--; s.calls < 0 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	reports, err := s.Switch.Traces(ctx, packets)
+	if err == nil && len(reports) > 1 {
+		reports[1] = ovs.TraceReport{Err: errors.New("vswitchd: refused")}
+	}
+	return reports, err
+}
+
+// TestTraces_parts: a packet that vswitchd refuses is Unknown, and those before it and after it are not. The answer has the packets before the first one that was not
+// traced in time.
+func TestTraces_parts(t *testing.T) {
+	tier.Parallel(t)
+	n := newTraceNode(t)
+	n.setMode(t, config.ModeNetworkPolicy, false)
+	changed := *n.network
+	changed.Switch = &partTraces{Switch: n.bridge, calls: 1}
+	n.SetNetwork(&changed)
+	b := n.newBatch(&changed, slices.Concat(fromPorts(5, batchPackets()[0]), fromPorts(5, batchPackets()[1])))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	first := b.next()
+	b.trace(ctx, first)
+	b.trace(ctx, b.next())
+	open := slices.IndexFunc(b.packets, (*batchPacket).isOpen)
+	if len(first) != maxTogether || open != maxTogether || b.packets[1].trace != nil || !strings.Contains(b.packets[1].reason, "vswitchd: refused") {
+		t.Errorf("got %d packets at once, the first open one is %d, the second one has reason %q", len(first), open, b.packets[1].reason)
+	}
+	for i, p := range b.packets[:open] {
+		if i != 1 && p.trace == nil {
+			t.Errorf("packet %d: got reason %q", i, p.reason)
+		}
+	}
+}
+
 // countedTraces counts traces.
 type countedTraces struct {
 	Switch
 	traces int
 }
 
-func (s *countedTraces) Trace(ctx context.Context, p ovs.TracePacket) (string, error) {
-	s.traces++
-	return s.Switch.Trace(ctx, p)
+func (s *countedTraces) Traces(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
+	s.traces += len(packets)
+	return s.Switch.Traces(ctx, packets)
 }
 
 // TestTraces_ports: the results of a batch are those of single traces also for the packets that are not traced, since they differ from another one only in a
@@ -226,28 +271,29 @@ func TestTraces_refused(t *testing.T) {
 type slowTraces struct {
 	Switch
 	takes    time.Duration
-	begins   []time.Time
+	together []int // numbers of packets
 	ended    time.Time
 	tooEarly int
 }
 
-func (s *slowTraces) Trace(ctx context.Context, p ovs.TracePacket) (string, error) {
+func (s *slowTraces) Traces(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
 	if !s.ended.IsZero() && time.Since(s.ended) < batchPause*s.takes {
 		s.tooEarly++
 	}
-	s.begins = append(s.begins, time.Now())
+	s.together = append(s.together, len(packets))
 	timer := time.NewTimer(s.takes)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return nil, ctx.Err()
 	}
 	defer func() { s.ended = time.Now() }()
-	return s.Switch.Trace(ctx, p)
+	return s.Switch.Traces(ctx, packets)
 }
 
-// TestTraces_pause: after each trace the agent waits for four times as long, other requests for many traces are refused, and single traces are not.
+// TestTraces_pause: eight packets are traced at once, after which the agent waits for four times as long; other requests for many traces are refused, and single
+// traces are not.
 func TestTraces_pause(t *testing.T) {
 	tier.Parallel(t)
 	n := newTraceNode(t)
@@ -256,9 +302,9 @@ func TestTraces_pause(t *testing.T) {
 	changed := *n.network
 	changed.Switch = slow
 	n.SetNetwork(&changed)
-	n.batchOf(t, fromPorts(5, batchPackets()[0])...)
-	if len(slow.begins) != 5 || slow.tooEarly != 0 {
-		t.Errorf("got %d traces, %d of them less than %d times a trace after the previous one", len(slow.begins), slow.tooEarly, batchPause)
+	n.batchOf(t, fromPorts(20, batchPackets()[0])...)
+	if want := []int{8, 8, 4}; !slices.Equal(slow.together, want) || slow.tooEarly != 0 {
+		t.Errorf("got %d packets at once, want %d; %d times less than %d times a trace after the previous one", slow.together, want, slow.tooEarly, batchPause)
 	}
 	n.batching.Store(true)
 	body := `{"packets":[{"from":"pod/default/web"}]}`
@@ -293,6 +339,13 @@ func BenchmarkTraces(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(time.Since(begin).Microseconds())/200, "µs/ofproto-trace")
+	begin = time.Now()
+	for range 25 {
+		if _, err := n.bridge.Traces(b.Context(), slices.Repeat([]ovs.TracePacket{packet}, maxTogether)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(time.Since(begin).Microseconds())/25/maxTogether, "µs/ofproto-trace-together")
 }
 
 func must(r *traceRequest, err error) *traceRequest {
