@@ -29,6 +29,7 @@ type verifier struct {
 
 	namespace string // "" is all
 	sample    int32
+	packets   bool
 }
 
 func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -38,7 +39,8 @@ func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 		Use:   "verify",
 		Short: "Compare the connections between pods that policies allow with what the flows of all nodes do",
 		Long: "Ask for each pair of pods, with each port in use and one other, whether NetworkPolicies, ClusterNetworkPolicies and VNIDs allow a connection, and what the\n" +
-			"flows of the nodes do with its first packet. No packet is sent. Differences are listed with the flow that decided. Without --namespace all pods of the cluster are\n" +
+			"flows of the nodes do with its first packet. Differences are listed with the flow that decided. No packet is sent, but with --packets one of each connection of TCP and\n" +
+			"UDP, which needs the right to create probes.diagnostics.ovsdn.io, too. Without --namespace all pods of the cluster are\n" +
 			"compared, which needs the right to create verifications.diagnostics.ovsdn.io at the cluster scope. With it, the pairs with both pods in the namespace are, or, with\n" +
 			"that right, with one of them. The exit code is 0 if all pairs were compared, without differences, changes and\n" +
 			"unknown answers, else 1.",
@@ -67,15 +69,17 @@ func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 	format.AddFlags(cmd)
 	cmd.Flag("output").Usage = "Output format. One of: (" + strings.Join(append(format.AllowedFormats(), wide), ", ") + ")."
 	cmd.Flags().Int32Var(&v.sample, "sample", 0, fmt.Sprintf("`number` of questions that are drawn at random, at most %d; 0: all questions", diagnostics.MaxSample))
+	cmd.Flags().BoolVar(&v.packets, "packets", false, "also send a packet of each connection of TCP and UDP from the network namespace of its source")
 	return cmd
 }
 
 // run requests parts until none is left.
 func (v *verifier) run(ctx context.Context) error {
 	all := &diagnostics.Verification{}
-	all.Spec.Sample = v.sample
+	all.Spec.Sample, all.Spec.Packets = v.sample, v.packets
 	for part := 0; part == 0 || all.Status.Continue != "" && len(all.Status.Differences) < maxDifferences; part++ {
-		o := &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: diagnostics.VerificationSpec{Sample: v.sample, Continue: all.Status.Continue}}
+		o := &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: all.Spec}
+		o.Spec.Continue = all.Status.Continue
 		if err := create(ctx, v.kube, v.namespace, "verifications", o); err != nil {
 			if part > 0 {
 				_ = v.print(&all.Status) // what was found before
@@ -164,7 +168,11 @@ func (v *verifier) row(d *diagnostics.Difference) []string {
 	for _, o := range d.Objects {
 		objects = append(objects, o.String())
 	}
-	row := []string{d.Source, d.Destination, d.Protocol + " " + strconv.Itoa(int(d.Port)), string(d.Expected), string(d.Actual), d.Node, orNone(flow), orNone(strings.Join(objects, ", "))}
+	actual := string(d.Actual)
+	if d.Packet {
+		actual += " (a packet)"
+	}
+	row := []string{d.Source, d.Destination, d.Protocol + " " + strconv.Itoa(int(d.Port)), string(d.Expected), actual, d.Node, orNone(flow), orNone(strings.Join(objects, ", "))}
 	if v.wide {
 		row = append(row, orNone(actions), orNone(cookie), orNone(d.ExpectedReason), d.Reason)
 	}

@@ -121,6 +121,17 @@ func TestVerify_requests(t *testing.T) {
 	if err := json.Unmarshal(api.body.Load().([]byte), &sent); err != nil || string(sent.Spec) != `{"sample":7}` {
 		t.Errorf("got spec %s, error %v", sent.Spec, err)
 	}
+	api.run(t.Context(), "verify", "--packets")
+	sent.Spec = nil
+	if err := json.Unmarshal(api.body.Load().([]byte), &sent); err != nil || string(sent.Spec) != `{"packets":true}` {
+		t.Errorf("got error %v, spec %s", err, sent.Spec)
+	}
+	packet := difference()
+	packet.Packet, packet.Flow, packet.Objects = true, nil, nil
+	api.answers[verificationsPath] = verified(packet)
+	if _, out, _ := api.run(t.Context(), "verify", "--packets"); !strings.Contains(out, "Delivered   Dropped (a packet)   node2") {
+		t.Errorf("got\n%s", out)
+	}
 	for _, args := range []string{"verify pod/shop/web", "verify --sample=-1", "verify --sample=5001", "verify -o x"} {
 		if code, _, errOut := api.run(t.Context(), strings.Fields(args)...); code != exitUsage || !strings.Contains(errOut, "--help") {
 			t.Errorf("%s: got exit code %d, %q, want a usage error", args, code, errOut)

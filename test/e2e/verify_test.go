@@ -58,6 +58,9 @@ func testVerification(t *testing.T, x *trio) {
 	fixture.Eventually(t, fixture.SyncTime, "kubectl ovsdn verify", func(ctx context.Context) error {
 		return x.kubectlOVSDN(ctx, nil, "verify", "--sample=20")
 	})
+	fixture.Eventually(t, fixture.SyncTime, "kubectl ovsdn verify --packets", func(ctx context.Context) error {
+		return x.kubectlOVSDN(ctx, nil, "verify", "--packets", "--namespace="+ns)
+	})
 }
 
 // TestVerificationOfManyPods verifies 60 pods with 30 policies on three nodes: it takes half a minute at most.

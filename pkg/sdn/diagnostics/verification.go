@@ -5,7 +5,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // NodeTracesPath is the path of NodeTraces on the HTTPS port of an agent, to which a TraceBatch is posted.
 const NodeTracesPath = "/diagnostics/v1alpha1/traces"
 
-// MaxTraceBatch is the largest number of packets of a TraceBatch.
+// MaxTraceBatch is the largest number of packets of a TraceBatch, which are traced or sent.
 const MaxTraceBatch = 250
 
 // TraceBatch has packets that an agent traces one after the other, with pauses in which vswitchd does its work.
@@ -39,7 +39,7 @@ const (
 	MaxSample        = 5_000
 )
 
-// Verification compares what the objects of the cluster allow with what the flows of all nodes do, for connections between pods. Only create is possible, and
+// Verification compares what the objects of the cluster allow with what the flows of all nodes do, and, if wanted, real packets, for connections between pods. Only create is possible, and
 // nothing is stored. In a namespace it has the pairs with a pod of the namespace: those with both ends in it, unless the user may create Verifications at the cluster
 // scope.
 type Verification struct {
@@ -55,6 +55,9 @@ type VerificationSpec struct {
 	Sample int32 `json:"sample,omitempty"` // questions that are drawn at random, at most MaxSample; 0: all
 	// Continue is that of the previous answer. A request takes less than a minute, and answers a part of the questions.
 	Continue string `json:"continue,omitempty"`
+	// Packets also sends a packet of each connection from the network namespace of its source, as a Probe does: of TCP and UDP. The user also needs the right to create
+	// Probes, at the cluster scope or in the namespace.
+	Packets bool `json:"packets,omitempty"`
 }
 
 // VerificationStatus is the answer.
@@ -80,9 +83,11 @@ type Difference struct {
 	Expected       Verdict `json:"expected"` // Delivered or Dropped
 	ExpectedReason string  `json:"expectedReason,omitempty"`
 	Actual         Verdict `json:"actual"` // Forwarded: to another destination
+	// Packet reports that a real packet differs, and the trace does not. Actual is Delivered if the destination received it.
+	Packet bool `json:"packet,omitempty"`
 
-	Node    string        `json:"node"`   // that decided
-	Reason  string        `json:"reason"` // a sentence about the flow that decided
+	Node    string        `json:"node"`   // that decided; of a packet, that of its source
+	Reason  string        `json:"reason"` // a sentence about the flow that decided, or the packet
 	Objects []TraceObject `json:"objects,omitempty"`
 	Flow    *TraceStep    `json:"flow,omitempty"` // as TraceResult.Flow
 }

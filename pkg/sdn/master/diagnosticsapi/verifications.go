@@ -25,7 +25,7 @@ const (
 	verificationBudget  = 20 * time.Second // after which no further questions are asked
 	settleTime          = 3 * time.Second  // until a difference is asked again
 
-	batchTimeout     = 20 * time.Second // of one request to an agent, which answers a part in less
+	batchTimeout     = 20 * time.Second // of one request to an agent, which answers a part in half of it
 	batchBusy        = 15 * time.Second // while an agent answers another controller
 	maxResultObjects = 8                // of a result, which are retained for thousands of questions
 	maxBatchAnswer   = 4 << 20          // bytes
@@ -71,11 +71,16 @@ func (s *Server) verify(ctx context.Context, u user, namespace string, c *creati
 	if isOperator {
 		objects.namespace = ""
 	}
+	if o.Spec.Packets {
+		if err := s.authorize(ctx, u, access{verb: "create", resource: probes, namespace: objects.namespace}); err != nil {
+			return err
+		}
+	}
 	verifier := &verification.Verifier{
 		Read: objects.read, Node: (&traceCluster{server: s}).Node, Agents: &batchAgents{server: s}, Settle: s.settle, Budget: verificationBudget,
 	}
 	result, err := verifier.Verify(ctx, verification.Request{
-		Namespace: namespace, WithOthers: namespace != "" && isOperator, Sample: int(o.Spec.Sample), Continue: o.Spec.Continue,
+		Namespace: namespace, WithOthers: namespace != "" && isOperator, Sample: int(o.Spec.Sample), Continue: o.Spec.Continue, Packets: o.Spec.Packets,
 	})
 	if err != nil {
 		return s.verificationError(ctx, c, err)
@@ -118,24 +123,68 @@ type batchAgents struct{ server *Server }
 
 // Traces implements verification.Agents.
 func (a *batchAgents) Traces(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error) {
-	var answer *batchAnswer
+	return postBatch(ctx, a.server, node, diagnostics.NodeTracesPath, packets, func() results[diagnostics.TraceResult] { return &batchAnswer{} })
+}
+
+// Probes implements verification.Agents.
+func (a *batchAgents) Probes(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.ProbeStatus, error) {
+	return postBatch(ctx, a.server, node, diagnostics.NodeProbesPath, packets, func() results[diagnostics.ProbeStatus] { return &probesAnswer{} })
+}
+
+// results decodes the results of packets.
+type results[T any] interface {
+	decoder
+	results() []T
+}
+
+// postBatch sends packets to an agent until it is not busy, and returns the results of the first ones, at least of one.
+func postBatch[T any](ctx context.Context, s *Server, node tracing.Node, path string, packets []diagnostics.TracePacket, newAnswer func() results[T]) ([]T, error) {
+	var answer results[T]
 	err := whileBusy(ctx, batchBusy, func() error {
 		ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 		defer cancel()
-		answer = &batchAnswer{}
-		return a.server.Agents.Post(ctx, node.Name, node.HostIP, diagnostics.NodeTracesPath, diagnostics.TraceBatch{Packets: packets}, answer)
+		answer = newAnswer()
+		return s.Agents.Post(ctx, node.Name, node.HostIP, path, diagnostics.TraceBatch{Packets: packets}, answer)
 	})
-	if err == nil && (len(answer.Results) == 0 || len(answer.Results) > len(packets)) {
-		err = &invalidAnswerError{fmt.Errorf("%d results of %d packets", len(answer.Results), len(packets))}
+	if n := len(answer.results()); err == nil && (n == 0 || n > len(packets)) {
+		err = &invalidAnswerError{fmt.Errorf("%d results of %d packets", n, len(packets))}
 	}
 	if err != nil {
 		return nil, &tracing.AgentError{Reason: explain(node.Name, err)}
 	}
-	return answer.Results, nil
+	return answer.results(), nil
+}
+
+// probesAnswer decodes NodeProbes of an agent within limits.
+type probesAnswer struct{ Results []diagnostics.ProbeStatus }
+
+func (a *probesAnswer) results() []diagnostics.ProbeStatus { return a.Results }
+
+// decode implements decoder.
+func (a *probesAnswer) decode(r io.Reader) error {
+	content, err := readAll(r, maxBatchAnswer)
+	if err != nil {
+		return err
+	}
+	read := &struct { // beyond its size elements are ignored
+		Results [diagnostics.MaxTraceBatch + 1]diagnostics.ProbeStatus `json:"results"`
+	}{}
+	if err := json.Unmarshal(content, read); err != nil {
+		return &invalidAnswerError{err}
+	}
+	for _, s := range read.Results {
+		if s.Verdict == "" {
+			break // the end: each result has one
+		}
+		a.Results = append(a.Results, diagnostics.ProbeStatus{Verdict: diagnostics.Verdict(printable(string(s.Verdict), maxName)), Reason: printable(s.Reason, maxMessage), Reached: s.Reached})
+	}
+	return nil
 }
 
 // batchAnswer decodes NodeTraces of an agent within limits.
 type batchAnswer struct{ Results []diagnostics.TraceResult }
+
+func (a *batchAnswer) results() []diagnostics.TraceResult { return a.Results }
 
 // readResult is a diagnostics.TraceResult as it is decoded. Arrays have fixed sizes, beyond which elements are ignored: many short ones would take a hundred times the
 // bytes of the answer.

@@ -25,10 +25,24 @@ import (
 )
 
 // batchingAgents deliver all packets of pods but those to a/db, which another program's flow drops. Objects of that flow are of three tenants.
-type batchingAgents struct{ batches atomic.Int32 }
+type batchingAgents struct{ batches, probes atomic.Int32 }
+
+// sent has the results of packets from pods: all are answered.
+func (a *batchingAgents) sent(packets []diagnostics.TracePacket) (string, error) {
+	a.probes.Add(1)
+	var answer diagnostics.NodeProbes
+	for range packets {
+		answer.Results = append(answer.Results, diagnostics.ProbeStatus{Verdict: diagnostics.VerdictAnswered, Reason: "connected\x1b", Reached: true})
+	}
+	content, err := json.Marshal(answer)
+	return string(content), err
+}
 
 func (a *batchingAgents) answer(_ context.Context, node, path string, query url.Values) (string, error) {
 	var batch diagnostics.TraceBatch
+	if err := json.Unmarshal([]byte(query.Get("body")), &batch); err == nil && path == diagnostics.NodeProbesPath {
+		return a.sent(batch.Packets)
+	}
 	if err := json.Unmarshal([]byte(query.Get("body")), &batch); err != nil || path != diagnostics.NodeTracesPath {
 		return "", fmt.Errorf("got path %s: %w", path, err)
 	}
@@ -151,6 +165,44 @@ func TestVerifications_tenant(t *testing.T) {
 	}
 	if got := agents.batches.Load(); got != before {
 		t.Errorf("refused requests asked agents %d times", got-before)
+	}
+}
+
+// Packets are sent with the right to create probes in the same scope. One that is answered although a policy denies it is a difference.
+func TestVerifications_packets(t *testing.T) {
+	f, agents := newVerificationFixture(t, "u create verifications", "u create verifications a", "u create probes a")
+	isolated := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
+	if err := f.kube.Tracker().Add(isolated); err != nil {
+		t.Fatal(err)
+	}
+	spec := diagnostics.VerificationSpec{Packets: true}
+	for _, namespace := range []string{"", "a"} { // of a: also pairs with others
+		if r := f.postVerification(t, namespace, spec); r.code != http.StatusForbidden || !strings.Contains(r.body, "probes") || agents.batches.Load()+agents.probes.Load() > 0 {
+			t.Errorf("namespace %q: got %d %s", namespace, r.code, r.body)
+		}
+	}
+	f, agents = newVerificationFixture(t, "u create verifications", "u create probes")
+	if err := f.kube.Tracker().Add(isolated); err != nil {
+		t.Fatal(err)
+	}
+	o := decode[diagnostics.Verification](t, f.postVerification(t, "", spec), http.StatusCreated)
+	want := []string{
+		"pod/a/db pod/a/web TCP 47123 Dropped Delivered", "pod/a/web pod/a/db TCP 47123 Dropped Delivered", "pod/b/db pod/a/db TCP 47123 Dropped Delivered",
+		"pod/b/db pod/a/web TCP 47123 Dropped Delivered", "pod/b/web pod/a/db TCP 47123 Dropped Delivered", "pod/b/web pod/a/web TCP 47123 Dropped Delivered",
+	}
+	if diff := cmp.Diff(want, pairsOf(o)); diff != "" || agents.probes.Load() == 0 {
+		t.Fatalf("got %+v, differences (-want +got):\n%s", o.Status, diff)
+	}
+	if d := o.Status.Differences[0]; d.Packet {
+		t.Errorf("by a trace: got %+v", d)
+	}
+	if d := o.Status.Differences[1]; !d.Packet || d.Node != "node1" || !strings.Contains(d.Reason, "a packet that was sent: ") || strings.Contains(d.Reason, "\x1b") {
+		t.Errorf("got %+v", d)
+	}
+	f, agents = newVerificationFixture(t, "u create verifications a", "u create probes a")
+	o = decode[diagnostics.Verification](t, f.postVerification(t, "a", spec), http.StatusCreated)
+	if o.Status.Questions != 2 || agents.probes.Load() == 0 {
+		t.Errorf("a tenant: got %+v", o.Status)
 	}
 }
 

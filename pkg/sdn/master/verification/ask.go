@@ -15,9 +15,10 @@ const maxNodes = 32
 
 // answer is what the flows do with a connection: Delivered to its destination, Dropped, Forwarded elsewhere, or Unknown.
 type answer struct {
-	verdict diagnostics.Verdict
-	node    string // that decided
-	result  diagnostics.TraceResult
+	verdict  diagnostics.Verdict
+	node     string // that decided
+	isPacket bool   // what happened to a real packet
+	result   diagnostics.TraceResult
 }
 
 // asked is a packet on a node.
@@ -26,17 +27,32 @@ type asked struct {
 	packet   diagnostics.TracePacket
 }
 
-// ask returns the answers to the questions. It asks all nodes of sources in parallel, and then those to which the packets go through the tunnel.
+// ask returns the answers to the questions: what the flows do, and if wanted what happens to real packets where that is what the objects allow.
 func (r *run) ask(ctx context.Context, questions []question) []answer {
+	answers := r.trace(ctx, questions)
+	if r.request.Packets {
+		r.send(ctx, questions, answers)
+	}
+	return answers
+}
+
+// packetOf returns the packet of a question as its source sends it, and the source's node.
+func (r *run) packetOf(q question) (node string, packet diagnostics.TracePacket) {
+	from, to := r.snapshot.Pods[q.from], r.snapshot.Pods[q.to]
+	return from.Spec.NodeName, diagnostics.TracePacket{
+		From: nameOf(from), Protocol: string(q.port.Protocol), Destination: to.Status.PodIP, DestinationPort: uint16(q.port.Number), //nolint:gosec // a port
+	}
+}
+
+// trace asks all nodes of sources in parallel, and then those to which the packets go through the tunnel.
+func (r *run) trace(ctx context.Context, questions []question) []answer {
 	answers := make([]answer, len(questions))
 	first := map[string][]asked{}
 	for i, q := range questions {
-		from, to := r.snapshot.Pods[q.from], r.snapshot.Pods[q.to]
-		first[from.Spec.NodeName] = append(first[from.Spec.NodeName], asked{i, diagnostics.TracePacket{
-			From: nameOf(from), Protocol: string(q.port.Protocol), Destination: to.Status.PodIP, DestinationPort: uint16(q.port.Number), //nolint:gosec // a port
-		}})
+		node, packet := r.packetOf(q)
+		first[node] = append(first[node], asked{i, packet})
 	}
-	results := r.round(ctx, first)
+	results := round(ctx, first, r.traceAt)
 	second := map[string][]asked{}
 	for node, all := range first {
 		for i, a := range all {
@@ -49,7 +65,7 @@ func (r *run) ask(ctx context.Context, questions []question) []answer {
 			}
 		}
 	}
-	results = r.round(ctx, second)
+	results = round(ctx, second, r.traceAt)
 	for node, all := range second {
 		for i, a := range all {
 			answers[a.question] = r.end(questions[a.question], node, results[node][i])
@@ -97,8 +113,8 @@ func unknown(node, reason string) answer {
 }
 
 // round asks nodes in parallel. It returns a result for each packet.
-func (r *run) round(ctx context.Context, byNode map[string][]asked) map[string][]diagnostics.TraceResult {
-	results := make(map[string][]diagnostics.TraceResult, len(byNode))
+func round[T any](ctx context.Context, byNode map[string][]asked, ask func(ctx context.Context, node string, all []asked) []T) map[string][]T {
+	results := make(map[string][]T, len(byNode))
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	free := make(chan struct{}, maxNodes)
@@ -106,7 +122,7 @@ func (r *run) round(ctx context.Context, byNode map[string][]asked) map[string][
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
-			own := r.askNode(ctx, node, all)
+			own := ask(ctx, node, all)
 			mu.Lock()
 			defer mu.Unlock()
 			results[node] = own
@@ -116,8 +132,17 @@ func (r *run) round(ctx context.Context, byNode map[string][]asked) map[string][
 	return results
 }
 
-// askNode asks one node in batches.
-func (r *run) askNode(ctx context.Context, name string, all []asked) (results []diagnostics.TraceResult) {
+// traceAt traces packets on one node.
+func (r *run) traceAt(ctx context.Context, name string, all []asked) []diagnostics.TraceResult {
+	results, err := inBatches(ctx, r, name, all, r.Agents.Traces)
+	for len(results) < len(all) {
+		results = append(results, unknown(name, fmt.Sprintf("node %s: %v", name, err)).result)
+	}
+	return results
+}
+
+// inBatches asks one node in batches. The error is why there are fewer results than packets.
+func inBatches[T any](ctx context.Context, r *run, name string, all []asked, ask func(context.Context, tracing.Node, []diagnostics.TracePacket) ([]T, error)) (results []T, err error) {
 	packets := make([]diagnostics.TracePacket, len(all))
 	for i := range all {
 		packets[i] = all[i].packet
@@ -128,13 +153,10 @@ func (r *run) askNode(ctx context.Context, name string, all []asked) (results []
 	}
 	for err == nil && len(results) < len(packets) {
 		rest := packets[len(results):]
-		var some []diagnostics.TraceResult
-		if some, err = r.Agents.Traces(ctx, node, rest[:min(len(rest), diagnostics.MaxTraceBatch)]); err == nil {
+		var some []T
+		if some, err = ask(ctx, node, rest[:min(len(rest), diagnostics.MaxTraceBatch)]); err == nil {
 			results = append(results, some[:min(len(some), len(rest))]...)
 		}
 	}
-	for len(results) < len(packets) {
-		results = append(results, unknown(name, fmt.Sprintf("node %s: %v", name, err)).result)
-	}
-	return results
+	return results, err
 }

@@ -35,6 +35,9 @@ type fakeNodes struct {
 	silent  map[string]error                                                             // why agents do not answer
 	change  func(reads int, s *Snapshot)                                                 // before objects are read for the n-th time
 	corrupt func(reads int, node, from, to string, port uint16) *diagnostics.TraceResult // instead of the right result
+
+	sent  map[string]int                                          // packets that each node sent, by protocol, names and port
+	probe func(reads int, packet string) *diagnostics.ProbeStatus // instead of the right result
 }
 
 // newFakeNodes returns pods web and db in the namespaces a, b and c, on the nodes n1 and n2. Policies isolate a/db, which only b/web reaches at port 80, and the
@@ -62,7 +65,7 @@ func newFakeNodes() *fakeNodes {
 		}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "c", Name: "web"}, Spec: networkingv1.NetworkPolicySpec{PodSelector: web, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}}},
 	}
-	return &fakeNodes{objects: s, packets: map[string]int{}}
+	return &fakeNodes{objects: s, packets: map[string]int{}, sent: map[string]int{}}
 }
 
 func (f *fakeNodes) verifier() *Verifier {
@@ -139,4 +142,33 @@ func (f *fakeNodes) trace(node string, p diagnostics.TracePacket) diagnostics.Tr
 // asked returns the packets that were traced, without those of second hops.
 func (f *fakeNodes) asked() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.packets)), func(p string) bool { return !strings.Contains(p, " pod/") })
+}
+
+// Probes implements Agents. Pods refuse what they receive: nothing listens.
+func (f *fakeNodes) Probes(_ context.Context, node tracing.Node, packets []diagnostics.TracePacket) (results []diagnostics.ProbeStatus, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.silent["packets of "+node.Name]; err != nil {
+		return nil, err
+	}
+	if f.batch > 0 && len(packets) > f.batch {
+		packets = packets[:f.batch]
+	}
+	for _, p := range packets {
+		name, to := strings.TrimPrefix(p.From, "pod/"), f.pod(p.Destination)
+		from := f.objects.Pods[slices.IndexFunc(f.objects.Pods, func(o *corev1.Pod) bool { return keyOf(o) == name })]
+		packet := fmt.Sprintf("%s %s %s %s %d", node.Name, p.Protocol, name, keyOf(to), p.DestinationPort)
+		f.sent[packet]++
+		status := diagnostics.ProbeStatus{Verdict: diagnostics.VerdictNoAnswer, Reason: "no answer within 2s"}
+		if f.objects.Evaluate(oracle.Connection{From: endpoint(from), To: endpoint(to), Protocol: corev1.Protocol(p.Protocol), Port: int32(p.DestinationPort)}).Allowed {
+			status = diagnostics.ProbeStatus{Verdict: diagnostics.VerdictRefused, Reason: "connection refused after 0.2 ms", Reached: true}
+		}
+		if f.probe != nil {
+			if other := f.probe(f.reads, packet); other != nil {
+				status = *other
+			}
+		}
+		results = append(results, status)
+	}
+	return results, nil
 }

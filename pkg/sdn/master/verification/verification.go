@@ -1,5 +1,5 @@
 // Package verification compares the connections between pods that the objects of the cluster allow, by package oracle, with those that the flows of all nodes
-// forward, by traces of their agents (docs/decisions/0020-diagnostics.md). It does no I/O of its own.
+// forward, by traces of their agents, and with real packets, by their probes (docs/decisions/0020-diagnostics.md). It does no I/O of its own.
 package verification
 
 import (
@@ -42,6 +42,8 @@ type Service struct {
 type Agents interface {
 	// Traces returns the results of the first packets, at least of one. Users may read the error.
 	Traces(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error)
+	// Probes is Traces for packets that are sent from pods of the node.
+	Probes(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.ProbeStatus, error)
 }
 
 // Request chooses the questions.
@@ -50,6 +52,7 @@ type Request struct {
 	WithOthers bool   // also pairs with one pod of another namespace
 	Sample     int    // questions that are drawn at random; 0: all
 	Continue   string // of the previous answer
+	Packets    bool   // packets are sent, too
 }
 
 // lateTime is how long agents may answer after the budget. What they do not answer is unknown, and does not end the verification of the others.
@@ -224,7 +227,7 @@ func (r *run) difference(q question, a answer) Difference {
 	want := r.expected(q)
 	return Difference{Result: a.result, Difference: diagnostics.Difference{
 		Source: nameOf(r.snapshot.Pods[q.from]), Destination: nameOf(r.snapshot.Pods[q.to]), Protocol: string(q.port.Protocol), Port: q.port.Number,
-		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, Node: a.node,
+		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, Packet: a.isPacket, Node: a.node,
 	}}
 }
 

@@ -48,6 +48,7 @@ type Handler struct {
 	sampling atomic.Bool   // the counters of ports are being read
 	tracing  chan struct{} // has an element for each request for a trace that is being answered
 	batching atomic.Bool   // the packets of a request are being traced
+	sending  atomic.Bool   // the packets of a request are being sent
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *podLimits
 	captures *podLimits
@@ -68,6 +69,7 @@ func New(o Options) *Handler {
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
 	h.mux.HandleFunc(diagnostics.NodeTracesPath, h.serveTraces)
 	h.mux.HandleFunc(diagnostics.NodeProbePath, h.serveProbe)
+	h.mux.HandleFunc(diagnostics.NodeProbesPath, h.serveProbes)
 	h.mux.HandleFunc(diagnostics.NodeCapturePath, h.serveCapture)
 	return h
 }
@@ -95,7 +97,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // methodOf returns the method of requests for a path.
 func methodOf(path string) string {
-	if path == diagnostics.NodeTracesPath {
+	if path == diagnostics.NodeTracesPath || path == diagnostics.NodeProbesPath {
 		return http.MethodPost
 	}
 	return http.MethodGet

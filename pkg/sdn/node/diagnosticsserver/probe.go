@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
 const (
@@ -47,18 +48,27 @@ func (h *Handler) probe(ctx context.Context, r *traceRequest, timeout time.Durat
 	if err != nil {
 		return nil, err
 	}
-	pod, source, err := r.ownPod(h.options.NodeName, n.Pods())
+	status, err := h.probeFrom(ctx, n, n.Pods(), r, timeout)
 	if err != nil {
 		return nil, err
 	}
+	return &diagnostics.NodeProbe{TypeMeta: h.typeMeta("NodeProbe"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Packet: r.packet, Status: status}, nil
+}
+
+// probeFrom sends a probe from its pod, and completes the request.
+func (h *Handler) probeFrom(ctx context.Context, n *Network, pods []sandbox.Pod, r *traceRequest, timeout time.Duration) (diagnostics.ProbeStatus, error) {
+	pod, source, err := r.ownPod(h.options.NodeName, pods)
+	if err != nil {
+		return diagnostics.ProbeStatus{}, err
+	}
+	r.packet.Source = source.String()
 	status, err := n.Probe(ctx, podprobe.Probe{
 		Netns: pod.Netns, Source: source, Destination: netip.AddrPortFrom(r.destination, r.packet.DestinationPort), Protocol: r.protocol, Timeout: timeout,
 	})
 	if err != nil {
-		return nil, failf(http.StatusServiceUnavailable, "no packet can be sent from the network namespace of %s on node %s: %w", r.from, h.options.NodeName, err)
+		return status, failf(http.StatusServiceUnavailable, "no packet can be sent from the network namespace of %s on node %s: %w", r.from, h.options.NodeName, err)
 	}
-	r.packet.Source = source.String()
-	return &diagnostics.NodeProbe{TypeMeta: h.typeMeta("NodeProbe"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Packet: r.packet, Status: status}, nil
+	return status, nil
 }
 
 // parseProbe parses the query of a request: that of a trace from a pod, with fewer parameters, and with the time until which it waits for an answer.

@@ -2,6 +2,7 @@ package diagnosticsserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -27,6 +28,11 @@ type batchAgent struct {
 // Traces implements verification.Agents.
 func (a batchAgent) Traces(_ context.Context, _ tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error) {
 	return a.batchOf(a.t, packets...), nil
+}
+
+// Probes implements verification.Agents.
+func (a batchAgent) Probes(context.Context, tracing.Node, []diagnostics.TracePacket) ([]diagnostics.ProbeStatus, error) {
+	return nil, errors.New("no packets are sent here")
 }
 
 // verifiedObjects are three pods of the node, and a policy as rule 77: of them only web reaches db.

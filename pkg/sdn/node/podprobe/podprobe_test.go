@@ -88,6 +88,9 @@ func wantStatus(t *testing.T, name string, p Probe, verdict diagnostics.Verdict,
 	if err != nil || got.Verdict != verdict || !strings.Contains(got.Reason, words) {
 		t.Errorf("%s: got %s: %s, error %v, want %s with %q", name, got.Verdict, got.Reason, err, verdict, words)
 	}
+	if isReached := verdict == diagnostics.VerdictAnswered || verdict == diagnostics.VerdictRefused && words != "host unreachable"; got.Reached != isReached {
+		t.Errorf("%s: got Reached %t for %s, want %t", name, got.Reached, got.Reason, isReached)
+	}
 	isTimed := verdict == diagnostics.VerdictAnswered || verdict == diagnostics.VerdictRefused
 	if isTimed != (got.Duration != nil && got.Duration.Duration > 0 && strings.HasSuffix(got.Reason, " ms")) {
 		t.Errorf("%s: got duration %v: %s", name, got.Duration, got.Reason)

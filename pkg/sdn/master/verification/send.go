@@ -1,0 +1,61 @@
+package verification
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// send sends a packet for each question that the flows answer as the objects do, and replaces the answers that packets contradict.
+func (r *run) send(ctx context.Context, questions []question, answers []answer) {
+	byNode := map[string][]asked{}
+	for i, q := range questions {
+		if isSent := q.port.Protocol == corev1.ProtocolTCP || q.port.Protocol == corev1.ProtocolUDP; !isSent || r.differs(q, answers[i]) {
+			continue
+		}
+		node, packet := r.packetOf(q)
+		byNode[node] = append(byNode[node], asked{i, packet})
+	}
+	for node, results := range round(ctx, byNode, r.sendFrom) {
+		for i, a := range byNode[node] {
+			answers[a.question] = answers[a.question].orPacket(node, questions[a.question].port.Protocol, results[i])
+		}
+	}
+}
+
+// sendFrom sends packets from pods of one node.
+func (r *run) sendFrom(ctx context.Context, name string, all []asked) []diagnostics.ProbeStatus {
+	results, err := inBatches(ctx, r, name, all, r.Agents.Probes)
+	for len(results) < len(all) {
+		results = append(results, diagnostics.ProbeStatus{Verdict: diagnostics.VerdictUnknown, Reason: fmt.Sprintf("node %s: %v", name, err)})
+	}
+	return results
+}
+
+// orPacket returns the answer, or another one if the packet contradicts it. A server of UDP that does not answer can't be distinguished from a dropped packet.
+func (a answer) orPacket(node string, protocol corev1.Protocol, packet diagnostics.ProbeStatus) answer {
+	verdict := diagnostics.VerdictDropped
+	switch packet.Verdict {
+	case diagnostics.VerdictAnswered, diagnostics.VerdictRefused:
+		if packet.Reached {
+			verdict = diagnostics.VerdictDelivered
+		}
+	case diagnostics.VerdictNoAnswer:
+		if protocol == corev1.ProtocolUDP {
+			return a
+		}
+	case diagnostics.VerdictUnknown:
+		return unknown(node, packet.Reason)
+	default:
+		return unknown(node, fmt.Sprintf("node %s: invalid answer of the agent", node))
+	}
+	if verdict == a.verdict {
+		return a
+	}
+	return answer{verdict: verdict, node: node, isPacket: true, result: diagnostics.TraceResult{
+		Verdict: verdict, Reason: fmt.Sprintf("a packet that was sent: %s; a trace: %s", packet.Reason, a.result.Reason), Objects: a.result.Objects, Flow: a.result.Flow,
+	}}
+}
