@@ -92,6 +92,7 @@ func (v *verifier) run(ctx context.Context) error {
 		all.ObjectMeta = o.ObjectMeta
 		add(&all.Status, &o.Status)
 	}
+	slices.SortFunc(all.Status.Differences, func(a, b diagnostics.Difference) int { return diagnostics.CompareDifferences(&a, &b) })
 	var err error
 	if _, isTable := v.printer.(*tablePrinter); isTable {
 		err = v.print(&all.Status)

@@ -1,6 +1,11 @@
 package diagnostics
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"cmp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // NodeTracesPath is the path of NodeTraces on the HTTPS port of an agent, to which a TraceBatch is posted.
 const NodeTracesPath = "/diagnostics/v1alpha1/traces"
@@ -90,4 +95,9 @@ type Difference struct {
 	Reason  string        `json:"reason"` // a sentence about the flow that decided, or the packet
 	Objects []TraceObject `json:"objects,omitempty"`
 	Flow    *TraceStep    `json:"flow,omitempty"` // as TraceResult.Flow
+}
+
+// CompareDifferences orders differences by source, destination, protocol and port.
+func CompareDifferences(a, b *Difference) int {
+	return cmp.Or(strings.Compare(a.Source, b.Source), strings.Compare(a.Destination, b.Destination), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }

@@ -2,13 +2,16 @@ package verification
 
 import (
 	"cmp"
+	"hash/fnv"
+	"iter"
 	"maps"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sort"
-	"strings"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -117,32 +120,35 @@ func (r *run) pairs() int {
 	return own * (own - 1)
 }
 
-// source returns questions, sorted by pair.
+// source returns questions in the order of their pairs' positions. Positions are hashes of the names: so the pairs of a group have sources and destinations on all
+// nodes, which answer in parallel, and a request continues where the previous one ended, whichever pods have come or gone.
 type source struct {
 	*run
-	sample   []question // nil: all
-	from, to int        // the next pair
-	token    string     // of the last pair; "" if none is left
+	sample []question // nil: all
+	hashes []uint64   // of the pods' names
+	window []pair     // the next pairs, sorted
+	next   uint64     // the position at which the window after it begins
+	isLast bool       // there is none after it
+	token  string     // of the position after the last pair; "" if none is left
 }
 
-// questions returns those of the request.
+// pair is two pods at a position.
+type pair struct {
+	position uint64
+	from, to int
+}
+
+// windowPairs is the number of pairs that are sorted at a time, roughly.
+const windowPairs = 20_000
+
+// questions returns those of the request. A token that is not one of an answer begins anew.
 func (r *run) questions() *source {
 	s := &source{run: r}
 	if r.request.Sample > 0 {
 		s.sample = append([]question{}, r.draw()...)
 		return s
 	}
-	first, second, ok := strings.Cut(r.request.Continue, " ")
-	if !ok {
-		return s
-	}
-	s.from = r.indexOf(first)
-	if s.from < len(r.snapshot.Pods) && keyOf(r.snapshot.Pods[s.from]) == first {
-		s.to = r.indexOf(second)
-		if s.to < len(r.snapshot.Pods) && keyOf(r.snapshot.Pods[s.to]) == second {
-			s.to++
-		}
-	}
+	s.next, _ = strconv.ParseUint(r.request.Continue, 16, 64)
 	return s
 }
 
@@ -152,31 +158,87 @@ func (s *source) take(least int) (group []question) {
 		group, s.sample = s.sample, []question{}
 		return group
 	}
-	pods := s.snapshot.Pods
-	for ; s.from < len(pods); s.from, s.to = s.from+1, 0 {
-		for ; s.to < len(pods); s.to++ {
-			if len(group) >= least {
+	for len(group) < least {
+		if len(s.window) == 0 {
+			if s.isLast {
+				s.token = ""
 				return group
 			}
-			if !s.isAsked(s.from, s.to) {
-				continue
-			}
-			for _, port := range s.ports.of(s.from, s.to) {
-				group = append(group, question{s.from, s.to, port})
-			}
-			s.token = s.tokenOf(question{from: s.from, to: s.to})
+			s.fill()
+			continue
 		}
+		p := s.window[0]
+		s.window = s.window[1:]
+		for _, port := range s.ports.of(p.from, p.to) {
+			group = append(group, question{p.from, p.to, port})
+		}
+		s.token = tokenAfter(p.position)
 	}
-	s.token = ""
 	return group
 }
+
+// maxPosition is that of a hash without its last bit: the position after it exists, too.
+const maxPosition = math.MaxUint64 >> 1
+
+// fill sets the next window.
+func (s *source) fill() {
+	begin, width := s.next, maxPosition/uint64(s.pairs()/windowPairs+1) //nolint:gosec // not negative
+	s.next = begin + width
+	s.isLast = begin > maxPosition-width
+	for from := range s.snapshot.Pods {
+		for to := range s.partners(from) {
+			if at := s.position(from, to); at >= begin && (at < s.next || s.isLast) {
+				s.window = append(s.window, pair{at, from, to})
+			}
+		}
+	}
+	slices.SortFunc(s.window, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+}
+
+// partners returns the destinations of pairs with the source.
+func (r *run) partners(from int) iter.Seq[int] {
+	first, end := 0, len(r.snapshot.Pods)
+	if namespace := r.request.Namespace; namespace != "" && (!r.request.WithOthers || r.snapshot.Pods[from].Namespace != namespace) {
+		if !r.request.WithOthers && r.snapshot.Pods[from].Namespace != namespace {
+			end = 0
+		} else {
+			first, end = r.indexOf(namespace+"/"), r.indexOf(namespace+"0") // "0" follows "/"
+		}
+	}
+	return func(yield func(int) bool) {
+		for to := first; to < end; to++ {
+			if to != from && !yield(to) {
+				return
+			}
+		}
+	}
+}
+
+// position returns the position of a pair: a hash (SplitMix64) of those of its names.
+func (s *source) position(from, to int) uint64 {
+	if s.hashes == nil {
+		for _, p := range s.snapshot.Pods {
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(keyOf(p))) // never fails
+			s.hashes = append(s.hashes, h.Sum64())
+		}
+	}
+	x := s.hashes[from] + bits.RotateLeft64(s.hashes[to], 32)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return (x ^ x>>31) >> 1
+}
+
+func tokenAfter(position uint64) string { return strconv.FormatUint(position+1, 16) }
 
 // tokenOf returns the token after the pair of a question; "" of a sample, which does not continue.
 func (s *source) tokenOf(q question) string {
 	if s.sample != nil {
 		return ""
 	}
-	return keyOf(s.snapshot.Pods[q.from]) + " " + keyOf(s.snapshot.Pods[q.to])
+	return tokenAfter(s.position(q.from, q.to))
 }
 
 func isSamePair(a, b question) bool { return a.from == b.from && a.to == b.to }

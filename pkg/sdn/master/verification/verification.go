@@ -127,6 +127,7 @@ func (v *Verifier) Verify(ctx context.Context, q Request) (*Result, error) {
 			return nil, err
 		}
 	}
+	slices.SortFunc(result.Differences, func(a, b Difference) int { return diagnostics.CompareDifferences(&a.Difference, &b.Difference) })
 	result.Status.Duration = metav1.Duration{Duration: time.Since(begin).Round(time.Millisecond)}
 	return result, nil
 }
@@ -137,6 +138,7 @@ func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.V
 	for size := firstGroup; ; {
 		group := next.take(size)
 		if len(group) == 0 {
+			status.Continue = next.token
 			return candidates
 		}
 		asked := time.Now()

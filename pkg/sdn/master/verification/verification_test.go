@@ -3,6 +3,7 @@ package verification
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -263,13 +264,81 @@ func TestVerify_continue(t *testing.T) {
 	if requests < 3 || questions != 46*45*2 || len(f.asked()) != questions {
 		t.Errorf("got %d questions, %d of them distinct, in %d requests, want %d", questions, len(f.asked()), requests, 46*45*2)
 	}
-	result, err := v.Verify(t.Context(), Request{Continue: "c/web99 c/web99"})
-	if err != nil || result.Status.Questions != 0 || result.Status.Continue != "" {
-		t.Errorf("after the last: got %+v, error %v", result, err)
+	for token, want := range map[string]int{tokenAfter(maxPosition): 0, "ffffffffffffffff": 0, "no number": 46 * 45 * 2, "-1": 46 * 45 * 2} {
+		v.Budget = 1 << 40
+		if result, err := v.Verify(t.Context(), Request{Continue: token}); err != nil || result.Status.Questions != want || result.Status.Continue != "" {
+			t.Errorf("token %s: got %+v, error %v, want %d questions", token, result, err, want)
+		}
 	}
-	result, err = v.Verify(t.Context(), Request{Continue: "c/web34x c/db"})
-	if err != nil || result.Status.Questions != 45*2 {
-		t.Errorf("after a deleted pod, the last but one: got %+v, error %v", result, err)
+}
+
+// A request continues after the same pairs if pods have come or gone, and windows have each pair once.
+func TestQuestions_order(t *testing.T) {
+	f := newManyPods()
+	for i := range 300 { // more pairs than a window
+		p := f.objects.Pods[i%6].DeepCopy()
+		p.Name, p.Status.PodIP = fmt.Sprintf("more%03d", i), fmt.Sprintf("10.129.%d.%d", i/200, i%200)
+		f.objects.Pods = append(f.objects.Pods, p)
+	}
+	Sort(f.objects.Pods)
+	for _, q := range []Request{{}, {Namespace: "a"}, {Namespace: "a", WithOthers: true}, {Namespace: "x", WithOthers: true}} {
+		r, err := f.verifier().newRun(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		pairs := map[string]bool{}
+		s := r.questions()
+		for group := s.take(1000); len(group) > 0; group = s.take(1000) {
+			for _, q := range group {
+				name := nameOf(r.snapshot.Pods[q.from]) + " " + nameOf(r.snapshot.Pods[q.to])
+				if !pairs[name] {
+					names = append(names, name)
+				}
+				pairs[name] = true
+				if !r.isAsked(q.from, q.to) {
+					t.Fatalf("%+v: got pair %s", q, name)
+				}
+			}
+		}
+		if len(pairs) != r.pairs() || s.token != "" {
+			t.Fatalf("%+v: got %d pairs, want %d; token %q", q, len(pairs), r.pairs(), s.token)
+		}
+		if q.Namespace == "" {
+			wantSameOrder(t, f, names)
+		}
+	}
+}
+
+// wantSameOrder deletes a pod, and continues after some pairs: the others follow in the same order.
+func wantSameOrder(t *testing.T, f *fakeNodes, names []string) {
+	t.Helper()
+	r, err := f.verifier().newRun(t.Context(), Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.questions()
+	taken := map[string]bool{}
+	for _, q := range s.take(5000) {
+		taken[nameOf(r.snapshot.Pods[q.from])+" "+nameOf(r.snapshot.Pods[q.to])] = true
+	}
+	gone := nameOf(f.objects.Pods[7])
+	f.objects.Pods = slices.Delete(slices.Clone(f.objects.Pods), 7, 8)
+	if r, err = f.verifier().newRun(t.Context(), Request{Continue: s.token}); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(names[len(taken):], func(pair string) bool {
+		from, to, _ := strings.Cut(pair, " ")
+		return from == gone || to == gone
+	})
+	var got []string
+	for _, q := range r.questions().take(1 << 30) {
+		if pair := nameOf(r.snapshot.Pods[q.from]) + " " + nameOf(r.snapshot.Pods[q.to]); len(got) == 0 || got[len(got)-1] != pair {
+			got = append(got, pair)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after the deletion of a pod (-want +got):\n%s", diff)
 	}
 }
 
