@@ -92,8 +92,8 @@ units() {
   sum "$name" standard-quiet -- -vet=off -timeout="$limit" "${tier[@]}" "$@"
 }
 
-# link FLAGS… PACKAGES…: links the test programs of packages, two at once, and puts links to them into $out/programs. They remain in bin/test-programs: the
-# next run links only those that have changed. One go command refuses packages with the same last element.
+# link FLAGS… PACKAGES…: links the test programs of packages, two at once, into bin/test-programs, with symbolic links to them in $out/programs. They remain: the next run
+# links only those that have changed. One go command refuses packages with the same last element.
 link() {
   local flags=() group n package to=bin/test-programs/$other
   while [[ $1 == -* ]]; do flags+=("$1") && shift; done

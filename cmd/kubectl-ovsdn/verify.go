@@ -39,12 +39,14 @@ func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 		Use:   "verify",
 		Short: "Compare the connections between pods that policies allow with what the flows of all nodes do",
 		Long: "Ask for each pair of pods, with each port in use and one other, whether NetworkPolicies, ClusterNetworkPolicies and VNIDs allow a connection, and what the\n" +
-			"flows of the nodes do with its first packet. Differences are listed with the flow that decided. No packet is sent, but with --packets one of each connection of TCP and\n" +
-			"UDP, which needs the right to create probes.diagnostics.ovsdn.io, too. Without --namespace all pods of the cluster are\n" +
+			"flows of the nodes do with its first packet. Differences are listed with the flow that decided. Without --packets no packet is sent. With it, a TCP connection or a\n" +
+			"UDP datagram of one byte is also sent for each pair and port for which the trace agrees with the objects, allowed or denied: programs in pods receive them, and denied\n" +
+			"packets are counted and logged. It also needs the right to create probes.diagnostics.ovsdn.io: at the cluster scope if you may create verifications there, else in the\n" +
+			"namespace. Without --namespace all pods of the cluster are\n" +
 			"compared, which needs the right to create verifications.diagnostics.ovsdn.io at the cluster scope. With it, the pairs with both pods in the namespace are, or, with\n" +
 			"that right, with one of them. The exit code is 0 if all pairs were compared, without differences, changes and\n" +
 			"unknown answers, else 1.",
-		Example: "  kubectl ovsdn verify\n  kubectl ovsdn verify -n shop -o wide\n\n  # some random connections of a large cluster\n  kubectl ovsdn verify --sample 2000",
+		Example: "  kubectl ovsdn verify\n  kubectl ovsdn verify -n shop -o wide\n  kubectl ovsdn verify -n shop --packets\n\n  # some random connections of a large cluster\n  kubectl ovsdn verify --sample 2000",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("unknown argument %q; choose pods by --namespace", args[0])
@@ -69,7 +71,7 @@ func verifyCommand(flags *genericclioptions.ConfigFlags, streams genericiooption
 	format.AddFlags(cmd)
 	cmd.Flag("output").Usage = "Output format. One of: (" + strings.Join(append(format.AllowedFormats(), wide), ", ") + ")."
 	cmd.Flags().Int32Var(&v.sample, "sample", 0, fmt.Sprintf("`number` of questions that are drawn at random, at most %d; 0: all questions", diagnostics.MaxSample))
-	cmd.Flags().BoolVar(&v.packets, "packets", false, "also send a packet of each connection of TCP and UDP from the network namespace of its source")
+	cmd.Flags().BoolVar(&v.packets, "packets", false, "also send a TCP connection or UDP datagram for each pair and port from the source pod's network namespace; programs in pods receive it")
 	return cmd
 }
 
@@ -115,6 +117,8 @@ func add(all, part *diagnostics.VerificationStatus) {
 	all.Questions += part.Questions
 	all.Unknown += part.Unknown
 	all.Changed += part.Changed
+	all.Sent += part.Sent
+	all.Unconfirmed += part.Unconfirmed
 	all.Duration.Duration += part.Duration.Duration
 	all.Differences = append(all.Differences, part.Differences...)
 	for _, reason := range part.Unanswered {
@@ -142,8 +146,11 @@ func (v *verifier) print(s *diagnostics.VerificationStatus) error {
 		fmt.Fprintln(v.Out)
 	}
 	fmt.Fprintf(v.Out, "Pods:        %d\nQuestions:   %d in %v\nDifferences: %d\n", s.Pods, s.Questions, s.Duration.Round(100*time.Millisecond), len(s.Differences))
+	if v.packets {
+		fmt.Fprintf(v.Out, "Packets:     %d sent; %d allowed UDP connections without an answer, not confirmed\n", s.Sent, s.Unconfirmed)
+	}
 	if s.Changed > 0 {
-		fmt.Fprintf(v.Out, "Changed:     %d, not counted as differences: objects or flows changed in the meantime\n", s.Changed)
+		fmt.Fprintf(v.Out, "Changed:     %d, not counted as differences: they did not differ the second time, or their objects changed\n", s.Changed)
 	}
 	if s.Unknown > 0 {
 		fmt.Fprintf(v.Out, "Unknown:     %d, without an answer\n", s.Unknown)
@@ -170,8 +177,8 @@ func (v *verifier) row(d *diagnostics.Difference) []string {
 		objects = append(objects, o.String())
 	}
 	actual := string(d.Actual)
-	if d.Packet {
-		actual += " (a packet)"
+	if d.ByPacket {
+		actual += " (packet)"
 	}
 	row := []string{d.Source, d.Destination, d.Protocol + " " + strconv.Itoa(int(d.Port)), string(d.Expected), actual, d.Node, orNone(flow), orNone(strings.Join(objects, ", "))}
 	if v.wide {

@@ -75,7 +75,7 @@ Differences: 1
 Pods:        6
 Questions:   60 in 1.2s
 Differences: 0
-Changed:     2, not counted as differences: objects or flows changed in the meantime
+Changed:     2, not counted as differences: they did not differ the second time, or their objects changed
 Unknown:     10, without an answer
 `, "node node2: connection refused\n", "verify")
 }
@@ -127,9 +127,12 @@ func TestVerify_requests(t *testing.T) {
 		t.Errorf("got error %v, spec %s", err, sent.Spec)
 	}
 	packet := difference()
-	packet.Packet, packet.Flow, packet.Objects = true, nil, nil
-	api.answers[verificationsPath] = verified(packet)
-	if _, out, _ := api.run(t.Context(), "verify", "--packets"); !strings.Contains(out, "Delivered   Dropped (a packet)   node2") {
+	packet.ByPacket, packet.Flow, packet.Objects = true, nil, nil
+	sentAll := verified(packet)
+	sentAll.Status.Sent, sentAll.Status.Unconfirmed = 50, 3
+	api.answers[verificationsPath] = sentAll
+	if _, out, _ := api.run(t.Context(), "verify", "--packets"); !strings.Contains(out, "Delivered   Dropped (packet)   node2") ||
+		!strings.Contains(out, "Packets:     50 sent; 3 allowed UDP connections without an answer, not confirmed\n") {
 		t.Errorf("got\n%s", out)
 	}
 	for _, args := range []string{"verify pod/shop/web", "verify --sample=-1", "verify --sample=5001", "verify -o x"} {

@@ -114,7 +114,7 @@ func TestVerificationOfManyPods(t *testing.T) {
 	}
 	for _, node := range c.Nodes() {
 		share := (c.cpuTime(t, node, vswitchdService) - before[node]).Seconds() / took.Seconds()
-		t.Logf("ovs-vswitchd of %s used %.0f%% of a processor, for packets too", node, 100*share)
+		t.Logf("ovs-vswitchd of %s used %.0f%% of a processor, including other traffic of the cluster", node, 100*share)
 	}
 }
 

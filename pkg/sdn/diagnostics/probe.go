@@ -6,7 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // TimeoutParameter.
 const NodeProbePath = "/diagnostics/v1alpha1/probe"
 
-// NodeProbesPath is the path of NodeProbes on the HTTPS port of an agent, to which a TraceBatch is posted. Its packets have the fields of NodeProbe's.
+// NodeProbesPath is the path of NodeProbes on the HTTPS port of an agent, to which a PacketBatch is posted. Its packets have only the
+// parameters of NodeProbePath, without a timeout.
 const NodeProbesPath = "/diagnostics/v1alpha1/probes"
 
 // TimeoutParameter is the query parameter with the seconds that a probe waits for an answer.
@@ -48,7 +49,8 @@ type ProbeSpec struct {
 type ProbeStatus struct {
 	Verdict Verdict `json:"verdict"`
 	Reason  string  `json:"reason"` // a sentence
-	// Reached reports that the destination received the packet: it answered, or refused it itself.
+	// Reached reports that the packet was answered or refused, and not reported as unreachable (host or network). A proxy in the source pod, or a firewall that rejects,
+	// also counts. Agents of earlier versions do not set it.
 	Reached bool `json:"reached,omitempty"`
 	// Duration is the time from the first packet to the answer.
 	Duration *metav1.Duration `json:"duration,omitempty"`
@@ -63,7 +65,7 @@ type NodeProbe struct {
 	Status ProbeStatus `json:"status"`
 }
 
-// NodeProbes are the results of the packets of a TraceBatch, each of which its pod sends, in their order. They are fewer than the packets if the time of the request was
+// NodeProbes are the results of the packets of a PacketBatch, each of which its pod sends, in their order. They are fewer than the packets if the time of the request was
 // over: the client sends the others again. Its name is that of the Node.
 type NodeProbes struct {
 	metav1.TypeMeta   `json:",inline"`

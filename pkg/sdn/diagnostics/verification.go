@@ -7,18 +7,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeTracesPath is the path of NodeTraces on the HTTPS port of an agent, to which a TraceBatch is posted.
+// NodeTracesPath is the path of NodeTraces on the HTTPS port of an agent, to which a PacketBatch is posted.
 const NodeTracesPath = "/diagnostics/v1alpha1/traces"
 
-// MaxTraceBatch is the largest number of packets of a TraceBatch, which are traced or sent.
-const MaxTraceBatch = 250
+// MaxBatchPackets is the largest number of packets of a PacketBatch, which are traced or sent.
+const MaxBatchPackets = 250
 
-// TraceBatch has packets that an agent traces one after the other, with pauses in which vswitchd does its work.
-type TraceBatch struct {
+// PacketBatch has packets that an agent traces, some at a time, with pauses in which vswitchd does its work, or sends from their pods (NodeProbesPath).
+type PacketBatch struct {
 	Packets []TracePacket `json:"packets"`
 }
 
-// NodeTraces are the results of the packets of a TraceBatch, in their order. They are fewer than the packets if the time of the request was over: the client
+// NodeTraces are the results of the packets of a PacketBatch, in their order. They are fewer than the packets if the time of the request was over: the client
 // sends the others again. Its name is that of the Node.
 type NodeTraces struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -44,7 +44,7 @@ const (
 	MaxSample        = 5_000
 )
 
-// Verification compares what the objects of the cluster allow with what the flows of all nodes do, and, if wanted, real packets, for connections between pods. Only create is possible, and
+// Verification compares what the objects of the cluster allow with what the flows of all nodes do, and optionally with what happens to real packets, for connections between pods. Only create is possible, and
 // nothing is stored. In a namespace it has the pairs with a pod of the namespace: those with both ends in it, unless the user may create Verifications at the cluster
 // scope.
 type Verification struct {
@@ -60,8 +60,8 @@ type VerificationSpec struct {
 	Sample int32 `json:"sample,omitempty"` // questions that are drawn at random, at most MaxSample; 0: all
 	// Continue is that of the previous answer. A request takes less than a minute, and answers a part of the questions.
 	Continue string `json:"continue,omitempty"`
-	// Packets also sends a packet of each connection from the network namespace of its source, as a Probe does: of TCP and UDP. The user also needs the right to create
-	// Probes, at the cluster scope or in the namespace.
+	// Packets also sends a real packet for each TCP and UDP connection for which the trace agrees with the objects, as a Probe does. The user also needs the right to create
+	// Probes: at the cluster scope, if the user may create Verifications there, else in the namespace.
 	Packets bool `json:"packets,omitempty"`
 }
 
@@ -72,13 +72,17 @@ type VerificationStatus struct {
 	Unknown   int             `json:"unknown"`   // of them without an answer
 	Changed   int             `json:"changed"`   // of them that differed, and did not when they were asked again, or whose objects changed
 	Duration  metav1.Duration `json:"duration"`
+
+	Sent        int `json:"sent,omitempty"`        // questions for which a packet was sent
+	Unconfirmed int `json:"unconfirmed,omitempty"` // of them allowed ones of UDP, without an answer
+
 	// Differences are those that were found twice, while no object of the pair changed.
 	Differences []Difference `json:"differences,omitempty"`
 	Unanswered  []string     `json:"unanswered,omitempty"` // why questions have no answer, at most 16 reasons
 	Continue    string       `json:"continue,omitempty"`   // "": no questions are left
 }
 
-// Difference is a connection that the flows treat otherwise than the objects.
+// Difference is a connection that the flows, or a real packet, treat otherwise than the objects.
 type Difference struct {
 	Source      string `json:"source"` // pod/NAMESPACE/NAME
 	Destination string `json:"destination"`
@@ -88,13 +92,13 @@ type Difference struct {
 	Expected       Verdict `json:"expected"` // Delivered or Dropped
 	ExpectedReason string  `json:"expectedReason,omitempty"`
 	Actual         Verdict `json:"actual"` // Forwarded: to another destination
-	// Packet reports that a real packet differs, and the trace does not. Actual is Delivered if the destination received it.
-	Packet bool `json:"packet,omitempty"`
+	// ByPacket reports that a real packet contradicts Expected, while the trace agrees with it. Actual is Delivered if the packet was answered or refused.
+	ByPacket bool `json:"byPacket,omitempty"`
 
-	Node    string        `json:"node"`   // that decided; of a packet, that of its source
+	Node    string        `json:"node"`   // on which the flow decided; if ByPacket, the source's
 	Reason  string        `json:"reason"` // a sentence about the flow that decided, or the packet
 	Objects []TraceObject `json:"objects,omitempty"`
-	Flow    *TraceStep    `json:"flow,omitempty"` // as TraceResult.Flow
+	Flow    *TraceStep    `json:"flow,omitempty"` // as TraceResult.Flow; none if ByPacket
 }
 
 // CompareDifferences orders differences by source, destination, protocol and port.

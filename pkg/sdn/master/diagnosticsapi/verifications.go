@@ -29,7 +29,6 @@ const (
 	batchBusy        = 15 * time.Second // while an agent answers another controller
 	maxResultObjects = 8                // of a result, which are retained for thousands of questions
 	maxBatchAnswer   = 4 << 20          // bytes
-	maxContinue      = 1024
 	anotherReason    = "an agent does not evaluate packets"
 )
 
@@ -50,8 +49,8 @@ func validateVerification(o *diagnostics.VerificationSpec) (errs field.ErrorList
 	if o.Sample < 0 || o.Sample > diagnostics.MaxSample {
 		errs = append(errs, field.Invalid(spec.Child("sample"), o.Sample, fmt.Sprintf("must be from 0 to %d", diagnostics.MaxSample)))
 	}
-	if len(o.Continue) > maxContinue {
-		errs = append(errs, field.TooLong(spec.Child("continue"), "", maxContinue))
+	if !verification.ValidToken(o.Continue) {
+		errs = append(errs, field.Invalid(spec.Child("continue"), printable(o.Continue, maxName), "must be that of an answer"))
 	}
 	return errs
 }
@@ -123,7 +122,7 @@ type batchAgents struct{ server *Server }
 
 // Traces implements verification.Agents.
 func (a *batchAgents) Traces(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error) {
-	return postBatch(ctx, a.server, node, diagnostics.NodeTracesPath, packets, func() results[diagnostics.TraceResult] { return &batchAnswer{} })
+	return postBatch(ctx, a.server, node, diagnostics.NodeTracesPath, packets, func() results[diagnostics.TraceResult] { return &tracesAnswer{} })
 }
 
 // Probes implements verification.Agents.
@@ -137,14 +136,14 @@ type results[T any] interface {
 	results() []T
 }
 
-// postBatch sends packets to an agent until it is not busy, and returns the results of the first ones, at least of one.
+// postBatch posts a batch of packets to be traced or sent, and retries while the agent is busy. It returns the results of the first packets, at least of one.
 func postBatch[T any](ctx context.Context, s *Server, node tracing.Node, path string, packets []diagnostics.TracePacket, newAnswer func() results[T]) ([]T, error) {
 	var answer results[T]
 	err := whileBusy(ctx, batchBusy, func() error {
 		ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 		defer cancel()
 		answer = newAnswer()
-		return s.Agents.Post(ctx, node.Name, node.HostIP, path, diagnostics.TraceBatch{Packets: packets}, answer)
+		return s.Agents.Post(ctx, node.Name, node.HostIP, path, diagnostics.PacketBatch{Packets: packets}, answer)
 	})
 	if n := len(answer.results()); err == nil && (n == 0 || n > len(packets)) {
 		err = &invalidAnswerError{fmt.Errorf("%d results of %d packets", n, len(packets))}
@@ -167,7 +166,7 @@ func (a *probesAnswer) decode(r io.Reader) error {
 		return err
 	}
 	read := &struct { // beyond its size elements are ignored
-		Results [diagnostics.MaxTraceBatch + 1]diagnostics.ProbeStatus `json:"results"`
+		Results [diagnostics.MaxBatchPackets + 1]diagnostics.ProbeStatus `json:"results"`
 	}{}
 	if err := json.Unmarshal(content, read); err != nil {
 		return &invalidAnswerError{err}
@@ -181,10 +180,10 @@ func (a *probesAnswer) decode(r io.Reader) error {
 	return nil
 }
 
-// batchAnswer decodes NodeTraces of an agent within limits.
-type batchAnswer struct{ Results []diagnostics.TraceResult }
+// tracesAnswer decodes NodeTraces of an agent within limits.
+type tracesAnswer struct{ Results []diagnostics.TraceResult }
 
-func (a *batchAnswer) results() []diagnostics.TraceResult { return a.Results }
+func (a *tracesAnswer) results() []diagnostics.TraceResult { return a.Results }
 
 // readResult is a diagnostics.TraceResult as it is decoded. Arrays have fixed sizes, beyond which elements are ignored: many short ones would take a hundred times the
 // bytes of the answer.
@@ -201,13 +200,13 @@ type readResult struct {
 }
 
 // decode implements decoder. The results retain only what they need.
-func (a *batchAnswer) decode(r io.Reader) error {
+func (a *tracesAnswer) decode(r io.Reader) error {
 	content, err := readAll(r, maxBatchAnswer)
 	if err != nil {
 		return err
 	}
 	read := &struct {
-		Results [diagnostics.MaxTraceBatch + 1]readResult `json:"results"`
+		Results [diagnostics.MaxBatchPackets + 1]readResult `json:"results"`
 	}{}
 	if err := json.Unmarshal(content, read); err != nil {
 		return &invalidAnswerError{err}

@@ -39,7 +39,7 @@ func (a *batchingAgents) sent(packets []diagnostics.TracePacket) (string, error)
 }
 
 func (a *batchingAgents) answer(_ context.Context, node, path string, query url.Values) (string, error) {
-	var batch diagnostics.TraceBatch
+	var batch diagnostics.PacketBatch
 	if err := json.Unmarshal([]byte(query.Get("body")), &batch); err == nil && path == diagnostics.NodeProbesPath {
 		return a.sent(batch.Packets)
 	}
@@ -160,7 +160,7 @@ func TestVerifications_tenant(t *testing.T) {
 			t.Errorf("namespace %q: got %d %s, want %d", namespace, r.code, r.body, code)
 		}
 	}
-	if r := f.postVerification(t, "a", diagnostics.VerificationSpec{Sample: diagnostics.MaxSample + 1, Continue: strings.Repeat("x", maxContinue+1)}); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "spec.continue") {
+	if r := f.postVerification(t, "a", diagnostics.VerificationSpec{Sample: diagnostics.MaxSample + 1, Continue: "a/db a/web"}); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "spec.continue") {
 		t.Errorf("got %d %s", r.code, r.body)
 	}
 	if got := agents.batches.Load(); got != before {
@@ -193,10 +193,10 @@ func TestVerifications_packets(t *testing.T) {
 	if diff := cmp.Diff(want, pairsOf(o)); diff != "" || agents.probes.Load() == 0 {
 		t.Fatalf("got %+v, differences (-want +got):\n%s", o.Status, diff)
 	}
-	if d := o.Status.Differences[0]; d.Packet {
+	if d := o.Status.Differences[0]; d.ByPacket {
 		t.Errorf("by a trace: got %+v", d)
 	}
-	if d := o.Status.Differences[1]; !d.Packet || d.Node != "node1" || !strings.Contains(d.Reason, "a packet that was sent: ") || strings.Contains(d.Reason, "\x1b") {
+	if d := o.Status.Differences[1]; !d.ByPacket || d.Node != "node1" || !strings.Contains(d.Reason, "a packet that was sent: ") || strings.Contains(d.Reason, "\x1b") {
 		t.Errorf("got %+v", d)
 	}
 	f, agents = newVerificationFixture(t, "u create verifications a", "u create probes a")
@@ -304,14 +304,14 @@ func TestVerifications_tooManyPods(t *testing.T) {
 }
 
 // An agent can't fill the memory: of arrays and texts a part is retained.
-func TestBatchAnswer_limits(t *testing.T) {
+func TestTracesAnswer_limits(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	many := func(element string, n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 	}
 	result := `{"verdict":"Delivered","reason":"` + long + `","objects":` + many(`{"object":"o"}`, 100) + `,"outputs":` + many(`{"to":"t","hostIP":"h","packet":{"source":"s"}}`, 100) +
 		`,"flow":{"tableName":"t","names":` + many(`"n"`, 100) + `,"objects":` + many(`{"object":"o"}`, 100) + `}}`
-	a := &batchAnswer{}
+	a := &tracesAnswer{}
 	if err := a.decode(strings.NewReader(`{"results":[` + result + `,` + strings.Replace(result, `"hostIP":"h"`, `"hostIP":"`+long+`"`, 1) + `]}`)); err != nil || len(a.Results) != 2 {
 		t.Fatalf("got %d results, %v", len(a.Results), err)
 	}
@@ -323,7 +323,7 @@ func TestBatchAnswer_limits(t *testing.T) {
 			t.Errorf("got output %.200v", r.Outputs[0])
 		}
 	}
-	empty := &batchAnswer{}
+	empty := &tracesAnswer{}
 	if err := empty.decode(strings.NewReader(`{"results":` + many("{}", 1_000_000) + `}`)); err != nil || len(empty.Results) != 0 {
 		t.Errorf("got %d results of a million empty ones, %v", len(empty.Results), err)
 	}

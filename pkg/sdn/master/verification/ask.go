@@ -13,12 +13,14 @@ import (
 // maxNodes is the number of nodes that are asked at the same time.
 const maxNodes = 32
 
-// answer is what the flows do with a connection: Delivered to its destination, Dropped, Forwarded elsewhere, or Unknown.
+// answer is what the flows, or a real packet if byPacket, do with a connection: Delivered to its destination, Dropped, Forwarded elsewhere, or Unknown.
 type answer struct {
 	verdict  diagnostics.Verdict
 	node     string // that decided
-	isPacket bool   // what happened to a real packet
+	byPacket bool
 	result   diagnostics.TraceResult
+
+	isSent, isUnconfirmed bool // as of VerificationStatus
 }
 
 // asked is a packet on a node.
@@ -132,7 +134,7 @@ func round[T any](ctx context.Context, byNode map[string][]asked, ask func(ctx c
 	return results
 }
 
-// traceAt traces packets on one node.
+// traceAt returns a result for each packet; Unknown for those that the agent did not answer.
 func (r *run) traceAt(ctx context.Context, name string, all []asked) []diagnostics.TraceResult {
 	results, err := inBatches(ctx, r, name, all, r.Agents.Traces)
 	for len(results) < len(all) {
@@ -154,7 +156,7 @@ func inBatches[T any](ctx context.Context, r *run, name string, all []asked, ask
 	for err == nil && len(results) < len(packets) {
 		rest := packets[len(results):]
 		var some []T
-		if some, err = ask(ctx, node, rest[:min(len(rest), diagnostics.MaxTraceBatch)]); err == nil {
+		if some, err = ask(ctx, node, rest[:min(len(rest), diagnostics.MaxBatchPackets)]); err == nil {
 			results = append(results, some[:min(len(some), len(rest))]...)
 		}
 	}

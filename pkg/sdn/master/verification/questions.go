@@ -141,7 +141,13 @@ type pair struct {
 // windowPairs is the number of pairs that are sorted at a time, roughly.
 const windowPairs = 20_000
 
-// questions returns those of the request. A token that is not one of an answer begins anew.
+// ValidToken reports whether a request can continue with the token.
+func ValidToken(token string) bool {
+	_, err := strconv.ParseUint(token, 16, 64)
+	return err == nil || token == ""
+}
+
+// questions returns those of the request. An invalid token starts from the first pair.
 func (r *run) questions() *source {
 	s := &source{run: r}
 	if r.request.Sample > 0 {
@@ -155,7 +161,8 @@ func (r *run) questions() *source {
 // take returns the questions of the next pairs, at least so many if there are.
 func (s *source) take(least int) (group []question) {
 	if s.sample != nil {
-		group, s.sample = s.sample, []question{}
+		least = min(least, len(s.sample))
+		group, s.sample = s.sample[:least:least], s.sample[least:]
 		return group
 	}
 	for len(group) < least {

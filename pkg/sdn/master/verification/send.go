@@ -21,12 +21,12 @@ func (r *run) send(ctx context.Context, questions []question, answers []answer) 
 	}
 	for node, results := range round(ctx, byNode, r.sendFrom) {
 		for i, a := range byNode[node] {
-			answers[a.question] = answers[a.question].orPacket(node, questions[a.question].port.Protocol, results[i])
+			answers[a.question] = answers[a.question].withPacket(node, questions[a.question].port.Protocol, results[i])
 		}
 	}
 }
 
-// sendFrom sends packets from pods of one node.
+// sendFrom returns a result for each packet; Unknown for those that the agent did not answer.
 func (r *run) sendFrom(ctx context.Context, name string, all []asked) []diagnostics.ProbeStatus {
 	results, err := inBatches(ctx, r, name, all, r.Agents.Probes)
 	for len(results) < len(all) {
@@ -35,9 +35,11 @@ func (r *run) sendFrom(ctx context.Context, name string, all []asked) []diagnost
 	return results
 }
 
-// orPacket returns the answer, or another one if the packet contradicts it. A server of UDP that does not answer can't be distinguished from a dropped packet.
-func (a answer) orPacket(node string, protocol corev1.Protocol, packet diagnostics.ProbeStatus) answer {
+// withPacket returns the answer, replaced by the packet's result if that contradicts it, or Unknown if the packet has no result. UDP without an answer contradicts
+// nothing: a server that does not answer can't be distinguished from a dropped packet.
+func (a answer) withPacket(node string, protocol corev1.Protocol, packet diagnostics.ProbeStatus) answer {
 	verdict := diagnostics.VerdictDropped
+	a.isSent = true
 	switch packet.Verdict {
 	case diagnostics.VerdictAnswered, diagnostics.VerdictRefused:
 		if packet.Reached {
@@ -45,6 +47,7 @@ func (a answer) orPacket(node string, protocol corev1.Protocol, packet diagnosti
 		}
 	case diagnostics.VerdictNoAnswer:
 		if protocol == corev1.ProtocolUDP {
+			a.isUnconfirmed = a.verdict == diagnostics.VerdictDelivered
 			return a
 		}
 	case diagnostics.VerdictUnknown:
@@ -55,7 +58,7 @@ func (a answer) orPacket(node string, protocol corev1.Protocol, packet diagnosti
 	if verdict == a.verdict {
 		return a
 	}
-	return answer{verdict: verdict, node: node, isPacket: true, result: diagnostics.TraceResult{
-		Verdict: verdict, Reason: fmt.Sprintf("a packet that was sent: %s; a trace: %s", packet.Reason, a.result.Reason), Objects: a.result.Objects, Flow: a.result.Flow,
+	return answer{verdict: verdict, node: node, byPacket: true, isSent: true, result: diagnostics.TraceResult{
+		Verdict: verdict, Reason: fmt.Sprintf("a packet that was sent: %s; a trace: %s", packet.Reason, a.result.Reason),
 	}}
 }

@@ -17,7 +17,7 @@ func TestVerify_packets(t *testing.T) {
 	f := newFakeNodes()
 	f.batch = 7
 	result, found := f.verify(t, Request{Packets: true})
-	if s := result.Status; len(found) > 0 || s.Questions != 60 || s.Unknown+s.Changed != 0 || f.reads != 1 {
+	if s := result.Status; len(found) > 0 || s.Questions != 60 || s.Sent != 60 || s.Unconfirmed+s.Unknown+s.Changed != 0 || f.reads != 1 {
 		t.Errorf("got %+v, differences %v after %d reads", s, found, f.reads)
 	}
 	if len(f.sent) != 60 || f.sent["n2 TCP b/web a/db 80"] != 1 {
@@ -41,13 +41,13 @@ func TestVerify_packetDifferences(t *testing.T) {
 		want   []string
 	}{
 		"lost":                              {"n2 TCP b/web a/db 80", noAnswer, []string{"b/web a/db 80 Delivered Dropped n2"}},
-		"no route":                          {"n2 TCP b/web a/db 80", unreachable, []string{"b/web a/db 80 Delivered Dropped n2"}},
+		"unreachable":                       {"n2 TCP b/web a/db 80", unreachable, []string{"b/web a/db 80 Delivered Dropped n2"}},
 		"answered by an isolated pod":       {"n2 TCP a/web a/db 80", answered, []string{"a/web a/db 80 Dropped Delivered n2"}},
 		"refused by an isolated pod":        {"n2 TCP a/web a/db 80", refused, []string{"a/web a/db 80 Dropped Delivered n2"}},
 		"allowed and answered":              {"n2 TCP b/web a/db 80", answered, []string{}},
-		"denied, and no route":              {"n2 TCP a/web a/db 80", unreachable, []string{}},
+		"denied, and unreachable":           {"n2 TCP a/web a/db 80", unreachable, []string{}},
 		"UDP without an answer":             {"n1 UDP b/db b/web 53", noAnswer, []string{}},
-		"UDP without a route":               {"n1 UDP b/db b/web 53", unreachable, []string{"b/db b/web 53 Delivered Dropped n1"}},
+		"UDP unreachable":                   {"n1 UDP b/db b/web 53", unreachable, []string{"b/db b/web 53 Delivered Dropped n1"}},
 		"UDP answered by an isolated pod":   {"n1 UDP c/db a/db 53", answered, []string{"c/db a/db 53 Dropped Delivered n1"}},
 		"UDP of an isolated pod, no answer": {"n1 UDP c/db a/db 53", noAnswer, []string{}},
 	} {
@@ -66,8 +66,11 @@ func TestVerify_packetDifferences(t *testing.T) {
 			t.Errorf("%s: got %+v, sent %d times (-want +got):\n%s", name, result.Status, f.sent[tc.packet], diff)
 			continue
 		}
+		if isUnconfirmed := name == "UDP without an answer"; (result.Status.Unconfirmed == 1) != isUnconfirmed {
+			t.Errorf("%s: got %+v", name, result.Status)
+		}
 		for _, d := range result.Differences {
-			if !d.Packet || !strings.Contains(d.Result.Reason, tc.status.Reason) {
+			if !d.ByPacket || !strings.Contains(d.Result.Reason, tc.status.Reason) {
 				t.Errorf("%s: got %+v", name, d)
 			}
 		}
@@ -85,7 +88,7 @@ func TestVerify_packetsNotSent(t *testing.T) {
 	}
 	f.objects.Pods[1].Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 7, Protocol: corev1.ProtocolSCTP}}
 	result, found := f.verify(t, Request{Packets: true})
-	if len(found) != 1 || result.Differences[0].Packet || f.sent["n2 TCP b/web a/db 80"] > 0 {
+	if len(found) != 1 || result.Differences[0].ByPacket || f.sent["n2 TCP b/web a/db 80"] > 0 {
 		t.Errorf("got differences %v, packets %v", found, f.sent)
 	}
 	for packet := range f.sent {

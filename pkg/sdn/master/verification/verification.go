@@ -22,7 +22,18 @@ const (
 	groupTime            = 8 * time.Second
 	maxCandidates        = 500 // that are asked again, and a pair more
 	maxReasons           = 16  // why questions have no answer
+
+	// A node answers some 15 packets in a second if none of them arrives.
+	firstSent, maxSent = 100, 100 // firstGroup and maxCandidates with packets
 )
+
+// sizes returns the least number of questions of a group, and the largest number of candidates.
+func (r *run) sizes() (least, most int) {
+	if r.request.Packets {
+		return firstSent, maxSent
+	}
+	return firstGroup, maxCandidates
+}
 
 // Snapshot has the objects at one time. Its pods are those whose connections are verified: with an address in the pod network. They are sorted by namespace and
 // name.
@@ -135,7 +146,8 @@ func (v *Verifier) Verify(ctx context.Context, q Request) (*Result, error) {
 // askAll asks questions until none is left, or the time is over. It returns those whose answers differ.
 func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.VerificationStatus) (candidates []question) {
 	next := r.questions()
-	for size := firstGroup; ; {
+	least, most := r.sizes()
+	for size := least; ; {
 		group := next.take(size)
 		if len(group) == 0 {
 			status.Continue = next.token
@@ -150,17 +162,26 @@ func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.V
 				candidates = append(candidates, group[i])
 			}
 			status.Questions++
-			if len(candidates) >= maxCandidates && i+1 < len(group) && !isSamePair(group[i], group[i+1]) {
+			status.Sent += count(a.isSent)
+			status.Unconfirmed += count(a.isUnconfirmed)
+			if len(candidates) >= most && i+1 < len(group) && !isSamePair(group[i], group[i+1]) {
 				status.Continue = next.tokenOf(group[i])
 				return candidates // the next request asks the rest of the group again
 			}
 		}
-		if status.Continue = next.token; status.Continue == "" || ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= maxCandidates {
+		if status.Continue = next.token; ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= most {
 			return candidates
 		}
 		rate := float64(len(group)) / max(time.Since(asked), time.Millisecond).Seconds()
-		size = min(max(int(rate*groupTime.Seconds()), firstGroup), maxGroup)
+		size = min(max(int(rate*groupTime.Seconds()), least), maxGroup)
 	}
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func addUnknown(status *diagnostics.VerificationStatus, reason string) {
@@ -229,7 +250,7 @@ func (r *run) difference(q question, a answer) Difference {
 	want := r.expected(q)
 	return Difference{Result: a.result, Difference: diagnostics.Difference{
 		Source: nameOf(r.snapshot.Pods[q.from]), Destination: nameOf(r.snapshot.Pods[q.to]), Protocol: string(q.port.Protocol), Port: q.port.Number,
-		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, Packet: a.isPacket, Node: a.node,
+		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, ByPacket: a.byPacket, Node: a.node,
 	}}
 }
 

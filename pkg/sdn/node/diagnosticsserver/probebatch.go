@@ -16,7 +16,8 @@ import (
 const (
 	// batchProbes is the number of probes of a batch at the same time. Each is a socket, and waits.
 	batchProbes = 32
-	// batchProbeTimeout is until the answer: the destination is a pod of the cluster. The kernel sends a SYN again after a second.
+	// batchProbeTimeout is how long a probe of a batch waits for an answer: less than DefaultProbeSeconds, since the destinations are pods. The kernel repeats a SYN
+	// after one second.
 	batchProbeTimeout = 2 * time.Second
 )
 
@@ -39,18 +40,19 @@ func (h *Handler) serveProbes(w http.ResponseWriter, r *http.Request) {
 	}
 	results := h.probeAll(r.Context(), n, packets)
 	if len(results) == 0 {
-		refuse(w, failf(http.StatusServiceUnavailable, "node %s sent no packet in %v", h.options.NodeName, batchTimeout))
+		refuse(w, failf(http.StatusServiceUnavailable, "node %s completed no probe in %v", h.options.NodeName, batchTimeout))
 		return
 	}
 	send(w, &diagnostics.NodeProbes{TypeMeta: h.typeMeta("NodeProbes"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Results: results})
 }
 
-// probeAll sends the packets, and returns the results of those before the first one that was not answered in time.
+// probeAll sends the packets, and returns the results of those before the first one without a result when batchTimeout ends. The client sends the others again, also
+// those that were already sent.
 func (h *Handler) probeAll(ctx context.Context, n *Network, packets []diagnostics.TracePacket) []diagnostics.ProbeStatus {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	pods := n.Pods()
-	results := make([]diagnostics.ProbeStatus, len(packets)) // without a verdict: not answered
+	results := make([]diagnostics.ProbeStatus, len(packets)) // without a verdict: none yet
 	free := make(chan struct{}, batchProbes)
 	var running sync.WaitGroup
 	for i := range packets {
@@ -70,8 +72,8 @@ func (h *Handler) probeAll(ctx context.Context, n *Network, packets []diagnostic
 		})
 	}
 	running.Wait()
-	if open := slices.IndexFunc(results, func(s diagnostics.ProbeStatus) bool { return s.Verdict == "" }); open >= 0 {
-		results = results[:open]
+	if at := slices.IndexFunc(results, func(s diagnostics.ProbeStatus) bool { return s.Verdict == "" }); at >= 0 {
+		results = results[:at]
 	}
 	return results
 }

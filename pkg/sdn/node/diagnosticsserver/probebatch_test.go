@@ -73,7 +73,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestProbeAll_timeout: at most batchProbes wait at the same time, and the results are those before the first packet that was not answered in time.
+// TestProbeAll_timeout: at most batchProbes wait at the same time, and the results are those before the first packet that has none in time.
 func TestProbeAll_timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -108,7 +108,7 @@ func TestProbeAll_timeout(t *testing.T) {
 
 func (n *node) post(t *testing.T, packets []diagnostics.TracePacket) *httptest.ResponseRecorder {
 	t.Helper()
-	body, err := json.Marshal(diagnostics.TraceBatch{Packets: packets})
+	body, err := json.Marshal(diagnostics.PacketBatch{Packets: packets})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,10 @@ import (
 const (
 	batchTimeout = 10 * time.Second
 	maxBatchBody = 512 << 10 // bytes; a packet has some 250
-	// maxTogether is the number of packets of a batch that vswitchd traces without other work in between: the way to it and back takes longer than a trace.
-	maxTogether = 8
+	// tracesPerCall is the number of packets of a batch that vswitchd traces without other work in between: the way to it and back takes longer than a trace.
+	tracesPerCall = 8
 	// batchPause is the pause after these, in times of the traces: batches take at most a fifth of the thread of vswitchd that also handles flows and ports, and
-	// traces of users wait for maxTogether traces at most.
+	// traces of users wait for tracesPerCall traces at most.
 	batchPause = 4
 )
 
@@ -50,16 +50,16 @@ func (h *Handler) serveTraces(w http.ResponseWriter, r *http.Request) {
 }
 
 func readBatch(w http.ResponseWriter, r *http.Request) ([]diagnostics.TracePacket, error) {
-	var batch diagnostics.TraceBatch
+	var batch diagnostics.PacketBatch
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBatchBody)).Decode(&batch)
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case tooLarge:
 		return nil, failf(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxBatchBody)
 	case err != nil:
-		return nil, failf(http.StatusBadRequest, "the body is no TraceBatch: %w", err)
-	case len(batch.Packets) == 0 || len(batch.Packets) > diagnostics.MaxTraceBatch:
-		return nil, failf(http.StatusBadRequest, "the body has %d packets, but must have 1 to %d", len(batch.Packets), diagnostics.MaxTraceBatch)
+		return nil, failf(http.StatusBadRequest, "the body is no PacketBatch: %w", err)
+	case len(batch.Packets) == 0 || len(batch.Packets) > diagnostics.MaxBatchPackets:
+		return nil, failf(http.StatusBadRequest, "the body has %d packets, but must have 1 to %d", len(batch.Packets), diagnostics.MaxBatchPackets)
 	}
 	return batch.Packets, nil
 }
@@ -76,8 +76,8 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 	for group := b.next(); len(group) > 0 && timed.Err() == nil; group = b.next() {
 		b.trace(timed, group)
 	}
-	if open := slices.IndexFunc(b.packets, (*batchPacket).isOpen); open >= 0 {
-		b.packets = b.packets[:open] // the client asks again for the others
+	if at := slices.IndexFunc(b.packets, (*batchPacket).isPending); at >= 0 {
+		b.packets = b.packets[:at] // the client asks again for the others
 	}
 	if len(b.packets) == 0 {
 		return nil, failf(http.StatusServiceUnavailable, "vswitchd of node %s traced no packet in %v", h.options.NodeName, batchTimeout)
@@ -100,15 +100,15 @@ type traceBatch struct {
 	known   map[diagnostics.TracePacket][]*ovs.Trace // by packet without its destination port
 }
 
-// batchPacket is a packet with its trace, or the reason why there is none. It is open as long as it has neither.
+// batchPacket is a packet with its trace, or the reason why there is none. It is pending as long as it has neither.
 type batchPacket struct {
 	tracer
 	packet diagnostics.TracePacket
-	sent   ovs.TracePacket
+	traced ovs.TracePacket
 	reason string
 }
 
-func (p *batchPacket) isOpen() bool { return p.trace == nil && p.reason == "" }
+func (p *batchPacket) isPending() bool { return p.trace == nil && p.reason == "" }
 
 func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *traceBatch {
 	b := &traceBatch{network: n, known: map[diagnostics.TracePacket][]*ovs.Trace{}}
@@ -121,7 +121,7 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 		if packet.Endpoint != "" {
 			err = errors.New("traces of a batch select no endpoint")
 		} else if p.request, err = parsePacket(packet.Query()); err == nil {
-			p.sent, err = n.tracePacket(p.node, p.request, pods)
+			p.traced, err = n.tracePacket(p.node, p.request, pods)
 		}
 		if err != nil {
 			p.reason = err.Error()
@@ -130,28 +130,28 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 	return b
 }
 
-// next returns the open packets to trace next. They differ in more than the destination port: packets that differ only in it and take the path of one that was traced
+// next returns the pending packets to trace next. They differ in more than the destination port: packets that differ only in it and take the path of one that was traced
 // have its trace.
 func (b *traceBatch) next() (group []*batchPacket) {
 	chosen := map[diagnostics.TracePacket]bool{}
 	for _, p := range b.packets {
 		key := withoutPort(p.packet)
-		if !p.isOpen() || chosen[key] {
+		if !p.isPending() || chosen[key] {
 			continue
 		}
-		if p.trace = b.equal(p.packet); p.trace != nil {
+		if p.trace = b.knownTrace(p.packet); p.trace != nil {
 			continue
 		}
 		chosen[key] = true
-		if group = append(group, p); len(group) == maxTogether {
+		if group = append(group, p); len(group) == tracesPerCall {
 			break
 		}
 	}
 	return group
 }
 
-// equal returns the trace of a packet by that of another one; nil: none is known.
-func (b *traceBatch) equal(p diagnostics.TracePacket) *ovs.Trace {
+// knownTrace returns the trace of a packet by that of another one; nil: none is known.
+func (b *traceBatch) knownTrace(p diagnostics.TracePacket) *ovs.Trace {
 	for _, known := range b.known[withoutPort(p)] {
 		if trace, ok := known.WithDestPort(p.DestinationPort); ok {
 			return trace
@@ -165,11 +165,11 @@ func withoutPort(p diagnostics.TracePacket) diagnostics.TracePacket {
 	return p
 }
 
-// trace traces packets and waits, for four times as long as it took. They remain open if the context ends.
+// trace traces packets and waits, for four times as long as it took. They remain pending if the context ends.
 func (b *traceBatch) trace(ctx context.Context, group []*batchPacket) {
 	packets := make([]ovs.TracePacket, len(group))
 	for i, p := range group {
-		packets[i] = p.sent
+		packets[i] = p.traced
 	}
 	begin := time.Now()
 	reports, err := b.network.Switch.Traces(ctx, packets)

@@ -23,7 +23,7 @@ import (
 // batchOf traces the packets, each from a pod to an address.
 func (n *traceNode) batchOf(t testing.TB, packets ...diagnostics.TracePacket) []diagnostics.TraceResult {
 	t.Helper()
-	body, err := json.Marshal(diagnostics.TraceBatch{Packets: packets})
+	body, err := json.Marshal(diagnostics.PacketBatch{Packets: packets})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,9 +187,9 @@ func TestTraces_parts(t *testing.T) {
 	first := b.next()
 	b.trace(ctx, first)
 	b.trace(ctx, b.next())
-	open := slices.IndexFunc(b.packets, (*batchPacket).isOpen)
-	if len(first) != maxTogether || open != maxTogether || b.packets[1].trace != nil || !strings.Contains(b.packets[1].reason, "vswitchd: refused") {
-		t.Errorf("got %d packets at once, the first open one is %d, the second one has reason %q", len(first), open, b.packets[1].reason)
+	open := slices.IndexFunc(b.packets, (*batchPacket).isPending)
+	if len(first) != tracesPerCall || open != tracesPerCall || b.packets[1].trace != nil || !strings.Contains(b.packets[1].reason, "vswitchd: refused") {
+		t.Errorf("got %d packets at once, the first pending one is %d, the second one has reason %q", len(first), open, b.packets[1].reason)
 	}
 	for i, p := range b.packets[:open] {
 		if i != 1 && p.trace == nil {
@@ -198,7 +198,6 @@ func TestTraces_parts(t *testing.T) {
 	}
 }
 
-// countedTraces counts traces.
 type countedTraces struct {
 	Switch
 	traces int
@@ -247,7 +246,7 @@ func TestTraces_ports(t *testing.T) {
 func TestTraces_refused(t *testing.T) {
 	c := newClient(t)
 	c.network.Store(newNetwork(nil, nil))
-	many := diagnostics.TraceBatch{Packets: slices.Repeat(batchPackets()[:1], diagnostics.MaxTraceBatch+1)}
+	many := diagnostics.PacketBatch{Packets: slices.Repeat(batchPackets()[:1], diagnostics.MaxBatchPackets+1)}
 	tooMany, err := json.Marshal(many)
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +319,7 @@ func TestTraces_pause(t *testing.T) {
 func BenchmarkTraces(b *testing.B) {
 	n := newTraceNode(b)
 	n.setMode(b, config.ModeNetworkPolicy, false)
-	packets := fromPorts(diagnostics.MaxTraceBatch/4, batchPackets()[:4]...)
+	packets := fromPorts(diagnostics.MaxBatchPackets/4, batchPackets()[:4]...)
 	traced := 0
 	begin := time.Now()
 	for b.Loop() {
@@ -341,11 +340,11 @@ func BenchmarkTraces(b *testing.B) {
 	b.ReportMetric(float64(time.Since(begin).Microseconds())/200, "µs/ofproto-trace")
 	begin = time.Now()
 	for range 25 {
-		if _, err := n.bridge.Traces(b.Context(), slices.Repeat([]ovs.TracePacket{packet}, maxTogether)); err != nil {
+		if _, err := n.bridge.Traces(b.Context(), slices.Repeat([]ovs.TracePacket{packet}, tracesPerCall)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(time.Since(begin).Microseconds())/25/maxTogether, "µs/ofproto-trace-together")
+	b.ReportMetric(float64(time.Since(begin).Microseconds())/25/tracesPerCall, "µs/ofproto-trace-together")
 }
 
 func must(r *traceRequest, err error) *traceRequest {

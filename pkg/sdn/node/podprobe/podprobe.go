@@ -85,8 +85,8 @@ func (e *sendError) Error() string { return "send a probe: " + e.err.Error() }
 
 func (e *sendError) Unwrap() error { return e.err }
 
-// isFromRouter reports whether the error is one that a router, or the pod's own kernel, reports about a destination that it can't reach.
-func isFromRouter(err error) bool {
+// isUnreachable reports whether a router, or the pod's own kernel, reports the host or the network as unreachable.
+func isUnreachable(err error) bool {
 	return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTDOWN)
 }
 
@@ -94,7 +94,7 @@ func isFromRouter(err error) bool {
 func (p Probe) status(err error, took time.Duration) diagnostics.ProbeStatus {
 	answer := func(verdict diagnostics.Verdict, format string, args ...any) diagnostics.ProbeStatus {
 		text := fmt.Sprintf(format, args...) + fmt.Sprintf(" after %.1f ms", float64(took)/float64(time.Millisecond))
-		return diagnostics.ProbeStatus{Verdict: verdict, Reason: text, Duration: &metav1.Duration{Duration: took}, Reached: !isFromRouter(err)}
+		return diagnostics.ProbeStatus{Verdict: verdict, Reason: text, Duration: &metav1.Duration{Duration: took}, Reached: !isUnreachable(err)}
 	}
 	unreachable := map[error]string{
 		unix.EHOSTUNREACH: "host unreachable (an ICMP error, or the next hop does not answer ARP)", unix.ENETUNREACH: "network unreachable (an ICMP error)", unix.EHOSTDOWN: "host unknown (an ICMP error)",
