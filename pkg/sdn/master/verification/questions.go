@@ -121,7 +121,7 @@ func (r *run) pairs() int {
 }
 
 // source returns questions in the order of their pairs' positions. Positions are hashes of the names: so the pairs of a group have sources and destinations on all
-// nodes, which answer in parallel, and a request continues where the previous one ended, whichever pods have come or gone.
+// nodes, which answer in parallel, and a request continues where the previous one ended, also if pods were created or deleted in the meantime.
 type source struct {
 	*run
 	sample []question // nil: all

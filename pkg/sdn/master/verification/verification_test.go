@@ -272,7 +272,7 @@ func TestVerify_continue(t *testing.T) {
 	}
 }
 
-// A request continues after the same pairs if pods have come or gone, and windows have each pair once.
+// A request continues after the same pairs if pods were deleted in the meantime, and windows have each pair once.
 func TestQuestions_order(t *testing.T) {
 	f := newManyPods()
 	for i := range 300 { // more pairs than a window
@@ -322,14 +322,14 @@ func wantSameOrder(t *testing.T, f *fakeNodes, names []string) {
 	for _, q := range s.take(5000) {
 		taken[nameOf(r.snapshot.Pods[q.from])+" "+nameOf(r.snapshot.Pods[q.to])] = true
 	}
-	gone := nameOf(f.objects.Pods[7])
+	deleted := nameOf(f.objects.Pods[7])
 	f.objects.Pods = slices.Delete(slices.Clone(f.objects.Pods), 7, 8)
 	if r, err = f.verifier().newRun(t.Context(), Request{Continue: s.token}); err != nil {
 		t.Fatal(err)
 	}
 	want := slices.DeleteFunc(names[len(taken):], func(pair string) bool {
 		from, to, _ := strings.Cut(pair, " ")
-		return from == gone || to == gone
+		return from == deleted || to == deleted
 	})
 	var got []string
 	for _, q := range r.questions().take(1 << 30) {
