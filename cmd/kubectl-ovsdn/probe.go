@@ -77,7 +77,7 @@ func (p *probeSender) send(ctx context.Context) error {
 	answer := &diagnostics.Probe{TypeMeta: diagnosticsType("Probe"), Spec: diagnostics.ProbeSpec{
 		Source: p.spec.Source, Destination: p.spec.Destination, Protocol: p.spec.Protocol, Port: p.spec.Port, TimeoutSeconds: int32(p.timeout / time.Second), //nolint:gosec // in the range
 	}}
-	if err := create(ctx, p.kube, p.namespace, "probes", answer); err != nil {
+	if err := create(ctx, p.kube, p.namespace, "probes", answer, answer); err != nil {
 		return err
 	}
 	var err error

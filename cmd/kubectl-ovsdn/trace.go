@@ -145,7 +145,7 @@ func qualify(flags *genericclioptions.ConfigFlags, text string, kinds ...diagnos
 
 func (t *tracePrinter) show(ctx context.Context) error {
 	answer := &diagnostics.Trace{TypeMeta: diagnosticsType("Trace"), Spec: t.spec}
-	err := create(ctx, t.kube, t.namespace, "traces", answer)
+	err := create(ctx, t.kube, t.namespace, "traces", answer, answer)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func (t *tracePrinter) show(ctx context.Context) error {
 	return err
 }
 
-// create creates the object in the namespace, or at the cluster scope without one, and replaces it by the answer.
-func create(ctx context.Context, kube kubernetes.Interface, namespace, resource string, o any) error {
+// create creates the object in the namespace, or at the cluster scope without one, and decodes the answer, which may be the same object.
+func create(ctx context.Context, kube kubernetes.Interface, namespace, resource string, o, answer any) error {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func create(ctx context.Context, kube kubernetes.Interface, namespace, resource 
 	}
 	raw, err := result.Raw()
 	if err == nil {
-		err = json.Unmarshal(raw, o)
+		err = json.Unmarshal(raw, answer)
 	}
 	if err != nil {
 		return fmt.Errorf("answer of %s: %w", path, err)

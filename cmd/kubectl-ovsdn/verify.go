@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -80,9 +81,10 @@ func (v *verifier) run(ctx context.Context) error {
 	all := &diagnostics.Verification{}
 	all.Spec.Sample, all.Spec.Packets = v.sample, v.packets
 	for part := 0; part == 0 || all.Status.Continue != "" && len(all.Status.Differences) < maxDifferences; part++ {
-		o := &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: all.Spec}
-		o.Spec.Continue = all.Status.Continue
-		if err := create(ctx, v.kube, v.namespace, "verifications", o); err != nil {
+		spec := all.Spec
+		spec.Continue = all.Status.Continue
+		o, err := v.create(ctx, spec)
+		if err != nil {
 			if part > 0 {
 				_ = v.print(&all.Status) // what was found before
 			}
@@ -105,10 +107,23 @@ func (v *verifier) run(ctx context.Context) error {
 	if all.Status.Questions == 0 {
 		fmt.Fprintln(v.ErrOut, "No pairs of pods to compare: check the namespace")
 	}
-	if s := &all.Status; err == nil && (len(s.Differences) > 0 || s.Unknown > 0 || s.Changed > 0 || s.Questions == 0) {
+	if s := &all.Status; err == nil && (len(s.Differences) > 0 || s.Unknown > 0 || s.Changed > 0 || s.Skipped > 0 || s.Questions == 0) {
 		return errReported
 	}
 	return err
+}
+
+// create has the controller answer a request.
+func (v *verifier) create(ctx context.Context, spec diagnostics.VerificationSpec) (*diagnostics.Verification, error) {
+	answer := &diagnostics.Verification{}
+	if err := create(ctx, v.kube, v.namespace, "verifications", &diagnostics.Verification{TypeMeta: diagnosticsType("Verification"), Spec: spec}, answer); err != nil {
+		return nil, err
+	}
+	// A controller that does not know the field answers without it.
+	if spec.Packets && !answer.Spec.Packets {
+		return nil, errors.New("the controller does not support --packets; upgrade it")
+	}
+	return answer, nil
 }
 
 // add adds a part.
@@ -117,6 +132,7 @@ func add(all, part *diagnostics.VerificationStatus) {
 	all.Questions += part.Questions
 	all.Unknown += part.Unknown
 	all.Changed += part.Changed
+	all.Skipped += part.Skipped
 	all.Sent += part.Sent
 	all.Unconfirmed += part.Unconfirmed
 	all.Duration.Duration += part.Duration.Duration
@@ -151,6 +167,9 @@ func (v *verifier) print(s *diagnostics.VerificationStatus) error {
 	}
 	if s.Changed > 0 {
 		fmt.Fprintf(v.Out, "Changed:     %d, not counted as differences: they did not differ the second time, or their objects changed\n", s.Changed)
+	}
+	if s.Skipped > 0 {
+		fmt.Fprintf(v.Out, "Skipped:     %d of the sample, not asked in time: use a smaller --sample\n", s.Skipped)
 	}
 	if s.Unknown > 0 {
 		fmt.Fprintf(v.Out, "Unknown:     %d, without an answer\n", s.Unknown)

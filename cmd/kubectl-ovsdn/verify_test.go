@@ -128,12 +128,22 @@ func TestVerify_requests(t *testing.T) {
 	}
 	packet := difference()
 	packet.ByPacket, packet.Flow, packet.Objects = true, nil, nil
+	if code, _, errOut := api.run(t.Context(), "verify", "--packets"); code != exitFailed || !strings.Contains(errOut, "the controller does not support --packets; upgrade it") {
+		t.Errorf("an older controller: got exit code %d, %q", code, errOut)
+	}
 	sentAll := verified(packet)
+	sentAll.Spec.Packets = true
 	sentAll.Status.Sent, sentAll.Status.Unconfirmed = 50, 3
 	api.answers[verificationsPath] = sentAll
 	if _, out, _ := api.run(t.Context(), "verify", "--packets"); !strings.Contains(out, "Delivered   Dropped (packet)   node2") ||
 		!strings.Contains(out, "Packets:     50 sent; 3 allowed UDP connections without an answer, not confirmed\n") {
 		t.Errorf("got\n%s", out)
+	}
+	skipped := verified()
+	skipped.Status.Skipped = 7
+	api.answers[verificationsPath] = skipped
+	if code, out, _ := api.run(t.Context(), "verify", "--sample=2000"); code != exitFailed || !strings.Contains(out, "Skipped:     7 of the sample, not asked in time") {
+		t.Errorf("a part of a sample: got exit code %d and\n%s", code, out)
 	}
 	for _, args := range []string{"verify pod/shop/web", "verify --sample=-1", "verify --sample=5001", "verify -o x"} {
 		if code, _, errOut := api.run(t.Context(), strings.Fields(args)...); code != exitUsage || !strings.Contains(errOut, "--help") {

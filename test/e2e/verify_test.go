@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -59,7 +60,12 @@ func testVerification(t *testing.T, x *trio) {
 		return x.kubectlOVSDN(ctx, nil, "verify", "--sample=20")
 	})
 	fixture.Eventually(t, fixture.SyncTime, "kubectl ovsdn verify --packets", func(ctx context.Context) error {
-		return x.kubectlOVSDN(ctx, nil, "verify", "--packets", "--namespace="+ns)
+		var o diagnostics.Verification
+		err := x.kubectlOVSDN(ctx, &o, "verify", "--packets", "--namespace="+ns)
+		if err == nil && o.Status.Sent == 0 {
+			err = errors.New("no packet was sent")
+		}
+		return err
 	})
 }
 

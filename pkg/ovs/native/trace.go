@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -17,8 +18,23 @@ func (n *Native) Trace(ctx context.Context, p ovs.TracePacket) (string, error) {
 	return reports[0].Text, reports[0].Err
 }
 
+// tracesAtOnce is the number of requests that vswitchd answers before it does other work (run_connection in lib/unixctl.c). That many fit into the buffer of its
+// socket, so that writing them does not wait for it.
+const tracesAtOnce = 10
+
 // Traces is Trace for several packets, with a report for each. vswitchd traces up to ten of them without other work in between.
-func (n *Native) Traces(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
+func (n *Native) Traces(ctx context.Context, packets []ovs.TracePacket) (reports []ovs.TraceReport, err error) {
+	for some := range slices.Chunk(packets, tracesAtOnce) {
+		more, err := n.tracesAtOnce(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		reports = append(reports, more...)
+	}
+	return reports, nil
+}
+
+func (n *Native) tracesAtOnce(ctx context.Context, packets []ovs.TracePacket) ([]ovs.TraceReport, error) {
 	reports := make([]ovs.TraceReport, len(packets))
 	var calls [][]string
 	var valid []int // the packet of each call

@@ -33,7 +33,7 @@ func (n *Native) command(ctx context.Context, each func(line []byte), method str
 }
 
 // commands runs a command of vswitchd several times, with the arguments of each call, and calls each for every line of the outputs, one call after the other. It returns
-// the errors by which vswitchd refused calls. vswitchd reads all requests before it answers the first: they must fit into the buffer of its socket.
+// the errors by which vswitchd refused calls. All requests are written before the first reply is read: they must fit into the buffer of vswitchd's socket.
 func (n *Native) commands(ctx context.Context, method string, calls [][]string, each func(call int, line []byte)) (refused []error, err error) {
 	conn, err := n.dialControl(ctx)
 	if err != nil {

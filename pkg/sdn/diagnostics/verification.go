@@ -73,6 +73,7 @@ type VerificationStatus struct {
 	Changed   int             `json:"changed"`   // of them that differed, and did not when they were asked again, or whose objects changed
 	Duration  metav1.Duration `json:"duration"`
 
+	Skipped     int `json:"skipped,omitempty"`     // questions of a sample that were not asked in time
 	Sent        int `json:"sent,omitempty"`        // questions for which a packet was sent
 	Unconfirmed int `json:"unconfirmed,omitempty"` // of them allowed ones of UDP, without an answer
 

@@ -50,7 +50,7 @@ func validateVerification(o *diagnostics.VerificationSpec) (errs field.ErrorList
 		errs = append(errs, field.Invalid(spec.Child("sample"), o.Sample, fmt.Sprintf("must be from 0 to %d", diagnostics.MaxSample)))
 	}
 	if !verification.ValidToken(o.Continue) {
-		errs = append(errs, field.Invalid(spec.Child("continue"), printable(o.Continue, maxName), "must be that of an answer"))
+		errs = append(errs, field.Invalid(spec.Child("continue"), printable(o.Continue, maxName), "must be that of an answer; start again: the controllers may be of different versions"))
 	}
 	return errs
 }
@@ -99,6 +99,13 @@ func (s *Server) verify(ctx context.Context, u user, namespace string, c *creati
 			d.ExpectedReason = ""
 		}
 		d.Reason, d.Objects, d.Flow = d.Result.Reason, d.Result.Objects, d.Result.Flow
+		if d.ByPacket { // flows are not the cause
+			packet := d.PacketReason
+			if tracer != nil {
+				packet = tracer.Sentence(ctx, packet, string(d.Actual))
+			}
+			d.Reason, d.Objects, d.Flow = fmt.Sprintf("a packet that was sent: %s; a trace: %s", packet, d.Reason), nil, nil
+		}
 		o.Status.Differences = append(o.Status.Differences, d.Difference)
 	}
 	return nil

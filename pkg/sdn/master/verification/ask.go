@@ -10,6 +10,12 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
 )
 
+// What nodes are asked for.
+const (
+	traces = "traces"
+	probes = "probes"
+)
+
 // maxNodes is the number of nodes that are asked at the same time.
 const maxNodes = 32
 
@@ -19,6 +25,9 @@ type answer struct {
 	node     string // that decided
 	byPacket bool
 	result   diagnostics.TraceResult
+
+	packet string // what happened to a real packet, if byPacket
+	isLate bool   // the time was over before the agent was asked, or answered
 
 	isSent, isUnconfirmed bool // as of VerificationStatus
 }
@@ -54,11 +63,16 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 		node, packet := r.packetOf(q)
 		first[node] = append(first[node], asked{i, packet})
 	}
-	results := round(ctx, first, r.traceAt)
+	outcomes := round(ctx, r, traces, first, r.Agents.Traces)
 	second := map[string][]asked{}
 	for node, all := range first {
 		for i, a := range all {
-			q, result := questions[a.question], results[node][i]
+			result, err := outcomes[node].at(i)
+			if err != nil {
+				answers[a.question] = r.unanswered(ctx, traces, node, err)
+				continue
+			}
+			q := questions[a.question]
 			there := r.snapshot.Pods[q.to].Spec.NodeName
 			if next, ok := throughTunnel(node, there, r.snapshot.Pods[q.from].Status.PodIP, a.packet, result); ok {
 				second[there] = append(second[there], asked{a.question, next})
@@ -67,13 +81,26 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 			}
 		}
 	}
-	results = round(ctx, second, r.traceAt)
+	outcomes = round(ctx, r, traces, second, r.Agents.Traces)
 	for node, all := range second {
 		for i, a := range all {
-			answers[a.question] = r.end(questions[a.question], node, results[node][i])
+			if result, err := outcomes[node].at(i); err != nil {
+				answers[a.question] = r.unanswered(ctx, traces, node, err)
+			} else {
+				answers[a.question] = r.end(questions[a.question], node, result)
+			}
 		}
 	}
 	return answers
+}
+
+// unanswered returns the answer to a question that the agent did not answer.
+func (r *run) unanswered(ctx context.Context, what, node string, err error) answer {
+	a := unknown(node, fmt.Sprintf("node %s: %v", node, err))
+	if a.isLate = ctx.Err() != nil && r.silent.get(what, node) == nil; a.isLate {
+		a.result.Reason = fmt.Sprintf("node %s: not answered in the time of a request; use --sample", node)
+	}
+	return a
 }
 
 // throughTunnel returns the packet as the node of the destination gets it, if the first node sends it there only, with the address of its source.
@@ -114,9 +141,22 @@ func unknown(node, reason string) answer {
 	return answer{verdict: diagnostics.VerdictUnknown, node: node, result: diagnostics.TraceResult{Verdict: diagnostics.VerdictUnknown, Reason: reason}}
 }
 
-// round asks nodes in parallel. It returns a result for each packet.
-func round[T any](ctx context.Context, byNode map[string][]asked, ask func(ctx context.Context, node string, all []asked) []T) map[string][]T {
-	results := make(map[string][]T, len(byNode))
+// outcome is the results of the first packets on a node, and why there are no others.
+type outcome[T any] struct {
+	results []T
+	err     error
+}
+
+func (o outcome[T]) at(packet int) (result T, err error) {
+	if packet < len(o.results) {
+		return o.results[packet], nil
+	}
+	return result, o.err
+}
+
+// round asks nodes in parallel for what they do with packets: traces or probes.
+func round[T any](ctx context.Context, r *run, what string, byNode map[string][]asked, ask askFunc[T]) map[string]outcome[T] {
+	outcomes := make(map[string]outcome[T], len(byNode))
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	free := make(chan struct{}, maxNodes)
@@ -124,41 +164,60 @@ func round[T any](ctx context.Context, byNode map[string][]asked, ask func(ctx c
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
-			own := ask(ctx, node, all)
+			own := inBatches(ctx, r, what, node, all, ask)
 			mu.Lock()
 			defer mu.Unlock()
-			results[node] = own
+			outcomes[node] = own
 		})
 	}
 	running.Wait()
-	return results
+	return outcomes
 }
 
-// traceAt returns a result for each packet; Unknown for those that the agent did not answer.
-func (r *run) traceAt(ctx context.Context, name string, all []asked) []diagnostics.TraceResult {
-	results, err := inBatches(ctx, r, name, all, r.Agents.Traces)
-	for len(results) < len(all) {
-		results = append(results, unknown(name, fmt.Sprintf("node %s: %v", name, err)).result)
-	}
-	return results
-}
+type askFunc[T any] func(context.Context, tracing.Node, []diagnostics.TracePacket) ([]T, error)
 
-// inBatches asks one node in batches. The error is why there are fewer results than packets.
-func inBatches[T any](ctx context.Context, r *run, name string, all []asked, ask func(context.Context, tracing.Node, []diagnostics.TracePacket) ([]T, error)) (results []T, err error) {
+// inBatches asks one node in batches. A node that did not answer is not asked again.
+func inBatches[T any](ctx context.Context, r *run, what, name string, all []asked, ask askFunc[T]) (o outcome[T]) {
 	packets := make([]diagnostics.TracePacket, len(all))
 	for i := range all {
 		packets[i] = all[i].packet
 	}
-	node, err := r.Node(name)
-	if err == nil && node.NoAgent != "" {
-		err = &tracing.AgentError{Reason: node.NoAgent}
+	var node tracing.Node
+	if o.err = r.silent.get(what, name); o.err == nil {
+		node, o.err = r.Node(name)
 	}
-	for err == nil && len(results) < len(packets) {
-		rest := packets[len(results):]
-		var some []T
-		if some, err = ask(ctx, node, rest[:min(len(rest), diagnostics.MaxBatchPackets)]); err == nil {
-			results = append(results, some[:min(len(some), len(rest))]...)
+	if o.err == nil && node.NoAgent != "" {
+		o.err = &tracing.AgentError{Reason: node.NoAgent}
+	}
+	for o.err == nil && len(o.results) < len(packets) {
+		rest := packets[len(o.results):]
+		some, err := ask(ctx, node, rest[:min(len(rest), diagnostics.MaxBatchPackets)])
+		if o.err = err; err == nil {
+			o.results = append(o.results, some[:min(len(some), len(rest))]...)
+		} else if ctx.Err() == nil {
+			r.silent.add(what, name, err)
 		}
 	}
-	return results, err
+	return o
+}
+
+// silentNodes are the nodes that did not answer, by what they were asked for, with the error. It is safe for concurrent use.
+type silentNodes struct {
+	mu     sync.Mutex
+	errors map[[2]string]error
+}
+
+func (s *silentNodes) get(what, node string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errors[[2]string{what, node}]
+}
+
+func (s *silentNodes) add(what, node string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.errors == nil {
+		s.errors = map[[2]string]error{}
+	}
+	s.errors[[2]string{what, node}] = err
 }

@@ -19,20 +19,15 @@ func (r *run) send(ctx context.Context, questions []question, answers []answer) 
 		node, packet := r.packetOf(q)
 		byNode[node] = append(byNode[node], asked{i, packet})
 	}
-	for node, results := range round(ctx, byNode, r.sendFrom) {
+	for node, o := range round(ctx, r, probes, byNode, r.Agents.Probes) {
 		for i, a := range byNode[node] {
-			answers[a.question] = answers[a.question].withPacket(node, questions[a.question].port.Protocol, results[i])
+			if status, err := o.at(i); err != nil {
+				answers[a.question] = r.unanswered(ctx, probes, node, err)
+			} else {
+				answers[a.question] = answers[a.question].withPacket(node, questions[a.question].port.Protocol, status)
+			}
 		}
 	}
-}
-
-// sendFrom returns a result for each packet; Unknown for those that the agent did not answer.
-func (r *run) sendFrom(ctx context.Context, name string, all []asked) []diagnostics.ProbeStatus {
-	results, err := inBatches(ctx, r, name, all, r.Agents.Probes)
-	for len(results) < len(all) {
-		results = append(results, diagnostics.ProbeStatus{Verdict: diagnostics.VerdictUnknown, Reason: fmt.Sprintf("node %s: %v", name, err)})
-	}
-	return results
 }
 
 // withPacket returns the answer, replaced by the packet's result if that contradicts it, or Unknown if the packet has no result. UDP without an answer contradicts
@@ -58,7 +53,6 @@ func (a answer) withPacket(node string, protocol corev1.Protocol, packet diagnos
 	if verdict == a.verdict {
 		return a
 	}
-	return answer{verdict: verdict, node: node, byPacket: true, isSent: true, result: diagnostics.TraceResult{
-		Verdict: verdict, Reason: fmt.Sprintf("a packet that was sent: %s; a trace: %s", packet.Reason, a.result.Reason),
-	}}
+	a.verdict, a.node, a.byPacket, a.packet = verdict, node, true, packet.Reason
+	return a
 }

@@ -1,15 +1,21 @@
 package verification
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/tracing"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
 )
 
 // With packets each connection is sent once by the node of its source, and right answers are no differences.
@@ -70,7 +76,7 @@ func TestVerify_packetDifferences(t *testing.T) {
 			t.Errorf("%s: got %+v", name, result.Status)
 		}
 		for _, d := range result.Differences {
-			if !d.ByPacket || !strings.Contains(d.Result.Reason, tc.status.Reason) {
+			if !d.ByPacket || d.PacketReason != tc.status.Reason {
 				t.Errorf("%s: got %+v", name, d)
 			}
 		}
@@ -127,4 +133,73 @@ func TestVerify_silentPackets(t *testing.T) {
 	if diff := cmp.Diff(want, reasons); diff != "" || len(found) > 0 || result.Status.Unknown != 32 {
 		t.Errorf("got %+v, differences %v, reasons (-want +got):\n%s", result.Status, found, diff)
 	}
+}
+
+// slowAgents answer 16 packets in a second, as agents do if none of these arrives.
+type slowAgents struct {
+	*fakeNodes
+	hangs string // traces of this node
+	calls atomic.Int32
+}
+
+func (s *slowAgents) Traces(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.TraceResult, error) {
+	if node.Name == s.hangs {
+		s.calls.Add(1)
+		if !pause.For(ctx, 20*time.Second) {
+			return nil, ctx.Err()
+		}
+		return nil, errors.New("timeout")
+	}
+	return s.fakeNodes.Traces(ctx, node, packets)
+}
+
+func (s *slowAgents) Probes(ctx context.Context, node tracing.Node, packets []diagnostics.TracePacket) ([]diagnostics.ProbeStatus, error) {
+	packets = packets[:min(len(packets), 160)]
+	if !pause.For(ctx, time.Duration(len(packets))*time.Second/16) {
+		return nil, ctx.Err()
+	}
+	return s.fakeNodes.Probes(ctx, node, packets)
+}
+
+// Whatever is not answered in time is asked by the next request: no question is Unknown, and none is left out.
+func TestVerify_slowPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newManyPods()
+		v := f.verifier()
+		v.Agents, v.Budget = &slowAgents{fakeNodes: f}, 20*time.Second
+		requests, questions, token := 0, 0, ""
+		for {
+			begin := time.Now()
+			result, err := v.Verify(t.Context(), Request{Continue: token, Packets: true})
+			if s := result.Status; err != nil || len(result.Differences)+s.Unknown+s.Skipped > 0 || s.Questions == 0 || s.Sent != s.Questions || time.Since(begin) > 31*time.Second {
+				t.Fatalf("got %+v, error %v after %v", s, err, time.Since(begin))
+			}
+			requests++
+			questions += result.Status.Questions
+			if token = result.Status.Continue; token == "" {
+				break
+			}
+		}
+		if questions != 46*45*2 || requests < 3 {
+			t.Errorf("got %d questions in %d requests, want %d", questions, requests, 46*45*2)
+		}
+		result, err := v.Verify(t.Context(), Request{Sample: 4000, Packets: true})
+		if s := result.Status; err != nil || s.Unknown > 0 || s.Questions == 0 || s.Questions+s.Skipped != 4000 || s.Continue != "" {
+			t.Errorf("a sample: got %+v, error %v", s, err)
+		}
+	})
+}
+
+// A node that does not answer is asked once, and the packets of the others are sent.
+func TestVerify_hangingNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNodes()
+		agents := &slowAgents{fakeNodes: f, hangs: "n2"}
+		v := f.verifier()
+		v.Agents, v.Budget = agents, 25*time.Second
+		result, err := v.Verify(t.Context(), Request{Packets: true})
+		if s := result.Status; err != nil || len(result.Differences) > 0 || agents.calls.Load() != 1 || s.Sent == 0 || s.Sent+s.Unknown != s.Questions || len(s.Unanswered) != 1 || s.Unanswered[0] != "node n2: timeout" {
+			t.Errorf("got %+v, error %v after %d calls", result.Status, err, agents.calls.Load())
+		}
+	})
 }

@@ -87,10 +87,11 @@ func (e *TooManyPairsError) Error() string {
 	return fmt.Sprintf("the pods have %d pairs, more than %d: use --namespace or --sample", e.Pairs, diagnostics.MaxVerifiedPairs)
 }
 
-// Difference is a confirmed difference with the result of the node that decided.
+// Difference is a confirmed difference with the result of the trace on the node that decided, and, if it is one by a packet, with what happened to that.
 type Difference struct {
 	diagnostics.Difference
-	Result diagnostics.TraceResult
+	Result       diagnostics.TraceResult
+	PacketReason string
 }
 
 // Result is the answer to a request. Its status has no differences.
@@ -106,6 +107,7 @@ type run struct {
 	snapshot *Snapshot
 	ports    *portsOf
 	prints   map[string]string // of the objects of namespaces, by name
+	silent   *silentNodes
 }
 
 func (v *Verifier) newRun(ctx context.Context, q Request) (*run, error) {
@@ -113,7 +115,7 @@ func (v *Verifier) newRun(ctx context.Context, q Request) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &run{Verifier: v, request: q, snapshot: s, ports: newPortsOf(s), prints: map[string]string{}}, nil
+	return &run{Verifier: v, request: q, snapshot: s, ports: newPortsOf(s), prints: map[string]string{}, silent: &silentNodes{}}, nil
 }
 
 // Verify answers a request. The error is a *TooManyPairsError, or that of Read or of the context.
@@ -146,35 +148,64 @@ func (v *Verifier) Verify(ctx context.Context, q Request) (*Result, error) {
 // askAll asks questions until none is left, or the time is over. It returns those whose answers differ.
 func (r *run) askAll(ctx context.Context, begin time.Time, status *diagnostics.VerificationStatus) (candidates []question) {
 	next := r.questions()
+	drawn := len(next.sample)
 	least, most := r.sizes()
 	for size := least; ; {
 		group := next.take(size)
 		if len(group) == 0 {
-			status.Continue = next.token
-			return candidates
+			break
 		}
 		asked := time.Now()
-		for i, a := range r.ask(ctx, group) {
-			switch {
-			case a.verdict == diagnostics.VerdictUnknown:
+		answers := r.ask(ctx, group)
+		part := inTime(group, answers)
+		for i, q := range group[:part] {
+			a := answers[i]
+			if a.verdict == diagnostics.VerdictUnknown {
 				addUnknown(status, a.result.Reason)
-			case r.differs(group[i], a):
-				candidates = append(candidates, group[i])
+			} else if r.differs(q, a) {
+				candidates = append(candidates, q)
 			}
 			status.Questions++
 			status.Sent += count(a.isSent)
 			status.Unconfirmed += count(a.isUnconfirmed)
-			if len(candidates) >= most && i+1 < len(group) && !isSamePair(group[i], group[i+1]) {
-				status.Continue = next.tokenOf(group[i])
-				return candidates // the next request asks the rest of the group again
+			if len(candidates) >= most && i+1 < part && !isSamePair(q, group[i+1]) {
+				part = i + 1
+				break
 			}
 		}
-		if status.Continue = next.token; ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= most {
-			return candidates
+		if part < len(group) { // the next request asks the rest of the group again
+			next.token = next.tokenOf(group[part-1])
+			break
+		}
+		if ctx.Err() != nil || time.Since(begin) > r.Budget || len(candidates) >= most {
+			break
 		}
 		rate := float64(len(group)) / max(time.Since(asked), time.Millisecond).Seconds()
 		size = min(max(int(rate*groupTime.Seconds()), least), maxGroup)
 	}
+	status.Continue = next.token
+	if drawn > 0 {
+		status.Skipped = drawn - status.Questions
+	}
+	return candidates
+}
+
+// inTime returns the number of questions of the pairs before the first one that was not answered in time, or those of the first pair.
+func inTime(group []question, answers []answer) int {
+	late := slices.IndexFunc(answers, func(a answer) bool { return a.isLate })
+	if late < 0 {
+		return len(group)
+	}
+	for late > 0 && isSamePair(group[late-1], group[late]) {
+		late--
+	}
+	if late > 0 {
+		return late
+	}
+	for late < len(group) && isSamePair(group[0], group[late]) {
+		late++
+	}
+	return late
 }
 
 func count(is bool) int {
@@ -218,6 +249,7 @@ func (r *run) confirm(ctx context.Context, candidates []question, result *Result
 	if err != nil {
 		return err
 	}
+	again.silent = r.silent
 	var same []question
 	for _, q := range candidates {
 		if found, ok := again.unchanged(r, q); ok {
@@ -248,7 +280,7 @@ func (r *run) confirm(ctx context.Context, candidates []question, result *Result
 
 func (r *run) difference(q question, a answer) Difference {
 	want := r.expected(q)
-	return Difference{Result: a.result, Difference: diagnostics.Difference{
+	return Difference{Result: a.result, PacketReason: a.packet, Difference: diagnostics.Difference{
 		Source: nameOf(r.snapshot.Pods[q.from]), Destination: nameOf(r.snapshot.Pods[q.to]), Protocol: string(q.port.Protocol), Port: q.port.Number,
 		Expected: expectedVerdict(want), ExpectedReason: want.Why, Actual: a.verdict, ByPacket: a.byPacket, Node: a.node,
 	}}

@@ -51,9 +51,11 @@ type Handler struct {
 	sending  atomic.Bool   // the packets of a request are being sent
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *podLimits
-	captures *podLimits
-	tables   map[int]string
-	parser   *ovs.TraceParser
+
+	sendLimiter *rate.Limiter // of probes of batches
+	captures    *podLimits
+	tables      map[int]string
+	parser      *ovs.TraceParser
 }
 
 // New returns a handler of a node without a network.
@@ -61,7 +63,7 @@ func New(o Options) *Handler {
 	h := &Handler{
 		probes: newPodLimits(maxProbes, maxNamespaceProbes, probesPerSecond), captures: newPodLimits(maxCaptures, maxNamespaceCaptures, capturesPerSecond),
 		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
-		limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
+		sendLimiter: rate.NewLimiter(batchProbesPerSecond, batchProbes), limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
 	}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)

@@ -16,6 +16,8 @@ import (
 const (
 	// batchProbes is the number of probes of a batch at the same time. Each is a socket, and waits.
 	batchProbes = 32
+	// batchProbesPerSecond limits those that are answered at once: each costs vswitchd some packets, and conntrack an entry for minutes.
+	batchProbesPerSecond = 200
 	// batchProbeTimeout is how long a probe of a batch waits for an answer: less than DefaultProbeSeconds, since the destinations are pods. The kernel repeats a SYN
 	// after one second.
 	batchProbeTimeout = 2 * time.Second
@@ -56,6 +58,9 @@ func (h *Handler) probeAll(ctx context.Context, n *Network, packets []diagnostic
 	free := make(chan struct{}, batchProbes)
 	var running sync.WaitGroup
 	for i := range packets {
+		if h.sendLimiter.Wait(ctx) != nil {
+			break
+		}
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():

@@ -177,7 +177,13 @@ func (b *traceBatch) trace(ctx context.Context, group []*batchPacket) {
 	if ctx.Err() != nil {
 		return
 	}
-	defer pause.For(ctx, batchPause*took)
+	pause.For(ctx, batchPause*took)
+	if err != nil && len(group) > 1 { // perhaps the report of one of them can't be read
+		for i := range group {
+			b.trace(ctx, group[i:i+1])
+		}
+		return
+	}
 	for i, p := range group {
 		if err == nil {
 			p.read(reports[i])

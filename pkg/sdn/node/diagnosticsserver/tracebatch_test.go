@@ -216,11 +216,12 @@ func TestTraces_ports(t *testing.T) {
 	n.setMode(t, config.ModeNetworkPolicy, false)
 	n.sw.OFCtl(t, "add-flow", "br0", "table=70,priority=65000,tcp,nw_dst=10.128.0.4,tp_dst=443,actions=drop")
 	n.sw.OFCtl(t, "add-flow", "br0", "table=70,priority=65000,tcp,nw_dst=10.128.0.4,tp_dst=0x2000/0xffe0,actions=drop")
+	n.sw.OFCtl(t, "add-flow", "br0", "table=81,priority=65000,tcp,nw_dst=10.128.0.4,tp_dst=8443,actions=drop") // after a lookup
 	counted := &countedTraces{Switch: n.bridge}
 	changed := *n.network
 	changed.Switch = counted
 	n.SetNetwork(&changed)
-	ports := []uint16{443, 1, 80, 81, 442, 444, 0x1fff, 0x2000, 0x201f, 0x2020, 47_123, 65_535}
+	ports := []uint16{443, 1, 80, 81, 442, 444, 8442, 8443, 8444, 0x1fff, 0x2000, 0x201f, 0x2020, 47_123, 65_535}
 	var packets []diagnostics.TracePacket
 	for _, to := range []string{"10.128.0.4", "10.129.0.9"} {
 		for _, port := range ports {
