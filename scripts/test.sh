@@ -100,7 +100,7 @@ link() {
   for ((n = 0; ; n++)); do
     group=$(printf '%s\n' "$@" | awk -F/ -v n="$n" 'seen[$NF]++ == n')
     [ -n "$group" ] || break
-    mkdir -p "$to/$n" "$out/tmp" # of the same file system, where go renames what it has linked: no program is there in part
+    mkdir -p "$to/$n" "$out/tmp" # on one file system go renames what it has linked, and leaves no part of a program
     # Without debugging information, as go test links. The linker collects its garbage less often: it takes a fifth less of the processors.
     GOTMPDIR=$PWD/$out/tmp GOGC=400 go test -c -vet=off -ldflags='-s -w' -o "$to/$n/" "${flags[@]}" $group
     for package in $group; do
