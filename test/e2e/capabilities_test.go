@@ -14,6 +14,9 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
+// attacksPart is the name of the part that only the short tier has.
+const attacksPart = "attacks"
+
 // capabilitiesLab is the name of the lab that TestCapabilities brings up.
 const capabilitiesLab = "e2e-short"
 
@@ -49,7 +52,11 @@ func TestCapabilities(t *testing.T) {
 	before := c.allSettings(t)
 	t.Run("installed", func(t *testing.T) {
 		x := c.install(t)
-		for _, p := range slices.Concat(pathParts(), faultParts(), modeParts()) {
+		parts := slices.Concat(pathParts(), faultParts(), modeParts())
+		if !testing.Short() { // TestAttacks tries all of them
+			parts = slices.DeleteFunc(parts, func(p part) bool { return p.name == attacksPart })
+		}
+		for _, p := range parts {
 			t.Run(p.name, func(t *testing.T) { p.see(t, x) })
 		}
 	})
@@ -104,7 +111,7 @@ func modeParts() []part {
 	return []part{
 		{"mode multitenant", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeMultitenant) }},
 		{"tenants", seeTenants},
-		{"attacks", tryAttacks},
+		{attacksPart, func(t *testing.T, x *trio) { attacks.Try(t, x.Cluster) }},
 		{"namespace created again", seeNamespaceAgain},
 		{"mode networkpolicy", func(t *testing.T, x *trio) { seeMode(t, x, config.ModeNetworkPolicy) }},
 		sideBySide("rules",
@@ -217,14 +224,6 @@ func seeTenants(t *testing.T, x *trio) {
 		r.change(t, 2, "global")
 	})
 	m.edges(t)
-}
-
-// tryAttacks tries those of the short tier. TestAttacks tries all.
-func tryAttacks(t *testing.T, x *trio) {
-	if !testing.Short() {
-		return
-	}
-	attacks.Try(t, x.Cluster)
 }
 
 // seePolicies plays some cases against the oracle.

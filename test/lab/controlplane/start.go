@@ -120,7 +120,7 @@ func startProcess(command Command, log string) (*process, error) {
 	defer out.Close()
 	p := &process{cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// It lives as long as a test, mostly starts, and so takes a tenth less of the processors.
+	// An API server of a test mostly starts. With a larger heap it takes a tenth less of the processors.
 	p.cmd.Env = append(os.Environ(), "GOGC=400")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
