@@ -47,13 +47,14 @@ type Handler struct {
 	dumping  atomic.Bool   // a request for flows is being answered
 	sampling atomic.Bool   // the counters of ports are being read
 	tracing  chan struct{} // has an element for each request for a trace that is being answered
-	batching atomic.Bool   // the packets of a request are being traced
+	batching atomic.Bool   // the packets of a request are being traced, not before nextTraces
 	sending  atomic.Bool   // the packets of a request are being sent
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *podLimits
 
 	sendLimiter *rate.Limiter // of probes of batches
 	captures    *podLimits
+	nextTraces  time.Time // guarded by batching
 	tables      map[int]string
 	parser      *ovs.TraceParser
 }

@@ -24,9 +24,10 @@ const (
 	maxBatchBody = 512 << 10 // bytes; a packet has some 250
 	// tracesPerCall is the number of packets of a batch that vswitchd traces without other work in between: the way to it and back takes longer than a trace.
 	tracesPerCall = 8
-	// batchPause is the pause after these, in times of the traces: batches take at most a fifth of the thread of vswitchd that also handles flows and ports, and
+	// batchPause is how long vswitchd is not asked again, in times of the traces: batches take at most a fifth of its thread that also handles flows and ports, and
 	// traces of users wait for tracesPerCall traces at most.
 	batchPause = 4
+	maxPause   = time.Second // a vswitchd that was stuck does not end batches for longer
 )
 
 // serveTraces answers one request at a time. It does not count as one for a single trace.
@@ -74,7 +75,7 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 	timed, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	for group := b.next(); len(group) > 0 && timed.Err() == nil; group = b.next() {
-		b.trace(timed, group)
+		h.nextTraces = b.trace(timed, group, h.nextTraces)
 	}
 	if at := slices.IndexFunc(b.packets, (*batchPacket).isPending); at >= 0 {
 		b.packets = b.packets[:at] // the client asks again for the others
@@ -165,24 +166,27 @@ func withoutPort(p diagnostics.TracePacket) diagnostics.TracePacket {
 	return p
 }
 
-// trace traces packets and waits, for four times as long as it took. They remain pending if the context ends.
-func (b *traceBatch) trace(ctx context.Context, group []*batchPacket) {
+// trace traces packets, not before a time, and returns the time for the next ones. They remain pending if the context ends. Reports are read, and answers written, while
+// vswitchd has its pause.
+func (b *traceBatch) trace(ctx context.Context, group []*batchPacket, begin time.Time) (next time.Time) {
+	if !pause.For(ctx, time.Until(begin)) {
+		return begin
+	}
 	packets := make([]ovs.TracePacket, len(group))
 	for i, p := range group {
 		packets[i] = p.traced
 	}
-	begin := time.Now()
+	begin = time.Now()
 	reports, err := b.network.Switch.Traces(ctx, packets)
-	took := time.Since(begin)
+	next = time.Now().Add(min(batchPause*time.Since(begin), maxPause))
 	if ctx.Err() != nil {
-		return
+		return next
 	}
-	pause.For(ctx, batchPause*took)
 	if err != nil && len(group) > 1 { // perhaps the report of one of them can't be read
 		for i := range group {
-			b.trace(ctx, group[i:i+1])
+			next = b.trace(ctx, group[i:i+1], next)
 		}
-		return
+		return next
 	}
 	for i, p := range group {
 		if err == nil {
@@ -195,6 +199,7 @@ func (b *traceBatch) trace(ctx context.Context, group []*batchPacket) {
 			b.known[key] = append(b.known[key], p.trace)
 		}
 	}
+	return next
 }
 
 func (p *batchPacket) read(report ovs.TraceReport) {

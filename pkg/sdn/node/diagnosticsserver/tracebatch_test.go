@@ -185,8 +185,8 @@ func TestTraces_parts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	first := b.next()
-	b.trace(ctx, first)
-	b.trace(ctx, b.next())
+	next := b.trace(ctx, first, time.Now())
+	b.trace(ctx, b.next(), next)
 	open := slices.IndexFunc(b.packets, (*batchPacket).isPending)
 	if len(first) != tracesPerCall || open != tracesPerCall || b.packets[1].trace != nil || !strings.Contains(b.packets[1].reason, "vswitchd: refused") {
 		t.Errorf("got %d packets at once, the first pending one is %d, the second one has reason %q", len(first), open, b.packets[1].reason)
@@ -292,7 +292,7 @@ func (s *slowTraces) Traces(ctx context.Context, packets []ovs.TracePacket) ([]o
 	return s.Switch.Traces(ctx, packets)
 }
 
-// TestTraces_pause: eight packets are traced at once, after which the agent waits for four times as long; other requests for many traces are refused, and single
+// TestTraces_pause: eight packets are traced at once, after which the agent waits for four times as long, also with the next batch; other requests for many traces are refused, and single
 // traces are not.
 func TestTraces_pause(t *testing.T) {
 	tier.Parallel(t)
@@ -303,7 +303,8 @@ func TestTraces_pause(t *testing.T) {
 	changed.Switch = slow
 	n.SetNetwork(&changed)
 	n.batchOf(t, fromPorts(20, batchPackets()[0])...)
-	if want := []int{8, 8, 4}; !slices.Equal(slow.together, want) || slow.tooEarly != 0 {
+	n.batchOf(t, fromPorts(3, batchPackets()[0])...)
+	if want := []int{8, 8, 4, 3}; !slices.Equal(slow.together, want) || slow.tooEarly != 0 {
 		t.Errorf("got %d packets at once, want %d; %d times less than %d times a trace after the previous one", slow.together, want, slow.tooEarly, batchPause)
 	}
 	n.batching.Store(true)
