@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // host is what users read in place of FromHost.
@@ -47,7 +48,7 @@ func (t *Tracer) redact(ctx context.Context, answer *diagnostics.NodeTrace) {
 		step := &answer.Steps[i]
 		objects, all := t.shownObjects(ctx, step.Objects)
 		step.Objects, isComplete = objects, isComplete && all
-		isUnknown := isPolicyTable(step.TableName) && len(objects) == 0 && step.Match != "" // of a rule whose policy the agent does not know
+		isUnknown := isPolicyTable(step.TableName) && len(objects) == 0 && step.Match != "" && !isOfNode(step) // of a rule whose policy the agent does not know
 		isComplete = isComplete && !isUnknown
 		if !all || isUnknown {
 			step.Match, step.Actions, step.Cookie, step.Names = "", "", "", nil
@@ -161,6 +162,12 @@ func list(objects []diagnostics.TraceObject) string {
 // isPolicyTable reports whether flows of the table are made of policies.
 func isPolicyTable(name string) bool {
 	return slices.Contains([]string{"egress-policy", "ingress-policy", "egress-firewall"}, name)
+}
+
+// isOfNode reports whether the flow is one of the node's static flows, which are made of no object.
+func isOfNode(step *diagnostics.TraceStep) bool {
+	cookie, err := strconv.ParseUint(step.Cookie, 0, 64)
+	return err == nil && pipeline.CookieKind(cookie) == pipeline.KindNode
 }
 
 // allowing returns the policies that allow the packet, by node.

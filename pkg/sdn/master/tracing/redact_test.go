@@ -2,12 +2,14 @@ package tracing
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Names and flows of objects that the user does not see are nowhere in the answer.
@@ -90,7 +92,11 @@ func TestTrace_redactsReasons(t *testing.T) {
 		"a rule":             {"hidden/deny/ingress/0 denies it", false},
 	} {
 		c := newCluster()
-		c.answers["node2>10.128.2.7"] = denied(tc.reason)
+		static := diagnostics.TraceStep{TableName: "ingress-policy", Match: "ip,reg4=0x10/0x10", Cookie: fmt.Sprintf("0x%x", uint64(pipeline.KindNode)<<56|1)}
+		c.answers["node2>10.128.2.7"] = func(a *diagnostics.NodeTrace) error {
+			a.Steps = append(a.Steps, static)
+			return denied(tc.reason)(a)
+		}
 		c.answers["node1>10.128.2.7"] = func(a *diagnostics.NodeTrace) error {
 			a.Steps = append(a.Steps, diagnostics.TraceStep{TableName: "egress-policy", Match: "conj_id=7"})
 			return nil
