@@ -41,8 +41,8 @@ const (
 	egressIPBits = 12 // low bits of an egress IP in a zone
 )
 
-// unusableEgressIP is the content of reg11 for an address that no egress IP may have: table 101 drops the packets.
-const unusableEgressIP = 0xffffffff
+// UnusableEgressIP is the content of reg11 for pods of a namespace whose egress IP no node hosts, or whose address no egress IP may have: table 101 drops their packets.
+const UnusableEgressIP = 0xffffffff
 
 // mayBeEgressIP reports whether the address is one that flows translate sources to.
 func (n Node) mayBeEgressIP(addr netip.Addr) bool { return n.mayHave(addr) && addr != n.VTEP }
@@ -52,7 +52,7 @@ func (n Node) loadEgressIP(p Pod) []ovs.Action {
 	if !n.evaluates() || !p.EgressIP.IsValid() {
 		return nil
 	}
-	value := uint32(unusableEgressIP)
+	value := uint32(UnusableEgressIP)
 	if n.mayBeEgressIP(p.EgressIP) {
 		value = bitsOf(p.EgressIP)
 	}

@@ -84,6 +84,9 @@ func explainField(table int, field, value string) string {
 	case "reg10":
 		return fmt.Sprintf("egress firewall %d", n)
 	case "reg11":
+		if n == UnusableEgressIP {
+			return "no egress IP that a node hosts"
+		}
 		return "egress IP " + explainAddr(n)
 	}
 	return ""

@@ -16,6 +16,7 @@ func TestExplain(t *testing.T) {
 	}{
 		{"a pod's packets", 20, "ip,in_port=3,nw_src=10.128.0.5", "load:0x11->NXM_NX_REG0[],load:0xc0000209->NXM_NX_REG11[],goto_table:26",
 			[]string{"from port 3", "source VNID 17", "egress IP 192.0.2.9"}},
+		{"a pod without an egress IP that is hosted", 20, "in_port=3", "load:0xffffffff->NXM_NX_REG11[],goto_table:26", []string{"from port 3", "no egress IP that a node hosts"}},
 		{"isolation", 80, "reg0=0x11,reg1=0", "goto_table:81", []string{"source VNID 17", "destination VNID 0 (global)"}},
 		{"a local pod", 70, "ip,nw_dst=10.128.0.5", "load:0x1->NXM_NX_REG1[],load:0x2->NXM_NX_REG2[],goto_table:80",
 			[]string{"destination VNID 1 (outside of the cluster network)", "to tun0"}},

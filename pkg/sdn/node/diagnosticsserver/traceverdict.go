@@ -179,7 +179,7 @@ func (t *tracer) cause(at place, answer *diagnostics.NodeTrace) string {
 		}
 		return fmt.Sprintf("%s %s (%s)%s", text, destination, matched(at.flow.Key.Match), t.unresolved(at.step.Objects))
 	case pipeline.EgressIPTable:
-		if ip := number(end["reg11"]); ip != 0 {
+		if ip := number(end["reg11"]); ip != 0 && ip != pipeline.UnusableEgressIP {
 			return fmt.Sprintf("%s: %s", text, addrOf(ip))
 		}
 	case pipeline.RouteTable, pipeline.LocalPodTable, pipeline.RemoteTable, pipeline.ServiceReturnTable:
