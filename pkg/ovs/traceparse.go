@@ -3,8 +3,6 @@ package ovs
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -25,15 +23,10 @@ type TracePass struct {
 	Lookup     string // the assumed state of the connection, such as "trk|new"; "" if the pass does not follow a lookup
 	Flows      []TracedFlow
 	Start, End map[string]string // fields of the packet
-	DestPort   PortMask          // the part of the destination port that the megaflow of the pass matches
 	Failure    string            // the reason for which vswitchd ended the evaluation
+
+	megaflow map[string]bits // what the megaflow of the pass matches of each variable field
 }
-
-// PortMask is the bits of a port that are matched.
-type PortMask struct{ Value, Mask uint16 }
-
-// Matches reports whether the port has these bits.
-func (m PortMask) Matches(port uint16) bool { return port&m.Mask == m.Value&m.Mask }
 
 // TracedFlow is a flow that the packet matched.
 type TracedFlow struct {
@@ -126,14 +119,14 @@ func (p *traceReport) parse(line string) error {
 			return fmt.Errorf("the report of ofproto/trace has more than %d passes", maxPasses)
 		}
 		p.pass = &TracePass{Lookup: p.lookup, Start: traceFields(text[len("Flow: "):])}
-		p.pass.DestPort = maskedPort(p.pass.Start[destPort], PortMask{Mask: math.MaxUint16})
+		p.pass.megaflow = exactBits(p.pass.Start)
 		p.lookup, p.open, p.bridge, p.other = "", nil, false, nil
 	case strings.HasPrefix(text, "Megaflow: "):
 		if len(p.trace.Passes) == 0 {
 			return errTraceFormat
 		}
 		last := &p.trace.Passes[len(p.trace.Passes)-1]
-		last.DestPort = maskedPort(traceFields(text[len("Megaflow: "):])[destPort], last.DestPort)
+		last.megaflow = matchedBits(traceFields(text[len("Megaflow: "):]), last.megaflow)
 	case strings.HasPrefix(text, "Translation failed ("):
 		if len(p.trace.Passes) == 0 {
 			return errTraceFormat
@@ -276,47 +269,6 @@ func traceFields(text string) map[string]string {
 		name, value, _ := strings.Cut(field, "=")
 		fields[name] = value
 	}
-	return fields
-}
-
-// maskedPort returns the port of a megaflow: any, 80, or 0x50/0xfff0. A form that is unknown is the exact port of the packet.
-func maskedPort(text string, exact PortMask) PortMask {
-	if text == "" {
-		return PortMask{}
-	}
-	value, mask, isMasked := strings.Cut(text, "/")
-	if !isMasked {
-		mask = "0xffff"
-	}
-	v, err1 := strconv.ParseUint(value, 0, 16)
-	m, err2 := strconv.ParseUint(mask, 0, 16)
-	if err1 != nil || err2 != nil {
-		return exact
-	}
-	return PortMask{Value: uint16(v), Mask: uint16(m)}
-}
-
-// destPort is the field of a packet's destination port in reports.
-const destPort = "tp_dst"
-
-// WithDestPort returns the trace of the same packet with another destination port. It returns false if that packet may take another path: if a flow that was looked
-// up distinguishes the ports, or an action or vswitchd changed the packet's port or ended its evaluation.
-func (t *Trace) WithDestPort(port uint16) (*Trace, bool) {
-	other := &Trace{Passes: slices.Clone(t.Passes), Forks: t.Forks}
-	for i := range other.Passes {
-		p := &other.Passes[i]
-		before, ok := p.Start[destPort]
-		if !ok || p.End[destPort] != before || before != t.Passes[0].Start[destPort] || p.Failure != "" || !p.DestPort.Matches(port) {
-			return nil, false
-		}
-		p.Start, p.End = withPort(p.Start, port), withPort(p.End, port)
-	}
-	return other, true
-}
-
-func withPort(fields map[string]string, port uint16) map[string]string {
-	fields = maps.Clone(fields)
-	fields[destPort] = strconv.Itoa(int(port))
 	return fields
 }
 

@@ -110,7 +110,7 @@ func pairsOf(o diagnostics.Verification) (pairs []string) {
 func TestVerifications_cluster(t *testing.T) {
 	f, _ := newVerificationFixture(t, "u create verifications")
 	o := decode[diagnostics.Verification](t, f.postVerification(t, "", diagnostics.VerificationSpec{}), http.StatusCreated)
-	want := []string{"pod/a/web pod/a/db TCP 47123 Delivered Dropped", "pod/b/db pod/a/db TCP 47123 Delivered Dropped", "pod/b/web pod/a/db TCP 47123 Delivered Dropped"}
+	want := []string{"pod/a/web pod/a/db TCP 27123 Delivered Dropped", "pod/b/db pod/a/db TCP 27123 Delivered Dropped", "pod/b/web pod/a/db TCP 27123 Delivered Dropped"}
 	if diff := cmp.Diff(want, pairsOf(o)); diff != "" {
 		t.Fatalf("differences (-want +got):\n%s", diff)
 	}
@@ -143,7 +143,7 @@ func TestVerifications_tenant(t *testing.T) {
 	f, agents := newVerificationFixture(t, "u create verifications a", "u create traces b")
 	r := f.postVerification(t, "a", diagnostics.VerificationSpec{})
 	o := decode[diagnostics.Verification](t, r, http.StatusCreated)
-	if diff := cmp.Diff([]string{"pod/a/web pod/a/db TCP 47123 Delivered Dropped"}, pairsOf(o)); diff != "" {
+	if diff := cmp.Diff([]string{"pod/a/web pod/a/db TCP 27123 Delivered Dropped"}, pairsOf(o)); diff != "" {
 		t.Fatalf("differences (-want +got):\n%s", diff)
 	}
 	d := o.Status.Differences[0]
@@ -187,8 +187,8 @@ func TestVerifications_packets(t *testing.T) {
 	}
 	o := decode[diagnostics.Verification](t, f.postVerification(t, "", spec), http.StatusCreated)
 	want := []string{
-		"pod/a/db pod/a/web TCP 47123 Dropped Delivered", "pod/a/web pod/a/db TCP 47123 Dropped Delivered", "pod/b/db pod/a/db TCP 47123 Dropped Delivered",
-		"pod/b/db pod/a/web TCP 47123 Dropped Delivered", "pod/b/web pod/a/db TCP 47123 Dropped Delivered", "pod/b/web pod/a/web TCP 47123 Dropped Delivered",
+		"pod/a/db pod/a/web TCP 27123 Dropped Delivered", "pod/a/web pod/a/db TCP 27123 Dropped Delivered", "pod/b/db pod/a/db TCP 27123 Dropped Delivered",
+		"pod/b/db pod/a/web TCP 27123 Dropped Delivered", "pod/b/web pod/a/db TCP 27123 Dropped Delivered", "pod/b/web pod/a/web TCP 27123 Dropped Delivered",
 	}
 	if diff := cmp.Diff(want, pairsOf(o)); diff != "" || agents.probes.Load() == 0 {
 		t.Fatalf("got %+v, differences (-want +got):\n%s", o.Status, diff)
@@ -245,7 +245,7 @@ func TestVerifications_objects(t *testing.T) {
 		return true, nil, apierrors.NewNotFound(resourceOf("clusternetworkpolicies"), "")
 	})
 	o := decode[diagnostics.Verification](t, f.postVerification(t, "", diagnostics.VerificationSpec{}), http.StatusCreated)
-	want := []string{"pod/a/db pod/a/web TCP 47123 Dropped Delivered", "pod/b/db pod/a/web TCP 47123 Dropped Delivered", "pod/b/web pod/a/web TCP 47123 Dropped Delivered"}
+	want := []string{"pod/a/db pod/a/web TCP 27123 Dropped Delivered", "pod/b/db pod/a/web TCP 27123 Dropped Delivered", "pod/b/web pod/a/web TCP 27123 Dropped Delivered"}
 	if diff := cmp.Diff(want, pairsOf(o)); diff != "" || o.Status.Pods != 4 {
 		t.Errorf("with a policy: got %+v, differences (-want +got):\n%s", o.Status, diff)
 	}
@@ -262,7 +262,7 @@ func TestVerifications_objects(t *testing.T) {
 	}
 	setMode(t, f, config.ModeSubnet)
 	o = decode[diagnostics.Verification](t, f.postVerification(t, "", diagnostics.VerificationSpec{}), http.StatusCreated)
-	if len(o.Status.Differences) != 3 || !strings.Contains(pairsOf(o)[0], "pod/a/db TCP 47123 Delivered Dropped") {
+	if len(o.Status.Differences) != 3 || !strings.Contains(pairsOf(o)[0], "pod/a/db TCP 27123 Delivered Dropped") {
 		t.Errorf("mode subnet: got %q", pairsOf(o))
 	}
 	f.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -1,8 +1,10 @@
 package verification
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -63,6 +65,10 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 		node, packet := r.packetOf(q)
 		first[node] = append(first[node], asked{i, packet})
 	}
+	arrange(first, func(a, b asked) int {
+		there := func(a asked) string { return r.snapshot.Pods[questions[a.question].to].Spec.NodeName }
+		return cmp.Or(cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(there(a), there(b)), cmp.Compare(a.packet.Destination, b.packet.Destination))
+	})
 	outcomes := round(ctx, r, traces, first, r.Agents.Traces)
 	second := map[string][]asked{}
 	for node, all := range first {
@@ -81,6 +87,9 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 			}
 		}
 	}
+	arrange(second, func(a, b asked) int {
+		return cmp.Or(cmp.Compare(a.packet.Destination, b.packet.Destination), cmp.Compare(a.packet.VNID, b.packet.VNID), cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(a.packet.Source, b.packet.Source))
+	})
 	outcomes = round(ctx, r, traces, second, r.Agents.Traces)
 	for node, all := range second {
 		for i, a := range all {
@@ -92,6 +101,18 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 		}
 	}
 	return answers
+}
+
+// together is the number of a node's packets that are put in an order by which those that may take one path follow each other: an agent traces one of them. If the time
+// ends, it is the number of those that have to be asked again.
+const together = 4 * diagnostics.MaxBatchPackets
+
+func arrange(byNode map[string][]asked, compare func(a, b asked) int) {
+	for _, all := range byNode {
+		for some := range slices.Chunk(all, together) {
+			slices.SortStableFunc(some, compare)
+		}
+	}
 }
 
 // unanswered returns the answer to a question that the agent did not answer.

@@ -69,7 +69,7 @@ func TestVerify_differences(t *testing.T) {
 	}{
 		"dropped on the destination's node":  {"n1 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n1"}},
 		"dropped on the source's node":       {"n2 b/web a/db 80", to("", dropped), []string{"b/web a/db 80 Delivered Dropped n2"}},
-		"delivered to an isolated pod":       {"n1 a/web a/db 47123", to("pod/a/db", delivered), []string{"a/web a/db 47123 Dropped Delivered n1"}},
+		"delivered to an isolated pod":       {"n1 a/web a/db 27123", to("pod/a/db", delivered), []string{"a/web a/db 27123 Dropped Delivered n1"}},
 		"delivered by the same node":         {"n1 b/db a/db 80", to("pod/a/db", delivered), []string{"b/db a/db 80 Dropped Delivered n1"}},
 		"delivered to another pod":           {"n2 a/db a/web 80", to("pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},
 		"also delivered to another pod":      {"n2 a/db a/web 80", to("pod/a/web pod/b/web", delivered), []string{"a/db a/web 80 Delivered Forwarded n2"}},

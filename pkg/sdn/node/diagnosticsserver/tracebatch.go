@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +99,7 @@ func (h *Handler) traces(ctx context.Context, packets []diagnostics.TracePacket)
 type traceBatch struct {
 	network *Network
 	packets []*batchPacket
-	known   map[diagnostics.TracePacket][]*ovs.Trace // by packet without its destination port
+	known   map[string][]*ovs.Trace // by batchPacket.similar
 }
 
 // batchPacket is a packet with its trace, or the reason why there is none. It is pending as long as it has neither.
@@ -107,12 +108,14 @@ type batchPacket struct {
 	packet diagnostics.TracePacket
 	traced ovs.TracePacket
 	reason string
+
+	similar string // the same for packets that may differ in their addresses and destination ports only
 }
 
 func (p *batchPacket) isPending() bool { return p.trace == nil && p.reason == "" }
 
 func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *traceBatch {
-	b := &traceBatch{network: n, known: map[diagnostics.TracePacket][]*ovs.Trace{}}
+	b := &traceBatch{network: n, known: map[string][]*ovs.Trace{}}
 	pods := n.Pods()
 	names := newNames(n, pods)
 	for _, packet := range packets {
@@ -127,23 +130,25 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 		if err != nil {
 			p.reason = err.Error()
 		}
+		other := p.traced
+		other.Source, other.Dest, other.DestPort = netip.Addr{}, netip.Addr{}, 0
+		p.similar = fmt.Sprint(other)
 	}
 	return b
 }
 
-// next returns the pending packets to trace next. They differ in more than the destination port: packets that differ only in it and take the path of one that was traced
-// have its trace.
+// next returns the pending packets to trace next: one of each path that is not known yet, as far as can be told without a trace. Packets that take the path of one that
+// was traced have its trace.
 func (b *traceBatch) next() (group []*batchPacket) {
-	chosen := map[diagnostics.TracePacket]bool{}
+	chosen := map[string]bool{}
 	for _, p := range b.packets {
-		key := withoutPort(p.packet)
-		if !p.isPending() || chosen[key] {
+		if !p.isPending() || chosen[p.similar] {
 			continue
 		}
-		if p.trace = b.knownTrace(p.packet); p.trace != nil {
+		if p.trace = b.knownTrace(p); p.trace != nil {
 			continue
 		}
-		chosen[key] = true
+		chosen[p.similar] = true
 		if group = append(group, p); len(group) == tracesPerCall {
 			break
 		}
@@ -152,18 +157,13 @@ func (b *traceBatch) next() (group []*batchPacket) {
 }
 
 // knownTrace returns the trace of a packet by that of another one; nil: none is known.
-func (b *traceBatch) knownTrace(p diagnostics.TracePacket) *ovs.Trace {
-	for _, known := range b.known[withoutPort(p)] {
-		if trace, ok := known.WithDestPort(p.DestinationPort); ok {
+func (b *traceBatch) knownTrace(p *batchPacket) *ovs.Trace {
+	for _, known := range b.known[p.similar] {
+		if trace, ok := known.For(p.traced.Source, p.traced.Dest, p.traced.DestPort); ok {
 			return trace
 		}
 	}
 	return nil
-}
-
-func withoutPort(p diagnostics.TracePacket) diagnostics.TracePacket {
-	p.DestinationPort = 0
-	return p
 }
 
 // trace traces packets, not before a time, and returns the time for the next ones. They remain pending if the context ends. Reports are read, and answers written, while
@@ -195,8 +195,7 @@ func (b *traceBatch) trace(ctx context.Context, group []*batchPacket, begin time
 			p.read(ovs.TraceReport{Err: err})
 		}
 		if p.trace != nil {
-			key := withoutPort(p.packet)
-			b.known[key] = append(b.known[key], p.trace)
+			b.known[p.similar] = append(b.known[p.similar], p.trace)
 		}
 	}
 	return next

@@ -208,9 +208,9 @@ func (s *countedTraces) Traces(ctx context.Context, packets []ovs.TracePacket) (
 	return s.Switch.Traces(ctx, packets)
 }
 
-// TestTraces_ports: the results of a batch are those of single traces also for the packets that are not traced, since they differ from another one only in a
-// destination port that no flow distinguishes.
-func TestTraces_ports(t *testing.T) {
+// TestTraces_known: the results of a batch are those of single traces also for the packets that are not traced, since they differ from another one only in addresses
+// or a destination port that no flow distinguishes.
+func TestTraces_known(t *testing.T) {
 	tier.Parallel(t)
 	n := newTraceNode(t)
 	n.setMode(t, config.ModeNetworkPolicy, false)
@@ -223,23 +223,32 @@ func TestTraces_ports(t *testing.T) {
 	n.SetNetwork(&changed)
 	ports := []uint16{443, 1, 80, 81, 442, 444, 8442, 8443, 8444, 0x1fff, 0x2000, 0x201f, 0x2020, 47_123, 65_535}
 	var packets []diagnostics.TracePacket
-	for _, to := range []string{"10.128.0.4", "10.129.0.9"} {
+	for _, to := range []string{"10.128.0.4", "10.129.0.9", "10.129.0.10", "10.129.1.200"} {
 		for _, port := range ports {
 			packet := packetTo("pod/default/web", to)
 			packet.DestinationPort = port
 			packets = append(packets, packet)
 		}
 	}
+	for _, from := range []string{"10.129.0.9", "10.129.0.10", "10.129.1.200"} {
+		for _, to := range []string{"10.128.0.4", "10.128.0.5", "10.128.0.99"} {
+			packets = append(packets, diagnostics.TracePacket{From: "node/node2", VNID: 17, Protocol: "TCP", Source: from, Destination: to, DestinationPort: 80})
+		}
+	}
 	results := n.batchOf(t, packets...)
 	traces := counted.traces
-	if len(results) != len(packets) || traces > len(packets)/2 {
-		t.Errorf("got %d results of %d packets by %d traces, want at most half of them", len(results), len(packets), traces)
+	if len(results) != len(packets) || traces > len(packets)/3 {
+		t.Errorf("got %d results of %d packets by %d traces, want at most a third of them", len(results), len(packets), traces)
 	}
 	for i, got := range results {
 		p := packets[i]
-		want := n.traced(t, fmt.Sprintf("from=%s destination=%s protocol=TCP destinationPort=%d", p.From, p.Destination, p.DestinationPort))
+		query := fmt.Sprintf("from=%s destination=%s protocol=TCP destinationPort=%d", p.From, p.Destination, p.DestinationPort)
+		if p.Source != "" {
+			query += fmt.Sprintf(" source=%s vnid=%d", p.Source, p.VNID)
+		}
+		want := n.traced(t, query)
 		if got.Verdict != want.Verdict || got.Reason != want.Reason || !slices.Equal(got.Outputs, want.Outputs) {
-			t.Errorf("port %d of %s: got %+v, want %v %q %+v", p.DestinationPort, p.Destination, got, want.Verdict, want.Reason, want.Outputs)
+			t.Errorf("%s: got %+v, want %v %q %+v", query, got, want.Verdict, want.Reason, want.Outputs)
 		}
 	}
 }
