@@ -230,35 +230,41 @@ func pingBriefly(ctx context.Context, from wire.NetNS, to netip.Addr) error {
 
 // kubectlOVSDN runs `kubectl ovsdn` as the administrator, and decodes its output if the target is not nil. Exit codes other than 0 are errors.
 func (c *cluster) kubectlOVSDN(ctx context.Context, into any, args ...string) error {
-	root, err := checkout.Root(".")
-	if err != nil {
-		return err
-	}
-	kubeconfig, err := c.Kubeconfig()
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "kubectl-ovsdn-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
-		return err
-	}
-	args = append(args, "--kubeconfig="+path)
 	if into != nil {
 		args = append(args, "--output=json")
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "kubectl-ovsdn"), args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("kubectl ovsdn %s: %w: %s%s", strings.Join(args, " "), err, stderr.String(), stdout.String())
+	stdout, stderr, err := c.runOVSDN(ctx, args...)
+	if err != nil {
+		return fmt.Errorf("kubectl ovsdn %s: %w: %s%s", strings.Join(args, " "), err, stderr, stdout)
 	}
 	if into == nil {
 		return nil
 	}
-	return json.Unmarshal(stdout.Bytes(), into)
+	return json.Unmarshal([]byte(stdout), into)
+}
+
+// runOVSDN runs `kubectl ovsdn` as the administrator.
+func (c *cluster) runOVSDN(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	root, err := checkout.Root(".")
+	if err != nil {
+		return "", "", err
+	}
+	kubeconfig, err := c.Kubeconfig()
+	if err != nil {
+		return "", "", err
+	}
+	dir, err := os.MkdirTemp("", "kubectl-ovsdn-")
+	if err != nil {
+		return "", "", err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		return "", "", err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "kubectl-ovsdn"), append(args, "--kubeconfig="+path)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err = cmd.Run()
+	return out.String(), errOut.String(), err
 }
