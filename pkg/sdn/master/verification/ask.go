@@ -88,7 +88,8 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 		}
 	}
 	arrange(second, func(a, b asked) int {
-		return cmp.Or(cmp.Compare(a.packet.Destination, b.packet.Destination), cmp.Compare(a.packet.VNID, b.packet.VNID), cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(a.packet.Source, b.packet.Source))
+		return cmp.Or(cmp.Compare(a.packet.Destination, b.packet.Destination), cmp.Compare(a.packet.VNID, b.packet.VNID),
+			cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(a.packet.Source, b.packet.Source))
 	})
 	outcomes = round(ctx, r, traces, second, r.Agents.Traces)
 	for node, all := range second {

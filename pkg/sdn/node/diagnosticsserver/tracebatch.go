@@ -137,7 +137,7 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 	return b
 }
 
-// next returns the pending packets to trace next: one of each path that is not known yet, as far as can be told without a trace. Packets that take the path of one that
+// next returns the pending packets to trace next: one of those that may have one path, as far as is known without a trace. Packets that take the path of one that
 // was traced have its trace.
 func (b *traceBatch) next() (group []*batchPacket) {
 	chosen := map[string]bool{}
