@@ -123,7 +123,7 @@ func TestVerifications_cluster(t *testing.T) {
 	if o.Status.Questions != 5 {
 		t.Errorf("a sample: got %+v", o.Status)
 	}
-	o = decode[diagnostics.Verification](t, f.postVerification(t, "", diagnostics.VerificationSpec{Continue: "8000000000000000"}), http.StatusCreated)
+	o = decode[diagnostics.Verification](t, f.postVerification(t, "", diagnostics.VerificationSpec{Continue: strings.Repeat("f", 32)}), http.StatusCreated)
 	if o.Status.Questions != 0 || len(o.Status.Differences) != 0 || o.Status.Continue != "" {
 		t.Errorf("continued after the last pair: got %+v", o.Status)
 	}

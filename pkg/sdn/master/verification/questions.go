@@ -2,11 +2,12 @@ package verification
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"hash/fnv"
 	"iter"
 	"maps"
 	"math"
-	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -120,31 +121,72 @@ func (r *run) pairs() int {
 	return own * (own - 1)
 }
 
-// source returns questions in the order of their pairs' positions. Positions are hashes of the names: so the pairs of a group have sources and destinations on all
-// nodes, which answer in parallel, and a request continues where the previous one ended, also if pods were created or deleted in the meantime.
+// source returns questions in the order of their pairs' positions. A request continues where the previous one ended, also if pods were created or deleted in the meantime.
 type source struct {
 	*run
 	sample []question // nil: all
-	hashes []uint64   // of the pods' names
+	keys   []uint64   // of the pods
 	window []pair     // the next pairs, sorted
-	next   uint64     // the position at which the window after it begins
+	after  position   // the window after it begins behind it
 	isLast bool       // there is none after it
-	token  string     // of the position after the last pair; "" if none is left
+	token  string     // of the position of the last pair; "" if none is left
 }
 
 // pair is two pods at a position.
 type pair struct {
-	position uint64
+	position
 	from, to int
 }
 
-// windowPairs is the number of pairs that are sorted at a time, roughly.
+// windowPairs is the number of pairs that are sorted at a time.
 const windowPairs = 20_000
+
+// position orders pairs by the keys of their pods: high has their high bits, interleaved (Z-order), and low the others. So consecutive pairs are those of some
+// sources with some destinations, and many of their packets are on one path. Keys begin with bits of the namespace's hash, since pods of a namespace often have the
+// same flows, and continue with those of the name's: sources and destinations are on all nodes, which answer in parallel.
+type position struct{ high, low uint64 }
+
+// compare compares two positions.
+func (p position) compare(q position) int {
+	return cmp.Or(cmp.Compare(p.high, q.high), cmp.Compare(p.low, q.low))
+}
+
+const (
+	keyBits       = 62
+	namespaceBits = 15 // of them
+	halfKey       = keyBits / 2
+)
+
+func positionOf(from, to uint64) position {
+	const low = 1<<halfKey - 1
+	return position{high: spread(from>>halfKey)<<1 | spread(to>>halfKey), low: from&low<<halfKey | to&low}
+}
+
+// spread returns the low 32 bits of x, with a zero before each.
+func spread(x uint64) uint64 {
+	x = (x | x<<16) & 0x0000ffff0000ffff
+	x = (x | x<<8) & 0x00ff00ff00ff00ff
+	x = (x | x<<4) & 0x0f0f0f0f0f0f0f0f
+	x = (x | x<<2) & 0x3333333333333333
+	return (x | x<<1) & 0x5555555555555555
+}
 
 // ValidToken reports whether a request can continue with the token.
 func ValidToken(token string) bool {
-	_, err := strconv.ParseUint(token, 16, 64)
+	_, err := parseToken(token)
 	return err == nil || token == ""
+}
+
+func (p position) token() string { return fmt.Sprintf("%016x%016x", p.high, p.low) }
+
+func parseToken(token string) (p position, err error) {
+	if len(token) != 32 {
+		return position{}, errors.New("a token has 32 digits")
+	}
+	if p.high, err = strconv.ParseUint(token[:16], 16, 64); err == nil {
+		p.low, err = strconv.ParseUint(token[16:], 16, 64)
+	}
+	return p, err
 }
 
 // questions returns those of the request. An invalid token starts from the first pair.
@@ -154,7 +196,7 @@ func (r *run) questions() *source {
 		s.sample = append([]question{}, r.draw()...)
 		return s
 	}
-	s.next, _ = strconv.ParseUint(r.request.Continue, 16, 64)
+	s.after, _ = parseToken(r.request.Continue)
 	return s
 }
 
@@ -179,29 +221,37 @@ func (s *source) take(least int) (group []question) {
 		for _, port := range s.ports.of(p.from, p.to) {
 			group = append(group, question{p.from, p.to, port})
 		}
-		s.token = tokenAfter(p.position)
+		s.token = p.token()
 	}
 	return group
 }
 
-// maxPosition is that of a hash without its last bit: the position after it exists, too.
-const maxPosition = math.MaxUint64 >> 1
-
-// fill sets the next window.
+// fill sets the next window: the pairs with the least positions after the previous one.
 func (s *source) fill() {
-	begin, width := s.next, maxPosition/uint64(s.pairs()/windowPairs+1) //nolint:gosec // not negative
-	s.next = begin + width
-	s.isLast = begin > maxPosition-width
+	s.isLast = true
 	for from := range s.snapshot.Pods {
 		for to := range s.partners(from) {
-			if at := s.position(from, to); at >= begin && (at < s.next || s.isLast) {
-				s.window = append(s.window, pair{at, from, to})
+			at := s.position(from, to)
+			if at.compare(s.after) <= 0 || !s.isLast && at.compare(s.window[windowPairs-1].position) >= 0 {
+				continue
+			}
+			if s.window = append(s.window, pair{at, from, to}); len(s.window) == 2*windowPairs {
+				s.sortWindow()
 			}
 		}
 	}
-	slices.SortFunc(s.window, func(a, b pair) int {
-		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
-	})
+	s.sortWindow()
+	if len(s.window) > 0 {
+		s.after = s.window[len(s.window)-1].position
+	}
+}
+
+// sortWindow sorts the window, and removes the pairs that belong to the next one. While pairs are added, those before index windowPairs are sorted.
+func (s *source) sortWindow() {
+	slices.SortFunc(s.window, func(a, b pair) int { return a.compare(b.position) })
+	if len(s.window) > windowPairs {
+		s.window, s.isLast = s.window[:windowPairs], false
+	}
 }
 
 // partners returns the destinations of pairs with the source.
@@ -223,29 +273,37 @@ func (r *run) partners(from int) iter.Seq[int] {
 	}
 }
 
-// position returns the position of a pair: a hash (SplitMix64) of those of its names.
-func (s *source) position(from, to int) uint64 {
-	if s.hashes == nil {
+func (s *source) position(from, to int) position {
+	if s.keys == nil {
 		for _, p := range s.snapshot.Pods {
-			h := fnv.New64a()
-			_, _ = h.Write([]byte(keyOf(p))) // never fails
-			s.hashes = append(s.hashes, h.Sum64())
+			s.keys = append(s.keys, podKey(p))
 		}
 	}
-	x := s.hashes[from] + bits.RotateLeft64(s.hashes[to], 32)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return (x ^ x>>31) >> 1
+	return positionOf(s.keys[from], s.keys[to])
 }
 
-func tokenAfter(position uint64) string { return strconv.FormatUint(position+1, 16) }
+// podKey returns keyBits bits.
+func podKey(p *corev1.Pod) uint64 {
+	const nameBits = keyBits - namespaceBits
+	return hash(p.Namespace)>>(64-namespaceBits)<<nameBits | hash(keyOf(p))>>(64-nameBits)
+}
 
-// tokenOf returns the token after the pair of a question; "" of a sample, which does not continue.
+// hash returns one whose bits all depend on the whole text: that of FNV-1a, mixed as SplitMix64 does.
+func hash(text string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text)) // never fails
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// tokenOf returns the token of the pair of a question; "" of a sample, which does not continue.
 func (s *source) tokenOf(q question) string {
 	if s.sample != nil {
 		return ""
 	}
-	return tokenAfter(s.position(q.from, q.to))
+	return s.position(q.from, q.to).token()
 }
 
 func isSamePair(a, b question) bool { return a.from == b.from && a.to == b.to }

@@ -264,7 +264,7 @@ func TestVerify_continue(t *testing.T) {
 	if requests < 3 || questions != 46*45*2 || len(f.asked()) != questions {
 		t.Errorf("got %d questions, %d of them distinct, in %d requests, want %d", questions, len(f.asked()), requests, 46*45*2)
 	}
-	for token, want := range map[string]int{tokenAfter(maxPosition): 0, "ffffffffffffffff": 0, "": 46 * 45 * 2} {
+	for token, want := range map[string]int{strings.Repeat("f", 32): 0, "": 46 * 45 * 2} {
 		v.Budget = 1 << 40
 		if result, err := v.Verify(t.Context(), Request{Continue: token}); err != nil || result.Status.Questions != want || result.Status.Continue != "" {
 			t.Errorf("token %s: got %+v, error %v, want %d questions", token, result, err, want)
