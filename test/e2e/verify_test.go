@@ -122,6 +122,25 @@ func TestVerificationOfManyPods(t *testing.T) {
 		share := (c.cpuTime(t, node, vswitchdService) - before[node]).Seconds() / took.Seconds()
 		t.Logf("ovs-vswitchd of %s used %.0f%% of a processor, including other traffic of the cluster", node, 100*share)
 	}
+	c.verifyByPackets(t)
+}
+
+// verifyByPackets sends packets for thousands of questions that are drawn at random: what happens to them is what their traces are.
+func (c *cluster) verifyByPackets(t *testing.T) {
+	t.Helper()
+	const packets, sample = 2000, 400
+	sent, unconfirmed := 0, 0
+	for began := time.Now(); sent < packets; {
+		var o diagnostics.Verification
+		if err := c.kubectlOVSDN(t.Context(), &o, "verify", "--packets", fmt.Sprintf("--sample=%d", sample)); err != nil {
+			t.Fatal(err)
+		}
+		if o.Status.Sent == 0 {
+			t.Fatalf("no packet was sent: %+v", o.Status)
+		}
+		sent, unconfirmed = sent+o.Status.Sent, unconfirmed+o.Status.Unconfirmed
+		t.Logf("%d packets, %d of them without an answer of UDP, in %.0fs", sent, unconfirmed, time.Since(began).Seconds())
+	}
 }
 
 // verifiedPolicies are five policies of a namespace: some ports and a range of its own pods, one port for a team of another namespace, and one for the egress of a team.
