@@ -1,6 +1,8 @@
 package ovs_test
 
 import (
+	"cmp"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -30,22 +32,25 @@ func unedited(report string) string { return report }
 type tracedPacket struct {
 	source, dest string
 	port         uint16
+	mac          string // of the destination
 }
 
 // traceFor returns the trace of the packet by that of another one.
 func (p tracedPacket) traceFor(t *testing.T, trace *ovs.Trace) (*ovs.Trace, bool) {
 	t.Helper()
-	addr := func(text, field string) netip.Addr {
-		if text == "" {
-			text = trace.Passes[0].Start[field]
+	start := trace.Passes[0].Start
+	mac := func(text string) net.HardwareAddr {
+		addr, err := net.ParseMAC(text)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return netip.MustParseAddr(text)
+		return addr
 	}
-	if p.port == 0 {
-		port, _ := strconv.ParseUint(trace.Passes[0].Start["tp_dst"], 10, 16) // ICMP has none
-		p.port = uint16(port)
-	}
-	return trace.For(addr(p.source, "nw_src"), addr(p.dest, "nw_dst"), p.port)
+	port, _ := strconv.ParseUint(start["tp_dst"], 10, 16) // ICMP has none
+	return trace.For(ovs.TracePacket{
+		EthSource: mac(start["dl_src"]), EthDest: mac(cmp.Or(p.mac, start["dl_dst"])), DestPort: cmp.Or(p.port, uint16(port)),
+		Source: netip.MustParseAddr(cmp.Or(p.source, start["nw_src"])), Dest: netip.MustParseAddr(cmp.Or(p.dest, start["nw_dst"])),
+	})
 }
 
 // A packet with other addresses or another destination port has the same trace if no pass of the first one distinguishes them.
@@ -69,6 +74,8 @@ func TestTrace_for(t *testing.T) {
 		{"networkpolicy-tunnel", tracedPacket{dest: "10.128.0.2"}, true}, // nw_dst=10.128.0.0/23, 10.128.0.2/31
 		{"networkpolicy-tunnel", tracedPacket{dest: "10.128.0.2", port: 9000}, true},
 		{"networkpolicy-tunnel", tracedPacket{dest: "10.128.0.4"}, false},
+		{"networkpolicy-tunnel", tracedPacket{dest: "10.128.0.2", mac: "0a:58:0a:80:00:02"}, true},
+		{"networkpolicy-denied", tracedPacket{mac: "0a:58:0a:80:00:63"}, true},
 		{"networkpolicy-tunnel", tracedPacket{source: "10.128.2.3"}, false}, // nw_src=0.0.2.2/0.0.31.255
 	} {
 		trace := readTrace(t, unedited, tc.report)
@@ -98,9 +105,10 @@ func TestTrace_for(t *testing.T) {
 // A field of a megaflow in a form that is unknown is matched as a whole.
 func TestTrace_for_unknownForm(t *testing.T) {
 	for name, edit := range map[string]func(string) string{
-		"no megaflows": func(s string) string { return regexp.MustCompile(`(?m)^Megaflow: .*\n`).ReplaceAllString(s, "") },
-		"another form": func(s string) string { return strings.ReplaceAll(s, "tp_dst=0x0/0xf000", "tp_dst=0..4095") },
-		"another mask": func(s string) string { return strings.ReplaceAll(s, "tp_dst=0x0/0xf000", "tp_dst=0x0/-1") },
+		"no megaflows":  func(s string) string { return regexp.MustCompile(`(?m)^Megaflow: .*\n`).ReplaceAllString(s, "") },
+		"another form":  func(s string) string { return strings.ReplaceAll(s, "tp_dst=0x0/0xf000", "tp_dst=0..4095") },
+		"another mask":  func(s string) string { return strings.ReplaceAll(s, "tp_dst=0x0/0xf000", "tp_dst=0x0/-1") },
+		"mask too long": func(s string) string { return strings.ReplaceAll(s, "tp_dst=0x0/0xf000", "tp_dst=0x0/99") },
 	} {
 		trace := readTrace(t, edit, "multitenant-isolation")
 		for port, want := range map[uint16]bool{53: true, 54: false} {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -229,12 +230,11 @@ func editServiceNetwork(t *testing.T, w *diagnosed) func() {
 // twinNode creates a Node with the address of node1.
 func twinNode(t *testing.T, w *diagnosed) func() {
 	nodes := w.Kube.CoreV1().Nodes()
-	o, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "twin"}}, metav1.CreateOptions{})
+	o, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "twin"},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: w.Addr(t, fixture.Node1).String()}}},
+	}, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatal(err)
-	}
-	o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: w.Addr(t, fixture.Node1).String()}}
-	if _, err := nodes.UpdateStatus(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -308,9 +308,17 @@ func fillNode(t *testing.T, w *diagnosed) func() {
 	w.createOn(t, w.namespace, wave, 1<<diagnosisHostBits, []string{fixture.Node3})
 	return func() {
 		pods := w.Kube.CoreV1().Pods(w.namespace)
-		if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: waveLabel + "=" + wave}); err != nil {
+		filling := metav1.ListOptions{LabelSelector: waveLabel + "=" + wave}
+		if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, filling); err != nil {
 			t.Error(err)
 		}
+		fixture.Eventually(t, fixture.PodTime, "the pods that filled the node are deleted", func(ctx context.Context) error {
+			list, err := pods.List(ctx, filling)
+			if err == nil && len(list.Items) > 0 {
+				err = fmt.Errorf("%d remain", len(list.Items))
+			}
+			return err
+		})
 	}
 }
 

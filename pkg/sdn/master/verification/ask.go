@@ -65,7 +65,11 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 		node, packet := r.packetOf(q)
 		first[node] = append(first[node], asked{i, packet})
 	}
-	arrange(first, func(a, b asked) int {
+	chunk := diagnostics.MaxBatchPackets
+	if len(questions) > firstGroup { // as many as are answered in time, by the rate of the previous ones
+		chunk = together
+	}
+	arrange(first, chunk, func(a, b asked) int {
 		there := func(a asked) string { return r.snapshot.Pods[questions[a.question].to].Spec.NodeName }
 		return cmp.Or(cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(there(a), there(b)), cmp.Compare(a.packet.Destination, b.packet.Destination))
 	})
@@ -87,7 +91,7 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 			}
 		}
 	}
-	arrange(second, func(a, b asked) int {
+	arrange(second, chunk, func(a, b asked) int {
 		return cmp.Or(cmp.Compare(a.packet.Destination, b.packet.Destination), cmp.Compare(a.packet.VNID, b.packet.VNID),
 			cmp.Compare(a.packet.From, b.packet.From), cmp.Compare(a.packet.Source, b.packet.Source))
 	})
@@ -104,13 +108,15 @@ func (r *run) trace(ctx context.Context, questions []question) []answer {
 	return answers
 }
 
-// together is the number of a node's packets that are put in an order by which those that may take one path follow each other: an agent traces one of them. If the time
+// together is the number of a node's packets that are put in an order by which those that may take one path follow each other: an agent traces few of these. If the time
 // ends, it is the number of those that have to be asked again.
 const together = 4 * diagnostics.MaxBatchPackets
 
-func arrange(byNode map[string][]asked, compare func(a, b asked) int) {
+// arrange sorts each chunk of a node's packets. The chunks are in the order of the questions.
+func arrange(byNode map[string][]asked, chunk int, compare func(a, b asked) int) {
 	for _, all := range byNode {
-		for some := range slices.Chunk(all, together) {
+		slices.SortFunc(all, func(a, b asked) int { return cmp.Compare(a.question, b.question) })
+		for some := range slices.Chunk(all, chunk) {
 			slices.SortStableFunc(some, compare)
 		}
 	}

@@ -21,7 +21,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
-// firstUnnamed is the first port that is tried as one that nothing names: below the ports of clients, which flows distinguish, so that agents trace fewer packets.
+// firstUnnamed is the first port that is tried as one that nothing names: below the ports of clients, which flows distinguish for packets in the middle of connections, so
+// that agents trace fewer packets.
 const firstUnnamed = 27_123
 
 // question is a connection between two pods of a snapshot.

@@ -26,9 +26,9 @@ const (
 	// tracesPerCall is the number of packets of a batch that vswitchd traces without other work in between: the way to it and back takes longer than a trace.
 	tracesPerCall = 8
 	// batchPause is how long vswitchd is not asked again, in times of the traces: batches take at most a fifth of its thread that also handles flows and ports, and
-	// traces of users wait for tracesPerCall traces at most.
+	// traces of users wait for tracesPerCall traces at most. A vswitchd that was stuck for a moment does not stop them for longer than maxPause.
 	batchPause = 4
-	maxPause   = time.Second // a vswitchd that was stuck does not end batches for longer
+	maxPause   = time.Second
 )
 
 // serveTraces answers one request at a time. It does not count as one for a single trace.
@@ -100,6 +100,13 @@ type traceBatch struct {
 	network *Network
 	packets []*batchPacket
 	known   map[string][]*ovs.Trace // by batchPacket.similar
+	paths   map[pathKey]int         // the numbers of known traces
+}
+
+// pathKey is of packets to one destination that may have one path.
+type pathKey struct {
+	similar string
+	dest    netip.Addr
 }
 
 // batchPacket is a packet with its trace, or the reason why there is none. It is pending as long as it has neither.
@@ -115,7 +122,7 @@ type batchPacket struct {
 func (p *batchPacket) isPending() bool { return p.trace == nil && p.reason == "" }
 
 func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *traceBatch {
-	b := &traceBatch{network: n, known: map[string][]*ovs.Trace{}}
+	b := &traceBatch{network: n, known: map[string][]*ovs.Trace{}, paths: map[pathKey]int{}}
 	pods := n.Pods()
 	names := newNames(n, pods)
 	for _, packet := range packets {
@@ -131,24 +138,31 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 			p.reason = err.Error()
 		}
 		other := p.traced
-		other.Source, other.Dest, other.DestPort = netip.Addr{}, netip.Addr{}, 0
+		other.EthSource, other.EthDest, other.Source, other.Dest, other.DestPort = nil, nil, netip.Addr{}, netip.Addr{}, 0
 		p.similar = fmt.Sprint(other)
 	}
 	return b
 }
 
-// next returns the pending packets to trace next: one of those that may have one path, as far as is known without a trace. Packets that take the path of one that
-// was traced have its trace.
+// next returns the pending packets to trace next. Packets that take the path of one that was traced have its trace. So of those that may have one path, it returns one for a
+// new destination, and for a known destination as many as it has paths: there, ports or sources are distinguished.
 func (b *traceBatch) next() (group []*batchPacket) {
-	chosen := map[string]bool{}
+	chosen := map[pathKey]int{} // with an invalid address: new destinations
 	for _, p := range b.packets {
-		if !p.isPending() || chosen[p.similar] {
+		if !p.isPending() {
 			continue
 		}
 		if p.trace = b.knownTrace(p); p.trace != nil {
 			continue
 		}
-		chosen[p.similar] = true
+		key, limit := pathKey{p.similar, p.traced.Dest}, b.paths[pathKey{p.similar, p.traced.Dest}]
+		if limit == 0 {
+			key, limit = pathKey{similar: p.similar}, 1
+		}
+		if chosen[key] == limit {
+			continue
+		}
+		chosen[key]++
 		if group = append(group, p); len(group) == tracesPerCall {
 			break
 		}
@@ -159,7 +173,7 @@ func (b *traceBatch) next() (group []*batchPacket) {
 // knownTrace returns the trace of a packet by that of another one; nil: none is known.
 func (b *traceBatch) knownTrace(p *batchPacket) *ovs.Trace {
 	for _, known := range b.known[p.similar] {
-		if trace, ok := known.For(p.traced.Source, p.traced.Dest, p.traced.DestPort); ok {
+		if trace, ok := known.For(p.traced); ok {
 			return trace
 		}
 	}
@@ -196,6 +210,7 @@ func (b *traceBatch) trace(ctx context.Context, group []*batchPacket, begin time
 		}
 		if p.trace != nil {
 			b.known[p.similar] = append(b.known[p.similar], p.trace)
+			b.paths[pathKey{p.similar, p.traced.Dest}]++
 		}
 	}
 	return next

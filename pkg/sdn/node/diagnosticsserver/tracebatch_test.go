@@ -223,12 +223,16 @@ func TestTraces_known(t *testing.T) {
 	n.SetNetwork(&changed)
 	ports := []uint16{443, 1, 80, 81, 442, 444, 8442, 8443, 8444, 0x1fff, 0x2000, 0x201f, 0x2020, 47_123, 65_535}
 	var packets []diagnostics.TracePacket
-	for _, to := range []string{"10.128.0.4", "10.129.0.9", "10.129.0.10", "10.129.1.200"} {
-		for _, port := range ports {
-			packet := packetTo("pod/default/web", to)
-			packet.DestinationPort = port
-			packets = append(packets, packet)
-		}
+	send := func(to string, port uint16) {
+		packet := packetTo("pod/default/web", to)
+		packet.DestinationPort = port
+		packets = append(packets, packet)
+	}
+	for _, port := range ports {
+		send("10.128.0.4", port)
+	}
+	for i := range 60 { // of 20 pods of another node
+		send(fmt.Sprintf("10.129.%d.%d", i%2, 100+i/3), ports[i%3])
 	}
 	for _, from := range []string{"10.129.0.9", "10.129.0.10", "10.129.1.200"} {
 		for _, to := range []string{"10.128.0.4", "10.128.0.5", "10.128.0.99"} {
