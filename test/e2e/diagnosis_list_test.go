@@ -350,7 +350,6 @@ func programDiagnoses() []diagnosis {
 	}
 	return []diagnosis{
 		{name: "agent stopped", inject: stopped(fixture.Node3, agentService), ask: status, words: containing(fixture.Node3+": connection refused", "the agent does not run")},
-		{name: "ovsdb-server stopped", inject: stopped(fixture.Node3, databaseService), ask: status, words: containing(fixture.Node3+": not ready: ", "Open vSwitch")},
 		{
 			name: "vswitchd stopped", ask: status, words: containing(fixture.Node3+": from ", ": neither the overlay nor the underlay answers"), // the host's own packets pass it
 			inject: func(t *testing.T, w *diagnosed) func() {
