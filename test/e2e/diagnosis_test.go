@@ -62,7 +62,7 @@ func TestDiagnoses(t *testing.T) {
 	} else {
 		c = ownCluster(t, diagnosisLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, HostBits: diagnosisHostBits, Install: fixture.Install()})
 	}
-	c.forgetEvents(t)
+	c.deleteEvents(t)
 	w := &diagnosed{faultMatrix: &faultMatrix{cluster: c, namespace: c.Namespace(t), node: c.Machine(t, fixture.Node1), subnets: map[string]string{}}}
 	w.start(t)
 	w.theirs = c.Namespace(t)
@@ -151,8 +151,8 @@ func (d diagnosis) test(t *testing.T, w *diagnosed) {
 	fixture.Eventually(t, fixture.ProgramTime, command, named)
 }
 
-// forgetEvents deletes the Events of an earlier run in the same lab: status shows those of the last hour.
-func (c *cluster) forgetEvents(t *testing.T) {
+// deleteEvents deletes the Events of an earlier run in the same lab: status shows those of the last hour.
+func (c *cluster) deleteEvents(t *testing.T) {
 	t.Helper()
 	all := c.Kube.CoreV1().Events(metav1.NamespaceAll)
 	list, err := all.List(t.Context(), metav1.ListOptions{})
