@@ -181,6 +181,8 @@ longest_first() { grep -E "$longest" <<<"$1" || true; grep -vE "$longest" <<<"$1
 
 # prepare builds the programs of labs and compiles all tests: no test runs beside a compiler.
 prepare() {
+  # Compilers and linkers live for seconds: without garbage collection below a limit they take a tenth less of the processors.
+  export GOGC=off GOMEMLIMIT=2GiB
   make --no-print-directory build
   bin/ovsdn-lab prepare
   plain go build -modfile=scripts/tools/go.mod -o "$out/gotestsum" gotest.tools/gotestsum
