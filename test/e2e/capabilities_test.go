@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/test/attacks"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -182,14 +183,15 @@ func seeForeignChanges(t *testing.T, x *trio) {
 	x.settle(t)
 	before := x.footprints(t, fixture.Node1, fixture.Node2)
 	for _, command := range []string{
-		"ovs-ofctl -O OpenFlow13 del-meters br0 && ovs-vsctl set-fail-mode br0 standalone",
 		"ovs-ofctl -O OpenFlow13 del-flows br0 && ovs-ofctl -O OpenFlow13 del-groups br0",
+		"ovs-ofctl -O OpenFlow13 del-meters br0 && ovs-vsctl set-fail-mode br0 standalone", // vswitchd deletes the flows by itself
 	} {
 		x.Output(t, fixture.Node1, "sh", "-c", command)
 		x.returnsTo(t, before)
 		fixture.Meet(t, x.a.NetNS, x.b.Addr)
 		fixture.Meet(t, x.c.NetNS, x.a.Addr)
 	}
+	x.warned(t, eventreason.FlowsRestored)
 }
 
 // seeForeignSysctl disables forwarding of tun0, as hardening of hosts does: pods reach the world again.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -12,9 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"github.com/vishvananda/netlink"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
@@ -256,89 +252,6 @@ func annotatePod(key, value string) func(*testing.T, *diagnosed) func() {
 		set(value)
 		return func() { set(nil) }
 	}
-}
-
-func hostDiagnoses() []diagnosis {
-	repaired := func(inject func(*testing.T, *faultMatrix)) func(*testing.T, *diagnosed) func() {
-		return func(t *testing.T, w *diagnosed) func() {
-			inject(t, w.faultMatrix)
-			return nil
-		}
-	}
-	onNode1 := func(reason string) func(*diagnosed) []string {
-		return containing("node/" + fixture.Node1 + ": " + reason)
-	}
-	return []diagnosis{
-		{name: "a port deleted", inject: repaired(deletePort), ask: status, words: onNode1(eventreason.PodPortsRebuilt)},
-		{name: "br0 deleted", inject: repaired(deleteBridge), ask: status, words: onNode1(eventreason.BridgeRestored)},
-		{name: "leases lost", inject: repaired(loseLeases), ask: status, words: onNode1(eventreason.AddressLeasesRestored)},
-		{name: "CNI configuration deleted", inject: repaired(deleteCNIConfiguration), ask: status, words: onNode1(eventreason.CNIFilesWritten)},
-		{
-			name: "a veth deleted", prepare: func(t *testing.T, w *diagnosed) { startVictim(t, w.faultMatrix) }, inject: repaired(deleteVeth), ask: status,
-			words: func(w *diagnosed) []string {
-				return []string{"pod/" + w.namespace + "/" + w.victim + ": " + eventreason.NetworkInterfaceDeleted}
-			},
-		},
-		{name: "all addresses of a node in use", inject: fillNode, ask: status, words: containing(fixture.Node3 + ": no address of the subnet is free")},
-		{
-			name: "a route overlaps the cluster network", ask: status,
-			inject: func(t *testing.T, w *diagnosed) func() {
-				route := w.Subnet(t, fixture.Node1).String()
-				w.Output(t, fixture.Node3, "ip", "route", "add", "blackhole", route)
-				w.service(t, fixture.Node3, agentService, (*lab.Service).Restart)
-				return func() { w.Output(t, fixture.Node3, "ip", "route", "del", "blackhole", route) }
-			},
-			words: containing(fixture.Node3+": not ready: ", "overlaps this host's route"),
-		},
-		{name: "MTU of the underlay too small", inject: lowUnderlay, ask: status, words: containing(fixture.Node3+": from ", ": the overlay loses packets of ")},
-		{
-			name: "a node is cut off", ask: status,
-			inject: func(t *testing.T, w *diagnosed) func() {
-				w.cut(t, fixture.Node3, true)
-				return func() { w.cut(t, fixture.Node3, false) }
-			},
-			words: containing(fixture.Node3+": no route to the node", fixture.Node3+": from ", ": neither the overlay nor the underlay answers"),
-		},
-	}
-}
-
-// fillNode creates more pods on node3 than it has addresses.
-func fillNode(t *testing.T, w *diagnosed) func() {
-	const wave = "filling"
-	w.createOn(t, w.namespace, wave, 1<<diagnosisHostBits, []string{fixture.Node3})
-	return func() {
-		pods := w.Kube.CoreV1().Pods(w.namespace)
-		filling := metav1.ListOptions{LabelSelector: waveLabel + "=" + wave}
-		if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, filling); err != nil {
-			t.Error(err)
-		}
-		fixture.Eventually(t, fixture.PodTime, "the pods that filled the node are deleted", func(ctx context.Context) error {
-			list, err := pods.List(ctx, filling)
-			if err == nil && len(list.Items) > 0 {
-				err = fmt.Errorf("%d remain", len(list.Items))
-			}
-			return err
-		})
-	}
-}
-
-// lowUnderlay has the network of the nodes drop what is larger than 1,400 bytes on its way to node3.
-func lowUnderlay(t *testing.T, w *diagnosed) func() {
-	fabric := w.Machine(t, lab.ControlPlane).NetNS
-	set := func(mtu int) {
-		err := fabric.Do(func() error {
-			port, err := netlinksafe.LinkByName("v-" + fixture.Node3)
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetMTU(port, mtu)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	set(1400)
-	return func() { set(1500) }
 }
 
 func programDiagnoses() []diagnosis {

@@ -222,6 +222,12 @@ func (m *faultMatrix) reported(t *testing.T, r report) {
 	fixture.Eventually(t, fixture.ProgramTime, fmt.Sprintf("%s %s reports %s with %q", r.kind, r.name, r.reason, r.words), func(ctx context.Context) error { return look(ctx, r) })
 }
 
+// warned waits until node1 has an Event, of whatever time.
+func (c *cluster) warned(t *testing.T, reason string, words ...string) {
+	t.Helper()
+	(&faultMatrix{cluster: c}).reported(t, report{eventOnNode, fixture.Node1, reason, words})
+}
+
 func (m *faultMatrix) event(ctx context.Context, r report) error {
 	events, err := m.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + r.kind + ",involvedObject.name=" + r.name})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -263,6 +264,7 @@ func testFirewall(t *testing.T, x *trio, within time.Duration) {
 		t.Logf("the rules are back after %v", time.Since(began))
 		outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
 		testTCP(t, x.a.End(), outside, x.Addr(t, fixture.Node1))
+		x.warned(t, eventreason.FirewallRestored, "OVSDN-")
 	})
 	t.Run("deleted", func(t *testing.T) {
 		x.Output(t, fixture.Node2, "sh", "-c", "iptables-save -t nat | sed /OVSDN/d | iptables-restore -T nat && iptables-save -t filter | sed /OVSDN/d | iptables-restore -T filter")

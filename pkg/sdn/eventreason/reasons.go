@@ -40,6 +40,13 @@ const (
 	// Warning on Node: the bridge or its fixed ports were deleted while the agent ran, and are restored.
 	BridgeRestored = "BridgeRestored"
 
+	// Warning on Node: another program changed flows, groups or meters of the bridge, which are as desired again. At most one in ten minutes, about all changes.
+	FlowsRestored = "FlowsRestored"
+
+	// Warning on Node: another program changed the agent's chains in iptables, or deleted jumps to them, which are as desired again. At most one in ten minutes, about all
+	// changes. Not for sets.
+	FirewallRestored = "FirewallRestored"
+
 	// Warning on Node: sockets of Open vSwitch were deleted while it runs; existing connections continue.
 	OpenvSwitchSocketsMissing = "OpenvSwitchSocketsMissing"
 

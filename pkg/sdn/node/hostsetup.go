@@ -72,6 +72,7 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 		MasqueradeHostPorts: n.network.Mode == config.ModeMultitenant,
 		HostAccess:          a.HostAccess,
 		NodeNetworks:        n.network.ClusterNetworks,
+		Restored:            n.foreign.firewallRestored,
 	})
 	if err != nil {
 		return err

@@ -80,11 +80,13 @@ type nodeNetwork struct {
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports
+	foreign     *foreignChanges
 }
 
 // serve sets up the network of a node with a HostSubnet, and runs it until the context ends or a part fails.
 func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Network, hostSubnet *config.HostSubnet) error {
-	n := &nodeNetwork{agent: a, caches: c, network: network, hostSubnet: hostSubnet, started: time.Now(), node: pipeline.Node{
+	foreign := newForeignChanges(a.reporter.WarnNode)
+	n := &nodeNetwork{agent: a, caches: c, network: network, hostSubnet: hostSubnet, started: time.Now(), foreign: foreign, node: pipeline.Node{
 		Mode:            network.Mode,
 		ClusterNetworks: prefixesOf(network),
 		ServiceNetwork:  network.ServiceNetwork,
@@ -135,6 +137,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 	}
 	n.store = flowstore.New(a.flowBridge)
 	n.store.Observe(a.metrics.FlowObserver())
+	n.store.OnDrift(n.foreign.flowsRestored)
 	n.staticFlows = n.store.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: a.NodeName}, static)
 
 	objects := n.caches.Network.Network().V1()
@@ -316,6 +319,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 	}
 	start(func(ctx context.Context) { n.tun0.Run(ctx, hostCheck) })
 	start(func(ctx context.Context) { n.firewall.Run(ctx, hostCheck) })
+	start(n.foreign.run)
 	start(n.pods.Run)
 	group.Go(func() error { return a.awaitClusterPolicies(ctx, n.caches) })
 	group.Go(func() error {

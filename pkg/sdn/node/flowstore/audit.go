@@ -21,6 +21,9 @@ func (s *Store) Drift() ovs.Difference {
 	return s.drift
 }
 
+// OnDrift has report called, by the goroutine of Run, with each difference that is added to Drift. It must be called before Run; report must not block.
+func (s *Store) OnDrift(report func(ovs.Difference)) { s.onDrift = report }
+
 // Audit requests a comparison of the switch with the desired state, whose differences are repaired, and another attempt to install rejected states. It is
 // called after a change by another program.
 func (s *Store) Audit() {
@@ -49,15 +52,15 @@ func (s *Store) audit(ctx context.Context, changes []*change) (rest []*change, e
 // repair makes the switch equal to the table, and counts the differences.
 func (s *Store) repair(ctx context.Context) error {
 	_, found, err := s.replace(ctx, nil)
-	if err == nil && found.Changes() > 0 {
-		s.countDrift(ctx, found)
+	if err == nil && found.Changes() > 0 && s.countDrift(ctx, found) && s.onDrift != nil {
+		s.onDrift(found)
 	}
 	return err
 }
 
-// countDrift adds differences to the total if they are changes by other programs. OpenFlow and OVSDB are two connections: the event of a flush that caused
+// countDrift adds differences to the total if they are changes by other programs, and reports whether they are. OpenFlow and OVSDB are two connections: the event of a flush that caused
 // the differences may arrive after them.
-func (s *Store) countDrift(ctx context.Context, found ovs.Difference) {
+func (s *Store) countDrift(ctx context.Context, found ovs.Difference) (isDrift bool) {
 	err := s.bridge.AwaitEvents(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,10 +68,10 @@ func (s *Store) countDrift(ctx context.Context, found ovs.Difference) {
 	switch {
 	case err != nil:
 		log.Info("Repaired flows that Open vSwitch or another program changed", "err", err)
-		return
+		return false
 	case s.required > s.began:
 		log.Info("Restored flows that Open vSwitch deleted")
-		return
+		return false
 	}
 	log.Info("Repaired flows that another program changed")
 	s.counters.Repairs++
@@ -76,4 +79,5 @@ func (s *Store) countDrift(ctx context.Context, found ovs.Difference) {
 	s.drift.Altered += found.Altered
 	s.drift.Foreign += found.Foreign
 	s.drift.Examples = found.Examples
+	return true
 }

@@ -92,6 +92,8 @@ func TestDrift_cause(t *testing.T) {
 			t.Run(cause+" found by "+found, func(t *testing.T) {
 				bridge := &lateBridge{Fake: newFake(t)}
 				s := New(bridge)
+				reported := 0
+				s.OnDrift(func(d ovs.Difference) { reported += d.Changes() })
 				bridge.late = func() error { return tc.late(s) }
 				run(t, s)
 				must(t, s.Set(pod("a"), balanced(1, "10.1.0.1:53")))
@@ -104,8 +106,8 @@ func TestDrift_cause(t *testing.T) {
 					eventually(t, "the flows are restored", func() bool { return slices.Equal(bridge.Flows(), want) })
 					must(t, s.Set(pod("b"), flows(flow(2, goovs.Output(2))))) // written after the audit
 				}
-				if got := s.Drift().Changes(); got != tc.want {
-					t.Errorf("got drift of %d, want %d", got, tc.want)
+				if got := s.Drift().Changes(); got != tc.want || reported != got {
+					t.Errorf("got drift of %d, and reported %d, want %d", got, reported, tc.want)
 				}
 			})
 		}

@@ -26,7 +26,8 @@ type Store struct {
 
 	auditInterval time.Duration
 	observer      Observer
-	retryBackoff  wait.Backoff // between attempts to install rejected states
+	onDrift       func(ovs.Difference) // nil: nothing
+	retryBackoff  wait.Backoff         // between attempts to install rejected states
 
 	inputs  inputs
 	flusher *flusher

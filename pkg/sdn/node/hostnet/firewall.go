@@ -31,6 +31,7 @@ type Firewall struct {
 	syncing    sync.Mutex // held by Sync
 	config     FirewallConfig
 	masquerade *Chain // replaces that of rules; nil: not changed
+	foreign    foreignChanges
 
 	mu      sync.Mutex
 	skipped map[string]Skipped // missing optional chains, by name
@@ -211,6 +212,7 @@ func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, er
 		}
 		changes = append(changes, fmt.Sprintf("-t %s -N %s", c.Table, c.Name))
 	}
+	f.foreign.sawRules(c, have)
 	todo := edits(have, c.Rules)
 	current := slices.Clone(have)
 	for _, e := range todo {
@@ -235,6 +237,7 @@ func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, er
 		current = slices.Delete(current, e.at-1, e.at)
 	}
 	if len(todo) == 0 {
+		f.foreign.wroteRules(c)
 		return changes, nil
 	}
 	// Detect another program that changes the chain: Sync would repeat the same edits.
@@ -242,8 +245,10 @@ func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, er
 		return changes, err
 	}
 	if !slices.EqualFunc(have, c.Rules, Rule.equal) {
+		f.foreign.add(c)
 		return changes, fmt.Errorf("%w: got %q, want %q", errForeignWriter, have, c.Rules)
 	}
+	f.foreign.wroteRules(c)
 	return changes, nil
 }
 
@@ -253,7 +258,9 @@ func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !containsRule(have, c.Jump()) {
+	exists := containsRule(have, c.Jump())
+	f.foreign.sawJump(c, exists)
+	if !exists {
 		at := 1
 		for at <= len(have) && (c.Last || strings.HasPrefix(have[at-1].target(), kubeChainPrefix)) {
 			at++
@@ -263,6 +270,7 @@ func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
 		}
 		changes = append(changes, fmt.Sprintf("-t %s -I %s %d %s", c.Table, c.BuiltIn, at, c.Jump()))
 	}
+	f.foreign.wroteJump(c)
 	for _, r := range have {
 		if !strings.HasPrefix(r.target(), chainPrefix) || r.equal(c.Jump()) ||
 			r.target() != c.Name && f.rules.jumpTo(c.Table, c.BuiltIn, r.target()) {
@@ -350,7 +358,19 @@ func (f *Firewall) remove(c Chain) error {
 // Run calls Sync until the context ends: at once, every interval, and when a relevant chain is changed. The kernel reports changes
 // of the nf_tables backend only (see iptables --version).
 func (f *Firewall) Run(ctx context.Context, interval time.Duration) {
-	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.Sync, f.watch, &f.status)
+	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.syncAndReport, f.watch, &f.status)
+}
+
+// syncAndReport is Sync, and reports the chains that it has restored.
+func (f *Firewall) syncAndReport(ctx context.Context) (changes []string, err error) {
+	changes, err = f.Sync(ctx)
+	f.syncing.Lock()
+	restored := f.foreign.take()
+	f.syncing.Unlock()
+	if len(restored) > 0 && f.config.Restored != nil {
+		f.config.Restored(restored)
+	}
+	return changes, err
 }
 
 // Healthy returns the persistent failure of Run, or nil. It is safe for concurrent use.

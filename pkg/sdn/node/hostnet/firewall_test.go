@@ -164,17 +164,20 @@ func TestFirewall_repair(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		f, _ := b.firewall(t, openShift())
 		syncFirewall(t, f)
-		for _, test := range []struct{ name, change string }{
-			{"flushed table", "B -t nat -F"},
-			{"flushed and deleted", "B -F; B -X"},
-			{"flushed chain", "B -t mangle -F OVSDN-GUARD"},
-			{"jump deleted", `B -D INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT`},
-			{"a rule deleted", "B -D OVSDN-FORWARD 1"},
-			{"additional rules", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE"},
-			{"a rule twice", "B -t nat -I OVSDN-MASQUERADE 1 -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment 'pod to the world' -j MASQUERADE"},
-			{"another order", `B -D OVSDN-INPUT 1; B -A OVSDN-INPUT -p udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`},
-			{"another version's jump", "B -D INPUT 1; B -I INPUT 1 -m comment --comment old -j OVSDN-INPUT"},
-			{"another version's chain", "B -N OVSDN-OLD; B -A OVSDN-OLD -j ACCEPT; B -I FORWARD 1 -j OVSDN-OLD"},
+		if changed := f.foreign.take(); len(changed) > 0 {
+			t.Errorf("after the first Sync: got chains %q changed by another program, want none", changed)
+		}
+		for _, test := range []struct{ name, change, restored string }{
+			{"flushed table", "B -t nat -F", "nat/OVSDN-MASQUERADE"},
+			{"flushed and deleted", "B -F; B -X", "filter/OVSDN-EGRESS filter/OVSDN-FORWARD filter/OVSDN-INPUT filter/OVSDN-INPUT-LAST"},
+			{"flushed chain", "B -t mangle -F OVSDN-GUARD", "mangle/OVSDN-GUARD"},
+			{"jump deleted", `B -D INPUT -m comment --comment "ovsdn: to this node" -j OVSDN-INPUT`, "filter/OVSDN-INPUT"},
+			{"a rule deleted", "B -D OVSDN-FORWARD 1", "filter/OVSDN-FORWARD"},
+			{"additional rules", "B -I OVSDN-FORWARD 2 -s 10.7.0.0/16 -j ACCEPT; B -t nat -A OVSDN-MASQUERADE -j MASQUERADE", "filter/OVSDN-FORWARD nat/OVSDN-MASQUERADE"},
+			{"a rule twice", "B -t nat -I OVSDN-MASQUERADE 1 -s 10.128.0.0/14 ! -d 10.128.0.0/14 -m comment --comment 'pod to the world' -j MASQUERADE", "nat/OVSDN-MASQUERADE"},
+			{"another order", `B -D OVSDN-INPUT 1; B -A OVSDN-INPUT -p udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`, "filter/OVSDN-INPUT"},
+			{"another version's jump", "B -D INPUT 1; B -I INPUT 1 -m comment --comment old -j OVSDN-INPUT", "filter/OVSDN-INPUT"},
+			{"another version's chain", "B -N OVSDN-OLD; B -A OVSDN-OLD -j ACCEPT; B -I FORWARD 1 -j OVSDN-OLD", ""},
 		} {
 			sh(t, strings.ReplaceAll(test.change, "B ", b.command()+" "))
 			if changes := syncFirewall(t, f); len(changes) == 0 {
@@ -185,6 +188,9 @@ func TestFirewall_repair(t *testing.T) {
 			}
 			if changes := syncFirewall(t, f); len(changes) > 0 {
 				t.Errorf("%s: second Sync: got changes %q", test.name, changes)
+			}
+			if got := strings.Join(f.foreign.take(), " "); got != test.restored {
+				t.Errorf("%s: got chains %q changed by another program, want %q", test.name, got, test.restored)
 			}
 		}
 	})
@@ -273,7 +279,10 @@ func TestFirewall_errors(t *testing.T) {
 
 func TestFirewall_run(t *testing.T) {
 	netns := inNetNS(t)
-	f := newFirewall(t, openShift())
+	c := openShift()
+	restored := make(chan []string, 100)
+	c.Restored = func(chains []string) { restored <- chains }
+	f := newFirewall(t, c)
 	b := backend("iptables-nft")
 	want := sorted(Rules(openShift()).String())
 	inSync := func() bool { return cmp.Equal(want, sorted(b.save(t))) }
@@ -291,6 +300,11 @@ func TestFirewall_run(t *testing.T) {
 		start := time.Now()
 		eventually(t, "Run restores the rules after "+change, inSync)
 		t.Logf("restored %s after %s", time.Since(start).Round(time.Millisecond), change)
+		select {
+		case <-restored:
+		case <-time.After(90 * time.Second):
+			t.Fatalf("%s: Run reported no chains", change)
+		}
 	}
 }
 

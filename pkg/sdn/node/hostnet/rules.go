@@ -38,6 +38,9 @@ type FirewallConfig struct {
 	// HairpinDSCP marks packets of a pod that kube-proxy sends back to the pod through its service, and masquerades.
 	HairpinDSCP uint8 // with SourcesEvaluated, without BalancesServices
 
+	// Restored is called by Run with the chains, as TABLE/CHAIN, that another program had changed, once they are restored; nil: nothing. It must not block.
+	Restored func(chains []string)
+
 	// PodConnections returns the limit of one pod in the host's conntrack table; 0, or nil: no limit.
 	PodConnections func() (int, error)
 

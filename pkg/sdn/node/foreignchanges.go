@@ -1,0 +1,95 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pause"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+const (
+	// foreignChangeInterval is the shortest time between two Events of one reason: another program may repeat its change every second, and client-go's recorder drops
+	// Events beyond one in five minutes for all Warnings of an agent on its Node (EventSourceObjectSpamFilter).
+	foreignChangeInterval = 10 * time.Minute
+
+	// foreignChangeDelay is how long further changes are added to an Event: a flush of the firewall may be repaired in parts.
+	foreignChangeDelay = 2 * time.Second
+)
+
+// foreignChanges writes Events about changes by other programs that the agent has repaired. It is safe for concurrent use.
+type foreignChanges struct {
+	warn            func(reason, message string)
+	flows, firewall *reconcile.Runner
+
+	mu     sync.Mutex
+	drift  ovs.Difference // not yet reported
+	chains []string       // not yet reported
+}
+
+func newForeignChanges(warn func(reason, message string)) *foreignChanges {
+	f := &foreignChanges{warn: warn}
+	f.flows = reconcile.NewRunner("restored flows", foreignChangeInterval, f.warnFlows)
+	f.firewall = reconcile.NewRunner("restored firewall", foreignChangeInterval, f.warnFirewall)
+	return f
+}
+
+// run writes Events until the context ends.
+func (f *foreignChanges) run(ctx context.Context) {
+	var runners sync.WaitGroup
+	runners.Go(func() { f.flows.Run(ctx) })
+	runners.Go(func() { f.firewall.Run(ctx) })
+	runners.Wait()
+}
+
+func (f *foreignChanges) flowsRestored(d ovs.Difference) {
+	f.mu.Lock()
+	f.drift.Missing += d.Missing
+	f.drift.Altered += d.Altered
+	f.drift.Foreign += d.Foreign
+	f.mu.Unlock()
+	f.flows.Trigger()
+}
+
+func (f *foreignChanges) firewallRestored(chains []string) {
+	f.mu.Lock()
+	f.chains = append(f.chains, chains...)
+	slices.Sort(f.chains)
+	f.chains = slices.Compact(f.chains)
+	f.mu.Unlock()
+	f.firewall.Trigger()
+}
+
+func (f *foreignChanges) warnFlows(ctx context.Context) error {
+	pause.For(ctx, foreignChangeDelay)
+	f.mu.Lock()
+	d := f.drift
+	f.drift = ovs.Difference{}
+	f.mu.Unlock()
+	if d.Changes() == 0 { // reported by the previous call, which was waiting
+		return nil
+	}
+	f.warn(eventreason.FlowsRestored, fmt.Sprintf("another program changed the bridge: of the flows, groups and meters %d were missing, %d altered and %d added; all are as desired again. "+
+		"Find the program that writes to the bridge; the agent's log has examples", d.Missing, d.Altered, d.Foreign))
+	return nil
+}
+
+func (f *foreignChanges) warnFirewall(ctx context.Context) error {
+	pause.For(ctx, foreignChangeDelay)
+	f.mu.Lock()
+	chains := f.chains
+	f.chains = nil
+	f.mu.Unlock()
+	if len(chains) == 0 {
+		return nil
+	}
+	f.warn(eventreason.FirewallRestored, fmt.Sprintf("another program changed the agent's iptables chains, or deleted jumps to them: %s; all are as desired again. "+
+		"Find the program that changes the firewall; the agent's log has the rules", strings.Join(chains, ", ")))
+	return nil
+}

@@ -1,0 +1,47 @@
+package node
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+)
+
+// A program that repeats its changes causes one Event of each reason in ten minutes, and each change is in one.
+func TestForeignChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got recordedEvents
+		f := newForeignChanges(got.WarnNode)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); f.run(ctx) }()
+		f.firewallRestored([]string{"nat/OVSDN-MASQUERADE"})
+		for range 100 {
+			f.flowsRestored(ovs.Difference{Missing: 3, Altered: 2, Foreign: 1, Examples: []string{"table=20 actions=drop"}})
+			f.firewallRestored([]string{"filter/OVSDN-INPUT", "nat/OVSDN-MASQUERADE"})
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		f.flowsRestored(ovs.Difference{Missing: 1})
+		time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
+		stop()
+		<-ended
+		flows := func(changes string) string {
+			return "FlowsRestored another program changed the bridge: of the flows, groups and meters " + changes + "; all are as desired again. " +
+				"Find the program that writes to the bridge; the agent's log has examples"
+		}
+		firewall := "FirewallRestored another program changed the agent's iptables chains, or deleted jumps to them: filter/OVSDN-INPUT, nat/OVSDN-MASQUERADE; all are as desired again. " +
+			"Find the program that changes the firewall; the agent's log has the rules"
+		want := map[string]int{flows("300 were missing, 200 altered and 100 added"): 1, firewall: 1, flows("1 were missing, 0 altered and 0 added"): 1}
+		times := map[string]int{}
+		for _, event := range got {
+			times[event]++
+		}
+		if diff := cmp.Diff(want, times); diff != "" {
+			t.Errorf("Events differ (-want +got):\n%s", diff)
+		}
+	})
+}
