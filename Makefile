@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 # sudo's PATH often lacks the directory of Go's installation instructions.
 export PATH := $(PATH):/usr/local/go/bin
-export GOFLAGS := -buildvcs=false
+export GOFLAGS := -buildvcs=false -trimpath
 
 # The version of every program (pkg/version). Outside of git, set the variables: make build VERSION=v1.0.0 ……
 git = git -c safe.directory='*'
@@ -96,7 +96,7 @@ E2E ?= ./test/e2e
 .PHONY: e2e
 e2e: build ## run one end-to-end test (RUN=) in a lab that remains, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
 	@if bin/ovsdn-lab --name $(LAB) status >/dev/null 2>&1; then bin/ovsdn-lab --name $(LAB) reload; else bin/ovsdn-lab --name $(LAB) up $(LAB_OPTIONS); fi
-	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) OVSDN_E2E_EGRESS_LAB=$(LAB) CGO_ENABLED=0 \
+	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) OVSDN_E2E_EGRESS_LAB=$(LAB) OVSDN_E2E_DIAGNOSES_LAB=$(LAB) CGO_ENABLED=0 \
 		$(GO) test -trimpath -vet=off -p 1 -count=1 -timeout 0 -v -run '$(RUN)' $(E2E)
 
 .PHONY: verify-docs
@@ -105,7 +105,7 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 
 .PHONY: lint
 lint: ## run golangci-lint, with go vet and the project's rules
-	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
+	CGO_ENABLED=0 $(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 
 .PHONY: vulncheck
 vulncheck: ## list known vulnerabilities in functions that the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)
