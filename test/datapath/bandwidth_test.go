@@ -183,10 +183,11 @@ func TestBandwidthIsPrecise(t *testing.T) {
 	for _, limit := range []uint64{1e6, 1e7, 1e8, 5e8, 1e9} {
 		for direction, limits := range map[string]map[*datapath.Pod]config.Bandwidth{"egress": {client: {Egress: limit}}, "ingress": {server: {Ingress: limit}}} {
 			for name, measure := range measures {
+				if unlimited[name] < 1.5*float64(limit) {
+					t.Logf("%d Mbit/s of %s by %s is not measured: this machine reaches %.0f Mbit/s", limit/1e6, direction, name, unlimited[name]/1e6)
+					continue
+				}
 				t.Run(fmt.Sprintf("%d Mbit/%s/%s", limit/1e6, direction, name), func(t *testing.T) {
-					if unlimited[name] < 1.5*float64(limit) {
-						t.Skipf("this machine reaches %.0f Mbit/s", unlimited[name]/1e6)
-					}
 					b.bandwidth = limits
 					b.install(t)
 					got := measure(t, client, server, 1.5*float64(limit)) / float64(limit)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	sdn "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -165,11 +166,11 @@ func testEgressIPDirections(t *testing.T, e *egressIPs) {
 		if got := messages.MustReachWith(t, ping.Addr(), ping, echo).Addr(); got != firstIP() {
 			t.Errorf("an ICMP echo of %s has the source %s, want %s", pod.Addr, got, firstIP())
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		if err := wireOf(pod).Ping(ctx, e.Outside.Addr, wire.Echo{}); err != nil {
-			t.Error(err)
-		}
-		cancel()
+		await.OK(t, 30*time.Second, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return wireOf(pod).Ping(ctx, e.Outside.Addr, wire.Echo{})
+		})
 		pod.UDP(t, 0).MustReach(t, netip.AddrPortFrom(e.Outside.Addr, 99), messages)
 		large := pod.UDP(t, 0)
 		if got := large.MustReachWith(t, world.Addr(), world, large.Large).Addr(); got != firstIP() {

@@ -132,7 +132,7 @@ func testForwardsNothingWrong(t *testing.T, x *trio, restarts ...func(*lab.Servi
 // the userspace datapath processes no packets without a database, also without ovsdn: only connections continue.
 func TestDatabaseRestarts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("complete tier: TestCapabilities restarts ovs-vswitchd")
+		t.Skip("complete tier: TestCapabilities restarts ovs-vswitchd only")
 	}
 	x := newTrio(t)
 	x.settle(t)

@@ -66,9 +66,13 @@ func seeMacvlan(t *testing.T, x *trio) {
 			t.Fatal(err)
 		}
 	}
-	if left := x.Output(t, fixture.Node1, "ip", "-o", "link", "show", "type", "macvlan"); left != "" {
-		t.Errorf("got macvlan interfaces on %s, want none:\n%s", fixture.Node1, left)
-	}
+	fixture.Eventually(t, fixture.SyncTime, "no macvlan interfaces on "+fixture.Node1, func(ctx context.Context) error {
+		left, err := x.TryOutput(ctx, fixture.Node1, "ip", "-o", "link", "show", "type", "macvlan")
+		if err == nil && left != "" {
+			err = fmt.Errorf("there are\n%s", left)
+		}
+		return err
+	})
 }
 
 // withMacvlan is a pod of the first node that asks for a macvlan interface on the default route.

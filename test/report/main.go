@@ -1,5 +1,6 @@
 // Report prints how long the steps of scripts/test.sh took, and the tests that failed and passed when they were run again. It fails if a test marked the
-// run as failed for good, such as for a packet that arrived where it must not, and if a package did not run all its tests.
+// run as failed for good, such as for a packet that arrived where it must not, if a package did not run all its tests, and if more than two tests failed that were
+// run again.
 //
 //	go run ./test/report bin/test                            # what the last run took
 //	go run ./test/report -write docs/testing.md bin/test     # and write it there
@@ -12,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -61,7 +63,20 @@ func report(dir, page string, past history, commit string, stdout io.Writer) err
 		fmt.Fprint(stdout, summary)
 		problems = append(problems, err, err2)
 	}
-	return errors.Join(append(problems, complete(steps), fatal(filepath.Join(dir, "fatal")))...)
+	return errors.Join(append(problems, complete(steps), tooManyFailures(steps), fatal(filepath.Join(dir, "fatal")))...)
+}
+
+// maxFailures is the number of failed tests that a rerun makes up for. gotestsum counts a test with all its subtests as one.
+const maxFailures = 2
+
+// tooManyFailures returns an error if more tests failed than a rerun makes up for.
+func tooManyFailures(steps []step) error {
+	for _, s := range steps {
+		if failed := s.failures(); s.name == rerunning && len(failed) > maxFailures {
+			return fmt.Errorf("step %s: %d tests failed, subtests counted; a rerun makes up for %d:\n%s", s.name, len(failed), maxFailures, strings.Join(failed, "\n"))
+		}
+	}
+	return nil
 }
 
 // complete returns an error if a package did not run all its tests.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,36 @@ func TestReport(t *testing.T) {
 	}
 	if got, want := string(content), "# Tests\n"+tableStart+"\n"+table+tableEnd+"\nend\n"; got != want {
 		t.Errorf("the page is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// gotestsum counts a test with all its subtests as one.
+func TestReport_manySubtestsFailed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failed []string
+		flakes string
+		code   int
+	}{
+		"two":   {[]string{"TestAll/use/a", "TestAll/use/b", "TestAll/use", "TestAll"}, "FLAKE e2e.TestAll/use/a\nFLAKE e2e.TestAll/use/b\n", 0},
+		"three": {[]string{"TestAll/a", "TestAll/b", "TestAll/b-2", "TestAll"}, "FLAKE e2e.TestAll/a\nFLAKE e2e.TestAll/b\nFLAKE e2e.TestAll/b-2\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events strings.Builder
+			for _, action := range []string{"fail", "pass"} {
+				for _, test := range tc.failed {
+					fmt.Fprintf(&events, `{"Action":"run","Package":"p/e2e","Test":%q}`+"\n", test)
+				}
+				for _, test := range tc.failed {
+					fmt.Fprintf(&events, `{"Action":%q,"Package":"p/e2e","Test":%q}`+"\n", action, test)
+				}
+				fmt.Fprintf(&events, `{"Action":%q,"Package":"p/e2e"}`+"\n", action)
+			}
+			dir := write(t, map[string]string{"steps": "lab 20\n", "lab.json": events.String()})
+			var stdout, stderr bytes.Buffer
+			if code := run([]string{dir}, &stdout, &stderr); code != tc.code || !strings.HasSuffix(stdout.String(), "\n"+tc.flakes) {
+				t.Errorf("exit code %d, want %d; got %q, %q, want flakes %q", code, tc.code, &stdout, &stderr, tc.flakes)
+			}
+		})
 	}
 }
 

@@ -73,22 +73,44 @@ func readEvents(file string) ([]event, error) {
 	return events, lines.Err()
 }
 
-// flakes returns the tests that failed and then passed.
+// flakes returns the tests that failed and then passed, without those that have such subtests.
 func (s step) flakes() []string {
 	failed, flaky := map[string]bool{}, map[string]bool{}
 	for _, e := range s.events {
-		if e.Test == "" {
-			continue
-		}
-		name := path.Base(e.Package) + "." + e.Test
-		switch {
+		switch name := e.name(); {
+		case e.Test == "":
 		case e.Action == "fail":
 			failed[name] = true
 		case e.Action == "pass" && failed[name]:
 			flaky[name] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(flaky))
+	return lowest(flaky)
+}
+
+// failures returns the tests that failed, without those that have such subtests.
+func (s step) failures() []string {
+	failed := map[string]bool{}
+	for _, e := range s.events {
+		if e.Action == "fail" && e.Test != "" {
+			failed[e.name()] = true
+		}
+	}
+	return lowest(failed)
+}
+
+// name returns the test with its package.
+func (e event) name() string { return path.Base(e.Package) + "." + e.Test }
+
+// lowest returns the tests of which no subtest is in the set, sorted.
+func lowest(tests map[string]bool) []string {
+	parents := map[string]bool{}
+	for name := range tests {
+		for at := strings.LastIndexByte(name, '/'); at >= 0; at = strings.LastIndexByte(name[:at], '/') {
+			parents[name[:at]] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(tests)), func(name string) bool { return parents[name] })
 }
 
 // incomplete returns the packages that failed outside of their tests, or ended before all had run. gotestsum reruns only the tests that failed, so a

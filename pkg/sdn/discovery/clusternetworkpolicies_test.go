@@ -41,7 +41,7 @@ func TestHasClusterNetworkPolicies(t *testing.T) {
 	}
 	want := func(want bool) {
 		t.Helper()
-		await.OK(t, 30*time.Second, func(ctx context.Context) error {
+		await.OK(t, 90*time.Second, func(ctx context.Context) error {
 			has, err := HasClusterNetworkPolicies(ctx, client)
 			if err == nil && has != want {
 				err = fmt.Errorf("got %t, want %t", has, want)

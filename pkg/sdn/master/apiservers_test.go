@@ -31,7 +31,7 @@ func TestAPIServers(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { a.slice.RunWithContext(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
-	await.OK(t, 30*time.Second, func(context.Context) error {
+	await.OK(t, 90*time.Second, func(context.Context) error {
 		if !a.has(addr("192.0.2.1")) || !a.has(addr("192.0.2.2")) {
 			return errors.New("the addresses are not known")
 		}

@@ -187,7 +187,7 @@ func TestServeListener_closesAfterRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(90 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		reader := bufio.NewReader(conn)

@@ -90,7 +90,7 @@ func nodeOf(uid types.UID) *corev1.Node {
 // wantCondition waits until the Node with the UID has the agent's condition.
 func (a *agent) wantCondition(t *testing.T, uid types.UID) {
 	t.Helper()
-	await.OK(t, 20*time.Second, func(ctx context.Context) error {
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
 		node, err := a.kube.CoreV1().Nodes().Get(ctx, "node1", metav1.GetOptions{})
 		if err != nil {
 			return err

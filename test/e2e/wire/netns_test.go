@@ -63,7 +63,7 @@ func newNetNS(t *testing.T) NetNS {
 func TestPing(t *testing.T) {
 	n := newNetNS(t)
 	self := netip.MustParseAddr("127.0.0.1")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for _, e := range []Echo{{}, {Bytes: 1400, DontFragment: true}, {Bytes: 40000}} {
 		if err := n.Ping(ctx, self, e); err != nil {
@@ -146,7 +146,7 @@ func TestCapture(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.After(5 * time.Second); len(capture.Frames([]byte("marked two"))) == 0; {
+	for deadline := time.After(30 * time.Second); len(capture.Frames([]byte("marked two"))) == 0; {
 		select {
 		case <-deadline:
 			t.Fatal("the frame does not arrive")

@@ -52,7 +52,7 @@ func TestServer_followsConfigMap(t *testing.T) {
 	}
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		await.OK(t, 30*time.Second, func(context.Context) error {
+		await.OK(t, 90*time.Second, func(context.Context) error {
 			if !ok() {
 				return errors.New("not " + what)
 			}
@@ -119,7 +119,7 @@ func TestServer_readsHostSubnets(t *testing.T) {
 	s := run(t, fake.NewClientset(),
 		subnet("node3", "192.0.2.3", networkv1.AssignHostSubnetAnnotation), subnet("node2", "127.0.0.1"), labeled, subnet("node4", "192.0.2.4", config.ProposedAnnotation),
 		subnet("node5", "192.0.2.5", config.NodeDeletedAnnotation), otherHost, subnet("node7", "192.0.2.7", networkv1.FixedVNIDHostAnnotation))
-	await.OK(t, 30*time.Second, func(context.Context) error {
+	await.OK(t, 90*time.Second, func(context.Context) error {
 		if !s.nodes.HasSynced() {
 			return errors.New("HostSubnets not read")
 		}

@@ -197,7 +197,7 @@ func (n *node) wantReport(t *testing.T, addr, want string) {
 
 func eventually(t *testing.T, look func() error) {
 	t.Helper()
-	await.OK(t, 30*time.Second, func(context.Context) error { return look() })
+	await.OK(t, 90*time.Second, func(context.Context) error { return look() })
 }
 
 func (n *node) in(t *testing.T, netns ns.NetNS, command string) (out string) {
@@ -272,7 +272,7 @@ func udp(t *testing.T, netns ns.NetNS, addr string) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { conn.Close() })
-	must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, conn.SetDeadline(time.Now().Add(90*time.Second)))
 	return conn
 }
 

@@ -254,7 +254,7 @@ func TestEgressIPThroughNodePortIsMarked(t *testing.T) {
 			client, endpoint := udp(t, n.pods, egressIP+":5000"), udp(t, n.pods, "10.128.0.3:5353")
 			for _, tos := range []int{0, 0x3d << 2, 0x3f << 2} {
 				setTOS(t, client, tos)
-				must(t, endpoint.SetDeadline(time.Now().Add(10*time.Second)))
+				must(t, endpoint.SetDeadline(time.Now().Add(30*time.Second)))
 				send(t, client, "198.51.100.1:30053")
 				if from := sender(t, endpoint); from.Addr() != netip.MustParseAddr("10.128.0.1") {
 					t.Errorf("TOS %#x: got a packet from %s, want 10.128.0.1", tos, from)

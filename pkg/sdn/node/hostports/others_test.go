@@ -95,7 +95,7 @@ func TestPortmap_clientDuringFlush(t *testing.T) {
 	})
 	_, err = a.ports.restore(testContext(t))
 	must(t, err)
-	await.OK(t, 10*time.Second, func(context.Context) error {
+	await.OK(t, 30*time.Second, func(context.Context) error {
 		if _, err := client.Write([]byte("?")); err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func TestUsage_whileLocked(t *testing.T) {
 			t.Errorf("got %+v, want all of 253 free", u)
 		}
 		i.mu.Unlock()
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		i.mu.Unlock()
 		<-got
 		t.Error("Usage waits for the lock")

@@ -28,7 +28,7 @@ const (
 	absentAddr = "198.18.7.9" // does not answer ARP
 	silentAddr = "198.18.7.8" // answers ARP only
 	outside    = "203.0.113.9"
-	timeout    = 20 * time.Second // of probes that are answered
+	timeout    = 30 * time.Second // of probes that are answered
 	short      = 100 * time.Millisecond
 )
 

@@ -46,9 +46,9 @@ func TestNeighbours_manyNodes(t *testing.T) {
 		})
 	}
 	count("neighbours", func() int { return len(h.ovs.macs) }, nodes)
-	allowed := commandBurst + commandRate*time.Since(began).Seconds() + 1
 	h.ovs.change(func() {
-		if got := h.ovs.commands; got > 2*nodes+nodes/10 || float64(got) > allowed {
+		got := h.ovs.commands
+		if allowed := commandBurst + commandRate*time.Since(began).Seconds() + 1; got > 2*nodes+nodes/10 || float64(got) > allowed {
 			t.Errorf("got %d commands for %d nodes, want two for each and at most %.0f in this time", got, nodes, allowed)
 		}
 		h.ovs.commands, h.ovs.comparisons = 0, 0
