@@ -40,11 +40,12 @@ const (
 	// Warning on Node: the bridge or its fixed ports were deleted while the agent ran, and are restored.
 	BridgeRestored = "BridgeRestored"
 
-	// Warning on Node: another program changed flows, groups or meters of the bridge, which are as desired again. At most one in ten minutes, about all changes.
+	// Warning on Node: another program changed flows, groups or meters of the bridge while the agent ran, and the agent repaired them. At most one in ten minutes, about
+	// all changes since the last one. Not for a change of the fail mode, or while Open vSwitch is unavailable.
 	FlowsRestored = "FlowsRestored"
 
-	// Warning on Node: another program changed the agent's chains in iptables, or deleted jumps to them, which are as desired again. At most one in ten minutes, about all
-	// changes. Not for sets.
+	// Warning on Node: another program changed the agent's chains in iptables, or deleted jumps to them, while the agent ran, and the agent restored them. At most one in
+	// ten minutes, about all changes since the last one. Changes of the ipsets OVSDN-VTEPS and OVSDN-EGRESS-IPS are not reported.
 	FirewallRestored = "FirewallRestored"
 
 	// Warning on Node: sockets of Open vSwitch were deleted while it runs; existing connections continue.

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// foreignChangeInterval is the shortest time between two Events of one reason: another program may repeat its change every second, and client-go's recorder drops
-	// Events beyond one in five minutes for all Warnings of an agent on its Node (EventSourceObjectSpamFilter).
+	// foreignChangeInterval is the shortest time between two Events of one reason: another program may repeat its change every second, and client-go's recorder
+	// lets 25 Warnings of an agent on its Node pass, of all reasons, and then one in five minutes (EventSourceObjectSpamFilter).
 	foreignChangeInterval = 10 * time.Minute
 
 	// foreignChangeDelay is how long further changes are added to an Event: a flush of the firewall may be repaired in parts.
@@ -75,8 +75,8 @@ func (f *foreignChanges) warnFlows(ctx context.Context) error {
 	if d.Changes() == 0 { // reported by the previous call, which was waiting
 		return nil
 	}
-	f.warn(eventreason.FlowsRestored, fmt.Sprintf("another program changed the bridge: of the flows, groups and meters %d were missing, %d altered and %d added; all are as desired again. "+
-		"Find the program that writes to the bridge; the agent's log has examples", d.Missing, d.Altered, d.Foreign))
+	f.warn(eventreason.FlowsRestored, fmt.Sprintf("another program changed flows, groups or meters of br0, and the agent repaired them: in total %d missing, %d altered and %d added since the last such Event. "+
+		"Find the program that writes to br0; lines \"Repaired flows\" in the agent's log have examples of altered and added ones", d.Missing, d.Altered, d.Foreign))
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (f *foreignChanges) warnFirewall(ctx context.Context) error {
 	if len(chains) == 0 {
 		return nil
 	}
-	f.warn(eventreason.FirewallRestored, fmt.Sprintf("another program changed the agent's iptables chains, or deleted jumps to them: %s; all are as desired again. "+
-		"Find the program that changes the firewall; the agent's log has the rules", strings.Join(chains, ", ")))
+	f.warn(eventreason.FirewallRestored, fmt.Sprintf("another program changed the agent's iptables chains, or deleted jumps to them: %s; the agent restored them. "+
+		"Find the program that changes the firewall; lines \"Restored the host's network settings\" in the agent's log have the rules that it wrote and deleted", strings.Join(chains, ", ")))
 	return nil
 }
