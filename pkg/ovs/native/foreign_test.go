@@ -50,6 +50,7 @@ func makeBridge(t *testing.T, backend string, ids map[string]string, names ...st
 		}
 	}
 	s.VSCtl(t, args...)
+	s.VSCtl(t, "wait-until", "bridge", ovstest.Bridge, `datapath_version!=""`) // vswitchd writes it later
 	if backend == "exec" {
 		return made{native.NewExec(ovstest.Bridge, s.RunDir), names, s}
 	}
