@@ -1,6 +1,6 @@
 // Report prints how long the steps of scripts/test.sh took, and the tests that failed and passed when they were run again. It fails if a test marked the
-// run as failed for good, such as for a packet that arrived where it must not, if a package did not run all its tests, and if more than two tests failed that were
-// run again.
+// run as failed for good, such as for a packet that arrived where it must not, if a package did not run all its tests, and if more than two tests of the step
+// lab failed, subtests counted.
 //
 //	go run ./test/report bin/test                            # what the last run took
 //	go run ./test/report -write docs/testing.md bin/test     # and write it there
@@ -73,7 +73,7 @@ const maxFailures = 2
 func tooManyFailures(steps []step) error {
 	for _, s := range steps {
 		if failed := s.failures(); s.name == rerunning && len(failed) > maxFailures {
-			return fmt.Errorf("step %s: %d tests failed, subtests counted; a rerun makes up for %d:\n%s", s.name, len(failed), maxFailures, strings.Join(failed, "\n"))
+			return fmt.Errorf("step %s: %d tests failed, subtests counted; a rerun makes up for at most %d:\n%s", s.name, len(failed), maxFailures, strings.Join(failed, "\n"))
 		}
 	}
 	return nil

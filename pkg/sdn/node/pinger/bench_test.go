@@ -3,6 +3,7 @@ package pinger
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,9 @@ import (
 // BenchmarkProbe is the processor time of probes and their answers with 2,000 other nodes. This host is all of them, so its kernel's answers count, too. At most
 // 1 % of a core with MaxRate.
 func BenchmarkProbe(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root")
+	}
 	socket, err := OpenICMP()
 	if err != nil {
 		b.Fatal(err)
