@@ -157,9 +157,7 @@ imports='{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}{{ran
 # test/vm is for `make test-kernel`.
 packages=$(plain go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v /test/vm)
 imported=$(plain go list -f "$imports" $packages)
-# The tests of the flow store start Open vSwitch, too, but goroutines are their subject: with the race detector they take seconds.
-store='/flowstore$'
-real=$(awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/plugins/pkg/ns$" {print $1}' <<<"$imported" | sort -u | grep -v "$store")
+real=$(awk '$2 ~ "ovsdn/test/(ovstest|apitest|lab|vm|bareagent|datapath)(/|$)|/plugins/pkg/ns$" {print $1}' <<<"$imported" | sort -u)
 # Tests of the short tier compare no times, so that packages with Open vSwitch run beside those without: two of the same kind would wait for the same parts of
 # the machine.
 switches=$(awk '$2 ~ "ovsdn/test/(ovstest|bareagent|datapath)(/|$)" {print $1}' <<<"$imported" | sort -u)
