@@ -54,17 +54,10 @@ func (s *Store) Healthy() error {
 	return &RefusedError{Owner: owners[0], Err: s.refused[owners[0]].err, More: len(owners) - 1}
 }
 
-// recordRefused records the results of changes. rest are those that will be tried again.
-func (s *Store) recordRefused(ctx context.Context, changes, rest []*change) {
-	if len(changes) == 0 {
-		return
-	}
+// recordRefused records the results of changes.
+func (s *Store) recordRefused(ctx context.Context, changes []*change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	waiting := make(map[*change]bool, len(rest))
-	for _, c := range rest {
-		waiting[c] = true
-	}
 	for _, c := range changes {
 		_, refused := s.refused[c.owner]
 		switch {
@@ -73,7 +66,7 @@ func (s *Store) recordRefused(ctx context.Context, changes, rest []*change) {
 				s.countFailed(c.err)
 			}
 			s.refused[c.owner] = refusedState{state: c.new, err: c.err}
-		case refused && !waiting[c]:
+		case refused:
 			delete(s.refused, c.owner)
 			if len(c.new) == 0 {
 				continue // removed: its update flushes what it revokes

@@ -25,13 +25,12 @@ func (c *change) retains(key key) bool {
 	return before.flow != nil && before.flow == after.flow && before.body == after.body
 }
 
-// fail completes the commits with the error.
-func (c *change) fail(err error) {
-	c.failed, c.err = true, err
-	c.complete(fmt.Errorf("%s: %w", c.owner, err))
-}
-
-func (c *change) complete(err error) {
+// complete completes the commits with the result of the change.
+func (c *change) complete() {
+	var err error
+	if c.failed {
+		err = fmt.Errorf("%s: %w", c.owner, c.err)
+	}
 	for _, commit := range c.commits {
 		commit.complete(err)
 	}
@@ -101,7 +100,7 @@ func (r *round) conflict(key key, con contribution, rival pipeline.Owner) error 
 // old states do not conflict with each other.
 func (r *round) fail(c *change, err error) {
 	delete(r.live, c.owner)
-	c.fail(err)
+	c.failed, c.err = true, err
 	r.withdraw(c.owner, c.new)
 	for key, con := range c.old {
 		for _, rival := range r.table.rivals(key, c.owner, con.body) {

@@ -12,7 +12,7 @@ import (
 )
 
 // write applies the queued changes. After an error it queues them again and requests a replacement. The connections that the changes revoke are flushed
-// after it.
+// after it. It completes commits last, so that their callers find the store as the write leaves it.
 func (s *Store) write(ctx context.Context) error {
 	changes, revoked, full := s.take()
 	var rest []*change
@@ -31,7 +31,8 @@ func (s *Store) write(ctx context.Context) error {
 	if full || len(changes) > 0 {
 		s.observer.Written(kind, time.Since(start), err)
 	}
-	s.recordRefused(ctx, changes, rest)
+	ended := without(changes, rest)
+	s.recordRefused(ctx, ended)
 	s.putBack(rest)
 	if len(rest) == 0 { // also if a comparison of all flows failed after the changes
 		s.flusher.request(revoked)
@@ -47,7 +48,22 @@ func (s *Store) write(ctx context.Context) error {
 		s.required = s.resyncs
 		s.revoked.merge(revoked)
 	}
+	for _, c := range ended {
+		c.complete()
+	}
 	return err
+}
+
+// without returns the changes that are not among rest.
+func without(changes, rest []*change) []*change {
+	if len(rest) == 0 {
+		return changes
+	}
+	excluded := make(map[*change]bool, len(rest))
+	for _, c := range rest {
+		excluded[c] = true
+	}
+	return slices.DeleteFunc(slices.Clone(changes), func(c *change) bool { return excluded[c] })
 }
 
 // take empties the queue. full reports whether a replacement is due.
@@ -95,8 +111,7 @@ func (s *Store) putBack(changes []*change) {
 	s.queue = slices.Concat(again, s.queue)
 }
 
-// finish records applied changes and completes their commits. After a replacement it first records that, so that a caller which was waiting finds the
-// store synced.
+// finish records applied changes.
 func (s *Store) finish(changes []*change, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +130,6 @@ func (s *Store) finish(changes []*change, replaced bool) {
 		} else { // a change of an evicted owner may follow
 			delete(s.writing, c.owner)
 		}
-		c.complete(nil)
 	}
 }
 
