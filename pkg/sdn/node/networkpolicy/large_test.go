@@ -13,6 +13,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/policy"
+	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -40,6 +41,24 @@ func largePolicies(namespace string) (all []*networkingv1.NetworkPolicy) {
 	return all
 }
 
+// addTogether adds policies of one namespace. The engine gets all of them at once.
+func (f *fixture) addTogether(policies []*networkingv1.NetworkPolicy) {
+	f.t.Helper()
+	f.Policies.mu.Lock() // Policies takes no change from its queue
+	defer f.Policies.mu.Unlock()
+	for _, np := range policies {
+		f.networkPolicies.Add(np)
+	}
+	await.OK(f.t, testTimeout, func(context.Context) error {
+		f.changes.mu.Lock()
+		defer f.changes.mu.Unlock()
+		if n := len(f.changes.policies[policies[0].Namespace]); n != len(policies) {
+			return fmt.Errorf("informers have %d of %d policies", n, len(policies))
+		}
+		return nil
+	})
+}
+
 // newPaused returns a fixture with a pod in namespace bomb, where the compilation of a large change of that namespace is paused until release is called.
 func newPaused(t *testing.T) (f *fixture, release func()) {
 	t.Helper()
@@ -55,9 +74,7 @@ func newPaused(t *testing.T) (f *fixture, release func()) {
 	})
 	f.attachPod(podObject("bomb", "victim", "u0", "10.128.0.9", labels("web")), "sb-victim", 9, "10.128.0.9")
 	f.InitialSyncDone()
-	for _, np := range largePolicies("bomb") {
-		f.networkPolicies.Add(np)
-	}
+	f.addTogether(largePolicies("bomb"))
 	<-s.reached
 	var released bool
 	release = func() {
