@@ -99,6 +99,16 @@ func (d *Difference) AddExample(object fmt.Stringer) {
 	}
 }
 
+// Add adds the differences of a later comparison. Examples are those of the last comparison that has some.
+func (d *Difference) Add(later Difference) {
+	d.Missing += later.Missing
+	d.Altered += later.Altered
+	d.Foreign += later.Foreign
+	if len(later.Examples) > 0 {
+		d.Examples = later.Examples
+	}
+}
+
 // Changes returns the number of flows, groups and meters that differed.
 func (d Difference) Changes() int {
 	return d.Missing + d.Altered + d.Foreign

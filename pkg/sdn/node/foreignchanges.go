@@ -50,9 +50,7 @@ func (f *foreignChanges) run(ctx context.Context) {
 
 func (f *foreignChanges) flowsRestored(d ovs.Difference) {
 	f.mu.Lock()
-	f.drift.Missing += d.Missing
-	f.drift.Altered += d.Altered
-	f.drift.Foreign += d.Foreign
+	f.drift.Add(d)
 	f.mu.Unlock()
 	f.flows.Trigger()
 }

@@ -75,9 +75,6 @@ func (s *Store) countDrift(ctx context.Context, found ovs.Difference) (isDrift b
 	}
 	log.Info("Repaired flows that another program changed")
 	s.counters.Repairs++
-	s.drift.Missing += found.Missing
-	s.drift.Altered += found.Altered
-	s.drift.Foreign += found.Foreign
-	s.drift.Examples = found.Examples
+	s.drift.Add(found)
 	return true
 }

@@ -31,7 +31,7 @@ type Firewall struct {
 	syncing    sync.Mutex // held by Sync
 	config     FirewallConfig
 	masquerade *Chain // replaces that of rules; nil: not changed
-	foreign    foreignChanges
+	foreign    foreignChains
 
 	mu      sync.Mutex
 	skipped map[string]Skipped // missing optional chains, by name
