@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -19,6 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 const (
@@ -145,7 +146,7 @@ func (s *storm) killedAtEveryStep() bool {
 // killAgents starts agents until the context ends. Each dies at its step, or else at any moment after it has served some
 // requests.
 func (s *storm) killAgents(ctx context.Context, t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(t)
 	for ctx.Err() == nil {
 		s.config.DieAt = s.rarestStep()
 		s.config.DieAfter = 1 + random.Int64N(2*workers)

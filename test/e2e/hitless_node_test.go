@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // An agent that is killed repeatedly during the first set-up of a node, and a node that loses power, result in the same node.
@@ -82,9 +82,7 @@ func (x *trio) killSetUp(t *testing.T, node string) {
 	t.Helper()
 	const kills = 12
 	const setUpTime = 600 * time.Millisecond
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seed.Rand(t)
 	x.service(t, node, agentService, (*lab.Service).Stop)
 	x.Output(t, node, "sh", "-ec", "ovs-vsctl del-br br0; rm -rf /etc/cni/net.d/* /var/lib/cni/networks/ovsdn; iptables -F; iptables -t nat -F")
 	for range kills {

@@ -2,12 +2,12 @@ package e2e
 
 import (
 	"context"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // fineInterval is how finely a gap shows in what must have none.
@@ -51,9 +51,7 @@ func TestAgentRestartIsHitless(t *testing.T) {
 	t.Run("kill", func(t *testing.T) {
 		const together = 2
 		const startTime = 1500 * time.Millisecond // the agent's start on a busy machine
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		rng := rand.New(rand.NewPCG(seed, 0))
+		rng := seed.Rand(t)
 		for range restarts / together {
 			x.losesNothing(t, func() {
 				for range together {

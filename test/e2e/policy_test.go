@@ -68,7 +68,7 @@ func gridNames(names ...string) []string { return names }
 // newGrid also has both nodes, and a host outside that routes through the first, ask the pods.
 func newGrid(t *testing.T, c *cluster) *grid {
 	t.Helper()
-	g := &grid{cluster: c, namespaces: gridNames("x", "y", "z"), random: rand.New(rand.NewPCG(seed.Value(t), 0))}
+	g := &grid{cluster: c, namespaces: gridNames("x", "y", "z"), random: seed.Rand(t)}
 	for _, ns := range g.namespaces {
 		c.namedNamespace(t, ns, map[string]string{"ns": ns})
 		for i, name := range gridNames("a", "b", "c") {

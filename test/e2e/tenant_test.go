@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -177,9 +177,7 @@ func testTenantChanges(t *testing.T, c *cluster) {
 	r := newRecorder(t, m)
 	changes := fixture.Repetitions(t, changesVariable, changesDefault)
 	r.check(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seed.Rand(t)
 	stop := r.chatter(t)
 	var took []time.Duration
 	for n := range changes {

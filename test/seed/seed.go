@@ -41,6 +41,12 @@ func Value(tb testing.TB) uint64 {
 	return seed
 }
 
+// Rand returns random choices that begin with Value.
+func Rand(tb testing.TB) *rand.Rand {
+	tb.Helper()
+	return rand.New(rand.NewPCG(Value(tb), 0)) //nolint:gosec // a test's
+}
+
 // flagged returns the value of the flag, 0 without one.
 func flagged(tb testing.TB) uint64 {
 	tb.Helper()

@@ -2,7 +2,6 @@ package egressip
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -101,7 +101,7 @@ func TestNamespace_prefersReachableNodes(t *testing.T) {
 
 // After each change the state is that of a new table with the same objects, and IPs that were not returned have their previous state.
 func TestTable_equalsNewTable(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(t)
 	pool := addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.100", "192.0.2.101", "192.0.2.102", "10.128.0.9")
 	some := func() []netip.Addr {
 		ips := slices.Clone(pool)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -61,7 +62,7 @@ func firstDecides(f EgressFirewall, to netip.Addr) bool {
 
 // IsWithin is false if an address is allowed before and denied after.
 func TestEgressFirewall_IsWithin(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seed.Rand(t)
 	within := 0
 	for range 2000 {
 		a, b := randomFirewall(r, r.IntN(4)), randomFirewall(r, r.IntN(4))
@@ -90,7 +91,7 @@ func TestEgressFirewall_IsWithin(t *testing.T) {
 // The flows, whose order is that of prefixes, decide as the rules in their order. Rules that are read from flows decide as these, and give the same flows.
 func TestEgressFirewall_firstRuleDecides(t *testing.T) {
 	tier.Parallel(t)
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seed.Rand(t)
 	owner := Owner{KindEgressFirewall, "tenant"}
 	for range 300 {
 		f := randomFirewall(r, r.IntN(20))
@@ -286,7 +287,7 @@ func TestTraceEgressFirewall_missing(t *testing.T) {
 
 // Compile retains the flows of a previous compilation that do not change, and no others.
 func TestEgressFirewall_Compile(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
+	r := seed.Rand(t)
 	for range 500 {
 		a, b := randomFirewall(r, r.IntN(6)), randomFirewall(r, r.IntN(6))
 		previous := a.Compile(EgressVerdicts{})

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -17,7 +17,7 @@ func FuzzBlocks(f *testing.F) {
 	f.Add(uint8(0), uint8(24), []byte{1, 32, 3, 32, 128, 25})
 	f.Add(uint8(64), uint8(26), []byte{0, 24})
 	f.Add(uint8(0), uint8(25), []byte{128, 25, 7, 30, 4, 31, 4, 31})
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
+	random := seed.Rand(f)
 	for range tier.Size(f, 100, 500, "random blocks") {
 		exceptions := make([]byte, random.IntN(40))
 		for i := range exceptions {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -75,7 +75,7 @@ func wantBuilt(all map[policyKey]*networkingv1.NetworkPolicy, local map[policyKe
 
 // Which policies have rules follows from the policies and the pods of this node, not from the order of events.
 func TestBudgetsDoNotDependOnTheOrder(t *testing.T) {
-	random := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test's
+	random := seed.Rand(t)
 	for round := range tier.Size(t, 10, 100, "random orders of events") {
 		e := New()
 		e.limits = limits{policy: maxPolicyCost, namespace: 120, node: 200}
@@ -296,7 +296,7 @@ func TestCompact(t *testing.T) {
 
 // The controller's ledger finds the same policies over the namespace's budget as the model of the engine.
 func TestLedger(t *testing.T) {
-	random := rand.New(rand.NewPCG(7, 8)) //nolint:gosec // a test's
+	random := seed.Rand(t)
 	l, all := NewLedger(), map[policyKey]*networkingv1.NetworkPolicy{}
 	l.budget = 120
 	for range tier.Size(t, 100, 300, "random changes") {

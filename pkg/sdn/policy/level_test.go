@@ -2,14 +2,15 @@ package policy
 
 import (
 	"cmp"
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // The list of active conjunctions equals that of a model that sorts them all, after any additions and deletions between two merges.
 func TestPriorityBucketsMerge(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test's
+	random := seed.Rand(t)
 	var s priorityBuckets
 	conjs := make([]*conj, 300)
 	for i := range conjs {

@@ -13,13 +13,13 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/testcluster"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 var (
-	seeds    = flag.Int("seeds", 24, "number of random clusters")              //nolint:gochecknoglobals // a test binary parses its flags before any test runs
-	onlySeed = flag.Uint64("seed", 0, "run the random cluster with this seed") //nolint:gochecknoglobals // as above
+	seeds = flag.Int("seeds", 24, "number of random clusters") //nolint:gochecknoglobals // a test binary parses its flags before any test runs
 )
 
 // nodes is the compiled state of every node of a world, as its watcher.
@@ -197,11 +197,9 @@ func clusters(t *testing.T) int {
 // inClusters compares in random clusters: all pairs at first and in the end, and some after each of fifty changes. Then it calls end.
 func (compare comparison) inClusters(t *testing.T, end func(t *testing.T, n *nodes, w *testcluster.World)) {
 	t.Helper()
-	from, to := uint64(1), uint64(clusters(t)) //nolint:gosec // a flag of ours
-	if *onlySeed != 0 {
-		from, to = *onlySeed, *onlySeed
-	}
-	for s := from; s <= to; s++ {
+	first := seed.Value(t)
+	for i := range clusters(t) {
+		s := first + uint64(i) //nolint:gosec // positive
 		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
 			t.Parallel()
 			n := newNodes()

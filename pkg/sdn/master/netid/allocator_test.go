@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -186,7 +185,7 @@ func TestAllocate_partitionOfTerm(t *testing.T) {
 }
 
 func TestAllocate_fullPartition(t *testing.T) {
-	random := rand.New(rand.NewPCG(seed.Value(t), 0))
+	random := seed.Rand(t)
 	a := NewAllocator(3, random.Uint32N, time.Now)
 	for i := range partitionSize {
 		a.Set(fmt.Sprint("ns", i), config.VNID(i<<partitionBits|3))

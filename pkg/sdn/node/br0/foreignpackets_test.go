@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
 	"github.com/ovsdn/ovsdn/test/ovstest"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 const (
@@ -278,8 +278,7 @@ func TestBridgeRepaired_randomForeignChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	changes := append(foreignChanges(groupOf(want)), modeChanges()...)
-	seed := time.Now().UnixNano()
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	random := seed.Rand(t)
 	series := n.series(t)
 	stop := start(t, series)
 	defer stop()
@@ -303,8 +302,8 @@ func TestBridgeRepaired_randomForeignChanges(t *testing.T) {
 	}
 	stop()
 	drift := n.stores[0].Drift()
-	t.Logf("seed %d, changes %s: repaired %d missing, %d altered and %d foreign flows, groups and meters",
-		seed, strings.Join(made, ", "), drift.Missing, drift.Altered, drift.Foreign)
+	t.Logf("changes %s: repaired %d missing, %d altered and %d foreign flows, groups and meters",
+		strings.Join(made, ", "), drift.Missing, drift.Altered, drift.Foreign)
 	for _, s := range series {
 		sent, lost, longest, recovered := s.losses()
 		after := max(recovered.Sub(last), 0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
@@ -213,7 +214,7 @@ func (c *changing) compare(got Answer) error {
 func TestResolver_changingServer(t *testing.T) {
 	lookups := tier.Size(t, 400, 4000, "lookups of a server that changes")
 	c := &changing{
-		random: rand.New(rand.NewPCG(7, 8)), timeouts: tier.Size(t, 1, 5, "timeouts, which take two seconds each"),
+		random: seed.Rand(t), timeouts: tier.Size(t, 1, 5, "timeouts, which take two seconds each"),
 		counts: map[string]int{}, until: map[netip.Addr]time.Time{},
 	}
 	servers := serveAll(t, c.respond) // outside of the time of synctest, which would not pass while a server waits

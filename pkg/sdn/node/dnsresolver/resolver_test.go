@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // sleep waits in the time of synctest.
@@ -106,7 +107,7 @@ func TestResolver_ttlAndGrace(t *testing.T) {
 
 // While answers, TTLs and failures change at random, the addresses are always among those that DNS has answered within their TTL and the grace.
 func TestResolver_neverWider(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
+	r := seed.Rand(t)
 	s := &server{}
 	s.fail()
 	allowed := map[netip.Addr]time.Time{} // by the answers so far

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +14,12 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/seed"
 )
 
 // Which namespaces are beyond the budget follows from their flows, not from the order of events.
 func TestBudget_doesNotDependOnTheOrder(t *testing.T) {
-	random := rand.New(rand.NewPCG(7, 8)) //nolint:gosec // a test's
+	random := seed.Rand(t)
 	for round := range 200 {
 		b := newBudget()
 		b.limit = 100

@@ -13,13 +13,13 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/seed"
 	"github.com/ovsdn/ovsdn/test/testcluster"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
 var (
 	seeds  = flag.Int("seeds", 24, "number of random clusters")                                 //nolint:gochecknoglobals // a test binary parses its flags before any test runs
-	seed   = flag.Uint64("seed", 1, "seed of the first random cluster")                         //nolint:gochecknoglobals // as above
 	sample = flag.Int("sample", 100, "number of connections that are traced after each change") //nolint:gochecknoglobals // as above
 )
 
@@ -91,36 +91,37 @@ func newPool(t *testing.T) chan *testNodes {
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := newPool(t)
 	var traced atomic.Int64
-	end := *seed + uint64(clusters(t)) //nolint:gosec // a flag of ours
-	t.Cleanup(func() { t.Logf("seeds %d to %d: %d connections", *seed, end-1, traced.Load()) })
-	for s := *seed; s < end; s++ {
+	first := seed.Value(t)
+	t.Cleanup(func() { t.Logf("%d connections", traced.Load()) })
+	for i := range clusters(t) {
+		s := first + uint64(i) //nolint:gosec // positive
 		t.Run(fmt.Sprintf("seed %d", s), func(t *testing.T) {
 			t.Parallel()
 			n := <-idle
 			defer func() { idle <- n }()
-			t.Logf("to reproduce: go test ./pkg/sdn/node/networkpolicy -run TestSwitchAgreesWithTheOracle -seeds=1 -seed=%d", s)
+			t.Logf("to reproduce: go test ./pkg/sdn/node/networkpolicy -run TestSwitchAgreesWithTheOracle -seeds=1 -rapid.seed=%d", s)
 			traced.Add(int64(n.compareSeed(t, s)))
 		})
 	}
 }
 
 // compareSeed compares the nodes with the oracle in the world of a seed, and returns the number of traced connections.
-func (n *testNodes) compareSeed(t *testing.T, seed uint64) (traced int) {
+func (n *testNodes) compareSeed(t *testing.T, s uint64) (traced int) {
 	t.Helper()
-	userspace := seed%4 < 2 // the limitations of its conntrack
+	userspace := s%4 < 2 // the limitations of its conntrack
 	node := pipeline.Node{Mode: config.ModeNetworkPolicy, Userspace: userspace}
-	if seed%2 == 0 {
+	if s%2 == 0 {
 		node.Mode = config.ModeMultitenant
 	}
 	n.reset(node)
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be repeatable
-	w := testcluster.NewWorld(seed, n)
+	r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
+	w := testcluster.NewWorld(s, n)
 	if node.Mode == config.ModeMultitenant {
 		w.VNIDs = n.vnids
 	}
 	w.FirewallVNIDs = n.vnids
-	firewalls := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // to be repeatable
-	egressIPs := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // as above
+	firewalls := rand.New(rand.NewPCG(s, 2)) //nolint:gosec // to be repeatable
+	egressIPs := rand.New(rand.NewPCG(s, 3)) //nolint:gosec // as above
 	compare := func(when string, conns []oracle.Connection) {
 		t.Helper()
 		n.compare(t, when, w, conns)
@@ -157,7 +158,7 @@ func TestSwitchAgreesOnCases(t *testing.T) {
 			n := <-idle
 			defer func() { idle <- n }()
 			n.reset(pipeline.Node{Mode: config.ModeNetworkPolicy})
-			r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // to be repeatable
+			r := seed.Rand(t)
 			c.Play(n, func(step int, w *testcluster.World) {
 				all := slices.DeleteFunc(allConnections(w), func(c oracle.Connection) bool {
 					return c.From.Pod == nil || c.To.Pod == nil || c.Port != 80 && c.Port != 81
