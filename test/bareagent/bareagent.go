@@ -15,6 +15,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/diagnosticsserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
@@ -60,6 +61,9 @@ type Agent struct {
 	// Bridge and Dependencies, unless nil, wrap what the agent uses.
 	Bridge       func(ovs.Interface) ovs.Interface
 	Dependencies func(*pods.Dependencies)
+
+	// Serve, unless nil, runs beside the CNI server. The network has what traces need.
+	Serve func(context.Context, *diagnosticsserver.Network) error
 }
 
 // Run is the agent until the context ends.
@@ -109,6 +113,9 @@ func (a Agent) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { manager.Run(ctx); return nil })
+	if a.Serve != nil {
+		group.Go(func() error { return a.Serve(ctx, a.network(backend, flows, manager)) })
+	}
 	group.Go(func() error {
 		defer stopWriting()
 		if err := written.Wait(ctx); err != nil {
@@ -117,6 +124,14 @@ func (a Agent) Run(ctx context.Context) error {
 		return cniserver.Serve(ctx, socket, manager)
 	})
 	return group.Wait()
+}
+
+func (a Agent) network(backend *native.Native, flows *flowstore.Store, manager *pods.Manager) *diagnosticsserver.Network {
+	return &diagnosticsserver.Network{
+		Mode: a.Node.Mode, HostSubnet: &config.HostSubnet{Node: NodeName, Subnets: a.Node.Subnets}, Node: a.Node, Store: flows, Switch: backend, Pods: manager.Pods,
+		HostSubnetOf: func(string) (*config.HostSubnet, bool) { return nil, false },
+		NodeOf:       func(netip.Addr) (string, bool) { return "", false },
+	}
 }
 
 // onceAvailable tries again while Open vSwitch does not answer.

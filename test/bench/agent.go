@@ -19,7 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// agentCommand makes this program a bare agent. It runs// agentCommand makes this program the node agent without Kubernetes: its pods, store, pipeline and CNI server, put together
+// agentCommand makes this program the node agent without Kubernetes: its pods, store, pipeline and CNI server, put together
 // as pkg/sdn/node does. It runs as a process of its own, in the node's network namespace, as the real one does.
 const agentCommand = "agent"
 
@@ -27,15 +27,20 @@ const agentCommand = "agent"
 func podNetwork() pipeline.Node { return bareagent.Node(netip.MustParsePrefix("10.128.0.0/20")) }
 
 func runAgent(ctx context.Context, args []string) error {
-	var runDir, socket, ipamDir string
+	var runDir, socket, ipamDir, tracesSocket string
 	flags := pflag.NewFlagSet(agentCommand, pflag.ContinueOnError)
 	flags.StringVar(&runDir, "run-dir", "", "Open vSwitch's")
 	flags.StringVar(&socket, "socket", "", "to serve CNI on")
 	flags.StringVar(&ipamDir, "ipam-dir", "", "of the address files")
+	flags.StringVar(&tracesSocket, "traces-socket", "", "to trace packets between the pods on, for each request; empty: none")
 	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
-	return bareagent.Agent{Node: podNetwork(), RunDir: runDir, Socket: socket, IPAMDir: ipamDir, Pods: anyPod{}, Events: noEvents{}}.Run(ctx)
+	a := bareagent.Agent{Node: podNetwork(), RunDir: runDir, Socket: socket, IPAMDir: ipamDir, Pods: anyPod{}, Events: noEvents{}}
+	if tracesSocket != "" {
+		a.Serve = serveTraces(tracesSocket)
+	}
+	return a.Run(ctx)
 }
 
 // cniNode is a node without Kubernetes: a switch, an agent, and a runtime whose plugin calls it.
@@ -45,12 +50,13 @@ type cniNode struct {
 	runtime *cniRuntime
 }
 
-func (b *B) newNode() *cniNode {
+func (b *B) newNode(args ...string) *cniNode {
 	b.Helper()
 	n := &cniNode{ovs: ovstest.Start(b), socket: filepath.Join(b.TempDir(), "run", "cni.sock")}
 	self, err := os.Executable()
 	b.must(err)
-	agent := b.start(n.ovs.NS, "", self, agentCommand, "--run-dir="+n.ovs.RunDir, "--socket="+n.socket, "--ipam-dir="+b.TempDir())
+	args = append([]string{agentCommand, "--run-dir=" + n.ovs.RunDir, "--socket=" + n.socket, "--ipam-dir=" + b.TempDir()}, args...)
+	agent := b.start(n.ovs.NS, "", self, args...)
 	b.awaitCNI(agent, n.socket)
 	n.runtime = b.ours(n.ovs.NS, n.socket)
 	return n

@@ -23,6 +23,7 @@ func figures() []figure {
 	return []figure{
 		statusFigure(),
 		addFigure(),
+		verifyFigure(),
 		ipv6Figure(),
 		bundleFigure(),
 		replaceFigure(),
