@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
@@ -82,9 +86,23 @@ func testDiagnostics(t *testing.T, x *trio) {
 			t.Errorf("%s by a pod: got status %d, error %v, want %d", path, status, err, http.StatusUnauthorized)
 		}
 	}
-	err = x.kubectlOVSDN(t.Context(), nil, "status", "--as=system:serviceaccount:"+x.namespace+":default")
-	if err == nil || !strings.Contains(err.Error(), "nodestatuses.diagnostics.ovsdn.io is forbidden") {
-		t.Errorf("status as a user without rights: got error %v, want that it is forbidden", err)
+	seeRefusals(t, x, object, "pod/"+x.namespace+"/"+x.c.Name)
+}
+
+// seeRefusals runs each command as a user without rights.
+func seeRefusals(t *testing.T, x *trio, pod, other string) {
+	t.Helper()
+	user := "--as=system:serviceaccount:" + x.namespace + ":default"
+	bundle := filepath.Join(t.TempDir(), "refused.tar.gz")
+	for _, args := range [][]string{
+		{"status"}, {"flows", fixture.Node1}, {"flows", fixture.Node1, pod}, {"trace", pod, other, "--tcp=80"}, {"probe", pod, other, "--tcp=80"},
+		{"verify"}, {"verify", "--namespace=" + x.namespace}, {"verify", "--packets", "--namespace=" + x.namespace}, {"capture", pod, "--write=" + bundle},
+		{"drops"}, {"top", "pods"}, {"top", "namespaces"}, {"top", "nodes"}, {"egress-ips"}, {"get-vnids"}, {"support-bundle", "--file=" + bundle},
+	} {
+		stdout, stderr, err := x.runOVSDN(t.Context(), append(args, user)...)
+		if err == nil || !strings.Contains(stderr, "forbidden") || strings.Contains(stdout, x.a.Addr.String()) {
+			t.Errorf("%q as a user without rights: got error %v, want that it is forbidden\n%s%s", args, err, stderr, stdout)
+		}
 	}
 }
 
@@ -212,14 +230,34 @@ func seeSupportBundle(t *testing.T, x *trio) {
 			t.Errorf("no %s in the bundle:\n%s", name, names.String())
 		}
 	}
-	secret, err := x.Kube.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), certificates.ObjectName, metav1.GetOptions{})
+	secrets, err := x.Kube.CoreV1().Secrets(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, _, _ := bytes.Cut(bytes.TrimPrefix(secret.Data[certificates.KeyKey], []byte("-----BEGIN PRIVATE KEY-----\n")), []byte("\n"))
-	if len(key) < 40 || bytes.Contains(content.Bytes(), key) || bytes.Contains(content.Bytes(), []byte("PRIVATE KEY")) {
-		t.Errorf("the bundle has the key of the diagnostics authority, or the key %q is none", key)
+	if !slices.ContainsFunc(secrets.Items, func(s corev1.Secret) bool { return len(s.Data[certificates.KeyKey]) > 0 }) {
+		t.Error("no Secret has the key of the diagnostics authority")
 	}
+	for _, secret := range secrets.Items {
+		for key, value := range secret.Data {
+			if holds(content.Bytes(), value) {
+				t.Errorf("the bundle has %s of Secret %s/%s", key, secret.Namespace, secret.Name)
+			}
+		}
+	}
+	if token := regexp.MustCompile(`eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+`).Find(content.Bytes()); token != nil || bytes.Contains(content.Bytes(), []byte("PRIVATE KEY")) {
+		t.Errorf("the bundle has a private key, or the token %q", token)
+	}
+}
+
+// holds reports whether the content has a line of a secret value, as it is or by base64. Certificates, which are public, are no secrets.
+func holds(content, value []byte) bool {
+	if bytes.HasPrefix(value, []byte("-----BEGIN CERTIFICATE-----")) {
+		return false
+	}
+	encoded := base64.StdEncoding.AppendEncode(nil, value)
+	return slices.ContainsFunc(append(bytes.Split(value, []byte("\n")), encoded), func(line []byte) bool {
+		return len(line) >= 16 && !bytes.HasPrefix(line, []byte("-----")) && bytes.Contains(content, line)
+	})
 }
 
 func pingBriefly(ctx context.Context, from wire.NetNS, to netip.Addr) error {
