@@ -304,11 +304,14 @@ func (d *dated) stop(t *testing.T) {
 	}
 }
 
-// testEgressIPManualFailover: the HostSubnet of a dead node with manual IPs reports it, and pods of a namespace with several IPs use another.
+// testEgressIPManualFailover: the HostSubnet of a dead node with manual IPs reports it, and pods of a namespace with several IPs use another. In this time no packet leaves any
+// node with another source than the namespace's.
 func testEgressIPManualFailover(t *testing.T, w *egressWorld) {
 	w.assign(t)
 	w.probed(t, fixture.Node2)
 	want := w.want(t)
+	u := newUplinks(t, w)
+	stop := w.startOpening(t)
 	died := w.cut(t, fixture.Node2, true)
 	w.reachable(t, fixture.Node2, false)
 	w.Warned(t, died, "HostSubnet", fixture.Node2, fixture.Node2)
@@ -329,4 +332,5 @@ func testEgressIPManualFailover(t *testing.T, w *egressWorld) {
 	w.reachable(t, fixture.Node2, true)
 	w.agrees(t)
 	t.Logf("sources while %s was dead: %v", fixture.Node2, slices.Sorted(maps.Values(want)))
+	t.Logf("%d connections, packets by node and source: %v", stop(), u.counts())
 }
