@@ -38,7 +38,7 @@ demo: bootstrap build ## start a cluster of two nodes on this machine, with two 
 
 .PHONY: reload
 reload: build ## roll the programs of this work tree out in the running lab, as new images
-	@bin/ovsdn-lab reload
+	@bin/ovsdn-lab $(if $(filter command line environment,$(origin LAB)),--name $(LAB)) reload
 
 .PHONY: down
 down: ## remove the demo's cluster

@@ -80,7 +80,7 @@ func TestCall_statusDuringRestart(t *testing.T) {
 		_, err := callStatus(t.Context(), socket, request(CommandStatus), time.Minute)
 		asked <- err
 	}()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if calls.Load() == 0 {
 			return errors.New("it was not asked")
 		}

@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// SyncTime is long enough for what follows from a change, on a machine that is busy with other work.
+const SyncTime = 90 * time.Second
+
+// PacketTime is the same for packets, which are sent again.
+const PacketTime = 30 * time.Second
+
 // interval is between two looks.
 const interval = 20 * time.Millisecond
 

@@ -27,7 +27,7 @@ import (
 )
 
 // patience bounds every wait; a machine shared with other tests can be slow.
-const patience = 60 * time.Second
+const patience = 90 * time.Second
 
 // rig is a node: a switch, a disk for the addresses, an agent, and what a runtime has.
 type rig struct {

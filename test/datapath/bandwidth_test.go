@@ -47,6 +47,9 @@ func TestBandwidth(t *testing.T) {
 		{"no limit", config.Bandwidth{}, []flood{{pod, netip.AddrPortFrom(local.Addr, 8080), local}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if testing.Short() && test.limits == (config.Bandwidth{}) {
+				t.Skip("complete tier: compares a rate")
+			}
 			b.bandwidth = map[*datapath.Pod]config.Bandwidth{pod: test.limits}
 			b.install(t)
 			got := runFloods(t, test.flows, limit, burst)

@@ -19,7 +19,7 @@ import (
 )
 
 // firstPacketLimit is the wait for a packet that is sent once.
-const firstPacketLimit = 10 * time.Second
+const firstPacketLimit = 30 * time.Second
 
 // TestFirstPacketToNode: the first packet to another node arrives, whatever happened to the tunnel's neighbour. The kernel's datapath queues it; with
 // the userspace datapath the agent retains the neighbours.
@@ -137,7 +137,7 @@ func (p *product) silence(t *testing.T) {
 	p.awaitNeighbours(t)
 	node.AppCtl(t, "tnl/neigh/flush") // entries remain as long as when they were set
 	node.AppCtl(t, "tnl/neigh/set", "br-ex", "192.0.2.77", "0a:00:00:00:00:77")
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if got := node.AppCtl(t, "tnl/neigh/show"); strings.Contains(got, "192.0.2.77 ") && !strings.Contains(got, "STALE") {
 			return fmt.Errorf("the unused neighbour has not expired:\n%s", got)
 		}

@@ -75,12 +75,12 @@ func ping(from pod, to netip.Addr) func(context.Context) error {
 // lost returns when a ping gets no answer.
 func lost(t *testing.T, from pod, to netip.Addr) {
 	t.Helper()
-	fixture.Eventually(t, fixture.SyncTime, from.Name+" loses "+to.String(), func(ctx context.Context) error {
+	fixture.Stops(t, fixture.SyncTime, from.Name+" loses "+to.String(), func(ctx context.Context) (arrived, _ error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if ping(from, to)(ctx) == nil {
-			return errors.New("got an answer")
+			arrived = errors.New("got an answer")
 		}
-		return nil
+		return arrived, nil
 	})
 }

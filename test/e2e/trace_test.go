@@ -107,7 +107,11 @@ func testTraces(t *testing.T, x *trio) {
 	if err == nil || !strings.Contains(err.Error(), "networkpolicy/"+ns+"/nothing") {
 		t.Errorf("kubectl ovsdn trace: got error %v, want the policy's name and exit code 1", err)
 	}
-	if err := x.kubectlOVSDN(t.Context(), nil, "probe", web, db, "--tcp=8080", "--timeout=1s"); err == nil || !strings.Contains(err.Error(), "NoAnswer: ") {
+	err = x.kubectlOVSDN(t.Context(), nil, "probe", web, db, "--tcp=8080", "--timeout=1s")
+	switch {
+	case err == nil:
+		fixture.Arrived(t, "kubectl ovsdn probe: the isolated pod answers")
+	case !strings.Contains(err.Error(), "NoAnswer: "):
 		t.Errorf("kubectl ovsdn probe: got error %v, want NoAnswer and exit code 1", err)
 	}
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -29,7 +30,7 @@ func TestAllFindsParts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	const name = "t-part"
+	name := fmt.Sprint("t-p", os.Getpid()) // another checkout may run this test
 	t.Cleanup(func() { down(t, name) })
 	// The end of another lab may remove the folder at the same time, if it is empty.
 	err := ensureNetNS(netnsName(name, "node1"))

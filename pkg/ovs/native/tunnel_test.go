@@ -42,7 +42,7 @@ func TestTunnelNeighbours(t *testing.T) {
 		"192.0.2.2":   {Bridge: "br-ex", Device: "br-ex", Addr: netip.MustParseAddr("192.0.2.2")},
 		"203.0.113.2": {Bridge: "br-ex", Device: "br-ex", Addr: netip.MustParseAddr("192.0.2.254")},
 	} {
-		await.OK(t, time.Minute, func(ctx context.Context) error { // vswitchd reads the routes asynchronously
+		await.OK(t, await.SyncTime, func(ctx context.Context) error { // vswitchd reads the routes asynchronously
 			_, err := n.TunnelHop(ctx, netip.MustParseAddr(vtep))
 			return err
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +35,7 @@ func TestNewRecorder_kinds(t *testing.T) {
 		"policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: named},
 	} {
 		recorder.Event(about, corev1.EventTypeWarning, "Test", want)
-		await.OK(t, time.Minute, func(ctx context.Context) error {
+		await.OK(t, await.SyncTime, func(ctx context.Context) error {
 			events, err := kube.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err

@@ -100,7 +100,7 @@ func TestServer_behindAPIServer(t *testing.T) {
 
 	reader, tenant := clientOf(t, admin, "reader"), clientOf(t, admin, "tenant")
 	statusesOf := schema.GroupVersionResource{Group: diagnostics.Group, Version: diagnostics.Version, Resource: statuses}
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, await.SyncTime, func(ctx context.Context) error {
 		list, err := reader.Resource(statusesOf).List(ctx, metav1.ListOptions{Limit: 2})
 		if err != nil {
 			return err
@@ -178,7 +178,7 @@ func checkCaptures(t *testing.T, admin *rest.Config, agents *streamingAgents) {
 		}
 	}
 	var body io.ReadCloser
-	await.OK(t, time.Minute, func(context.Context) (err error) { // the right may be late
+	await.OK(t, await.SyncTime, func(context.Context) (err error) { // the right may be late
 		body, err = capture(t.Context(), "listener", "web")
 		return err
 	})
@@ -227,7 +227,7 @@ func checkTraces(t *testing.T, kube kubernetes.Interface, ours networkclient.Int
 		}
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": groupVersion().String(), "kind": "Trace", "spec": spec}}
 	}
-	await.OK(t, time.Minute, func(ctx context.Context) error { // the right may be late
+	await.OK(t, await.SyncTime, func(ctx context.Context) error { // the right may be late
 		o, err := tenant.Resource(tracesOf).Namespace("default").Create(ctx, trace(int64(80)), metav1.CreateOptions{})
 		if err != nil {
 			return err
@@ -349,7 +349,7 @@ func clientOf(t *testing.T, admin *rest.Config, user string) dynamic.Interface {
 // checkDiscovery checks that kube-apiserver knows the resources, by aggregated discovery, and that it gets OpenAPI documents.
 func checkDiscovery(t *testing.T, kube kubernetes.Interface, seen *requests) {
 	t.Helper()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		_, lists, err := kube.Discovery().ServerGroupsAndResources()
 		if err != nil {
 			return err

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	networkv1 "github.com/openshift/api/network/v1"
@@ -33,7 +32,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-const timeout = 60 * time.Second // a loaded machine is slow
+const timeout = await.SyncTime // a loaded machine is slow
 
 // cluster is a real API server, nodes that answer probes or not, and the Events of all controllers.
 type cluster struct {

@@ -110,7 +110,7 @@ func groupOf(text string) string {
 // awaitRepair waits until the bridge has all of the desired state and nothing else.
 func (h *repairedHost) awaitRepair(t *testing.T) {
 	t.Helper()
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, await.SyncTime, func(ctx context.Context) error {
 		got, err := contents(ctx, h.Switch)
 		if err == nil && got != h.want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, h.want)

@@ -90,7 +90,7 @@ func (n *numbered) receive() error {
 // awaitSent waits until the pod has sent a packet after the time.
 func (n *numbered) awaitSent(t *testing.T, after time.Time) {
 	t.Helper()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if sent := n.sent[len(n.sent)-1]; sent.Before(after) {
@@ -321,7 +321,7 @@ func TestBridgeRepaired_randomForeignChanges(t *testing.T) {
 // wantRepaired checks that the first node's bridge has all that it had, and that nothing is refused.
 func (n *repairedNodes) wantRepaired(t *testing.T, want string) {
 	t.Helper()
-	await.OK(t, time.Minute, func(ctx context.Context) error {
+	await.OK(t, await.SyncTime, func(ctx context.Context) error {
 		got, err := contents(ctx, n.Nodes[0].Switch)
 		if err == nil && got != want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, want)

@@ -130,7 +130,7 @@ func TestTraces_faults(t *testing.T) {
 func (n *traceNode) awaitFlows(t *testing.T, want []string) {
 	t.Helper()
 	want = slices.Sorted(slices.Values(want))
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if got := slices.Sorted(slices.Values(n.sw.Dump(t))); !slices.Equal(got, want) {
 			return fmt.Errorf("got flows %q, want %q", got, want)
 		}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
@@ -100,7 +99,7 @@ func (n *traceNode) addPorts(t testing.TB) {
 		t.Fatal(err)
 	}
 	peer := addr("192.0.2.2")
-	await.OK(t, time.Minute, func(ctx context.Context) error { // vswitchd reads the routes asynchronously
+	await.OK(t, await.SyncTime, func(ctx context.Context) error { // vswitchd reads the routes asynchronously
 		_, err := n.bridge.TunnelHop(ctx, peer)
 		return err
 	})

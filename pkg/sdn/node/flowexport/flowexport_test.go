@@ -61,7 +61,7 @@ func TestExporter(t *testing.T) {
 			running.Go(func() { e.Run(ctx) })
 			defer running.Wait()
 			defer stop()
-			is := func() { await.OK(t, time.Minute, func(context.Context) error { return b.has(test.want) }) }
+			is := func() { await.OK(t, await.SyncTime, func(context.Context) error { return b.has(test.want) }) }
 			is()
 			b.set(test.previous, ovs.NewNoBridge("br0")) // another program restored or deleted it
 			is()

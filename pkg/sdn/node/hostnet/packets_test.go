@@ -63,7 +63,7 @@ func newNetworkHere(t *testing.T, c FirewallConfig) network {
 func udp(t *testing.T, netns ns.NetNS, addr string) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		return netns.Do(func(ns.NetNS) (err error) {
 			conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
 			return err

@@ -51,7 +51,7 @@ func TestPortmap_others(t *testing.T) {
 				}
 				return n
 			}
-			await.OK(t, time.Minute, func(context.Context) error {
+			await.OK(t, await.SyncTime, func(context.Context) error {
 				if connections() == 0 {
 					return errors.New("no connection")
 				}
@@ -82,7 +82,7 @@ func TestPortmap_clientDuringFlush(t *testing.T) {
 		return err
 	}))
 	defer client.Close()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		_, _ = client.Write([]byte("?")) // fails after an ICMP error
 		all, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		must(t, err)

@@ -2,6 +2,7 @@ package hostports
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -148,8 +149,11 @@ func (h *host) serve(t *testing.T, port int) {
 	t.Cleanup(func() { conn.Close(); <-done })
 }
 
-// ask sends a packet from a namespace to a port, and returns the source that the pod sees; "" without an answer.
-func ask(t *testing.T, from ns.NetNS, to string) (source string) {
+// unansweredTime is how long packets are sent that must have no answer.
+const unansweredTime = 2 * time.Second
+
+// ask sends packets from a namespace to a port until one is answered, and returns the source that the pod sees; "" without an answer in time.
+func ask(t *testing.T, from ns.NetNS, to string, within time.Duration) (source string) {
 	t.Helper()
 	must(t, from.Do(func(ns.NetNS) error {
 		conn, err := net.Dial("udp4", to)
@@ -157,19 +161,25 @@ func ask(t *testing.T, from ns.NetNS, to string) (source string) {
 			return err
 		}
 		defer conn.Close()
-		if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		b := make([]byte, 100)
+		for end := time.Now().Add(within); time.Now().Before(end); {
+			if err := conn.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+				return err
+			}
+			if _, err := conn.Write([]byte("?")); err != nil {
+				return nil
+			}
+			n, err := conn.Read(b)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				continue
+			}
+			if err != nil {
+				return nil // the port is closed
+			}
+			source, _, err = net.SplitHostPort(string(b[:n]))
 			return err
 		}
-		b := make([]byte, 100)
-		if _, err := conn.Write([]byte("?")); err != nil {
-			return nil
-		}
-		n, err := conn.Read(b)
-		if err != nil {
-			return nil // nothing answers, or the port is closed
-		}
-		source, _, err = net.SplitHostPort(string(b[:n]))
-		return err
+		return nil
 	}))
 	return source
 }
@@ -260,7 +270,7 @@ func testPortmap(t *testing.T, plugin Plugin, h *host) {
 	if got := h.rules(t); strings.TrimSpace(got) != "" {
 		t.Errorf("rules after DEL:\n%s", got)
 	}
-	if got := ask(t, h.outside, nodeIP+":5353"); got != "" {
+	if got := ask(t, h.outside, nodeIP+":5353", unansweredTime); got != "" {
 		t.Errorf("after DEL the pod answers %s", got)
 	}
 	_, err = a.Add(testContext(t), req)
@@ -287,7 +297,11 @@ func (h *host) wantAnswers(t *testing.T) {
 		{"the node", h.node, nodeIP + ":5353", nodeIP},
 		{"loopback", h.node, "127.0.0.1:5353", gatewayIP},
 	} {
-		if got := ask(t, tc.from, tc.to); got != tc.want {
+		within := unansweredTime
+		if tc.want != "" {
+			within = await.PacketTime
+		}
+		if got := ask(t, tc.from, tc.to, within); got != tc.want {
 			t.Errorf("%s, to %s: got source %q at the pod, want %q", tc.name, tc.to, got, tc.want)
 		}
 	}
@@ -334,7 +348,7 @@ func TestPortmap_replacedPod(t *testing.T) {
 	connections := func() string {
 		return sh(t, "cat /proc/thread-self/net/nf_conntrack 2>/dev/null || conntrack -L 2>/dev/null || true")
 	}
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if !strings.Contains(connections(), "10.128.2.9") {
 			return fmt.Errorf("conntrack has no connection to the previous pod:\n%s", connections())
 		}
@@ -346,7 +360,7 @@ func TestPortmap_replacedPod(t *testing.T) {
 	}
 	_, err = client.Write([]byte("?")) // creates an entry without translation
 	must(t, err)
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if !strings.Contains(connections(), "dport=5353") {
 			return fmt.Errorf("conntrack has no connection without translation:\n%s", connections())
 		}
@@ -357,7 +371,7 @@ func TestPortmap_replacedPod(t *testing.T) {
 	fresh.Netns = path(h.pod)
 	_, err = a.Add(testContext(t), fresh)
 	must(t, err)
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if _, err := client.Write([]byte("?")); err != nil {
 			return err
 		}

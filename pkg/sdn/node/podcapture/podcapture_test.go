@@ -225,7 +225,7 @@ func TestCapture(t *testing.T) {
 	send(t, pod, hostAddr, port+1, "another port")
 	send(t, pod, "198.19.7.1", port, "another interface")
 	send(t, pod, hostAddr, port, "first")
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		if got := len(r.read(t).packets); got != 1 {
 			return fmt.Errorf("got %d packets, want 1 while the capture runs", got)
 		}

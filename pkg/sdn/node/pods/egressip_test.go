@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apitypes "k8s.io/apimachinery/pkg/types"
 
@@ -19,7 +18,7 @@ import (
 // awaitEgressIP waits until flows of pods on the switch load the value as the egress IP; "": none do.
 func (n *node) awaitEgressIP(t *testing.T, value string) {
 	t.Helper()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		var loads []string
 		for _, text := range n.flows() {
 			if before, _, found := strings.Cut(text, "->NXM_NX_REG11[]"); podFlow.MatchString(text) && found {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
@@ -72,7 +71,7 @@ var podFlow = regexp.MustCompile(`^table=20,.*cookie=(0x[0-9a-f]+)`)
 // awaitVNIDs waits until the pods' flows on the switch have these VNIDs, by the name of the pod; 0: no flows.
 func (n *node) awaitVNIDs(t *testing.T, a *agent, want map[string]config.VNID) {
 	t.Helper()
-	await.OK(t, time.Minute, func(context.Context) error {
+	await.OK(t, await.SyncTime, func(context.Context) error {
 		vnids, err := n.vnids()
 		if err != nil {
 			return err
