@@ -156,6 +156,51 @@ func TestHealthy_rejectedStateIsWithdrawn(t *testing.T) {
 	}
 }
 
+// auditor requests a comparison while the results of a write are not yet recorded, as an event of a change by another program may do.
+type auditor struct {
+	*Store
+	active *atomic.Bool
+}
+
+func (auditor) Committed(time.Duration, error) {}
+
+func (a auditor) Written(w Write, _ time.Duration, _ error) {
+	if w == WriteChanges && a.active.Load() {
+		a.Audit()
+	}
+}
+
+// A comparison that is requested during the write of a change does not try the rejected state again that the change replaces.
+func TestAudit_duringTheWriteOfAChange(t *testing.T) {
+	for name, next := range map[string]pipeline.State{"deleted": {}, "other flows": flows(flow(1, goovs.Output(2)))} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			var accepted atomic.Bool
+			reject := rejectPort(13)
+			f.RefuseFlow = func(flow *ovs.Flow) string {
+				if accepted.Load() {
+					return ""
+				}
+				return reject(flow)
+			}
+			s := New(f)
+			s.retryBackoff = wait.Backoff{Duration: time.Hour}
+			s.Observe(auditor{s, &accepted})
+			run(t, s)
+			must(t, s.Set(pod("a"), flows(flow(1, goovs.Output(1)))))
+			if err := await(t, s.Set(pod("a"), flows(flow(1, goovs.Output(13))))); err == nil {
+				t.Fatal("got no error of the rejected change")
+			}
+			accepted.Store(true)
+			must(t, s.Set(pod("a"), next))
+			must(t, s.Set(pod("b"), flows(flow(3, goovs.Output(3)))))
+			if got := f.Flows(); len(got) != len(next.Flows)+1 || strings.Contains(strings.Join(got, " "), "output:13") {
+				t.Errorf("got flows %q, want %d of a, other than the rejected one, and one of b", got, len(next.Flows))
+			}
+		})
+	}
+}
+
 // The deletion of an owner installs nothing: no connection is evaluated again, also if the store writes the deletion because a comparison is due.
 func TestDelete_rejectedOwnerDuringAComparison(t *testing.T) {
 	inBubble(t, func(t *testing.T, tr *tracker, s *Store) {

@@ -111,7 +111,7 @@ func (s *Store) putBack(changes []*change) {
 	s.queue = slices.Concat(again, s.queue)
 }
 
-// finish records applied changes.
+// finish records applied changes. Their owners are being written until recordRefused: before it, an audit would queue a rejected state that a change has replaced.
 func (s *Store) finish(changes []*change, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +127,6 @@ func (s *Store) finish(changes []*change, replaced bool) {
 		if c.eviction {
 			s.countFailed(c.err)
 			s.refused[c.owner] = refusedState{state: c.old, err: c.err}
-		} else { // a change of an evicted owner may follow
-			delete(s.writing, c.owner)
 		}
 	}
 }
