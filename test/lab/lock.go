@@ -18,6 +18,9 @@ const lockInterval = 50 * time.Millisecond
 // startLockFile has the name of the lab that starts, and is locked in the meantime. It is not in the labs' folder, which the end of the last lab removes.
 const startLockFile = "/run/ovsdn-lab.lock"
 
+// RunsLock is locked by test runs that bring labs up. It is the same for all checkouts and environments of the machine: labs are known by their names.
+const RunsLock = "/run/ovsdn-e2e.lock"
+
 // acquire locks a lab's folder, which must exist, until the returned file is closed or the process ends in any way.
 func acquire(ctx context.Context, dir string, progress func(string, ...any)) (*os.File, error) {
 	var lock *os.File

@@ -16,9 +16,6 @@ import (
 // testLabs begins the names of the labs of tests.
 const testLabs = "t-"
 
-// runsLock excludes other runs with labs from the machine (test/e2e/fixture): labs of two checkouts have the same names.
-const runsLock = "/run/ovsdn-e2e.lock"
-
 // TestMain takes the labs of tests down if the run is interrupted.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -30,17 +27,14 @@ func TestMain(m *testing.M) {
 	defer stop()
 	defer context.AfterFunc(ctx, abandon)()
 	if !testing.Short() { // only the complete tier brings labs up
-		lock, err := os.OpenFile(runsLock, os.O_CREATE|os.O_RDWR, 0o600)
+		lock, err := os.OpenFile(RunsLock, os.O_CREATE|os.O_RDWR, 0o600)
+		if err == nil {
+			err = waitLock(ctx, log.Printf, func() error { return flockCurrent(lock, RunsLock) }, func() string { return "another run in a lab" })
+		}
 		if err != nil {
-			log.Fatal(err)
+			log.Fatalf("lock %s: %v", RunsLock, err)
 		}
 		defer lock.Close()
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			log.Printf("waiting for the end of another run in a lab: %s", runsLock)
-			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-				log.Fatalf("lock %s: %v", runsLock, err)
-			}
-		}
 	}
 	m.Run()
 }
