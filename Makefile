@@ -5,6 +5,8 @@ GO ?= go
 # sudo's PATH often lacks the directory of Go's installation instructions.
 export PATH := $(PATH):/usr/local/go/bin
 export GOFLAGS := -buildvcs=false -trimpath
+# The race detector needs cgo; all else is compiled once, without it.
+export CGO_ENABLED := 0
 
 # The version of every program (pkg/version). Outside of git, set the variables: make build VERSION=v1.0.0 ……
 git = git -c safe.directory='*'
@@ -26,7 +28,7 @@ bootstrap: ## install missing packages on this machine (Debian or Ubuntu, as roo
 
 .PHONY: build
 build: ## build the programs into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... $(PORTMAP)
+	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... $(PORTMAP)
 
 .PHONY: images
 images: build ## write the container images to bin/images as OCI archives, with SBOM, provenance and digests, without a container engine (Debian; as root for apt)
@@ -65,7 +67,7 @@ oracle: ## compare network policies of 2,000 random clusters and all cases of cy
 
 .PHONY: soak
 soak: build ## 10,000 pods while the agent is killed repeatedly, 2,000 on full nodes, 200 restarts of an agent under traffic, 200 changes of VNIDs, every fault with agents running and stopped, 1,000 new pods under policies, attacks of full size (root; an hour and a half)
-	OVSDN_TEST_PAIRS=10000 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
+	OVSDN_TEST_PAIRS=10000 CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 3h -v -run TestKilledAgent ./test/cni
 	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentRestartIsHitless' ./test/e2e
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
@@ -96,7 +98,7 @@ E2E ?= ./test/e2e
 .PHONY: e2e
 e2e: build ## run one end-to-end test (RUN=) in a lab that remains, with the programs of this work tree (root); make e2e LAB=dev RUN=TestServices
 	@if bin/ovsdn-lab --name $(LAB) status >/dev/null 2>&1; then bin/ovsdn-lab --name $(LAB) reload; else bin/ovsdn-lab --name $(LAB) up $(LAB_OPTIONS); fi
-	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) OVSDN_E2E_EGRESS_LAB=$(LAB) OVSDN_E2E_DIAGNOSES_LAB=$(LAB) CGO_ENABLED=0 \
+	OVSDN_E2E_LAB=$(LAB) OVSDN_E2E_TENANTS_LAB=$(LAB) OVSDN_E2E_POLICIES_LAB=$(LAB) OVSDN_E2E_ATTACKS_LAB=$(LAB) OVSDN_E2E_EGRESS_LAB=$(LAB) OVSDN_E2E_DIAGNOSES_LAB=$(LAB) \
 		$(GO) test -vet=off -p 1 -count=1 -timeout 0 -v -run '$(RUN)' $(E2E)
 
 .PHONY: verify-docs
@@ -105,7 +107,7 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 
 .PHONY: lint
 lint: ## run golangci-lint, with go vet and the project's rules
-	CGO_ENABLED=0 $(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
+	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 
 .PHONY: vulncheck
 vulncheck: ## list known vulnerabilities in functions that the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)
