@@ -149,7 +149,7 @@ func (p *product) silence(t *testing.T) {
 const attemptsOfFirst = 3
 
 // firstPackets calls the function before each of the packets, none of which may be lost. In the short tier, which does not count losses, the machine may
-// lose some, but not all in a row.
+// lose some, but not all in a row. There are no control packets between the nodes: they would resolve the neighbour.
 func (p *product) firstPackets(t *testing.T, what string, rounds int, before func(round int)) {
 	t.Helper()
 	lost, row := 0, 0

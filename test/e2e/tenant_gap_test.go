@@ -33,31 +33,29 @@ func testTenantGap(t *testing.T, c *cluster) {
 	}
 }
 
-// tenantGap makes a change while one pod pings the other, and returns how long no ping came through. The VNID must be one that no pod has.
+// tenantGap makes a change while one pod pings the other, and returns how long no ping came through, but for those that the machine lost. The VNID must be
+// one that no pod has.
 func (c *cluster) tenantGap(t *testing.T, namespace, change string, from, to pod) time.Duration {
 	t.Helper()
-	pings, err := from.NetNS.PingEvery(t.Context(), fineInterval, to.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.ChangeNetwork(t, namespace, change)
-	vnid, err := c.VNID(t.Context(), namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range []string{from.Node, to.Node} {
-		c.isolates(t, node, vnid)
-	}
-	fixture.Meet(t, from.NetNS, to.Addr)
-	sent, lost, err := pings.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(lost) == 0 {
+	var vnid uint32
+	pings := streamOf(from, to)
+	pings.every = fineInterval
+	lost := c.measure(t, func() {
+		c.ChangeNetwork(t, namespace, change)
+		var err error
+		if vnid, err = c.VNID(t.Context(), namespace); err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range []string{from.Node, to.Node} {
+			c.isolates(t, node, vnid)
+		}
+		fixture.Meet(t, from.NetNS, to.Addr)
+	}, []stream{pings})[0]
+	if len(lost.times) == 0 {
 		return 0
 	}
-	gap := lost[len(lost)-1].Sub(lost[0]) + fineInterval
-	t.Logf("%s: VNID %d; of %d pings %d were lost, within %v", change, vnid, sent, len(lost), gap)
+	gap := lost.times[len(lost.times)-1].Sub(lost.times[0]) + fineInterval
+	t.Logf("%s: VNID %d; apart for %v: %v", change, vnid, gap, lost)
 	return gap
 }
 
