@@ -20,6 +20,7 @@ import (
 )
 
 // seeEgressFirewall: a host outside is denied to the pods of the namespace on both nodes, while they reach each other, and allowed again by a rule before that.
+// Established connections to it end, in both directions.
 func seeEgressFirewall(t *testing.T, x *trio) {
 	outside := lab.OutsideAddr()
 	host := netip.PrefixFrom(outside, outside.BitLen()).String()
@@ -28,6 +29,12 @@ func seeEgressFirewall(t *testing.T, x *trio) {
 	}
 	fixture.Meet(t, x.a.NetNS, outside)
 	fixture.Meet(t, x.c.NetNS, outside)
+	forbidden := openDuplexTo(t, x.a, end{Name: "the host outside", NetNS: x.outside.NetNS, Addr: outside})
+	allowed := openDuplex(t, x.a, x.c)
+	for _, d := range []*duplex{forbidden, allowed} {
+		d.lives(t, time.Now())
+	}
+	since := time.Now()
 	policies := x.Network.NetworkV1().EgressNetworkPolicies(x.namespace)
 	o, err := policies.Create(t.Context(), &networkv1.EgressNetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
@@ -36,6 +43,8 @@ func seeEgressFirewall(t *testing.T, x *trio) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	forbidden.there.dies(t, allowed.there, since, "the host outside", fixture.SyncTime)
+	forbidden.back.dies(t, allowed.there, since, "the pod at the host outside", fixture.SyncTime)
 	t.Run("denied", func(t *testing.T) {
 		for _, p := range []pod{x.a, x.c} {
 			t.Run("to pod "+p.Name, func(t *testing.T) {

@@ -115,6 +115,7 @@ func (w *egressWorld) open(ctx context.Context, t *testing.T) (opened int) {
 // uplinks checks what leaves the nodes towards the host outside.
 type uplinks struct {
 	allowed map[uint16][]netip.Addr // sources by destination port; nil: the node's own address
+	stops   []func()
 
 	mu    sync.Mutex
 	times map[departure]time.Time // of the last packet
@@ -127,18 +128,19 @@ type departure struct {
 	source netip.Addr
 }
 
-// newUplinks watches until the test ends.
+// newUplinks watches until stop, or until the test ends.
 func newUplinks(t *testing.T, w *egressWorld) *uplinks {
 	t.Helper()
 	u := &uplinks{allowed: map[uint16][]netip.Addr{}, times: map[departure]time.Time{}, sent: map[departure]int{}}
 	for i, s := range w.spaces() {
 		port := openPort + uint16(i)
-		u.allowed[port] = s.ips
-		switch s {
-		case w.unhosted:
-			u.allowed[port] = []netip.Addr{}
-		case w.none:
+		switch {
+		case len(s.ips) == 0:
 			u.allowed[port] = nil
+		case s == w.unhosted:
+			u.allowed[port] = []netip.Addr{}
+		default:
+			u.allowed[port] = s.ips
 		}
 	}
 	for _, node := range w.nodes {
@@ -186,11 +188,18 @@ func (u *uplinks) watch(t *testing.T, node machine, own, to netip.Addr) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	u.stops = append(u.stops, sync.OnceFunc(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("watch the uplink of %s: %v", node.Name, err)
 		}
-	})
+	}))
+	t.Cleanup(u.stops[len(u.stops)-1])
+}
+
+func (u *uplinks) stop() {
+	for _, stop := range u.stops {
+		stop()
+	}
 }
 
 // last returns when the last packet with the source left the node.

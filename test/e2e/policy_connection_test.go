@@ -118,7 +118,13 @@ type talker struct {
 // openDuplex opens a TCP connection on which both ends talk.
 func openDuplex(t *testing.T, from, to pod) *duplex {
 	t.Helper()
-	opener, acceptor := connect(t, from.End(), to.End(), 0)
+	return openDuplexTo(t, from, to.End())
+}
+
+// openDuplexTo is openDuplex to what need not be a pod.
+func openDuplexTo(t *testing.T, from pod, to end) *duplex {
+	t.Helper()
+	opener, acceptor := connect(t, from.End(), to, 0)
 	d := newDuplex(t, from.Name+" to "+to.Name, opener, acceptor)
 	d.there.talks(t)
 	d.back.talks(t)
