@@ -19,6 +19,14 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
+// TestEgressFirewall: an EgressNetworkPolicy in mode subnet, which has no VNIDs.
+func TestEgressFirewall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: TestCapabilities sees egress firewalls in mode networkpolicy")
+	}
+	seeEgressFirewall(t, newTrio(t))
+}
+
 // seeEgressFirewall: a host outside is denied to the pods of the namespace on both nodes, while they reach each other, and allowed again by a rule before that.
 // Established connections to it end, in both directions.
 func seeEgressFirewall(t *testing.T, x *trio) {
