@@ -246,9 +246,14 @@ func TestEgressIPs_manyNamespaces(t *testing.T) {
 	}
 	a, _ := c.start(t, "n1@u1/5", "n2@u2/6", "n500@u500/7")
 	a.wantHost(fmt.Sprintf("host %v flows %v", addrsOf(all[:50]), sortedTexts(all[:50])))
-	if got := len(a.namespaces); got != ips+1 {
-		t.Errorf("the agent has %d namespaces in memory, want those with egress IPs and those with pods: %d", got, ips+1)
-	}
+	await.OK(t, testTimeout, func(context.Context) error {
+		a.EgressIPs.mu.Lock()
+		defer a.EgressIPs.mu.Unlock()
+		if got := len(a.namespaces); got != ips+1 {
+			return fmt.Errorf("the agent has %d namespaces in memory, want those with egress IPs and those with pods: %d", got, ips+1)
+		}
+		return nil
+	})
 	settle := func(what string, want int, change func(), source string) {
 		t.Helper()
 		before := c.bridge.Changes()
