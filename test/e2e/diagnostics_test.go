@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +81,7 @@ func testDiagnostics(t *testing.T, x *trio) {
 	seeTraffic(t, x)
 	seeDrops(t, x)
 	seeSupportBundle(t, x)
+	seeClosedReader(t, x)
 
 	for _, path := range []string{diagnostics.StatusPath, diagnostics.FlowsPath, diagnostics.TrafficPath} {
 		status, _, err := getFromAgent(t.Context(), x.a.NetNS, x.Addr(t, fixture.Node1), path, "")
@@ -283,26 +286,58 @@ func (c *cluster) kubectlOVSDN(ctx context.Context, into any, args ...string) er
 
 // runOVSDN runs `kubectl ovsdn` as the administrator.
 func (c *cluster) runOVSDN(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	var out, errOut bytes.Buffer
+	err = c.writeOVSDN(ctx, &out, &errOut, args...)
+	return out.String(), errOut.String(), err
+}
+
+// writeOVSDN is runOVSDN with writers.
+func (c *cluster) writeOVSDN(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
 	root, err := checkout.Root(".")
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	kubeconfig, err := c.Kubeconfig()
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	dir, err := os.MkdirTemp("", "kubectl-ovsdn-")
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
-		return "", "", err
+		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "kubectl-ovsdn"), append(args, "--kubeconfig="+path)...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err = cmd.Run()
-	return out.String(), errOut.String(), err
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	return cmd.Run()
+}
+
+// seeClosedReader runs commands whose output nobody reads any longer, as with `| head`: they end as other commands of a pipe do.
+func seeClosedReader(t *testing.T, x *trio) {
+	t.Helper()
+	for _, args := range [][]string{{"flows", fixture.Node1}, {"status", "--watch"}} {
+		fixture.Eventually(t, fixture.SyncTime, "end with the reader: "+strings.Join(args, " "), func(ctx context.Context) error {
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				return err
+			}
+			defer writer.Close()
+			if err := reader.Close(); err != nil {
+				return err
+			}
+			var stderr bytes.Buffer
+			err = x.writeOVSDN(ctx, writer, &stderr, args...)
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) {
+				return fmt.Errorf("got error %v, want SIGPIPE", err)
+			}
+			if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {
+				return fmt.Errorf("got %w with errors %q, want SIGPIPE without", err, stderr.String())
+			}
+			return nil
+		})
+	}
 }
