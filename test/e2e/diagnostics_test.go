@@ -315,7 +315,7 @@ func (c *cluster) writeOVSDN(ctx context.Context, stdout, stderr io.Writer, args
 	return cmd.Run()
 }
 
-// seeClosedReader runs commands whose output nobody reads any longer, as with `| head`: they end as other commands of a pipe do.
+// seeClosedReader runs commands whose output is a pipe without a reader, as with `| head`: they end as other commands of a pipe do.
 func seeClosedReader(t *testing.T, x *trio) {
 	t.Helper()
 	for _, args := range [][]string{{"flows", fixture.Node1}, {"status", "--watch"}} {

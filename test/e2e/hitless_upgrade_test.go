@@ -178,12 +178,17 @@ func (c *cluster) upgrade(t *testing.T, program string) (restore func()) {
 }
 
 // buildWith is the lab's own build with another agent.
-func (c *cluster) buildWith(t *testing.T, program string) lab.Build {
+func (c *cluster) buildWith(t *testing.T, agent string) lab.Build {
+	t.Helper()
+	return c.buildOf(t, agent, filepath.Join(c.BinDir(), controllerService))
+}
+
+// buildOf is the lab's own build with another agent and another controller.
+func (c *cluster) buildOf(t *testing.T, agent, controller string) lab.Build {
 	t.Helper()
 	dir := t.TempDir()
 	for name, source := range map[string]string{
-		agentService: program, controllerService: filepath.Join(c.BinDir(), controllerService), "ovsdn-cni": filepath.Join(c.BinDir(), "ovsdn-cni"),
-		"portmap": filepath.Join(c.BinDir(), "portmap"),
+		agentService: agent, controllerService: controller, "ovsdn-cni": filepath.Join(c.BinDir(), "ovsdn-cni"), "portmap": filepath.Join(c.BinDir(), "portmap"),
 	} {
 		if err := os.Symlink(source, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)

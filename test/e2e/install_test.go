@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,7 @@ func TestInstallation(t *testing.T) {
 		t.Fatal(err)
 	}
 	x = trioOn(t, c)
+	t.Run("two versions", func(t *testing.T) { testTwoVersions(t, x, earlier) })
 	t.Run("upgrade", func(t *testing.T) { testUpgrade(t, x, earlier) })
 	t.Run("power", func(t *testing.T) { testPower(t, x) })
 }
@@ -145,6 +147,31 @@ func testRollout(t *testing.T, x *trio) {
 		t.Logf("all are replaced after %.1fs", time.Since(began).Seconds())
 	}, fineStreamOf(x.a, x.c))
 	talks.stay(t)
+}
+
+// testTwoVersions: this version's kubectl ovsdn has answers from controllers and agents of another commit, and from those of two commits, as during an upgrade.
+func testTwoVersions(t *testing.T, x *trio, earlier lab.Build) {
+	agent, controller := filepath.Join(earlier.BinDir, agentService), filepath.Join(earlier.BinDir, controllerService)
+	from, to := "pod/"+x.namespace+"/"+x.a.Name, "pod/"+x.namespace+"/"+x.c.Name
+	answer := func(t *testing.T) {
+		for _, args := range [][]string{
+			{"status"}, {"flows", fixture.Node1, from}, {"trace", from, to, "--tcp=80"}, {"probe", from, to, "--icmp"}, {"drops"}, {"top", "pods"},
+			{"verify", "--namespace=" + x.namespace},
+		} {
+			fixture.Eventually(t, fixture.SyncTime, "kubectl ovsdn "+strings.Join(args, " "), func(ctx context.Context) error { return x.kubectlOVSDN(ctx, nil, args...) })
+		}
+	}
+	t.Run("both of the other", answer)
+	for _, v := range []struct{ name, agent, controller string }{
+		{"agents of the other", agent, filepath.Join(x.BinDir(), controllerService)},
+		{"controllers of the other", filepath.Join(x.BinDir(), agentService), controller},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			x.reload(t, x.buildOf(t, v.agent, v.controller))
+			answer(t)
+		})
+	}
+	x.reload(t, earlier)
 }
 
 // testUpgrade: under traffic, another commit's installation is upgraded to this one, then to a version with other tables, then back.
