@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -282,71 +281,4 @@ func (c *cluster) wantBalanced(nodes, ips int) {
 		}
 		return nil
 	})
-}
-
-// testMany: of 1,000 namespaces 100 have an egress IP, on 20 nodes.
-func testMany(t *testing.T, c *cluster) {
-	if testing.Short() {
-		t.Skip("complete tier: creates 1,000 objects, and compares times")
-	}
-	const nodes, namespaces, ips = 20, 1000, 100
-	for n := 1; n <= nodes; n++ {
-		c.addNode(n, everywhere)
-	}
-	for i := range namespaces {
-		var own []string
-		if i < ips {
-			own = []string{fmt.Sprint("192.0.2.", 1+i)}
-		}
-		c.setNamespace(fmt.Sprint("ns", i), uint32(100+i), own...) //nolint:gosec // small
-	}
-	c.writes.Store(0)
-	start := cpuTime(t)
-	_, stop := c.lead()
-	defer stop()
-	c.wantBalanced(nodes, ips)
-	c.awaitProbed(nodes)
-	c.log("assigned", start)
-	before, err := c.placement(t.Context())
-	c.must(err)
-	start = cpuTime(t)
-	died := time.Now()
-	c.kill(true, 7)
-	await.OK(t, timeout, func(ctx context.Context) error {
-		got, err := c.placement(ctx)
-		if err == nil && got[nodeName(7)] != "*" {
-			err = fmt.Errorf("node07 has %q", got[nodeName(7)])
-		}
-		return err
-	})
-	took := time.Since(died)
-	c.wantBalanced(nodes-1, ips)
-	t.Logf("removed the IPs of the dead node after %v, all moved after %v", took, time.Since(died))
-	if limit := 3 * time.Second; took > limit {
-		t.Errorf("removed the IPs of the dead node after %v, want at most %v", took, limit)
-	}
-	c.log("moved", start)
-	after, err := c.placement(t.Context())
-	c.must(err)
-	for name, ips := range before {
-		for ip := range strings.FieldsSeq(ips) {
-			if name != nodeName(7) && !slices.Contains(strings.Fields(after[name]), ip) {
-				t.Errorf("%s left %s, which lives", ip, name)
-			}
-		}
-	}
-}
-
-// log logs the writes and the CPU time of this process since start, and clears the writes.
-func (c *cluster) log(what string, start time.Duration) {
-	c.t.Helper()
-	c.t.Logf("%s: %d writes, %v CPU time of the test", what, c.writes.Swap(0), cpuTime(c.t)-start)
-}
-
-func cpuTime(t *testing.T) time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

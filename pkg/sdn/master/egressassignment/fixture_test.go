@@ -113,13 +113,19 @@ func (t countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// lead starts a controller in mode multitenant, and returns it with the function that stops it.
-func (c *cluster) lead() (controller *Controller, stop func()) {
+// clients returns those of a controller, whose writes are counted.
+func (c *cluster) clients() (kubernetes.Interface, networkclient.Interface) {
 	c.t.Helper()
 	cfg := rest.CopyConfig(c.rest)
 	cfg.QPS, cfg.Burst = 200, 400
 	cfg.WrapTransport = transport.Wrappers(func(t http.RoundTripper) http.RoundTripper { return countingTransport{t, &c.writes} })
-	kube, network := apitest.Clients(c.t, cfg)
+	return apitest.Clients(c.t, cfg)
+}
+
+// lead starts a controller in mode multitenant, and returns it with the function that stops it.
+func (c *cluster) lead() (controller *Controller, stop func()) {
+	c.t.Helper()
+	kube, network := c.clients()
 	kubeInformers := informers.NewSharedInformerFactory(kube, 0)
 	networkInformers := networkinformers.NewSharedInformerFactory(network, 0)
 	controller, err := New(Clients{Network: network, Events: recorder{c: c}}, Informers{
