@@ -76,10 +76,13 @@ type PeerProblem struct {
 	Problem string `json:"problem"`
 }
 
+// HostFirewall is in the place of a table for the agent's rules in iptables of the host.
+const HostFirewall = "host"
+
 // NodeDrop is the number of packets that flows of a table have dropped for one reason.
 type NodeDrop struct {
-	Table   string `json:"table"`  // its name
-	Reason  string `json:"reason"` // as the label of metric ovsdn_dropped_packets_total, or policy
+	Table   string `json:"table"`  // its name, or HostFirewall
+	Reason  string `json:"reason"` // as the label of metric ovsdn_dropped_packets_total, or policy; of HostFirewall the comment of the rule
 	Packets uint64 `json:"packets"`
 }
 

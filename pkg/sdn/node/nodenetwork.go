@@ -309,7 +309,7 @@ func (n *nodeNetwork) run(ctx context.Context) error {
 		a.bridge.Watch(ctx, br0.OnEvent(n.store, reconciler, repair, n.onConnected...))
 	})
 	start(reconciler.Run)
-	sampler := a.metrics.NewSampler(a.bridge, n.node, a.NodeName)
+	sampler := a.metrics.NewSampler(a.bridge, n.firewall.Drops, n.node, a.NodeName)
 	a.metrics.SetNetwork(n.metricSources(sampler))
 	n.setDiagnostics(sampler)
 	start(sampler.Run)

@@ -99,6 +99,6 @@ func (m *Metrics) ObserveCNI(h cniserver.Handler) cniserver.Handler {
 }
 
 // NewSampler returns a sampler for a set-up of the node's network. Only one of them may run at a time.
-func (m *Metrics) NewSampler(source Statistics, node pipeline.Node, nodeName string) *Sampler {
-	return newSampler(source, node, nodeName, &m.samples)
+func (m *Metrics) NewSampler(source Statistics, host HostDrops, node pipeline.Node, nodeName string) *Sampler {
+	return newSampler(source, host, node, nodeName, &m.samples)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -32,10 +33,11 @@ import (
 
 // switchStatistics are statistics of a switch that can be unavailable.
 type switchStatistics struct {
-	err      error
-	zonesErr error
-	static   []native.Drop
-	peers    []native.Drop
+	hostDropped uint64
+	err         error
+	zonesErr    error
+	static      []native.Drop
+	peers       []native.Drop
 
 	firewalls []native.Drop
 }
@@ -67,6 +69,12 @@ func (s *switchStatistics) DatapathStats(context.Context) (native.DatapathStats,
 	return native.DatapathStats{Hit: 900, Missed: 100, Lost: 2, Flows: 50, Masks: 6}, s.err
 }
 
+// hostDrops counts 3 packets more at each call.
+func (s *switchStatistics) hostDrops(context.Context) ([]hostnet.RuleDrops, error) {
+	s.hostDropped += 3
+	return []hostnet.RuleDrops{{Rule: "-j DROP", Comment: "VXLAN of an unknown VTEP", Packets: s.hostDropped}}, s.err
+}
+
 func (s *switchStatistics) ZoneUse(_ context.Context, zones ovs.Zones) (native.ZoneUse, error) {
 	return native.ZoneUse{Total: int(zones.First), Fullest: 50, Ratio: 0.5}, cmp.Or(s.zonesErr, s.err)
 }
@@ -95,7 +103,7 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	}
 	m := New(func() error { return nil })
 	st.Observe(m.flows)
-	sampler := newSampler(from, testNode(), "node1", &m.samples)
+	sampler := newSampler(from, from.hostDrops, testNode(), "node1", &m.samples)
 	m.network.Store(&Network{
 		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
 		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 }, BeyondBudget: func() (namespaces, flows int) { return 1, 2000 },
@@ -180,7 +188,8 @@ func TestMetrics(t *testing.T) {
 		`ovsdn_dropped_packets_total{reason="spoofed-source",table="pod-ingress"} 11`, `ovsdn_dropped_packets_total{reason="isolation",table="isolation"} 12`,
 		`ovsdn_dropped_packets_total{reason="other",table="classify"} 3`, `ovsdn_dropped_packets_total{reason="unknown-peer",table="tunnel-ingress"} 13`,
 		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`, `ovsdn_dropped_packets_total{reason="egress-firewall",table="egress-firewall"} 9`,
-		`ovsdn_dropped_packets_total{reason="endpoint",table="endpoint-verdict"} 6`, "ovsdn_switch_sample_failures_total 0",
+		`ovsdn_dropped_packets_total{reason="endpoint",table="endpoint-verdict"} 6`, `ovsdn_host_dropped_packets_total{rule="VXLAN of an unknown VTEP"} 3`,
+		"ovsdn_switch_sample_failures_total 0",
 		"ovsdn_datapath_upcalls_total 100", "ovsdn_datapath_lost_packets_total 2", "ovsdn_datapath_masks 6", "ovsdn_conntrack_entries 400",
 		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,
 		`ovsdn_cni_request_duration_seconds_count{result="retry",verb="DEL"} 1`, `ovsdn_cni_request_duration_seconds_count{result="success",verb="DEL"} 1`,

@@ -17,7 +17,7 @@ type nodeCollector struct {
 	flowsInstalled, groups, meters, ownersRefused                 metrics.Family
 	drift, repairs, conflicts, rejections                         metrics.Family
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
-	peerLoss, peerRTT                                             metrics.Family
+	peerLoss, peerRTT, hostDropped                                metrics.Family
 	denied, deniedReported                                        metrics.Family
 	upcalls, hits, lost, megaflows, masks, sampleFailures         metrics.Family
 	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
@@ -56,6 +56,8 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		peerRTT:      gauge("ovsdn_worst_peer_rtt_seconds", "Average round-trip time of probes, of the 20 worst paths to other nodes.", "node", "path"),
 		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows, and those of remote nodes and egress firewalls, dropped, by table and reason.", "table", "reason"),
 
+		hostDropped: counter("ovsdn_host_dropped_packets_total", "Packets that the agent's rules in iptables of the host dropped or rejected, by the comment of the rule.", "rule"),
+
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
 		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),
 
@@ -78,7 +80,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
 	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.firewallsRefused, c.firewallFlowsRefused, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
-		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.peerLoss, c.peerRTT, c.denied, c.deniedReported,
+		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.hostDropped, c.peerLoss, c.peerRTT, c.denied, c.deniedReported,
 		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
 
@@ -149,6 +151,9 @@ func (c *nodeCollector) collectSample(to chan<- prometheus.Metric, s sample) {
 	}
 	for d, packets := range s.drops {
 		metrics.Send(to, c.dropped, packets, c.tables[d.table], d.reason)
+	}
+	for rule, packets := range s.hostDrops {
+		metrics.Send(to, c.hostDropped, packets, rule)
 	}
 	if d := s.datapath; d != nil {
 		metrics.Send(to, c.hits, d.Hit)

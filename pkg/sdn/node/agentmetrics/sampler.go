@@ -3,6 +3,7 @@ package agentmetrics
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -38,10 +40,14 @@ type Statistics interface {
 	Tracker(context.Context) (native.Tracker, error)
 }
 
+// HostDrops returns the counters of the rules of the host's firewall.
+type HostDrops func(context.Context) ([]hostnet.RuleDrops, error)
+
 // sample is the state of the switch at one time. Parts that could not be read are nil.
 type sample struct {
 	tables    []openflow.TableStats
-	drops     map[drop]uint64 // packets
+	drops     map[drop]uint64   // packets
+	hostDrops map[string]uint64 // packets by the comment of the rule
 	datapath  *native.DatapathStats
 	conntrack *conntrackSample
 }
@@ -60,6 +66,7 @@ type drop struct {
 // Sampler reads the statistics of the switch in the background.
 type Sampler struct {
 	source Statistics
+	host   HostDrops            // nil: no firewall
 	cookie uint64               // of static flows
 	zones  []pipeline.ZoneLimit // that have limits; only these have counts
 	totals *sampleTotals
@@ -71,12 +78,13 @@ type Sampler struct {
 // sampleTotals are what samples of all set-ups of the node's network have added up. Only one sampler uses it at a time.
 type sampleTotals struct {
 	static, peers, firewalls dropCounter
-	failures                 atomic.Uint64   // reads that failed
-	failing                  map[string]bool // the parts whose last read failed
+	host                     increases[string, string] // by rule and its comment
+	failures                 atomic.Uint64             // reads that failed
+	failing                  map[string]bool           // the parts whose last read failed
 }
 
-func newSampler(source Statistics, node pipeline.Node, nodeName string, totals *sampleTotals) *Sampler {
-	s := &Sampler{source: source, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
+func newSampler(source Statistics, host HostDrops, node pipeline.Node, nodeName string, totals *sampleTotals) *Sampler {
+	s := &Sampler{source: source, host: host, totals: totals, cookie: pipeline.Owner{Kind: pipeline.KindNode, Key: nodeName}.Cookie()}
 	if node.LimitsZones() {
 		s.zones = node.ZoneLimits(0) // the limits themselves are read
 	}
@@ -95,6 +103,9 @@ func (s *Sampler) Drops() (all []diagnostics.NodeDrop) {
 	last, tables := s.get(), pipeline.TableNames()
 	for d, packets := range last.drops {
 		all = append(all, diagnostics.NodeDrop{Table: tables[d.table], Reason: d.reason, Packets: packets})
+	}
+	for comment, packets := range last.hostDrops {
+		all = append(all, diagnostics.NodeDrop{Table: diagnostics.HostFirewall, Reason: comment, Packets: packets})
 	}
 	for _, t := range last.tables {
 		if t.Table == pipeline.IngressDeniedTable || t.Table == pipeline.EgressDeniedTable {
@@ -147,6 +158,12 @@ func (s *Sampler) sample(ctx context.Context, slow bool) {
 		if !failed("drops of egress firewalls", err) {
 			s.totals.firewalls.add(withoutDefault(firewalls))
 		}
+		if s.host != nil {
+			rules, err := s.host(ctx)
+			if !failed("drops of the host's firewall", err) {
+				s.totals.addHost(rules)
+			}
+		}
 		next.datapath, next.conntrack = nil, nil
 		if stats, err := s.source.DatapathStats(ctx); !failed("datapath", err) {
 			next.datapath = &stats
@@ -158,7 +175,7 @@ func (s *Sampler) sample(ctx context.Context, slow bool) {
 			}
 		}
 	}
-	next.drops = s.totals.drops()
+	next.drops, next.hostDrops = s.totals.drops(), maps.Clone(s.totals.host.total)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = next
@@ -220,32 +237,58 @@ func withoutDefault(drops []native.Drop) []native.Drop {
 	return others
 }
 
-// dropCounter adds the increases of flows' counters up. The sum of the counters would decrease whenever a flow is removed or replaced. The first
-// counters only are the baseline: flows outlive the agent, and Prometheus would take an old count for an increase.
-type dropCounter struct {
-	last  map[ovs.Key]uint64
-	total map[drop]uint64
+func (t *sampleTotals) addHost(rules []hostnet.RuleDrops) {
+	now := make([]reading[string, string], len(rules))
+	for i, r := range rules {
+		now[i] = reading[string, string]{r.Rule, r.Comment, r.Packets}
+	}
+	t.host.add(now)
 }
 
+// dropCounter adds up the packets that flows dropped.
+type dropCounter struct{ increases[ovs.Key, drop] }
+
 func (c *dropCounter) add(drops []native.Drop) {
-	last := make(map[ovs.Key]uint64, len(drops))
-	isFirst := c.last == nil
-	if isFirst {
-		c.total = map[drop]uint64{}
-	}
+	now := make([]reading[ovs.Key, drop], 0, len(drops))
 	for _, d := range drops {
 		if d.Table == pipeline.IngressDeniedTable || d.Table == pipeline.EgressDeniedTable {
 			continue // ovsdn_denied_packets_total has these
 		}
-		last[d.Key] = d.Packets
-		increase := d.Packets
-		if before := c.last[d.Key]; before <= increase {
+		now = append(now, reading[ovs.Key, drop]{d.Key, drop{d.Table, pipeline.DropReason(d.Table, d.Priority)}, d.Packets})
+	}
+	c.increases.add(now)
+}
+
+// increases adds the increases of counters up, by label. The sum of the counters would decrease whenever a flow or a rule is removed or replaced. The first
+// counters only are the baseline: flows outlive the agent, and Prometheus would take an old count for an increase.
+type increases[Key, Label comparable] struct {
+	last  map[Key]uint64
+	total map[Label]uint64
+}
+
+// reading is a counter of packets.
+type reading[Key, Label comparable] struct {
+	key     Key
+	label   Label
+	packets uint64
+}
+
+func (c *increases[Key, Label]) add(now []reading[Key, Label]) {
+	last := make(map[Key]uint64, len(now))
+	isFirst := c.last == nil
+	if isFirst {
+		c.total = map[Label]uint64{}
+	}
+	for _, r := range now {
+		last[r.key] = r.packets
+		increase := r.packets
+		if before := c.last[r.key]; before <= increase {
 			increase -= before
 		}
 		if isFirst {
 			increase = 0
 		}
-		c.total[drop{d.Table, pipeline.DropReason(d.Table, d.Priority)}] += increase
+		c.total[r.label] += increase
 	}
 	c.last = last
 }

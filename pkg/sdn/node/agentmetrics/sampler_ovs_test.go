@@ -46,7 +46,7 @@ func TestSampler_realSwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newSampler(bridge, n, "node1", &sampleTotals{})
+	s := newSampler(bridge, nil, n, "node1", &sampleTotals{})
 	s.sample(t.Context(), true)
 	// A spoofed packet: the port has no flows of a pod.
 	var hex strings.Builder

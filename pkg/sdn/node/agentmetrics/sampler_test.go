@@ -1,8 +1,10 @@
 package agentmetrics
 
 import (
+	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,13 +14,15 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Counters of flows that were removed, replaced or lost with a restart of vswitchd never decrease the sums.
 func TestSampler_monotonic(t *testing.T) {
 	from := &switchStatistics{}
-	s := newSampler(from, testNode(), "node1", &sampleTotals{})
+	s := newSampler(from, nil, testNode(), "node1", &sampleTotals{})
 	peer := func(addr string, packets uint64) native.Drop {
 		return native.Drop{Key: ovs.Key{Table: 10, Priority: 50, Match: "tun_src=" + addr}, Packets: packets}
 	}
@@ -37,10 +41,40 @@ func TestSampler_monotonic(t *testing.T) {
 	}
 }
 
+// Counters of the host's rules are added up by comment, and do not decrease when a rule is replaced.
+func TestSampler_hostDrops(t *testing.T) {
+	var rules []hostnet.RuleDrops
+	var failure error
+	s := newSampler(&switchStatistics{}, func(context.Context) ([]hostnet.RuleDrops, error) { return rules, failure }, testNode(), "node1", &sampleTotals{})
+	rule := func(name string, packets uint64) hostnet.RuleDrops {
+		return hostnet.RuleDrops{Rule: name, Comment: "VXLAN of an unknown VTEP", Packets: packets}
+	}
+	for i, step := range []struct {
+		rules   []hostnet.RuleDrops
+		failure error
+		want    uint64
+	}{
+		{[]hostnet.RuleDrops{rule("a", 5)}, nil, 0},
+		{[]hostnet.RuleDrops{rule("a", 6), rule("b", 2)}, nil, 3},
+		{nil, errors.New("iptables is locked"), 3},
+		{[]hostnet.RuleDrops{rule("a", 1), rule("b", 2)}, nil, 4},
+	} {
+		rules, failure = step.rules, step.failure
+		s.sample(t.Context(), true)
+		if got := s.get().hostDrops["VXLAN of an unknown VTEP"]; got != step.want {
+			t.Errorf("step %d: got %d packets, want %d", i, got, step.want)
+		}
+	}
+	want := diagnostics.NodeDrop{Table: diagnostics.HostFirewall, Reason: "VXLAN of an unknown VTEP", Packets: 4}
+	if got := s.Drops(); !slices.Contains(got, want) {
+		t.Errorf("got drops %v, want %v", got, want)
+	}
+}
+
 // What the switch did not answer is absent, except for the sums.
 func TestSampler_unavailable(t *testing.T) {
 	from := &switchStatistics{static: []native.Drop{{Key: ovs.Key{Table: 20}, Packets: 11}}}
-	s := newSampler(from, testNode(), "node1", &sampleTotals{})
+	s := newSampler(from, nil, testNode(), "node1", &sampleTotals{})
 	s.sample(t.Context(), true)
 	from.static = []native.Drop{{Key: ovs.Key{Table: 20}, Packets: 22}}
 	s.sample(t.Context(), true)
@@ -71,7 +105,7 @@ func TestSampler_restart(t *testing.T) {
 		want  uint64
 	}{{peer(1000), 0}, {peer(1003), 3}, {peer(1004), 4}} {
 		from.peers = step.peers
-		s := newSampler(from, testNode(), "node1", &totals) // of a new set-up
+		s := newSampler(from, nil, testNode(), "node1", &totals) // of a new set-up
 		s.sample(t.Context(), true)
 		got := s.get().drops
 		if packets, ok := got[forged]; !ok || packets != step.want || got[spoofed] != 0 {
@@ -83,7 +117,7 @@ func TestSampler_restart(t *testing.T) {
 // The entries of the tracker are reported without those of zones, which a node without limits does not have.
 func TestSampler_zones(t *testing.T) {
 	from := &switchStatistics{zonesErr: errors.New("no such zone")}
-	s := newSampler(from, testNode(), "node1", &sampleTotals{})
+	s := newSampler(from, nil, testNode(), "node1", &sampleTotals{})
 	s.sample(t.Context(), true)
 	if got := s.get().conntrack; got == nil || got.tracker.Used != 400 || len(got.zones) > 0 {
 		t.Errorf("zones can't be read: got %+v, want 400 entries without zones", got)
@@ -91,7 +125,7 @@ func TestSampler_zones(t *testing.T) {
 	unlimited := testNode()
 	unlimited.Mode, unlimited.BalancesServices = config.ModeSubnet, false
 	from.zonesErr = nil
-	s = newSampler(from, unlimited, "node1", &sampleTotals{})
+	s = newSampler(from, nil, unlimited, "node1", &sampleTotals{})
 	s.sample(t.Context(), true)
 	if got := s.get().conntrack; got == nil || got.tracker.Used != 400 || len(got.zones) > 0 {
 		t.Errorf("zones have no limits: got %+v, want 400 entries without zones", got)
@@ -102,7 +136,7 @@ func TestSampler_zones(t *testing.T) {
 func TestSampler_reportsFailures(t *testing.T) {
 	from := &switchStatistics{}
 	var totals sampleTotals
-	s := newSampler(from, testNode(), "node1", &totals)
+	s := newSampler(from, nil, testNode(), "node1", &totals)
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
 	ctx := klog.NewContext(t.Context(), logger)
 	for _, err := range []error{nil, ovs.NewUnavailable(os.ErrNotExist), ovs.NewUnavailable(os.ErrNotExist), nil, nil} {

@@ -9,6 +9,7 @@ import (
 // iptablesClient is the part of *iptables.IPTables that Firewall uses.
 type iptablesClient interface {
 	List(table, chain string) ([]string, error)
+	ListWithCounters(table, chain string) ([]string, error)
 	NewChain(table, chain string) error
 	ClearAndDeleteChain(table, chain string) error
 	Insert(table, chain string, pos int, rule ...string) error

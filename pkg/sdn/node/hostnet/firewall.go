@@ -293,9 +293,7 @@ func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
 // list returns a chain's rules, and whether the chain exists.
 func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err error) {
 	lines, err := f.iptables.List(table, chain)
-	// Status 1 means that the chain does not exist, or that iptables can't read it because nft wrote it. NewChain then fails with the
-	// reason.
-	if failed := (*iptables.Error)(nil); errors.As(err, &failed) && failed.ExitStatus() == 1 {
+	if isNoChain(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -311,6 +309,12 @@ func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err err
 		}
 	}
 	return rules, true, nil
+}
+
+// isNoChain reports that the chain does not exist, or that iptables can't read it because nft wrote it. NewChain then fails with the reason.
+func isNoChain(err error) bool {
+	failed := (*iptables.Error)(nil)
+	return errors.As(err, &failed) && failed.ExitStatus() == 1
 }
 
 // Remove deletes the chains and the jumps to them, for an uninstall. It continues after errors and joins them.

@@ -21,6 +21,7 @@ import (
 // 192.0.2.1. tun0 is a veth here, and the pods share one namespace: the test has no bridge.
 type network struct {
 	pods, outside ns.NetNS
+	firewall      *Firewall
 }
 
 func newNetwork(t *testing.T, c FirewallConfig) network {
@@ -53,9 +54,9 @@ func newNetworkHere(t *testing.T, c FirewallConfig) network {
 	syncTun0(t, node1())
 	// The host drops by default.
 	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
-	f := newFirewall(t, c)
-	f.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
-	syncFirewall(t, f)
+	n.firewall = newFirewall(t, c)
+	n.firewall.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
+	syncFirewall(t, n.firewall)
 	return n
 }
 

@@ -46,6 +46,34 @@ func FuzzParseRule(f *testing.F) {
 	})
 }
 
+func TestParseDrops(t *testing.T) {
+	for line, want := range map[string]RuleDrops{
+		`-A X -i tun0 -m comment --comment "no access" -c 3 180 -j DROP`: {`-i tun0 -m comment --comment "no access" -j DROP`, "no access", 3},
+		`-A X -c 7 0 -j REJECT --reject-with icmp-port-unreachable`:      {`-j REJECT --reject-with icmp-port-unreachable`, "", 7},
+		`-A X -i tun0 -m comment --comment "allowed" -c 3 180 -j ACCEPT`: {},
+		`-A X -j DROP`:  {},
+		`-N X -c 3 180`: {},
+		`-A X -c 3`:     {},
+		``:              {},
+	} {
+		if got, ok, err := parseDrops(line); err != nil || ok != (want.Rule != "") || got != want && ok {
+			t.Errorf("%s: got %v, %v, %v; want %v", line, got, ok, err, want)
+		}
+	}
+	_, _, err := parseDrops(`-A X -c many 180 -j DROP`)
+	wantError(t, err, "counters", "many")
+}
+
+func FuzzParseDrops(f *testing.F) {
+	f.Add(`-A OVSDN-GUARD-VXLAN -p udp -m udp --dport 4789 -m comment --comment "VXLAN of an unknown VTEP" -c 2 100 -j DROP`)
+	f.Add(`-A X -j DROP -c`)
+	f.Fuzz(func(t *testing.T, line string) {
+		if d, ok, err := parseDrops(line); (!ok || err != nil) && d.Packets > 0 {
+			t.Errorf("got %d packets of no rule, error %v", d.Packets, err)
+		}
+	})
+}
+
 // TestEdits checks on random chains that edits lead where they should, and that no rule which is in the chain
 // before and after is ever missing on the way.
 func TestEdits(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,12 @@ func TestVXLANFromUnknownVTEPsIsDropped(t *testing.T) {
 	}
 	if got := droppedIn(t, "OVSDN-GUARD-VXLAN"); got != "2" {
 		t.Errorf("got %s dropped packets, want 2", got)
+	}
+	drops, err := n.firewall.Drops(t.Context())
+	must(t, err)
+	drops = slices.DeleteFunc(drops, func(d RuleDrops) bool { return d.Packets == 0 })
+	if len(drops) != 1 || drops[0].Comment != "VXLAN of an unknown VTEP" || drops[0].Packets != 2 {
+		t.Errorf("got drops %v, want 2 of unknown VTEPs", drops)
 	}
 }
 
