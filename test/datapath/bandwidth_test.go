@@ -178,6 +178,7 @@ func TestBandwidthIsPrecise(t *testing.T) {
 	client, server := c.pod(0, 0), c.pod(0, 1)
 	b.install(t)
 	measures := map[string]func(*testing.T, *datapath.Pod, *datapath.Pod, float64) float64{"TCP": measureTCP, "UDP": measureUDP}
+	surplus := map[string]float64{"TCP": 1.2, "UDP": 1.5} // of the limit, without which a limit shows nothing
 	unlimited := map[string]float64{}
 	for name, measure := range measures {
 		unlimited[name] = measure(t, client, server, 2e9)
@@ -186,7 +187,7 @@ func TestBandwidthIsPrecise(t *testing.T) {
 	for _, limit := range []uint64{1e6, 1e7, 1e8, 5e8, 1e9} {
 		for direction, limits := range map[string]map[*datapath.Pod]config.Bandwidth{"egress": {client: {Egress: limit}}, "ingress": {server: {Ingress: limit}}} {
 			for name, measure := range measures {
-				if unlimited[name] < 1.5*float64(limit) {
+				if unlimited[name] < surplus[name]*float64(limit) {
 					t.Logf("%d Mbit/s of %s by %s is not measured: this machine reaches %.0f Mbit/s", limit/1e6, direction, name, unlimited[name]/1e6)
 					continue
 				}
