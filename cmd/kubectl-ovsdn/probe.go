@@ -28,11 +28,11 @@ func probeCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	cmd := &cobra.Command{
 		Use:   "probe SOURCE DESTINATION",
 		Short: "Send a packet from a pod, and show whether it is answered",
-		Long: "Send one packet from the network namespace of a pod: open and close a TCP connection, or send a UDP datagram of one byte or an ICMP echo request. Nothing\n" +
-			"runs in the pod. SOURCE is pod/NAMESPACE/NAME, DESTINATION also service/NAMESPACE/NAME, node/NAME or an IPv4 address outside of the pod network. You need\n" +
+		Long: "Send one packet from the network namespace of a pod: open and close a TCP connection, or send a UDP datagram of one byte or an ICMP echo request, which is\n" +
+			"the default, except to services: their only TCP port. Nothing runs in the pod. SOURCE is pod/NAMESPACE/NAME, DESTINATION also service/NAMESPACE/NAME, node/NAME or an IPv4 address outside of the pod network. You need\n" +
 			"the right to create probes.diagnostics.ovsdn.io in the namespaces of both. The exit code is 0 if the packet is answered, else 1. To see what drops it, use\n" +
 			"kubectl ovsdn trace.",
-		Example: "  kubectl ovsdn probe pod/shop/web pod/shop/db --tcp 5432\n  kubectl ovsdn probe pod/shop/web service/shop/db\n  kubectl ovsdn probe pod/shop/web node/node1 --icmp",
+		Example: "  kubectl ovsdn probe pod/shop/web pod/shop/db --tcp 5432\n  kubectl ovsdn probe pod/shop/web service/shop/db\n  kubectl ovsdn probe pod/shop/web node/node1",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 			switch len(args) {
 			case 0:
@@ -58,7 +58,7 @@ func probeCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	format.AddFlags(cmd)
 	cmd.Flags().Int32Var(&p.tcp, "tcp", 0, "TCP `port` of the destination, or of the service")
 	cmd.Flags().Int32Var(&p.udp, "udp", 0, "UDP `port` of the destination, or of the service")
-	cmd.Flags().BoolVar(&p.icmp, "icmp", false, "an ICMP echo request")
+	cmd.Flags().BoolVar(&p.icmp, icmpFlag, false, icmpUsage)
 	cmd.Flags().DurationVar(&p.timeout, "timeout", diagnostics.DefaultProbeSeconds*time.Second, fmt.Sprintf("`time` to wait for an answer, in seconds, at most %ds", diagnostics.MaxProbeSeconds))
 	return cmd
 }

@@ -43,6 +43,7 @@ func TestProbe_requests(t *testing.T) {
 	for args, want := range map[string]string{
 		"pod/shop/web pod/other/db --udp 53 --timeout 10s": `{"source":"pod/shop/web","destination":"pod/other/db","protocol":"UDP","port":53,"timeoutSeconds":10}`,
 		"pod/web service/db -n shop":                       `{"source":"pod/shop/web","destination":"service/shop/db","timeoutSeconds":3}`,
+		"pod/shop/web pod/other/db":                        `{"source":"pod/shop/web","destination":"pod/other/db","protocol":"ICMP","timeoutSeconds":3}`,
 		"pod/shop/web 203.0.113.5 --icmp":                  `{"source":"pod/shop/web","destination":"203.0.113.5","protocol":"ICMP","timeoutSeconds":3}`,
 	} {
 		code, _, errOut := api.run(t.Context(), append([]string{"probe"}, strings.Fields(args)...)...)
@@ -52,7 +53,7 @@ func TestProbe_requests(t *testing.T) {
 		}
 	}
 	for _, args := range []string{
-		"", "pod/shop/web", "pod/shop/web pod/shop/db", "node/node1 pod/shop/db --icmp", "203.0.113.5 pod/shop/db --icmp", "pod/shop/web pod/shop/db --sctp 7", "pod/shop/web pod/shop/db --tcp 0",
+		"", "pod/shop/web", "node/node1 pod/shop/db --icmp", "203.0.113.5 pod/shop/db --icmp", "pod/shop/web pod/shop/db --sctp 7", "pod/shop/web pod/shop/db --tcp 0",
 		"pod/shop/web pod/shop/db --tcp 1 --icmp", "pod/shop/web pod/shop/db --icmp --timeout 11s", "pod/shop/web pod/shop/db --icmp --timeout 1500ms", "pod/shop/web pod/shop/db --icmp --timeout 0s",
 	} {
 		if code, _, errOut := api.run(t.Context(), append([]string{"probe"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(errOut, "--help") {

@@ -31,6 +31,12 @@ type tracePrinter struct {
 	icmp                       bool
 }
 
+// icmpFlag is the flag of the protocol that packets have by default, except of those to services.
+const (
+	icmpFlag  = "icmp"
+	icmpUsage = "an ICMP echo request, the default if the destination is no service"
+)
+
 func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	format := genericclioptions.NewPrintFlags("")
 	t := &tracePrinter{IOStreams: streams}
@@ -39,9 +45,10 @@ func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 		Short: "Show the path of a packet over the nodes, and what drops it",
 		Long: "Show the path of the first packet of a connection over the nodes, and the policies that drop or allow it. No packet is sent.\n" +
 			"SOURCE is pod/NAMESPACE/NAME, node/NAME or an IPv4 address outside of the pod network, DESTINATION also service/NAMESPACE/NAME. A name without a\n" +
-			"namespace is in that of --namespace or the kubeconfig. You need the right to create traces.diagnostics.ovsdn.io in the namespaces of both. The exit code\n" +
-			"is 0 if the packet is delivered, else 1.",
-		Example: "  kubectl ovsdn trace pod/shop/web pod/shop/db --tcp 5432\n  kubectl ovsdn trace pod/shop/web service/shop/db\n\n" +
+			"namespace is in that of --namespace or the kubeconfig. Without a protocol the packet is an ICMP echo request, as of ping; to a service, its only TCP\n" +
+			"port. You need the right to create traces.diagnostics.ovsdn.io in the namespaces of both. The exit code is 0 if the packet is delivered, else 1.",
+		Example: "  kubectl ovsdn trace pod/shop/web pod/shop/db\n  kubectl ovsdn trace pod/shop/web pod/shop/db --tcp 5432\n" +
+			"  kubectl ovsdn trace pod/shop/web service/shop/db\n\n" +
 			"  # the flows that the packet matches\n  kubectl ovsdn trace pod/shop/web 203.0.113.5 --tcp 443 -o wide",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 			kinds := []diagnostics.Kind{diagnostics.KindPod, diagnostics.KindNode}
@@ -72,7 +79,7 @@ func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	cmd.Flags().Int32Var(&t.tcp, "tcp", 0, "TCP `port` of the destination, or of the service")
 	cmd.Flags().Int32Var(&t.udp, "udp", 0, "UDP `port` of the destination, or of the service")
 	cmd.Flags().Int32Var(&t.sctp, "sctp", 0, "SCTP `port` of the destination, or of the service")
-	cmd.Flags().BoolVar(&t.icmp, "icmp", false, "an ICMP echo request")
+	cmd.Flags().BoolVar(&t.icmp, icmpFlag, false, icmpUsage)
 	cmd.Flags().Int32Var(&t.sourcePort, "source-port", 0, fmt.Sprintf("`port` of the source; by default %d", diagnostics.DefaultSourcePort))
 	return cmd
 }
@@ -82,7 +89,7 @@ func (t *tracePrinter) parse(cmd *cobra.Command, flags *genericclioptions.Config
 		return usagef("specify a source and a destination, such as pod/NAMESPACE/NAME")
 	}
 	var protocols []string
-	for _, name := range []string{"tcp", "udp", "sctp", "icmp"} {
+	for _, name := range []string{"tcp", "udp", "sctp", icmpFlag} {
 		if cmd.Flags().Changed(name) {
 			protocols = append(protocols, name)
 		}
@@ -91,12 +98,14 @@ func (t *tracePrinter) parse(cmd *cobra.Command, flags *genericclioptions.Config
 	switch {
 	case len(protocols) > 1:
 		return usagef("--%s and --%s exclude each other", protocols[0], protocols[1])
+	case len(protocols) == 0 && !isService && t.sourcePort != 0:
+		return usagef("--source-port without a protocol that has ports; add a flag such as --tcp=PORT")
 	case len(protocols) == 0 && !isService:
-		return usagef("no protocol; add a flag such as --tcp=PORT or --icmp")
+		t.spec.Protocol = strings.ToUpper(icmpFlag)
 	case len(protocols) == 1:
 		t.spec.Protocol = strings.ToUpper(protocols[0])
 		t.spec.Port = t.tcp + t.udp + t.sctp // one of them
-		if protocols[0] != "icmp" && (t.spec.Port < 1 || t.spec.Port > 65535) {
+		if protocols[0] != icmpFlag && (t.spec.Port < 1 || t.spec.Port > 65535) {
 			return usagef("--%s: %d is no port", protocols[0], t.spec.Port)
 		}
 	}

@@ -109,6 +109,9 @@ func TestTrace_requests(t *testing.T) {
 		"pod/shop/web pod/other/db --udp 53":           `{"source":"pod/shop/web","destination":"pod/other/db","protocol":"UDP","port":53}`,
 		"node/node1 service/shop/db":                   `{"source":"node/node1","destination":"service/shop/db"}`,
 		"203.0.113.5 pod/shop/db --icmp":               `{"source":"203.0.113.5","destination":"pod/shop/db","protocol":"ICMP"}`,
+		"pod/shop/web pod/other/db":                    `{"source":"pod/shop/web","destination":"pod/other/db","protocol":"ICMP"}`,
+		"pod/shop/web node/node1":                      `{"source":"pod/shop/web","destination":"node/node1","protocol":"ICMP"}`,
+		"pod/shop/web 203.0.113.5":                     `{"source":"pod/shop/web","destination":"203.0.113.5","protocol":"ICMP"}`,
 		"pod/web node/node1 -n shop --sctp 7":          `{"source":"pod/shop/web","destination":"node/node1","protocol":"SCTP","port":7}`,
 		"pod/web 203.0.113.5 --tcp 7 --source-port 99": `{"source":"pod/default/web","destination":"203.0.113.5","protocol":"TCP","port":7,"sourcePort":99}`,
 	} {
@@ -119,7 +122,7 @@ func TestTrace_requests(t *testing.T) {
 		}
 	}
 	for _, args := range []string{
-		"", "pod/shop/web", "pod/shop/web pod/shop/db", "pod/shop/web pod/shop/db --tcp 80 --udp 80", "pod/shop/web pod/shop/db --tcp 0", "pod/shop/web pod/shop/db --tcp 65536",
+		"", "pod/shop/web", "pod/shop/web pod/shop/db --source-port 99", "pod/shop/web pod/shop/db --tcp 80 --udp 80", "pod/shop/web pod/shop/db --tcp 0", "pod/shop/web pod/shop/db --tcp 65536",
 		"service/shop/db pod/shop/web --icmp", "pod/shop/web networkpolicy/shop/db --icmp", "node/node1 203.0.113.5 --icmp", "pod/shop/web db --icmp", "pod/a/b/c pod/shop/db --icmp",
 	} {
 		if code, _, errOut := api.run(t.Context(), append([]string{"trace"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(errOut, "--help") {
