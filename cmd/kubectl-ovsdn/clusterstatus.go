@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
 )
 
 // controllerNamespace and controllerLease name the Lease of the leader.
@@ -39,7 +41,8 @@ const (
 
 // clusterStatus is what concerns the cluster and not the agent of a node. What the user may not read is left out.
 type clusterStatus struct {
-	lines    []string // after those of the nodes
+	lines    []string       // after those of the nodes
+	counts   map[string]any // of the objects, for -o json
 	problems []string
 	warnings []corev1.Event // the newest first
 }
@@ -48,18 +51,31 @@ type clusterStatus struct {
 func (s *statusLister) readCluster(ctx context.Context, statuses []diagnostics.NodeStatus) (clusterStatus, error) {
 	if s.first == nil {
 		s.first = &clusterStatus{}
-		s.first.count(ctx, s)
+		network, err := s.network.NetworkV1().ClusterNetworks().Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
+		if err != nil {
+			network = nil
+		}
+		s.first.count(ctx, s, network)
 		s.first.addNodes(ctx, s, statuses)
-		s.first.addClusterNetwork(ctx, s)
+		s.first.addClusterNetwork(network)
 		s.first.addWarnings(ctx, s)
 	}
-	c := clusterStatus{lines: slices.Clone(s.first.lines), problems: slices.Clone(s.first.problems), warnings: s.first.warnings}
+	c := clusterStatus{lines: slices.Clone(s.first.lines), counts: s.first.counts, problems: slices.Clone(s.first.problems), warnings: s.first.warnings}
 	return c, c.addLeader(ctx, s)
 }
 
-func (c *clusterStatus) count(ctx context.Context, s *statusLister) {
+// count counts the subnets and VNIDs. Without a ClusterNetwork (nil) the subnets have no total.
+func (c *clusterStatus) count(ctx context.Context, s *statusLister, network *networkv1.ClusterNetwork) {
+	c.counts = map[string]any{}
 	if list, err := s.network.NetworkV1().HostSubnets().List(ctx, metav1.ListOptions{}); err == nil {
-		c.lines = append(c.lines, fmt.Sprintf("Subnets:     %d", len(list.Items)))
+		if usage, ok := subnetUsage(network, list.Items); ok {
+			used := usage.Total - usage.Free
+			c.lines = append(c.lines, fmt.Sprintf("Subnets:     %d of %d", used, usage.Total))
+			c.counts["subnets"] = map[string]any{"used": int64(used), "total": int64(usage.Total)} //nolint:gosec // at most the addresses of IPv4
+		} else {
+			c.lines = append(c.lines, fmt.Sprintf("Subnets:     %d", len(list.Items)))
+			c.counts["subnets"] = map[string]any{"used": int64(len(list.Items))}
+		}
 	}
 	if list, err := s.network.NetworkV1().NetNamespaces().List(ctx, metav1.ListOptions{}); err == nil {
 		vnids := map[string]bool{}
@@ -67,7 +83,27 @@ func (c *clusterStatus) count(ctx context.Context, s *statusLister) {
 			vnids[vnidOf(nn).String()] = true
 		}
 		c.lines = append(c.lines, fmt.Sprintf("VNIDs:       %d of %d namespaces", len(vnids), len(list.Items)))
+		c.counts["vnids"], c.counts["namespaces"] = int64(len(vnids)), int64(len(list.Items))
 	}
+}
+
+// subnetUsage returns the use of the active network's subnets, as the controller counts it; false without an active network.
+func subnetUsage(network *networkv1.ClusterNetwork, all []networkv1.HostSubnet) (subnet.Usage, bool) {
+	if network == nil {
+		return subnet.Usage{}, false
+	}
+	active, err := config.ActiveNetwork(network)
+	if err != nil {
+		return subnet.Usage{}, false
+	}
+	allocator := subnet.NewAllocator()
+	for i := range all {
+		if p, err := netip.ParsePrefix(all[i].Subnet); err == nil { // those of external machines may have none
+			allocator.MarkAllocated(all[i].Name, p)
+		}
+	}
+	err = allocator.SetNetworks(active.ClusterNetworks, func([]subnet.Allocation) error { return nil })
+	return allocator.Usage(), err == nil
 }
 
 // addNodes adds the Nodes that have no HostSubnet, and no agent that reports it.
@@ -101,9 +137,8 @@ func (c *clusterStatus) addNodes(ctx context.Context, s *statusLister, statuses 
 	}
 }
 
-func (c *clusterStatus) addClusterNetwork(ctx context.Context, s *statusLister) {
-	o, err := s.network.NetworkV1().ClusterNetworks().Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
-	if err != nil {
+func (c *clusterStatus) addClusterNetwork(o *networkv1.ClusterNetwork) {
+	if o == nil {
 		return
 	}
 	conditions, err := config.Conditions(o)

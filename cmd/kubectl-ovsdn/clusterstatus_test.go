@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
@@ -110,6 +112,41 @@ func TestStatus_manyWarnings(t *testing.T) {
 	_, out, _ := api.run(t.Context(), "status")
 	if want := fmt.Sprintf("  and %d more: ", 2*len(items)-maxWarnings); strings.Count(out, "NetworkWaiting") != maxWarnings || !strings.Contains(out, want) || len(out) > maxWarnings*(maxWarningText+100)+500 {
 		t.Errorf("got %d bytes, want %d warnings and %q:\n%s", len(out), maxWarnings, want, out)
+	}
+}
+
+// A HostSubnet that is as large as several subnets, as from a network with larger ones, counts as these; one without a subnet as none.
+func TestStatus_subnets(t *testing.T) {
+	hostSubnet := func(name, subnet string) any {
+		return map[string]any{"metadata": map[string]any{"name": name}, "subnet": subnet}
+	}
+	const networkPath = "/apis/network.openshift.io/v1/clusternetworks/default"
+	api := newFakeAPI(t, map[string]any{
+		diagnosticsPath + "/nodestatuses": nodeStatuses(readyStatus(), readyStatus()),
+		"/apis/network.openshift.io/v1/hostsubnets": map[string]any{"items": []any{
+			hostSubnet("node1", "10.128.0.0/23"), hostSubnet("node2", "10.129.0.0/22"), hostSubnet("external", "")}},
+		"/apis/network.openshift.io/v1/netnamespaces": map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"name": "a"}, "netname": "a", "netid": 17}}},
+		networkPath: map[string]any{"metadata": map[string]any{"name": "default", "annotations": map[string]any{config.AcceptedAnnotation: `{"network":"10.128.0.0/14",
+			"hostsubnetlength":9,"serviceNetwork":"172.30.0.0/16","pluginName":"redhat/openshift-ovs-multitenant"}`}}},
+	})
+	for _, tc := range []struct{ name, line, counts string }{
+		{"active", "Subnets:     3 of 512\n", `{"namespaces":1,"subnets":{"total":512,"used":3},"vnids":1}`},
+		{"no ClusterNetwork", "Subnets:     3\n", `{"namespaces":1,"subnets":{"used":3},"vnids":1}`},
+	} {
+		if code, out, errOut := api.run(t.Context(), "status"); code != exitOK || !strings.Contains(out, tc.line) {
+			t.Errorf("%s: got exit code %d, errors %q and no %q:\n%s", tc.name, code, errOut, tc.line, out)
+		}
+		for _, format := range []string{"json", "yaml"} {
+			_, out, _ := api.run(t.Context(), "status", "-o", format)
+			var o struct {
+				Items   []diagnostics.NodeStatus
+				Cluster json.RawMessage
+			}
+			if err := yaml.Unmarshal([]byte(out), &o); err != nil || len(o.Items) != 2 || string(o.Cluster) != tc.counts {
+				t.Errorf("%s, -o %s: got error %v, %d nodes and %s, want 2 and %s", tc.name, format, err, len(o.Items), o.Cluster, tc.counts)
+			}
+		}
+		delete(api.answers, networkPath)
 	}
 }
 

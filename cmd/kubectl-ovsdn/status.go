@@ -98,7 +98,7 @@ func (s *statusLister) show(ctx context.Context) error {
 	}
 	problems = append(problems, cluster.problems...)
 	_, isTable := s.printer.(*tablePrinter)
-	if err := s.print(statuses, isTable); err != nil {
+	if err := s.print(statuses, cluster.counts, isTable); err != nil {
 		return err
 	}
 	out := s.ErrOut
@@ -146,7 +146,8 @@ func readStatuses(ctx context.Context, kube kubernetes.Interface, nodes []string
 	return statuses, problems, nil
 }
 
-func (s *statusLister) print(statuses []diagnostics.NodeStatus, isTable bool) error {
+// print prints the statuses; as a list of objects also the counts of the cluster.
+func (s *statusLister) print(statuses []diagnostics.NodeStatus, counts map[string]any, isTable bool) error {
 	switch {
 	case len(statuses) == 0:
 		fmt.Fprintln(s.ErrOut, "No resources found")
@@ -164,7 +165,7 @@ func (s *statusLister) print(statuses []diagnostics.NodeStatus, isTable bool) er
 	if len(s.nodes) == 1 {
 		return s.printer.PrintObj(&items[0], s.Out)
 	}
-	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}}, Items: items}
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "cluster": counts}, Items: items}
 	return s.printer.PrintObj(list, s.Out)
 }
 
