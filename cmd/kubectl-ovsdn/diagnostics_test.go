@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
@@ -111,7 +112,8 @@ node1   pod-ingress   spoofed-source   2
 `, "node3: the agent does not answer: connection refused\n", "drops")
 	api.wants(t, exitOK, "", "No dropped packets\n", "drops", "node2")
 
-	l := &dropLister{IOStreams: genericiooptions.NewTestIOStreamsDiscard(), nodes: []string{"node1"}, watch: true}
+	table := &tablePrinter{printers.NewTablePrinter(printers.PrintOptions{})}
+	l := &dropLister{IOStreams: genericiooptions.NewTestIOStreamsDiscard(), printer: table, nodes: []string{"node1"}, watch: true}
 	out := &strings.Builder{}
 	l.Out = out
 	increases := func(states ...diagnostics.NodeStatusStatus) string {
@@ -132,6 +134,32 @@ node1   pod-ingress   spoofed-source   2
 			t.Errorf("reading %d: got %q, want %q", i, got, step.want)
 		}
 	}
+}
+
+func TestDrops_objects(t *testing.T) {
+	dropping := readyStatus()
+	dropping.Drops = []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 7}}
+	silent := diagnostics.NodeStatusStatus{Error: "the agent does not answer: connection refused"}
+	all := nodeStatuses(dropping, readyStatus(), silent)
+	api := newFakeAPI(t, map[string]any{
+		diagnosticsPath + "/nodestatuses":       all,
+		diagnosticsPath + "/nodestatuses/node2": all.Items[1],
+		diagnosticsPath + "/nodestatuses/node3": all.Items[2],
+	})
+	const failure = "node3: the agent does not answer: connection refused\n"
+	api.wants(t, exitFailed, "nodedrops.diagnostics.ovsdn.io/node1\nnodedrops.diagnostics.ovsdn.io/node2\n", failure, "drops", "-o", "name")
+	api.wants(t, exitFailed, "node1 isolation isolation 7\n", failure,
+		"drops", "-o", `go-template={{range .items}}{{$name := .metadata.name}}{{range .drops}}{{$name}} {{.table}} {{.reason}} {{.packets}}{{"\n"}}{{end}}{{end}}`)
+	api.wants(t, exitOK, `
+apiVersion: diagnostics.ovsdn.io/v1alpha1
+drops: []
+kind: NodeDrops
+metadata:
+  name: node2
+`, "", "drops", "node2", "-o", "yaml")
+	api.wants(t, exitFailed, "", failure, "drops", "node3", "-o", "json")
+	api.wants(t, exitUsage, "", "--watch prints tables only", "drops", "--watch", "-o", "json")
+	api.wants(t, exitUsage, "", "unable to match a printer", "drops", "-o", "table9")
 }
 
 func TestStatus(t *testing.T) {

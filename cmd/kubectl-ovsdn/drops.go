@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -19,10 +20,10 @@ import (
 // dropLister reads the counters of dropped packets.
 type dropLister struct {
 	genericiooptions.IOStreams
-	kube      kubernetes.Interface
-	nodes     []string // empty: all
-	watch     bool
-	noHeaders bool
+	kube    kubernetes.Interface
+	printer printers.ResourcePrinter
+	nodes   []string // empty: all
+	watch   bool
 
 	previous map[nodeDrop]uint64 // packets
 	known    map[string]bool     // the nodes of previous
@@ -35,23 +36,32 @@ const sampleInterval = 15 * time.Second
 type nodeDrop struct{ node, table, reason string }
 
 func dropsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	format := genericclioptions.NewPrintFlags("")
 	l := &dropLister{IOStreams: streams}
+	var noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "drops [NODE...]",
 		Short: "Show the packets that the nodes' flows drop",
 		Long: "Show how many packets the flows of all nodes, or of these, have dropped since the agent started, by table and reason; those of reason\n" +
 			"policy since vswitchd started. Counters are at most 15 seconds old, foreign-source and egress-firewall at most 60 seconds.",
-		Example:           "  kubectl ovsdn drops\n\n  # what is dropped now\n  kubectl ovsdn drops node1 --watch",
+		Example:           "  kubectl ovsdn drops\n\n  # what is dropped now\n  kubectl ovsdn drops node1 --watch\n\n  kubectl ovsdn drops -o json",
 		ValidArgsFunction: completeNodes(flags),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			l.nodes = args
+			if l.printer, err = tableOrObjects(format, noHeaders); err != nil {
+				return usageError{err}
+			}
+			if l.watch && !l.isTable() {
+				return usagef("--watch prints tables only; leave out --output=%s", *format.OutputFormat)
+			}
 			if l.kube, _, err = clients(flags); err != nil {
 				return err
 			}
 			return poll(cmd.Context(), l.watch, sampleInterval, l.show)
 		},
 	}
-	cmd.Flags().BoolVar(&l.noHeaders, "no-headers", false, "do not print the table's headers")
+	format.AddFlags(cmd)
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print the table's headers")
 	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "print the counters that increase, by how much, every 15 seconds (drops)")
 	return cmd
 }
@@ -66,10 +76,13 @@ func (l *dropLister) show(ctx context.Context) error {
 			problems = append(problems, st.Name+": "+st.Status.Error)
 		}
 	}
-	if l.watch {
+	switch {
+	case l.watch:
 		err = l.printIncreases(statuses)
-	} else {
+	case l.isTable():
 		err = l.printTotals(statuses, len(problems) == 0)
+	default:
+		err = l.printObjects(statuses)
 	}
 	for _, p := range problems {
 		fmt.Fprintln(l.ErrOut, strings.ReplaceAll(p, "\n", "; "))
@@ -91,7 +104,7 @@ func (l *dropLister) printTotals(statuses []diagnostics.NodeStatus, isComplete b
 		}
 		return nil
 	}
-	return l.print(table)
+	return l.printer.PrintObj(table, l.Out)
 }
 
 // printIncreases prints the counters that increased since the previous call, of nodes that answered then.
@@ -110,11 +123,42 @@ func (l *dropLister) printIncreases(statuses []diagnostics.NodeStatus) error {
 	if len(table.Rows) == 0 {
 		return nil
 	}
-	return l.print(table)
+	return l.printer.PrintObj(table, l.Out)
 }
 
-func (l *dropLister) print(table *metav1.Table) error {
-	return printers.NewTablePrinter(printers.PrintOptions{NoHeaders: l.noHeaders}).PrintObj(table, l.Out)
+func (l *dropLister) isTable() bool {
+	_, is := l.printer.(*tablePrinter)
+	return is
+}
+
+// nodeDrops are the counters of a node. No API serves it.
+type nodeDrops struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Drops []diagnostics.NodeDrop `json:"drops"` // [] if the node has dropped nothing
+}
+
+// printObjects prints an object for each node that answered; no list if one node was given.
+func (l *dropLister) printObjects(statuses []diagnostics.NodeStatus) error {
+	var objects []nodeDrops
+	for _, o := range statuses {
+		if o.Status.Error == "" {
+			objects = append(objects, nodeDrops{diagnosticsType("NodeDrops"), metav1.ObjectMeta{Name: o.Name}, append([]diagnostics.NodeDrop{}, o.Status.Drops...)})
+		}
+	}
+	items, err := objectsOf(objects)
+	if err != nil {
+		return err
+	}
+	if len(l.nodes) == 1 {
+		if len(items) == 0 {
+			return nil // the problem is printed
+		}
+		return l.printer.PrintObj(&items[0], l.Out)
+	}
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}}, Items: items}
+	return l.printer.PrintObj(list, l.Out)
 }
 
 func dropTable(count string) *metav1.Table {
