@@ -215,6 +215,25 @@ Leader:      ovsdn-controller-abc
 true`, "", "status", "node1", "-o", "jsonpath={.status.ready}")
 }
 
+// What a node's own agent reports about Open vSwitch takes precedence over what its peers conclude, and over its own probes.
+func TestStatus_switchFails(t *testing.T) {
+	const failure = "Open vSwitch does not answer (check that ovsdb-server and ovs-vswitchd run): connection to the bridge lost"
+	peers := func(nodes ...string) (problems []diagnostics.PeerProblem) {
+		for _, node := range nodes {
+			problems = append(problems, diagnostics.PeerProblem{Node: node, Problem: "neither the overlay nor the underlay answers"})
+		}
+		return problems
+	}
+	ready, failing, other := readyStatus(), readyStatus(), readyStatus()
+	ready.PeerProblems, failing.PeerProblems, other.PeerProblems = peers("node2"), peers("node1", "node3"), peers("node2", "node4")
+	failing.Ready, failing.NotReady, failing.SwitchError = false, failure+"\ntun0 has no address", failure
+	api := newFakeAPI(t, map[string]any{diagnosticsPath + "/nodestatuses": nodeStatuses(ready, failing, other)})
+	code, out, errOut := api.run(t.Context(), "status", "-o", "name")
+	if want := "node2: " + failure + "\nnode4: from node3: neither the overlay nor the underlay answers\n"; code != exitFailed || errOut != want {
+		t.Errorf("got exit code %d, output %q and problems %q, want %q", code, out, errOut, want)
+	}
+}
+
 func TestStatus_watch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	requests := 0

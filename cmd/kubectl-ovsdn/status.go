@@ -219,7 +219,10 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 		add(st.Error)
 		return lines
 	}
-	if !st.Ready {
+	switch {
+	case st.SwitchError != "": // the other parts of NotReady follow from it
+		add(st.SwitchError)
+	case !st.Ready:
 		add("not ready: " + orNone(st.NotReady))
 	}
 	for _, refused := range st.RefusedFlows {
@@ -231,13 +234,20 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 	return lines
 }
 
-// peerProblems returns a line for each node that others do not reach, and each problem: if it is down, all others report it.
+// peerProblems returns a line for each node that others do not reach, and each problem: if it is down, all others report it. Problems of paths from or to a
+// node whose own agent reports that Open vSwitch does not answer are left out: that is their cause.
 func peerProblems(statuses []diagnostics.NodeStatus) (lines []string) {
 	const most = 3 // names in a line
 	reporters := map[diagnostics.PeerProblem][]string{}
+	failed := map[string]bool{}
+	for _, o := range statuses {
+		failed[o.Name] = o.Status.SwitchError != ""
+	}
 	for _, o := range statuses {
 		for _, p := range o.Status.PeerProblems {
-			reporters[p] = append(reporters[p], o.Name)
+			if !failed[o.Name] && !failed[p.Node] {
+				reporters[p] = append(reporters[p], o.Name)
+			}
 		}
 	}
 	for p, names := range reporters {

@@ -19,17 +19,21 @@ function problemsOf({ status }) {
   if (status.noAgent) return [];
   if (status.error) return [status.error];
   const problems = (status.refusedFlows ?? []).map((text) => `the switch refuses flows: ${text}`);
-  if (!status.ready) problems.unshift(`not ready: ${status.notReady || "<none>"}`);
+  if (status.switchError) problems.unshift(status.switchError);
+  else if (!status.ready) problems.unshift(`not ready: ${status.notReady || "<none>"}`);
   if (status.addresses > 0 && status.freeAddresses === 0) problems.push("no address of the subnet is free: new pods do not start");
   return problems;
 }
 
 // lossesOf returns a Map of the names of Nodes to the problems of the paths to them, each with the names of the Nodes that report it. A Node that reports a problem
-// several times is one reporter.
+// several times is one reporter. Paths from and to Nodes whose Open vSwitch does not answer are left out: that is their cause.
 function lossesOf(all) {
   const losses = new Map();
+  const failed = new Set(all.filter(({ status }) => status.switchError).map(({ name }) => name));
   for (const { name, status } of all) {
+    if (failed.has(name)) continue;
     for (const { node, problem } of status.peerProblems ?? []) {
+      if (failed.has(node)) continue;
       if (!losses.has(node)) losses.set(node, new Map());
       const reporters = losses.get(node);
       if (!reporters.has(problem)) reporters.set(problem, new Set());

@@ -47,6 +47,8 @@ type NodeStatusStatus struct {
 	// Ready is the check of /readyz; NotReady is its error.
 	Ready    bool   `json:"ready"`
 	NotReady string `json:"notReady,omitempty"`
+	// SwitchError is why Open vSwitch of the node does not answer its agent. It is also the cause of other nodes' PeerProblems with the node, and of its own.
+	SwitchError string `json:"switchError,omitempty"`
 
 	Started      metav1.Time  `json:"started,omitzero"`       // the agent
 	LastWrite    *metav1.Time `json:"lastWrite,omitempty"`    // the last successful write to the switch

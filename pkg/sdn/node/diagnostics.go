@@ -32,7 +32,8 @@ func (a *agent) newDiagnostics(authorities func() *x509.CertPool) *diagnosticsse
 // setDiagnostics lets the handler answer for this set-up.
 func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	d := &diagnosticsserver.Network{
-		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, Pods: n.pods.Pods, Addrs: n.ipam.Usage,
+		Mode: n.network.Mode, HostSubnet: n.hostSubnet, Store: n.store, Switch: n.agent.bridge, SwitchHealthy: n.pods.Healthy,
+		Pods: n.pods.Pods, Addrs: n.ipam.Usage,
 		Drops: sampler.Drops, Peers: n.pinger.Problems,
 		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, UnresolvedNames: n.egress.UnresolvedNames, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
 		Probe: podprobe.Send, Capture: func(c podcapture.Capture) (diagnosticsserver.CaptureSession, error) { return podcapture.Open(c) },

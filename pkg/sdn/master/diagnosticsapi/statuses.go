@@ -125,7 +125,7 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 	for _, s := range []*string{&o.AgentVersion, &o.OVSVersion, &o.Datapath, &o.Mode} {
 		*s = printable(*s, maxName)
 	}
-	o.NotReady = printable(o.NotReady, maxMessage)
+	o.NotReady, o.SwitchError = printable(o.NotReady, maxMessage), printable(o.SwitchError, maxMessage)
 	o.RefusedFlows = slices.Clip(o.RefusedFlows[:min(len(o.RefusedFlows), maxRefusedFlows)])
 	for i := range o.RefusedFlows {
 		o.RefusedFlows[i] = printable(o.RefusedFlows[i], maxMessage)

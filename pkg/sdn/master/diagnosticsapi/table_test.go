@@ -124,7 +124,7 @@ func TestServer_flows(t *testing.T) {
 // An agent of a compromised node reports what it likes. Clients must be able to read the answers of the others, and print all of them.
 func TestServer_limitsHostileStatus(t *testing.T) {
 	hostile := `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"node0001","namespace":"x","labels":{"a":"b"},"managedFields":[{}]},"status":{"error":"e","ready":true,
-		"agentVersion":"\u001b[2Jv1\n` + strings.Repeat("x", 1000) + `","hostIP":"203.0.113.9","subnet":"0.0.0.0/0","notReady":"\u202egnp","started":"9999-12-31T23:59:59-01:00",
+		"agentVersion":"\u001b[2Jv1\n` + strings.Repeat("x", 1000) + `","hostIP":"203.0.113.9","subnet":"0.0.0.0/0","notReady":"\u202egnp","switchError":"\u202egnp","started":"9999-12-31T23:59:59-01:00",
 		"lastWrite":"0000-01-01T00:00:00+01:00","lastAudit":"2026-01-01T00:00:00Z","refusedFlows":[` + strings.Repeat(`"\u0000",`, 1000) + `"x"]}}`
 	f := newFixture(t, nodes(2), agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
 		if node == "node0000" {
@@ -144,7 +144,7 @@ func TestServer_limitsHostileStatus(t *testing.T) {
 	if len(r.body) > 5000 || o.Items[1].Status.AgentVersion != "v1.0" {
 		t.Errorf("got %d bytes, want few: %s", len(r.body), r.body)
 	}
-	for _, text := range []string{s.AgentVersion, s.NotReady, s.RefusedFlows[0], printed(t, f.get(t, "admin", statusesPath, "Accept", acceptKubectl), true)} {
+	for _, text := range []string{s.AgentVersion, s.NotReady, s.SwitchError, s.RefusedFlows[0], printed(t, f.get(t, "admin", statusesPath, "Accept", acceptKubectl), true)} {
 		if strings.ContainsAny(text, "\x1b\x00\u202e") {
 			t.Errorf("got control characters in %q", text)
 		}

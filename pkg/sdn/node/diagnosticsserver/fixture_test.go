@@ -168,7 +168,7 @@ func newNetwork(st *flowstore.Store, sw Switch) *Network {
 	return &Network{
 		Mode:       config.ModeNetworkPolicy,
 		HostSubnet: &config.HostSubnet{HostIP: netip.MustParseAddr("192.0.2.1"), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}},
-		Store:      st, Switch: sw, Policies: fakePolicies{},
+		Store:      st, Switch: sw, SwitchHealthy: func() error { return nil }, Policies: fakePolicies{},
 		Pods: func() []sandbox.Pod { return []sandbox.Pod{webPod()} }, Addrs: func() ipam.Usage { return ipam.Usage{Total: 509, Free: 508} },
 		Drops: func() []diagnostics.NodeDrop {
 			return []diagnostics.NodeDrop{{Table: "isolation", Reason: "isolation", Packets: 7}}

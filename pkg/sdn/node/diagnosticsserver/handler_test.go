@@ -4,14 +4,17 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/test/fakeca"
 )
 
@@ -95,6 +98,34 @@ func TestStatus(t *testing.T) {
 	version, err := n.bridge.Version(t.Context())
 	if want := strings.Fields(n.sw.VSCtl(t, "--version"))[3]; err != nil || version != want {
 		t.Errorf("got version %q of Open vSwitch, %v, want %s", version, err, want)
+	}
+}
+
+// Open vSwitch may fail during the set-up, which returns its error, or later, when the pods' manager finds it.
+func TestStatus_switchFails(t *testing.T) {
+	lost := ovs.NewUnavailable(errors.New("connection to the bridge lost"))
+	for name, tc := range map[string]struct {
+		ready, healthy error
+		isSetUp        bool
+		want           string
+	}{
+		"set-up, another failure": {ready: errors.New("waiting for the HostSubnet")},
+		"set-up":                  {ready: errors.Join(fmt.Errorf("bridge br0: %w", lost), errors.New("no lease")), want: "bridge br0: " + lost.Error() + "\nno lease"},
+		"later":                   {ready: errors.New("the Node's condition"), isSetUp: true, healthy: lost, want: lost.Error()},
+		"later, still ready":      {isSetUp: true, healthy: lost, want: lost.Error()},
+		"answers":                 {isSetUp: true},
+	} {
+		c := newClient(t, func(o *Options) { o.Ready = func() error { return tc.ready } })
+		if tc.isSetUp {
+			n := newNetwork(flowstore.New(ovs.NewFake("br0")), nil)
+			n.SwitchHealthy = func() error { return tc.healthy }
+			c.SetNetwork(n)
+		}
+		var got diagnostics.NodeStatus
+		c.get(t, diagnostics.StatusPath, &got)
+		if got.Status.SwitchError != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got.Status.SwitchError, tc.want)
+		}
 	}
 }
 

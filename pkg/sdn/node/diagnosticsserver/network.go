@@ -23,10 +23,12 @@ type Network struct {
 	HostSubnet *config.HostSubnet
 	Store      *flowstore.Store
 	Switch     Switch
-	Pods       func() []sandbox.Pod // sorted
-	Addrs      func() ipam.Usage
-	Drops      func() []diagnostics.NodeDrop
-	Peers      func(most int) (problems []diagnostics.PeerProblem, nodes, answering int) // as pinger.Problems
+	// SwitchHealthy returns why Open vSwitch does not answer, nil if it does. It reports what the last check found.
+	SwitchHealthy func() error
+	Pods          func() []sandbox.Pod // sorted
+	Addrs         func() ipam.Usage
+	Drops         func() []diagnostics.NodeDrop
+	Peers         func(most int) (problems []diagnostics.PeerProblem, nodes, answering int) // as pinger.Problems
 
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
 	EgressPolicies  func(namespace string) []string   // the EgressNetworkPolicies of a namespace

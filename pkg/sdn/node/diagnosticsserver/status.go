@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 )
@@ -25,6 +26,9 @@ func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st.AgentVersion, st.OVSVersion = h.options.Version(r)
 	if err := h.options.Ready(); err != nil {
 		st.NotReady = err.Error()
+		if ovs.IsUnavailable(err) { // during the set-up
+			st.SwitchError = st.NotReady
+		}
 	}
 	st.Ready = st.NotReady == ""
 	if n := h.network.Load(); n != nil {
@@ -34,6 +38,9 @@ func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) {
 }
 
 func (n *Network) report(st *diagnostics.NodeStatusStatus) {
+	if err := n.SwitchHealthy(); err != nil {
+		st.SwitchError = err.Error()
+	}
 	st.Mode = n.Mode.String()
 	st.HostIP = n.HostSubnet.HostIP.String()
 	var subnets []string
