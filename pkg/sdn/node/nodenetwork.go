@@ -362,11 +362,12 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler,
 	if status := message(); files.Healthy() == nil { // without the CNI configuration kubelet reports no network
 		a.reporter.Event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
 	}
-	flows := a.flowsHealthy(n.store)
+	flows, routes := a.flowsHealthy(n.store), newRouteCheck(n.network, a.reporter.Warn)
+	start(routes.run)
 	healthy := func() error {
 		return joinErrors(n.pods.Healthy(), n.tun0.Healthy(),
 			n.pods.SysctlsHealthy(), a.hostSubnetHealthy(n.caches), n.pods.Outside(), bridge.Healthy(), files.Healthy(), a.socket.Healthy(), n.firewall.Healthy(), flows(),
-			n.egressAddrs.Healthy())
+			n.egressAddrs.Healthy(), routes.healthy())
 	}
 	start(func(ctx context.Context) { a.watchHealth(ctx, healthy, message) })
 	n.reportMissingHostPorts(ctx, n.agent.reporter, n.pods.Pods()) // before the first request

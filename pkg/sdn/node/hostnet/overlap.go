@@ -9,7 +9,21 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// CheckOverlap returns an error for each network that overlaps a route of the host: either the route's destinations or the pods would be
+// OverlapError reports a network that overlaps a route of the host.
+type OverlapError struct {
+	What    string // cluster network or service network
+	Network netip.Prefix
+	Route   string // with its interface
+
+	Flag, Field string // to change
+}
+
+func (e *OverlapError) Error() string {
+	return fmt.Sprintf("the %s %s overlaps this host's route %s; remove the route, or choose another %s (%s of ClusterNetwork default)",
+		e.What, e.Network, e.Route, e.Flag, e.Field)
+}
+
+// CheckOverlap returns an *OverlapError for each network that overlaps a route of the host: either the route's destinations or the pods would be
 // unreachable. The error names the route, its interface and the field to change.
 //
 // It ignores default routes, link-local and multicast ranges, and tun0's routes, which the agent adds.
@@ -22,8 +36,7 @@ func CheckOverlap(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) e
 	check := func(what, flag, field string, network netip.Prefix) {
 		for _, r := range routes {
 			if r.dst.Overlaps(network) {
-				errs = append(errs, fmt.Errorf("the %s %s overlaps this host's route %s; remove the route, or choose another %s (%s of ClusterNetwork default)",
-					what, network, r, flag, field))
+				errs = append(errs, &OverlapError{What: what, Network: network, Route: r.String(), Flag: flag, Field: field})
 				return // one for each network: a host may have a hundred thousand routes
 			}
 		}

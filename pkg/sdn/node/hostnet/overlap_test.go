@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -36,6 +37,9 @@ func TestCheckOverlap(t *testing.T) {
 				return
 			}
 			wantError(t, err, test.want...)
+			if _, is := errors.AsType[*OverlapError](err); !is {
+				t.Errorf("got %T, want an *OverlapError", err)
+			}
 		})
 	}
 }

@@ -1,0 +1,60 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
+)
+
+// routeCheckInterval is the interval of checks of the host's routes. Each lists all, of which a router may have a hundred thousand that change all the time: the check
+// follows no events.
+const routeCheckInterval = time.Minute
+
+// routeCheck reports routes of other programs that overlap the network of the set-up: one that is added later takes the packets of pods just as one that exists
+// when the agent starts, which does not set up the network then.
+type routeCheck struct {
+	overlap func() error // a *hostnet.OverlapError, or why the routes can't be read
+	warn    func(reason string, err error)
+
+	last   reconcile.LastError // overlaps
+	unread reconcile.LastError // failures to read the routes
+}
+
+func newRouteCheck(network *config.Network, warn func(reason string, err error)) *routeCheck {
+	return &routeCheck{overlap: func() error { return hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork) }, warn: warn}
+}
+
+// run checks the routes until the context ends.
+func (c *routeCheck) run(ctx context.Context) {
+	wait.UntilWithContext(ctx, c.check, routeCheckInterval)
+}
+
+// check lists the routes, and writes an Event for each new overlap. If they can't be listed, the previous result remains.
+func (c *routeCheck) check(ctx context.Context) {
+	err := c.overlap()
+	if _, overlaps := errors.AsType[*hostnet.OverlapError](err); err != nil && !overlaps {
+		if c.unread.Set(err) {
+			klog.FromContext(ctx).Error(err, "Failed to check the host's routes", "retryAfter", routeCheckInterval)
+		}
+		return
+	}
+	_ = c.unread.Set(nil)
+	if err != nil {
+		err = fmt.Errorf("packets of pods or services may take a route of another program: %w", err)
+	}
+	if c.last.Set(err) {
+		c.warn(eventreason.NetworkWaiting, err)
+	}
+}
+
+// healthy returns the overlaps that the last check found, nil if there were none.
+func (c *routeCheck) healthy() error { return c.last.Get() }
