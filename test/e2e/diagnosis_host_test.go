@@ -60,7 +60,6 @@ func hostDiagnoses() []diagnosis {
 			inject: func(t *testing.T, w *diagnosed) func() {
 				route := w.Subnet(t, fixture.Node1).String()
 				w.Output(t, fixture.Node3, "ip", "route", "add", "blackhole", route)
-				w.service(t, fixture.Node3, agentService, (*lab.Service).Restart)
 				return func() { w.Output(t, fixture.Node3, "ip", "route", "del", "blackhole", route) }
 			},
 			words: containing(fixture.Node3+": not ready: ", "overlaps this host's route"),
