@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,13 @@ func (n *nodeNetwork) newPolicies(outside networkpolicy.OutsideEndpoints) (err e
 // resolvConf has the DNS servers of the node, which pods with the DNS policy Default have, too.
 const resolvConf = "/etc/resolv.conf"
 
+// egressRulesDir is a directory next to the CNI socket with rules of EgressNetworkPolicies: /run is cleared when the machine restarts, as are flows.
+const egressRulesDir = "egress-rules"
+
+func (c Config) egressRulesDir() string {
+	return filepath.Join(filepath.Dir(c.CNISocket), egressRulesDir)
+}
+
 // newEgressPolicies creates the feature of EgressNetworkPolicies.
 func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) (err error) {
 	objects := n.caches.Network.Network().V1()
@@ -62,6 +70,7 @@ func (n *nodeNetwork) newEgressPolicies(outside networkpolicy.OutsideEndpoints) 
 		NodeName: n.agent.NodeName, Status: egressstatus.Client{Network: n.agent.network},
 		Node: n.node, Policies: objects.EgressNetworkPolicies().Informer(), HostSubnets: objects.HostSubnets().Informer(), Store: n.store, Bridge: n.agent.bridge,
 		Servers: dnsresolver.ServersOf(resolvConf), OutsideEndpoints: outside, Events: n.agent.reporter,
+		RulesDir: n.agent.egressRulesDir(),
 	})
 	if err != nil {
 		return err

@@ -92,6 +92,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		{"CNI configuration and plugin", func(context.Context) error { return u.files.Remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
 		{"host ports", u.removeHostPorts},
+		{"egress rules", func(context.Context) error { return os.RemoveAll(u.egressRulesDir()) }},
 		{"egress IPs", egressaddress.Remove}, // before the firewall, which accepts their packets without conntrack
 		{"firewall", u.removeFirewall},
 		{"sysctls", u.restoreSysctls},

@@ -117,6 +117,8 @@ func (h *host) setUp(t *testing.T) {
 	}}
 	h.in(t, func() error { return n.setUpHost(t.Context()) })
 	h.must(t, h.bridge.SetRestoreWait(t.Context(), true))
+	h.must(t, os.MkdirAll(h.config.egressRulesDir(), 0o700))
+	h.must(t, os.WriteFile(filepath.Join(h.config.egressRulesDir(), "tenant.json"), nil, 0o600))
 
 	addresses, err := ipam.Open(h.config.IPAMDir, ipamNetwork, hostSubnet.Subnets)
 	h.must(t, err)

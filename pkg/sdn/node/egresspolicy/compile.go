@@ -40,6 +40,7 @@ func (p *Policies) compileTo(ctx context.Context, name string, u *flowstore.Upda
 		return nil
 	}
 	p.reporter.loop.Add(name)
+	p.savings.Add(name)
 	isNew := !n.compiled
 	n.compiled = true
 	rules, exists := p.read(ctx, name, n)
@@ -83,8 +84,8 @@ func (p *Policies) idOf(name string, n *namespace) pipeline.EgressFirewallID {
 	return n.id
 }
 
-// read returns the rules of the namespace's policies, and whether it has any. Invalid policies retain the last valid rules, also those of the previous agent; if there are none,
-// all packets are denied.
+// read returns the rules of the namespace's policies, and whether it has any. Invalid policies retain the last valid rules, also those of the previous agent, which
+// are in its files if they have names, else in its flows; if there are none, all packets are denied.
 func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules []pipeline.EgressFirewallRule, exists bool) {
 	objects := p.objects(name)
 	previous := config.EgressNames(n.rules)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,7 @@ type cluster struct {
 	events                recordedEvents
 	limit                 int // of the budget of the node
 	export                pipeline.FlowExport
+	rulesDir              string
 
 	mu       sync.Mutex
 	statuses map[string]egressstatus.Status
@@ -67,6 +69,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{
 		bridge: ovs.NewFake("br0"), policies: fcache.NewFakeControllerSource(), hostSubnets: fcache.NewFakeControllerSource(),
 		outside: map[netip.AddrPort]pipeline.OutsideEndpoints{}, names: map[string][]string{}, statuses: map[string]egressstatus.Status{}, limit: maxNodeFlows,
+		rulesDir: filepath.Join(t.TempDir(), "rules"),
 	}
 	t.Cleanup(func() { c.policies.Shutdown(); c.hostSubnets.Shutdown() })
 	if err := c.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
@@ -97,7 +100,8 @@ func (c *cluster) start(t *testing.T, pods ...string) (*agent, func()) {
 	node.FlowExport = c.export
 	var err error
 	a.Policies, err = New(Options{
-		NodeName: "node1", Status: c, Events: &c.events, Node: node, Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
+		NodeName: "node1", RulesDir: c.rulesDir, Status: c, Events: &c.events,
+		Node: node, Policies: policies, HostSubnets: hostSubnets, Store: a.st, Bridge: dumper{c.bridge}, Servers: c.serveDNS(t),
 		OutsideEndpoints: func(addr netip.Addr, _ goovs.Protocol, port uint16) pipeline.OutsideEndpoints {
 			return c.outside[netip.AddrPortFrom(addr, port)]
 		},

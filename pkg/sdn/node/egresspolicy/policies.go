@@ -49,6 +49,9 @@ type Options struct {
 	// HostSubnets has the addresses of nodes, which DNS names do not allow.
 	HostSubnets cache.SharedIndexInformer
 
+	// RulesDir stores the last valid rules with DNS names over a restart. It must be on a file system that a reboot clears, as it clears the flows.
+	RulesDir string
+
 	NodeName string // of this node, as in the status of policies
 	Status   Status
 	Events   Events // nil: none
@@ -78,13 +81,16 @@ type Policies struct {
 	synced   []cache.InformerSynced
 	nodes    *nodeAddrs
 	reporter *reporter
+	saved    rulesDir
+	savings  *reconcile.Loop // of namespaces whose rules are stored
 
 	mu         sync.Mutex // held during Store.Update, so that the store gets changes in their order
 	namespaces map[string]*namespace
 	sandboxes  map[pipeline.Owner]string          // their namespaces
 	users      map[string]map[string]bool         // namespaces by DNS name
 	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
-	retired    map[string]retired                 // of namespaces with invalid policies, whose last pod on this node was removed
+	written    map[string][]config.EgressRule     // the stored rules, by namespace
+	retired    map[string]retired                 // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
 	budget     budget                             // of flows
 	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
 }
@@ -117,9 +123,11 @@ func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
 		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{}, budget: newBudget(),
+		saved: rulesDir(o.RulesDir), written: map[string][]config.EgressRule{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
+	p.savings = reconcile.New("egress-policy-rules", p.save)
 	p.reporter = newReporter(p)
 	o.Store.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	if o.Node.Mode != config.ModeSubnet {
@@ -144,7 +152,7 @@ func New(o Options) (*Policies, error) {
 	return p, nil
 }
 
-// Prime waits for the informer, and reads the firewalls of the previous agent from the switch.
+// Prime waits for the informer, and reads the firewalls of the previous agent from the switch, and those with names from its files.
 func (p *Policies) Prime(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), p.synced...) {
 		return fmt.Errorf("wait for the cache of EgressNetworkPolicies: %w", ctx.Err())
@@ -159,7 +167,7 @@ func (p *Policies) Prime(ctx context.Context) error {
 	for _, f := range p.recovered {
 		p.lastID = max(p.lastID, f.ID)
 	}
-	return nil
+	return p.recoverRules(ctx)
 }
 
 // AwaitNames returns when the names of the pods' namespaces are resolved, or could not be, within a few seconds. It is called when the pods of this node are
@@ -186,6 +194,12 @@ func (p *Policies) deleteRecovered() {
 		}
 	}
 	p.recovered = needed
+	for name := range p.retired {
+		if !p.isInvalid(name) {
+			delete(p.retired, name)
+			p.savings.Add(name)
+		}
+	}
 }
 
 // isInvalid reports whether a namespace has policies which are invalid.
@@ -200,6 +214,7 @@ func (p *Policies) Run(ctx context.Context) {
 	parts.Go(func() { p.resolver.Run(ctx) })
 	parts.Go(func() { p.loop.Run(ctx, 1) })
 	parts.Go(func() { p.reporter.loop.Run(ctx, 1) })
+	parts.Go(func() { p.savings.Run(ctx, 1) })
 	parts.Wait()
 }
 
@@ -220,6 +235,7 @@ func (p *Policies) enqueue(obj any) {
 	if _, isRecovered := p.recovered[cookie]; (isRetired || isRecovered) && !p.isInvalid(key.Namespace) {
 		delete(p.retired, key.Namespace)
 		delete(p.recovered, cookie)
+		p.savings.Add(key.Namespace)
 	}
 }
 
@@ -352,6 +368,7 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)
+	p.savings.Add(name)
 	for _, opened := range p.budget.set(name, 0) {
 		p.loop.Add(opened)
 	}
