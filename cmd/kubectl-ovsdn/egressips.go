@@ -40,7 +40,7 @@ func egressIPsCommand(flags *genericclioptions.ConfigFlags, streams genericioopt
 			if err != nil {
 				return usageError{err}
 			}
-			_, network, err := clients(flags)
+			kube, network, err := clients(flags)
 			if err != nil {
 				return err
 			}
@@ -48,6 +48,7 @@ func egressIPsCommand(flags *genericclioptions.ConfigFlags, streams genericioopt
 			if err != nil {
 				return err
 			}
+			c.readPlacements(cmd.Context(), kube, ips, streams.ErrOut)
 			return c.print(streams, printer, ips)
 		},
 	}
@@ -78,6 +79,7 @@ type egress struct {
 	network       *config.Network
 	netNamespaces map[string]*networkv1.NetNamespace
 	hostSubnets   map[string]*networkv1.HostSubnet
+	placements    placements
 }
 
 // readEgress reads the egress IPs of a cluster whose mode has some.
@@ -174,8 +176,9 @@ func (c *egress) printed(ips []netip.Addr) runtime.Object {
 	}}
 	for _, a := range ips {
 		ip := c.table.IP(a)
+		state, note := c.stateOf(ip)
 		table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{
-			a.String(), orNone(strings.Join(ip.Namespaces, ",")), orNone(strings.Join(ip.Nodes, ",")), stateOf(ip), orNone(c.assignment(ip)), orNone(string(ip.Problem)),
+			a.String(), orNone(strings.Join(ip.Namespaces, ",")), orNone(strings.Join(ip.Nodes, ",")), state, orNone(c.assignment(ip)), orNone(note),
 		}})
 	}
 	return table
@@ -184,12 +187,13 @@ func (c *egress) printed(ips []netip.Addr) runtime.Object {
 // object returns an object that exists only in the output.
 func (c *egress) object(a netip.Addr) unstructured.Unstructured {
 	ip := c.table.IP(a)
+	state, note := c.stateOf(ip)
 	o := map[string]any{
 		"apiVersion": "ovsdn.io/v1", "kind": "EgressIP", "metadata": map[string]any{"name": a.String()},
-		"namespaces": anyOf(ip.Namespaces), "nodes": anyOf(ip.Nodes), "state": stateOf(ip),
+		"namespaces": anyOf(ip.Namespaces), "nodes": anyOf(ip.Nodes), "state": state,
 	}
-	if ip.Problem != "" {
-		o["note"] = string(ip.Problem)
+	if note != "" {
+		o["note"] = note
 	}
 	return unstructured.Unstructured{Object: o}
 }
@@ -200,21 +204,6 @@ func anyOf(names []string) []any {
 		all[i] = name
 	}
 	return all
-}
-
-// stateOf returns the state of an IP in one word, as in metrics.
-func stateOf(ip egressip.IP) string {
-	switch {
-	case ip.IsConflict():
-		return "Conflict"
-	case ip.Problem == egressip.Unhosted:
-		return "Unhosted"
-	case ip.Problem == egressip.NotReachable:
-		return "Unreachable"
-	case ip.Problem == egressip.Unused:
-		return "Unused"
-	}
-	return "Active"
 }
 
 // assignment returns how the nodes of an IP got it.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
@@ -128,6 +129,45 @@ state: Unreachable
 	}
 }
 
+// A node reports which of its egress IPs the host can't forward. Nodes of IPs with another problem are not asked.
+func TestEgressIPs_notPlaced(t *testing.T) {
+	unreachable := egressNode(3, "192.0.2.30")
+	unreachable.Annotations[config.EgressUnreachableAnnotation] = "2026-01-01T00:00:00Z"
+	active := egressOf().network
+	active.VXLANPort = config.DefaultVXLANPort
+	accepted, err := active.Accepted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := &networkv1.ClusterNetwork{ObjectMeta: metav1.ObjectMeta{
+		Name: networkv1.ClusterNetworkDefault, Annotations: map[string]string{config.AcceptedAnnotation: accepted},
+	}}
+	status := readyStatus()
+	status.EgressIPsNotPlaced = []diagnostics.EgressIPNotPlaced{{IP: "198.51.100.9", Problem: "no interface of the host is in its network"}}
+	silent := diagnostics.NodeStatusStatus{Error: "the agent does not answer: connection refused"}
+	all := nodeStatuses(status, silent)
+	const api = "/apis/network.openshift.io/v1"
+	f := newFakeAPI(t, map[string]any{
+		api + "/clusternetworks/default": network,
+		api + "/netnamespaces": networkv1.NetNamespaceList{Items: []networkv1.NetNamespace{
+			*egressNamespace("shop", "192.0.2.10", "198.51.100.9", "192.0.2.20", "192.0.2.30"),
+		}},
+		api + "/hostsubnets": networkv1.HostSubnetList{Items: []networkv1.HostSubnet{
+			*egressNode(1, "192.0.2.10", "198.51.100.9"), *egressNode(2, "192.0.2.20"), *unreachable,
+		}},
+		diagnosticsPath + "/nodestatuses/node1": all.Items[0],
+		diagnosticsPath + "/nodestatuses/node2": all.Items[1],
+	})
+	f.wants(t, exitOK, `
+IP             NAMESPACE   NODE    STATE         ASSIGNED   NOTE
+192.0.2.10     shop        node1   Active        manual     <none>
+192.0.2.20     shop        node2   Active        manual     node2 did not report whether it forwards it
+192.0.2.30     shop        node3   Unreachable   manual     its node is not reachable
+198.51.100.9   shop        node1   NotPlaced     manual     node1 drops packets with it: no interface of the host is in its network
+`, "1 of 2 nodes did not report whether they forward their egress IPs; node2: the agent does not answer: connection refused\n", "egress-ips", "-o", "wide")
+	f.wants(t, exitOK, "NotPlaced", "", "egress-ips", "198.51.100.9", "-o", "jsonpath={.state}")
+}
+
 func TestConflicts(t *testing.T) {
 	c := egressOf(egressNode(1, "192.0.2.0/24", "192.0.2.9"), egressNode(2, "192.0.2.9", "192.0.2.10"), egressNode(3, "192.0.2.10"),
 		egressNamespace("shop", "192.0.2.11", "10.128.0.7"), egressNamespace("dev", "192.0.2.11"))
@@ -164,7 +204,8 @@ func TestEgressIPs(t *testing.T) {
 	u.wants(t, exitOK, "", "No resources found", "egress-ips")
 	u.wants(t, exitOK, "namespace/shop has egress IPs 192.0.2.10,192.0.2.11\n", "", "egress-ips", "set-namespace", "shop", "192.0.2.10", "192.0.2.11")
 	u.wants(t, exitOK, "node/node1 hosts egress IPs 192.0.2.10\n", "", "egress-ips", "set-node", "node1", "192.0.2.10")
-	u.wants(t, exitOK, "192.0.2.10   shop        node1    Active\n192.0.2.11   shop        <none>   Unhosted\n", "", "egress-ips")
+	u.wants(t, exitOK, "192.0.2.10   shop        node1    Active\n192.0.2.11   shop        <none>   Unhosted\n",
+		"1 of 1 nodes did not report whether they forward their egress IPs; node1: ", "egress-ips")
 	u.wants(t, exitOK, "node/node2 hosts egress IPs of 192.0.2.0/24\n", "", "egress-ips", "set-node", "node2", "--cidr=192.0.2.0/24")
 
 	u.wants(t, exitFailed, "", "egress IP 192.0.2.10: several namespaces have it: dev, shop", "egress-ips", "set-namespace", "dev", "192.0.2.10")

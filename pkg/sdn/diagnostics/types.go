@@ -67,6 +67,9 @@ type NodeStatusStatus struct {
 	Peers          int           `json:"peers"`
 	AnsweringPeers int           `json:"answeringPeers"`
 
+	// EgressIPsNotPlaced are the egress IPs that the node hosts for namespaces and that the host can't forward. Packets with them are dropped.
+	EgressIPsNotPlaced []EgressIPNotPlaced `json:"egressIPsNotPlaced,omitempty"`
+
 	// Drops are counters of dropped packets since the agent started, with reason policy since vswitchd started. They are at most 15 seconds old, those with reason
 	// foreign-source or egress-firewall at most a minute.
 	Drops []NodeDrop `json:"drops,omitempty"`
@@ -80,6 +83,12 @@ type PeerProblem struct {
 
 // HostFirewall is in the place of a table for the agent's rules in iptables of the host.
 const HostFirewall = "host"
+
+// EgressIPNotPlaced is an egress IP that the host can't forward, and the cause.
+type EgressIPNotPlaced struct {
+	IP      string `json:"ip"`
+	Problem string `json:"problem"`
+}
 
 // NodeDrop is the number of packets that flows of a table have dropped for one reason.
 type NodeDrop struct {

@@ -41,6 +41,9 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 	if n.policies != nil {
 		d.Policies = n.policies
 	}
+	if n.egressIPs != nil {
+		d.EgressIPsNotPlaced = n.egressIPs.NotPlaced
+	}
 	n.agent.diagnostics.SetNetwork(d)
 }
 

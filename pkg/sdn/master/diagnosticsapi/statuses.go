@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
@@ -24,6 +25,7 @@ const (
 
 	maxRefusedFlows = 20
 	maxPeerProblems = 20
+	maxEgressIPs    = config.MaxNodeEgressIPs
 	maxDrops        = 64
 	lastYear        = 2200 // of times that an agent may report: clients fail to parse five digits
 )
@@ -133,6 +135,10 @@ func limitStatus(o *diagnostics.NodeStatusStatus) {
 	o.PeerProblems = slices.Clip(o.PeerProblems[:min(len(o.PeerProblems), maxPeerProblems)])
 	for i := range o.PeerProblems {
 		o.PeerProblems[i] = diagnostics.PeerProblem{Node: printable(o.PeerProblems[i].Node, maxNodeName), Problem: printable(o.PeerProblems[i].Problem, maxMessage)}
+	}
+	o.EgressIPsNotPlaced = slices.Clip(o.EgressIPsNotPlaced[:min(len(o.EgressIPsNotPlaced), maxEgressIPs)])
+	for i, p := range o.EgressIPsNotPlaced {
+		o.EgressIPsNotPlaced[i] = diagnostics.EgressIPNotPlaced{IP: printable(p.IP, maxName), Problem: printable(p.Problem, maxMessage)}
 	}
 	o.Drops = slices.Clip(o.Drops[:min(len(o.Drops), maxDrops)])
 	for i := range o.Drops {

@@ -125,7 +125,8 @@ func TestServer_flows(t *testing.T) {
 func TestServer_limitsHostileStatus(t *testing.T) {
 	hostile := `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"node0001","namespace":"x","labels":{"a":"b"},"managedFields":[{}]},"status":{"error":"e","ready":true,
 		"agentVersion":"\u001b[2Jv1\n` + strings.Repeat("x", 1000) + `","hostIP":"203.0.113.9","subnet":"0.0.0.0/0","notReady":"\u202egnp","switchError":"\u202egnp","started":"9999-12-31T23:59:59-01:00",
-		"lastWrite":"0000-01-01T00:00:00+01:00","lastAudit":"2026-01-01T00:00:00Z","refusedFlows":[` + strings.Repeat(`"\u0000",`, 1000) + `"x"]}}`
+		"lastWrite":"0000-01-01T00:00:00+01:00","lastAudit":"2026-01-01T00:00:00Z","refusedFlows":[` + strings.Repeat(`"\u0000",`, 1000) + `"x"],
+		"egressIPsNotPlaced":[` + strings.Repeat(`{"ip":"\u0000"},`, 1000) + `{"problem":"` + strings.Repeat("x", 5000) + `"}]}}`
 	f := newFixture(t, nodes(2), agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
 		if node == "node0000" {
 			return hostile, nil
@@ -138,13 +139,14 @@ func TestServer_limitsHostileStatus(t *testing.T) {
 	if diff := cmp.Diff(metav1.ObjectMeta{Name: "node0000"}, o.Items[0].ObjectMeta); diff != "" || o.Items[0].Kind != "NodeStatus" {
 		t.Errorf("metadata (-want +got):\n%s", diff)
 	}
-	if s.HostIP != "192.0.0.0" || s.Subnet != "10.128.0.0/23" || s.Error != "" || !s.Started.IsZero() || s.LastWrite != nil || s.LastAudit == nil || len(s.RefusedFlows) != maxRefusedFlows {
+	if s.HostIP != "192.0.0.0" || s.Subnet != "10.128.0.0/23" || s.Error != "" || !s.Started.IsZero() || s.LastWrite != nil || s.LastAudit == nil || len(s.RefusedFlows) != maxRefusedFlows ||
+		len(s.EgressIPsNotPlaced) != maxEgressIPs {
 		t.Errorf("got %+v", s)
 	}
-	if len(r.body) > 5000 || o.Items[1].Status.AgentVersion != "v1.0" {
+	if len(r.body) > 15000 || o.Items[1].Status.AgentVersion != "v1.0" {
 		t.Errorf("got %d bytes, want few: %s", len(r.body), r.body)
 	}
-	for _, text := range []string{s.AgentVersion, s.NotReady, s.SwitchError, s.RefusedFlows[0], printed(t, f.get(t, "admin", statusesPath, "Accept", acceptKubectl), true)} {
+	for _, text := range []string{s.AgentVersion, s.NotReady, s.SwitchError, s.RefusedFlows[0], s.EgressIPsNotPlaced[0].IP, printed(t, f.get(t, "admin", statusesPath, "Accept", acceptKubectl), true)} {
 		if strings.ContainsAny(text, "\x1b\x00\u202e") {
 			t.Errorf("got control characters in %q", text)
 		}

@@ -176,6 +176,9 @@ func newNetwork(st *flowstore.Store, sw Switch) *Network {
 		Peers: func(int) (problems []diagnostics.PeerProblem, nodes, answering int) {
 			return []diagnostics.PeerProblem{{Node: "node2", Problem: "no answer"}}, 4, 3
 		},
+		EgressIPsNotPlaced: func() []diagnostics.EgressIPNotPlaced {
+			return []diagnostics.EgressIPNotPlaced{{IP: "198.51.100.9", Problem: "no network"}}
+		},
 		HasEgressPolicy: func(namespace, name string) bool { return namespace == "default" && name == "limits" },
 	}
 }

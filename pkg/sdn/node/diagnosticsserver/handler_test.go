@@ -91,7 +91,7 @@ func TestStatus(t *testing.T) {
 		st.AgentVersion != "v1.2.3" || st.OVSVersion != "3.1.0" || st.Datapath != "netdev" || st.Mode != "networkpolicy" ||
 		st.HostIP != "192.0.2.1" || st.Subnet != "10.128.0.0/23" || st.Pods != 1 || st.Addresses != 509 || st.Free != 508 || st.Drift != 0 ||
 		st.Flows != len(n.sw.Dump(t)) || st.LastWrite == nil || st.LastAudit == nil || st.Started.IsZero() || len(st.RefusedFlows) > 0 ||
-		!slices.Equal(st.Drops, n.network.Drops()) ||
+		!slices.Equal(st.Drops, n.network.Drops()) || !slices.Equal(st.EgressIPsNotPlaced, n.network.EgressIPsNotPlaced()) ||
 		!slices.Equal(st.PeerProblems, []diagnostics.PeerProblem{{Node: "node2", Problem: "no answer"}}) || st.Peers != 4 || st.AnsweringPeers != 3 {
 		t.Errorf("got %+v", got)
 	}

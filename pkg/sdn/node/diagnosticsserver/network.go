@@ -30,6 +30,8 @@ type Network struct {
 	Drops         func() []diagnostics.NodeDrop
 	Peers         func(most int) (problems []diagnostics.PeerProblem, nodes, answering int) // as pinger.Problems
 
+	EgressIPsNotPlaced func() []diagnostics.EgressIPNotPlaced // nil in mode subnet
+
 	HasEgressPolicy func(namespace, name string) bool // whether the EgressNetworkPolicy exists
 	EgressPolicies  func(namespace string) []string   // the EgressNetworkPolicies of a namespace
 	// UnresolvedNames are DNS names of a namespace's EgressNetworkPolicies without an address, and the number of those beyond most.

@@ -56,6 +56,9 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 
 	st.Drops = n.Drops()
 	st.PeerProblems, st.Peers, st.AnsweringPeers = n.Peers(maxPeerProblems)
+	if n.EgressIPsNotPlaced != nil {
+		st.EgressIPsNotPlaced = n.EgressIPsNotPlaced()
+	}
 
 	flows := n.Store.Statistics()
 	st.Flows, st.Drift = flows.Flows, int64(flows.Drift.Changes())

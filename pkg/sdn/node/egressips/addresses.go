@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
@@ -121,4 +122,15 @@ func (a *addresses) count() (hosted, notPlaced int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.wanted), len(a.problems)
+}
+
+// notPlaced returns the egress IPs that the host can't place, sorted.
+func (a *addresses) notPlaced() []diagnostics.EgressIPNotPlaced {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []diagnostics.EgressIPNotPlaced
+	for _, ip := range slices.SortedFunc(maps.Keys(a.problems), netip.Addr.Compare) {
+		all = append(all, diagnostics.EgressIPNotPlaced{IP: ip.String(), Problem: a.problems[ip]})
+	}
+	return all
 }

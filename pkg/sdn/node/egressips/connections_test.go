@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -148,6 +149,9 @@ func TestReportPlacement(t *testing.T) {
 	}
 	if hosted, notPlaced := a.Hosted(); hosted != 1 || notPlaced != 1 {
 		t.Errorf("got %d hosted and %d not placed, want 1 and 1", hosted, notPlaced)
+	}
+	if got, want := a.NotPlaced(), []diagnostics.EgressIPNotPlaced{{IP: "192.0.2.100", Problem: "no interface is in its network"}}; !slices.Equal(got, want) {
+		t.Errorf("got %v not placed, want %v", got, want)
 	}
 	a.ReportPlacement(ip, nil)
 	if _, notPlaced := a.Hosted(); notPlaced != 0 {

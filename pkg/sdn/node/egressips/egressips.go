@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressip"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
@@ -165,6 +166,9 @@ func (c *change) log(ctx context.Context) {
 
 // Hosted returns the number of egress IPs that this node hosts, and of those that the host can't place.
 func (e *EgressIPs) Hosted() (hosted, notPlaced int) { return e.addresses.count() }
+
+// NotPlaced returns the egress IPs that this node hosts and the host can't place, sorted, with the causes.
+func (e *EgressIPs) NotPlaced() []diagnostics.EgressIPNotPlaced { return e.addresses.notPlaced() }
 
 // ReportPlacement reports why this host can't place an egress IP, in an Event for each new cause; nil: it is placed (egressaddress.Options.Report).
 func (e *EgressIPs) ReportPlacement(ip netip.Addr, err error) { e.addresses.report(ip, err) }
