@@ -14,7 +14,7 @@ import (
 // first come first, and without a rule the connection is allowed (docs/egress.md). Names are not resolved here.
 func (c *Cluster) firewall(conn Connection) Verdict {
 	pod := conn.From.Pod
-	if !IsSubject(pod) || conn.To.Pod != nil || c.isTun0(conn.To.Addr) || c.FirewallVNIDs[pod.Namespace] == 0 {
+	if !IsSubject(pod) || conn.To.Pod != nil || c.isTun0(conn.To.Addr) || c.FirewallVNIDs != nil && c.FirewallVNIDs[pod.Namespace] == 0 {
 		return Verdict{true, "no egress firewall"}
 	}
 	if conn.To.Node == pod.Spec.NodeName && conn.Port == 53 && (conn.Protocol == corev1.ProtocolTCP || conn.Protocol == corev1.ProtocolUDP) {

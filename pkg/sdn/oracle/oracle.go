@@ -26,7 +26,7 @@ type Cluster struct {
 	HostNetwork     []string                // names of host-network namespaces (--host-network-namespaces)
 	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
 	EgressPolicies  []*networkv1.EgressNetworkPolicy
-	FirewallVNIDs   map[string]uint32 // by namespace, in all modes but subnet: VNID 0 has no egress firewall
+	FirewallVNIDs   map[string]uint32 // by namespace: VNID 0 has no egress firewall; nil in mode subnet, where each namespace has its own
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.

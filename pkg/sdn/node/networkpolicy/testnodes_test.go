@@ -34,9 +34,12 @@ func (n *testNodes) reset(node pipeline.Node) {
 	}
 }
 
-// SetNamespace derives the VNID from the labels: some namespaces share one, some have their own, some have 0.
+// SetNamespace derives the VNID from the labels: some namespaces share one, some have their own, some have 0. In mode subnet all have 0.
 func (n *testNodes) SetNamespace(ns *corev1.Namespace) {
 	n.vnids[ns.Name] = map[string]uint32{"a": 10, "b": 11, "c": 12}[ns.Labels["app"]]
+	if n.all[0].node.Mode == config.ModeSubnet {
+		n.vnids[ns.Name] = 0
+	}
 	for _, s := range n.all {
 		s.engine.SetNamespace(ns.Name, ns.Labels)
 		s.engine.SetVNID(ns.Name, n.vnids[ns.Name])

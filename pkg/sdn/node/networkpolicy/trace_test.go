@@ -58,7 +58,7 @@ func sampleConnections(w *testcluster.World, r *rand.Rand, n int) []oracle.Conne
 // clusters returns the number of random clusters.
 func clusters(t *testing.T) int {
 	t.Helper()
-	return tier.Size(t, 4, *seeds, "one random cluster for each mode and conntrack")
+	return tier.Size(t, 5, *seeds, "one random cluster for each mode and conntrack")
 }
 
 // cases returns the cases of cyclonus, in the short tier every tenth.
@@ -87,7 +87,7 @@ func newPool(t *testing.T) chan *testNodes {
 
 // The switch allows the connections that the oracle allows, in random clusters in mode networkpolicy or multitenant, with the conntrack of the kernel or of
 // the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network. Those to outside leave with the
-// sources of the oracle, and five times the egress IPs of all namespaces and nodes change.
+// sources of the oracle, and five times the egress IPs of all namespaces and nodes change. Each fifth cluster is in mode subnet, which has egress firewalls only.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := newPool(t)
 	var traced atomic.Int64
@@ -105,21 +105,36 @@ func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	}
 }
 
+// nodeOf returns the configuration of the nodes in the world of a seed: all modes, and with the limitations of the userspace datapath's conntrack or without.
+func nodeOf(s uint64) pipeline.Node {
+	switch s % 5 {
+	case 0:
+		return pipeline.Node{Mode: config.ModeMultitenant, Userspace: true}
+	case 1:
+		return pipeline.Node{Mode: config.ModeNetworkPolicy, Userspace: true}
+	case 2:
+		return pipeline.Node{Mode: config.ModeMultitenant}
+	case 3:
+		return pipeline.Node{Mode: config.ModeNetworkPolicy}
+	}
+	return pipeline.Node{Mode: config.ModeSubnet}
+}
+
 // compareSeed compares the nodes with the oracle in the world of a seed, and returns the number of traced connections.
 func (n *testNodes) compareSeed(t *testing.T, s uint64) (traced int) {
 	t.Helper()
-	userspace := s%4 < 2 // the limitations of its conntrack
-	node := pipeline.Node{Mode: config.ModeNetworkPolicy, Userspace: userspace}
-	if s%2 == 0 {
-		node.Mode = config.ModeMultitenant
-	}
+	node := nodeOf(s)
+	isSubnet := node.Mode == config.ModeSubnet
 	n.reset(node)
 	r := rand.New(rand.NewPCG(s, 1)) //nolint:gosec // to be repeatable
 	w := testcluster.NewWorld(s, n)
-	if node.Mode == config.ModeMultitenant {
-		w.VNIDs = n.vnids
+	w.VNIDs, w.FirewallVNIDs = n.vnids, n.vnids
+	if node.Mode != config.ModeMultitenant {
+		w.VNIDs = nil
 	}
-	w.FirewallVNIDs = n.vnids
+	if isSubnet {
+		w.FirewallVNIDs, w.Policies, w.ClusterPolicies = nil, nil, nil
+	}
 	firewalls := rand.New(rand.NewPCG(s, 2)) //nolint:gosec // to be repeatable
 	egressIPs := rand.New(rand.NewPCG(s, 3)) //nolint:gosec // as above
 	compare := func(when string, conns []oracle.Connection) {
@@ -130,11 +145,17 @@ func (n *testNodes) compareSeed(t *testing.T, s uint64) (traced int) {
 	compare("at the start", sampleConnections(w, r, *sample))
 	for i := range 50 {
 		what := w.Step(n)
+		if isSubnet {
+			w.Policies, w.ClusterPolicies = nil, nil // which this mode ignores
+		}
 		compare(fmt.Sprintf("step %d, %s", i, what), sampleConnections(w, r, *sample))
 		if i%10 == 9 {
 			w.DrawFirewalls(firewalls)
 			n.setFirewalls(t, w)
 			compare(fmt.Sprintf("step %d, egress firewalls", i), sampleConnections(w, r, *sample))
+			if isSubnet {
+				continue // without egress IPs and evaluated services
+			}
 			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
 			w.DrawEgressIPs(egressIPs)
 			n.setEgressIPs(t, w)
