@@ -1,7 +1,8 @@
 package egressstatus
 
 import (
-	"strings"
+	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,9 +25,9 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Client{network}
-	since := metav1.NewTime(time.Now().Truncate(time.Second))
+	since := metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute).Truncate(time.Second))
 	first := Node{Names: []Name{{Name: "www.example.com", Addresses: []string{"192.0.2.1"}, Count: 1, Error: "timeout", Since: &since}}, Error: "www.example.com: timeout"}
-	accepted := metav1.Condition{Type: ConditionAccepted, Status: metav1.ConditionTrue, Reason: ReasonAccepted, LastTransitionTime: since}
+	accepted := metav1.Condition{Type: ConditionAccepted, Status: metav1.ConditionTrue, Reason: ReasonAccepted, Message: "the rules are active", LastTransitionTime: since}
 	for _, patch := range []Status{
 		{Nodes: map[string]*Node{"node1": &first}}, {Conditions: []metav1.Condition{accepted}}, {Nodes: map[string]*Node{"node2": {}}}, {Nodes: map[string]*Node{"node2": nil}},
 	} {
@@ -47,7 +48,20 @@ func TestClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `"cells":["default","True","Accepted","www.example.com: timeout",`; !strings.Contains(string(table), want) {
-		t.Errorf("got table %s, want one with %s", table, want)
+	var printed metav1.Table
+	if err := json.Unmarshal(table, &printed); err != nil {
+		t.Fatal(err)
+	}
+	cells := map[string]any{}
+	for i, column := range printed.ColumnDefinitions {
+		cells[column.Name] = printed.Rows[0].Cells[i]
+	}
+	for column, want := range map[string]string{
+		"Name": "default", "Accepted": "True", "Reason": "Accepted", "DNS error": "www.example.com: timeout", "Message": "the rules are active", "DNS error since": "30h",
+		"DNS names": fmt.Sprintf(`[{"addresses":["192.0.2.1"],"count":1,"error":"timeout","name":"www.example.com","since":"%s"}]`, since.UTC().Format(time.RFC3339)),
+	} {
+		if cells[column] != want {
+			t.Errorf("column %s: got %v, want %s", column, cells[column], want)
+		}
 	}
 }
