@@ -79,6 +79,7 @@ func FuzzNetlinkMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		changedChain(message(kind, data))
 		changedLink(message(kind, data))
+		nftTable(data)
 	})
 }
 

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -34,6 +35,7 @@ func TestParseRule(t *testing.T) {
 func FuzzParseRule(f *testing.F) {
 	f.Add(`-A OVSDN-INPUT -p udp -m udp --dport 4789 -m comment --comment "VXLAN from nodes" -j ACCEPT`)
 	f.Add(`-A X "\\" '" \`)
+	f.Add(`-A X ! -s 10.128.0.1/255.252.1.255 -i tun+ -m conntrack ! --ctstate NEW -m set --match-set X src,dst --comment`)
 	f.Fuzz(func(t *testing.T, line string) {
 		r, ok, err := parseRule(line)
 		if err != nil || !ok {
@@ -42,6 +44,10 @@ func FuzzParseRule(f *testing.F) {
 		again, _, err := parseRule("-A X " + r.String())
 		if err != nil || !slices.Equal(r, again) {
 			t.Errorf("%q is printed as %s, which is parsed as %q, %v", r, r, again, err)
+		}
+		p := rulePacket{source: netip.MustParseAddr("10.128.0.2"), isVTEP: func(netip.Addr) matched { return matchesNot }}
+		if m := p.matches(r); m < matchesNot || m > matches {
+			t.Errorf("%q: matches %d", r, m)
 		}
 	})
 }
