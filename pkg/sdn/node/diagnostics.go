@@ -36,7 +36,7 @@ func (n *nodeNetwork) setDiagnostics(sampler *agentmetrics.Sampler) {
 		Pods: n.pods.Pods, Addrs: n.ipam.Usage,
 		Drops: sampler.Drops, Peers: n.pinger.Problems,
 		HasEgressPolicy: n.hasEgressPolicy, EgressPolicies: n.egressPolicies, UnresolvedNames: n.egress.UnresolvedNames, Node: n.node, HostSubnetOf: n.hostSubnetOf, NodeOf: n.nodeOf,
-		Probe: podprobe.Send, Capture: func(c podcapture.Capture) (diagnosticsserver.CaptureSession, error) { return podcapture.Open(c) },
+		Host: n.firewall.Path, Probe: podprobe.Send, Capture: func(c podcapture.Capture) (diagnosticsserver.CaptureSession, error) { return podcapture.Open(c) },
 	}
 	if n.policies != nil {
 		d.Policies = n.policies

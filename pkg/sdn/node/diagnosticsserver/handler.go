@@ -1,5 +1,5 @@
 // Package diagnosticsserver answers the controllers' requests for the state of the node, the traffic of its pods, the flows of its bridge, the way of
-// packets through them, probes from its pods, and captures of their packets (docs/decisions/0020-diagnostics.md).
+// packets through them and the host, probes from its pods, and captures of their packets (docs/decisions/0020-diagnostics.md).
 package diagnosticsserver
 
 import (
@@ -52,6 +52,7 @@ type Handler struct {
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *podLimits
 
+	hostLimiter *rate.Limiter // of packets on the host
 	sendLimiter *rate.Limiter // of probes of batches
 	captures    *podLimits
 	nextTraces  time.Time // guarded by batching
@@ -64,12 +65,14 @@ func New(o Options) *Handler {
 	h := &Handler{
 		probes: newPodLimits(maxProbes, maxNamespaceProbes, probesPerSecond), captures: newPodLimits(maxCaptures, maxNamespaceCaptures, capturesPerSecond),
 		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
+		hostLimiter: rate.NewLimiter(hostsPerSecond, hostBurst),
 		sendLimiter: rate.NewLimiter(batchProbesPerSecond, batchProbes), limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
 	}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)
 	h.mux.HandleFunc(diagnostics.FlowsPath, h.serveFlows)
 	h.mux.HandleFunc(diagnostics.TrafficPath, h.serveTraffic)
 	h.mux.HandleFunc(diagnostics.NodeTracePath, h.serveTrace)
+	h.mux.HandleFunc(diagnostics.NodeHostPath, h.serveHost)
 	h.mux.HandleFunc(diagnostics.NodeTracesPath, h.serveTraces)
 	h.mux.HandleFunc(diagnostics.NodeProbePath, h.serveProbe)
 	h.mux.HandleFunc(diagnostics.NodeProbesPath, h.serveProbes)

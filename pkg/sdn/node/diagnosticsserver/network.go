@@ -10,6 +10,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podcapture"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podprobe"
@@ -43,6 +44,7 @@ type Network struct {
 
 	Policies Policies // nil in mode subnet
 
+	Host    func(context.Context, hostnet.HostPacket) (hostnet.HostPath, error) // as Firewall.Path
 	Probe   func(context.Context, podprobe.Probe) (diagnostics.ProbeStatus, error)
 	Capture func(podcapture.Capture) (CaptureSession, error)
 }

@@ -23,15 +23,24 @@ const (
 	tracesPerSecond, traceBurst = 100, 300
 )
 
-// serveTrace answers maxTraces requests at the same time.
-func (h *Handler) serveTrace(w http.ResponseWriter, r *http.Request) {
+// startTrace returns the function that ends the answer to a request for a trace. If maxTraces others are being answered, it refuses the request, and returns nil.
+func (h *Handler) startTrace(w http.ResponseWriter) (release func()) {
 	select {
 	case h.tracing <- struct{}{}:
-		defer func() { <-h.tracing }()
+		return func() { <-h.tracing }
 	default:
 		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s answers %d other requests for traces; retry", h.options.NodeName, maxTraces))
+		return nil
+	}
+}
+
+// serveTrace answers maxTraces requests at the same time.
+func (h *Handler) serveTrace(w http.ResponseWriter, r *http.Request) {
+	release := h.startTrace(w)
+	if release == nil {
 		return
 	}
+	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), traceTimeout)
 	defer cancel()
 	answer, err := h.trace(ctx, r)
