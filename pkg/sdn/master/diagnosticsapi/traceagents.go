@@ -24,6 +24,8 @@ const (
 	maxTraceSteps   = 256
 	maxTraceObjects = 64 // of a step
 	maxTraceOutputs = 16
+
+	maxHostAnswer = 16 << 10 // bytes
 )
 
 // traceAgents implements tracing.Agents for one trace or probe.
@@ -44,6 +46,20 @@ func (a *traceAgents) Trace(ctx context.Context, node tracing.Node, packet diagn
 	}
 	a.read += answer.size
 	return &answer.NodeTrace, nil
+}
+
+// Host implements tracing.Agents.
+func (a *traceAgents) Host(ctx context.Context, node tracing.Node, packet diagnostics.HostPacket) (*diagnostics.NodeHost, error) {
+	var answer *hostAnswer
+	err := a.ask(ctx, agentTraceTimeout, node, diagnostics.NodeHostPath, packet.Query(), func() any {
+		answer = &hostAnswer{limit: min(maxHostAnswer, maxTraceAnswers-a.read)}
+		return answer
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.read += answer.size
+	return &answer.NodeHost, nil
 }
 
 // Probe implements tracing.Agents.
@@ -74,7 +90,7 @@ func (a *traceAgents) ask(ctx context.Context, timeout time.Duration, node traci
 	}
 	status, isStatus := errors.AsType[*agentError](err)
 	isUsable := isStatus && status.code != http.StatusTooManyRequests && !status.isUnsupported()
-	return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: !isUsable}
+	return &tracing.AgentError{Reason: explain(node.Name, err), SkipNode: !isUsable, Unsupported: isStatus && status.isUnsupported()}
 }
 
 // whileBusy sends a request again, for up to most, while the agent answers others (429). It returns the last error.
@@ -107,6 +123,30 @@ func (a *traceAnswer) decode(r io.Reader) error {
 		return &invalidAnswerError{err}
 	}
 	limitTrace(&a.NodeTrace)
+	return nil
+}
+
+// hostAnswer decodes NodeHost of an agent within limits.
+type hostAnswer struct {
+	diagnostics.NodeHost
+	limit, size int64 // bytes
+}
+
+// decode implements decoder.
+func (a *hostAnswer) decode(r io.Reader) error {
+	content, err := readAll(r, a.limit)
+	if err != nil {
+		return err
+	}
+	a.size = int64(len(content))
+	if err := json.Unmarshal(content, &a.NodeHost); err != nil {
+		return &invalidAnswerError{err}
+	}
+	a.Rule = printable(a.Rule, maxName)
+	a.Others = a.Others[:min(len(a.Others), diagnostics.MaxHostRules)]
+	for i := range a.Others {
+		a.Others[i] = printable(a.Others[i], maxName)
+	}
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,7 +49,7 @@ func TestTraceAgents_retry(t *testing.T) {
 				if err != nil || answer.Reason != want {
 					t.Errorf("got %+v, %v", answer, err)
 				}
-			} else if !errors.As(err, &failure) || failure.Reason != tc.want || failure.SkipNode != tc.silent {
+			} else if !errors.As(err, &failure) || failure.Reason != tc.want || failure.SkipNode != tc.silent || failure.Unsupported != (tc.code == http.StatusNotFound) {
 				t.Errorf("%d: got error %#v, want %s", tc.code, err, tc.want)
 			}
 		}
@@ -83,4 +84,47 @@ func TestLimitTrace(t *testing.T) {
 	if diff := cmp.Diff(`"\x1b"`, a.Reason); diff != "" || len(a.Steps) != maxTraceSteps || a.Steps[0].TableName != `"\x1b[2J"` || a.Steps[0].Names[0] != `"\x1b"` || len(a.Steps[0].Objects[0].Object) > maxObject+3 {
 		t.Errorf("got %d steps, reason %s", len(a.Steps), a.Reason)
 	}
+}
+
+// What an agent answers about its host has limits, and counts as an answer of the trace.
+func TestTraceAgents_host(t *testing.T) {
+	packet := diagnostics.HostPacket{From: diagnostics.FromTun0, Translated: true, Protocol: "TCP", Source: "10.128.0.5", Destination: "203.0.113.5", DestinationPort: 443}
+	answer := `{"rule":"\u001b","others":["\u001b[2J"` + strings.Repeat(`,"x"`, 100) + `]}`
+	var asked string
+	s := &Server{Config: Config{Agents: agentFunc(func(_ context.Context, _, path string, query url.Values) (string, error) {
+		asked = path + "?" + query.Encode()
+		return answer, nil
+	})}}
+	a := &traceAgents{server: s}
+	got, err := a.Host(t.Context(), tracing.Node{Name: "n"}, packet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "/diagnostics/v1alpha1/host?destination=203.0.113.5&destinationPort=443&from=tun0&protocol=TCP&source=10.128.0.5&translated=true"
+	if asked != want || got.Rule != `"\x1b"` || len(got.Others) != diagnostics.MaxHostRules || got.Others[0] != `"\x1b[2J"` || a.read != int64(len(answer)) {
+		t.Errorf("asked %s: got %+v, and %d bytes read", asked, got, a.read)
+	}
+	for _, answer = range []string{`{"rule":"` + strings.Repeat("x", maxHostAnswer) + `"}`, `{"rule":7}`} {
+		var failure *tracing.AgentError
+		if _, err := a.Host(t.Context(), tracing.Node{Name: "n"}, packet); !errors.As(err, &failure) || failure.Unsupported {
+			t.Errorf("an answer of %d bytes: got error %v", len(answer), err)
+		}
+	}
+}
+
+// The answer of an agent about its host is hostile input.
+func FuzzHostAnswer(f *testing.F) {
+	f.Add(`{"route":{"kind":"forwarded","interface":"eth0"},"rule":"x","others":["\u001b[2J"]}`)
+	f.Add(`{"others":null,"others":[7]}`)
+	f.Fuzz(func(t *testing.T, answer string) {
+		a := &hostAnswer{limit: maxHostAnswer}
+		if a.decode(strings.NewReader(answer)) != nil {
+			return
+		}
+		for _, text := range append([]string{a.Rule}, a.Others...) {
+			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("got %q, which is not printable", text)
+			}
+		}
+	})
 }

@@ -32,6 +32,10 @@ type fakeCluster struct {
 	bySwitch bool // --service-proxy=ovs
 	asked    []string
 
+	// hosts change the agent's answer about the host, by "NODE>DESTINATION"; nodes without one have an agent that does not know the request.
+	hosts      map[string]func(*diagnostics.NodeHost) error
+	askedHosts []string
+
 	isTruncated bool // Slices leaves out endpoints
 
 	// probed changes the agent's answer to a probe; nil leaves it.
@@ -154,6 +158,22 @@ func (c *fakeCluster) Trace(_ context.Context, node Node, p diagnostics.TracePac
 	return answer, nil
 }
 
+// Host implements Agents: all addresses but the node's own are behind its default route, and it masquerades pods.
+func (c *fakeCluster) Host(_ context.Context, node Node, p diagnostics.HostPacket) (*diagnostics.NodeHost, error) {
+	c.askedHosts = append(c.askedHosts, strings.TrimSpace(fmt.Sprintf("%s %s %s>%s:%d %s %v", node.Name, p.From, p.Source, p.Destination, p.DestinationPort, p.Protocol, p.Translated)))
+	change := c.hosts[node.Name+">"+p.Destination]
+	if change == nil {
+		return nil, &AgentError{Reason: "the agent does not support it; upgrade the agent", SkipNode: true, Unsupported: true}
+	}
+	answer := &diagnostics.NodeHost{
+		Packet: p, Route: diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth0", Gateway: "192.0.2.254", Network: "0.0.0.0/0"}, Source: node.HostIP.String(), Masqueraded: true,
+	}
+	if p.Destination == node.HostIP.String() || p.Destination == node.gateway().String() {
+		answer.Route, answer.Source, answer.Masqueraded, answer.Rule = diagnostics.HostRoute{Kind: diagnostics.RouteLocal}, p.Source, false, "OVSDN-INPUT (from pods)"
+	}
+	return answer, change(answer)
+}
+
 // Probe implements Agents: each packet is answered.
 func (c *fakeCluster) Probe(_ context.Context, node Node, p diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error) {
 	c.asked = append(c.asked, fmt.Sprintf("%s %s>%s:%d %s %v", node.Name, p.From, p.Destination, p.DestinationPort, p.Protocol, timeout))
@@ -220,7 +240,7 @@ func (c *fakeCluster) tryTrace(t *testing.T, spec diagnostics.TraceSpec, namespa
 	if len(errs) > 0 {
 		t.Fatal(errs.ToAggregate())
 	}
-	c.asked = nil
+	c.asked, c.askedHosts = nil, nil
 	tracer := &Tracer{Cluster: c, Agents: c, Sees: func(_ context.Context, o diagnostics.Object) bool { return slices.Contains(namespaces, o.Namespace) }}
 	return tracer.Trace(t.Context(), query)
 }

@@ -25,7 +25,7 @@ func (r *run) finish(ctx context.Context, path *diagnostics.TracePath, a arrival
 		path.Reason = a.reason
 		return
 	case a.to == diagnostics.FromHost:
-		if !r.atHost(path, a) {
+		if !r.atHost(ctx, path, a, hostEntry{from: diagnostics.FromTun0}) {
 			return
 		}
 	case pod != "" && a.to != pod:
@@ -42,15 +42,29 @@ func (r *run) finish(ctx context.Context, path *diagnostics.TracePath, a arrival
 }
 
 // atHost sets the verdict of a packet that leaves the pod network to the host of a node. It reports whether it is delivered.
-func (r *run) atHost(path *diagnostics.TracePath, a arrival) bool {
+func (r *run) atHost(ctx context.Context, path *diagnostics.TracePath, a arrival, entry hostEntry) bool {
 	destination, err := netip.ParseAddr(a.packet.Destination)
-	other, isNode := r.Cluster.NodeAt(destination)
-	path.Verdict = diagnostics.VerdictDelivered
-	switch {
-	case err != nil || r.isInPodNetwork(destination) && destination != a.node.gateway():
+	if err != nil || r.isInPodNetwork(destination) && destination != a.node.gateway() {
 		path.Verdict = diagnostics.VerdictUnknown
 		path.Reason = fmt.Sprintf("node %s sends it to its host, which is not the destination", a.node.Name)
 		return false
+	}
+	answer, problem := r.host(ctx, a, entry)
+	if answer != nil {
+		return r.routed(path, a, destination, answer)
+	}
+	if problem != "" {
+		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("the route of the host of node %s: %s", a.node.Name, problem))
+	}
+	r.withoutRoute(path, a, destination)
+	return true
+}
+
+// withoutRoute sets the verdict of a packet at a host whose agent did not report what the host does with it.
+func (r *run) withoutRoute(path *diagnostics.TracePath, a arrival, destination netip.Addr) {
+	other, isNode := r.Cluster.NodeAt(destination)
+	path.Verdict = diagnostics.VerdictDelivered
+	switch {
 	case destination == a.node.HostIP, destination == a.node.gateway():
 		path.Reason = fmt.Sprintf("delivered to the host of node %s", a.node.Name)
 		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("host-access and the firewall of node %s", a.node.Name))
@@ -61,7 +75,6 @@ func (r *run) atHost(path *diagnostics.TracePath, a arrival) bool {
 		path.Reason = fmt.Sprintf("delivered out of the cluster by the host of node %s, with the source %s", a.node.Name, r.outsideSourceOf(a, destination))
 		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("the routes and the firewall of node %s, and the network behind it", a.node.Name))
 	}
-	return true
 }
 
 // nodeSource returns the source of a packet from one node to another.

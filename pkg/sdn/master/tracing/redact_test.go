@@ -34,7 +34,9 @@ func TestTrace_redacts(t *testing.T) {
 	}
 	c.answers["node2>10.128.2.9"] = change
 	c.answers["node1<10.128.2.9"] = change
-	c.answers["node2<10.128.2.9"] = func(*diagnostics.NodeTrace) error { return &AgentError{"the secret has no port", false} }
+	c.answers["node2<10.128.2.9"] = func(*diagnostics.NodeTrace) error {
+		return &AgentError{Reason: "the secret has no port"}
+	}
 	c.answers["node3>10.128.4.8"] = denied("secret reason", hidden...)
 	status := c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: "service/a/api", Port: 80}, "a")
 	encoded, err := json.MarshalIndent(status, "", " ")
@@ -108,7 +110,7 @@ func TestTrace_redactsReasons(t *testing.T) {
 		if hop := status.Paths[0].Hops[0]; hop.Steps[1].Match != "" || hop.Reason != "sent to node/node2" {
 			t.Errorf("a flow of an unknown policy: got %+v with the reason %s, want no match and another reason", hop.Steps[1], hop.Reason)
 		}
-		c.answers["node2>10.128.2.7"] = func(*diagnostics.NodeTrace) error { return &AgentError{tc.reason, false} }
+		c.answers["node2>10.128.2.7"] = func(*diagnostics.NodeTrace) error { return &AgentError{Reason: tc.reason} }
 		if got := strings.Contains(c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: "pod/b/db", Port: 80}, "a").Reason, tc.reason); got != tc.shown {
 			t.Errorf("%s: an agent's error is shown: %v, want %v", name, got, tc.shown)
 		}

@@ -229,9 +229,21 @@ func (s *serviceRun) endpoint(ctx context.Context, endpoint netip.AddrPort, firs
 	case node.Name == "":
 		path.Verdict, path.Reason = diagnostics.VerdictUnknown, "the packet does not pass the pod network"
 	default: // the host of the node sends the packet itself
-		s.atHost(&path, arrival{hops: []diagnostics.Hop{{Packet: packet}}, node: node, to: diagnostics.FromHost, packet: packet})
+		s.atHost(ctx, &path, arrival{hops: []diagnostics.Hop{{Packet: packet}}, start: packet, node: node, to: diagnostics.FromHost, packet: packet}, s.hostEntry())
 	}
 	return path
+}
+
+// hostEntry returns how the packet gets to the host of the source, whose service proxy has translated it.
+func (s *serviceRun) hostEntry() hostEntry {
+	entry := hostEntry{translated: true}
+	switch {
+	case s.source.pod != "":
+		entry.from = diagnostics.FromTun0
+	case s.source.isHost:
+		entry.from = diagnostics.FromHost
+	}
+	return entry
 }
 
 // sourceOf returns the packet's source behind the service proxy of the node, and the origin by which the host marks it.

@@ -46,6 +46,8 @@ type Cluster interface {
 type Agents interface {
 	// Trace returns the path of a packet through the bridge of the node. The error, which a user may read, is an *AgentError.
 	Trace(ctx context.Context, node Node, packet diagnostics.TracePacket) (*diagnostics.NodeTrace, error)
+	// Host returns what the host of the node does with a packet. The error is as that of Trace.
+	Host(ctx context.Context, node Node, packet diagnostics.HostPacket) (*diagnostics.NodeHost, error)
 	// Probe sends the packet from a pod of the node, and returns the answer. The error is as that of Trace.
 	Probe(ctx context.Context, node Node, packet diagnostics.TracePacket, timeout time.Duration) (*diagnostics.NodeProbe, error)
 }
@@ -55,6 +57,8 @@ type AgentError struct {
 	Reason string
 	// SkipNode is true if the node is not asked again in this trace.
 	SkipNode bool
+	// Unsupported is true if the agent does not know the request.
+	Unsupported bool
 }
 
 // Error implements error.
@@ -75,6 +79,7 @@ type run struct {
 	network             *config.Network
 	source, destination place
 	silent              map[string]string // why agents did not answer, by node
+	withoutHost         map[string]string // why agents did not answer Agents.Host, by node; "" for those that do not know it
 }
 
 // Trace returns the path of the packet. The error is a *field.Error if the query does not fit the cluster.
@@ -94,7 +99,7 @@ func (t *Tracer) Trace(ctx context.Context, q Query) (*diagnostics.TraceStatus, 
 
 // begin resolves the source.
 func (t *Tracer) begin(ctx context.Context, q Query) (r *run, err error) {
-	r = &run{Tracer: t, query: q, silent: map[string]string{}}
+	r = &run{Tracer: t, query: q, silent: map[string]string{}, withoutHost: map[string]string{}}
 	if r.network, err = t.Cluster.Network(ctx); err != nil {
 		return nil, err
 	}

@@ -73,11 +73,11 @@ func TestTrace(t *testing.T) {
 			c.answers["node1>10.128.2.7"] = func(a *diagnostics.NodeTrace) error { a.Outputs[0].VNID = 1 << 24; return nil }
 		}, want: diagnostics.VerdictUnknown, reason: "node node1: invalid answer of the agent: its verdict and outputs can't be those of the packet"},
 		"agent down": {spec: tcp("pod/a/web", "pod/b/db"), change: func(c *fakeCluster) {
-			c.answers["node2>10.128.2.7"] = func(*diagnostics.NodeTrace) error { return &AgentError{"timeout", true} }
+			c.answers["node2>10.128.2.7"] = func(*diagnostics.NodeTrace) error { return &AgentError{Reason: "timeout", SkipNode: true} }
 		}, want: diagnostics.VerdictUnknown, reason: "node node2: timeout"},
 		"older agent": {spec: tcp("pod/a/web", "pod/b/db"), change: func(c *fakeCluster) {
 			c.answers["node1>10.128.2.7"] = func(*diagnostics.NodeTrace) error {
-				return &AgentError{"the agent of node1 does not support it; upgrade the agent", true}
+				return &AgentError{Reason: "the agent of node1 does not support it; upgrade the agent", SkipNode: true}
 			}
 		}, want: diagnostics.VerdictUnknown, reason: "node node1: the agent of node1 does not support it; upgrade the agent"},
 		"older agent, which ignores a parameter": {spec: tcp("203.0.113.5", "pod/b/db"), change: func(c *fakeCluster) {
@@ -193,7 +193,7 @@ func TestTrace_service(t *testing.T) {
 			reason: "service/a/api: 2 of 3 endpoints get the packet; 10.128.2.7:8080: on node node2: table ingress-denied (83) dropped it: another tenant's policy",
 			paths:  []string{"Delivered 10.128.0.6:8080 pod/a/db", "Dropped 10.128.2.7:8080", "Delivered 10.128.4.8:8080"}},
 		"an agent is down": {spec: spec, change: func(c *fakeCluster) {
-			c.answers["node3>10.128.4.8"] = func(*diagnostics.NodeTrace) error { return &AgentError{"timeout", true} }
+			c.answers["node3>10.128.4.8"] = func(*diagnostics.NodeTrace) error { return &AgentError{Reason: "timeout", SkipNode: true} }
 		}, want: diagnostics.VerdictUnknown, reason: "service/a/api: 2 of 3 endpoints get the packet; 10.128.4.8:8080: node node3: timeout",
 			paths: []string{"Delivered 10.128.0.6:8080 pod/a/db", "Delivered 10.128.2.7:8080", "Unknown 10.128.4.8:8080"}},
 		"the service is denied": {spec: spec, change: func(c *fakeCluster) { c.answers["node1>172.30.0.9"] = denied("another VNID") }, want: diagnostics.VerdictDropped,
@@ -286,7 +286,7 @@ func TestTrace_asksSilentAgentsOnce(t *testing.T) {
 	c.addPod("a/y", "node2", "10.128.2.9")
 	c.addService("a/api", "172.30.0.9", "10.128.2.7", "10.128.2.9")
 	for _, addr := range []string{"10.128.2.7", "10.128.2.9"} {
-		c.answers["node2>"+addr] = func(*diagnostics.NodeTrace) error { return &AgentError{"timeout", true} }
+		c.answers["node2>"+addr] = func(*diagnostics.NodeTrace) error { return &AgentError{Reason: "timeout", SkipNode: true} }
 	}
 	status := c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: "service/a/api", Port: 80}, "a")
 	if asked := strings.Count(strings.Join(c.asked, "\n"), "node2 "); asked != 1 || status.Paths[1].Reason != "node node2: timeout" {

@@ -1,0 +1,179 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+)
+
+// maxInterfaceName is the largest length of an interface's name, IFNAMSIZ of the kernel without its end.
+const maxInterfaceName = 15
+
+// hostEntry is how a packet gets to a host that routes it.
+type hostEntry struct {
+	from       string // as HostPacket.From; "": from outside
+	translated bool
+}
+
+// host asks the agent what the host of its node does with the packet. It returns nil if the agent does not report it, and why; "" for an agent of an earlier version. An agent
+// that did not answer in time is not asked again for another endpoint, but for the reply: the switch does not wait for iptables.
+func (r *run) host(ctx context.Context, a arrival, entry hostEntry) (answer *diagnostics.NodeHost, problem string) {
+	node := a.node
+	if _, silent := r.silent[node.Name]; silent || entry.from == "" || node.NoAgent != "" {
+		return nil, ""
+	}
+	if problem, ok := r.withoutHost[node.Name]; ok {
+		return nil, problem
+	}
+	packet := diagnostics.HostPacket{
+		From: entry.from, Translated: entry.translated, Protocol: a.packet.Protocol,
+		Source: a.packet.Source, Destination: a.packet.Destination, DestinationPort: a.packet.DestinationPort,
+	}
+	answer, err := r.Agents.Host(ctx, node, packet)
+	known := (*AgentError)(nil)
+	switch isKnown := errors.As(err, &known); {
+	case isKnown && known.Unsupported:
+		r.withoutHost[node.Name] = ""
+		return nil, ""
+	case isKnown && known.SkipNode:
+		r.withoutHost[node.Name] = known.Reason
+		return nil, known.Reason
+	case err != nil:
+		return nil, r.explain(ctx, node, a.start, err)
+	case answer.Packet != packet || !isValidRoute(answer):
+		return nil, "invalid answer of the agent: its route can't be that of the packet"
+	}
+	return answer, ""
+}
+
+// isValidRoute reports whether an agent's answer can be printed as the route to its destination.
+func isValidRoute(h *diagnostics.NodeHost) bool {
+	isAddr := func(text string) bool {
+		_, err := netip.ParseAddr(text)
+		return err == nil
+	}
+	kinds := []diagnostics.RouteKind{
+		diagnostics.RouteLocal, diagnostics.RouteForwarded, diagnostics.RouteMissing, diagnostics.RouteUnreachable, diagnostics.RouteProhibited,
+		diagnostics.RouteBlackhole, diagnostics.RouteRefused,
+	}
+	if !slices.Contains(kinds, h.Route.Kind) || h.Source != "" && !isAddr(h.Source) || h.Route.Gateway != "" && !isAddr(h.Route.Gateway) {
+		return false
+	}
+	if h.Route.Network != "" {
+		network, err := netip.ParsePrefix(h.Route.Network)
+		destination, _ := netip.ParseAddr(h.Packet.Destination)
+		if err != nil || !network.Contains(destination) {
+			return false
+		}
+	}
+	name := h.Route.Interface
+	isName := name != "" && len(name) <= maxInterfaceName && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) })
+	return h.Route.Kind != diagnostics.RouteForwarded || isName
+}
+
+// routed sets the verdict of a packet by the answer of the agent. It reports whether it is delivered.
+func (r *run) routed(path *diagnostics.TracePath, a arrival, destination netip.Addr, h *diagnostics.NodeHost) bool {
+	if len(h.Others) > 0 {
+		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("rules of the host of node %s: %s", a.node.Name, strings.Join(h.Others, ", ")))
+	}
+	name := a.node.Name
+	decide := func(v diagnostics.Verdict, format string, args ...any) bool {
+		path.Verdict, path.Reason = v, fmt.Sprintf(format, args...)
+		return v == diagnostics.VerdictDelivered
+	}
+	isForwarded, by := h.Route.Kind == diagnostics.RouteForwarded, routeText(h.Route)
+	switch reason := refusal(h.Route.Kind, destination); {
+	case reason != "":
+		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, reason)
+	case isForwarded && h.Route.Interface == diagnostics.FromTun0:
+		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network, which does not have the address; remove the route", name, by)
+	case isForwarded && h.Route.NoCarrier:
+		return decide(diagnostics.VerdictDropped, "on node %s: the host sends it %s, and the interface has no carrier", name, by)
+	case h.Drops && h.OthersFirst:
+		return decide(diagnostics.VerdictUnknown, "node %s: chain %s of the agent drops it, unless a rule before it accepts it", name, h.Rule)
+	case h.Drops:
+		return decide(diagnostics.VerdictDropped, "on node %s: chain %s of the agent drops it", name, h.Rule)
+	}
+	other, isNode := r.Cluster.NodeAt(destination)
+	isOther := isNode && destination == other.HostIP && other.Name != name
+	isOwn := destination == a.node.HostIP || destination == a.node.gateway()
+	switch {
+	case !isForwarded && isOther:
+		return decide(diagnostics.VerdictUnknown, "the host of node %s has the address of node %s", name, other.Name)
+	case !isForwarded:
+		text := "delivered to the host of node " + name
+		if !isOwn {
+			text += ", which has the address " + destination.String()
+		}
+		if h.Rule != "" {
+			text += ", accepted by chain " + h.Rule
+		}
+		return decide(diagnostics.VerdictDelivered, "%s", text)
+	case isOwn:
+		return decide(diagnostics.VerdictUnknown, "the host of node %s does not have the address %s, and sends it %s", name, destination, by)
+	case isOther:
+		path.NotEvaluated = append(path.NotEvaluated, "the firewall of node "+other.Name)
+		return decide(diagnostics.VerdictDelivered, "delivered to node %s by the host of node %s, %s, with the source %s",
+			other.Name, name, by, r.sourceBehind(a, destination, h))
+	}
+	path.NotEvaluated = append(path.NotEvaluated, "the network behind node "+name)
+	return decide(diagnostics.VerdictDelivered, "delivered out of the cluster by the host of node %s, %s, with the source %s", name, by, r.sourceBehind(a, destination, h))
+}
+
+// refusal returns why the routing of a host drops packets to the destination, "" if it does not.
+func refusal(kind diagnostics.RouteKind, destination netip.Addr) string {
+	switch kind {
+	case diagnostics.RouteMissing:
+		return fmt.Sprintf("the host has no route to %s", destination)
+	case diagnostics.RouteUnreachable, diagnostics.RouteBlackhole:
+		return fmt.Sprintf("the host has a route of type %s to %s", kind, destination)
+	case diagnostics.RouteProhibited:
+		return fmt.Sprintf("the host has a route or rule of type prohibit to %s", destination)
+	case diagnostics.RouteRefused:
+		return fmt.Sprintf("the host has a route to %s, but not for a packet from %s with this source: check `ip rule`, and the sysctls forwarding and rp_filter",
+			destination, diagnostics.FromTun0)
+	}
+	return ""
+}
+
+// routeText returns the route for a sentence.
+func routeText(route diagnostics.HostRoute) string {
+	text := "by " + route.Interface
+	if route.Gateway != "" {
+		text += " via " + route.Gateway
+	}
+	if route.Network == "" {
+		return text
+	}
+	if network, err := netip.ParsePrefix(route.Network); err == nil && network.Bits() == 0 {
+		return text + " (default route)"
+	}
+	return text + " (route to " + route.Network + ")"
+}
+
+// sourceBehind returns the source with which a packet leaves the host.
+func (r *run) sourceBehind(a arrival, destination netip.Addr, h *diagnostics.NodeHost) string {
+	switch {
+	case h.Source == "":
+		return "an address of the node"
+	case h.Masqueraded, h.Source == a.node.HostIP.String():
+		return h.Source + " of the node"
+	case h.Source != a.hops[0].Packet.Source:
+		return h.Source + ", an egress IP"
+	case !r.isPodAddress(h.Source):
+		return h.Source
+	}
+	for _, p := range r.network.NonMasqueradeCIDRs {
+		if p.Contains(destination) {
+			return h.Source + ", which is not masqueraded (" + config.NonMasqueradeCIDRsAnnotation + ")"
+		}
+	}
+	return h.Source + ", which is not masqueraded"
+}
