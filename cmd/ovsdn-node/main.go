@@ -84,6 +84,18 @@ func command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; empty: the pod's service account")
 	f.StringVar(&server, "kube-apiserver", "", "URL of the API server, in place of the kubeconfig's or the service's; not an address of the service network")
+	agentFlags(f, &cfg)
+
+	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(logging)
+	f.AddGoFlag(logging.Lookup("v"))
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(uninstallCommand())
+	return cmd
+}
+
+// agentFlags defines the flags that the agent's configuration consists of.
+func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.StringVar(&cfg.NodeName, "node-name", cfg.NodeName, "name of this node's Node object")
 	f.StringVar(&cfg.Namespace, "namespace", "", "namespace of this installation: if it is deleted, the agent removes the network from the node when it stops; empty: never")
 	f.StringVar(&cfg.NodeIP, "node-ip", "", "this node's address; empty: found by --iface, --iface-regex or the default route")
@@ -99,20 +111,13 @@ func command() *cobra.Command {
 	f.BoolVar(&cfg.IPMasq, "ip-masq", cfg.IPMasq, "masquerade packets of this node's pods to hosts outside, except to networks of the ClusterNetwork's annotation; false: only packets to other nodes")
 	f.StringVar((*string)(&cfg.HostAccess), "host-access", string(cfg.HostAccess),
 		"packets from its pods that the node accepts before its own firewall rules: replies (in connections that the node opens), services (also packets that services direct to the node) or all")
-	hostFlags(f, &cfg)
-	flowExportFlags(f, &cfg)
+	hostFlags(f, cfg)
+	flowExportFlags(f, cfg)
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the runtime's directory of CNI plugins, to which the agent copies ovsdn-cni from the directory of its own program; empty: do not install it")
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 	f.StringVar(&cfg.Metrics.Address, "metrics-bind-address", cfg.Metrics.Address, "`host:port` of /metrics and /debug/pprof by HTTPS, for clients with a token that has the right; 0: none")
 	f.StringVar(&cfg.Metrics.CertFile, "metrics-tls-cert-file", "", "`file` with the PEM certificate of the metrics server; empty: that of the diagnostics authority")
 	f.StringVar(&cfg.Metrics.KeyFile, "metrics-tls-private-key-file", "", "`file` with the PEM private key of the metrics server")
-
-	logging := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(logging)
-	f.AddGoFlag(logging.Lookup("v"))
-	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(uninstallCommand())
-	return cmd
 }
 
 func flowExportFlags(f *pflag.FlagSet, cfg *node.Config) {

@@ -44,7 +44,7 @@ func flagSections(t *testing.T) map[string]string {
 		return FlagTable(flags)
 	}
 	return map[string]string{
-		"flags-node":       table("ovsdn-node", node.Defaults(), "command", "hostFlags", "flowExportFlags"),
+		"flags-node":       table("ovsdn-node", node.Defaults(), "command", "agentFlags", "hostFlags", "flowExportFlags"),
 		"flags-uninstall":  table("ovsdn-node", node.Defaults(), "hostFlags", "uninstallCommand"),
 		"flags-controller": table("ovsdn-controller", master.Defaults(), "command"),
 		"flags-kubectl":    table("kubectl-ovsdn", struct{}{}, "joinCommand", "changeCommand", "vnidsCommand", "statusCommand", "flowsCommand", "dashboardCommand"),

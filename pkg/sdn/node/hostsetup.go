@@ -38,7 +38,7 @@ func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
 
 // setUpHost sets up the host's routes to pods and its firewall.
 func (n *nodeNetwork) setUpHost(ctx context.Context) error {
-	a, log := n.agent, klog.FromContext(ctx)
+	log := klog.FromContext(ctx)
 	changes, err := n.tun0.Sync(ctx)
 	if errors.As(err, new(*hostnet.SysctlError)) { // may be of no effect on the host; the Node's condition reports it (tun0.Healthy)
 		log.Error(err, "Failed to write sysctls", "interface", hostnet.Tun0Name, "retryAfter", hostCheck)
@@ -50,7 +50,21 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 	log.Info("Host interface in sync", "interface", hostnet.Tun0Name, "changed", changes)
 
 	n.newHostPorts(ctx)
-	n.firewall, err = hostnet.NewFirewall(hostnet.FirewallConfig{
+	n.firewall, err = hostnet.NewFirewall(n.firewallConfig())
+	if err != nil {
+		return err
+	}
+	if changes, err = n.firewall.Sync(ctx); err != nil {
+		return err
+	}
+	log.Info("Firewall rules in sync", "changed", changes)
+	return nil
+}
+
+// firewallConfig returns the configuration of the host's firewall rules.
+func (n *nodeNetwork) firewallConfig() hostnet.FirewallConfig {
+	a := n.agent
+	return hostnet.FirewallConfig{
 		ClusterNetworks:    n.node.ClusterNetworks,
 		Subnets:            n.hostSubnet.Subnets,
 		VXLANPort:          n.network.VXLANPort,
@@ -73,13 +87,5 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 		HostAccess:          a.HostAccess,
 		NodeNetworks:        n.network.ClusterNetworks,
 		Restored:            n.foreign.firewallRestored,
-	})
-	if err != nil {
-		return err
 	}
-	if changes, err = n.firewall.Sync(ctx); err != nil {
-		return err
-	}
-	log.Info("Firewall rules in sync", "changed", changes)
-	return nil
 }
