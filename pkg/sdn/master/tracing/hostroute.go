@@ -22,8 +22,8 @@ type hostEntry struct {
 	translated bool
 }
 
-// host asks the agent what the host of its node does with the packet. It returns nil if the agent does not report it, and why; "" for an agent of an earlier version. An agent
-// that did not answer in time is not asked again for another endpoint, but for the reply: the switch does not wait for iptables.
+// host asks the agent what the host of its node does with the packet. It returns nil if the agent does not report it, and why; "" for an agent of an earlier
+// version. An agent that did not answer in time is not asked again for another endpoint, but for the reply: the switch does not wait for iptables.
 func (r *run) host(ctx context.Context, a arrival, entry hostEntry) (answer *diagnostics.NodeHost, problem string) {
 	node := a.node
 	if _, silent := r.silent[node.Name]; silent || entry.from == "" || node.NoAgent != "" {
@@ -93,7 +93,8 @@ func (r *run) routed(path *diagnostics.TracePath, a arrival, destination netip.A
 	case reason != "":
 		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, reason)
 	case isForwarded && h.Route.Interface == diagnostics.FromTun0:
-		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network, which does not have the address; remove the route", name, by)
+		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network: the address is an egress IP of the node, or the route is wrong",
+			name, by)
 	case isForwarded && h.Route.NoCarrier:
 		return decide(diagnostics.VerdictDropped, "on node %s: the host sends it %s, and the interface has no carrier", name, by)
 	case h.Drops && h.OthersFirst:

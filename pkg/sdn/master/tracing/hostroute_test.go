@@ -71,7 +71,7 @@ func TestTrace_hostRoute(t *testing.T) {
 			reason: "on node node1: the host has a route to 203.0.113.5, but not for a packet from tun0 with this source: check `ip rule`, and the sysctls forwarding and rp_filter"},
 		"back to tun0": {answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "tun0", Network: "203.0.113.0/28"}
-		}), want: diagnostics.VerdictUnknown, reason: "node node1: the host sends it by tun0 (route to 203.0.113.0/28), back to the pod network, which does not have the address; remove the route"},
+		}), want: diagnostics.VerdictUnknown, reason: "node node1: the host sends it by tun0 (route to 203.0.113.0/28), back to the pod network: the address is an egress IP of the node, or the route is wrong"},
 		"without a carrier": {answer: answeredHost(func(h *diagnostics.NodeHost) { h.Route.NoCarrier = true }), want: diagnostics.VerdictDropped,
 			reason: "on node node1: the host sends it by eth0 via 192.0.2.254 (default route), and the interface has no carrier"},
 		"dropped by a rule": {answer: answeredHost(func(h *diagnostics.NodeHost) { h.Drops, h.Rule = true, "OVSDN-GUARD (VXLAN made by a pod)" }), want: diagnostics.VerdictDropped,
