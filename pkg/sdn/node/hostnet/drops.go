@@ -48,21 +48,13 @@ func parseDrops(line string) (d RuleDrops, ok bool, err error) {
 		return d, false, err
 	}
 	at := slices.Index(r, "-c") // packets and bytes follow
-	if target := r.after("-j"); at < 0 || at+2 >= len(r) || target != "DROP" && target != "REJECT" {
+	if target := r.target(); at < 0 || at+2 >= len(r) || target != "DROP" && target != "REJECT" {
 		return d, false, nil
 	}
 	if d.Packets, err = strconv.ParseUint(r[at+1], 10, 64); err != nil {
 		return d, false, fmt.Errorf("parse counters of iptables: %w: %s", err, line)
 	}
-	d.Comment = r.after("--comment")
+	d.Comment = r.comment()
 	d.Rule = slices.Delete(slices.Clone(r), at, at+3).String()
 	return d, true, nil
-}
-
-// after returns the word that follows an option, or "".
-func (r Rule) after(option string) string {
-	if i := slices.Index(r, option); i >= 0 && i+1 < len(r) {
-		return r[i+1]
-	}
-	return ""
 }
