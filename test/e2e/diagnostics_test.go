@@ -330,9 +330,12 @@ func seeClosedReader(t *testing.T, x *trio) {
 			}
 			var stderr bytes.Buffer
 			err = x.writeOVSDN(ctx, writer, &stderr, args...)
+			if err == nil {
+				return errors.New("got no error, want SIGPIPE")
+			}
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) {
-				return fmt.Errorf("got error %v, want SIGPIPE", err)
+				return err
 			}
 			if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {
 				return fmt.Errorf("got %w with errors %q, want SIGPIPE without", err, stderr.String())
