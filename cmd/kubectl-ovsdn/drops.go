@@ -41,9 +41,10 @@ func dropsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	var noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "drops [NODE...]",
-		Short: "Show the packets that the nodes' flows drop",
+		Short: "Show the packets that the nodes' flows and the agents' rules in iptables drop",
 		Long: "Show how many packets the flows of all nodes, or of these, have dropped since the agent started, by table and reason; those of reason\n" +
-			"policy since vswitchd started. Counters are at most 15 seconds old, foreign-source and egress-firewall at most 60 seconds.",
+			"policy since vswitchd started. Table host has the agent's rules in iptables, the reason is the comment of the rule. Counters are at most 15 seconds\n" +
+			"old, those of foreign-source, egress-firewall and host at most 60 seconds.",
 		Example:           "  kubectl ovsdn drops\n\n  # what is dropped now\n  kubectl ovsdn drops node1 --watch\n\n  kubectl ovsdn drops -o json",
 		ValidArgsFunction: completeNodes(flags),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

@@ -29,7 +29,8 @@ func egressIPsCommand(flags *genericclioptions.ConfigFlags, streams genericioopt
 		Use:   "egress-ips [IP...]",
 		Short: "Show egress IPs, and set those of namespaces and nodes",
 		Long: "Show which namespace has an egress IP, which node hosts it, and whether it is used. Packets of the namespace's pods to hosts\n" +
-			"outside of the cluster have an egress IP of the namespace as their source.",
+			"outside of the cluster have an egress IP of the namespace as their source. Whether the host of a node forwards packets with an IP is read from its agent,\n" +
+			"which needs the right to get nodestatuses.diagnostics.ovsdn.io: else the state is Unknown.",
 		Example: "  kubectl ovsdn egress-ips\n  kubectl ovsdn egress-ips 192.0.2.10 -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ips, err := parseIPs(args)

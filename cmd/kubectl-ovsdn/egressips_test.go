@@ -161,10 +161,10 @@ func TestEgressIPs_notPlaced(t *testing.T) {
 	f.wants(t, exitOK, `
 IP             NAMESPACE   NODE    STATE         ASSIGNED   NOTE
 192.0.2.10     shop        node1   Active        manual     <none>
-192.0.2.20     shop        node2   Active        manual     node2 did not report whether it forwards it
+192.0.2.20     shop        node2   Unknown       manual     node2 did not answer whether its host forwards packets with this IP
 192.0.2.30     shop        node3   Unreachable   manual     its node is not reachable
 198.51.100.9   shop        node1   NotPlaced     manual     node1 drops packets with it: no interface of the host is in its network
-`, "1 of 2 nodes did not report whether they forward their egress IPs; node2: the agent does not answer: connection refused\n", "egress-ips", "-o", "wide")
+`, "can't read for 1 of 2 nodes whether their hosts forward packets with egress IPs: node2: the agent does not answer: connection refused; check that the agents run", "egress-ips", "-o", "wide")
 	f.wants(t, exitOK, "NotPlaced", "", "egress-ips", "198.51.100.9", "-o", "jsonpath={.state}")
 }
 
@@ -204,8 +204,8 @@ func TestEgressIPs(t *testing.T) {
 	u.wants(t, exitOK, "", "No resources found", "egress-ips")
 	u.wants(t, exitOK, "namespace/shop has egress IPs 192.0.2.10,192.0.2.11\n", "", "egress-ips", "set-namespace", "shop", "192.0.2.10", "192.0.2.11")
 	u.wants(t, exitOK, "node/node1 hosts egress IPs 192.0.2.10\n", "", "egress-ips", "set-node", "node1", "192.0.2.10")
-	u.wants(t, exitOK, "192.0.2.10   shop        node1    Active\n192.0.2.11   shop        <none>   Unhosted\n",
-		"1 of 1 nodes did not report whether they forward their egress IPs; node1: ", "egress-ips")
+	u.wants(t, exitOK, "192.0.2.10   shop        node1    Unknown\n192.0.2.11   shop        <none>   Unhosted\n",
+		"can't read for 1 of 1 nodes whether their hosts forward packets with egress IPs: node1: ", "egress-ips")
 	u.wants(t, exitOK, "node/node2 hosts egress IPs of 192.0.2.0/24\n", "", "egress-ips", "set-node", "node2", "--cidr=192.0.2.0/24")
 
 	u.wants(t, exitFailed, "", "egress IP 192.0.2.10: several namespaces have it: dev, shop", "egress-ips", "set-namespace", "dev", "192.0.2.10")

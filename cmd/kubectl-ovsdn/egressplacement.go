@@ -62,7 +62,7 @@ func (c *egress) readPlacements(ctx context.Context, kube kubernetes.Interface, 
 		}
 	}
 	if len(silent) > 0 {
-		fmt.Fprintf(errOut, "%d of %d nodes did not report whether they forward their egress IPs; %s: %s\n",
+		fmt.Fprintf(errOut, "can't read for %d of %d nodes whether their hosts forward packets with egress IPs: %s: %s; check that the agents run, and that you may get nodestatuses.diagnostics.ovsdn.io\n",
 			len(silent), len(nodes), silent[0], reconcile.OneLine(c.placements[silent[0]].err))
 	}
 }
@@ -101,7 +101,7 @@ func (c *egress) stateOf(ip egressip.IP) (state, note string) {
 			return "NotPlaced", fmt.Sprintf("%s drops packets with it: %s", node, cause)
 		}
 		if p.err != nil {
-			note = fmt.Sprintf("%s did not report whether it forwards it", node)
+			return "Unknown", fmt.Sprintf("%s did not answer whether its host forwards packets with this IP", node)
 		}
 	}
 	return "Active", note

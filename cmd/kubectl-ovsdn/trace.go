@@ -34,7 +34,7 @@ type tracePrinter struct {
 // icmpFlag is the flag of the protocol that packets have by default, except of those to services.
 const (
 	icmpFlag  = "icmp"
-	icmpUsage = "an ICMP echo request, the default if the destination is no service"
+	icmpUsage = "an ICMP echo request, the default unless the destination is a service"
 )
 
 func traceCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {

@@ -130,6 +130,8 @@ func hostSections(t *testing.T) map[string]string {
 			{plugin, "DefaultSocket", ""},
 			{plugin, "lockSuffix", defaults.CNISocket},
 			{agent, "savedSysctlsFile", run},
+			{agent, "hostPortsDir", run},
+			{agent, "egressRulesDir", run},
 			{agent, "ipamNetwork", defaults.IPAMDir + "/"},
 			{native, "DefaultRunDir", ""},
 			{agent, "uninstallMarker", "/var/run/openvswitch/"},

@@ -71,7 +71,7 @@ type NodeStatusStatus struct {
 	EgressIPsNotPlaced []EgressIPNotPlaced `json:"egressIPsNotPlaced,omitempty"`
 
 	// Drops are counters of dropped packets since the agent started, with reason policy since vswitchd started. They are at most 15 seconds old, those with reason
-	// foreign-source or egress-firewall at most a minute.
+	// foreign-source or egress-firewall, or of HostFirewall, at most a minute.
 	Drops []NodeDrop `json:"drops,omitempty"`
 }
 
@@ -90,7 +90,7 @@ type EgressIPNotPlaced struct {
 	Problem string `json:"problem"`
 }
 
-// NodeDrop is the number of packets that flows of a table have dropped for one reason.
+// NodeDrop is the number of packets that flows of a table, or rules of HostFirewall, have dropped for one reason.
 type NodeDrop struct {
 	Table   string `json:"table"`  // its name, or HostFirewall
 	Reason  string `json:"reason"` // as the label of metric ovsdn_dropped_packets_total, or policy; of HostFirewall the comment of the rule

@@ -49,10 +49,10 @@ func (c *routeCheck) check(ctx context.Context) {
 	}
 	_ = c.unread.Set(nil)
 	if err != nil {
-		err = fmt.Errorf("packets of pods or services may take a route of another program: %w", err)
+		err = fmt.Errorf("a route of another program takes packets of pods or services: %w", err)
 	}
 	if c.last.Set(err) {
-		c.warn(eventreason.NetworkWaiting, err)
+		c.warn(eventreason.RouteOverlap, err)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestRouteCheck(t *testing.T) {
 	var events []string
 	var routes error
 	c := &routeCheck{overlap: func() error { return routes }, warn: func(reason string, err error) { events = append(events, reason+" "+err.Error()) }}
-	event := eventreason.NetworkWaiting + " packets of pods or services may take a route of another program: " + overlap.Error()
+	event := eventreason.RouteOverlap + " a route of another program takes packets of pods or services: " + overlap.Error()
 	for _, step := range []struct {
 		name      string
 		routes    error

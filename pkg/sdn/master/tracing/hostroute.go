@@ -93,12 +93,12 @@ func (r *run) routed(path *diagnostics.TracePath, a arrival, destination netip.A
 	case reason != "":
 		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, reason)
 	case isForwarded && h.Route.Interface == diagnostics.FromTun0:
-		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network: the address is an egress IP of the node, or the route is wrong",
+		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network: if the address is no egress IP of the node, correct the route",
 			name, by)
 	case isForwarded && h.Route.NoCarrier:
 		return decide(diagnostics.VerdictDropped, "on node %s: the host sends it %s, and the interface has no carrier", name, by)
 	case h.Drops && h.OthersFirst:
-		return decide(diagnostics.VerdictUnknown, "node %s: chain %s of the agent drops it, unless a rule before it accepts it", name, h.Rule)
+		return decide(diagnostics.VerdictUnknown, "node %s: chain %s of the agent drops it, unless a rule of another program before it accepts it: check the rules that are not evaluated", name, h.Rule)
 	case h.Drops:
 		return decide(diagnostics.VerdictDropped, "on node %s: chain %s of the agent drops it", name, h.Rule)
 	}

@@ -71,7 +71,7 @@ func TestTrace_hostRoute(t *testing.T) {
 			reason: "on node node1: the host has a route to 203.0.113.5, but not for a packet from tun0 with this source: check `ip rule`, and the sysctls forwarding and rp_filter"},
 		"back to tun0": {answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "tun0", Network: "203.0.113.0/28"}
-		}), want: diagnostics.VerdictUnknown, reason: "node node1: the host sends it by tun0 (route to 203.0.113.0/28), back to the pod network: the address is an egress IP of the node, or the route is wrong"},
+		}), want: diagnostics.VerdictUnknown, reason: "node node1: the host sends it by tun0 (route to 203.0.113.0/28), back to the pod network: if the address is no egress IP of the node, correct the route"},
 		"without a carrier": {answer: answeredHost(func(h *diagnostics.NodeHost) { h.Route.NoCarrier = true }), want: diagnostics.VerdictDropped,
 			reason: "on node node1: the host sends it by eth0 via 192.0.2.254 (default route), and the interface has no carrier"},
 		"dropped by a rule": {answer: answeredHost(func(h *diagnostics.NodeHost) { h.Drops, h.Rule = true, "OVSDN-GUARD (VXLAN made by a pod)" }), want: diagnostics.VerdictDropped,
@@ -83,7 +83,7 @@ func TestTrace_hostRoute(t *testing.T) {
 			want: diagnostics.VerdictDropped, reason: "on node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it"},
 		"own node, no access of ours": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Drops, h.Rule, h.OthersFirst, h.Others = true, "OVSDN-INPUT-LAST (pods without access)", true, []string{"filter/INPUT X"}
-		}), want: diagnostics.VerdictUnknown, reason: "node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it, unless a rule before it accepts it", not: []string{"rules of the host of node node1: filter/INPUT X"}},
+		}), want: diagnostics.VerdictUnknown, reason: "node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it, unless a rule of another program before it accepts it: check the rules that are not evaluated", not: []string{"rules of the host of node node1: filter/INPUT X"}},
 		"own node without its address": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth0", Network: "192.0.2.0/24"}
 		}), want: diagnostics.VerdictUnknown, reason: "the host of node node1 does not have the address 192.0.2.1, and sends it by eth0 (route to 192.0.2.0/24)"},

@@ -67,7 +67,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		megaflows: gauge("ovsdn_datapath_megaflows", "Megaflows of the datapath."),
 		masks:     gauge("ovsdn_datapath_masks", "Masks of the megaflows. 0 for the userspace datapath, which does not report them."),
 
-		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch. Until they can be read again, the metrics of that part are absent, and drops do not increase."),
+		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch, or counters of the agent's rules in iptables. Until they can be read again, the metrics of that part are absent, and drops do not increase."),
 
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),

@@ -128,7 +128,7 @@ func TestPinger_problems(t *testing.T) {
 		{"both, later", func(to netip.Addr, _ int) bool {
 			return (to == overlayOf(2) || to == underlayOf(2)) && time.Since(began) > time.Minute
 		}, []diagnostics.PeerProblem{
-			{Node: "node2", Problem: "neither the overlay nor the underlay answers: the node is down or cut off, or ovs-vswitchd does not run on a node with the userspace datapath"}}},
+			{Node: "node2", Problem: "neither the overlay nor the underlay answers: the node is down or unreachable or, with the userspace datapath, its ovs-vswitchd does not run: check both"}}},
 		{"overlay, later, ICMP to hosts is blocked", func(to netip.Addr, _ int) bool {
 			return to == underlayOf(2) || to == overlayOf(2) && time.Since(began) > time.Minute
 		}, []diagnostics.PeerProblem{{Node: "node2", Problem: "the overlay does not answer any longer, and the underlay has never answered: check VXLAN between the nodes, and the node"}}},

@@ -66,7 +66,7 @@ func (k *peer) problem(mtu int, now time.Time) string {
 	case overlay.isBroken() && underlay.isUp() && (overlay.everUp || now.Sub(k.added) > startTime):
 		return "the overlay does not answer, the underlay does: check that firewalls admit VXLAN between the nodes, and br0 of both"
 	case overlay.isBroken() && underlay.isBroken() && overlay.everUp && underlay.everUp:
-		return "neither the overlay nor the underlay answers: the node is down or cut off, or ovs-vswitchd does not run on a node with the userspace datapath"
+		return "neither the overlay nor the underlay answers: the node is down or unreachable or, with the userspace datapath, its ovs-vswitchd does not run: check both"
 	case overlay.isBroken() && underlay.isBroken() && overlay.everUp:
 		return "the overlay does not answer any longer, and the underlay has never answered: check VXLAN between the nodes, and the node"
 	case large.isBroken() && overlay.isUp():
