@@ -8,7 +8,7 @@ const (
 	// Warning on Node: the agent waits for a dependency, which the message names: ClusterNetwork, HostSubnet, the API server, a route, an MTU.
 	NetworkWaiting = "NetworkWaiting"
 
-	// Warning on Node: a route of another program overlaps the cluster or the service network while the network runs; the message has the route.
+	// Warning on Node: another program added a route that takes packets of the cluster or the service network; the message has the route.
 	RouteOverlap = "RouteOverlap"
 
 	// Warning on Node: a step of the network's set-up failed; the agent retries.

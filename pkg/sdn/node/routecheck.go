@@ -19,8 +19,7 @@ import (
 // follows no events.
 const routeCheckInterval = time.Minute
 
-// routeCheck reports routes of other programs that overlap the network of the set-up: one that is added later takes the packets of pods just as one that exists
-// when the agent starts, which does not set up the network then.
+// routeCheck reports routes that other programs add while the network runs, and that take packets of pods. Wider ones take none: only an agent that starts refuses them.
 type routeCheck struct {
 	overlap func() error // a *hostnet.OverlapError, or why the routes can't be read
 	warn    func(reason string, err error)
@@ -30,7 +29,7 @@ type routeCheck struct {
 }
 
 func newRouteCheck(network *config.Network, warn func(reason string, err error)) *routeCheck {
-	return &routeCheck{overlap: func() error { return hostnet.CheckOverlap(prefixesOf(network), network.ServiceNetwork) }, warn: warn}
+	return &routeCheck{overlap: func() error { return hostnet.CheckMoreSpecific(prefixesOf(network), network.ServiceNetwork) }, warn: warn}
 }
 
 // run checks the routes until the context ends.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
@@ -28,26 +29,37 @@ func (e *OverlapError) Error() string {
 //
 // It ignores default routes, link-local and multicast ranges, and tun0's routes, which the agent adds.
 func CheckOverlap(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) error {
-	routes, err := hostRoutes()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	check := func(what, flag, field string, network netip.Prefix) {
-		for _, r := range routes {
-			if r.dst.Overlaps(network) {
-				errs = append(errs, &OverlapError{What: what, Network: network, Route: r.String(), Flag: flag, Field: field})
-				return // one for each network: a host may have a hundred thousand routes
-			}
-		}
-	}
+	return checkRoutes(clusterNetworks, serviceNetwork, netip.Prefix.Overlaps)
+}
+
+// CheckMoreSpecific is CheckOverlap for routes that take packets of the network, a part of it or all. A wider route does not, while tun0 has its own.
+func CheckMoreSpecific(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix) error {
+	return checkRoutes(clusterNetworks, serviceNetwork, func(route, network netip.Prefix) bool {
+		return route.Bits() >= network.Bits() && network.Contains(route.Addr())
+	})
+}
+
+func checkRoutes(clusterNetworks []netip.Prefix, serviceNetwork netip.Prefix, conflicts func(route, network netip.Prefix) bool) error {
+	networks := make([]*OverlapError, 0, len(clusterNetworks)+1)
 	for _, network := range clusterNetworks {
-		check("cluster network", "--cluster-network", "clusterNetworks", network)
+		networks = append(networks, &OverlapError{What: "cluster network", Flag: "--cluster-network", Field: "clusterNetworks", Network: network})
 	}
 	if serviceNetwork.IsValid() {
-		check("service network", "--service-network", "serviceNetwork", serviceNetwork)
+		networks = append(networks, &OverlapError{What: "service network", Flag: "--service-network", Field: "serviceNetwork", Network: serviceNetwork})
 	}
-	return errors.Join(errs...)
+	var errs []error
+	err := eachHostRoute(func(r hostRoute) (goOn bool) {
+		networks = slices.DeleteFunc(networks, func(e *OverlapError) bool { // one for each network: a host may have a hundred thousand routes
+			if !conflicts(r.dst, e.Network) {
+				return false
+			}
+			e.Route = r.String()
+			errs = append(errs, e)
+			return true
+		})
+		return len(networks) > 0
+	})
+	return errors.Join(append(errs, err)...)
 }
 
 type hostRoute struct {
@@ -62,30 +74,39 @@ func (r hostRoute) String() string {
 	return r.dst.String() + " dev " + r.dev
 }
 
-// hostRoutes returns the routes of the main table that the agent does not manage.
-func hostRoutes() ([]hostRoute, error) {
+// eachHostRoute calls the function with the IPv4 routes of the main table that the agent does not manage, one by one, until it returns false.
+func eachHostRoute(do func(hostRoute) (goOn bool)) error {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
-		return nil, fmt.Errorf("list the host's interfaces: %w", err)
+		return fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	name := map[int]string{}
 	for _, l := range links {
 		name[l.Attrs().Index] = l.Attrs().Name
 	}
-	all, err := netlinksafe.RouteList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list the host's routes: %w", err)
-	}
-	var routes []hostRoute
-	for _, r := range all {
+	ended := false
+	visit := func(r netlink.Route) (goOn bool) {
 		dst, dev := fromIPNet(r.Dst), name[r.LinkIndex]
 		switch {
 		case !dst.IsValid(), isOwnInterface(dev):
 		case dst.Bits() <= 1: // VPNs split the default route into two halves
 		case dst.Addr().IsLinkLocalUnicast(), dst.Addr().IsMulticast():
 		default:
-			routes = append(routes, hostRoute{dst, dev})
+			ended = !do(hostRoute{dst, dev})
+		}
+		return !ended
+	}
+	for range interruptedDumps {
+		err = netlink.RouteListFilteredIter(netlink.FAMILY_V4, &netlink.Route{}, 0, visit)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || ended {
+			break
 		}
 	}
-	return routes, nil
+	if err != nil && !ended && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list the host's routes: %w", err)
+	}
+	return nil
 }
+
+// interruptedDumps is how often routes are listed while others change them, as netlinksafe does. The last list may lack some of these.
+const interruptedDumps = 5

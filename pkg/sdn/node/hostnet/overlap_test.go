@@ -44,6 +44,20 @@ func TestCheckOverlap(t *testing.T) {
 	}
 }
 
+// Only routes that take packets from tun0 are found.
+func TestCheckMoreSpecific(t *testing.T) {
+	cluster, service := prefixes("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")
+	inNetNS(t)
+	addInterface(t, "eth0", nil, "192.0.2.10/24")
+	addInterface(t, Tun0Name, nil, "10.128.0.1/23")
+	sh(t, "ip route add 10.128.0.0/14 dev tun0; ip route add 10.0.0.0/8 via 192.0.2.1; ip route add 172.16.0.0/12 via 192.0.2.1")
+	must(t, CheckMoreSpecific(cluster, service))
+	sh(t, "ip route add 10.130.4.0/24 via 192.0.2.1; ip route add blackhole 172.30.0.0/16")
+	wantError(t, CheckMoreSpecific(cluster, service), "cluster network 10.128.0.0/14 overlaps this host's route 10.130.4.0/24 dev eth0", "service network 172.30.0.0/16 overlaps")
+	sh(t, "ip route del 10.130.4.0/24; ip route del blackhole 172.30.0.0/16")
+	must(t, CheckMoreSpecific(cluster, service))
+}
+
 func TestCheckOverlap_oneRoutePerNetwork(t *testing.T) {
 	inNetNS(t)
 	addInterface(t, "eth0", nil, "192.0.2.10/24")
