@@ -158,12 +158,6 @@ func (s *Sampler) sample(ctx context.Context, slow bool) {
 		if !failed("drops of egress firewalls", err) {
 			s.totals.firewalls.add(withoutDefault(firewalls))
 		}
-		if s.host != nil {
-			rules, err := s.host(ctx)
-			if !failed("drops of the host's firewall", err) {
-				s.totals.addHost(rules)
-			}
-		}
 		next.datapath, next.conntrack = nil, nil
 		if stats, err := s.source.DatapathStats(ctx); !failed("datapath", err) {
 			next.datapath = &stats
@@ -175,10 +169,22 @@ func (s *Sampler) sample(ctx context.Context, slow bool) {
 			}
 		}
 	}
+	if slow && s.host != nil {
+		if rules, err := s.sampleHost(parent); !failed("drops of the host's firewall", err) {
+			s.totals.addHost(rules)
+		}
+	}
 	next.drops, next.hostDrops = s.totals.drops(), maps.Clone(s.totals.host.total)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = next
+}
+
+// sampleHost reads the counters of the host's firewall, with time of its own: iptables may wait for its lock.
+func (s *Sampler) sampleHost(ctx context.Context) ([]hostnet.RuleDrops, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	return s.host(ctx)
 }
 
 // sampleZones returns the use of the zones by class.
@@ -274,21 +280,23 @@ type reading[Key, Label comparable] struct {
 }
 
 func (c *increases[Key, Label]) add(now []reading[Key, Label]) {
-	last := make(map[Key]uint64, len(now))
+	last, label := make(map[Key]uint64, len(now)), make(map[Key]Label, len(now))
+	for _, r := range now {
+		last[r.key] += r.packets // iptables has a rule twice while it is replaced
+		label[r.key] = r.label
+	}
 	isFirst := c.last == nil
 	if isFirst {
 		c.total = map[Label]uint64{}
 	}
-	for _, r := range now {
-		last[r.key] = r.packets
-		increase := r.packets
-		if before := c.last[r.key]; before <= increase {
+	for key, increase := range last {
+		if before := c.last[key]; before <= increase {
 			increase -= before
 		}
 		if isFirst {
 			increase = 0
 		}
-		c.total[r.label] += increase
+		c.total[label[key]] += increase
 	}
 	c.last = last
 }

@@ -58,6 +58,7 @@ func TestSampler_hostDrops(t *testing.T) {
 		{[]hostnet.RuleDrops{rule("a", 6), rule("b", 2)}, nil, 3},
 		{nil, errors.New("iptables is locked"), 3},
 		{[]hostnet.RuleDrops{rule("a", 1), rule("b", 2)}, nil, 4},
+		{[]hostnet.RuleDrops{rule("a", 0), rule("a", 1), rule("b", 2)}, nil, 4}, // a is being replaced
 	} {
 		rules, failure = step.rules, step.failure
 		s.sample(t.Context(), true)

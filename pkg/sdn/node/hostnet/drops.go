@@ -21,7 +21,7 @@ func (f *Firewall) Drops(ctx context.Context) (all []RuleDrops, err error) {
 			return nil, ctx.Err()
 		}
 		lines, err := f.iptables.ListWithCounters(c.Table, c.Name)
-		if isNoChain(err) || isNoTable(err) {
+		if c.Optional != nil && (isNoChain(err) || isNoTable(err)) {
 			continue // not installed
 		}
 		if err != nil {
