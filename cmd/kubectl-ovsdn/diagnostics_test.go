@@ -229,7 +229,7 @@ func TestStatus_switchFails(t *testing.T) {
 	failing.Ready, failing.NotReady, failing.SwitchError = false, failure+"\ntun0 has no address", failure
 	api := newFakeAPI(t, map[string]any{diagnosticsPath + "/nodestatuses": nodeStatuses(ready, failing, other)})
 	code, out, errOut := api.run(t.Context(), "status", "-o", "name")
-	if want := "node2: " + failure + "\nnode4: from node3: neither the overlay nor the underlay answers\n"; code != exitFailed || errOut != want {
+	if want := "node2: " + failure + "\nnode2: not ready: tun0 has no address\nnode4: from node3: neither the overlay nor the underlay answers\n"; code != exitFailed || errOut != want {
 		t.Errorf("got exit code %d, output %q and problems %q, want %q", code, out, errOut, want)
 	}
 }

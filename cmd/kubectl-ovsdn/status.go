@@ -219,11 +219,11 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 		add(st.Error)
 		return lines
 	}
-	switch {
-	case st.SwitchError != "": // the other parts of NotReady follow from it
+	if st.SwitchError != "" { // first: other parts of NotReady may follow from it
 		add(st.SwitchError)
-	case !st.Ready:
-		add("not ready: " + orNone(st.NotReady))
+	}
+	if rest := withoutLine(st.NotReady, st.SwitchError); !st.Ready && (rest != "" || st.SwitchError == "") {
+		add("not ready: " + orNone(rest))
 	}
 	for _, refused := range st.RefusedFlows {
 		add("the switch refuses flows: " + refused)
@@ -232,6 +232,11 @@ func problemsOf(o diagnostics.NodeStatus) (lines []string) {
 		add("no address of the subnet is free: new pods do not start")
 	}
 	return lines
+}
+
+// withoutLine returns the other lines of a text.
+func withoutLine(text, line string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return l == line }), "\n")
 }
 
 // peerProblems returns a line for each node that others do not reach, and each problem: if it is down, all others report it. Problems of paths from or to a

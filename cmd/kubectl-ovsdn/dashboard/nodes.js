@@ -19,8 +19,9 @@ function problemsOf({ status }) {
   if (status.noAgent) return [];
   if (status.error) return [status.error];
   const problems = (status.refusedFlows ?? []).map((text) => `the switch refuses flows: ${text}`);
+  const notReady = (status.notReady ?? "").split("\n").filter((line) => line !== status.switchError).join("; ");
+  if (!status.ready && (notReady || !status.switchError)) problems.unshift(`not ready: ${notReady || "<none>"}`);
   if (status.switchError) problems.unshift(status.switchError);
-  else if (!status.ready) problems.unshift(`not ready: ${status.notReady || "<none>"}`);
   if (status.addresses > 0 && status.freeAddresses === 0) problems.push("no address of the subnet is free: new pods do not start");
   return problems;
 }
