@@ -52,6 +52,7 @@ func (g *grid) play(t *testing.T, cases []*generator.TestCase) {
 		took = append(took, time.Since(began))
 		traces += g.compareTraces(t, what, all)
 	}
+	g.answerTraces(t)
 	step(t, "without policies")
 	for _, tc := range cases {
 		t.Run(tc.Description, func(t *testing.T) {

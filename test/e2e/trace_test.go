@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,22 @@ func testTraces(t *testing.T, x *trio) {
 
 // maxTraces is the number of traces that a controller answers for one user at the same time.
 const maxTraces = 2
+
+// answerTraces returns when the agents of all pods answer: a few seconds after a node's start its agent has no certificate of the diagnostics authority yet.
+func (g *grid) answerTraces(t *testing.T) {
+	t.Helper()
+	pods := slices.DeleteFunc(slices.Clone(g.stations), func(s *station) bool { return !s.pod })
+	for i, s := range pods {
+		spec := diagnostics.TraceSpec{Source: targetOf(s), Destination: targetOf(pods[(i+1)%len(pods)]), Protocol: "ICMP"}
+		fixture.Eventually(t, fixture.SyncTime, "a trace from "+s.Name, func(ctx context.Context) error {
+			got, err := g.trace(ctx, spec)
+			if err == nil && got.Verdict == diagnostics.VerdictUnknown {
+				err = errors.New(got.Reason)
+			}
+			return err
+		})
+	}
+}
 
 // compareTraces traces some of the questions that packets have answered: a trace is delivered if the packet and its reply are.
 func (g *grid) compareTraces(t *testing.T, what string, all []evaluated) (traces int) {
