@@ -11,7 +11,8 @@ import (
 )
 
 // Input identifies a value that flows depend on, such as the VNID of a namespace. One feature publishes the inputs of a kind; owners of any feature read
-// them. Inputs are published from watched objects only and never computed from other inputs: no cycle is possible.
+// them. A function that compiles an owner publishes nothing, and docs/decisions/0009-inputs.md has the order of the few inputs that depend on others: there is no
+// cycle.
 type Input struct {
 	Kind string // such as "VNID"
 	Key  string // of the object: the name of the namespace

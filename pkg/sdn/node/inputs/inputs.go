@@ -19,8 +19,8 @@ const (
 	KindNamespaceUID   = "namespace UID"    // types.UID of the Namespace that has the VNID, "" if unknown, by package vnids with the VNID
 	KindNamespaceVNID  = "namespace VNID"   // config.VNID of a Namespace by its UID, by package vnids
 	KindPodPolicies    = "network policies" // pipeline.PodPolicies of a pod of this node, by package networkpolicy
-	KindBandwidth      = "bandwidth"        // config.Bandwidth of an attachment of a pod, by package pods
-	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package pods
+	KindBandwidth      = "bandwidth"        // config.Bandwidth of an attachment of a pod, by package podflows
+	KindPorts          = "OpenFlow ports"   // sorted []int of a namespace's pods on this node, by package podflows
 	KindMulticastNodes = "multicast nodes"  // MulticastNodes of a VNID, by package multicast
 	KindEgressFirewall = "egress firewall"  // pipeline.EgressFirewallID of a namespace, 0: none, by package egresspolicy
 	KindEgressIPs      = "egress IPs"       // EgressIPs of a Namespace, by package egressips for Namespaces with pods on this node
