@@ -7,6 +7,10 @@
 //
 // FROM and TO are regular expressions for function names as package ssa prints them. It prints the shortest path, and counts all functions
 // that are on any path. A call of an interface's method counts for each implementation that the analysis cannot exclude.
+//
+// With -lines it counts the lines of code of a checkout instead:
+//
+//	git worktree add /tmp/previous 77e59a8 && go run ./test/callgraph -lines -dir /tmp/previous
 package main
 
 import (
@@ -28,11 +32,15 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("callgraph", flag.ContinueOnError)
 	dir := flags.String("dir", ".", "directory of the checkout to analyse")
 	list := flags.Bool("list", false, "list all functions that are on any path")
+	lines := flags.Bool("lines", false, "count lines of code: of cmd, images and pkg, without comments, empty lines, tests, generated code and ovsdn-lab")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() != 2 {
-		return errors.New("usage: callgraph [-dir DIR] [-list] FROM TO")
+	if *lines && flags.NArg() == 0 {
+		return printLines(out, *dir)
+	}
+	if *lines || flags.NArg() != 2 {
+		return errors.New("usage: callgraph [-dir DIR] [-list] FROM TO, or callgraph [-dir DIR] -lines")
 	}
 	g, err := load(*dir)
 	if err != nil {
