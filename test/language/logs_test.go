@@ -40,6 +40,9 @@ func TestLogMessages(t *testing.T) {
 				if !ok {
 					return true
 				}
+				if name := contextless(call); name != "" {
+					t.Errorf("%s: %s has no context; log with klog.FromContext(ctx)", fset.Position(call.Pos()), name)
+				}
 				if arguments := logArguments(call); arguments != nil {
 					calls++
 					for _, problem := range checkLog(arguments) {
@@ -70,6 +73,39 @@ func logArguments(call *ast.CallExpr) []ast.Expr {
 		return nil
 	}
 	return call.Args[message:]
+}
+
+// contextless returns the name of the function of klog by which the call logs without the logger of a context; "" for another call. A program creates the logger of
+// its own context by klog.Background.
+func contextless(call *ast.CallExpr) string {
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	_, logs := logMethods()[method.Sel.Name]
+	for x := method.X; ; {
+		switch v := x.(type) {
+		case *ast.Ident: // the functions that log without a logger, such as klog.Infof, too
+			if v.Name == "klog" && (logs || regexp.MustCompile(`^(Info|Warning|Error|Fatal|Exit)`).MatchString(method.Sel.Name)) {
+				return "klog." + method.Sel.Name
+			}
+			return ""
+		case *ast.CallExpr:
+			s, ok := v.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return ""
+			}
+			if klog, ok := s.X.(*ast.Ident); ok && klog.Name == "klog" {
+				if s.Sel.Name == "FromContext" || !logs {
+					return ""
+				}
+				return "klog." + s.Sel.Name
+			}
+			x = s.X
+		default:
+			return ""
+		}
+	}
 }
 
 // isLogger reports whether the expression is a logger by its name: a variable log or logger, or klog.FromContext(ctx), with .V(n) or not.
@@ -112,4 +148,25 @@ func text(x ast.Expr) (string, bool) {
 	}
 	s, err := strconv.Unquote(literal.Value)
 	return s, err == nil
+}
+
+func TestContextless(t *testing.T) {
+	for source, want := range map[string]string{
+		`klog.Background().Info("Started")`:                         "klog.Background",
+		`klog.Background().WithName("x").Error(err, "Failed to x")`: "klog.Background",
+		`klog.TODO().V(4).Info("Started")`:                          "klog.TODO",
+		`klog.InfoS("Started")`:                                     "klog.InfoS",
+		`klog.V(2).Info("Started")`:                                 "klog.V",
+		`klog.FromContext(ctx).V(4).Info("Started")`:                "",
+		`klog.NewContext(ctx, klog.Background())`:                   "",
+		`log.Info("Started")`:                                       "",
+	} {
+		expr, err := parser.ParseExpr(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := contextless(expr.(*ast.CallExpr)); got != want {
+			t.Errorf("%s: got %q, want %q", source, got, want)
+		}
+	}
 }

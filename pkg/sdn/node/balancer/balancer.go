@@ -156,9 +156,9 @@ func (b *Balancer) watchNode(informer cache.SharedIndexInformer) error {
 }
 
 // Prime stores the flows of all services without waiting for the switch. The informers must have synced.
-func (b *Balancer) Prime(context.Context) error {
+func (b *Balancer) Prime(ctx context.Context) error {
 	for _, key := range b.services.ListKeys() {
-		b.set(key)
+		b.set(ctx, key)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (b *Balancer) Run(ctx context.Context) {
 }
 
 func (b *Balancer) reconcile(ctx context.Context, key string) error {
-	err := b.set(key).Wait(ctx)
+	err := b.set(ctx, key).Wait(ctx)
 	if errors.As(err, new(*flowstore.MissingInputError)) {
 		return nil // the store installs the service once its namespace has a VNID
 	}
@@ -180,16 +180,16 @@ func (b *Balancer) reconcile(ctx context.Context, key string) error {
 }
 
 // set compiles a service, which may have been deleted.
-func (b *Balancer) set(key string) *flowstore.Commit {
+func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
 	owner := pipeline.Owner{Kind: pipeline.KindService, Key: key}
 	obj, exists, _ := b.services.GetByKey(key) // it never fails
 	svc, ok := obj.(*endpoints.Service)
 	var compiled pipeline.BalancedService
 	var found report
 	if exists && ok {
-		compiled.Frontends, found = b.frontends(key, svc)
+		compiled.Frontends, found = b.frontends(ctx, key, svc)
 	}
-	b.report(key, found)
+	b.report(ctx, key, found)
 	b.mu.Lock()
 	revoked := b.flushed.set(key, compiled.Frontends)
 	b.mu.Unlock()
@@ -209,10 +209,10 @@ func (b *Balancer) set(key string) *flowstore.Commit {
 }
 
 // frontends returns the frontends of a service, with the endpoints that this node uses.
-func (b *Balancer) frontends(key string, svc *endpoints.Service) (all []pipeline.Frontend, found report) {
+func (b *Balancer) frontends(ctx context.Context, key string, svc *endpoints.Service) (all []pipeline.Frontend, found report) {
 	objs, err := b.slices.ByIndex(indexService, key)
 	if err != nil { // only without the index
-		klog.Background().Error(err, "Failed to list EndpointSlices", "service", key)
+		klog.FromContext(ctx).Error(err, "Failed to list EndpointSlices", "service", key)
 		return nil, found
 	}
 	found.addProblems("Service", svc.Problems)

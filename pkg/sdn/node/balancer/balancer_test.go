@@ -279,15 +279,15 @@ func TestReportLimits(t *testing.T) {
 		found   report
 		events  int // in total
 	}{{"ns/b", external, 1}, {"ns/a", external, 1}, {"ns/a", external, 1}, {"ns/a", report{}, 1}, {"ns/b", report{}, 1}, {"ns/c", external, 2}} {
-		b.report(step.service, step.found)
+		b.report(t.Context(), step.service, step.found)
 		f.noError(b.reportLimits(t.Context()))
 		if len(f.events) != step.events {
 			t.Errorf("step %d: got Events %q, want %d", i, f.events, step.events)
 		}
 	}
-	b.report("ns/c", report{})
-	b.report("ns/b", external)
-	b.report("ns/a", external)
+	b.report(t.Context(), "ns/c", report{})
+	b.report(t.Context(), "ns/b", external)
+	b.report(t.Context(), "ns/a", external)
 	f.noError(b.reportLimits(t.Context()))
 	if got, want := f.events[len(f.events)-1], "ServiceLimited 2 services, such as ns/a: "+limitExternal.String(); got != want {
 		t.Errorf("got Event %q, want %q", got, want)

@@ -77,7 +77,7 @@ func (r *report) affinity(svc *endpoints.Service) uint16 {
 }
 
 // report reports what has changed since the last report of the service. It requests an Event about a limit when the number of its services increases from 0.
-func (b *Balancer) report(service string, found report) {
+func (b *Balancer) report(ctx context.Context, service string, found report) {
 	b.mu.Lock()
 	last := b.reported[service]
 	if found == (report{}) {
@@ -102,7 +102,7 @@ func (b *Balancer) report(service string, found report) {
 		b.limits.Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
-		klog.Background().Info("Ignored invalid fields of a service", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
+		klog.FromContext(ctx).Info("Ignored invalid fields of a service", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
 }
 

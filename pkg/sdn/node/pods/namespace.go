@@ -52,7 +52,7 @@ func (m *Manager) setNamespaces(ctx context.Context) error {
 			pod.VNID = &vnid
 		}
 		klog.FromContext(ctx).Info("Recovered sandbox whose pod is not in the cache", "pod", klog.KRef(pod.Namespace, pod.Name),
-			"podUID", pod.UID, "sandbox", pod.Sandbox, "vnid", pod.VNID, "action", "if the pod was deleted, run crictl stopp with the sandbox")
+			"podUID", pod.UID, "sandbox", pod.Sandbox, "vnid", klog.SafePtr(pod.VNID), "action", "if the pod was deleted, run crictl stopp with the sandbox")
 		m.setAttached(pod, m.fault(pod.Attachment))
 	}
 	return nil

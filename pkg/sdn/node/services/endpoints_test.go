@@ -121,7 +121,7 @@ func TestAddOutside(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, _ := s.updateEndpoints("ns/svc", service())
+			got, _ := s.updateEndpoints(t.Context(), "ns/svc", service())
 			if diff := cmp.Diff(tc.dns, got.NodePorts[0].Outside, cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("node port (-want +got):\n%s", diff)
 			}

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -87,13 +88,13 @@ func newEndpoints() endpoints {
 }
 
 // reportExcess logs once that a port of the service has too many endpoints. It writes no Event, since each node would write one.
-func (e *endpoints) reportExcess(service string, most int) {
+func (e *endpoints) reportExcess(ctx context.Context, service string, most int) {
 	if most <= pipeline.MaxOutsideEndpoints {
 		delete(e.excessive, service)
 		return
 	}
 	if _, reported := e.excessive[service]; !reported {
-		klog.Background().Info("Service has too many endpoints outside of the pod network; its ports with such endpoints are closed to pods whose packets are evaluated",
+		klog.FromContext(ctx).Info("Service has too many endpoints outside of the pod network; its ports with such endpoints are closed to pods whose packets are evaluated",
 			"service", service, "endpointsAtLeast", most, "limit", pipeline.MaxOutsideEndpoints,
 			"action", "use several services, or let clients send to the endpoints")
 		e.excessive[service] = struct{}{}
@@ -122,7 +123,7 @@ func (s *Services) Outside(addr netip.Addr, protocol goovs.Protocol, port uint16
 // updateEndpoints parses a service (nil: it was deleted), and stores its outside endpoints, including those removed within the retention time. It
 // adds node ports that the service had within that time: the proxy may still forward packets to them. changed reports whether policies of open
 // connections to the service must be evaluated again.
-func (s *Services) updateEndpoints(key string, svc *corev1.Service) (out pipeline.Service, changed bool) {
+func (s *Services) updateEndpoints(ctx context.Context, key string, svc *corev1.Service) (out pipeline.Service, changed bool) {
 	known, most := true, 0
 	if svc != nil {
 		out = parse(svc)
@@ -130,7 +131,7 @@ func (s *Services) updateEndpoints(key string, svc *corev1.Service) (out pipelin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endpoints.reportExcess(key, most)
+	s.endpoints.reportExcess(ctx, key, most)
 	previous, existed := s.endpoints.frontends[key]
 	previousOutside := s.endpoints.of(key)
 	u := update{endpoints: &s.endpoints, service: key, known: known, now: time.Now()}

@@ -23,14 +23,14 @@ import (
 func TestUpdateEndpoints_addressOfDeletedService(t *testing.T) {
 	s := newServices() // without slices: ports are closed
 	for step, update := range []func(){
-		func() { s.updateEndpoints("ns/old", service()) }, func() { s.updateEndpoints("ns/new", service()) }, func() { s.updateEndpoints("ns/old", nil) },
+		func() { s.updateEndpoints(t.Context(), "ns/old", service()) }, func() { s.updateEndpoints(t.Context(), "ns/new", service()) }, func() { s.updateEndpoints(t.Context(), "ns/old", nil) },
 	} {
 		update()
 		if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); !got.Closed {
 			t.Errorf("step %d: got %v, want a closed port", step, got)
 		}
 	}
-	s.updateEndpoints("ns/new", nil)
+	s.updateEndpoints(t.Context(), "ns/new", nil)
 	if got := s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80); got.Closed {
 		t.Errorf("without the services: got %v, want none", got)
 	}
@@ -96,10 +96,10 @@ func (tc removal) test(t *testing.T) {
 		}
 	}
 	set(tc.before)
-	s.updateEndpoints("ns/svc", service())
+	s.updateEndpoints(t.Context(), "ns/svc", service())
 	set(tc.after)
 	for range 2 { // other changes of the service within the retention
-		out, _ := s.updateEndpoints("ns/svc", tc.svc)
+		out, _ := s.updateEndpoints(t.Context(), "ns/svc", tc.svc)
 		check("web", netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80, tc.web, tc.webClosed)
 		check("node port", netip.Addr{}, goovs.ProtocolUDPv4, 30053, tc.nodePort, tc.nodePortClosed)
 		if got, want := len(out.NodePorts) > 0 && out.NodePorts[0].Outside.Any(), tc.nodePort != "" || tc.nodePortClosed; got != want {
@@ -107,7 +107,7 @@ func (tc removal) test(t *testing.T) {
 		}
 		<-time.After(retention / 2)
 	}
-	out, _ := s.updateEndpoints("ns/svc", tc.svc)
+	out, _ := s.updateEndpoints(t.Context(), "ns/svc", tc.svc)
 	remains := [2]bool{
 		s.Outside(netip.MustParseAddr("172.30.0.10"), goovs.ProtocolTCPv4, 80).Any(), s.Outside(netip.Addr{}, goovs.ProtocolUDPv4, 30053).Any(),
 	}
@@ -137,7 +137,7 @@ func TestReportExcess(t *testing.T) {
 		if err := s.slices.Update(transformSlice(s.node, slice("a", port("web", corev1.ProtocolTCP, 8080), addrs...))); err != nil {
 			t.Fatal(err)
 		}
-		s.updateEndpoints("ns/svc", service())
+		s.updateEndpoints(t.Context(), "ns/svc", service())
 		if got := strings.Count(log.String(), `service="ns/svc" endpointsAtLeast=257 limit=256`); got != want {
 			t.Errorf("step %d: logged %d times, want %d: %s", step, got, want, log.String())
 		}
@@ -151,8 +151,8 @@ func TestUpdateEndpoints_nodePortOfDeletedService(t *testing.T) {
 		if err := s.slices.Add(transformSlice(s.node, slice("a", port("dns", corev1.ProtocolUDP, 5353), "192.0.2.7"))); err != nil {
 			t.Fatal(err)
 		}
-		s.updateEndpoints("ns/svc", service())
-		s.updateEndpoints("ns/svc", nil)
+		s.updateEndpoints(t.Context(), "ns/svc", service())
+		s.updateEndpoints(t.Context(), "ns/svc", nil)
 		next := service()
 		next.Name = "next"
 		of := slice("b", port("dns", corev1.ProtocolUDP, 5353), "192.0.2.8")
@@ -160,15 +160,15 @@ func TestUpdateEndpoints_nodePortOfDeletedService(t *testing.T) {
 		if err := s.slices.Add(transformSlice(s.node, of)); err != nil {
 			t.Fatal(err)
 		}
-		got, _ := s.updateEndpoints("ns/next", next)
+		got, _ := s.updateEndpoints(t.Context(), "ns/next", next)
 		if n := len(got.NodePorts[0].Outside.Addrs); n != 2 {
 			t.Errorf("got %v, want two endpoints", got.NodePorts[0].Outside)
 		}
-		if old, _ := s.updateEndpoints("ns/svc", nil); len(old.NodePorts) > 0 {
+		if old, _ := s.updateEndpoints(t.Context(), "ns/svc", nil); len(old.NodePorts) > 0 {
 			t.Errorf("the deleted service has %v, want none", old.NodePorts)
 		}
 		<-time.After(retention)
-		got, _ = s.updateEndpoints("ns/next", next)
+		got, _ = s.updateEndpoints(t.Context(), "ns/next", next)
 		if n := len(got.NodePorts[0].Outside.Addrs); n != 1 {
 			t.Errorf("after the retention: got %v, want one endpoint", got.NodePorts[0].Outside)
 		}

@@ -73,13 +73,13 @@ func New(o Options) (*Services, error) {
 }
 
 // Prime stores the flows of all services and Nodes without waiting for the switch. The informers must have synced.
-func (s *Services) Prime(context.Context) error {
+func (s *Services) Prime(ctx context.Context) error {
 	all, err := s.lister.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("list Services: %w", err)
 	}
 	for _, svc := range all {
-		s.set(svc.Namespace, svc.Name, svc)
+		s.set(ctx, svc.Namespace, svc.Name, svc)
 	}
 	if s.nodes != nil {
 		s.nodes.prime()
@@ -108,7 +108,7 @@ func (s *Services) reconcile(ctx context.Context, key string) error {
 	} else if err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
-	err = s.set(namespace, name, svc).Wait(ctx)
+	err = s.set(ctx, namespace, name, svc).Wait(ctx)
 	if errors.As(err, new(*flowstore.MissingInputError)) {
 		return nil // the store installs the service once its namespace has a VNID
 	}
@@ -116,8 +116,8 @@ func (s *Services) reconcile(ctx context.Context, key string) error {
 }
 
 // set compiles a service; nil: it was deleted.
-func (s *Services) set(namespace, name string, svc *corev1.Service) *flowstore.Commit {
-	parsed, changed := s.updateEndpoints(namespace+"/"+name, svc)
+func (s *Services) set(ctx context.Context, namespace, name string, svc *corev1.Service) *flowstore.Commit {
+	parsed, changed := s.updateEndpoints(ctx, namespace+"/"+name, svc)
 	if svc == nil && len(parsed.NodePorts) == 0 {
 		return s.store.Delete(owner(namespace, name))
 	}
