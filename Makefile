@@ -106,9 +106,10 @@ verify-docs: build ## run the commands of docs/install.md, upgrade.md and uninst
 	@scripts/verify-docs.sh
 
 .PHONY: lint
-lint: ## run golangci-lint, with go vet and the project's rules, and logcheck: log calls have a context, a message and pairs of keys and values
+lint: ## run golangci-lint with go vet and the project's rules, logcheck (log calls have a context, a message and pairs of keys and values), and count the words to avoid
 	$(GO) tool -modfile=scripts/tools/go.mod golangci-lint run ./...
 	$(GO) tool -modfile=scripts/tools/go.mod logcheck -test=false -check-contextual -config scripts/tools/logcheck.conf ./...
+	$(GO) test ./test/language
 
 .PHONY: vulncheck
 vulncheck: ## list known vulnerabilities in functions that the programs call (needs https://vuln.go.dev; VULNDB=file:///… for a copy)

@@ -84,3 +84,15 @@ func TestDirectory(t *testing.T) {
 		t.Error("pkg/cniserver is counted in pkg/sdn")
 	}
 }
+
+func TestIsCounted(t *testing.T) {
+	for name, want := range map[string]bool{
+		"pkg/ovs/ovs.go": true, "docs/install.md": true, "Makefile": true, ".golangci.yml": true,
+		"cmd/kubectl-ovsdn/dashboard/nodes.js": true, "cmd/kubectl-ovsdn/dashboard/index.html": true,
+		"go.sum": false, "bench.json": false, "docs/dashboard/nodes.png": false,
+	} {
+		if got := isCounted(name); got != want {
+			t.Errorf("%s: got %t, want %t", name, got, want)
+		}
+	}
+}

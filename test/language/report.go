@@ -96,7 +96,7 @@ func isCounted(name string) bool {
 	case "Makefile", "Dockerfile", "ovs-start":
 		return true
 	}
-	return slices.Contains([]string{".go", ".md", ".sh", ".yaml", ".env"}, filepath.Ext(name))
+	return slices.Contains([]string{".go", ".md", ".sh", ".yaml", ".yml", ".env", ".js", ".html"}, filepath.Ext(name))
 }
 
 // directory returns the directory that a file is counted in: two levels of pkg and pkg/sdn/node, else the top one.
