@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +128,76 @@ func TestVerificationOfManyPods(t *testing.T) {
 		t.Logf("ovs-vswitchd of %s used %.0f%% of a processor, including other traffic of the cluster", node, 100*share)
 	}
 	c.verifyByPackets(t)
+	t.Run("faults", func(t *testing.T) { c.verifyFaults(t, all[0]) })
+}
+
+// verifyFaults injects faults of flows on the first node, whose agent does not repair them: the verification of a namespace finds each, and nothing before and after it.
+func (c *cluster) verifyFaults(t *testing.T, namespace string) {
+	node := c.Nodes()[0]
+	restore := c.replaceAgent(t, node, buildWithoutRepair(t))
+	defer restore()
+	subject, client := c.Ready(t, namespace, "p0"), c.Ready(t, namespace, "p1") // team 0, on the first node; team 1, on the second
+	find := func(wanted bool) func(context.Context) error {
+		return func(ctx context.Context) error {
+			got, err := c.verification(ctx, namespace)
+			if err == nil && (len(got.Differences) > 0) != wanted {
+				err = fmt.Errorf("got %d differences in %d questions: %+v", len(got.Differences), got.Questions, got.Differences)
+			}
+			return err
+		}
+	}
+	fixture.Eventually(t, fixture.NodeTime, "no difference", find(false))
+	saved := "/run/flows-" + namespace
+	c.Output(t, node, "sh", "-ec", "ovs-ofctl -O OpenFlow14 --no-names --no-stats dump-flows br0 | grep actions= >"+saved)
+	flow := func(command, flow string) []string {
+		return []string{"ovs-ofctl", "-O", "OpenFlow14", command, "br0", flow}
+	}
+	local, member := fmt.Sprintf("table=70,ip,nw_dst=%s", subject.Addr), fmt.Sprintf("table=81,ip,nw_src=%s", client.Addr)
+	if out := c.Output(t, node, flow("dump-flows", member)...); !strings.Contains(out, "conjunction(") {
+		t.Fatalf("got flows of %s\n%s\nwant members of conjunctions", client.Addr, out)
+	}
+	for name, command := range map[string][]string{
+		"a flow deleted":                    flow("del-flows", local),
+		"a flow added":                      flow("add-flow", fmt.Sprintf("table=81,priority=65000,ip,nw_dst=%s,actions=goto_table:133", subject.Addr)),
+		"a flow changed":                    flow("mod-flows", local+",actions=drop"),
+		"a member of a conjunction missing": flow("del-flows", member),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Output(t, node, command...)
+			fixture.Eventually(t, fixture.SyncTime, "the difference", find(true))
+			c.Output(t, node, "ovs-ofctl", "-O", "OpenFlow14", "--bundle", "replace-flows", "br0", saved)
+			fixture.Eventually(t, fixture.SyncTime, "no difference", find(false))
+		})
+	}
+}
+
+// buildWithoutRepair builds an agent that does not repair changes by other programs, and returns the program's path.
+func buildWithoutRepair(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, dir := map[string]string{}, t.TempDir()
+	for name, change := range map[string][2]string{
+		"br0/events.go":      {`runner("flow repair", st.Audit)`, `runner("flow repair", func() {})`},
+		"flowstore/audit.go": {"const auditInterval = time.Minute", "const auditInterval = 24 * time.Hour"},
+	} {
+		source := filepath.Join(root, "pkg/sdn/node", name)
+		content, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(content), change[0], change[1], 1)
+		if changed == string(content) {
+			t.Fatalf("%s is not as this test expects it", name)
+		}
+		overlay[source] = filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(overlay[source], []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return buildOverlay(t, root, overlay)
 }
 
 // verifyByPackets sends packets for thousands of questions that are drawn at random: what happens to them is what their traces are.
