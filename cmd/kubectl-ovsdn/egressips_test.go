@@ -168,6 +168,18 @@ IP             NAMESPACE   NODE    STATE         ASSIGNED   NOTE
 	f.wants(t, exitOK, "NotPlaced", "", "egress-ips", "198.51.100.9", "-o", "jsonpath={.state}")
 }
 
+// A node lists a part of the egress IPs that its host can't forward: of the others the state is unknown.
+func TestEgress_stateOfPartialPlacement(t *testing.T) {
+	c := egressOf()
+	c.placements = placements{"node1": {notPlaced: map[string]string{"192.0.2.10": "link down"}, partial: true}, "node2": {}}
+	for where, want := range map[string]string{"192.0.2.10 node1": "NotPlaced", "192.0.2.11 node1": "Unknown", "192.0.2.12 node2": "Active"} {
+		addr, node, _ := strings.Cut(where, " ")
+		if got, note := c.stateOf(egressip.IP{Addr: netip.MustParseAddr(addr), Nodes: []string{node}}); got != want {
+			t.Errorf("%s: got state %s (%s), want %s", where, got, note, want)
+		}
+	}
+}
+
 func TestConflicts(t *testing.T) {
 	c := egressOf(egressNode(1, "192.0.2.0/24", "192.0.2.9"), egressNode(2, "192.0.2.9", "192.0.2.10"), egressNode(3, "192.0.2.10"),
 		egressNamespace("shop", "192.0.2.11", "10.128.0.7"), egressNamespace("dev", "192.0.2.11"))

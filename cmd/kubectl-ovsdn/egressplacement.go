@@ -27,6 +27,7 @@ type placements map[string]placement
 
 type placement struct {
 	notPlaced map[string]string // causes by egress IP
+	partial   bool              // the node may have more
 	err       error             // the node did not answer
 }
 
@@ -75,7 +76,7 @@ func readPlacement(ctx context.Context, kube kubernetes.Interface, node string) 
 	if text := status.Status.Error; text != "" {
 		return placement{err: errors.New(text)}
 	}
-	p := placement{notPlaced: map[string]string{}}
+	p := placement{notPlaced: map[string]string{}, partial: len(status.Status.EgressIPsNotPlaced) >= diagnostics.MaxEgressIPsNotPlaced}
 	for _, ip := range status.Status.EgressIPsNotPlaced {
 		p.notPlaced[ip.IP] = cmp.Or(ip.Problem, "unknown cause")
 	}
@@ -99,6 +100,9 @@ func (c *egress) stateOf(ip egressip.IP) (state, note string) {
 		p := c.placements[node]
 		if cause := p.notPlaced[ip.Addr.String()]; cause != "" {
 			return "NotPlaced", fmt.Sprintf("%s drops packets with it: %s", node, cause)
+		}
+		if p.partial {
+			return "Unknown", fmt.Sprintf("%s reports only the first %d egress IPs that its host can't forward", node, diagnostics.MaxEgressIPsNotPlaced)
 		}
 		if p.err != nil {
 			return "Unknown", fmt.Sprintf("%s did not answer whether its host forwards packets with this IP", node)

@@ -21,6 +21,12 @@ const (
 // networkpolicy/NAMESPACE/NAME, clusternetworkpolicy/NAME, egressnetworkpolicy/NAMESPACE/NAME or node/NAME.
 const ObjectParameter = "object"
 
+// MaxStatusAnswer is the size in bytes of the largest NodeStatus that controllers read.
+const MaxStatusAnswer = 64 << 10
+
+// MaxEgressIPsNotPlaced is the number of egress IPs that NodeStatusStatus.EgressIPsNotPlaced has at most.
+const MaxEgressIPsNotPlaced = 64
+
 // NodeStatus is the state of a node's pod network. Its name is that of the Node.
 type NodeStatus struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -67,7 +73,8 @@ type NodeStatusStatus struct {
 	Peers          int           `json:"peers"`
 	AnsweringPeers int           `json:"answeringPeers"`
 
-	// EgressIPsNotPlaced are the egress IPs that the node hosts for namespaces and that the host can't forward. Packets with them are dropped.
+	// EgressIPsNotPlaced are the egress IPs that the node hosts for namespaces and that the host can't forward: the first MaxEgressIPsNotPlaced by
+	// address. Packets with them are dropped.
 	EgressIPsNotPlaced []EgressIPNotPlaced `json:"egressIPsNotPlaced,omitempty"`
 
 	// Drops are counters of dropped packets since the agent started, with reason policy since vswitchd started. They are at most 15 seconds old, those with reason

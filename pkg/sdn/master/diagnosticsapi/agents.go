@@ -19,6 +19,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
 // AgentPort is the port of agents.
@@ -29,7 +31,7 @@ const (
 	idleTimeout     = time.Minute
 	maxIdle         = 256 // connections to all agents; each takes some 30 KiB
 	maxHeader       = 16 << 10
-	maxStatusAnswer = 64 << 10
+	maxStatusAnswer = diagnostics.MaxStatusAnswer
 	maxErrorAnswer  = 4 << 10
 )
 

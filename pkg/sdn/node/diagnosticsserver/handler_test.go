@@ -3,16 +3,19 @@ package diagnosticsserver
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/certificates"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/test/fakeca"
@@ -98,6 +101,32 @@ func TestStatus(t *testing.T) {
 	version, err := n.bridge.Version(t.Context())
 	if want := strings.Fields(n.sw.VSCtl(t, "--version"))[3]; err != nil || version != want {
 		t.Errorf("got version %q of Open vSwitch, %v, want %s", version, err, want)
+	}
+}
+
+// A status with all egress IPs of a node and errors that JSON escapes is one that the controller reads.
+func TestStatus_egressIPsNotPlaced(t *testing.T) {
+	c := newClient(t)
+	n := newNetwork(flowstore.New(ovs.NewFake("br0")), nil)
+	ip := netip.MustParseAddr("198.51.100.0")
+	var all []diagnostics.EgressIPNotPlaced
+	for range config.MaxNodeEgressIPs {
+		all = append(all, diagnostics.EgressIPNotPlaced{IP: ip.String(), Problem: strings.Repeat("<", 116) + strings.Repeat("é", 1<<10)})
+		ip = ip.Next()
+	}
+	n.EgressIPsNotPlaced = func() []diagnostics.EgressIPNotPlaced { return all }
+	c.SetNetwork(n)
+	w := c.do(t.Context(), http.MethodGet, diagnostics.StatusPath)
+	if size := w.Body.Len(); size > diagnostics.MaxStatusAnswer {
+		t.Errorf("got %d bytes, want at most %d", size, diagnostics.MaxStatusAnswer)
+	}
+	var got diagnostics.NodeStatus
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	listed := got.Status.EgressIPsNotPlaced
+	if len(listed) != diagnostics.MaxEgressIPsNotPlaced || listed[0].IP != all[0].IP || listed[0].Problem != strings.Repeat("<", 116)+"…" {
+		t.Errorf("got %d egress IPs, the first %+v, want %d", len(listed), listed[0], diagnostics.MaxEgressIPsNotPlaced)
 	}
 }
 

@@ -3,6 +3,7 @@ package diagnosticsserver
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	maxError    = 500 // bytes of an error in a status
 
 	maxPeerProblems = 20 // in a status
+
+	maxPlacementError = 120 // bytes of the problem of an egress IP in a status
 )
 
 // serveStatus answers from memory.
@@ -57,7 +60,7 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 	st.Drops = n.Drops()
 	st.PeerProblems, st.Peers, st.AnsweringPeers = n.Peers(maxPeerProblems)
 	if n.EgressIPsNotPlaced != nil {
-		st.EgressIPsNotPlaced = n.EgressIPsNotPlaced()
+		st.EgressIPsNotPlaced = shortenNotPlaced(n.EgressIPsNotPlaced())
 	}
 
 	flows := n.Store.Statistics()
@@ -74,6 +77,17 @@ func (n *Network) report(st *diagnostics.NodeStatusStatus) {
 	if more > 0 {
 		st.RefusedFlows = append(st.RefusedFlows, fmt.Sprintf("and those of %d other owners", more))
 	}
+}
+
+// shortenNotPlaced limits the list: a lost uplink can affect hundreds of egress IPs, and the controller refuses larger answers.
+func shortenNotPlaced(all []diagnostics.EgressIPNotPlaced) []diagnostics.EgressIPNotPlaced {
+	all = slices.Clone(all[:min(len(all), diagnostics.MaxEgressIPsNotPlaced)])
+	for i := range all {
+		if p := &all[i].Problem; len(*p) > maxPlacementError {
+			*p = strings.ToValidUTF8((*p)[:maxPlacementError-len("…")], "") + "…"
+		}
+	}
+	return all
 }
 
 func (n *names) refusal(r flowstore.Refusal) string {
