@@ -18,6 +18,7 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"github.com/miekg/dns"
 	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
@@ -241,7 +242,14 @@ func egressPolicy(key string, rules ...string) *networkv1.EgressNetworkPolicy {
 		}
 		o.Spec.Egress = append(o.Spec.Egress, rule)
 	}
+	o.UID = types.UID("uid of " + key)
 	o.Generation = int64(crc32.ChecksumIEEE([]byte(strings.Join(rules, ",")))) // differs as the rules
+	return o
+}
+
+// generationAt returns the policy with a generation that counts its changes, as the API server does.
+func generationAt(number int64, o *networkv1.EgressNetworkPolicy) *networkv1.EgressNetworkPolicy {
+	o.Generation = number
 	return o
 }
 

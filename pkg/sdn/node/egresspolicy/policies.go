@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -82,17 +80,17 @@ type Policies struct {
 	nodes    *nodeAddrs
 	reporter *reporter
 	saved    rulesDir
-	savings  *reconcile.Loop // of namespaces whose rules are stored
+	saveLoop *reconcile.Loop // of namespaces whose rules are stored
 
-	mu         sync.Mutex // held during Store.Update, so that the store gets changes in their order
-	namespaces map[string]*namespace
-	sandboxes  map[pipeline.Owner]string          // their namespaces
-	users      map[string]map[string]bool         // namespaces by DNS name
-	recovered  map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
-	written    map[string][]config.EgressRule     // the stored rules, by namespace
-	retired    map[string]retired                 // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
-	budget     budget                             // of flows
-	lastID     pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
+	mu          sync.Mutex // held during Store.Update, so that the store gets changes in their order
+	namespaces  map[string]*namespace
+	sandboxes   map[pipeline.Owner]string          // their namespaces
+	users       map[string]map[string]bool         // namespaces by DNS name
+	recovered   map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
+	storedRules map[string]lastRules               // as in the files, by namespace
+	retired     map[string]retired                 // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
+	budget      budget                             // of flows
+	lastID      pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
 }
 
 // namespace is a namespace with pods on this node.
@@ -102,7 +100,7 @@ type namespace struct {
 	valid bool                            // there were valid rules
 
 	reported string                    // the error of invalid policies; "": they are valid
-	version  string                    // of the policies that were read
+	version  []generation              // of the policies that were read
 	id       pipeline.EgressFirewallID // 0: no number was allocated
 
 	firewall pipeline.EgressVerdicts // as in the store
@@ -114,8 +112,8 @@ type namespace struct {
 
 // retired is the last valid rules of a namespace for its next pod on this node.
 type retired struct {
-	rules []config.EgressRule
-	id    pipeline.EgressFirewallID
+	lastRules
+	id pipeline.EgressFirewallID
 }
 
 // New returns the feature. The informer needs an index by namespace, and need not have synced.
@@ -123,11 +121,11 @@ func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
 		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{}, budget: newBudget(),
-		saved: rulesDir(o.RulesDir), written: map[string][]config.EgressRule{},
+		saved: rulesDir(o.RulesDir), storedRules: map[string]lastRules{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
-	p.savings = reconcile.New("egress-policy-rules", p.save)
+	p.saveLoop = reconcile.New("egress-policy-rules", p.save)
 	p.reporter = newReporter(p)
 	o.Store.Source(inputs.KindEgressFirewall, flowstore.Source{Default: pipeline.EgressFirewallID(0)})
 	if o.Node.Mode != config.ModeSubnet {
@@ -197,25 +195,20 @@ func (p *Policies) deleteRecovered() {
 	for name := range p.retired {
 		if !p.isInvalid(name) {
 			delete(p.retired, name)
-			p.savings.Add(name)
+			p.saveLoop.Add(name)
 		}
 	}
 }
 
-// isInvalid reports whether a namespace has policies which are invalid.
-func (p *Policies) isInvalid(name string) bool {
-	_, err := config.MergeEgressNetworkPolicies(p.objects(name))
-	return err != nil
-}
-
-// Run resolves names and handles changes until the context ends.
+// Run resolves names and handles changes until the context ends, and then stores the rules that are not stored yet.
 func (p *Policies) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { p.resolver.Run(ctx) })
 	parts.Go(func() { p.loop.Run(ctx, 1) })
 	parts.Go(func() { p.reporter.loop.Run(ctx, 1) })
-	parts.Go(func() { p.savings.Run(ctx, 1) })
+	parts.Go(func() { p.saveLoop.Run(ctx, 1) })
 	parts.Wait()
+	p.flush(ctx)
 }
 
 func (p *Policies) enqueue(obj any) {
@@ -231,12 +224,20 @@ func (p *Policies) enqueue(obj any) {
 	}
 	// Without pods here, rules that are no longer the last valid ones are not retained: the policies may be those of another namespace of the same name.
 	cookie := ownerOf(key.Namespace).Cookie()
-	_, isRetired := p.retired[key.Namespace]
-	if _, isRecovered := p.recovered[cookie]; (isRetired || isRecovered) && !p.isInvalid(key.Namespace) {
+	last, isRetired := p.retired[key.Namespace]
+	_, isRecovered := p.recovered[cookie]
+	current := versionOf(p.objects(key.Namespace))
+	switch {
+	case !isRetired && !isRecovered:
+		return
+	case !p.isInvalid(key.Namespace) || isRetired && last.isOfOthers(current):
 		delete(p.retired, key.Namespace)
 		delete(p.recovered, cookie)
-		p.savings.Add(key.Namespace)
+	case isRetired:
+		last.version = current
+		p.retired[key.Namespace] = last
 	}
+	p.saveLoop.Add(key.Namespace)
 }
 
 func (p *Policies) answerChanged(name string) {
@@ -313,34 +314,10 @@ func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string
 	}
 	p.sandboxes[owner] = name
 	n.addrs[owner] = slices.Clone(addrs)
-	if len(n.addrs) > 1 && n.version == versionOf(p.objects(name)) {
+	if len(n.addrs) > 1 && slices.Equal(n.version, versionOf(p.objects(name))) {
 		return nil // the pod's own flows follow those of the firewall
 	}
 	return p.update(ctx, name) // the informer may have policies whose event has not arrived
-}
-
-// generation identifies the rules of a policy: each node writes to its status, which changes the resourceVersion only.
-type generation struct {
-	uid    types.UID
-	number int64
-}
-
-// generationOf returns the zero generation for other objects.
-func generationOf(obj any) generation {
-	if o, ok := obj.(*networkv1.EgressNetworkPolicy); ok {
-		return generation{o.UID, o.Generation}
-	}
-	return generation{}
-}
-
-// versionOf identifies the rules of policies.
-func versionOf(objects []*networkv1.EgressNetworkPolicy) string {
-	versions := make([]string, len(objects))
-	for i, o := range objects {
-		versions[i] = fmt.Sprintf("%s/%s/%d", o.UID, o.Name, o.Generation)
-	}
-	slices.Sort(versions)
-	return strings.Join(versions, " ")
 }
 
 // Detach removes a sandbox.
@@ -364,34 +341,15 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
 	if n.valid && p.isInvalid(name) {
-		p.retired[name] = retired{n.rules, n.id}
+		p.retired[name] = retired{lastRules{n.rules, versionOf(p.objects(name))}, n.id}
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)
-	p.savings.Add(name)
+	p.saveLoop.Add(name)
 	for _, opened := range p.budget.set(name, 0) {
 		p.loop.Add(opened)
 	}
 	return p.store.Update(flowstore.Update{
 		Changes: []flowstore.Change{{Owner: ownerOf(name)}}, Withdraw: []flowstore.Input{inputs.EgressFirewall(name)},
 	})[:1]
-}
-
-func ownerOf(namespace string) pipeline.Owner {
-	return pipeline.Owner{Kind: pipeline.KindEgressFirewall, Key: namespace}
-}
-
-// objects returns the cached policies of a namespace.
-func (p *Policies) objects(namespace string) []*networkv1.EgressNetworkPolicy {
-	cached, err := p.options.Policies.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
-	if err != nil {
-		return nil
-	}
-	var all []*networkv1.EgressNetworkPolicy
-	for _, obj := range cached {
-		if o, ok := obj.(*networkv1.EgressNetworkPolicy); ok {
-			all = append(all, o)
-		}
-	}
-	return all
 }

@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestPolicies_statusWritten(t *testing.T) {
 	c.policies.Add(egressPolicy("tenant/default", "Deny 0.0.0.0/0"))
 	a, _ := c.start(t, "tenant/5", "other/6")
 	a.want(denyAll1)
-	const unread = "not read again"
+	unread := []generation{{UID: "not read again"}}
 	a.Policies.mu.Lock()
 	tenant := a.namespaces["tenant"]
 	read := tenant.version
@@ -81,8 +82,8 @@ func TestPolicies_statusWritten(t *testing.T) {
 	a.want(denyAll1, "priority=100,reg10=0x2,actions=drop")
 	a.Policies.mu.Lock()
 	defer a.Policies.mu.Unlock()
-	if current := versionOf(a.objects("tenant")); tenant.version != unread || current != read {
-		t.Errorf("got version %q read, and %q cached, want %q and %q", tenant.version, current, unread, read)
+	if current := versionOf(a.objects("tenant")); !slices.Equal(tenant.version, unread) || !slices.Equal(current, read) {
+		t.Errorf("got version %v read, and %v cached, want %v and %v", tenant.version, current, unread, read)
 	}
 }
 

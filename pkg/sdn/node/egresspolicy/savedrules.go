@@ -2,134 +2,19 @@ package egresspolicy
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// rulesDir is a directory with a file for each namespace whose last valid rules have DNS names, which flows do not have. It must be on a file system that a reboot
-// clears, as it clears the flows. The JSON is persistent.
-type rulesDir string
-
-// savedRule is a rule in a file: one of To and Name is set.
-type savedRule struct {
-	To   netip.Prefix `json:"to,omitzero"`
-	Name string       `json:"name,omitempty"`
-	Deny bool         `json:"deny,omitempty"`
-}
-
-type savedRules struct {
-	Rules []savedRule `json:"rules"`
-}
-
-const (
-	rulesSuffix = ".json"
-	tempSuffix  = ".tmp"
-)
-
-func (d rulesDir) path(namespace string) string {
-	return filepath.Join(string(d), namespace+rulesSuffix)
-}
-
-// write replaces the file of a namespace; without rules it removes it.
-func (d rulesDir) write(namespace string, rules []config.EgressRule) error {
-	if len(rules) == 0 {
-		if err := os.Remove(d.path(namespace)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("delete stored egress rules: %w", err)
-		}
-		return nil
-	}
-	saved := savedRules{Rules: make([]savedRule, len(rules))}
-	for i, r := range rules {
-		saved.Rules[i] = savedRule(r)
-	}
-	content, err := json.Marshal(saved)
-	if err != nil {
-		return fmt.Errorf("encode egress rules: %w", err)
-	}
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return fmt.Errorf("store egress rules: %w", err)
-	}
-	temp := d.path(namespace) + tempSuffix
-	if err = os.WriteFile(temp, content, 0o600); err == nil {
-		err = os.Rename(temp, d.path(namespace))
-	}
-	if err != nil {
-		return fmt.Errorf("store egress rules: %w", errors.Join(err, ignoreNotExist(os.Remove(temp))))
-	}
-	return nil
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// read returns the rules by namespace, and the errors of files that are damaged.
-func (d rulesDir) read() (all map[string][]config.EgressRule, damaged map[string]error, err error) {
-	entries, err := os.ReadDir(string(d))
-	if err != nil {
-		return nil, nil, ignoreNotExist(err)
-	}
-	all, damaged = map[string][]config.EgressRule{}, map[string]error{}
-	for _, e := range entries {
-		namespace, isRules := strings.CutSuffix(e.Name(), rulesSuffix)
-		if !isRules {
-			continue // a write that a crash interrupted
-		}
-		rules, err := readRules(d.path(namespace))
-		if err != nil {
-			damaged[namespace] = err
-			continue
-		}
-		all[namespace] = rules
-	}
-	return all, damaged, nil
-}
-
-func readRules(path string) ([]config.EgressRule, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // the agent's own directory
-	if err != nil {
-		return nil, err
-	}
-	var saved savedRules
-	if err := json.Unmarshal(content, &saved); err != nil {
-		return nil, err
-	}
-	if len(saved.Rules) == 0 {
-		return nil, errors.New("the file has no rules")
-	}
-	rules := make([]config.EgressRule, len(saved.Rules))
-	for i, r := range saved.Rules {
-		if rules[i], err = r.parse(); err != nil {
-			return nil, fmt.Errorf("rule %d: %w", i, err)
-		}
-	}
-	return rules, nil
-}
-
-func (r savedRule) parse() (config.EgressRule, error) {
-	if r.Name == "" && r.To.Addr().Is4() {
-		return config.EgressRule(r), nil
-	}
-	name, err := config.ParseEgressName(r.Name)
-	if err == nil && (name != r.Name || r.To.IsValid()) {
-		err = errors.New("the destination is ambiguous")
-	}
-	return config.EgressRule(r), err
-}
+// flushTimeout bounds how long an agent that stops stores rules.
+const flushTimeout = 2 * time.Second
 
 // recoverRules reads the rules with names of the previous agent: their addresses on the switch are not retained. The lock must be held.
 func (p *Policies) recoverRules(ctx context.Context) error {
@@ -137,52 +22,192 @@ func (p *Policies) recoverRules(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read stored egress rules: %w", err)
 	}
-	for namespace, rules := range all {
-		p.written[namespace] = rules
-		p.retired[namespace] = retired{rules, p.recovered[ownerOf(namespace).Cookie()].ID}
-		p.savings.Add(namespace)
+	for namespace, last := range all {
+		p.storedRules[namespace] = last
+		p.recoverNamespace(ctx, namespace, last)
+		p.saveLoop.Add(namespace)
 	}
 	for namespace, err := range damaged {
 		klog.FromContext(ctx).Error(err, "Failed to read stored egress rules", "namespace", namespace,
 			"effect", "while its policies are invalid, all packets are denied", "action", "correct the policies, if they are invalid")
-		cookie := ownerOf(namespace).Cookie()
-		if f, ok := p.recovered[cookie]; ok {
-			f.Rules = closed(f.ID, f.Export).Rules
-			p.recovered[cookie] = f
-		}
-		p.written[namespace] = nil
-		p.savings.Add(namespace)
+		p.closeRecovered(namespace)
+		p.storedRules[namespace] = lastRules{}
+		p.saveLoop.Add(namespace)
 	}
 	return nil
+}
+
+// recoverNamespace retires the last valid rules of a namespace, if they are known, for its next pod: stored rules can be older than the flows, since an agent of
+// another version ran, or since the last ones could not be stored. The lock must be held.
+func (p *Policies) recoverNamespace(ctx context.Context, namespace string, stored lastRules) {
+	objects := p.objects(namespace)
+	if len(objects) == 0 {
+		return
+	}
+	flows := p.recovered[ownerOf(namespace).Cookie()]
+	current := versionOf(objects)
+	rules, err := config.MergeEgressNetworkPolicies(objects)
+	switch {
+	case err == nil:
+		p.retired[namespace] = retired{lastRules{rules, current}, flows.ID}
+	case stored.isOfOthers(current):
+		klog.FromContext(ctx).Info("Policies of the stored egress rules were deleted", "namespace", namespace,
+			"effect", "all packets are denied while its policies are invalid", "action", "correct the policies")
+		p.closeRecovered(namespace)
+	case slices.Equal(stored.version, current) || stored.isPrevious(current) && agrees(stored.rules, flows.Rules):
+		p.retired[namespace] = retired{stored, flows.ID}
+	default:
+		klog.FromContext(ctx).Info("Stored egress rules may not be the last valid ones", "namespace", namespace,
+			"effect", "the flows of the previous agent remain, without changes of DNS; without flows, all packets are denied", "action", "correct the policies")
+	}
+}
+
+// closeRecovered makes the previous agent's flows of a namespace deny all packets. The lock must be held.
+func (p *Policies) closeRecovered(namespace string) {
+	cookie := ownerOf(namespace).Cookie()
+	if f, ok := p.recovered[cookie]; ok {
+		f.Rules = closed(f.ID, f.Export).Rules
+		p.recovered[cookie] = f
+	}
+}
+
+// isOfOthers reports whether none of the policies exists any longer: the rules may be those of a deleted namespace of the same name.
+func (l lastRules) isOfOthers(current []generation) bool {
+	return !slices.ContainsFunc(l.version, func(g generation) bool {
+		return slices.ContainsFunc(current, func(c generation) bool { return c.UID == g.UID })
+	})
+}
+
+// isPrevious reports whether the same policies had one change: there were no valid rules between, if the current ones are invalid.
+func (l lastRules) isPrevious(current []generation) bool {
+	if len(l.version) != len(current) {
+		return false
+	}
+	var changes int64
+	for i, g := range l.version { // both are sorted
+		if g.UID != current[i].UID || g.Number > current[i].Number {
+			return false
+		}
+		changes += current[i].Number - g.Number
+	}
+	return changes == 1
+}
+
+// agrees reports whether flows can be those of the rules, whatever addresses the names had: the flows of their ranges are the same, and all others are those of
+// single addresses.
+func agrees(rules []config.EgressRule, flows []pipeline.EgressFirewallRule) bool {
+	if !agreeOnAddrs(rules, flows) {
+		return false
+	}
+	ranges := rangesOf(flows)
+	if compileRanges(rules, -1).Equal(ranges) {
+		return len(flows) > 0
+	}
+	for i, r := range rules { // a denied name without an answer denied all addresses
+		if r.Name != "" && r.Deny && compileRanges(rules, i).Equal(ranges) {
+			return len(flows) > 0
+		}
+	}
+	return false
+}
+
+// agreeOnAddrs reports whether the flows have the single addresses of the rules, with their verdicts unless a name before could have the address.
+func agreeOnAddrs(rules []config.EgressRule, flows []pipeline.EgressFirewallRule) bool {
+	denied := map[netip.Prefix]bool{}
+	for _, f := range flows {
+		denied[f.To[0]] = f.Deny
+	}
+	var cidrs []pipeline.EgressFirewallRule
+	for _, r := range rules {
+		if r.Name == "" {
+			cidrs = append(cidrs, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
+		}
+	}
+	verdicts := pipeline.EgressFirewall{Rules: cidrs}.Compile(pipeline.EgressVerdicts{})
+	afterName := false
+	for _, r := range rules {
+		afterName = afterName || r.Name != ""
+		if r.Name != "" || !r.To.IsSingleIP() {
+			continue
+		}
+		if deny, exists := denied[r.To]; !exists || !afterName && deny == verdicts.Allows(r.To.Addr()) {
+			return false
+		}
+	}
+	return true
+}
+
+// rangesOf compiles the flows without those of single addresses, which can be addresses of names.
+func rangesOf(flows []pipeline.EgressFirewallRule) pipeline.EgressVerdicts {
+	ranges := slices.DeleteFunc(slices.Clone(flows), func(r pipeline.EgressFirewallRule) bool { return r.To[0].IsSingleIP() })
+	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
+}
+
+// compileRanges compiles the rules without names and single addresses; that of a denied name, by its index, has all addresses.
+func compileRanges(rules []config.EgressRule, everything int) pipeline.EgressVerdicts {
+	var ranges []pipeline.EgressFirewallRule
+	for i, r := range rules {
+		switch {
+		case i == everything:
+			ranges = append(ranges, pipeline.EgressFirewallRule{To: everywhere(), Deny: true})
+		case r.Name == "" && !r.To.IsSingleIP():
+			ranges = append(ranges, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
+		}
+	}
+	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
 }
 
 // save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them.
 func (p *Policies) save(ctx context.Context, namespace string) error {
 	p.mu.Lock()
-	var rules []config.EgressRule
+	var last lastRules
 	if n := p.namespaces[namespace]; n != nil {
-		rules = n.rules
+		last = lastRules{n.rules, n.version}
 	} else {
-		rules = p.retired[namespace].rules
+		last = p.retired[namespace].lastRules
 	}
-	if !slices.ContainsFunc(rules, func(r config.EgressRule) bool { return r.Name != "" }) {
-		rules = nil
+	if !slices.ContainsFunc(last.rules, func(r config.EgressRule) bool { return r.Name != "" }) {
+		last = lastRules{}
 	}
-	written, exists := p.written[namespace]
+	stored, exists := p.storedRules[namespace]
 	p.mu.Unlock()
-	if ctx.Err() != nil || exists == (rules != nil) && slices.Equal(written, rules) {
+	if ctx.Err() != nil || exists == (last.rules != nil) && stored.equal(last) {
 		return nil
 	}
-	err := p.saved.write(namespace, rules)
+	err := p.saved.write(namespace, last)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err != nil:
 		return err
-	case rules == nil:
-		delete(p.written, namespace)
+	case last.rules == nil:
+		delete(p.storedRules, namespace)
 	default:
-		p.written[namespace] = rules
+		p.storedRules[namespace] = last
 	}
 	return nil
+}
+
+// flush stores what the loop has not stored yet, or could not, when the agent stops.
+func (p *Policies) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	all := map[string]bool{}
+	p.mu.Lock()
+	for name := range p.namespaces {
+		all[name] = true
+	}
+	for name := range p.storedRules {
+		all[name] = true
+	}
+	for name := range p.retired {
+		all[name] = true
+	}
+	p.mu.Unlock()
+	for name := range all {
+		if err := p.save(ctx, name); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to store egress rules at the end", "namespace", name,
+				"effect", "the next agent retains the flows, without changes of DNS, if the policies are invalid then")
+		}
+	}
 }
