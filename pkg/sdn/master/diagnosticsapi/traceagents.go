@@ -142,7 +142,10 @@ func (a *hostAnswer) decode(r io.Reader) error {
 	if err := json.Unmarshal(content, &a.NodeHost); err != nil {
 		return &invalidAnswerError{err}
 	}
-	a.Rule = printable(a.Rule, maxName)
+	a.Rule, a.Source = printable(a.Rule, maxName), printable(a.Source, maxName)
+	route := &a.Route
+	route.Kind = diagnostics.RouteKind(printable(string(route.Kind), maxName))
+	route.Interface, route.Gateway, route.Network = printable(route.Interface, maxName), printable(route.Gateway, maxName), printable(route.Network, maxName)
 	a.Others = a.Others[:min(len(a.Others), diagnostics.MaxHostRules)]
 	for i := range a.Others {
 		a.Others[i] = printable(a.Others[i], maxName)

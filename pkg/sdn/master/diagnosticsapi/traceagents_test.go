@@ -115,13 +115,14 @@ func TestTraceAgents_host(t *testing.T) {
 // The answer of an agent about its host is hostile input.
 func FuzzHostAnswer(f *testing.F) {
 	f.Add(`{"route":{"kind":"forwarded","interface":"eth0"},"rule":"x","others":["\u001b[2J"]}`)
+	f.Add(`{"source":"fe80::1%\u001b[2J","route":{"kind":"\u001b","interface":"\u202e","gateway":"fe80::1%\u001b[2J","network":"\u001b"}}`)
 	f.Add(`{"others":null,"others":[7]}`)
 	f.Fuzz(func(t *testing.T, answer string) {
 		a := &hostAnswer{limit: maxHostAnswer}
 		if a.decode(strings.NewReader(answer)) != nil {
 			return
 		}
-		for _, text := range append([]string{a.Rule}, a.Others...) {
+		for _, text := range append([]string{a.Rule, a.Source, string(a.Route.Kind), a.Route.Interface, a.Route.Gateway, a.Route.Network}, a.Others...) {
 			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 				t.Errorf("got %q, which is not printable", text)
 			}

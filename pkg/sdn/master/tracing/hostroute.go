@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
@@ -53,29 +52,28 @@ func (r *run) host(ctx context.Context, a arrival, entry hostEntry) (answer *dia
 	return answer, ""
 }
 
-// isValidRoute reports whether an agent's answer can be printed as the route to its destination.
+// isValidRoute reports whether an agent's answer can be printed as the route to its destination: addresses are those that netip prints, so that no zone has other text.
 func isValidRoute(h *diagnostics.NodeHost) bool {
-	isAddr := func(text string) bool {
-		_, err := netip.ParseAddr(text)
-		return err == nil
-	}
 	kinds := []diagnostics.RouteKind{
 		diagnostics.RouteLocal, diagnostics.RouteForwarded, diagnostics.RouteMissing, diagnostics.RouteUnreachable, diagnostics.RouteProhibited,
 		diagnostics.RouteBlackhole, diagnostics.RouteRefused,
 	}
-	if !slices.Contains(kinds, h.Route.Kind) || h.Source != "" && !isAddr(h.Source) || h.Route.Gateway != "" && !isAddr(h.Route.Gateway) {
+	source, err := netip.ParseAddr(h.Source)
+	if h.Source != "" && (err != nil || !source.Is4() || source.String() != h.Source) {
 		return false
 	}
-	if h.Route.Network != "" {
-		network, err := netip.ParsePrefix(h.Route.Network)
-		destination, _ := netip.ParseAddr(h.Packet.Destination)
-		if err != nil || !network.Contains(destination) {
-			return false
-		}
+	gateway, err := netip.ParseAddr(h.Route.Gateway) // of IPv6 also: "via inet6"
+	if h.Route.Gateway != "" && (err != nil || gateway.Zone() != "" || gateway.String() != h.Route.Gateway) {
+		return false
+	}
+	network, err := netip.ParsePrefix(h.Route.Network)
+	destination, _ := netip.ParseAddr(h.Packet.Destination) // the zero Addr is in no network
+	if h.Route.Network != "" && (err != nil || network.Masked().String() != h.Route.Network || !network.Contains(destination)) {
+		return false
 	}
 	name := h.Route.Interface
-	isName := name != "" && len(name) <= maxInterfaceName && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) })
-	return h.Route.Kind != diagnostics.RouteForwarded || isName
+	isName := len(name) <= maxInterfaceName && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' })
+	return slices.Contains(kinds, h.Route.Kind) && isName && (name != "" || h.Route.Kind != diagnostics.RouteForwarded)
 }
 
 // routed sets the verdict of a packet by the answer of the agent. It reports whether it is delivered.

@@ -124,23 +124,34 @@ func TestTrace_hostRoute(t *testing.T) {
 // What an agent of a compromised node answers is not shown as a route unless it can be one.
 func TestTrace_invalidHostRoute(t *testing.T) {
 	for name, change := range map[string]func(*diagnostics.NodeHost){
-		"another packet":    func(h *diagnostics.NodeHost) { h.Packet.Destination = "203.0.113.6" },
-		"an unknown kind":   func(h *diagnostics.NodeHost) { h.Route.Kind = "secret" },
-		"no kind":           func(h *diagnostics.NodeHost) { h.Route.Kind = "" },
-		"no interface":      func(h *diagnostics.NodeHost) { h.Route.Interface = "" },
-		"a long interface":  func(h *diagnostics.NodeHost) { h.Route.Interface = "secret0123456789" },
-		"an escape":         func(h *diagnostics.NodeHost) { h.Route.Interface = "secret\x1b[2J" },
-		"a sentence":        func(h *diagnostics.NodeHost) { h.Route.Interface = "secret of b" },
-		"a gateway":         func(h *diagnostics.NodeHost) { h.Route.Gateway = "secret" },
-		"a source":          func(h *diagnostics.NodeHost) { h.Source = "secret" },
-		"a network":         func(h *diagnostics.NodeHost) { h.Route.Network = "secret" },
+		"another packet":                     func(h *diagnostics.NodeHost) { h.Packet.Destination = "203.0.113.6" },
+		"an unknown kind":                    func(h *diagnostics.NodeHost) { h.Route.Kind = "secret" },
+		"no kind":                            func(h *diagnostics.NodeHost) { h.Route.Kind = "" },
+		"no interface":                       func(h *diagnostics.NodeHost) { h.Route.Interface = "" },
+		"a long interface":                   func(h *diagnostics.NodeHost) { h.Route.Interface = "secret0123456789" },
+		"an escape":                          func(h *diagnostics.NodeHost) { h.Route.Interface = "secret\x1b[2J" },
+		"a sentence":                         func(h *diagnostics.NodeHost) { h.Route.Interface = "secret of b" },
+		"a gateway":                          func(h *diagnostics.NodeHost) { h.Route.Gateway = "secret" },
+		"a source":                           func(h *diagnostics.NodeHost) { h.Source = "secret" },
+		"a network":                          func(h *diagnostics.NodeHost) { h.Route.Network = "secret" },
+		"an escape in a zone of the source":  func(h *diagnostics.NodeHost) { h.Source = "fe80::1%secret\x1b[2J" },
+		"an IPv6 source":                     func(h *diagnostics.NodeHost) { h.Source = "2001:db8::5ec" },
+		"an escape in a zone of the gateway": func(h *diagnostics.NodeHost) { h.Route.Gateway = "fe80::1%secret\x1b[2J" },
+		"a zone of the gateway":              func(h *diagnostics.NodeHost) { h.Route.Gateway = "fe80::1%secret" },
+		"another form of the gateway":        func(h *diagnostics.NodeHost) { h.Route.Gateway = "FE80:0::1" },
+		"a direction of text":                func(h *diagnostics.NodeHost) { h.Route.Interface = "secret\u202e" },
+		"another alphabet":                   func(h *diagnostics.NodeHost) { h.Route.Interface = "secret\u0435" },
+		"bits after the network":             func(h *diagnostics.NodeHost) { h.Route.Network = "203.0.113.9/24" },
+		"the interface of no forwarded packet": func(h *diagnostics.NodeHost) {
+			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteMissing, Interface: "secret\x1b[2J"}
+		},
 		"a foreign network": func(h *diagnostics.NodeHost) { h.Route.Network = "198.51.100.0/24" },
 	} {
 		c := newCluster()
 		c.hosts = map[string]func(*diagnostics.NodeHost) error{"node1>203.0.113.5": answeredHost(change)}
 		status := c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: "203.0.113.5", Port: 80}, "a")
 		not := strings.Join(status.Paths[0].NotEvaluated, "\n")
-		if all := status.Reason + not; strings.Contains(all, "secret") || strings.Contains(all, "198.51.100") || !strings.Contains(not, "the route of the host of node node1: invalid answer of the agent") {
+		if all := status.Reason + not; strings.Contains(all, "secret") || strings.Contains(all, "198.51.100") || strings.Contains(all, "2001:db8") || !strings.Contains(not, "the route of the host of node node1: invalid answer of the agent") {
 			t.Errorf("%s: got %s\n%s", name, status.Reason, not)
 		}
 	}
@@ -184,4 +195,24 @@ func TestTrace_asksForHostRouteOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A valid answer of an agent, which is hostile input, has only text that a terminal prints unchanged.
+func FuzzIsValidRoute(f *testing.F) {
+	f.Add("192.0.2.1", "fe80::1", "eth0", "203.0.113.0/24")
+	f.Add("fe80::1%\x1b[2J", "fe80::1%\x1b[2J", "\u202e", "203.0.113.0/24")
+	f.Fuzz(func(t *testing.T, source, gateway, name, network string) {
+		h := &diagnostics.NodeHost{
+			Packet: diagnostics.HostPacket{Destination: "203.0.113.5"}, Source: source,
+			Route: diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: name, Gateway: gateway, Network: network},
+		}
+		if !isValidRoute(h) {
+			return
+		}
+		for _, text := range []string{source, gateway, name, network} {
+			if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) || len(text) > 48 {
+				t.Errorf("got %q, which is not printable", text)
+			}
+		}
+	})
 }
