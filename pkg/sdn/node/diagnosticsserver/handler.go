@@ -52,6 +52,7 @@ type Handler struct {
 	limiter  *rate.Limiter // of traces on the switch
 	probes   *podLimits
 
+	hosting     chan struct{} // as tracing, for requests about the host
 	hostLimiter *rate.Limiter // of packets on the host
 	sendLimiter *rate.Limiter // of probes of batches
 	captures    *podLimits
@@ -65,7 +66,7 @@ func New(o Options) *Handler {
 	h := &Handler{
 		probes: newPodLimits(maxProbes, maxNamespaceProbes, probesPerSecond), captures: newPodLimits(maxCaptures, maxNamespaceCaptures, capturesPerSecond),
 		options: o, started: metav1.Now(), mux: http.NewServeMux(), tracing: make(chan struct{}, maxTraces),
-		hostLimiter: rate.NewLimiter(hostsPerSecond, hostBurst),
+		hosting: make(chan struct{}, maxHosts), hostLimiter: rate.NewLimiter(hostsPerSecond, hostBurst),
 		sendLimiter: rate.NewLimiter(batchProbesPerSecond, batchProbes), limiter: rate.NewLimiter(tracesPerSecond, traceBurst), tables: pipeline.TableNames(), parser: ovs.NewTraceParser(pipeline.TableNames()),
 	}
 	h.mux.HandleFunc(diagnostics.StatusPath, h.serveStatus)

@@ -12,19 +12,23 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 )
 
-// The agent reads up to ten chains of iptables for each request, of which each takes a process some milliseconds.
+// The agent reads up to ten chains of iptables for each request, of which each takes a process some milliseconds. Requests have slots of their own: while they wait
+// for the limit of the rate, the switch traces packets of others.
 const (
+	maxHosts       = 2 // at the same time
 	hostsPerSecond = 10
 	hostBurst      = 32 // two services with diagnostics.MaxTracePaths endpoints
 )
 
-// serveHost answers at the same time as requests for traces, maxTraces in all.
+// serveHost answers maxHosts requests at the same time.
 func (h *Handler) serveHost(w http.ResponseWriter, r *http.Request) {
-	release := h.startTrace(w)
-	if release == nil {
+	select {
+	case h.hosting <- struct{}{}:
+		defer func() { <-h.hosting }()
+	default:
+		refuse(w, failf(http.StatusTooManyRequests, "the agent of node %s answers %d other requests about its host; retry", h.options.NodeName, maxHosts))
 		return
 	}
-	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), traceTimeout)
 	defer cancel()
 	answer, err := h.host(ctx, r.URL.RawQuery)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -89,10 +90,52 @@ func TestHost(t *testing.T) {
 	refused("without iptables", http.StatusServiceUnavailable, "evaluate the packet on the host of node node1: no iptables")
 	n.hostLimiter = rate.NewLimiter(rate.Limit(0.001), 0)
 	refused("too many", http.StatusTooManyRequests, "looks up 10 routes each second")
-	for range maxTraces {
-		n.tracing <- struct{}{}
+	for range maxHosts { // a refused request above retains no slot
+		n.hosting <- struct{}{}
 	}
-	refused("others", http.StatusTooManyRequests, "answers 4 other requests for traces")
+	refused("others", http.StatusTooManyRequests, "answers 2 other requests about its host")
+}
+
+// Requests about the host, which may wait for the limit of their rate, and those for traces do not occupy slots of each other.
+func TestHost_leavesSlotsOfTraces(t *testing.T) {
+	n := newNode(t)
+	h := n.Handler
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	n.network.Host = func(ctx context.Context, _ hostnet.HostPacket) (hostnet.HostPath, error) {
+		entered <- struct{}{}
+		<-proceed
+		return hostnet.HostPath{}, ctx.Err()
+	}
+	code := func(serve http.HandlerFunc, path string) int {
+		w := httptest.NewRecorder()
+		serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+		return w.Code
+	}
+	path := diagnostics.NodeHostPath + "?" + hostQuery(hostParameters)
+	answered := make(chan int)
+	for range maxHosts {
+		go func() { answered <- code(h.serveHost, path) }()
+		<-entered
+	}
+	if got := code(h.serveHost, path); got != http.StatusTooManyRequests {
+		t.Errorf("one more request about the host: got %d, want 429", got)
+	}
+	if got := code(h.serveTrace, diagnostics.NodeTracePath); got != http.StatusBadRequest {
+		t.Errorf("a trace: got %d, want 400: it is not refused for others", got)
+	}
+	close(proceed)
+	for range maxHosts {
+		if got := <-answered; got != http.StatusOK {
+			t.Errorf("a request about the host: got %d, want 200", got)
+		}
+	}
+	for range maxTraces {
+		h.tracing <- struct{}{}
+	}
+	go func() { <-entered }()
+	if got := code(h.serveHost, path); got != http.StatusOK {
+		t.Errorf("after them, while traces are answered: got %d, want 200", got)
+	}
 }
 
 // A request that is accepted is a packet of numbers and addresses only.
