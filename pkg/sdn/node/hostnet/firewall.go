@@ -292,23 +292,34 @@ func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
 
 // list returns a chain's rules, and whether the chain exists.
 func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err error) {
-	lines, err := f.iptables.List(table, chain)
-	if isNoChain(err) {
-		return nil, false, nil
-	}
+	lines, exists, err := f.lines(table, chain)
 	if err != nil {
 		return nil, false, err
 	}
+	rules, err = parseRules(lines)
+	return rules, exists && err == nil, err
+}
+
+// lines returns what `iptables -S CHAIN` prints.
+func (f *Firewall) lines(table, chain string) (lines []string, exists bool, err error) {
+	lines, err = f.iptables.List(table, chain)
+	if isNoChain(err) {
+		return nil, false, nil
+	}
+	return lines, err == nil, err
+}
+
+func parseRules(lines []string) (rules []Rule, err error) {
 	for _, line := range lines {
 		r, ok, err := parseRule(line)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		if ok {
 			rules = append(rules, r)
 		}
 	}
-	return rules, true, nil
+	return rules, nil
 }
 
 // isNoChain reports that the chain does not exist, or that iptables can't read it because nft wrote it. NewChain then fails with the reason.

@@ -31,12 +31,14 @@ type HostPath struct {
 	// Masqueraded reports that the agent's rules replace the source.
 	Masqueraded bool
 
-	Drops bool   // a rule of the agent drops the packet
-	By    string // the rule of the agent that drops or accepts it: its chain and comment; "": none does
-	// Others are rules that are not evaluated, of other programs, by table and chain: those that may match before a rule of the agent decides. OthersFirst reports
-	// that one of them precedes the agent's rule that drops the packet, and could accept it.
-	Others      []string
-	OthersFirst bool
+	Drops bool   // a rule drops the packet
+	By    string // the rule that drops or accepts it: chain and comment of the agent's, table, chain and target of another program's; "": none does
+	// ByOther reports that By is a rule or the policy of another program.
+	ByOther bool
+	// Others are rules that are not evaluated, of other programs, by table and chain: those that may match before a rule decides. OthersFirst reports that one of them
+	// precedes the rule that drops the packet, and could accept it, or MayTranslate: translate its destination, so that Route is another one.
+	Others                    []string
+	OthersFirst, MayTranslate bool
 }
 
 // Path returns what the host does with the packet: the kernel's decision on its route, and that of the rules that the agent's chains have at the moment. It sends no
@@ -53,19 +55,10 @@ func (f *Firewall) Path(ctx context.Context, p HostPacket) (path HostPath, err e
 		path.Source, packet.source = path.Route.Source, path.Route.Source
 	}
 	packet.out = path.Route.Interface
-	type step struct{ table, builtIn string }
-	var steps []step
-	switch isForwarded := path.Route.Kind == RouteForwarded; {
-	case path.Route.Kind == RouteLocal && p.FromPods:
-		steps = []step{{tableMangle, "INPUT"}, {tableFilter, "INPUT"}}
-	case isForwarded && !p.FromPods:
-		steps = []step{{tableFilter, "OUTPUT"}, {tableNAT, "POSTROUTING"}}
-	case isForwarded && packet.out != Tun0Name:
-		steps = []step{{tableMangle, "FORWARD"}, {tableFilter, "FORWARD"}, {tableNAT, "POSTROUTING"}}
-	default:
-		return path, nil
+	if err := f.translations(&path, packet, p.FromPods); err != nil {
+		return path, err
 	}
-	for _, s := range steps {
+	for _, s := range stepsOf(path.Route, p.FromPods) {
 		if err := ctx.Err(); err != nil {
 			return path, err
 		}
@@ -73,9 +66,64 @@ func (f *Firewall) Path(ctx context.Context, p HostPacket) (path HostPath, err e
 			return path, err
 		}
 	}
+	return path, nil
+}
+
+// pathStep is a built-in chain.
+type pathStep struct{ table, builtIn string }
+
+// stepsOf returns the chains after routing in which the agent has rules.
+func stepsOf(route HostRoute, isFromPods bool) []pathStep {
+	switch isForwarded := route.Kind == RouteForwarded; {
+	case route.Kind == RouteLocal && isFromPods:
+		return []pathStep{{tableMangle, "INPUT"}, {tableFilter, "INPUT"}}
+	case isForwarded && !isFromPods:
+		return []pathStep{{tableFilter, "OUTPUT"}, {tableNAT, "POSTROUTING"}}
+	case isForwarded && route.Interface != Tun0Name:
+		return []pathStep{{tableMangle, "FORWARD"}, {tableFilter, "FORWARD"}, {tableNAT, "POSTROUTING"}}
+	}
+	return nil
+}
+
+// translations adds what may translate the destination, as kube-proxy does, and all tables of nftables. The kernel routes a packet from tun0 after it. A connection is
+// translated once.
+func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bool) error {
 	tables, err := nftTables()
-	path.addOthers(tables...)
-	return path, err
+	if err != nil {
+		return err
+	}
+	if path.addOthers(tables...); packet.translated {
+		return nil
+	}
+	path.MayTranslate = len(tables) > 0
+	builtIn := "PREROUTING"
+	switch {
+	case isFromPods:
+		packet.out = ""
+	case path.Route.Kind == RouteLocal:
+		builtIn, packet.out = "OUTPUT", "lo"
+	case path.Route.Kind == RouteForwarded:
+		builtIn = "OUTPUT"
+	default:
+		return nil // the kernel routes it before
+	}
+	rules, _, err := f.builtIn(tableNAT, builtIn)
+	if err != nil {
+		return err
+	}
+	packet.marked = mayMatch
+	for _, r := range rules {
+		target, matched := r.next(), packet.matches(r)
+		switch {
+		case matched == matchesNot || target == "" || strings.HasPrefix(target, chainPrefix) || continues(target):
+		case target != "ACCEPT" && target != "RETURN":
+			path.MayTranslate = true
+			path.addOthers(fmt.Sprintf("%s/%s %s", tableNAT, builtIn, target))
+		case matched == matches:
+			return nil
+		}
+	}
+	return nil
 }
 
 // isEgressIP reports whether the source of a packet from tun0 is an egress IP: the bridge lets no other foreign source pass.
@@ -83,21 +131,22 @@ func (f *Firewall) isEgressIP(source netip.Addr) bool {
 	return source != f.config.ServiceNextHop && !slices.ContainsFunc(f.config.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(source) })
 }
 
-// pass lets the packet pass the rules of a built-in chain, until one of the agent decides.
+// pass lets the packet pass the rules of a built-in chain, until one decides.
 func (f *Firewall) pass(path *HostPath, packet *rulePacket, table, builtIn string) error {
-	rules, _, err := f.list(table, builtIn)
+	rules, policy, err := f.builtIn(table, builtIn)
 	if err != nil {
-		return fmt.Errorf("list iptables chain %s of table %s: %w", builtIn, table, err)
+		return err
 	}
-	isOther := false
+	mayAccept := false // a rule that is not evaluated
 	for _, r := range rules {
-		target := r.target()
+		target := r.next()
 		if !strings.HasPrefix(target, chainPrefix) {
 			packet.marked = mayMatch
-			if target != "" && packet.matches(r) != matchesNot {
-				isOther = true
-				path.addOthers(fmt.Sprintf("%s/%s %s", table, builtIn, target))
+			accepts, decides := path.passOther(fmt.Sprintf("%s/%s %s", table, builtIn, target), target, packet.matches(r), mayAccept)
+			if decides {
+				return nil
 			}
+			mayAccept = mayAccept || accepts
 			continue
 		}
 		own, _, err := f.list(table, target)
@@ -106,21 +155,69 @@ func (f *Firewall) pass(path *HostPath, packet *rulePacket, table, builtIn strin
 		}
 		verdict, by, unknown := packet.evaluate(own)
 		if unknown != "" {
-			isOther = true
+			mayAccept = true
 			path.addOthers(fmt.Sprintf("%s/%s %q", table, target, unknown))
 		}
-		switch verdict {
+		switch by = fmt.Sprintf("%s (%s)", target, by); verdict {
 		case "":
 			continue
 		case "MASQUERADE":
 			path.Masqueraded = true
 			path.Source, err = masqueradeAddr(path.Route.index, cmp.Or(path.Route.Gateway, packet.destination))
 			return err
+		case "ACCEPT":
+			path.By = by
+		default:
+			path.drop(by, false, mayAccept)
 		}
-		path.Drops, path.By, path.OthersFirst = verdict != "ACCEPT", fmt.Sprintf("%s (%s)", target, by), isOther
 		return nil
 	}
+	switch name := fmt.Sprintf("%s/%s policy %s", table, builtIn, policy); {
+	case policy != "DROP":
+	case mayAccept:
+		path.addOthers(name)
+	default:
+		path.drop(name, true, false)
+	}
 	return nil
+}
+
+// passOther lets the packet pass a rule of another program. It reports whether the rule may accept it, and whether it certainly accepts or drops it.
+func (p *HostPath) passOther(name, target string, matched matched, mayAccept bool) (accepts, decides bool) {
+	isCertain, isDrop := matched == matches, target == "DROP" || target == "REJECT"
+	switch {
+	case matched == matchesNot || target == "" || continues(target):
+		return false, false
+	case isCertain && target == "ACCEPT":
+		return true, true
+	case isCertain && isDrop:
+		p.drop(name, true, mayAccept)
+		return false, true
+	}
+	p.addOthers(name)
+	return !isDrop, false
+}
+
+// drop sets the rule that drops the packet, unless one before it accepts or translates it.
+func (p *HostPath) drop(by string, isOther, mayAccept bool) {
+	p.Drops, p.By, p.ByOther, p.OthersFirst = true, by, isOther, mayAccept || p.MayTranslate
+}
+
+// builtIn returns the rules and the policy of a built-in chain.
+func (f *Firewall) builtIn(table, chain string) (rules []Rule, policy string, err error) {
+	lines, _, err := f.lines(table, chain)
+	if err == nil {
+		rules, err = parseRules(lines)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("list iptables chain %s of table %s: %w", chain, table, err)
+	}
+	for _, line := range lines {
+		if after, ok := strings.CutPrefix(line, "-P "+chain+" "); ok {
+			policy, _, _ = strings.Cut(after, " ")
+		}
+	}
+	return rules, policy, nil
 }
 
 // evaluate returns the verdict of a chain of the agent and the comment of its rule; "" if the packet returns. unknown is the comment of a rule before it about which

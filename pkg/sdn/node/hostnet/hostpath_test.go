@@ -129,31 +129,96 @@ func TestFirewall_Path_rules(t *testing.T) {
 		"exception":             {config: excepting(openShift()), packet: podTo("203.0.113.7"), want: "OVSDN-FORWARD (from pods); from 10.128.0.2"},
 		"no exception":          {config: excepting(openShift()), packet: podTo("203.0.113.8"), want: "OVSDN-FORWARD (from pods); masqueraded from 192.0.2.10"},
 		"egress IP":             {config: sourcesEvaluated(), commands: "ip route add 192.0.2.99 dev tun0; ", packet: egress, want: "OVSDN-EGRESS (from egress IPs); from 192.0.2.99"},
-		"others": {config: openShift(), packet: podTo("8.8.8.8"), want: "OVSDN-FORWARD (from pods); masqueraded from 192.0.2.10; nat/POSTROUTING KUBE-Y, nftables table inet guard",
+		"others": {config: openShift(), packet: podTo("8.8.8.8"), want: "OVSDN-FORWARD (from pods); masqueraded from 192.0.2.10; may be translated; nftables table inet guard, nat/POSTROUTING KUBE-Y",
 			commands: "iptables -t nat -N KUBE-Y; iptables -t nat -A POSTROUTING -j KUBE-Y; iptables -A FORWARD -j DROP; nft add table inet guard; nft add table ip6 guard; "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := pathNode(t, test.config, test.commands+"true")
 			path := pathOf(t, f, test.packet)
-			var got strings.Builder
-			switch {
-			case path.Drops && path.OthersFirst:
-				got.WriteString("may drop, ")
-			case path.Drops:
-				got.WriteString("drops, ")
-			}
-			got.WriteString(path.By + "; ")
-			if path.Masqueraded {
-				got.WriteString("masqueraded ")
-			}
-			got.WriteString("from " + path.Source.String())
-			if len(path.Others) > 0 {
-				got.WriteString("; " + strings.Join(path.Others, ", "))
-			}
-			if got.String() != test.want {
-				t.Errorf("got %s\nwant %s", got.String(), test.want)
+			got := pathText(path)
+			if got != test.want {
+				t.Errorf("got %s\nwant %s", got, test.want)
 			}
 		})
+	}
+}
+
+// pathText describes what decides on a packet, and its source.
+func pathText(path HostPath) string {
+	var text strings.Builder
+	switch {
+	case path.Drops && path.OthersFirst:
+		text.WriteString("may drop, ")
+	case path.Drops:
+		text.WriteString("drops, ")
+	}
+	if path.ByOther {
+		text.WriteString("of others: ")
+	}
+	text.WriteString(path.By + "; ")
+	if path.Masqueraded {
+		text.WriteString("masqueraded ")
+	}
+	text.WriteString("from " + path.Source.String())
+	if path.MayTranslate {
+		text.WriteString("; may be translated")
+	}
+	if len(path.Others) > 0 {
+		text.WriteString("; " + strings.Join(path.Others, ", "))
+	}
+	return text.String()
+}
+
+// Rules of other programs, which the agent does not change, translate, drop and accept packets before and after its own.
+func TestFirewall_Path_rulesOfOthers(t *testing.T) {
+	const noAccess, last = "OVSDN-INPUT-LAST (pods without access)", "drops, OVSDN-INPUT-LAST (pods without access); from 10.128.0.2"
+	translated := podTo("192.0.2.10")
+	translated.Translated = true
+	own := HostPacket{Protocol: "tcp", Destination: netip.MustParseAddr("8.8.8.8"), DestinationPort: 443}
+	for name, test := range map[string]struct {
+		commands string // after the agent's rules
+		packet   HostPacket
+		want     string
+	}{
+		"kube-proxy": {"iptables -t nat -N KUBE-S; iptables -t nat -A PREROUTING -j KUBE-S", podTo("192.0.2.10"),
+			"may drop, " + noAccess + "; from 10.128.0.2; may be translated; nat/PREROUTING KUBE-S"},
+		"kube-proxy in mode nftables": {"nft add table ip kube-proxy", podTo("192.0.2.10"), "may drop, " + noAccess + "; from 10.128.0.2; may be translated; nftables table ip kube-proxy"},
+		"translated already":          {"iptables -t nat -A PREROUTING -j REDIRECT; nft add table ip kube-proxy", translated, last + "; nftables table ip kube-proxy"},
+		"another port":                {"iptables -t nat -A PREROUTING -p tcp --dport 30000 -j REDIRECT", podTo("192.0.2.10"), last},
+		"no translation":              {"iptables -t nat -A PREROUTING -j LOG; iptables -t nat -A PREROUTING -d 192.0.2.10 -j ACCEPT; iptables -t nat -A PREROUTING -j REDIRECT", podTo("192.0.2.10"), last},
+		"a jump without a return": {"iptables -t nat -N X; iptables -t nat -A PREROUTING -g X", podTo("192.0.2.10"),
+			"may drop, " + noAccess + "; from 10.128.0.2; may be translated; nat/PREROUTING X"},
+		"a host's own packet": {"iptables -t nat -A PREROUTING -j REDIRECT; iptables -t nat -A OUTPUT -d 8.8.8.8 -o eth0 -j REDIRECT", own,
+			"; from 192.0.2.10; may be translated; nat/OUTPUT REDIRECT"},
+
+		"DROP first":              {"iptables -I INPUT -i tun0 -p tcp -j DROP", podTo("192.0.2.10"), "drops, of others: filter/INPUT DROP; from 10.128.0.2"},
+		"REJECT first":            {"iptables -I FORWARD -d 8.0.0.0/8 -j REJECT", podTo("8.8.8.8"), "drops, of others: filter/FORWARD REJECT; from 10.128.0.2"},
+		"perhaps DROP first":      {"iptables -I INPUT -m mark --mark 1 -j DROP", podTo("192.0.2.10"), last + "; filter/INPUT DROP"},
+		"LOG and MARK first":      {"iptables -I INPUT -j LOG; iptables -t mangle -I INPUT -j MARK --set-mark 1", podTo("192.0.2.10"), last},
+		"ACCEPT first":            {"iptables -I INPUT -i tun0 -j ACCEPT", podTo("192.0.2.10"), "; from 10.128.0.2"},
+		"perhaps ACCEPT, DROP":    {"iptables -I INPUT -j DROP; iptables -I INPUT -m mark --mark 1 -j ACCEPT", podTo("192.0.2.10"), "may drop, of others: filter/INPUT DROP; from 10.128.0.2; filter/INPUT ACCEPT"},
+		"policy":                  {"iptables -P OUTPUT DROP", own, "drops, of others: filter/OUTPUT policy DROP; from 192.0.2.10"},
+		"policy, perhaps ACCEPT":  {"iptables -P OUTPUT DROP; iptables -A OUTPUT -m mark --mark 1 -j ACCEPT", own, "; from 192.0.2.10; filter/OUTPUT ACCEPT, filter/OUTPUT policy DROP"},
+		"policy, after the agent": {"iptables -P FORWARD DROP", podTo("8.8.8.8"), "OVSDN-FORWARD (from pods); masqueraded from 192.0.2.10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := pathNode(t, accessible(HostAccessReplies), "true")
+			sh(t, test.commands)
+			if got := pathText(pathOf(t, f, test.packet)); got != test.want {
+				t.Errorf("got %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+// The kernel refuses a packet of the host itself with a source that it does not have, by the errors for blackholes and missing routes.
+func TestFirewall_Path_sourceOfHost(t *testing.T) {
+	f := pathNode(t, openShift(), "ip route add blackhole 203.0.113.64/28")
+	for destination, want := range map[string]RouteKind{"8.8.8.8": RouteRefused, "203.0.113.65": RouteBlackhole} {
+		p := HostPacket{Protocol: "tcp", Source: netip.MustParseAddr("198.18.7.7"), Destination: netip.MustParseAddr(destination), DestinationPort: 443}
+		if got := pathOf(t, f, p).Route.Kind; got != want {
+			t.Errorf("to %s: got route %s, want %s", destination, got, want)
+		}
 	}
 }
 

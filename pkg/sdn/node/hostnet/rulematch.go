@@ -68,6 +68,22 @@ func (r Rule) options() (all []ruleOption) {
 	return all
 }
 
+// next returns the target of the rule, or the chain that it goes to; "" if it only counts.
+func (r Rule) next() string {
+	if i := slices.Index(r, "-g"); i >= 0 && i+1 < len(r) && r.target() == "" {
+		return r[i+1]
+	}
+	return r.target()
+}
+
+// continues reports whether the packet passes the next rule after the target in any case.
+func continues(target string) bool {
+	return slices.Contains([]string{
+		"AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "ECN", "HL", "LOG", "MARK", "NFLOG", "NOTRACK", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TOS",
+		"TRACE", "TTL", "ULOG",
+	}, target)
+}
+
 // comment returns the comment of the rule; "" if it has none.
 func (r Rule) comment() string {
 	if i := slices.Index(r, "--comment"); i >= 0 && i+1 < len(r) {
@@ -99,6 +115,9 @@ func (p *rulePacket) option(o ruleOption) matched {
 	value := o.values[0]
 	switch o.name {
 	case "-s":
+		if !p.source.IsValid() { // the host has not selected it
+			return mayMatch
+		}
 		return matchIf(isInNetwork(p.source, value))
 	case "-d":
 		return matchIf(isInNetwork(p.destination, value))
