@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -45,7 +46,7 @@ func lookUpRoute(in string, source, destination netip.Addr) (HostRoute, error) {
 	}
 	found, err := netlink.RouteGetWithOptions(destination.AsSlice(), &options)
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
-		return failedRoute(in, destination, errno)
+		return failedRoute(in, source, destination, errno)
 	}
 	if err != nil {
 		return HostRoute{}, fmt.Errorf("look up the route to %s: %w", destination, err)
@@ -74,13 +75,17 @@ func lookUpRoute(in string, source, destination netip.Addr) (HostRoute, error) {
 }
 
 // failedRoute explains the errors by which the kernel reports routes without an interface. It returns the same ones for a packet that it refuses because of its
-// source, and for an interface that does not forward: those do not concern packets of the host itself.
-func failedRoute(in string, destination netip.Addr, errno syscall.Errno) (HostRoute, error) {
-	if in != "" {
+// source, and for an interface that does not forward: those do not concern packets of the host itself for which it selects the source.
+func failedRoute(in string, source, destination netip.Addr, errno syscall.Errno) (HostRoute, error) {
+	refusals := []syscall.Errno{unix.EHOSTUNREACH, unix.EINVAL, unix.EXDEV}
+	if in == "" {
+		refusals = []syscall.Errno{unix.EINVAL, unix.ENETUNREACH} // the host does not have the source
+	}
+	if in != "" || source.IsValid() {
 		_, err := netlink.RouteGetWithOptions(destination.AsSlice(), nil)
 		own := syscall.Errno(0)
 		switch {
-		case err == nil && (errno == unix.EHOSTUNREACH || errno == unix.EINVAL || errno == unix.EXDEV):
+		case err == nil && slices.Contains(refusals, errno):
 			return HostRoute{Kind: RouteRefused}, nil
 		case errors.As(err, &own):
 			errno = own
