@@ -77,12 +77,15 @@ type NodeHost struct {
 	Source      string `json:"source,omitempty"` // with which the packet leaves the host; "": an address of the host that is not known
 	Masqueraded bool   `json:"masqueraded,omitempty"`
 
-	// Drops reports that a rule of the agent drops the packet, unless OthersFirst: one of Others precedes it and could accept the packet. Rule is the agent's rule that
-	// drops or accepts it, "" if none does. Others are rules that are not evaluated, by table and chain, at most MaxHostRules.
-	Drops       bool     `json:"drops,omitempty"`
-	Rule        string   `json:"rule,omitempty"`
-	Others      []string `json:"others,omitempty"`
-	OthersFirst bool     `json:"othersFirst,omitempty"`
+	// Drops reports that a rule drops the packet, unless OthersFirst: one of Others precedes it and could accept or translate the packet. Rule is the rule that drops or
+	// accepts it, "" if none does; RuleOfOthers reports that it is not one of the agent. Others are rules that are not evaluated, by table and chain, at most MaxHostRules.
+	// MayTranslate reports that one of them could translate the destination: Route is that without a translation.
+	Drops        bool     `json:"drops,omitempty"`
+	Rule         string   `json:"rule,omitempty"`
+	RuleOfOthers bool     `json:"ruleOfOthers,omitempty"`
+	Others       []string `json:"others,omitempty"`
+	OthersFirst  bool     `json:"othersFirst,omitempty"`
+	MayTranslate bool     `json:"mayTranslate,omitempty"`
 }
 
 // MaxHostRules is the largest number of NodeHost.Others.

@@ -2,9 +2,11 @@ package diagnosticsapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -108,6 +110,34 @@ func TestTraceAgents_host(t *testing.T) {
 		var failure *tracing.AgentError
 		if _, err := a.Host(t.Context(), tracing.Node{Name: "n"}, packet); !errors.As(err, &failure) || failure.Unsupported {
 			t.Errorf("an answer of %d bytes: got error %v", len(answer), err)
+		}
+	}
+}
+
+// The route of a host is shown by the right to get NodeStatuses, which one trace reviews once.
+func TestTraces_hosts(t *testing.T) {
+	agents := agentFunc(func(ctx context.Context, node, path string, query url.Values) (string, error) {
+		if path != diagnostics.NodeHostPath {
+			return tracingAgents(ctx, node, path, query)
+		}
+		content, err := json.Marshal(diagnostics.NodeHost{
+			Packet: diagnostics.HostPacket{From: query.Get("from"), Protocol: query.Get("protocol"), Source: query.Get("source"), Destination: query.Get("destination")},
+			Route:  diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth7"}, Source: "192.0.2.1", Masqueraded: true, Others: []string{"filter/FORWARD X"},
+		})
+		return string(content), err
+	})
+	for right, want := range map[string][2]string{
+		"u get nodestatuses":       {"by the host of node node1, by eth7, with", "rules of the host of node node1: filter/FORWARD X"},
+		"u list nodestatuses":      {"by the host of node node1, with", "rules of other programs on the host of node node1"},
+		"u get nodestatuses node1": {"by the host of node node1, with", "rules of other programs on the host of node node1"},
+	} {
+		f := newTraceFixtureOf(t, agents, "u create traces a", right)
+		got := decode[diagnostics.Trace](t, f.post(t, "u", "a", diagnostics.TraceSpec{Source: "pod/a/web", Destination: "203.0.113.5", Protocol: "ICMP"}), http.StatusCreated).Status
+		if !strings.Contains(got.Reason, want[0]) || len(got.Paths) != 1 || !slices.Contains(got.Paths[0].NotEvaluated, want[1]) {
+			t.Errorf("%s: got %+v", right, got)
+		}
+		if reviews := f.countReviews(); reviews != 2 {
+			t.Errorf("%s: got %d reviews, want 2", right, reviews)
 		}
 	}
 }

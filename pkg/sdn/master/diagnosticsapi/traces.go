@@ -164,7 +164,7 @@ func (s *Server) createTrace(ctx context.Context, u user, namespace string, c *c
 		return apierrors.NewServiceUnavailable("the controller has not read all HostSubnets yet; retry later")
 	}
 	rights := &traceRights{server: s, user: u, creation: c, known: map[access]bool{c.right(namespace): true}}
-	tracer := &tracing.Tracer{Cluster: &traceCluster{server: s}, Agents: &traceAgents{server: s}, Sees: rights.sees}
+	tracer := &tracing.Tracer{Cluster: &traceCluster{server: s}, Agents: &traceAgents{server: s}, Sees: rights.sees, SeesHosts: rights.seesHosts}
 	if err := c.answer(ctx, tracer, query); err != nil {
 		return s.creationError(ctx, c, name, err)
 	}
@@ -271,6 +271,11 @@ func (t *traceRights) sees(ctx context.Context, o diagnostics.Object) bool {
 		want = t.right(o.Namespace)
 	}
 	return t.has(ctx, want)
+}
+
+// seesHosts reports whether the user may read the routes of hosts and the names of other programs' rules: by the right of operators for all nodes.
+func (t *traceRights) seesHosts(ctx context.Context) bool {
+	return t.has(ctx, access{verb: "get", resource: statuses})
 }
 
 // has reports whether the user has the right.

@@ -91,7 +91,13 @@ func tracingAgents(_ context.Context, node, path string, query url.Values) (stri
 // newTraceFixture serves two nodes with pods. The rights are lines such as "u create traces a".
 func newTraceFixture(t *testing.T, rights ...string) *fixture {
 	t.Helper()
-	f := newFixture(t, tracedNodes(), agentFunc(tracingAgents))
+	return newTraceFixtureOf(t, tracingAgents, rights...)
+}
+
+// newTraceFixtureOf is newTraceFixture with other agents.
+func newTraceFixtureOf(t *testing.T, agents agentFunc, rights ...string) *fixture {
+	t.Helper()
+	f := newFixture(t, tracedNodes(), agents)
 	f.allow = func(s authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 		a := s.ResourceAttributes
 		wanted := strings.TrimSpace(fmt.Sprintf("%s %s %s %s%s", s.User, a.Verb, strings.TrimSuffix(a.Resource+"/"+a.Subresource, "/"), a.Namespace, a.Name))

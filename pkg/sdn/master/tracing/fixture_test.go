@@ -37,6 +37,7 @@ type fakeCluster struct {
 	askedHosts []string
 
 	isTruncated bool // Slices leaves out endpoints
+	hidesHosts  bool // from the user
 
 	// probed changes the agent's answer to a probe; nil leaves it.
 	probed func(*diagnostics.NodeProbe) error
@@ -242,5 +243,6 @@ func (c *fakeCluster) tryTrace(t *testing.T, spec diagnostics.TraceSpec, namespa
 	}
 	c.asked, c.askedHosts = nil, nil
 	tracer := &Tracer{Cluster: c, Agents: c, Sees: func(_ context.Context, o diagnostics.Object) bool { return slices.Contains(namespaces, o.Namespace) }}
+	tracer.SeesHosts = func(context.Context) bool { return !c.hidesHosts }
 	return tracer.Trace(t.Context(), query)
 }

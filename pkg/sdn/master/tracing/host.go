@@ -51,7 +51,7 @@ func (r *run) atHost(ctx context.Context, path *diagnostics.TracePath, a arrival
 	}
 	answer, problem := r.host(ctx, a, entry)
 	if answer != nil {
-		return r.routed(path, a, destination, answer)
+		return r.routed(ctx, path, a, destination, answer)
 	}
 	if problem != "" {
 		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("the route of the host of node %s: %s", a.node.Name, problem))

@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,33 +78,29 @@ func isValidRoute(h *diagnostics.NodeHost) bool {
 }
 
 // routed sets the verdict of a packet by the answer of the agent. It reports whether it is delivered.
-func (r *run) routed(path *diagnostics.TracePath, a arrival, destination netip.Addr, h *diagnostics.NodeHost) bool {
-	if len(h.Others) > 0 {
-		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("rules of the host of node %s: %s", a.node.Name, strings.Join(h.Others, ", ")))
-	}
-	name := a.node.Name
+func (r *run) routed(ctx context.Context, path *diagnostics.TracePath, a arrival, destination netip.Addr, h *diagnostics.NodeHost) bool {
+	name, sees := a.node.Name, r.SeesHosts(ctx)
+	path.NotEvaluated = append(path.NotEvaluated, othersText(name, h, sees)...)
 	decide := func(v diagnostics.Verdict, format string, args ...any) bool {
 		path.Verdict, path.Reason = v, fmt.Sprintf(format, args...)
 		return v == diagnostics.VerdictDelivered
 	}
-	isForwarded, by := h.Route.Kind == diagnostics.RouteForwarded, routeText(h.Route)
-	switch reason := refusal(h.Route.Kind, destination); {
-	case reason != "":
+	if reason := hostDrop(h, destination, sees); reason != "" {
 		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, reason)
-	case isForwarded && h.Route.Interface == diagnostics.FromTun0:
-		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it %s, back to the pod network: if the address is no egress IP of the node, correct the route",
-			name, by)
-	case isForwarded && h.Route.NoCarrier:
-		return decide(diagnostics.VerdictDropped, "on node %s: the host sends it %s, and the interface has no carrier", name, by)
-	case h.Drops && h.OthersFirst:
-		return decide(diagnostics.VerdictUnknown, "node %s: chain %s of the agent drops it, unless a rule of another program before it accepts it: check the rules that are not evaluated", name, h.Rule)
-	case h.Drops:
-		return decide(diagnostics.VerdictDropped, "on node %s: chain %s of the agent drops it", name, h.Rule)
 	}
+	isForwarded, by := h.Route.Kind == diagnostics.RouteForwarded, routeText(h.Route, sees)
 	other, isNode := r.Cluster.NodeAt(destination)
 	isOther := isNode && destination == other.HostIP && other.Name != name
 	isOwn := destination == a.node.HostIP || destination == a.node.gateway()
 	switch {
+	case isForwarded && h.Route.Interface == diagnostics.FromTun0 && sees:
+		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it%s, back to the pod network: if the address is no egress IP of the node, correct the route",
+			name, by)
+	case isForwarded && h.Route.Interface == diagnostics.FromTun0:
+		return decide(diagnostics.VerdictUnknown, "node %s: the host sends it back to the pod network", name)
+	case h.Drops:
+		return decide(diagnostics.VerdictUnknown, "node %s: %s, unless a rule of another program before it accepts or translates it: check the rules that are not evaluated",
+			name, ruleText(h, sees))
 	case !isForwarded && isOther:
 		return decide(diagnostics.VerdictUnknown, "the host of node %s has the address of node %s", name, other.Name)
 	case !isForwarded:
@@ -116,19 +113,48 @@ func (r *run) routed(path *diagnostics.TracePath, a arrival, destination netip.A
 		}
 		return decide(diagnostics.VerdictDelivered, "%s", text)
 	case isOwn:
-		return decide(diagnostics.VerdictUnknown, "the host of node %s does not have the address %s, and sends it %s", name, destination, by)
+		return decide(diagnostics.VerdictUnknown, "the host of node %s does not have the address %s, and sends it%s", name, destination, cmp.Or(by, " elsewhere"))
 	case isOther:
 		path.NotEvaluated = append(path.NotEvaluated, "the firewall of node "+other.Name)
-		return decide(diagnostics.VerdictDelivered, "delivered to node %s by the host of node %s, %s, with the source %s",
-			other.Name, name, by, r.sourceBehind(a, destination, h))
+		return decide(diagnostics.VerdictDelivered, "delivered to node %s by the host of node %s%s, with the source %s",
+			other.Name, name, after(by), r.sourceBehind(a, destination, h))
 	}
 	path.NotEvaluated = append(path.NotEvaluated, "the network behind node "+name)
-	return decide(diagnostics.VerdictDelivered, "delivered out of the cluster by the host of node %s, %s, with the source %s", name, by, r.sourceBehind(a, destination, h))
+	return decide(diagnostics.VerdictDelivered, "delivered out of the cluster by the host of node %s%s, with the source %s",
+		name, after(by), r.sourceBehind(a, destination, h))
 }
 
-// refusal returns why the routing of a host drops packets to the destination, "" if it does not.
-func refusal(kind diagnostics.RouteKind, destination netip.Addr) string {
-	switch kind {
+// othersText returns what the rules that are not evaluated are, for a user who sees them or not.
+func othersText(node string, h *diagnostics.NodeHost, sees bool) (texts []string) {
+	if !sees {
+		if len(h.Others) > 0 || h.MayTranslate {
+			texts = append(texts, "rules of other programs on the host of node "+node)
+		}
+		return texts
+	}
+	if len(h.Others) > 0 {
+		texts = append(texts, fmt.Sprintf("rules of the host of node %s: %s", node, strings.Join(h.Others, ", ")))
+	}
+	if h.MayTranslate {
+		texts = append(texts, "the route after a translation of the destination by these rules")
+	}
+	return texts
+}
+
+// ruleText returns the rule that drops the packet for a sentence.
+func ruleText(h *diagnostics.NodeHost, sees bool) string {
+	switch {
+	case !h.RuleOfOthers:
+		return fmt.Sprintf("chain %s of the agent drops it", h.Rule)
+	case sees:
+		return fmt.Sprintf("a rule of another program drops it, %s", h.Rule)
+	}
+	return "a rule of another program drops it"
+}
+
+// hostDrop returns why a host certainly drops packets to the destination, "" if it may not.
+func hostDrop(h *diagnostics.NodeHost, destination netip.Addr, sees bool) string {
+	switch kind := h.Route.Kind; kind {
 	case diagnostics.RouteMissing:
 		return fmt.Sprintf("the host has no route to %s", destination)
 	case diagnostics.RouteUnreachable, diagnostics.RouteBlackhole:
@@ -136,15 +162,37 @@ func refusal(kind diagnostics.RouteKind, destination netip.Addr) string {
 	case diagnostics.RouteProhibited:
 		return fmt.Sprintf("the host has a route or rule of type prohibit to %s", destination)
 	case diagnostics.RouteRefused:
+		if h.Packet.From != diagnostics.FromTun0 {
+			return fmt.Sprintf("the host has a route to %s, but not for a packet with the source %s: check `ip rule`, and whether the host has that address",
+				destination, h.Packet.Source)
+		}
 		return fmt.Sprintf("the host has a route to %s, but not for a packet from %s with this source: check `ip rule`, and the sysctls forwarding and rp_filter",
 			destination, diagnostics.FromTun0)
+	case diagnostics.RouteForwarded:
+		if h.Route.NoCarrier && h.Route.Interface != diagnostics.FromTun0 {
+			return fmt.Sprintf("the host sends it%s, and the interface has no carrier", cmp.Or(routeText(h.Route, sees), " out of an interface"))
+		}
+	}
+	if h.Drops && !h.OthersFirst && h.Route.Interface != diagnostics.FromTun0 {
+		return ruleText(h, sees)
 	}
 	return ""
 }
 
-// routeText returns the route for a sentence.
-func routeText(route diagnostics.HostRoute) string {
-	text := "by " + route.Interface
+// after separates a route from what precedes it.
+func after(route string) string {
+	if route == "" {
+		return ""
+	}
+	return "," + route
+}
+
+// routeText returns the route for a sentence; "" for a user who does not see it.
+func routeText(route diagnostics.HostRoute, sees bool) string {
+	if !sees {
+		return ""
+	}
+	text := " by " + route.Interface
 	if route.Gateway != "" {
 		text += " via " + route.Gateway
 	}

@@ -83,7 +83,12 @@ func TestTrace_hostRoute(t *testing.T) {
 			want: diagnostics.VerdictDropped, reason: "on node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it"},
 		"own node, no access of ours": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Drops, h.Rule, h.OthersFirst, h.Others = true, "OVSDN-INPUT-LAST (pods without access)", true, []string{"filter/INPUT X"}
-		}), want: diagnostics.VerdictUnknown, reason: "node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it, unless a rule of another program before it accepts it: check the rules that are not evaluated", not: []string{"rules of the host of node node1: filter/INPUT X"}},
+		}), want: diagnostics.VerdictUnknown, reason: "node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it, unless a rule of another program before it accepts or translates it: check the rules that are not evaluated", not: []string{"rules of the host of node node1: filter/INPUT X"}},
+		"own node, perhaps translated": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) {
+			h.Drops, h.Rule, h.OthersFirst, h.MayTranslate, h.Others = true, "OVSDN-INPUT-LAST (pods without access)", true, true, []string{"nat/PREROUTING X"}
+		}), want: diagnostics.VerdictUnknown, reason: "node node1: chain OVSDN-INPUT-LAST (pods without access) of the agent drops it, unless a rule of another program before it accepts or translates it: check the rules that are not evaluated", not: []string{"rules of the host of node node1: nat/PREROUTING X", "the route after a translation of the destination by these rules"}},
+		"dropped by a rule of others": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) { h.Drops, h.Rule, h.RuleOfOthers = true, "filter/INPUT DROP", true }),
+			want: diagnostics.VerdictDropped, reason: "on node node1: a rule of another program drops it, filter/INPUT DROP"},
 		"own node without its address": {to: "node/node1", answer: answeredHost(func(h *diagnostics.NodeHost) {
 			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth0", Network: "192.0.2.0/24"}
 		}), want: diagnostics.VerdictUnknown, reason: "the host of node node1 does not have the address 192.0.2.1, and sends it by eth0 (route to 192.0.2.0/24)"},
@@ -118,6 +123,66 @@ func TestTrace_hostRoute(t *testing.T) {
 				t.Errorf("the reply is traced: %v, want %v", isReplyTraced, want)
 			}
 		})
+	}
+}
+
+// Users without the right of operators learn what happens to the packet, but not the routes of the host and the names of other programs' rules.
+func TestTrace_hidesHosts(t *testing.T) {
+	const rules, network = "rules of other programs on the host of node node1", "the network behind node node1"
+	secret := func(change func(*diagnostics.NodeHost)) func(*diagnostics.NodeHost) error {
+		return answeredHost(func(h *diagnostics.NodeHost) {
+			h.Others, h.MayTranslate = []string{"filter/FORWARD secret", "nftables table inet secret"}, true
+			if h.Route.Kind == diagnostics.RouteForwarded {
+				h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "secret", Gateway: "198.51.100.1", Network: "0.0.0.0/0"}
+			}
+			change(h)
+		})
+	}
+	for name, tc := range map[string]struct {
+		destination string
+		change      func(*diagnostics.NodeHost)
+		want        diagnostics.Verdict
+		reason      string
+		not         []string
+	}{
+		"outside": {"203.0.113.5", func(*diagnostics.NodeHost) {}, diagnostics.VerdictDelivered, "delivered out of the cluster by the host of node node1, with the source 192.0.2.1 of the node", []string{rules, network}},
+		"a node":  {"192.0.2.2", func(*diagnostics.NodeHost) {}, diagnostics.VerdictDelivered, "delivered to node node2 by the host of node node1, with the source 192.0.2.1 of the node", []string{rules, "the firewall of node node2"}},
+		"nothing that is not evaluated": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Others, h.MayTranslate = nil, false }, diagnostics.VerdictDelivered,
+			"delivered out of the cluster by the host of node node1, with the source 192.0.2.1 of the node", []string{network}},
+		"an egress IP, or a wrong route": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.Interface = diagnostics.FromTun0 }, diagnostics.VerdictUnknown,
+			"node node1: the host sends it back to the pod network", []string{rules}},
+		"no carrier": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.NoCarrier = true }, diagnostics.VerdictDropped,
+			"on node node1: the host sends it out of an interface, and the interface has no carrier", []string{rules}},
+		"a rule of others": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Drops, h.RuleOfOthers, h.Rule = true, true, "filter/FORWARD secret" }, diagnostics.VerdictDropped,
+			"on node node1: a rule of another program drops it", []string{rules}},
+		"perhaps a rule of others": {"203.0.113.5", func(h *diagnostics.NodeHost) {
+			h.Drops, h.RuleOfOthers, h.OthersFirst, h.Rule = true, true, true, "filter/FORWARD secret"
+		}, diagnostics.VerdictUnknown, "node node1: a rule of another program drops it, unless a rule of another program before it accepts or translates it: check the rules that are not evaluated", []string{rules}},
+		"an address that the node lacks": {"192.0.2.1", func(h *diagnostics.NodeHost) {
+			h.Route = diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "secret"}
+		}, diagnostics.VerdictUnknown, "the host of node node1 does not have the address 192.0.2.1, and sends it elsewhere", []string{rules}},
+	} {
+		c := newCluster()
+		c.hidesHosts, c.hosts = true, map[string]func(*diagnostics.NodeHost) error{"node1>" + tc.destination: secret(tc.change)}
+		status := c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: tc.destination, Port: 80}, "a")
+		if status.Verdict != tc.want || status.Reason != tc.reason {
+			t.Errorf("%s: got %s: %s\nwant %s: %s", name, status.Verdict, status.Reason, tc.want, tc.reason)
+		}
+		if diff := cmp.Diff(tc.not, status.Paths[0].NotEvaluated); diff != "" {
+			t.Errorf("%s: not evaluated (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A packet of the host itself does not come from tun0.
+func TestTrace_refusedSourceOfHost(t *testing.T) {
+	c := newCluster()
+	c.addService("a/api", "172.30.0.9", "203.0.113.5")
+	c.hosts = map[string]func(*diagnostics.NodeHost) error{"node1>203.0.113.5": kindOfRoute(diagnostics.RouteRefused)}
+	status := c.trace(t, diagnostics.TraceSpec{Source: "node/node1", Destination: "service/a/api", Port: 80}, "a")
+	const want = "the host has a route to 203.0.113.5, but not for a packet with the source 10.128.0.1: check `ip rule`, and whether the host has that address"
+	if status.Verdict != diagnostics.VerdictDropped || !strings.Contains(status.Reason, want) || strings.Contains(status.Reason, "tun0") {
+		t.Errorf("got %s: %s, want %s", status.Verdict, status.Reason, want)
 	}
 }
 

@@ -70,6 +70,8 @@ type Tracer struct {
 	Agents  Agents
 	// Sees reports whether the user may read the object's name, and what flows are made of it.
 	Sees func(ctx context.Context, o diagnostics.Object) bool
+	// SeesHosts reports whether the user may read the routes of hosts, and the names of other programs' rules.
+	SeesHosts func(ctx context.Context) bool
 }
 
 // run is one trace.

@@ -61,7 +61,8 @@ func (h *Handler) host(ctx context.Context, query string) (*diagnostics.NodeHost
 			Kind: diagnostics.RouteKind(path.Route.Kind), Interface: path.Route.Interface, Gateway: textOf(path.Route.Gateway),
 			Network: networkText(path.Route), NoCarrier: path.Route.NoCarrier,
 		},
-		Source: textOf(path.Source), Masqueraded: path.Masqueraded, Drops: path.Drops, Rule: path.By, Others: path.Others, OthersFirst: path.OthersFirst,
+		Source: textOf(path.Source), Masqueraded: path.Masqueraded, Drops: path.Drops, Rule: path.By, RuleOfOthers: path.ByOther,
+		Others: path.Others, OthersFirst: path.OthersFirst, MayTranslate: path.MayTranslate,
 	}, nil
 }
 

@@ -63,7 +63,7 @@ func TestHost(t *testing.T) {
 		}
 		return hostnet.HostPath{
 			Route:  hostnet.HostRoute{Kind: hostnet.RouteForwarded, Interface: "eth0", Gateway: addr("192.0.2.254"), Network: netip.MustParsePrefix("203.0.113.0/24"), NoCarrier: true},
-			Source: addr("192.0.2.1"), Masqueraded: true, Drops: true, By: "OVSDN-GUARD (x)", Others: []string{"filter/FORWARD X"}, OthersFirst: true,
+			Source: addr("192.0.2.1"), Masqueraded: true, Drops: true, By: "OVSDN-GUARD (x)", ByOther: true, Others: []string{"filter/FORWARD X"}, OthersFirst: true, MayTranslate: true,
 		}, fault
 	}
 	path := diagnostics.NodeHostPath + "?" + hostQuery(hostParameters)
@@ -73,7 +73,7 @@ func TestHost(t *testing.T) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "diagnostics.ovsdn.io/v1alpha1", Kind: "NodeHost"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"},
 		Packet: diagnostics.HostPacket{From: "tun0", Protocol: "TCP", Source: "10.128.0.3", Destination: "203.0.113.5", DestinationPort: 443},
 		Route:  diagnostics.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth0", Gateway: "192.0.2.254", Network: "203.0.113.0/24", NoCarrier: true},
-		Source: "192.0.2.1", Masqueraded: true, Drops: true, Rule: "OVSDN-GUARD (x)", Others: []string{"filter/FORWARD X"}, OthersFirst: true,
+		Source: "192.0.2.1", Masqueraded: true, Drops: true, Rule: "OVSDN-GUARD (x)", RuleOfOthers: true, Others: []string{"filter/FORWARD X"}, OthersFirst: true, MayTranslate: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
