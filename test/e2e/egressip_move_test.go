@@ -128,6 +128,8 @@ type departure struct {
 	source netip.Addr
 }
 
+func (d departure) String() string { return d.node + " " + d.source.String() }
+
 // newUplinks watches until stop, or until the test ends.
 func newUplinks(t *testing.T, w *egressWorld) *uplinks {
 	t.Helper()
