@@ -37,7 +37,8 @@ func seeEgressFirewall(t *testing.T, x *trio) {
 	}
 	fixture.Meet(t, x.a.NetNS, outside)
 	fixture.Meet(t, x.c.NetNS, outside)
-	forbidden := openDuplexTo(t, x.a, end{Name: "the host outside", NetNS: x.outside.NetNS, Addr: outside})
+	const port = 5380 // packets from a client's port may be those of a client outside (docs/egress.md)
+	forbidden := openDuplexTo(t, x.a, end{Name: "the host outside", NetNS: x.outside.NetNS, Addr: outside}, port)
 	allowed := openDuplex(t, x.a, x.c)
 	for _, d := range []*duplex{forbidden, allowed} {
 		d.lives(t, time.Now())

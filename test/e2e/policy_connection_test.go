@@ -118,13 +118,13 @@ type talker struct {
 // openDuplex opens a TCP connection on which both ends talk.
 func openDuplex(t *testing.T, from, to pod) *duplex {
 	t.Helper()
-	return openDuplexTo(t, from, to.End())
+	return openDuplexTo(t, from, to.End(), 0)
 }
 
-// openDuplexTo is openDuplex to what need not be a pod.
-func openDuplexTo(t *testing.T, from pod, to end) *duplex {
+// openDuplexTo is openDuplex to a port of what need not be a pod; 0: any.
+func openDuplexTo(t *testing.T, from pod, to end, port uint16) *duplex {
 	t.Helper()
-	opener, acceptor := connect(t, from.End(), to, 0)
+	opener, acceptor := connect(t, from.End(), to, port)
 	d := newDuplex(t, from.Name+" to "+to.Name, opener, acceptor)
 	d.there.talks(t)
 	d.back.talks(t)
