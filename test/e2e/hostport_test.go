@@ -163,13 +163,11 @@ func (x *trio) refusesHostPorts(t *testing.T) {
 	since, nodePort := time.Now(), service.Spec.Ports[0].NodePort
 	x.Create(t, x.namespace, withHostPort("services", corev1.ContainerPort{HostPort: nodePort, Protocol: corev1.ProtocolTCP}))
 	x.Create(t, x.namespace, withHostPort("kubelets", corev1.ContainerPort{HostPort: kubeletPort, Protocol: corev1.ProtocolTCP}))
-	x.Create(t, x.namespace, withHostPort("agents", corev1.ContainerPort{HostPort: metricsPort, Protocol: corev1.ProtocolTCP}))
 	x.Create(t, x.namespace, withHostPort("tunnels", corev1.ContainerPort{HostPort: tunnelPort, Protocol: corev1.ProtocolUDP}))
 	x.Warned(t, since, "Pod", "services", fmt.Sprintf("host port %d/TCP is taken by Service %s/exposed", nodePort, x.namespace))
 	x.Warned(t, since, "Pod", "kubelets", fmt.Sprintf("host port %d/TCP is taken by the node", kubeletPort))
-	x.Warned(t, since, "Pod", "agents", fmt.Sprintf("host port %d/TCP is taken by the node", metricsPort))
 	x.Warned(t, since, "Pod", "tunnels", fmt.Sprintf("host port %d/UDP is the port of the tunnels between nodes", tunnelPort))
-	if err := x.DeletePod(t.Context(), x.namespace, "services", "kubelets", "agents", "tunnels"); err != nil {
+	if err := x.DeletePod(t.Context(), x.namespace, "services", "kubelets", "tunnels"); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.Kube.CoreV1().Services(x.namespace).Delete(t.Context(), "exposed", metav1.DeleteOptions{}); err != nil {
