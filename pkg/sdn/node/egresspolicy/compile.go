@@ -85,21 +85,26 @@ func (p *Policies) idOf(name string, n *namespace) pipeline.EgressFirewallID {
 }
 
 // read returns the rules of the namespace's policies, and whether it has any. Invalid policies retain the last valid rules, also those of the previous agent, which
-// are in its files if they have names, else in its flows; if there are none, all packets are denied.
+// are in its files if they have names, else in its flows; if there are none, or none of their policies exists any longer, all packets are denied.
 func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules []pipeline.EgressFirewallRule, exists bool) {
 	objects := p.objects(name)
 	previous := config.EgressNames(n.rules)
 	n.version = versionOf(objects)
 	if len(objects) == 0 {
-		n.rules, n.valid, n.reported = nil, false, ""
-		delete(p.recovered, ownerOf(name).Cookie())
-		p.follow(name, previous, nil)
+		p.dropRules(name, n)
 		return nil, false
 	}
 	merged, err := config.MergeEgressNetworkPolicies(objects)
+	if last := n.last(); err != nil && n.valid && last.isOfOthers(n.version) {
+		p.idOf(name, n)
+		p.dropRules(name, n)
+	} else if err != nil {
+		last.advance(n.version)
+		n.rulesVersion = last.version
+	}
 	switch {
 	case err == nil:
-		n.rules, n.valid, n.reported = merged, true, ""
+		n.rules, n.rulesVersion, n.valid, n.reported = merged, n.version, true, ""
 		p.idOf(name, n) // before it is deleted
 		delete(p.recovered, ownerOf(name).Cookie())
 		p.follow(name, previous, config.EgressNames(merged))
@@ -116,6 +121,13 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 		rules = append(rules, p.compile(r))
 	}
 	return rules, true
+}
+
+// dropRules deletes the last valid rules, also those of the previous agent.
+func (p *Policies) dropRules(name string, n *namespace) {
+	p.follow(name, config.EgressNames(n.rules), nil)
+	n.rules, n.rulesVersion, n.valid, n.reported = nil, nil, false, ""
+	delete(p.recovered, ownerOf(name).Cookie())
 }
 
 // report logs an error once. The controller reports it to users.

@@ -99,6 +99,8 @@ type namespace struct {
 	rules []config.EgressRule             // the last valid ones
 	valid bool                            // there were valid rules
 
+	rulesVersion []generation // lastRules.version
+
 	reported string                    // the error of invalid policies; "": they are valid
 	version  []generation              // of the policies that were read
 	id       pipeline.EgressFirewallID // 0: no number was allocated
@@ -234,7 +236,7 @@ func (p *Policies) enqueue(obj any) {
 		delete(p.retired, key.Namespace)
 		delete(p.recovered, cookie)
 	case isRetired:
-		last.version = current
+		last.advance(current)
 		p.retired[key.Namespace] = last
 	}
 	p.saveLoop.Add(key.Namespace)
@@ -307,7 +309,7 @@ func (p *Policies) attach(ctx context.Context, owner pipeline.Owner, name string
 		n = &namespace{addrs: map[pipeline.Owner][]netip.Addr{}}
 		p.namespaces[name] = n
 		if last, ok := p.retired[name]; ok {
-			n.rules, n.id, n.valid = last.rules, last.id, true
+			n.rules, n.rulesVersion, n.id, n.valid = last.rules, last.version, last.id, true
 			p.follow(name, nil, config.EgressNames(n.rules))
 			delete(p.retired, name)
 		}
@@ -340,8 +342,10 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 		return nil
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
-	if n.valid && p.isInvalid(name) {
-		p.retired[name] = retired{lastRules{n.rules, versionOf(p.objects(name))}, n.id}
+	last, current := n.last(), versionOf(p.objects(name)) // which can be newer than those that were read
+	if n.valid && !last.isOfOthers(current) && p.isInvalid(name) {
+		last.advance(current)
+		p.retired[name] = retired{last, n.id}
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)

@@ -93,6 +93,16 @@ func (l lastRules) isPrevious(current []generation) bool {
 	return changes == 1
 }
 
+// advance sets the version to that of the current, invalid policies, if there were certainly no valid rules between: several changes can be one event.
+func (l *lastRules) advance(current []generation) {
+	if l.isPrevious(current) {
+		l.version = current
+	}
+}
+
+// last returns the last valid rules, if there were any.
+func (n *namespace) last() lastRules { return lastRules{n.rules, n.rulesVersion} }
+
 // agrees reports whether flows can be those of the rules, whatever addresses the names had: the flows of their ranges are the same, and all others are those of
 // single addresses.
 func agrees(rules []config.EgressRule, flows []pipeline.EgressFirewallRule) bool {
@@ -162,7 +172,7 @@ func (p *Policies) save(ctx context.Context, namespace string) error {
 	p.mu.Lock()
 	var last lastRules
 	if n := p.namespaces[namespace]; n != nil {
-		last = lastRules{n.rules, n.version}
+		last = n.last()
 	} else {
 		last = p.retired[namespace].lastRules
 	}

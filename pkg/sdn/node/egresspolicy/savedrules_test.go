@@ -82,13 +82,13 @@ func TestPolicies_savedRules(t *testing.T) {
 	c.resolve("www.example.com", "192.0.2.1")
 	c.policies.Add(egressPolicy("cidrs/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0"))
 	for _, namespace := range []string{"deleted", "invalid", "valid", "without"} {
-		c.policies.Add(egressPolicy(namespace+"/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
+		c.policies.Add(generationAt(1, egressPolicy(namespace+"/default", "Allow www.example.com", "Deny 0.0.0.0/0")))
 	}
 	a, stop := c.start(t, "cidrs/5", "deleted/6", "invalid/7", "valid/8")
 	c.wantSaved(t, "deleted", "invalid", "valid")
 	c.policies.Delete(egressPolicy("deleted/default"))
 	c.wantSaved(t, "invalid", "valid")
-	c.policies.Modify(egressPolicy("invalid/default", invalidRule))
+	c.policies.Modify(generationAt(2, egressPolicy("invalid/default", invalidRule)))
 	await.OK(t, testTimeout, func(context.Context) error {
 		if !a.isInvalid("invalid") {
 			return fmt.Errorf("got the previous policy in the cache")

@@ -1,0 +1,101 @@
+package egresspolicy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/tier"
+)
+
+// createdAgain returns an invalid policy of a namespace that was deleted and created again.
+func createdAgain(key string) *networkv1.EgressNetworkPolicy {
+	o := generationAt(1, egressPolicy(key, invalidRule))
+	o.UID = types.UID("created again: " + key)
+	return o
+}
+
+// wantCached waits until a namespace's only policy in the cache is the given one.
+func (a *agent) wantCached(t *testing.T, want *networkv1.EgressNetworkPolicy) {
+	t.Helper()
+	await.OK(t, testTimeout, func(context.Context) error {
+		if got := versionOf(a.objects(want.Namespace)); !slices.Equal(got, []generation{generationOf(want)}) {
+			return fmt.Errorf("got policies %v in the cache, want %v", got, generationOf(want))
+		}
+		return nil
+	})
+}
+
+// The cache can have the policies of the new namespace before the last pod of the deleted one is detached: its rules are not retained for the new one.
+func TestPolicies_replacedBeforeDetach(t *testing.T) {
+	tier.Parallel(t)
+	c := newCluster(t)
+	c.policies.Add(generationAt(1, egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0")))
+	a, _ := c.start(t, "tenant/5")
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass")
+	func() {
+		a.Policies.mu.Lock() // the event waits
+		defer a.Policies.mu.Unlock()
+		again := createdAgain("tenant/default")
+		c.policies.Modify(again)
+		a.wantCached(t, again)
+		a.detach(owner("tenant/5"))
+		if last, exists := a.retired["tenant"]; exists {
+			t.Fatalf("got rules %v retained", last.rules)
+		}
+	}()
+	if err := a.attach("tenant/6")(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.want("priority=100,reg10=0x2,actions=drop")
+}
+
+// With pods on the node, policies that replace all others do not inherit their rules either, as if the events of both were separate.
+func TestPolicies_replacedWithPods(t *testing.T) {
+	tier.Parallel(t)
+	c := newCluster(t)
+	c.policies.Add(generationAt(1, egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0")))
+	a, _ := c.start(t, "tenant/5")
+	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass")
+	c.policies.Modify(createdAgain("tenant/default"))
+	a.want(denyAll1)
+}
+
+// Rules are stored for the policies of which they are certainly the last valid ones: between two changes in one event there can have been others.
+func TestPolicies_storedVersion(t *testing.T) {
+	tier.Parallel(t)
+	c := newCluster(t)
+	c.resolve("www.example.com", "192.0.2.1")
+	invalid := func(namespace string, number int64) {
+		c.policies.Modify(generationAt(number, egressPolicy(namespace+"/default", invalidRule)))
+	}
+	for _, namespace := range []string{"attached", "detached"} {
+		c.policies.Add(generationAt(1, egressPolicy(namespace+"/default", "Allow www.example.com", "Deny 0.0.0.0/0")))
+	}
+	a, stop := c.start(t, "attached/5", "detached/6", "other/7")
+	for _, namespace := range []string{"attached", "detached"} {
+		invalid(namespace, 2)
+		a.wantRead(t, namespace, 2)
+	}
+	if err := a.Detach(owner("detached/6"))(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	invalid("detached", 4)
+	invalid("attached", 4)
+	a.wantRead(t, "attached", 4) // its event is after the other one's
+	stop()
+	all, damaged, err := a.saved.read()
+	if err != nil || len(damaged) > 0 || len(all) != 2 {
+		t.Fatalf("got %v, %v, %v, want the rules of 2 namespaces", all, damaged, err)
+	}
+	for namespace, last := range all {
+		if want := []generation{{types.UID("uid of " + namespace + "/default"), 2}}; !slices.Equal(last.version, want) {
+			t.Errorf("%s: got rules of policies %v stored, want %v", namespace, last.version, want)
+		}
+	}
+}
