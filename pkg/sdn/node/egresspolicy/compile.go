@@ -76,7 +76,7 @@ func (p *Policies) compileTo(ctx context.Context, name string, u *flowstore.Upda
 // idOf returns the namespace's number: that of the previous agent, if it had one, so that a restart changes no flow.
 func (p *Policies) idOf(name string, n *namespace) pipeline.EgressFirewallID {
 	if n.id == 0 {
-		if n.id = p.recovered[ownerOf(name).Cookie()].ID; n.id == 0 {
+		if n.id = p.recovered[name].ID; n.id == 0 {
 			p.lastID++
 			n.id = p.lastID
 		}
@@ -95,8 +95,7 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 		return nil, false
 	}
 	merged, err := config.MergeEgressNetworkPolicies(objects)
-	if last := n.last(); err != nil && n.valid && last.isOfOthers(n.version) {
-		p.idOf(name, n)
+	if last := n.last(); err != nil && n.valid && isOfOthers(last.version, n.version) {
 		p.dropRules(name, n)
 	} else if err != nil {
 		last.advance(n.version)
@@ -106,13 +105,14 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 	case err == nil:
 		n.rules, n.rulesVersion, n.valid, n.reported = merged, n.version, true, ""
 		p.idOf(name, n) // before it is deleted
-		delete(p.recovered, ownerOf(name).Cookie())
+		delete(p.recovered, name)
 		p.follow(name, previous, config.EgressNames(merged))
 	case !n.valid:
 		n.report(ctx, name, err, "the rules of the previous agent apply, or all packets are denied")
-		if recovered, ok := p.recovered[ownerOf(name).Cookie()]; ok {
-			return recovered.Rules, true
+		if flows, ok := p.recovered[name]; ok && !isOfOthers(flows.version, n.version) {
+			return flows.Rules, true
 		}
+		delete(p.recovered, name)
 		return closed(0, pipeline.FlowExport{}).Rules, true
 	default:
 		n.report(ctx, name, err, "the last valid rules apply")
@@ -127,7 +127,7 @@ func (p *Policies) read(ctx context.Context, name string, n *namespace) (rules [
 func (p *Policies) dropRules(name string, n *namespace) {
 	p.follow(name, config.EgressNames(n.rules), nil)
 	n.rules, n.rulesVersion, n.valid, n.reported = nil, nil, false, ""
-	delete(p.recovered, ownerOf(name).Cookie())
+	delete(p.recovered, name)
 }
 
 // report logs an error once. The controller reports it to users.

@@ -84,13 +84,13 @@ type Policies struct {
 
 	mu          sync.Mutex // held during Store.Update, so that the store gets changes in their order
 	namespaces  map[string]*namespace
-	sandboxes   map[pipeline.Owner]string          // their namespaces
-	users       map[string]map[string]bool         // namespaces by DNS name
-	recovered   map[uint64]pipeline.EgressFirewall // last valid ones of the previous agent, by cookie
-	storedRules map[string]lastRules               // as in the files, by namespace
-	retired     map[string]retired                 // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
-	budget      budget                             // of flows
-	lastID      pipeline.EgressFirewallID          // numbers are not used again, since the switch may have refused to remove flows with them
+	sandboxes   map[pipeline.Owner]string  // their namespaces
+	users       map[string]map[string]bool // namespaces by DNS name
+	recovered   map[string]recovered       // last valid ones of the previous agent, by namespace
+	storedRules map[string]lastRules       // as in the files, by namespace
+	retired     map[string]retired         // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
+	budget      budget                     // of flows
+	lastID      pipeline.EgressFirewallID  // numbers are not used again, since the switch may have refused to remove flows with them
 }
 
 // namespace is a namespace with pods on this node.
@@ -118,11 +118,17 @@ type retired struct {
 	id pipeline.EgressFirewallID
 }
 
+// recovered is the firewall of the previous agent.
+type recovered struct {
+	pipeline.EgressFirewall
+	version []generation // of the policies when this agent started
+}
+
 // New returns the feature. The informer needs an index by namespace, and need not have synced.
 func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
-		recovered: map[uint64]pipeline.EgressFirewall{}, retired: map[string]retired{}, budget: newBudget(),
+		recovered: map[string]recovered{}, retired: map[string]retired{}, budget: newBudget(),
 		saved: rulesDir(o.RulesDir), storedRules: map[string]lastRules{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
@@ -163,9 +169,14 @@ func (p *Policies) Prime(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recovered = pipeline.EgressFirewallsOf(flows)
-	for _, f := range p.recovered {
+	firewalls := pipeline.EgressFirewallsOf(flows)
+	for _, f := range firewalls {
 		p.lastID = max(p.lastID, f.ID)
+	}
+	for _, name := range p.options.Policies.GetIndexer().ListIndexFuncValues(cache.NamespaceIndex) {
+		if f, ok := firewalls[ownerOf(name).Cookie()]; ok {
+			p.recovered[name] = recovered{f, versionOf(p.objects(name))}
+		}
 	}
 	return p.recoverRules(ctx)
 }
@@ -186,14 +197,11 @@ func (p *Policies) AwaitNames(ctx context.Context) {
 
 // deleteRecovered deletes the firewalls of the previous agent whose namespaces have no invalid policies. The lock must be held.
 func (p *Policies) deleteRecovered() {
-	needed := map[uint64]pipeline.EgressFirewall{}
-	for _, name := range p.options.Policies.GetIndexer().ListIndexFuncValues(cache.NamespaceIndex) {
-		cookie := ownerOf(name).Cookie()
-		if f, ok := p.recovered[cookie]; ok && p.isInvalid(name) {
-			needed[cookie] = f
+	for name := range p.recovered {
+		if !p.isInvalid(name) {
+			delete(p.recovered, name)
 		}
 	}
-	p.recovered = needed
 	for name := range p.retired {
 		if !p.isInvalid(name) {
 			delete(p.retired, name)
@@ -225,16 +233,15 @@ func (p *Policies) enqueue(obj any) {
 		return
 	}
 	// Without pods here, rules that are no longer the last valid ones are not retained: the policies may be those of another namespace of the same name.
-	cookie := ownerOf(key.Namespace).Cookie()
 	last, isRetired := p.retired[key.Namespace]
-	_, isRecovered := p.recovered[cookie]
+	flows, isRecovered := p.recovered[key.Namespace]
 	current := versionOf(p.objects(key.Namespace))
 	switch {
 	case !isRetired && !isRecovered:
 		return
-	case !p.isInvalid(key.Namespace) || isRetired && last.isOfOthers(current):
+	case !p.isInvalid(key.Namespace) || isRetired && isOfOthers(last.version, current) || isRecovered && isOfOthers(flows.version, current):
 		delete(p.retired, key.Namespace)
-		delete(p.recovered, cookie)
+		delete(p.recovered, key.Namespace)
 	case isRetired:
 		last.advance(current)
 		p.retired[key.Namespace] = last
@@ -343,7 +350,7 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	p.follow(name, config.EgressNames(n.rules), nil)
 	last, current := n.last(), versionOf(p.objects(name)) // which can be newer than those that were read
-	if n.valid && !last.isOfOthers(current) && p.isInvalid(name) {
+	if n.valid && !isOfOthers(last.version, current) && p.isInvalid(name) {
 		last.advance(current)
 		p.retired[name] = retired{last, n.id}
 	}

@@ -99,3 +99,46 @@ func TestPolicies_storedVersion(t *testing.T) {
 		}
 	}
 }
+
+// Flows of the previous agent are not those of policies that replaced all that existed when the agent started.
+func TestPolicies_replacedAfterRestart(t *testing.T) {
+	tier.Parallel(t)
+	for name, tc := range map[string]struct {
+		again    *networkv1.EgressNetworkPolicy
+		attached bool // before they are replaced
+	}{
+		"one event": {createdAgain("tenant/default"), false}, "another name": {createdAgain("tenant/other"), false}, "with pods": {createdAgain("tenant/default"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.policies.Add(generationAt(1, egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0")))
+			const allowed = "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass"
+			a, stop := c.start(t, "tenant/5")
+			a.want(denyAll1, allowed)
+			stop()
+			invalid := generationAt(3, egressPolicy("tenant/default", invalidRule))
+			c.policies.Modify(invalid)
+			if tc.attached {
+				a, _ = c.start(t, "tenant/5")
+				a.want(denyAll1, allowed)
+				c.policies.Modify(tc.again)
+				a.want(denyAll1)
+				return
+			}
+			a, _ = c.start(t)
+			a.want()
+			if tc.again.Name == invalid.Name {
+				c.policies.Modify(tc.again)
+			} else { // as after a list
+				c.policies.Add(tc.again)
+				c.policies.Delete(invalid)
+			}
+			a.wantCached(t, tc.again)
+			if err := a.attach("tenant/5")(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a.want("priority=100,reg10=0x2,actions=drop")
+		})
+	}
+}

@@ -44,13 +44,13 @@ func (p *Policies) recoverNamespace(ctx context.Context, namespace string, store
 	if len(objects) == 0 {
 		return
 	}
-	flows := p.recovered[ownerOf(namespace).Cookie()]
+	flows := p.recovered[namespace]
 	current := versionOf(objects)
 	rules, err := config.MergeEgressNetworkPolicies(objects)
 	switch {
 	case err == nil:
 		p.retired[namespace] = retired{lastRules{rules, current}, flows.ID}
-	case stored.isOfOthers(current):
+	case isOfOthers(stored.version, current):
 		klog.FromContext(ctx).Info("Policies of the stored egress rules were deleted", "namespace", namespace,
 			"effect", "all packets are denied while its policies are invalid", "action", "correct the policies")
 		p.closeRecovered(namespace)
@@ -64,16 +64,15 @@ func (p *Policies) recoverNamespace(ctx context.Context, namespace string, store
 
 // closeRecovered makes the previous agent's flows of a namespace deny all packets. The lock must be held.
 func (p *Policies) closeRecovered(namespace string) {
-	cookie := ownerOf(namespace).Cookie()
-	if f, ok := p.recovered[cookie]; ok {
+	if f, ok := p.recovered[namespace]; ok {
 		f.Rules = closed(f.ID, f.Export).Rules
-		p.recovered[cookie] = f
+		p.recovered[namespace] = f
 	}
 }
 
-// isOfOthers reports whether none of the policies exists any longer: the rules may be those of a deleted namespace of the same name.
-func (l lastRules) isOfOthers(current []generation) bool {
-	return !slices.ContainsFunc(l.version, func(g generation) bool {
+// isOfOthers reports whether none of the policies exists any longer: their rules may be those of a deleted namespace of the same name.
+func isOfOthers(version, current []generation) bool {
+	return !slices.ContainsFunc(version, func(g generation) bool {
 		return slices.ContainsFunc(current, func(c generation) bool { return c.UID == g.UID })
 	})
 }
