@@ -235,9 +235,10 @@ func (p *Policies) enqueue(obj any) {
 	// Without pods here, rules that are no longer the last valid ones are not retained: the policies may be those of another namespace of the same name.
 	last, isRetired := p.retired[key.Namespace]
 	flows, isRecovered := p.recovered[key.Namespace]
+	_, isStored := p.storedRules[key.Namespace]
 	current := versionOf(p.objects(key.Namespace))
 	switch {
-	case !isRetired && !isRecovered:
+	case !isRetired && !isRecovered && !isStored:
 		return
 	case !p.isInvalid(key.Namespace) || isRetired && isOfOthers(last.version, current) || isRecovered && isOfOthers(flows.version, current):
 		delete(p.retired, key.Namespace)

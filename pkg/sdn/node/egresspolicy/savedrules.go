@@ -166,14 +166,18 @@ func compileRanges(rules []config.EgressRule, everything int) pipeline.EgressVer
 	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
 }
 
-// save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them.
+// save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them. While its policies are invalid and the last
+// valid rules are unknown, the file remains: it makes the next agent close the namespace, if this one stops before it has.
 func (p *Policies) save(ctx context.Context, namespace string) error {
 	p.mu.Lock()
-	var last lastRules
+	r, known := p.retired[namespace]
+	last := r.lastRules
 	if n := p.namespaces[namespace]; n != nil {
-		last = n.last()
-	} else {
-		last = p.retired[namespace].lastRules
+		last, known = n.last(), n.valid
+	}
+	if !known && p.isInvalid(namespace) {
+		p.mu.Unlock()
+		return nil
 	}
 	if !slices.ContainsFunc(last.rules, func(r config.EgressRule) bool { return r.Name != "" }) {
 		last = lastRules{}
