@@ -5,9 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	networkv1 "github.com/openshift/api/network/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/test/tier"
 )
@@ -57,5 +60,31 @@ func TestPolicies_stoppedBeforeClosing(t *testing.T) {
 			c.policies.Modify(valid)
 			c.wantSaved(t)
 		})
+	}
+}
+
+// The number of namespaces whose rules are not stored in time is logged.
+func TestPolicies_flushTimeout(t *testing.T) {
+	tier.Parallel(t)
+	c := newCluster(t)
+	for _, namespace := range []string{"one", "two", "stored"} {
+		c.policies.Add(egressPolicy(namespace+"/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
+	}
+	a, stop := c.start(t, "one/5", "two/6", "stored/7")
+	c.wantSaved(t, "one", "stored", "two")
+	stop()
+	a.Policies.mu.Lock()
+	for _, namespace := range []string{"one", "two"} {
+		delete(a.storedRules, namespace)
+	}
+	a.Policies.mu.Unlock()
+	var logged strings.Builder
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), funcr.New(func(_, args string) {
+		logged.WriteString(args)
+	}, funcr.Options{})))
+	cancel()
+	a.flush(ctx)
+	if !strings.Contains(logged.String(), `"namespaces"=2`) {
+		t.Errorf("got logs %q, want one with 2 namespaces", logged.String())
 	}
 }

@@ -218,7 +218,9 @@ func (p *Policies) Run(ctx context.Context) {
 	parts.Go(func() { p.reporter.loop.Run(ctx, 1) })
 	parts.Go(func() { p.saveLoop.Run(ctx, 1) })
 	parts.Wait()
-	p.flush(ctx)
+	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	p.flush(flushing)
 }
 
 func (p *Policies) enqueue(obj any) {

@@ -166,27 +166,36 @@ func compileRanges(rules []config.EgressRule, everything int) pipeline.EgressVer
 	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
 }
 
-// save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them. While its policies are invalid and the last
-// valid rules are unknown, the file remains: it makes the next agent close the namespace, if this one stops before it has.
+// save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them.
 func (p *Policies) save(ctx context.Context, namespace string) error {
+	last, differs := p.unsaved(namespace)
+	if ctx.Err() != nil || !differs {
+		return nil
+	}
+	return p.write(namespace, last)
+}
+
+// unsaved returns what the file of a namespace must have, and whether it differs. While the policies are invalid and the last valid rules are unknown, the file
+// remains: it makes the next agent close the namespace, if this one stops before it has.
+func (p *Policies) unsaved(namespace string) (last lastRules, differs bool) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	r, known := p.retired[namespace]
-	last := r.lastRules
+	last = r.lastRules
 	if n := p.namespaces[namespace]; n != nil {
 		last, known = n.last(), n.valid
 	}
 	if !known && p.isInvalid(namespace) {
-		p.mu.Unlock()
-		return nil
+		return lastRules{}, false
 	}
 	if !slices.ContainsFunc(last.rules, func(r config.EgressRule) bool { return r.Name != "" }) {
 		last = lastRules{}
 	}
 	stored, exists := p.storedRules[namespace]
-	p.mu.Unlock()
-	if ctx.Err() != nil || exists == (last.rules != nil) && stored.equal(last) {
-		return nil
-	}
+	return last, exists != (last.rules != nil) || !stored.equal(last)
+}
+
+func (p *Policies) write(namespace string, last lastRules) error {
 	err := p.saved.write(namespace, last)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,10 +210,9 @@ func (p *Policies) save(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// flush stores what the loop has not stored yet, or could not, when the agent stops.
+// flush stores what the loop has not stored yet, or could not, when the agent stops, until the context ends.
 func (p *Policies) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
-	defer cancel()
+	const effect = "the next agent retains the flows, without changes of DNS, if the policies are invalid then"
 	all := map[string]bool{}
 	p.mu.Lock()
 	for name := range p.namespaces {
@@ -217,10 +225,19 @@ func (p *Policies) flush(ctx context.Context) {
 		all[name] = true
 	}
 	p.mu.Unlock()
+	left := 0
 	for name := range all {
-		if err := p.save(ctx, name); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to store egress rules at the end", "namespace", name,
-				"effect", "the next agent retains the flows, without changes of DNS, if the policies are invalid then")
+		last, differs := p.unsaved(name)
+		if !differs {
+			continue
 		}
+		if ctx.Err() != nil {
+			left++
+		} else if err := p.write(name, last); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to store egress rules at the end", "namespace", name, "effect", effect)
+		}
+	}
+	if left > 0 {
+		klog.FromContext(ctx).Info("Stopped before all egress rules were stored", "namespaces", left, "timeout", flushTimeout, "effect", effect)
 	}
 }
