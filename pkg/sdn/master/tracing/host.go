@@ -54,6 +54,9 @@ func (r *run) atHost(ctx context.Context, path *diagnostics.TracePath, a arrival
 		return r.routed(ctx, path, a, destination, answer)
 	}
 	if problem != "" {
+		if !r.SeesHosts(ctx) { // it can have lines of iptables
+			problem = "the agent did not report it"
+		}
 		path.NotEvaluated = append(path.NotEvaluated, fmt.Sprintf("the route of the host of node %s: %s", a.node.Name, problem))
 	}
 	r.withoutRoute(path, a, destination)

@@ -174,6 +174,30 @@ func TestTrace_hidesHosts(t *testing.T) {
 	}
 }
 
+// The reasons of agents can have the text of iptables and of the kernel: chains, interfaces and rules of other programs.
+func TestTrace_hidesErrorsOfHosts(t *testing.T) {
+	const guessed = "the routes and the firewall of node node1, and the network behind it"
+	for name, answer := range map[string]func(*diagnostics.NodeHost) error{
+		"the host": func(*diagnostics.NodeHost) error {
+			return &AgentError{Reason: "list iptables chain INPUT: -A INPUT -i secret -j SECRET"}
+		},
+		"no answer": func(*diagnostics.NodeHost) error {
+			return &AgentError{Reason: "dial tcp 198.51.100.1: secret", SkipNode: true}
+		},
+		"invalid answer": answeredHost(func(h *diagnostics.NodeHost) { h.Route.Kind = "secret" }),
+	} {
+		c := newCluster()
+		c.hidesHosts, c.hosts = true, map[string]func(*diagnostics.NodeHost) error{"node1>203.0.113.5": answer}
+		status := c.trace(t, diagnostics.TraceSpec{Source: "pod/a/web", Destination: "203.0.113.5", Port: 80}, "a")
+		if status.Verdict != diagnostics.VerdictDelivered {
+			t.Errorf("%s: got %s: %s", name, status.Verdict, status.Reason)
+		}
+		if diff := cmp.Diff([]string{"the route of the host of node node1: the agent did not report it", guessed}, status.Paths[0].NotEvaluated); diff != "" {
+			t.Errorf("%s: not evaluated (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // A packet of the host itself does not come from tun0.
 func TestTrace_refusedSourceOfHost(t *testing.T) {
 	c := newCluster()
