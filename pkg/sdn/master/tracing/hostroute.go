@@ -85,8 +85,14 @@ func (r *run) routed(ctx context.Context, path *diagnostics.TracePath, a arrival
 		path.Verdict, path.Reason = v, fmt.Sprintf(format, args...)
 		return v == diagnostics.VerdictDelivered
 	}
-	if reason := hostDrop(h, destination, sees); reason != "" {
+	switch reason := routeDrop(h, destination, sees); {
+	case reason != "" && h.MayTranslate && h.Packet.From == diagnostics.FromTun0: // the kernel routes it after PREROUTING
+		return decide(diagnostics.VerdictUnknown, "node %s: %s, unless a rule of another program translates its destination: check the rules that are not evaluated",
+			name, reason)
+	case reason != "":
 		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, reason)
+	case h.Drops && !h.OthersFirst && h.Route.Interface != diagnostics.FromTun0:
+		return decide(diagnostics.VerdictDropped, "on node %s: %s", name, ruleText(h, sees))
 	}
 	isForwarded, by := h.Route.Kind == diagnostics.RouteForwarded, routeText(h.Route, sees)
 	other, isNode := r.Cluster.NodeAt(destination)
@@ -152,8 +158,8 @@ func ruleText(h *diagnostics.NodeHost, sees bool) string {
 	return "a rule of another program drops it"
 }
 
-// hostDrop returns why a host certainly drops packets to the destination, "" if it may not.
-func hostDrop(h *diagnostics.NodeHost, destination netip.Addr, sees bool) string {
+// routeDrop returns why a host drops packets with the route, "" if it does not.
+func routeDrop(h *diagnostics.NodeHost, destination netip.Addr, sees bool) string {
 	switch kind := h.Route.Kind; kind {
 	case diagnostics.RouteMissing:
 		return fmt.Sprintf("the host has no route to %s", destination)
@@ -172,9 +178,6 @@ func hostDrop(h *diagnostics.NodeHost, destination netip.Addr, sees bool) string
 		if h.Route.NoCarrier && h.Route.Interface != diagnostics.FromTun0 {
 			return fmt.Sprintf("the host sends it%s, and the interface has no carrier", cmp.Or(routeText(h.Route, sees), " out of an interface"))
 		}
-	}
-	if h.Drops && !h.OthersFirst && h.Route.Interface != diagnostics.FromTun0 {
-		return ruleText(h, sees)
 	}
 	return ""
 }

@@ -151,7 +151,9 @@ func TestTrace_hidesHosts(t *testing.T) {
 			"delivered out of the cluster by the host of node node1, with the source 192.0.2.1 of the node", []string{network}},
 		"an egress IP, or a wrong route": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.Interface = diagnostics.FromTun0 }, diagnostics.VerdictUnknown,
 			"node node1: the host sends it back to the pod network", []string{rules}},
-		"no carrier": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.NoCarrier = true }, diagnostics.VerdictDropped,
+		"no carrier, perhaps translated": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.NoCarrier = true }, diagnostics.VerdictUnknown,
+			"node node1: the host sends it out of an interface, and the interface has no carrier, unless a rule of another program translates its destination: check the rules that are not evaluated", []string{rules}},
+		"no carrier": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Route.NoCarrier, h.MayTranslate = true, false }, diagnostics.VerdictDropped,
 			"on node node1: the host sends it out of an interface, and the interface has no carrier", []string{rules}},
 		"a rule of others": {"203.0.113.5", func(h *diagnostics.NodeHost) { h.Drops, h.RuleOfOthers, h.Rule = true, true, "filter/FORWARD secret" }, diagnostics.VerdictDropped,
 			"on node node1: a rule of another program drops it", []string{rules}},
@@ -194,6 +196,32 @@ func TestTrace_hidesErrorsOfHosts(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"the route of the host of node node1: the agent did not report it", guessed}, status.Paths[0].NotEvaluated); diff != "" {
 			t.Errorf("%s: not evaluated (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The kernel routes a packet from tun0 after its translation, and a packet of the host before: only that one has certainly no other route.
+func TestTrace_routeBeforeTranslation(t *testing.T) {
+	routes := map[string]diagnostics.HostRoute{"no carrier": {Kind: diagnostics.RouteForwarded, Interface: "eth0", NoCarrier: true}}
+	for _, kind := range []diagnostics.RouteKind{
+		diagnostics.RouteMissing, diagnostics.RouteUnreachable, diagnostics.RouteProhibited, diagnostics.RouteBlackhole, diagnostics.RouteRefused,
+	} {
+		routes[string(kind)] = diagnostics.HostRoute{Kind: kind}
+	}
+	for name, route := range routes {
+		for source, destination := range map[string]string{"pod/a/web": "203.0.113.5", "node/node1": "service/a/api"} {
+			want := diagnostics.VerdictUnknown
+			if source == "node/node1" {
+				want = diagnostics.VerdictDropped
+			}
+			c := newCluster()
+			c.addService("a/api", "172.30.0.9", "203.0.113.5")
+			c.hosts = map[string]func(*diagnostics.NodeHost) error{"node1>203.0.113.5": answeredHost(func(h *diagnostics.NodeHost) { h.Route, h.MayTranslate = route, true })}
+			status := c.trace(t, diagnostics.TraceSpec{Source: source, Destination: destination, Port: 80}, "a")
+			const unless = ", unless a rule of another program translates its destination: check the rules that are not evaluated"
+			if got := status.Paths[0]; got.Verdict != want || strings.HasSuffix(got.Reason, unless) != (want == diagnostics.VerdictUnknown) {
+				t.Errorf("%s from %s: got %s: %s, want %s", name, source, got.Verdict, got.Reason, want)
+			}
 		}
 	}
 }

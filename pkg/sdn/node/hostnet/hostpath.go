@@ -88,6 +88,10 @@ func stepsOf(route HostRoute, isFromPods bool) []pathStep {
 // translations adds what may translate the destination, as kube-proxy does, and all tables of nftables. The kernel routes a packet from tun0 after it. A connection is
 // translated once.
 func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bool) error {
+	isRouted := path.Route.Kind == RouteLocal || path.Route.Kind == RouteForwarded
+	if !isFromPods && !isRouted {
+		return nil // the kernel routes it before
+	}
 	tables, err := nftTables()
 	if err != nil {
 		return err
@@ -102,10 +106,8 @@ func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bo
 		packet.out = ""
 	case path.Route.Kind == RouteLocal:
 		builtIn, packet.out = "OUTPUT", "lo"
-	case path.Route.Kind == RouteForwarded:
-		builtIn = "OUTPUT"
 	default:
-		return nil // the kernel routes it before
+		builtIn = "OUTPUT"
 	}
 	rules, _, err := f.builtIn(tableNAT, builtIn)
 	if err != nil {

@@ -211,6 +211,24 @@ func TestFirewall_Path_rulesOfOthers(t *testing.T) {
 	}
 }
 
+// The kernel routes a packet of the host before rules translate it: without a route, they never get it. A packet from tun0 gets a route after them.
+func TestFirewall_Path_rulesWithoutRoute(t *testing.T) {
+	f := pathNode(t, openShift(), "ip route add blackhole 203.0.113.64/28; nft add table inet guard")
+	destination := netip.MustParseAddr("203.0.113.65")
+	for name, test := range map[string]struct {
+		packet HostPacket
+		want   string
+	}{
+		"the host": {HostPacket{Protocol: "tcp", Destination: destination, DestinationPort: 443}, "; from invalid IP"},
+		"a pod":    {podTo(destination.String()), "; from 10.128.0.2; may be translated; nftables table inet guard"},
+	} {
+		path := pathOf(t, f, test.packet)
+		if got := pathText(path); got != test.want || path.Route.Kind != RouteBlackhole {
+			t.Errorf("%s: got route %s, %s\nwant %s", name, path.Route.Kind, got, test.want)
+		}
+	}
+}
+
 // The kernel refuses a packet of the host itself with a source that it does not have, by the errors for blackholes and missing routes.
 func TestFirewall_Path_sourceOfHost(t *testing.T) {
 	f := pathNode(t, openShift(), "ip route add blackhole 203.0.113.64/28")
