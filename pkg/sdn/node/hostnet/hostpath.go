@@ -174,12 +174,8 @@ func (f *Firewall) pass(path *HostPath, packet *rulePacket, table, builtIn strin
 		}
 		return nil
 	}
-	switch name := fmt.Sprintf("%s/%s policy %s", table, builtIn, policy); {
-	case policy != "DROP":
-	case mayAccept:
-		path.addOthers(name)
-	default:
-		path.drop(name, true, false)
+	if policy == "DROP" {
+		path.drop(fmt.Sprintf("%s/%s policy DROP", table, builtIn), true, mayAccept)
 	}
 	return nil
 }

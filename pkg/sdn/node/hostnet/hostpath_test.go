@@ -198,7 +198,7 @@ func TestFirewall_Path_rulesOfOthers(t *testing.T) {
 		"ACCEPT first":            {"iptables -I INPUT -i tun0 -j ACCEPT", podTo("192.0.2.10"), "; from 10.128.0.2"},
 		"perhaps ACCEPT, DROP":    {"iptables -I INPUT -j DROP; iptables -I INPUT -m mark --mark 1 -j ACCEPT", podTo("192.0.2.10"), "may drop, of others: filter/INPUT DROP; from 10.128.0.2; filter/INPUT ACCEPT"},
 		"policy":                  {"iptables -P OUTPUT DROP", own, "drops, of others: filter/OUTPUT policy DROP; from 192.0.2.10"},
-		"policy, perhaps ACCEPT":  {"iptables -P OUTPUT DROP; iptables -A OUTPUT -m mark --mark 1 -j ACCEPT", own, "; from 192.0.2.10; filter/OUTPUT ACCEPT, filter/OUTPUT policy DROP"},
+		"policy, perhaps ACCEPT":  {"iptables -P OUTPUT DROP; iptables -A OUTPUT -m mark --mark 1 -j ACCEPT", own, "may drop, of others: filter/OUTPUT policy DROP; from 192.0.2.10; filter/OUTPUT ACCEPT"},
 		"policy, after the agent": {"iptables -P FORWARD DROP", podTo("8.8.8.8"), "OVSDN-FORWARD (from pods); masqueraded from 192.0.2.10"},
 	} {
 		t.Run(name, func(t *testing.T) {
