@@ -298,9 +298,25 @@ func TestRulePacket_matches(t *testing.T) {
 		"-m conntrack ! --ctstate INVALID":               matches,
 		"-m set --match-set OTHER src":                   mayMatch,
 		"-m comment --comment -x -m comment --comment !": matches,
+		"-m socket -j X":                                 mayMatch, // it has no option
+		"-m rpfilter --loose -j X":                       mayMatch,
+		"-i lo -m socket -j X":                           matchesNot,
 	} {
 		if got := p.matches(strings.Fields(text)); got != want {
 			t.Errorf("%s: got %d, want %d", text, got, want)
+		}
+	}
+	p.protocol = "icmp"
+	for text, want := range map[string]matched{
+		"-p icmp -m icmp --icmp-type any":   matches,
+		"-p icmp -m icmp --icmp-type 8":     matches,
+		"-p icmp -m icmp --icmp-type 8/0":   matches,
+		"-p icmp -m icmp --icmp-type 3/4":   matchesNot,
+		"-p icmp -m icmp ! --icmp-type any": matchesNot,
+		"-p tcp -m tcp":                     matchesNot,
+	} {
+		if got := p.matches(strings.Fields(text)); got != want {
+			t.Errorf("ICMP, %s: got %d, want %d", text, got, want)
 		}
 	}
 }

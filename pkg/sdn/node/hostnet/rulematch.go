@@ -106,7 +106,7 @@ func (p *rulePacket) matches(r Rule) matched {
 }
 
 func (p *rulePacket) option(o ruleOption) matched {
-	if o.name == "-m" || o.name == "--comment" {
+	if o.name == "--comment" {
 		return matches
 	}
 	if len(o.values) == 0 {
@@ -114,6 +114,8 @@ func (p *rulePacket) option(o ruleOption) matched {
 	}
 	value := o.values[0]
 	switch o.name {
+	case "-m":
+		return match(value)
 	case "-s":
 		if !p.source.IsValid() { // the host has not selected it
 			return mayMatch
@@ -130,7 +132,7 @@ func (p *rulePacket) option(o ruleOption) matched {
 	case "--dport":
 		return matchIf(isPort(p.port, value))
 	case "--icmp-type":
-		return matchIf(strings.HasPrefix(value+"/", "8/")) // an echo request
+		return matchIf(value == "any" || strings.HasPrefix(value+"/", "8/")) // an echo request
 	case "--ctstate":
 		return p.state(value)
 	case "--ctdir":
@@ -139,6 +141,14 @@ func (p *rulePacket) option(o ruleOption) matched {
 		return p.marked
 	case "--match-set":
 		return p.set(o.values)
+	}
+	return mayMatch
+}
+
+// match returns what a match of iptables decides besides its options. One such as socket or rpfilter has a condition without an option.
+func match(name string) matched {
+	if slices.Contains([]string{"addrtype", "comment", "conntrack", "icmp", "mark", "sctp", "set", "tcp", "udp"}, name) {
+		return matches
 	}
 	return mayMatch
 }
