@@ -38,7 +38,7 @@ func TestPolicies_stoppedBeforeClosing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c.policies.Modify(tc.policy)
+			c.replacePolicy(tc.policy)
 
 			c.bridge.BeforeBundle = func(context.Context) error { return errors.New("not written") }
 			a, stop = c.start(t, "tenant/5")

@@ -13,6 +13,14 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
+// replacePolicy makes the object the only one of its name, with one event: the source has objects by name and UID.
+func (c *cluster) replacePolicy(o *networkv1.EgressNetworkPolicy) {
+	c.policies.Modify(o)
+	if first := egressPolicy(o.Namespace + "/" + o.Name); first.UID != o.UID {
+		c.policies.DeleteDropWatch(first)
+	}
+}
+
 // createdAgain returns an invalid policy of a namespace that was deleted and created again.
 func createdAgain(key string) *networkv1.EgressNetworkPolicy {
 	o := generationAt(1, egressPolicy(key, invalidRule))
@@ -42,7 +50,7 @@ func TestPolicies_replacedBeforeDetach(t *testing.T) {
 		a.Policies.mu.Lock() // the event waits
 		defer a.Policies.mu.Unlock()
 		again := createdAgain("tenant/default")
-		c.policies.Modify(again)
+		c.replacePolicy(again)
 		a.wantCached(t, again)
 		a.detach(owner("tenant/5"))
 		if last, exists := a.retired["tenant"]; exists {
@@ -62,7 +70,7 @@ func TestPolicies_replacedWithPods(t *testing.T) {
 	c.policies.Add(generationAt(1, egressPolicy("tenant/default", "Allow 192.0.2.0/24", "Deny 0.0.0.0/0")))
 	a, _ := c.start(t, "tenant/5")
 	a.want(denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=pass")
-	c.policies.Modify(createdAgain("tenant/default"))
+	c.replacePolicy(createdAgain("tenant/default"))
 	a.want(denyAll1)
 }
 
@@ -122,14 +130,14 @@ func TestPolicies_replacedAfterRestart(t *testing.T) {
 			if tc.attached {
 				a, _ = c.start(t, "tenant/5")
 				a.want(denyAll1, allowed)
-				c.policies.Modify(tc.again)
+				c.replacePolicy(tc.again)
 				a.want(denyAll1)
 				return
 			}
 			a, _ = c.start(t)
 			a.want()
 			if tc.again.Name == invalid.Name {
-				c.policies.Modify(tc.again)
+				c.replacePolicy(tc.again)
 			} else { // as after a list
 				c.policies.Add(tc.again)
 				c.policies.Delete(invalid)

@@ -164,8 +164,9 @@ func TestPolicies_staleRules(t *testing.T) {
 	const ranges, address = "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass", "priority=132,reg10=0x1,nw_dst=192.0.2.1,actions=pass"
 	const changed = "priority=132,reg10=0x1,nw_dst=192.0.2.2,actions=pass"
 	stored := []string{"Allow www.example.com", "Allow 198.51.100.0/24", "Deny 0.0.0.0/0"}
-	again := generationAt(1, egressPolicy("tenant/default", invalidRule))
-	again.UID = "created again"
+	again := func() *networkv1.EgressNetworkPolicy { // one for each case: the source of the informer changes it
+		return generationAt(1, createdAgain("tenant/default"))
+	}
 	invalid := func(number int64) *networkv1.EgressNetworkPolicy {
 		return generationAt(number, egressPolicy("tenant/default", invalidRule))
 	}
@@ -179,8 +180,8 @@ func TestPolicies_staleRules(t *testing.T) {
 		"stricter in between":     {[]string{"Deny 0.0.0.0/0"}, invalid(3), []string{denyAll}},
 		"other flows, one change": {[]string{"Allow www.example.com", "Deny 0.0.0.0/0"}, invalid(2), []string{denyAll, address}},
 		"wider in between":        {[]string{"Allow 0.0.0.0/0"}, invalid(3), []string{allowAll}},
-		"namespace created again": {nil, again, []string{denyAll}},
-		"again, with other rules": {[]string{"Allow 0.0.0.0/0"}, again, []string{denyAll}},
+		"namespace created again": {nil, again(), []string{denyAll}},
+		"again, with other rules": {[]string{"Allow 0.0.0.0/0"}, again(), []string{denyAll}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,7 +207,7 @@ func TestPolicies_staleRules(t *testing.T) {
 			}
 
 			c.resolve("www.example.com", "192.0.2.2")
-			c.policies.Modify(tc.invalid)
+			c.replacePolicy(tc.invalid)
 			a, _ = c.start(t, "tenant/5")
 			a.wantRead(t, "tenant", tc.invalid.Generation)
 			if err := a.st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{}).Wait(t.Context()); err != nil {
@@ -246,9 +247,8 @@ func TestPolicies_replacedWithoutPods(t *testing.T) {
 	if err := a.Detach(owner("tenant/5"))(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	again := egressPolicy("tenant/default", invalidRule)
-	again.UID = "created again"
-	c.policies.Modify(again)
+	again := createdAgain("tenant/default")
+	c.replacePolicy(again)
 	await.OK(t, testTimeout, func(context.Context) error {
 		a.Policies.mu.Lock()
 		defer a.Policies.mu.Unlock()
