@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/ovsdn/ovsdn/pkg/atomicfile"
 )
 
 // ConfigName is the name of the CNI configuration, in the runtime's directory (/etc/cni/net.d by default). Runtimes take the first file in lexical
@@ -69,27 +71,10 @@ func RemoveConfig(dir string) error {
 	return nil
 }
 
-// writeAtomically writes to a temporary file, which runtimes neither load (they load .conf, .conflist and .json) nor run, then renames it.
+// writeAtomically replaces the file, in a new directory if there is none. Runtimes neither load the temporary file (they load .conf, .conflist and .json) nor run it.
 func writeAtomically(path string, content []byte, mode fs.FileMode) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp := filepath.Join(dir, "."+filepath.Base(path)+".tmp") // one name: a crash leaves at most one
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Write(path, content, mode)
 }

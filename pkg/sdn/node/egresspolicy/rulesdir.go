@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ovsdn/ovsdn/pkg/atomicfile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
@@ -40,10 +41,7 @@ func (l lastRules) equal(other lastRules) bool {
 	return slices.Equal(l.rules, other.rules) && slices.Equal(l.version, other.version)
 }
 
-const (
-	rulesSuffix = ".json"
-	tempSuffix  = ".tmp"
-)
+const rulesSuffix = ".json"
 
 func (d rulesDir) path(namespace string) string {
 	return filepath.Join(string(d), namespace+rulesSuffix)
@@ -68,12 +66,8 @@ func (d rulesDir) write(namespace string, last lastRules) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("store egress rules: %w", err)
 	}
-	temp := d.path(namespace) + tempSuffix
-	if err = os.WriteFile(temp, content, 0o600); err == nil {
-		err = os.Rename(temp, d.path(namespace))
-	}
-	if err != nil {
-		return fmt.Errorf("store egress rules: %w", errors.Join(err, ignoreNotExist(os.Remove(temp))))
+	if err := atomicfile.Write(d.path(namespace), content, 0o600); err != nil {
+		return fmt.Errorf("store egress rules: %w", err)
 	}
 	return nil
 }

@@ -302,7 +302,7 @@ func TestPolicies_storedAtTheEnd(t *testing.T) {
 	c := newCluster(t)
 	c.resolve("www.example.com", "192.0.2.1")
 	c.policies.Add(egressPolicy("tenant/default", "Allow www.example.com", "Deny 0.0.0.0/0"))
-	blocked := rulesDir(c.rulesDir).path("tenant") + tempSuffix
+	blocked := filepath.Join(c.rulesDir, ".tenant.json.tmp")
 	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o700); err != nil { // where the file is written
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestRulesDir(t *testing.T) {
 	if err := d.write("tenant", want); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(d.path("other")+tempSuffix, nil, 0o600); err != nil { // an interrupted write
+	if err := os.WriteFile(filepath.Join(string(d), ".other.json.tmp"), nil, 0o600); err != nil { // an interrupted write
 		t.Fatal(err)
 	}
 	all, damaged, err := d.read()

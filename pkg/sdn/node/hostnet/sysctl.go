@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/ovsdn/ovsdn/pkg/atomicfile"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 )
 
@@ -62,11 +63,7 @@ func (s Sysctls) save(w sysctl.Setting, name, have string) error {
 	if err != nil {
 		return err
 	}
-	temp := s.SavedFile + ".tmp"
-	if err := os.WriteFile(temp, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, s.SavedFile)
+	return atomicfile.Write(s.SavedFile, content, 0o600)
 }
 
 func (s Sysctls) load() ([]savedSetting, error) {

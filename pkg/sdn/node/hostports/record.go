@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/ovsdn/ovsdn/pkg/atomicfile"
 )
 
 // Attachment is one interface of one sandbox.
@@ -104,10 +106,7 @@ func (r record) ownAddresses() *current.Result {
 // records is a directory with a file for each attachment with host ports. It must be on a file system that a reboot clears, as it clears the rules.
 type records string
 
-const (
-	recordSuffix = ".json"
-	tempSuffix   = ".tmp"
-)
+const recordSuffix = ".json"
 
 func (d records) path(a Attachment) string { return filepath.Join(string(d), a.hash()+recordSuffix) }
 
@@ -119,13 +118,7 @@ func (d records) write(r record) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("store host ports: %w", err)
 	}
-	temp := d.path(r.Attachment) + tempSuffix
-	err = os.WriteFile(temp, content, 0o600)
-	if err == nil {
-		err = os.Rename(temp, d.path(r.Attachment))
-	}
-	if err != nil {
-		_ = os.Remove(temp) // else each failed ADD would leave a file, where the disk is full
+	if err := atomicfile.Write(d.path(r.Attachment), content, 0o600); err != nil {
 		return fmt.Errorf("store host ports: %w", err)
 	}
 	return nil

@@ -86,17 +86,20 @@ func (q *freeQueue) push(addr netip.Addr) error {
 	return file.Close()
 }
 
-// rewrite writes the file with one line for each address.
+// rewrite writes the file with one line for each address. It does not use pkg/atomicfile, which would sync the file: callers hold the lock, for which ADDs wait, and a
+// machine that crashes loses only the order.
 func (q *freeQueue) rewrite() error {
 	var text strings.Builder
 	for _, addr := range slices.SortedFunc(maps.Keys(q.seq), func(a, b netip.Addr) int { return int(q.seq[a]) - int(q.seq[b]) }) {
 		fmt.Fprintln(&text, addr)
 	}
 	temp := q.path + ".new" // one name: a crash leaves at most one
-	if err := os.WriteFile(temp, []byte(text.String()), 0o600); err != nil {
-		return err
+	err := os.WriteFile(temp, []byte(text.String()), 0o600)
+	if err == nil {
+		err = os.Rename(temp, q.path)
 	}
-	if err := os.Rename(temp, q.path); err != nil {
+	if err != nil {
+		_ = os.Remove(temp) // it takes space on a full disk
 		return err
 	}
 	q.lines = len(q.seq)

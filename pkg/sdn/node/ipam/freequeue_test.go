@@ -179,3 +179,17 @@ func FuzzFreeQueue(f *testing.F) {
 		}
 	})
 }
+
+// A file that can't be replaced leaves no other one.
+func TestFreeQueue_failedRewrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), freeQueueFile)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := loadFreeQueue(path, func(netip.Addr) bool { return true }).rewrite(); err == nil {
+		t.Error("got no error")
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+		t.Errorf("got files %v, %v, want the directory only", files, err)
+	}
+}
