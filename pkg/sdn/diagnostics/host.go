@@ -50,11 +50,11 @@ type RouteKind string
 const (
 	RouteLocal       RouteKind = "local"       // to the host itself
 	RouteForwarded   RouteKind = "forwarded"   // out of an interface
-	RouteMissing     RouteKind = "missing"     // no route
-	RouteUnreachable RouteKind = "unreachable" // a route of this type, as the next two
-	RouteProhibited  RouteKind = "prohibited"
-	RouteBlackhole   RouteKind = "blackhole"
-	RouteRefused     RouteKind = "refused" // there is a route, but not for a packet with that source from that interface
+	RouteMissing     RouteKind = "missing"     // the kernel has no route
+	RouteUnreachable RouteKind = "unreachable" // a route of type unreachable
+	RouteProhibited  RouteKind = "prohibited"  // a route of type prohibit
+	RouteBlackhole   RouteKind = "blackhole"   // a route of type blackhole
+	RouteRefused     RouteKind = "refused"     // there is a route, but not for a packet with that source from that interface
 )
 
 // HostRoute is the route that the kernel of a host selects for a packet. All fields but Kind are those of RouteForwarded.

@@ -58,7 +58,7 @@ func (h *Handler) host(ctx context.Context, query string) (*diagnostics.NodeHost
 	return &diagnostics.NodeHost{
 		TypeMeta: h.typeMeta("NodeHost"), ObjectMeta: metav1.ObjectMeta{Name: h.options.NodeName}, Packet: request,
 		Route: diagnostics.HostRoute{
-			Kind: diagnostics.RouteKind(path.Route.Kind), Interface: path.Route.Interface, Gateway: textOf(path.Route.Gateway),
+			Kind: path.Route.Kind, Interface: path.Route.Interface, Gateway: textOf(path.Route.Gateway),
 			Network: networkText(path.Route), NoCarrier: path.Route.NoCarrier,
 		},
 		Source: textOf(path.Source), Masqueraded: path.Masqueraded, Drops: path.Drops, Rule: path.By, RuleOfOthers: path.ByOther,

@@ -62,7 +62,7 @@ func TestHost(t *testing.T) {
 			t.Errorf("got %+v, with a deadline: %v", p, limited)
 		}
 		return hostnet.HostPath{
-			Route:  hostnet.HostRoute{Kind: hostnet.RouteForwarded, Interface: "eth0", Gateway: addr("192.0.2.254"), Network: netip.MustParsePrefix("203.0.113.0/24"), NoCarrier: true},
+			Route:  hostnet.HostRoute{Kind: diagnostics.RouteForwarded, Interface: "eth0", Gateway: addr("192.0.2.254"), Network: netip.MustParsePrefix("203.0.113.0/24"), NoCarrier: true},
 			Source: addr("192.0.2.1"), Masqueraded: true, Drops: true, By: "OVSDN-GUARD (x)", ByOther: true, Others: []string{"filter/FORWARD X"}, OthersFirst: true, MayTranslate: true,
 		}, fault
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
 // maxOthers is the largest number of other programs' rules in a HostPath.
@@ -74,8 +76,8 @@ type pathStep struct{ table, builtIn string }
 
 // stepsOf returns the chains after routing in which the agent has rules.
 func stepsOf(route HostRoute, isFromPods bool) []pathStep {
-	switch isForwarded := route.Kind == RouteForwarded; {
-	case route.Kind == RouteLocal && isFromPods:
+	switch isForwarded := route.Kind == diagnostics.RouteForwarded; {
+	case route.Kind == diagnostics.RouteLocal && isFromPods:
 		return []pathStep{{tableMangle, "INPUT"}, {tableFilter, "INPUT"}}
 	case isForwarded && !isFromPods:
 		return []pathStep{{tableFilter, "OUTPUT"}, {tableNAT, "POSTROUTING"}}
@@ -88,7 +90,7 @@ func stepsOf(route HostRoute, isFromPods bool) []pathStep {
 // translations adds what may translate the destination, as kube-proxy does, and all tables of nftables. The kernel routes a packet from tun0 after it. A connection is
 // translated once.
 func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bool) error {
-	isRouted := path.Route.Kind == RouteLocal || path.Route.Kind == RouteForwarded
+	isRouted := path.Route.Kind == diagnostics.RouteLocal || path.Route.Kind == diagnostics.RouteForwarded
 	if !isFromPods && !isRouted {
 		return nil // the kernel routes it before
 	}
@@ -104,7 +106,7 @@ func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bo
 	switch {
 	case isFromPods:
 		packet.out = ""
-	case path.Route.Kind == RouteLocal:
+	case path.Route.Kind == diagnostics.RouteLocal:
 		builtIn, packet.out = "OUTPUT", "lo"
 	default:
 		builtIn = "OUTPUT"

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
 // pathOf returns what the host does with a packet, for comparison.
@@ -50,7 +52,7 @@ func TestFirewall_Path_routes(t *testing.T) {
 		ip rule add from 10.128.0.7 to 203.0.113.1 prohibit`)
 	addr := netip.MustParseAddr
 	route := func(dev, via, network string) HostRoute {
-		r := HostRoute{Kind: RouteForwarded, Interface: dev, Network: netip.MustParsePrefix(network)}
+		r := HostRoute{Kind: diagnostics.RouteForwarded, Interface: dev, Network: netip.MustParsePrefix(network)}
 		if via != "" {
 			r.Gateway = addr(via)
 		}
@@ -59,15 +61,15 @@ func TestFirewall_Path_routes(t *testing.T) {
 	down := route("eth2", "", "198.18.0.0/24")
 	down.NoCarrier = true
 	for destination, want := range map[string]HostPath{
-		"192.0.2.10":   {Route: HostRoute{Kind: RouteLocal}, Source: addr("10.128.0.2"), By: "OVSDN-INPUT (from pods)"},
-		"10.128.0.1":   {Route: HostRoute{Kind: RouteLocal}, Source: addr("10.128.0.2"), By: "OVSDN-INPUT (from pods)"},
+		"192.0.2.10":   {Route: HostRoute{Kind: diagnostics.RouteLocal}, Source: addr("10.128.0.2"), By: "OVSDN-INPUT (from pods)"},
+		"10.128.0.1":   {Route: HostRoute{Kind: diagnostics.RouteLocal}, Source: addr("10.128.0.2"), By: "OVSDN-INPUT (from pods)"},
 		"192.0.2.20":   {Route: route("eth0", "", "192.0.2.0/24"), Source: addr("192.0.2.10"), Masqueraded: true, By: "OVSDN-FORWARD (from pods)"},
 		"8.8.8.8":      {Route: route("eth0", "192.0.2.1", "0.0.0.0/0"), Source: addr("192.0.2.10"), Masqueraded: true, By: "OVSDN-FORWARD (from pods)"},
 		"203.0.113.1":  {Route: route("eth1", "198.51.100.1", "203.0.113.0/28"), Source: addr("198.51.100.10"), Masqueraded: true, By: "OVSDN-FORWARD (from pods)"},
 		"203.0.113.17": {Route: route("eth1", "198.51.101.1", "203.0.113.16/28"), Source: addr("198.51.101.10"), Masqueraded: true, By: "OVSDN-FORWARD (from pods)"},
-		"203.0.113.33": {Route: HostRoute{Kind: RouteUnreachable}, Source: addr("10.128.0.2")},
-		"203.0.113.49": {Route: HostRoute{Kind: RouteProhibited}, Source: addr("10.128.0.2")},
-		"203.0.113.65": {Route: HostRoute{Kind: RouteBlackhole}, Source: addr("10.128.0.2")},
+		"203.0.113.33": {Route: HostRoute{Kind: diagnostics.RouteUnreachable}, Source: addr("10.128.0.2")},
+		"203.0.113.49": {Route: HostRoute{Kind: diagnostics.RouteProhibited}, Source: addr("10.128.0.2")},
+		"203.0.113.65": {Route: HostRoute{Kind: diagnostics.RouteBlackhole}, Source: addr("10.128.0.2")},
 		"203.0.113.81": {Route: route("tun0", "", "203.0.113.80/28"), Source: addr("10.128.0.2")},
 		"198.18.0.1":   {Route: down, Source: addr("198.18.0.10"), Masqueraded: true, By: "OVSDN-FORWARD (from pods)"},
 	} {
@@ -79,7 +81,7 @@ func TestFirewall_Path_routes(t *testing.T) {
 	}
 	bySource := podTo("203.0.113.1")
 	bySource.Source = addr("10.128.0.7")
-	if got := pathOf(t, f, bySource).Route.Kind; got != RouteProhibited {
+	if got := pathOf(t, f, bySource).Route.Kind; got != diagnostics.RouteProhibited {
 		t.Errorf("rule for the source: got route %s", got)
 	}
 	own := HostPacket{Protocol: "tcp", Destination: addr("203.0.113.1"), DestinationPort: 443}
@@ -87,11 +89,11 @@ func TestFirewall_Path_routes(t *testing.T) {
 		t.Errorf("packet of the host: got %+v", got)
 	}
 	sh(t, "ip route del default")
-	if got := pathOf(t, f, podTo("8.8.8.8")).Route.Kind; got != RouteMissing {
+	if got := pathOf(t, f, podTo("8.8.8.8")).Route.Kind; got != diagnostics.RouteMissing {
 		t.Errorf("without a route: got %s", got)
 	}
 	sh(t, "sysctl -qw net.ipv4.conf.tun0.forwarding=0")
-	if got := pathOf(t, f, podTo("203.0.113.1")).Route.Kind; got != RouteRefused {
+	if got := pathOf(t, f, podTo("203.0.113.1")).Route.Kind; got != diagnostics.RouteRefused {
 		t.Errorf("tun0 does not forward: got route %s", got)
 	}
 }
@@ -223,7 +225,7 @@ func TestFirewall_Path_rulesWithoutRoute(t *testing.T) {
 		"a pod":    {podTo(destination.String()), "; from 10.128.0.2; may be translated; nftables table inet guard"},
 	} {
 		path := pathOf(t, f, test.packet)
-		if got := pathText(path); got != test.want || path.Route.Kind != RouteBlackhole {
+		if got := pathText(path); got != test.want || path.Route.Kind != diagnostics.RouteBlackhole {
 			t.Errorf("%s: got route %s, %s\nwant %s", name, path.Route.Kind, got, test.want)
 		}
 	}
@@ -232,7 +234,7 @@ func TestFirewall_Path_rulesWithoutRoute(t *testing.T) {
 // The kernel refuses a packet of the host itself with a source that it does not have, by the errors for blackholes and missing routes.
 func TestFirewall_Path_sourceOfHost(t *testing.T) {
 	f := pathNode(t, openShift(), "ip route add blackhole 203.0.113.64/28")
-	for destination, want := range map[string]RouteKind{"8.8.8.8": RouteRefused, "203.0.113.65": RouteBlackhole} {
+	for destination, want := range map[string]diagnostics.RouteKind{"8.8.8.8": diagnostics.RouteRefused, "203.0.113.65": diagnostics.RouteBlackhole} {
 		p := HostPacket{Protocol: "tcp", Source: netip.MustParseAddr("198.18.7.7"), Destination: netip.MustParseAddr(destination), DestinationPort: 443}
 		if got := pathOf(t, f, p).Route.Kind; got != want {
 			t.Errorf("to %s: got route %s, want %s", destination, got, want)

@@ -10,25 +10,13 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// RouteKind is what the host's routing does with a packet.
-type RouteKind string
-
-// The kinds of routes.
-const (
-	RouteLocal       RouteKind = "local"       // to the host itself
-	RouteForwarded   RouteKind = "forwarded"   // out of an interface
-	RouteMissing     RouteKind = "missing"     // the kernel has no route
-	RouteUnreachable RouteKind = "unreachable" // a route of type unreachable
-	RouteProhibited  RouteKind = "prohibited"  // a route of type prohibit
-	RouteBlackhole   RouteKind = "blackhole"   // a route of type blackhole
-	RouteRefused     RouteKind = "refused"     // there is a route, but not for a packet with that source from that interface
+	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
 )
 
 // HostRoute is the kernel's decision on a packet.
 type HostRoute struct {
-	Kind      RouteKind
+	Kind      diagnostics.RouteKind
 	Interface string       // out of which a forwarded packet leaves
 	Gateway   netip.Addr   // the next hop; zero: the destination is on-link
 	Network   netip.Prefix // of the route; zero: not known
@@ -54,12 +42,12 @@ func lookUpRoute(in string, source, destination netip.Addr) (HostRoute, error) {
 	if len(found) == 0 {
 		return HostRoute{}, fmt.Errorf("look up the route to %s: the kernel returned none", destination)
 	}
-	route := HostRoute{Kind: RouteForwarded, Gateway: gatewayOf(found[0]), index: found[0].LinkIndex}
+	route := HostRoute{Kind: diagnostics.RouteForwarded, Gateway: gatewayOf(found[0]), index: found[0].LinkIndex}
 	if addr, ok := netip.AddrFromSlice(found[0].Src); ok {
 		route.Source = addr.Unmap()
 	}
 	if found[0].Type != unix.RTN_UNICAST { // local, or a broadcast address of the host
-		route.Kind = RouteLocal
+		route.Kind = diagnostics.RouteLocal
 		return route, nil
 	}
 	link, err := netlink.LinkByIndex(route.index)
@@ -86,13 +74,17 @@ func failedRoute(in string, source, destination netip.Addr, errno syscall.Errno)
 		own := syscall.Errno(0)
 		switch {
 		case err == nil && slices.Contains(refusals, errno):
-			return HostRoute{Kind: RouteRefused}, nil
+			return HostRoute{Kind: diagnostics.RouteRefused}, nil
 		case errors.As(err, &own):
 			errno = own
 		}
 	}
-	kinds := map[syscall.Errno]RouteKind{
-		unix.ENETUNREACH: RouteMissing, unix.EHOSTUNREACH: RouteUnreachable, unix.EACCES: RouteProhibited, unix.EINVAL: RouteBlackhole, unix.EXDEV: RouteRefused,
+	kinds := map[syscall.Errno]diagnostics.RouteKind{
+		unix.ENETUNREACH:  diagnostics.RouteMissing,
+		unix.EHOSTUNREACH: diagnostics.RouteUnreachable,
+		unix.EACCES:       diagnostics.RouteProhibited,
+		unix.EINVAL:       diagnostics.RouteBlackhole,
+		unix.EXDEV:        diagnostics.RouteRefused,
 	}
 	if kind, ok := kinds[errno]; ok {
 		return HostRoute{Kind: kind}, nil
