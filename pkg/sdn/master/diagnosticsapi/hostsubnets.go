@@ -24,16 +24,6 @@ type Node struct {
 	IsExpected bool
 }
 
-// Nodes has all nodes.
-type Nodes interface {
-	// HasSynced reports whether all nodes are known.
-	HasSynced() bool
-	// List returns the nodes in the order of their names.
-	List() []Node
-	// Get returns the node of that name.
-	Get(name string) (Node, bool)
-}
-
 // hostSubnets reads Nodes from an informer of HostSubnets.
 type hostSubnets struct {
 	informer cache.SharedIndexInformer

@@ -35,12 +35,6 @@ const firstReportSpread = 5 * time.Millisecond
 // maxError bounds the text of an error in the status, in bytes.
 const maxError = 256
 
-// Status reads and writes the status of policies (egressstatus.Client).
-type Status interface {
-	Get(ctx context.Context, namespace, name string) (*egressstatus.Status, error)
-	Patch(ctx context.Context, namespace, name string, status egressstatus.Status) error
-}
-
 // reporter writes what this node knows of the DNS names of policies to their status. Its loop has the keys of namespaces; the fields belong to its only worker.
 type reporter struct {
 	p        *Policies
