@@ -9,6 +9,7 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
@@ -106,6 +107,38 @@ func TestPolicies_storedVersion(t *testing.T) {
 			t.Errorf("%s: got rules of policies %v stored, want %v", namespace, last.version, want)
 		}
 	}
+}
+
+// Rules without names have no file: when their policies become invalid while no agent runs, the flows remain, also for the agent after the next one.
+func TestPolicies_invalidWhileStopped(t *testing.T) {
+	tier.Parallel(t)
+	c := newCluster(t)
+	c.policies.Add(generationAt(1, egressPolicy("tenant/default", "Allow 192.0.2.7/32", "Deny 192.0.2.0/24", "Allow 198.51.100.0/24", "Deny 0.0.0.0/0")))
+	want := []string{
+		denyAll1, "priority=124,reg10=0x1,nw_dst=192.0.2.0/24,actions=drop", "priority=132,reg10=0x1,nw_dst=192.0.2.7,actions=pass",
+		"priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=pass",
+	}
+	a, stop := c.start(t, "tenant/5")
+	a.want(want...)
+	stop()
+	c.wantSaved(t)
+	changes := c.bridge.Changes()
+	for _, number := range []int64{2, 4} {
+		c.policies.Modify(generationAt(number, egressPolicy("tenant/default", invalidRule)))
+		a, stop = c.start(t, "tenant/5")
+		a.wantCached(t, generationAt(number, egressPolicy("tenant/default", invalidRule)))
+		if err := a.st.Set(pipeline.Owner{Kind: pipeline.KindNode, Key: "n"}, pipeline.State{}).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		a.want(want...)
+	}
+	if c.bridge.Changes() != changes {
+		t.Errorf("got %d changes of flows by the restarts, want none", c.bridge.Changes()-changes)
+	}
+	c.policies.Modify(generationAt(5, egressPolicy("tenant/default", "Deny 198.51.100.0/24")))
+	a, _ = c.start(t, "tenant/5")
+	a.want("priority=100,reg10=0x1,actions=pass", "priority=124,reg10=0x1,nw_dst=198.51.100.0/24,actions=drop")
 }
 
 // Flows of the previous agent are not those of policies that replaced all that existed when the agent started.
