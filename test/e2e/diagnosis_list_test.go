@@ -146,6 +146,12 @@ func outsideDiagnoses() []diagnosis {
 			}
 		}
 	}
+	farIP := netip.MustParseAddr("198.51.100.9") // in no network of a node
+	notPlaced := func(t *testing.T, w *diagnosed) func() {
+		w.useEgressIPs(t, w.theirs, farIP)
+		undo := hosted(farIP, fixture.Node2)(t, w)
+		return func() { undo(); w.useEgressIPs(t, w.theirs) }
+	}
 	outside := traceTo(toOutside, strangersPort)
 	return []diagnosis{
 		{
@@ -158,14 +164,13 @@ func outsideDiagnoses() []diagnosis {
 		},
 		{name: "two nodes host an egress IP", inject: hosted(egressIP(2), fixture.Node1, fixture.Node2), ask: status, words: containing(eventreason.EgressIPConflict, egressIP(2).String())},
 		{
-			name: "egress IP of no network of the node", ask: status,
-			inject: func(t *testing.T, w *diagnosed) func() {
-				ip := netip.MustParseAddr("198.51.100.9")
-				w.useEgressIPs(t, w.theirs, ip)
-				undo := hosted(ip, fixture.Node2)(t, w)
-				return func() { undo(); w.useEgressIPs(t, w.theirs) }
-			},
-			words: containing("node/"+fixture.Node2+": "+eventreason.EgressIPNotPlaced, "198.51.100.9"),
+			name: "egress IP of no network of the node", ask: status, inject: notPlaced,
+			words: containing("node/"+fixture.Node2+": "+eventreason.EgressIPNotPlaced, farIP.String()),
+		},
+		{
+			name: "egress IP that its node drops", inject: notPlaced,
+			ask:   func(*diagnosed) []string { return []string{"egress-ips", farIP.String(), "--output=wide"} },
+			words: containing("NotPlaced", fixture.Node2+" drops packets with it"),
 		},
 		{name: "an egress firewall denies", inject: firewall(deny("0.0.0.0/0")), ask: outside, words: containing("an EgressNetworkPolicy of the namespace denies the destination")},
 		{
