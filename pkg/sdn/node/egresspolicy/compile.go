@@ -40,7 +40,7 @@ func (p *Policies) compileTo(ctx context.Context, name string, u *flowstore.Upda
 		return nil
 	}
 	p.reporter.loop.Add(name)
-	p.saveLoop.Add(name)
+	p.addUnsaved(name)
 	isNew := !n.compiled
 	n.compiled = true
 	rules, exists := p.read(ctx, name, n)

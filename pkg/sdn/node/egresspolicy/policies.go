@@ -52,6 +52,7 @@ type Policies struct {
 	users       map[string]map[string]bool // namespaces by DNS name
 	recovered   map[string]recovered       // last valid ones of the previous agent, by namespace
 	storedRules map[string]lastRules       // as in the files, by namespace
+	unsaved     map[string]bool            // namespaces whose files can differ from their last valid rules
 	retired     map[string]retired         // of namespaces with invalid policies without pods on this node: the last was removed, or is not attached yet
 	budget      budget                     // of flows
 	lastID      pipeline.EgressFirewallID  // numbers are not used again, since the switch may have refused to remove flows with them
@@ -93,7 +94,7 @@ func New(o Options) (*Policies, error) {
 	p := &Policies{
 		options: o, node: o.Node, store: o.Store, namespaces: map[string]*namespace{}, sandboxes: map[pipeline.Owner]string{}, users: map[string]map[string]bool{},
 		recovered: map[string]recovered{}, retired: map[string]retired{}, budget: newBudget(),
-		saved: rulesDir(o.RulesDir), storedRules: map[string]lastRules{},
+		saved: rulesDir(o.RulesDir), storedRules: map[string]lastRules{}, unsaved: map[string]bool{},
 	}
 	p.resolver = dnsresolver.New(o.Servers, p.answerChanged)
 	p.loop = reconcile.New("egress-policies", p.reconcile)
@@ -169,7 +170,7 @@ func (p *Policies) deleteRecovered() {
 	for name := range p.retired {
 		if !p.isInvalid(name) {
 			delete(p.retired, name)
-			p.saveLoop.Add(name)
+			p.addUnsaved(name)
 		}
 	}
 }
@@ -213,7 +214,7 @@ func (p *Policies) enqueue(obj any) {
 		last.advance(current)
 		p.retired[key.Namespace] = last
 	}
-	p.saveLoop.Add(key.Namespace)
+	p.addUnsaved(key.Namespace)
 }
 
 func (p *Policies) answerChanged(name string) {
@@ -323,7 +324,7 @@ func (p *Policies) detach(owner pipeline.Owner) []*flowstore.Commit {
 	}
 	delete(p.namespaces, name)
 	p.reporter.loop.Add(name)
-	p.saveLoop.Add(name)
+	p.addUnsaved(name)
 	for _, opened := range p.budget.set(name, 0) {
 		p.loop.Add(opened)
 	}

@@ -3,6 +3,7 @@ package egresspolicy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -25,14 +26,14 @@ func (p *Policies) recoverRules(ctx context.Context) error {
 	for namespace, last := range all {
 		p.storedRules[namespace] = last
 		p.recoverNamespace(ctx, namespace, last)
-		p.saveLoop.Add(namespace)
+		p.addUnsaved(namespace)
 	}
 	for namespace, err := range damaged {
 		klog.FromContext(ctx).Error(err, "Failed to read stored egress rules", "namespace", namespace,
 			"effect", "while its policies are invalid, all packets are denied", "action", "correct the policies, if they are invalid")
 		p.closeRecovered(namespace)
 		p.storedRules[namespace] = lastRules{}
-		p.saveLoop.Add(namespace)
+		p.addUnsaved(namespace)
 	}
 	return nil
 }
@@ -102,84 +103,84 @@ func (l *lastRules) advance(current []generation) {
 // last returns the last valid rules, if there were any.
 func (n *namespace) last() lastRules { return lastRules{n.rules, n.rulesVersion} }
 
-// agrees reports whether flows can be those of the rules, whatever addresses the names had: the flows of their ranges are the same, and all others are those of
-// single addresses.
+// agrees reports whether flows can be those of the rules, whatever addresses the names had: except for addresses that can be those of names, both have the same
+// prefixes with the same verdicts.
 func agrees(rules []config.EgressRule, flows []pipeline.EgressFirewallRule) bool {
-	if !agreeOnAddrs(rules, flows) {
+	if len(flows) == 0 {
 		return false
 	}
-	ranges := rangesOf(flows)
-	if compileRanges(rules, -1).Equal(ranges) {
-		return len(flows) > 0
-	}
-	for i, r := range rules { // a denied name without an answer denied all addresses
-		if r.Name != "" && r.Deny && compileRanges(rules, i).Equal(ranges) {
-			return len(flows) > 0
+	singles := singlesOf(rules)
+	got := compileFixed(singles, flows)
+	for i := -1; i < len(rules); i++ {
+		if i >= 0 && (rules[i].Name == "" || !rules[i].Deny) {
+			continue
+		}
+		var want []pipeline.EgressFirewallRule
+		for j, r := range rules {
+			if j == i { // a denied name without an answer denied all addresses
+				want = append(want, pipeline.EgressFirewallRule{To: everywhere(), Deny: true})
+			} else if r.Name == "" {
+				want = append(want, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
+			}
+		}
+		if compileFixed(singles, want).Equal(got) {
+			return true
 		}
 	}
 	return false
 }
 
-// agreeOnAddrs reports whether the flows have the single addresses of the rules, with their verdicts unless a name before could have the address.
-func agreeOnAddrs(rules []config.EgressRule, flows []pipeline.EgressFirewallRule) bool {
-	denied := map[netip.Prefix]bool{}
-	for _, f := range flows {
-		denied[f.To[0]] = f.Deny
-	}
-	var cidrs []pipeline.EgressFirewallRule
-	for _, r := range rules {
-		if r.Name == "" {
-			cidrs = append(cidrs, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
-		}
-	}
-	verdicts := pipeline.EgressFirewall{Rules: cidrs}.Compile(pipeline.EgressVerdicts{})
-	afterName := false
+// singlesOf returns the single addresses of the rules, and whether a name before them can have decided their verdict.
+func singlesOf(rules []config.EgressRule) map[netip.Prefix]bool {
+	singles, afterName := map[netip.Prefix]bool{}, false
 	for _, r := range rules {
 		afterName = afterName || r.Name != ""
-		if r.Name != "" || !r.To.IsSingleIP() {
-			continue
-		}
-		if deny, exists := denied[r.To]; !exists || !afterName && deny == verdicts.Allows(r.To.Addr()) {
-			return false
+		if _, exists := singles[r.To]; !exists && r.Name == "" && r.To.IsSingleIP() {
+			singles[r.To] = afterName
 		}
 	}
-	return true
+	return singles
 }
 
-// rangesOf compiles the flows without those of single addresses, which can be addresses of names.
-func rangesOf(flows []pipeline.EgressFirewallRule) pipeline.EgressVerdicts {
-	ranges := slices.DeleteFunc(slices.Clone(flows), func(r pipeline.EgressFirewallRule) bool { return r.To[0].IsSingleIP() })
-	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
-}
-
-// compileRanges compiles the rules without names and single addresses; that of a denied name, by its index, has all addresses.
-func compileRanges(rules []config.EgressRule, everything int) pipeline.EgressVerdicts {
-	var ranges []pipeline.EgressFirewallRule
-	for i, r := range rules {
+// compileFixed compiles what does not depend on the addresses of names: single addresses that no rule has are left out, and those behind a name have one verdict.
+func compileFixed(singles map[netip.Prefix]bool, rules []pipeline.EgressFirewallRule) pipeline.EgressVerdicts {
+	var fixed, behindNames []pipeline.EgressFirewallRule
+	for _, r := range rules {
+		afterName, exists := singles[r.To[0]]
 		switch {
-		case i == everything:
-			ranges = append(ranges, pipeline.EgressFirewallRule{To: everywhere(), Deny: true})
-		case r.Name == "" && !r.To.IsSingleIP():
-			ranges = append(ranges, pipeline.EgressFirewallRule{To: []netip.Prefix{r.To}, Deny: r.Deny})
+		case !r.To[0].IsSingleIP() || exists && !afterName:
+			fixed = append(fixed, r)
+		case exists:
+			behindNames = append(behindNames, pipeline.EgressFirewallRule{To: r.To})
 		}
 	}
-	return pipeline.EgressFirewall{Rules: ranges}.Compile(pipeline.EgressVerdicts{})
+	return pipeline.EgressFirewall{Rules: append(behindNames, fixed...)}.Compile(pipeline.EgressVerdicts{})
+}
+
+// addUnsaved schedules that the file of a namespace is compared with its last valid rules. The lock must be held.
+func (p *Policies) addUnsaved(namespace string) {
+	p.unsaved[namespace] = true
+	p.saveLoop.Add(namespace)
 }
 
 // save stores the rules of a namespace if they have names and a restarted agent could need them, else it removes them.
 func (p *Policies) save(ctx context.Context, namespace string) error {
-	last, differs := p.unsaved(namespace)
-	if ctx.Err() != nil || !differs {
+	if ctx.Err() != nil {
+		return nil // flush stores it
+	}
+	last, differs := p.takeUnsaved(namespace)
+	if !differs {
 		return nil
 	}
 	return p.write(namespace, last)
 }
 
-// unsaved returns what the file of a namespace must have, and whether it differs. While the policies are invalid and the last valid rules are unknown, the file
+// takeUnsaved returns what the file of a namespace must have, and whether it differs. While the policies are invalid and the last valid rules are unknown, the file
 // remains: it makes the next agent close the namespace, if this one stops before it has.
-func (p *Policies) unsaved(namespace string) (last lastRules, differs bool) {
+func (p *Policies) takeUnsaved(namespace string) (last lastRules, differs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.unsaved, namespace)
 	r, known := p.retired[namespace]
 	last = r.lastRules
 	if n := p.namespaces[namespace]; n != nil {
@@ -201,6 +202,7 @@ func (p *Policies) write(namespace string, last lastRules) error {
 	defer p.mu.Unlock()
 	switch {
 	case err != nil:
+		p.unsaved[namespace] = true
 		return err
 	case last.rules == nil:
 		delete(p.storedRules, namespace)
@@ -213,21 +215,12 @@ func (p *Policies) write(namespace string, last lastRules) error {
 // flush stores what the loop has not stored yet, or could not, when the agent stops, until the context ends.
 func (p *Policies) flush(ctx context.Context) {
 	const effect = "the next agent retains the flows, without changes of DNS, if the policies are invalid then"
-	all := map[string]bool{}
 	p.mu.Lock()
-	for name := range p.namespaces {
-		all[name] = true
-	}
-	for name := range p.storedRules {
-		all[name] = true
-	}
-	for name := range p.retired {
-		all[name] = true
-	}
+	names := slices.Collect(maps.Keys(p.unsaved))
 	p.mu.Unlock()
 	left := 0
-	for name := range all {
-		last, differs := p.unsaved(name)
+	for _, name := range names {
+		last, differs := p.takeUnsaved(name)
 		if !differs {
 			continue
 		}

@@ -287,7 +287,8 @@ func TestAgrees(t *testing.T) {
 	}{
 		"own": {own, true}, "address of a name": {with(to(false, "192.0.2.7/32")), true}, "address of a later rule": {with(to(true, "198.51.100.7/32")), true},
 		"denied name without an answer": {unknown, true}, "none": {nil, false}, "missing range": {own[:4], false}, "missing address": {own[1:], false},
-		"another range": {with(to(true, "203.0.113.0/24")), false}, "another verdict": {with(to(false, "192.0.2.0/24")), false},
+		"missing address behind a name": {slices.Delete(slices.Clone(own), 1, 2), false},
+		"another range":                 {with(to(true, "203.0.113.0/24")), false}, "another verdict": {with(to(false, "192.0.2.0/24")), false},
 		"another verdict of an address": {with(to(true, "203.0.113.7/32")), false}, "closed": {[]pipeline.EgressFirewallRule{to(true, "0.0.0.0/0")}, false},
 	} {
 		if got := agrees(rules, tc.flows); got != tc.want {
