@@ -199,6 +199,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 
 			allowed("report DNS names of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"nodes":{"node1":{"error":"x"}}}}`)),
 			refused("report DNS names of another node", patchEgressStatus(`{"status":{"nodes":{"node2":{"error":"x"}}}}`)),
+			refused("summarize the DNS errors of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"dnsErrors":"x"}}`)),
 			refused("set the conditions of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"conditions":[{"type":"Accepted","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)),
 
 			refused("write its own HostSubnet", writeHostSubnet("node1")),
@@ -286,7 +287,7 @@ func TestControllerHasTheRightsThatItNeedsAndNoOthers(t *testing.T) {
 				}, metav1.CreateOptions{})
 				return err
 			}),
-			allowed("set the conditions of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"conditions":[]}}`)),
+			allowed("set the conditions of an EgressNetworkPolicy", patchEgressStatus(`{"status":{"conditions":[],"dnsErrors":"x"}}`)),
 			allowed("set the conditions of the ClusterNetwork", func(ctx context.Context, client as) error {
 				_, err := client.network.NetworkV1().ClusterNetworks().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"annotations":{"ovsdn.io/conditions":"[]"}}}`), metav1.PatchOptions{})
 				return err

@@ -15,6 +15,7 @@ import (
 type Status struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"` // by the controller
 	Nodes      map[string]*Node   `json:"nodes,omitempty"`      // by the agent of each node; at most MaxNodes
+	DNSErrors  *string            `json:"dnsErrors,omitempty"`  // by the controller: how many of Nodes have an error, and one of these; nil or empty: none
 }
 
 // MaxNodes is the number of nodes that report the DNS names of a policy. Names answer differently on each node, so that a few are a sample, and all would exceed
@@ -63,7 +64,7 @@ func parse(content []byte) (*Status, error) {
 	return &o.Status, nil
 }
 
-// Patch changes the fields of the status that the argument has: conditions as a whole, nodes one by one. A node that is nil is removed.
+// Patch changes the fields of the status that the argument has: conditions and DNSErrors as a whole, nodes one by one. A node that is nil is removed.
 func (c Client) Patch(ctx context.Context, namespace, name string, status Status) error {
 	content, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {

@@ -26,9 +26,11 @@ func TestClient(t *testing.T) {
 	c := Client{network}
 	since := metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute).Truncate(time.Second))
 	first := Node{Names: []Name{{Name: "www.example.com", Addresses: []string{"192.0.2.1"}, Count: 1, Error: "timeout", Since: &since}}, Error: "www.example.com: timeout"}
+	dnsErrors := "1 of 1 nodes (node1): www.example.com: timeout"
 	accepted := metav1.Condition{Type: ConditionAccepted, Status: metav1.ConditionTrue, Reason: ReasonAccepted, Message: "the rules are active", LastTransitionTime: since}
 	for _, patch := range []Status{
 		{Nodes: map[string]*Node{"node1": &first}}, {Conditions: []metav1.Condition{accepted}}, {Nodes: map[string]*Node{"node2": {}}}, {Nodes: map[string]*Node{"node2": nil}},
+		{DNSErrors: &dnsErrors},
 	} {
 		if err := c.Patch(t.Context(), metav1.NamespaceDefault, "default", patch); err != nil {
 			t.Fatal(err)
@@ -56,7 +58,7 @@ func TestClient(t *testing.T) {
 		cells[column.Name] = printed.Rows[0].Cells[i]
 	}
 	for column, want := range map[string]string{
-		"Name": "default", "Accepted": "True", "Reason": "Accepted", "DNS error": "www.example.com: timeout", "Message": "the rules are active", "Since": "30h",
+		"Name": "default", "Accepted": "True", "Reason": "Accepted", "DNS error": dnsErrors, "Message": "the rules are active", "Since": "30h",
 	} {
 		if cells[column] != want {
 			t.Errorf("column %s: got %v, want %s", column, cells[column], want)

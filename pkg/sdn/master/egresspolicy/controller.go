@@ -1,4 +1,5 @@
-// Package egresspolicy reports in conditions and Events how EgressNetworkPolicies are enforced. The agents enforce them, and report DNS names in the status.
+// Package egresspolicy reports in conditions and Events how EgressNetworkPolicies are enforced. The agents enforce them, and report DNS names in the status, whose
+// errors it summarizes.
 package egresspolicy
 
 import (
@@ -60,7 +61,9 @@ func New(policies, netNamespaces, hostSubnets cache.SharedIndexInformer, status 
 	_, err := policies.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: c.enqueue, DeleteFunc: c.enqueue,
 		UpdateFunc: func(before, now any) {
-			if !sameSpec(before, now) { // agents write the status
+			if sameSpec(before, now) {
+				c.statusWritten(now)
+			} else {
 				c.enqueue(now)
 			}
 		},
@@ -189,7 +192,8 @@ func (c *Controller) isGlobal(namespace string) bool {
 	return err == nil && n.VNID.IsGlobal()
 }
 
-// write writes the conditions that have changed, removes the reports of deleted nodes, and sends a Warning for each that reports a fault.
+// write writes the conditions and the summary of DNS errors that have changed, removes the reports of deleted nodes, and sends a Warning for each condition that
+// reports a fault.
 func (c *Controller) write(ctx context.Context, o *networkv1.EgressNetworkPolicy, wanted ...metav1.Condition) error {
 	status, err := c.status.Get(ctx, o.Namespace, o.Name)
 	if err != nil {
@@ -208,14 +212,15 @@ func (c *Controller) write(ctx context.Context, o *networkv1.EgressNetworkPolicy
 		}
 	}
 	deleted := c.deletedNodes(status)
-	if !changed && len(deleted) == 0 {
+	dnsErrors := changedSummary(o, status, deleted)
+	if !changed && len(deleted) == 0 && dnsErrors == nil {
 		return nil
 	}
 	if err := c.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the rate limit: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Updated status of EgressNetworkPolicy", "policy", klog.KObj(o))
-	return c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions, Nodes: deleted})
+	return c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions, Nodes: deleted, DNSErrors: dnsErrors})
 }
 
 // eventOf returns the reason of the Event about a condition with the reason; "": none.

@@ -53,6 +53,9 @@ func (s *statuses) Patch(_ context.Context, namespace, name string, status egres
 		}
 	}
 	status.Nodes = nodes
+	if status.DNSErrors == nil {
+		status.DNSErrors = s.of[namespace+"/"+name].DNSErrors
+	}
 	s.of[namespace+"/"+name] = status
 	return nil
 }
@@ -84,6 +87,10 @@ func policy(key, cidr string) *networkv1.EgressNetworkPolicy {
 
 func netNamespace(name string, vnid uint32) *networkv1.NetNamespace {
 	return &networkv1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name}, NetName: name, NetID: vnid}
+}
+
+func node(name string) *networkv1.HostSubnet {
+	return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name}
 }
 
 func newController(t *testing.T, client *networkfake.Clientset, s *statuses, events record.EventRecorder) (c *Controller, policies, netNamespaces, hostSubnets *fakeapi.Informer) {
@@ -164,9 +171,6 @@ func TestController_deletedNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := policy("shop/a", "")
 		o.Spec.Egress[0].To.DNSName = "www.example.com"
-		node := func(name string) *networkv1.HostSubnet {
-			return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name}
-		}
 		client := networkfake.NewClientset(netNamespace("shop", 100), o, node("n1"), node("n2"))
 		s := &statuses{of: map[string]egressstatus.Status{"shop/a": {Nodes: map[string]*egressstatus.Node{"n1": {}, "n2": {}, "deleted": {}}}}}
 		c, policies, netNamespaces, hostSubnets := newController(t, client, s, record.NewFakeRecorder(100))
