@@ -17,17 +17,18 @@ import (
 // Unknown is the table or the priority of an Emitter that is no constant.
 const Unknown = -1
 
-// Emitter is a statement of package pipeline that emits flows or meters.
+// Emitter is a statement of package pipeline that emits flows, meters or groups.
 type Emitter struct {
 	Position token.Position
 	Func     string // the function that has the statement
-	Meter    bool   // it emits meters, else flows
+	Meter    bool   // it emits meters
+	Group    bool   // it emits groups; with neither, flows
 	Table    int    // or Unknown
 	Priority int    // or Unknown
 	Examples []Example
 }
 
-// Example is a flow or meter in the comment above an emitter, as `ovs-ofctl` prints it.
+// Example is a flow, meter or group in the comment above an emitter, as `ovs-ofctl` prints it.
 type Example struct {
 	Position token.Position
 	Text     string
@@ -71,8 +72,8 @@ func (noImports) Import(string) (*types.Package, error) {
 	return nil, errors.New("imports are not resolved")
 }
 
-// Emitters returns the statements of package pipeline that call State.add or RulePart.add, or append to State.Meters, in the order of the sources.
-// stray are the flows in comments that are not above such a statement.
+// Emitters returns the statements of package pipeline that call State.add or RulePart.add, or append to State.Meters or State.Groups, in the order of the
+// sources. stray are the flows in comments that are not above such a statement.
 func (p *Package) Emitters() (emitters []Emitter, stray []Example) {
 	for _, file := range p.files {
 		above := map[int][]Example{} // by the line below the comment
@@ -121,8 +122,10 @@ func (p *Package) emitter(statement ast.Stmt) (Emitter, bool) {
 		}
 		return e, true
 	case *ast.AssignStmt:
-		e.Meter = true
-		return e, len(s.Lhs) == 1 && selected(s.Lhs[0]) == "Meters"
+		if len(s.Lhs) == 1 {
+			e.Meter, e.Group = selected(s.Lhs[0]) == "Meters", selected(s.Lhs[0]) == "Groups"
+		}
+		return e, e.Meter || e.Group
 	}
 	return e, false
 }
@@ -145,20 +148,21 @@ func (p *Package) number(e ast.Expr) int {
 	return Unknown
 }
 
-// The lines of a comment that are a flow or a meter. A longer one continues in lines that are indented.
+// The lines of a comment that are a flow, a meter or a group. A longer one continues in lines that are indented.
 const (
 	flowPrefix      = "// table="
 	meterPrefix     = "// meter="
+	groupPrefix     = "// group="
 	continuedPrefix = "//     "
 )
 
-// examples returns the flows and meters in a comment.
+// examples returns the flows, meters and groups in a comment.
 func (p *Package) examples(group *ast.CommentGroup) []Example {
 	var examples []Example
 	inside := false
 	for _, c := range group.List {
 		switch {
-		case strings.HasPrefix(c.Text, flowPrefix), strings.HasPrefix(c.Text, meterPrefix):
+		case strings.HasPrefix(c.Text, flowPrefix), strings.HasPrefix(c.Text, meterPrefix), strings.HasPrefix(c.Text, groupPrefix):
 			examples = append(examples, Example{p.fset.Position(c.Pos()), strings.TrimPrefix(c.Text, "// ")})
 			inside = true
 		case inside && strings.HasPrefix(c.Text, continuedPrefix):

@@ -63,6 +63,10 @@ func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
 	if len(f.Endpoints) == 0 {
 		return
 	}
+	// group=tcp/172.30.0.10:80,type=select,bucket=weight=1,actions=load:0xa800005->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
+	//     bucket=weight=21,actions=load:0xa800005->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
+	//     bucket=weight=21,actions=load:0xa810007->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
+	//     bucket=weight=21,actions=load:0xc0000207->NXM_NX_REG8[],load:0x50->NXM_NX_REG9[],resubmit(,67)
 	s.Groups = append(s.Groups, Group{Name: f.String(), Buckets: f.buckets(n.slotsOf(len(f.Endpoints)))})
 	if f.Affinity > 0 {
 		// table=65,priority=100,tcp,reg8=0,nw_dst=172.30.0.10,tp_dst=443,actions=group:tcp/172.30.0.10:443

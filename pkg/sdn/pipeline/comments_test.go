@@ -14,7 +14,7 @@ import (
 // minEmitters guards the test against a parser that no longer recognizes emitters.
 const minEmitters = 150
 
-// TestFlowComments checks that each statement that emits a flow or meter has an example of it above, which a golden file contains.
+// TestFlowComments checks that each statement that emits a flow, meter or group has an example of it above, which a golden file contains.
 func TestFlowComments(t *testing.T) {
 	source, err := reference.Parse(".")
 	if err != nil {
@@ -25,12 +25,12 @@ func TestFlowComments(t *testing.T) {
 		t.Errorf("got %d statements that emit flows, want at least %d: correct Emitters in test/reference", len(emitters), minEmitters)
 	}
 	for _, e := range stray {
-		t.Errorf("%s: the comment shows a flow, but no statement that emits flows follows: move it directly above the call of add, or delete it", e.Position)
+		t.Errorf("%s: the comment shows a flow, meter or group, but no statement that emits it follows: move it directly above that, or delete it", e.Position)
 	}
 	golden := goldenLines(t)
 	for _, e := range emitters {
 		if len(e.Examples) == 0 {
-			t.Errorf("%s: the comment above has no flow: write there one that this statement emits, from testdata/*.flows (`// table=…`, `// meter=…`); "+
+			t.Errorf("%s: the comment above has no flow, meter or group: write there one that this statement emits, from testdata/*.flows (`// table=…`, `// meter=…`, `// group=…`); "+
 				"if there is none, add a case to goldenStates, and run `go test ./pkg/sdn/pipeline -update`%s", e.Position, candidates(golden, prefix(e)))
 		}
 		for _, example := range e.Examples {
@@ -56,6 +56,8 @@ func prefix(e reference.Emitter) string {
 	switch {
 	case e.Meter:
 		return "meter="
+	case e.Group:
+		return "group="
 	case e.Table == reference.Unknown:
 		return "table="
 	case e.Priority == reference.Unknown:
@@ -64,7 +66,7 @@ func prefix(e reference.Emitter) string {
 	return fmt.Sprintf("table=%d,priority=%d,", e.Table, e.Priority)
 }
 
-// goldenLines returns the flows and meters of all golden files, each once.
+// goldenLines returns the flows, meters and groups of all golden files, each once.
 func goldenLines(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.flows")
