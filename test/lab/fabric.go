@@ -132,7 +132,7 @@ func ensureNetNS(name string) error {
 	if ns.IsNSorErr(path) == nil {
 		return nil
 	}
-	if err := os.MkdirAll(machine.NetNSDir, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(machine.NetNSDir, 0o755), shareNetNSDir()); err != nil {
 		return fmt.Errorf("make the network namespace %s: %w", name, err)
 	}
 	if err := os.WriteFile(path, nil, 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -152,6 +152,20 @@ func ensureNetNS(name string) error {
 		return fmt.Errorf("make the network namespace %s: %w", name, err)
 	}
 	return nil
+}
+
+// shareNetNSDir makes the folder of network namespaces a shared mount, as ip-netns(8) does. Otherwise the first `ip netns add` of another program would mount the folder
+// over itself: the namespaces that it has by then remain mounted below, and can't be removed (EBUSY).
+func shareNetNSDir() error {
+	share := func() error { return unix.Mount("", machine.NetNSDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	err := share()
+	if !errors.Is(err, unix.EINVAL) { // EINVAL: it is no mount
+		return err
+	}
+	if err := unix.Mount(machine.NetNSDir, machine.NetNSDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return share()
 }
 
 func removeNetNS(name string) error {
