@@ -35,7 +35,7 @@ func writers() map[string][]string {
 		"SetTunnelNeighbour": {"tunnelneighbours"},
 
 		// The kernel's connections.
-		"netlinksafe.ConntrackDeleteFilters": {"hostports"}, // those of host ports in zone 0, which is the host's
+		"netlinksafe.ConntrackDeleteFilters": {"hostports", "servicenat"}, // in zone 0, which is the host's
 	}
 }
 

@@ -20,6 +20,9 @@ type Statistics struct {
 
 	LastWrite time.Time // of changes, or of all flows, that succeeded; zero: none
 	LastAudit time.Time // comparison of all flows that succeeded; zero: none
+
+	// PendingSince is the time since which the switch lacks a part of the desired state that it has not rejected, with all changes that have arrived since; zero: none.
+	PendingSince time.Time
 }
 
 // Statistics returns the current statistics.
@@ -27,7 +30,7 @@ func (s *Store) Statistics() Statistics {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.counters
-	st.Drift, st.Refused = s.drift, len(s.refused)
+	st.Drift, st.Refused, st.PendingSince = s.drift, len(s.refused), s.pending.since()
 	installed := s.table.installed
 	st.Flows, st.Groups, st.Meters = int(installed[kindFlow].Load()), int(installed[kindGroup].Load()), int(installed[kindMeter].Load())
 	return st

@@ -46,6 +46,7 @@ type Store struct {
 	refused  map[pipeline.Owner]refusedState
 	failure  error      // of the last write
 	counters Statistics // only the counters
+	pending  pending
 
 	changed chan struct{} // the queue or revoked is not empty
 	resync  chan struct{} // a replacement was requested
@@ -139,6 +140,7 @@ func (s *Store) enqueue(commit *Commit, wanted state) {
 	c := &change{owner: owner, new: wanted, commits: []*Commit{commit}}
 	s.queue = append(s.queue, c)
 	s.queued[owner] = c
+	mark(&s.pending.queued)
 	signal(s.changed)
 }
 
@@ -148,6 +150,7 @@ func (s *Store) Resync() {
 	defer s.mu.Unlock()
 	s.resyncs++
 	s.required = s.resyncs
+	mark(&s.pending.replaced)
 	signal(s.resync)
 }
 
@@ -157,6 +160,7 @@ func (s *Store) FlowsLost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.required = s.resyncs + 1
+	mark(&s.pending.replaced)
 }
 
 // signal sends to a channel of capacity 1, unless a value is pending.

@@ -48,6 +48,7 @@ func (s *Store) write(ctx context.Context) error {
 		s.required = s.resyncs
 		s.revoked.merge(revoked)
 	}
+	s.pending.end(start, len(rest) > 0, s.required > s.synced, full && err == nil)
 	for _, c := range ended {
 		c.complete()
 	}
@@ -71,6 +72,7 @@ func (s *Store) take() (changes []*change, revoked revocations, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
+	s.pending.take()
 	changes, s.queue = s.queue, nil
 	clear(s.queued)
 	s.writing = make(map[pipeline.Owner]bool, len(changes))
