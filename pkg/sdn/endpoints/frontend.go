@@ -8,7 +8,7 @@ type FrontendKind uint8
 // Kinds of frontends.
 const (
 	ClusterIP    FrontendKind = iota // for clients in the cluster: PortSelection.Internal
-	LoadBalancer                     // status.loadBalancer, limited to Service.SourceRanges: PortSelection.External
+	LoadBalancer                     // status.loadBalancer, limited to Service.SourceRanges, or closed by NoSources: PortSelection.External
 	ExternalIP                       // spec.externalIPs: PortSelection.External
 	NodePort                         // the addresses of nodes: PortSelection.External
 )

@@ -18,6 +18,7 @@ const (
 	InvalidProtocol     ProblemKind = "InvalidProtocol"     // is not TCP, UDP or SCTP
 	DuplicatePort       ProblemKind = "DuplicatePort"       // an earlier port of the Service has the protocol and number
 	InvalidSourceRange  ProblemKind = "InvalidSourceRange"  // is no IP range
+	NoSourceRange       ProblemKind = "NoSourceRange"       // no entry of the list is an IPv4 range, so that no client may use the Service
 	InvalidHealthCheck  ProblemKind = "InvalidHealthCheck"  // healthCheckNodePort is missing or not in 1 to 65535
 	InvalidAffinityTime ProblemKind = "InvalidAffinityTime" // the timeout of session affinity is not in 1 to 86400 s
 	TooManyEndpoints    ProblemKind = "TooManyEndpoints"    // the Service has more endpoints than are used
@@ -52,6 +53,8 @@ func (k ProblemKind) message() string {
 		return "with the same protocol is an earlier port too, and is ignored; remove one of them"
 	case InvalidSourceRange:
 		return "is no IP range and is ignored; set ADDRESS/BITS, such as 192.0.2.0/24"
+	case NoSourceRange:
+		return "and further entries are no IPv4 ranges, and no client reaches the addresses of load balancers; add one, such as 192.0.2.0/24"
 	case InvalidHealthCheck:
 		return "is no port, and load balancers cannot check nodes; set a number from 1 to 65535"
 	case InvalidAffinityTime:

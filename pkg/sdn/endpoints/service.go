@@ -35,8 +35,11 @@ type Service struct {
 	// LoadBalancerIPs are the valid IPv4 addresses of status.loadBalancer with ipMode VIP, the default, each once.
 	LoadBalancerIPs []netip.Addr
 
-	// SourceRanges are the clients that may use LoadBalancerIPs. None: all clients, as for a list that includes 0.0.0.0/0.
+	// SourceRanges are the clients that may use LoadBalancerIPs, sorted and disjoint. None: all clients, as for a list that includes 0.0.0.0/0, unless NoSources.
 	SourceRanges []netip.Prefix
+
+	// NoSources is true if the list of clients has no valid IPv4 range: no client may use LoadBalancerIPs.
+	NoSources bool
 
 	// Ports are the valid ports, in the order of the Service. Each protocol and number occurs once.
 	Ports []ServicePort
@@ -200,8 +203,10 @@ func (s *Service) addresses(path string, texts []string) []netip.Addr {
 	return out
 }
 
-// setSourceRanges sets the valid IPv4 ranges. Without one, and with 0.0.0.0/0, all clients are allowed.
+// setSourceRanges sets the valid IPv4 ranges, without those that another one contains. Without a list, and with 0.0.0.0/0, all clients are allowed. kube-proxy allows
+// all clients of IPv4, too, if the list has no range of IPv4: here it has no client.
 func (s *Service) setSourceRanges(texts []string) {
+	var valid []netip.Prefix
 	for i, text := range texts {
 		text = strings.TrimSpace(text) // which the API allows
 		p, ok := parsePrefix(text)
@@ -210,12 +215,19 @@ func (s *Service) setSourceRanges(texts []string) {
 		case !ok:
 			s.Problems.add(InvalidSourceRange, text, "spec.loadBalancerSourceRanges[%d]", i)
 		default:
+			valid = append(valid, p)
+		}
+	}
+	if s.NoSources = len(texts) > 0 && len(valid) == 0; s.NoSources && len(s.LoadBalancerIPs) > 0 {
+		s.Problems.add(NoSourceRange, texts[0], "spec.loadBalancerSourceRanges")
+	}
+	slices.SortFunc(valid, netip.Prefix.Compare) // a range precedes those that it contains
+	for _, p := range valid {
+		if n := len(s.SourceRanges); n == 0 || !s.SourceRanges[n-1].Overlaps(p) {
 			s.SourceRanges = append(s.SourceRanges, p)
 		}
 	}
-	slices.SortFunc(s.SourceRanges, netip.Prefix.Compare)
-	s.SourceRanges = slices.Compact(s.SourceRanges)
-	if len(s.SourceRanges) > 0 && s.SourceRanges[0].Bits() == 0 { // 0.0.0.0/0 is sorted first
+	if len(s.SourceRanges) > 0 && s.SourceRanges[0].Bits() == 0 {
 		s.SourceRanges = nil
 	}
 }

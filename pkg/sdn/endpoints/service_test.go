@@ -113,6 +113,20 @@ func TestNewService_externalAddresses(t *testing.T) {
 	}
 }
 
+// TestNewService_unusableAddresses: a Service does not take packets to addresses that each host has, or that are of no single host.
+func TestNewService_unusableAddresses(t *testing.T) {
+	for _, addr := range []string{"0.0.0.0", "127.0.0.1", "127.255.0.9", "169.254.169.254", "224.0.0.1", "239.1.2.3", "255.255.255.255", "::ffff:127.0.0.1"} {
+		s := NewService(apiService(func(s *corev1.Service) {
+			s.Spec.ExternalIPs = []string{addr}
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr}}
+		}))
+		want := "UnusableAddress spec.externalIPs[0], UnusableAddress status.loadBalancer.ingress[0].ip"
+		if got := kinds(s.Problems); len(s.ExternalIPs)+len(s.LoadBalancerIPs) > 0 || got != want {
+			t.Errorf("%s: got addresses %v and %v, problems %q, want none and %q", addr, s.ExternalIPs, s.LoadBalancerIPs, got, want)
+		}
+	}
+}
+
 func TestNewService_boundsAddressesAndPorts(t *testing.T) {
 	s := NewService(apiService(func(s *corev1.Service) {
 		s.Spec.Ports = nil
@@ -137,14 +151,24 @@ func TestNewService_sourceRanges(t *testing.T) {
 		{"none", nil, "[]", 0},
 		{"sorted, spaces and duplicates removed", []string{" 192.0.2.0/24 ", "10.0.0.0/8", "192.0.2.9/24"}, "[10.0.0.0/8 192.0.2.0/24]", 0},
 		{"all clients", []string{"192.0.2.0/24", "0.0.0.0/0"}, "[]", 0},
+		{"contained ranges removed", []string{"10.1.2.0/24", "192.0.2.0/25", "10.1.0.0/16", "10.0.0.0/8", "192.0.2.128/25", "10.255.0.0/16"},
+			"[10.0.0.0/8 192.0.2.0/25 192.0.2.128/25]", 0},
 		{"IPv6", []string{"2001:db8::/32", "192.0.2.0/24"}, "[192.0.2.0/24]", 0},
-		{"IPv6 only allows all IPv4 clients", []string{"2001:db8::/32"}, "[]", 0},
+		{"IPv6 only", []string{"2001:db8::/32"}, "no clients", 1},
 		{"invalid", []string{"192.0.2.0", "192.0.2.0/24", ""}, "[192.0.2.0/24]", 1},
-		{"invalid only allows all clients", []string{"x"}, "[]", 1},
+		{"invalid only", []string{"x"}, "no clients", 2},
+		{"empty only", []string{" "}, "no clients", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := NewService(apiService(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = c.ranges }))
-			if got := fmt.Sprint(s.SourceRanges); got != c.want || s.Problems.Total != c.problems {
+			s := NewService(apiService(func(s *corev1.Service) {
+				s.Spec.LoadBalancerSourceRanges = c.ranges
+				s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+			}))
+			got := fmt.Sprint(s.SourceRanges)
+			if s.NoSources && len(s.SourceRanges) == 0 {
+				got = "no clients"
+			}
+			if got != c.want || s.Problems.Total != c.problems {
 				t.Errorf("got %s, problems %v, want %s, %d problems", got, s.Problems, c.want, c.problems)
 			}
 		})

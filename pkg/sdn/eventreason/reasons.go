@@ -57,9 +57,20 @@ const (
 	// Warning on Node: the cluster's services are outside of the service network.
 	ServiceNetworkMismatch = "ServiceNetworkMismatch"
 
-	// Warning on Node: with --service-proxy=ovs, a part of a service has no effect on this node: node ports, external IPs and load balancer addresses; SCTP ports on
-	// the userspace datapath; session affinity timeouts above 65,535 s. One Event names one of the services and their number.
+	// Warning on Node: with --service-proxy=ovs, a part of a service has no effect on this node: external IPs and load balancer addresses in the pod or service
+	// network, with the API server's address and port, of another service, with UDP or SCTP ports above 32767 (external IPs), or beyond 1,024 of a service; these and
+	// node ports for other clients than pods, if the host lacks nftables; load balancer addresses without an IPv4 source range, or whose ranges would need more than
+	// 4,096 flows of a service, which are closed; SCTP ports on the userspace datapath; session affinity timeouts above 65,535 s, and affinity of more than 8,192
+	// combinations of address, port and endpoint of a service. One Event names one of the services and their number.
 	ServiceLimited = "ServiceLimited"
+
+	// Warning on Node: with --service-proxy=ovs, net.ipv4.ip_local_port_range of the host begins below 32768. Replies to the node's own connections from lower ports
+	// may be lost: clients outside of services whose endpoints are on other nodes get these ports of the node. One for each range.
+	LocalPortsOverlap = "LocalPortsOverlap"
+
+	// Warning on Service or Node: with --service-proxy=ovs, the agent can't open the Service's healthCheckNodePort or, on the Node, the port of
+	// --service-healthz-bind-address, as while a program of the node uses it; the agent tries again. Load balancers get no answer of the node there.
+	HealthCheckPortFailed = "HealthCheckPortFailed"
 
 	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
 	HostPortsRestored = "HostPortsRestored"
@@ -69,6 +80,12 @@ const (
 
 	// Warning on Node: a Service, or a program of the node, uses the host port of a running pod, which gets the packets.
 	HostPortConflict = "HostPortConflict"
+
+	// Warning on Node: with --service-proxy=ovs, another program deleted nftables rules of node ports, external IPs and load balancer addresses, and they are restored.
+	ServiceRulesRestored = "ServiceRulesRestored"
+
+	// Warning on Node: with --service-proxy=ovs, nftables rules of node ports, external IPs and load balancer addresses can't be written; the agent retries.
+	ServiceRulesFailed = "ServiceRulesFailed"
 
 	// Warning on Node: the node's HostSubnet has an egress IP that this host can't place: it lies in no network of the host, or is in use. Namespaces that have the IP can't
 	// send packets to outside with it.

@@ -1,0 +1,126 @@
+package servicenat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+)
+
+// changedKeys are the frontends of UDP whose target changed.
+type changedKeys map[key]struct{}
+
+// target returns to which address connections are translated; invalid: to none, as without a frontend.
+func (f *Frontend) target() netip.AddrPort {
+	if f == nil || f.Verdict != endpoints.Forward {
+		return netip.AddrPort{}
+	}
+	return f.To
+}
+
+// add adds a frontend of UDP if its target differs from the previous one.
+func (all changedKeys) add(k key, old, current *Frontend) {
+	if k.protocol == corev1.ProtocolUDP && old.target() != current.target() {
+		all[k] = struct{}{}
+	}
+}
+
+// conntrackFilter is a filter of the host's conntrack entries, which have zone 0: those in other zones belong to the switch.
+type conntrackFilter func(*netlink.ConntrackFlow) bool
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (f conntrackFilter) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	return c.Zone == 0 && f(c)
+}
+
+// flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry.
+func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
+	if len(changed) == 0 {
+		return
+	}
+	local, err := w.localAddrs()
+	err = errors.Join(err, w.flush(w.stale(changed, local)))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to flush UDP connections of services", "effect", "clients that send continuously do not reach changed services")
+	}
+}
+
+// stale returns a filter of connections to the changed frontends whose translation differs. Those that other programs have translated remain, and those that the rules
+// do not translate: of pods, and of the node to an address of a tenant.
+func (w *writer) stale(changed changedKeys, local []netip.Addr) conntrackFilter {
+	return func(c *netlink.ConntrackFlow) bool {
+		if c.Forward.Protocol != unix.IPPROTO_UDP {
+			return false
+		}
+		to := netip.AddrPortFrom(toAddr(c.Forward.DstIP), c.Forward.DstPort)
+		translated := netip.AddrPortFrom(toAddr(c.Reverse.SrcIP), c.Reverse.SrcPort)
+		wanted, ok := w.wanted(to, changed, slices.Contains(local, to.Addr()))
+		if !ok || translated == wanted.target() {
+			return false
+		}
+		if w.options.ServiceNetwork.Contains(translated.Addr()) {
+			return true
+		}
+		from := toAddr(c.Forward.SrcIP)
+		if slices.ContainsFunc(w.options.ClusterNetworks, func(p netip.Prefix) bool { return p.Contains(from) }) {
+			return false
+		}
+		if wanted != nil && wanted.TenantAddress && (slices.Contains(local, from) || slices.Contains(local, to.Addr())) {
+			return false
+		}
+		return translated == to && wanted.target().IsValid()
+	}
+}
+
+// wanted returns the frontend of UDP to an address; nil: none. ok is false if no frontend on which this depends has changed. Node ports precede addresses.
+func (w *writer) wanted(to netip.AddrPort, changed changedKeys, isLocal bool) (wanted *Frontend, ok bool) {
+	keys := []key{{to.Addr(), corev1.ProtocolUDP, to.Port()}}
+	if isLocal {
+		keys = []key{{protocol: corev1.ProtocolUDP, port: to.Port()}, keys[0]}
+	}
+	for _, k := range keys {
+		_, isChanged := changed[k]
+		ok = ok || isChanged
+		if f := w.written[k]; f != nil {
+			return f, ok
+		}
+	}
+	return nil, ok
+}
+
+func flushConnections(match conntrackFilter) error {
+	if _, err := netlinksafe.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, match); err != nil {
+		return fmt.Errorf("flush UDP connections: %w", err)
+	}
+	return nil
+}
+
+func toAddr(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}
+
+// nodeAddrs returns the node's IPv4 addresses that have node ports.
+func nodeAddrs() ([]netip.Addr, error) {
+	all, err := netlinksafe.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	addrs := make([]netip.Addr, 0, len(all))
+	for _, a := range all {
+		if addr := toAddr(a.IP); !addr.IsLoopback() {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
+}

@@ -1,0 +1,142 @@
+package servicenat
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/test/await"
+)
+
+func udp(f Frontend) Frontend {
+	f.Protocol = corev1.ProtocolUDP
+	return f
+}
+
+// Only connections of the host whose translation the change concerns are flushed.
+func TestTranslator_flushUDP(t *testing.T) {
+	const web, other = "172.30.0.10:80", "172.30.0.11:80"
+	flowFrom := func(from, to, by string) *netlink.ConntrackFlow {
+		original, reply := netip.MustParseAddrPort(to), netip.MustParseAddrPort(by)
+		return &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(from), DstIP: original.Addr().AsSlice(), DstPort: original.Port()},
+			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: reply.Addr().AsSlice(), SrcPort: reply.Port()},
+		}
+	}
+	flow := func(to, by string) *netlink.ConntrackFlow { return flowFrom(clientIP, to, by) }
+	tenants := udp(external("203.0.113.7", forward))
+	tenants.TenantAddress = true
+	tcp, switched := flow(nodeIP+":1", nodeIP+":1"), flow(nodeIP+":1", nodeIP+":1")
+	tcp.Forward.Protocol, switched.Zone = unix.IPPROTO_TCP, 7
+	for name, tc := range map[string]struct {
+		flow           *netlink.ConntrackFlow
+		added, deleted bool // flushed after the frontends were added, and deleted
+	}{
+		"node port, not translated":        {flow(nodeIP+":1", nodeIP+":1"), true, false},
+		"node port, translated":            {flow(nodeIP+":1", web), false, true},
+		"node port, previous cluster IP":   {flow(nodeIP+":1", other), true, true},
+		"node port, by another program":    {flow(nodeIP+":1", "10.128.0.5:53"), false, false},
+		"another port":                     {flow(nodeIP+":2", nodeIP+":2"), false, false},
+		"port of another host":             {flow("192.0.2.11:1", "192.0.2.11:1"), false, false},
+		"external address, not translated": {flow("203.0.113.5:80", "203.0.113.5:80"), true, false},
+		"external address, translated":     {flow("203.0.113.5:80", web), false, true},
+		"of a pod, not translated":         {flowFrom("10.128.0.5", "203.0.113.5:80", "203.0.113.5:80"), false, false},
+		"tenant's address":                 {flow("203.0.113.7:80", "203.0.113.7:80"), true, false},
+		"tenant's address, of the node":    {flowFrom(nodeIP, "203.0.113.7:80", "203.0.113.7:80"), false, false},
+		"rejected":                         {flow("203.0.113.6:80", "203.0.113.6:80"), false, false},
+		"tcp":                              {tcp, false, false},
+		"in the switch":                    {switched, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture()
+				f.start(t)
+				want := func(flushes int, flushed bool) {
+					t.Helper()
+					if len(f.flushes) != flushes {
+						t.Fatalf("got %d flushes, want %d", len(f.flushes), flushes)
+					}
+					if got := f.flushes[flushes-1].MatchConntrackFlow(tc.flow); got != flushed {
+						t.Errorf("flush %d: got %t, want %t", flushes, got, flushed)
+					}
+				}
+				f.set("a", nodePort(1, forward)) // TCP
+				frontends := []Frontend{udp(nodePort(1, forward)), udp(external("203.0.113.5", forward)), udp(external("203.0.113.6", reject)), tenants}
+				f.set("b", frontends...)
+				want(1, tc.added)
+				f.set("b", append(frontends, nodePort(2, forward))...) // the same UDP
+				want(1, tc.added)
+				f.set("b")
+				want(2, tc.deleted)
+			})
+		})
+	}
+}
+
+// A node port gets the connections to its port of the node's address before an external IP that is the same.
+func TestTranslator_flushUDPOfNodePort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture()
+		f.start(t)
+		flow := &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, DstIP: net.ParseIP(nodeIP), DstPort: 80},
+			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP("172.30.0.10"), SrcPort: 80}, // by the external IP
+		}
+		own := udp(nodePort(80, forward))
+		own.To = netip.MustParseAddrPort("172.30.0.11:80")
+		f.set("a", udp(external(nodeIP, forward)))
+		for i, step := range []struct {
+			frontends []Frontend
+			flushed   bool
+		}{{[]Frontend{own}, true}, {[]Frontend{udp(nodePort(80, reject))}, true}, {[]Frontend{own}, true}, {nil, false}} {
+			f.set("b", step.frontends...)
+			if got := f.flushes[len(f.flushes)-1].MatchConntrackFlow(flow); got != step.flushed || len(f.flushes) != i+2 {
+				t.Errorf("step %d: got %t in %d flushes, want %t", i, got, len(f.flushes), step.flushed)
+			}
+		}
+	})
+}
+
+// A client that sends UDP before the service exists, and goes on, reaches it then.
+func TestRules_udp(t *testing.T) {
+	h := newHost(t)
+	listen := func(netns ns.NetNS, addr string) net.PacketConn {
+		var conn net.PacketConn
+		must(t, netns.Do(func(ns.NetNS) (err error) {
+			conn, err = net.ListenPacket("udp4", addr)
+			return err
+		}))
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	server, before, client := listen(h.switched, "172.30.0.10:80"), listen(h.node, nodeIP+":30080"), listen(h.client, clientIP+":5000")
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(nodeIP + ":30080"))
+	receive := func(conn net.PacketConn) {
+		t.Helper()
+		await.OK(t, await.PacketTime, func(context.Context) error {
+			if _, err := client.WriteTo([]byte("hello"), to); err != nil {
+				return err
+			}
+			must(t, conn.SetReadDeadline(time.Now().Add(time.Second)))
+			_, from, err := conn.ReadFrom(make([]byte, 100))
+			if err == nil && from.String() != clientIP+":5000" {
+				return errors.New("got a packet from " + from.String())
+			}
+			return err
+		})
+	}
+	receive(before)
+	h.Set("a", []Frontend{udp(nodePort(30080, forward))})
+	receive(server)
+	h.Set("a", nil)
+	receive(before)
+}
