@@ -174,6 +174,7 @@ func TestAgentWritesOnlyWhatConcernsItsOwnNode(t *testing.T) {
 
 			allowed("create an Event on its Node", createEvent(event("own", "ovsdn-node", "node1", "Node", "node1"))),
 			allowed("create an Event on a pod", createEvent(event("pod", "ovsdn-node", "node1", "Pod", "p"))),
+			allowed("create an Event on a Service", createEvent(event("service", "ovsdn-node", "node1", "Service", "s"))),
 			allowed("create an Event on an EgressNetworkPolicy", createEvent(event("egress-policy", "ovsdn-node", "node1", "EgressNetworkPolicy", "default"))),
 			allowed("update its Event", patchEvent("own")),
 			refused("create an Event on another Node", createEvent(event("other", "ovsdn-node", "node1", "Node", "node2"))),

@@ -16,8 +16,8 @@ import (
 // for plugins.)
 const ErrHostPortTaken uint = 101
 
-// reservedPorts are TCP ports of programs of nodes, which may not run when a pod asks for them: sshd, etcd, the API server, kubelet, kube-proxy,
-// kube-controller-manager, kube-scheduler, and the controller's and agent's defaults.
+// reservedPorts are TCP ports of programs of nodes, which may not run when a pod asks for them: sshd, etcd, the API server, kubelet, kube-proxy or the
+// agent in its place, kube-controller-manager, kube-scheduler, and the controller's and agent's defaults.
 func reservedPorts() []int {
 	return []int{22, 2379, 2380, 6443, 10249, 10250, 10256, 10257, 10259, 9410, 9411, 9446, 9447}
 }

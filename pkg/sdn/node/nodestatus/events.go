@@ -17,7 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
 )
 
-// Reporter writes Events on the Node, pods and EgressNetworkPolicies.
+// Reporter writes Events on the Node, pods, Services and EgressNetworkPolicies.
 type Reporter struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
@@ -78,6 +78,12 @@ func (r *Reporter) WarnNode(reason, message string) {
 // WarnPod writes a Warning Event on the pod.
 func (r *Reporter) WarnPod(p sandbox.Pod, reason, message string) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
+	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
+}
+
+// WarnService writes a Warning Event on the Service.
+func (r *Reporter) WarnService(namespace, name string, uid types.UID, reason, message string) {
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
 	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
 }
 

@@ -41,6 +41,28 @@ func TestWarnSync(t *testing.T) {
 	}
 }
 
+func TestWarnService(t *testing.T) {
+	client := fake.NewClientset()
+	r := NewReporter(t.Context(), client, "node1")
+	defer r.Stop()
+	r.WarnService("ns", "web", "uid", eventreason.HealthCheckPortFailed, "the port is in use")
+	await.OK(t, 90*time.Second, func(ctx context.Context) error {
+		events, err := client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(events.Items) != 1 {
+			return fmt.Errorf("got %d Events, want one", len(events.Items))
+		}
+		e := events.Items[0]
+		if want := (corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: "ns", Name: "web", UID: "uid"}); e.InvolvedObject != want ||
+			e.Type != corev1.EventTypeWarning || e.Reason != eventreason.HealthCheckPortFailed || e.Message != "the port is in use" {
+			t.Errorf("got Event %+v, want a warning on %v", e, want)
+		}
+		return nil
+	})
+}
+
 // The API server accepts Events about objects with the longest names that it allows, and with the longest messages of the agent.
 func TestEventsOfLongestNames(t *testing.T) {
 	tier.Parallel(t)
