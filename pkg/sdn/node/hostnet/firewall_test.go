@@ -35,7 +35,7 @@ func userspace() FirewallConfig {
 
 func balancedServices() FirewallConfig {
 	c := sourcesEvaluated()
-	c.BalancesServices, c.ServiceNextHop = true, balanced().ServiceNextHop
+	c.BalancesServices, c.ServiceNextHop, c.ServiceOutside = true, balanced().ServiceNextHop, balanced().ServiceOutside
 	return c
 }
 

@@ -132,7 +132,10 @@ func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bo
 
 // isEgressIP reports whether the source of a packet from tun0 is an egress IP: the bridge lets no other foreign source pass.
 func (f *Firewall) isEgressIP(source netip.Addr) bool {
-	return source != f.config.ServiceNextHop && !slices.ContainsFunc(f.config.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(source) })
+	if source == f.config.ServiceNextHop || source == f.config.ServiceOutside {
+		return false
+	}
+	return !slices.ContainsFunc(f.config.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(source) })
 }
 
 // pass lets the packet pass the rules of a built-in chain, until one decides.

@@ -78,7 +78,7 @@ func (t *Tun0) watch() (*watcher, error) {
 	}
 	hop := t.config.ServiceNextHop
 	if hop.IsValid() {
-		wanted = append(wanted, hostPrefix(hop))
+		wanted = append(wanted, hostPrefix(hop), hostPrefix(t.config.ServiceOutside))
 		groups = append(groups, unix.RTNLGRP_NEIGH)
 	}
 	return newWatcher(unix.NETLINK_ROUTE, groups, func(m syscall.NetlinkMessage) bool {

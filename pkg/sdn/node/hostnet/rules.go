@@ -47,10 +47,11 @@ type FirewallConfig struct {
 	// PodDevices is the iptables interface pattern of host veths, for Open vSwitch's userspace datapath; "": none.
 	PodDevices string
 
-	// BalancesServices is for --service-proxy=ovs (balanced.go). It requires ServiceNetwork and ServiceNextHop, an IPv4 address that Tun0Config has, too: the
+	// BalancesServices is for --service-proxy=ovs (balanced.go). It requires ServiceNetwork, and ServiceNextHop, an IPv4 address that Tun0Config has, too: the
 	// switch gives it to packets of the node itself that a service sends to an address of a host, this one or another.
-	BalancesServices bool
-	ServiceNextHop   netip.Addr
+	// To packets of hosts outside it gives ServiceOutside.
+	BalancesServices               bool
+	ServiceNextHop, ServiceOutside netip.Addr
 
 	// HostPorts returns the pods' ports to which host ports lead (hostports.go); nil: none.
 	HostPorts func() []HostPort
@@ -98,18 +99,18 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT", BuiltIn: "INPUT",
 			Comment: "ovsdn: to this node",
-			Rules:   slices.Concat([]Rule{rule(vxlan, "VXLAN from nodes", "ACCEPT")}, c.HostAccess.accept(c.NodeNetworks), c.acceptBalanced()),
+			Rules:   slices.Concat([]Rule{rule(vxlan, "VXLAN from nodes", "ACCEPT")}, c.returnOutside(), c.HostAccess.accept(c.NodeNetworks), c.acceptBalanced()),
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "INPUT-LAST", BuiltIn: "INPUT", Last: true,
 			Comment: "ovsdn: to this node, after its own rules",
-			Rules:   c.HostAccess.drop(),
+			Rules:   c.dropPods(),
 		},
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
 			Comment:   "ovsdn: from and to pods",
-			Rules:     slices.Concat(c.rejectBalanced(rejects()), forwardRules(c, networks), c.forwardBalanced()),
-			Fallbacks: [][]Rule{slices.Concat(c.rejectBalanced([]string{"DROP"}), forwardRules(c, networks), c.forwardBalanced())},
+			Rules:     slices.Concat(c.rejectBalanced(rejects()), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced()),
+			Fallbacks: [][]Rule{slices.Concat(c.rejectBalanced([]string{"DROP"}), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced())},
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
@@ -157,11 +158,11 @@ func tenantRules(c FirewallConfig, networks []string) []Rule {
 		rule(slices.Concat([]string{"-i", Tun0Name}, nodePort, []string{"--ctdir", "REPLY"}), "reply of a pod through a node port", forwarded...))
 }
 
-// notFromPods matches the sources of packets from tun0 that are egress IPs: pods retain theirs, and that of ServiceNextHop is the node itself. Several matches,
-// since a rule can exclude one source only.
+// notFromPods matches the sources of packets from tun0 that are egress IPs: pods retain theirs, and the others are those of the node itself and of hosts outside.
+// Several matches, since a rule can exclude one source only.
 func (c FirewallConfig) notFromPods(networks []string) (match []string) {
 	if c.BalancesServices {
-		networks = append(slices.Clone(networks), c.ServiceNextHop.String())
+		networks = append(slices.Clone(networks), c.ServiceNextHop.String(), c.ServiceOutside.String())
 	}
 	for _, n := range networks {
 		match = append(match, "-m", "conntrack", "!", "--ctorigsrc", n)

@@ -34,6 +34,8 @@ type Tun0Config struct {
 	// resolves each service's address. ServiceNextHopMAC is its MAC.
 	ServiceNextHop    netip.Addr
 	ServiceNextHopMAC net.HardwareAddr
+	// ServiceOutside is another IPv4 address behind ServiceNextHop: the source of packets that hosts outside send to the host through a service.
+	ServiceOutside netip.Addr
 }
 
 // Tun0 reconciles the host's interface tun0.
@@ -222,6 +224,9 @@ func (t *Tun0) wantedRoutes(link netlink.Link) []netlink.Route {
 	if hop.IsValid() {
 		all = append(all, netlink.Route{LinkIndex: link.Attrs().Index, Dst: toIPNet(hostPrefix(hop)), Scope: netlink.SCOPE_LINK, MTU: t.config.MTU.Routes})
 		toServices.Gw, toServices.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)
+		toOutside := toServices
+		toOutside.Dst = toIPNet(hostPrefix(t.config.ServiceOutside))
+		all = append(all, toOutside)
 	}
 	return append(all, toServices)
 }

@@ -82,12 +82,13 @@ func balanced() Tun0Config {
 	c := node1()
 	c.ServiceNextHop = netip.MustParseAddr("169.254.0.11")
 	c.ServiceNextHopMAC = config.MAC(c.ServiceNextHop)
+	c.ServiceOutside = netip.MustParseAddr("169.254.0.12")
 	return c
 }
 
 func balancedState() tun0State {
 	s := node1State()
-	s.Routes = []string{"10.128.0.0/14 scope link", "169.254.0.11 scope link", "172.30.0.0/16 via 169.254.0.11 onlink"}
+	s.Routes = []string{"10.128.0.0/14 scope link", "169.254.0.11 scope link", "169.254.0.12 via 169.254.0.11 onlink", "172.30.0.0/16 via 169.254.0.11 onlink"}
 	s.Neighbours = "169.254.0.11 lladdr 0a:58:a9:fe:00:0b PERMANENT\n"
 	return s
 }
