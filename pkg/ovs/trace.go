@@ -40,7 +40,7 @@ type TraceLookup uint8
 
 // The results of lookups.
 const (
-	LookupNew   TraceLookup = iota // no entry exists
+	LookupNew   TraceLookup = iota // no entry exists; later lookups assume that those before have translated the packet, if they would
 	LookupReply                    // of the side that did not open the connection
 )
 
@@ -74,13 +74,11 @@ func (p TracePacket) TraceArguments() ([]string, error) {
 	fields = append(fields, fmt.Sprintf("dl_src=%s,dl_dst=%s", p.EthSource, p.EthDest), p.transport(),
 		fmt.Sprintf("nw_src=%s,nw_dst=%s,nw_tos=%d,nw_ttl=%d", p.Source, p.Dest, p.DSCP<<dscpShift, traceTTL))
 	arguments := []string{strings.Join(fields, ",")}
-	state := []string{"--ct-next", "trk,new"}
-	switch p.Lookup {
-	case LookupNew:
-	case LookupReply:
-		state[1] = "trk,est,rpl"
+	first, later := "trk,new", "trk,new,snat,dnat" // vswitchd translates, and does not set the flags
+	if p.Lookup == LookupReply {
+		first, later = "trk,est,rpl", "trk,est,rpl"
 	}
-	return append(arguments, slices.Repeat(state, maxLookups)...), nil
+	return append(append(arguments, "--ct-next", first), slices.Repeat([]string{"--ct-next", later}, maxLookups-1)...), nil
 }
 
 func (p TracePacket) validate() error {
