@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
@@ -35,6 +35,9 @@ type balanced struct {
 	closed    bool
 	endpoints []netip.AddrPort
 	bandwidth map[*datapath.Pod]config.Bandwidth
+	external  []compiled.Frontend // more of the service
+	opened    bool                // the hosts translate addresses to the service
+	denied    bool                // an egress firewall denies all hosts to the pods
 
 	selfPolicies *hairpinPolicies // of the first node's pods
 }
@@ -64,12 +67,19 @@ func (b *balanced) compile(t *testing.T, node *datapath.Node) ovs.State {
 	if b.selfPolicies != nil && node == b.Nodes[0] {
 		states, pods = append(states, b.selfPolicies.states(t, n, pods)...), nil
 	}
+	var firewall compiled.EgressFirewall
+	if b.denied {
+		firewall = compiled.EgressFirewall{ID: 1, Rules: []compiled.EgressFirewallRule{{To: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Deny: true}}}
+		states = append(states, firewall.Compile(compiled.EgressVerdicts{}).State())
+	}
 	for _, p := range pods {
 		vnid, ok := b.pods[p]
 		if !ok {
 			vnid = b.vnid
 		}
-		states = append(states, n.Pod(compiled.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p], Bandwidth: b.bandwidth[p]}))
+		states = append(states, n.Pod(compiled.Pod{
+			OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, VNID: vnid, Policies: b.policies[p], Bandwidth: b.bandwidth[p], EgressFirewall: firewall.ID,
+		}))
 	}
 	for _, peer := range b.Nodes {
 		if peer != node {
@@ -86,6 +96,13 @@ func (b *balanced) service() compiled.BalancedService {
 			Addr: vip(port).Addr(), Protocol: protocol, Port: port, Endpoints: b.endpoints, Closed: b.closed, Affinity: b.affinity,
 		})
 	}
+	if b.opened {
+		for _, f := range svc.Frontends {
+			f.Kind = compiled.FromOutside
+			svc.Frontends = append(svc.Frontends, f)
+		}
+	}
+	svc.Frontends = append(svc.Frontends, b.external...)
 	return svc
 }
 
@@ -98,7 +115,6 @@ func numbered(states []compiled.State) ovs.State {
 			numbers[g.Name] = uint32(len(all.Groups)) + 1 //nolint:gosec // few
 			all.Groups = append(all.Groups, ovs.Group{ID: numbers[g.Name], Buckets: g.Buckets})
 		}
-		var flows []*ovs.Flow
 		for _, f := range s.Flows {
 			flow := *f
 			flow.Actions = append([]ovs.Action(nil), f.Actions...)
@@ -107,9 +123,10 @@ func numbered(states []compiled.State) ovs.State {
 					flow.Actions[i] = ovs.ToGroup(numbers[r.Group])
 				}
 			}
-			flows = append(flows, &flow)
+			if !slices.ContainsFunc(all.Flows, func(have *ovs.Flow) bool { return reflect.DeepEqual(have, &flow) }) {
+				all.Flows = append(all.Flows, &flow)
+			}
 		}
-		all.Flows = append(all.Flows, unshared(all.Flows, flows)...)
 		all.Meters = append(all.Meters, s.Meters...)
 	}
 	return all
@@ -130,20 +147,6 @@ func write(t *testing.T, node *datapath.Node, want ovs.State) {
 	want.LearnedTable = compiled.AffinityTable
 	if _, err := bridge.Replace(t.Context(), want); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// routeServices gives the nodes the route to services that the agent sets.
-func (c *cluster) routeServices(t *testing.T) {
-	t.Helper()
-	hop := compiled.HairpinNode().String()
-	for _, node := range c.Nodes {
-		node.Sh(t, "ip route add "+hop+" dev tun0", fmt.Sprintf("ip neigh add %s lladdr %s dev tun0", hop, config.MAC(compiled.HairpinNode())),
-			"ip route replace "+datapath.ServiceNetwork+" via "+hop+" dev tun0 onlink",
-			"nft add table ip leaving", "nft add chain ip leaving post '{ type nat hook postrouting priority srcnat; }'",
-			fmt.Sprintf("nft add rule ip leaving post ip saddr '{ %s, %s }' oifname != tun0 masquerade", hop, datapath.ClusterNetwork),
-			"nft add table ip refuse", "nft add chain ip refuse forward '{ type filter hook forward priority 0; }'",
-			"nft add rule ip refuse forward ip daddr "+datapath.ServiceNetwork+" oifname tun0 reject")
 	}
 }
 
@@ -171,6 +174,13 @@ func TestBalancedServices(t *testing.T) {
 			{"spread", testBalancedSpread, subnet},
 			{"one endpoint less", testBalancedOneLess, subnet},
 			{"hairpin addresses", testHairpinAddresses, subnet},
+			{"external addresses", testBalancedExternal, each},
+			{"other ports", testBalancedOtherPorts, subnet},
+			{"from outside", testBalancedFromOutside, each},
+			{"affinity of outside", testBalancedOutsideAffinity, subnet},
+			{"ICMP errors", testBalancedICMPErrors, subnet},
+			{"replies to outside", testBalancedReplies, each},
+			{"node port of an endpoint", testBalancedNodePortOfEndpoint, subnet},
 		} {
 			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {
 				if testing.Short() && test.short != each && test.short != mode {
@@ -272,25 +282,12 @@ func testBalancedRejects(t *testing.T, b *balanced) {
 			t.Errorf("connection to a service without endpoints: got %v, want %v", err, syscall.ECONNREFUSED)
 		}
 	}
+	testBalancedRejectsExternal(t, b)
 	b.closed = true
 	b.install(t)
 	if err := dialError(t, &b.pod(0, 0).Host, vip(80), time.Second); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("connection to a service whose endpoints are elsewhere: got %v, want a timeout", err)
 	}
-}
-
-// dialError returns why a host can't connect to an address.
-func dialError(t *testing.T, from *datapath.Host, to netip.AddrPort, wait time.Duration) error {
-	t.Helper()
-	return from.NS.Do(func(ns.NetNS) error {
-		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		defer cancel()
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp4", to.String())
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err
-	})
 }
 
 // testBalancedRemoved: connections to an endpoint that was removed continue, new ones go to the others.

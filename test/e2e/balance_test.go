@@ -38,6 +38,7 @@ func TestBalancedServices(t *testing.T) {
 		{"DNS", testBalancedDNS},
 		{"API server", func(t *testing.T, x *trio) { testAPIServerProxies(t, x) }},
 		{"no endpoints", testBalancedRejects},
+		{"external addresses", testBalancedExternal},
 		{"policies", testBalancedPolicies},
 		{"rolling restart", testRollingRestart},
 	} {
@@ -78,19 +79,60 @@ func testBalancedDNS(t *testing.T, x *trio) {
 func testBalancedRejects(t *testing.T, x *trio) {
 	addr := x.CreateService(t, x.namespace, "none", servicePort{Protocol: "TCP", Port: 80, Target: 80}, map[string]string{"no": "pod"})
 	for _, from := range []end{x.a.End(), x.nodeEnd(t, x.node2)} {
-		fixture.Eventually(t, fixture.SyncTime, from.Name+" is refused", func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			conn, err := from.NetNS.DialContext(ctx, "tcp4", netip.AddrPortFrom(addr, 80).String())
-			if err == nil {
-				return errors.Join(errors.New("a connection was accepted"), conn.Close())
-			}
-			if !errors.Is(err, syscall.ECONNREFUSED) {
-				return err
-			}
-			return nil
-		})
+		fixture.Eventually(t, fixture.SyncTime, from.Name+" is refused", func(ctx context.Context) error { return refused(ctx, from, netip.AddrPortFrom(addr, 80)) })
 	}
+}
+
+// testBalancedExternal: hosts outside, nodes and pods reach all endpoints of a service on its node port, at each node, and on its external IP, which the host outside
+// routes to a node. Without endpoints they are refused.
+func testBalancedExternal(t *testing.T, x *trio) {
+	external := netip.MustParseAddr("198.51.100.10")
+	x.Expose(t, x.namespace, "external", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
+	set := func(patch string) *corev1.Service {
+		t.Helper()
+		svc, err := x.Kube.CoreV1().Services(x.namespace).Patch(t.Context(), "external", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return svc
+	}
+	svc := set(fmt.Sprintf(`{"spec":{"type":"NodePort","externalIPs":[%q]}}`, external))
+	nodePort := uint16(svc.Spec.Ports[0].NodePort)
+	x.Output(t, lab.Outside, "ip", "route", "replace", external.String(), "via", x.Addr(t, fixture.Node1).String())
+	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
+	all := []netip.AddrPort{
+		netip.AddrPortFrom(x.Addr(t, fixture.Node1), nodePort), netip.AddrPortFrom(x.Addr(t, fixture.Node2), nodePort), netip.AddrPortFrom(external, 80),
+	}
+	clients := []end{outside, x.nodeEnd(t, x.node1), x.a.End(), x.b.End()}
+	for _, from := range clients {
+		for _, to := range all {
+			t.Run(from.Name+" to "+to.String(), func(t *testing.T) {
+				reachesBoth(t, func(ctx context.Context) (string, error) {
+					return fixture.HostnameHTTP(ctx, from.NetNS, to.Addr(), to.Port())
+				})
+			})
+		}
+	}
+	set(`{"spec":{"selector":{"no":"pod"}}}`)
+	for _, from := range clients {
+		for _, to := range all {
+			fixture.Eventually(t, fixture.SyncTime, from.Name+" to "+to.String()+" is refused", func(ctx context.Context) error { return refused(ctx, from, to) })
+		}
+	}
+}
+
+// refused returns an error if a connection is not refused at once.
+func refused(ctx context.Context, from end, to netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := from.NetNS.DialContext(ctx, "tcp4", to.String())
+	if err == nil {
+		return errors.Join(errors.New("a connection was accepted"), conn.Close())
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return nil
 }
 
 // testBalancedPolicies: policies of client and endpoint evaluate the endpoint.

@@ -20,7 +20,7 @@ func others() []string {
 	return []string{
 		"agentmetrics", "apihealth", "br0", "caches", "cniargs", "cnifiles", "cnihandler", "diagnosticsserver", "dnsresolver", "flowstore", "hostnet", "inputs",
 		"installation", "ipam", "keyedlock", "linkmtu", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait", "sandbox",
-		"servingcertificate", "sysctl", "veth", "zonelimits",
+		"servicenat", "servingcertificate", "sysctl", "veth", "zonelimits",
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/test/lab"
 )
@@ -119,6 +120,8 @@ func hostSections(t *testing.T) map[string]string {
 	ports.Add(Code("TCP "+master.Defaults().HealthzAddress), "`/healthz` and `/readyz` of ovsdn-controller (`--healthz-bind-address`)")
 	ports.Add(Code("TCP "+defaults.Metrics.Address), "`/metrics` and `/debug/pprof` of ovsdn-node by HTTPS (`--metrics-bind-address`)")
 	ports.Add(Code("TCP "+master.Defaults().Metrics.Address), "`/metrics` and `/debug/pprof` of ovsdn-controller by HTTPS (`--metrics-bind-address`)")
+	ports.Add(Code("TCP "+servicehealth.DefaultAddress), "`/healthz` and `/livez` of kube-proxy, by ovsdn-node (`--service-proxy=ovs`, `--service-healthz-bind-address`)")
+	ports.Add(Code("TCP :healthCheckNodePort"), "health checks of Services by load balancers (`--service-proxy=ovs`)")
 	return map[string]string{
 		"external-ids": must(t)(ConstantTable("key", ids)),
 		"ovsdb": must(t)(ConstantTable("key", []Named{

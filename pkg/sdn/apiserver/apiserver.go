@@ -3,8 +3,11 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"net/url"
+	"strconv"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,4 +36,22 @@ func Config(kubeconfig, server string) (*rest.Config, error) {
 		c.Host = server
 	}
 	return c, nil
+}
+
+// Address returns the address and port of the API server of a client; false if the client knows it by a host name, which is not resolved.
+func Address(client *rest.Config) (at netip.AddrPort, ok bool) {
+	server, _, err := rest.DefaultServerUrlFor(client)
+	if err != nil {
+		return at, false
+	}
+	addr, err := netip.ParseAddr(server.Hostname())
+	if err != nil {
+		return at, false
+	}
+	defaultPort := map[string]string{"http": "80", "https": "443"}[server.Scheme]
+	port, err := strconv.ParseUint(cmp.Or(server.Port(), defaultPort), 10, 16)
+	if err != nil {
+		return at, false
+	}
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), true
 }

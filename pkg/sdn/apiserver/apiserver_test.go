@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
 )
 
 const kubeconfig = `{apiVersion: v1, kind: Config, current-context: c,
@@ -42,5 +44,26 @@ func TestConfig_errorNamesFlag(t *testing.T) {
 				t.Errorf("got %v, want %s…", err, test.want)
 			}
 		})
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for name, test := range map[string]struct {
+		client rest.Config
+		want   string // none: not known
+	}{
+		"port":                {rest.Config{Host: "https://192.0.2.10:6443"}, "192.0.2.10:6443"},
+		"path":                {rest.Config{Host: "https://192.0.2.10:6443/cluster"}, "192.0.2.10:6443"},
+		"port of HTTPS":       {rest.Config{Host: "https://192.0.2.10"}, "192.0.2.10:443"},
+		"port of HTTP":        {rest.Config{Host: "http://192.0.2.10"}, "192.0.2.10:80"},
+		"no scheme":           {rest.Config{Host: "192.0.2.10:6443"}, "192.0.2.10:6443"},
+		"IPv4 in IPv6":        {rest.Config{Host: "https://[::ffff:192.0.2.10]:6443"}, "192.0.2.10:6443"},
+		"host name":           {rest.Config{Host: "https://api.example:6443"}, ""},
+		"port without number": {rest.Config{Host: "https://192.0.2.10:x"}, ""},
+	} {
+		got, ok := Address(&test.client)
+		if ok != (test.want != "") || ok && got.String() != test.want {
+			t.Errorf("%s: got %v, %v, want %q", name, got, ok, test.want)
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
 )
 
 // ServiceProxy is the program that load-balances services.
@@ -49,6 +50,8 @@ type Config struct {
 	SysctlDir    string       // directory of the host's sysctls; empty: /proc/sys
 	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
 
+	ServiceHealthzAddr string // host:port of /healthz and /livez as kube-proxy serves them, with ServiceProxyOVS only; "0": none
+
 	Metrics metrics.Config // of the server of metrics and profiles
 
 	FlowExport FlowExport // by IPFIX
@@ -76,6 +79,8 @@ func Defaults() Config {
 		IPAMDir:      ipam.DefaultDir,
 		HealthzAddr:  "127.0.0.1:9411",
 		Metrics:      metrics.Config{Address: ":9447"},
+
+		ServiceHealthzAddr: servicehealth.DefaultAddress,
 
 		FlowExport: FlowExport{Sampling: 400, ActiveTimeout: time.Minute, MaxFlows: 8192},
 
@@ -124,6 +129,7 @@ func (c Config) Validate() error {
 	if c.ServiceProxy != ServiceProxyExternal && c.ServiceProxy != ServiceProxyOVS {
 		invalid("--service-proxy=%q: must be external or ovs", c.ServiceProxy)
 	}
+	errs = append(errs, c.validateServiceHealthz())
 	if !c.HostAccess.IsValid() {
 		invalid("--host-access=%q: must be replies, services or all", c.HostAccess)
 	}
@@ -142,6 +148,17 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// validateServiceHealthz refuses an empty address, too: it would be a port that the kernel selects.
+func (c Config) validateServiceHealthz() error {
+	if c.ServiceHealthzAddr == "0" {
+		return nil
+	}
+	if _, err := net.ResolveTCPAddr("tcp", c.ServiceHealthzAddr); err != nil || c.ServiceHealthzAddr == "" {
+		return fmt.Errorf("--service-healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.ServiceHealthzAddr)
+	}
+	return nil
 }
 
 // The range of MTUs in bytes: each host must accept 576, and an IPv4 packet has at most 65,535 (RFC 791).

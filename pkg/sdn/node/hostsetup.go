@@ -29,7 +29,7 @@ func (n *nodeNetwork) setUpBridge(ctx context.Context) (err error) {
 		Sysctls:         a.sysctls(),
 	}
 	if n.node.BalancesServices {
-		tun0.ServiceNextHop, tun0.ServiceNextHopMAC = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode())
+		tun0.ServiceNextHop, tun0.ServiceNextHopMAC, tun0.ServiceOutside = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode()), pipeline.HairpinOutside()
 	}
 	n.tun0 = hostnet.NewTun0(tun0)
 	n.bridge = br0.New(a.bridge, a.Datapath, n.network, n.hostSubnet, n.tun0, n.mtu)
@@ -79,6 +79,7 @@ func (n *nodeNetwork) firewallConfig() hostnet.FirewallConfig {
 		HairpinDSCP:        pipeline.HairpinDSCP,
 		BalancesServices:   n.node.BalancesServices,
 		ServiceNextHop:     pipeline.HairpinNode(),
+		ServiceOutside:     pipeline.HairpinOutside(),
 		PodConnections:     hostnet.PodConnections(sysctl.Dir(a.SysctlDir)),
 		PodDevices:         sandbox.HostVethPattern(a.Datapath),
 		HostPorts:          n.firewallHostPorts,

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/native"
+	"github.com/ovsdn/ovsdn/pkg/sdn/apiserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
@@ -94,6 +96,9 @@ func Run(ctx context.Context, cfg Config, client *rest.Config) error {
 		condition:  nodestatus.NewCondition(kube.CoreV1().Nodes(), cfg.NodeName),
 		cni:        cnihandler.New(),
 	}
+	if addr, ok := apiserver.Address(client); ok {
+		a.apiServers = []netip.AddrPort{addr}
+	}
 	defer a.reporter.Stop()
 	if a.certificates, err = servingcertificate.New(kube, cfg.NodeName); err != nil {
 		return err
@@ -113,6 +118,7 @@ type agent struct {
 	kube       kubernetes.Interface
 	network    networkclient.Interface
 	policies   policyclient.Interface
+	apiServers []netip.AddrPort   // addresses of the API server, unless kube has a host name
 	apiHealth  *apihealth.Monitor // observes kube, network and policies
 	bridge     *native.Native
 	flowBridge *restorewait.Bridge // the bridge, for the flow store

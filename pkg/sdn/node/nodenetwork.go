@@ -15,7 +15,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/agentmetrics"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/br0"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
@@ -36,6 +35,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/podinterface"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pods"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/remotenodes"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/services"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/tunnelneighbours"
@@ -163,7 +163,7 @@ func (n *nodeNetwork) newFeatures(ctx context.Context) error {
 		return err
 	}
 	n.runs = append(n.runs, exceptions.Run)
-	outside, err := n.newServices()
+	outside, err := n.newServices(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,20 +200,16 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 
 // newServices creates the feature of services, and the indexes of the ports that are not free for host ports. It returns the endpoints by which policies evaluate packets to
 // services; nil if they evaluate the translated packets.
-func (n *nodeNetwork) newServices() (outside networkpolicy.OutsideEndpoints, err error) {
+func (n *nodeNetwork) newServices(ctx context.Context) (outside networkpolicy.OutsideEndpoints, err error) {
 	a, objects := n.agent, n.caches.Services.Core().V1().Services()
 	if err := n.caches.IndexHostPorts(); err != nil {
 		return nil, err
 	}
 	if n.node.BalancesServices {
-		b, err := balancer.New(balancer.Options{
-			Node: n.node, NodeName: a.NodeName, Services: objects.Informer(), Slices: n.caches.EndpointSlices, Nodes: n.caches.OwnNode, Store: n.store, Events: a.reporter,
-		})
-		if err != nil {
-			return nil, err
-		}
-		n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run)
-		return nil, nil
+		return nil, n.newBalancer(ctx)
+	}
+	if err := servicenat.Remove(ctx); err != nil { // of an agent with --service-proxy=ovs
+		return nil, err
 	}
 	svcs, err := services.New(services.Options{
 		Node: n.node, Lister: objects.Lister(), Informer: objects.Informer(), Slices: n.caches.EndpointSlices, Store: n.store,

@@ -23,6 +23,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/installation"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sandbox"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/veth"
 )
@@ -92,6 +93,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		{"CNI configuration and plugin", func(context.Context) error { return u.files.Remove() }}, // first, so that no more pods start
 		{"pods' interfaces", u.removePods},
 		{"host ports", u.removeHostPorts},
+		{"rules of services", servicenat.Remove},
 		{"egress rules", func(context.Context) error { return os.RemoveAll(u.egressRulesDir()) }},
 		{"egress IPs", egressaddress.Remove}, // before the firewall, which accepts their packets without conntrack
 		{"firewall", u.removeFirewall},

@@ -106,7 +106,7 @@ func (h *host) setUp(t *testing.T) {
 	mtu := linkmtu.MTU{Link: 1450}
 	tun0 := hostnet.Tun0Config{Subnets: hostSubnet.Subnets, ClusterNetworks: []netip.Prefix{cluster}, ServiceNetwork: services, MTU: mtu, Sysctls: h.config.sysctls()}
 	if h.balancesServices {
-		tun0.ServiceNextHop, tun0.ServiceNextHopMAC = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode())
+		tun0.ServiceNextHop, tun0.ServiceNextHopMAC, tun0.ServiceOutside = pipeline.HairpinNode(), config.MAC(pipeline.HairpinNode()), pipeline.HairpinOutside()
 	}
 	tun := hostnet.NewTun0(tun0)
 	h.in(t, func() error {

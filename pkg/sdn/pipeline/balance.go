@@ -27,8 +27,13 @@ func hairpinPod() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 10}) 
 // HairpinNode is the source of packets of the node itself that return to the host, and the next hop of its route to services.
 func HairpinNode() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 11}) }
 
-// hairpins is the range of hairpinPod and HairpinNode.
-func hairpins() netip.Prefix { return netip.PrefixFrom(hairpinPod(), 31) }
+// HairpinOutside is the source of packets of hosts outside that return to the host: unlike HairpinNode's, the host's firewall does not accept them as the node's.
+func HairpinOutside() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 12}) }
+
+// hairpins are the ranges of hairpinPod, HairpinNode and HairpinOutside.
+func hairpins() []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(hairpinPod(), 31), single(HairpinOutside())}
+}
 
 // The endpoint of a connection to a service, in registers.
 const (
@@ -39,14 +44,24 @@ const (
 	numberEndpointPort = 9
 )
 
+// loadNATZone returns the action that loads the zone in which a client's connections to services are translated.
+func loadNATZone(client netip.Addr) ovs.Action {
+	return goovs.Load(fmt.Sprintf("%#x", zoneNAT|lowBits(client)), regZone)
+}
+
 // lookupNAT returns the action that translates packets of known connections, and continues with a table.
 func lookupNAT(zone uint16, table int) ovs.Action {
 	return goovs.ConnectionTracking(fmt.Sprintf("nat,table=%d,zone=%d", table, zone))
 }
 
+// translateSource returns the action that commits the connection with another source: an address, with a range of ports if there is one.
+func translateSource(source string, table int, zone uint16) ovs.Action {
+	return goovs.ConnectionTracking(fmt.Sprintf("commit,nat(src=%s),table=%d,zone=%d", source, table, zone))
+}
+
 // setNodeSource returns the action that gives a packet of the node itself HairpinNode as its source.
 func (n Node) setNodeSource(table int) ovs.Action {
-	return goovs.ConnectionTracking(fmt.Sprintf("commit,nat(src=%s),table=%d,zone=%d", HairpinNode(), table, zoneHairpin|lowBits(config.Gateway(n.Subnets[0]))))
+	return translateSource(HairpinNode().String(), table, zoneHairpin|lowBits(config.Gateway(n.Subnets[0])))
 }
 
 // output returns the action that outputs an allowed packet to the port in reg2.
@@ -70,11 +85,15 @@ func (n Node) ownAddrs() []netip.Prefix {
 func (n Node) balance(s *State) {
 	if n.BalancesServices {
 		n.fromNodeToServices(s)
+		n.fromOutsideToServices(s)
+		n.selectServices(s)
 		n.lookUpServices(s)
 		n.translated(s)
 		n.restore(s)
 	}
-	for _, table := range []int{tableAffinity, tableSelect, tableLearn, tableTranslate, tableTranslated, tableReject, tableServiceReply} {
+	for _, table := range []int{
+		tableServiceAddress, tableOwnNodePort, tableAffinity, tableSelect, tableLearn, tableTranslate, tableTranslated, tableReject, tableServiceReply, tableOutsideReply,
+	} {
 		// table=64,priority=0,actions=drop
 		s.add(table, 0, anything(), goovs.Drop())
 	}
@@ -85,7 +104,7 @@ func (n Node) balance(s *State) {
 // fromNodeToServices compiles the node's own packets to services, and replies of hosts to HairpinNode. Packets with a DSCP of the host's firewall
 // match flows of a higher priority.
 func (n Node) fromNodeToServices(s *State) {
-	zone := goovs.Load(fmt.Sprintf("%#x", zoneNAT|lowBits(config.Gateway(n.Subnets[0]))), regZone)
+	zone := loadNATZone(config.Gateway(n.Subnets[0]))
 	for _, source := range n.ownAddrs() {
 		other := n.VTEP
 		priority := 410
@@ -102,6 +121,36 @@ func (n Node) fromNodeToServices(s *State) {
 		ovs.CTClear(), n.toTun0MAC(), lookupNAT(zoneHairpin|lowBits(config.Gateway(n.Subnets[0])), tableRoute))
 }
 
+// selectServices compiles the tables 21 and 22, which select packets of pods to services. BalancedService adds addresses outside of the service network, and node
+// ports. Other packets to this node, such as replies to the node itself, are not looked up in 60.
+func (n Node) selectServices(s *State) {
+	// table=21,priority=100,ip,nw_dst=172.30.0.0/16,actions=goto_table:60
+	s.add(tableServiceAddress, 100, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.GotoTable(tableService))
+	for _, own := range n.ownAddrs() {
+		// table=21,priority=110,ip,nw_dst=10.128.0.1,actions=goto_table:22
+		s.add(tableServiceAddress, 110, ip(ovs.IPDestination(own)), ovs.GotoTable(tableOwnNodePort))
+	}
+	// Later fragments have no port, so all are looked up: conntrack retains a fragment until it has all fragments of the packet.
+	for _, fragment := range []goovs.IPFragFlag{goovs.IPFragFlagFirst, goovs.IPFragFlagLater} {
+		// table=22,priority=110,ip,nw_frag=first,actions=load:0x1->NXM_NX_REG4[18],goto_table:60
+		s.add(tableOwnNodePort, 110, ip(goovs.IPFrag(fragment)), loadToNodePort(), ovs.GotoTable(tableService))
+	}
+	for _, errorType := range icmpErrors() { // about a connection to a node port
+		// table=22,priority=100,icmp,icmp_type=3,actions=load:0x1->NXM_NX_REG4[18],goto_table:60
+		s.add(tableOwnNodePort, 100, icmp(goovs.ICMPType(errorType)), loadToNodePort(), ovs.GotoTable(tableService))
+	}
+	for _, table := range []int{tableServiceAddress, tableOwnNodePort} {
+		// table=21,priority=10,ip,actions=load:0->NXM_NX_REG3[],goto_table:27
+		s.add(table, 10, ip(), noZone(), n.fromPod())
+	}
+}
+
+// icmpErrors are the types of ICMP errors about packets: destination unreachable, time exceeded and parameter problem (RFC 792).
+func icmpErrors() []uint8 { return []uint8{icmpUnreachable, 11, 12} }
+
+// loadToNodePort returns the action that marks a packet to a node port of this node.
+func loadToNodePort() ovs.Action { return goovs.Load("0x1", regToNodePort) }
+
 // lookUpServices compiles table 60 for packets that no service matches, and the start of the lookup.
 func (n Node) lookUpServices(s *State) {
 	// table=60,priority=230,ct_state=-trk,ip,actions=ct(nat,table=60,zone=NXM_NX_REG3[0..15])
@@ -109,18 +158,35 @@ func (n Node) lookUpServices(s *State) {
 		goovs.ConnectionTracking(fmt.Sprintf("nat,table=%d,zone=NXM_NX_REG3[0..15]", tableService)))
 	// table=60,priority=50,ip,nw_dst=172.30.0.0/16,actions=drop
 	s.add(tableService, 50, ip(ovs.IPDestination(n.ServiceNetwork)), goovs.Drop())
+	// A connection that was rejected before.
+	// table=60,priority=60,ip,nw_dst=172.30.0.0,actions=goto_table:69
+	s.add(tableService, 60, ip(ovs.IPDestination(single(n.rejected()))), ovs.GotoTable(tableReject))
 	// table=60,priority=10,ip,actions=goto_table:68
 	s.add(tableService, 10, ip(), ovs.GotoTable(tableTranslated))
 	// table=65,priority=10,ip,actions=goto_table:67
 	s.add(tableSelect, 10, ip(), ovs.GotoTable(tableTranslate))
 
+	// Replies of the client, and its ICMP errors about them, are translated with the connection: the kernel translates errors only if they commit.
+	// table=60,priority=220,ct_state=+rel-rpl+trk,icmp,actions=ct(commit,nat,table=68,zone=NXM_NX_REG3[0..15])
+	s.add(tableService, 220, icmp(goovs.ConnectionTrackingState("+trk", "+rel", "-rpl")),
+		goovs.ConnectionTracking(fmt.Sprintf("commit,nat,table=%d,zone=NXM_NX_REG3[0..15]", tableTranslated)))
+
 	// The host drops packets that return to it with its own address as their source, so it could not reject them.
 	// table=69,priority=100,ip,in_port=2,
 	//     actions=ct_clear,load:2->NXM_NX_REG2[],set_field:0a:58:0a:80:00:01->eth_dst,ct(commit,nat(src=169.254.0.11),table=133,zone=8193)
 	s.add(tableReject, 100, ip().from(PortTun), ovs.CTClear(), loadPort(PortTun), n.toTun0MAC(), n.setNodeSource(tableOutput))
-	// table=69,priority=10,ip,actions=ct_clear,output:2
-	s.add(tableReject, 10, ip(), ovs.CTClear(), goovs.Output(PortTun))
+	// table=69,priority=50,ip,nw_dst=172.30.0.0/16,actions=ct_clear,output:2
+	s.add(tableReject, 50, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.CTClear(), goovs.Output(PortTun))
+	// The host would route packets to other addresses. It rejects those to the service network; the ICMP error gets the address that the client has used.
+	// table=69,priority=40,ip,reg4=0x100000/0x100000,actions=drop
+	s.add(tableReject, 40, ip(ovs.RegBits(4, endpointSelected, endpointSelected)), goovs.Drop())
+	// table=69,priority=10,ip,actions=load:0x1->NXM_NX_REG4[20],ct(commit,nat(dst=172.30.0.0),table=69,zone=NXM_NX_REG3[0..15])
+	s.add(tableReject, 10, ip(), goovs.Load("0x1", regEndpointSelected),
+		goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=%s),table=%d,zone=NXM_NX_REG3[0..15]", n.rejected(), tableReject)))
 }
+
+// rejected is the destination of packets of pods that the host rejects, although it would route their own destination. No service has it.
+func (n Node) rejected() netip.Addr { return n.ServiceNetwork.Masked().Addr() }
 
 func (n Node) toTun0MAC() ovs.Action {
 	return goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst")
@@ -137,6 +203,8 @@ func (n Node) translated(s *State) {
 	// The zone is full.
 	// table=68,priority=300,ip,nw_dst=172.30.0.0/16,actions=drop
 	s.add(tableTranslated, 300, ip(ovs.IPDestination(n.ServiceNetwork)), goovs.Drop())
+	// table=68,priority=305,ct_state=-dnat,ip,reg4=0x100000/0x100000,actions=drop
+	s.add(tableTranslated, 305, ip(ovs.RegBits(4, endpointSelected, endpointSelected), isNotTranslated()), goovs.Drop())
 	// As in table 20: the host would masquerade it as this node's.
 	// table=68,priority=310,udp,tp_dst=4789,actions=drop
 	s.add(tableTranslated, 310, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
@@ -196,7 +264,7 @@ func (n Node) balanceFor(s *State, p Pod, asSource []ovs.Action) {
 		//     actions=load:0x1->NXM_NX_REG4[15],load:0->NXM_NX_REG3[],set_field:0a:58:0a:80:00:05->eth_dst,
 		//     ct(commit,nat(src=169.254.0.10),table=70,zone=8197)
 		s.add(tableTranslated, 250, ip(ovs.IPSource(own), ovs.IPDestination(own)), isSelf, noZone(), ownMAC,
-			goovs.ConnectionTracking(fmt.Sprintf("commit,nat(src=%s),table=%d,zone=%d", hairpinPod(), tableLocalPod, zone)))
+			translateSource(hairpinPod().String(), tableLocalPod, zone))
 		reply := ip(goovs.DataLinkSource(p.MAC.String()), ovs.IPSource(own), ovs.IPDestination(single(hairpinPod()))).from(p.OFPort)
 		// table=20,priority=115,ip,in_port=3,dl_src=0a:58:0a:80:00:05,nw_src=10.128.0.5,nw_dst=169.254.0.10,
 		//     actions=load:0xabcdef->NXM_NX_REG0[],load:0x1->NXM_NX_REG4[15],set_field:0a:58:0a:80:00:05->eth_dst,ct(nat,table=70,zone=8197)

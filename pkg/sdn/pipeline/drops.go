@@ -140,16 +140,29 @@ func explainOther(table, priority int) string {
 	case tableIngressDenied:
 		return "ingress policies of the destination deny it"
 	case tableService:
-		if priority >= serviceOfPort {
-			return "the service port is closed: its endpoints are unknown, or too many"
+		switch {
+		case priority == serviceLimited:
+			return "the service's loadBalancerSourceRanges do not have the source"
+		case priority == serviceUnopened:
+			return "the service port is not open to hosts outside, or has no endpoints for them on this node"
+		case priority >= servicePort:
+			return "the service port is closed: its traffic policy is Local and this node has no endpoint, its loadBalancerSourceRanges have no client, " +
+				"or its endpoints are unknown, or too many"
 		}
 		return "no service that the VNID of the source may use has the address and port"
 	case tableNodePort:
 		return "the VNID of the source may not use the node port of another VNID, or the service port is closed"
 	case tableRoute:
+		if priority == routeUnmasqueraded {
+			return "the source of a connection from outside to a service could not be translated: the zone is full, or no port is free"
+		}
 		return "packets to services or to link-local addresses do not pass here"
 	case tableMulticastEgress, tableMulticastNodes, tableMulticastPods:
 		return "multicast is not enabled for the VNID, or it has no receivers"
+	case tableReject:
+		if priority > 0 {
+			return "the service has no endpoints, and the packet could not be rejected: the zone of the client is full"
+		}
 	case tableTranslated:
 		return "the destination could not be translated to an endpoint, or is the port of VXLAN"
 	case tableClassify:
@@ -157,6 +170,3 @@ func explainOther(table, priority int) string {
 	}
 	return "no flow passes it"
 }
-
-// serviceOfPort is the lowest priority of the flows of service ports in table 60.
-const serviceOfPort = 100

@@ -35,8 +35,8 @@ func TestDropReason(t *testing.T) {
 // Each flow that drops packets has an explanation: that of its table, except for tables whose last flow no packet reaches.
 func TestExplainDrop(t *testing.T) {
 	unreached := []int{
-		tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableICMPError, tableARPAnswer, tableEndpoint, tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject,
-		tableServiceReply, tableCommit,
+		tableServiceAddress, tableOwnNodePort, tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableICMPError, tableARPAnswer, tableEndpoint,
+		tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject, tableServiceReply, tableOutsideReply, tableCommit,
 	}
 	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
 		for _, balances := range []bool{false, true} {

@@ -32,6 +32,7 @@ type EgressFirewallRule struct {
 
 // Priorities in table 100.
 const (
+	firewallTrack = 310 // packets whose connection was not looked up
 	firewallReply = 300 // replies of connections that a host outside opened
 	firewallDNS   = 200 // DNS servers of this node
 	firewallBase  = 100 // plus the length of the prefix
@@ -48,7 +49,7 @@ func (n Node) firewall(p Pod) EgressFirewallID {
 
 // filterEgress compiles the part of table 100 that depends on no rule. As in OpenShift SDN, pods with any rules may ask a DNS server on their own node.
 func (n Node) filterEgress(s *State) {
-	if n.evaluates() {
+	if n.evaluates() || n.BalancesServices {
 		// table=100,priority=300,ct_state=+rpl+trk,ip,actions=goto_table:101
 		s.add(tableEgressFirewall, firewallReply, ip(isReply()), ovs.GotoTable(tableEgressIP))
 	}
@@ -60,8 +61,13 @@ func (n Node) filterEgress(s *State) {
 			}}, ovs.GotoTable(tableEgressIP))
 		}
 	}
+	none := firewallNone
+	if n.BalancesServices && !n.evaluates() {
+		none = firewallTrack + 10
+		n.trackReplies(s, tableEgressFirewall, firewallTrack)
+	}
 	// table=100,priority=10,reg10=0,actions=goto_table:101
-	s.add(tableEgressFirewall, firewallNone, match{fields: []ovs.Match{ovs.Reg(numberEgressFirewall, 0)}}, ovs.GotoTable(tableEgressIP))
+	s.add(tableEgressFirewall, none, match{fields: []ovs.Match{ovs.Reg(numberEgressFirewall, 0)}}, ovs.GotoTable(tableEgressIP))
 	// The rules of the number are missing: the switch has refused them.
 	// table=100,priority=0,actions=drop
 	s.add(tableEgressFirewall, 0, anything(), n.FlowExport.drop(PointEgressFirewall)...)

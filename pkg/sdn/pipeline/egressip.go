@@ -83,6 +83,7 @@ func (n Node) toOutside(s *State) {
 	// table=101,priority=300,ip,reg11=0,actions=load:2->NXM_NX_REG2[],goto_table:130
 	s.add(tableEgressIP, egressNone, ip(none), toHost...)
 	if n.tenants() {
+		n.repliesToOutside(s)
 		for _, subnet := range n.Subnets {
 			// table=101,priority=310,ip,reg11=0,nw_src=10.128.0.0/23,
 			//     actions=move:NXM_OF_IP_SRC[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],load:2->NXM_NX_REG2[],goto_table:130

@@ -90,7 +90,7 @@ func (n Node) evaluateEgress(s *State) {
 
 	// A packet of a server whose connection has no conntrack entry must not commit one that the server opened: replies of the client, which policies
 	// may deny now, would pass. A packet from an ephemeral port is a client's, and its connection is committed again.
-	answer := match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{sourceIsEvaluated(), goovs.TransportSourceMaskedPort(0, firstClientPort), goovs.TCPFlags("-syn")}}
+	answer := match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{sourceIsEvaluated(), goovs.TransportSourceMaskedPort(0, FirstClientPort), goovs.TCPFlags("-syn")}}
 	// table=28,priority=110,tcp,reg4=0x1/0x1,tp_src=0x0/0x8000,tcp_flags=-syn,
 	//     actions=move:NXM_OF_IP_SRC[0..12]->NXM_NX_REG3[0..12],load:0x3->NXM_NX_REG3[13..31],load:0x1->NXM_NX_REG4[9],goto_table:30
 	s.add(tableEgressAllowed, 110, answer, append(loadZone(zoneLocal, addressSource), goovs.Load("0x1", regMidstream), ovs.GotoTable(tableRoute))...)
@@ -120,8 +120,8 @@ func (n Node) evaluateIngress(s *State) {
 	// A packet of a remote server to a pod of this node commits no connection either, for the same reason as in evaluateEgress. The remote host may also
 	// have clients with any source port: only packets to an ephemeral port are replies.
 	answer := match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{
-		ovs.RegBits(4, targetEvaluated, targetEvaluated|midstream), goovs.TransportSourceMaskedPort(0, firstClientPort),
-		goovs.TransportDestinationMaskedPort(firstClientPort, firstClientPort), goovs.TCPFlags("-syn"),
+		ovs.RegBits(4, targetEvaluated, targetEvaluated|midstream), goovs.TransportSourceMaskedPort(0, FirstClientPort),
+		goovs.TransportDestinationMaskedPort(FirstClientPort, FirstClientPort), goovs.TCPFlags("-syn"),
 	}}
 	// table=82,priority=120,tcp,reg4=0x8/0x208,tp_src=0x0/0x8000,tp_dst=0x8000/0x8000,tcp_flags=-syn,actions=load:0x1->NXM_NX_REG4[9],resubmit(,82)
 	s.add(tableIngressAllowed, 120, answer, goovs.Load("0x1", regMidstream), goovs.Resubmit(0, tableIngressAllowed))

@@ -152,6 +152,24 @@ func balancedService() BalancedService {
 	}}
 }
 
+// externalService returns a service with frontends outside of the service network: an address of its owner's choice, one of a load balancer with limited clients, and a
+// node port.
+func externalService() BalancedService {
+	endpoint := netip.MustParseAddr("10.128.0.5")
+	on := func(addr netip.Addr, port uint16) Frontend { // each with an endpoint port of its own, since a switch takes each flow once
+		return Frontend{Kind: NodePort, Addr: addr, Protocol: goovs.ProtocolTCPv4, Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(endpoint, port+1)}}
+	}
+	chosen, limited, node := on(netip.MustParseAddr("198.51.100.10"), 443), on(netip.MustParseAddr("198.51.100.20"), 8443), on(netip.Addr{}, 30080)
+	chosen.Kind, limited.Kind = ExternalIP, LoadBalancer
+	limited.Sources = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/25"), netip.MustParsePrefix("203.0.113.0/24")}
+	node.Affinity = 60
+	closed := on(netip.Addr{}, 30443)
+	closed.Endpoints, closed.Closed = nil, true
+	outside := on(netip.MustParseAddr("172.30.0.10"), 443)
+	outside.Kind, outside.Affinity, outside.Endpoints = FromOutside, 60, []netip.AddrPort{netip.MustParseAddrPort("10.128.0.6:8080")}
+	return BalancedService{VNID: 0xabcdef, Frontends: []Frontend{chosen, limited, node, closed, outside}}
+}
+
 func goldenBalance(t *testing.T) map[string]State {
 	tenants, evaluating := balancing(inMode(config.ModeMultitenant)), balancing(inMode(config.ModeNetworkPolicy))
 	addr := netip.MustParseAddr("10.128.0.5")
@@ -166,6 +184,9 @@ func goldenBalance(t *testing.T) map[string]State {
 		"balance-service":             evaluating.BalancedService(balancedService()),
 		"balance-service-multitenant": tenants.BalancedService(balancedService()),
 		"balance-service-userspace":   balancing(userspaceNode()).BalancedService(balancedService()),
+
+		"balance-external":             evaluating.BalancedService(externalService()),
+		"balance-external-multitenant": tenants.BalancedService(externalService()),
 	}
 }
 

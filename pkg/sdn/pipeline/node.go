@@ -57,7 +57,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.57.a8.25.27.d7
+	// table=253,priority=32768,actions=note:00.ad.32.0f.46.05
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }

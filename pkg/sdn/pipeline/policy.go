@@ -45,6 +45,12 @@ const (
 	egressIPSource = 1 << 16 // the packet leaves with the egress IP in reg11 as its source (egressip.go)
 
 	errorOfPeer = 1 << 17 // an ICMP error that counts as a reply (icmperror.go)
+
+	toNodePort = 1 << 18 // the packet is from a pod to a node port of this node (balancedservice.go)
+
+	fromOutside = 1 << 19 // the packet is from a host outside to a service (outsideservice.go)
+
+	endpointSelected = 1 << 20 // an endpoint of a service was selected, to which the packet is to be translated (balance.go)
 )
 
 // The fields of reg4, by the names that load takes.
@@ -64,6 +70,9 @@ const (
 	regHairpin          = "NXM_NX_REG4[15]"
 	regEgressIPSource   = "NXM_NX_REG4[16]"
 	regErrorOfPeer      = "NXM_NX_REG4[17]"
+	regToNodePort       = "NXM_NX_REG4[18]"
+	regFromOutside      = "NXM_NX_REG4[19]"
+	regEndpointSelected = "NXM_NX_REG4[20]"
 )
 
 // Priorities in the tables of policies. A rule has priority policyBase plus its level, from 1 to MaxPolicyLevel.
@@ -81,8 +90,8 @@ const (
 	PolicyIsolation = 25025
 )
 
-// firstClientPort is the first ephemeral port: Linux' ip_local_port_range begins with it, that of other systems is higher. It is a power of two.
-const firstClientPort = 32768
+// FirstClientPort is the first ephemeral port: Linux' ip_local_port_range begins with it, that of other systems is higher. It is a power of two.
+const FirstClientPort = 32768
 
 // PodPolicies is the state of a pod by its policies.
 type PodPolicies struct {

@@ -47,7 +47,9 @@ func (n Node) Service(svc Service) State {
 		}
 	}
 	n.byFrontends(&s, svc)
-	n.nodePorts(&s, svc)
+	for _, port := range svc.NodePorts {
+		n.nodePort(&s, svc.VNID, port.Protocol, port.Port)
+	}
 	return s
 }
 
@@ -71,26 +73,25 @@ func (n Node) routeServices(s *State) {
 	if n.BalancesServices {
 		action = goovs.Drop()
 		// The host would return them to the switch, until their TTL ends.
-		// table=30,priority=420,ip,nw_dst=169.254.0.10/31,actions=drop
-		s.add(tableRoute, 420, ip(ovs.IPDestination(hairpins())), goovs.Drop())
+		for _, hairpin := range hairpins() {
+			// table=30,priority=420,ip,nw_dst=169.254.0.10/31,actions=drop
+			s.add(tableRoute, 420, ip(ovs.IPDestination(hairpin)), goovs.Drop())
+		}
 	}
 	// table=30,priority=100,ip,nw_dst=172.30.0.0/16,actions=goto_table:60
 	// table=30,priority=100,ip,nw_dst=172.30.0.0/16,actions=drop
 	s.add(tableRoute, 100, ip(ovs.IPDestination(n.ServiceNetwork)), action)
 }
 
-// nodePorts compiles the access to the service through another node, in mode multitenant: that node would send the packet to the pod network as its
+// nodePort compiles the access to a node port of a service through another node, in mode multitenant: that node would send the packet to the pod network as its
 // own. Through this node, the host does not change the client's address, by which table 25 identifies the pod.
-func (n Node) nodePorts(s *State, svc Service) {
-	if !n.tenants() || svc.VNID.IsGlobal() {
+func (n Node) nodePort(s *State, vnid config.VNID, protocol goovs.Protocol, port uint16) {
+	if !n.tenants() || vnid.IsGlobal() {
 		return
 	}
-	for _, port := range svc.NodePorts {
-		to := goovs.TransportDestinationPort(port.Port)
-		// table=61,priority=110,tcp,reg0=0xabcdef,tp_dst=30080,actions=goto_table:100
-		s.add(tableNodePort, 110, match{protocol: port.Protocol, fields: []ovs.Match{ovs.Reg(0, uint32(svc.VNID)), to}},
-			ovs.GotoTable(tableEgressFirewall))
-		// table=61,priority=100,tcp,tp_dst=30080,actions=drop
-		s.add(tableNodePort, 100, match{protocol: port.Protocol, fields: []ovs.Match{to}}, goovs.Drop())
-	}
+	to := goovs.TransportDestinationPort(port)
+	// table=61,priority=110,tcp,reg0=0xabcdef,tp_dst=30080,actions=goto_table:100
+	s.add(tableNodePort, 110, match{protocol: protocol, fields: []ovs.Match{ovs.Reg(0, uint32(vnid)), to}}, ovs.GotoTable(tableEgressFirewall))
+	// table=61,priority=100,tcp,tp_dst=30080,actions=drop
+	s.add(tableNodePort, 100, match{protocol: protocol, fields: []ovs.Match{to}}, goovs.Drop())
 }

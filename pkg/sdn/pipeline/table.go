@@ -13,6 +13,8 @@ func Tables() []Table {
 		{tableClassify, "classify", "packets by input port: the tunnel, tun0, pods"},
 		{tableTunnelIngress, "tunnel-ingress", "packets from the tunnel: the VTEP and the source must be those of one HostSubnet"},
 		{tablePodIngress, "pod-ingress", "packets of pods: MAC, IP and ARP must be the pod's own; loads its VNID and its bits of reg4"},
+		{tableServiceAddress, "service-address", "packets of pods, with --service-proxy=ovs: selects those to addresses of services"},
+		{tableOwnNodePort, "own-node-port", "packets of pods to this node, with --service-proxy=ovs: selects those to node ports"},
 		{tableServiceReturn, "service-return", "packets of pods that return from the host's proxy: loads what table 20 loaded"},
 		{tableEgressTrack, "egress-track", "looks up the connections of pods that policies select"},
 		{tableEgressPolicy, "egress-policy", "egress rules of policies"},
@@ -50,6 +52,7 @@ func Tables() []Table {
 		{tableServiceReply, "service-reply", "restores the service's address in replies of endpoints"},
 		{tableOutput, "output", "outputs packets, also to the port that they came from; limits the bandwidth to pods"},
 		{tableEgressIPOutput, "egress-ip-output", "outputs packets whose source is translated to an egress IP"},
+		{tableOutsideReply, "outside-reply", "replies of other nodes' endpoints to hosts outside, and other packets to tun0's address that may be such"},
 		{tableVersion, "version", "no packet: its flow has the version of the tables; 254 is reserved by OVS"},
 	}
 }

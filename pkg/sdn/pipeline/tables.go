@@ -53,7 +53,8 @@
 // 131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
 // other goes through the host's proxy.
 //
-// With --service-proxy=ovs the host has no proxy. 60 looks up the packet's connection in its zone of NAT. For a new one, the group of the service selects
+// With --service-proxy=ovs the host has no proxy. 21 service-address selects a pod's packets to services, and 22 own-node-port those to node ports of this
+// node; all other packets continue with 26. 60 looks up the packet's connection in its zone of NAT. For a new one, the group of the service selects
 // an endpoint, to which 67 translate sends the packet; with session affinity 64 to 66 retain a client's endpoint. 68 translated continues with 26
 // (packets of the node itself with 30), whose tables evaluate the endpoint as the destination. Where the tables above output a packet, 132
 // service-reply translates replies, before 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
@@ -77,6 +78,8 @@ const (
 	tableClassify        = 0
 	tableTunnelIngress   = 10
 	tablePodIngress      = 20
+	tableServiceAddress  = 21
+	tableOwnNodePort     = 22
 	tableServiceReturn   = 25
 	tableEgressTrack     = 26
 	tableEgressPolicy    = 27
@@ -114,6 +117,7 @@ const (
 	tableServiceReply    = 132
 	tableOutput          = 133
 	tableEgressIPOutput  = 134
+	tableOutsideReply    = 135
 	tableVersion         = 253
 )
 

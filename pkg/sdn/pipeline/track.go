@@ -85,14 +85,6 @@ func (n Node) loadLocalZone(client netip.Addr) []ovs.Action {
 	return nil
 }
 
-// loadServiceZone returns the actions that load the zone of a pod's connections to services: that of NAT, or that of its connections to the host's proxy.
-func (n Node) loadServiceZone(client netip.Addr) []ovs.Action {
-	if n.BalancesServices {
-		return []ovs.Action{goovs.Load(fmt.Sprintf("%#x", zoneNAT|lowBits(client)), regZone)}
-	}
-	return n.loadLocalZone(client)
-}
-
 // toIsolation returns the action that continues with the isolation of a packet to a pod of this node, after the lookup of its connection.
 func (n Node) toIsolation(pod netip.Addr) ovs.Action {
 	if n.evaluates() {
@@ -140,6 +132,10 @@ func (n Node) commit(s *State) {
 		}
 		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:133
 		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+		if n.BalancesServices { // the switch translates replies to hosts outside, not the host
+			// table=130,priority=155,ip,reg4=0x80000/0x80000,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:132
+			s.add(tableCommit, 155, ip(isFromOutside()).from(PortTun), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
+		}
 		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
 		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(markProxied)...)
 		// table=130,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:133

@@ -29,8 +29,9 @@ func AllowedZones() ovs.Zones { return ovs.Zones{First: zoneLocal, Last: 0xffff}
 // The limit of a zone is the number of free entries of conntrack, divided by the zone's share. So no number of zones fills conntrack: each uses a
 // part of the entries that the others have left.
 const (
-	openerShare = 16
-	targetShare = 8 // a server has more clients than a client has servers
+	openerShare  = 16
+	targetShare  = 8 // a server has more clients than a client has servers
+	outsideShare = 2 // all clients outside of all services
 )
 
 // ZoneLimit is the maximum number of connections in each of the zones.
@@ -85,6 +86,11 @@ func (n Node) ZoneLimits(free int) []ZoneLimit {
 		for _, kind := range kinds {
 			first := kind.first | low
 			all = append(all, ZoneLimit{Class: kind.class, Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
+		}
+	}
+	if n.BalancesServices { // last: the network address of a subnet may have the same low bits
+		for _, kind := range []zoneKind{{ZoneNAT, zoneOutside, outsideShare}, {ZoneHairpin, zoneMasquerade, outsideShare}} {
+			all = append(all, ZoneLimit{Class: kind.class, Zones: ovs.Zones{First: kind.first, Last: kind.first}, Limit: max(free/kind.share, 1)})
 		}
 	}
 	return all

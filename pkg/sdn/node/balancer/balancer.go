@@ -17,6 +17,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -39,23 +40,41 @@ type Options struct {
 	Services cache.SharedIndexInformer // with the transform endpoints.TransformService
 	Slices   cache.SharedIndexInformer // of EndpointSlices, prepared by Prepare
 	Nodes    cache.SharedIndexInformer // of this node's Node; others are ignored
+	Reserved []netip.AddrPort          // of the API server: no service takes TCP connections to these as an external address
 	Store    *flowstore.Store
 	Events   Events
+
+	// Follow is called with each service that is compiled and the number of its ready endpoints on this node; nil: it was deleted, or is not proxied. Calls for
+	// one service do not overlap.
+	Follow func(key string, svc *endpoints.Service, localReady int)
+
+	// Host translates connections of other clients than pods; nil: this host does not support it.
+	Host Host
+}
+
+// Host sends connections of hosts outside, and of the node's programs, to the cluster IPs of services.
+type Host interface {
+	// Set replaces the node port and the external addresses of a service. It does not wait.
+	Set(service string, frontends []servicenat.Frontend)
 }
 
 // Balancer compiles services and their endpoints.
 type Balancer struct {
 	node     pipeline.Node
 	nodeName string
+	reserved []netip.AddrPort
 	services cache.Store   // of *endpoints.Service
 	slices   cache.Indexer // of *endpoints.Slice
 	store    *flowstore.Store
 	events   Events
+	host     Host // or nil
+	follow   func(key string, svc *endpoints.Service, localReady int)
 	loop     *reconcile.Loop
 	limits   *reconcile.Runner // of reportLimits
 
 	mu       sync.Mutex
 	zone     string            // of this node
+	claims   claims            // of external addresses and node ports
 	flushed  udpFrontends      // by which connections are evaluated
 	reported map[string]report // by service; without services that have nothing to report
 	// limited is the number of services that each limit concerns; unreported are limits that wait for an Event.
@@ -68,23 +87,25 @@ func Prepare(serviceNetwork netip.Prefix, slices cache.SharedIndexInformer) erro
 	if err := slices.SetTransform(endpoints.TransformSlice(serviceNetwork)); err != nil {
 		return fmt.Errorf("transform EndpointSlices: %w", err)
 	}
-	err := slices.AddIndexers(cache.Indexers{indexService: func(obj any) ([]string, error) {
-		if s, ok := obj.(*endpoints.Slice); ok && s.ServiceKey() != "" {
-			return []string{s.ServiceKey()}, nil
-		}
-		return nil, nil
-	}})
-	if err != nil {
+	if err := slices.AddIndexers(cache.Indexers{indexService: indexByService}); err != nil {
 		return fmt.Errorf("index EndpointSlices: %w", err)
 	}
 	return nil
 }
 
+// indexByService is the cache.IndexFunc of indexService.
+func indexByService(obj any) ([]string, error) {
+	if s, ok := obj.(*endpoints.Slice); ok && s.ServiceKey() != "" {
+		return []string{s.ServiceKey()}, nil
+	}
+	return nil, nil
+}
+
 // New returns a Balancer that watches the informers.
 func New(o Options) (*Balancer, error) {
 	b := &Balancer{
-		node: o.Node, nodeName: o.NodeName, services: o.Services.GetStore(), slices: o.Slices.GetIndexer(), store: o.Store, events: o.Events,
-		flushed: newUDPFrontends(), reported: map[string]report{},
+		node: o.Node, nodeName: o.NodeName, services: o.Services.GetStore(), slices: o.Slices.GetIndexer(), store: o.Store, events: o.Events, follow: o.Follow,
+		reserved: o.Reserved, host: o.Host, claims: newClaims(), flushed: newUDPFrontends(), reported: map[string]report{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
 	b.limits = reconcile.NewRunner("limits of services", limitsInterval, b.reportLimits)
@@ -157,6 +178,11 @@ func (b *Balancer) watchNode(informer cache.SharedIndexInformer) error {
 
 // Prime stores the flows of all services without waiting for the switch. The informers must have synced.
 func (b *Balancer) Prime(ctx context.Context) error {
+	for _, obj := range b.services.List() { // before the first is compiled: two would have the same group
+		if svc, ok := obj.(*endpoints.Service); ok {
+			b.claim(cache.NewObjectName(svc.GetNamespace(), svc.GetName()).String(), svc, b.usable(svc, &report{}))
+		}
+	}
 	for _, key := range b.services.ListKeys() {
 		b.set(ctx, key)
 	}
@@ -179,41 +205,71 @@ func (b *Balancer) reconcile(ctx context.Context, key string) error {
 	return err
 }
 
+// compiled is a service on this node. It is empty if the service was deleted or is not proxied.
+type compiled struct {
+	proxied    *endpoints.Service
+	localReady int                   // ready endpoints on this node
+	frontends  []pipeline.Frontend   // of the switch
+	host       []servicenat.Frontend // of other clients than pods
+	report     report
+}
+
 // set compiles a service, which may have been deleted.
 func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
-	owner := pipeline.Owner{Kind: pipeline.KindService, Key: key}
-	obj, exists, _ := b.services.GetByKey(key) // it never fails
-	svc, ok := obj.(*endpoints.Service)
-	var compiled pipeline.BalancedService
-	var found report
-	if exists && ok {
-		compiled.Frontends, found = b.frontends(ctx, key, svc)
+	obj, _, _ := b.services.GetByKey(key) // it never fails
+	svc, _ := obj.(*endpoints.Service)    // nil: deleted
+	c := b.compile(ctx, key, svc)
+	b.follow(key, c.proxied, c.localReady)
+	if b.host != nil {
+		b.host.Set(key, c.host)
 	}
-	b.report(ctx, key, found)
+	b.report(ctx, key, c.report)
 	b.mu.Lock()
-	revoked := b.flushed.set(key, compiled.Frontends)
+	revoked := b.flushed.set(key, c.frontends)
 	b.mu.Unlock()
-	change := flowstore.Change{Owner: owner}
-	if len(compiled.Frontends) > 0 && b.node.Mode == config.ModeMultitenant {
+	balanced := pipeline.BalancedService{Frontends: c.frontends}
+	change := flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindService, Key: key}}
+	if len(c.frontends) > 0 && b.node.Mode == config.ModeMultitenant {
 		vnid := inputs.VNID(svc.GetNamespace())
 		change.Reads = []flowstore.Input{vnid}
 		change.Compile = func(v *flowstore.Values) pipeline.State {
-			of := compiled
+			of := balanced
 			of.VNID = flowstore.Read[config.VNID](v, vnid)
 			return b.node.BalancedService(of)
 		}
 	} else {
-		change.State = b.node.BalancedService(compiled)
+		change.State = b.node.BalancedService(balanced)
 	}
 	return b.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: revoked}})[0]
 }
 
-// frontends returns the frontends of a service, with the endpoints that this node uses.
-func (b *Balancer) frontends(ctx context.Context, key string, svc *endpoints.Service) (all []pipeline.Frontend, found report) {
+// compile returns a service on this node, nil if it was deleted, and replaces its claims.
+func (b *Balancer) compile(ctx context.Context, key string, svc *endpoints.Service) (c compiled) {
+	if svc == nil {
+		b.claim(key, nil, nil)
+		return compiled{}
+	}
+	usable := b.usable(svc, &c.report)
+	held := b.claim(key, svc, usable)
+	c.report.limits[limitConflict] = len(held) < len(usable)
+	selected, ok := b.selectEndpoints(ctx, key, svc, &c.report)
+	if !ok {
+		return compiled{}
+	}
+	c.proxied, c.localReady = svc, selected.LocalReady
+	c.frontends = b.frontends(svc, held, selected, &c.report)
+	if b.hostTranslates(svc) {
+		c.host = b.hostFrontends(svc, held, selected)
+	}
+	return c
+}
+
+// selectEndpoints returns the endpoints of a service, and adds invalid fields to the report; false: it is not proxied.
+func (b *Balancer) selectEndpoints(ctx context.Context, key string, svc *endpoints.Service, found *report) (selected endpoints.Selection, ok bool) {
 	objs, err := b.slices.ByIndex(indexService, key)
 	if err != nil { // only without the index
 		klog.FromContext(ctx).Error(err, "Failed to list EndpointSlices", "service", key)
-		return nil, found
+		return selected, false
 	}
 	found.addProblems("Service", svc.Problems)
 	slices := make([]*endpoints.Slice, 0, len(objs))
@@ -226,28 +282,65 @@ func (b *Balancer) frontends(ctx context.Context, key string, svc *endpoints.Ser
 	b.mu.Lock()
 	zone := b.zone
 	b.mu.Unlock()
-	selected, ok := endpoints.Select(svc, slices, endpoints.Node{Name: b.nodeName, Zone: zone})
-	if !ok {
-		return nil, report{}
-	}
+	selected, ok = endpoints.Select(svc, slices, endpoints.Node{Name: b.nodeName, Zone: zone})
 	found.addProblems("endpoints", selected.Problems)
+	return selected, ok
+}
+
+// frontends returns the frontends of a service in the switch, with the endpoints that this node uses, and adds what this node does not support to the report.
+func (b *Balancer) frontends(svc *endpoints.Service, held []frontend, selected endpoints.Selection, found *report) (all []pipeline.Frontend) {
 	affinity := found.affinity(svc)
-	for _, f := range svc.Frontends() {
-		if f.Kind != endpoints.ClusterIP {
-			found.limits[limitExternal] = true
-			continue
-		}
-		port, targets := svc.Ports[f.Of], selected.Ports[f.Of].Internal
-		frontend := pipeline.Frontend{Addr: f.Addr, Protocol: protocol(port.Protocol), Port: f.Port, Affinity: affinity, Closed: targets.Verdict == endpoints.Drop}
-		for _, t := range endpoints.Subset(targets.Endpoints, b.nodeName, pipeline.MaxEndpoints) {
-			frontend.Endpoints = append(frontend.Endpoints, t.Addr)
-		}
-		if frontend.Protocol == pipeline.ProtocolSCTP && b.node.Userspace {
+	ports, translated := b.portEndpoints(selected), b.hostTranslates(svc)
+	for _, f := range held {
+		port := ports[f.Of]
+		out := b.newFrontend(svc, f, selected.Ports[f.Of])
+		out.Affinity = affinity
+		if out.Protocol == pipeline.ProtocolSCTP && b.node.Userspace {
 			found.limits[limitSCTP] = true
 		}
-		all = append(all, frontend)
+		if f.Kind != endpoints.ClusterIP {
+			found.limits[limitExternal] = found.limits[limitExternal] || b.host == nil
+			if !f.closed {
+				out.Endpoints = port.shortCircuit
+			}
+			all = append(all, out)
+			continue
+		}
+		out.Endpoints = port.internal
+		all = append(all, out)
+		if translated && len(port.external) > 0 {
+			// Of connections from outside, to which externalTrafficPolicy may give other endpoints.
+			out.Kind, out.Endpoints = pipeline.FromOutside, port.external
+			all = append(all, out)
+		}
 	}
-	return all, found
+	found.limitAffine(all)
+	return all
+}
+
+// newFrontend returns a frontend without endpoints. Pods use external addresses and node ports as the cluster IP, whatever externalTrafficPolicy is.
+func (b *Balancer) newFrontend(svc *endpoints.Service, f frontend, selected endpoints.PortSelection) pipeline.Frontend {
+	closed := f.closed
+	if f.Kind == endpoints.ClusterIP {
+		closed = selected.Internal.Verdict == endpoints.Drop
+	}
+	return pipeline.Frontend{
+		Kind: kind(f.Kind), Addr: f.Addr, Protocol: protocol(svc.Ports[f.Of].Protocol), Port: f.Port, Closed: closed, Sources: f.sources,
+	}
+}
+
+// kind returns the kind of a frontend in the pipeline.
+func kind(of endpoints.FrontendKind) pipeline.FrontendKind {
+	switch of {
+	case endpoints.NodePort:
+		return pipeline.NodePort
+	case endpoints.LoadBalancer:
+		return pipeline.LoadBalancer
+	case endpoints.ExternalIP:
+		return pipeline.ExternalIP
+	case endpoints.ClusterIP:
+	}
+	return pipeline.ClusterIP
 }
 
 func protocol(p corev1.Protocol) goovs.Protocol {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +42,18 @@ type fixture struct {
 
 	mu     sync.Mutex
 	events []string
+	local  map[string]int // ready endpoints on the node, by proxied service
+}
+
+// follow stores what followers of the Balancer get.
+func (f *fixture) follow(key string, svc *endpoints.Service, localReady int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if svc == nil {
+		delete(f.local, key)
+		return
+	}
+	f.local[key] = localReady
 }
 
 func (f *fixture) WarnNode(reason, message string) {
@@ -55,12 +67,15 @@ func newFixture(t *testing.T, mode config.Mode) *fixture {
 	t.Helper()
 	f := &fixture{
 		T: t, bridge: ovs.NewFake("br0"), services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
+		local: map[string]int{},
 	}
 	f.noError(f.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}))
 	f.store = flowstore.New(f.bridge)
 	network := netip.MustParsePrefix("172.30.0.0/16")
 	informers := map[*fcache.FakeControllerSource]cache.SharedIndexInformer{}
-	for source, object := range map[*fcache.FakeControllerSource]runtime.Object{f.services: &corev1.Service{}, f.slices: &discoveryv1.EndpointSlice{}, f.nodes: &corev1.Node{}} {
+	for source, object := range map[*fcache.FakeControllerSource]runtime.Object{
+		f.services: &corev1.Service{}, f.slices: &discoveryv1.EndpointSlice{}, f.nodes: &corev1.Node{},
+	} {
 		t.Cleanup(source.Shutdown)
 		informers[source] = cache.NewSharedIndexInformer(listOnly{source}, object, 0, cache.Indexers{})
 	}
@@ -72,7 +87,8 @@ func newFixture(t *testing.T, mode config.Mode) *fixture {
 			Mode: mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, ServiceNetwork: network,
 			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, BalancesServices: true, Userspace: true,
 		},
-		NodeName: "n1", Services: informers[f.services], Slices: informers[f.slices], Nodes: informers[f.nodes], Store: f.store, Events: f,
+		NodeName: "n1", Services: informers[f.services], Slices: informers[f.slices], Nodes: informers[f.nodes], Store: f.store, Events: f, Follow: f.follow,
+		Reserved: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80")},
 	})
 	f.noError(err)
 
@@ -155,8 +171,8 @@ func slice(name, port string, protocol corev1.Protocol, number int32, addrs ...s
 }
 
 const (
-	toA  = "reg8=0xa800005,reg9=0x1f90,actions=ct(commit,nat(dst=10.128.0.5:8080)"
-	toB  = "reg8=0xa810007,reg9=0x1f90,actions=ct(commit,nat(dst=10.129.0.7:8080)"
+	toA  = "reg8=0xa800005,reg9=0x1f90,actions=load:0x1->NXM_NX_REG4[20],ct(commit,nat(dst=10.128.0.5:8080)"
+	toB  = "reg8=0xa810007,reg9=0x1f90,actions=load:0x1->NXM_NX_REG4[20],ct(commit,nat(dst=10.129.0.7:8080)"
 	none = "tcp,nw_dst=172.30.0.10,tp_dst=80,actions=goto_table:69"
 )
 
@@ -181,6 +197,34 @@ func TestBalancer(t *testing.T) {
 	if groups := f.bridge.Groups(); len(groups) > 0 {
 		t.Errorf("groups of a deleted service: got %v, want none", groups)
 	}
+}
+
+// TestBalancer_follow checks what followers get of a service: the number of its ready endpoints on this node, and its end.
+func TestBalancer_follow(t *testing.T) {
+	f := newFixture(t, config.ModeSubnet)
+	expect := func(when string, want map[string]int) {
+		t.Helper()
+		await.OK(t, timeout, func(context.Context) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !maps.Equal(f.local, want) {
+				return fmt.Errorf("%s: got ready endpoints %v, want %v", when, f.local, want)
+			}
+			return nil
+		})
+	}
+	f.services.Add(service(nil))
+	expect("without endpoints", map[string]int{"ns/svc": 0})
+	f.slices.Add(slice("a", "web", corev1.ProtocolTCP, 8080, "10.128.0.5", "10.128.0.6", "10.129.0.7"))
+	expect("two endpoints on this node", map[string]int{"ns/svc": 2})
+	f.slices.Modify(slice("a", "web", corev1.ProtocolTCP, 8080, "10.129.0.7"))
+	expect("one on another node", map[string]int{"ns/svc": 0})
+	f.services.Modify(service(func(s *corev1.ServiceSpec) { s.ClusterIP, s.ClusterIPs = corev1.ClusterIPNone, nil }))
+	expect("headless", map[string]int{})
+	f.services.Modify(service(nil))
+	expect("with a cluster IP again", map[string]int{"ns/svc": 0})
+	f.services.Delete(service(nil))
+	expect("deleted", map[string]int{})
 }
 
 // TestBalancer_costOfAChange checks that a change of an endpoint changes flows of its service only.
@@ -209,8 +253,13 @@ func TestBalancer_multitenant(t *testing.T) {
 		return nil
 	})
 	f.expect("without a VNID", nil, "172.30.0.10")
-	f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.VNID("ns"), Value: config.VNID(17)}}})
+	publish(f, 17)
 	f.expect("with a VNID", []string{"tcp,reg0=0,nw_dst=172.30.0.10,tp_dst=80", "tcp,reg0=0x11,nw_dst=172.30.0.10,tp_dst=80"}, "tcp,nw_dst=172.30.0.10,tp_dst=80")
+}
+
+// publish gives namespace ns a VNID.
+func publish(f *fixture, vnid config.VNID) {
+	f.store.Update(flowstore.Update{Publish: []flowstore.Published{{Input: inputs.VNID("ns"), Value: vnid}}})
 }
 
 // TestBalancer_zone checks that topology hints are followed when the Node gets a zone.
@@ -237,15 +286,18 @@ func TestBalancer_limits(t *testing.T) {
 		s.SessionAffinity = corev1.ServiceAffinityClientIP
 		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 		s.Ports = append(s.Ports, corev1.ServicePort{Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9, NodePort: 30009})
+		s.ExternalIPs = []string{"172.30.9.9", "10.128.0.5"}
 	}
-	f.services.Add(service(limited))
+	first := service(limited)
+	first.Spec.ExternalIPs = append(first.Spec.ExternalIPs, f.reserved[0].Addr().String())
+	f.services.Add(first)
 	f.slices.Add(slice("a", "web", corev1.ProtocolTCP, 8080, "10.128.0.5"))
 	f.slices.Add(slice("b", "sctp", corev1.ProtocolSCTP, 9, "10.128.0.5"))
-	f.expect("limits", []string{"idle_timeout=65535", toA}, "sctp")
+	f.expect("limits", []string{"idle_timeout=65535", toA}, "sctp", "172.30.9.9", "nw_dst=10.128.0.5", "tcp,nw_dst=192.0.2.10")
 	for i := range 50 {
 		svc := service(limited)
 		svc.Name, svc.Spec.ClusterIP = fmt.Sprint("svc", i), fmt.Sprint("172.30.1.", i)
-		svc.Spec.ClusterIPs = []string{svc.Spec.ClusterIP}
+		svc.Spec.ClusterIPs, svc.Spec.Ports[2].NodePort = []string{svc.Spec.ClusterIP}, int32(31000+i) //nolint:gosec // small
 		f.services.Add(svc)
 		f.expect(svc.Name, []string{svc.Spec.ClusterIP})
 	}
@@ -255,13 +307,14 @@ func TestBalancer_limits(t *testing.T) {
 		return slices.Clone(f.events)
 	}
 	await.OK(f, timeout, func(context.Context) error {
-		if got := events(); len(got) < 3 {
-			return fmt.Errorf("got %d Events, want 3: %q", len(got), got)
+		if got := events(); len(got) < 4 {
+			return fmt.Errorf("got %d Events, want 4: %q", len(got), got)
 		}
 		return nil
 	})
-	for l := range limits {
-		if got := events(); len(got) != 3 || !strings.Contains(got[l], l.String()) || !strings.HasPrefix(got[l], "ServiceLimited ") || !strings.Contains(got[l], "such as ns/svc") {
+	for i, l := range []limit{limitExternal, limitAddress, limitSCTP, limitAffinity} {
+		got := events()
+		if len(got) != 4 || !strings.Contains(got[i], l.String()) || !strings.HasPrefix(got[i], "ServiceLimited ") || !strings.Contains(got[i], "such as ns/svc") {
 			t.Errorf("got Events %q, want one about %q", got, l)
 		}
 	}
@@ -291,69 +344,6 @@ func TestReportLimits(t *testing.T) {
 	f.noError(b.reportLimits(t.Context()))
 	if got, want := f.events[len(f.events)-1], "ServiceLimited 2 services, such as ns/a: "+limitExternal.String(); got != want {
 		t.Errorf("got Event %q, want %q", got, want)
-	}
-}
-
-// TestUDPConnectionsAreFlushed checks that connections of UDP to a removed endpoint are flushed, and no others.
-func TestUDPConnectionsAreFlushed(t *testing.T) {
-	f := newFixture(t, config.ModeSubnet)
-	f.services.Add(service(nil))
-	f.slices.Add(slice("web", "web", corev1.ProtocolTCP, 8080, "10.128.0.5", "10.129.0.7"))
-	f.slices.Add(slice("dns", "dns", corev1.ProtocolUDP, 5353, "10.128.0.5", "10.129.0.7"))
-	f.expect("two endpoints", []string{toA, toB, "nat(dst=10.128.0.5:5353)", "nat(dst=10.129.0.7:5353)"})
-	from := uint16(4000)
-	connection := func(zone uint16, protocol uint8, port, endpointPort uint16, endpoint string) ovs.Connections {
-		from++
-		client, svc := netip.MustParseAddr("10.128.0.9"), netip.MustParseAddr("172.30.0.10")
-		return ovs.Connections{
-			Zone: zone, Protocol: protocol,
-			Original: ovs.Tuple{Src: client, Dst: svc, SrcPort: from, DstPort: port},
-			Reply:    ovs.Tuple{Src: netip.MustParseAddr(endpoint), Dst: client, SrcPort: endpointPort, DstPort: from},
-		}
-	}
-	const nat, allowed = 0x4009, 0x6009
-	remaining := []ovs.Connections{
-		connection(nat, 6, 80, 8080, "10.128.0.5"), connection(nat, protocolUDP, 53, 5353, "10.129.0.7"), connection(allowed, protocolUDP, 53, 5353, "10.128.0.5"),
-	}
-	removed := connection(nat, protocolUDP, 53, 5353, "10.128.0.5")
-	for _, c := range append(slices.Clone(remaining), removed) {
-		f.bridge.Connect(c)
-	}
-	f.slices.Modify(slice("web", "web", corev1.ProtocolTCP, 8080, "10.129.0.7"))
-	f.slices.Modify(slice("dns", "dns", corev1.ProtocolUDP, 5353, "10.129.0.7"))
-	await.OK(t, timeout, func(context.Context) error {
-		if got := f.bridge.Tracked(); len(got) != len(remaining) || slices.Contains(got, removed) {
-			return fmt.Errorf("connections: got %v, want %v", got, remaining)
-		}
-		return nil
-	})
-}
-
-func TestUDPFrontends(t *testing.T) {
-	at := func(endpoints ...string) []pipeline.Frontend {
-		f := pipeline.Frontend{Addr: netip.MustParseAddr("172.30.0.10"), Port: 53, Protocol: goovs.ProtocolUDPv4}
-		for _, e := range endpoints {
-			f.Endpoints = append(f.Endpoints, netip.MustParseAddrPort(e))
-		}
-		return []pipeline.Frontend{f}
-	}
-	tcp := at("10.0.0.1:1")
-	tcp[0].Protocol = goovs.ProtocolTCPv4
-	u := newUDPFrontends()
-	for _, step := range []struct {
-		name      string
-		frontends []pipeline.Frontend
-		lost      bool
-	}{
-		{"new", at("10.0.0.1:1"), false}, {"one more", at("10.0.0.1:1", "10.0.0.2:1"), false}, {"one less", at("10.0.0.2:1"), true},
-		{"another port", at("10.0.0.2:2"), true}, {"TCP only", tcp, true}, {"no TCP", nil, false}, {"deleted", nil, false},
-	} {
-		if got := u.set("ns/svc", step.frontends); got != step.lost {
-			t.Errorf("%s: lost an endpoint: got %v, want %v", step.name, got, step.lost)
-		}
-	}
-	if len(u.endpoints)+len(u.services) > 0 {
-		t.Errorf("after the deletion: got %v, want nothing", u)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // report is what users of a service must know. It is comparable.
@@ -27,19 +29,37 @@ type limit int
 
 const (
 	limitExternal limit = iota
+	limitAddress
+	limitConflict
+	limitSources
 	limitSCTP
 	limitAffinity
+	limitAffine
 	limits // their number
 )
 
 func (l limit) String() string {
 	switch l {
 	case limitExternal:
-		return "node ports, external IPs and addresses of load balancers have no flows with --service-proxy=ovs, which serves cluster IPs only; use kube-proxy and --service-proxy=external"
+		return "only pods reach node ports, at their own node, external IPs and addresses of load balancers: nftables of the host lacks what the rules need; use " +
+			servicenat.Requirements + ", and restart the agent; its log has the cause in line \"Host does not support service rules\""
+	case limitAddress:
+		return "external IPs and addresses of load balancers in the pod or service network, and the API server's address and port, have no flows, " +
+			"nor have external IPs with UDP or SCTP ports above 32767, and more than 1,024 of a service; correct spec.externalIPs, status.loadBalancer or spec.ports"
+	case limitConflict:
+		return "another service has the same external address and port, or node port, and gets its packets: it has the address from a load balancer, or is older; " +
+			"change one of the two"
+	case limitSources:
+		return fmt.Sprintf("addresses of load balancers accept no client: spec.loadBalancerSourceRanges has no IPv4 range, or the product of source ranges, addresses and "+
+			"ports of a service exceeds %d; correct or combine the ranges, or distribute the ports over several services", maxSourceFlows)
 	case limitSCTP:
 		return "ports of SCTP have no flows: Open vSwitch's userspace datapath can't translate SCTP; use the kernel's (--datapath=system)"
+	case limitAffine:
+		return fmt.Sprintf("session affinity has no effect on a part of the addresses and ports: the product of these and endpoints exceeds %d; distribute the ports over "+
+			"several services", maxAffineFlows)
 	case limitAffinity:
-		return fmt.Sprintf("the timeout of session affinity is %d s on this node: Open vSwitch supports no more; set sessionAffinityConfig.clientIP.timeoutSeconds", math.MaxUint16)
+		return fmt.Sprintf("the timeout of session affinity is %d s on this node: Open vSwitch supports no more; "+
+			"set sessionAffinityConfig.clientIP.timeoutSeconds", math.MaxUint16)
 	}
 	return fmt.Sprintf("limit %d", int(l))
 }
@@ -76,6 +96,22 @@ func (r *report) affinity(svc *endpoints.Service) uint16 {
 	return uint16(seconds) //nolint:gosec // limited above
 }
 
+// maxAffineFlows is the number of flows of a service that learn the endpoints of clients, one for each frontend and endpoint.
+const maxAffineFlows = 8192
+
+// limitAffine removes session affinity from the frontends that would have more than maxAffineFlows flows.
+func (r *report) limitAffine(frontends []pipeline.Frontend) {
+	flows := 0
+	for i := range frontends {
+		if frontends[i].Affinity == 0 {
+			continue
+		}
+		if flows += len(frontends[i].Endpoints); flows > maxAffineFlows {
+			frontends[i].Affinity, r.limits[limitAffine] = 0, true
+		}
+	}
+}
+
 // report reports what has changed since the last report of the service. It requests an Event about a limit when the number of its services increases from 0.
 func (b *Balancer) report(ctx context.Context, service string, found report) {
 	b.mu.Lock()
@@ -102,7 +138,7 @@ func (b *Balancer) report(ctx context.Context, service string, found report) {
 		b.limits.Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
-		klog.FromContext(ctx).Info("Ignored invalid fields of a service", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
+		klog.FromContext(ctx).Info("Service has invalid fields", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
 }
 

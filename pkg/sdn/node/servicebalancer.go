@@ -1,0 +1,73 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, and the
+// health checks of load balancers.
+func (n *nodeNetwork) newBalancer(ctx context.Context) error {
+	a := n.agent
+	host, err := n.newServiceNAT(ctx)
+	if err != nil {
+		return err
+	}
+	options := balancer.Options{
+		Node: n.node, NodeName: a.NodeName, Services: n.caches.Services.Core().V1().Services().Informer(), Slices: n.caches.EndpointSlices, Nodes: n.caches.OwnNode,
+		Reserved: a.apiServers, Store: n.store, Events: a.reporter,
+	}
+	var rules servicehealth.Rules
+	if host != nil {
+		options.Host, rules = host, host
+	}
+	checks := servicehealth.New(servicehealth.Options{Flows: n.store, Rules: rules, Events: a.reporter})
+	options.Follow = checks.SetService
+	b, err := balancer.New(options)
+	if err != nil {
+		return err
+	}
+	ports := &clientPortCheck{sysctls: sysctl.Dir(a.SysctlDir), warn: a.reporter.Warn}
+	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run)
+	if host != nil {
+		n.runs = append(n.runs, host.Run)
+	}
+	if a.ServiceHealthzAddr == "0" {
+		return nil
+	}
+	server, err := servicehealth.NewNodeServer(servicehealth.NodeServerOptions{
+		Address: a.ServiceHealthzAddr, NodeName: a.NodeName, Nodes: n.caches.OwnNode, Flows: n.store, Rules: rules, Events: a.reporter,
+	})
+	if err != nil {
+		return err
+	}
+	n.runs = append(n.runs, server.Run)
+	return nil
+}
+
+// newServiceNAT returns the host's translation of external addresses of services; nil if the host lacks what it needs.
+func (n *nodeNetwork) newServiceNAT(ctx context.Context) (*servicenat.Translator, error) {
+	err := servicenat.Supported(ctx)
+	switch {
+	case errors.Is(err, servicenat.ErrUnsupported):
+		klog.FromContext(ctx).Info("Host does not support service rules", "err", err, "effect", "only pods reach node ports and external addresses")
+		return nil, servicenat.Remove(ctx) // those of a previous agent
+	case err != nil:
+		return nil, fmt.Errorf("find out whether the host supports rules of services: %w", err)
+	}
+	return servicenat.New(servicenat.Options{
+		Interface: hostnet.Tun0Name, ServiceNetwork: n.node.ServiceNetwork, ClusterNetworks: n.node.ClusterNetworks, Gateway: config.Gateway(n.node.Subnets[0]),
+		ForwardedDSCP: pipeline.ForwardedDSCP, WarnNode: n.agent.reporter.WarnNode,
+	}), nil
+}

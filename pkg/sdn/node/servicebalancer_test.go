@@ -1,0 +1,44 @@
+package node
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+)
+
+// An agent writes rules of services if the host supports them, and else removes those of a previous one. It does not start while nft can't run.
+func TestNewServiceNAT(t *testing.T) {
+	for name, tc := range map[string]struct {
+		check                string // what nft does with the rules
+		host, fails, removes bool
+	}{
+		"supported": {"exit 0", true, false, false},
+		"no module": {"exit 1", false, false, true},
+		"killed":    {"kill -9 $$", false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("PATH", dir)
+			nft := "#!/bin/sh\ninput=$(/bin/cat)\ncase $input in *fib*) " + tc.check + "; esac\n[ $1 = --check ] || echo \"$input\" >>" + dir + "/written\n"
+			if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(nft), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			n := &nodeNetwork{agent: &agent{}, node: pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}}
+			host, err := n.newServiceNAT(t.Context())
+			if (host != nil) != tc.host || (err != nil) != tc.fails {
+				t.Errorf("got %v and error %v, want rules: %t, an error: %t", host, err, tc.host, tc.fails)
+			}
+			written, err := os.ReadFile(filepath.Join(dir, "written"))
+			if err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(written), "delete table ip ovsdn-services"); got != tc.removes {
+				t.Errorf("got changes %q, want a deletion of the table: %t", written, tc.removes)
+			}
+		})
+	}
+}
