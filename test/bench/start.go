@@ -273,7 +273,7 @@ func (n *startNode) agentArgs() []string {
 // learn asks for all that an agent must know before it may touch the bridge.
 func (n *startNode) learn() error {
 	ctx, all := n.b.Context(), metav1.ListOptions{}
-	own := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.bareagent.NodeName", bareagent.NodeName).String()}
+	own := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", bareagent.NodeName).String()}
 	if _, err := n.network.NetworkV1().ClusterNetworks().List(ctx, all); err != nil {
 		return err
 	}
