@@ -181,6 +181,7 @@ func TestBalancedServices(t *testing.T) {
 			{"ICMP errors", testBalancedICMPErrors, subnet},
 			{"replies to outside", testBalancedReplies, each},
 			{"node port of an endpoint", testBalancedNodePortOfEndpoint, subnet},
+			{"two services from one port", testBalancedSamePort, subnet},
 		} {
 			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {
 				if testing.Short() && test.short != each && test.short != mode {

@@ -75,7 +75,7 @@ type Balancer struct {
 	mu       sync.Mutex
 	zone     string            // of this node
 	claims   claims            // of external addresses and node ports
-	flushed  udpFrontends      // by which connections are evaluated
+	flushed  flushedFrontends  // by which connections are evaluated
 	reported map[string]report // by service; without services that have nothing to report
 	// limited is the number of services that each limit concerns; unreported are limits that wait for an Event.
 	limited    [limits]int
@@ -105,7 +105,7 @@ func indexByService(obj any) ([]string, error) {
 func New(o Options) (*Balancer, error) {
 	b := &Balancer{
 		node: o.Node, nodeName: o.NodeName, services: o.Services.GetStore(), slices: o.Slices.GetIndexer(), store: o.Store, events: o.Events, follow: o.Follow,
-		reserved: o.Reserved, host: o.Host, claims: newClaims(), flushed: newUDPFrontends(), reported: map[string]report{},
+		reserved: o.Reserved, host: o.Host, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
 	b.limits = reconcile.NewRunner("limits of services", limitsInterval, b.reportLimits)

@@ -11,41 +11,52 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// protocolUDP is IANA's number of UDP.
-const protocolUDP = 17
-
-// udpFrontends are the endpoints of services of UDP. A client of UDP that sends continuously would stay with an endpoint that was removed, so its
-// connection is flushed. Connections of TCP end with their endpoint, as with kube-proxy.
-type udpFrontends struct {
-	endpoints map[udpFrontend]map[string]map[netip.AddrPort]struct{} // by service: two have a frontend while it changes from one to the other
-	services  map[string][]udpFrontend
+// flushedProtocol returns IANA's number of a protocol whose connections are flushed when their endpoint is removed, else 0. A client of UDP that sends continuously,
+// or one of SCTP that always uses the same port, would stay with the removed endpoint. Connections of TCP end with their endpoint, as with kube-proxy.
+func flushedProtocol(p goovs.Protocol) uint8 {
+	switch p {
+	case goovs.ProtocolUDPv4:
+		return ovs.ProtocolNumberUDP
+	case pipeline.ProtocolSCTP:
+		return ovs.ProtocolNumberSCTP
+	default:
+		return 0
+	}
 }
 
-// udpFrontend is an address and port of a service; node ports have no address.
-type udpFrontend struct {
-	at      netip.AddrPort
-	outside bool // for hosts outside
+// flushedFrontends are the endpoints of services whose connections are flushed.
+type flushedFrontends struct {
+	endpoints map[flushedFrontend]map[string]map[netip.AddrPort]struct{} // by service: two have a frontend while it changes from one to the other
+	services  map[string][]flushedFrontend
 }
 
-func newUDPFrontends() udpFrontends {
-	return udpFrontends{endpoints: map[udpFrontend]map[string]map[netip.AddrPort]struct{}{}, services: map[string][]udpFrontend{}}
+// flushedFrontend is an address and port of a service; node ports have no address.
+type flushedFrontend struct {
+	protocol uint8
+	at       netip.AddrPort
+	outside  bool // for hosts outside
+}
+
+func newFlushedFrontends() flushedFrontends {
+	return flushedFrontends{endpoints: map[flushedFrontend]map[string]map[netip.AddrPort]struct{}{}, services: map[string][]flushedFrontend{}}
 }
 
 // set replaces the frontends of a service. It reports whether one of them lost an endpoint.
-func (u udpFrontends) set(service string, frontends []pipeline.Frontend) (lost bool) {
-	previous := map[udpFrontend]map[netip.AddrPort]struct{}{}
-	for _, at := range u.services[service] {
-		previous[at] = u.endpoints[at][service]
-		if delete(u.endpoints[at], service); len(u.endpoints[at]) == 0 {
-			delete(u.endpoints, at)
+func (all flushedFrontends) set(service string, frontends []pipeline.Frontend) (lost bool) {
+	previous := map[flushedFrontend]map[netip.AddrPort]struct{}{}
+	for _, at := range all.services[service] {
+		previous[at] = all.endpoints[at][service]
+		if delete(all.endpoints[at], service); len(all.endpoints[at]) == 0 {
+			delete(all.endpoints, at)
 		}
 	}
-	delete(u.services, service)
+	delete(all.services, service)
 	for _, f := range frontends {
-		if f.Protocol != goovs.ProtocolUDPv4 {
+		protocol := flushedProtocol(f.Protocol)
+		if protocol == 0 {
 			continue
 		}
-		at := udpFrontend{netip.AddrPortFrom(f.Addr, f.Port), f.Kind == pipeline.FromOutside}
+		at := flushedFrontend{protocol, netip.AddrPortFrom(f.Addr, f.Port), f.Kind == pipeline.FromOutside}
 		set := make(map[netip.AddrPort]struct{}, len(f.Endpoints))
 		if len(f.Endpoints) == 0 {
 			set[netip.AddrPort{}] = struct{}{} // rejected connections end when the frontend gets endpoints
@@ -53,15 +64,15 @@ func (u udpFrontends) set(service string, frontends []pipeline.Frontend) (lost b
 		for _, e := range f.Endpoints {
 			set[e] = struct{}{}
 		}
-		if u.endpoints[at] == nil {
-			u.endpoints[at] = map[string]map[netip.AddrPort]struct{}{}
+		if all.endpoints[at] == nil {
+			all.endpoints[at] = map[string]map[netip.AddrPort]struct{}{}
 		}
-		u.endpoints[at][service] = set
-		u.services[service] = append(u.services[service], at)
+		all.endpoints[at][service] = set
+		all.services[service] = append(all.services[service], at)
 	}
 	for at, had := range previous {
 		for e := range had {
-			if _, has := u.endpoints[at][service][e]; !has {
+			if _, has := all.endpoints[at][service][e]; !has {
 				return true
 			}
 		}
@@ -70,8 +81,8 @@ func (u udpFrontends) set(service string, frontends []pipeline.Frontend) (lost b
 }
 
 // has reports whether a frontend has the endpoint.
-func (u udpFrontends) has(at udpFrontend, endpoint netip.AddrPort) bool {
-	for _, set := range u.endpoints[at] {
+func (all flushedFrontends) has(at flushedFrontend, endpoint netip.AddrPort) bool {
+	for _, set := range all.endpoints[at] {
 		if _, ok := set[endpoint]; ok {
 			return true
 		}
@@ -82,13 +93,13 @@ func (u udpFrontends) has(at udpFrontend, endpoint netip.AddrPort) bool {
 // evaluateConnections is a flowstore.Evaluator of the zones of NAT.
 func (b *Balancer) evaluateConnections(bool) func(ovs.Connection) bool {
 	return func(c ovs.Connection) bool {
-		if c.Protocol != protocolUDP {
+		if c.Protocol != ovs.ProtocolNumberUDP && c.Protocol != ovs.ProtocolNumberSCTP {
 			return false
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		to := udpFrontend{netip.AddrPortFrom(c.Original.Dst, c.Original.DstPort), pipeline.IsFromOutside(c)}
-		nodePort := udpFrontend{at: netip.AddrPortFrom(netip.Addr{}, c.Original.DstPort)}
+		to := flushedFrontend{c.Protocol, netip.AddrPortFrom(c.Original.Dst, c.Original.DstPort), pipeline.IsFromOutside(c)}
+		nodePort := flushedFrontend{protocol: c.Protocol, at: netip.AddrPortFrom(netip.Addr{}, c.Original.DstPort)}
 		if _, ok := b.flushed.endpoints[nodePort]; ok && !to.outside && b.isOwn(c.Original.Dst) {
 			to = nodePort // precedes external addresses
 		}
@@ -97,7 +108,7 @@ func (b *Balancer) evaluateConnections(bool) func(ovs.Connection) bool {
 			return false
 		}
 		// The host may have masqueraded a client outside.
-		return !b.isOwn(c.Original.Src) || !b.flushed.has(udpFrontend{to.at, true}, endpoint)
+		return !b.isOwn(c.Original.Src) || !b.flushed.has(flushedFrontend{c.Protocol, to.at, true}, endpoint)
 	}
 }
 

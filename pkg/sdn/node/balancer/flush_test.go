@@ -35,9 +35,9 @@ func TestUDPConnectionsAreFlushed(t *testing.T) {
 	}
 	const nat, allowed = 0x4009, 0x6009
 	remaining := []ovs.Connections{
-		connection(nat, 6, 80, 8080, "10.128.0.5"), connection(nat, protocolUDP, 53, 5353, "10.129.0.7"), connection(allowed, protocolUDP, 53, 5353, "10.128.0.5"),
+		connection(nat, 6, 80, 8080, "10.128.0.5"), connection(nat, ovs.ProtocolNumberUDP, 53, 5353, "10.129.0.7"), connection(allowed, ovs.ProtocolNumberUDP, 53, 5353, "10.128.0.5"),
 	}
-	removed := connection(nat, protocolUDP, 53, 5353, "10.128.0.5")
+	removed := connection(nat, ovs.ProtocolNumberUDP, 53, 5353, "10.128.0.5")
 	for _, c := range append(slices.Clone(remaining), removed) {
 		f.bridge.Connect(c)
 	}
@@ -51,7 +51,7 @@ func TestUDPConnectionsAreFlushed(t *testing.T) {
 	})
 }
 
-func TestUDPFrontends(t *testing.T) {
+func TestFlushedFrontends(t *testing.T) {
 	at := func(endpoints ...string) []pipeline.Frontend {
 		f := pipeline.Frontend{Addr: netip.MustParseAddr("172.30.0.10"), Port: 53, Protocol: goovs.ProtocolUDPv4}
 		for _, e := range endpoints {
@@ -61,14 +61,17 @@ func TestUDPFrontends(t *testing.T) {
 	}
 	tcp := at("10.0.0.1:1")
 	tcp[0].Protocol = goovs.ProtocolTCPv4
-	u := newUDPFrontends()
+	u := newFlushedFrontends()
+	sctp := at("10.0.0.1:1")
+	sctp[0].Protocol = pipeline.ProtocolSCTP
 	for _, step := range []struct {
 		name      string
 		frontends []pipeline.Frontend
 		lost      bool
 	}{
 		{"new", at("10.0.0.1:1"), false}, {"one more", at("10.0.0.1:1", "10.0.0.2:1"), false}, {"one less", at("10.0.0.2:1"), true},
-		{"another port", at("10.0.0.2:2"), true}, {"TCP only", tcp, true}, {"no TCP", nil, false}, {"deleted", nil, false},
+		{"another port", at("10.0.0.2:2"), true}, {"TCP only", tcp, true}, {"no TCP", nil, false},
+		{"SCTP", sctp, false}, {"deleted", nil, true}, {"deleted again", nil, false},
 	} {
 		if got := u.set("ns/svc", step.frontends); got != step.lost {
 			t.Errorf("%s: lost an endpoint: got %v, want %v", step.name, got, step.lost)
@@ -76,7 +79,7 @@ func TestUDPFrontends(t *testing.T) {
 	}
 	u.set("ns/old", at("10.0.0.1:1"))
 	u.set("ns/svc", at("10.0.0.1:1")) // before the other one is compiled without the frontend
-	if lost := u.set("ns/old", nil); !lost || !u.has(udpFrontend{at: netip.MustParseAddrPort("172.30.0.10:53")}, netip.MustParseAddrPort("10.0.0.1:1")) {
+	if lost := u.set("ns/old", nil); !lost || !u.has(flushedFrontend{protocol: ovs.ProtocolNumberUDP, at: netip.MustParseAddrPort("172.30.0.10:53")}, netip.MustParseAddrPort("10.0.0.1:1")) {
 		t.Errorf("frontend of another service: got lost %t and %v, want the endpoints of the service that has it now", lost, u)
 	}
 	u.set("ns/svc", nil)
@@ -96,7 +99,7 @@ func TestUDPConnectionsAreFlushed_externalAddress(t *testing.T) {
 	for i, addr := range []string{"172.30.0.10", "198.51.100.10", "198.51.100.11"} {
 		client, from := netip.MustParseAddr("10.128.0.9"), uint16(4000+i) //nolint:gosec // small
 		to[addr] = ovs.Connections{
-			Zone: 0x4009, Protocol: protocolUDP,
+			Zone: 0x4009, Protocol: ovs.ProtocolNumberUDP,
 			Original: ovs.Tuple{Src: client, Dst: netip.MustParseAddr(addr), SrcPort: from, DstPort: 53},
 			Reply:    ovs.Tuple{Src: netip.MustParseAddr("10.128.0.5"), Dst: client, SrcPort: 5353, DstPort: from},
 		}
@@ -130,7 +133,7 @@ func TestEvaluateConnections(t *testing.T) {
 	nodePort.Addr = netip.Addr{}
 	b := &Balancer{
 		node:    pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, VTEP: netip.MustParseAddr("192.0.2.1")},
-		flushed: newUDPFrontends(),
+		flushed: newFlushedFrontends(),
 	}
 	b.flushed.set("ns/svc", []pipeline.Frontend{
 		udp("172.30.0.10:53", false, local, remote), udp("172.30.0.10:53", true, local), udp("198.51.100.10:53", false, local, remote), nodePort,
@@ -163,13 +166,16 @@ func TestEvaluateConnections(t *testing.T) {
 	} {
 		to, endpoint, client := netip.MustParseAddrPort(test.to), netip.MustParseAddrPort(test.endpoint), netip.MustParseAddr("10.128.0.9")
 		c := ovs.Connection{
-			Zone: test.zone, Protocol: protocolUDP, Original: ovs.Tuple{Src: client, Dst: to.Addr(), SrcPort: 4000, DstPort: to.Port()},
+			Zone: test.zone, Protocol: ovs.ProtocolNumberUDP, Original: ovs.Tuple{Src: client, Dst: to.Addr(), SrcPort: 4000, DstPort: to.Port()},
 			Reply: ovs.Tuple{Src: endpoint.Addr(), Dst: client, SrcPort: endpoint.Port(), DstPort: 4000},
 		}
 		if got := b.evaluateConnections(false)(c); got != test.invalid {
 			t.Errorf("zone %#x, to %s, endpoint %s: got invalid %v, want %v", test.zone, to, endpoint, got, test.invalid)
 		}
-		if c.Protocol = 6; b.evaluateConnections(false)(c) {
+		if c.Protocol = ovs.ProtocolNumberSCTP; !b.evaluateConnections(false)(c) {
+			t.Errorf("zone %#x, to %s, endpoint %s, SCTP: got a valid connection, want an invalid one: the services have UDP only", test.zone, to, endpoint)
+		}
+		if c.Protocol = ovs.ProtocolNumberTCP; b.evaluateConnections(false)(c) {
 			t.Errorf("zone %#x, to %s, endpoint %s, TCP: got an invalid connection, want a valid one", test.zone, to, endpoint)
 		}
 	}

@@ -1,0 +1,61 @@
+package datapath_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/test/datapath"
+)
+
+// testBalancedSamePort: a client has connections from one port to two services with the same endpoint. After translation both would have the same addresses and ports,
+// so the second one has another source port at the endpoint.
+func testBalancedSamePort(t *testing.T, b *balanced) {
+	client, server := b.pod(0, 0), b.pod(1, 0)
+	endpoint := netip.AddrPortFrom(server.Addr, 8080)
+	b.endpoints = []netip.AddrPort{endpoint}
+	second := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(port).Addr().Next(), port) }
+	for _, port := range []uint16{80, 53} {
+		f := frontend(second(port).Addr(), port, endpoint)
+		f.Kind = compiled.ClusterIP
+		b.external = append(b.external, f)
+	}
+	b.install(t)
+
+	asking, serving := client.UDP(t, 0), server.UDP(t, 8080)
+	seen := map[netip.AddrPort]netip.AddrPort{}
+	for _, to := range []netip.AddrPort{vip(53), second(53), vip(53)} {
+		from := asking.MustReach(t, to, serving)
+		if before, ok := seen[to]; ok && before != from {
+			t.Errorf("source of a connection to %s at the endpoint: got %s, then %s", to, before, from)
+		}
+		seen[to] = from
+		if from.Addr() != client.Addr {
+			t.Errorf("source at the endpoint of %s: got %s, want the client's address %s", to, from, client.Addr)
+		}
+		if got := serving.MustReach(t, from, asking); got != to {
+			t.Errorf("source of the reply: got %s, want %s", got, to)
+		}
+	}
+
+	l := server.ListenTCP(t, 8080)
+	var streams []datapath.Stream
+	var port int
+	for _, to := range []netip.AddrPort{vip(80), second(80)} {
+		conn := dialFrom(t, client, port, to, 10*time.Second)
+		if conn == nil {
+			t.Fatalf("no connection from port %d to %s", port, to)
+		}
+		addr, ok := conn.LocalAddr().(*net.TCPAddr)
+		if !ok {
+			t.Fatalf("local address: got %T", conn.LocalAddr())
+		}
+		port = addr.Port
+		streams = append(streams, datapath.Stream{Client: conn, Server: datapath.Accept(t, l)})
+	}
+	for _, s := range streams {
+		s.MustPass(t)
+	}
+}
