@@ -8,6 +8,7 @@ import (
 
 	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/datapath"
+	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
 // testBalancedSamePort: a client has connections from one port to two services with the same endpoint. After translation both would have the same addresses and ports,
@@ -57,5 +58,30 @@ func testBalancedSamePort(t *testing.T, b *balanced) {
 	}
 	for _, s := range streams {
 		s.MustPass(t)
+	}
+}
+
+// testBalancedSCTP: the endpoint and the client see translated ports. On the userspace datapath, whose conntrack can't translate SCTP, the service has no flow for it.
+func testBalancedSCTP(t *testing.T, b *balanced) {
+	client, server := b.pod(0, 0), b.pod(1, 0)
+	f := frontend(vip(0).Addr(), 2000, netip.AddrPortFrom(server.Addr, 3000))
+	f.Kind, f.Protocol = compiled.ClusterIP, compiled.ProtocolSCTP
+	b.external = []compiled.Frontend{f}
+	b.install(t)
+	asking, serving := client.Listen(t, sctp, 0), server.Listen(t, sctp, 0)
+	ask := func() []byte { return sctpInit(1000, 2000, asking.Message()) }
+	if b.Type != ovstest.DatapathSystem {
+		asking.MustNotReachWith(t, vip(0), serving, ask)
+		return
+	}
+	if from := asking.MustReachWith(t, vip(0), serving, ask); from.Addr() != client.Addr {
+		t.Errorf("source at the endpoint: got %s, want the client's address %s", from, client.Addr)
+	}
+	// Only the connection's own reply is translated.
+	if from := serving.MustReachWith(t, asking.Addr(), asking, func() []byte { return sctpInit(3000, 1000, serving.Message()) }); from.Addr() != vip(0).Addr() {
+		t.Errorf("source of the reply: got %s, want %s", from, vip(0).Addr())
+	}
+	if from := serving.MustReachWith(t, asking.Addr(), asking, func() []byte { return sctpInit(3001, 1000, serving.Message()) }); from.Addr() != server.Addr {
+		t.Errorf("source of another packet: got %s, want the endpoint's address %s", from, server.Addr)
 	}
 }

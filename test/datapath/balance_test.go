@@ -182,6 +182,7 @@ func TestBalancedServices(t *testing.T) {
 			{"replies to outside", testBalancedReplies, each},
 			{"node port of an endpoint", testBalancedNodePortOfEndpoint, subnet},
 			{"two services from one port", testBalancedSamePort, subnet},
+			{"SCTP", testBalancedSCTP, networkPolicy},
 		} {
 			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {
 				if testing.Short() && test.short != each && test.short != mode {
