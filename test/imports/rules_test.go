@@ -18,8 +18,8 @@ const nodePackages = "pkg/sdn/node/"
 // others returns the packages of the agent that are no feature: features import them, or only pkg/sdn/node does.
 func others() []string {
 	return []string{
-		"agentmetrics", "apihealth", "br0", "caches", "cniargs", "cnifiles", "cnihandler", "diagnosticsserver", "dnsresolver", "flowstore", "hostnet", "inputs",
-		"installation", "ipam", "keyedlock", "linkmtu", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait", "sandbox",
+		"agentmetrics", "apihealth", "br0", "caches", "cniargs", "cnifiles", "cnihandler", "diagnosticsserver", "dnsresolver", "flowstore", "hostconntrack", "hostnet",
+		"inputs", "installation", "ipam", "keyedlock", "linkmtu", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait", "sandbox",
 		"servicenat", "servingcertificate", "sysctl", "veth", "zonelimits",
 	}
 }

@@ -35,7 +35,8 @@ func writers() map[string][]string {
 		"SetTunnelNeighbour": {"tunnelneighbours"},
 
 		// The kernel's connections.
-		"netlinksafe.ConntrackDeleteFilters": {"hostports", "servicenat"}, // in zone 0, which is the host's
+		"netlinksafe.ConntrackDeleteFilters": {"hostconntrack"}, // in zone 0, which is the host's
+		"hostconntrack.Flush":                {"hostports", "servicenat"},
 	}
 }
 
@@ -118,6 +119,8 @@ func useOf(object types.Object, client map[string]types.Type) string {
 	case f.Signature().Recv() != nil && method != nil && types.Identical(f.Signature(), method):
 		return f.Name()
 	case f.Pkg().Path() == module+"pkg/ovs/openflow" && f.Name() == "Append": // messages to a session of another package
+		return name
+	case f.Pkg().Path() == module+"pkg/sdn/node/hostconntrack" && f.Name() == "Flush":
 		return name
 	case strings.HasPrefix(name, "netlink") && strings.HasPrefix(f.Name(), "Conntrack") && f.Name() != "ConntrackTableList":
 		return name

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 )
 
 // Options are the dependencies and properties of Ports. All functions are required.
@@ -70,7 +71,7 @@ type Ports struct {
 // New reads the host ports that a previous agent stored.
 func New(o Options) (*Ports, error) {
 	p := &Ports{
-		Options: o, records: records(o.Dir), known: map[Attachment]*claim{}, listeners: hostListeners, localAddrs: localAddrs,
+		Options: o, records: records(o.Dir), known: map[Attachment]*claim{}, listeners: hostListeners, localAddrs: hostconntrack.LocalAddrs,
 		flushPod: flushPod, flushNotMapped: flushNotMapped, period: checkPeriod, attachmentLimit: maxMappings, nodeLimit: maxNodeMappings,
 	}
 	stored, err := p.records.list()

@@ -3,18 +3,16 @@ package servicenat
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 )
 
 // changedKeys are the frontends of UDP whose target changed.
@@ -35,14 +33,6 @@ func (all changedKeys) add(k key, old, current *Frontend) {
 	}
 }
 
-// conntrackFilter is a filter of the host's conntrack entries, which have zone 0: those in other zones belong to the switch.
-type conntrackFilter func(*netlink.ConntrackFlow) bool
-
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (f conntrackFilter) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
-	return c.Zone == 0 && f(c)
-}
-
 // flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry.
 func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
 	if len(changed) == 0 {
@@ -57,13 +47,13 @@ func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
 
 // stale returns a filter of connections to the changed frontends whose translation differs. Those that other programs have translated remain, and those that the rules
 // do not translate: of pods, and of the node to an address of a tenant.
-func (w *writer) stale(changed changedKeys, local []netip.Addr) conntrackFilter {
+func (w *writer) stale(changed changedKeys, local []netip.Addr) hostconntrack.Filter {
 	return func(c *netlink.ConntrackFlow) bool {
 		if c.Forward.Protocol != unix.IPPROTO_UDP {
 			return false
 		}
-		to := netip.AddrPortFrom(toAddr(c.Forward.DstIP), c.Forward.DstPort)
-		translated := netip.AddrPortFrom(toAddr(c.Reverse.SrcIP), c.Reverse.SrcPort)
+		to := netip.AddrPortFrom(hostconntrack.Addr(c.Forward.DstIP), c.Forward.DstPort)
+		translated := netip.AddrPortFrom(hostconntrack.Addr(c.Reverse.SrcIP), c.Reverse.SrcPort)
 		wanted, ok := w.wanted(to, changed, slices.Contains(local, to.Addr()))
 		if !ok || translated == wanted.target() {
 			return false
@@ -71,7 +61,7 @@ func (w *writer) stale(changed changedKeys, local []netip.Addr) conntrackFilter 
 		if w.options.ServiceNetwork.Contains(translated.Addr()) {
 			return true
 		}
-		from := toAddr(c.Forward.SrcIP)
+		from := hostconntrack.Addr(c.Forward.SrcIP)
 		if slices.ContainsFunc(w.options.ClusterNetworks, func(p netip.Prefix) bool { return p.Contains(from) }) {
 			return false
 		}
@@ -98,29 +88,8 @@ func (w *writer) wanted(to netip.AddrPort, changed changedKeys, isLocal bool) (w
 	return nil, ok
 }
 
-func flushConnections(match conntrackFilter) error {
-	if _, err := netlinksafe.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, match); err != nil {
-		return fmt.Errorf("flush UDP connections: %w", err)
-	}
-	return nil
-}
-
-func toAddr(ip net.IP) netip.Addr {
-	addr, _ := netip.AddrFromSlice(ip)
-	return addr.Unmap()
-}
-
 // nodeAddrs returns the node's IPv4 addresses that have node ports.
 func nodeAddrs() ([]netip.Addr, error) {
-	all, err := netlinksafe.AddrList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("list the node's addresses: %w", err)
-	}
-	addrs := make([]netip.Addr, 0, len(all))
-	for _, a := range all {
-		if addr := toAddr(a.IP); !addr.IsLoopback() {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs, nil
+	all, err := hostconntrack.LocalAddrs()
+	return slices.DeleteFunc(all, netip.Addr.IsLoopback), err
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -104,7 +105,7 @@ type fixture struct {
 	mu      sync.Mutex
 	events  []string // reasons
 	message string   // of the last Event
-	flushes []conntrackFilter
+	flushes []hostconntrack.Filter
 }
 
 func testOptions() Options {
@@ -126,7 +127,7 @@ func newFixture() *fixture {
 	f.open = func() (knftables.Interface, error) { return f.table, nil }
 	f.generation = f.table.read
 	f.localAddrs = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.10")}, nil }
-	f.flush = func(match conntrackFilter) error {
+	f.flush = func(match hostconntrack.Filter) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.flushes = append(f.flushes, match)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 )
 
 // Options are the node's settings.
@@ -39,7 +41,7 @@ type Translator struct {
 	generation func() (uint32, error)
 	now        func() time.Time
 	localAddrs func() ([]netip.Addr, error)
-	flush      func(conntrackFilter) error
+	flush      func(hostconntrack.Filter) error
 
 	mu           sync.Mutex
 	services     map[string][]key      // by service
@@ -57,7 +59,7 @@ type declaration struct {
 func New(o Options) *Translator {
 	return &Translator{
 		options: o, changed: make(chan struct{}, 1), open: newNFT, generation: rulesetGeneration, now: time.Now,
-		localAddrs: nodeAddrs, flush: flushConnections,
+		localAddrs: nodeAddrs, flush: hostconntrack.Flush,
 		services: map[string][]key{}, declarations: map[key][]declaration{}, dirty: map[key]struct{}{},
 	}
 }
