@@ -281,14 +281,14 @@ func TestListener_limitsConnections(t *testing.T) {
 	_ = servers[0].Close() // counts once
 	defer dial().Close()
 	servers = append(servers, <-accepted)
-	if l.others.all != sourceConnections {
-		t.Errorf("got %d connections, want %d", l.others.all, sourceConnections)
+	if got := l.others.Open(); got != sourceConnections {
+		t.Errorf("got %d connections, want %d", got, sourceConnections)
 	}
 	for _, conn := range servers {
 		_ = conn.Close()
 	}
-	if l.others.all != 0 || len(l.others.open) != 0 {
-		t.Errorf("got %d connections of %v, want none", l.others.all, l.others.open)
+	if got := l.others.Open(); got != 0 {
+		t.Errorf("got %d connections, want none", got)
 	}
 	_ = l.Close()
 	<-accepted

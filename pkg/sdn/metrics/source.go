@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 )
 
 // Limits of one source address, and of all.
@@ -23,7 +25,8 @@ const (
 	maxConnections    = 256
 )
 
-// Limits of a source address that Config.TrustedSource has, or with a client certificate that a route accepted. All such addresses have maxConnections of their own: others can't use them up.
+// Limits of a source address that Config.TrustedSource has, or with a client certificate that a route accepted. All such addresses have maxConnections of their own:
+// others can't use them up.
 const (
 	acceptedRate        = 200 // connections per second
 	acceptedBurst       = 400
@@ -74,7 +77,7 @@ type listener struct {
 	net.Listener
 	trusted       func(netip.Addr) bool
 	accepted      *cache.LRUExpireCache // source addresses with an accepted client certificate; the value is unused
-	others, known *connections
+	others, known connections
 }
 
 func newListener(l net.Listener, trusted func(netip.Addr) bool) *listener {
@@ -92,17 +95,18 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		addr := addrOf(conn.RemoteAddr().String())
+		addr := connectionlimit.SourceOf(conn)
 		counts := l.others
 		if l.isKnown(addr) {
 			counts = l.known
 		}
-		if counts.rate.allow(addr) && counts.add(addr) {
-			return &countedConn{
-				Conn: conn, closed: sync.OnceFunc(func() { counts.remove(addr) }), accept: func() { l.accepted.Add(addr, nil, acceptedSource) },
-			}, nil
+		if !counts.rate.allow(addr) {
+			_ = conn.Close()
+			continue
 		}
-		_ = conn.Close()
+		if admitted, ok := counts.Admit(conn); ok {
+			return &clientConn{Conn: admitted, accept: func() { l.accepted.Add(addr, nil, acceptedSource) }}, nil
+		}
 	}
 }
 
@@ -111,52 +115,23 @@ func (l *listener) isKnown(addr netip.Addr) bool {
 	return ok || l.trusted != nil && l.trusted(addr)
 }
 
-// connections counts connections, those of each source address and all.
+// connections limits the number of connections and their rate.
 type connections struct {
-	rate      *sources
-	perSource int
-
-	mu   sync.Mutex
-	open map[netip.Addr]int
-	all  int
+	*connectionlimit.Limiter
+	rate *sources
 }
 
-func newConnections(rate *sources, perSource int) *connections {
-	return &connections{rate: rate, perSource: perSource, open: map[netip.Addr]int{}}
+func newConnections(rate *sources, perSource int) connections {
+	return connections{connectionlimit.New(connectionlimit.Limits{All: maxConnections, Source: perSource}), rate}
 }
 
-func (c *connections) add(addr netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all >= maxConnections || c.open[addr] >= c.perSource {
-		return false
-	}
-	c.all++
-	c.open[addr]++
-	return true
-}
-
-func (c *connections) remove(addr netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all--
-	if c.open[addr]--; c.open[addr] == 0 {
-		delete(c.open, addr)
-	}
-}
-
-type countedConn struct {
+// clientConn is a connection whose client certificate a route may accept.
+type clientConn struct {
 	net.Conn
-	closed func()
 	accept func()
 }
 
-func (c *countedConn) Close() error {
-	c.closed()
-	return c.Conn.Close()
-}
-
-// connectionKey is the key of a request's *countedConn in its context.
+// connectionKey is the key of a request's *clientConn in its context.
 type connectionKey struct{}
 
 // withConnection implements http.Server.ConnContext.
@@ -171,7 +146,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 // Accept records that the handler of a Route accepted the client certificate of the request: further connections of its source address then have the
 // limits of accepted clients, for an hour. kube-apiserver sends the requests of all users from one address.
 func Accept(r *http.Request) {
-	if conn, ok := r.Context().Value(connectionKey{}).(*countedConn); ok {
+	if conn, ok := r.Context().Value(connectionKey{}).(*clientConn); ok {
 		conn.accept()
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
@@ -34,7 +35,7 @@ type Options struct {
 type Checks struct {
 	sync   nodeSync
 	events Events
-	limits *connections
+	limits *connectionlimit.Limiter
 	loop   *reconcile.Loop
 
 	listen func(ctx context.Context, address string) (net.Listener, error) // replaced in tests
@@ -53,7 +54,7 @@ type openPort struct {
 // New returns Checks without Services.
 func New(o Options) *Checks {
 	c := &Checks{
-		sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, events: o.Events, listen: listenTCP, limits: &connections{},
+		sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, events: o.Events, listen: listenTCP, limits: newLimiter(),
 		wanted: map[string]*check{}, ports: map[string]openPort{},
 	}
 	c.loop = reconcile.New("service health checks", c.reconcile)

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/test/await"
@@ -248,45 +249,16 @@ func TestChecks_costOfOthers(t *testing.T) {
 	}
 }
 
-// One source address has a limit of connections, others do not use it up; all have a limit together. A closed connection no longer counts.
-func TestConnections_limits(t *testing.T) {
-	var c connections
-	add := func(source byte) bool { return c.add(address(source)) }
-	for source := range byte(maxConnections / maxSourceConnections) {
-		for range maxSourceConnections {
-			if !add(source) {
-				t.Fatalf("source %d: a connection below the limits was refused", source)
-			}
-		}
-		if add(source) {
-			t.Errorf("source %d: got a connection over its limit", source)
-		}
-	}
-	if add(99) {
-		t.Error("got a connection over the limit of all")
-	}
-	c.remove(address(0))
-	if !add(99) {
-		t.Error("a connection was refused after another was closed")
-	}
-	c.remove(address(99))
-	for range maxSourceConnections {
-		c.remove(address(1))
-	}
-	if _, counted := c.source[address(1)]; counted || c.all != maxConnections-1-maxSourceConnections {
-		t.Errorf("got %d connections and those of a source without any: %t", c.all, counted)
-	}
-}
-
 // A client over the limit is refused at once; the limit counts open connections only.
 func TestServe_refusesConnectionsOverLimit(t *testing.T) {
 	f := newFixture(t)
 	c := f.run()
 	set(c, service("web", 30001, nil), ready("n1", "10.128.0.5"))
 	f.expect("opened", ":30001", 200, body("web", 1, true))
+	var idle *connectionlimit.Conn
 	for range maxSourceConnections {
-		if !c.limits.add(address(1)) { // 127.0.0.1
-			break
+		if conn, ok := c.limits.Admit(idleConn{n: 1}); ok { // the fixture's address
+			idle = conn
 		}
 	}
 	await.OK(t, timeout, func(ctx context.Context) error {
@@ -295,8 +267,25 @@ func TestServe_refusesConnectionsOverLimit(t *testing.T) {
 		}
 		return nil
 	})
-	c.limits.remove(address(1))
+	_ = idle.Close()
 	f.expect("after a connection was closed", ":30001", 200, body("web", 1, true))
+}
+
+// A few sources with idle connections do not use up the limit of all: a load balancer gets its answer.
+func TestServe_evictsIdleConnections(t *testing.T) {
+	f := newFixture(t)
+	c := f.run()
+	set(c, service("web", 30001, nil), ready("n1", "10.128.0.5"))
+	f.expect("opened", ":30001", 200, body("web", 1, true))
+	for n := range byte(maxConnections/maxSourceConnections + 1) {
+		for range maxSourceConnections {
+			_, _ = c.limits.Admit(idleConn{n: n + 2})
+		}
+	}
+	if got := c.limits.Open(); got != maxConnections {
+		t.Fatalf("got %d connections, want %d", got, maxConnections)
+	}
+	f.expect("with idle connections", ":30001", 200, body("web", 1, true))
 }
 
 // A request line over the limit is refused. The answer is lost if the kernel resets the connection, of which the server has not read all.

@@ -2,8 +2,8 @@ package servicehealth
 
 import (
 	"net"
-	"net/netip"
-	"sync"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 )
 
 // Limits of the connections to all ports of a server: any client reaches them.
@@ -12,41 +12,15 @@ const (
 	maxSourceConnections = 256 // of a source address; a load balancer checks many Services from one
 )
 
-// connections counts open connections. The zero value is ready for use.
-type connections struct {
-	mu     sync.Mutex
-	all    int
-	source map[netip.Addr]int
-}
-
-// add counts a connection, or returns false at a limit.
-func (c *connections) add(source netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all >= maxConnections || c.source[source] >= maxSourceConnections {
-		return false
-	}
-	if c.source == nil {
-		c.source = map[netip.Addr]int{}
-	}
-	c.all++
-	c.source[source]++
-	return true
-}
-
-func (c *connections) remove(source netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all--
-	if c.source[source]--; c.source[source] == 0 {
-		delete(c.source, source)
-	}
+// newLimiter returns a limiter that evicts: a few sources with idle connections would otherwise use up the limit of all.
+func newLimiter() *connectionlimit.Limiter {
+	return connectionlimit.New(connectionlimit.Limits{All: maxConnections, Source: maxSourceConnections, Evict: true})
 }
 
 // limitedListener closes connections over the limits at once.
 type limitedListener struct {
 	net.Listener
-	connections *connections
+	limits *connectionlimit.Limiter
 }
 
 // Accept implements net.Listener.
@@ -56,29 +30,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		source := sourceOf(conn)
-		if l.connections.add(source) {
-			return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { l.connections.remove(source) })}, nil
+		if admitted, ok := l.limits.Admit(conn); ok {
+			return admitted, nil
 		}
-		_ = conn.Close()
 	}
-}
-
-func sourceOf(conn net.Conn) netip.Addr {
-	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
-}
-
-// countedConn is a connection that counts until it is closed.
-type countedConn struct {
-	net.Conn
-	closed func()
-}
-
-// Close implements net.Conn.
-func (c *countedConn) Close() error {
-	defer c.closed()
-	return c.Conn.Close()
 }

@@ -230,5 +230,14 @@ func body(name string, local int, healthy bool) string {
 	return fmt.Sprintf(`{"service":{"namespace":"ns","name":"%s"},"localEndpoints":%d,"serviceProxyHealthy":%t}`, name, local, healthy)
 }
 
-// address returns 127.0.0.N.
-func address(n byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, n}) }
+// idleConn is a connection of the source 127.0.0.N that sends nothing.
+type idleConn struct {
+	net.Conn
+	n byte
+}
+
+// RemoteAddr implements net.Conn.
+func (c idleConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, c.n)} }
+
+// Close implements net.Conn.
+func (c idleConn) Close() error { return nil }

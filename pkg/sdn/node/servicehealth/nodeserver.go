@@ -81,7 +81,7 @@ func (n *NodeServer) serve(ctx context.Context) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	s := serve(listener, &connections{}, n.handler(), func(err error) { failed <- err })
+	s := serve(listener, newLimiter(), n.handler(), func(err error) { failed <- err })
 	defer s.close()
 	n.last.Set(nil)
 	select {

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 )
 
 // Limits of requests.
@@ -36,7 +38,7 @@ type server struct {
 
 // serve begins to serve the listener, which the server closes. Each connection ends with the first answer, so that idle ones do not use up the limit. failed is
 // called if it ends without close.
-func serve(l net.Listener, limits *connections, h http.Handler, failed func(error)) *server {
+func serve(l net.Listener, limits *connectionlimit.Limiter, h http.Handler, failed func(error)) *server {
 	s := &server{ended: make(chan struct{}), http: &http.Server{
 		Handler:     readOnly(h),
 		ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, MaxHeaderBytes: maxHeader,
@@ -44,7 +46,7 @@ func serve(l net.Listener, limits *connections, h http.Handler, failed func(erro
 	}}
 	s.http.SetKeepAlivesEnabled(false)
 	go func() {
-		err := s.http.Serve(&limitedListener{Listener: l, connections: limits})
+		err := s.http.Serve(&limitedListener{Listener: l, limits: limits})
 		close(s.ended)
 		if !errors.Is(err, http.ErrServerClosed) {
 			failed(err)
