@@ -21,13 +21,14 @@ type Frontend struct {
 	Of   int        // index of the port in Service.Ports and Selection.Ports
 }
 
-// Frontends returns the frontends of the Service, sorted by port and kind. An address that is in several fields has one frontend, of the first kind: so
-// SourceRanges apply to an external IP that is also an address of the load balancer.
-func (s *Service) Frontends() []Frontend {
+// Frontends returns the frontends of the Service, sorted by port and kind: that of the cluster IP for each port, and the first ones of other kinds up to a number,
+// since a Service can have half a million. more is true if there are others. An address that is in several fields has one frontend, of the first kind: so SourceRanges
+// apply to an external IP that is also an address of the load balancer.
+func (s *Service) Frontends(others int) (all []Frontend, more bool) {
 	if !s.Proxied {
-		return nil
+		return nil, false
 	}
-	addrs := []Frontend{{Kind: ClusterIP, Addr: s.ClusterIP}}
+	var addrs []Frontend
 	used := map[netip.Addr]bool{s.ClusterIP: true}
 	add := func(kind FrontendKind, of []netip.Addr) {
 		for _, addr := range of {
@@ -40,17 +41,23 @@ func (s *Service) Frontends() []Frontend {
 	add(LoadBalancer, s.LoadBalancerIPs)
 	add(ExternalIP, s.ExternalIPs)
 
-	var out []Frontend
 	for i, port := range s.Ports {
-		for _, f := range addrs {
+		all = append(all, Frontend{Kind: ClusterIP, Addr: s.ClusterIP, Port: port.Number, Of: i})
+		n := min(len(addrs), others)
+		for _, f := range addrs[:n] {
 			f.Port, f.Of = port.Number, i
-			out = append(out, f)
+			all = append(all, f)
 		}
-		if port.NodePort != 0 {
-			out = append(out, Frontend{Kind: NodePort, Port: port.NodePort, Of: i})
+		more, others = more || n < len(addrs), others-n
+		switch {
+		case port.NodePort == 0:
+		case others == 0:
+			more = true
+		default:
+			all, others = append(all, Frontend{Kind: NodePort, Port: port.NodePort, Of: i}), others-1
 		}
 	}
-	return out
+	return all, more
 }
 
 // isExternal reports whether a port is reached on other addresses than the cluster IP.

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,13 +29,38 @@ func TestService_Frontends(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, f := range NewService(apiService(c.change)).Frontends() {
+			all, more := NewService(apiService(c.change)).Frontends(10)
+			for _, f := range all {
 				name := map[FrontendKind]string{ClusterIP: "ClusterIP", LoadBalancer: "LoadBalancer", ExternalIP: "ExternalIP", NodePort: "NodePort"}[f.Kind]
 				got = append(got, fmt.Sprintf("%s %s:%d of %d", name, f.Addr, f.Port, f.Of))
 			}
-			if got := strings.Join(got, ", "); got != c.want {
-				t.Errorf("got  %s\nwant %s", got, c.want)
+			if got := strings.Join(got, ", "); got != c.want || more {
+				t.Errorf("got  %s and others: %t\nwant %s", got, more, c.want)
 			}
 		})
+	}
+}
+
+// Each port has its cluster IP, and of the other frontends the first ones, however many there are.
+func TestService_FrontendsLimit(t *testing.T) {
+	svc := NewService(apiService(func(s *corev1.Service) {
+		s.Spec.ExternalIPs = []string{"192.0.2.1", "192.0.2.2"}
+		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30080}, {Name: "b", Port: 443, NodePort: 30443}, {Name: "c", Port: 8080}}
+	}))
+	complete, _ := svc.Frontends(8)
+	for limit := range 10 {
+		var want []Frontend
+		others := 0
+		for _, f := range complete {
+			if f.Kind != ClusterIP {
+				others++
+			}
+			if f.Kind == ClusterIP || others <= limit {
+				want = append(want, f)
+			}
+		}
+		if got, more := svc.Frontends(limit); !slices.Equal(got, want) || others != 8 || more != (limit < others) {
+			t.Errorf("limit %d of %d: got %v and others: %t, want %v", limit, others, got, more, want)
+		}
 	}
 }

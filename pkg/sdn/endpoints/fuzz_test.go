@@ -86,7 +86,8 @@ func checkFrontends(t *testing.T, svc *Service) {
 		protocol corev1.Protocol
 	}
 	used := map[key]bool{}
-	for _, front := range svc.Frontends() {
+	all, _ := svc.Frontends(maxPorts * (2*maxAddresses + 1))
+	for _, front := range all {
 		k := key{front.Addr, front.Port, svc.Ports[front.Of].Protocol}
 		if used[k] || front.Port == 0 || (front.Kind == NodePort) == front.Addr.IsValid() || front.Kind != NodePort && !front.Addr.Is4() {
 			t.Errorf("got frontend %v, want a valid and distinct one", front)

@@ -35,7 +35,8 @@ type Service struct {
 	// LoadBalancerIPs are the valid IPv4 addresses of status.loadBalancer with ipMode VIP, the default, each once.
 	LoadBalancerIPs []netip.Addr
 
-	// SourceRanges are the clients that may use LoadBalancerIPs, sorted and disjoint. None: all clients, as for a list that includes 0.0.0.0/0, unless NoSources.
+	// SourceRanges are the clients that may use LoadBalancerIPs: IPv4 ranges, masked, sorted and disjoint. None: all clients, as for a list that includes 0.0.0.0/0,
+	// unless NoSources.
 	SourceRanges []netip.Prefix
 
 	// NoSources is true if the list of clients has no valid IPv4 range: no client may use LoadBalancerIPs.

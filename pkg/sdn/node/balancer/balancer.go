@@ -178,13 +178,16 @@ func (b *Balancer) watchNode(informer cache.SharedIndexInformer) error {
 
 // Prime stores the flows of all services without waiting for the switch. The informers must have synced.
 func (b *Balancer) Prime(ctx context.Context) error {
-	for _, obj := range b.services.List() { // before the first is compiled: two would have the same group
+	var all []candidate
+	for _, obj := range b.services.List() { // claims before the first is compiled: two would have the same group
 		if svc, ok := obj.(*endpoints.Service); ok {
-			b.claim(cache.NewObjectName(svc.GetNamespace(), svc.GetName()).String(), svc, b.usable(svc, &report{}))
+			c := b.candidate(cache.NewObjectName(svc.GetNamespace(), svc.GetName()).String(), svc)
+			b.claim(c.key, svc, c.usable)
+			all = append(all, c)
 		}
 	}
-	for _, key := range b.services.ListKeys() {
-		b.set(ctx, key)
+	for _, c := range all { // Run compiles those again that have changed since
+		b.install(ctx, c)
 	}
 	return nil
 }
@@ -218,7 +221,12 @@ type compiled struct {
 func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
 	obj, _, _ := b.services.GetByKey(key) // it never fails
 	svc, _ := obj.(*endpoints.Service)    // nil: deleted
-	c := b.compile(ctx, key, svc)
+	return b.install(ctx, b.candidate(key, svc))
+}
+
+// install compiles a service, and sets its flows.
+func (b *Balancer) install(ctx context.Context, of candidate) *flowstore.Commit {
+	key, c := of.key, b.compile(ctx, of)
 	b.follow(key, c.proxied, c.localReady)
 	if b.host != nil {
 		b.host.Set(key, c.host)
@@ -230,12 +238,12 @@ func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
 	balanced := pipeline.BalancedService{Frontends: c.frontends}
 	change := flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindService, Key: key}}
 	if len(c.frontends) > 0 && b.node.Mode == config.ModeMultitenant {
-		vnid := inputs.VNID(svc.GetNamespace())
+		vnid := inputs.VNID(of.service.GetNamespace())
 		change.Reads = []flowstore.Input{vnid}
 		change.Compile = func(v *flowstore.Values) pipeline.State {
-			of := balanced
-			of.VNID = flowstore.Read[config.VNID](v, vnid)
-			return b.node.BalancedService(of)
+			withVNID := balanced
+			withVNID.VNID = flowstore.Read[config.VNID](v, vnid)
+			return b.node.BalancedService(withVNID)
 		}
 	} else {
 		change.State = b.node.BalancedService(balanced)
@@ -243,15 +251,15 @@ func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
 	return b.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: revoked}})[0]
 }
 
-// compile returns a service on this node, nil if it was deleted, and replaces its claims.
-func (b *Balancer) compile(ctx context.Context, key string, svc *endpoints.Service) (c compiled) {
+// compile returns a service on this node, and replaces its claims.
+func (b *Balancer) compile(ctx context.Context, of candidate) (c compiled) {
+	key, svc := of.key, of.service
+	held := b.claim(key, svc, of.usable)
 	if svc == nil {
-		b.claim(key, nil, nil)
 		return compiled{}
 	}
-	usable := b.usable(svc, &c.report)
-	held := b.claim(key, svc, usable)
-	c.report.limits[limitConflict] = len(held) < len(usable)
+	c.report = of.report
+	c.report.limits[limitConflict] = len(held) < len(of.usable)
 	selected, ok := b.selectEndpoints(ctx, key, svc, &c.report)
 	if !ok {
 		return compiled{}

@@ -180,7 +180,7 @@ func TestHostFrontends_ofNode(t *testing.T) {
 func TestCompile_otherServiceNetwork(t *testing.T) {
 	for clusterIP, want := range map[string]bool{"172.30.0.10": true, "172.31.0.10": false} {
 		b := balancerOf(t, slice("a", "web", corev1.ProtocolTCP, 8080, "10.128.0.5"))
-		c := b.compile(t.Context(), "ns/svc", endpoints.NewService(external("svc", clusterIP, 1)))
+		c := b.compile(t.Context(), b.candidate("ns/svc", endpoints.NewService(external("svc", clusterIP, 1))))
 		outside := false
 		for _, f := range c.frontends {
 			outside = outside || f.Kind == pipeline.FromOutside
@@ -219,7 +219,7 @@ func TestCompile_sources(t *testing.T) {
 		for _, addr := range test.addrs {
 			object.Status.LoadBalancer.Ingress = append(object.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: addr})
 		}
-		c := b.compile(t.Context(), "ns/svc", endpoints.NewService(object))
+		c := b.compile(t.Context(), b.candidate("ns/svc", endpoints.NewService(object)))
 		open, openOnHost, closed := 0, 0, 0
 		for _, f := range c.frontends {
 			switch {
@@ -312,23 +312,25 @@ func TestRank(t *testing.T) {
 // TestBalancer_usable: what a service may not take has no frontends, and a service of very many has the first.
 func TestBalancer_usable(t *testing.T) {
 	b := &Balancer{node: pipeline.Node{ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}}}
-	count := func(change func(*corev1.ServiceSpec)) (external int) {
-		for _, f := range b.usable(endpoints.NewService(service(change)), &report{}) {
+	count := func(change func(*corev1.ServiceSpec)) (external int, limited bool) {
+		var found report
+		for _, f := range b.usable(endpoints.NewService(service(change)), &found) {
 			if f.Kind != endpoints.ClusterIP {
 				external++
 			}
 		}
-		return external
+		return external, found.limits[limitAddress]
 	}
 	for name, test := range map[string]struct {
 		change func(*corev1.ServiceSpec)
 		want   int
+		others bool
 	}{
-		"two ports":                    {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.10"} }, 2},
-		"pod network, service network": {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"10.128.0.5", "172.30.9.9"} }, 0},
+		"two ports":                    {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.10"} }, 2, false},
+		"pod network, service network": {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"10.128.0.5", "172.30.9.9"} }, 0, true},
 		"UDP port of clients": {func(s *corev1.ServiceSpec) {
 			s.ExternalIPs, s.Ports[0].Port, s.Ports[1].Port = []string{"198.51.100.10"}, 40000, 40000
-		}, 1},
+		}, 1, true},
 		"very many": {func(s *corev1.ServiceSpec) {
 			for i := range 250 {
 				s.ExternalIPs = append(s.ExternalIPs, fmt.Sprint("198.51.100.", i))
@@ -336,10 +338,10 @@ func TestBalancer_usable(t *testing.T) {
 			for i := range 10 {
 				s.Ports = append(s.Ports, corev1.ServicePort{Name: fmt.Sprint(i), Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)}) //nolint:gosec // small
 			}
-		}, maxExternal},
+		}, maxExternal, true},
 	} {
-		if got := count(test.change); got != test.want {
-			t.Errorf("%s: got %d external frontends, want %d", name, got, test.want)
+		if got, limited := count(test.change); got != test.want || limited != test.others {
+			t.Errorf("%s: got %d external frontends, reported others: %t, want %d, %t", name, got, limited, test.want, test.others)
 		}
 	}
 }

@@ -19,6 +19,23 @@ type frontend struct {
 	closed  bool           // to all clients
 }
 
+// candidate is a service before its claims are compared with those of others.
+type candidate struct {
+	key     string
+	service *endpoints.Service // nil: it was deleted
+	usable  []frontend
+	report  report // of frontends that are not usable
+}
+
+// candidate returns a service, nil if it was deleted.
+func (b *Balancer) candidate(key string, svc *endpoints.Service) candidate {
+	c := candidate{key: key, service: svc}
+	if svc != nil {
+		c.usable = b.usable(svc, &c.report)
+	}
+	return c
+}
+
 // claim replaces the claims of a service by those of its usable frontends, none if it was deleted, and queues other services that gain or lose one by that. It returns
 // the frontends whose packets the service gets.
 func (b *Balancer) claim(key string, svc *endpoints.Service, usable []frontend) (held []frontend) {
@@ -52,13 +69,13 @@ const maxSourceFlows = 4096
 // usable returns the frontends of a service that get flows: not more than maxExternal outside of the service network, and none that would take other packets than
 // those to the service. It adds to the report that there are others. Frontends whose clients would need too many flows are closed.
 func (b *Balancer) usable(svc *endpoints.Service, found *report) (usable []frontend) {
-	external, sourceFlows := 0, 0
-	for _, f := range svc.Frontends() {
-		if f.Kind != endpoints.ClusterIP {
-			if external++; external > maxExternal || !b.isUsable(svc, f) {
-				found.limits[limitAddress] = true
-				continue
-			}
+	all, more := svc.Frontends(maxExternal)
+	found.limits[limitAddress] = more
+	sourceFlows := 0
+	for _, f := range all {
+		if f.Kind != endpoints.ClusterIP && !b.isUsable(svc, f) {
+			found.limits[limitAddress] = true
+			continue
 		}
 		of := frontend{Frontend: f}
 		if f.Kind == endpoints.LoadBalancer {
