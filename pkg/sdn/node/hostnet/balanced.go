@@ -35,8 +35,8 @@ func (c FirewallConfig) forwardBalancedGuard(vxlan []string) []Rule { return c.b
 // unlimited returns these packets from the chain that limits the connections of each source: the node is no pod, and the zone of hosts outside has a limit in the switch.
 func (c FirewallConfig) unlimited() []Rule { return c.balanced([]string{"-i", Tun0Name}, "RETURN") }
 
-// masqueradeBalanced masquerades these packets to another host, which routes neither address. It precedes the rule for kube-proxy's mark, which a packet may have from the
-// node's first chains.
+// masqueradeBalanced masquerades these packets to another host, which routes neither address. It precedes the rule for kube-proxy's mark, which a packet may have
+// from the node's first chains.
 func (c FirewallConfig) masqueradeBalanced(target []string) []Rule {
 	return c.balanced([]string{"!", "-o", Tun0Name}, target...)
 }

@@ -21,7 +21,8 @@ func guardInputRules(vxlan []string, icmp Rule) []Rule {
 	return []Rule{bridgeVXLAN(vxlan), translatedVXLAN(vxlan), icmp}
 }
 
-// bridgeVXLAN drops VXLAN from tun0 whatever its source, such as an egress IP or, with BalancesServices, ServiceNextHop or ServiceOutside. VXLAN of nodes does not come in on tun0.
+// bridgeVXLAN drops VXLAN from tun0 whatever its source, such as an egress IP or, with BalancesServices, ServiceNextHop or ServiceOutside. VXLAN of nodes does not
+// come in on tun0.
 func bridgeVXLAN(vxlan []string) Rule {
 	return rule(append([]string{"-i", Tun0Name}, vxlan...), "VXLAN from the bridge", "DROP")
 }
