@@ -63,19 +63,17 @@ const AffinityTable = tableAffinity
 // VNIDs and policies evaluate the endpoint, too.
 func (n Node) BalancedService(svc BalancedService) State {
 	var s State
-	var grouped []Frontend // one for each group
+	groups := map[groupKey]string{} // their names
 	for _, f := range svc.Frontends {
 		if f.Protocol == ProtocolSCTP && n.Userspace {
 			continue // the userspace datapath can't translate SCTP
 		}
 		f.group = f.String()
-		same := func(other Frontend) bool {
-			return f.Protocol == other.Protocol && (f.Affinity > 0) == (other.Affinity > 0) && slices.Equal(f.Endpoints, other.Endpoints)
-		}
-		if i := slices.IndexFunc(grouped, same); i >= 0 {
-			f.group = grouped[i].group
+		key := f.groupKey()
+		if name, ok := groups[key]; ok {
+			f.group = name
 		} else if len(f.Endpoints) > 0 {
-			grouped = append(grouped, f)
+			groups[key] = f.group
 			// group=tcp/172.30.0.10:80,type=select,bucket=weight=1,actions=load:0xa800005->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
 			//     bucket=weight=21,actions=load:0xa800005->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
 			//     bucket=weight=21,actions=load:0xa810007->NXM_NX_REG8[],load:0x1f90->NXM_NX_REG9[],resubmit(,67),
@@ -85,6 +83,22 @@ func (n Node) BalancedService(svc BalancedService) State {
 		n.frontend(&s, svc.VNID, f)
 	}
 	return s
+}
+
+// groupKey is what the frontends of one group have in common.
+type groupKey struct {
+	protocol    goovs.Protocol
+	hasAffinity bool
+	endpoints   string // 6 bytes of each
+}
+
+func (f Frontend) groupKey() groupKey {
+	all := make([]byte, 0, 6*len(f.Endpoints))
+	for _, endpoint := range f.Endpoints {
+		all = binary.BigEndian.AppendUint32(all, addrNumber(endpoint))
+		all = binary.BigEndian.AppendUint16(all, endpoint.Port())
+	}
+	return groupKey{f.Protocol, f.Affinity > 0, string(all)}
 }
 
 // frontend compiles one frontend.
@@ -191,8 +205,8 @@ func (f Frontend) String() string {
 	return string(f.Protocol) + "/" + at
 }
 
-// priority returns the priority of the frontend in the tables 60, 65 and 66. An external IP may be an address of the node, with another service's node port, which the API server
-// has allocated.
+// priority returns the priority of the frontend in the tables 60, 65 and 66. An external IP may be an address of the node, with another service's node port, which
+// the API server has allocated.
 func (f Frontend) priority() int {
 	switch f.Kind {
 	case NodePort:

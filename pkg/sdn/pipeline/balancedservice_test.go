@@ -3,7 +3,10 @@ package pipeline
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 )
 
 // TestSlots: the number of slots is a power of two, all of them are allocated, and with at most 12 endpoints the shares differ by a twentieth. On the userspace
@@ -48,6 +51,27 @@ func TestBuckets(t *testing.T) {
 				t.Errorf("%d endpoints: got sum of weights %d and smallest weight %d, want %d and 1", endpoints, total, least, slots)
 			}
 		}
+	}
+}
+
+// TestBalancedService_groups: frontends with the same protocol, endpoints and use of affinity have one group, which has the name of the first.
+func TestBalancedService_groups(t *testing.T) {
+	at := netip.MustParseAddrPort
+	a, b := at("10.128.0.5:8080"), at("10.128.0.6:8080")
+	frontend := func(port uint16, protocol goovs.Protocol, affinity uint16, endpoints ...netip.AddrPort) Frontend {
+		return Frontend{Addr: netip.MustParseAddr("172.30.0.10"), Port: port, Protocol: protocol, Affinity: affinity, Endpoints: endpoints}
+	}
+	tcp, udp := goovs.ProtocolTCPv4, goovs.ProtocolUDPv4
+	s := Node{}.BalancedService(BalancedService{Frontends: []Frontend{
+		frontend(1, tcp, 0, a), frontend(2, tcp, 0, a, b), frontend(3, tcp, 0, a), frontend(4, tcp, 0, a, b), frontend(5, tcp, 0), frontend(6, tcp, 0),
+		frontend(7, udp, 0, a), frontend(8, tcp, 60, a), frontend(9, tcp, 90, a), frontend(10, tcp, 0, b), frontend(11, tcp, 0, at("10.128.0.5:8081")),
+	}})
+	var got []string
+	for _, group := range s.Groups {
+		got = append(got, strings.TrimPrefix(group.Name, string(tcp)+"/172.30.0.10:"))
+	}
+	if want := []string{"1", "2", "udp/172.30.0.10:7", "8", "10", "11"}; !slices.Equal(got, want) {
+		t.Errorf("got groups %q, want %q", got, want)
 	}
 }
 
