@@ -16,6 +16,8 @@ type Status struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"` // by the controller
 	Nodes      map[string]*Node   `json:"nodes,omitempty"`      // by the agent of each node; at most MaxNodes
 	DNSErrors  *string            `json:"dnsErrors,omitempty"`  // by the controller: how many of Nodes have an error, and one of these; nil or empty: none
+
+	ResourceVersion string `json:"-"` // of the policy that was read
 }
 
 // MaxNodes is the number of nodes that report the DNS names of a policy. Names answer differently on each node, so that a few are a sample, and all would exceed
@@ -56,22 +58,31 @@ func (c Client) Get(ctx context.Context, namespace, name string) (*Status, error
 
 func parse(content []byte) (*Status, error) {
 	var o struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
 		Status Status `json:"status"`
 	}
 	if err := json.Unmarshal(content, &o); err != nil {
 		return nil, fmt.Errorf("parse EgressNetworkPolicy: %w", err)
 	}
+	o.Status.ResourceVersion = o.Metadata.ResourceVersion
 	return &o.Status, nil
 }
 
 // Patch changes the fields of the status that the argument has: conditions and DNSErrors as a whole, nodes one by one. A node that is nil is removed.
-func (c Client) Patch(ctx context.Context, namespace, name string, status Status) error {
+// It returns the resulting status, with what other clients have written.
+func (c Client) Patch(ctx context.Context, namespace, name string, status Status) (*Status, error) {
 	content, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
-		return fmt.Errorf("encode the status of an EgressNetworkPolicy: %w", err)
+		return nil, fmt.Errorf("encode the status of an EgressNetworkPolicy: %w", err)
 	}
-	_, err = c.Network.NetworkV1().EgressNetworkPolicies(namespace).Patch(ctx, name, types.MergePatchType, content, metav1.PatchOptions{}, "status")
-	return err
+	content, err = c.Network.NetworkV1().RESTClient().Patch(types.MergePatchType).Namespace(namespace).Resource("egressnetworkpolicies").Name(name).
+		SubResource("status").Body(content).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	return parse(content)
 }
 
 // The condition types, in conditions of an EgressNetworkPolicy.

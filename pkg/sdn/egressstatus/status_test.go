@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,17 +29,22 @@ func TestClient(t *testing.T) {
 	first := Node{Names: []Name{{Name: "www.example.com", Addresses: []string{"192.0.2.1"}, Count: 1, Error: "timeout", Since: &since}}, Error: "www.example.com: timeout"}
 	dnsErrors := "1 of 1 nodes (node1): www.example.com: timeout"
 	accepted := metav1.Condition{Type: ConditionAccepted, Status: metav1.ConditionTrue, Reason: ReasonAccepted, Message: "the rules are active", LastTransitionTime: since}
+	var patched *Status
 	for _, patch := range []Status{
 		{Nodes: map[string]*Node{"node1": &first}}, {Conditions: []metav1.Condition{accepted}}, {Nodes: map[string]*Node{"node2": {}}}, {Nodes: map[string]*Node{"node2": nil}},
 		{DNSErrors: &dnsErrors},
 	} {
-		if err := c.Patch(t.Context(), metav1.NamespaceDefault, "default", patch); err != nil {
+		var err error
+		if patched, err = c.Patch(t.Context(), metav1.NamespaceDefault, "default", patch); err != nil {
 			t.Fatal(err)
 		}
 	}
 	got, err := c.Get(t.Context(), metav1.NamespaceDefault, "default")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, patched); diff != "" || got.ResourceVersion == "" {
+		t.Errorf("result of the last patch, of version %q (-read +patched):\n%s", got.ResourceVersion, diff)
 	}
 	node := got.Nodes["node1"]
 	if len(got.Nodes) != 1 || node == nil || node.Error != first.Error || len(node.Names) != 1 || !node.Names[0].Since.Equal(&since) || len(got.Conditions) != 1 {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ const (
 // Status reads and writes the status (egressstatus.Client).
 type Status interface {
 	Get(ctx context.Context, namespace, name string) (*egressstatus.Status, error)
-	Patch(ctx context.Context, namespace, name string, status egressstatus.Status) error
+	Patch(ctx context.Context, namespace, name string, status egressstatus.Status) (*egressstatus.Status, error)
 }
 
 // Controller writes the conditions of the policies of changed namespaces.
@@ -49,13 +50,14 @@ type Controller struct {
 	mode          atomic.Uint32 // a config.Mode
 	loop          *reconcile.Loop
 	limiter       flowcontrol.RateLimiter
+	last          map[string]map[string]lastStatus // by namespace and name; only the worker of the loop uses it
 }
 
 // New returns a controller of the informers, which the caller starts. That of policies has an index by namespace.
 func New(policies, netNamespaces, hostSubnets cache.SharedIndexInformer, status Status, events record.EventRecorder) (*Controller, error) {
 	c := &Controller{
 		policies: policies, netNamespaces: netNamespaces, hostSubnets: hostSubnets, status: status, events: events,
-		limiter: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writeBurst),
+		limiter: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writeBurst), last: map[string]map[string]lastStatus{},
 	}
 	c.loop = reconcile.New("egress-policies", c.reconcile)
 	_, err := policies.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -130,8 +132,14 @@ func (c *Controller) of(namespace string) []*networkv1.EgressNetworkPolicy {
 	return all
 }
 
-func (c *Controller) reconcile(ctx context.Context, namespace string) error {
+// reconcile writes the status of the policies of a namespace. The key is that of the namespace, or of a policy whose status was written.
+func (c *Controller) reconcile(ctx context.Context, key string) error {
+	namespace, name, isPolicy := strings.Cut(key, "/")
+	if isPolicy && c.isSummarized(namespace, name) {
+		return nil
+	}
 	all := c.of(namespace)
+	c.releaseDeleted(namespace, all)
 	merged := mergedCondition(all)
 	_, fault := config.MergeEgressNetworkPolicies(all)
 	var errs []error
@@ -213,14 +221,23 @@ func (c *Controller) write(ctx context.Context, o *networkv1.EgressNetworkPolicy
 	}
 	deleted := c.deletedNodes(status)
 	dnsErrors := changedSummary(o, status, deleted)
-	if !changed && len(deleted) == 0 && dnsErrors == nil {
+	if !changed && len(deleted) == 0 && (dnsErrors == nil || c.postpone(o, status, *dnsErrors)) {
+		c.setSummarized(o, status)
 		return nil
 	}
 	if err := c.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the rate limit: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Updated status of EgressNetworkPolicy", "policy", klog.KObj(o))
-	return c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions, Nodes: deleted, DNSErrors: dnsErrors})
+	result, err := c.status.Patch(ctx, o.Namespace, o.Name, egressstatus.Status{Conditions: conditions, Nodes: deleted, DNSErrors: dnsErrors})
+	if err != nil {
+		return err
+	}
+	if dnsErrors != nil {
+		c.setLast(o, func(l *lastStatus) { l.written = time.Now() })
+	}
+	c.setSummarized(o, result)
+	return nil
 }
 
 // eventOf returns the reason of the Event about a condition with the reason; "": none.

@@ -2,6 +2,7 @@ package egresspolicy
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,21 +30,23 @@ import (
 type statuses struct {
 	mu      sync.Mutex
 	of      map[string]egressstatus.Status
+	gets    int
 	patches int
 }
 
 func (s *statuses) Get(_ context.Context, namespace, name string) (*egressstatus.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.gets++
 	status := s.of[namespace+"/"+name]
 	return &status, nil
 }
 
-func (s *statuses) Patch(_ context.Context, namespace, name string, status egressstatus.Status) error {
+func (s *statuses) Patch(_ context.Context, namespace, name string, status egressstatus.Status) (*egressstatus.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name == "deleted" {
-		return apierrors.NewNotFound(networkv1.Resource("egressnetworkpolicies"), name)
+		return nil, apierrors.NewNotFound(networkv1.Resource("egressnetworkpolicies"), name)
 	}
 	s.patches++
 	nodes := maps.Clone(s.of[namespace+"/"+name].Nodes)
@@ -56,8 +59,9 @@ func (s *statuses) Patch(_ context.Context, namespace, name string, status egres
 	if status.DNSErrors == nil {
 		status.DNSErrors = s.of[namespace+"/"+name].DNSErrors
 	}
+	status.ResourceVersion = fmt.Sprint("patched-", s.patches)
 	s.of[namespace+"/"+name] = status
-	return nil
+	return &status, nil
 }
 
 // reasons returns the reasons of all conditions, and clears the number of patches.

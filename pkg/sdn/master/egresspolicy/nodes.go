@@ -9,6 +9,7 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/egressstatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
@@ -20,11 +21,71 @@ const nodeDelay = time.Minute
 // summaryDelay is the time after which the errors that nodes report are summarized: one write for the reports of several nodes.
 const summaryDelay = 10 * time.Second
 
+// textInterval is the minimum interval of writes while errors neither begin nor end: they may change every few seconds, on each node.
+const textInterval = time.Minute
+
+// lastStatus is what the controller knows of the status of a policy with DNS names.
+type lastStatus struct {
+	version string    // the resourceVersion at which the summary has all reports
+	written time.Time // when this controller wrote the summary; zero: never
+}
+
 // statusWritten schedules the summary of a policy whose status an agent, or this controller, has written.
 func (c *Controller) statusWritten(obj any) {
 	if o, ok := obj.(*networkv1.EgressNetworkPolicy); ok && hasNames(o) {
-		c.loop.AddAfter(o.Namespace, wait.Jitter(summaryDelay, 0.5))
+		c.loop.AddAfter(cache.MetaObjectToName(o).String(), wait.Jitter(summaryDelay, 0.5))
 	}
+}
+
+// isSummarized reports whether the summary of a policy has all reports: this controller was the last that wrote the status, or the policy was deleted.
+func (c *Controller) isSummarized(namespace, name string) bool {
+	obj, _, _ := c.policies.GetStore().GetByKey(cache.NewObjectName(namespace, name).String()) // it never fails
+	o, exists := obj.(*networkv1.EgressNetworkPolicy)
+	version := c.last[namespace][name].version
+	return !exists || version != "" && version == o.ResourceVersion
+}
+
+// setSummarized stores the version of a status if its summary has all reports. The result of a write also has what agents wrote since the controller's read.
+func (c *Controller) setSummarized(o *networkv1.EgressNetworkPolicy, status *egressstatus.Status) {
+	if deleted := c.deletedNodes(status); len(deleted) == 0 && changedSummary(o, status, nil) == nil {
+		c.setLast(o, func(l *lastStatus) { l.version = status.ResourceVersion })
+	}
+}
+
+// setLast changes what is known of a policy with DNS names.
+func (c *Controller) setLast(o *networkv1.EgressNetworkPolicy, change func(*lastStatus)) {
+	if !hasNames(o) {
+		return
+	}
+	if c.last[o.Namespace] == nil {
+		c.last[o.Namespace] = map[string]lastStatus{}
+	}
+	last := c.last[o.Namespace][o.Name]
+	change(&last)
+	c.last[o.Namespace][o.Name] = last
+}
+
+// releaseDeleted deletes what is known of other policies of the namespace than the existing ones.
+func (c *Controller) releaseDeleted(namespace string, existing []*networkv1.EgressNetworkPolicy) {
+	maps.DeleteFunc(c.last[namespace], func(name string, _ lastStatus) bool {
+		return !slices.ContainsFunc(existing, func(o *networkv1.EgressNetworkPolicy) bool { return o.Name == name && hasNames(o) })
+	})
+	if len(c.last[namespace]) == 0 {
+		delete(c.last, namespace)
+	}
+}
+
+// postpone schedules the write of a summary if only its text has changed since a write within textInterval.
+func (c *Controller) postpone(o *networkv1.EgressNetworkPolicy, status *egressstatus.Status, summary string) bool {
+	if hadErrors := status.DNSErrors != nil && *status.DNSErrors != ""; hadErrors != (summary != "") {
+		return false
+	}
+	pause := textInterval - time.Since(c.last[o.Namespace][o.Name].written)
+	if pause <= 0 {
+		return false
+	}
+	c.loop.AddAfter(o.Namespace, pause)
+	return true
 }
 
 func hasNames(o *networkv1.EgressNetworkPolicy) bool {

@@ -46,7 +46,7 @@ type Bridge interface {
 // Status reads and writes the status of policies (egressstatus.Client).
 type Status interface {
 	Get(ctx context.Context, namespace, name string) (*egressstatus.Status, error)
-	Patch(ctx context.Context, namespace, name string, status egressstatus.Status) error
+	Patch(ctx context.Context, namespace, name string, status egressstatus.Status) (*egressstatus.Status, error)
 }
 
 // Events writes Events (*nodestatus.Reporter).

@@ -163,7 +163,7 @@ func (c *cluster) Get(_ context.Context, namespace, name string) (*egressstatus.
 }
 
 // Patch implements Status.
-func (c *cluster) Patch(_ context.Context, namespace, name string, patch egressstatus.Status) error {
+func (c *cluster) Patch(_ context.Context, namespace, name string, patch egressstatus.Status) (*egressstatus.Status, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.patches++
@@ -177,7 +177,7 @@ func (c *cluster) Patch(_ context.Context, namespace, name string, patch egresss
 		}
 	}
 	c.statuses[namespace+"/"+name] = status
-	return nil
+	return &status, nil
 }
 
 func owner(pod string) pipeline.Owner { return pipeline.Owner{Kind: pipeline.KindPod, Key: pod} }

@@ -201,7 +201,8 @@ func failing(node egressstatus.Node) string {
 }
 
 func (r *reporter) patch(ctx context.Context, key cache.ObjectName, node *egressstatus.Node) error {
-	return ignoreNotFound(r.p.options.Status.Patch(ctx, key.Namespace, key.Name, egressstatus.Status{Nodes: map[string]*egressstatus.Node{r.p.options.NodeName: node}}))
+	_, err := r.p.options.Status.Patch(ctx, key.Namespace, key.Name, egressstatus.Status{Nodes: map[string]*egressstatus.Node{r.p.options.NodeName: node}})
+	return ignoreNotFound(err)
 }
 
 // ignoreNotFound is for policies that were deleted, and for a CRD of an earlier version.
