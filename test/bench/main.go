@@ -33,6 +33,7 @@ func figures() []figure {
 		policyFigure(),
 		egressFigure(),
 		datapathFigure(),
+		servicesFigure(),
 		memoryFigure(),
 	}
 }

@@ -79,19 +79,8 @@ func (b *B) agentMemory(n *startNode) {
 func (n *startNode) fillForPolicies(namespaces []string) []*sandbox {
 	n.b.Helper()
 	ctx := n.b.Context()
-	network := &config.Network{
-		Mode:            config.ModeNetworkPolicy,
-		ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
-		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-		VXLANPort:       config.DefaultVXLANPort,
-	}
-	accepted, err := network.Accepted()
-	n.b.must(err)
-	object := network.Object()
-	object.Annotations = map[string]string{config.AcceptedAnnotation: accepted} // no controller writes it here
-	_, err = n.network.NetworkV1().ClusterNetworks().Create(ctx, object, metav1.CreateOptions{})
-	n.b.must(err)
-	_, err = n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bareagent.NodeName}}, metav1.CreateOptions{})
+	n.createNetwork(config.ModeNetworkPolicy, netip.MustParsePrefix("10.128.0.0/14"))
+	_, err := n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bareagent.NodeName}}, metav1.CreateOptions{})
 	n.b.must(err)
 	n.b.must(n.hostSubnet(ctx, bareagent.NodeName, nodeAddr, "10.128.0.0/23"))
 	pods := n.b.sandboxes(len(namespaces))
@@ -194,10 +183,10 @@ func (b *B) limitOf(manifest string) int64 {
 	return 0
 }
 
-// startLimited starts the real agent with the memory limit of its manifest.
-func (n *startNode) startLimited(limit int64) *process {
+// startLimited starts the real agent with the memory limit of its manifest. More arguments may be given.
+func (n *startNode) startLimited(limit int64, more ...string) *process {
 	n.b.Helper()
-	p := n.b.start(n.ovs.NS, n.ovs.RunDir, "env", slices.Concat([]string{memoryVariable(limit), n.b.program("ovsdn-node")}, n.agentArgs())...)
+	p := n.b.start(n.ovs.NS, n.ovs.RunDir, "env", slices.Concat([]string{memoryVariable(limit), n.b.program("ovsdn-node")}, n.agentArgs(more...))...)
 	n.b.awaitCNI(p, n.socket)
 	return p
 }
@@ -205,18 +194,37 @@ func (n *startNode) startLimited(limit int64) *process {
 func memoryVariable(limit int64) string { return fmt.Sprintf("GOMEMLIMIT=%d", limit) }
 
 // mostMemory returns the most memory that the process has had at a time, in MiB.
-func (b *B) mostMemory(p *process) float64 {
+func (b *B) mostMemory(p *process) float64 { return b.memoryOf(p, peakMemory) }
+
+// Fields of /proc/PID/status (proc(5)).
+const (
+	residentMemory = "VmRSS"
+	peakMemory     = "VmHWM"
+)
+
+// memoryOf returns a field of the process, in MiB.
+func (b *B) memoryOf(p *process, field string) float64 {
 	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	b.must(err)
+	mib, err := readMemory(p.cmd.Process.Pid, field)
+	if err != nil {
+		b.Fatalf("%v:\n%s", err, p.lastWords())
+	}
+	return mib
+}
+
+// readMemory returns a field of a running process, in MiB.
+func readMemory(pid int, field string) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
 	for line := range strings.Lines(string(status)) {
 		var kib float64
-		if _, err := fmt.Sscanf(line, "VmHWM: %f kB", &kib); err == nil {
-			return kib / 1024
+		if _, err := fmt.Sscanf(line, field+": %f kB", &kib); err == nil {
+			return kib / 1024, nil
 		}
 	}
-	b.Fatalf("the process has ended:\n%s", p.lastWords())
-	return 0
+	return 0, fmt.Errorf("process %d has no %s: it has ended", pid, field)
 }
 
 const manyNamespaces = 10_000

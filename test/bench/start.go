@@ -93,6 +93,7 @@ type startNode struct {
 	kube    kubernetes.Interface
 	network networkclient.Interface
 
+	server     string // host and port of the API server
 	kubeconfig string
 	socket     string
 	ipamDir    string
@@ -110,6 +111,7 @@ func (b *B) newStartNode() *startNode {
 	cp := apitest.StartControlPlane(b)
 	server, err := url.Parse(cp.RESTConfig().Host)
 	b.must(err)
+	n.server = server.Host
 	content, err := cp.Plane().AdminKubeconfig(server.String())
 	b.must(err)
 	b.must(os.WriteFile(n.kubeconfig, content, 0o600))
@@ -118,7 +120,7 @@ func (b *B) newStartNode() *startNode {
 	n.network, err = networkclient.NewForConfig(cp.RESTConfig())
 	b.must(err)
 	b.must(n.ovs.NS.Do(func(ns.NetNS) error { return makeUnderlay() }))
-	b.forward(n.ovs.NS, server.Host)
+	b.forward(n.ovs.NS, n.server)
 	return n
 }
 
@@ -194,19 +196,8 @@ func pass(in net.Conn, address string) {
 func (n *startNode) fillAPI(pods []*sandbox) {
 	n.b.Helper()
 	ctx := n.b.Context()
-	network := &config.Network{
-		Mode:            config.ModeSubnet,
-		ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/11"), HostBits: 9}},
-		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
-		VXLANPort:       config.DefaultVXLANPort,
-	}
-	accepted, err := network.Accepted()
-	n.b.must(err)
-	object := network.Object()
-	object.Annotations = map[string]string{config.AcceptedAnnotation: accepted} // no controller writes it here
-	_, err = n.network.NetworkV1().ClusterNetworks().Create(ctx, object, metav1.CreateOptions{})
-	n.b.must(err)
-	_, err = n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bareagent.NodeName}}, metav1.CreateOptions{})
+	n.createNetwork(config.ModeSubnet, netip.MustParsePrefix("10.128.0.0/11"))
+	_, err := n.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bareagent.NodeName}}, metav1.CreateOptions{})
 	n.b.must(err)
 	_, err = n.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podNamespace}}, metav1.CreateOptions{})
 	n.b.must(err)
@@ -235,6 +226,23 @@ func (n *startNode) fillAPI(pods []*sandbox) {
 	}))
 }
 
+// createNetwork creates the ClusterNetwork, as the controller accepts it.
+func (n *startNode) createNetwork(mode config.Mode, cluster netip.Prefix) {
+	n.b.Helper()
+	network := &config.Network{
+		Mode:            mode,
+		ClusterNetworks: []config.ClusterNetwork{{Prefix: cluster, HostBits: 9}},
+		ServiceNetwork:  netip.MustParsePrefix("172.30.0.0/16"),
+		VXLANPort:       config.DefaultVXLANPort,
+	}
+	accepted, err := network.Accepted()
+	n.b.must(err)
+	object := network.Object()
+	object.Annotations = map[string]string{config.AcceptedAnnotation: accepted} // no controller writes it here
+	_, err = n.network.NetworkV1().ClusterNetworks().Create(n.b.Context(), object, metav1.CreateOptions{})
+	n.b.must(err)
+}
+
 func (n *startNode) hostSubnet(ctx context.Context, name, address, subnet string) error {
 	_, err := n.network.NetworkV1().HostSubnets().Create(ctx, &networkv1.HostSubnet{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Host: name, HostIP: address, Subnet: subnet,
@@ -255,19 +263,19 @@ func each(ctx context.Context, n int, f func(context.Context, int) error) error 
 	return group.Wait()
 }
 
-// startAgent starts the real agent and returns when it serves CNI.
-func (n *startNode) startAgent(runDir string) *process {
+// startAgent starts the real agent and returns when it serves CNI. More arguments may be given.
+func (n *startNode) startAgent(runDir string, more ...string) *process {
 	n.b.Helper()
-	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), n.agentArgs()...)
+	p := n.b.start(n.ovs.NS, runDir, n.b.program("ovsdn-node"), n.agentArgs(more...)...)
 	n.b.awaitCNI(p, n.socket)
 	return p
 }
 
-func (n *startNode) agentArgs() []string {
-	return []string{
+func (n *startNode) agentArgs(more ...string) []string {
+	return append([]string{
 		"--kubeconfig=" + n.kubeconfig, "--node-name=" + bareagent.NodeName,
 		"--node-ip=" + nodeAddr, "--datapath=netdev", "--cni-socket=" + n.socket, "--cni-conf-dir=" + n.confDir, "--ipam-dir=" + n.ipamDir,
-	}
+	}, more...)
 }
 
 // learn asks for all that an agent must know before it may touch the bridge.
