@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"sync/atomic"
 
@@ -8,10 +9,10 @@ import (
 	"github.com/ovsdn/ovsdn/test/ovstest"
 )
 
-// counter counts the flow-mods through a relay, alone or in bundles, of any program.
+// counter counts the flow-mods and group-mods through a relay, alone or in bundles, of any program.
 type counter struct {
-	dir            string // to be used as Open vSwitch's run directory
-	messages, sent atomic.Int64
+	dir                    string // to be used as Open vSwitch's run directory
+	messages, sent, groups atomic.Int64
 }
 
 // newCounter serves until the figure ends.
@@ -19,6 +20,14 @@ func (b *B) newCounter(s *ovstest.Switch) *counter {
 	b.Helper()
 	c := &counter{}
 	c.dir = s.Relay(b, c.see)
+	// The agent also gives vswitchd commands.
+	for _, pattern := range []string{"ovs-vswitchd.pid", "ovs-vswitchd.*.ctl"} {
+		files, err := filepath.Glob(filepath.Join(s.RunDir, pattern))
+		b.must(err)
+		for _, file := range files {
+			b.must(os.Symlink(file, filepath.Join(c.dir, filepath.Base(file))))
+		}
+	}
 	return c
 }
 
@@ -27,6 +36,7 @@ func (c *counter) socket() string { return filepath.Join(c.dir, ovstest.Bridge+"
 func (c *counter) reset() {
 	c.messages.Store(0)
 	c.sent.Store(0)
+	c.groups.Store(0)
 }
 
 // flowMods returns the number of flow-mods since reset. A relay without any message is an error: then 0 means nothing.
@@ -43,7 +53,10 @@ func (c *counter) see(m openflow.Message) {
 	if add, ok := m.(*openflow.BundleAdd); ok {
 		m = add.Message
 	}
-	if _, ok := m.(*openflow.FlowMod); ok {
+	switch m.(type) {
+	case *openflow.FlowMod:
 		c.sent.Add(1)
+	case *openflow.GroupMod:
+		c.groups.Add(1)
 	}
 }

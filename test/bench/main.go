@@ -34,6 +34,7 @@ func figures() []figure {
 		egressFigure(),
 		datapathFigure(),
 		servicesFigure(),
+		endpointFigure(),
 		memoryFigure(),
 	}
 }
