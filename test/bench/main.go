@@ -35,6 +35,7 @@ func figures() []figure {
 		datapathFigure(),
 		servicesFigure(),
 		endpointFigure(),
+		connectFigure(),
 		memoryFigure(),
 	}
 }
