@@ -11,15 +11,18 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
+// theme is attacks on one part of the network.
+type theme struct {
+	name     string
+	test     func(*testing.T, *world)
+	complete string // why it is not in the short tier
+}
+
 // Try tries all attacks, or with -short those of the short tier, in a lab of three nodes in mode multitenant, where VNIDs and policies are both evaluated.
 // They share the pods, which take longer to start than an attack takes.
 func Try(t *testing.T, c *fixture.Cluster) {
 	w := newWorld(t, c)
-	for _, theme := range []struct {
-		name     string
-		test     func(*testing.T, *world)
-		complete string // why it is not in the short tier
-	}{
+	themes := []theme{
 		{"spoofing", testSpoofing, ""},
 		{"ARP", testARP, "more of what spoofing tries"},
 		{"tunnel", testTunnel, ""},
@@ -35,7 +38,11 @@ func Try(t *testing.T, c *fixture.Cluster) {
 		{"credentials", testCredentials, ""},
 		{"CNI", testCNI, ""},
 		{"macvlan", testMacvlan, ""},
-	} {
+	}
+	if w.balanced() {
+		themes = append(themes, theme{"services in the switch", testBalanced, "services take seconds to be in use; the short tier has TestBalancedServices of test/datapath"})
+	}
+	for _, theme := range themes {
 		t.Run(theme.name, func(t *testing.T) {
 			if testing.Short() && theme.complete != "" {
 				t.Skip("complete tier: " + theme.complete)

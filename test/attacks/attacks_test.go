@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"os"
 	"testing"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
@@ -22,4 +23,21 @@ func TestAttacks(t *testing.T) {
 		t.Skip("complete tier: has a lab of its own; TestCapabilities tries a part of the attacks")
 	}
 	Try(t, run().Cluster(t))
+}
+
+// balancedVariable is a lab with --service-proxy=ovs for TestAttacksOnBalancedServices, which it does not remove.
+const balancedVariable = "OVSDN_E2E_BALANCED_ATTACKS_LAB"
+
+// TestAttacksOnBalancedServices tries the attacks without kube-proxy (--service-proxy=ovs), in a lab of its own.
+func TestAttacksOnBalancedServices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("complete tier: has a lab of its own; the short tier has TestBalancedServices of test/datapath")
+	}
+	var c *fixture.Cluster
+	if name := os.Getenv(balancedVariable); name != "" {
+		c = fixture.Open(t, name)
+	} else {
+		c = fixture.Own(t, "e2e-balanced", lab.Shape{Nodes: 3, Mode: lab.Multitenant, ServiceProxy: lab.OVS, Install: fixture.Install()})
+	}
+	Try(t, c)
 }

@@ -68,15 +68,7 @@ func (w *world) newEgressOwner(t *testing.T) *egressOwner {
 		t.Fatal(err)
 	}
 	for _, p := range []fixture.Pod{o.e1, o.e2} {
-		at := o.outsideBy(p)
-		l, err := at.listen()
-		if err != nil {
-			t.Fatal(err)
-		}
-		arrives(t, at, l, w.token("control"))
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		w.heard(t, o.outsideBy(p))
 		fixture.Meet(t, p.NetNS, lab.OutsideAddr())
 	}
 	return o

@@ -36,14 +36,26 @@ func (w *world) settle(t *testing.T, namespace string, from, endpoint fixture.Po
 	for _, dst := range []netip.AddrPort{
 		netip.AddrPortFrom(addr, controlPort), netip.AddrPortFrom(w.Addr(t, fixture.Node1), port), netip.AddrPortFrom(w.Addr(t, fixture.Node2), port),
 	} {
-		l, err := endpoint.NetNS.Capture("eth0", []byte(marker))
-		if err != nil {
-			t.Fatal(err)
-		}
-		arrives(t, receiver{name: endpoint.Name + " by " + dst.String(), control: sendsUDP(from.NetNS, dst)}, l, w.token("settled"))
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		w.reaches(t, endpoint, "by "+dst.String(), sendsUDP(from.NetNS, dst))
+	}
+}
+
+// reaches returns when what the function sends arrives at a pod.
+func (w *world) reaches(t *testing.T, p fixture.Pod, how string, send func(token []byte) error) {
+	t.Helper()
+	w.heard(t, receiver{name: p.Name + " " + how, listen: captures(p.NetNS, "eth0"), control: send})
+}
+
+// heard returns when the control of a receiver arrives.
+func (w *world) heard(t *testing.T, at receiver) {
+	t.Helper()
+	l, err := at.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrives(t, at, l, w.token("settled"))
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
