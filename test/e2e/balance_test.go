@@ -39,7 +39,11 @@ func TestBalancedServices(t *testing.T) {
 		{"API server", func(t *testing.T, x *trio) { testAPIServerProxies(t, x) }},
 		{"no endpoints", testBalancedRejects},
 		{"external addresses", testBalancedExternal},
-		{"policies", testBalancedPolicies},
+		{"sources", testBalancedSources},
+		{"egress firewall", testBalancedFirewall},
+		{"egress IP", testBalancedEgressIP},
+		{"host ports", testBalancedHostPorts},
+		{"policies", testBalancedPolicies}, // its policies remain
 		{"rolling restart", testRollingRestart},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, x) })
