@@ -71,7 +71,7 @@ soak: build ## 10,000 pods while the agent is killed repeatedly, 2,000 on full n
 	OVSDN_TEST_WAVES=38 OVSDN_TEST_RESTARTS=100 $(GO) test -count=1 -timeout 2h -v -run 'TestFullNodes|TestAgentRestartIsHitless' ./test/e2e
 	OVSDN_E2E_CHANGES=200 OVSDN_E2E_ALL_FAULTS=1 $(GO) test -count=1 -timeout 1h -v -run TestTenants ./test/e2e
 	OVSDN_TEST_FIRSTS=1000 OVSDN_E2E_ALL_CASES=1 $(GO) test -count=1 -timeout 1h -v -run TestPolicies ./test/e2e
-	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 2h -v ./test/attacks
+	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 3h -v ./test/attacks
 	OVSDN_E2E_WHOLE_ATTACKS=1 $(GO) test -count=1 -timeout 1h -v -run '^TestCaches_large' ./pkg/sdn/node/caches ./pkg/sdn/master/...
 
 .PHONY: test-rules
