@@ -11,6 +11,7 @@ import (
 
 	networkv1 "github.com/openshift/api/network/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
@@ -27,6 +28,12 @@ type Cluster struct {
 	VNIDs           map[string]uint32       // by namespace; nil outside mode multitenant
 	EgressPolicies  []*networkv1.EgressNetworkPolicy
 	FirewallVNIDs   map[string]uint32 // by namespace: VNID 0 has no egress firewall; nil in mode subnet, where each namespace has its own
+
+	// Of EvaluateBalancedService.
+	Services       []*corev1.Service
+	EndpointSlices []*discoveryv1.EndpointSlice // as the API server stores them: with names, protocols and numbers of ports
+	ServiceNetwork netip.Prefix
+	PodNetworks    []netip.Prefix
 }
 
 // Endpoint is one end of a connection: a pod, a node, or, with neither, an address outside.
