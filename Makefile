@@ -62,7 +62,7 @@ mutation: bootstrap ## put ten faults into copies of the product: each must turn
 	$(GO) run ./test/mutation $(ARGS)
 
 .PHONY: oracle
-oracle: ## compare network policies of 2,000 random clusters and all cases of cyclonus on real switches (root; less than an hour on two processors)
+oracle: ## compare network policies and services of 2,000 random clusters and all cases of cyclonus on real switches (root; less than an hour on two processors)
 	$(GO) test -count=1 -timeout 6h -v -run '$(ORACLE)' ./pkg/sdn/policy ./pkg/sdn/node/networkpolicy -seeds=2000
 
 .PHONY: soak

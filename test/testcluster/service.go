@@ -41,8 +41,8 @@ func (w *World) EvaluateService(pod *corev1.Pod, s Service) oracle.Verdict {
 	return oracle.Verdict{Allowed: true, Why: "all endpoints may be reached"}
 }
 
-// Services draws services whose endpoints are nodes and the world outside: one to three each.
-func (w *World) Services(r *rand.Rand, n int) []Service {
+// DrawProxiedServices draws services whose endpoints are nodes and the world outside: one to three each.
+func (w *World) DrawProxiedServices(r *rand.Rand, n int) []Service {
 	var ends []oracle.Endpoint
 	for _, e := range w.Endpoints() {
 		if e.Pod == nil && e.Through == "" {

@@ -75,9 +75,12 @@ func newWorld() *World {
 	return &World{
 		Nodes: []string{"n1", "n2"},
 		Cluster: oracle.Cluster{
-			NodeLabels:  map[string]map[string]string{"n1": {"app": "a"}, "n2": {"app": "b"}},
+			NodeLabels: map[string]map[string]string{
+				"n1": {"app": "a", corev1.LabelTopologyZone: "z1"}, "n2": {"app": "b", corev1.LabelTopologyZone: "z2"},
+			},
 			NodeAddrs:   map[string][]netip.Addr{"n1": {NodeIP(0), NodeAddr(0)}, "n2": {NodeIP(1), NodeAddr(1)}},
 			HostNetwork: HostNetwork(),
+			PodNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"),
 		},
 		Reserved: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16")},
 	}

@@ -31,6 +31,8 @@ type testNode struct {
 	written map[pipeline.Owner]bool
 	store   *flowstore.Store
 	tracer  *ovstest.Tracer
+	bridge  *native.Native
+	parser  *ovs.TraceParser
 
 	firewalls map[string]pipeline.EgressFirewall // by namespace
 	egressIPs *egressip.Table
@@ -50,7 +52,7 @@ func newTestNode(t *testing.T, i int) *testNode {
 	if err := bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathType(t), TableNames: pipeline.TableNames()}); err != nil {
 		t.Fatal(err)
 	}
-	s := &testNode{index: i, sw: sw, store: flowstore.New(bridge), tracer: sw.NewTracer(t), written: map[pipeline.Owner]bool{}}
+	s := &testNode{index: i, sw: sw, store: flowstore.New(bridge), tracer: sw.NewTracer(t), bridge: bridge, parser: ovs.NewTraceParser(pipeline.TableNames()), written: map[pipeline.Owner]bool{}}
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error)
 	go func() { stopped <- s.store.Run(ctx) }()

@@ -156,7 +156,7 @@ func (n *testNodes) compareSeed(t *testing.T, s uint64) (traced int) {
 			if isSubnet {
 				continue // without egress IPs and evaluated services
 			}
-			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.Services(r, 8))
+			traced += n.compareServices(t, fmt.Sprintf("step %d, services", i), w, w.DrawProxiedServices(r, 8))
 			w.DrawEgressIPs(egressIPs)
 			n.setEgressIPs(t, w)
 			leaving, _ := split(allConnections(w))
