@@ -297,32 +297,24 @@ func dialError(t *testing.T, from *datapath.Host, to netip.AddrPort, wait time.D
 // udpError sends UDP and returns the error of its answer.
 func udpError(t *testing.T, host *datapath.Host, from, to netip.AddrPort) error {
 	t.Helper()
-	return host.NS.Do(func(ns.NetNS) error {
-		var local *net.UDPAddr
-		if from.IsValid() {
-			local = net.UDPAddrFromAddrPort(from)
-		}
-		conn, err := net.DialUDP("udp4", local, net.UDPAddrFromAddrPort(to))
-		if err != nil {
+	conn := host.DialUDP(t, from, to)
+	defer conn.Close()
+	var err error
+	for range 10 { // Linux limits the rate of ICMP errors to each host
+		if _, err = conn.Write([]byte("to a closed port")); err != nil {
 			return err
 		}
-		defer conn.Close()
-		for range 10 { // Linux limits the rate of ICMP errors to each host
-			if _, err = conn.Write([]byte("to a closed port")); err != nil {
-				return err
-			}
-			if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-				return err
-			}
-			for err == nil { // data is that of previous sockets
-				_, err = conn.Read(make([]byte, 1))
-			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				return err
-			}
+		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
 		}
-		return err
-	})
+		for err == nil { // data is that of previous sockets
+			_, err = conn.Read(make([]byte, 1))
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return err
 }
 
 // testBalancedFromOutside: a host outside reaches a service on a node port and on an external IP that it routes to the node. A pod of the node sees the host's address,

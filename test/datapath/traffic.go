@@ -70,6 +70,21 @@ func (h *Host) bind(t testing.TB, open func() error) {
 	}
 }
 
+// DialUDP connects a UDP socket from an address, or from any if it is not valid. The caller closes it.
+func (h *Host) DialUDP(t testing.TB, from, to netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	var local *net.UDPAddr
+	if from.IsValid() {
+		local = net.UDPAddrFromAddrPort(from)
+	}
+	var conn *net.UDPConn
+	h.bind(t, func() (err error) {
+		conn, err = net.DialUDP("udp4", local, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	return conn
+}
+
 // UDP opens a UDP socket, until the test ends.
 func (h *Host) UDP(t testing.TB, port uint16) *Socket {
 	t.Helper()
