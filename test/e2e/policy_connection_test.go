@@ -147,7 +147,12 @@ func (e *talker) talks(t *testing.T) {
 	stop := make(chan struct{})
 	var talking sync.WaitGroup
 	talking.Go(func() { e.send(stop) })
-	e.quieten = sync.OnceFunc(func() { close(stop); talking.Wait() })
+	e.quieten = sync.OnceFunc(func() {
+		close(stop)
+		_ = e.conn.SetWriteDeadline(time.Now()) // ends a write to a dead connection, whose buffer is full
+		talking.Wait()
+		_ = e.conn.SetWriteDeadline(time.Time{})
+	})
 	t.Cleanup(e.quieten)
 }
 
