@@ -274,6 +274,29 @@ func TestRules_nodePortsFirst(t *testing.T) {
 	wantRefused(t, h.node, nodeIP+":30081")
 }
 
+// Translations of kube-proxy, whose rules may be older or newer, precede.
+func TestRules_behindOtherTranslations(t *testing.T) {
+	h := newHost(t, nodePort(30080, forward), external("203.0.113.5", forward))
+	h.in(t, h.switched, "nft flush ruleset; nft add table ip test; nft add chain ip test check '{ type filter hook prerouting priority 0; policy drop; }'")
+	serve(t, h.node, nodeIP+":8081")
+	sh(t, `nft add table ip proxy
+		for hook in prerouting output; do
+			nft add chain ip proxy $hook "{ type nat hook $hook priority -100; }"
+			nft add rule ip proxy $hook ip daddr 203.0.113.5 tcp dport 80 dnat to `+nodeIP+`:8081
+			nft add rule ip proxy $hook fib daddr type local tcp dport 30080 dnat to `+nodeIP+`:8081
+		done`)
+	for _, order := range []string{"newer", "older"} {
+		for _, to := range []string{"203.0.113.5:80", nodeIP + ":30080"} {
+			wantSource(t, h.client, clientIP, to, clientIP)
+			wantSource(t, h.node, nodeIP, to, nodeIP)
+		}
+		if t.Failed() {
+			t.Fatalf("the other program's table is %s", order)
+		}
+		sh(t, `(echo delete table ip `+tableName+`; nft list table ip `+tableName+`) | nft -f -`)
+	}
+}
+
 // A tenant's external IP takes no packets of the node's programs, and none to an address of the node.
 func TestRules_tenantAddress(t *testing.T) {
 	frontends := []Frontend{atNode(6443, forward), atNode(6444, forward, "198.51.100.1/32"), atNode(6445, reject), atNode(6446, drop), external("203.0.113.6", reject)}

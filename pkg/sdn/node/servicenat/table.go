@@ -45,6 +45,10 @@ const (
 // ofNode selects packets to node ports.
 const ofNode = "ip daddr != 127.0.0.0/8 fib daddr type local"
 
+// translationPriority is behind that of other programs, of which the kernel runs the newest first: while a node changes its service proxy, kube-proxy translates all
+// that it has rules for, since its mode nftables rejects packets to cluster IPs that another program has translated.
+const translationPriority = knftables.DNATPriority + "+10"
+
 // chain is a base chain with its rules.
 type chain struct {
 	name     string
@@ -81,10 +85,10 @@ func (o Options) chains() []chain {
 			evaluated, isNew + nodePort, isNew + tenantAddressOfNode, limit,
 		}},
 		{"limit-output", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10", []string{isNew + nodePort, isNew + tenantAddress, limit}},
-		{"prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, []string{
+		{"prerouting", knftables.NATType, knftables.PreroutingHook, translationPriority, []string{
 			evaluated, translatePorts, nodePort, tenantAddressOfNode, translate,
 		}},
-		{"output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, []string{translatePorts, nodePort, tenantAddress, translate}},
+		{"output", knftables.NATType, knftables.OutputHook, translationPriority, []string{translatePorts, nodePort, tenantAddress, translate}},
 		{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority + "-10", received},
 		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority + "-10", received},
 		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority + "-10", sent},
