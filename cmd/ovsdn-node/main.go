@@ -104,7 +104,8 @@ func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.IntVar(&cfg.MTU, "mtu", 0, "MTU of pods in bytes; 0: the ClusterNetwork's, else that of the node's interface less 50")
 	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the largest packet that is sent; 0: the ClusterNetwork's annotation, else none")
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
-	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy), "implementation of services: external (kube-proxy on the node), or ovs (flows of br0; experimental)")
+	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy),
+		"implementation of services: auto (that of the ClusterNetwork) or, on this node only, external (kube-proxy) or ovs (flows of br0; experimental)")
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,
 		"`namespaces` that represent the host networks of all nodes in NetworkPolicies, if they exist; add default for policies from OpenShift 3; empty: none")
 	f.IntVar(&cfg.PeerProbeRate, "peer-probe-rate", cfg.PeerProbeRate, "ICMP probes per second of other nodes, through the overlay and the underlay, at most 50; 0: none")
@@ -116,7 +117,7 @@ func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the runtime's directory of CNI plugins, to which the agent copies ovsdn-cni from the directory of its own program; empty: do not install it")
 	f.StringVar(&cfg.HealthzAddr, "healthz-bind-address", cfg.HealthzAddr, "`host:port` of /healthz and /readyz for probes; 0: none")
 	f.StringVar(&cfg.ServiceHealthzAddr, "service-healthz-bind-address", cfg.ServiceHealthzAddr,
-		"`host:port` of /healthz and /livez for load balancers, as kube-proxy serves them; without effect with --service-proxy=external; 0: none")
+		"`host:port` of /healthz and /livez for load balancers, as kube-proxy serves them; without effect where kube-proxy balances services; 0: none")
 	f.StringVar(&cfg.Metrics.Address, "metrics-bind-address", cfg.Metrics.Address, "`host:port` of /metrics and /debug/pprof by HTTPS, for clients with a token that has the right; 0: none")
 	f.StringVar(&cfg.Metrics.CertFile, "metrics-tls-cert-file", "", "`file` with the PEM certificate of the metrics server; empty: that of the diagnostics authority")
 	f.StringVar(&cfg.Metrics.KeyFile, "metrics-tls-private-key-file", "", "`file` with the PEM private key of the metrics server")

@@ -44,7 +44,7 @@ func TestNetworkEnvHasTheProgramsDefaults(t *testing.T) {
 		"service-network": m.ServiceNetwork,
 		"vxlan-port":      strconv.Itoa(int(m.VXLANPort)),
 		"mtu":             strconv.Itoa(int(m.MTU)),
-		"service-proxy":   string(n.ServiceProxy),
+		"service-proxy":   m.ServiceProxy,
 		"datapath":        n.Datapath,
 		"host-access":     string(n.HostAccess),
 

@@ -75,7 +75,8 @@ func (l *Lab) controlPlaneSpec(plane *controlplane.Plane) (machine.Spec, error) 
 		spec.Units = append(spec.Units, machine.Unit{Name: controllerUnit, Manual: true, Commands: [][]string{{
 			productDir + "/ovsdn-controller", "--kubeconfig", l.productKubeconfig(ControlPlane, controllerUnit),
 			"--mode", string(shape.Mode), "--cluster-network", shape.ClusterNetwork.String(),
-			"--host-bits", strconv.Itoa(shape.HostBits), "--service-network", shape.ServiceNetwork.String(), "-v=2",
+			"--host-bits", strconv.Itoa(shape.HostBits), "--service-network", shape.ServiceNetwork.String(),
+			"--service-proxy", string(shape.ServiceProxy), "-v=2",
 		}}})
 	}
 	return spec, l.addProxy(&spec)

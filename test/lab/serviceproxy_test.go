@@ -13,7 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
 
-// A node has kube-proxy unless the switch implements services, and the agents' configuration has the same choice.
+// A node has kube-proxy unless the switch implements services, and the cluster's configuration has the same choice.
 func TestServiceProxy(t *testing.T) {
 	plane, err := controlplane.Prepare(controlplane.Config{Kube: "/cache/kube", Dir: filepath.Join(t.TempDir(), "cp")})
 	if err != nil {

@@ -10,8 +10,8 @@ const namedInUse = 3
 // CheckChange reports whether a running network can change without a conflict with HostSubnets in use. It compares their addresses and
 // subnets; the error joins all conflicts. Without HostSubnets any change is allowed.
 //
-// Ranges can be added, extended and reordered, and removed or reduced where no HostSubnet has a subnet. The MTU and the mode can
-// change at any time; NetNamespaces are the same in all modes.
+// Ranges can be added, extended and reordered, and removed or reduced where no HostSubnet has a subnet. The MTU, the mode and
+// the service proxy can change at any time; NetNamespaces are the same in all modes.
 func (n *Network) CheckChange(to *Network, inUse []HostSubnet) error {
 	if len(inUse) == 0 {
 		return nil

@@ -39,6 +39,8 @@ type Network struct {
 	RoutableMTU     int    // of sent packets, in bytes, at most MTU; 0: MTU (RoutableMTUAnnotation)
 
 	NonMasqueradeCIDRs []netip.Prefix // sorted, disjoint (NonMasqueradeCIDRsAnnotation)
+
+	ServiceProxy ServiceProxy // ServiceProxyAnnotation
 }
 
 // ClusterNetwork is a range from which node subnets are allocated.
@@ -107,6 +109,7 @@ func ParseNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	}
 	n.RoutableMTU = routableMTU(o, &f)
 	n.NonMasqueradeCIDRs = nonMasqueradeCIDRs(o, &f)
+	n.ServiceProxy = serviceProxy(o, &f)
 
 	if err := f.join(); err != nil {
 		return nil, err
@@ -173,6 +176,9 @@ func (n *Network) Object() *networkv1.ClusterNetwork {
 	}
 	if len(n.NonMasqueradeCIDRs) > 0 {
 		metav1.SetMetaDataAnnotation(&o.ObjectMeta, NonMasqueradeCIDRsAnnotation, joinPrefixes(n.NonMasqueradeCIDRs, ","))
+	}
+	if n.ServiceProxy != ServiceProxyUnset {
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, ServiceProxyAnnotation, string(n.ServiceProxy))
 	}
 	return o
 }

@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,7 +172,7 @@ func (c *networkController) getOrCreate(ctx context.Context) (*networkv1.Cluster
 // evaluate activates the network of the object and returns the Accepted condition. If the network can't be activated, it sends an Event.
 func (c *networkController) evaluate(ctx context.Context, stored *networkv1.ClusterNetwork) metav1.Condition {
 	accepted := metav1.Condition{Type: config.ConditionAccepted, ObservedGeneration: stored.Generation}
-	want, err := config.ParseNetwork(stored)
+	want, err := c.parse(stored)
 	event := eventreason.InvalidClusterNetwork
 	accepted.Status, accepted.Reason = metav1.ConditionFalse, config.ReasonInvalid
 	if err == nil && (c.active == nil || !reflect.DeepEqual(want, c.active)) {
@@ -195,6 +196,26 @@ func (c *networkController) evaluate(ctx context.Context, stored *networkv1.Clus
 		c.events.Event(stored, corev1.EventTypeWarning, event, accepted.Message)
 	}
 	return accepted
+}
+
+// parse parses the object, and completes it.
+func (c *networkController) parse(stored *networkv1.ClusterNetwork) (*config.Network, error) {
+	n, err := config.ParseNetwork(stored)
+	if err != nil {
+		return nil, err
+	}
+	return c.complete(n), nil
+}
+
+// complete returns the network with the service proxy of the flags if the object has none: an earlier version has created it, whose agents have the same flag. With
+// the default it stays unset, so that the accepted configuration does not change.
+func (c *networkController) complete(n *config.Network) *config.Network {
+	if n.ServiceProxy != config.ServiceProxyUnset || c.initial.ServiceProxy != config.ServiceProxyOVS {
+		return n
+	}
+	completed := *n
+	completed.ServiceProxy = c.initial.ServiceProxy
+	return &completed
 }
 
 func (c *networkController) activeMessage() string { return "active: " + describe(c.active) }
@@ -275,6 +296,7 @@ func (c *networkController) differences(stored *config.Network) []error {
 		{"service network", stored.ServiceNetwork, c.initial.ServiceNetwork},
 		{"VXLAN port", stored.VXLANPort, c.initial.VXLANPort},
 		{"MTU", stored.MTU, c.initial.MTU},
+		{"service proxy", cmp.Or(c.complete(stored).ServiceProxy, config.ServiceProxyExternal), cmp.Or(c.initial.ServiceProxy, config.ServiceProxyExternal)},
 	} {
 		if !reflect.DeepEqual(d.stored, d.flag) {
 			list = append(list, fmt.Errorf("%s is %v in the object, and %v in the flags", d.field, d.stored, d.flag))
@@ -305,6 +327,9 @@ func describe(n *config.Network) string {
 	text := fmt.Sprintf("%s; services %s; mode %s; VXLAN port %d; MTU %s", strings.Join(ranges, ", "), n.ServiceNetwork, n.Mode, n.VXLANPort, mtu)
 	if len(n.NonMasqueradeCIDRs) > 0 {
 		text += fmt.Sprintf("; not masqueraded %v", n.NonMasqueradeCIDRs)
+	}
+	if n.ServiceProxy != config.ServiceProxyUnset {
+		text += fmt.Sprintf("; service proxy %s", n.ServiceProxy)
 	}
 	return text
 }

@@ -29,6 +29,7 @@ type Config struct {
 	Mode            string       // short or full name
 	VXLANPort       uint16       // UDP
 	MTU             uint32       // of pods, in bytes; 0: each node uses that of its underlay
+	ServiceProxy    string       // external or ovs; also of a ClusterNetwork without the annotation, which an earlier version has created
 	Workers         int          // that reconcile nodes, and as many for namespaces
 
 	HostSubnetRetention time.Duration // how long the HostSubnet of a deleted Node is retained; 0: not
@@ -50,6 +51,7 @@ func Defaults() Config {
 		ServiceNetwork:  "172.30.0.0/16",
 		Mode:            config.ModeNetworkPolicy.String(),
 		VXLANPort:       config.DefaultVXLANPort,
+		ServiceProxy:    string(config.ServiceProxyExternal),
 		Workers:         8,
 
 		HostSubnetRetention: 10 * time.Minute,
@@ -112,6 +114,7 @@ func (c Config) network() (*config.Network, error) {
 	if c.MTU != 0 {
 		o.MTU = &c.MTU
 	}
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, config.ServiceProxyAnnotation, c.ServiceProxy)
 	network, err := config.ParseNetwork(o)
 	return network, namingFlags(err)
 }

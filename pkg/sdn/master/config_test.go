@@ -36,10 +36,12 @@ func TestConfig_Validate(t *testing.T) {
 --vxlan-port: 0 is not a UDP port: choose one from 1 to 65535 (4789 is usual)`},
 		{"faults of other flags", func(c *master.Config) {
 			c.ClusterNetworks, c.ServiceNetwork, c.Mode, c.MTU = nil, "172.30.0.0", "calico", 100
+			c.ServiceProxy = "iptables"
 		}, `--mode: "calico" is not a mode: choose networkpolicy, multitenant or subnet (or the full name, such as redhat/openshift-ovs-networkpolicy)
 --cluster-network: no range; set at least one, such as 10.128.0.0/14
 --service-network: "172.30.0.0" is not an IPv4 range: write it as ADDRESS/BITS, such as 10.128.0.0/14
---mtu: 100 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50`},
+--mtu: 100 bytes is out of range: choose 576 to 65485, or leave it out for the nodes' own less 50
+--service-proxy: "iptables" is not a service proxy: choose external (kube-proxy on the nodes) or ovs (Open vSwitch)`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := valid

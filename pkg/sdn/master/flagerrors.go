@@ -41,6 +41,8 @@ func flagError(f *config.FieldError) error {
 		flag = "--vxlan-port"
 	case f.Field == "mtu":
 		flag = "--mtu"
+	case f.Field == "annotation "+config.ServiceProxyAnnotation:
+		flag = "--service-proxy"
 	}
 	return fmt.Errorf("%s: %w", flag, f.Err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnifiles"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
@@ -22,35 +23,29 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
 )
 
-// ServiceProxy is the program that load-balances services.
-type ServiceProxy string
-
-// Service proxies.
-const (
-	ServiceProxyExternal ServiceProxy = "external" // kube-proxy on the host
-	ServiceProxyOVS      ServiceProxy = "ovs"      // the flows of br0
-)
+// ServiceProxyAuto follows the ClusterNetwork.
+const ServiceProxyAuto config.ServiceProxy = "auto"
 
 // Config is the configuration of the agent.
 type Config struct {
-	NodeName     string       // the Node object's name
-	Namespace    string       // of the installation: after its deletion the agent uninstalls the network from the node; empty: never
-	NodeIP       string       // this node's address; empty: detected
-	Iface        string       // the interface with the node's address; empty: detected
-	IfaceRegex   string       // regular expression for the interface with the node's address
-	MTU          int          // bytes, of pods and tun0; 0: the ClusterNetwork's, else the underlay's less 50
-	RoutableMTU  int          // bytes, of routes; 0: the ClusterNetwork's annotation's, else none
-	Datapath     string       // OVS datapath type of br0
-	ServiceProxy ServiceProxy // the program that load-balances services
-	CNISocket    string       // path of the socket for requests of the CNI plugin
-	CNIConfDir   string       // the container runtime's directory of CNI configurations
-	CNIBinDir    string       // the container runtime's directory of CNI plugins; empty: the agent does not install the plugin
-	CNIPlugin    string       // path of the plugin's executable to install
-	IPAMDir      string       // directory of host-local's data, which has a subdirectory for each network
-	SysctlDir    string       // directory of the host's sysctls; empty: /proc/sys
-	HealthzAddr  string       // host:port of /healthz and /readyz; "0": none
+	NodeName     string              // the Node object's name
+	Namespace    string              // of the installation: after its deletion the agent uninstalls the network from the node; empty: never
+	NodeIP       string              // this node's address; empty: detected
+	Iface        string              // the interface with the node's address; empty: detected
+	IfaceRegex   string              // regular expression for the interface with the node's address
+	MTU          int                 // bytes, of pods and tun0; 0: the ClusterNetwork's, else the underlay's less 50
+	RoutableMTU  int                 // bytes, of routes; 0: the ClusterNetwork's annotation's, else none
+	Datapath     string              // OVS datapath type of br0
+	ServiceProxy config.ServiceProxy // overrides the ClusterNetwork's, unless ServiceProxyAuto
+	CNISocket    string              // path of the socket for requests of the CNI plugin
+	CNIConfDir   string              // the container runtime's directory of CNI configurations
+	CNIBinDir    string              // the container runtime's directory of CNI plugins; empty: the agent does not install the plugin
+	CNIPlugin    string              // path of the plugin's executable to install
+	IPAMDir      string              // directory of host-local's data, which has a subdirectory for each network
+	SysctlDir    string              // directory of the host's sysctls; empty: /proc/sys
+	HealthzAddr  string              // host:port of /healthz and /readyz; "0": none
 
-	ServiceHealthzAddr string // host:port of /healthz and /livez as kube-proxy serves them, with ServiceProxyOVS only; "0": none
+	ServiceHealthzAddr string // host:port of /healthz and /livez as kube-proxy serves them, only while br0 balances services; "0": none
 
 	Metrics metrics.Config // of the server of metrics and profiles
 
@@ -72,7 +67,7 @@ func Defaults() Config {
 	return Config{
 		NodeName:     host,
 		Datapath:     ovs.DatapathSystem,
-		ServiceProxy: ServiceProxyExternal,
+		ServiceProxy: ServiceProxyAuto,
 		CNISocket:    cniserver.DefaultSocket,
 		CNIConfDir:   "/etc/cni/net.d",
 		CNIPlugin:    filepath.Join(filepath.Dir(self), cniserver.PluginName),
@@ -126,8 +121,8 @@ func (c Config) Validate() error {
 	if c.Datapath != ovs.DatapathSystem && c.Datapath != ovs.DatapathNetdev {
 		invalid("--datapath=%q: must be system (the kernel's) or netdev (userspace)", c.Datapath)
 	}
-	if c.ServiceProxy != ServiceProxyExternal && c.ServiceProxy != ServiceProxyOVS {
-		invalid("--service-proxy=%q: must be external or ovs", c.ServiceProxy)
+	if c.ServiceProxy != ServiceProxyAuto && c.ServiceProxy != config.ServiceProxyExternal && c.ServiceProxy != config.ServiceProxyOVS {
+		invalid("--service-proxy=%q: must be auto, external or ovs", c.ServiceProxy)
 	}
 	errs = append(errs, c.validateServiceHealthz())
 	if !c.HostAccess.IsValid() {

@@ -71,7 +71,7 @@ func (n *nodeNetwork) firewallConfig() hostnet.FirewallConfig {
 		IPMasq:             a.IPMasq,
 		NonMasqueradeCIDRs: n.network.NonMasqueradeCIDRs,
 		// No table of mode subnet validates sources (docs/decisions/0002).
-		MasqueradeServices: a.ServiceProxy == ServiceProxyExternal && n.network.Mode == config.ModeSubnet,
+		MasqueradeServices: !n.node.BalancesServices && n.network.Mode == config.ModeSubnet,
 		SourcesEvaluated:   n.network.Mode != config.ModeSubnet,
 		ServiceNetwork:     n.network.ServiceNetwork,
 		RoutedDSCP:         pipeline.RoutedDSCP,

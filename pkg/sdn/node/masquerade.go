@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -58,7 +57,7 @@ func (m *masquerade) Run(ctx context.Context) {
 // sync applies the networks if they changed. watchNetworkConfig handles other changes, and reports errors.
 func (m *masquerade) sync(ctx context.Context) {
 	network, err := m.agent.clusterNetwork(m.caches)
-	if err != nil || !sameSetUp(network, m.network) || slices.Equal(network.NonMasqueradeCIDRs, m.applied) {
+	if err != nil || !m.agent.sameSetUp(network, m.network) || slices.Equal(network.NonMasqueradeCIDRs, m.applied) {
 		return
 	}
 	log := klog.FromContext(ctx)
@@ -69,11 +68,4 @@ func (m *masquerade) sync(ctx context.Context) {
 		return
 	}
 	log.Info("Changed the networks that are not masqueraded", "networks", m.applied, "changed", changes)
-}
-
-// sameSetUp reports whether the networks need the same set-up: they differ at most in what masquerade applies.
-func sameSetUp(a, b *config.Network) bool {
-	x, y := *a, *b
-	x.NonMasqueradeCIDRs, y.NonMasqueradeCIDRs = nil, nil
-	return reflect.DeepEqual(x, y)
 }

@@ -81,7 +81,7 @@ func (a *agent) watchNetworkConfig(changed context.CancelCauseFunc, c *caches.Se
 		if err == nil {
 			err = a.checkHost(n, hostSubnet)
 		}
-		if err == nil && !sameSetUp(n, network) {
+		if err == nil && !a.sameSetUp(n, network) {
 			changed(fmt.Errorf("%w: ClusterNetwork was edited", errChanged))
 			return
 		}

@@ -241,9 +241,7 @@ func (a *agent) waitToRetry(ctx context.Context, delay time.Duration, failed err
 
 // newCaches returns the informers of a set-up.
 func (a *agent) newCaches() *caches.Set {
-	return caches.New(caches.Options{
-		NodeName: a.NodeName, BalancesServices: a.ServiceProxy == ServiceProxyOVS, Kube: a.kube, Network: a.network, Policies: a.policies,
-	})
+	return caches.New(caches.Options{NodeName: a.NodeName, Kube: a.kube, Network: a.network, Policies: a.policies})
 }
 
 // setUp sets up the node and serves CNI requests until the context ends, a part fails or the configuration changes.

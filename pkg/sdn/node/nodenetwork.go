@@ -94,13 +94,14 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 		VTEP:            hostSubnet.HostIP,
 		VXLANPort:       network.VXLANPort,
 
-		BalancesServices: a.ServiceProxy == ServiceProxyOVS,
+		BalancesServices: a.serviceProxy(network) == config.ServiceProxyOVS,
 
 		Userspace: a.Datapath == ovs.DatapathNetdev,
 
 		FlowExport: a.FlowExport.samples(hostSubnet.HostIP),
 	}}
 	defer n.close()
+	a.logServiceProxy(ctx, network)
 	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.watchPods, n.prime} {
 		if err := step(ctx); err != nil {
 			return err
@@ -122,7 +123,7 @@ func (n *nodeNetwork) syncCaches(ctx context.Context) error {
 	if err := n.caches.WatchPolicies(ctx, n.node); err != nil {
 		return err
 	}
-	if err := n.caches.WatchEndpoints(ctx, n.node); err != nil {
+	if err := n.caches.WatchServices(ctx, n.node); err != nil {
 		return err
 	}
 	return n.caches.Sync(ctx)
@@ -208,7 +209,7 @@ func (n *nodeNetwork) newServices(ctx context.Context) (outside networkpolicy.Ou
 	if n.node.BalancesServices {
 		return nil, n.newBalancer(ctx)
 	}
-	if err := servicenat.Remove(ctx); err != nil { // of an agent with --service-proxy=ovs
+	if err := servicenat.Remove(ctx); err != nil { // of a set-up in which br0 balanced services
 		return nil, err
 	}
 	svcs, err := services.New(services.Options{

@@ -95,8 +95,8 @@ func (h *host) sh(t *testing.T, script string) (out string) {
 	return out
 }
 
-// setUp sets the host up as an agent does, with one pod.
-func (h *host) setUp(t *testing.T) {
+// setUpHost sets up the bridge and the host, as an agent does.
+func (h *host) setUpHost(t *testing.T) *config.HostSubnet {
 	t.Helper()
 	cluster, services, subnet := netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("172.30.0.0/16"), netip.MustParsePrefix("10.128.2.0/23")
 	network := &config.Network{
@@ -116,6 +116,13 @@ func (h *host) setUp(t *testing.T) {
 		ClusterNetworks: []netip.Prefix{cluster}, BalancesServices: h.balancesServices,
 	}}
 	h.in(t, func() error { return n.setUpHost(t.Context()) })
+	return hostSubnet
+}
+
+// setUp sets the host up as an agent does, with one pod.
+func (h *host) setUp(t *testing.T) {
+	t.Helper()
+	hostSubnet := h.setUpHost(t)
 	h.must(t, h.bridge.SetRestoreWait(t.Context(), true))
 	h.must(t, os.MkdirAll(h.config.egressRulesDir(), 0o700))
 	h.must(t, os.WriteFile(filepath.Join(h.config.egressRulesDir(), "tenant.json"), nil, 0o600))

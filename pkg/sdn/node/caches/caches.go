@@ -27,8 +27,7 @@ import (
 
 // Options are the node that the caches are for, and the clients of the API server.
 type Options struct {
-	NodeName         string
-	BalancesServices bool // by the flows of br0
+	NodeName string
 
 	Kube     kubernetes.Interface
 	Network  networkclient.Interface
@@ -40,15 +39,15 @@ type Set struct {
 	options   Options
 	factories []factory // all
 
-	Network  networkinformers.SharedInformerFactory
-	Services informers.SharedInformerFactory
-	Local    informers.SharedInformerFactory // pods of this node
+	Network networkinformers.SharedInformerFactory
+	Local   informers.SharedInformerFactory // pods of this node
 
 	// Set by WatchPolicies; nil in mode subnet.
 	Policies        informers.SharedInformerFactory       // pods, namespaces, Nodes and NetworkPolicies
 	ClusterPolicies policyinformers.SharedInformerFactory // nil if the API server has no ClusterNetworkPolicies
 
-	// Set by WatchEndpoints.
+	// Set by WatchServices.
+	Services       informers.SharedInformerFactory
 	EndpointSlices cache.SharedIndexInformer // nil in mode subnet with an external proxy
 	OwnNode        cache.SharedIndexInformer // this node's Node; nil with an external proxy
 }
@@ -60,27 +59,21 @@ type factory interface {
 	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
 }
 
-// New returns the informers that every node needs. They are not started.
+// New returns the informers that a node needs to read its configuration. They are not started.
 func New(o Options) *Set {
 	podsOfNode := fields.OneTermEqualSelector("spec.nodeName", o.NodeName).String()
-	transformService := services.Transform
-	if o.BalancesServices {
-		transformService = endpoints.TransformService
-	}
 	c := &Set{
-		options:  o,
-		Network:  networkinformers.NewSharedInformerFactoryWithOptions(o.Network, 0, networkinformers.WithTransform(transform)),
-		Services: informers.NewSharedInformerFactoryWithOptions(o.Kube, 0, informers.WithTransform(transformService)),
+		options: o,
+		Network: networkinformers.NewSharedInformerFactoryWithOptions(o.Network, 0, networkinformers.WithTransform(transform)),
 		Local: informers.NewSharedInformerFactoryWithOptions(o.Kube, 0,
 			informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.FieldSelector = podsOfNode }), informers.WithTransform(transform)),
 	}
-	c.factories = []factory{c.Network, c.Services, c.Local}
+	c.factories = []factory{c.Network, c.Local}
 	// Start runs the informers that were requested.
 	c.Network.Network().V1().ClusterNetworks().Informer()
 	c.Network.Network().V1().HostSubnets().Informer()
 	c.Network.Network().V1().NetNamespaces().Informer()
 	c.Network.Network().V1().EgressNetworkPolicies().Informer()
-	c.Services.Core().V1().Services().Informer()
 	c.Local.Core().V1().Pods().Informer()
 	return c
 }
@@ -109,9 +102,17 @@ func (c *Set) WatchPolicies(ctx context.Context, node pipeline.Node) error {
 	return nil
 }
 
-// WatchEndpoints starts the informers of the endpoints of services. In mode subnet an external proxy needs none.
-func (c *Set) WatchEndpoints(ctx context.Context, node pipeline.Node) error {
+// WatchServices starts the informers of services and of their endpoints. In mode subnet an external proxy needs no endpoints.
+func (c *Set) WatchServices(ctx context.Context, node pipeline.Node) error {
+	transformService := services.Transform
+	if node.BalancesServices {
+		transformService = endpoints.TransformService
+	}
+	c.Services = informers.NewSharedInformerFactoryWithOptions(c.options.Kube, 0, informers.WithTransform(transformService))
+	c.Services.Core().V1().Services().Informer()
+	c.factories = append(c.factories, c.Services)
 	if node.Mode == config.ModeSubnet && !node.BalancesServices {
+		c.Start(ctx)
 		return nil
 	}
 	slices := informers.NewSharedInformerFactoryWithOptions(c.options.Kube, 0,

@@ -53,7 +53,7 @@ func TestCaches_largeObjects(t *testing.T) {
 	t.Cleanup(func() { cancel(); c.Shutdown() })
 	node := pipeline.Node{Mode: config.ModeNetworkPolicy, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}}
 	must(t, c.WatchPolicies(ctx, node))
-	must(t, c.WatchEndpoints(ctx, node))
+	must(t, c.WatchServices(ctx, node))
 	c.Start(ctx)
 	must(t, c.Sync(ctx))
 	const most = 16 << 10 // bytes of one object, most of them for 65 endpoints of a slice

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/caches"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/apitest"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -78,10 +79,12 @@ func TestWatch_mismatch(t *testing.T) {
 	c := caches.New(caches.Options{NodeName: "node1", Kube: kube, Network: ours})
 	defer c.Shutdown()
 	defer cancel()
+	if err := c.WatchServices(ctx, pipeline.Node{}); err != nil {
+		t.Fatal(err)
+	}
 	if err := New(warn(events)).Watch(ctx, c.Services.Core().V1().Services().Informer(), netip.MustParsePrefix("10.96.0.0/12")); err != nil {
 		t.Fatal(err)
 	}
-	c.Start(ctx)
 	got := <-events.Events
 	for _, want := range []string{"ServiceNetworkMismatch", "default/kubernetes", "172.30.0.1", "10.96.0.0/12", "serviceNetwork", "--service-cluster-ip-range"} {
 		if !strings.Contains(got, want) {

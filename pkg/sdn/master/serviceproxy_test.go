@@ -1,0 +1,159 @@
+package master
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	networkv1 "github.com/openshift/api/network/v1"
+	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
+	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+)
+
+// serviceProxyTest has a controller that is not running, and its ClusterNetwork.
+type serviceProxyTest struct {
+	*networkController
+	client *networkfake.Clientset
+	events *record.FakeRecorder
+}
+
+func newServiceProxyTest(t *testing.T, flag config.ServiceProxy, stored *networkv1.ClusterNetwork) *serviceProxyTest {
+	t.Helper()
+	initial := initialNetwork(t)
+	initial.ServiceProxy = flag
+	s := &serviceProxyTest{client: networkfake.NewClientset(), events: record.NewFakeRecorder(10)}
+	if stored != nil {
+		if _, err := s.client.NetworkV1().ClusterNetworks().Create(t.Context(), stored, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	informer := networkinformers.NewSharedInformerFactory(s.client, 0).Network().V1().ClusterNetworks()
+	var err error
+	s.networkController, err = newNetworkController(s.client, s.events, initial, "me", informer, func(context.Context, *config.Network) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// reconciled returns the object after a reconciliation.
+func (s *serviceProxyTest) reconciled(t *testing.T) *networkv1.ClusterNetwork {
+	t.Helper()
+	if err := s.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.client.NetworkV1().ClusterNetworks().Get(t.Context(), networkv1.ClusterNetworkDefault, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// set writes the annotation; "": deletes it.
+func (s *serviceProxyTest) set(t *testing.T, o *networkv1.ClusterNetwork, value string) {
+	t.Helper()
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, config.ServiceProxyAnnotation, value)
+	if value == "" {
+		delete(o.Annotations, config.ServiceProxyAnnotation)
+	}
+	if _, err := s.client.NetworkV1().ClusterNetworks().Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// warned returns whether an Event with the reason was sent, and deletes the Events.
+func (s *serviceProxyTest) warned(reason string) bool {
+	var all []string
+	for len(s.events.Events) > 0 {
+		all = append(all, <-s.events.Events)
+	}
+	return slices.ContainsFunc(all, func(event string) bool { return strings.HasPrefix(event, "Warning "+reason+" ") })
+}
+
+// The flag is written to a new object. An object of an earlier version, without the annotation, has the flag's service proxy, which its agents had as their own flag.
+// Any other object takes precedence over the flag.
+func TestNetworkController_serviceProxy(t *testing.T) {
+	const unset, external, ovs = config.ServiceProxyUnset, config.ServiceProxyExternal, config.ServiceProxyOVS
+	for _, tc := range []struct {
+		name            string
+		flag            config.ServiceProxy
+		exists, earlier bool
+		stored          config.ServiceProxy // of the object that exists
+		object, active  config.ServiceProxy // after the reconciliation
+		warns           bool
+	}{
+		{name: "new cluster", flag: external, object: external, active: external},
+		{name: "new cluster with ovs", flag: ovs, object: ovs, active: ovs},
+		{name: "earlier version", flag: external, exists: true, earlier: true, active: unset},
+		{name: "earlier version with ovs", flag: ovs, exists: true, earlier: true, active: ovs},
+		{name: "object of a user", flag: ovs, exists: true, active: ovs},
+		{name: "flag differs", flag: external, exists: true, stored: ovs, object: ovs, active: ovs, warns: true},
+		{name: "flag differs from external", flag: ovs, exists: true, stored: external, object: external, active: external, warns: true},
+		{name: "same", flag: ovs, exists: true, stored: ovs, object: ovs, active: ovs},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var stored *networkv1.ClusterNetwork
+			if tc.exists {
+				n := initialNetwork(t)
+				n.ServiceProxy = tc.stored
+				stored = n.Object()
+				if accepted, err := n.Accepted(); err != nil {
+					t.Fatal(err)
+				} else if tc.earlier {
+					metav1.SetMetaDataAnnotation(&stored.ObjectMeta, config.AcceptedAnnotation, accepted)
+				}
+			}
+			s := newServiceProxyTest(t, tc.flag, stored)
+			o := s.reconciled(t)
+			active, err := config.ActiveNetwork(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := config.ServiceProxy(o.Annotations[config.ServiceProxyAnnotation]); got != tc.object || active.ServiceProxy != tc.active {
+				t.Errorf("got %q in the object and %q active, want %q and %q", got, active.ServiceProxy, tc.object, tc.active)
+			}
+			if got := strings.Contains(o.Annotations[config.AcceptedAnnotation], config.ServiceProxyAnnotation); got != (tc.active != unset) {
+				t.Errorf("got the annotation in the accepted configuration: %t: %s", got, o.Annotations[config.AcceptedAnnotation])
+			}
+			if got := s.warned("DiffersFromFlags"); got != tc.warns {
+				t.Errorf("got an Event about the flag: %t, want %t", got, tc.warns)
+			}
+		})
+	}
+}
+
+// The service proxy changes while the controller runs. An invalid value changes nothing, and the condition names the annotation.
+func TestNetworkController_serviceProxyChanges(t *testing.T) {
+	s := newServiceProxyTest(t, config.ServiceProxyExternal, nil)
+	o := s.reconciled(t)
+	for _, step := range []struct {
+		value         string
+		active        config.ServiceProxy
+		reason, among string // of the condition
+	}{
+		{"ovs", config.ServiceProxyOVS, config.ReasonAccepted, "; service proxy ovs"},
+		{"iptables", config.ServiceProxyOVS, config.ReasonInvalid, `annotation ovsdn.io/service-proxy: "iptables" is not a service proxy`},
+		{"external", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external"},
+		{"ovs", config.ServiceProxyOVS, config.ReasonAccepted, "; service proxy ovs"},
+		{"", config.ServiceProxyUnset, config.ReasonAccepted, "MTU the nodes' own"},
+	} {
+		s.set(t, o, step.value)
+		o = s.reconciled(t)
+		active, err := config.ActiveNetwork(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conditions, err := config.Conditions(o)
+		if err != nil || len(conditions) != 1 {
+			t.Fatalf("got conditions %v, %v, want one", conditions, err)
+		}
+		if c := conditions[0]; active.ServiceProxy != step.active || c.Reason != step.reason || !strings.Contains(c.Message, step.among) {
+			t.Errorf("after %q: got %q active, and condition %+v, want %q, reason %s, %q", step.value, active.ServiceProxy, c, step.active, step.reason, step.among)
+		}
+	}
+}
