@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -21,6 +22,22 @@ func TestAgentFlags_ipMasq(t *testing.T) {
 		}
 		if cfg.IPMasq != tc.want {
 			t.Errorf("%q: got IPMasq %v, want %v", tc.args, cfg.IPMasq, tc.want)
+		}
+	}
+}
+
+func TestAgentFlags_nodePortAddresses(t *testing.T) {
+	for _, tc := range []struct {
+		args, want []string
+	}{{nil, nil}, {[]string{"--nodeport-addresses="}, nil}, {[]string{"--nodeport-addresses=192.0.2.0/24,10.0.0.0/8"}, []string{"192.0.2.0/24", "10.0.0.0/8"}}} {
+		cfg := node.Defaults()
+		f := pflag.NewFlagSet("ovsdn-node", pflag.ContinueOnError)
+		agentFlags(f, &cfg)
+		if err := f.Parse(tc.args); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(cfg.NodePortAddresses, tc.want) {
+			t.Errorf("%q: got NodePortAddresses %q, want %q", tc.args, cfg.NodePortAddresses, tc.want)
 		}
 	}
 }

@@ -47,6 +47,10 @@ type Config struct {
 
 	ServiceHealthzAddr string // host:port of /healthz and /livez as kube-proxy serves them, only while br0 balances services; "0": none
 
+	// NodePortAddresses are CIDRs of the node's addresses at which node ports answer, or "primary" only: at the HostSubnet's IP. Empty: at all of its addresses. They
+	// concern ServiceProxyOVS only.
+	NodePortAddresses []string
+
 	Metrics metrics.Config // of the server of metrics and profiles
 
 	FlowExport FlowExport // by IPFIX
@@ -124,7 +128,7 @@ func (c Config) Validate() error {
 	if c.ServiceProxy != ServiceProxyAuto && c.ServiceProxy != config.ServiceProxyExternal && c.ServiceProxy != config.ServiceProxyOVS {
 		invalid("--service-proxy=%q: must be auto, external or ovs", c.ServiceProxy)
 	}
-	errs = append(errs, c.validateServiceHealthz())
+	errs = append(errs, c.validateServiceHealthz(), c.validateNodePorts())
 	if !c.HostAccess.IsValid() {
 		invalid("--host-access=%q: must be replies, services or all", c.HostAccess)
 	}

@@ -85,6 +85,10 @@ type nodeNetwork struct {
 
 // serve sets up the network of a node with a HostSubnet, and runs it until the context ends or a part fails.
 func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Network, hostSubnet *config.HostSubnet) error {
+	nodePorts, err := a.nodePortRanges(hostSubnet.HostIP)
+	if err != nil {
+		return err
+	}
 	foreign := newForeignChanges(a.reporter.WarnNode)
 	n := &nodeNetwork{agent: a, caches: c, network: network, hostSubnet: hostSubnet, started: time.Now(), foreign: foreign, node: pipeline.Node{
 		Mode:            network.Mode,
@@ -94,7 +98,7 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 		VTEP:            hostSubnet.HostIP,
 		VXLANPort:       network.VXLANPort,
 
-		BalancesServices: a.serviceProxy(network) == config.ServiceProxyOVS,
+		BalancesServices: a.serviceProxy(network) == config.ServiceProxyOVS, NodePortAddresses: nodePorts,
 
 		Userspace: a.Datapath == ovs.DatapathNetdev,
 

@@ -68,6 +68,6 @@ func (n *nodeNetwork) newServiceNAT(ctx context.Context) (*servicenat.Translator
 	}
 	return servicenat.New(servicenat.Options{
 		Interface: hostnet.Tun0Name, ServiceNetwork: n.node.ServiceNetwork, ClusterNetworks: n.node.ClusterNetworks, Gateway: config.Gateway(n.node.Subnets[0]),
-		ForwardedDSCP: pipeline.ForwardedDSCP, WarnNode: n.agent.reporter.WarnNode,
+		NodePortAddresses: n.node.NodePortAddresses, ForwardedDSCP: pipeline.ForwardedDSCP, WarnNode: n.agent.reporter.WarnNode,
 	}), nil
 }

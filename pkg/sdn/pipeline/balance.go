@@ -81,6 +81,14 @@ func (n Node) ownAddrs() []netip.Prefix {
 	return own
 }
 
+// ServesNodePorts reports whether pods of this node reach node ports at the address.
+func (n Node) ServesNodePorts(addr netip.Addr) bool {
+	if len(n.NodePortAddresses) > 0 && !slices.ContainsFunc(n.NodePortAddresses, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return false
+	}
+	return slices.Contains(n.ownAddrs(), single(addr))
+}
+
 // balance compiles the static part of services: the tables 60 and 64 to 69, 132 and 133.
 func (n Node) balance(s *State) {
 	if n.BalancesServices {
@@ -127,6 +135,9 @@ func (n Node) selectServices(s *State) {
 	// table=21,priority=100,ip,nw_dst=172.30.0.0/16,actions=goto_table:60
 	s.add(tableServiceAddress, 100, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.GotoTable(tableService))
 	for _, own := range n.ownAddrs() {
+		if !n.ServesNodePorts(own.Addr()) {
+			continue // as the address of another host: it may be an external IP
+		}
 		// table=21,priority=110,ip,nw_dst=10.128.0.1,actions=goto_table:22
 		s.add(tableServiceAddress, 110, ip(ovs.IPDestination(own)), ovs.GotoTable(tableOwnNodePort))
 	}

@@ -81,3 +81,24 @@ func sum(numbers []int) (total int) {
 	}
 	return total
 }
+
+// TestNode_ServesNodePorts: pods reach node ports at addresses of the node that are in the ranges.
+func TestNode_ServesNodePorts(t *testing.T) {
+	node := balancing(subnetNode())
+	gateway, vtep, other := netip.MustParseAddr("10.128.0.1"), node.VTEP, netip.MustParseAddr("172.31.0.99")
+	for ranges, want := range map[string][]netip.Addr{"": {gateway, vtep}, "172.31.0.0/16": {vtep}, "10.0.0.0/8": {gateway}, "192.0.2.0/24": nil, "0.0.0.0/1": {gateway}} {
+		node.NodePortAddresses = nil
+		if ranges != "" {
+			node.NodePortAddresses = prefixes(ranges)
+		}
+		var got []netip.Addr
+		for _, addr := range []netip.Addr{gateway, vtep, other} {
+			if node.ServesNodePorts(addr) {
+				got = append(got, addr)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("ranges %q: got node ports at %v, want %v", ranges, got, want)
+		}
+	}
+}

@@ -131,6 +131,12 @@ func balancing(n Node) Node {
 	return n
 }
 
+// atPrimary returns the node with node ports at its own IP only.
+func atPrimary(n Node) Node {
+	n.NodePortAddresses = []netip.Prefix{single(n.VTEP)}
+	return n
+}
+
 // balancedService returns a service with frontends of all kinds.
 func balancedService() BalancedService {
 	addr := netip.MustParseAddr("172.30.0.10")
@@ -178,6 +184,7 @@ func goldenBalance(t *testing.T) map[string]State {
 		"balance-node-subnet":         static(t, balancing(subnetNode())),
 		"balance-node-networkpolicy":  static(t, evaluating),
 		"balance-node-multitenant":    static(t, tenants),
+		"balance-node-primary":        static(t, atPrimary(balancing(subnetNode()))),
 		"balance-pod":                 balancing(subnetNode()).Pod(pod),
 		"balance-pod-limited":         balancing(subnetNode()).Pod(limited(pod)),
 		"balance-pod-multitenant":     tenants.Pod(pod),

@@ -21,6 +21,9 @@ type Node struct {
 	// BalancesServices is for --service-proxy=ovs: this node sends connections to services to their endpoints. Otherwise the host's proxy does.
 	BalancesServices bool
 
+	// NodePortAddresses are ranges of addresses of this node: node ports answer only there, with BalancesServices; empty: at all of its addresses.
+	NodePortAddresses []netip.Prefix
+
 	// Userspace is for Open vSwitch's userspace datapath:
 	//   - Its conntrack ignores the ports of SCTP: one association would pass the replies of all others between the same two pods. Rules evaluate both directions.
 	//   - Its conntrack passes fragments on unchanged: rules with ports allow the later fragments, which have no ports, by their addresses.

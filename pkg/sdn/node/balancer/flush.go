@@ -100,7 +100,7 @@ func (b *Balancer) evaluateConnections(bool) func(ovs.Connection) bool {
 		defer b.mu.Unlock()
 		to := flushedFrontend{c.Protocol, netip.AddrPortFrom(c.Original.Dst, c.Original.DstPort), pipeline.IsFromOutside(c)}
 		nodePort := flushedFrontend{protocol: c.Protocol, at: netip.AddrPortFrom(netip.Addr{}, c.Original.DstPort)}
-		if _, ok := b.flushed.endpoints[nodePort]; ok && !to.outside && b.isOwn(c.Original.Dst) {
+		if _, ok := b.flushed.endpoints[nodePort]; ok && !to.outside && b.node.ServesNodePorts(c.Original.Dst) {
 			to = nodePort // precedes external addresses
 		}
 		endpoint := netip.AddrPortFrom(c.Reply.Src, c.Reply.SrcPort)
@@ -112,7 +112,7 @@ func (b *Balancer) evaluateConnections(bool) func(ovs.Connection) bool {
 	}
 }
 
-// isOwn reports whether the switch serves node ports at the address.
+// isOwn reports whether the node's own packets to services may have the address as their source.
 func (b *Balancer) isOwn(addr netip.Addr) bool {
 	return addr == b.node.VTEP || slices.ContainsFunc(b.node.Subnets, func(subnet netip.Prefix) bool { return addr == config.Gateway(subnet) })
 }

@@ -116,7 +116,7 @@ func TestUDPConnectionsAreFlushed_externalAddress(t *testing.T) {
 
 // TestEvaluateConnections: a connection is valid while the frontend by which it was opened has its endpoint, that of hosts outside for connections from there.
 func TestEvaluateConnections(t *testing.T) {
-	const pod, outside = 0x4009, 0x4000
+	const pod, outside, restricted = 0x4009, 0x4000, 0 // pod, with NodePortAddresses
 	local, remote, other := "10.128.0.5:5353", "10.129.0.7:5353", "10.128.0.6:5353"
 	udp := func(at string, outside bool, endpoints ...string) pipeline.Frontend {
 		addr := netip.MustParseAddrPort(at)
@@ -150,20 +150,26 @@ func TestEvaluateConnections(t *testing.T) {
 		{pod, "172.30.0.10:53", remote, false},
 		{pod, "172.30.0.10:53", other, true},
 		{outside, "172.30.0.10:53", local, false},
-		{outside, "172.30.0.10:53", remote, true},  // externalTrafficPolicy is Local
-		{outside, "172.30.0.11:53", local, true},   // not open to outside
-		{outside, "198.51.100.10:53", local, true}, // the host translates to the cluster IP
-		{outside, "192.0.2.1:30053", local, true},  // as well
-		{pod, "198.51.100.10:53", remote, false},   // pods reach all endpoints
-		{pod, "198.51.100.10:30053", local, true},  // removed; not the node port with the same number
-		{pod, "172.30.0.10:30053", local, true},    // as well
-		{pod, "198.51.100.20:53", local, true},     // closed
-		{pod, "10.128.0.1:30053", remote, false},   // tun0
-		{pod, "192.0.2.1:30053", local, false},     // the node
-		{pod, "192.0.2.1:30053", other, true},      // a removed endpoint
-		{pod, "192.0.2.1:30054", local, true},      // a removed node port
-		{pod, "192.0.2.2:30053", local, true},      // another node
+		{outside, "172.30.0.10:53", remote, true},      // externalTrafficPolicy is Local
+		{outside, "172.30.0.11:53", local, true},       // not open to outside
+		{outside, "198.51.100.10:53", local, true},     // the host translates to the cluster IP
+		{outside, "192.0.2.1:30053", local, true},      // as well
+		{pod, "198.51.100.10:53", remote, false},       // pods reach all endpoints
+		{pod, "198.51.100.10:30053", local, true},      // removed; not the node port with the same number
+		{pod, "172.30.0.10:30053", local, true},        // as well
+		{pod, "198.51.100.20:53", local, true},         // closed
+		{pod, "10.128.0.1:30053", remote, false},       // tun0
+		{pod, "192.0.2.1:30053", local, false},         // the node
+		{pod, "192.0.2.1:30053", other, true},          // a removed endpoint
+		{pod, "192.0.2.1:30054", local, true},          // a removed node port
+		{pod, "192.0.2.2:30053", local, true},          // another node
+		{restricted, "10.128.0.1:30053", remote, true}, // tun0 has no node ports
+		{restricted, "192.0.2.1:30053", remote, false},
 	} {
+		b.node.NodePortAddresses = nil
+		if test.zone == restricted {
+			test.zone, b.node.NodePortAddresses = pod, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		}
 		to, endpoint, client := netip.MustParseAddrPort(test.to), netip.MustParseAddrPort(test.endpoint), netip.MustParseAddr("10.128.0.9")
 		c := ovs.Connection{
 			Zone: test.zone, Protocol: ovs.ProtocolNumberUDP, Original: ovs.Tuple{Src: client, Dst: to.Addr(), SrcPort: 4000, DstPort: to.Port()},

@@ -72,7 +72,8 @@ func (w *writer) stale(changed changedKeys, local []netip.Addr) hostconntrack.Fi
 	}
 }
 
-// wanted returns the frontend of UDP to an address; nil: none. ok is false if no frontend on which this depends has changed. Node ports precede addresses.
+// wanted returns the frontend of UDP to an address; nil: none. ok is false if no frontend on which this depends has changed. Node ports precede addresses. They may
+// have answered at other addresses before the agent was started.
 func (w *writer) wanted(to netip.AddrPort, changed changedKeys, isLocal bool) (wanted *Frontend, ok bool) {
 	keys := []key{{to.Addr(), corev1.ProtocolUDP, to.Port()}}
 	if isLocal {
@@ -81,14 +82,14 @@ func (w *writer) wanted(to netip.AddrPort, changed changedKeys, isLocal bool) (w
 	for _, k := range keys {
 		_, isChanged := changed[k]
 		ok = ok || isChanged
-		if f := w.written[k]; f != nil {
+		if f := w.written[k]; f != nil && (k.addr.IsValid() || w.options.servesNodePorts(to.Addr())) {
 			return f, ok
 		}
 	}
 	return nil, ok
 }
 
-// nodeAddrs returns the node's IPv4 addresses that have node ports.
+// nodeAddrs returns the node's IPv4 addresses, except of 127.0.0.0/8.
 func nodeAddrs() ([]netip.Addr, error) {
 	all, err := hostconntrack.LocalAddrs()
 	return slices.DeleteFunc(all, netip.Addr.IsLoopback), err

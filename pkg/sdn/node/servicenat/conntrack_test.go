@@ -106,6 +106,28 @@ func TestTranslator_flushUDPOfNodePort(t *testing.T) {
 	})
 }
 
+// When the agent starts, connections to an address where a node port no longer answers are flushed.
+func TestTranslator_flushUDPOfNodePortElsewhere(t *testing.T) {
+	for addr, want := range map[string]bool{nodeIP: true, otherIP: false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture()
+			f.options.NodePortAddresses = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+			f.localAddrs = func() ([]netip.Addr, error) {
+				return []netip.Addr{netip.MustParseAddr(nodeIP), netip.MustParseAddr(otherIP)}, nil
+			}
+			f.set("a", udp(nodePort(1, forward)))
+			f.start(t)
+			flow := &netlink.ConntrackFlow{
+				Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(clientIP), DstIP: net.ParseIP(addr), DstPort: 1},
+				Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP("172.30.0.10"), SrcPort: 80},
+			}
+			if got := f.flushes[0].MatchConntrackFlow(flow); got != want {
+				t.Errorf("to %s: got flushed %t, want %t", addr, got, want)
+			}
+		})
+	}
+}
+
 // A client that sends UDP before the service exists, and goes on, reaches it then.
 func TestRules_udp(t *testing.T) {
 	h := newHost(t)

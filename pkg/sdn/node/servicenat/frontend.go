@@ -13,7 +13,7 @@ import (
 
 // Frontend is a port of a service that hosts outside of the cluster can reach.
 type Frontend struct {
-	Addr     netip.Addr // IPv4; invalid: a node port, of all addresses of the node except 127.0.0.0/8
+	Addr     netip.Addr // IPv4; invalid: a node port, of the addresses of the node in Options.NodePortAddresses
 	Protocol corev1.Protocol
 	Port     uint16
 	Verdict  endpoints.Verdict // of new connections, except those from the switch, which has evaluated them; not Unused

@@ -18,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2/ktesting"
 
-	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/tier"
 )
@@ -38,6 +37,11 @@ type host struct {
 
 // newHost moves the test into the node's namespace. Run starts with the frontends of one service.
 func newHost(t *testing.T, frontends ...Frontend) *host {
+	t.Helper()
+	return newHostWith(t, testOptions(), frontends...)
+}
+
+func newHostWith(t *testing.T, o Options, frontends ...Frontend) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -60,7 +64,6 @@ func newHost(t *testing.T, frontends ...Frontend) *host {
 		nft add rule ip test check drop`)
 	serve(t, h.switched, "172.30.0.10:80")
 	must(t, Supported(t.Context()))
-	o := testOptions()
 	o.WarnNode = func(reason, message string) { t.Log(reason, message) }
 	h.Translator = New(o)
 	h.Set("a/web", frontends)
@@ -252,26 +255,6 @@ func TestRules_fromSwitch(t *testing.T) {
 		wantSource(t, h.switched, "10.128.0.2", addr+":80", "10.128.0.2")
 	}
 	wantRefused(t, h.switched, nodeIP+":30080") // no program of the node listens
-}
-
-// atNode returns the frontend of an external IP that is the node's address.
-func atNode(port uint16, verdict endpoints.Verdict, sources ...string) Frontend {
-	f := external(nodeIP, verdict, sources...)
-	f.Port = port
-	return f
-}
-
-// The node port of a service precedes external IPs of others that are addresses of the node.
-func TestRules_nodePortsFirst(t *testing.T) {
-	h := newHost(t, nodePort(30080, forward), nodePort(30081, reject), nodePort(30083, forward), atNode(30080, reject), atNode(30081, forward),
-		atNode(30083, forward, "198.51.100.1/32"))
-	serve(t, h.node, "0.0.0.0:30081") // would accept
-	for _, port := range []string{"30080", "30083"} {
-		wantSource(t, h.client, clientIP, nodeIP+":"+port, clientIP)
-	}
-	wantSource(t, h.node, nodeIP, nodeIP+":30080", gatewayIP)
-	wantRefused(t, h.client, nodeIP+":30081")
-	wantRefused(t, h.node, nodeIP+":30081")
 }
 
 // Translations of kube-proxy, whose rules may be older or newer, precede.

@@ -24,6 +24,8 @@ type Options struct {
 	ClusterNetworks []netip.Prefix
 	// Gateway is the address of Interface, which the node's own packets to services get as their source: replies of pods of other nodes return through the switch.
 	Gateway netip.Addr
+	// NodePortAddresses are disjoint IPv4 ranges: node ports answer only at addresses of the node in these; empty: at all of its addresses.
+	NodePortAddresses []netip.Prefix
 	// ForwardedDSCP is the mark by which the switch recognizes packets of other hosts that the node translated.
 	ForwardedDSCP uint8
 	// WarnNode emits an Event about the Node.

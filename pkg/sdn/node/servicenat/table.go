@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -42,8 +43,23 @@ const (
 	packetAddress = "ip daddr . " + packetPort
 )
 
-// ofNode selects packets to node ports.
-const ofNode = "ip daddr != 127.0.0.0/8 fib daddr type local"
+// ofNode returns the match of packets to addresses at which node ports answer.
+func (o Options) ofNode() string {
+	const match, isLocal = "ip daddr != 127.0.0.0/8 ", "fib daddr type local"
+	if len(o.NodePortAddresses) == 0 {
+		return match + isLocal
+	}
+	ranges := make([]string, len(o.NodePortAddresses))
+	for i, p := range o.NodePortAddresses {
+		ranges[i] = p.String()
+	}
+	return match + "ip daddr { " + strings.Join(ranges, ", ") + " } " + isLocal
+}
+
+// servesNodePorts reports whether node ports answer at the address, if it is one of the node.
+func (o Options) servesNodePorts(addr netip.Addr) bool {
+	return len(o.NodePortAddresses) == 0 || slices.ContainsFunc(o.NodePortAddresses, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
 
 // translationPriority is behind that of other programs, of which the kernel runs the newest first: while a node changes its service proxy, kube-proxy translates all
 // that it has rules for, since its mode nftables rejects packets to cluster IPs that another program has translated.
@@ -63,6 +79,7 @@ func (o Options) chains() []chain {
 	evaluated := fmt.Sprintf("iifname { \"lo\", %q } return", o.Interface) // by the switch, or for the node's own packets by the output hooks
 	toSwitch := fmt.Sprintf("oifname %q ct status dnat ip daddr %s ct original ip daddr != %[2]s", o.Interface, o.ServiceNetwork)
 	const isNew = "ct state new "
+	ofNode := o.ofNode()
 	nodePort := packetPort + " @" + setNodePorts + " " + ofNode + " return"
 	tenantAddress := packetAddress + " @" + setTenantAddresses + " return"
 	tenantAddressOfNode := "fib daddr type local " + tenantAddress
