@@ -19,8 +19,8 @@ const nodePackages = "pkg/sdn/node/"
 func others() []string {
 	return []string{
 		"agentmetrics", "apihealth", "br0", "caches", "cniargs", "cnifiles", "cnihandler", "diagnosticsserver", "dnsresolver", "flowstore", "hostconntrack", "hostnet",
-		"inputs", "installation", "ipam", "keyedlock", "linkmtu", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait", "sandbox",
-		"servicenat", "servingcertificate", "sysctl", "veth", "zonelimits",
+		"inputs", "installation", "ipam", "keyedlock", "linkmtu", "listeners", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait",
+		"sandbox", "servicenat", "servingcertificate", "sysctl", "veth", "zonelimits",
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -172,7 +173,7 @@ type node struct {
 	synced int // updates of the firewall
 	routed bool
 
-	listening []listener
+	listening []listeners.Listener
 	declared  map[string]string // holders by mapping
 }
 
@@ -201,7 +202,7 @@ func (n *node) restart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ports.listeners = func(string) ([]listener, error) { return n.listening, nil }
+	ports.listeners = func(string) ([]listeners.Listener, error) { return n.listening, nil }
 	ports.localAddrs = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil }
 	ports.flushPod, ports.flushNotMapped = func(record) error { return nil }, func(record, []netip.Addr) error { return nil }
 	n.pods.beforeRelease = ports.Release

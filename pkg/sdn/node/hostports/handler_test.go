@@ -15,6 +15,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 )
 
 func TestAdd_sharedPort(t *testing.T) {
@@ -67,7 +68,7 @@ func TestAdd_taken(t *testing.T) {
 
 func TestAdd_takenByTheHost(t *testing.T) {
 	n := newNode(t)
-	n.listening = []listener{{netip.MustParseAddr("127.0.0.1"), 9000, 0}}
+	n.listening = []listeners.Listener{{Addr: netip.MustParseAddr("127.0.0.1"), Port: 9000, UID: 0}}
 	n.declared = map[string]string{"30080/TCP": "Service tenant/web", "192.0.2.1:443/TCP": "pod kube-system/proxy in the host's network"}
 	wantCNIError(t, n.add(t, "s1", "a", tcp("", 9000)), ErrHostPortTaken, "9000/TCP is taken by a process of the host's user 0, on 127.0.0.1", "sport = :9000")
 	wantCNIError(t, n.add(t, "s1", "a", tcp("", 30080)), ErrHostPortTaken, "30080/TCP is taken by Service tenant/web")
@@ -247,7 +248,7 @@ func TestAdd_concurrent(t *testing.T) {
 // Mappings of IPv6 addresses, which portmap ignores for pods of IPv4, conflict with no socket of IPv4.
 func TestAdd_ipv6(t *testing.T) {
 	n := newNode(t)
-	n.listening = []listener{{netip.IPv4Unspecified(), 8080, 0}}
+	n.listening = []listeners.Listener{{Addr: netip.IPv4Unspecified(), Port: 8080, UID: 0}}
 	n.mustAdd(t, "s1", "a", tcp("2001:db8::1", 8080), tcp("::", 8080))
 	if got := n.ports.Targets(); got != nil {
 		t.Errorf("got targets %v, want none", got)

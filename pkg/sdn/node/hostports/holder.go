@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 )
 
 // ErrHostPortTaken is the error code of ADD when another pod, a Service or a process of the host has a host port. (The specification reserves codes from 100
@@ -26,12 +27,12 @@ func reservedPorts() []int {
 type holders struct {
 	ports   *Ports
 	local   []netip.Addr
-	sockets map[string][]listener // by protocol
+	sockets map[string][]listeners.Listener // by protocol
 }
 
 // holders lists the node's addresses, and the sockets of the host for the protocols of the mappings.
 func (p *Ports) holders(mappings []Mapping) (h holders, err error) {
-	h = holders{ports: p, sockets: map[string][]listener{}}
+	h = holders{ports: p, sockets: map[string][]listeners.Listener{}}
 	if h.local, err = p.localAddrs(); err != nil {
 		return h, err
 	}
@@ -62,8 +63,8 @@ func (h holders) of(m Mapping) (string, error) {
 		return "the node: it is reserved for the programs of nodes", nil
 	}
 	for _, l := range h.sockets[m.Protocol] {
-		if l.receives(m) {
-			return fmt.Sprintf("a process of the host's user %d, on %s; `ss -lnp sport = :%d` on the node shows it", l.uid, l.addr, m.HostPort), nil
+		if m.receivedBy(l) {
+			return fmt.Sprintf("a process of the host's user %d, on %s; `ss -lnp sport = :%d` on the node shows it", l.UID, l.Addr, m.HostPort), nil
 		}
 	}
 	return "", nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 )
 
 // Options are the dependencies and properties of Ports. All functions are required.
@@ -49,7 +50,7 @@ type Ports struct {
 	records records
 
 	// Replaced in tests.
-	listeners       func(protocol string) ([]listener, error)
+	listeners       func(protocol string) ([]listeners.Listener, error)
 	localAddrs      func() ([]netip.Addr, error)
 	flushPod        func(r record) error
 	flushNotMapped  func(r record, local []netip.Addr) error

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 )
 
 func TestAdd_limits(t *testing.T) {
@@ -63,14 +64,14 @@ func TestReconciler_conflicts(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd(t, "s1", "a", tcp("", 30080), tcp("", 9000))
 	r := reconciler{Ports: n.ports}
-	n.listening = []listener{{netip.IPv4Unspecified(), 9000, 0}}
+	n.listening = []listeners.Listener{{Addr: netip.IPv4Unspecified(), Port: 9000, UID: 0}}
 	r.round(testContext(t))
 	n.listening = nil // for a moment only
 	for range 2 {
 		r.round(testContext(t))
 	}
 	n.wantEvents(t)
-	n.declared, n.listening = map[string]string{"30080/TCP": "Service tenant/web"}, []listener{{netip.IPv4Unspecified(), 9000, 7}}
+	n.declared, n.listening = map[string]string{"30080/TCP": "Service tenant/web"}, []listeners.Listener{{Addr: netip.IPv4Unspecified(), Port: 9000, UID: 7}}
 	for range 4 {
 		r.round(testContext(t))
 	}

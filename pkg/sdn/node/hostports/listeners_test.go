@@ -5,6 +5,8 @@ import (
 	"os"
 	"runtime"
 	"testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/listeners"
 )
 
 // Sockets of the host are found without opening their ports.
@@ -39,9 +41,9 @@ func TestHostListeners(t *testing.T) {
 	must(t, err)
 	udps, err := hostListeners(protocolUDP)
 	must(t, err)
-	has := func(all []listener, m Mapping) bool {
+	has := func(all []listeners.Listener, m Mapping) bool {
 		for _, l := range all {
-			if l.receives(m) {
+			if m.receivedBy(l) {
 				return true
 			}
 		}
@@ -49,7 +51,7 @@ func TestHostListeners(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name      string
-		listeners []listener
+		listeners []listeners.Listener
 		mapping   Mapping
 		want      bool
 	}{
