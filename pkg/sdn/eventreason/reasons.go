@@ -72,6 +72,10 @@ const (
 	// --service-healthz-bind-address, as while a program of the node uses it; the agent tries again. Load balancers get no answer of the node there.
 	HealthCheckPortFailed = "HealthCheckPortFailed"
 
+	// Warning on Node: with --service-proxy=ovs, a program of the node listens at the node port of a Service, which gets the packets. Two checks, ten seconds apart, found
+	// its socket of TCP or UDP: when the node port was added, or each five minutes. One for each node port, until a check does not find the socket.
+	NodePortConflict = "NodePortConflict"
+
 	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
 	HostPortsRestored = "HostPortsRestored"
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodeports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/sysctl"
@@ -30,7 +31,9 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	}
 	var rules servicehealth.Rules
 	if host != nil {
-		options.Host, rules = host, host
+		nodePorts := nodeports.New(nodeports.Options{Addresses: n.node.NodePortAddresses, WarnNode: a.reporter.WarnNode})
+		options.Host, rules = hostServices{host, nodePorts}, host
+		n.runs = append(n.runs, nodePorts.Run)
 	}
 	checks := servicehealth.New(servicehealth.Options{Flows: n.store, Rules: rules, Events: a.reporter})
 	options.Follow = checks.SetService
@@ -54,6 +57,18 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	}
 	n.runs = append(n.runs, server.Run)
 	return nil
+}
+
+// hostServices are the parts that node ports and external addresses of services concern at the host. It is a balancer.Host.
+type hostServices []interface {
+	Set(service string, frontends []servicenat.Frontend)
+}
+
+// Set replaces the frontends of a service in all parts.
+func (h hostServices) Set(service string, frontends []servicenat.Frontend) {
+	for _, part := range h {
+		part.Set(service, frontends)
+	}
 }
 
 // newServiceNAT returns the host's translation of external addresses of services; nil if the host lacks what it needs.

@@ -4,9 +4,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
@@ -42,3 +46,19 @@ func TestNewServiceNAT(t *testing.T) {
 		})
 	}
 }
+
+// The host's translation and the check of node ports get the same frontends.
+func TestHostServices(t *testing.T) {
+	first, second := setFrontends{}, setFrontends{}
+	frontends := []servicenat.Frontend{{Protocol: corev1.ProtocolTCP, Port: 30080}}
+	hostServices{first, second}.Set("a/web", frontends)
+	for _, part := range []setFrontends{first, second} {
+		if got := part["a/web"]; !reflect.DeepEqual(got, frontends) {
+			t.Errorf("got frontends %v, want %v", got, frontends)
+		}
+	}
+}
+
+type setFrontends map[string][]servicenat.Frontend
+
+func (s setFrontends) Set(service string, frontends []servicenat.Frontend) { s[service] = frontends }
