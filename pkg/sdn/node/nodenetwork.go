@@ -106,7 +106,9 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 	}}
 	defer n.close()
 	a.logServiceProxy(ctx, network)
-	for _, step := range []func(context.Context) error{n.setUpBridge, n.setUpHost, n.syncCaches, n.newFeatures, n.newPods, n.watchPods, n.prime} {
+	for _, step := range []func(context.Context) error{
+		n.setUpBridge, n.startCaches, n.setUpHost, n.caches.Sync, n.newFeatures, n.newPods, n.watchPods, n.prime,
+	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -122,15 +124,12 @@ func (n *nodeNetwork) close() {
 	}
 }
 
-// syncCaches starts the remaining informers, and waits until all caches have synced.
-func (n *nodeNetwork) syncCaches(ctx context.Context) error {
+// startCaches starts the remaining informers, which list their objects while the host is set up.
+func (n *nodeNetwork) startCaches(ctx context.Context) error {
 	if err := n.caches.WatchPolicies(ctx, n.node); err != nil {
 		return err
 	}
-	if err := n.caches.WatchServices(ctx, n.node); err != nil {
-		return err
-	}
-	return n.caches.Sync(ctx)
+	return n.caches.WatchServices(ctx, n.node)
 }
 
 // newFeatures creates the flow store, the static flows and the features other than pods.
