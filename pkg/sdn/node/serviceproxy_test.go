@@ -1,10 +1,13 @@
 package node
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/tier"
@@ -43,6 +46,37 @@ func TestServiceProxy(t *testing.T) {
 		}
 		if network.ServiceProxy != tc.cluster {
 			t.Errorf("sameSetUp changed the network: %+v", network)
+		}
+	}
+}
+
+// While a controller of an earlier version leads, whose accepted configuration has no service proxy, the object's applies. A new controller's precedes.
+func TestClusterNetwork_storedServiceProxy(t *testing.T) {
+	for _, tc := range []struct{ accepted, object, want config.ServiceProxy }{
+		{config.ServiceProxyUnset, config.ServiceProxyOVS, config.ServiceProxyOVS},
+		{config.ServiceProxyUnset, config.ServiceProxyExternal, config.ServiceProxyExternal},
+		{config.ServiceProxyUnset, config.ServiceProxyUnset, config.ServiceProxyUnset},
+		{config.ServiceProxyUnset, "iptables", config.ServiceProxyUnset},
+		{config.ServiceProxyExternal, config.ServiceProxyOVS, config.ServiceProxyExternal},
+	} {
+		network := &config.Network{
+			Mode: config.ModeSubnet, ClusterNetworks: []config.ClusterNetwork{{Prefix: netip.MustParsePrefix("10.128.0.0/14"), HostBits: 9}},
+			ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), VXLANPort: config.DefaultVXLANPort, ServiceProxy: tc.accepted,
+		}
+		accepted, err := network.Accepted()
+		must(t, err)
+		o := network.Object()
+		o.Annotations = map[string]string{config.AcceptedAnnotation: accepted}
+		if tc.object != config.ServiceProxyUnset {
+			o.Annotations[config.ServiceProxyAnnotation] = string(tc.object)
+		}
+		a := &agent{Config: Config{NodeName: "node1"}, network: networkfake.NewSimpleClientset(), kube: fake.NewClientset()}
+		c := a.newCaches()
+		must(t, c.Network.Network().V1().ClusterNetworks().Informer().GetStore().Add(o))
+		got, err := a.clusterNetwork(c)
+		must(t, err)
+		if got.ServiceProxy != tc.want {
+			t.Errorf("accepted %q, object %q: got %q, want %q", tc.accepted, tc.object, got.ServiceProxy, tc.want)
 		}
 	}
 }
