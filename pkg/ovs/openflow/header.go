@@ -53,6 +53,7 @@ const (
 	typeEchoReply      = 3
 	typeExperimenter   = 4
 	typeSetConfig      = 9
+	typePacketOut      = 13
 	typeFlowMod        = 14
 	typeGroupMod       = 15
 	typeMultipart      = 18
@@ -128,6 +129,10 @@ func decodeBody(h Header, body []byte) (Message, error) {
 	switch h.Type {
 	case typeExperimenter:
 		return decodeExperimenter(h, body)
+	case typePacketOut:
+		if m, ok := decodePacketOut(body); ok {
+			return m, nil
+		}
 	case typeFlowMod:
 		return decodeFlowMod(body)
 	case typeGroupMod:

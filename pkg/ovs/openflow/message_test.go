@@ -61,6 +61,7 @@ func sampleMessages(t testing.TB) []Message {
 			Packet: []byte("a packet's begin"), FullLen: 1500, Table: 83, Cookie: 9, Reason: 1, Metadata: match, Userdata: []byte{1},
 		},
 		&PacketIn{Packet: []byte("a packet"), FullLen: 8, Cookie: NoCookie},
+		&PacketOut{InPort: 3, Actions: []Action{Output{Port: PortTable}}, Packet: []byte("a packet")}, &PacketOut{InPort: PortController},
 		&SetPacketInFormat{Format: PacketInNicira2}, &SetControllerID{ID: 7}, &SetAsync{PacketIn: 1, PortStatus: 2, FlowRemoved: 3, RequestForward: 1<<ReasonGroupMod | 1<<ReasonMeterMod},
 		&CTFlushZone{Zone: 7},
 		&CTFlush{Zone: 7, Protocol: 6, Original: CTTuple{Src: addr("10.0.0.1"), Dst: addr("10.0.0.2"), SrcPort: 5, DstPort: 6}, Reply: CTTuple{Src: addr("10.0.0.3")}},

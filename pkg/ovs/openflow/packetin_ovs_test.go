@@ -74,3 +74,40 @@ func TestPacketIn(t *testing.T) {
 	_, m := c.receive()
 	wantPacketIn(t, m)
 }
+
+// The switch decodes a PacketOut as that of ovs-ofctl: the packet passes table 0 with its port of entry.
+func TestPacketOut(t *testing.T) {
+	tier.Parallel(t)
+	s := startSwitch(t)
+	c := dial(t, s)
+	c.must(
+		&openflow.SetControllerID{ID: 7}, &openflow.SetPacketInFormat{Format: openflow.PacketInNicira2},
+		&openflow.SetAsync{PacketIn: 1 << openflow.ReasonAction}, &openflow.SetConfig{MissSendLen: 1},
+	)
+	for _, flow := range parseFlows(t, []string{"table=0,cookie=0x9,in_port=5,actions=controller(id=7)", "table=0,priority=1,cookie=0xa,actions=controller(id=7)"}) {
+		c.must(flow)
+	}
+	var got [2]*openflow.PacketIn
+	for i, send := range []func(){
+		func() {
+			c.send(&openflow.PacketOut{InPort: 5, Actions: []openflow.Action{openflow.Output{Port: openflow.PortTable}}, Packet: sentPacket()})
+		},
+		func() {
+			s.OFCtl(t, "packet-out", ovstest.Bridge, "in_port=5 packet="+hex.EncodeToString(sentPacket())+" actions=table")
+		},
+	} {
+		send()
+		_, m := c.receive()
+		p, ok := m.(*openflow.PacketIn)
+		if !ok {
+			t.Fatalf("got %#v, want a packet-in", m)
+		}
+		got[i] = p
+	}
+	if diff := cmp.Diff(got[1], got[0], cmp.AllowUnexported(openflow.Match{})); diff != "" {
+		t.Errorf("packet-in (-that of ovs-ofctl +that of the message):\n%s", diff)
+	}
+	if got[0].Cookie != 9 || !bytes.Equal(got[0].Packet, sentPacket()) {
+		t.Errorf("got %+v, want the packet by the flow of port 5", got[0])
+	}
+}

@@ -10,8 +10,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// Open vSwitch decodes the messages of monitors as they were meant.
-func TestMonitorMessages_asOpenVSwitchPrints(t *testing.T) {
+// Open vSwitch decodes messages as they were meant.
+func TestMessages_asOpenVSwitchPrints(t *testing.T) {
 	program, err := exec.LookPath("ovs-ofctl")
 	if err != nil && os.Geteuid() != 0 {
 		t.Skip("needs root: make bootstrap installs ovs-ofctl")
@@ -44,6 +44,10 @@ func TestMonitorMessages_asOpenVSwitchPrints(t *testing.T) {
 		{
 			&openflow.RequestForward{Request: encode(t, &openflow.MeterMod{Command: openflow.MeterDelete, Meter: openflow.Meter{ID: 3}})},
 			[]string{"OFPT_REQUESTFORWARD (OF1.4)", "reason=meter_mod DEL meter=3"},
+		},
+		{
+			&openflow.PacketOut{InPort: 5, Actions: []openflow.Action{openflow.Output{Port: openflow.PortTable}}, Packet: sentPacket()},
+			[]string{"OFPT_PACKET_OUT (OF1.4)", "in_port=5 actions=TABLE data_len=42", "udp", "nw_src=10.0.0.1,nw_dst=10.0.0.9"},
 		},
 	} {
 		out, err := exec.CommandContext(t.Context(), program, "ofp-print", hex.EncodeToString(encode(t, tc.message)), "5").CombinedOutput()
