@@ -32,6 +32,7 @@ type Fake struct {
 	changes     int
 	packets     map[int]func(PacketIn) // handlers of WatchPackets
 	lastWatcher int
+	injected    []Injection
 }
 
 var _ Interface = (*Fake)(nil)

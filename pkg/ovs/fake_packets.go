@@ -1,6 +1,9 @@
 package ovs
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // WatchPackets calls handle for each packet of SendPacket until the context ends.
 func (f *Fake) WatchPackets(ctx context.Context, handle func(PacketIn)) {
@@ -23,4 +26,34 @@ func (f *Fake) SendPacket(p PacketIn) int {
 		handle(p)
 	}
 	return len(f.packets)
+}
+
+// Injection is a call of Inject.
+type Injection struct {
+	InPort int
+	Packet []byte
+}
+
+// Inject implements Interface. It records the packet for Injections; flows have no effect.
+func (f *Fake) Inject(ctx context.Context, inPort int, packet []byte) error {
+	if err := ValidateInjection(inPort, packet); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	if f.bridge == nil {
+		return f.errNoBridge()
+	}
+	f.injected = append(f.injected, Injection{inPort, slices.Clone(packet)})
+	return nil
+}
+
+// Injections returns the packets of Inject.
+func (f *Fake) Injections() []Injection {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.injected)
 }

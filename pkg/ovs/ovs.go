@@ -68,6 +68,8 @@ type Interface interface {
 	// buffers the output that was not read. An error means that some connections may be missing; after a line that cannot be parsed, all
 	// other connections were listed.
 	ListConnections(ctx context.Context, zones Zones, each func(Connection)) error
+
+	Injector
 }
 
 // State is the wanted flows, groups and meters of a bridge.

@@ -235,6 +235,27 @@ func groupContract() []contractCase {
 			must(t, b.AwaitDatapath(t.Context()))
 		}},
 		{"AwaitEvents", "without flushes", func(t *testing.T, b backend) { must(t, b.AwaitEvents(t.Context())) }},
+		{"Inject", "from table 0, with its port", func(t *testing.T, b backend) {
+			run(t, b, func(tx *ovs.Transaction) { tx.Add(injectionFlow()) })
+			packet := udpPacket(ovs.Tuple{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.9"), SrcPort: 1000, DstPort: 53})
+			must(t, b.Inject(t.Context(), 5, packet))
+			must(t, b.Inject(t.Context(), 5, packet))
+			if got := b.injected(t); got != 2 {
+				t.Errorf("got %d packets by the flow of the port, want 2", got)
+			}
+		}},
+		{"Inject", "invalid", func(t *testing.T, b backend) {
+			for _, inPort := range []int{-1, 0, 0xff00} {
+				if err := b.Inject(t.Context(), inPort, make([]byte, 60)); err == nil {
+					t.Errorf("port %d: got no error, want one", inPort)
+				}
+			}
+			for _, length := range []int{0, 13, 1 << 16} {
+				if err := b.Inject(t.Context(), 5, make([]byte, length)); err == nil {
+					t.Errorf("packet of %d bytes: got no error, want one", length)
+				}
+			}
+		}},
 		{"ListConnections", "by zone", func(t *testing.T, b backend) {
 			want := map[ovs.Connection]bool{}
 			for zone := uint16(4); zone <= 8; zone++ {
@@ -349,4 +370,11 @@ func udpPacket(c ovs.Tuple) []byte {
 	b = binary.BigEndian.AppendUint16(b, c.SrcPort)
 	b = binary.BigEndian.AppendUint16(b, c.DstPort)
 	return append(b, 0, 8, 0, 0)
+}
+
+// injectionFlow is the flow whose packets backend.injected counts: those of port 5 from 10.0.0.1.
+func injectionFlow() *ovs.Flow {
+	f := flow(0, 7, "10.0.0.1/32", goovs.Drop())
+	f.Cookie, f.InPort = 0x1e, 5
+	return f
 }

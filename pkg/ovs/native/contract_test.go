@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,6 +34,7 @@ type backend struct {
 	meters       func(t testing.TB) []string                 // as ovs-ofctl prints them
 	connect      func(t testing.TB, c ovs.Connections)       // adds a conntrack entry of UDP
 	tracked      func(t testing.TB) int                      // returns the number of conntrack entries
+	injected     func(t testing.TB) int                      // returns the number of injected packets that the flow of injectionFlow has matched
 	stop         func(t testing.TB)                          // stops Open vSwitch
 	blind        bool                                        // Exec: Replace returns no difference, because ovs-ofctl reports none
 }
@@ -53,11 +56,12 @@ func newFakeBackend(t *testing.T) backend {
 			}
 			return cmp.Diff(want, f.Flows(), cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty())
 		},
-		groups:  func(testing.TB) []string { return f.Groups() },
-		meters:  func(testing.TB) []string { return f.Meters() },
-		connect: func(_ testing.TB, c ovs.Connections) { f.Connect(c) },
-		tracked: func(testing.TB) int { return len(f.Tracked()) },
-		stop:    func(t testing.TB) { f.SetUnavailable(true) },
+		groups:   func(testing.TB) []string { return f.Groups() },
+		meters:   func(testing.TB) []string { return f.Meters() },
+		connect:  func(_ testing.TB, c ovs.Connections) { f.Connect(c) },
+		tracked:  func(testing.TB) int { return len(f.Tracked()) },
+		injected: func(testing.TB) int { return len(f.Injections()) },
+		stop:     func(t testing.TB) { f.SetUnavailable(true) },
 	}
 }
 
@@ -122,7 +126,16 @@ func newRealBackend(t *testing.T, implementation func(*ovstest.Switch) ovs.Inter
 			s.OFCtl(t, "packet-out", ovstest.Bridge, fmt.Sprintf("in_port=LOCAL packet=%x actions=ct(commit,zone=%d)", udpPacket(c.Original), c.Zone))
 		},
 		tracked: func(t testing.TB) int { return strings.Count(s.Conntrack(t), "\n") },
-		stop:    s.StopVSwitchd,
+		injected: func(t testing.TB) int {
+			found := regexp.MustCompile(`cookie=0x1e,.* n_packets=(\d+)`).FindStringSubmatch(s.OFCtl(t, "dump-flows", ovstest.Bridge))
+			if found == nil {
+				t.Fatal("the flow of injectionFlow is missing")
+			}
+			n, err := strconv.Atoi(found[1])
+			must(t, err)
+			return n
+		},
+		stop: s.StopVSwitchd,
 	}
 }
 
@@ -163,6 +176,9 @@ func testContract(t *testing.T, newBackend func(*testing.T) backend) {
 		}
 		if err := b.ListConnections(t.Context(), ovs.Zones{First: 1, Last: 9}, func(ovs.Connection) {}); !ovs.IsUnavailable(err) {
 			t.Errorf("ListConnections: got %v, want an unavailable error", err)
+		}
+		if err := b.Inject(t.Context(), 5, make([]byte, 60)); !ovs.IsUnavailable(err) {
+			t.Errorf("Inject: got %v, want an unavailable error", err)
 		}
 		if err := b.AwaitDatapath(t.Context()); !ovs.IsUnavailable(err) {
 			t.Errorf("AwaitDatapath: got %v, want an unavailable error", err)

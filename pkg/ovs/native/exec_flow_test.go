@@ -63,6 +63,15 @@ func (e *Exec) AwaitDatapath(ctx context.Context) error {
 // AwaitEvents implements Interface. Exec has no events.
 func (e *Exec) AwaitEvents(ctx context.Context) error { return ctx.Err() }
 
+// Inject implements Interface.
+func (e *Exec) Inject(ctx context.Context, inPort int, packet []byte) error {
+	if err := ovs.ValidateInjection(inPort, packet); err != nil {
+		return err
+	}
+	_, err := e.command(ctx, "packet-out", fmt.Sprintf("in_port=%d packet=%x actions=table", inPort, packet))
+	return err
+}
+
 // ListConnections implements Interface.
 func (e *Exec) ListConnections(ctx context.Context, zones ovs.Zones, each func(ovs.Connection)) error {
 	if err := zones.Validate(); err != nil {

@@ -61,9 +61,38 @@ func (c *switchConn) takePacket(m *openflow.PacketIn) {
 	}
 	p := ovs.PacketIn{Table: int(m.Table), Cookie: m.Cookie, Packet: m.Packet}
 	for f := range m.Metadata.Fields() {
+		if f.ID == openflow.FieldInPort && openflow.Port(f.Value.Lo) < openflow.PortInPort {
+			p.InPort = int(f.Value.Lo)
+		}
 		if f.ID >= openflow.Reg(0) && f.ID <= openflow.Reg(ovs.NumRegisters-1) {
 			p.Registers[f.ID-openflow.Reg(0)] = uint32(f.Value.Lo)
 		}
 	}
 	handle(p)
+}
+
+// Inject implements Interface, on the connection of changes of flows.
+func (n *Native) Inject(ctx context.Context, inPort int, packet []byte) error {
+	if err := ovs.ValidateInjection(inPort, packet); err != nil {
+		return err
+	}
+	m := &openflow.PacketOut{
+		InPort: openflow.Port(inPort), Actions: []openflow.Action{openflow.Output{Port: openflow.PortTable}}, Packet: packet, //nolint:gosec // validated
+	}
+	err := within(ctx, n.timeout, n.flows, func(ctx context.Context, c *switchConn) error {
+		answers, err := c.do(ctx, 1, func(int) openflow.Message { return m })
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if rejection, ok := a.message.(*openflow.Error); ok {
+				return rejection
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("inject packet: %w", err)
+	}
+	return nil
 }
