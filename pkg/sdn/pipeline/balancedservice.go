@@ -26,8 +26,10 @@ type Frontend struct {
 	Port      uint16
 	Endpoints []netip.AddrPort // at most MaxEndpoints, sorted, each once
 
-	// Closed drops packets if there are no Endpoints; otherwise the host rejects them.
+	// Closed drops packets if there are no Endpoints; otherwise the host rejects them, unless the frontend is Idled.
 	Closed bool
+	// Idled sends packets that open connections to the agent if there are no Endpoints, and the frontend is not Closed. Other packets are dropped.
+	Idled bool
 	// Sources are the clients that may use the frontend, if it is limited to some. Packets of others are dropped.
 	Sources []netip.Prefix
 
@@ -81,6 +83,13 @@ func (n Node) BalancedService(svc BalancedService) State {
 			s.Groups = append(s.Groups, Group{Name: f.group, Buckets: f.buckets(n.slotsOf(len(f.Endpoints)))})
 		}
 		n.frontend(&s, svc.VNID, f)
+		if !f.isIdled() {
+			continue
+		}
+		if len(s.Meters) == 0 {
+			limitIdled(&s)
+		}
+		n.idled(&s, f)
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -176,6 +177,26 @@ func externalService() BalancedService {
 	return BalancedService{VNID: 0xabcdef, Frontends: []Frontend{chosen, limited, node, closed, outside}}
 }
 
+// idledService returns a service without endpoints whose packets the agent gets, except those to a closed port.
+func idledService() BalancedService {
+	var svc BalancedService
+	addr := netip.MustParseAddr("172.30.0.10")
+	for protocol, port := range map[goovs.Protocol]uint16{goovs.ProtocolTCPv4: 80, goovs.ProtocolUDPv4: 53} {
+		external := netip.AddrFrom4([4]byte{198, 51, 100, byte(port)}) // each its own, since a switch takes each flow once
+		for _, f := range []Frontend{
+			{Kind: ClusterIP, Addr: addr, Port: port}, {Kind: FromOutside, Addr: addr, Port: port}, {Kind: NodePort, Port: 30000 + port},
+			{Kind: ExternalIP, Addr: external, Port: port},
+		} {
+			f.Protocol, f.Idled = protocol, true
+			svc.Frontends = append(svc.Frontends, f)
+		}
+	}
+	slices.SortStableFunc(svc.Frontends, func(a, b Frontend) int { return strings.Compare(string(a.Protocol), string(b.Protocol)) })
+	closed := Frontend{Kind: ClusterIP, Addr: addr, Protocol: goovs.ProtocolTCPv4, Port: 8080, Idled: true, Closed: true}
+	svc.VNID, svc.Frontends = 0xabcdef, append(svc.Frontends, closed)
+	return svc
+}
+
 func goldenBalance(t *testing.T) map[string]State {
 	tenants, evaluating := balancing(inMode(config.ModeMultitenant)), balancing(inMode(config.ModeNetworkPolicy))
 	addr := netip.MustParseAddr("10.128.0.5")
@@ -191,6 +212,9 @@ func goldenBalance(t *testing.T) map[string]State {
 		"balance-service":             evaluating.BalancedService(balancedService()),
 		"balance-service-multitenant": tenants.BalancedService(balancedService()),
 		"balance-service-userspace":   balancing(userspaceNode()).BalancedService(balancedService()),
+
+		"balance-idled":             evaluating.BalancedService(idledService()),
+		"balance-idled-multitenant": tenants.BalancedService(idledService()),
 
 		"balance-external":             evaluating.BalancedService(externalService()),
 		"balance-external-multitenant": tenants.BalancedService(externalService()),

@@ -33,7 +33,7 @@ func Tables() []Table {
 		{tableLearn, "learn", "learns the endpoint of a client in table 64"},
 		{tableTranslate, "translate", "endpoints of services: translates the packet's destination"},
 		{tableTranslated, "translated", "packets to services, after their translation"},
-		{tableReject, "reject", "packets to services without endpoints: to the host, which rejects them"},
+		{tableReject, "reject", "packets to services without endpoints: to the host, which rejects them, or, if the service is idled, to the agent"},
 		{tableLocalPod, "local-pod", "pods of this node: loads the VNID, the port and the pod's bits of reg4"},
 		{tableIsolation, "isolation", "isolation by VNIDs"},
 		{tableIngressPolicy, "ingress-policy", "ingress rules of policies"},
