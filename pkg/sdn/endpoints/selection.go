@@ -63,6 +63,9 @@ type Selection struct {
 	// LocalReady is the number of addresses of ready endpoints on this node, which the server of HealthCheckNodePort reports.
 	LocalReady int
 
+	// Empty is true if no port has a usable endpoint in the cluster.
+	Empty bool
+
 	// Problems reports that endpoints were left out.
 	Problems Problems
 }
@@ -91,6 +94,7 @@ func Select(svc *Service, of []*Slice, node Node) (sel Selection, ok bool) {
 		sel.Ports[i] = svc.selectPort(port, found, here)
 	}
 	sel.LocalReady = len(localReady)
+	sel.Empty = !slices.ContainsFunc(sel.Ports, func(p PortSelection) bool { return p.Internal.Verdict != Reject })
 	return sel, true
 }
 

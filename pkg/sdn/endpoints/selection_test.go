@@ -234,3 +234,37 @@ func TestSelect_boundsEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// A Service is idled by a valid time in its annotation while no port has an endpoint in the cluster, on this node or another.
+func TestSelect_idled(t *testing.T) {
+	for _, c := range []struct {
+		name, at  string
+		local     bool
+		endpoints []string
+		want      bool
+	}{
+		{"no annotation", "", false, nil, false},
+		{"invalid time", "yesterday", false, nil, false},
+		{"no endpoints", "2026-01-02T03:04:05Z", false, nil, true},
+		{"no endpoints, with a fraction and a zone", "2026-01-02T03:04:05.6+02:00", false, nil, true},
+		{"not ready", "2026-01-02T03:04:05Z", false, []string{"10.128.0.1 node=n1"}, true},
+		{"ready", "2026-01-02T03:04:05Z", false, []string{"10.128.0.1 ready node=n1"}, false},
+		{"terminating", "2026-01-02T03:04:05Z", false, []string{"10.128.0.1 serving terminating"}, false},
+		{"policy Local, on another node", "2026-01-02T03:04:05Z", true, []string{"10.128.1.1 ready node=n2"}, false},
+		{"policy Local, no endpoints", "2026-01-02T03:04:05Z", true, nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			svc := NewService(apiService(func(s *corev1.Service) {
+				s.Annotations = map[string]string{IdledAtAnnotation: c.at}
+				if c.local {
+					local := corev1.ServiceInternalTrafficPolicyLocal
+					s.Spec.InternalTrafficPolicy = &local
+				}
+			}))
+			sel, ok := Select(svc, []*Slice{newSlice(t, "web-1", c.endpoints...)}, here())
+			if got := svc.Idled && sel.Empty; !ok || got != c.want {
+				t.Errorf("got idled %v and empty %v, %v, want both: %v", svc.Idled, sel.Empty, ok, c.want)
+			}
+		})
+	}
+}
