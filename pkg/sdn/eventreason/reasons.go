@@ -76,6 +76,10 @@ const (
 	// its socket of TCP or UDP: when the node port was added, or each five minutes. One for each node port, until a check does not find the socket.
 	NodePortConflict = "NodePortConflict"
 
+	// Normal on Service: with --service-proxy=ovs, a client has sent a packet to an idled Service without endpoints: its workload is needed. At most one of each node in ten
+	// seconds, and of all Services ten of each node in a second.
+	NeedPods = "NeedPods"
+
 	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
 	HostPortsRestored = "HostPortsRestored"
 
