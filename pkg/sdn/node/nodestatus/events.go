@@ -83,8 +83,16 @@ func (r *Reporter) WarnPod(p sandbox.Pod, reason, message string) {
 
 // WarnService writes a Warning Event on the Service.
 func (r *Reporter) WarnService(namespace, name string, uid types.UID, reason, message string) {
-	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
-	r.recorder.Event(ref, corev1.EventTypeWarning, reason, message)
+	r.recorder.Event(serviceReference(namespace, name, uid), corev1.EventTypeWarning, reason, message)
+}
+
+// EventService writes a Normal Event on the Service.
+func (r *Reporter) EventService(namespace, name string, uid types.UID, reason, message string) {
+	r.recorder.Event(serviceReference(namespace, name, uid), corev1.EventTypeNormal, reason, message)
+}
+
+func serviceReference(namespace, name string, uid types.UID) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}
 }
 
 // WarnEgressNetworkPolicy writes a Warning Event on the policy.
