@@ -11,6 +11,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/cniserver"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/idling"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -40,6 +41,8 @@ type Network struct {
 	BeyondBudget func() (namespaces, flows int) // of egress firewalls; may be nil
 
 	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
+
+	Idled func() idling.Statistics // nil unless the node balances services
 
 	Worst func(most int) []pinger.PathStats // paths to other nodes, the worst first
 }

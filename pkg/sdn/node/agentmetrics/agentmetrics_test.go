@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/cnihandler"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/idling"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/pinger"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -107,6 +108,7 @@ func newTestMetrics(t testing.TB, st *flowstore.Store, from *switchStatistics) *
 	m.network.Store(&Network{
 		Flows: st.Statistics, Pods: func() int { return 3 }, Addrs: leases.Usage, Denied: func() (uint64, uint64) { return 2, 1 }, Sampler: sampler,
 		EgressIPs: func() (hosted, notPlaced int) { return 2, 1 }, BeyondBudget: func() (namespaces, flows int) { return 1, 2000 },
+		Idled: func() idling.Statistics { return idling.Statistics{Held: 5, Sent: 4, Expired: 3, Full: 2, Dropped: 1} },
 		Worst: func(most int) []pinger.PathStats {
 			return []pinger.PathStats{{Node: "node2", Path: "overlay", Loss: 0.5, RTT: time.Second}}[:min(most, 1)]
 		},
@@ -189,6 +191,8 @@ func TestMetrics(t *testing.T) {
 		`ovsdn_dropped_packets_total{reason="other",table="classify"} 3`, `ovsdn_dropped_packets_total{reason="unknown-peer",table="tunnel-ingress"} 13`,
 		`ovsdn_dropped_packets_total{reason="foreign-source",table="tunnel-ingress"} 4`, `ovsdn_dropped_packets_total{reason="egress-firewall",table="egress-firewall"} 9`,
 		`ovsdn_dropped_packets_total{reason="endpoint",table="endpoint-verdict"} 6`, `ovsdn_host_dropped_packets_total{rule="VXLAN of an unknown VTEP"} 3`,
+		"ovsdn_idled_packets_held 5", `ovsdn_idled_packets_total{result="sent"} 4`, `ovsdn_idled_packets_total{result="expired"} 3`,
+		`ovsdn_idled_packets_total{result="full"} 2`, `ovsdn_idled_packets_total{result="dropped"} 1`,
 		"ovsdn_switch_sample_failures_total 0",
 		"ovsdn_datapath_upcalls_total 100", "ovsdn_datapath_lost_packets_total 2", "ovsdn_datapath_masks 6", "ovsdn_conntrack_entries 400",
 		`ovsdn_conntrack_zone_entries{class="opener"} 24576`, `ovsdn_conntrack_fullest_zone_ratio{class="target"} 0.5`,

@@ -19,6 +19,7 @@ type nodeCollector struct {
 	tableFlows, tableLookups, tableMatches, dropped               metrics.Family
 	peerLoss, peerRTT, hostDropped                                metrics.Family
 	denied, deniedReported                                        metrics.Family
+	idledHeld, idled                                              metrics.Family
 	upcalls, hits, lost, megaflows, masks, sampleFailures         metrics.Family
 	ctEntries, ctLimit, zoneEntries, zoneFullest, zoneFullestPart metrics.Family
 }
@@ -61,6 +62,10 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
 		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),
 
+		idledHeld: gauge("ovsdn_idled_packets_held", "Packets to idled services that the agent holds until the services have endpoints, with --service-proxy=ovs."),
+		idled: counter("ovsdn_idled_packets_total", "First packets of clients to idled services, by result: sent, after the service got an endpoint; expired, after 30 s; full, not held, since as "+
+			"many as allowed were; dropped, since the service is no longer idled and has no endpoint, the packet is too large, or the switch did not accept it.", "result"),
+
 		hits:      counter("ovsdn_datapath_hit_packets_total", "Packets that matched a megaflow of the datapath. All bridges of its type share a datapath."),
 		upcalls:   counter("ovsdn_datapath_upcalls_total", "Packets that the datapath sent to vswitchd, since they matched no megaflow."),
 		lost:      counter("ovsdn_datapath_lost_packets_total", "Upcalls that were lost on the way from the datapath to vswitchd, in packets."),
@@ -80,7 +85,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(to chan<- *prometheus.Desc) {
 	metrics.Describe(to, c.ready, c.pods, c.addrsFree, c.addrsTotal, c.egressIPs, c.firewallsRefused, c.firewallFlowsRefused, c.flowsInstalled, c.groups, c.meters, c.ownersRefused,
-		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.hostDropped, c.peerLoss, c.peerRTT, c.denied, c.deniedReported,
+		c.drift, c.repairs, c.conflicts, c.rejections, c.tableFlows, c.tableLookups, c.tableMatches, c.dropped, c.hostDropped, c.peerLoss, c.peerRTT, c.denied, c.deniedReported, c.idledHeld, c.idled,
 		c.sampleFailures, c.upcalls, c.hits, c.lost, c.megaflows, c.masks, c.ctEntries, c.ctLimit, c.zoneEntries, c.zoneFullest, c.zoneFullestPart)
 }
 
@@ -112,6 +117,14 @@ func (c *nodeCollector) Collect(to chan<- prometheus.Metric) {
 		ingress, egress := n.Denied()
 		metrics.Send(to, c.deniedReported, ingress, "ingress")
 		metrics.Send(to, c.deniedReported, egress, "egress")
+	}
+	if n.Idled != nil {
+		idled := n.Idled()
+		metrics.Send(to, c.idledHeld, idled.Held)
+		metrics.Send(to, c.idled, idled.Sent, "sent")
+		metrics.Send(to, c.idled, idled.Expired, "expired")
+		metrics.Send(to, c.idled, idled.Full, "full")
+		metrics.Send(to, c.idled, idled.Dropped, "dropped")
 	}
 	if n.EgressIPs != nil {
 		hosted, notPlaced := n.EgressIPs()

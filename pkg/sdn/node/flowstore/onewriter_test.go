@@ -22,6 +22,9 @@ func writers() map[string][]string {
 		"Replace":   {"flowstore"},
 		"ReplaceIn": {"restorewait"}, // its Bridge is the store's, and wraps Replace
 
+		// Packets through the flows.
+		"Inject": {"idling"}, // those that it has held
+
 		// The database: the bridge, its ports and settings.
 		"EnsureBridge":   {"br0"},
 		"DeleteBridge":   {"pkg/sdn/node"}, // an uninstallation
