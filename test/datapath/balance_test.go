@@ -37,6 +37,7 @@ type balanced struct {
 	bandwidth map[*datapath.Pod]config.Bandwidth
 	external  []compiled.Frontend // more of the service
 	opened    bool                // the hosts translate addresses to the service
+	idled     bool                // packets that open connections are sent to the agent while there are no endpoints
 	denied    bool                // an egress firewall denies all hosts to the pods
 
 	selfPolicies *hairpinPolicies // of the first node's pods
@@ -62,7 +63,13 @@ func (b *balanced) compile(t *testing.T, node *datapath.Node) ovs.State {
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := []compiled.State{static, n.BalancedService(b.service())}
+	service := n.BalancedService(b.service())
+	if b.idled { // as the flow store does
+		for _, f := range service.Flows {
+			f.Cookie = compiled.Owner{Kind: compiled.KindService, Key: idledKey}.Cookie()
+		}
+	}
+	states := []compiled.State{static, service}
 	pods := node.Pods
 	if b.selfPolicies != nil && node == b.Nodes[0] {
 		states, pods = append(states, b.selfPolicies.states(t, n, pods)...), nil
@@ -93,7 +100,7 @@ func (b *balanced) service() compiled.BalancedService {
 	svc := compiled.BalancedService{VNID: b.vnid}
 	for protocol, port := range map[goovs.Protocol]uint16{goovs.ProtocolTCPv4: 80, goovs.ProtocolUDPv4: 53} {
 		svc.Frontends = append(svc.Frontends, compiled.Frontend{
-			Addr: vip(port).Addr(), Protocol: protocol, Port: port, Endpoints: b.endpoints, Closed: b.closed, Affinity: b.affinity,
+			Addr: vip(port).Addr(), Protocol: protocol, Port: port, Endpoints: b.endpoints, Closed: b.closed, Affinity: b.affinity, Idled: b.idled,
 		})
 	}
 	if b.opened {
@@ -183,6 +190,7 @@ func TestBalancedServices(t *testing.T) {
 			{"node port of an endpoint", testBalancedNodePortOfEndpoint, subnet},
 			{"two services from one port", testBalancedSamePort, subnet},
 			{"SCTP", testBalancedSCTP, networkPolicy},
+			{"idled", testBalancedIdled, networkPolicy},
 		} {
 			t.Run(mode.String()+"/"+test.name, func(t *testing.T) {
 				if testing.Short() && test.short != each && test.short != mode {

@@ -24,6 +24,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostports"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/idling"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/ipam"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/linkmtu"
@@ -74,6 +75,7 @@ type nodeNetwork struct {
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podHandlers []podflows.PodHandler
 	pinger      *pinger.Pinger
+	idling      *idling.Holder // nil unless the node balances services
 	egress      *egresspolicy.Policies
 	egressIPs   *egressips.EgressIPs // nil in mode subnet
 	egressAddrs *egressaddress.Addresses
@@ -334,6 +336,9 @@ func (n *nodeNetwork) metricSources(s *agentmetrics.Sampler) *agentmetrics.Netwo
 	state := &agentmetrics.Network{Flows: n.store.Statistics, Pods: func() int { return len(n.pods.Pods()) }, Addrs: n.ipam.Usage, Sampler: s, BeyondBudget: n.egress.BeyondBudget, Worst: n.pinger.Worst}
 	if n.policies != nil {
 		state.Denied, state.EgressIPs = n.policies.ReportedPackets, n.egressIPs.Hosted
+	}
+	if n.idling != nil {
+		state.Idled = n.idling.Statistics
 	}
 	return state
 }

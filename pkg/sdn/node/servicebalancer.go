@@ -10,6 +10,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/idling"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodeports"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicehealth"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
@@ -17,8 +18,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, and the
-// health checks of load balancers.
+// newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, the health
+// checks of load balancers, and the packets that are held for idled services.
 func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	a := n.agent
 	host, err := n.newServiceNAT(ctx)
@@ -37,12 +38,14 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	}
 	checks := servicehealth.New(servicehealth.Options{Flows: n.store, Rules: rules, Events: a.reporter})
 	options.Follow = checks.SetService
+	n.idling = idling.New(idling.Options{Bridge: a.bridge, Events: a.reporter, MTU: n.mtu.Link})
+	options.Idling = n.idling
 	b, err := balancer.New(options)
 	if err != nil {
 		return err
 	}
 	ports := &clientPortCheck{sysctls: sysctl.Dir(a.SysctlDir), warn: a.reporter.Warn}
-	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run)
+	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, n.idling.Run, ports.run)
 	if host != nil {
 		n.runs = append(n.runs, host.Run)
 	}

@@ -50,6 +50,9 @@ type Options struct {
 
 	// Host translates connections of other clients than pods; nil: this host does not support it.
 	Host Host
+
+	// Idling holds packets to idled services; nil: these are rejected, as others without endpoints.
+	Idling Idling
 }
 
 // Host sends connections of hosts outside, and of the node's programs, to the cluster IPs of services.
@@ -67,15 +70,17 @@ type Balancer struct {
 	slices   cache.Indexer // of *endpoints.Slice
 	store    *flowstore.Store
 	events   Events
-	host     Host // or nil
+	host     Host   // or nil
+	idling   Idling // or nil
 	follow   func(key string, svc *endpoints.Service, localReady int)
 	loop     *reconcile.Loop
 	limits   *reconcile.Runner // of reportLimits
 
 	mu       sync.Mutex
-	zone     string            // of this node
-	claims   claims            // of external addresses and node ports
-	flushed  flushedFrontends  // by which connections are evaluated
+	zone     string           // of this node
+	claims   claims           // of external addresses and node ports
+	flushed  flushedFrontends // by which connections are evaluated
+	idled    idledServices
 	reported map[string]report // by service; without services that have nothing to report
 	// limited is the number of services that each limit concerns; unreported are limits that wait for an Event.
 	limited    [limits]int
@@ -105,7 +110,7 @@ func indexByService(obj any) ([]string, error) {
 func New(o Options) (*Balancer, error) {
 	b := &Balancer{
 		node: o.Node, nodeName: o.NodeName, services: o.Services.GetStore(), slices: o.Slices.GetIndexer(), store: o.Store, events: o.Events, follow: o.Follow,
-		reserved: o.Reserved, host: o.Host, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{},
+		reserved: o.Reserved, host: o.Host, idling: o.Idling, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{}, idled: idledServices{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
 	b.limits = reconcile.NewRunner("limits of services", limitsInterval, b.reportLimits)
@@ -187,7 +192,8 @@ func (b *Balancer) Prime(ctx context.Context) error {
 		}
 	}
 	for _, c := range all { // Run compiles those again that have changed since
-		b.install(ctx, c)
+		installed, _ := b.install(ctx, c)
+		b.hold(c.key, installed)
 	}
 	return nil
 }
@@ -201,7 +207,10 @@ func (b *Balancer) Run(ctx context.Context) {
 }
 
 func (b *Balancer) reconcile(ctx context.Context, key string) error {
-	err := b.set(ctx, key).Wait(ctx)
+	c, commit := b.set(ctx, key)
+	b.hold(key, c)
+	err := commit.Wait(ctx)
+	b.release(key, c, err)
 	if errors.As(err, new(*flowstore.MissingInputError)) {
 		return nil // the store installs the service once its namespace has a VNID
 	}
@@ -214,18 +223,19 @@ type compiled struct {
 	localReady int                   // ready endpoints on this node
 	frontends  []pipeline.Frontend   // of the switch
 	host       []servicenat.Frontend // of other clients than pods
+	idled      bool                  // the switch sends packets to the agent
 	report     report
 }
 
-// set compiles a service, which may have been deleted.
-func (b *Balancer) set(ctx context.Context, key string) *flowstore.Commit {
+// set compiles a service, which may have been deleted, and stores its flows.
+func (b *Balancer) set(ctx context.Context, key string) (compiled, *flowstore.Commit) {
 	obj, _, _ := b.services.GetByKey(key) // it never fails
 	svc, _ := obj.(*endpoints.Service)    // nil: deleted
 	return b.install(ctx, b.candidate(key, svc))
 }
 
 // install compiles a service, and sets its flows.
-func (b *Balancer) install(ctx context.Context, of candidate) *flowstore.Commit {
+func (b *Balancer) install(ctx context.Context, of candidate) (compiled, *flowstore.Commit) {
 	key, c := of.key, b.compile(ctx, of)
 	b.follow(key, c.proxied, c.localReady)
 	if b.host != nil {
@@ -248,7 +258,7 @@ func (b *Balancer) install(ctx context.Context, of candidate) *flowstore.Commit 
 	} else {
 		change.State = b.node.BalancedService(balanced)
 	}
-	return b.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: revoked}})[0]
+	return c, b.store.Update(flowstore.Update{Changes: []flowstore.Change{change}, Revoked: flowstore.Revocation{Permission: revoked}})[0]
 }
 
 // compile returns a service on this node, and replaces its claims.
@@ -256,18 +266,23 @@ func (b *Balancer) compile(ctx context.Context, of candidate) (c compiled) {
 	key, svc := of.key, of.service
 	held := b.claim(key, svc, of.usable)
 	if svc == nil {
+		b.isIdled(key, nil, endpoints.Selection{})
 		return compiled{}
 	}
 	c.report = of.report
 	c.report.limits[limitConflict] = len(held) < len(of.usable)
 	selected, ok := b.selectEndpoints(ctx, key, svc, &c.report)
 	if !ok {
+		b.isIdled(key, nil, endpoints.Selection{})
 		return compiled{}
 	}
-	c.proxied, c.localReady = svc, selected.LocalReady
+	c.proxied, c.localReady, c.idled = svc, selected.LocalReady, b.isIdled(key, svc, selected)
 	c.frontends = b.frontends(svc, held, selected, &c.report)
+	if c.idled {
+		c.frontends = b.idle(svc, c.frontends, selected)
+	}
 	if b.hostTranslates(svc) {
-		c.host = b.hostFrontends(svc, held, selected)
+		c.host = b.hostFrontends(svc, held, selected, c.idled)
 	}
 	return c
 }

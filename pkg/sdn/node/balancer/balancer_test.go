@@ -43,6 +43,7 @@ type fixture struct {
 	mu     sync.Mutex
 	events []string
 	local  map[string]int // ready endpoints on the node, by proxied service
+	idling []string       // calls of Hold and Release, without repetitions
 }
 
 // follow stores what followers of the Balancer get.
@@ -87,7 +88,7 @@ func newFixture(t *testing.T, mode config.Mode) *fixture {
 			Mode: mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, ServiceNetwork: network,
 			Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, BalancesServices: true, Userspace: true,
 		},
-		NodeName: "n1", Services: informers[f.services], Slices: informers[f.slices], Nodes: informers[f.nodes], Store: f.store, Events: f, Follow: f.follow,
+		NodeName: "n1", Services: informers[f.services], Slices: informers[f.slices], Nodes: informers[f.nodes], Store: f.store, Events: f, Follow: f.follow, Idling: f,
 		Reserved: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80")},
 	})
 	f.noError(err)

@@ -123,7 +123,7 @@ func TestHostFrontends(t *testing.T) {
 			{Addr: netip.MustParseAddr("198.51.100.10"), Protocol: corev1.ProtocolTCP, Port: 80, To: to, Verdict: test.verdict},
 			{Protocol: corev1.ProtocolTCP, Port: 30080, To: to, Verdict: test.verdict},
 		}
-		if got := b.hostFrontends(svc, held, selected); !reflect.DeepEqual(got, want) {
+		if got := b.hostFrontends(svc, held, selected, false); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: frontends of the host: got %+v, want %+v", name, got, want)
 		}
 		var got []pipeline.Frontend
@@ -167,7 +167,7 @@ func TestHostFrontends_ofNode(t *testing.T) {
 		svc := endpoints.NewService(external("svc", "172.30.0.10", 1))
 		selected, _ := endpoints.Select(svc, nil, endpoints.Node{})
 		got := map[string]bool{}
-		for _, f := range b.hostFrontends(svc, b.usable(svc, &report{}), selected) {
+		for _, f := range b.hostFrontends(svc, b.usable(svc, &report{}), selected, false) {
 			got[f.Addr.String()] = f.TenantAddress
 		}
 		if !maps.Equal(got, want) {

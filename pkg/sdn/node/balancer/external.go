@@ -133,12 +133,15 @@ func (b *Balancer) hostTranslates(svc *endpoints.Service) bool {
 }
 
 // hostFrontends returns what the host translates for other clients than pods.
-func (b *Balancer) hostFrontends(svc *endpoints.Service, held []frontend, selected endpoints.Selection) (all []servicenat.Frontend) {
+func (b *Balancer) hostFrontends(svc *endpoints.Service, held []frontend, selected endpoints.Selection, idled bool) (all []servicenat.Frontend) {
 	for _, f := range held {
 		port := svc.Ports[f.Of]
 		verdict := selected.Ports[f.Of].External.Verdict
 		if f.Kind == endpoints.ClusterIP || protocol(port.Protocol) == pipeline.ProtocolSCTP && b.node.Userspace {
 			continue
+		}
+		if idled {
+			verdict = endpoints.Forward // to the switch, which sends the packet to the agent
 		}
 		if f.closed {
 			verdict = endpoints.Drop

@@ -58,8 +58,8 @@ func (all flushedFrontends) set(service string, frontends []pipeline.Frontend) (
 		}
 		at := flushedFrontend{protocol, netip.AddrPortFrom(f.Addr, f.Port), f.Kind == pipeline.FromOutside}
 		set := make(map[netip.AddrPort]struct{}, len(f.Endpoints))
-		if len(f.Endpoints) == 0 {
-			set[netip.AddrPort{}] = struct{}{} // rejected connections end when the frontend gets endpoints
+		if len(f.Endpoints) == 0 && !f.Idled {
+			set[netip.AddrPort{}] = struct{}{} // rejected connections end when the frontend gets endpoints, or is idled
 		}
 		for _, e := range f.Endpoints {
 			set[e] = struct{}{}
