@@ -251,3 +251,16 @@ const (
 	// and the alternative. On a Pod once, when its network is set up.
 	NotSupported = "NotSupported"
 )
+
+// Reasons of the Events of both programs about idled services.
+const (
+	// Normal on Service: with --service-proxy=ovs, a packet arrived for an idled service, whose annotation idling.alpha.openshift.io/unidle-targets has what to scale.
+	// From an agent; ovsdn-controller --unidle reads it.
+	NeedPods = "NeedPods"
+
+	// Normal on Service: the controller scaled the objects of an idled service to the replicas that they had, after a packet arrived.
+	Unidled = "Unidled"
+
+	// Warning on Service: the controller can't scale objects of an idled service; the message names the objects and the causes. The next packet makes it try again.
+	UnidleFailed = "UnidleFailed"
+)
