@@ -105,6 +105,7 @@ func command() *cobra.Command {
 	f.DurationVar(&cfg.HostSubnetRetention, "hostsubnet-retention", cfg.HostSubnetRetention,
 		"`time` for which the HostSubnet of a deleted Node is retained, so that a Node of the same name and InternalIP gets it back; 0: delete the HostSubnet at once")
 	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "new `namespaces` with these names get VNID 0, which reaches all pods and is reached by all")
+	f.BoolVar(&cfg.Unidle, "unidle", cfg.Unidle, "scale the objects of idled services up when agents report packets for them; deploy/components/unidling grants the rights")
 	f.BoolVar(&cfg.LeaderElect, "leader-elect", cfg.LeaderElect, "work only while holding the lease, so that several controllers can run")
 	f.StringVar(&cfg.LeaderElectNamespace, "leader-elect-namespace", cfg.LeaderElectNamespace, "`namespace` of the leader's Lease; deploy/rbac grants the right to the default one")
 	f.StringVar(&cfg.HealthzAddress, "healthz-bind-address", cfg.HealthzAddress, "`host:port` of /healthz and /readyz for probes; 0: none")

@@ -36,6 +36,8 @@ type Config struct {
 
 	GlobalNamespaces []string // whose NetNamespaces are created with VNID 0
 
+	Unidle bool // wake idled services
+
 	LeaderElect          bool   // lead only while holding a Lease, so that several replicas can run
 	LeaderElectNamespace string // of the Lease
 	HealthzAddress       string // host:port of /healthz and /readyz; "0": none

@@ -37,6 +37,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/networkpolicy"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/reachability"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/subnet"
+	"github.com/ovsdn/ovsdn/pkg/sdn/master/unidling"
 	"github.com/ovsdn/ovsdn/pkg/sdn/master/unsupported"
 	"github.com/ovsdn/ovsdn/pkg/sdn/metrics"
 	"github.com/ovsdn/ovsdn/pkg/sdn/probes"
@@ -142,6 +143,7 @@ type controllers struct {
 
 	authority *diagnosticsca.Publisher
 	requests  *certificaterequests.Controller
+	unidling  *unidling.Controller // nil without --unidle
 }
 
 // newControllers returns the controllers of the current term, without any state of an earlier one.
@@ -185,6 +187,13 @@ func (m *master) newControllers() (*controllers, error) {
 	}
 	if c.requests, err = certificaterequests.New(m.clients.Kube, m.clients.Network, m.credentials.Authority); err != nil {
 		return nil, err
+	}
+	if m.Unidle {
+		clients := m.clients.unidling
+		clients.Events = m.clients.Events
+		if c.unidling, err = unidling.New(clients, unidling.NewInformer(m.clients.Kube)); err != nil {
+			return nil, err
+		}
 	}
 	c.clusterNetwork, err = newNetworkController(m.clients.Network, m.clients.Events, m.initial, termName(m.name, m.terms), network.ClusterNetworks(), c.apply)
 	return c, err
@@ -243,6 +252,9 @@ func (m *master) term(ctx context.Context) error {
 			work.Go(func() error { c.egressPolicies.Run(ctx); return nil })
 			work.Go(func() error { c.egressIPs.Run(ctx); return nil })
 			work.Go(func() error { c.unsupported.Run(ctx); return nil })
+			if c.unidling != nil {
+				work.Go(func() error { c.unidling.Run(ctx); return nil })
+			}
 			return c.subnets.Run(ctx, m.Workers)
 		case <-ctx.Done():
 			return nil
@@ -257,6 +269,7 @@ type clients struct {
 	policies   policyclient.Interface
 	users      subnet.Clients // for requests of users of the diagnostics API
 	metadata   metadata.Interface
+	unidling   unidling.Clients // for requests of users
 	leases     coordinationv1.LeasesGetter
 	disconnect func()
 
@@ -305,8 +318,13 @@ func newClients(restConfig *rest.Config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create metadata client: %w", err)
 	}
+	wake, err := unidling.NewClients(limited, connection)
+	if err != nil {
+		return nil, err
+	}
 	return &clients{
 		metadata: objects,
+		unidling: wake,
 		Clients:  subnet.Clients{Kube: kube, Network: network},
 		policies: policies,
 		users:    subnet.Clients{Kube: users, Network: usersNetwork},
