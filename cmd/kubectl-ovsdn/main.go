@@ -1,5 +1,5 @@
 // Command kubectl-ovsdn is a kubectl plugin: `kubectl ovsdn`. It does what `oc adm pod-network` does, in clusters without
-// OpenShift's Projects, shows and sets egress IPs, shows the state, the flows and
+// OpenShift's Projects, shows and sets egress IPs, idles services, shows the state, the flows and
 // the dropped packets of nodes, and the traffic of pods, follows packets over
 // nodes, probes and captures at pods, compares policies with flows, serves a
 // dashboard, and writes support bundles.
@@ -88,6 +88,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 		globalCommand(flags, streams),
 		vnidsCommand(flags, streams),
 		egressIPsCommand(flags, streams),
+		idleCommand(flags, streams),
 		statusCommand(flags, streams),
 		flowsCommand(flags, streams),
 		traceCommand(flags, streams),
