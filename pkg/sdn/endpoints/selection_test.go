@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
@@ -255,7 +256,7 @@ func TestSelect_idled(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			svc := NewService(apiService(func(s *corev1.Service) {
-				s.Annotations = map[string]string{IdledAtAnnotation: c.at}
+				s.Annotations = map[string]string{unidlingv1alpha1.IdledAtAnnotation: c.at}
 				if c.local {
 					local := corev1.ServiceInternalTrafficPolicyLocal
 					s.Spec.InternalTrafficPolicy = &local

@@ -10,13 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 )
 
 // ProxyNameLabel is the label of Services and EndpointSlices that another proxy handles.
 const ProxyNameLabel = "service.kubernetes.io/service-proxy-name"
-
-// IdledAtAnnotation on a Service is the time, by RFC 3339, at which its workload was scaled to zero until a client needs it. Other values have no effect.
-const IdledAtAnnotation = "idling.alpha.openshift.io/idled-at"
 
 // Service is a Service with the fields that a proxy reads, for IPv4. A Service is a runtime.Object and has a key for caches. It must not be changed.
 type Service struct {
@@ -29,7 +28,7 @@ type Service struct {
 	// other fields are empty.
 	Proxied bool
 
-	// Idled is true if IdledAtAnnotation has a valid time. The Service may have endpoints all the same.
+	// Idled is true if annotation idling.alpha.openshift.io/idled-at has a valid time. The Service may have endpoints all the same.
 	Idled bool
 
 	// ClusterIP is the IPv4 cluster IP. It may be outside of the service network.
@@ -88,8 +87,7 @@ func NewService(s *corev1.Service) *Service {
 	if out.Proxied = out.setClusterIP(s); !out.Proxied {
 		return out
 	}
-	_, err := time.Parse(time.RFC3339, s.Annotations[IdledAtAnnotation])
-	out.Idled = err == nil
+	_, out.Idled = config.IdledAt(s.Annotations)
 	out.addPorts(s.Spec.Ports)
 	out.ExternalIPs = out.addresses("spec.externalIPs[%d]", s.Spec.ExternalIPs)
 	out.LoadBalancerIPs = out.addresses("status.loadBalancer.ingress[%d].ip", loadBalancerIPs(s))

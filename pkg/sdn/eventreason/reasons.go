@@ -76,10 +76,6 @@ const (
 	// its socket of TCP or UDP: when the node port was added, or each five minutes. One for each node port, until a check does not find the socket.
 	NodePortConflict = "NodePortConflict"
 
-	// Normal on Service: with --service-proxy=ovs, a client has sent a packet to an idled Service without endpoints: its workload is needed. At most one of each node in ten
-	// seconds, and of all Services ten of each node in a second.
-	NeedPods = "NeedPods"
-
 	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
 	HostPortsRestored = "HostPortsRestored"
 
@@ -254,8 +250,8 @@ const (
 
 // Reasons of the Events of both programs about idled services.
 const (
-	// Normal on Service: with --service-proxy=ovs, a packet arrived for an idled service, whose annotation idling.alpha.openshift.io/unidle-targets has what to scale.
-	// From an agent; ovsdn-controller --unidle reads it.
+	// Normal on Service: with --service-proxy=ovs, a packet arrived for an idled service without endpoints, whose annotation idling.alpha.openshift.io/unidle-targets has
+	// what to scale. From an agent, at most one in ten seconds, and for all services at most ten in a second; ovsdn-controller --unidle reads it.
 	NeedPods = "NeedPods"
 
 	// Normal on Service: the controller scaled the objects of an idled service to the replicas that they had, after a packet arrived.

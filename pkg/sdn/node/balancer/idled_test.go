@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -49,7 +50,7 @@ func (f *fixture) wantCalls(step string, want ...string) {
 
 func idledService() *corev1.Service {
 	svc := service(nil)
-	svc.Annotations = map[string]string{endpoints.IdledAtAnnotation: "2026-01-02T03:04:05Z"}
+	svc.Annotations = map[string]string{unidlingv1alpha1.IdledAtAnnotation: "2026-01-02T03:04:05Z"}
 	return svc
 }
 
@@ -115,7 +116,7 @@ func TestCompile_idled(t *testing.T) {
 	svc := idledService()
 	svc.Spec.Type, svc.Spec.ExternalIPs = corev1.ServiceTypeNodePort, []string{"198.51.100.10"}
 	svc.Spec.Ports = []corev1.ServicePort{{Name: "other", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30080}}
-	c := b.compile(t.Context(), "ns/svc", endpoints.NewService(svc))
+	c := b.compile(t.Context(), b.candidate("ns/svc", endpoints.NewService(svc)))
 	kinds := map[pipeline.FrontendKind]int{}
 	for _, f := range c.frontends {
 		if !f.Idled || len(f.Endpoints) > 0 {
@@ -136,11 +137,11 @@ func TestCompile_idled(t *testing.T) {
 			t.Errorf("got frontend of the host %+v, want one to the cluster IP", f)
 		}
 	}
-	delete(svc.Annotations, endpoints.IdledAtAnnotation)
-	if !b.compile(t.Context(), "ns/svc", endpoints.NewService(svc)).idled {
+	delete(svc.Annotations, unidlingv1alpha1.IdledAtAnnotation)
+	if !b.compile(t.Context(), b.candidate("ns/svc", endpoints.NewService(svc))).idled {
 		t.Error("got a service that is not idled after its annotation was removed, want one until its pods have started")
 	}
-	if b.compile(t.Context(), "ns/svc", nil).idled || len(b.idled) > 0 {
+	if b.compile(t.Context(), b.candidate("ns/svc", nil)).idled || len(b.idled) > 0 {
 		t.Errorf("got idled services %v after the deletion, want none", b.idled)
 	}
 }
