@@ -38,6 +38,7 @@ func TestBalancedServices(t *testing.T) {
 		{"DNS", testBalancedDNS},
 		{"API server", func(t *testing.T, x *trio) { testAPIServerProxies(t, x) }},
 		{"no endpoints", testBalancedRejects},
+		{"idled", testBalancedIdled},
 		{"external addresses", testBalancedExternal},
 		{"sources", testBalancedSources},
 		{"egress firewall", testBalancedFirewall},
