@@ -19,29 +19,41 @@ import (
 
 // Reporter writes Events on the Node, pods, Services and EgressNetworkPolicies.
 type Reporter struct {
-	recorder    record.EventRecorder
-	broadcaster record.EventBroadcaster
-	events      typedcorev1.EventInterface
-	source      corev1.EventSource
-	node        *corev1.ObjectReference
-	refused     *refusal
+	recorder   record.EventRecorder
+	repeated   record.EventRecorder // of Normal Events on Services, which repeat
+	broadcasts []record.EventBroadcaster
+	events     typedcorev1.EventInterface
+	source     corev1.EventSource
+	node       *corev1.ObjectReference
+	refused    *refusal
 }
 
-// lastEventTimeout limits the write of the agent's last Event.
-const lastEventTimeout = 3 * time.Second
+const (
+	// lastEventTimeout limits the write of the agent's last Event.
+	lastEventTimeout = 3 * time.Second
+
+	// repeatedRate and repeatedBurst let NeedPods pass as long as clients send packets to an idled service, one in ten seconds. The rate per second is twice that: one that
+	// is a little early is not lost. client-go's default drops all but one in five minutes after the first 25.
+	repeatedRate  = 0.2
+	repeatedBurst = 25
+)
 
 // NewReporter returns a reporter whose Events are written in the background until Stop.
 func NewReporter(ctx context.Context, client kubernetes.Interface, nodeName string) *Reporter {
 	b := record.NewBroadcaster(record.WithContext(ctx))
+	repeated := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{QPS: repeatedRate, BurstSize: repeatedBurst}))
 	refused := &refusal{}
-	b.StartRecordingToSink(&refusalSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
+	for _, each := range []record.EventBroadcaster{b, repeated} {
+		each.StartRecordingToSink(&refusalSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, refused})
+	}
 	source := corev1.EventSource{Component: "ovsdn-node", Host: nodeName}
 	return &Reporter{
-		broadcaster: b,
-		recorder:    b.NewRecorder(scheme.Scheme, source),
-		events:      client.CoreV1().Events(metav1.NamespaceDefault),
-		source:      source,
-		refused:     refused,
+		broadcasts: []record.EventBroadcaster{b, repeated},
+		recorder:   b.NewRecorder(scheme.Scheme, source),
+		repeated:   repeated.NewRecorder(scheme.Scheme, source),
+		events:     client.CoreV1().Events(metav1.NamespaceDefault),
+		source:     source,
+		refused:    refused,
 		// kubectl describe node finds Events by the name in place of the UID, as kubelet writes them.
 		node: &corev1.ObjectReference{Kind: "Node", Name: nodeName, UID: types.UID(nodeName)},
 	}
@@ -86,9 +98,9 @@ func (r *Reporter) WarnService(namespace, name string, uid types.UID, reason, me
 	r.recorder.Event(serviceReference(namespace, name, uid), corev1.EventTypeWarning, reason, message)
 }
 
-// EventService writes a Normal Event on the Service.
+// EventService writes a Normal Event on the Service. The caller bounds their rate; more than one in ten seconds on a Service are not all written.
 func (r *Reporter) EventService(namespace, name string, uid types.UID, reason, message string) {
-	r.recorder.Event(serviceReference(namespace, name, uid), corev1.EventTypeNormal, reason, message)
+	r.repeated.Event(serviceReference(namespace, name, uid), corev1.EventTypeNormal, reason, message)
 }
 
 func serviceReference(namespace, name string, uid types.UID) *corev1.ObjectReference {
@@ -102,7 +114,11 @@ func (r *Reporter) WarnEgressNetworkPolicy(o *networkv1.EgressNetworkPolicy, rea
 }
 
 // Stop ends the writes.
-func (r *Reporter) Stop() { r.broadcaster.Shutdown() }
+func (r *Reporter) Stop() {
+	for _, b := range r.broadcasts {
+		b.Shutdown()
+	}
+}
 
 // Refusal returns the API server's refusal of the last Event about the Node, nil if there is none.
 func (r *Reporter) Refusal() error { return r.refused.get(refusedEventTime) }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +67,37 @@ func TestServiceEvents(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// NeedPods of a service that does not wake is written each ten seconds; client-go drops most of a Warning that repeats as often.
+func TestServiceEvents_repeated(t *testing.T) {
+	const repeats, burst, refill = 100, 25, 300 // seconds
+	for reason, want := range map[string]int{eventreason.NeedPods: repeats, eventreason.HealthCheckPortFailed: burst + repeats*10/refill} {
+		t.Run(reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				r := NewReporter(t.Context(), client, "node1")
+				defer r.Stop()
+				for range repeats {
+					if reason == eventreason.NeedPods {
+						r.EventService("ns", "web", "uid", reason, "a client needs it")
+					} else {
+						r.WarnService("ns", "web", "uid", reason, "the port is in use")
+					}
+					time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble
+				}
+				writes := 0
+				for _, a := range client.Actions() {
+					if a.GetVerb() == "create" || a.GetVerb() == "patch" {
+						writes++
+					}
+				}
+				if writes != want {
+					t.Errorf("got %d writes, want %d", writes, want)
+				}
+			})
+		})
+	}
 }
 
 // The API server accepts Events about objects with the longest names that it allows, and with the longest messages of the agent.
