@@ -33,11 +33,14 @@ func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 const MaxMessage = 1000
 
 // Shorten bounds the message of an Event or a condition.
-func Shorten(message string) string {
-	if len(message) <= MaxMessage {
-		return message
+func Shorten(message string) string { return ShortenBefore(message, "") }
+
+// ShortenBefore bounds a message and appends its end, such as what to do, which is not shortened.
+func ShortenBefore(message, end string) string {
+	if len(message)+len(end) <= MaxMessage {
+		return message + end
 	}
-	return strings.ToValidUTF8(message[:MaxMessage], "") + "…"
+	return strings.ToValidUTF8(message[:max(0, min(len(message), MaxMessage-len(end)))], "") + "…" + end
 }
 
 // FirstNames joins the first names for a message, with the number of the others.

@@ -29,13 +29,15 @@ import (
 const (
 	workers    = 4
 	agent      = "ovsdn-node" // the sender of Events
+	syncClocks = "synchronize the clocks of nodes and of users who idle services"
 	maxBackoff = 10 * time.Second
 
 	// maxAge is the age of Events that wake a service, also after a restart of the controller. Clients have given up on older packets. It is also how far the clocks of
 	// nodes may be ahead.
 	maxAge = 5 * time.Minute
 
-	// maxWait is how long the annotations of a woken service remain while it has no endpoints. Agents hold packets for the service in that time, and reject them later.
+	// maxWait is how long the annotations of a woken service remain while it has no endpoints. In that time, and for 30 s longer, agents hold each packet for the service
+	// for 30 s; later they reject them.
 	maxWait      = 2 * time.Minute
 	pollInterval = 10 * time.Second // agents see the endpoints at once
 )
@@ -60,6 +62,7 @@ type Controller struct {
 	events  cache.SharedIndexInformer
 	loop    *reconcile.Loop // of Services
 	budgets *budgets
+	log     klog.Logger // of Run, which starts the informer
 
 	mu       sync.Mutex
 	requests map[string]request // by service, until it has endpoints or the request is too old
@@ -86,9 +89,9 @@ func New(clients Clients, events cache.SharedIndexInformer) (*Controller, error)
 	if err := events.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("watch Events: %w", err)
 	}
-	_, err := events.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.observe,
-		UpdateFunc: func(_, now any) { c.observe(now) },
+	_, err := events.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, isInInitialList bool) { c.observe(o, !isInInitialList) },
+		UpdateFunc: func(previous, now any) { c.observe(now, isLater(previous, now)) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch Events: %w", err)
@@ -98,6 +101,7 @@ func New(clients Clients, events cache.SharedIndexInformer) (*Controller, error)
 
 // Run reconciles until the context ends.
 func (c *Controller) Run(ctx context.Context) {
+	c.log = klog.FromContext(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { c.events.RunWithContext(ctx) })
@@ -120,17 +124,27 @@ func trim(o any) (any, error) {
 	}, nil
 }
 
-// observe requests that the service of an Event is woken. It does not rely on the API server's selection of Events.
-func (c *Controller) observe(o any) {
+// isLater reports whether the Event occurred again: a restart of the watch repeats those that did not.
+func isLater(previous, now any) bool {
+	a, wasEvent := previous.(*corev1.Event)
+	b, isEvent := now.(*corev1.Event)
+	return wasEvent && isEvent && !lastTime(a).Equal(lastTime(b))
+}
+
+// observe requests that the service of an Event is woken. It does not rely on the API server's selection of Events. isNew: the Event has occurred since the start.
+func (c *Controller) observe(o any, isNew bool) {
 	e, ok := o.(*corev1.Event)
 	if !ok || !isOfAgent(e) {
 		return
 	}
 	at := lastTime(e)
+	key := cache.NewObjectName(e.InvolvedObject.Namespace, e.InvolvedObject.Name).String()
 	if !isRecent(at) {
+		if isNew {
+			c.log.V(2).Info("Ignored an Event about a packet for an idled service", "service", key, "eventTime", at, "maxAge", maxAge, "action", syncClocks)
+		}
 		return
 	}
-	key := cache.NewObjectName(e.InvolvedObject.Namespace, e.InvolvedObject.Name).String()
 	c.mu.Lock()
 	r := c.requests[key]
 	if r.at.Before(at) {

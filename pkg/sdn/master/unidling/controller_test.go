@@ -100,6 +100,9 @@ func TestController_oldEvent(t *testing.T) {
 		time.Sleep(30 * time.Minute) //nolint:forbidigo // of the bubble
 		c.packet("shop", "web", at(-maxAge-time.Second))
 		c.wantEvents()
+		c.wantLog(`"Ignored a packet from before the service was idled" "loop"="unidling" "key"="shop/web" "service"="shop/web"`, 1)
+		c.wantLog(`"Ignored an Event about a packet for an idled service" "service"="shop/web"`, 2)
+		c.wantLog(syncClocks, 3)
 		c.wantTargets("services", "shop", "web", "web")
 		c.packet("shop", "web", at(-maxAge+time.Minute))
 		c.wantEvents(woke + "scaled Deployment web to 2")
@@ -183,8 +186,8 @@ func TestController_failingTarget(t *testing.T) {
 		c.idle("services", "shop", "web", both)
 		defer c.lead()()
 		c.packet("shop", "web", nil)
-		c.wantEvents(woke+"scaled Deployment web to 2",
-			"Warning UnidleFailed shop/web: scale StatefulSet db to 3: "+forbidden.Error()+remain)
+		c.wantEvents(woke+"scaled Deployment web to 2", "Warning UnidleFailed shop/web: scale StatefulSet db to 3: "+forbidden.Error()+
+			"; add the kind's scale to ClusterRole ovsdn-unidling, or scale the objects by hand and remove the annotations of the Service")
 		c.wantTargets("services", "shop", "web", "db")
 		time.Sleep(time.Minute) //nolint:forbidigo // of the bubble
 		c.fail("shop/statefulsets/db", nil)
@@ -201,7 +204,27 @@ func TestController_unknownKind(t *testing.T) {
 		c.idle("services", "shop", "web", `[{"kind":"Rollout","name":"web","group":"argoproj.io","replicas":1}]`)
 		defer c.lead()()
 		c.packet("shop", "web", nil)
-		c.wantEvents(`Warning UnidleFailed shop/web: scale Rollout web to 1: no matches for kind "Rollout" in group "argoproj.io"` + remain)
+		c.wantEvents(`Warning UnidleFailed shop/web: scale Rollout web to 1: no matches for kind "Rollout" in group "argoproj.io"` +
+			"; correct the kind and the group in the annotation, or scale the objects by hand and remove the annotations of the Service")
+	})
+}
+
+// The end of the message has the remedy, however many objects fail.
+func TestController_manyFailures(t *testing.T) {
+	run(t, func(_ *testing.T, c *cluster) {
+		var targets []string
+		for i := range 20 {
+			targets = append(targets, fmt.Sprintf(`{"kind":"Rollout","name":"%s%d","group":"argoproj.io","replicas":1}`, strings.Repeat("x", 100), i))
+		}
+		c.idle("services", "shop", "web", "["+strings.Join(targets, ",")+"]")
+		defer c.lead()()
+		c.packet("shop", "web", nil)
+		c.settle()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.events) != 1 || !strings.HasSuffix(c.events[0], "and remove the annotations of the Service") || len(c.events[0]) > 1_050 {
+			c.t.Errorf("got Events %q, want one that ends with what to do", c.events)
+		}
 	})
 }
 

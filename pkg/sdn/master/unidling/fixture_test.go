@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -52,6 +52,7 @@ type cluster struct {
 	conflict bool             // the next patch fails
 	events   []string         // since the last call of wantEvents
 	numbers  int              // of Events
+	logged   []string         // at -v=2
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -140,7 +141,11 @@ func (c *cluster) lead() (stop func()) {
 	events := fakeapi.NewInformer(c.kube.CoreV1().Events(""), &corev1.Event{})
 	controller, err := New(Clients{Kube: c.kube, Metadata: c.metadata, Scales: c.scales, Mapper: mapper, Events: recorder{c: c}}, events)
 	c.must(err)
-	ctx, cancel := context.WithCancel(klog.NewContext(c.t.Context(), logr.Discard()))
+	ctx, cancel := context.WithCancel(klog.NewContext(c.t.Context(), funcr.New(func(_, args string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.logged = append(c.logged, args)
+	}, funcr.Options{Verbosity: 2})))
 	var running sync.WaitGroup
 	running.Go(func() { controller.Run(ctx) })
 	return func() {
@@ -215,6 +220,23 @@ func (c *cluster) wantEvents(want ...string) {
 		c.t.Errorf("Events (-want +got):\n%s", diff)
 	}
 	c.events = nil
+}
+
+// wantLog checks the number of log messages with a text.
+func (c *cluster) wantLog(text string, want int) {
+	c.t.Helper()
+	c.settle()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got := 0
+	for _, m := range c.logged {
+		if strings.Contains(m, text) {
+			got++
+		}
+	}
+	if got != want {
+		c.t.Errorf("got %d messages with %q, want %d: %q", got, text, want, c.logged)
+	}
 }
 
 func (c *cluster) wantReplicas(want map[string]int32) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +36,8 @@ type idled struct {
 	at      time.Time // at which the service was idled
 }
 
-// wake scales the objects of the service, if it was idled before the packet. If all of them have replicas then, it returns when the service was idled, else the zero time.
-// An error is one that a retry may remove.
+// wake scales the objects of the service, if it was idled before the packet. If all of them have replicas then, it returns when the service was idled, else the zero
+// time. An error is one that a retry may remove.
 func (c *Controller) wake(ctx context.Context, name cache.ObjectName, r request) (idledAt time.Time, err error) {
 	objects, err := c.idledObjects(ctx, name, r)
 	if err != nil || len(objects) == 0 {
@@ -136,7 +137,7 @@ func (c *Controller) idledObjects(ctx context.Context, name cache.ObjectName, r 
 		}
 		at, ok := config.IdledAt(o.object.Annotations)
 		if ok && r.at.Before(at.Truncate(time.Second)) { // as times of Events
-			klog.FromContext(ctx).V(4).Info("Ignored a packet from before the service was idled", "packetTime", r.at, "idledAt", at)
+			klog.FromContext(ctx).V(2).Info("Ignored a packet from before the service was idled", "service", name, "packetTime", r.at, "idledAt", at, "action", syncClocks)
 			return nil, nil
 		}
 		if ok {
@@ -249,8 +250,20 @@ func (c *Controller) report(ctx context.Context, name cache.ObjectName, about *c
 	if len(done.failures) == 0 {
 		return
 	}
-	message := reconcile.Shorten(reconcile.OneLine(errors.Join(done.failures...)) + "; the annotations of the Service remain until these objects are scaled")
+	message := reconcile.ShortenBefore(reconcile.OneLine(errors.Join(done.failures...)), remedy(done.failures))
 	if c.setReported(name, message) {
 		c.Events.Event(about, corev1.EventTypeWarning, eventreason.UnidleFailed, message)
 	}
+}
+
+// remedy returns what to do about failures, as the end of a message.
+func remedy(failures []error) string {
+	const byHand = "scale the objects by hand and remove the annotations of the Service"
+	switch {
+	case slices.ContainsFunc(failures, apierrors.IsForbidden):
+		return "; add the kind's scale to ClusterRole ovsdn-unidling, or " + byHand
+	case slices.ContainsFunc(failures, meta.IsNoMatchError):
+		return "; correct the kind and the group in the annotation, or " + byHand
+	}
+	return "; the annotations of the Service remain until these objects are scaled"
 }

@@ -28,7 +28,7 @@ const (
 	maxFiltered = 8
 
 	// maxNames bounds the names in one Event.
-	maxNames = 10
+	maxNames = 8
 )
 
 // Run checks each new node port, and all node ports at intervals, until the context ends.
@@ -77,7 +77,7 @@ func (r *checks) round(ctx context.Context) time.Duration {
 	}
 	isNew, err := r.check(ports)
 	if r.failure.Set(err) {
-		klog.FromContext(ctx).Error(err, "Failed to find out whether programs of the node use node ports of services", "retryAfter", checkPeriod)
+		klog.FromContext(ctx).Error(err, "Failed to list sockets at node ports", "retryAfter", checkPeriod)
 	}
 	if isNew {
 		r.confirmAt, unconfirmed = now.Add(confirmTime), true
@@ -110,8 +110,8 @@ func (r *checks) check(ports map[port]string) (isNew bool, err error) {
 		isNew = isNew || !again
 	}
 	if len(fresh) > 0 {
-		r.options.WarnNode(eventreason.NodePortConflict, names(fresh)+": packets to addresses of the node reach the service; end the process, "+
-			"which `ss -lntup` on the node shows, or let it use another port")
+		r.options.WarnNode(eventreason.NodePortConflict, reconcile.ShortenBefore(names(fresh), ": packets to addresses of the node reach the service; end the process, "+
+			"which `ss -lntup` on the node shows, or let it use another port"))
 	}
 	return isNew, nil
 }

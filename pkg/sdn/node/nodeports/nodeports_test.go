@@ -146,7 +146,29 @@ func TestChecker_many(t *testing.T) {
 		}
 		f.listen(sockets...)
 		f.start(t)
-		f.want(t, confirmTime, "6:0 17:0 6:0 17:0", "; and 7 more: packets")
+		f.want(t, confirmTime, "6:0 17:0 6:0 17:0", "; and 9 more: packets")
+	})
+}
+
+// The message of an Event has what to do, and fits into 1,024 bytes, also if names are long.
+func TestChecker_longNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture()
+		var sockets []string
+		for i := range maxNames {
+			f.set(fmt.Sprintf("%s/%d", strings.Repeat("x", 200), i), uint16(30000+i)) //nolint:gosec // small
+			sockets = append(sockets, fmt.Sprintf("0.0.0.0:%d", 30000+i))
+		}
+		f.listen(sockets...)
+		f.start(t)
+		time.Sleep(confirmTime) //nolint:forbidigo // in a bubble of synctest
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_, message, _ := strings.Cut(strings.Join(f.events, "\n"), " ")
+		if len(message) > 1024 || !strings.HasSuffix(message, "or let it use another port") {
+			t.Errorf("got %d bytes: %q", len(message), message)
+		}
 	})
 }
 
